@@ -100,7 +100,7 @@ SERVER_LIBRARIES = $(if $(filter ETCD,$(PARTS)),-lcurl)
 HTTP_FILES = build/page_files.h build/openapi.h
 SERVER_INPUTS = $(SERVER_SOURCES) \
     $(addprefix server/,server.h flags.h etcd.h http.h load.h permits.h reports.h tls.h) \
-    $(addprefix server/,condition.h http_connection.h waiting.h warnings.h worker.h) \
+    $(addprefix server/,lock.h http_connection.h waiting.h warnings.h worker.h) \
     $(HTTP_FILES) build/server_parts $(HEADERS)
 
 define build_server
@@ -205,8 +205,9 @@ test: $(TESTS) $(TEST_TOOLS) ## all tests; SEED=N repeats the random ones
 $(ALL_FLAVORS): LIBRARIES += -lcmocka -lm
 $(filter %/unit/warnings_test %/unit/reports_test,$(ALL_FLAVORS)): server/warnings.c
 $(filter %/unit/reports_test,$(ALL_FLAVORS)): server/reports.c
+$(filter %/unit/lock_test,$(ALL_FLAVORS)): server/server.h server/lock.h
 $(filter %/unit/watch_test,$(ALL_FLAVORS)): \
-    $(addprefix server/,watch.c server.h condition.h flags.h load.h reports.h tls.h waiting.h \
+    $(addprefix server/,watch.c server.h lock.h flags.h load.h reports.h tls.h waiting.h \
       warnings.h)
 $(filter %/unit/notify_test,$(ALL_FLAVORS)): server/notify.c
 $(filter %/unit/certificate_test,$(ALL_FLAVORS)): \

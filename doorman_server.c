@@ -48,7 +48,7 @@
  *     server/permits.h               the clock of permits, and configurations with limits alone
  *     server/worker.h                the workers, which receive messages over nng and answer them
  *     server/waiting.c     WAITING   messages whose permits wait (P7); also waiting.h
- *     server/condition.h             condition variables with the clock CLOCK_MONOTONIC
+ *     server/lock.h                  locks, their order, and condition variables
  *     server/warnings.c    WARNINGS  events that peers can cause at any rate, as log lines (V6); .h
  *     server/reports.c     REPORTS   log lines about messages, configurations and learning; .h
  *     server/check.c       CHECK     --check-config, and checks of addresses before the start
@@ -458,9 +458,9 @@ static void log_line_start(struct log_line *line, enum log_level level, const ch
 
 /* The lines that could not be written. */
 static struct lost_lines {
-    pthread_mutex_t lock;    /* held from poll to write, so that only one thread does both */
+    struct lock lock;        /* held from poll to write, so that only one thread does both */
     counter total, reported; /* since the start; a line of the log has said `reported` */
-} lost_lines = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} lost_lines = {.lock = LOCK_INITIALIZER(LOCK_LOG)};
 
 const counter *server_lost_line_count(void) { return &lost_lines.total; }
 
@@ -486,7 +486,7 @@ static bool log_line_write(struct log_line *line) {
 static void log_line_send(struct log_line *line) {
     struct log_line before;
     char count[24];
-    pthread_mutex_lock(&lost_lines.lock);
+    server_lock(&lost_lines.lock);
     uint64_t lost = lost_lines.total - lost_lines.reported;
     if (lost > 0) {
         snprintf(count, sizeof count, "%" PRIu64, lost);
@@ -496,7 +496,7 @@ static void log_line_send(struct log_line *line) {
         if (log_line_write(&before)) lost_lines.reported += lost, lost = 0;
     }
     if (lost > 0 || !log_line_write(line)) server_counter_add(&lost_lines.total, 1);
-    pthread_mutex_unlock(&lost_lines.lock);
+    server_unlock(&lost_lines.lock);
 }
 
 void server_log(const struct settings *settings, enum log_level level, const char *message, ...) {
@@ -575,7 +575,7 @@ void server_apply_config(struct service *service, doorman_config *config,
     char error[PROBLEM_TEXT] = "", hash[CONFIG_HASH_BYTES];
     server_config_hash(config, hash);
     if (!valid) server_problems_text(problems, error);
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     if (valid) {
         doorman_error unfit = {""};
         counters = server_count_counters(service); /* before some of them are dropped */
@@ -594,22 +594,22 @@ void server_apply_config(struct service *service, doorman_config *config,
         server_report_learning(service, LEARNING_OF_CONFIGURATION, doorman_clock());
     }
     memcpy(service->last_load.error, error, sizeof error);
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
     server_report_config(service, last, counters);
     free(counters);
     server_log_problems(service->settings, problems, valid);
-    pthread_mutex_lock(&service->config_lock);
+    server_lock(&service->config_lock);
     doorman_config_destroy(last);
-    pthread_mutex_unlock(&service->config_lock);
+    server_unlock(&service->config_lock);
 }
 
 #define YIELD_MS 1
 
 /* Releases the lock for a moment, so that other threads can take it. */
 static void service_yield(struct service *service) {
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
     nng_msleep(YIELD_MS);
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
 }
 
 /* ---- >>request ------------------------------------------------------------------------------ */
@@ -619,6 +619,7 @@ static void service_yield(struct service *service) {
  * held. */
 static void parent_link_expedite(struct service *service) {
     struct parent_link *link = &service->parent_link;
+    assert(server_lock_is_held(&service->lock));
     if (doorman_upstream_due(doorman_server_upstream(service->server)) < link->wakes_at) {
         link->wakes_at = 0;
         pthread_cond_signal(&link->wake);
@@ -658,7 +659,7 @@ static bool message_decide(struct service *service, doorman_json_exchange *excha
                            const struct peer *peer, struct waiter *waiter, char *http_address) {
     const doorman_request *request = &exchange->request;
     bool waits = false;
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     doorman_time now = doorman_clock();
     if (!service->stopping) {
         service->sender = (struct sender){.peer = peer, .is_server = request->is_server};
@@ -673,7 +674,7 @@ static bool message_decide(struct service *service, doorman_json_exchange *excha
         waits = waiter && decided == DOORMAN_OK && server_waiting_add(service, waiter);
         server_waiting_collect(service);
     }
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
     return waits;
 }
 
@@ -708,9 +709,9 @@ bool server_handle_waiter(struct service *service, struct waiter *waiter, const 
 /* The transport calls this function without the lock. */
 static void parent_link_on_wakeup(void *context) {
     struct service *service = (struct service *)context;
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     pthread_cond_signal(&service->parent_link.wake);
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
 }
 
 /* Counts and logs the result of a request to the parent. */
@@ -738,7 +739,7 @@ static void parent_link_sleep(struct service *service, doorman_time now) {
 static void *parent_link_main(void *argument) {
     struct service *service = (struct service *)argument;
     struct parent_link *link = &service->parent_link;
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     while (!service->stopping) {
         doorman_time now = doorman_clock();
         doorman_transport_result result;
@@ -746,14 +747,14 @@ static void *parent_link_main(void *argument) {
         bool made = doorman_transport_update(link->transport, &result, now);
         if (result.has_ended) parent_link_note_result(service, &result, now);
         if (made) {
-            pthread_mutex_unlock(&service->lock);
+            server_unlock(&service->lock);
             doorman_transport_send(link->transport);
-            pthread_mutex_lock(&service->lock);
+            server_lock(&service->lock);
         } else {
             parent_link_sleep(service, now);
         }
     }
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
     return NULL;
 }
 
@@ -784,10 +785,10 @@ static enum exit_status parent_link_start(struct service *service) {
 static void parent_link_stop(struct service *service) {
     struct parent_link *link = &service->parent_link;
     if (link->started) {
-        pthread_mutex_lock(&service->lock);
+        server_lock(&service->lock);
         service->stopping = true;
         pthread_cond_signal(&link->wake);
-        pthread_mutex_unlock(&service->lock);
+        server_unlock(&service->lock);
         pthread_join(link->thread, NULL);
     }
     doorman_transport_destroy(link->transport); /* the transport may signal until here */
@@ -891,7 +892,8 @@ static enum exit_status service_set_names(struct service *service) {
 
 #define NAME_RULE "must be 1 to 256 bytes of UTF-8 without control characters"
 
-/* Makes the server object. Without an election the server becomes master now, and stays master. */
+/* Makes the server object. Without an election the server becomes master now, and stays master.
+ * Precondition: the lock is held. */
 static enum exit_status service_create_server(struct service *service) {
     const struct addresses *parents = &service->settings->parents;
     const char *addresses[ADDRESS_MAX];
@@ -989,7 +991,11 @@ static enum exit_status service_start(struct service *service) {
     for (size_t i = 0; exit_status == CONTINUE && i < parents->count; i++) {
         exit_status = server_check_parent(service, parents->items[i]);
     }
-    if (exit_status == CONTINUE) exit_status = service_create_server(service);
+    if (exit_status == CONTINUE) {
+        server_lock(&service->lock);
+        exit_status = service_create_server(service);
+        server_unlock(&service->lock);
+    }
     if (exit_status == CONTINUE && parents->count > 0) exit_status = parent_link_start(service);
     if (exit_status == CONTINUE) exit_status = service_start_workers(service);
     if (exit_status == CONTINUE && server_http_is_on(service->settings)) {
@@ -1074,7 +1080,7 @@ static void service_reload(struct service *service) {
 }
 
 static void service_update(struct service *service) {
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     doorman_time now = doorman_clock();
     doorman_upstream *upstream = doorman_server_upstream(service->server);
     doorman_request none;
@@ -1087,7 +1093,7 @@ static void service_update(struct service *service) {
     server_warnings_update(service, now);
     server_children_update(service, now);
     server_report_learning(service, LEARNING_OF_MASTER, now);
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
 }
 
 /* Ends the process if the shutdown hangs. All requests have been answered before. nng_close can
@@ -1119,9 +1125,9 @@ static void service_run(struct service *service, const sigset_t *signals) {
     server_log(service->settings, LEVEL_INFO, "stopping", "signal",
                got == SIGTERM ? "SIGTERM" : "SIGINT", LOG_END);
     server_notify_stopping(service);
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     service->stopping = true;
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
     server_waiting_end(service);
     signal(SIGALRM, on_shutdown_timeout);
     alarm(RESIGN_TIMEOUT_SECONDS);
@@ -1134,8 +1140,8 @@ static void service_run(struct service *service, const sigset_t *signals) {
 
 static enum exit_status serve(const struct settings *settings) {
     struct service service = {.settings = settings,
-                              .lock = PTHREAD_MUTEX_INITIALIZER,
-                              .config_lock = PTHREAD_MUTEX_INITIALIZER};
+                              .lock = LOCK_INITIALIZER(LOCK_SERVICE),
+                              .config_lock = LOCK_INITIALIZER(LOCK_CONFIG)};
     sigset_t signals;
     block_signals(&signals);
     enum exit_status exit_status = service_start(&service);

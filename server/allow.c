@@ -251,7 +251,7 @@ static doorman_status allow_decide(struct allow *allow, struct service *service)
                                  .permits = &allow->permit,
                                  .permit_count = 1,
                                  .wire_names = true};
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     if (!service->stopping) {
         status =
             doorman_server_handle(service->server, request, &response, &error, doorman_clock());
@@ -261,7 +261,7 @@ static doorman_status allow_decide(struct allow *allow, struct service *service)
             status = DOORMAN_INVALID_ARGUMENT;
         }
     }
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
     if (error.text[0]) { /* "permit[0].item[0].key: RULE" */
         const char *colon = strstr(error.text, ": "), *field = colon;
         while (field && field > error.text && field[-1] != '.') field--;

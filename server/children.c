@@ -102,6 +102,7 @@ void server_children_note(struct service *service, doorman_json_exchange *exchan
     const doorman_request *request = &exchange->request;
     bool asks = request->method == DOORMAN_GET_CAPACITY;
     bool is_child = request->is_server && (asks || request->method == DOORMAN_RELEASE_CAPACITY);
+    assert(server_lock_is_held(&service->lock));
     if (!is_child || !exchange->response.is_master) return;
     /* The address is set once, so it stays valid until the response is written. */
     if (asks && service->http_advertise[0]) {
@@ -125,6 +126,7 @@ void server_children_note(struct service *service, doorman_json_exchange *exchan
 
 bool server_children_note_end(struct service *service, const char *node, doorman_time now) {
     struct children *children = service->children;
+    assert(server_lock_is_held(&service->lock));
     for (size_t i = 0; children && i < children->count; i++) {
         struct child *child = &children->items[i];
         if (strcmp(child->node, node) != 0) continue;
@@ -137,6 +139,7 @@ bool server_children_note_end(struct service *service, const char *node, doorman
 
 void server_children_update(struct service *service, doorman_time now) {
     struct children *children = service->children;
+    assert(server_lock_is_held(&service->lock));
     if (!children) return;
     if (!doorman_server_permits(service->server)) children->count = 0; /* not the master any more */
     for (size_t i = 0; i < children->count; i++) {
@@ -166,9 +169,9 @@ static void children_count(const struct children *children, size_t counts[CHILD_
 
 void server_children_metrics(struct text *text, struct service *service) {
     size_t counts[CHILD_STATE_COUNT] = {0};
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     children_count(service->children, counts, doorman_clock());
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
     server_metrics_header(text, "server_children", "gauge",
                           "Child nodes of the last hour. silent: the node has missed two "
                           "refreshes, and has leases. ended: these leases have ended.");
@@ -183,6 +186,7 @@ void server_children_text(const struct service *service, char text[CHILDREN_TEXT
     const struct children *children = service->children;
     const struct child *worst = NULL;
     size_t counts[CHILD_STATE_COUNT] = {0};
+    assert(server_lock_is_held(&service->lock));
     text[0] = 0;
     children_count(children, counts, now);
     for (size_t i = 0; children && i < children->count; i++) {
@@ -211,13 +215,13 @@ void server_children_take(struct child_list *list, struct service *service) {
     list->count = 0;
     list->items = (struct child *)malloc(CHILDREN_MAX * sizeof *list->items);
     if (!list->items) return;
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     const struct children *children = service->children;
     for (size_t i = 0; children && i < children->count; i++) {
         if (now - children->items[i].seen_at > CHILD_SILENT_MAX) continue;
         list->items[list->count++] = children->items[i];
     }
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
     list->now = now;
     qsort(list->items, list->count, sizeof *list->items, compare_children);
 }

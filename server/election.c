@@ -247,10 +247,10 @@ static void election_step(struct service *service, const doorman_election_call *
     bool reachable = election_call_etcd(service, call, &answer, value);
     doorman_election_answered(&election->core, call->sequence, reachable ? &answer : NULL,
                               doorman_clock());
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     election_apply(service, reachable);
     election_log_etcd(service, reachable);
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
 }
 
 /* Loads the configuration if its key has changed (V1). An invalid configuration is logged only
@@ -263,9 +263,9 @@ static void election_load_config(struct service *service) {
     bool reachable = server_etcd_load_config(&election->etcd, service->settings->config_key,
                                              election->revision, &config, &problems);
     if (config || problems.count > 0) server_apply_config(service, config, &problems);
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     election_log_etcd(service, reachable);
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
 }
 
 /* Makes the next call of the election, if one is due. Otherwise loads the configuration, if that is
@@ -295,12 +295,12 @@ static void election_resign(struct service *service) {
     doorman_election_call call;
     doorman_election_answer answer;
     char value[ELECTION_VALUE];
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     doorman_election_resign(&election->core, doorman_clock());
     election_apply(service, true);
     election->resigns = true;
     server_etcd_cancel(&election->etcd, false);
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
     if (doorman_election_next(&election->core, &call, doorman_clock())) {
         election->etcd.tries = 1;
         (void)election_call_etcd(service, &call, &answer, value);
@@ -310,22 +310,22 @@ static void election_resign(struct service *service) {
 static void *election_main(void *argument) {
     struct service *service = (struct service *)argument;
     struct election *election = service->election;
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     while (!service->stopping) {
         if (election->reload) {
             election->revision[0] = 0;
             election->config_due = 0;
         }
         election->reload = false;
-        pthread_mutex_unlock(&service->lock);
+        server_unlock(&service->lock);
         doorman_time due = election_work(service);
-        pthread_mutex_lock(&service->lock);
+        server_lock(&service->lock);
         doorman_time duration = due - doorman_clock();
         if (duration > 0 && !service->stopping && !election->reload) {
             server_condition_wait(&election->wake, &service->lock, duration);
         }
     }
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
     if (service->settings->election_key) election_resign(service);
     return NULL;
 }
@@ -383,10 +383,10 @@ bool server_election_fetch_config(struct service *service, doorman_config **out,
 }
 
 void server_election_reload_config(struct service *service) {
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     service->election->reload = true;
     pthread_cond_signal(&service->election->wake);
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
 }
 
 enum exit_status server_election_start(struct service *service) {
@@ -411,11 +411,11 @@ enum exit_status server_election_start(struct service *service) {
 void server_election_stop(struct service *service) {
     struct election *election = service->election;
     if (election && election->started) {
-        pthread_mutex_lock(&service->lock);
+        server_lock(&service->lock);
         service->stopping = true;
         if (!election->resigns) server_etcd_cancel(&election->etcd, true);
         pthread_cond_signal(&election->wake);
-        pthread_mutex_unlock(&service->lock);
+        server_unlock(&service->lock);
         pthread_join(election->thread, NULL);
         pthread_cond_destroy(&election->wake);
     }

@@ -16,7 +16,7 @@
 #define VACANT_MAX 1000 /* resources without holders */
 
 struct history {
-    pthread_mutex_t lock;
+    struct lock lock;
     struct trend *trends;
     size_t count;
     doorman_time due;
@@ -113,11 +113,11 @@ static void history_sample(struct service *service) {
     size_t count = 0;
     struct trend *trends = snapshot.failed ? NULL : history_merge(history, &snapshot, &count);
     if (trends) {
-        pthread_mutex_lock(&history->lock);
+        server_lock(&history->lock);
         history_clear(history);
         history->trends = trends;
         history->count = count;
-        pthread_mutex_unlock(&history->lock);
+        server_unlock(&history->lock);
     }
     server_snapshot_uninit(&snapshot);
 }
@@ -125,14 +125,14 @@ static void history_sample(struct service *service) {
 struct trend server_history_find(struct service *service, const char *id) {
     struct history *history = service->history;
     struct trend found = {.count = 0};
-    pthread_mutex_lock(&history->lock);
+    server_lock(&history->lock);
     const struct trend *trend = NULL;
     if (history->count > 0) {
         trend = (const struct trend *)bsearch(id, history->trends, history->count,
                                               sizeof *history->trends, compare_trend_id);
     }
     if (trend) found = *trend;
-    pthread_mutex_unlock(&history->lock);
+    server_unlock(&history->lock);
     return found;
 }
 
@@ -146,7 +146,7 @@ void server_history_add_missing(struct service *service, struct snapshot *snapsh
     struct history *history = service->history;
     size_t sorted = snapshot->row_count;
     if (sorted > 1) qsort(snapshot->rows, sorted, sizeof *snapshot->rows, server_compare_row_ids);
-    pthread_mutex_lock(&history->lock);
+    server_lock(&history->lock);
     for (size_t i = 0; i < history->count && snapshot->row_count < limit; i++) {
         struct trend *trend = &history->trends[i];
         if (trend->missing == 0 || rows_have(snapshot, sorted, trend->id)) continue;
@@ -155,7 +155,7 @@ void server_history_add_missing(struct service *service, struct snapshot *snapsh
         snapshot->rows[snapshot->row_count++] = (struct row){.id = id, .is_missing = true};
         /* cppcheck-suppress memleak ; the row owns the memory */
     }
-    pthread_mutex_unlock(&history->lock);
+    server_unlock(&history->lock);
 }
 
 void server_history_update(struct service *service, doorman_time now) {
@@ -168,13 +168,13 @@ void server_history_update(struct service *service, doorman_time now) {
 bool server_history_create(struct service *service) {
     struct history *history = (struct history *)calloc(1, sizeof *history);
     service->history = history;
-    return history && pthread_mutex_init(&history->lock, NULL) == 0;
+    return history && server_lock_init(&history->lock, LOCK_HISTORY);
 }
 
 void server_history_destroy(struct service *service) {
     if (service->history) {
         history_clear(service->history);
-        pthread_mutex_destroy(&service->history->lock);
+        server_lock_uninit(&service->history->lock);
     }
     free(service->history);
 }

@@ -80,7 +80,7 @@ static void list_take_waits(struct hold_list *list, const doorman_permits *permi
 static struct hold_list *hold_list_take(struct service *service) {
     struct hold_list *list = (struct hold_list *)calloc(1, sizeof *list);
     if (!list) return NULL;
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     const doorman_permits *permits = doorman_server_permits(service->server);
     doorman_time now = doorman_clock();
     list->is_master = permits != NULL;
@@ -89,7 +89,7 @@ static struct hold_list *hold_list_take(struct service *service) {
         list_take_holds(list, permits, now);
         list_take_waits(list, permits, now);
     }
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
     return list;
 }
 

@@ -145,9 +145,9 @@ void server_connection_move(struct http_connection *connection, enum http_connec
 static void connection_set_state(struct http_connection *connection,
                                  enum http_connection_state state) {
     struct http *http = connection->service->http;
-    pthread_mutex_lock(&http->lock);
+    server_lock(&http->lock);
     server_connection_move(connection, state);
-    pthread_mutex_unlock(&http->lock);
+    server_unlock(&http->lock);
 }
 
 /* Makes a large input buffer smaller. Keeps the received bytes, because they belong to the next
@@ -242,9 +242,9 @@ static void connection_send(struct http_connection *connection) {
 static void connection_yield(struct http_connection *connection) {
     struct http *http = connection->service->http;
     bool has_next = connection->in_bytes > connection->used;
-    pthread_mutex_lock(&http->lock);
+    server_lock(&http->lock);
     if (!has_next && server_http_is_crowded(http)) connection->last = true;
-    pthread_mutex_unlock(&http->lock);
+    server_unlock(&http->lock);
 }
 
 /* Sends a response, and frees its memory. */
@@ -322,11 +322,11 @@ static void connection_delay(struct http_connection *connection, struct http_res
     connection_forget_body(connection);
     connection_yield(connection);
     server_http_response_write(&connection->out, response, connection->last, connection->is_head);
-    pthread_mutex_lock(&http->lock);
+    server_lock(&http->lock);
     assert(http->delayed_count > 0); /* the handler has reserved the delay */
     server_connection_move(connection, CONNECTION_DELAYED);
     connection->deadline = doorman_clock() + delay;
-    pthread_mutex_unlock(&http->lock);
+    server_unlock(&http->lock);
     connection_await_delay(connection);
 }
 
@@ -347,9 +347,9 @@ static void connection_end_delay(struct http_connection *connection) {
 static void connection_on_delayed(struct http_connection *connection, int result, size_t count) {
     struct http *http = connection->service->http;
     connection->in_bytes += count;
-    pthread_mutex_lock(&http->lock);
+    server_lock(&http->lock);
     bool stops = result == NNG_ECANCELED && http->stopping;
-    pthread_mutex_unlock(&http->lock);
+    server_unlock(&http->lock);
     if (stops) {
         connection_end_delay(connection);
     } else if (result != 0 && result != NNG_ETIMEDOUT) {
@@ -402,12 +402,12 @@ static bool http_dequeue(struct http *http, const struct http_connection *connec
 static void connection_watch(struct http_connection *connection) {
     struct http *http = connection->service->http;
     connection_start_io(connection, false);
-    pthread_mutex_lock(&http->lock);
+    server_lock(&http->lock);
     if (connection->state == CONNECTION_ANSWERING && connection->is_answered &&
         connection->receives) {
         nng_aio_cancel(connection->aio);
     }
-    pthread_mutex_unlock(&http->lock);
+    server_unlock(&http->lock);
 }
 
 /* What another thread does with a connection in ANSWERING whose response it has made. */
@@ -438,14 +438,14 @@ static void connection_answer_later(struct http_connection *connection) {
     connection_forget_body(connection);
     bool receives = !server_http_has_tls(connection->service) &&
                     connection->in_bytes < HTTP_BUFFER_MAX && connection_reserve(connection);
-    pthread_mutex_lock(&http->lock);
+    server_lock(&http->lock);
     bool accepted = http_enqueue(http, connection);
     if (accepted) {
         server_connection_move(connection, CONNECTION_ANSWERING);
         connection->is_answered = connection->abandoned = false;
         connection->receives = receives;
     }
-    pthread_mutex_unlock(&http->lock);
+    server_unlock(&http->lock);
     if (!accepted) {
         struct http_response response = server_http_response_init(NULL);
         server_http_response_set_error(&response, 503, "UNAVAILABLE",
@@ -480,13 +480,13 @@ static bool connection_prepare_wait(struct waiter *waiter) {
         return false;
     }
     connection->request.body = connection->in + connection->head_bytes;
-    pthread_mutex_lock(&http->lock);
+    server_lock(&http->lock);
     waiter->connection = WAITER_NUMBERS + ++http->waiter_count;
     server_connection_move(connection, CONNECTION_ANSWERING);
     connection->is_answered = connection->abandoned = false;
     connection->receives = receives;
     connection->waits = true;
-    pthread_mutex_unlock(&http->lock);
+    server_unlock(&http->lock);
     return true;
 }
 
@@ -502,10 +502,10 @@ static void connection_finish_wait(struct waiter *waiter, bool answers) {
                                    connection->is_head);
     }
     server_http_cancel_delay(connection->service);
-    pthread_mutex_lock(&http->lock);
+    server_lock(&http->lock);
     connection->waits = false;
     enum answer_end end = connection_set_answered(connection);
-    pthread_mutex_unlock(&http->lock);
+    server_unlock(&http->lock);
     connection_end_answer(connection, end);
 }
 
@@ -549,7 +549,7 @@ static void connection_on_watched(struct http_connection *connection, bool has_l
     connection->in_bytes += count;
     bool room = connection->in_bytes < HTTP_BUFFER_MAX && connection_reserve(connection);
     struct service *service = connection->service;
-    pthread_mutex_lock(&http->lock);
+    server_lock(&http->lock);
     const uint64_t number = connection->waits ? connection->call.waiter.connection : 0;
     bool answered = connection->is_answered;
     bool closes = !answered && has_left && http_dequeue(http, connection);
@@ -559,7 +559,7 @@ static void connection_on_watched(struct http_connection *connection, bool has_l
         __atomic_store_n(&connection->abandoned, true, __ATOMIC_RELAXED);
         server_connection_move(connection, CONNECTION_ABANDONED);
     }
-    pthread_mutex_unlock(&http->lock);
+    server_unlock(&http->lock);
     if (answered) {
         connection_send(connection);
     } else if (closes) {
@@ -578,31 +578,31 @@ static void http_make_response(struct http *http) {
     const struct http_request *request = &connection->request;
     http->current = connection;
     http_dequeue(http, connection);
-    pthread_mutex_unlock(&http->lock);
+    server_unlock(&http->lock);
     struct http_response response = server_http_response_init(&connection->abandoned);
     request->route->handle(connection->service, request, &response);
     server_http_response_write(&connection->out, &response, connection->last, connection->is_head);
-    pthread_mutex_lock(&http->lock);
+    server_lock(&http->lock);
     http->current = NULL;
     enum answer_end end = connection_set_answered(connection);
     *(end == ANSWER_CLOSES ? &http->abandoned_count : &http->made_count) += 1;
-    pthread_mutex_unlock(&http->lock);
+    server_unlock(&http->lock);
     connection_end_answer(connection, end);
-    pthread_mutex_lock(&http->lock);
+    server_lock(&http->lock);
 }
 
 /* The thread of pages. */
 static void *http_main(void *argument) {
     struct http *http = (struct http *)argument;
-    pthread_mutex_lock(&http->lock);
+    server_lock(&http->lock);
     while (!http->ending) {
         if (http->queue) {
             http_make_response(http);
         } else {
-            pthread_cond_wait(&http->wake, &http->lock);
+            server_condition_wait(&http->wake, &http->lock, DOORMAN_NEVER);
         }
     }
-    pthread_mutex_unlock(&http->lock);
+    server_unlock(&http->lock);
     return NULL;
 }
 
@@ -612,11 +612,11 @@ bool server_http_start_thread(struct http *http) {
 }
 
 void server_http_stop_thread(struct http *http) {
-    pthread_mutex_lock(&http->lock);
+    server_lock(&http->lock);
     http->stopping = http->ending = true;
     if (http->current) __atomic_store_n(&http->current->abandoned, true, __ATOMIC_RELAXED);
     if (http->has_thread) pthread_cond_signal(&http->wake);
-    pthread_mutex_unlock(&http->lock);
+    server_unlock(&http->lock);
     if (http->has_thread) pthread_join(http->thread, NULL);
 }
 
@@ -763,11 +763,11 @@ static bool connection_probes(struct http_connection *connection) {
     bool cancelled = nng_aio_result(connection->aio) == NNG_ECANCELED;
     bool receives = connection->state == CONNECTION_IDLE || connection->state == CONNECTION_HEAD ||
                     connection->state == CONNECTION_BODY;
-    pthread_mutex_lock(&http->lock);
+    server_lock(&http->lock);
     bool probes = cancelled && receives && !connection->is_probed &&
                   !server_http_has_tls(connection->service) && !http->stopping;
     connection->is_probed = connection->is_probed || probes;
-    pthread_mutex_unlock(&http->lock);
+    server_unlock(&http->lock);
     return probes;
 }
 

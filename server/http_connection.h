@@ -58,7 +58,7 @@ struct http_connection {
 };
 
 struct http {
-    pthread_mutex_t lock;
+    struct lock lock;
     char address[320]; /* "http://HOST:PORT"; "": HTTP does not listen */
     nng_stream_listener *listener;
     nng_aio *aio;                     /* for accepting connections */

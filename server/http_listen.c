@@ -62,19 +62,19 @@ enum eviction_rank { RANK_IDLE, RANK_WAITING, RANK_SENDING, RANK_NEVER };
 /* At most one connection of four is delayed. So delayed connections never keep others out. */
 bool server_http_reserve_delay(struct service *service) {
     struct http *http = service->http;
-    pthread_mutex_lock(&http->lock);
+    server_lock(&http->lock);
     bool reserved = http->delayed_count < HTTP_DELAYED_MAX && http->delayed_count < http->limit / 4;
     http->delayed_count += reserved;
-    pthread_mutex_unlock(&http->lock);
+    server_unlock(&http->lock);
     return reserved;
 }
 
 void server_http_cancel_delay(struct service *service) {
     struct http *http = service->http;
-    pthread_mutex_lock(&http->lock);
+    server_lock(&http->lock);
     assert(http->delayed_count > 0);
     http->delayed_count--;
-    pthread_mutex_unlock(&http->lock);
+    server_unlock(&http->lock);
 }
 
 /* Returns the rank of a connection, see the table above. */
@@ -142,7 +142,7 @@ static void http_evict(struct http *http, doorman_time now) {
 /* The callback of the timer. When HTTP is no longer crowded, the chosen connections stay open. */
 static void http_on_timer(void *argument) {
     struct http *http = (struct http *)argument;
-    pthread_mutex_lock(&http->lock);
+    server_lock(&http->lock);
     bool again =
         nng_aio_result(http->timer) == 0 && !http->stopping && server_http_is_crowded(http);
     if (again) http_evict(http, doorman_clock());
@@ -150,17 +150,17 @@ static void http_on_timer(void *argument) {
         http->connections[i].is_evicted = http->connections[i].is_probed = false;
     }
     http->evicting = again;
-    pthread_mutex_unlock(&http->lock);
+    server_unlock(&http->lock);
     if (again) nng_sleep_aio(EVICTION_MS, http->timer);
 }
 
 /* ---- the listener --------------------------------------------------------------------------- */
 
 void server_http_accept(struct http *http) {
-    pthread_mutex_lock(&http->lock);
+    server_lock(&http->lock);
     bool accepts = http->used_count < http->limit && !http->accepting && !http->stopping;
     http->accepting = http->accepting || accepts;
-    pthread_mutex_unlock(&http->lock);
+    server_unlock(&http->lock);
     if (accepts) nng_stream_listener_accept(http->listener, http->aio);
 }
 
@@ -168,16 +168,16 @@ void server_http_accept(struct http *http) {
 static void http_log_crowded(struct service *service) {
     char limit[24];
     snprintf(limit, sizeof limit, "%zu", service->http->limit);
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     server_log_warning(service, WARNING_HTTP_CROWDED, "limit", limit, NULL, doorman_clock());
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
 }
 
 /* Precondition: a connection is free, because server_http_accept has checked that, and only one
  * accept is in progress. */
 static struct http_connection *http_open_connection(struct http *http, nng_stream *stream) {
     struct http_connection *connection = http->connections;
-    pthread_mutex_lock(&http->lock);
+    server_lock(&http->lock);
     assert(http->used_count < http->limit);
     while (connection->state != CONNECTION_FREE) connection++;
     connection->stream = stream;
@@ -189,7 +189,7 @@ static struct http_connection *http_open_connection(struct http *http, nng_strea
     http->accepting = false;
     bool starts = server_http_is_crowded(http) && !http->evicting && !http->stopping;
     http->evicting = http->evicting || starts;
-    pthread_mutex_unlock(&http->lock);
+    server_unlock(&http->lock);
     if (starts) {
         http_log_crowded(connection->service);
         nng_sleep_aio(EVICTION_MS, http->timer);
@@ -207,10 +207,10 @@ static void http_step(void *argument) {
         nng_stream *stream = (nng_stream *)nng_aio_get_output(http->aio, 0);
         server_connection_receive(http_open_connection(http, stream));
     } else {
-        pthread_mutex_lock(&http->lock);
+        server_lock(&http->lock);
         http->accepting = false;
         http->stopping = http->stopping || result == NNG_ECLOSED;
-        pthread_mutex_unlock(&http->lock);
+        server_unlock(&http->lock);
         nng_msleep(10);
     }
     server_http_accept(http);
@@ -260,8 +260,8 @@ enum exit_status server_http_start(struct service *service) {
     bool has_history = server_history_create(service);
     service->http = http;
     if (exit_status == CONTINUE &&
-        (!http || !has_history || pthread_mutex_init(&http->lock, NULL) != 0 ||
-         pthread_cond_init(&http->wake, NULL) != 0)) {
+        (!http || !has_history || !server_lock_init(&http->lock, LOCK_HTTP) ||
+         !server_condition_init(&http->wake))) {
         exit_status = server_fatal_error(EXIT_ERROR, "out of memory");
     }
     if (exit_status == CONTINUE) exit_status = server_tokens_start(service);
@@ -298,11 +298,11 @@ static void http_drain(struct http *http) {
         bool busy = false;
         for (size_t i = 0; i < HTTP_CONNECTION_MAX; i++) {
             struct http_connection *connection = &http->connections[i];
-            pthread_mutex_lock(&http->lock);
+            server_lock(&http->lock);
             enum http_connection_state state = connection->state;
             bool answered = state == CONNECTION_ANSWERING && connection->is_answered;
             if (state == CONNECTION_DELAYED) nng_aio_cancel(connection->aio);
-            pthread_mutex_unlock(&http->lock);
+            server_unlock(&http->lock);
             busy = busy || answered || state == CONNECTION_DELAYED || state == CONNECTION_SENDING;
         }
         if (!busy) return;
@@ -332,7 +332,7 @@ void server_http_stop(struct service *service) {
         nng_aio_free(http->timer);
         if (http->listener) nng_stream_listener_free(http->listener);
         pthread_cond_destroy(&http->wake);
-        pthread_mutex_destroy(&http->lock);
+        server_lock_uninit(&http->lock);
     }
     server_history_destroy(service);
     server_tokens_stop(service);
@@ -359,10 +359,10 @@ const char *server_http_address(const struct service *service) {
 
 size_t server_http_connection_count(const struct service *service, size_t *limit, size_t *delayed) {
     struct http *http = service->http;
-    pthread_mutex_lock(&http->lock);
+    server_lock(&http->lock);
     size_t count = http->used_count;
     *limit = http->limit;
     *delayed = http->delayed_count;
-    pthread_mutex_unlock(&http->lock);
+    server_unlock(&http->lock);
     return count;
 }

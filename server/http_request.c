@@ -524,9 +524,9 @@ void server_http_set_advertised(struct service *service) {
         text[0] = 0;
     }
     if (!http_can_advertise(text)) text[0] = 0;
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     snprintf(service->http_advertise, sizeof service->http_advertise, "%.256s", text);
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
 }
 
 enum exit_status server_http_check_settings(const struct service *service) {

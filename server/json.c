@@ -279,9 +279,9 @@ static void status_write_leases(struct service *service, const struct http_reque
         .resource_id = id, .filter = filter, .abandoned = response->abandoned};
     server_query_read(request->query, "filter", filter, sizeof filter);
     if (!leases_read_query(request->query, service, &leases, response)) return;
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     server_snapshot_find_master(&snapshot, service);
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
     server_lease_list_take(&leases, service);
     if (leases.found) {
         json_start_status(text, service, &snapshot);
@@ -346,9 +346,9 @@ static void status_write_search(struct service *service, const struct http_reque
     struct snapshot snapshot = {.now = 0};
     struct lease_search search = {.prefix = prefix, .abandoned = response->abandoned};
     if (!search_read_query(request->query, service, &search, response)) return;
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     server_snapshot_find_master(&snapshot, service);
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
     server_search_take(&search, service);
     json_start_status(text, service, &snapshot);
     server_text_add(text, ",\"leases\":[");
@@ -459,12 +459,12 @@ static bool json_write_resources(struct service *service, const bool *abandoned,
 /* Writes the configuration of a root without the lock of the leases. */
 static bool json_write_config(struct service *service, doorman_buffer *out) {
     doorman_config_options options;
-    pthread_mutex_lock(&service->config_lock);
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->config_lock);
+    server_lock(&service->lock);
     doorman_config_read(service->config, &options);
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
     bool written = doorman_json_write_config(&options, out) == DOORMAN_OK;
-    pthread_mutex_unlock(&service->config_lock);
+    server_unlock(&service->config_lock);
     return written;
 }
 
@@ -511,9 +511,9 @@ static bool query_has(const struct http_request *request, const char *name) {
 void server_handle_ready(struct service *service, const struct http_request *request,
                          struct http_response *response) {
     struct snapshot snapshot = {.now = 0};
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     server_snapshot_find_master(&snapshot, service);
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
     const char *text = "ready\n";
     if (snapshot.stopping) {
         text = "stopping\n";

@@ -120,7 +120,7 @@ static bool limit_list_step(struct limit_list *list, struct service *service,
                             doorman_cursor *cursor) {
     doorman_permits_limit info;
     bool more = true;
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     const doorman_permits *permits = doorman_server_permits(service->server);
     list->is_master = permits != NULL;
     if (permits) doorman_permits_read(permits, &list->info);
@@ -129,7 +129,7 @@ static bool limit_list_step(struct limit_list *list, struct service *service,
                doorman_permits_next_limit(permits, cursor, &info) && limit_list_add(list, &info);
     }
     list->has_more = permits && list->row_count == LIMITS_MAX;
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
     return more;
 }
 
@@ -169,7 +169,7 @@ static void top_list_take(struct top_list *list, struct service *service, size_t
     doorman_cursor cursor = {0};
     doorman_permits_top top;
     list->count = 0;
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     const doorman_permits *permits = doorman_server_permits(service->server);
     while (permits && list->count < TOPS_SHOWN &&
            doorman_permits_next_top(permits, limit_index, kind, &cursor, &top, doorman_clock())) {
@@ -182,7 +182,7 @@ static void top_list_take(struct top_list *list, struct service *service, size_t
             free(key);
         }
     }
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
 }
 
 static void top_list_free(struct top_list *list) {
@@ -623,7 +623,7 @@ static void page_key(struct text *text, struct service *service, const char *res
         .method = DOORMAN_INSPECT, .entries = &entry, .entry_count = 1, .wire_names = true};
     doorman_response response;
     doorman_error error = {""};
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     doorman_status status =
         doorman_server_handle(service->server, &inspect, &response, &error, doorman_clock());
     if (status != DOORMAN_OK) {
@@ -642,7 +642,7 @@ static void page_key(struct text *text, struct service *service, const char *res
         }
         page_details(text, state);
     }
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
 }
 
 /* Adds the buttons that change a key. The script sends the message, because a form of HTML cannot.

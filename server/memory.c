@@ -106,7 +106,7 @@ void server_memory_share(bool shares) { arena.off = shares; }
  * such memory is the history of the same resources. */
 void server_memory_update(struct service *service, doorman_time now) {
 #ifdef __GLIBC__
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     bool many = service->ended_lease_count >= TRIM_LEASES;
     bool due = (many || service->trim_again) && now >= service->trim_due;
     if (due) {
@@ -114,7 +114,7 @@ void server_memory_update(struct service *service, doorman_time now) {
         service->trim_due = now + TRIM_INTERVAL;
         service->ended_lease_count = 0;
     }
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
     if (due) malloc_trim(0);
 #else
     (void)service, (void)now;

@@ -144,10 +144,10 @@ static void metrics_connections(struct text *text, struct service *service, bool
     server_text_addf(text, "doorman_server_connections{kind=\"nng\"} %zu\n", nng);
     server_text_addf(text, "doorman_server_connections{kind=\"http\"} %zu\n", http);
     if (has_parent) {
-        pthread_mutex_lock(&service->lock);
+        server_lock(&service->lock);
         const struct parent_state *parent = &service->parent_link.state;
         int reachable = parent->answered_at > 0 && parent->trouble.since == 0;
-        pthread_mutex_unlock(&service->lock);
+        server_unlock(&service->lock);
         server_text_addf(text, "doorman_server_connections{kind=\"parent\"} %d\n", reachable);
     }
     metrics_gauge(text, "server_http_connections_limit",

@@ -115,9 +115,9 @@ static void probe_step(void *argument) {
     struct service *service = notify->service;
     char status[sizeof notify->status];
     if (nng_aio_result(notify->aio) != 0) return; /* the server ends */
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     write_status(service, status, sizeof status);
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
     if (notify->has_watchdog) notify_send(notify, "WATCHDOG=1", MSG_DONTWAIT);
     if (strcmp(status, notify->status) != 0 && notify_send(notify, status, MSG_DONTWAIT)) {
         memcpy(notify->status, status, sizeof status);

@@ -59,11 +59,11 @@ static void page_find_trouble(struct service *service, struct page_state *state,
 static struct page_state page_state_read(struct service *service) {
     struct snapshot snapshot = {.now = 0};
     struct page_state state = {"good", "live", ""};
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     server_snapshot_find_master(&snapshot, service);
     if (service->settings->parents.count > 0) state = page_leases_read(service, &snapshot);
     if (strcmp(state.class, "good") == 0) page_find_trouble(service, &state, snapshot.now);
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
     if (snapshot.is_master) return state;
     return snapshot.master[0] ? (struct page_state){"warn", "not the master", ""}
                               : (struct page_state){"bad", "no master", ""};
@@ -532,9 +532,9 @@ static void page_start_table(struct text *text, const struct order *columns) {
 static void page_about(struct text *text, struct service *service,
                        const struct lease_list *leases) {
     struct snapshot snapshot = {.now = 0};
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     server_snapshot_find_master(&snapshot, service);
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
     server_text_addf(text, "<p class=soft>%s", server_kind_name(leases->resource.kind));
     if (leases->glob) {
         server_text_add(text, " by the template ");

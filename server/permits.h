@@ -7,6 +7,7 @@
 /* Tells the server object what time it is (P26). Precondition: the lock is held. */
 static inline void server_set_epoch(struct service *service, doorman_time now) {
     struct timespec time;
+    assert(server_lock_is_held(&service->lock));
     clock_gettime(CLOCK_REALTIME, &time);
     doorman_server_set_epoch(service->server, time.tv_sec * DOORMAN_SECOND + time.tv_nsec, now);
 }

@@ -72,9 +72,9 @@ static void message_log_refusal(struct service *service, const struct message_re
                                                     {"code", doorman_status_name(report->status)},
                                                     {"field", field[0] ? field : NULL},
                                                     {"error", rule}};
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     server_log_warning_pairs(service, WARNING_MESSAGE_REFUSED + kind, pairs, doorman_clock());
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
 }
 
 /* Adds a pair, unless its value is NULL. Returns the number of pairs. */
@@ -333,6 +333,7 @@ size_t *server_count_counters(const struct service *service) {
     doorman_permits_limit info;
     doorman_cursor cursor = {0};
     size_t count = 0;
+    assert(server_lock_is_held(&service->lock));
     if (!permits) return NULL;
     while (doorman_permits_next_limit(permits, &cursor, &info)) count++;
     size_t *counters = (size_t *)calloc(count + 1, sizeof *counters);
@@ -521,6 +522,7 @@ static const char *const learning_starts[] = {
 void server_report_learning(struct service *service, enum learning_cause cause, doorman_time now) {
     struct learning *learning = &service->learning;
     doorman_time until = doorman_server_learns_until(service->server, now);
+    assert(server_lock_is_held(&service->lock));
     if (until && !learning->is_logged) {
         *learning = (struct learning){.is_logged = true, .started_at = now};
         learning_log(service, learning_starts[cause], until - now, now);
@@ -602,6 +604,7 @@ void server_report_parent(struct service *service, const doorman_transport_resul
     struct parent_state *state = &service->parent_link.state;
     bool answered = state->answered_at > 0 && state->trouble.since == 0;
     bool is_redirected = result->redirect[0] && !result->is_probe;
+    assert(server_lock_is_held(&service->lock));
     snprintf(state->address, sizeof state->address, "%s", result->address);
     if (result->status != DOORMAN_OK || (!result->is_master && !result->redirect[0])) {
         parent_note_failure(service, result, now);

@@ -203,7 +203,7 @@ struct peer {
     const char *token;  /* the name of its token; "" or NULL: none */
 };
 
-#include "condition.h"
+#include "lock.h"
 #include "waiting.h"
 
 /* A worker receives a request, handles it, sends the response, and receives the next request. There
@@ -421,10 +421,9 @@ struct service {
     struct worker workers[WORKER_COUNT];
     unsigned sending_count;  /* workers that send and do not retire; atomic */
     struct waiting *waiting; /* NULL: permits never wait */
-    /* Held while a configuration is destroyed. A thread that holds it can use `config` without
-     * `lock`. A thread that takes both locks takes this one first. */
-    pthread_mutex_t config_lock;
-    pthread_mutex_t lock; /* guards all members below while workers run */
+    struct lock config_lock; /* held while a configuration is destroyed. A thread that holds it can
+                                use `config` without `lock` */
+    struct lock lock;        /* guards all members below while workers run */
     doorman_config *config;
     doorman_server *server;
     struct repeated_warning warnings[WARNING_COUNT];
@@ -456,9 +455,9 @@ struct service {
  *   reason   "": nothing is wrong */
 static inline void server_note_failure(struct service *service, enum load_failure failure,
                                        const char *reason) {
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     snprintf(service->last_load.failures[failure], PROBLEM_TEXT, "%s", reason);
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
 }
 
 /* Loads the configuration from the source that --config names. On failure, returns false. */

@@ -33,7 +33,7 @@ static doorman_time cpu_clock(void) {
 
 /* Takes the lock. */
 static struct slice slice_start(struct service *service) {
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     return (struct slice){.started_at = doorman_clock(), .started_cpu = cpu_clock()};
 }
 
@@ -44,7 +44,7 @@ static void slice_end(const struct slice *slice, struct service *service) {
     doorman_time cpu_time = cpu_clock() - slice->started_cpu;
     if (duration > longest->duration) longest->duration = duration;
     if (cpu_time > longest->cpu_time) longest->cpu_time = cpu_time;
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
     nng_msleep(SLICE_PAUSE_MS);
 }
 
@@ -161,6 +161,7 @@ static void snapshot_count(struct snapshot *snapshot, const doorman_server_resou
 void server_snapshot_find_master(struct snapshot *snapshot, struct service *service) {
     const doorman_request discovery = {.method = DOORMAN_DISCOVERY};
     doorman_response response = {.is_master = false};
+    assert(server_lock_is_held(&service->lock));
     snapshot->now = doorman_clock();
     snapshot->stopping = service->stopping;
     doorman_server_handle(service->server, &discovery, &response, NULL, snapshot->now);
@@ -199,9 +200,9 @@ void server_snapshot_take(struct snapshot *snapshot, struct service *service, co
                           size_t limit) {
     snapshot->filter = filter;
     snapshot->limit = limit;
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     server_snapshot_find_master(snapshot, service);
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
     server_for_each_resource(service, server_snapshot_reserve, snapshot_add, snapshot);
 }
 
@@ -215,9 +216,9 @@ int server_compare_row_ids(const void *left, const void *right) {
 }
 
 struct config_load server_last_load(struct service *service) {
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     struct config_load last_load = service->last_load;
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
     return last_load;
 }
 
@@ -301,9 +302,9 @@ static void lease_list_find_resource(struct lease_list *leases, struct service *
 }
 
 void server_lease_list_take(struct lease_list *leases, struct service *service) {
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     lease_list_find_resource(leases, service);
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
     bool more = leases->found;
     while (more && lease_list_reserve(leases)) {
         struct slice slice = slice_start(service);

@@ -325,13 +325,13 @@ static bool text_equals(const char *one, const char *other) {
 /* Puts new files into force for the link to the parent. Takes ownership of them. If they have the
  * same texts as the last ones, the link keeps its connection. */
 static void pem_replace(struct service *service, struct pem *pem) {
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     struct pem last = service->pem;
     bool is_same = text_equals(pem->certificate, last.certificate) &&
                    text_equals(pem->key, last.key) && text_equals(pem->authority, last.authority);
     service->pem = *pem;
     if (!is_same) service->parent_link.has_new_tls = true;
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
     pem_uninit(&last);
 }
 
@@ -368,6 +368,7 @@ void server_tls_update_parent_link(struct service *service) {
     struct parent_link *link = &service->parent_link;
     const struct pem *pem = &service->pem;
     const doorman_tls tls = {pem->authority, pem->certificate, pem->key};
+    assert(server_lock_is_held(&service->lock));
     if (!link->has_new_tls) return;
     link->has_new_tls =
         pem->authority && doorman_transport_set_tls(link->transport, &tls) != DOORMAN_OK;
@@ -428,11 +429,11 @@ static void tls_look_at_handshakes(struct service *service, doorman_time now) {
 #define DAY ((doorman_time)86400 * DOORMAN_SECOND)
 
 void server_tls_ends(struct service *service, int64_t ends[CERTIFICATE_COUNT]) {
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     const struct pem *pem = &service->pem;
     ends[CERTIFICATE_OWN] = pem->certificate ? server_certificate_end(pem->certificate, false) : 0;
     ends[CERTIFICATE_AUTHORITY] = pem->authority ? server_certificate_end(pem->authority, true) : 0;
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
 }
 
 /* Logs a warning if the certificates of a file end soon, or have ended. */

@@ -41,7 +41,7 @@ struct token_list {
 };
 
 struct tokens {
-    pthread_mutex_t lock; /* guards `list` */
+    struct lock lock; /* guards `list` */
     struct token_list *list;
 };
 
@@ -223,13 +223,13 @@ bool server_tokens_find(struct tokens *tokens, const char *given, size_t bytes,
     bool found = false;
     if (bytes > sizeof padded) return false;
     memcpy(padded, given, bytes);
-    pthread_mutex_lock(&tokens->lock);
+    server_lock(&tokens->lock);
     for (size_t i = 0; i < tokens->list->count; i++) {
         bool equal = token_equals(&tokens->list->items[i], padded, bytes);
         if (equal) *out = tokens->list->items[i].identity;
         found |= equal;
     }
-    pthread_mutex_unlock(&tokens->lock);
+    server_unlock(&tokens->lock);
     return found;
 }
 
@@ -240,7 +240,7 @@ enum exit_status server_tokens_start(struct service *service) {
     doorman_error error = {""};
     if (!path) return CONTINUE;
     struct tokens *tokens = (struct tokens *)calloc(1, sizeof *tokens);
-    if (!tokens || pthread_mutex_init(&tokens->lock, NULL) != 0) {
+    if (!tokens || !server_lock_init(&tokens->lock, LOCK_TOKENS)) {
         free(tokens);
         return server_fatal_error(EXIT_ERROR, "out of memory");
     }
@@ -264,10 +264,10 @@ void server_tokens_reload(struct service *service) {
         return;
     }
     snprintf(count, sizeof count, "%zu", list->count);
-    pthread_mutex_lock(&tokens->lock);
+    server_lock(&tokens->lock);
     struct token_list *last = tokens->list;
     tokens->list = list;
-    pthread_mutex_unlock(&tokens->lock);
+    server_unlock(&tokens->lock);
     free(last);
     server_log(service->settings, LEVEL_INFO, "tokens loaded", "file", path, "count", count,
                LOG_END);
@@ -275,7 +275,7 @@ void server_tokens_reload(struct service *service) {
 
 void server_tokens_stop(struct service *service) {
     if (!service->tokens) return;
-    pthread_mutex_destroy(&service->tokens->lock);
+    server_lock_uninit(&service->tokens->lock);
     free(service->tokens->list);
     free(service->tokens);
 }

@@ -59,7 +59,7 @@ struct waiting {
     doorman_time victory; /* when the permits began that decide on the waiters */
     uint64_t closed[CLOSED_COUNT];
     size_t closed_count; /* since the start */
-    pthread_mutex_t pool_lock;
+    struct lock pool_lock;
     struct worker *idle;
     struct extra_worker *extra; /* all of them */
 };
@@ -192,6 +192,7 @@ static void waiting_settle(struct waiting *waiting, uint64_t number,
 
 void server_waiting_collect(struct service *service) {
     struct waiting *waiting = service->waiting;
+    assert(server_lock_is_held(&service->lock));
     if (!waiting->waiters.first) return;
     doorman_permits *permits = waiting_permits(service);
     doorman_permit decision;
@@ -278,6 +279,7 @@ static bool waiting_is_closed(const struct waiting *waiting, uint64_t connection
 
 bool server_waiting_add(struct service *service, struct waiter *waiter) {
     struct waiting *waiting = service->waiting;
+    assert(server_lock_is_held(&service->lock));
     if (waiting->waiters.first && !waiting_permits(service)) waiting_repeat(service);
     waiting_set_victory(service);
     if (waiting_is_closed(waiting, waiter->connection)) {
@@ -296,13 +298,13 @@ bool server_waiting_add(struct service *service, struct waiter *waiter) {
 void server_waiting_finish(struct service *service) {
     struct waiting *waiting = service->waiting;
     while (__atomic_load_n(&waiting->done_count, __ATOMIC_RELAXED) > 0) {
-        pthread_mutex_lock(&service->lock);
+        server_lock(&service->lock);
         struct waiter *waiter = waiting->done.first;
         if (waiter) {
             list_remove(&waiting->done, waiter);
             __atomic_sub_fetch(&waiting->done_count, 1, __ATOMIC_RELAXED);
         }
-        pthread_mutex_unlock(&service->lock);
+        server_unlock(&service->lock);
         if (!waiter) return;
         server_waiting_forget(waiter);
         server_memory_share(true);
@@ -319,7 +321,7 @@ void server_waiting_finish(struct service *service) {
 
 void server_waiting_disconnect(struct service *service, uint64_t connection) {
     struct waiting *waiting = service->waiting;
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     waiting->closed[waiting->closed_count++ % CLOSED_COUNT] = connection;
     bool found = false;
     for (struct waiter *next = NULL, *waiter = waiting->waiters.first; waiter; waiter = next) {
@@ -332,7 +334,7 @@ void server_waiting_disconnect(struct service *service, uint64_t connection) {
     doorman_permits *permits = found ? permits_now(service) : NULL;
     if (permits) (void)doorman_permits_cancel(permits, connection, epoch_now(), doorman_clock());
     if (found) pthread_cond_signal(&waiting->wake);
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
 }
 
 /* ---- the thread */
@@ -357,22 +359,22 @@ static doorman_time waiting_update(struct service *service, doorman_time now) {
 static void *waiting_main(void *argument) {
     struct service *service = (struct service *)argument;
     struct waiting *waiting = service->waiting;
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     while (!waiting->ending) {
         if (!waiting->waiters.first && !waiting->done.first) {
-            pthread_cond_wait(&waiting->wake, &service->lock);
+            server_condition_wait(&waiting->wake, &service->lock, DOORMAN_NEVER);
             continue;
         }
         doorman_time rest = waiting_update(service, doorman_clock());
         if (waiting->done.first) {
-            pthread_mutex_unlock(&service->lock);
+            server_unlock(&service->lock);
             server_waiting_finish(service);
-            pthread_mutex_lock(&service->lock);
+            server_lock(&service->lock);
         } else {
             server_condition_wait(&waiting->wake, &service->lock, rest);
         }
     }
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
     return NULL;
 }
 
@@ -380,7 +382,7 @@ enum exit_status server_waiting_start(struct service *service) {
     struct waiting *waiting = (struct waiting *)calloc(1, sizeof *waiting);
     service->waiting = waiting;
     if (waiting) {
-        pthread_mutex_init(&waiting->pool_lock, NULL);
+        server_lock_init(&waiting->pool_lock, LOCK_POOL);
         waiting->started = server_condition_init(&waiting->wake) &&
                            pthread_create(&waiting->thread, NULL, waiting_main, service) == 0;
     }
@@ -393,11 +395,11 @@ enum exit_status server_waiting_start(struct service *service) {
 void server_waiting_end(struct service *service) {
     struct waiting *waiting = service->waiting;
     if (!waiting || !waiting->started) return;
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     waiting->ending = true;
     if (service->stopping) server_waiting_collect(service); /* all of them are answered */
     pthread_cond_signal(&waiting->wake);
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
     pthread_join(waiting->thread, NULL);
     waiting->started = false;
     server_waiting_finish(service);
@@ -420,20 +422,20 @@ static struct worker *worker_create(struct service *service) {
         free(extra);
         return NULL;
     }
-    pthread_mutex_lock(&service->waiting->pool_lock);
+    server_lock(&service->waiting->pool_lock);
     extra->next = service->waiting->extra;
     service->waiting->extra = extra;
-    pthread_mutex_unlock(&service->waiting->pool_lock);
+    server_unlock(&service->waiting->pool_lock);
     return worker;
 }
 
 bool server_worker_replace(struct waiter *waiter) {
     struct worker *replaced = server_worker_of(waiter);
     struct waiting *waiting = replaced->service->waiting;
-    pthread_mutex_lock(&waiting->pool_lock);
+    server_lock(&waiting->pool_lock);
     struct worker *worker = waiting->idle;
     if (worker) waiting->idle = worker->next;
-    pthread_mutex_unlock(&waiting->pool_lock);
+    server_unlock(&waiting->pool_lock);
     if (!worker) worker = worker_create(replaced->service);
     if (!worker) return false;
     replaced->retires = true;
@@ -446,10 +448,10 @@ void server_worker_retire(struct worker *worker) {
     assert(worker->retires && !worker->sending);
     worker->retires = false;
     worker->message = NULL;
-    pthread_mutex_lock(&waiting->pool_lock);
+    server_lock(&waiting->pool_lock);
     worker->next = waiting->idle;
     waiting->idle = worker;
-    pthread_mutex_unlock(&waiting->pool_lock);
+    server_unlock(&waiting->pool_lock);
 }
 
 void server_waiting_destroy(struct service *service) {
@@ -463,7 +465,7 @@ void server_waiting_destroy(struct service *service) {
         free(extra);
     }
     pthread_cond_destroy(&waiting->wake);
-    pthread_mutex_destroy(&waiting->pool_lock);
+    server_lock_uninit(&waiting->pool_lock);
     free(waiting);
     service->waiting = NULL;
 }

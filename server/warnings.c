@@ -104,6 +104,7 @@ void server_log_warning_pairs(struct service *service, int kind,
                               const char *const pairs[WARNING_PAIR_MAX][2], doorman_time now) {
     struct repeated_warning *warning = &service->warnings[kind];
     size_t count = 0;
+    assert(server_lock_is_held(&service->lock));
     for (size_t i = 0; i < WARNING_PAIR_MAX; i++) {
         struct warning_pair *pair = &warning->pairs[count];
         if (!pairs[i][1]) continue;
@@ -125,6 +126,7 @@ void server_log_warning(struct service *service, int kind, const char *key, cons
 }
 
 void server_end_warning(struct service *service, int kind) {
+    assert(server_lock_is_held(&service->lock));
     service->warnings[kind].unlogged_count = 0;
     service->warnings[kind].host_count = 0;
 }
@@ -178,12 +180,12 @@ void server_log_peer(struct service *service, int kind, const nng_sockaddr *peer
                      const char *token) {
     char text[PEER_BYTES] = "unknown", hosts[HOSTS_TEXT];
     (void)peer_format(peer, text);
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     warning_note_host(&service->warnings[kind], text, hosts);
     const char *const pairs[WARNING_PAIR_MAX][2] = {
         {"peer", text}, {"hosts", hosts}, {"token", token}};
     server_log_warning_pairs(service, kind, pairs, doorman_clock());
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
 }
 
 void server_log_handshake(struct service *service, int error, const nng_sockaddr *peer) {
@@ -201,10 +203,10 @@ void server_log_nng_handshakes(struct service *service, uint64_t count) {
     struct repeated_warning *warning = &service->warnings[WARNING_NNG_HANDSHAKE];
     assert(count > 0);
     server_counter_add(&service->counters.authentication_failures[FAILED_NNG_HANDSHAKE], count);
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     warning->unlogged_count += count;
     warning_update(service, WARNING_NNG_HANDSHAKE, doorman_clock());
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
 }
 
 /* ---- suspects ---- */
@@ -234,6 +236,7 @@ static struct suspect *suspects_find(struct suspects *suspects, const char *hold
 
 const struct suspect *server_suspect_find(const struct service *service, const char *holder_id,
                                           bool is_server) {
+    assert(server_lock_is_held(&service->lock));
     return suspects_find(service->suspects, holder_id, is_server);
 }
 

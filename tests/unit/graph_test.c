@@ -44,14 +44,14 @@ static void world_setup(struct world *w) {
     const doorman_server_options options = {.node = "node", .config = w->config, .seed = {7, 7}};
     assert_int_equal(doorman_server_create(&w->service.server, &options, NULL, now), DOORMAN_OK);
     assert_int_equal(doorman_server_set_master(w->service.server, &mastership, now), DOORMAN_OK);
-    assert_int_equal(pthread_mutex_init(&w->service.lock, NULL), 0);
+    assert_true(server_lock_init(&w->service.lock, LOCK_SERVICE));
     assert_true(server_history_create(&w->service));
     w->now = 1;
 }
 
 static void world_teardown(struct world *w) {
     server_history_destroy(&w->service);
-    pthread_mutex_destroy(&w->service.lock);
+    server_lock_uninit(&w->service.lock);
     doorman_server_destroy(w->service.server);
     doorman_config_destroy(w->config);
     doorman_buffer_uninit(&w->text.buffer);

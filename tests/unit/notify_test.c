@@ -43,7 +43,7 @@ static void open_systemd(struct world *w) {
 
 static void world_setup(struct world *w) {
     w->service.settings = &w->settings;
-    pthread_mutex_init(&w->service.lock, NULL);
+    server_lock_init(&w->service.lock, LOCK_SERVICE);
     doorman_error error;
     assert_int_equal(doorman_json_config(&w->service.config, CONFIG, strlen(CONFIG), &error),
                      DOORMAN_OK);
@@ -103,10 +103,10 @@ TEST_WITH(world, no_ping_is_sent_while_a_thread_keeps_the_lock) {
     assert_int_equal(server_notify_start(&w->service), CONTINUE);
     await(w, "READY=1");
     await(w, PING);
-    pthread_mutex_lock(&w->service.lock);
+    server_lock(&w->service.lock);
     drain(w);
     assert_in_range(count_pings(w) + count_pings(w), 0, 1);
-    pthread_mutex_unlock(&w->service.lock);
+    server_unlock(&w->service.lock);
     await(w, PING);
 }
 
@@ -135,18 +135,18 @@ TEST_WITH(world, no_ping_is_sent_while_all_threads_of_nng_hang) {
 
 static void become_master(struct world *w) {
     const doorman_mastership mastership = {.address = "tcp://one:1", .until = DOORMAN_NEVER};
-    pthread_mutex_lock(&w->service.lock);
+    server_lock(&w->service.lock);
     assert_int_equal(doorman_server_set_master(w->service.server, &mastership, doorman_clock()),
                      DOORMAN_OK);
-    pthread_mutex_unlock(&w->service.lock);
+    server_unlock(&w->service.lock);
 }
 
 static void follow_master(struct world *w) {
     const doorman_mastership mastership = {.address = "tcp://two:2", .until = 0};
-    pthread_mutex_lock(&w->service.lock);
+    server_lock(&w->service.lock);
     assert_int_equal(doorman_server_set_master(w->service.server, &mastership, doorman_clock()),
                      DOORMAN_OK);
-    pthread_mutex_unlock(&w->service.lock);
+    server_unlock(&w->service.lock);
 }
 
 TEST_WITH(world, the_status_names_the_master_and_a_refused_configuration) {
@@ -156,9 +156,9 @@ TEST_WITH(world, the_status_names_the_master_and_a_refused_configuration) {
     await(w, "STATUS=master, at tcp://one:1");
     follow_master(w);
     await(w, "STATUS=standby; the master is tcp://two:2");
-    pthread_mutex_lock(&w->service.lock);
+    server_lock(&w->service.lock);
     snprintf(w->service.last_load.error, sizeof w->service.last_load.error, "a\nREADY=1");
-    pthread_mutex_unlock(&w->service.lock);
+    server_unlock(&w->service.lock);
     char message[512] = "";
     while (!strstr(message, "refused")) assert_true(receive(w, message, TIMEOUT_MS));
     assert_string_equal(message, "STATUS=standby; the master is tcp://two:2; the last configuration"

@@ -60,7 +60,9 @@ static void report(struct world *w, const char *message) {
     report.was_read = doorman_json_exchange_read(&exchange, message, strlen(message)) == DOORMAN_OK;
     doorman_json_exchange_decide(&exchange, w->service.server, 0);
     report.status = doorman_json_exchange_write(&exchange, 0);
+    server_unlock(&w->service.lock);
     server_report_message(&w->service, &report);
+    server_lock(&w->service.lock);
     doorman_json_exchange_uninit(&exchange);
 }
 

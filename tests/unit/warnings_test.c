@@ -186,7 +186,9 @@ TEST_WITH(world, the_line_about_very_many_leases_names_the_first) {
 static void refuse(struct world *w, uint32_t host, uint16_t port) {
     const nng_sockaddr peer = {
         .s_in = {.sa_family = NNG_AF_INET, .sa_port = htons(port), .sa_addr = htonl(host)}};
+    server_unlock(&w->service.lock);
     server_log_peer(&w->service, WARNING_TOKEN, &peer, NULL);
+    server_lock(&w->service.lock);
 }
 
 TEST_WITH(world, a_line_about_peers_counts_their_hosts) {
@@ -208,10 +210,14 @@ TEST_WITH(world, a_line_about_peers_counts_their_hosts) {
 /* nng reports no peers, and the server looks at its counters from time to time. */
 TEST_WITH(world, failed_handshakes_over_nng_are_counted_and_logged_once_a_minute) {
     const counter *count = &w->service.counters.authentication_failures[FAILED_NNG_HANDSHAKE];
+    server_unlock(&w->service.lock);
     server_log_nng_handshakes(&w->service, 3);
+    server_lock(&w->service.lock);
     assert_int_equal(logged(w, "nng does not report the peers\" count=3\n"), 1);
+    server_unlock(&w->service.lock);
     server_log_nng_handshakes(&w->service, 1);
     server_log_nng_handshakes(&w->service, 4);
+    server_lock(&w->service.lock);
     assert_int_equal(logged(w, ""), 0);
     update(w, doorman_clock() + 60 * SECOND);
     assert_int_equal(logged(w, "nng does not report the peers\" count=5\n"), 1);
