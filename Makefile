@@ -98,10 +98,8 @@ SERVER_SOURCES = doorman_server.c \
 SERVER_MACROS = $(PARTS:%=-DDOORMAN_SERVER_%)
 SERVER_LIBRARIES = $(if $(filter ETCD,$(PARTS)),-lcurl)
 HTTP_FILES = build/page_files.h build/openapi.h
-SERVER_INPUTS = $(SERVER_SOURCES) \
-    $(addprefix server/,server.h flags.h etcd.h http.h load.h permits.h reports.h tls.h) \
-    $(addprefix server/,lock.h http_connection.h waiting.h warnings.h worker.h) \
-    $(HTTP_FILES) build/server_parts $(HEADERS)
+SERVER_HEADERS = $(wildcard server/*.h server/*/*.h)
+SERVER_INPUTS = $(SERVER_SOURCES) $(SERVER_HEADERS) $(HTTP_FILES) build/server_parts $(HEADERS)
 
 define build_server
 $(announce)
@@ -203,22 +201,10 @@ test: $(TESTS) $(TEST_TOOLS) ## all tests; SEED=N repeats the random ones
 	    tests/text_check.sh tests/comment_check.sh tests/contributing_check.sh
 
 $(ALL_FLAVORS): LIBRARIES += -lcmocka -lm
-$(filter %/unit/warnings_test %/unit/reports_test,$(ALL_FLAVORS)): server/warnings.c
-$(filter %/unit/reports_test,$(ALL_FLAVORS)): server/reports.c
-$(filter %/unit/lock_test,$(ALL_FLAVORS)): server/server.h server/lock.h
-$(filter %/unit/watch_test,$(ALL_FLAVORS)): \
-    $(addprefix server/,watch.c server.h lock.h flags.h load.h reports.h tls.h waiting.h \
-      warnings.h)
-$(filter %/unit/notify_test,$(ALL_FLAVORS)): server/notify.c
-$(filter %/unit/certificate_test,$(ALL_FLAVORS)): \
-    $(addprefix server/,certificate.c base64.c server.h flags.h load.h reports.h tls.h warnings.h)
-$(filter %/unit/text_test,$(ALL_FLAVORS)): \
-    $(addprefix server/,text.c http.h server.h flags.h load.h)
-$(filter %/unit/graph_test,$(ALL_FLAVORS)): \
-    $(addprefix server/,graph.c history.c host.c snapshot.c text.c http.h)
-$(filter %/unit/warnings_test %/unit/reports_test %/unit/notify_test %/unit/graph_test, \
-    $(ALL_FLAVORS)): doorman_server.c \
-    $(addprefix server/,server.h flags.h load.h reports.h tls.h warnings.h)
+# These programs include files of the server.
+OF_SERVER = certificate graph lock notify reports text warnings watch
+$(filter $(OF_SERVER:%=\%/unit/%_test),$(ALL_FLAVORS)): doorman_server.c $(SERVER_HEADERS) \
+    $(wildcard server/*.c server/*/*.c)
 
 # These programs and the servers call no private function of the header, so each flavor compiles the
 # headers for them once.

@@ -116,22 +116,85 @@ const char *server_status_text(doorman_status status) {
     return texts[status];
 }
 
+/* ---- >>parts -------------------------------------------------------------------------------- */
+
+#define PART(name) extern const struct server_part server_part_##name;
+#include "server/parts.h"
+#undef PART
+
+const struct server_part *const server_parts[] = {
+#define PART(name) &server_part_##name,
+#include "server/parts.h"
+#undef PART
+    NULL};
+
+bool server_has_part(const char *name) {
+    bool found = false;
+    EACH_PART(part, name) found = found || strcmp((*part)->name, name) == 0;
+    return found;
+}
+
+/* For functions that end something: the last part comes first. */
+#define EACH_PART_BACKWARDS(part, function)                                                        \
+    for (const struct server_part *const *part = server_parts_end(); part-- != server_parts;)      \
+        if ((*part)->function)
+
+static const struct server_part *const *server_parts_end(void) {
+    return server_parts + sizeof server_parts / sizeof *server_parts - 1;
+}
+
+void server_note_message(struct service *service, const struct message_report *report) {
+    EACH_PART(part, message)(*part)->message(service, report);
+}
+
+void server_note_learning(struct service *service, enum learning_cause cause, doorman_time now) {
+    assert(server_lock_is_held(&service->lock));
+    EACH_PART(part, learns)(*part)->learns(service, cause, now);
+}
+
+void server_note_tls(struct service *service) {
+    EACH_PART(part, tls_changed)(*part)->tls_changed(service);
+}
+
+bool server_load_files(struct service *service, enum file_group group, bool is_quiet) {
+    bool valid = true;
+    EACH_PART(part, load_files) valid = (*part)->load_files(service, group, is_quiet) && valid;
+    return valid;
+}
+
+static void on_event(void *context, const doorman_event *event) {
+    struct service *service = (struct service *)context;
+    bool done = false;
+    EACH_PART_BACKWARDS(part, event) done = done || (*part)->event(service, event);
+}
+
+static void on_permit_event(void *context, const doorman_permit_event *event) {
+    struct service *service = (struct service *)context;
+    EACH_PART(part, permit_event)(*part)->permit_event(service, event);
+}
+
 /* ---- >>flags -------------------------------------------------------------------------------- */
 
 #define FLAG_FIRST 256 /* getopt's code for flag 0; larger than any character */
 #define TTL_DEFAULT 10
 
 static const struct flag {
-    const char *name, *argument, *variable, *without; /* see server/flags.h */
+    const char *name, *argument, *variable, *part; /* see server/flags.h */
     size_t place;
     const char *help;
 } flags[FLAG_COUNT] = {
 #define PLACE(member) offsetof(struct settings, member)
-#define FLAG(code, name, argument, variable, without, place, help)                                 \
-    [FLAG_##code] = {(name), (argument), (variable), (without), (place), (help)},
+#define FLAG(code, name, argument, variable, part, place, help)                                    \
+    [FLAG_##code] = {(name), (argument), (variable), (part), (place), (help)},
 #include "server/flags.h"
 #undef FLAG
 };
+
+/* Returns the part that a flag needs, if this server was built without it; otherwise NULL. */
+static const char *flag_lacks(int flag) {
+    const char *part = flags[flag].part;
+    return part && !server_has_part(part) ? part : NULL;
+}
 
 static const char *const level_names[LEVEL_COUNT] = {"debug", "info", "warning", "error"};
 
@@ -145,7 +208,7 @@ static enum exit_status print_help(void) {
          "An environment variable in [BRACKETS] sets the same value; the flag takes precedence.\n");
     for (size_t i = 0; i < FLAG_COUNT; i++) {
         const struct flag *flag = &flags[i];
-        if (flag->without) continue;
+        if (flag_lacks((int)i)) continue;
         printf("  --%s%s%s", flag->name, flag->argument ? " " : "",
                flag->argument ? flag->argument : "");
         if (flag->variable) printf("   [%s]", flag->variable);
@@ -230,7 +293,7 @@ static enum exit_status settings_set_check_config(struct settings *settings, con
 static enum exit_status settings_set_config(struct settings *settings, const char *value) {
     static const char scheme[] = "etcd:";
     bool key = strncmp(value, scheme, strlen(scheme)) == 0;
-    const char *missing = flags[FLAG_ETCD].without;
+    const char *missing = flag_lacks(FLAG_ETCD);
     enum exit_status exit_status = CONTINUE;
     settings->config = value;
     settings->config_key = key ? value + strlen(scheme) : NULL;
@@ -290,7 +353,7 @@ static enum exit_status settings_store(struct settings *settings, int flag, cons
 
 static enum exit_status settings_set(struct settings *settings, int flag, const char *value) {
     enum exit_status exit_status = CONTINUE;
-    const char *missing = flags[flag].without;
+    const char *missing = flag_lacks(flag);
     bool is_off = flag == FLAG_HTTP && value && strcmp(value, "off") == 0;
     settings->given[flag] = true;
     if (missing && !is_off) {
@@ -365,6 +428,15 @@ static enum exit_status settings_check_source(const struct settings *settings) {
     return exit_status;
 }
 
+static enum exit_status settings_check_tls(const struct settings *settings) {
+    bool wanted = server_addresses_want_tls(&settings->listen) ||
+                  server_addresses_want_tls(&settings->parents);
+    return wanted && !server_has_part("TLS")
+               ? server_usage_error("an address starts with tls+ or wss: this server was built "
+                                    "without TLS")
+               : CONTINUE;
+}
+
 static enum exit_status settings_read(struct settings *settings, int argc, char **argv) {
     settings->log_level = LEVEL_INFO;
     settings->election_ttl = TTL_DEFAULT;
@@ -373,11 +445,11 @@ static enum exit_status settings_read(struct settings *settings, int argc, char 
     enum exit_status exit_status = settings_read_flags(settings, argc, argv);
     if (exit_status == CONTINUE) exit_status = settings_read_environment(settings);
     if (exit_status == CONTINUE) exit_status = settings_check_source(settings);
-    if (exit_status == CONTINUE) exit_status = server_etcd_check_settings(settings);
     if (exit_status == CONTINUE && settings->listen.count == 0) {
         exit_status = addresses_add_list(&settings->listen, FLAG_LISTEN, LISTEN_DEFAULT);
     }
-    if (exit_status == CONTINUE) exit_status = server_tls_check_settings(settings);
+    if (exit_status == CONTINUE) exit_status = settings_check_tls(settings);
+    EACH_PART(part, check) if (exit_status == CONTINUE) exit_status = (*part)->check(settings);
     return exit_status;
 }
 
@@ -549,10 +621,21 @@ static bool config_load(doorman_config **out, const char *path, struct config_pr
     return status == DOORMAN_OK;
 }
 
-bool server_fetch_config(struct service *service, struct config_problems *problems) {
-    const struct settings *settings = service->settings;
-    return settings->config_key ? server_election_fetch_config(service, &service->config, problems)
-                                : config_load(&service->config, settings->config, problems);
+/* An FNV-1a hash of the configuration's JSON text, which has all fields and no layout. */
+void server_config_hash(const doorman_config *config, char hash[CONFIG_HASH_BYTES]) {
+    doorman_config_options options;
+    doorman_buffer text = {.text = NULL};
+    uint64_t value = 14695981039346656037U;
+    hash[0] = 0;
+    if (!config) return;
+    doorman_config_read(config, &options);
+    if (doorman_json_write_config(&options, &text) == DOORMAN_OK) {
+        for (size_t i = 0; i < text.bytes; i++) {
+            value = (value ^ (unsigned char)text.text[i]) * 1099511628211U;
+        }
+        snprintf(hash, CONFIG_HASH_BYTES, "%016" PRIx64, value);
+    }
+    doorman_buffer_uninit(&text);
 }
 
 /* ---- >>state -------------------------------------------------------------------------------- */
@@ -567,37 +650,57 @@ bool server_fetch_config(struct service *service, struct config_problems *proble
 /* The time limit for closing the sockets. */
 #define CLOSE_TIMEOUT_SECONDS 2
 
-void server_apply_config(struct service *service, doorman_config *config,
-                         const struct config_problems *problems) {
-    doorman_config *last = config; /* not in force; destroyed at the end */
-    bool valid = config != NULL, loaded = false;
-    size_t *counters = NULL;
-    char error[PROBLEM_TEXT] = "", hash[CONFIG_HASH_BYTES];
+/* Gives a configuration to the server object. Returns whether it is in force.
+ *   error   out: why the server object refuses it */
+static bool config_configure(struct service *service, const doorman_config *config,
+                             char error[PROBLEM_TEXT]) {
+    doorman_error unfit = {""};
+    EACH_PART(part, configures)(*part)->configures(service);
+    doorman_status status = doorman_server_configure(service->server, config, doorman_clock());
+    (void)doorman_config_fits(config, service->settings->parents.count > 0, &unfit);
+    if (status == DOORMAN_OK) return true;
+    snprintf(error, PROBLEM_TEXT, "%s", *unfit.text ? unfit.text : server_status_text(status));
+    return false;
+}
+
+/* Puts a configuration into force, and notes the result. Returns the configuration that is not in
+ * force now.
+ *   config   NULL: it could not be loaded */
+static doorman_config *config_replace(struct service *service, doorman_config *config,
+                                      const struct config_problems *problems) {
+    char hash[CONFIG_HASH_BYTES], error[PROBLEM_TEXT] = "";
+    doorman_config *last = config;
     server_config_hash(config, hash);
-    if (!valid) server_problems_text(problems, error);
+    if (!config) server_problems_text(problems, error);
     server_lock(&service->lock);
-    if (valid) {
-        doorman_error unfit = {""};
-        counters = server_count_counters(service); /* before some of them are dropped */
-        doorman_status status = doorman_server_configure(service->server, config, doorman_clock());
-        (void)doorman_config_fits(config, service->settings->parents.count > 0, &unfit);
-        loaded = status == DOORMAN_OK;
-        if (!loaded) {
-            snprintf(error, sizeof error, "%s",
-                     *unfit.text ? unfit.text : server_status_text(status));
-        }
-    }
-    if (loaded) {
+    if (config && config_configure(service, config, error)) {
         last = service->config;
         service->config = config;
         server_note_load(&service->last_load, hash, problems);
-        server_report_learning(service, LEARNING_OF_CONFIGURATION, doorman_clock());
+        server_note_learning(service, LEARNING_OF_CONFIGURATION, doorman_clock());
     }
     memcpy(service->last_load.error, error, sizeof error);
     server_unlock(&service->lock);
-    server_report_config(service, last, counters);
-    free(counters);
-    server_log_problems(service->settings, problems, valid);
+    return last;
+}
+
+/* Tells the parts. Without any part, the log has a line. */
+static void config_note(struct service *service, const struct config_change *change) {
+    const char *error = service->last_load.error;
+    EACH_PART(part, configured)(*part)->configured(service, change);
+    if (server_parts[0] || change->is_first) return;
+    server_log(service->settings, error[0] ? LEVEL_ERROR : LEVEL_INFO,
+               error[0] ? "configuration refused; the last one stays in force"
+                        : "configuration loaded",
+               "file", service->settings->config, error[0] ? "error" : LOG_END, error, LOG_END);
+}
+
+void server_apply_config(struct service *service, doorman_config *config,
+                         const struct config_problems *problems) {
+    doorman_config *last = config_replace(service, config, problems);
+    const struct config_change change = {
+        .last = last, .problems = problems, .valid = config != NULL};
+    config_note(service, &change);
     server_lock(&service->config_lock);
     doorman_config_destroy(last);
     server_unlock(&service->config_lock);
@@ -647,8 +750,7 @@ doorman_status server_finish_message(struct service *service, doorman_json_excha
     doorman_status status = doorman_json_exchange_write(exchange, (int64_t)time(NULL));
     duration += doorman_clock() - started_at;
     const struct message_report report = {exchange, peer, was_read, status, duration, client};
-    server_report_message(service, &report);
-    server_metrics_count_message(&service->counters, &report);
+    server_note_message(service, &report);
     return status;
 }
 
@@ -666,13 +768,15 @@ static bool message_decide(struct service *service, doorman_json_exchange *excha
         doorman_status decided = doorman_json_exchange_decide(exchange, service->server, now);
         service->sender.peer = NULL;
         exchange->response.shared_id = service->sender.has_shared_id;
-        if (decided == DOORMAN_OK) server_children_note(service, exchange, now);
+        if (decided == DOORMAN_OK) {
+            EACH_PART(part, decided)(*part)->decided(service, exchange, now);
+        }
         if (http_address) response_add_http_address(&exchange->response, service, http_address);
         bool releases = request->method == DOORMAN_RELEASE_CAPACITY;
         if (decided == DOORMAN_OK && releases) service->ended_lease_count += request->item_count;
         parent_link_expedite(service);
-        waits = waiter && decided == DOORMAN_OK && server_waiting_add(service, waiter);
-        server_waiting_collect(service);
+        waits = waiter && decided == DOORMAN_OK && service->waits->add(service, waiter);
+        if (service->waits) service->waits->collect(service);
     }
     server_unlock(&service->lock);
     return waits;
@@ -682,22 +786,22 @@ bool server_handle_waiter(struct service *service, struct waiter *waiter, const 
                           size_t bytes) {
     doorman_time started_at = doorman_clock();
     doorman_json_exchange *exchange = waiter->exchange;
-    bool shared =
-        server_waiting_is_likely(waiter, text, bytes); /* any thread may delete the tree */
-    server_memory_share(shared);
+    const struct waiting_calls *waits = service->waits;
+    bool shared = waits && waits->is_likely(waiter, text, bytes);
+    server_shares_memory = shared;
     bool was_read = doorman_json_exchange_read(exchange, text, bytes) == DOORMAN_OK;
-    server_memory_share(false);
-    bool may_wait = was_read && server_waiting_prepare(service, waiter, text, bytes, &shared);
+    server_shares_memory = false;
+    bool may_wait = waits && was_read && waits->prepare(service, waiter, text, bytes, &shared);
     const struct peer peer = waiter->peer;
-    bool waits =
+    bool is_waiting =
         message_decide(service, exchange, &peer, may_wait ? waiter : NULL, waiter->http_address);
-    server_waiting_finish(service);
-    if (waits) return false;
+    if (waits) waits->finish(service);
+    if (is_waiting) return false;
     doorman_time duration = doorman_clock() - started_at;
-    server_memory_share(shared);
+    server_shares_memory = shared;
     waiter->status = server_finish_message(service, exchange, &peer, was_read, duration);
-    server_memory_share(false);
-    if (may_wait) server_waiting_forget(waiter);
+    server_shares_memory = false;
+    if (may_wait) waits->forget(waiter);
     return true;
 }
 
@@ -720,7 +824,22 @@ static void parent_link_note_result(struct service *service, doorman_transport_r
     /* A stale response belongs to an earlier mastership. */
     if (result->status == DOORMAN_STALE) result->status = DOORMAN_OK;
     if (!result->is_probe) server_counter_add(&service->counters.parent[result->status], 1);
-    server_report_parent(service, result, now);
+    EACH_PART(part, parent_answered)(*part)->parent_answered(service, result, now);
+    if (!server_parts[0] && result->status != DOORMAN_OK) {
+        server_log(service->settings, LEVEL_WARNING, "a request to the parent has failed", "parent",
+                   result->address, "error", result->error.text, LOG_END);
+    }
+}
+
+/* Gives the transport the certificates that were loaded last. If memory runs out, the next call
+ * tries again. */
+static void parent_link_set_tls(struct service *service) {
+    struct parent_link *link = &service->parent_link;
+    const struct pem *pem = &service->pem;
+    const doorman_tls tls = {pem->authority, pem->certificate, pem->key};
+    if (!link->has_new_tls) return;
+    link->has_new_tls =
+        pem->authority && doorman_transport_set_tls(link->transport, &tls) != DOORMAN_OK;
 }
 
 /* Sleeps until work is due, or until the transport signals. The sleep lasts at least 10 ms, so that
@@ -743,7 +862,7 @@ static void *parent_link_main(void *argument) {
     while (!service->stopping) {
         doorman_time now = doorman_clock();
         doorman_transport_result result;
-        server_tls_update_parent_link(service);
+        parent_link_set_tls(service);
         bool made = doorman_transport_update(link->transport, &result, now);
         if (result.has_ended) parent_link_note_result(service, &result, now);
         if (made) {
@@ -827,8 +946,6 @@ static enum exit_status service_listen_at(struct service *service, const char *u
     } else if ((error = service_start_listener(service, listener)) != 0) {
         exit_status = server_fatal_error(
             EXIT_ERROR, "cannot listen on %s: %s; give another --listen", url, nng_strerror(error));
-    } else if (!tls) {
-        server_check_listener(service, url);
     }
     return exit_status;
 }
@@ -839,7 +956,7 @@ static void on_pipe(nng_pipe pipe, nng_pipe_ev event, void *argument) {
     struct service *service = (struct service *)argument;
     size_t maximum = service->settings->connection_max;
     if (event == NNG_PIPE_EV_REM_POST) {
-        server_waiting_disconnect(service, (uint64_t)nng_pipe_id(pipe));
+        if (service->waits) service->waits->disconnect(service, (uint64_t)nng_pipe_id(pipe));
         __atomic_sub_fetch(&service->connection_count, 1, __ATOMIC_RELAXED);
     } else if (__atomic_add_fetch(&service->connection_count, 1, __ATOMIC_RELAXED) > maximum &&
                maximum) {
@@ -880,14 +997,13 @@ static void raise_file_limit(void) {
 
 /* Sets the names of this process. The default name of a node is its election key, because all
  * processes of the node share it (T5). */
-static enum exit_status service_set_names(struct service *service) {
+static void service_set_names(struct service *service) {
     const struct settings *settings = service->settings;
     const char *host = strstr(service->urls[0], "://");
     service->id = settings->id ? settings->id : host ? host + 3 : service->urls[0];
     service->node = settings->election_key ? settings->election_key : service->id;
     if (settings->node) service->node = settings->node;
     service->advertise = settings->advertise ? settings->advertise : service->urls[0];
-    return server_election_check_address(service);
 }
 
 #define NAME_RULE "must be 1 to 256 bytes of UTF-8 without control characters"
@@ -898,16 +1014,16 @@ static enum exit_status service_create_server(struct service *service) {
     const struct addresses *parents = &service->settings->parents;
     const char *addresses[ADDRESS_MAX];
     for (size_t i = 0; i < parents->count; i++) addresses[i] = parents->items[i];
-    const doorman_permits_options permits = {.on_event = server_on_permit_event,
-                                             .event_kinds = SERVER_PERMIT_EVENTS,
-                                             .context = service};
+    doorman_permits_options permits = {.on_event = on_permit_event, .context = service};
+    EACH_PART(part, permit_event) permits.event_kinds |= (*part)->permit_events;
+    if (!permits.event_kinds) permits.on_event = NULL;
     doorman_server_options options = {.node = service->node,
                                       .config = service->config,
                                       .parents = addresses,
                                       .parent_count = parents->count,
                                       .resource_max = service->settings->resource_max,
                                       .holder_max = service->settings->holder_max,
-                                      .on_event = server_on_event,
+                                      .on_event = on_event,
                                       .context = service,
                                       .permits = &permits};
     doorman_mastership mastership = {.address = service->advertise, .until = DOORMAN_NEVER};
@@ -956,60 +1072,60 @@ static void service_log_started(const struct service *service) {
         snprintf(source, sizeof source, "%zu", read.template_count);
     }
     server_log(service->settings, LEVEL_INFO, "serving", "version", DOORMAN_VERSION, "http",
-               server_http_address(service), "id", service->id, "node", service->node, "listen",
-               addresses, "advertise", service->advertise,
+               service->http_address ? service->http_address : "off", "id", service->id, "node",
+               service->node, "listen", addresses, "advertise", service->advertise,
                parents->count > 0 ? "parent" : "resources", source, LOG_END);
 }
 
-static enum exit_status service_load_config(struct service *service,
-                                            struct config_problems *problems) {
+enum exit_status server_load_config(struct service *service, struct config_problems *problems) {
     const struct settings *settings = service->settings;
-    enum exit_status exit_status = server_election_create(service);
-    server_watch_start(service);
-    if (exit_status == CONTINUE && settings->config && !server_fetch_config(service, problems)) {
-        exit_status = server_config_error(settings->config, problems);
-    }
-    server_config_hash(service->config, service->last_load.hash);
-    server_note_load(&service->last_load, service->last_load.hash, problems);
+    enum exit_status exit_status = CONTINUE;
+    char text[PROBLEM_TEXT];
+    problems->count = 0;
+    EACH_PART(part, load) if (exit_status == CONTINUE) exit_status = (*part)->load(service);
+    if (exit_status != CONTINUE || !settings->config) return exit_status;
+    bool loaded = service->source ? service->source->load(service, &service->config, problems)
+                                  : config_load(&service->config, settings->config, problems);
+    if (loaded) return CONTINUE;
+    EACH_PART(part, refuse_config) return (*part)->refuse_config(settings, problems);
+    server_problems_text(problems, text);
+    return server_fatal_error(EXIT_ERROR, "%s: %s", settings->config, text);
+}
+
+/* Opens what the server object needs, and makes it. */
+static enum exit_status service_open(struct service *service) {
+    enum exit_status exit_status = CONTINUE;
+    raise_file_limit();
+    service->started_at = doorman_clock();
+    EACH_PART(part, open) if (exit_status == CONTINUE) exit_status = (*part)->open(service);
+    if (exit_status == CONTINUE) exit_status = service_listen(service);
+    if (exit_status != CONTINUE) return exit_status;
+    service_set_names(service);
+    EACH_PART(part, listen) if (exit_status == CONTINUE) exit_status = (*part)->listen(service);
+    if (exit_status != CONTINUE) return exit_status;
+    server_lock(&service->lock);
+    exit_status = service_create_server(service);
+    server_unlock(&service->lock);
     return exit_status;
 }
 
 static enum exit_status service_start(struct service *service) {
-    const struct addresses *parents = &service->settings->parents;
-    struct config_problems warnings = {.count = 0};
-    enum exit_status exit_status = service_load_config(service, &warnings);
-    if (exit_status == CONTINUE) {
-        raise_file_limit();
-        service->started_at = doorman_clock();
-        server_reload_start(service);
-        exit_status = server_tls_start(service);
+    struct config_problems problems;
+    const struct config_change change = {.problems = &problems, .valid = true, .is_first = true};
+    enum exit_status exit_status = server_load_config(service, &problems);
+    if (exit_status != CONTINUE) return exit_status;
+    server_config_hash(service->config, service->last_load.hash);
+    server_note_load(&service->last_load, service->last_load.hash, &problems);
+    exit_status = service_open(service);
+    if (exit_status == CONTINUE && service->settings->parents.count > 0) {
+        exit_status = parent_link_start(service);
     }
-    if (exit_status == CONTINUE) exit_status = server_waiting_start(service);
-    if (exit_status == CONTINUE) exit_status = service_listen(service);
-    if (exit_status == CONTINUE) exit_status = service_set_names(service);
-    if (exit_status == CONTINUE) exit_status = server_check_advertise(service);
-    for (size_t i = 0; exit_status == CONTINUE && i < parents->count; i++) {
-        exit_status = server_check_parent(service, parents->items[i]);
-    }
-    if (exit_status == CONTINUE) {
-        server_lock(&service->lock);
-        exit_status = service_create_server(service);
-        server_unlock(&service->lock);
-    }
-    if (exit_status == CONTINUE && parents->count > 0) exit_status = parent_link_start(service);
     if (exit_status == CONTINUE) exit_status = service_start_workers(service);
-    if (exit_status == CONTINUE && server_http_is_on(service->settings)) {
-        exit_status = server_http_start(service);
-    }
-    if (exit_status == CONTINUE) exit_status = server_health_start(service);
-    if (exit_status == CONTINUE) {
-        service_log_started(service);
-        server_log_problems(service->settings, &warnings, true);
-    }
-    if (exit_status == CONTINUE && service->settings->etcd.count > 0) {
-        exit_status = server_election_start(service);
-    }
-    if (exit_status == CONTINUE) exit_status = server_notify_start(service);
+    EACH_PART(part, start) if (exit_status == CONTINUE) exit_status = (*part)->start(service);
+    if (exit_status != CONTINUE) return exit_status;
+    service_log_started(service);
+    config_note(service, &change);
+    EACH_PART(part, serve) if (exit_status == CONTINUE) exit_status = (*part)->serve(service);
     return exit_status;
 }
 
@@ -1018,25 +1134,20 @@ static enum exit_status service_start(struct service *service) {
  * because nng closes TLS connections in a thread of its own. nng_fini frees memory that this thread
  * still uses. nng 1.10.1 and 1.12.4 behave the same: after failed TLS handshakes, nng_fini aborted
  * 19 of 200 processes with each of them, and 9 of 200 with nng 1.5.2. */
-static void service_stop(struct service *service) {
-    server_notify_stop(service);
-    server_health_stop(service);
-    server_http_stop(service);
-    server_waiting_end(service);
+void server_end(struct service *service) {
+    EACH_PART_BACKWARDS(part, stop)(*part)->stop(service);
     nng_close(service->socket);
     for (size_t i = 0; i < WORKER_COUNT; i++) {
         nng_aio_free(service->workers[i].aio);
         doorman_json_exchange_uninit(&service->workers[i].exchange);
     }
-    server_waiting_destroy(service);
     for (size_t i = 0; i < service->url_count; i++) nng_strfree(service->urls[i]);
     parent_link_stop(service);
-    server_election_stop(service);
+    server_lock(&service->lock);
     doorman_server_destroy(service->server);
+    server_unlock(&service->lock);
     doorman_config_destroy(service->config);
-    free(service->children);
-    free(service->suspects);
-    server_tls_stop(service);
+    EACH_PART_BACKWARDS(part, destroy)(*part)->destroy(service);
 }
 
 /* ---- >>signals ------------------------------------------------------------------------------ */
@@ -1052,31 +1163,30 @@ static void block_signals(sigset_t *signals) {
     signal(SIGPIPE, SIG_IGN);
 }
 
-/* Reloads the configuration. Reads a file without the lock, so that requests do not wait. If the
- * configuration is in etcd, the thread of the election loads the configuration. */
-static void service_reload_config(struct service *service) {
+/* Reads a file without the lock, so that requests do not wait. */
+void server_reload_config(struct service *service) {
     doorman_config *config = NULL;
     struct config_problems problems;
-    if (service->settings->config_key) {
-        server_election_reload_config(service);
+    if (service->source) {
+        service->source->reload(service);
     } else {
-        server_watch_start(service);
         config_load(&config, service->settings->config, &problems);
         server_apply_config(service, config, &problems);
     }
 }
 
 static void service_reload(struct service *service) {
-    server_notify_reloading(service);
-    server_reload_now(service);
+    EACH_PART_BACKWARDS(part, reload)(*part)->reload(service);
+    server_load_files(service, FILES_OF_TLS, false);
+    server_load_files(service, FILES_OF_TOKENS, false);
     if (service->settings->config) {
-        service_reload_config(service);
+        server_reload_config(service);
     } else {
         server_log(service->settings, LEVEL_INFO,
                    "there is nothing to load: this node gets its resources from the parent",
                    LOG_END);
     }
-    server_notify_ready(service);
+    EACH_PART(part, reloaded)(*part)->reloaded(service);
 }
 
 static void service_update(struct service *service) {
@@ -1090,9 +1200,7 @@ static void service_update(struct service *service) {
         (void)doorman_upstream_request(upstream, &none, now);
         if (doorman_upstream_due(upstream) <= now) service_yield(service);
     }
-    server_warnings_update(service, now);
-    server_children_update(service, now);
-    server_report_learning(service, LEARNING_OF_MASTER, now);
+    EACH_PART(part, update)(*part)->update(service, now);
     server_unlock(&service->lock);
 }
 
@@ -1115,23 +1223,17 @@ static void service_run(struct service *service, const sigset_t *signals) {
     while (got != SIGTERM && got != SIGINT) {
         got = sigtimedwait(signals, NULL, &second);
         if (got == SIGHUP) service_reload(service);
-        if (server_watch_poll(service)) service_reload_config(service);
-        server_reload_update(service);
-        server_tls_update(service, doorman_clock());
         service_update(service);
-        server_history_update(service, doorman_clock());
-        server_memory_update(service, doorman_clock());
+        EACH_PART(part, work)(*part)->work(service, doorman_clock());
     }
     server_log(service->settings, LEVEL_INFO, "stopping", "signal",
                got == SIGTERM ? "SIGTERM" : "SIGINT", LOG_END);
-    server_notify_stopping(service);
     server_lock(&service->lock);
     service->stopping = true;
     server_unlock(&service->lock);
-    server_waiting_end(service);
     signal(SIGALRM, on_shutdown_timeout);
     alarm(RESIGN_TIMEOUT_SECONDS);
-    server_election_stop(service);
+    EACH_PART_BACKWARDS(part, stopping)(*part)->stopping(service);
     nng_msleep(STOPPING_MS);
     alarm(CLOSE_TIMEOUT_SECONDS);
 }
@@ -1149,17 +1251,16 @@ static enum exit_status serve(const struct settings *settings) {
         service_run(&service, &signals);
         exit_status = EXIT_OK;
     }
-    service_stop(&service);
+    server_end(&service);
     return exit_status;
 }
 
 int main(int argc, char **argv) {
     struct settings settings = {.config = NULL};
-    server_memory_init();
+    EACH_PART(part, init)(*part)->init();
     enum exit_status exit_status = settings_read(&settings, argc, argv);
-    if (exit_status == CONTINUE) {
-        exit_status = settings.check_config ? server_check_config(&settings) : serve(&settings);
-    }
+    EACH_PART(part, run) if (exit_status == CONTINUE) exit_status = (*part)->run(&settings);
+    if (exit_status == CONTINUE) exit_status = serve(&settings);
     settings_uninit(&settings);
     if (fflush(stdout) != 0 && exit_status == EXIT_OK) {
         exit_status =

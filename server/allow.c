@@ -432,8 +432,7 @@ static void allow_report(const struct allow *allow, struct service *service,
                                           .was_read = true,
                                           .status = status,
                                           .duration = doorman_clock() - started_at};
-    server_report_message(service, &report);
-    server_metrics_count_message(&service->counters, &report);
+    server_note_message(service, &report);
 }
 
 /* The delay is reserved before the decision. Otherwise units could be charged for a response that

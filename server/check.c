@@ -21,7 +21,9 @@ static void print_problems(const char *path, const struct config_problems *probl
     }
 }
 
-enum exit_status server_config_error(const char *path, const struct config_problems *problems) {
+static enum exit_status check_refuse_config(const struct settings *settings,
+                                            const struct config_problems *problems) {
+    const char *path = settings->config;
     const size_t count = problems->count;
     char what[sizeof problems->items[0].error.text];
     print_problems(path, problems, "error");
@@ -35,12 +37,13 @@ enum exit_status server_config_error(const char *path, const struct config_probl
                               what, count > 1 ? "them" : "it");
 }
 
-void server_log_problems(const struct settings *settings, const struct config_problems *problems,
-                         bool valid) {
+/* Logs the warnings about a valid configuration, or the errors of another one except the first. */
+static void check_log_problems(struct service *service, const struct config_change *change) {
+    const struct settings *settings = service->settings;
     char text[PROBLEM_TEXT];
-    for (size_t i = valid ? 0 : 1; i < problems_listed(problems); i++) {
-        server_problem_text(&problems->items[i], text);
-        if (valid) {
+    for (size_t i = change->valid ? 0 : 1; i < problems_listed(change->problems); i++) {
+        server_problem_text(&change->problems->items[i], text);
+        if (change->valid) {
             server_log(settings, LEVEL_WARNING, "warning about the configuration", "file",
                        settings->config, "warning", text, LOG_END);
         } else {
@@ -61,21 +64,21 @@ static enum exit_status print_result(const struct settings *settings,
     return EXIT_OK;
 }
 
-enum exit_status server_check_config(const struct settings *settings) {
-    struct service service = {.settings = settings};
-    struct config_problems problems = {.count = 0};
-    enum exit_status exit_status = server_election_create(&service);
+static enum exit_status check_config(const struct settings *settings) {
+    if (!settings->check_config) return CONTINUE;
+    struct service service = {.settings = settings,
+                              .lock = LOCK_INITIALIZER(LOCK_SERVICE),
+                              .config_lock = LOCK_INITIALIZER(LOCK_CONFIG)};
+    struct config_problems problems;
     doorman_error unfit = {""};
-    if (exit_status == CONTINUE && server_fetch_config(&service, &problems)) {
+    enum exit_status exit_status = server_load_config(&service, &problems);
+    if (exit_status == CONTINUE) {
         bool fits =
             doorman_config_fits(service.config, settings->parents.count > 0, &unfit) == DOORMAN_OK;
         exit_status = fits ? print_result(settings, &problems, service.config)
                            : server_fatal_error(EXIT_ERROR, "%s: %s", settings->config, unfit.text);
-    } else if (exit_status == CONTINUE) {
-        exit_status = server_config_error(settings->config, &problems);
     }
-    server_election_stop(&service);
-    doorman_config_destroy(service.config);
+    server_end(&service);
     return exit_status;
 }
 
@@ -101,7 +104,7 @@ static bool port_fits(const char *url) {
 
 /* A proxy can have the TLS, so nng need not support it here. Without --advertise, the address is
  * the first --listen, which nng has accepted. */
-enum exit_status server_check_advertise(const struct service *service) {
+static enum exit_status check_advertise(const struct service *service) {
     const char *url = service->settings->advertise;
     char host[256];
     if (!url) return CONTINUE;
@@ -124,7 +127,7 @@ enum exit_status server_check_advertise(const struct service *service) {
     return CONTINUE;
 }
 
-enum exit_status server_check_parent(const struct service *service, const char *url) {
+static enum exit_status check_parent(const struct service *service, const char *url) {
     enum exit_status exit_status = CONTINUE;
     int error = check_dialer(url);
     bool is_self = strcmp(url, service->advertise) == 0;
@@ -141,9 +144,9 @@ enum exit_status server_check_parent(const struct service *service, const char *
     return exit_status;
 }
 
-/* The protocol of nng has no authentication, so an address that other machines can reach should use
- * TLS. */
-void server_check_listener(const struct service *service, const char *url) {
+/* Warns about an address that other machines can reach without TLS. The protocol of nng has no
+ * authentication, so such an address should use TLS. */
+static void check_listener(const struct service *service, const char *url) {
     char host[256];
     server_host_read(url, host, sizeof host);
     bool is_remote = strncmp(url, "tcp", 3) == 0 || strncmp(url, "ws", 2) == 0;
@@ -153,3 +156,22 @@ void server_check_listener(const struct service *service, const char *url) {
                    LOG_END);
     }
 }
+
+static enum exit_status check_addresses(struct service *service) {
+    const struct settings *settings = service->settings;
+    enum exit_status exit_status = check_advertise(service);
+    for (size_t i = 0; exit_status == CONTINUE && i < settings->parents.count; i++) {
+        exit_status = check_parent(service, settings->parents.items[i]);
+    }
+    for (size_t i = 0; exit_status == CONTINUE && i < settings->listen.count; i++) {
+        const char *url = settings->listen.items[i];
+        if (!server_url_wants_tls(url)) check_listener(service, url);
+    }
+    return exit_status;
+}
+
+const struct server_part server_part_check = {.name = "checks",
+                                              .run = check_config,
+                                              .listen = check_addresses,
+                                              .refuse_config = check_refuse_config,
+                                              .configured = check_log_problems};

@@ -97,7 +97,9 @@ static void child_note_leases(struct child *child, const doorman_response *respo
     if (refresh < DOORMAN_NEVER) child->refresh_interval = refresh;
 }
 
-void server_children_note(struct service *service, doorman_json_exchange *exchange,
+/* If a child node has sent the message, notes the node, and adds the address of this process's pages
+ * to the response. */
+static void children_note(struct service *service, doorman_json_exchange *exchange,
                           doorman_time now) {
     const doorman_request *request = &exchange->request;
     bool asks = request->method == DOORMAN_GET_CAPACITY;
@@ -124,20 +126,23 @@ void server_children_note(struct service *service, doorman_json_exchange *exchan
     child_note_leases(child, &exchange->response, now);
 }
 
-bool server_children_note_end(struct service *service, const char *node, doorman_time now) {
+/* Notes and logs that all leases of a child node have expired. */
+static bool children_on_event(struct service *service, const doorman_event *event) {
     struct children *children = service->children;
     assert(server_lock_is_held(&service->lock));
+    if (event->kind != DOORMAN_EVENT_CHILD_ENDED) return false;
     for (size_t i = 0; children && i < children->count; i++) {
         struct child *child = &children->items[i];
-        if (strcmp(child->node, node) != 0) continue;
+        if (strcmp(child->node, event->holder_id) != 0) continue;
         child->state = CHILD_ENDED;
-        child_log(service, child, WARNING_CHILD_ENDED, now);
+        child_log(service, child, WARNING_CHILD_ENDED, doorman_clock());
         return true;
     }
     return false;
 }
 
-void server_children_update(struct service *service, doorman_time now) {
+/* Looks which child nodes are silent, and logs them. */
+static void children_update(struct service *service, doorman_time now) {
     struct children *children = service->children;
     assert(server_lock_is_held(&service->lock));
     if (!children) return;
@@ -234,3 +239,10 @@ const struct child *server_children_find(const struct child_list *list, const ch
     }
     return NULL;
 }
+
+static void children_destroy(struct service *service) { free(service->children); }
+
+const struct server_part server_part_children = {.update = children_update,
+                                                 .destroy = children_destroy,
+                                                 .decided = children_note,
+                                                 .event = children_on_event};

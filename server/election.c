@@ -126,7 +126,7 @@ static void election_apply(struct service *service, bool reachable) {
         server_counter_add(&service->counters.master_changes[state], 1);
         election_log(service);
     }
-    server_report_learning(service, LEARNING_OF_MASTER, now);
+    server_note_learning(service, LEARNING_OF_MASTER, now);
 }
 
 /* Logs whether etcd answers, if that has changed. Precondition: the lock is held. */
@@ -349,7 +349,8 @@ static bool address_is_reachable(const char *address) {
     return !any;
 }
 
-enum exit_status server_election_check_address(const struct service *service) {
+/* Checks that clients can reach the address of a process that takes part in an election. */
+static enum exit_status election_check_address(struct service *service) {
     return service->settings->election_key && !address_is_reachable(service->advertise)
                ? server_fatal_error(
                      EXIT_USAGE,
@@ -358,8 +359,30 @@ enum exit_status server_election_check_address(const struct service *service) {
                : CONTINUE;
 }
 
-enum exit_status server_election_create(struct service *service) {
+/* Loads the configuration for the first time. Precondition: the thread has not started. */
+static bool election_fetch_config(struct service *service, doorman_config **out,
+                                  struct config_problems *problems) {
+    struct election *election = service->election;
+    if (!server_etcd_load_config(&election->etcd, service->settings->config_key, election->revision,
+                                 out, problems)) {
+        server_set_problem(problems, "", election->etcd.error.text);
+    }
+    return *out != NULL;
+}
+
+/* Wakes the thread, which then loads the configuration again. */
+static void election_reload_config(struct service *service) {
+    server_lock(&service->lock);
+    service->election->reload = true;
+    pthread_cond_signal(&service->election->wake);
+    server_unlock(&service->lock);
+}
+
+/* Makes the state if the settings name an etcd. Does not start the thread. */
+static enum exit_status election_create(struct service *service) {
+    static const struct config_source source = {election_fetch_config, election_reload_config};
     enum exit_status exit_status = CONTINUE;
+    if (service->settings->config_key) service->source = &source;
     if (service->settings->etcd.count > 0) {
         service->election = (struct election *)calloc(1, sizeof *service->election);
         if (service->election) {
@@ -372,25 +395,9 @@ enum exit_status server_election_create(struct service *service) {
     return exit_status;
 }
 
-bool server_election_fetch_config(struct service *service, doorman_config **out,
-                                  struct config_problems *problems) {
+static enum exit_status election_start(struct service *service) {
     struct election *election = service->election;
-    if (!server_etcd_load_config(&election->etcd, service->settings->config_key, election->revision,
-                                 out, problems)) {
-        server_set_problem(problems, "", election->etcd.error.text);
-    }
-    return *out != NULL;
-}
-
-void server_election_reload_config(struct service *service) {
-    server_lock(&service->lock);
-    service->election->reload = true;
-    pthread_cond_signal(&service->election->wake);
-    server_unlock(&service->lock);
-}
-
-enum exit_status server_election_start(struct service *service) {
-    struct election *election = service->election;
+    if (!election) return CONTINUE;
     doorman_election_options options = {.address = service->advertise,
                                         .ttl = service->settings->election_ttl * DOORMAN_SECOND};
     doorman_error error;
@@ -408,7 +415,9 @@ enum exit_status server_election_start(struct service *service) {
                                     "cannot start the election: out of memory or threads");
 }
 
-void server_election_stop(struct service *service) {
+/* Cancels the current call to etcd, deletes the key, and waits for the end of the thread. May be
+ * called after an incomplete start, and a second time. */
+static void election_stop(struct service *service) {
     struct election *election = service->election;
     if (election && election->started) {
         server_lock(&service->lock);
@@ -423,3 +432,11 @@ void server_election_stop(struct service *service) {
     free(election);
     service->election = NULL;
 }
+
+const struct server_part server_part_etcd = {.name = "etcd",
+                                             .check = server_etcd_check_settings,
+                                             .load = election_create,
+                                             .listen = election_check_address,
+                                             .serve = election_start,
+                                             .stopping = election_stop,
+                                             .stop = election_stop};

@@ -100,4 +100,6 @@ enum etcd_address { ETCD_ADDRESS_VALID, ETCD_ADDRESS_INVALID, ETCD_ADDRESS_HAS_S
 enum etcd_address server_etcd_check_address(const char *address);
 bool server_etcd_address_is_https(const char *address);
 
+enum exit_status server_etcd_check_settings(const struct settings *settings);
+
 #endif

@@ -218,7 +218,7 @@ static void health_log(const struct service *service) {
                service->settings->http_health, "port", port, LOG_END);
 }
 
-enum exit_status server_health_start(struct service *service) {
+static enum exit_status health_start(struct service *service) {
     const char *text = service->settings->http_health;
     if (!text) return CONTINUE;
     struct health *health = (struct health *)calloc(1, sizeof *health);
@@ -238,7 +238,7 @@ enum exit_status server_health_start(struct service *service) {
     return exit_status;
 }
 
-void server_health_stop(struct service *service) {
+static void health_stop(struct service *service) {
     struct health *health = service->health;
     if (!health) return;
     if (health->wake[1] >= 0) close(health->wake[1]);
@@ -250,3 +250,5 @@ void server_health_stop(struct service *service) {
     }
     free(health);
 }
+
+const struct server_part server_part_health = {.start = health_start, .stop = health_stop};

@@ -158,23 +158,30 @@ void server_history_add_missing(struct service *service, struct snapshot *snapsh
     server_unlock(&history->lock);
 }
 
-void server_history_update(struct service *service, doorman_time now) {
+/* Adds a point to the history of the resources, when one is due. */
+static void history_work(struct service *service, doorman_time now) {
     if (service->history && service->history->due <= now) {
         service->history->due = now + HISTORY_INTERVAL;
         history_sample(service);
     }
 }
 
-bool server_history_create(struct service *service) {
+static enum exit_status history_start(struct service *service) {
+    if (!server_http_is_on(service->settings)) return CONTINUE;
     struct history *history = (struct history *)calloc(1, sizeof *history);
     service->history = history;
-    return history && server_lock_init(&history->lock, LOCK_HISTORY);
+    return history && server_lock_init(&history->lock, LOCK_HISTORY)
+               ? CONTINUE
+               : server_fatal_error(EXIT_ERROR, "out of memory");
 }
 
-void server_history_destroy(struct service *service) {
+static void history_destroy(struct service *service) {
     if (service->history) {
         history_clear(service->history);
         server_lock_uninit(&service->history->lock);
     }
     free(service->history);
 }
+
+const struct server_part server_part_history = {
+    .start = history_start, .work = history_work, .destroy = history_destroy};

@@ -192,7 +192,7 @@ static void connection_close(struct http_connection *connection) {
     nng_sleep_aio(1, connection->aio);
 }
 
-/* Called after the sleep. If `result` is not 0, the server stops, and server_http_stop frees the
+/* Called after the sleep. If `result` is not 0, the server stops, and http_stop frees the
  * stream. */
 static void connection_on_closed(struct http_connection *connection, int result) {
     struct http *http = connection->service->http;
@@ -567,7 +567,7 @@ static void connection_on_watched(struct http_connection *connection, bool has_l
     } else if (receives) {
         connection_watch(connection);
     } else if (has_left && number) {
-        server_waiting_disconnect(service, number); /* the connection may be closed meanwhile */
+        service->waits->disconnect(service, number); /* the connection may be closed meanwhile */
     }
 }
 

@@ -1,5 +1,5 @@
 /* doorman_server, part HTTP: what the files of this part share. Only these files include it, and
- * their tests. The rest of the server calls the functions in >>http of server.h. */
+ * their tests. */
 #ifndef DOORMAN_SERVER_HTTP_H
 #define DOORMAN_SERVER_HTTP_H
 
@@ -216,6 +216,9 @@ struct chunk_reader {
 int server_http_read_chunks(struct chunk_reader *reader, char *body, size_t *count,
                             size_t message_max);
 
+/* Returns the address, with the real port instead of 0. Returns "off" if HTTP does not listen. */
+const char *server_http_address(const struct service *service);
+
 /* Returns the number of open connections.
  *   limit    out: their maximum
  *   delayed  out: how many of them wait before their responses */
@@ -235,10 +238,6 @@ void server_http_cancel_delay(struct service *service);
 void server_process_metrics(struct text *text);
 
 /* ---- >>tokens ------------------------------------------------------------------------------- */
-
-/* Loads the tokens, if --http-token is given. */
-enum exit_status server_tokens_start(struct service *service);
-void server_tokens_stop(struct service *service); /* works after an incomplete start too */
 
 /* Finds a token. Takes the same time for any wrong token.
  *   out       written only if the token is found
@@ -494,9 +493,6 @@ struct trend server_history_find(struct service *service, const char *id);
  * of such a row are 0. Sorts the rows that the snapshot has.
  *   limit   of all rows */
 void server_history_add_missing(struct service *service, struct snapshot *snapshot, size_t limit);
-
-bool server_history_create(struct service *service);
-void server_history_destroy(struct service *service);
 
 /* ---- >>facts -------------------------------------------------------------------------------- */
 

@@ -254,20 +254,21 @@ static enum exit_status http_start_connections(struct service *service) {
                : server_fatal_error(EXIT_ERROR, "cannot serve HTTP: %s", nng_strerror(error));
 }
 
-enum exit_status server_http_start(struct service *service) {
+static enum exit_status http_start(struct service *service) {
+    if (!server_http_is_on(service->settings)) return CONTINUE;
     enum exit_status exit_status = server_http_check_settings(service);
     struct http *http = (struct http *)calloc(1, sizeof *http);
-    bool has_history = server_history_create(service);
     service->http = http;
-    if (exit_status == CONTINUE &&
-        (!http || !has_history || !server_lock_init(&http->lock, LOCK_HTTP) ||
-         !server_condition_init(&http->wake))) {
+    if (exit_status == CONTINUE && (!http || !server_lock_init(&http->lock, LOCK_HTTP) ||
+                                    !server_condition_init(&http->wake))) {
         exit_status = server_fatal_error(EXIT_ERROR, "out of memory");
     }
-    if (exit_status == CONTINUE) exit_status = server_tokens_start(service);
     if (exit_status == CONTINUE) {
         int error = http_listen(service);
-        if (error == 0) server_http_set_advertised(service);
+        if (error == 0) {
+            service->http_address = http->address;
+            server_http_set_advertised(service);
+        }
         exit_status =
             error == 0 ? http_start_connections(service) : server_http_listen_error(service, error);
     }
@@ -311,7 +312,7 @@ static void http_drain(struct http *http) {
 }
 
 /* nng_aio_stop waits for the end of the callback of the aio. */
-void server_http_stop(struct service *service) {
+static void http_stop(struct service *service) {
     struct http *http = service->http;
     if (http) {
         server_http_stop_thread(http);
@@ -334,13 +335,12 @@ void server_http_stop(struct service *service) {
         pthread_cond_destroy(&http->wake);
         server_lock_uninit(&http->lock);
     }
-    server_history_destroy(service);
-    server_tokens_stop(service);
     free(http);
 }
 
-/* The accept in progress would still use the last configuration, so it starts again. */
-void server_http_set_tls(struct service *service) {
+/* Lets new connections use the new certificates. The accept in progress would still use the last
+ * ones, so it starts again. */
+static void http_set_tls(struct service *service) {
     struct http *http = service->http;
     if (!http || !http->listener || !service->tls) return;
     int error = nng_stream_listener_set_ptr(http->listener, NNG_OPT_TLS_CONFIG, service->tls);
@@ -366,3 +366,6 @@ size_t server_http_connection_count(const struct service *service, size_t *limit
     server_unlock(&http->lock);
     return count;
 }
+
+const struct server_part server_part_http = {
+    .name = "HTTP", .start = http_start, .stop = http_stop, .tls_changed = http_set_tls};

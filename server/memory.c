@@ -29,7 +29,6 @@ static _Thread_local struct arena {
     char *at;                 /* the free part of `memory` or of the last piece */
     size_t left, block_count; /* left: bytes in the free part */
     struct chunk *last;
-    bool off; /* blocks come from malloc */
 } arena;
 
 /* Rounds up to the strictest alignment. */
@@ -54,7 +53,7 @@ static bool arena_grow(size_t bytes) {
 static void *arena_malloc(size_t bytes) {
     size_t rounded = arena_round(bytes);
     void *block = NULL;
-    if (arena.off) return malloc(bytes);
+    if (server_shares_memory) return malloc(bytes);
     if (arena.block_count == 0) {
         arena.at = arena.memory;
         arena.left = ARENA_BYTES;
@@ -69,7 +68,7 @@ static void *arena_malloc(size_t bytes) {
 }
 
 static void arena_free(void *block) {
-    if (arena.off) {
+    if (server_shares_memory) {
         free(block);
         return;
     }
@@ -87,14 +86,12 @@ static void arena_free(void *block) {
  * behind one lock, so more arenas would make nothing faster. */
 #define GLIBC_ARENAS 2
 
-void server_memory_init(void) {
+static void memory_init(void) {
 #ifdef __GLIBC__
     mallopt(M_ARENA_MAX, GLIBC_ARENAS);
 #endif
     cJSON_InitHooks(&(cJSON_Hooks){arena_malloc, arena_free});
 }
-
-void server_memory_share(bool shares) { arena.off = shares; }
 
 /* Memory goes back to the system at most once in this interval. */
 #define TRIM_INTERVAL (10 * DOORMAN_SECOND)
@@ -104,7 +101,7 @@ void server_memory_share(bool shares) { arena.off = shares; }
  * this time. So malloc_trim runs only after TRIM_LEASES leases have ended, at most once in
  * TRIM_INTERVAL. It then runs once more, for memory that is freed a little later. An example of
  * such memory is the history of the same resources. */
-void server_memory_update(struct service *service, doorman_time now) {
+static void memory_update(struct service *service, doorman_time now) {
 #ifdef __GLIBC__
     server_lock(&service->lock);
     bool many = service->ended_lease_count >= TRIM_LEASES;
@@ -120,3 +117,5 @@ void server_memory_update(struct service *service, doorman_time now) {
     (void)service, (void)now;
 #endif
 }
+
+const struct server_part server_part_memory = {.init = memory_init, .work = memory_update};

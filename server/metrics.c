@@ -30,7 +30,8 @@ const char *const server_message_names[MESSAGE_KIND_COUNT] = {"discovery",
 static const double bucket_bounds[BUCKET_COUNT] = {
     0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.005, 0.025, 0.1, 0.5, 2.5};
 
-void server_metrics_count_message(struct counters *counters, const struct message_report *report) {
+/* Counts a message and its response. */
+static void metrics_count_message(struct service *service, const struct message_report *report) {
     static const int kinds[DOORMAN_METHOD_COUNT] = {
         [DOORMAN_DISCOVERY] = MESSAGE_DISCOVERY,
         [DOORMAN_GET_CAPACITY] = MESSAGE_GET_CAPACITY,
@@ -45,6 +46,7 @@ void server_metrics_count_message(struct counters *counters, const struct messag
         [DOORMAN_TRANSFER] = MESSAGE_TRANSFER,
         [DOORMAN_SEIZE] = MESSAGE_SEIZE};
     const doorman_request *request = &report->exchange->request;
+    struct counters *counters = &service->counters;
     int kind = report->was_read ? kinds[request->method] : MESSAGE_UNKNOWN, bucket = 0;
     if (kind == MESSAGE_GET_CAPACITY && request->is_server) kind = MESSAGE_GET_SERVER_CAPACITY;
     double seconds = (double)report->duration / (double)DOORMAN_SECOND;
@@ -249,8 +251,10 @@ static void metrics_authentication(struct text *text, const struct counters *cou
 /* When certificates end. A server without a certificate has no such metric. */
 static void metrics_certificates(struct text *text, struct service *service) {
     const char *name = "doorman_server_certificate_not_after_timestamp_seconds";
-    int64_t ends[CERTIFICATE_COUNT] = {0};
-    server_tls_ends(service, ends);
+    int64_t ends[CERTIFICATE_COUNT];
+    server_lock(&service->lock);
+    memcpy(ends, service->certificate_ends, sizeof ends);
+    server_unlock(&service->lock);
     if (!ends[CERTIFICATE_OWN] && !ends[CERTIFICATE_AUTHORITY]) return;
     server_metrics_header(text, "server_certificate_not_after_timestamp_seconds", "gauge",
                           "When the certificates of --tls-cert and --tls-ca end, in Unix seconds.");
@@ -442,3 +446,5 @@ void server_handle_metrics(struct service *service, const struct http_request *r
     text->failed = text->failed || snapshot.failed;
     server_snapshot_uninit(&snapshot);
 }
+
+const struct server_part server_part_metrics = {.message = metrics_count_message};

@@ -133,7 +133,30 @@ static bool notify_open(struct notify *notify) {
            nng_aio_alloc(&notify->aio, probe_step, notify) == 0;
 }
 
-enum exit_status server_notify_start(struct service *service) {
+static void notify_ready(struct service *service) { service_notify(service, "READY=1"); }
+
+static void notify_reloading(struct service *service) {
+    char text[64];
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    snprintf(text, sizeof text, "RELOADING=1\nMONOTONIC_USEC=%" PRId64,
+             (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000);
+    service_notify(service, text);
+}
+
+static void notify_stopping(struct service *service) { service_notify(service, "STOPPING=1"); }
+
+static void notify_stop(struct service *service) {
+    struct notify *notify = service->notify;
+    if (notify) {
+        nng_aio_free(notify->aio); /* waits for the end of the probe */
+        if (notify->fd >= 0) close(notify->fd);
+    }
+    free(notify);
+    service->notify = NULL;
+}
+
+static enum exit_status notify_start(struct service *service) {
     const char *address = getenv("NOTIFY_SOCKET");
     enum exit_status exit_status = CONTINUE;
     struct notify *notify = NULL;
@@ -149,34 +172,17 @@ enum exit_status server_notify_start(struct service *service) {
         server_log(service->settings, LEVEL_WARNING,
                    "cannot notify systemd: NOTIFY_SOCKET must be a path or start with @",
                    "NOTIFY_SOCKET", address, LOG_END);
-        server_notify_stop(service);
+        notify_stop(service);
     } else {
         notify_set_watchdog(notify);
-        server_notify_ready(service);
+        notify_ready(service);
         nng_sleep_aio(0, notify->aio);
     }
     return exit_status;
 }
 
-void server_notify_ready(struct service *service) { service_notify(service, "READY=1"); }
-
-void server_notify_reloading(struct service *service) {
-    char text[64];
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    snprintf(text, sizeof text, "RELOADING=1\nMONOTONIC_USEC=%" PRId64,
-             (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000);
-    service_notify(service, text);
-}
-
-void server_notify_stopping(struct service *service) { service_notify(service, "STOPPING=1"); }
-
-void server_notify_stop(struct service *service) {
-    struct notify *notify = service->notify;
-    if (notify) {
-        nng_aio_free(notify->aio); /* waits for the end of the probe */
-        if (notify->fd >= 0) close(notify->fd);
-    }
-    free(notify);
-    service->notify = NULL;
-}
+const struct server_part server_part_notify = {.serve = notify_start,
+                                               .reload = notify_reloading,
+                                               .reloaded = notify_ready,
+                                               .stopping = notify_stopping,
+                                               .stop = notify_stop};

@@ -4,6 +4,9 @@
  * link to the parent, and logs warnings through server/warnings.c. */
 #include "server.h"
 
+#define CONFIG_LOADED "configuration loaded"
+#define CONFIG_REFUSED "configuration refused; the last one stays in force"
+
 /* ---- messages ------------------------------------------------------------------------------- */
 
 static const struct message_method {
@@ -102,7 +105,9 @@ static void message_log(const struct service *service, const struct message_repo
                LOG_END);
 }
 
-void server_report_message(struct service *service, const struct message_report *report) {
+/* Logs a refused message, at most once a minute for each kind of message (V6). With --log-level
+ * debug, logs every message. */
+static void report_message(struct service *service, const struct message_report *report) {
     bool is_refused = report->status != DOORMAN_OK && report->status != DOORMAN_UNAVAILABLE;
     bool is_debug = service->settings->log_level == LEVEL_DEBUG;
     char peer[PEER_BYTES];
@@ -260,23 +265,6 @@ static bool changes_find(struct config_changes *changes) {
     return found;
 }
 
-/* An FNV-1a hash of the configuration's JSON text, which has all fields and no layout. */
-void server_config_hash(const doorman_config *config, char hash[CONFIG_HASH_BYTES]) {
-    doorman_config_options options;
-    doorman_buffer text = {.text = NULL};
-    uint64_t value = 14695981039346656037U;
-    hash[0] = 0;
-    if (!config) return;
-    doorman_config_read(config, &options);
-    if (doorman_json_write_config(&options, &text) == DOORMAN_OK) {
-        for (size_t i = 0; i < text.bytes; i++) {
-            value = (value ^ (unsigned char)text.text[i]) * 1099511628211U;
-        }
-        snprintf(hash, CONFIG_HASH_BYTES, "%016" PRIx64, value);
-    }
-    doorman_buffer_uninit(&text);
-}
-
 static const doorman_permit_limit *limit_named(const doorman_template *template, const char *name) {
     for (size_t i = 0; i < template->limit_count; i++) {
         if (strcmp(template->limits[i].name, name) == 0) return &template->limits[i];
@@ -328,7 +316,9 @@ static const char *limit_change(const doorman_template *template, const doorman_
     return templates_equal(&one, &other) ? NULL : "other settings; its counters stay";
 }
 
-size_t *server_count_counters(const struct service *service) {
+/* Returns how many counters each limit of the configuration in force has, in its order. Returns
+ * NULL if memory runs out, or if the process is not the master. The caller frees the list. */
+static size_t *count_counters(const struct service *service) {
     const doorman_permits *permits = doorman_server_permits(service->server);
     doorman_permits_limit info;
     doorman_cursor cursor = {0};
@@ -470,7 +460,11 @@ static void config_log_changes(const struct service *service, const doorman_conf
     config_log_limits(service, &changes);
 }
 
-void server_report_config(const struct service *service, const doorman_config *last,
+/* Logs the result of the last load of the configuration, which is in service->last_load. After a
+ * success, logs how the configuration in force differs from `last`. Only the thread that loads
+ * configurations calls this function, so it needs no lock.
+ *   counters   how many counters the limits of `last` had; may be NULL */
+static void report_config(const struct service *service, const doorman_config *last,
                           const size_t *counters) {
     const char *error = service->last_load.error;
     if (error[0]) {
@@ -516,10 +510,11 @@ static const char *const learning_starts[] = {
         "keep what they have, and get no more",
 };
 
-/* If a node with a parent gets further resources while it learns, the end may move. The last line
+/* Logs when learning starts and when it ends, and when a new configuration makes it longer. If a
+ * node with a parent gets further resources while it learns, the end may move. The last line
  * then has the whole time. The log of a root also says when a new configuration moves the end. A
  * server that loses its mastership logs only this loss. */
-void server_report_learning(struct service *service, enum learning_cause cause, doorman_time now) {
+static void report_learning(struct service *service, enum learning_cause cause, doorman_time now) {
     struct learning *learning = &service->learning;
     doorman_time until = doorman_server_learns_until(service->server, now);
     assert(server_lock_is_held(&service->lock));
@@ -599,7 +594,8 @@ static void parent_note_shared_node(struct service *service, const doorman_trans
     service->parent_link.state.shared_at = now;
 }
 
-void server_report_parent(struct service *service, const doorman_transport_result *result,
+/* Logs and notes how a request to the parent has ended. */
+static void report_parent(struct service *service, const doorman_transport_result *result,
                           doorman_time now) {
     struct parent_state *state = &service->parent_link.state;
     bool answered = state->answered_at > 0 && state->trouble.since == 0;
@@ -621,3 +617,26 @@ void server_report_parent(struct service *service, const doorman_transport_resul
         }
     }
 }
+
+/* ---- the part ------------------------------------------------------------------------------- */
+
+static void reports_configures(struct service *service) {
+    service->last_counters = count_counters(service); /* before some of them are dropped */
+}
+
+static void reports_configured(struct service *service, const struct config_change *change) {
+    if (!change->is_first) report_config(service, change->last, service->last_counters);
+    free(service->last_counters);
+    service->last_counters = NULL;
+}
+
+static void reports_update(struct service *service, doorman_time now) {
+    report_learning(service, LEARNING_OF_MASTER, now);
+}
+
+const struct server_part server_part_reports = {.update = reports_update,
+                                                .message = report_message,
+                                                .configures = reports_configures,
+                                                .configured = reports_configured,
+                                                .learns = report_learning,
+                                                .parent_answered = report_parent};

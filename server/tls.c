@@ -244,6 +244,14 @@ static bool validity_check(const char *pem, int file, const char *path, doorman_
                     flag, path, at, clock);
 }
 
+/* Notes the ends of the certificates in force. Precondition: the lock is held while workers run. */
+static void tls_note_ends(struct service *service) {
+    const struct pem *pem = &service->pem;
+    int64_t *ends = service->certificate_ends;
+    ends[CERTIFICATE_OWN] = pem->certificate ? server_certificate_end(pem->certificate, false) : 0;
+    ends[CERTIFICATE_AUTHORITY] = pem->authority ? server_certificate_end(pem->authority, true) : 0;
+}
+
 /* ---- start ---------------------------------------------------------------------------------- */
 
 /* Returns whether this process serves TLS. Otherwise only the link to the parent uses the
@@ -281,7 +289,7 @@ static enum exit_status tls_check_library(void) {
                                            nng_strerror(error));
 }
 
-enum exit_status server_tls_start(struct service *service) {
+static enum exit_status tls_start(struct service *service) {
     const struct settings *settings = service->settings;
     doorman_error error;
     if (!settings->tls_cert && !settings->tls_ca) return CONTINUE;
@@ -289,6 +297,7 @@ enum exit_status server_tls_start(struct service *service) {
     if (exit_status == CONTINUE && !tls_load(&service->pem, &service->tls, settings, &error)) {
         exit_status = server_fatal_error(EXIT_ERROR, "%s", error.text);
     }
+    if (exit_status == CONTINUE) tls_note_ends(service);
     return exit_status;
 }
 
@@ -315,7 +324,7 @@ static void tls_replace(struct service *service, nng_tls_config *tls) {
     service->last_tls = service->tls;
     service->tls = tls;
     tls_set_listeners(service);
-    server_http_set_tls(service);
+    server_note_tls(service);
 }
 
 static bool text_equals(const char *one, const char *other) {
@@ -330,17 +339,20 @@ static void pem_replace(struct service *service, struct pem *pem) {
     bool is_same = text_equals(pem->certificate, last.certificate) &&
                    text_equals(pem->key, last.key) && text_equals(pem->authority, last.authority);
     service->pem = *pem;
+    tls_note_ends(service);
     if (!is_same) service->parent_link.has_new_tls = true;
     server_unlock(&service->lock);
     pem_uninit(&last);
 }
 
-bool server_tls_reload(struct service *service, bool is_quiet) {
+/* Loads the files again, and gives them to the listeners and to the link to the parent. If there are
+ * no files, does nothing. */
+static bool tls_load_files(struct service *service, enum file_group group, bool is_quiet) {
     const struct settings *settings = service->settings;
     struct pem pem = {.certificate = NULL};
     nng_tls_config *tls = NULL;
     doorman_error error;
-    if (!settings->tls_cert && !settings->tls_ca) return true;
+    if (group != FILES_OF_TLS || (!settings->tls_cert && !settings->tls_ca)) return true;
     bool loaded = tls_load(&pem, &tls, settings, &error);
     if (loaded) {
         assert(!tls == !service->tls);
@@ -363,18 +375,7 @@ bool server_tls_reload(struct service *service, bool is_quiet) {
     return loaded;
 }
 
-/* If memory runs out, the next call tries again. Only nodes with a parent have a transport. */
-void server_tls_update_parent_link(struct service *service) {
-    struct parent_link *link = &service->parent_link;
-    const struct pem *pem = &service->pem;
-    const doorman_tls tls = {pem->authority, pem->certificate, pem->key};
-    assert(server_lock_is_held(&service->lock));
-    if (!link->has_new_tls) return;
-    link->has_new_tls =
-        pem->authority && doorman_transport_set_tls(link->transport, &tls) != DOORMAN_OK;
-}
-
-void server_tls_stop(struct service *service) {
+static void tls_destroy(struct service *service) {
     if (service->tls) nng_tls_config_free(service->tls);
     if (service->last_tls) nng_tls_config_free(service->last_tls);
     pem_uninit(&service->pem);
@@ -428,14 +429,6 @@ static void tls_look_at_handshakes(struct service *service, doorman_time now) {
 #define WARN_DAYS 14
 #define DAY ((doorman_time)86400 * DOORMAN_SECOND)
 
-void server_tls_ends(struct service *service, int64_t ends[CERTIFICATE_COUNT]) {
-    server_lock(&service->lock);
-    const struct pem *pem = &service->pem;
-    ends[CERTIFICATE_OWN] = pem->certificate ? server_certificate_end(pem->certificate, false) : 0;
-    ends[CERTIFICATE_AUTHORITY] = pem->authority ? server_certificate_end(pem->authority, true) : 0;
-    server_unlock(&service->lock);
-}
-
 /* Logs a warning if the certificates of a file end soon, or have ended. */
 static bool tls_warn_about_end(const struct service *service, int file, int64_t end) {
     const struct settings *settings = service->settings;
@@ -453,24 +446,22 @@ static bool tls_warn_about_end(const struct service *service, int file, int64_t 
 /* Looks at the ends once an hour. After a warning, looks again a day later. */
 static void tls_look_at_ends(struct service *service, doorman_time now) {
     struct tls_watch *watch = &service->tls_watch;
-    int64_t ends[CERTIFICATE_COUNT];
     bool warned = false;
     if (now < watch->warn_at) return;
-    server_tls_ends(service, ends);
     for (int i = 0; i < CERTIFICATE_COUNT; i++) {
-        warned |= tls_warn_about_end(service, i, ends[i]);
+        warned |= tls_warn_about_end(service, i, service->certificate_ends[i]);
     }
     watch->warn_at = now + (warned ? DAY : DAY / 24);
 }
 
-void server_tls_update(struct service *service, doorman_time now) {
+static void tls_work(struct service *service, doorman_time now) {
     tls_look_at_handshakes(service, now);
     tls_look_at_ends(service, now);
 }
 
 /* ---- flags ---------------------------------------------------------------------------------- */
 
-enum exit_status server_tls_check_settings(const struct settings *settings) {
+static enum exit_status tls_check_settings(const struct settings *settings) {
     enum exit_status exit_status = CONTINUE;
     bool parent = server_addresses_want_tls(&settings->parents);
     bool listens = server_addresses_want_tls(&settings->listen);
@@ -491,3 +482,10 @@ enum exit_status server_tls_check_settings(const struct settings *settings) {
     }
     return exit_status;
 }
+
+const struct server_part server_part_tls = {.name = "TLS",
+                                            .check = tls_check_settings,
+                                            .open = tls_start,
+                                            .work = tls_work,
+                                            .destroy = tls_destroy,
+                                            .load_files = tls_load_files};

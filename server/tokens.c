@@ -235,10 +235,11 @@ bool server_tokens_find(struct tokens *tokens, const char *given, size_t bytes,
 
 /* ---- start ---------------------------------------------------------------------------------- */
 
-enum exit_status server_tokens_start(struct service *service) {
+/* Loads the tokens, if --http-token is given. */
+static enum exit_status tokens_start(struct service *service) {
     const char *path = service->settings->http_token;
     doorman_error error = {""};
-    if (!path) return CONTINUE;
+    if (!path || !server_http_is_on(service->settings)) return CONTINUE;
     struct tokens *tokens = (struct tokens *)calloc(1, sizeof *tokens);
     if (!tokens || !server_lock_init(&tokens->lock, LOCK_TOKENS)) {
         free(tokens);
@@ -250,18 +251,20 @@ enum exit_status server_tokens_start(struct service *service) {
                         : server_fatal_error(EXIT_ERROR, "--http-token %s: %s", path, error.text);
 }
 
-void server_tokens_reload(struct service *service) {
+/* Loads the tokens again. */
+static bool tokens_load_files(struct service *service, enum file_group group, bool is_quiet) {
     const char *path = service->settings->http_token;
     struct tokens *tokens = service->tokens;
     doorman_error error = {""};
     char count[24];
-    if (!tokens) return;
+    (void)is_quiet;
+    if (group != FILES_OF_TOKENS || !tokens) return true;
     struct token_list *list = tokens_load(path, &error);
     server_note_failure(service, TOKENS_REFUSED, list ? "" : error.text);
     if (!list) {
         server_log(service->settings, LEVEL_ERROR, "tokens refused; the last ones stay in force",
                    "file", path, "error", error.text, LOG_END);
-        return;
+        return false;
     }
     snprintf(count, sizeof count, "%zu", list->count);
     server_lock(&tokens->lock);
@@ -271,11 +274,15 @@ void server_tokens_reload(struct service *service) {
     free(last);
     server_log(service->settings, LEVEL_INFO, "tokens loaded", "file", path, "count", count,
                LOG_END);
+    return true;
 }
 
-void server_tokens_stop(struct service *service) {
+static void tokens_destroy(struct service *service) {
     if (!service->tokens) return;
     server_lock_uninit(&service->tokens->lock);
     free(service->tokens->list);
     free(service->tokens);
 }
+
+const struct server_part server_part_tokens = {
+    .start = tokens_start, .destroy = tokens_destroy, .load_files = tokens_load_files};

@@ -190,7 +190,7 @@ static void waiting_settle(struct waiting *waiting, uint64_t number,
     waiter_end(waiting, waiter, true);
 }
 
-void server_waiting_collect(struct service *service) {
+static void waiting_collect(struct service *service) {
     struct waiting *waiting = service->waiting;
     assert(server_lock_is_held(&service->lock));
     if (!waiting->waiters.first) return;
@@ -218,7 +218,7 @@ static bool request_waits(const doorman_request *request) {
 }
 
 /* Nearly all messages that wait contain this text, and few others do. An escape can hide it. */
-bool server_waiting_is_likely(const struct waiter *waiter, const char *text, size_t bytes) {
+static bool waiting_is_likely(const struct waiter *waiter, const char *text, size_t bytes) {
     static const char name[] = "max_wait\"";
     const size_t length = sizeof name - 1;
     const char *at = text, *end = text + bytes;
@@ -238,13 +238,18 @@ static bool exchange_share(doorman_json_exchange *exchange, const char *text, si
     doorman_json_exchange_uninit(exchange);
     exchange->forbids_administration = forbids;
     exchange->frame_bytes = frame_bytes;
-    server_memory_share(true);
+    server_shares_memory = true;
     doorman_status status = doorman_json_exchange_read(exchange, text, bytes);
-    server_memory_share(false);
+    server_shares_memory = false;
     return status == DOORMAN_OK;
 }
 
-bool server_waiting_prepare(struct service *service, struct waiter *waiter, const char *text,
+static void waiting_forget(struct waiter *waiter) {
+    free(waiter->tickets);
+    waiter->tickets = NULL;
+}
+
+static bool waiting_prepare(struct service *service, struct waiter *waiter, const char *text,
                             size_t bytes, bool *shared) {
     doorman_request *request = &waiter->exchange->request;
     if (!waiter->prepare || !request_waits(request)) return false;
@@ -252,7 +257,7 @@ bool server_waiting_prepare(struct service *service, struct waiter *waiter, cons
     waiter->tickets =
         (struct waiter_ticket *)malloc(request->permit_count * sizeof *waiter->tickets);
     if (!waiter->tickets || !waiter->prepare(waiter)) {
-        server_waiting_forget(waiter);
+        waiting_forget(waiter);
         return false;
     }
     /* if memory runs out now, the reply says so, and the exchange has no tree */
@@ -264,11 +269,6 @@ bool server_waiting_prepare(struct service *service, struct waiter *waiter, cons
     return true;
 }
 
-void server_waiting_forget(struct waiter *waiter) {
-    free(waiter->tickets);
-    waiter->tickets = NULL;
-}
-
 static bool waiting_is_closed(const struct waiting *waiting, uint64_t connection) {
     size_t count = waiting->closed_count < CLOSED_COUNT ? waiting->closed_count : CLOSED_COUNT;
     for (size_t i = 0; i < count; i++) {
@@ -277,7 +277,7 @@ static bool waiting_is_closed(const struct waiting *waiting, uint64_t connection
     return false;
 }
 
-bool server_waiting_add(struct service *service, struct waiter *waiter) {
+static bool waiting_add(struct service *service, struct waiter *waiter) {
     struct waiting *waiting = service->waiting;
     assert(server_lock_is_held(&service->lock));
     if (waiting->waiters.first && !waiting_permits(service)) waiting_repeat(service);
@@ -295,7 +295,7 @@ bool server_waiting_add(struct service *service, struct waiter *waiter) {
     return true;
 }
 
-void server_waiting_finish(struct service *service) {
+static void waiting_finish(struct service *service) {
     struct waiting *waiting = service->waiting;
     while (__atomic_load_n(&waiting->done_count, __ATOMIC_RELAXED) > 0) {
         server_lock(&service->lock);
@@ -306,20 +306,20 @@ void server_waiting_finish(struct service *service) {
         }
         server_unlock(&service->lock);
         if (!waiter) return;
-        server_waiting_forget(waiter);
-        server_memory_share(true);
+        waiting_forget(waiter);
+        server_shares_memory = true;
         if (waiter->answers) {
             const struct peer peer = waiter->peer;
             waiter->status = server_finish_message(service, waiter->exchange, &peer, true, 0);
         } else {
             doorman_json_exchange_uninit(waiter->exchange);
         }
-        server_memory_share(false);
+        server_shares_memory = false;
         waiter->finish(waiter, waiter->answers);
     }
 }
 
-void server_waiting_disconnect(struct service *service, uint64_t connection) {
+static void waiting_disconnect(struct service *service, uint64_t connection) {
     struct waiting *waiting = service->waiting;
     server_lock(&service->lock);
     waiting->closed[waiting->closed_count++ % CLOSED_COUNT] = connection;
@@ -350,7 +350,7 @@ static doorman_time waiting_update(struct service *service, doorman_time now) {
         due = doorman_upstream_due(upstream);
     }
     (void)permits_now(service); /* notices the end of the mastership */
-    server_waiting_collect(service);
+    waiting_collect(service);
     doorman_time rest = is_root ? LOOK : LOOK_OF_CHILD;
     if (due - now < rest) rest = due - now;
     return rest < LOOK_MIN ? LOOK_MIN : rest;
@@ -368,7 +368,7 @@ static void *waiting_main(void *argument) {
         doorman_time rest = waiting_update(service, doorman_clock());
         if (waiting->done.first) {
             server_unlock(&service->lock);
-            server_waiting_finish(service);
+            waiting_finish(service);
             server_lock(&service->lock);
         } else {
             server_condition_wait(&waiting->wake, &service->lock, rest);
@@ -378,31 +378,18 @@ static void *waiting_main(void *argument) {
     return NULL;
 }
 
-enum exit_status server_waiting_start(struct service *service) {
-    struct waiting *waiting = (struct waiting *)calloc(1, sizeof *waiting);
-    service->waiting = waiting;
-    if (waiting) {
-        server_lock_init(&waiting->pool_lock, LOCK_POOL);
-        waiting->started = server_condition_init(&waiting->wake) &&
-                           pthread_create(&waiting->thread, NULL, waiting_main, service) == 0;
-    }
-    return waiting && waiting->started
-               ? CONTINUE
-               : server_fatal_error(EXIT_ERROR,
-                                    "cannot let permits wait: out of memory or threads");
-}
-
-void server_waiting_end(struct service *service) {
+/* Answers all messages that wait. No message waits after this call. */
+static void waiting_end(struct service *service) {
     struct waiting *waiting = service->waiting;
     if (!waiting || !waiting->started) return;
     server_lock(&service->lock);
     waiting->ending = true;
-    if (service->stopping) server_waiting_collect(service); /* all of them are answered */
+    if (service->stopping) waiting_collect(service); /* all of them are answered */
     pthread_cond_signal(&waiting->wake);
     server_unlock(&service->lock);
     pthread_join(waiting->thread, NULL);
     waiting->started = false;
-    server_waiting_finish(service);
+    waiting_finish(service);
 }
 
 /* ---- workers */
@@ -429,7 +416,7 @@ static struct worker *worker_create(struct service *service) {
     return worker;
 }
 
-bool server_worker_replace(struct waiter *waiter) {
+static bool waiting_replace_worker(struct waiter *waiter) {
     struct worker *replaced = server_worker_of(waiter);
     struct waiting *waiting = replaced->service->waiting;
     server_lock(&waiting->pool_lock);
@@ -443,7 +430,7 @@ bool server_worker_replace(struct waiter *waiter) {
     return true;
 }
 
-void server_worker_retire(struct worker *worker) {
+static void waiting_retire_worker(struct worker *worker) {
     struct waiting *waiting = worker->service->waiting;
     assert(worker->retires && !worker->sending);
     worker->retires = false;
@@ -454,7 +441,7 @@ void server_worker_retire(struct worker *worker) {
     server_unlock(&waiting->pool_lock);
 }
 
-void server_waiting_destroy(struct service *service) {
+static void waiting_destroy(struct service *service) {
     struct waiting *waiting = service->waiting;
     if (!waiting) return;
     while (waiting->extra) {
@@ -469,3 +456,36 @@ void server_waiting_destroy(struct service *service) {
     free(waiting);
     service->waiting = NULL;
 }
+
+/* ---- the part */
+
+static const struct waiting_calls waiting_calls = {.is_likely = waiting_is_likely,
+                                                   .prepare = waiting_prepare,
+                                                   .forget = waiting_forget,
+                                                   .add = waiting_add,
+                                                   .collect = waiting_collect,
+                                                   .finish = waiting_finish,
+                                                   .disconnect = waiting_disconnect,
+                                                   .replace_worker = waiting_replace_worker,
+                                                   .retire_worker = waiting_retire_worker};
+
+/* Makes the state, and starts a thread that decides what is due while messages wait. */
+static enum exit_status waiting_start(struct service *service) {
+    struct waiting *waiting = (struct waiting *)calloc(1, sizeof *waiting);
+    service->waiting = waiting;
+    if (waiting) {
+        server_lock_init(&waiting->pool_lock, LOCK_POOL);
+        waiting->started = server_condition_init(&waiting->wake) &&
+                           pthread_create(&waiting->thread, NULL, waiting_main, service) == 0;
+    }
+    service->waits = &waiting_calls;
+    return waiting && waiting->started
+               ? CONTINUE
+               : server_fatal_error(EXIT_ERROR,
+                                    "cannot let permits wait: out of memory or threads");
+}
+
+const struct server_part server_part_waiting = {.open = waiting_start,
+                                                .stopping = waiting_end,
+                                                .stop = waiting_end,
+                                                .destroy = waiting_destroy};

@@ -28,83 +28,41 @@ struct waiter {
     bool answers;
 };
 
-#ifdef DOORMAN_SERVER_WAITING
-/* Makes the state, and starts a thread that decides what is due while messages wait. Precondition:
- * nothing listens yet. */
-enum exit_status server_waiting_start(struct service *service);
+/* What the part does with messages. service->waits has these functions if the part is there. */
+struct waiting_calls {
+    /* Returns whether a message that is not read yet may ask to wait. Then its tree should be
+     * shared: see server_shares_memory. */
+    bool (*is_likely)(const struct waiter *waiter, const char *text, size_t bytes);
 
-/* Answers all messages that wait. service->stopping must be true if the server runs. No message
- * waits after this call. May be called a second time. */
-void server_waiting_end(struct service *service);
+    /* Lets the permits of a message wait, if it asks for that. Precondition: the message is read.
+     *   shared   whether its tree is shared. If it is not, and this call returns true, the message
+     *            is read again */
+    bool (*prepare)(struct service *service, struct waiter *waiter, const char *text, size_t bytes,
+                    bool *shared);
 
-/* Frees the state. Precondition: the socket is closed. */
-void server_waiting_destroy(struct service *service);
+    /* Takes back what `prepare` has done for a message that does not wait. */
+    void (*forget)(struct waiter *waiter);
 
-/* Returns whether a message that is not read yet may ask to wait. Then its tree should be shared:
- * see server_memory_share. */
-bool server_waiting_is_likely(const struct waiter *waiter, const char *text, size_t bytes);
+    /* Adds a message that is decided to those that wait. Returns false if no permit is pending.
+     * Precondition: the lock is held. */
+    bool (*add)(struct service *service, struct waiter *waiter);
 
-/* Lets the permits of a message wait, if it asks for that. Precondition: the message is read.
- *   shared   whether its tree is shared. If it is not, and this call returns true, the message is
- *            read again */
-bool server_waiting_prepare(struct service *service, struct waiter *waiter, const char *text,
-                            size_t bytes, bool *shared);
+    /* Takes the decisions on permits that have waited. Call it after each call on the server that
+     * may have decided. Precondition: the lock is held. */
+    void (*collect)(struct service *service);
 
-/* Takes back what _prepare has done for a message that does not wait. */
-void server_waiting_forget(struct waiter *waiter);
+    /* Answers the messages that wait no longer. Precondition: the lock is not held. */
+    void (*finish)(struct service *service);
 
-/* Adds a message that is decided to those that wait. Returns false if no permit is pending.
- * Precondition: the lock is held. */
-bool server_waiting_add(struct service *service, struct waiter *waiter);
+    /* Forgets the permits of a connection that is closed. */
+    void (*disconnect)(struct service *service, uint64_t connection);
 
-/* Takes the decisions on permits that have waited. Call it after each call on the server that may
- * have decided. Precondition: the lock is held. */
-void server_waiting_collect(struct service *service);
+    /* Lets another worker receive in the place of the worker of this message. Returns false if
+     * there is no other worker. */
+    bool (*replace_worker)(struct waiter *waiter);
 
-/* Answers the messages that wait no longer. Precondition: the lock is not held. */
-void server_waiting_finish(struct service *service);
-
-/* Forgets the permits of a connection that is closed. */
-void server_waiting_disconnect(struct service *service, uint64_t connection);
-
-/* Lets another worker receive in the place of the worker of this message. Returns false if there is
- * no other worker. */
-bool server_worker_replace(struct waiter *waiter);
-
-/* Keeps a worker that was replaced until another one must be replaced. */
-void server_worker_retire(struct worker *worker);
-#else
-static inline enum exit_status server_waiting_start(struct service *service) {
-    (void)service;
-    return CONTINUE;
-}
-static inline void server_waiting_end(struct service *service) { (void)service; }
-static inline void server_waiting_destroy(struct service *service) { (void)service; }
-static inline bool server_waiting_is_likely(const struct waiter *waiter, const char *text,
-                                            size_t bytes) {
-    (void)waiter, (void)text, (void)bytes;
-    return false;
-}
-static inline bool server_waiting_prepare(struct service *service, struct waiter *waiter,
-                                          const char *text, size_t bytes, bool *shared) {
-    (void)service, (void)waiter, (void)text, (void)bytes, (void)shared;
-    return false;
-}
-static inline void server_waiting_forget(struct waiter *waiter) { (void)waiter; }
-static inline bool server_waiting_add(struct service *service, struct waiter *waiter) {
-    (void)service, (void)waiter;
-    return false;
-}
-static inline void server_waiting_collect(struct service *service) { (void)service; }
-static inline void server_waiting_finish(struct service *service) { (void)service; }
-static inline void server_waiting_disconnect(struct service *service, uint64_t connection) {
-    (void)service, (void)connection;
-}
-static inline bool server_worker_replace(struct waiter *waiter) {
-    (void)waiter;
-    return false;
-}
-static inline void server_worker_retire(struct worker *worker) { (void)worker; }
-#endif
+    /* Keeps a worker that was replaced until another one must be replaced. */
+    void (*retire_worker)(struct worker *worker);
+};
 
 #endif

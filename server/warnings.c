@@ -363,13 +363,13 @@ static void warning_note_bans(struct service *service, doorman_time now) {
     server_log_warning_pairs(service, WARNING_BANS_EVICTED, pairs, now);
 }
 
-void server_warnings_update(struct service *service, doorman_time now) {
+static void warnings_update(struct service *service, doorman_time now) {
     warning_note_bans(service, now);
     for (int kind = 0; kind < WARNING_COUNT; kind++) warning_update(service, kind, now);
 }
 
-void server_on_event(void *context, const doorman_event *event) {
-    struct service *service = (struct service *)context;
+/* Counts and logs an event. */
+static bool warnings_on_event(struct service *service, const doorman_event *event) {
     if (event->kind == DOORMAN_EVENT_EXPIRED) {
         char amount[32];
         service->ended_lease_count++;
@@ -378,8 +378,7 @@ void server_on_event(void *context, const doorman_event *event) {
                    event->resource_id, "holder", event->holder_id, "amount", amount, LOG_END);
     } else if (event->kind == DOORMAN_EVENT_LEASE_ENDED) {
         warning_add_ended_lease(service, event->resource_id);
-    } else if (event->kind != DOORMAN_EVENT_CHILD_ENDED ||
-               !server_children_note_end(service, event->holder_id, doorman_clock())) {
+    } else {
         if (event->kind == DOORMAN_EVENT_UNMATCHED) {
             server_counter_add(&service->counters.unmatched, 1);
         } else if (event->kind == DOORMAN_EVENT_SHARED_ID) {
@@ -388,10 +387,10 @@ void server_on_event(void *context, const doorman_event *event) {
         }
         warning_add_event(service, event, doorman_clock());
     }
+    return true;
 }
 
-void server_on_permit_event(void *context, const doorman_permit_event *event) {
-    struct service *service = (struct service *)context;
+static void warnings_on_permit_event(struct service *service, const doorman_permit_event *event) {
     bool unmatched = event->kind == DOORMAN_PERMIT_UNMATCHED;
     int kind = unmatched ? WARNING_PERMIT_UNMATCHED : WARNING_KEY_EVICTED;
     struct repeated_warning *warning = &service->warnings[kind];
@@ -408,3 +407,12 @@ void server_on_permit_event(void *context, const doorman_permit_event *event) {
                                                     {"used", unmatched ? NULL : used}};
     server_log_warning_pairs(service, kind, pairs, doorman_clock());
 }
+
+static void warnings_destroy(struct service *service) { free(service->suspects); }
+
+const struct server_part server_part_warnings = {.update = warnings_update,
+                                                 .destroy = warnings_destroy,
+                                                 .event = warnings_on_event,
+                                                 .permit_event = warnings_on_permit_event,
+                                                 .permit_events = 1U << DOORMAN_PERMIT_UNMATCHED |
+                                                                  1U << DOORMAN_PERMIT_KEY_EVICTED};

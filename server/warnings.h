@@ -1,4 +1,5 @@
-/* doorman_server, part WARNINGS: the head of the part. Only server.h includes this file. */
+/* doorman_server, part WARNINGS: events that peers can cause at any rate, as log lines (V6). server.h
+ * includes this file. */
 #ifndef DOORMAN_SERVER_WARNINGS_H
 #define DOORMAN_SERVER_WARNINGS_H
 
@@ -14,7 +15,6 @@ struct suspect {
     doorman_time seen_at;                 /* the time of the last event */
 };
 
-#ifdef DOORMAN_SERVER_WARNINGS
 /* Counts an event, and logs its warning at most once a minute, with the number of events since the
  * last line (V6). Precondition: the lock is held.
  *   key     a constant string
@@ -56,69 +56,5 @@ void server_log_nng_handshakes(struct service *service, uint64_t count);
 
 /* Returns the text of a kind of warning. */
 const char *server_warning_text(int kind);
-
-/* Logs the warnings that are due. The main thread calls this once a second. */
-void server_warnings_update(struct service *service, doorman_time now);
-
-/* Counts and logs an event of the server object, which calls this function. */
-void server_on_event(void *context, const doorman_event *event);
-
-/* The events of permits that the next function expects. */
-#define SERVER_PERMIT_EVENTS (1U << DOORMAN_PERMIT_UNMATCHED | 1U << DOORMAN_PERMIT_KEY_EVICTED)
-
-/* Logs an event of the permits of the server object, which calls this function. */
-void server_on_permit_event(void *context, const doorman_permit_event *event);
-#else
-/* Without this part, only failures of requests to the parent are logged, each of them at once. */
-static inline void server_log_warning(struct service *service, int kind, const char *key,
-                                      const char *value, const char *cause, doorman_time now) {
-    (void)kind, (void)now;
-    if (!cause) return;
-    server_log(service->settings, LEVEL_WARNING, "a request to another server has failed", key,
-               value, "error", cause, LOG_END);
-}
-static inline void server_end_warning(struct service *service, int kind) {
-    (void)service, (void)kind;
-}
-static inline void server_log_warning_pairs(struct service *service, int kind,
-                                            const char *const pairs[WARNING_PAIR_MAX][2],
-                                            doorman_time now) {
-    (void)service, (void)kind, (void)pairs, (void)now;
-}
-static inline void server_peer_write(const struct peer *peer, char text[PEER_BYTES]) {
-    (void)peer;
-    snprintf(text, PEER_BYTES, "unknown");
-}
-static inline const struct suspect *server_suspect_find(const struct service *service,
-                                                        const char *holder_id, bool is_server) {
-    (void)service, (void)holder_id, (void)is_server;
-    return NULL;
-}
-static inline void server_log_peer(struct service *service, int kind, const nng_sockaddr *peer,
-                                   const char *token) {
-    (void)service, (void)kind, (void)peer, (void)token;
-}
-static inline void server_log_handshake(struct service *service, int error,
-                                        const nng_sockaddr *peer) {
-    (void)service, (void)error, (void)peer;
-}
-static inline void server_log_nng_handshakes(struct service *service, uint64_t count) {
-    (void)service, (void)count;
-}
-static inline const char *server_warning_text(int kind) {
-    (void)kind;
-    return "a child node is silent";
-}
-static inline void server_warnings_update(struct service *service, doorman_time now) {
-    (void)service, (void)now;
-}
-static inline void server_on_event(void *context, const doorman_event *event) {
-    (void)context, (void)event;
-}
-#define SERVER_PERMIT_EVENTS (1U << DOORMAN_PERMIT_UNMATCHED) /* 0 would be all */
-static inline void server_on_permit_event(void *context, const doorman_permit_event *event) {
-    (void)context, (void)event;
-}
-#endif
 
 #endif

@@ -38,8 +38,8 @@ static struct file_version config_version_read(const struct settings *settings) 
     return version;
 }
 
-/* The load that follows reports a missing file. */
-void server_watch_start(struct service *service) {
+/* Stores the version of the configuration file. The load that follows reports a missing file. */
+static void watch_start(struct service *service) {
     service->watch.loaded = config_version_read(service->settings);
     bool missing = service->watch.loaded.file == 0;
     service->watch.missing_count = missing ? MISSING_MAX : 0;
@@ -81,7 +81,10 @@ static void watch_missing(struct service *service, bool missing) {
     }
 }
 
-bool server_watch_poll(struct service *service) {
+/* Returns whether the configuration file has another version than the stored one. A missing file
+ * counts as unchanged. It is called once a second. If the file is missing in two calls in a row, the
+ * second call logs a warning. */
+static bool watch_poll(struct service *service) {
     const struct settings *settings = service->settings;
     const struct file_version *last = &service->watch.loaded;
     struct file_version now = config_version_read(settings);
@@ -202,8 +205,9 @@ static bool reload_is_due(const struct service *service, int from, int to,
            memcmp(&now[from], &reload->loaded[from], bytes) != 0;
 }
 
-/* The load that follows reports a missing file. The files of etcd are not loaded. */
-void server_reload_start(struct service *service) {
+/* Stores the versions of the files with certificates and tokens. The load that follows reports a
+ * missing file. The files of etcd are not loaded. */
+static void reload_start(struct service *service) {
     struct reload *reload = &service->reload;
     for (int i = FILE_TLS_CERT; i <= FILE_TOKENS; i++) {
         const char *path = reload_path(service->settings, i);
@@ -215,14 +219,9 @@ void server_reload_start(struct service *service) {
     server_note_failure(service, TOKENS_UNREADABLE, "");
 }
 
-void server_reload_now(struct service *service) {
-    server_reload_start(service);
-    service->reload.tls_wait = 0;
-    server_tls_reload(service, false);
-    server_tokens_reload(service);
-}
-
-void server_reload_update(struct service *service) {
+/* Loads the certificates and the tokens again if their files have changed. If a file cannot be read
+ * in two calls in a row, the second call logs a warning. */
+static void reload_update(struct service *service) {
     struct reload *reload = &service->reload;
     struct file_version now[RELOAD_FILE_COUNT];
     reload_look(service, now);
@@ -231,12 +230,39 @@ void server_reload_update(struct service *service) {
     memcpy(reload->seen, now, sizeof now);
     if (tls) {
         memcpy(reload->loaded, now, FILE_TOKENS * sizeof *now);
-        reload->tls_wait = server_tls_reload(service, true) ? 0 : TLS_WAIT;
+        reload->tls_wait = server_load_files(service, FILES_OF_TLS, true) ? 0 : TLS_WAIT;
     } else if (reload->tls_wait > 0 && --reload->tls_wait == 0) {
-        server_tls_reload(service, false);
+        server_load_files(service, FILES_OF_TLS, false);
     }
     if (tokens) {
         reload->loaded[FILE_TOKENS] = now[FILE_TOKENS];
-        server_tokens_reload(service);
+        server_load_files(service, FILES_OF_TOKENS, false);
     }
 }
+
+/* ---- the part ------------------------------------------------------------------------------- */
+
+static enum exit_status watch_load(struct service *service) {
+    watch_start(service);
+    reload_start(service);
+    return CONTINUE;
+}
+
+/* SIGHUP has arrived: the core loads everything now. */
+static void watch_reload(struct service *service) {
+    watch_start(service);
+    reload_start(service);
+    service->reload.tls_wait = 0;
+}
+
+static void watch_work(struct service *service, doorman_time now) {
+    (void)now;
+    if (watch_poll(service)) {
+        watch_start(service);
+        server_reload_config(service);
+    }
+    reload_update(service);
+}
+
+const struct server_part server_part_watch = {
+    .load = watch_load, .work = watch_work, .reload = watch_reload};

@@ -28,7 +28,7 @@ static void worker_end(struct worker *worker) {
     }
     worker->sending = false;
     if (worker->retires) {
-        server_worker_retire(worker);
+        worker->service->waits->retire_worker(worker);
     } else {
         server_worker_receive(worker);
     }
@@ -91,10 +91,11 @@ static void worker_handle(struct worker *worker, nng_msg *message) {
     const nng_pipe pipe = nng_msg_get_pipe(message);
     worker->message = message;
     worker->exchange.forbids_administration = true; /* nng does not say who asks */
+    const struct waiting_calls *waits = worker->service->waits;
     worker->waiter = (struct waiter){.exchange = &worker->exchange,
                                      .peer = {.pipe = pipe},
                                      .connection = (uint64_t)nng_pipe_id(pipe),
-                                     .prepare = server_worker_replace,
+                                     .prepare = waits ? waits->replace_worker : NULL,
                                      .finish = worker_finish};
     if (server_handle_waiter(worker->service, &worker->waiter, (const char *)nng_msg_body(message),
                              nng_msg_len(message))) {

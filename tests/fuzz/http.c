@@ -103,9 +103,9 @@ static void fuzz_cancel(void) {
 
 /* Does what the thread of pages does when a response waits for it. */
 static void make_response(struct http *http) {
-    pthread_mutex_lock(&http->lock);
+    server_lock(&http->lock);
     http_make_response(http);
-    pthread_mutex_unlock(&http->lock);
+    server_unlock(&http->lock);
     must(!wire.waits);
 }
 
@@ -229,7 +229,7 @@ static void start_tokens(struct service *service) {
     char text[] = "admin one secret\nread two public";
     doorman_error error;
     struct tokens *tokens = (struct tokens *)calloc(1, sizeof *tokens);
-    must(tokens && pthread_mutex_init(&tokens->lock, NULL) == 0);
+    must(tokens && server_lock_init(&tokens->lock, LOCK_TOKENS));
     tokens->list = (struct token_list *)calloc(1, sizeof *tokens->list);
     must(tokens->list && tokens_read(tokens->list, text, &error));
     service->tokens = tokens;
@@ -246,16 +246,22 @@ static void start(struct service *service, bool has_tokens) {
         "{\"identifier_glob\":\"*\",\"capacity\":5}]}";
     must(doorman_json_config(&service->config, config, sizeof config - 1, NULL) == DOORMAN_OK);
     doorman_server_options options = {.node = "node", .config = service->config};
-    options.on_event = server_on_event;
+    options.on_event = on_event;
     options.context = service;
     service->server = fuzz_server(&options);
+    must(server_lock_init(&service->lock, LOCK_SERVICE));
+    must(server_lock_init(&service->config_lock, LOCK_CONFIG));
+    server_lock(&service->lock);
     create_leases(service);
+    server_unlock(&service->lock);
     service->id = "id";
     service->node = "node";
     service->advertise = "tcp://doorman.example:15000";
     service->http = (struct http *)calloc(1, sizeof *service->http);
     service->history = (struct history *)calloc(1, sizeof *service->history);
     must(service->http && service->history);
+    must(server_lock_init(&service->http->lock, LOCK_HTTP));
+    must(server_lock_init(&service->history->lock, LOCK_HISTORY));
     snprintf(service->http->address, sizeof service->http->address, "http://127.0.0.1:15050");
     if (has_tokens) start_tokens(service);
     service->http->connections[0].service = service;
@@ -266,7 +272,7 @@ static void stop(struct service *service) {
     server_connection_free_buffers(&service->http->connections[0]);
     free(service->http->connections[0].in);
     free(service->http);
-    server_tokens_stop(service);
+    tokens_destroy(service);
     history_clear(service->history);
     free(service->history);
     doorman_server_destroy(service->server);

@@ -1,6 +1,5 @@
 /* When certificates are valid: server/certificate.c. The certificates were made by openssl. They
  * hold no secret, because their keys are not here. */
-#define DOORMAN_SERVER_TLS
 #include "../../server/base64.c"
 #include "../../server/certificate.c"
 

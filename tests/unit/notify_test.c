@@ -55,7 +55,7 @@ static void world_setup(struct world *w) {
 }
 
 static void world_teardown(struct world *w) {
-    server_notify_stop(&w->service);
+    notify_stop(&w->service);
     doorman_server_destroy(w->service.server);
     doorman_config_destroy(w->service.config);
     close(w->systemd);
@@ -100,7 +100,7 @@ static void drain(const struct world *w) {
 }
 
 TEST_WITH(world, no_ping_is_sent_while_a_thread_keeps_the_lock) {
-    assert_int_equal(server_notify_start(&w->service), CONTINUE);
+    assert_int_equal(notify_start(&w->service), CONTINUE);
     await(w, "READY=1");
     await(w, PING);
     server_lock(&w->service.lock);
@@ -118,7 +118,7 @@ static void block(void *argument) {
 TEST_WITH(world, no_ping_is_sent_while_all_threads_of_nng_hang) {
     static nng_aio *blockers[BLOCKER_COUNT];
     pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    assert_int_equal(server_notify_start(&w->service), CONTINUE);
+    assert_int_equal(notify_start(&w->service), CONTINUE);
     await(w, PING);
     pthread_mutex_lock(&lock);
     for (size_t i = 0; i < BLOCKER_COUNT; i++) {
@@ -150,7 +150,7 @@ static void follow_master(struct world *w) {
 }
 
 TEST_WITH(world, the_status_names_the_master_and_a_refused_configuration) {
-    assert_int_equal(server_notify_start(&w->service), CONTINUE);
+    assert_int_equal(notify_start(&w->service), CONTINUE);
     await(w, "STATUS=no master is known");
     become_master(w);
     await(w, "STATUS=master, at tcp://one:1");
