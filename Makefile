@@ -89,7 +89,7 @@ FILES_WAITING = waiting
 FILES_WARNINGS = warnings
 FILES_WATCH = watch
 FILES_NOTIFY = notify
-FILES_HTTP = http http_listen http_request http_response allow tokens health text snapshot history \
+FILES_HTTP = http http_listen http_request http_response method allow tokens health text snapshot history \
     metrics process page page_facts graph limits holds json children base64 host
 FILES_ETCD = etcd etcd_http election base64 host
 FILES_TLS = tls certificate base64

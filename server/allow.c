@@ -437,7 +437,7 @@ static void allow_report(const struct allow *allow, struct service *service,
 
 /* The delay is reserved before the decision. Otherwise units could be charged for a response that
  * may not wait. Without a reservation the permit is decided as if it could not wait. */
-void server_handle_allow(struct service *service, const struct http_request *request,
+static void handle_allow(struct service *service, const struct http_request *request,
                          struct http_response *response) {
     struct allow allow = {.refused_code = 429};
     doorman_time started_at = doorman_clock();
@@ -462,3 +462,8 @@ void server_handle_allow(struct service *service, const struct http_request *req
     if (delays && response->delay == 0) server_http_cancel_delay(service);
     allow_report(&allow, service, request, status, started_at);
 }
+
+static const struct http_route routes[] = {
+    {"/v1/allow", .is_immediate = true, .charges = true, .handle = handle_allow}, {NULL}};
+
+const struct server_part server_part_allow = {.routes = routes};

@@ -35,6 +35,36 @@ struct health {
     struct health_connection connections[HEALTH_CONNECTION_MAX];
 };
 
+/* ---- responses ------------------------------------------------------------------------------ */
+
+static void handle_health(struct service *service, const struct http_request *request,
+                          struct http_response *response) {
+    (void)service;
+    (void)request;
+    server_text_add(&response->text, "ok\n");
+}
+
+/* Ready means that this process can answer requests, or redirect them to the master. With
+ * ?master=1, only the master is ready. A load balancer in front of clients that follow no redirects
+ * needs this. */
+static void handle_ready(struct service *service, const struct http_request *request,
+                         struct http_response *response) {
+    struct snapshot snapshot = {.now = 0};
+    server_lock(&service->lock);
+    server_snapshot_find_master(&snapshot, service);
+    server_unlock(&service->lock);
+    const char *text = "ready\n";
+    if (snapshot.stopping) {
+        text = "stopping\n";
+    } else if (!snapshot.is_master && !snapshot.master[0]) {
+        text = "the master is not known\n";
+    } else if (!snapshot.is_master && server_query_is_set(request->query, "master")) {
+        text = "another process is the master\n";
+    }
+    if (strcmp(text, "ready\n") != 0) response->code = 503;
+    server_text_add(&response->text, text);
+}
+
 /* ---- connections ---------------------------------------------------------------------------- */
 
 static void health_close(struct health_connection *connection) {
@@ -55,7 +85,7 @@ static void health_handle(struct service *service, const struct http_request *re
                                        "this path needs GET or HEAD");
         response->more = "Allow: GET, HEAD\r\n";
     } else {
-        (is_health ? server_handle_health : server_handle_ready)(service, request, response);
+        (is_health ? handle_health : handle_ready)(service, request, response);
     }
 }
 
@@ -251,4 +281,10 @@ static void health_stop(struct service *service) {
     free(health);
 }
 
-const struct server_part server_part_health = {.start = health_start, .stop = health_stop};
+static const struct http_route routes[] = {
+    {"/healthz", .is_open = true, .is_immediate = true, .handle = handle_health},
+    {"/readyz", .is_open = true, .is_immediate = true, .handle = handle_ready},
+    {NULL}};
+
+const struct server_part server_part_health = {
+    .start = health_start, .stop = health_stop, .routes = routes};

@@ -126,7 +126,7 @@ static void hold_rows(struct text *text, const struct hold_row *rows, size_t cou
     }
 }
 
-void server_handle_json_holds(struct service *service, const struct http_request *request,
+static void handle_json_holds(struct service *service, const struct http_request *request,
                               struct http_response *response) {
     struct text *text = &response->text;
     struct hold_list *list = hold_list_take(service);
@@ -205,7 +205,7 @@ static void page_learning(struct text *text, doorman_time left) {
                           "time_to_live has learned earlier.</p>");
 }
 
-void server_handle_holds(struct service *service, const struct http_request *request,
+static void handle_holds(struct service *service, const struct http_request *request,
                          struct http_response *response) {
     struct text *text = &response->text;
     struct hold_list *list = hold_list_take(service);
@@ -224,3 +224,8 @@ void server_handle_holds(struct service *service, const struct http_request *req
     server_page_end(response, false);
     free(list);
 }
+
+static const struct http_route routes[] = {
+    {"/holds", .handle = handle_holds}, {"/v1/holds", .handle = handle_json_holds}, {NULL}};
+
+const struct server_part server_part_holds = {.routes = routes};

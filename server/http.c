@@ -107,6 +107,48 @@ static void connection_start_io(struct http_connection *connection, bool sending
     }
 }
 
+size_t server_http_reserve(const struct http *http) { return http->limit / 8; }
+
+bool server_http_is_crowded(const struct http *http) {
+    return http->used_count + server_http_reserve(http) > http->limit;
+}
+
+/* At most one connection of four is delayed. So delayed connections never keep others out. */
+bool server_http_reserve_delay(struct service *service) {
+    struct http *http = service->http;
+    server_lock(&http->lock);
+    bool reserved = http->delayed_count < HTTP_DELAYED_MAX && http->delayed_count < http->limit / 4;
+    http->delayed_count += reserved;
+    server_unlock(&http->lock);
+    return reserved;
+}
+
+void server_http_cancel_delay(struct service *service) {
+    struct http *http = service->http;
+    server_lock(&http->lock);
+    assert(http->delayed_count > 0);
+    http->delayed_count--;
+    server_unlock(&http->lock);
+}
+
+void server_http_accept(struct http *http) {
+    server_lock(&http->lock);
+    bool accepts = http->used_count < http->limit && !http->accepting && !http->stopping;
+    http->accepting = http->accepting || accepts;
+    server_unlock(&http->lock);
+    if (accepts) nng_stream_listener_accept(http->listener, http->aio);
+}
+
+size_t server_http_connection_count(const struct service *service, size_t *limit, size_t *delayed) {
+    struct http *http = service->http;
+    server_lock(&http->lock);
+    size_t count = http->used_count;
+    *limit = http->limit;
+    *delayed = http->delayed_count;
+    server_unlock(&http->lock);
+    return count;
+}
+
 /* A request has one deadline, so CONTINUING and BODY keep the deadline of HEAD. In ANSWERING the
  * peer has nothing to do, so there is no deadline. */
 void server_connection_move(struct http_connection *connection, enum http_connection_state state) {

@@ -46,6 +46,20 @@ void server_text_add_escaped(struct text *text, const char *from, escape_rule ru
  * cut off. Returns false if there is no such value, or if the value contains a 0 byte. */
 bool server_query_read(const char *query, const char *name, char *out, size_t room);
 
+/* Returns whether a query has "NAME=1". */
+bool server_query_is_set(const char *query, const char *name);
+
+/* Reads a number of at most 16 digits. Returns 0 if there is no such number.
+ *   end   out: the first character behind the number */
+uint64_t server_number_read(const char *text, int base, const char **end);
+
+/* Starts a metric. `name` is without the prefix "doorman_". */
+void server_metrics_header(struct text *text, const char *name, const char *type, const char *help);
+
+/* Adds a metric with one value. */
+void server_metrics_value(struct text *text, const char *name, const char *type, const char *help,
+                          double value);
+
 /* Returns the value of a hexadecimal digit, or -1 for any other character. */
 int server_hex_value(char digit);
 
@@ -99,10 +113,6 @@ struct http_response {
 /* Each path of HTTP has a function of this type, which makes the response. */
 typedef void server_handler(struct service *service, const struct http_request *request,
                             struct http_response *response);
-server_handler server_handle_page, server_handle_leases, server_handle_clients,
-    server_handle_metrics, server_handle_health, server_handle_ready, server_handle_status,
-    server_handle_config, server_handle_description, server_handle_allow, server_handle_limits,
-    server_handle_keys, server_handle_json_limits, server_handle_holds, server_handle_json_holds;
 
 /* A message of the protocol that came over HTTP. */
 struct method_call {
@@ -148,8 +158,9 @@ void server_http_response_set_too_large(struct http_response *response, size_t m
 
 #define HTTP_HEAD_MAX ((size_t)16 << 10) /* bytes; also for the trailers of a body */
 
+/* A path. server_part has a list of them. */
 struct http_route {
-    const char *path;
+    const char *path;  /* NULL: the end of the list */
     bool is_open;      /* needs no token or Host, for health checks */
     bool is_immediate; /* needs few steps, so any thread may make the response */
     bool charges;      /* takes units of permits: see request_check_access */
@@ -171,17 +182,6 @@ size_t server_http_empty_lines(const char *in, size_t bytes);
  * returns false and writes an error to the response. */
 bool server_http_request_check(struct service *service, struct http_request *request,
                                struct http_response *response);
-
-/* Checks that an address that is not loopback has a token or client certificates, and that
- * --http-advertise is an address. */
-enum exit_status server_http_check_settings(const struct service *service);
-
-/* Handles an error of the listener. If the default address is in use, the server continues without
- * HTTP and logs a warning. So a second server on the same machine starts without extra flags. */
-enum exit_status server_http_listen_error(const struct service *service, int error);
-
-/* Sets service->http_advertise. Precondition: HTTP listens. */
-void server_http_set_advertised(struct service *service);
 
 enum chunk_state {
     CHUNK_SIZE,
@@ -217,7 +217,9 @@ int server_http_read_chunks(struct chunk_reader *reader, char *body, size_t *cou
                             size_t message_max);
 
 /* Returns the address, with the real port instead of 0. Returns "off" if HTTP does not listen. */
-const char *server_http_address(const struct service *service);
+static inline const char *server_http_address(const struct service *service) {
+    return service->http_address ? service->http_address : "off";
+}
 
 /* Returns the number of open connections.
  *   limit    out: their maximum
@@ -399,10 +401,6 @@ struct lease_search {
 void server_search_take(struct lease_search *search, struct service *service);
 void server_search_uninit(struct lease_search *search);
 
-/* Reads a number of at most 16 digits. Returns 0 if there is no such number.
- *   end   out: the first character behind the number */
-uint64_t server_number_read(const char *text, int base, const char **end);
-
 /* Reads the position of a search from the field "after" of a query. Returns false if the query has
  * a position that is not from this process. */
 bool server_search_read_position(const char *query, const struct service *service,
@@ -465,13 +463,6 @@ void server_page_end(struct http_response *response, bool has_script);
 
 /* Adds the metrics of the limits of permits. */
 void server_limits_metrics(struct text *text, struct service *service, const bool *abandoned);
-
-/* Starts a metric. `name` is without the prefix "doorman_". */
-void server_metrics_header(struct text *text, const char *name, const char *type, const char *help);
-
-/* Adds a metric with one value. */
-void server_metrics_value(struct text *text, const char *name, const char *type, const char *help,
-                          double value);
 
 /* ---- >>history ------------------------------------------------------------------------------ */
 

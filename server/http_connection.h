@@ -112,5 +112,6 @@ void server_http_accept(struct http *http);
 
 /* Returns whether few connections are free. Precondition: the lock of HTTP is held. */
 bool server_http_is_crowded(const struct http *http);
+size_t server_http_reserve(const struct http *http); /* connections that are kept free */
 
 #endif

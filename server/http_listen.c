@@ -51,31 +51,7 @@ static size_t http_limit(void) {
     return limit > HTTP_CONNECTION_MIN ? limit : HTTP_CONNECTION_MIN;
 }
 
-static size_t http_reserve(const struct http *http) { return http->limit / 8; }
-
-bool server_http_is_crowded(const struct http *http) {
-    return http->used_count + http_reserve(http) > http->limit;
-}
-
 enum eviction_rank { RANK_IDLE, RANK_WAITING, RANK_SENDING, RANK_NEVER };
-
-/* At most one connection of four is delayed. So delayed connections never keep others out. */
-bool server_http_reserve_delay(struct service *service) {
-    struct http *http = service->http;
-    server_lock(&http->lock);
-    bool reserved = http->delayed_count < HTTP_DELAYED_MAX && http->delayed_count < http->limit / 4;
-    http->delayed_count += reserved;
-    server_unlock(&http->lock);
-    return reserved;
-}
-
-void server_http_cancel_delay(struct service *service) {
-    struct http *http = service->http;
-    server_lock(&http->lock);
-    assert(http->delayed_count > 0);
-    http->delayed_count--;
-    server_unlock(&http->lock);
-}
 
 /* Returns the rank of a connection, see the table above. */
 static enum eviction_rank connection_rank(const struct http_connection *connection,
@@ -130,7 +106,7 @@ static size_t http_evict_again(struct http *http) {
  * the current state. */
 static void http_evict(struct http *http, doorman_time now) {
     size_t leaving = http_evict_again(http);
-    size_t wanted = http->used_count == http->limit ? http_reserve(http) : 0;
+    size_t wanted = http->used_count == http->limit ? server_http_reserve(http) : 0;
     for (; leaving < wanted; leaving++) {
         struct http_connection *chosen = http_choose(http, now);
         if (!chosen) break;
@@ -154,15 +130,92 @@ static void http_on_timer(void *argument) {
     if (again) nng_sleep_aio(EVICTION_MS, http->timer);
 }
 
-/* ---- the listener --------------------------------------------------------------------------- */
+/* ---- settings ------------------------------------------------------------------------------- */
 
-void server_http_accept(struct http *http) {
-    server_lock(&http->lock);
-    bool accepts = http->used_count < http->limit && !http->accepting && !http->stopping;
-    http->accepting = http->accepting || accepts;
-    server_unlock(&http->lock);
-    if (accepts) nng_stream_listener_accept(http->listener, http->aio);
+static bool http_can_advertise(const char *address) {
+    char host[256];
+    server_host_read(address, host, sizeof host);
+    return server_host_is_http_address(address) && !server_host_is_wildcard(host);
 }
+
+/* Sets service->http_advertise. The default follows from the address of HTTP and from --advertise:
+ *
+ *     HTTP listens on   default
+ *     all addresses     the host of --advertise, with the port of HTTP. None if --advertise has no
+ *                       host
+ *     loopback          the address of HTTP if --advertise is on this machine too. Otherwise none,
+ *                       because others would reach themselves at this address
+ *     any other         the address of HTTP */
+static void http_set_advertised(struct service *service) {
+    const char *address = server_http_address(service), *port = strrchr(address, ':');
+    const char *given = service->settings->http_advertise, *advertise = service->advertise;
+    char text[600], listening[256], host[256] = "";
+    bool is_local = strncmp(advertise, "ipc:", 4) == 0 || strncmp(advertise, "inproc:", 7) == 0;
+    if (!is_local) server_host_read(advertise, host, sizeof host);
+    is_local = is_local || server_host_is_loopback(host);
+    server_host_read(address, listening, sizeof listening);
+    snprintf(text, sizeof text, "%s", given ? given : address);
+    if (!given && server_host_is_wildcard(listening)) {
+        snprintf(text, sizeof text, "%s://%s%s", service->tls ? "https" : "http", host, port);
+    } else if (!given && server_host_is_loopback(listening) && !is_local) {
+        text[0] = 0;
+    }
+    if (!http_can_advertise(text)) text[0] = 0;
+    server_lock(&service->lock);
+    snprintf(service->http_advertise, sizeof service->http_advertise, "%.256s", text);
+    server_unlock(&service->lock);
+}
+
+/* Checks that an address that is not loopback has a token or client certificates, and that
+ * --http-advertise is an address. */
+static enum exit_status http_check_settings(const struct service *service) {
+    const struct settings *settings = service->settings;
+    enum exit_status exit_status = CONTINUE;
+    char host[256];
+    server_host_read(settings->http, host, sizeof host);
+    bool is_remote = !server_host_is_loopback(host);
+    bool needs_certificate = service->tls && settings->tls_ca;
+    if (settings->http_advertise && !http_can_advertise(settings->http_advertise)) {
+        exit_status = server_fatal_error(
+            EXIT_USAGE,
+            "--http-advertise '%s' is not an address that others can reach, such as "
+            "http://10.0.0.1:15050",
+            settings->http_advertise);
+    } else if (is_remote && !settings->http_token && !needs_certificate) {
+        exit_status =
+            server_fatal_error(EXIT_USAGE,
+                               "--http %s can be reached from other machines: give --http-token, "
+                               "--tls-ca, or a loopback address",
+                               settings->http);
+    } else if (is_remote && !service->tls) {
+        server_log(settings, LEVEL_WARNING, "the HTTP token travels in plain text: give --tls-cert",
+                   "http", settings->http, LOG_END);
+    }
+    return exit_status;
+}
+
+/* Handles an error of the listener. If the default address is in use, the server continues without
+ * HTTP and logs a warning. So a second server on the same machine starts without extra flags. */
+static enum exit_status http_listen_error(const struct service *service, int error) {
+    const struct settings *settings = service->settings;
+    enum exit_status exit_status = CONTINUE;
+    if (error == NNG_EADDRINUSE && !settings->given[FLAG_HTTP]) {
+        server_log(settings, LEVEL_WARNING,
+                   "HTTP is off, because its address is in use; give --http, or --http off", "http",
+                   settings->http, LOG_END);
+    } else if (error == NNG_EADDRINVAL || error == NNG_EINVAL) {
+        exit_status = server_fatal_error(
+            EXIT_USAGE, "cannot listen on --http '%s': %s; an address is, for example, %s",
+            settings->http, nng_strerror(error), HTTP_DEFAULT);
+    } else {
+        exit_status = server_fatal_error(
+            EXIT_ERROR, "cannot listen on --http %s: %s; give another address, or --http off",
+            settings->http, nng_strerror(error));
+    }
+    return exit_status;
+}
+
+/* ---- the listener --------------------------------------------------------------------------- */
 
 /* Logs that few connections are free, at most once a minute. */
 static void http_log_crowded(struct service *service) {
@@ -256,7 +309,7 @@ static enum exit_status http_start_connections(struct service *service) {
 
 static enum exit_status http_start(struct service *service) {
     if (!server_http_is_on(service->settings)) return CONTINUE;
-    enum exit_status exit_status = server_http_check_settings(service);
+    enum exit_status exit_status = http_check_settings(service);
     struct http *http = (struct http *)calloc(1, sizeof *http);
     service->http = http;
     if (exit_status == CONTINUE && (!http || !server_lock_init(&http->lock, LOCK_HTTP) ||
@@ -267,10 +320,10 @@ static enum exit_status http_start(struct service *service) {
         int error = http_listen(service);
         if (error == 0) {
             service->http_address = http->address;
-            server_http_set_advertised(service);
+            http_set_advertised(service);
         }
         exit_status =
-            error == 0 ? http_start_connections(service) : server_http_listen_error(service, error);
+            error == 0 ? http_start_connections(service) : http_listen_error(service, error);
     }
     return exit_status;
 }
@@ -351,20 +404,6 @@ static void http_set_tls(struct service *service) {
                    "HTTP keeps its certificate until the server starts again", "error",
                    nng_strerror(error), LOG_END);
     }
-}
-
-const char *server_http_address(const struct service *service) {
-    return service->http && service->http->address[0] ? service->http->address : "off";
-}
-
-size_t server_http_connection_count(const struct service *service, size_t *limit, size_t *delayed) {
-    struct http *http = service->http;
-    server_lock(&http->lock);
-    size_t count = http->used_count;
-    *limit = http->limit;
-    *delayed = http->delayed_count;
-    server_unlock(&http->lock);
-    return count;
 }
 
 const struct server_part server_part_http = {

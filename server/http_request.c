@@ -243,30 +243,28 @@ static bool request_find_token(struct tokens *tokens, const char *fields,
     return server_tokens_find(tokens, pair + before, bytes - before, out);
 }
 
-static const struct http_route routes[] = {
-    {"/", .handle = server_handle_page},
-    {"/resources", .handle = server_handle_leases},
-    {"/clients", .handle = server_handle_clients},
-    {"/limits", .handle = server_handle_limits},
-    {"/holds", .handle = server_handle_holds},
-    {"/keys", .handle = server_handle_keys},
-    {"/metrics", .handle = server_handle_metrics},
-    {"/healthz", .is_open = true, .is_immediate = true, .handle = server_handle_health},
-    {"/readyz", .is_open = true, .is_immediate = true, .handle = server_handle_ready},
-    {"/v1/allow", .is_immediate = true, .charges = true, .handle = server_handle_allow},
-    {"/v1/status", .handle = server_handle_status},
-    {"/v1/config", .handle = server_handle_config},
-    {"/v1/limits", .handle = server_handle_json_limits},
-    {"/v1/holds", .handle = server_handle_json_holds},
-    {"/v1/openapi.json", .is_immediate = true, .handle = server_handle_description},
-};
+const char *const server_message_names[MESSAGE_KIND_COUNT] = {"discovery",
+                                                              "get_capacity",
+                                                              "get_server_capacity",
+                                                              "release_capacity",
+                                                              "report_overload",
+                                                              "acquire",
+                                                              "report",
+                                                              "inspect",
+                                                              "reset",
+                                                              "renew",
+                                                              "release",
+                                                              "transfer",
+                                                              "seize",
+                                                              "unknown"};
 
 static const struct http_route *route_find(const char *path) {
-    const struct http_route *found = NULL;
-    for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
-        if (strcmp(routes[i].path, path) == 0) found = &routes[i];
+    EACH_PART(part, routes) {
+        for (const struct http_route *route = (*part)->routes; route->path; route++) {
+            if (strcmp(route->path, path) == 0) return route;
+        }
     }
-    return found;
+    return NULL;
 }
 
 /* Returns whether the path accepts messages of the protocol. Such a path is /v1, or /v1/ and the
@@ -491,87 +489,6 @@ bool server_http_request_check(struct service *service, struct http_request *req
     if (response->code == 200) request_check_body(service, request, response);
     request_log(service, request, response->code);
     return response->code == 200;
-}
-
-/* ---- settings ------------------------------------------------------------------------------- */
-
-static bool http_can_advertise(const char *address) {
-    char host[256];
-    server_host_read(address, host, sizeof host);
-    return server_host_is_http_address(address) && !server_host_is_wildcard(host);
-}
-
-/* The default follows from the address of HTTP and from --advertise:
- *
- *     HTTP listens on   default
- *     all addresses     the host of --advertise, with the port of HTTP. None if --advertise has no
- *                       host
- *     loopback          the address of HTTP if --advertise is on this machine too. Otherwise none,
- *                       because others would reach themselves at this address
- *     any other         the address of HTTP */
-void server_http_set_advertised(struct service *service) {
-    const char *address = server_http_address(service), *port = strrchr(address, ':');
-    const char *given = service->settings->http_advertise, *advertise = service->advertise;
-    char text[600], listening[256], host[256] = "";
-    bool is_local = strncmp(advertise, "ipc:", 4) == 0 || strncmp(advertise, "inproc:", 7) == 0;
-    if (!is_local) server_host_read(advertise, host, sizeof host);
-    is_local = is_local || server_host_is_loopback(host);
-    server_host_read(address, listening, sizeof listening);
-    snprintf(text, sizeof text, "%s", given ? given : address);
-    if (!given && server_host_is_wildcard(listening)) {
-        snprintf(text, sizeof text, "%s://%s%s", service->tls ? "https" : "http", host, port);
-    } else if (!given && server_host_is_loopback(listening) && !is_local) {
-        text[0] = 0;
-    }
-    if (!http_can_advertise(text)) text[0] = 0;
-    server_lock(&service->lock);
-    snprintf(service->http_advertise, sizeof service->http_advertise, "%.256s", text);
-    server_unlock(&service->lock);
-}
-
-enum exit_status server_http_check_settings(const struct service *service) {
-    const struct settings *settings = service->settings;
-    enum exit_status exit_status = CONTINUE;
-    char host[256];
-    server_host_read(settings->http, host, sizeof host);
-    bool is_remote = !server_host_is_loopback(host);
-    bool needs_certificate = service->tls && settings->tls_ca;
-    if (settings->http_advertise && !http_can_advertise(settings->http_advertise)) {
-        exit_status = server_fatal_error(
-            EXIT_USAGE,
-            "--http-advertise '%s' is not an address that others can reach, such as "
-            "http://10.0.0.1:15050",
-            settings->http_advertise);
-    } else if (is_remote && !settings->http_token && !needs_certificate) {
-        exit_status =
-            server_fatal_error(EXIT_USAGE,
-                               "--http %s can be reached from other machines: give --http-token, "
-                               "--tls-ca, or a loopback address",
-                               settings->http);
-    } else if (is_remote && !service->tls) {
-        server_log(settings, LEVEL_WARNING, "the HTTP token travels in plain text: give --tls-cert",
-                   "http", settings->http, LOG_END);
-    }
-    return exit_status;
-}
-
-enum exit_status server_http_listen_error(const struct service *service, int error) {
-    const struct settings *settings = service->settings;
-    enum exit_status exit_status = CONTINUE;
-    if (error == NNG_EADDRINUSE && !settings->given[FLAG_HTTP]) {
-        server_log(settings, LEVEL_WARNING,
-                   "HTTP is off, because its address is in use; give --http, or --http off", "http",
-                   settings->http, LOG_END);
-    } else if (error == NNG_EADDRINVAL || error == NNG_EINVAL) {
-        exit_status = server_fatal_error(
-            EXIT_USAGE, "cannot listen on --http '%s': %s; an address is, for example, %s",
-            settings->http, nng_strerror(error), HTTP_DEFAULT);
-    } else {
-        exit_status = server_fatal_error(
-            EXIT_ERROR, "cannot listen on --http %s: %s; give another address, or --http off",
-            settings->http, nng_strerror(error));
-    }
-    return exit_status;
 }
 
 /* ---- chunks --------------------------------------------------------------------------------- */

@@ -399,7 +399,7 @@ static size_t limit_query_find(const struct limit_query *query, const struct lim
     return i;
 }
 
-void server_handle_json_limits(struct service *service, const struct http_request *request,
+static void handle_json_limits(struct service *service, const struct http_request *request,
                                struct http_response *response) {
     struct text *text = &response->text;
     struct limit_query query = limit_query_read(request->query);
@@ -565,7 +565,7 @@ static void page_one_limit(struct text *text, struct service *service, const str
                           "what was asked for.</p>");
 }
 
-void server_handle_limits(struct service *service, const struct http_request *request,
+static void handle_limits(struct service *service, const struct http_request *request,
                           struct http_response *response) {
     struct text *text = &response->text;
     struct limit_query query = limit_query_read(request->query);
@@ -658,7 +658,7 @@ static void page_key_buttons(struct text *text, const char *resource, const char
         "</noscript></p>");
 }
 
-void server_handle_keys(struct service *service, const struct http_request *request,
+static void handle_keys(struct service *service, const struct http_request *request,
                         struct http_response *response) {
     char resource[DOORMAN_ID_BYTES_MAX + 1] = "", key[DOORMAN_ID_BYTES_MAX + 1] = "";
     struct text *text = &response->text;
@@ -682,3 +682,10 @@ void server_handle_keys(struct service *service, const struct http_request *requ
     server_text_add(text, "<p><a href='/limits'>all limits</a></p>");
     server_page_end(response, true);
 }
+
+static const struct http_route routes[] = {{"/limits", .handle = handle_limits},
+                                           {"/keys", .handle = handle_keys},
+                                           {"/v1/limits", .handle = handle_json_limits},
+                                           {NULL}};
+
+const struct server_part server_part_limits = {.routes = routes};

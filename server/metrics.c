@@ -11,21 +11,6 @@
 
 #define SERIES_MAX 1000
 
-const char *const server_message_names[MESSAGE_KIND_COUNT] = {"discovery",
-                                                              "get_capacity",
-                                                              "get_server_capacity",
-                                                              "release_capacity",
-                                                              "report_overload",
-                                                              "acquire",
-                                                              "report",
-                                                              "inspect",
-                                                              "reset",
-                                                              "renew",
-                                                              "release",
-                                                              "transfer",
-                                                              "seize",
-                                                              "unknown"};
-
 /* The upper bounds of the buckets, in seconds. */
 static const double bucket_bounds[BUCKET_COUNT] = {
     0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.005, 0.025, 0.1, 0.5, 2.5};
@@ -54,19 +39,6 @@ static void metrics_count_message(struct service *service, const struct message_
     server_counter_add(&counters->requests[kind][report->status], 1);
     server_counter_add(&counters->buckets[kind][bucket], 1);
     server_counter_add(&counters->nanoseconds[kind], (uint64_t)report->duration);
-}
-
-void server_metrics_header(struct text *text, const char *name, const char *type,
-                           const char *help) {
-    server_text_addf(text, "# HELP doorman_%s %s\n# TYPE doorman_%s %s\n", name, help, name, type);
-}
-
-void server_metrics_value(struct text *text, const char *name, const char *type, const char *help,
-                          double value) {
-    server_metrics_header(text, name, type, help);
-    server_text_addf(text, "doorman_%s ", name);
-    server_text_add_number(text, value);
-    server_text_add(text, "\n");
 }
 
 static void metrics_gauge(struct text *text, const char *name, const char *help, double value) {
@@ -410,7 +382,7 @@ static void metrics_all_resources(struct text *text, const struct snapshot *snap
     }
 }
 
-void server_handle_metrics(struct service *service, const struct http_request *request,
+static void handle_metrics(struct service *service, const struct http_request *request,
                            struct http_response *response) {
     struct text *text = &response->text;
     struct snapshot snapshot = {.now = 0};
@@ -447,4 +419,6 @@ void server_handle_metrics(struct service *service, const struct http_request *r
     server_snapshot_uninit(&snapshot);
 }
 
-const struct server_part server_part_metrics = {.message = metrics_count_message};
+static const struct http_route routes[] = {{"/metrics", .handle = handle_metrics}, {NULL}};
+
+const struct server_part server_part_metrics = {.message = metrics_count_message, .routes = routes};

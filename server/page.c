@@ -404,7 +404,7 @@ static void view_add_bars(struct text *text, const struct view *view, const char
     server_text_add(text, "</nav></div>");
 }
 
-void server_handle_page(struct service *service, const struct http_request *request,
+static void handle_page(struct service *service, const struct http_request *request,
                         struct http_response *response) {
     struct view view = view_read(request, row_orders);
     struct snapshot snapshot = {.now = 0};
@@ -593,7 +593,7 @@ static void page_missing(struct text *text, struct service *service, struct http
     server_text_add(text, "</div>");
 }
 
-void server_handle_leases(struct service *service, const struct http_request *request,
+static void handle_leases(struct service *service, const struct http_request *request,
                           struct http_response *response) {
     struct view view = view_read(request, lease_orders);
     struct lease_list leases = {.resource_id = view.resource, .filter = "", .limit = ROWS_MAX};
@@ -662,7 +662,7 @@ static void page_search_end(struct text *text, const struct service *service,
 }
 
 /* Lists the leases of the clients whose ids start with a text, over all resources. */
-void server_handle_clients(struct service *service, const struct http_request *request,
+static void handle_clients(struct service *service, const struct http_request *request,
                            struct http_response *response) {
     char client[DOORMAN_ID_BYTES_MAX + 1] = "";
     struct lease_search search = {
@@ -692,3 +692,10 @@ void server_handle_clients(struct service *service, const struct http_request *r
     text->failed = text->failed || search.failed;
     server_search_uninit(&search);
 }
+
+static const struct http_route routes[] = {{"/", .handle = handle_page},
+                                           {"/resources", .handle = handle_leases},
+                                           {"/clients", .handle = handle_clients},
+                                           {NULL}};
+
+const struct server_part server_part_pages = {.routes = routes};

@@ -9,6 +9,7 @@
 #define DOORMAN_SERVER_PART_H
 
 struct service;
+struct http_route;
 
 /* Files that are loaded again when they change. */
 enum file_group { FILES_OF_TLS, FILES_OF_TOKENS };
@@ -74,6 +75,8 @@ struct server_part {
      *   permit_events   a bit for each kind of event that the part wants */
     void (*permit_event)(struct service *service, const doorman_permit_event *event);
     unsigned permit_events;
+
+    const struct http_route *routes; /* paths of HTTP: see server/http.h */
 };
 
 /* Calls a function of each part that has it, in the order of the parts. */

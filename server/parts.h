@@ -23,12 +23,17 @@ PART(etcd)
 PART(waiting)
 #endif
 #ifdef DOORMAN_SERVER_HTTP
-PART(children)
-PART(metrics)
-PART(history)
 PART(tokens)
+PART(allow)
 PART(http)
+PART(children)
+PART(history)
 PART(health)
+PART(pages)
+PART(limits)
+PART(holds)
+PART(json)
+PART(metrics)
 #endif
 #ifdef DOORMAN_SERVER_WATCH
 PART(watch)

@@ -435,3 +435,26 @@ void server_search_uninit(struct lease_search *search) {
     }
     free(search->rows);
 }
+
+/* ---- positions of a search */
+
+/* The position of a search is "BEFORE-RESOURCE-LEASE-PROCESS", in hexadecimal digits. */
+bool server_search_read_position(const char *query, const struct service *service,
+                                 struct search_position *out) {
+    char value[96];
+    uint64_t numbers[3] = {0};
+    const char *at = value;
+    if (!server_query_read(query, "after", value, sizeof value)) return true;
+    for (size_t i = 0; i < 3; i++) {
+        numbers[i] = server_number_read(at, 16, &at);
+        if (*at++ != '-') return false;
+    }
+    *out = (struct search_position){numbers[0], numbers[1], numbers[2]};
+    return server_number_read(at, 16, &at) == (uint64_t)service->started_at && !*at;
+}
+
+void server_search_add_position(struct text *text, const struct service *service,
+                                const struct search_position *position) {
+    server_text_addf(text, "%" PRIx64 "-%" PRIx64 "-%" PRIx64 "-%" PRIx64, position->before,
+                     position->resource, position->lease, (uint64_t)service->started_at);
+}

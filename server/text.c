@@ -150,3 +150,27 @@ bool server_query_read(const char *query, const char *name, char *out, size_t ro
     }
     return true;
 }
+
+uint64_t server_number_read(const char *text, int base, const char **end) {
+    size_t digits = strspn(text, base == 16 ? "0123456789abcdef" : "0123456789");
+    *end = text + digits;
+    return digits > 0 && digits <= 16 ? strtoull(text, NULL, base) : 0;
+}
+
+bool server_query_is_set(const char *query, const char *name) {
+    char value[8];
+    return server_query_read(query, name, value, sizeof value) && strcmp(value, "1") == 0;
+}
+
+void server_metrics_header(struct text *text, const char *name, const char *type,
+                           const char *help) {
+    server_text_addf(text, "# HELP doorman_%s %s\n# TYPE doorman_%s %s\n", name, help, name, type);
+}
+
+void server_metrics_value(struct text *text, const char *name, const char *type, const char *help,
+                          double value) {
+    server_metrics_header(text, name, type, help);
+    server_text_addf(text, "doorman_%s ", name);
+    server_text_add_number(text, value);
+    server_text_add(text, "\n");
+}

@@ -51,6 +51,7 @@ int server_main(int argc, char **argv);
 #include "server/http_response.c"
 #include "server/json.c"
 #include "server/limits.c"
+#include "server/method.c"
 #include "server/holds.c"
 #include "server/metrics.c"
 #include "server/page.c"
