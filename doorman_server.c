@@ -34,67 +34,34 @@
  *    error says what is wrong and what to do. For a configuration, the lines before it list at most
  *    20 errors, each with its line and column.
  *
- * The sections of this file: flags, log, configuration, state, request, parent link, sockets,
- * signals, main. A function that can end the process returns its exit code, an enum exit_status.
+ * The sections of this file: parts, flags, request, parent link, sockets, start and end, signals,
+ * main. The files of server/core/ that it includes have the rest of the core: the log, the
+ * configuration, and the workers. A function that can end the process returns its exit code, an enum
+ * exit_status.
  *
  * This file alone is enough for a node of a tree: cc doorman_server.c -lnng -lcjson -pthread. The
- * other files are in server/. The build adds them as parts. `make HTTP=0 ETCD=0` leaves out the
- * parts HTTP and ETCD. `make` always adds CHECK, MEMORY, NOTIFY, REPORTS, WAITING, WARNINGS, WATCH.
+ * build adds the parts in the other folders of server/. A part registers itself: see
+ * server/core/part.h. `make HTTP=0 ETCD=0 TLS=0` leaves out three of them. A folder uses only those
+ * above it in this list, and `make lint` checks that:
  *
- *     file                 part      purpose
- *     server/server.h                what the files share: structs, and the functions of each file
- *     server/flags.h                 the table of the flags, with the texts of --help
- *     server/load.h                  the results of the last loads, and what is wrong with files
- *     server/permits.h               the clock of permits, and configurations with limits alone
- *     server/worker.h                the workers, which receive messages over nng and answer them
- *     server/waiting.c     WAITING   messages whose permits wait (P7); also waiting.h
- *     server/lock.h                  locks, their order, and condition variables
- *     server/warnings.c    WARNINGS  events that peers can cause at any rate, as log lines (V6); .h
- *     server/reports.c     REPORTS   log lines about messages, configurations and learning; .h
- *     server/check.c       CHECK     --check-config, and checks of addresses before the start
- *     server/watch.c       WATCH     notices that the configuration file has changed (V1)
- *     server/notify.c      NOTIFY    readiness and the watchdog of systemd
- *     server/host.c                  the host in an address, and whether other machines reach it
- *     server/memory.c      MEMORY    an allocator for cJSON; free memory goes back to the system
- *     server/tls.c         TLS       certificates, and the flags that name them; also tls.h
- *     server/certificate.c TLS       when certificates are valid
- *     server/etcd.c        ETCD      calls to etcd, its token, and the configuration in a key
- *     server/etcd_http.c   ETCD      requests to a member of etcd, over libcurl; also etcd.h
- *     server/election.c    ETCD      the election of the master, and the watch on the configuration
- *     server/base64.c                base64, for etcd, certificates and passwords over HTTP
- *     server/http.h        HTTP      what the files of this part share; also http_connection.h
- *     server/http.c        HTTP      connections: their states, limits and timeouts
- *     server/http_listen.c HTTP      accepting connections, and the limit of their number
- *     server/http_request.c HTTP     requests: which are allowed, and bodies that come in chunks
- *     server/http_response.c HTTP    responses: errors, and the lines of the head
- *     server/allow.c       HTTP      decisions on permits for gateways
- *     server/tokens.c      HTTP      tokens, their roles, and the file that has them
- *     server/health.c      HTTP      probes of a process, at an address without TLS or a token
- *     server/text.c        HTTP      text that grows, escapes, and the query of a URL
- *     server/snapshot.c    HTTP      copies of the state
- *     server/history.c     HTTP      the last ten minutes of the resources, for graphs
- *     server/metrics.c     HTTP      metrics for Prometheus
- *     server/process.c     HTTP      metrics of the process, as other exporters have them
- *     server/page.c        HTTP      the status page and the page of a resource
- *     server/page_facts.c  HTTP      the facts about the process on these pages, and their words
- *     server/graph.c       HTTP      the bars and the trends of these pages
- *     server/children.c    HTTP      the child nodes, for links to their pages
- *     server/limits.c      HTTP      the limits of permits: pages, JSON and metrics
- *     server/holds.c       HTTP      who holds units, and who waits: a page and JSON
- *     server/page.css, .js HTTP      the style and the script of these pages, embedded by the build
- *     server/json.c        HTTP      the state, the configuration and the protocol as JSON
- *     server/openapi.json  HTTP      the description of all paths, which the build embeds */
+ *     server/core/      the core, and server/server.h, which all files include
+ *     server/util/      hosts in addresses, base64
+ *     server/log/       log lines about events, messages, configurations and learning (V6)
+ *     server/process/   the checks before the start, files that change, systemd, memory
+ *     server/tls/       certificates
+ *     server/etcd/      the election, and the configuration in a key of etcd
+ *     server/waiting/   messages whose permits wait (P7)
+ *     server/http/      connections, requests, tokens, the protocol over HTTP, /v1/allow
+ *     server/pages/     the pages for people, JSON for programs, metrics, probes */
 
 #define DOORMAN_IMPLEMENTATION /* in this file only */
 #include "server/server.h"
-#include "server/permits.h"
+#include "server/core/permits.h"
 
 #include <getopt.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <nng/protocol/reqrep0/rep.h>
@@ -119,12 +86,12 @@ const char *server_status_text(doorman_status status) {
 /* ---- >>parts -------------------------------------------------------------------------------- */
 
 #define PART(name) extern const struct server_part server_part_##name;
-#include "server/parts.h"
+#include "server/core/parts.h"
 #undef PART
 
 const struct server_part *const server_parts[] = {
 #define PART(name) &server_part_##name,
-#include "server/parts.h"
+#include "server/core/parts.h"
 #undef PART
     NULL};
 
@@ -173,20 +140,24 @@ static void on_permit_event(void *context, const doorman_permit_event *event) {
     EACH_PART(part, permit_event)(*part)->permit_event(service, event);
 }
 
+#include "server/core/log.h"
+
+#include "server/core/configuration.h"
+
 /* ---- >>flags -------------------------------------------------------------------------------- */
 
 #define FLAG_FIRST 256 /* getopt's code for flag 0; larger than any character */
 #define TTL_DEFAULT 10
 
 static const struct flag {
-    const char *name, *argument, *variable, *part; /* see server/flags.h */
+    const char *name, *argument, *variable, *part; /* see server/core/flags.h */
     size_t place;
     const char *help;
 } flags[FLAG_COUNT] = {
 #define PLACE(member) offsetof(struct settings, member)
 #define FLAG(code, name, argument, variable, part, place, help)                                    \
     [FLAG_##code] = {(name), (argument), (variable), (part), (place), (help)},
-#include "server/flags.h"
+#include "server/core/flags.h"
 #undef FLAG
 };
 
@@ -195,8 +166,6 @@ static const char *flag_lacks(int flag) {
     const char *part = flags[flag].part;
     return part && !server_has_part(part) ? part : NULL;
 }
-
-static const char *const level_names[LEVEL_COUNT] = {"debug", "info", "warning", "error"};
 
 const char *server_flag_name(int flag) { return flags[flag].name; }
 
@@ -459,253 +428,6 @@ static void settings_uninit(struct settings *settings) {
     addresses_uninit(&settings->etcd);
 }
 
-/* ---- >>log ---------------------------------------------------------------------------------- */
-/* Each event is one line of logfmt (V6). A line has key=value pairs, with quotes around a value
- * that needs them. */
-
-struct log_line {
-    char text[PIPE_BUF]; /* a longer line is cut off */
-    size_t bytes;
-};
-
-static void log_line_add(struct log_line *line, const char *text, size_t bytes) {
-    size_t room = sizeof line->text - line->bytes;
-    if (bytes > room) bytes = room;
-    memcpy(line->text + line->bytes, text, bytes);
-    line->bytes += bytes;
-}
-
-/* Adds one character of a quoted value. Escapes control characters, because they could control a
- * terminal. */
-static void log_line_add_escaped(struct log_line *line, unsigned char character) {
-    char escape[8];
-    int bytes = 1;
-    if (character == '"' || character == '\\') {
-        bytes = snprintf(escape, sizeof escape, "\\%c", character);
-    } else if (character == '\n') {
-        bytes = snprintf(escape, sizeof escape, "\\n");
-    } else if (character < ' ' || character == 0x7f) {
-        bytes = snprintf(escape, sizeof escape, "\\u%04x", (unsigned)character);
-    } else {
-        escape[0] = (char)character;
-    }
-    log_line_add(line, escape, (size_t)bytes);
-}
-
-static void log_line_add_pair(struct log_line *line, const char *key, const char *value) {
-    bool quoted = !*value;
-    for (const char *at = value; *at; at++) {
-        quoted = quoted || *at <= ' ' || strchr("\"=\\\x7f", *at);
-    }
-    log_line_add(line, " ", line->bytes > 0);
-    log_line_add(line, key, strlen(key));
-    log_line_add(line, "=\"", quoted ? 2 : 1);
-    for (const char *at = value; *at; at++) {
-        if (quoted) {
-            log_line_add_escaped(line, (unsigned char)*at);
-        } else {
-            log_line_add(line, at, 1);
-        }
-    }
-    log_line_add(line, "\"", quoted);
-}
-
-static void log_line_add_time(struct log_line *line) {
-    struct timespec now;
-    struct tm utc;
-    char seconds[32], text[48];
-    clock_gettime(CLOCK_REALTIME, &now);
-    gmtime_r(&now.tv_sec, &utc);
-    strftime(seconds, sizeof seconds, "%Y-%m-%dT%H:%M:%S", &utc);
-    snprintf(text, sizeof text, "%s.%03ldZ", seconds, now.tv_nsec / 1000000);
-    log_line_add_pair(line, "time", text);
-}
-
-static void log_line_start(struct log_line *line, enum log_level level, const char *message) {
-    line->bytes = 0;
-    log_line_add_time(line);
-    log_line_add_pair(line, "level", level_names[level]);
-    log_line_add_pair(line, "msg", message);
-}
-
-/* The lines that could not be written. */
-static struct lost_lines {
-    struct lock lock;        /* held from poll to write, so that only one thread does both */
-    counter total, reported; /* since the start; a line of the log has said `reported` */
-} lost_lines = {.lock = LOCK_INITIALIZER(LOCK_LOG)};
-
-const counter *server_lost_line_count(void) { return &lost_lines.total; }
-
-/* Writes a line with one system call, so that lines of two threads or two processes do not mix.
- *
- * The function never blocks, because the caller may hold the lock of the service. If a pipe is
- * full, the line is lost. If poll reports a pipe as writable, PIPE_BUF bytes fit, and no line is
- * longer. systemd provides a socket instead of a pipe. For a socket, send has a flag that prevents
- * blocking.
- *   returns   false: the line is lost */
-static bool log_line_write(struct log_line *line) {
-    struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
-    if (line->bytes == sizeof line->text) line->bytes--;
-    log_line_add(line, "\n", 1);
-    ssize_t wrote = send(out.fd, line->text, line->bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (wrote < 0 && errno == ENOTSOCK && poll(&out, 1, 0) == 1) {
-        wrote = write(out.fd, line->text, line->bytes);
-    }
-    return wrote == (ssize_t)line->bytes;
-}
-
-/* Writes a line. If earlier lines were lost, first reports how many. */
-static void log_line_send(struct log_line *line) {
-    struct log_line before;
-    char count[24];
-    server_lock(&lost_lines.lock);
-    uint64_t lost = lost_lines.total - lost_lines.reported;
-    if (lost > 0) {
-        snprintf(count, sizeof count, "%" PRIu64, lost);
-        log_line_start(&before, LEVEL_WARNING,
-                       "log lines were lost: standard error did not accept them");
-        log_line_add_pair(&before, "count", count);
-        if (log_line_write(&before)) lost_lines.reported += lost, lost = 0;
-    }
-    if (lost > 0 || !log_line_write(line)) server_counter_add(&lost_lines.total, 1);
-    server_unlock(&lost_lines.lock);
-}
-
-void server_log(const struct settings *settings, enum log_level level, const char *message, ...) {
-    struct log_line line;
-    va_list pairs;
-    va_start(pairs, message);
-    if (level >= settings->log_level) {
-        log_line_start(&line, level, message);
-        for (const char *key = NULL; (key = va_arg(pairs, const char *)) != NULL;) {
-            log_line_add_pair(&line, key, va_arg(pairs, const char *));
-        }
-        log_line_send(&line);
-    }
-    va_end(pairs);
-}
-
-/* ---- >>configuration ------------------------------------------------------------------------ */
-
-/* Reads at most one byte more than the maximum size, so that doorman.h refuses a larger file. */
-static doorman_status config_parse(doorman_config **out, FILE *file,
-                                   struct config_problems *problems) {
-    doorman_status status = DOORMAN_OUT_OF_MEMORY;
-    char *text = (char *)malloc(DOORMAN_MESSAGE_BYTES_MAX + 1);
-    size_t bytes = text ? fread(text, 1, DOORMAN_MESSAGE_BYTES_MAX + 1, file) : 0;
-    if (ferror(file)) {
-        server_set_problem(problems, "cannot be read: ", strerror(errno));
-        status = DOORMAN_UNAVAILABLE;
-    } else if (text) {
-        status = doorman_json_check_config(out, text, bytes, problems->items, PROBLEM_MAX,
-                                           &problems->count);
-    }
-    free(text);
-    return status;
-}
-
-/* Loads a configuration from a file. On failure, returns false. */
-static bool config_load(doorman_config **out, const char *path, struct config_problems *problems) {
-    doorman_status status = DOORMAN_UNAVAILABLE;
-    FILE *file = fopen(path, "rb");
-    problems->count = 0;
-    if (file) {
-        status = config_parse(out, file, problems);
-        fclose(file);
-    } else {
-        server_set_problem(problems, "cannot be opened: ", strerror(errno));
-    }
-    if (status != DOORMAN_OK && problems->count == 0) {
-        server_set_problem(problems, "", server_status_text(status));
-    }
-    return status == DOORMAN_OK;
-}
-
-/* An FNV-1a hash of the configuration's JSON text, which has all fields and no layout. */
-void server_config_hash(const doorman_config *config, char hash[CONFIG_HASH_BYTES]) {
-    doorman_config_options options;
-    doorman_buffer text = {.text = NULL};
-    uint64_t value = 14695981039346656037U;
-    hash[0] = 0;
-    if (!config) return;
-    doorman_config_read(config, &options);
-    if (doorman_json_write_config(&options, &text) == DOORMAN_OK) {
-        for (size_t i = 0; i < text.bytes; i++) {
-            value = (value ^ (unsigned char)text.text[i]) * 1099511628211U;
-        }
-        snprintf(hash, CONFIG_HASH_BYTES, "%016" PRIx64, value);
-    }
-    doorman_buffer_uninit(&text);
-}
-
-/* ---- >>state -------------------------------------------------------------------------------- */
-
-/* Before the server ends, it refuses new requests for this time and sends the last responses. */
-#define STOPPING_MS 250
-
-/* The time limit for giving up mastership. This needs a call to etcd, and perhaps a slow name
- * lookup. */
-#define RESIGN_TIMEOUT_SECONDS 4
-
-/* The time limit for closing the sockets. */
-#define CLOSE_TIMEOUT_SECONDS 2
-
-/* Gives a configuration to the server object. Returns whether it is in force.
- *   error   out: why the server object refuses it */
-static bool config_configure(struct service *service, const doorman_config *config,
-                             char error[PROBLEM_TEXT]) {
-    doorman_error unfit = {""};
-    EACH_PART(part, configures)(*part)->configures(service);
-    doorman_status status = doorman_server_configure(service->server, config, doorman_clock());
-    (void)doorman_config_fits(config, service->settings->parents.count > 0, &unfit);
-    if (status == DOORMAN_OK) return true;
-    snprintf(error, PROBLEM_TEXT, "%s", *unfit.text ? unfit.text : server_status_text(status));
-    return false;
-}
-
-/* Puts a configuration into force, and notes the result. Returns the configuration that is not in
- * force now.
- *   config   NULL: it could not be loaded */
-static doorman_config *config_replace(struct service *service, doorman_config *config,
-                                      const struct config_problems *problems) {
-    char hash[CONFIG_HASH_BYTES], error[PROBLEM_TEXT] = "";
-    doorman_config *last = config;
-    server_config_hash(config, hash);
-    if (!config) server_problems_text(problems, error);
-    server_lock(&service->lock);
-    if (config && config_configure(service, config, error)) {
-        last = service->config;
-        service->config = config;
-        server_note_load(&service->last_load, hash, problems);
-        server_note_learning(service, LEARNING_OF_CONFIGURATION, doorman_clock());
-    }
-    memcpy(service->last_load.error, error, sizeof error);
-    server_unlock(&service->lock);
-    return last;
-}
-
-/* Tells the parts. Without any part, the log has a line. */
-static void config_note(struct service *service, const struct config_change *change) {
-    const char *error = service->last_load.error;
-    EACH_PART(part, configured)(*part)->configured(service, change);
-    if (server_parts[0] || change->is_first) return;
-    server_log(service->settings, error[0] ? LEVEL_ERROR : LEVEL_INFO,
-               error[0] ? "configuration refused; the last one stays in force"
-                        : "configuration loaded",
-               "file", service->settings->config, error[0] ? "error" : LOG_END, error, LOG_END);
-}
-
-void server_apply_config(struct service *service, doorman_config *config,
-                         const struct config_problems *problems) {
-    doorman_config *last = config_replace(service, config, problems);
-    const struct config_change change = {
-        .last = last, .problems = problems, .valid = config != NULL};
-    config_note(service, &change);
-    server_lock(&service->config_lock);
-    doorman_config_destroy(last);
-    server_unlock(&service->config_lock);
-}
-
 #define YIELD_MS 1
 
 /* Releases the lock for a moment, so that other threads can take it. */
@@ -805,7 +527,7 @@ bool server_handle_waiter(struct service *service, struct waiter *waiter, const 
     return true;
 }
 
-#include "server/worker.h"
+#include "server/core/worker.h"
 
 /* ---- >>parent link -------------------------------------------------------------------------- */
 /* One thread requests capacity from the parent. It releases the lock while it sends or sleeps. */
@@ -1077,21 +799,6 @@ static void service_log_started(const struct service *service) {
                parents->count > 0 ? "parent" : "resources", source, LOG_END);
 }
 
-enum exit_status server_load_config(struct service *service, struct config_problems *problems) {
-    const struct settings *settings = service->settings;
-    enum exit_status exit_status = CONTINUE;
-    char text[PROBLEM_TEXT];
-    problems->count = 0;
-    EACH_PART(part, load) if (exit_status == CONTINUE) exit_status = (*part)->load(service);
-    if (exit_status != CONTINUE || !settings->config) return exit_status;
-    bool loaded = service->source ? service->source->load(service, &service->config, problems)
-                                  : config_load(&service->config, settings->config, problems);
-    if (loaded) return CONTINUE;
-    EACH_PART(part, refuse_config) return (*part)->refuse_config(settings, problems);
-    server_problems_text(problems, text);
-    return server_fatal_error(EXIT_ERROR, "%s: %s", settings->config, text);
-}
-
 /* Opens what the server object needs, and makes it. */
 static enum exit_status service_open(struct service *service) {
     enum exit_status exit_status = CONTINUE;
@@ -1152,6 +859,16 @@ void server_end(struct service *service) {
 
 /* ---- >>signals ------------------------------------------------------------------------------ */
 
+/* Before the server ends, it refuses new requests for this time and sends the last responses. */
+#define STOPPING_MS 250
+
+/* The time limit for giving up mastership. This needs a call to etcd, and perhaps a slow name
+ * lookup. */
+#define RESIGN_TIMEOUT_SECONDS 4
+
+/* The time limit for closing the sockets. */
+#define CLOSE_TIMEOUT_SECONDS 2
+
 /* Blocks the signals that service_run waits for. Precondition: there is only one thread. Later
  * threads inherit the mask. */
 static void block_signals(sigset_t *signals) {
@@ -1161,18 +878,6 @@ static void block_signals(sigset_t *signals) {
     sigaddset(signals, SIGHUP);
     pthread_sigmask(SIG_BLOCK, signals, NULL);
     signal(SIGPIPE, SIG_IGN);
-}
-
-/* Reads a file without the lock, so that requests do not wait. */
-void server_reload_config(struct service *service) {
-    doorman_config *config = NULL;
-    struct config_problems problems;
-    if (service->source) {
-        service->source->reload(service);
-    } else {
-        config_load(&config, service->settings->config, &problems);
-        server_apply_config(service, config, &problems);
-    }
 }
 
 static void service_reload(struct service *service) {

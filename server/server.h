@@ -3,7 +3,7 @@
  * files use start with server_.
  *
  * Each function is in doorman_server.c, unless the name of its section is that of a part. A part is
- * left out unless its macro is defined, such as DOORMAN_SERVER_HTTP: see server/parts.h. */
+ * left out unless its macro is defined, such as DOORMAN_SERVER_HTTP: see server/core/parts.h. */
 
 #ifndef DOORMAN_SERVER_H
 #define DOORMAN_SERVER_H
@@ -37,7 +37,7 @@ enum exit_status { CONTINUE = -1, EXIT_OK = 0, EXIT_ERROR = 1, EXIT_USAGE = 2 };
 
 enum {
 #define FLAG(code, name, argument, variable, part, place, help) FLAG_##code,
-#include "flags.h"
+#include "core/flags.h"
 #undef FLAG
     FLAG_COUNT
 };
@@ -49,7 +49,7 @@ enum {
 #define ETCD_KEY_BYTES_MAX DOORMAN_ID_BYTES_MAX /* the election key is the default node name */
 #define HTTP_DEFAULT "127.0.0.1:15050"
 
-bool server_has_part(const char *name); /* such as "HTTP": see server/flags.h */
+bool server_has_part(const char *name); /* such as "HTTP": see server/core/flags.h */
 
 /* Prints why the process ends, as one line on standard error, and returns the status (V7). */
 __attribute__((format(printf, 2, 3))) enum exit_status
@@ -182,8 +182,8 @@ struct peer {
     const char *token;  /* the name of its token; "" or NULL: none */
 };
 
-#include "lock.h"
-#include "waiting.h"
+#include "core/lock.h"
+#include "waiting/waiting.h"
 
 /* A worker receives a request, handles it, sends the response, and receives the next request. There
  * are more workers than nng threads, so that one worker is always ready to receive. */
@@ -322,7 +322,7 @@ struct file_watch {
     unsigned missing_count; /* how many times in a row the file was missing, up to MISSING_MAX */
 };
 
-#include "load.h"
+#include "core/load.h"
 
 /* The files of certificates, tokens and passwords. Those of TLS and of the tokens are loaded again
  * when they change. Those of etcd are read for each connection to etcd. */
@@ -454,7 +454,7 @@ static inline void server_note_failure(struct service *service, enum load_failur
     server_unlock(&service->lock);
 }
 
-#include "part.h"
+#include "core/part.h"
 
 /* Loads the configuration that --config names, for the first time. Prints why it cannot.
  *   problems   written in full: the warnings about it, or why it cannot be loaded */
@@ -523,11 +523,11 @@ bool server_host_is_http_address(const char *text);
 
 /* ---- >>warnings ----------------------------------------------------------------------------- */
 
-#include "warnings.h"
+#include "log/warnings.h"
 
 /* ---- >>tls ---------------------------------------------------------------------------------- */
 
-#include "tls.h"
+#include "tls/tls.h"
 
 /* ---- >>base64 ------------------------------------------------------------------------------- */
 

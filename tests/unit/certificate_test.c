@@ -1,7 +1,7 @@
-/* When certificates are valid: server/certificate.c. The certificates were made by openssl. They
+/* When certificates are valid: server/tls/certificate.c. The certificates were made by openssl. They
  * hold no secret, because their keys are not here. */
-#include "../../server/base64.c"
-#include "../../server/certificate.c"
+#include "../../server/util/base64.c"
+#include "../../server/tls/certificate.c"
 
 #include "../test.h"
 

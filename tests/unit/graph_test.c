@@ -1,13 +1,13 @@
 /* The graphs of the status page and their history. The time of the history is a variable. The time
  * of the leases is the clock of the process, and the leases outlive the test. */
 #define DOORMAN_IMPLEMENTATION
-#include "../../server/http.h"
+#include "../../server/http/http.h"
 
-#include "../../server/graph.c"
-#include "../../server/history.c"
-#include "../../server/host.c"
-#include "../../server/snapshot.c"
-#include "../../server/text.c"
+#include "../../server/pages/graph.c"
+#include "../../server/pages/history.c"
+#include "../../server/util/host.c"
+#include "../../server/pages/snapshot.c"
+#include "../../server/http/text.c"
 
 #include "../test.h"
 

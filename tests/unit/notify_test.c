@@ -6,7 +6,7 @@ int server_main(int argc, char **argv);
 #define DOORMAN_SERVER_NOTIFY
 #include "../../doorman_server.c"
 #undef main
-#include "../../server/notify.c"
+#include "../../server/process/notify.c"
 
 #include "../test.h"
 

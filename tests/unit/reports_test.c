@@ -1,4 +1,4 @@
-/* The log lines of server/reports.c (V6), with the time as a variable: refused messages, changed
+/* The log lines of server/log/reports.c (V6), with the time as a variable: refused messages, changed
  * configurations, learning, and the parent. */
 #define main server_main
 int server_main(int argc, char **argv);
@@ -6,8 +6,8 @@ int server_main(int argc, char **argv);
 #define DOORMAN_SERVER_WARNINGS
 #include "../../doorman_server.c"
 #undef main
-#include "../../server/reports.c"
-#include "../../server/warnings.c"
+#include "../../server/log/reports.c"
+#include "../../server/log/warnings.c"
 
 #include "server_log.h"
 

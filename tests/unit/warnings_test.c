@@ -4,7 +4,7 @@ int server_main(int argc, char **argv);
 #define DOORMAN_SERVER_WARNINGS
 #include "../../doorman_server.c"
 #undef main
-#include "../../server/warnings.c"
+#include "../../server/log/warnings.c"
 
 #include "server_log.h"
 

@@ -1,6 +1,6 @@
 /* How doorman_server notices changes of its configuration file, of certificates and of tokens (V1).
  * Each call of watch_poll or reload_update is one second of the main thread. */
-#include "../../server/watch.c"
+#include "../../server/process/watch.c"
 #include "../test.h"
 
 #include <sys/socket.h>
