@@ -36,8 +36,8 @@
  *
  * The sections of this file: parts, flags, request, parent link, sockets, start and end, signals,
  * main. The files of server/core/ that it includes have the rest of the core: the log, the
- * configuration, and the workers. A function that can end the process returns its exit code, an enum
- * exit_status.
+ * configuration, and the workers. A function that can end the process returns its exit code, an
+ * enum exit_status.
  *
  * This file alone is enough for a node of a tree: cc doorman_server.c -lnng -lcjson -pthread. The
  * build adds the parts in the other folders of server/. A part registers itself: see

@@ -1,6 +1,6 @@
-/* The core of doorman_server: the structs and functions that its files share. The comment at the top
- * of doorman_server.c lists the files. Every file includes this header first. Functions that several
- * files use start with server_.
+/* The core of doorman_server: the structs and functions that its files share. The comment at the
+ * top of doorman_server.c lists the files. Every file includes this header first. Functions that
+ * several files use start with server_.
  *
  * Each function is in doorman_server.c, unless the name of its section is that of a part. A part is
  * left out unless its macro is defined, such as DOORMAN_SERVER_HTTP: see server/core/parts.h. */

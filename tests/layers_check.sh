@@ -5,9 +5,10 @@
 #   tests/layers_check.sh [--graph] FOLDER      --graph: prints the folders and their arrows, as the
 #                                               picture in docs/architecture.md
 #
-# FOLDER has the object files: doorman_server.o, and server/SUBFOLDER/NAME.o. An arrow is a symbol that one file defines and another one uses, or a
-# header that a file includes. The core finds the parts in a table of their structs, whose names
-# start with server_part_. So these symbols are no arrows.
+# FOLDER has the object files: doorman_server.o, and server/SUBFOLDER/NAME.o. An arrow is a symbol
+# that one file defines and another one uses, or a header that a file includes. The core finds the
+# parts in a table of their structs, whose names start with server_part_. So these symbols are no
+# arrows.
 set -eu
 graph=
 if [ "$1" = --graph ]; then graph=1 && shift; fi

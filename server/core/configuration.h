@@ -1,4 +1,5 @@
-/* doorman_server: loading a configuration, and putting it into force (V1). Only doorman_server.c includes this file. */
+/* doorman_server: loading a configuration, and putting it into force (V1). Only doorman_server.c
+ * includes this file. */
 #ifndef DOORMAN_SERVER_CONFIGURATION_H
 #define DOORMAN_SERVER_CONFIGURATION_H
 

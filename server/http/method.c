@@ -1,6 +1,6 @@
-/* doorman_server, part HTTP: the messages of the protocol over HTTP. The path names the method. So the
- * body of a request or of a response is only the object inside {"METHOD": ...}. With the path /v1
- * the bodies are whole messages. This file passes them to the server object through
+/* doorman_server, part HTTP: the messages of the protocol over HTTP. The path names the method. So
+ * the body of a request or of a response is only the object inside {"METHOD": ...}. With the path
+ * /v1 the bodies are whole messages. This file passes them to the server object through
  * server_handle_waiter, and logs what a RESET has changed. */
 #include "http.h"
 

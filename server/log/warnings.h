@@ -1,5 +1,5 @@
-/* doorman_server, part WARNINGS: events that peers can cause at any rate, as log lines (V6). server.h
- * includes this file. */
+/* doorman_server, part WARNINGS: events that peers can cause at any rate, as log lines (V6).
+ * server.h includes this file. */
 #ifndef DOORMAN_SERVER_WARNINGS_H
 #define DOORMAN_SERVER_WARNINGS_H
 

@@ -97,8 +97,8 @@ static void child_note_leases(struct child *child, const doorman_response *respo
     if (refresh < DOORMAN_NEVER) child->refresh_interval = refresh;
 }
 
-/* If a child node has sent the message, notes the node, and adds the address of this process's pages
- * to the response. */
+/* If a child node has sent the message, notes the node, and adds the address of this process's
+ * pages to the response. */
 static void children_note(struct service *service, doorman_json_exchange *exchange,
                           doorman_time now) {
     const doorman_request *request = &exchange->request;

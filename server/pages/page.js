@@ -1,7 +1,7 @@
-/* The script of the status page. The build embeds it (see server/pages/page.c). Every two seconds it
- * fetches the page again and replaces <main>, unless the reader selects text, uses a link or reads
- * an explanation. While the reader types into the filter, it changes the address of the page. On
- * the page of a key it sends the message of the button.
+/* The script of the status page. The build embeds it (see server/pages/page.c). Every two seconds
+ * it fetches the page again and replaces <main>, unless the reader selects text, uses a link or
+ * reads an explanation. While the reader types into the filter, it changes the address of the page.
+ * On the page of a key it sends the message of the button.
  *
  * The script parses only <main>. The rest of the new page has a style with another nonce. The
  * browser would refuse this style, and would say so in its console. */

@@ -345,8 +345,8 @@ static void pem_replace(struct service *service, struct pem *pem) {
     pem_uninit(&last);
 }
 
-/* Loads the files again, and gives them to the listeners and to the link to the parent. If there are
- * no files, does nothing. */
+/* Loads the files again, and gives them to the listeners and to the link to the parent. If there
+ * are no files, does nothing. */
 static bool tls_load_files(struct service *service, enum file_group group, bool is_quiet) {
     const struct settings *settings = service->settings;
     struct pem pem = {.certificate = NULL};

@@ -1,5 +1,5 @@
-/* When certificates are valid: server/tls/certificate.c. The certificates were made by openssl. They
- * hold no secret, because their keys are not here. */
+/* When certificates are valid: server/tls/certificate.c. The certificates were made by openssl.
+ * They hold no secret, because their keys are not here. */
 #include "../../server/util/base64.c"
 #include "../../server/tls/certificate.c"
 

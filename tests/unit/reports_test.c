@@ -1,5 +1,5 @@
-/* The log lines of server/log/reports.c (V6), with the time as a variable: refused messages, changed
- * configurations, learning, and the parent. */
+/* The log lines of server/log/reports.c (V6), with the time as a variable: refused messages,
+ * changed configurations, learning, and the parent. */
 #define main server_main
 int server_main(int argc, char **argv);
 #define DOORMAN_SERVER_REPORTS
