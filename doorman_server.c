@@ -94,20 +94,12 @@ const struct server_part *const server_parts[] = {
 #include "server/core/parts.h"
 #undef PART
     NULL};
+const size_t server_part_count = sizeof server_parts / sizeof *server_parts - 1;
 
 bool server_has_part(const char *name) {
     bool found = false;
     EACH_PART(part, name) found = found || strcmp((*part)->name, name) == 0;
     return found;
-}
-
-/* For functions that end something: the last part comes first. */
-#define EACH_PART_BACKWARDS(part, function)                                                        \
-    for (const struct server_part *const *part = server_parts_end(); part-- != server_parts;)      \
-        if ((*part)->function)
-
-static const struct server_part *const *server_parts_end(void) {
-    return server_parts + sizeof server_parts / sizeof *server_parts - 1;
 }
 
 void server_note_message(struct service *service, const struct message_report *report) {

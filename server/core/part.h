@@ -84,6 +84,13 @@ struct server_part {
     for (const struct server_part *const *part = server_parts; *part; part++)                      \
         if ((*part)->function)
 
+/* The last part comes first. */
+#define EACH_PART_BACKWARDS(part, function)                                                        \
+    for (const struct server_part *const *part = server_parts + server_part_count;                 \
+         part-- != server_parts;)                                                                  \
+        if ((*part)->function)
+
 extern const struct server_part *const server_parts[]; /* NULL ends the list */
+extern const size_t server_part_count;
 
 #endif
