@@ -82,26 +82,14 @@ ETCD = 1
 TLS = 1
 PARTS = MEMORY CHECK REPORTS WAITING WARNINGS WATCH NOTIFY \
     $(foreach part,HTTP ETCD TLS,$(if $(filter-out 0,$($(part))),$(part)))
-FILES_MEMORY = memory
-FILES_CHECK = check host
-FILES_REPORTS = reports
-FILES_WAITING = waiting
-FILES_WARNINGS = warnings
-FILES_WATCH = watch
-FILES_NOTIFY = notify
-FILES_HTTP = http http_listen http_request http_response allow tokens health text snapshot history \
-    metrics process page page_facts graph limits holds json children base64 host
-FILES_ETCD = etcd etcd_http election base64 host
-FILES_TLS = tls certificate base64
-SERVER_SOURCES = doorman_server.c \
-    $(patsubst %,server/%.c,$(sort $(foreach part,$(PARTS),$(FILES_$(part)))))
+FOLDERS = util log process waiting $(if $(filter HTTP,$(PARTS)),http pages) \
+    $(if $(filter ETCD,$(PARTS)),etcd) $(if $(filter TLS,$(PARTS)),tls)
+SERVER_SOURCES = doorman_server.c $(sort $(wildcard $(FOLDERS:%=server/%/*.c)))
 SERVER_MACROS = $(PARTS:%=-DDOORMAN_SERVER_%)
 SERVER_LIBRARIES = $(if $(filter ETCD,$(PARTS)),-lcurl)
 HTTP_FILES = build/page_files.h build/openapi.h
-SERVER_INPUTS = $(SERVER_SOURCES) \
-    $(addprefix server/,server.h flags.h etcd.h http.h load.h permits.h reports.h tls.h) \
-    $(addprefix server/,condition.h http_connection.h waiting.h warnings.h worker.h) \
-    $(HTTP_FILES) build/server_parts $(HEADERS)
+SERVER_HEADERS = $(wildcard server/*.h server/*/*.h)
+SERVER_INPUTS = $(SERVER_SOURCES) $(SERVER_HEADERS) $(HTTP_FILES) build/server_parts $(HEADERS)
 
 define build_server
 $(announce)
@@ -114,18 +102,18 @@ build/server_parts: always
 	@echo '$(PARTS)' | cmp -s - $@ || echo '$(PARTS)' >$@
 
 # The style and the script of the status page as arrays of C, without comments and indentation.
-build/page_files.h: server/page.css server/page.js
+build/page_files.h: server/pages/page.css server/pages/page.js
 	@mkdir -p $(@D)
 	@for name in css js; do \
 	    echo "static const char page_$$name[] = {" && \
-	    sed -e '/^\/\*/,/\*\/$$/d' -e 's/^ *//' server/page.$$name | od -A n -v -t u1 | \
+	    sed -e '/^\/\*/,/\*\/$$/d' -e 's/^ *//' server/pages/page.$$name | od -A n -v -t u1 | \
 	        sed 's/[0-9][0-9]*/&,/g' && \
 	    echo '0};'; \
 	done >$@
 
 # The description of the API as an array of its lines, without indentation. It is large, so cppcheck
 # would need minutes for an array of its characters.
-build/openapi.h: server/openapi.json
+build/openapi.h: server/pages/openapi.json
 	@mkdir -p $(@D)
 	@{ echo 'static const char *const openapi_lines[] = {' && \
 	    sed -e 's/^ *//' -e 's/[\\"]/\\&/g' -e 's/.*/"&\\n",/' $< && echo '};'; } >$@
@@ -205,21 +193,10 @@ test: $(TESTS) $(TEST_TOOLS) ## all tests; SEED=N repeats the random ones
 	    tests/text_check.sh tests/comment_check.sh tests/contributing_check.sh
 
 $(ALL_FLAVORS): LIBRARIES += -lcmocka -lm
-$(filter %/unit/warnings_test %/unit/reports_test,$(ALL_FLAVORS)): server/warnings.c
-$(filter %/unit/reports_test,$(ALL_FLAVORS)): server/reports.c
-$(filter %/unit/watch_test,$(ALL_FLAVORS)): \
-    $(addprefix server/,watch.c server.h condition.h flags.h load.h reports.h tls.h waiting.h \
-      warnings.h)
-$(filter %/unit/notify_test,$(ALL_FLAVORS)): server/notify.c
-$(filter %/unit/certificate_test,$(ALL_FLAVORS)): \
-    $(addprefix server/,certificate.c base64.c server.h flags.h load.h reports.h tls.h warnings.h)
-$(filter %/unit/text_test,$(ALL_FLAVORS)): \
-    $(addprefix server/,text.c http.h server.h flags.h load.h)
-$(filter %/unit/graph_test,$(ALL_FLAVORS)): \
-    $(addprefix server/,graph.c history.c host.c snapshot.c text.c http.h)
-$(filter %/unit/warnings_test %/unit/reports_test %/unit/notify_test %/unit/graph_test, \
-    $(ALL_FLAVORS)): doorman_server.c \
-    $(addprefix server/,server.h flags.h load.h reports.h tls.h warnings.h)
+# These programs include files of the server.
+OF_SERVER = certificate graph lock notify reports text warnings watch
+$(filter $(OF_SERVER:%=\%/unit/%_test),$(ALL_FLAVORS)): doorman_server.c $(SERVER_HEADERS) \
+    $(wildcard server/*/*.c)
 
 # These programs and the servers call no private function of the header, so each flavor compiles the
 # headers for them once.
@@ -306,7 +283,7 @@ MINUTES ?= 10
 abuse: build/plain/system/abuse_test build/plain/doorman_server ## abuse at full size; MINUTES=N
 	@DOORMAN_SERVER=build/plain/doorman_server ABUSE_MINUTES=$(MINUTES) $<
 
-C_SOURCES = $(wildcard *.[ch] server/*.[ch] examples/*.[ch]* tests/*.h tests/*/*.[ch])
+C_SOURCES = $(wildcard *.[ch] server/*.h server/*/*.[ch] examples/*.[ch]* tests/*.h tests/*/*.[ch])
 SCRIPTS = .ci/run .ci/deps $(wildcard tests/*.sh) \
     $(addprefix examples/deploy/debian/,package.sh postinst prerm postrm)
 
@@ -408,7 +385,7 @@ lint = @if command -v $(1) >/dev/null; then echo "$(1): $(2)"; $(3); \
 
 # The first one takes as long as all others together.
 lint: $(addprefix lint_,tidy_header tidy_server tidy_examples cppcheck_header cppcheck columns \
-    order format scripts spelling mutants) ## clang-tidy, cppcheck and others, if installed
+    order layers format scripts spelling mutants) ## clang-tidy, cppcheck and others, if installed
 
 # The compiler flags for clang-tidy come after --. It checks a header only where the header is the
 # source itself, not where another file includes it. The examples include a header, so the slow
@@ -435,13 +412,20 @@ lint_cppcheck_header:
 	    -DDOORMAN_IMPLEMENTATION -DDOORMAN_JSON -DDOORMAN_NNG $(filter-out doorman.h,$(HEADERS)))
 lint_cppcheck: $(HTTP_FILES)
 	$(call lint,cppcheck,server and examples,$(CPPCHECK) $(IMPLEMENTED) \
-	    $(wildcard *.c server/*.c examples/*.c*))
+	    $(wildcard *.c server/*/*.c examples/*.c*))
 
 lint_columns:
 	@awk 'length > 100 { print FILENAME ":" FNR ": more than 100 columns"; bad = 1 } \
-	    END { exit bad }' $(C_SOURCES) $(SCRIPTS) server/page.css server/page.js Makefile
+	    END { exit bad }' $(C_SOURCES) $(SCRIPTS) server/pages/page.css server/pages/page.js Makefile
 lint_order:
 	@sh tests/order_check.sh $(HEADERS)
+# The objects need no optimisation, because only their symbols are read.
+LAYERS = $(SERVER_SOURCES:%.c=build/layers/%.o)
+build/layers/%.o: %.c $(SERVER_INPUTS)
+	@mkdir -p $(@D)
+	@$(C) -O0 $(IMPLEMENTED) $(SERVER_MACROS) -c $< -o $@
+lint_layers: $(LAYERS)
+	@sh tests/layers_check.sh $(if $(GRAPH),--graph) build/layers
 lint_format:
 	$(call lint,clang-format,C sources,clang-format --dry-run -Werror $(C_SOURCES))
 lint_scripts:

@@ -1061,7 +1061,7 @@ DOORMAN_API doorman_time doorman_server_learns_until(const doorman_server *serve
  *             wait until call.due
  *
  * At the end the owner calls doorman_election_resign, passes the mastership to the server, and
- * makes the last call to the store. server/election.c has such a loop. */
+ * makes the last call to the store. server/etcd/election.c has such a loop. */
 typedef struct doorman_election_options {
     const char *address; /* required: the address of this process for clients and other nodes */
     doorman_time ttl;    /* how long a store lease lasts without renewal: at least 1 s, default 10
@@ -12674,7 +12674,7 @@ doorman_status doorman_client_report_overload(doorman_client_resource *resource,
  * would need a direction of rounding for each field: a lease down, what a holder reports as
  * outstanding up, and `has` exactly as the lease. A sum of leases that is exact in one process (C9)
  * would differ from the sum in another. So only texts for people and monitoring have fewer digits:
- * the status page, the status and the metrics of doorman_server (see server/text.c).
+ * the status page, the status and the metrics of doorman_server (see server/http/text.c).
  */
 
 #define DOORMAN__JSON_DEPTH_MAX 32

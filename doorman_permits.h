@@ -98,7 +98,7 @@
  *     >>permit_json     limits and messages on permits in JSON
  *     >>permit_agent    a permit client with its own thread
  *
- * MIT licence, at the end of the file.
+ * MIT licence, as doorman.h.
  */
 #if defined DOORMAN_IMPLEMENTATION && defined DOORMAN__IMPLEMENTED && !defined DOORMAN_PERMITS &&  \
     !defined DOORMAN__PERMITS_IMPLEMENTED
@@ -14219,26 +14219,4 @@ static const doorman__agent_permit_calls doorman__permits_in_agent = {
 #endif /* DOORMAN__PERMITS_IMPLEMENTED */
 #endif /* DOORMAN_IMPLEMENTATION */
 
-/*
- * MIT License
- *
- * Copyright (c) 2026 the Doorman authors
- *
- * Permission is hereby granted, free of charge, to any person obtaining a copy
- * of this software and associated documentation files (the "Software"), to deal
- * in the Software without restriction, including without limitation the rights
- * to use, copy, modify, merge, publish, distribute, sublicense, and/or sell
- * copies of the Software, and to permit persons to whom the Software is
- * furnished to do so, subject to the following conditions:
- *
- * The above copyright notice and this permission notice shall be included in all
- * copies or substantial portions of the Software.
- *
- * THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR
- * IMPLIED, INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY,
- * FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE
- * AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER
- * LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM,
- * OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE
- * SOFTWARE.
- */
+/* MIT licence: the text at the end of doorman.h is also for this header. */

@@ -34,67 +34,34 @@
  *    error says what is wrong and what to do. For a configuration, the lines before it list at most
  *    20 errors, each with its line and column.
  *
- * The sections of this file: flags, log, configuration, state, request, parent link, sockets,
- * signals, main. A function that can end the process returns its exit code, an enum exit_status.
+ * The sections of this file: parts, flags, request, parent link, sockets, start and end, signals,
+ * main. The files of server/core/ that it includes have the rest of the core: the log, the
+ * configuration, and the workers. A function that can end the process returns its exit code, an
+ * enum exit_status.
  *
  * This file alone is enough for a node of a tree: cc doorman_server.c -lnng -lcjson -pthread. The
- * other files are in server/. The build adds them as parts. `make HTTP=0 ETCD=0` leaves out the
- * parts HTTP and ETCD. `make` always adds CHECK, MEMORY, NOTIFY, REPORTS, WAITING, WARNINGS, WATCH.
+ * build adds the parts in the other folders of server/. A part registers itself: see
+ * server/core/part.h. `make HTTP=0 ETCD=0 TLS=0` leaves out three of them. A folder uses only those
+ * above it in this list, and `make lint` checks that:
  *
- *     file                 part      purpose
- *     server/server.h                what the files share: structs, and the functions of each file
- *     server/flags.h                 the table of the flags, with the texts of --help
- *     server/load.h                  the results of the last loads, and what is wrong with files
- *     server/permits.h               the clock of permits, and configurations with limits alone
- *     server/worker.h                the workers, which receive messages over nng and answer them
- *     server/waiting.c     WAITING   messages whose permits wait (P7); also waiting.h
- *     server/condition.h             condition variables with the clock CLOCK_MONOTONIC
- *     server/warnings.c    WARNINGS  events that peers can cause at any rate, as log lines (V6); .h
- *     server/reports.c     REPORTS   log lines about messages, configurations and learning; .h
- *     server/check.c       CHECK     --check-config, and checks of addresses before the start
- *     server/watch.c       WATCH     notices that the configuration file has changed (V1)
- *     server/notify.c      NOTIFY    readiness and the watchdog of systemd
- *     server/host.c                  the host in an address, and whether other machines reach it
- *     server/memory.c      MEMORY    an allocator for cJSON; free memory goes back to the system
- *     server/tls.c         TLS       certificates, and the flags that name them; also tls.h
- *     server/certificate.c TLS       when certificates are valid
- *     server/etcd.c        ETCD      calls to etcd, its token, and the configuration in a key
- *     server/etcd_http.c   ETCD      requests to a member of etcd, over libcurl; also etcd.h
- *     server/election.c    ETCD      the election of the master, and the watch on the configuration
- *     server/base64.c                base64, for etcd, certificates and passwords over HTTP
- *     server/http.h        HTTP      what the files of this part share; also http_connection.h
- *     server/http.c        HTTP      connections: their states, limits and timeouts
- *     server/http_listen.c HTTP      accepting connections, and the limit of their number
- *     server/http_request.c HTTP     requests: which are allowed, and bodies that come in chunks
- *     server/http_response.c HTTP    responses: errors, and the lines of the head
- *     server/allow.c       HTTP      decisions on permits for gateways
- *     server/tokens.c      HTTP      tokens, their roles, and the file that has them
- *     server/health.c      HTTP      probes of a process, at an address without TLS or a token
- *     server/text.c        HTTP      text that grows, escapes, and the query of a URL
- *     server/snapshot.c    HTTP      copies of the state
- *     server/history.c     HTTP      the last ten minutes of the resources, for graphs
- *     server/metrics.c     HTTP      metrics for Prometheus
- *     server/process.c     HTTP      metrics of the process, as other exporters have them
- *     server/page.c        HTTP      the status page and the page of a resource
- *     server/page_facts.c  HTTP      the facts about the process on these pages, and their words
- *     server/graph.c       HTTP      the bars and the trends of these pages
- *     server/children.c    HTTP      the child nodes, for links to their pages
- *     server/limits.c      HTTP      the limits of permits: pages, JSON and metrics
- *     server/holds.c       HTTP      who holds units, and who waits: a page and JSON
- *     server/page.css, .js HTTP      the style and the script of these pages, embedded by the build
- *     server/json.c        HTTP      the state, the configuration and the protocol as JSON
- *     server/openapi.json  HTTP      the description of all paths, which the build embeds */
+ *     server/core/      the core, and server/server.h, which all files include
+ *     server/util/      hosts in addresses, base64
+ *     server/log/       log lines about events, messages, configurations and learning (V6)
+ *     server/process/   the checks before the start, files that change, systemd, memory
+ *     server/tls/       certificates
+ *     server/etcd/      the election, and the configuration in a key of etcd
+ *     server/waiting/   messages whose permits wait (P7)
+ *     server/http/      connections, requests, tokens, the protocol over HTTP, /v1/allow
+ *     server/pages/     the pages for people, JSON for programs, metrics, probes */
 
 #define DOORMAN_IMPLEMENTATION /* in this file only */
 #include "server/server.h"
-#include "server/permits.h"
+#include "server/core/permits.h"
 
 #include <getopt.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <nng/protocol/reqrep0/rep.h>
@@ -116,24 +83,81 @@ const char *server_status_text(doorman_status status) {
     return texts[status];
 }
 
+/* ---- >>parts -------------------------------------------------------------------------------- */
+
+#define PART(name) extern const struct server_part server_part_##name;
+#include "server/core/parts.h"
+#undef PART
+
+const struct server_part *const server_parts[] = {
+#define PART(name) &server_part_##name,
+#include "server/core/parts.h"
+#undef PART
+    NULL};
+const size_t server_part_count = sizeof server_parts / sizeof *server_parts - 1;
+
+bool server_has_part(const char *name) {
+    bool found = false;
+    EACH_PART(part, name) found = found || strcmp((*part)->name, name) == 0;
+    return found;
+}
+
+void server_note_message(struct service *service, const struct message_report *report) {
+    EACH_PART(part, message)(*part)->message(service, report);
+}
+
+void server_note_learning(struct service *service, enum learning_cause cause, doorman_time now) {
+    assert(server_lock_is_held(&service->lock));
+    EACH_PART(part, learns)(*part)->learns(service, cause, now);
+}
+
+void server_note_tls(struct service *service) {
+    EACH_PART(part, tls_changed)(*part)->tls_changed(service);
+}
+
+bool server_load_files(struct service *service, enum file_group group, bool is_quiet) {
+    bool valid = true;
+    EACH_PART(part, load_files) valid = (*part)->load_files(service, group, is_quiet) && valid;
+    return valid;
+}
+
+static void on_event(void *context, const doorman_event *event) {
+    struct service *service = (struct service *)context;
+    bool done = false;
+    EACH_PART_BACKWARDS(part, event) done = done || (*part)->event(service, event);
+}
+
+static void on_permit_event(void *context, const doorman_permit_event *event) {
+    struct service *service = (struct service *)context;
+    EACH_PART(part, permit_event)(*part)->permit_event(service, event);
+}
+
+#include "server/core/log.h"
+
+#include "server/core/configuration.h"
+
 /* ---- >>flags -------------------------------------------------------------------------------- */
 
 #define FLAG_FIRST 256 /* getopt's code for flag 0; larger than any character */
 #define TTL_DEFAULT 10
 
 static const struct flag {
-    const char *name, *argument, *variable, *without; /* see server/flags.h */
+    const char *name, *argument, *variable, *part; /* see server/core/flags.h */
     size_t place;
     const char *help;
 } flags[FLAG_COUNT] = {
 #define PLACE(member) offsetof(struct settings, member)
-#define FLAG(code, name, argument, variable, without, place, help)                                 \
-    [FLAG_##code] = {(name), (argument), (variable), (without), (place), (help)},
-#include "server/flags.h"
+#define FLAG(code, name, argument, variable, part, place, help)                                    \
+    [FLAG_##code] = {(name), (argument), (variable), (part), (place), (help)},
+#include "server/core/flags.h"
 #undef FLAG
 };
 
-static const char *const level_names[LEVEL_COUNT] = {"debug", "info", "warning", "error"};
+/* Returns the part that a flag needs, if this server was built without it; otherwise NULL. */
+static const char *flag_lacks(int flag) {
+    const char *part = flags[flag].part;
+    return part && !server_has_part(part) ? part : NULL;
+}
 
 const char *server_flag_name(int flag) { return flags[flag].name; }
 
@@ -145,7 +169,7 @@ static enum exit_status print_help(void) {
          "An environment variable in [BRACKETS] sets the same value; the flag takes precedence.\n");
     for (size_t i = 0; i < FLAG_COUNT; i++) {
         const struct flag *flag = &flags[i];
-        if (flag->without) continue;
+        if (flag_lacks((int)i)) continue;
         printf("  --%s%s%s", flag->name, flag->argument ? " " : "",
                flag->argument ? flag->argument : "");
         if (flag->variable) printf("   [%s]", flag->variable);
@@ -230,7 +254,7 @@ static enum exit_status settings_set_check_config(struct settings *settings, con
 static enum exit_status settings_set_config(struct settings *settings, const char *value) {
     static const char scheme[] = "etcd:";
     bool key = strncmp(value, scheme, strlen(scheme)) == 0;
-    const char *missing = flags[FLAG_ETCD].without;
+    const char *missing = flag_lacks(FLAG_ETCD);
     enum exit_status exit_status = CONTINUE;
     settings->config = value;
     settings->config_key = key ? value + strlen(scheme) : NULL;
@@ -290,7 +314,7 @@ static enum exit_status settings_store(struct settings *settings, int flag, cons
 
 static enum exit_status settings_set(struct settings *settings, int flag, const char *value) {
     enum exit_status exit_status = CONTINUE;
-    const char *missing = flags[flag].without;
+    const char *missing = flag_lacks(flag);
     bool is_off = flag == FLAG_HTTP && value && strcmp(value, "off") == 0;
     settings->given[flag] = true;
     if (missing && !is_off) {
@@ -365,6 +389,15 @@ static enum exit_status settings_check_source(const struct settings *settings) {
     return exit_status;
 }
 
+static enum exit_status settings_check_tls(const struct settings *settings) {
+    bool wanted = server_addresses_want_tls(&settings->listen) ||
+                  server_addresses_want_tls(&settings->parents);
+    return wanted && !server_has_part("TLS")
+               ? server_usage_error("an address starts with tls+ or wss: this server was built "
+                                    "without TLS")
+               : CONTINUE;
+}
+
 static enum exit_status settings_read(struct settings *settings, int argc, char **argv) {
     settings->log_level = LEVEL_INFO;
     settings->election_ttl = TTL_DEFAULT;
@@ -373,11 +406,11 @@ static enum exit_status settings_read(struct settings *settings, int argc, char 
     enum exit_status exit_status = settings_read_flags(settings, argc, argv);
     if (exit_status == CONTINUE) exit_status = settings_read_environment(settings);
     if (exit_status == CONTINUE) exit_status = settings_check_source(settings);
-    if (exit_status == CONTINUE) exit_status = server_etcd_check_settings(settings);
     if (exit_status == CONTINUE && settings->listen.count == 0) {
         exit_status = addresses_add_list(&settings->listen, FLAG_LISTEN, LISTEN_DEFAULT);
     }
-    if (exit_status == CONTINUE) exit_status = server_tls_check_settings(settings);
+    if (exit_status == CONTINUE) exit_status = settings_check_tls(settings);
+    EACH_PART(part, check) if (exit_status == CONTINUE) exit_status = (*part)->check(settings);
     return exit_status;
 }
 
@@ -387,229 +420,13 @@ static void settings_uninit(struct settings *settings) {
     addresses_uninit(&settings->etcd);
 }
 
-/* ---- >>log ---------------------------------------------------------------------------------- */
-/* Each event is one line of logfmt (V6). A line has key=value pairs, with quotes around a value
- * that needs them. */
-
-struct log_line {
-    char text[PIPE_BUF]; /* a longer line is cut off */
-    size_t bytes;
-};
-
-static void log_line_add(struct log_line *line, const char *text, size_t bytes) {
-    size_t room = sizeof line->text - line->bytes;
-    if (bytes > room) bytes = room;
-    memcpy(line->text + line->bytes, text, bytes);
-    line->bytes += bytes;
-}
-
-/* Adds one character of a quoted value. Escapes control characters, because they could control a
- * terminal. */
-static void log_line_add_escaped(struct log_line *line, unsigned char character) {
-    char escape[8];
-    int bytes = 1;
-    if (character == '"' || character == '\\') {
-        bytes = snprintf(escape, sizeof escape, "\\%c", character);
-    } else if (character == '\n') {
-        bytes = snprintf(escape, sizeof escape, "\\n");
-    } else if (character < ' ' || character == 0x7f) {
-        bytes = snprintf(escape, sizeof escape, "\\u%04x", (unsigned)character);
-    } else {
-        escape[0] = (char)character;
-    }
-    log_line_add(line, escape, (size_t)bytes);
-}
-
-static void log_line_add_pair(struct log_line *line, const char *key, const char *value) {
-    bool quoted = !*value;
-    for (const char *at = value; *at; at++) {
-        quoted = quoted || *at <= ' ' || strchr("\"=\\\x7f", *at);
-    }
-    log_line_add(line, " ", line->bytes > 0);
-    log_line_add(line, key, strlen(key));
-    log_line_add(line, "=\"", quoted ? 2 : 1);
-    for (const char *at = value; *at; at++) {
-        if (quoted) {
-            log_line_add_escaped(line, (unsigned char)*at);
-        } else {
-            log_line_add(line, at, 1);
-        }
-    }
-    log_line_add(line, "\"", quoted);
-}
-
-static void log_line_add_time(struct log_line *line) {
-    struct timespec now;
-    struct tm utc;
-    char seconds[32], text[48];
-    clock_gettime(CLOCK_REALTIME, &now);
-    gmtime_r(&now.tv_sec, &utc);
-    strftime(seconds, sizeof seconds, "%Y-%m-%dT%H:%M:%S", &utc);
-    snprintf(text, sizeof text, "%s.%03ldZ", seconds, now.tv_nsec / 1000000);
-    log_line_add_pair(line, "time", text);
-}
-
-static void log_line_start(struct log_line *line, enum log_level level, const char *message) {
-    line->bytes = 0;
-    log_line_add_time(line);
-    log_line_add_pair(line, "level", level_names[level]);
-    log_line_add_pair(line, "msg", message);
-}
-
-/* The lines that could not be written. */
-static struct lost_lines {
-    pthread_mutex_t lock;    /* held from poll to write, so that only one thread does both */
-    counter total, reported; /* since the start; a line of the log has said `reported` */
-} lost_lines = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-const counter *server_lost_line_count(void) { return &lost_lines.total; }
-
-/* Writes a line with one system call, so that lines of two threads or two processes do not mix.
- *
- * The function never blocks, because the caller may hold the lock of the service. If a pipe is
- * full, the line is lost. If poll reports a pipe as writable, PIPE_BUF bytes fit, and no line is
- * longer. systemd provides a socket instead of a pipe. For a socket, send has a flag that prevents
- * blocking.
- *   returns   false: the line is lost */
-static bool log_line_write(struct log_line *line) {
-    struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
-    if (line->bytes == sizeof line->text) line->bytes--;
-    log_line_add(line, "\n", 1);
-    ssize_t wrote = send(out.fd, line->text, line->bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (wrote < 0 && errno == ENOTSOCK && poll(&out, 1, 0) == 1) {
-        wrote = write(out.fd, line->text, line->bytes);
-    }
-    return wrote == (ssize_t)line->bytes;
-}
-
-/* Writes a line. If earlier lines were lost, first reports how many. */
-static void log_line_send(struct log_line *line) {
-    struct log_line before;
-    char count[24];
-    pthread_mutex_lock(&lost_lines.lock);
-    uint64_t lost = lost_lines.total - lost_lines.reported;
-    if (lost > 0) {
-        snprintf(count, sizeof count, "%" PRIu64, lost);
-        log_line_start(&before, LEVEL_WARNING,
-                       "log lines were lost: standard error did not accept them");
-        log_line_add_pair(&before, "count", count);
-        if (log_line_write(&before)) lost_lines.reported += lost, lost = 0;
-    }
-    if (lost > 0 || !log_line_write(line)) server_counter_add(&lost_lines.total, 1);
-    pthread_mutex_unlock(&lost_lines.lock);
-}
-
-void server_log(const struct settings *settings, enum log_level level, const char *message, ...) {
-    struct log_line line;
-    va_list pairs;
-    va_start(pairs, message);
-    if (level >= settings->log_level) {
-        log_line_start(&line, level, message);
-        for (const char *key = NULL; (key = va_arg(pairs, const char *)) != NULL;) {
-            log_line_add_pair(&line, key, va_arg(pairs, const char *));
-        }
-        log_line_send(&line);
-    }
-    va_end(pairs);
-}
-
-/* ---- >>configuration ------------------------------------------------------------------------ */
-
-/* Reads at most one byte more than the maximum size, so that doorman.h refuses a larger file. */
-static doorman_status config_parse(doorman_config **out, FILE *file,
-                                   struct config_problems *problems) {
-    doorman_status status = DOORMAN_OUT_OF_MEMORY;
-    char *text = (char *)malloc(DOORMAN_MESSAGE_BYTES_MAX + 1);
-    size_t bytes = text ? fread(text, 1, DOORMAN_MESSAGE_BYTES_MAX + 1, file) : 0;
-    if (ferror(file)) {
-        server_set_problem(problems, "cannot be read: ", strerror(errno));
-        status = DOORMAN_UNAVAILABLE;
-    } else if (text) {
-        status = doorman_json_check_config(out, text, bytes, problems->items, PROBLEM_MAX,
-                                           &problems->count);
-    }
-    free(text);
-    return status;
-}
-
-/* Loads a configuration from a file. On failure, returns false. */
-static bool config_load(doorman_config **out, const char *path, struct config_problems *problems) {
-    doorman_status status = DOORMAN_UNAVAILABLE;
-    FILE *file = fopen(path, "rb");
-    problems->count = 0;
-    if (file) {
-        status = config_parse(out, file, problems);
-        fclose(file);
-    } else {
-        server_set_problem(problems, "cannot be opened: ", strerror(errno));
-    }
-    if (status != DOORMAN_OK && problems->count == 0) {
-        server_set_problem(problems, "", server_status_text(status));
-    }
-    return status == DOORMAN_OK;
-}
-
-bool server_fetch_config(struct service *service, struct config_problems *problems) {
-    const struct settings *settings = service->settings;
-    return settings->config_key ? server_election_fetch_config(service, &service->config, problems)
-                                : config_load(&service->config, settings->config, problems);
-}
-
-/* ---- >>state -------------------------------------------------------------------------------- */
-
-/* Before the server ends, it refuses new requests for this time and sends the last responses. */
-#define STOPPING_MS 250
-
-/* The time limit for giving up mastership. This needs a call to etcd, and perhaps a slow name
- * lookup. */
-#define RESIGN_TIMEOUT_SECONDS 4
-
-/* The time limit for closing the sockets. */
-#define CLOSE_TIMEOUT_SECONDS 2
-
-void server_apply_config(struct service *service, doorman_config *config,
-                         const struct config_problems *problems) {
-    doorman_config *last = config; /* not in force; destroyed at the end */
-    bool valid = config != NULL, loaded = false;
-    size_t *counters = NULL;
-    char error[PROBLEM_TEXT] = "", hash[CONFIG_HASH_BYTES];
-    server_config_hash(config, hash);
-    if (!valid) server_problems_text(problems, error);
-    pthread_mutex_lock(&service->lock);
-    if (valid) {
-        doorman_error unfit = {""};
-        counters = server_count_counters(service); /* before some of them are dropped */
-        doorman_status status = doorman_server_configure(service->server, config, doorman_clock());
-        (void)doorman_config_fits(config, service->settings->parents.count > 0, &unfit);
-        loaded = status == DOORMAN_OK;
-        if (!loaded) {
-            snprintf(error, sizeof error, "%s",
-                     *unfit.text ? unfit.text : server_status_text(status));
-        }
-    }
-    if (loaded) {
-        last = service->config;
-        service->config = config;
-        server_note_load(&service->last_load, hash, problems);
-        server_report_learning(service, LEARNING_OF_CONFIGURATION, doorman_clock());
-    }
-    memcpy(service->last_load.error, error, sizeof error);
-    pthread_mutex_unlock(&service->lock);
-    server_report_config(service, last, counters);
-    free(counters);
-    server_log_problems(service->settings, problems, valid);
-    pthread_mutex_lock(&service->config_lock);
-    doorman_config_destroy(last);
-    pthread_mutex_unlock(&service->config_lock);
-}
-
 #define YIELD_MS 1
 
 /* Releases the lock for a moment, so that other threads can take it. */
 static void service_yield(struct service *service) {
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
     nng_msleep(YIELD_MS);
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
 }
 
 /* ---- >>request ------------------------------------------------------------------------------ */
@@ -619,6 +436,7 @@ static void service_yield(struct service *service) {
  * held. */
 static void parent_link_expedite(struct service *service) {
     struct parent_link *link = &service->parent_link;
+    assert(server_lock_is_held(&service->lock));
     if (doorman_upstream_due(doorman_server_upstream(service->server)) < link->wakes_at) {
         link->wakes_at = 0;
         pthread_cond_signal(&link->wake);
@@ -646,8 +464,7 @@ doorman_status server_finish_message(struct service *service, doorman_json_excha
     doorman_status status = doorman_json_exchange_write(exchange, (int64_t)time(NULL));
     duration += doorman_clock() - started_at;
     const struct message_report report = {exchange, peer, was_read, status, duration, client};
-    server_report_message(service, &report);
-    server_metrics_count_message(&service->counters, &report);
+    server_note_message(service, &report);
     return status;
 }
 
@@ -658,22 +475,24 @@ static bool message_decide(struct service *service, doorman_json_exchange *excha
                            const struct peer *peer, struct waiter *waiter, char *http_address) {
     const doorman_request *request = &exchange->request;
     bool waits = false;
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     doorman_time now = doorman_clock();
     if (!service->stopping) {
         service->sender = (struct sender){.peer = peer, .is_server = request->is_server};
         doorman_status decided = doorman_json_exchange_decide(exchange, service->server, now);
         service->sender.peer = NULL;
         exchange->response.shared_id = service->sender.has_shared_id;
-        if (decided == DOORMAN_OK) server_children_note(service, exchange, now);
+        if (decided == DOORMAN_OK) {
+            EACH_PART(part, decided)(*part)->decided(service, exchange, now);
+        }
         if (http_address) response_add_http_address(&exchange->response, service, http_address);
         bool releases = request->method == DOORMAN_RELEASE_CAPACITY;
         if (decided == DOORMAN_OK && releases) service->ended_lease_count += request->item_count;
         parent_link_expedite(service);
-        waits = waiter && decided == DOORMAN_OK && server_waiting_add(service, waiter);
-        server_waiting_collect(service);
+        waits = waiter && decided == DOORMAN_OK && service->waits->add(service, waiter);
+        if (service->waits) service->waits->collect(service);
     }
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
     return waits;
 }
 
@@ -681,26 +500,26 @@ bool server_handle_waiter(struct service *service, struct waiter *waiter, const 
                           size_t bytes) {
     doorman_time started_at = doorman_clock();
     doorman_json_exchange *exchange = waiter->exchange;
-    bool shared =
-        server_waiting_is_likely(waiter, text, bytes); /* any thread may delete the tree */
-    server_memory_share(shared);
+    const struct waiting_calls *waits = service->waits;
+    bool shared = waits && waits->is_likely(waiter, text, bytes);
+    server_shares_memory = shared;
     bool was_read = doorman_json_exchange_read(exchange, text, bytes) == DOORMAN_OK;
-    server_memory_share(false);
-    bool may_wait = was_read && server_waiting_prepare(service, waiter, text, bytes, &shared);
+    server_shares_memory = false;
+    bool may_wait = waits && was_read && waits->prepare(service, waiter, text, bytes, &shared);
     const struct peer peer = waiter->peer;
-    bool waits =
+    bool is_waiting =
         message_decide(service, exchange, &peer, may_wait ? waiter : NULL, waiter->http_address);
-    server_waiting_finish(service);
-    if (waits) return false;
+    if (waits) waits->finish(service);
+    if (is_waiting) return false;
     doorman_time duration = doorman_clock() - started_at;
-    server_memory_share(shared);
+    server_shares_memory = shared;
     waiter->status = server_finish_message(service, exchange, &peer, was_read, duration);
-    server_memory_share(false);
-    if (may_wait) server_waiting_forget(waiter);
+    server_shares_memory = false;
+    if (may_wait) waits->forget(waiter);
     return true;
 }
 
-#include "server/worker.h"
+#include "server/core/worker.h"
 
 /* ---- >>parent link -------------------------------------------------------------------------- */
 /* One thread requests capacity from the parent. It releases the lock while it sends or sleeps. */
@@ -708,9 +527,9 @@ bool server_handle_waiter(struct service *service, struct waiter *waiter, const 
 /* The transport calls this function without the lock. */
 static void parent_link_on_wakeup(void *context) {
     struct service *service = (struct service *)context;
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     pthread_cond_signal(&service->parent_link.wake);
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
 }
 
 /* Counts and logs the result of a request to the parent. */
@@ -719,7 +538,22 @@ static void parent_link_note_result(struct service *service, doorman_transport_r
     /* A stale response belongs to an earlier mastership. */
     if (result->status == DOORMAN_STALE) result->status = DOORMAN_OK;
     if (!result->is_probe) server_counter_add(&service->counters.parent[result->status], 1);
-    server_report_parent(service, result, now);
+    EACH_PART(part, parent_answered)(*part)->parent_answered(service, result, now);
+    if (!server_parts[0] && result->status != DOORMAN_OK) {
+        server_log(service->settings, LEVEL_WARNING, "a request to the parent has failed", "parent",
+                   result->address, "error", result->error.text, LOG_END);
+    }
+}
+
+/* Gives the transport the certificates that were loaded last. If memory runs out, the next call
+ * tries again. */
+static void parent_link_set_tls(struct service *service) {
+    struct parent_link *link = &service->parent_link;
+    const struct pem *pem = &service->pem;
+    const doorman_tls tls = {pem->authority, pem->certificate, pem->key};
+    if (!link->has_new_tls) return;
+    link->has_new_tls =
+        pem->authority && doorman_transport_set_tls(link->transport, &tls) != DOORMAN_OK;
 }
 
 /* Sleeps until work is due, or until the transport signals. The sleep lasts at least 10 ms, so that
@@ -738,22 +572,22 @@ static void parent_link_sleep(struct service *service, doorman_time now) {
 static void *parent_link_main(void *argument) {
     struct service *service = (struct service *)argument;
     struct parent_link *link = &service->parent_link;
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     while (!service->stopping) {
         doorman_time now = doorman_clock();
         doorman_transport_result result;
-        server_tls_update_parent_link(service);
+        parent_link_set_tls(service);
         bool made = doorman_transport_update(link->transport, &result, now);
         if (result.has_ended) parent_link_note_result(service, &result, now);
         if (made) {
-            pthread_mutex_unlock(&service->lock);
+            server_unlock(&service->lock);
             doorman_transport_send(link->transport);
-            pthread_mutex_lock(&service->lock);
+            server_lock(&service->lock);
         } else {
             parent_link_sleep(service, now);
         }
     }
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
     return NULL;
 }
 
@@ -784,10 +618,10 @@ static enum exit_status parent_link_start(struct service *service) {
 static void parent_link_stop(struct service *service) {
     struct parent_link *link = &service->parent_link;
     if (link->started) {
-        pthread_mutex_lock(&service->lock);
+        server_lock(&service->lock);
         service->stopping = true;
         pthread_cond_signal(&link->wake);
-        pthread_mutex_unlock(&service->lock);
+        server_unlock(&service->lock);
         pthread_join(link->thread, NULL);
     }
     doorman_transport_destroy(link->transport); /* the transport may signal until here */
@@ -826,8 +660,6 @@ static enum exit_status service_listen_at(struct service *service, const char *u
     } else if ((error = service_start_listener(service, listener)) != 0) {
         exit_status = server_fatal_error(
             EXIT_ERROR, "cannot listen on %s: %s; give another --listen", url, nng_strerror(error));
-    } else if (!tls) {
-        server_check_listener(service, url);
     }
     return exit_status;
 }
@@ -838,7 +670,7 @@ static void on_pipe(nng_pipe pipe, nng_pipe_ev event, void *argument) {
     struct service *service = (struct service *)argument;
     size_t maximum = service->settings->connection_max;
     if (event == NNG_PIPE_EV_REM_POST) {
-        server_waiting_disconnect(service, (uint64_t)nng_pipe_id(pipe));
+        if (service->waits) service->waits->disconnect(service, (uint64_t)nng_pipe_id(pipe));
         __atomic_sub_fetch(&service->connection_count, 1, __ATOMIC_RELAXED);
     } else if (__atomic_add_fetch(&service->connection_count, 1, __ATOMIC_RELAXED) > maximum &&
                maximum) {
@@ -879,33 +711,33 @@ static void raise_file_limit(void) {
 
 /* Sets the names of this process. The default name of a node is its election key, because all
  * processes of the node share it (T5). */
-static enum exit_status service_set_names(struct service *service) {
+static void service_set_names(struct service *service) {
     const struct settings *settings = service->settings;
     const char *host = strstr(service->urls[0], "://");
     service->id = settings->id ? settings->id : host ? host + 3 : service->urls[0];
     service->node = settings->election_key ? settings->election_key : service->id;
     if (settings->node) service->node = settings->node;
     service->advertise = settings->advertise ? settings->advertise : service->urls[0];
-    return server_election_check_address(service);
 }
 
 #define NAME_RULE "must be 1 to 256 bytes of UTF-8 without control characters"
 
-/* Makes the server object. Without an election the server becomes master now, and stays master. */
+/* Makes the server object. Without an election the server becomes master now, and stays master.
+ * Precondition: the lock is held. */
 static enum exit_status service_create_server(struct service *service) {
     const struct addresses *parents = &service->settings->parents;
     const char *addresses[ADDRESS_MAX];
     for (size_t i = 0; i < parents->count; i++) addresses[i] = parents->items[i];
-    const doorman_permits_options permits = {.on_event = server_on_permit_event,
-                                             .event_kinds = SERVER_PERMIT_EVENTS,
-                                             .context = service};
+    doorman_permits_options permits = {.on_event = on_permit_event, .context = service};
+    EACH_PART(part, permit_event) permits.event_kinds |= (*part)->permit_events;
+    if (!permits.event_kinds) permits.on_event = NULL;
     doorman_server_options options = {.node = service->node,
                                       .config = service->config,
                                       .parents = addresses,
                                       .parent_count = parents->count,
                                       .resource_max = service->settings->resource_max,
                                       .holder_max = service->settings->holder_max,
-                                      .on_event = server_on_event,
+                                      .on_event = on_event,
                                       .context = service,
                                       .permits = &permits};
     doorman_mastership mastership = {.address = service->advertise, .until = DOORMAN_NEVER};
@@ -954,56 +786,45 @@ static void service_log_started(const struct service *service) {
         snprintf(source, sizeof source, "%zu", read.template_count);
     }
     server_log(service->settings, LEVEL_INFO, "serving", "version", DOORMAN_VERSION, "http",
-               server_http_address(service), "id", service->id, "node", service->node, "listen",
-               addresses, "advertise", service->advertise,
+               service->http_address ? service->http_address : "off", "id", service->id, "node",
+               service->node, "listen", addresses, "advertise", service->advertise,
                parents->count > 0 ? "parent" : "resources", source, LOG_END);
 }
 
-static enum exit_status service_load_config(struct service *service,
-                                            struct config_problems *problems) {
-    const struct settings *settings = service->settings;
-    enum exit_status exit_status = server_election_create(service);
-    server_watch_start(service);
-    if (exit_status == CONTINUE && settings->config && !server_fetch_config(service, problems)) {
-        exit_status = server_config_error(settings->config, problems);
-    }
-    server_config_hash(service->config, service->last_load.hash);
-    server_note_load(&service->last_load, service->last_load.hash, problems);
+/* Opens what the server object needs, and makes it. */
+static enum exit_status service_open(struct service *service) {
+    enum exit_status exit_status = CONTINUE;
+    raise_file_limit();
+    service->started_at = doorman_clock();
+    EACH_PART(part, open) if (exit_status == CONTINUE) exit_status = (*part)->open(service);
+    if (exit_status == CONTINUE) exit_status = service_listen(service);
+    if (exit_status != CONTINUE) return exit_status;
+    service_set_names(service);
+    EACH_PART(part, listen) if (exit_status == CONTINUE) exit_status = (*part)->listen(service);
+    if (exit_status != CONTINUE) return exit_status;
+    server_lock(&service->lock);
+    exit_status = service_create_server(service);
+    server_unlock(&service->lock);
     return exit_status;
 }
 
 static enum exit_status service_start(struct service *service) {
-    const struct addresses *parents = &service->settings->parents;
-    struct config_problems warnings = {.count = 0};
-    enum exit_status exit_status = service_load_config(service, &warnings);
-    if (exit_status == CONTINUE) {
-        raise_file_limit();
-        service->started_at = doorman_clock();
-        server_reload_start(service);
-        exit_status = server_tls_start(service);
+    struct config_problems problems;
+    const struct config_change change = {.problems = &problems, .valid = true, .is_first = true};
+    enum exit_status exit_status = server_load_config(service, &problems);
+    if (exit_status != CONTINUE) return exit_status;
+    server_config_hash(service->config, service->last_load.hash);
+    server_note_load(&service->last_load, service->last_load.hash, &problems);
+    exit_status = service_open(service);
+    if (exit_status == CONTINUE && service->settings->parents.count > 0) {
+        exit_status = parent_link_start(service);
     }
-    if (exit_status == CONTINUE) exit_status = server_waiting_start(service);
-    if (exit_status == CONTINUE) exit_status = service_listen(service);
-    if (exit_status == CONTINUE) exit_status = service_set_names(service);
-    if (exit_status == CONTINUE) exit_status = server_check_advertise(service);
-    for (size_t i = 0; exit_status == CONTINUE && i < parents->count; i++) {
-        exit_status = server_check_parent(service, parents->items[i]);
-    }
-    if (exit_status == CONTINUE) exit_status = service_create_server(service);
-    if (exit_status == CONTINUE && parents->count > 0) exit_status = parent_link_start(service);
     if (exit_status == CONTINUE) exit_status = service_start_workers(service);
-    if (exit_status == CONTINUE && server_http_is_on(service->settings)) {
-        exit_status = server_http_start(service);
-    }
-    if (exit_status == CONTINUE) exit_status = server_health_start(service);
-    if (exit_status == CONTINUE) {
-        service_log_started(service);
-        server_log_problems(service->settings, &warnings, true);
-    }
-    if (exit_status == CONTINUE && service->settings->etcd.count > 0) {
-        exit_status = server_election_start(service);
-    }
-    if (exit_status == CONTINUE) exit_status = server_notify_start(service);
+    EACH_PART(part, start) if (exit_status == CONTINUE) exit_status = (*part)->start(service);
+    if (exit_status != CONTINUE) return exit_status;
+    service_log_started(service);
+    config_note(service, &change);
+    EACH_PART(part, serve) if (exit_status == CONTINUE) exit_status = (*part)->serve(service);
     return exit_status;
 }
 
@@ -1012,28 +833,33 @@ static enum exit_status service_start(struct service *service) {
  * because nng closes TLS connections in a thread of its own. nng_fini frees memory that this thread
  * still uses. nng 1.10.1 and 1.12.4 behave the same: after failed TLS handshakes, nng_fini aborted
  * 19 of 200 processes with each of them, and 9 of 200 with nng 1.5.2. */
-static void service_stop(struct service *service) {
-    server_notify_stop(service);
-    server_health_stop(service);
-    server_http_stop(service);
-    server_waiting_end(service);
+void server_end(struct service *service) {
+    EACH_PART_BACKWARDS(part, stop)(*part)->stop(service);
     nng_close(service->socket);
     for (size_t i = 0; i < WORKER_COUNT; i++) {
         nng_aio_free(service->workers[i].aio);
         doorman_json_exchange_uninit(&service->workers[i].exchange);
     }
-    server_waiting_destroy(service);
     for (size_t i = 0; i < service->url_count; i++) nng_strfree(service->urls[i]);
     parent_link_stop(service);
-    server_election_stop(service);
+    server_lock(&service->lock);
     doorman_server_destroy(service->server);
+    server_unlock(&service->lock);
     doorman_config_destroy(service->config);
-    free(service->children);
-    free(service->suspects);
-    server_tls_stop(service);
+    EACH_PART_BACKWARDS(part, destroy)(*part)->destroy(service);
 }
 
 /* ---- >>signals ------------------------------------------------------------------------------ */
+
+/* Before the server ends, it refuses new requests for this time and sends the last responses. */
+#define STOPPING_MS 250
+
+/* The time limit for giving up mastership. This needs a call to etcd, and perhaps a slow name
+ * lookup. */
+#define RESIGN_TIMEOUT_SECONDS 4
+
+/* The time limit for closing the sockets. */
+#define CLOSE_TIMEOUT_SECONDS 2
 
 /* Blocks the signals that service_run waits for. Precondition: there is only one thread. Later
  * threads inherit the mask. */
@@ -1046,35 +872,22 @@ static void block_signals(sigset_t *signals) {
     signal(SIGPIPE, SIG_IGN);
 }
 
-/* Reloads the configuration. Reads a file without the lock, so that requests do not wait. If the
- * configuration is in etcd, the thread of the election loads the configuration. */
-static void service_reload_config(struct service *service) {
-    doorman_config *config = NULL;
-    struct config_problems problems;
-    if (service->settings->config_key) {
-        server_election_reload_config(service);
-    } else {
-        server_watch_start(service);
-        config_load(&config, service->settings->config, &problems);
-        server_apply_config(service, config, &problems);
-    }
-}
-
 static void service_reload(struct service *service) {
-    server_notify_reloading(service);
-    server_reload_now(service);
+    EACH_PART_BACKWARDS(part, reload)(*part)->reload(service);
+    server_load_files(service, FILES_OF_TLS, false);
+    server_load_files(service, FILES_OF_TOKENS, false);
     if (service->settings->config) {
-        service_reload_config(service);
+        server_reload_config(service);
     } else {
         server_log(service->settings, LEVEL_INFO,
                    "there is nothing to load: this node gets its resources from the parent",
                    LOG_END);
     }
-    server_notify_ready(service);
+    EACH_PART(part, reloaded)(*part)->reloaded(service);
 }
 
 static void service_update(struct service *service) {
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     doorman_time now = doorman_clock();
     doorman_upstream *upstream = doorman_server_upstream(service->server);
     doorman_request none;
@@ -1084,10 +897,8 @@ static void service_update(struct service *service) {
         (void)doorman_upstream_request(upstream, &none, now);
         if (doorman_upstream_due(upstream) <= now) service_yield(service);
     }
-    server_warnings_update(service, now);
-    server_children_update(service, now);
-    server_report_learning(service, LEARNING_OF_MASTER, now);
-    pthread_mutex_unlock(&service->lock);
+    EACH_PART(part, update)(*part)->update(service, now);
+    server_unlock(&service->lock);
 }
 
 /* Ends the process if the shutdown hangs. All requests have been answered before. nng_close can
@@ -1109,23 +920,17 @@ static void service_run(struct service *service, const sigset_t *signals) {
     while (got != SIGTERM && got != SIGINT) {
         got = sigtimedwait(signals, NULL, &second);
         if (got == SIGHUP) service_reload(service);
-        if (server_watch_poll(service)) service_reload_config(service);
-        server_reload_update(service);
-        server_tls_update(service, doorman_clock());
         service_update(service);
-        server_history_update(service, doorman_clock());
-        server_memory_update(service, doorman_clock());
+        EACH_PART(part, work)(*part)->work(service, doorman_clock());
     }
     server_log(service->settings, LEVEL_INFO, "stopping", "signal",
                got == SIGTERM ? "SIGTERM" : "SIGINT", LOG_END);
-    server_notify_stopping(service);
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     service->stopping = true;
-    pthread_mutex_unlock(&service->lock);
-    server_waiting_end(service);
+    server_unlock(&service->lock);
     signal(SIGALRM, on_shutdown_timeout);
     alarm(RESIGN_TIMEOUT_SECONDS);
-    server_election_stop(service);
+    EACH_PART_BACKWARDS(part, stopping)(*part)->stopping(service);
     nng_msleep(STOPPING_MS);
     alarm(CLOSE_TIMEOUT_SECONDS);
 }
@@ -1134,8 +939,8 @@ static void service_run(struct service *service, const sigset_t *signals) {
 
 static enum exit_status serve(const struct settings *settings) {
     struct service service = {.settings = settings,
-                              .lock = PTHREAD_MUTEX_INITIALIZER,
-                              .config_lock = PTHREAD_MUTEX_INITIALIZER};
+                              .lock = LOCK_INITIALIZER(LOCK_SERVICE),
+                              .config_lock = LOCK_INITIALIZER(LOCK_CONFIG)};
     sigset_t signals;
     block_signals(&signals);
     enum exit_status exit_status = service_start(&service);
@@ -1143,17 +948,16 @@ static enum exit_status serve(const struct settings *settings) {
         service_run(&service, &signals);
         exit_status = EXIT_OK;
     }
-    service_stop(&service);
+    server_end(&service);
     return exit_status;
 }
 
 int main(int argc, char **argv) {
     struct settings settings = {.config = NULL};
-    server_memory_init();
+    EACH_PART(part, init)(*part)->init();
     enum exit_status exit_status = settings_read(&settings, argc, argv);
-    if (exit_status == CONTINUE) {
-        exit_status = settings.check_config ? server_check_config(&settings) : serve(&settings);
-    }
+    EACH_PART(part, run) if (exit_status == CONTINUE) exit_status = (*part)->run(&settings);
+    if (exit_status == CONTINUE) exit_status = serve(&settings);
     settings_uninit(&settings);
     if (fflush(stdout) != 0 && exit_status == EXIT_OK) {
         exit_status =

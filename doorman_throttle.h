@@ -63,7 +63,7 @@
  * doorman_resource_report_overload of an agent sends, so that the capacity of a resource follows
  * what its servers can do (H11 in doorman.h).
  *
- * MIT licence, at the end of the file.
+ * MIT licence, as doorman.h.
  */
 #include "doorman.h"
 
@@ -385,6 +385,7 @@ struct doorman_throttle {
 static void doorman__queued_push(doorman_throttle *throttle, doorman__queued_list *list, int by,
                                  uint32_t index) {
     doorman__queued *slot = &throttle->slots[index];
+    assert((list->first == DOORMAN__NO_SLOT) == (list->last == DOORMAN__NO_SLOT));
     slot->previous[by] = list->last;
     slot->next[by] = DOORMAN__NO_SLOT;
     if (list->last == DOORMAN__NO_SLOT)
@@ -441,6 +442,7 @@ static void doorman__deadlines_move(doorman_throttle *throttle, size_t at, uint3
     const doorman__queued *slots = throttle->slots;
     const uint32_t *heap = throttle->heap;
     doorman_time limit = slots[index].half_at;
+    assert(at < throttle->heap_count && throttle->heap_count <= throttle->options.queue_max);
     while (at > 0 && slots[heap[(at - 1) / 2]].half_at > limit) {
         doorman__deadlines_put(throttle, at, heap[(at - 1) / 2]);
         at = (at - 1) / 2;
@@ -496,6 +498,7 @@ static void doorman__throttle_learn(doorman_throttle *throttle, uint64_t class_i
     if (!known->cost.count) throttle->class_count++;
     known->id = class_id;
     doorman__average_add(&known->cost, cost);
+    assert(throttle->class_count <= throttle->options.class_max);
 }
 
 static doorman_time doorman__throttle_max_wait(const doorman_throttle *throttle) {
@@ -1011,26 +1014,4 @@ bool doorman_retry_budget_retry(doorman_retry_budget *budget) {
 #endif /* DOORMAN__THROTTLE_IMPLEMENTED */
 #endif /* DOORMAN_IMPLEMENTATION */
 
-/*
- * MIT License
- *
- * Copyright (c) 2026 the Doorman authors
- *
- * Permission is hereby granted, free of charge, to any person obtaining a copy
- * of this software and associated documentation files (the "Software"), to deal
- * in the Software without restriction, including without limitation the rights
- * to use, copy, modify, merge, publish, distribute, sublicense, and/or sell
- * copies of the Software, and to permit persons to whom the Software is
- * furnished to do so, subject to the following conditions:
- *
- * The above copyright notice and this permission notice shall be included in all
- * copies or substantial portions of the Software.
- *
- * THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR
- * IMPLIED, INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY,
- * FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE
- * AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER
- * LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM,
- * OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE
- * SOFTWARE.
- */
+/* MIT licence: the text at the end of doorman.h is also for this header. */

@@ -1,14 +1,9 @@
-/* The structs and functions that the files of doorman_server share. The comment at the top of
- * doorman_server.c lists the files. Every file includes this header first.
+/* The core of doorman_server: the structs and functions that its files share. The comment at the
+ * top of doorman_server.c lists the files. Every file includes this header first. Functions that
+ * several files use start with server_.
  *
- * A part is left out unless its macro is defined: DOORMAN_SERVER_HTTP, DOORMAN_SERVER_ETCD,
- * DOORMAN_SERVER_TLS, DOORMAN_SERVER_CHECK, DOORMAN_SERVER_MEMORY, DOORMAN_SERVER_NOTIFY,
- * DOORMAN_SERVER_REPORTS, DOORMAN_SERVER_WARNINGS, DOORMAN_SERVER_WATCH. doorman_server.c calls
- * only a few functions of each part. These functions are the head of the part. If a part is left
- * out, the functions of its head are inline functions in this file that do nothing or little. Flags
- * that need the part are then usage errors.
- *
- * Functions that several files use start with server_. */
+ * Each function is in doorman_server.c, unless the name of its section is that of a part. A part is
+ * left out unless its macro is defined, such as DOORMAN_SERVER_HTTP: see server/core/parts.h. */
 
 #ifndef DOORMAN_SERVER_H
 #define DOORMAN_SERVER_H
@@ -40,31 +35,9 @@ enum exit_status { CONTINUE = -1, EXIT_OK = 0, EXIT_ERROR = 1, EXIT_USAGE = 2 };
 
 /* ---- >>flags -------------------------------------------------------------------------------- */
 
-/* The part that a flag needs, if this server was built without that part. */
-#ifdef DOORMAN_SERVER_HTTP
-#define WITHOUT_HTTP NULL
-#else
-#define WITHOUT_HTTP "HTTP"
-#endif
-#ifdef DOORMAN_SERVER_ETCD
-#define WITHOUT_ETCD NULL
-#else
-#define WITHOUT_ETCD "etcd"
-#endif
-#ifdef DOORMAN_SERVER_TLS
-#define WITHOUT_TLS NULL
-#else
-#define WITHOUT_TLS "TLS"
-#endif
-#ifdef DOORMAN_SERVER_CHECK
-#define WITHOUT_CHECK NULL
-#else
-#define WITHOUT_CHECK "checks"
-#endif
-
 enum {
-#define FLAG(code, name, argument, variable, without, place, help) FLAG_##code,
-#include "flags.h"
+#define FLAG(code, name, argument, variable, part, place, help) FLAG_##code,
+#include "core/flags.h"
 #undef FLAG
     FLAG_COUNT
 };
@@ -75,6 +48,8 @@ enum {
 #define TTL_MAX 3600
 #define ETCD_KEY_BYTES_MAX DOORMAN_ID_BYTES_MAX /* the election key is the default node name */
 #define HTTP_DEFAULT "127.0.0.1:15050"
+
+bool server_has_part(const char *name); /* such as "HTTP": see server/core/flags.h */
 
 /* Prints why the process ends, as one line on standard error, and returns the status (V7). */
 __attribute__((format(printf, 2, 3))) enum exit_status
@@ -108,6 +83,10 @@ struct settings {
     enum log_level log_level;
     bool check_config;
 };
+
+static inline bool server_http_is_on(const struct settings *settings) {
+    return server_has_part("HTTP") && strcmp(settings->http, "off") != 0;
+}
 
 /* ---- >>log ---------------------------------------------------------------------------------- */
 
@@ -203,8 +182,8 @@ struct peer {
     const char *token;  /* the name of its token; "" or NULL: none */
 };
 
-#include "condition.h"
-#include "waiting.h"
+#include "core/lock.h"
+#include "waiting/waiting.h"
 
 /* A worker receives a request, handles it, sends the response, and receives the next request. There
  * are more workers than nng threads, so that one worker is always ready to receive. */
@@ -343,7 +322,7 @@ struct file_watch {
     unsigned missing_count; /* how many times in a row the file was missing, up to MISSING_MAX */
 };
 
-#include "load.h"
+#include "core/load.h"
 
 /* The files of certificates, tokens and passwords. Those of TLS and of the tokens are loaded again
  * when they change. Those of etcd are read for each connection to etcd. */
@@ -397,13 +376,25 @@ struct learning {
     doorman_time started_at, until;
 };
 
+/* Where a configuration comes from that is not in a file. */
+struct config_source {
+    /* Loads it for the first time. On failure, returns false. */
+    bool (*load)(struct service *service, doorman_config **out, struct config_problems *problems);
+    void (*reload)(struct service *service); /* another thread then applies it */
+};
+
+/* The files of certificates, and their flags. */
+enum { CERTIFICATE_OWN, CERTIFICATE_AUTHORITY, CERTIFICATE_COUNT };
+
 struct service {
     const struct settings *settings;
     const char *id, *node, *advertise;
     doorman_time started_at;
+    const struct config_source *source;            /* NULL: the configuration is in a file */
     struct pem pem;                                /* `lock` guards it while workers run */
     nng_tls_config *tls;                           /* NULL: none; used only by the main thread */
     nng_tls_config *last_tls;                      /* the one before `tls`; NULL: none */
+    const char *http_address;                      /* where HTTP listens; NULL: it is off */
     struct http *http;                             /* NULL: off */
     struct health *health;                         /* NULL: none */
     struct tokens *tokens;                         /* NULL: HTTP needs no token */
@@ -419,19 +410,21 @@ struct service {
     nng_listener listeners[ADDRESS_MAX]; /* those of `urls` */
     size_t url_count;
     struct worker workers[WORKER_COUNT];
-    unsigned sending_count;  /* workers that send and do not retire; atomic */
-    struct waiting *waiting; /* NULL: permits never wait */
-    /* Held while a configuration is destroyed. A thread that holds it can use `config` without
-     * `lock`. A thread that takes both locks takes this one first. */
-    pthread_mutex_t config_lock;
-    pthread_mutex_t lock; /* guards all members below while workers run */
+    unsigned sending_count;            /* workers that send and do not retire; atomic */
+    struct waiting *waiting;           /* NULL: permits never wait */
+    const struct waiting_calls *waits; /* those of `waiting` */
+    struct lock config_lock; /* held while a configuration is destroyed. A thread that holds it can
+                                use `config` without `lock` */
+    struct lock lock;        /* guards all members below while workers run */
     doorman_config *config;
     doorman_server *server;
     struct repeated_warning warnings[WARNING_COUNT];
     struct sender sender;
     struct suspects *suspects; /* NULL: none */
     struct learning learning;
-    uint64_t evicted_bans;      /* bans that had ended early at the last look */
+    size_t *last_counters; /* of the limits, before the new configuration; NULL: not known */
+    int64_t certificate_ends[CERTIFICATE_COUNT]; /* seconds since 1970; 0: not known */
+    uint64_t evicted_bans;                       /* bans that had ended early at the last look */
     uint64_t ended_lease_count; /* leases that ended since memory was last returned */
     doorman_time trim_due;      /* the earliest time to return memory to the system */
     bool trim_again;            /* return memory once more, even if no more leases end */
@@ -456,13 +449,22 @@ struct service {
  *   reason   "": nothing is wrong */
 static inline void server_note_failure(struct service *service, enum load_failure failure,
                                        const char *reason) {
-    pthread_mutex_lock(&service->lock);
+    server_lock(&service->lock);
     snprintf(service->last_load.failures[failure], PROBLEM_TEXT, "%s", reason);
-    pthread_mutex_unlock(&service->lock);
+    server_unlock(&service->lock);
 }
 
-/* Loads the configuration from the source that --config names. On failure, returns false. */
-bool server_fetch_config(struct service *service, struct config_problems *problems);
+#include "core/part.h"
+
+/* Loads the configuration that --config names, for the first time. Prints why it cannot.
+ *   problems   written in full: the warnings about it, or why it cannot be loaded */
+enum exit_status server_load_config(struct service *service, struct config_problems *problems);
+
+/* Ends what server_load_config and later steps have begun. */
+void server_end(struct service *service);
+
+/* Loads the configuration again. */
+void server_reload_config(struct service *service);
 
 /* Puts a configuration into force, and logs this change and the warnings. If the configuration is
  * invalid, only logs the errors (V1).
@@ -470,7 +472,24 @@ bool server_fetch_config(struct service *service, struct config_problems *proble
 void server_apply_config(struct service *service, doorman_config *config,
                          const struct config_problems *problems);
 
-/* Writes the reply of a message that is decided, and counts and reports the message.
+/* Writes a hash of a configuration. Equal configurations have equal hashes, in files with different
+ * layouts too. Writes "" if memory runs out, or if there is no configuration.
+ *   config   NULL: none */
+void server_config_hash(const doorman_config *config, char hash[CONFIG_HASH_BYTES]);
+
+/* Tells the parts that a message was answered. */
+void server_note_message(struct service *service, const struct message_report *report);
+
+/* Tells the parts whether the server object learns. Precondition: the lock is held. */
+void server_note_learning(struct service *service, enum learning_cause cause, doorman_time now);
+
+/* Loads the files of a group again, in the parts that use them. Returns whether they are valid. */
+bool server_load_files(struct service *service, enum file_group group, bool is_quiet);
+
+/* Tells the parts that service->tls is a new one. */
+void server_note_tls(struct service *service);
+
+/* Writes the reply of a message that is decided, and reports the message.
  *   was_read, duration   as in struct message_report */
 doorman_status server_finish_message(struct service *service, doorman_json_exchange *exchange,
                                      const struct peer *peer, bool was_read, doorman_time duration);
@@ -481,6 +500,11 @@ doorman_status server_finish_message(struct service *service, doorman_json_excha
  *             must not use the waiter */
 bool server_handle_waiter(struct service *service, struct waiter *waiter, const char *text,
                           size_t bytes);
+
+/* Whether other threads may delete the JSON trees that this thread makes. The part MEMORY reads it.
+ * A tree must be deleted under the value under which it was made. Each file that includes this
+ * header defines the variable, and the linker keeps one of them. */
+__attribute__((weak)) _Thread_local bool server_shares_memory;
 
 /* Starts to receive the next message. */
 void server_worker_receive(struct worker *worker);
@@ -497,188 +521,13 @@ bool server_host_is_wildcard(const char *host); /* all addresses of this machine
 /* Returns whether a text is "http://HOST[:PORT]" or "https://HOST[:PORT]", of at most 256 bytes. */
 bool server_host_is_http_address(const char *text);
 
-/* ---- >>check -------------------------------------------------------------------------------- */
-
-#ifdef DOORMAN_SERVER_CHECK
-/* Checks the configuration and prints the result (--check-config). */
-enum exit_status server_check_config(const struct settings *settings);
-
-/* Prints why a configuration cannot be loaded, and returns EXIT_ERROR (V7). */
-enum exit_status server_config_error(const char *path, const struct config_problems *problems);
-
-/* Logs the warnings about a valid configuration, or the errors of another one except the first. */
-void server_log_problems(const struct settings *settings, const struct config_problems *problems,
-                         bool valid);
-
-/* Checks an address of --parent. */
-enum exit_status server_check_parent(const struct service *service, const char *url);
-
-/* Checks the address of --advertise: nng must support it, and other machines can reach it. */
-enum exit_status server_check_advertise(const struct service *service);
-
-/* Warns about an address that other machines can reach without TLS. */
-void server_check_listener(const struct service *service, const char *url);
-#else
-static inline enum exit_status server_check_config(const struct settings *settings) {
-    (void)settings;
-    return EXIT_USAGE; /* not reached: the flag is refused */
-}
-static inline enum exit_status server_config_error(const char *path,
-                                                   const struct config_problems *problems) {
-    char text[PROBLEM_TEXT];
-    server_problems_text(problems, text);
-    return server_fatal_error(EXIT_ERROR, "%s: %s", path, text);
-}
-static inline void server_log_problems(const struct settings *settings,
-                                       const struct config_problems *problems, bool valid) {
-    (void)settings, (void)problems, (void)valid;
-}
-static inline enum exit_status server_check_parent(const struct service *service, const char *url) {
-    (void)service, (void)url;
-    return CONTINUE;
-}
-static inline enum exit_status server_check_advertise(const struct service *service) {
-    (void)service;
-    return CONTINUE;
-}
-static inline void server_check_listener(const struct service *service, const char *url) {
-    (void)service, (void)url;
-}
-#endif
-
-/* ---- >>watch -------------------------------------------------------------------------------- */
-
-#ifdef DOORMAN_SERVER_WATCH
-/* Stores the version of the configuration file. */
-void server_watch_start(struct service *service);
-
-/* Returns whether the configuration file has another version than the stored one. A missing file
- * counts as unchanged. The caller calls this function once a second. If the file is missing in two
- * calls in a row, the second call logs a warning. */
-bool server_watch_poll(struct service *service);
-
-/* Stores the versions of the files with certificates and tokens. */
-void server_reload_start(struct service *service);
-
-/* Loads the certificates and the tokens again. */
-void server_reload_now(struct service *service);
-
-/* Does the same if their files have changed. If a file cannot be read in two calls in a row, the
- * second call logs a warning. The caller calls this function once a second. */
-void server_reload_update(struct service *service);
-#else
-static inline void server_watch_start(struct service *service) { (void)service; }
-static inline bool server_watch_poll(struct service *service) {
-    (void)service;
-    return false;
-}
-static inline void server_reload_start(struct service *service) { (void)service; }
-static inline void server_reload_now(struct service *service) { (void)service; }
-static inline void server_reload_update(struct service *service) { (void)service; }
-#endif
-
-/* ---- >>notify ------------------------------------------------------------------------------- */
-
-#ifdef DOORMAN_SERVER_NOTIFY
-/* Tells systemd that the server serves, if $NOTIFY_SOCKET is set. Starts the probes for the
- * watchdog. The main thread calls this function and the functions below. */
-enum exit_status server_notify_start(struct service *service);
-void server_notify_reloading(struct service *service);
-void server_notify_ready(struct service *service); /* at the end of a reload */
-void server_notify_stopping(struct service *service);
-void server_notify_stop(struct service *service); /* works after an incomplete start too */
-#else
-static inline enum exit_status server_notify_start(struct service *service) {
-    (void)service;
-    return CONTINUE;
-}
-static inline void server_notify_reloading(struct service *service) { (void)service; }
-static inline void server_notify_ready(struct service *service) { (void)service; }
-static inline void server_notify_stopping(struct service *service) { (void)service; }
-static inline void server_notify_stop(struct service *service) { (void)service; }
-#endif
-
 /* ---- >>warnings ----------------------------------------------------------------------------- */
 
-#include "warnings.h"
-
-/* ---- >>reports ------------------------------------------------------------------------------ */
-
-#include "reports.h" /* the head of the part */
-
-/* ---- >>memory ------------------------------------------------------------------------------- */
-
-#ifdef DOORMAN_SERVER_MEMORY
-void server_memory_init(void); /* before any other call of cJSON */
-
-/* Lets other threads delete the JSON trees that this thread makes from now on. A tree that was made
- * with this setting must be deleted with it.
- *   shares   false: the default */
-void server_memory_share(bool shares);
-
-/* Returns free memory to the system after many leases have ended. The main thread calls this
- * function. */
-void server_memory_update(struct service *service, doorman_time now);
-#else
-static inline void server_memory_init(void) {}
-static inline void server_memory_share(bool shares) { (void)shares; }
-static inline void server_memory_update(struct service *service, doorman_time now) {
-    (void)service, (void)now;
-}
-#endif
+#include "log/warnings.h"
 
 /* ---- >>tls ---------------------------------------------------------------------------------- */
 
-#include "tls.h"
-
-/* ---- >>etcd --------------------------------------------------------------------------------- */
-
-#ifdef DOORMAN_SERVER_ETCD
-enum exit_status server_etcd_check_settings(const struct settings *settings);
-
-/* Makes the state of the election if the settings name an etcd. Does not start the thread. */
-enum exit_status server_election_create(struct service *service);
-
-/* Loads the configuration of --config etcd:KEY for the first time. Precondition: the thread of the
- * election has not started. */
-bool server_election_fetch_config(struct service *service, doorman_config **out,
-                                  struct config_problems *problems);
-
-/* Checks that clients can reach the address of a process that takes part in an election. */
-enum exit_status server_election_check_address(const struct service *service);
-enum exit_status server_election_start(struct service *service); /* starts the thread */
-
-/* Wakes the thread of the election, which then loads the configuration again. */
-void server_election_reload_config(struct service *service);
-
-/* Cancels the current call to etcd, deletes the key, and waits for the end of the thread. May be
- * called after an incomplete start, and a second time. */
-void server_election_stop(struct service *service);
-#else
-static inline enum exit_status server_etcd_check_settings(const struct settings *settings) {
-    (void)settings;
-    return CONTINUE;
-}
-static inline enum exit_status server_election_create(struct service *service) {
-    (void)service;
-    return CONTINUE;
-}
-static inline bool server_election_fetch_config(struct service *service, doorman_config **out,
-                                                struct config_problems *problems) {
-    (void)service, (void)out, (void)problems;
-    return false;
-}
-static inline enum exit_status server_election_check_address(const struct service *service) {
-    (void)service;
-    return CONTINUE;
-}
-static inline enum exit_status server_election_start(struct service *service) {
-    (void)service;
-    return CONTINUE;
-}
-static inline void server_election_reload_config(struct service *service) { (void)service; }
-static inline void server_election_stop(struct service *service) { (void)service; }
-#endif
+#include "tls/tls.h"
 
 /* ---- >>base64 ------------------------------------------------------------------------------- */
 
@@ -693,87 +542,5 @@ void server_base64_write(char *text, const char *bytes);
  *   room      size of `bytes`, including a final 0
  *   returns   the number of bytes; `room` if they do not fit */
 size_t server_base64_read(char *bytes, size_t room, const char *text);
-
-/* ---- >>http --------------------------------------------------------------------------------- */
-
-#ifdef DOORMAN_SERVER_HTTP
-static inline bool server_http_is_on(const struct settings *settings) {
-    return strcmp(settings->http, "off") != 0;
-}
-enum exit_status server_http_start(struct service *service);
-void server_http_stop(struct service *service); /* works after an incomplete start too */
-
-/* Returns the address, with the real port instead of 0. Returns "off" if HTTP does not listen. */
-const char *server_http_address(const struct service *service);
-
-/* Adds a point to the history of the resources, when one is due. */
-void server_history_update(struct service *service, doorman_time now);
-
-/* If a child node has sent the message, notes the node, and adds the address of this process's
- * pages to the response. Preconditions: the lock is held, and the message is decided. */
-void server_children_note(struct service *service, doorman_json_exchange *exchange,
-                          doorman_time now);
-
-/* Notes and logs that all leases of a child node have expired. Returns false if the node is not
- * known. Precondition: the lock is held. */
-bool server_children_note_end(struct service *service, const char *node, doorman_time now);
-
-/* Looks which child nodes are silent, and logs them. The main thread calls this function once a
- * second. Precondition: the lock is held. */
-void server_children_update(struct service *service, doorman_time now);
-
-/* Counts a message and its response. */
-void server_metrics_count_message(struct counters *counters, const struct message_report *report);
-
-/* Answers probes at the address of --http-health. The functions work without HTTP too. */
-enum exit_status server_health_start(struct service *service);
-void server_health_stop(struct service *service); /* works after an incomplete start too */
-
-/* Lets new connections use service->tls. */
-void server_http_set_tls(struct service *service);
-
-/* Loads the tokens again. If the file is invalid, only logs the reason. */
-void server_tokens_reload(struct service *service);
-#else
-static inline bool server_http_is_on(const struct settings *settings) {
-    (void)settings;
-    return false;
-}
-static inline enum exit_status server_http_start(struct service *service) {
-    (void)service;
-    return CONTINUE;
-}
-static inline void server_http_stop(struct service *service) { (void)service; }
-static inline const char *server_http_address(const struct service *service) {
-    (void)service;
-    return "off";
-}
-static inline void server_history_update(struct service *service, doorman_time now) {
-    (void)service, (void)now;
-}
-static inline void server_children_note(struct service *service, doorman_json_exchange *exchange,
-                                        doorman_time now) {
-    (void)service, (void)exchange, (void)now;
-}
-static inline bool server_children_note_end(struct service *service, const char *node,
-                                            doorman_time now) {
-    (void)service, (void)node, (void)now;
-    return false;
-}
-static inline void server_children_update(struct service *service, doorman_time now) {
-    (void)service, (void)now;
-}
-static inline void server_metrics_count_message(struct counters *counters,
-                                                const struct message_report *report) {
-    (void)counters, (void)report;
-}
-static inline enum exit_status server_health_start(struct service *service) {
-    (void)service;
-    return CONTINUE;
-}
-static inline void server_health_stop(struct service *service) { (void)service; }
-static inline void server_http_set_tls(struct service *service) { (void)service; }
-static inline void server_tokens_reload(struct service *service) { (void)service; }
-#endif
 
 #endif

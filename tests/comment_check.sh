@@ -91,5 +91,5 @@ awk '
         if (failed) print "[  FAILED  ] " failed " test(s)"
         exit failed != 0
     }
-' doorman.h doorman_permits.h doorman_throttle.h doorman_server.c server/*.[ch] tests/*.h \
-    tests/*/*.[ch]
+' doorman.h doorman_permits.h doorman_throttle.h doorman_server.c server/*.h server/*/*.[ch] \
+    tests/*.h tests/*/*.[ch]

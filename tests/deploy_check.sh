@@ -18,7 +18,7 @@ metrics_are_known() {
     sed 's/_bucket//g' $deploy/doorman.rules.yml $deploy/grafana.json |
         grep -o -E 'doorman_(server|resource|permits|build)_[a-z_]+' | sort -u >"$folder/metrics"
     while read -r metric; do
-        grep -q -w -e "${metric#doorman_}" -e "$metric" server/*.c || echo "$metric"
+        grep -q -w -e "${metric#doorman_}" -e "$metric" server/*/*.c || echo "$metric"
     done <"$folder/metrics" >"$folder/unknown"
     [ -s "$folder/metrics" ] && ! grep . "$folder/unknown"
 }
@@ -28,7 +28,7 @@ variables_are_known() {
     grep -h -o -E 'DOORMAN_[A-Z_]+' $deploy/*.yml $deploy/Dockerfile $deploy/doorman.service \
         $deploy/debian/environment | sort -u >"$folder/variables"
     while read -r variable; do
-        grep -q "\"$variable\"" server/flags.h || echo "$variable"
+        grep -q "\"$variable\"" server/core/flags.h || echo "$variable"
     done <"$folder/variables" >"$folder/unknown"
     [ -s "$folder/variables" ] && ! grep . "$folder/unknown"
 }

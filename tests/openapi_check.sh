@@ -1,6 +1,6 @@
 #!/bin/sh
-# Tests the description of the API, server/openapi.json. A public validator accepts it. It agrees
-# with the reference of the protocol, and with the responses of running servers. Without the
+# Tests the description of the API, server/pages/openapi.json. A public validator accepts it. It
+# agrees with the reference of the protocol, and with the responses of running servers. Without the
 # validator or Node.js the test is skipped.
 #
 #   tests/openapi_check.sh [doorman_server]

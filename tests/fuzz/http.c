@@ -38,28 +38,29 @@ int server_main(int argc, char **argv);
 #define DOORMAN_SERVER_WARNINGS
 #include "doorman_server.c"
 #undef main
-#include "server/allow.c"
-#include "server/base64.c"
-#include "server/children.c"
-#include "server/graph.c"
-#include "server/health.c"
-#include "server/history.c"
-#include "server/host.c"
-#include "server/http.c"
-#include "server/http_listen.c"
-#include "server/http_request.c"
-#include "server/http_response.c"
-#include "server/json.c"
-#include "server/limits.c"
-#include "server/holds.c"
-#include "server/metrics.c"
-#include "server/page.c"
-#include "server/page_facts.c"
-#include "server/process.c"
-#include "server/snapshot.c"
-#include "server/text.c"
-#include "server/tokens.c"
-#include "server/warnings.c"
+#include "server/http/allow.c"
+#include "server/util/base64.c"
+#include "server/pages/children.c"
+#include "server/pages/graph.c"
+#include "server/pages/health.c"
+#include "server/pages/history.c"
+#include "server/util/host.c"
+#include "server/http/http.c"
+#include "server/http/http_listen.c"
+#include "server/http/http_request.c"
+#include "server/http/http_response.c"
+#include "server/pages/json.c"
+#include "server/pages/limits.c"
+#include "server/http/method.c"
+#include "server/pages/holds.c"
+#include "server/pages/metrics.c"
+#include "server/pages/page.c"
+#include "server/pages/page_facts.c"
+#include "server/pages/process.c"
+#include "server/pages/snapshot.c"
+#include "server/http/text.c"
+#include "server/http/tokens.c"
+#include "server/log/warnings.c"
 
 #include "fuzz.h"
 
@@ -103,9 +104,9 @@ static void fuzz_cancel(void) {
 
 /* Does what the thread of pages does when a response waits for it. */
 static void make_response(struct http *http) {
-    pthread_mutex_lock(&http->lock);
+    server_lock(&http->lock);
     http_make_response(http);
-    pthread_mutex_unlock(&http->lock);
+    server_unlock(&http->lock);
     must(!wire.waits);
 }
 
@@ -229,7 +230,7 @@ static void start_tokens(struct service *service) {
     char text[] = "admin one secret\nread two public";
     doorman_error error;
     struct tokens *tokens = (struct tokens *)calloc(1, sizeof *tokens);
-    must(tokens && pthread_mutex_init(&tokens->lock, NULL) == 0);
+    must(tokens && server_lock_init(&tokens->lock, LOCK_TOKENS));
     tokens->list = (struct token_list *)calloc(1, sizeof *tokens->list);
     must(tokens->list && tokens_read(tokens->list, text, &error));
     service->tokens = tokens;
@@ -246,16 +247,22 @@ static void start(struct service *service, bool has_tokens) {
         "{\"identifier_glob\":\"*\",\"capacity\":5}]}";
     must(doorman_json_config(&service->config, config, sizeof config - 1, NULL) == DOORMAN_OK);
     doorman_server_options options = {.node = "node", .config = service->config};
-    options.on_event = server_on_event;
+    options.on_event = on_event;
     options.context = service;
     service->server = fuzz_server(&options);
+    must(server_lock_init(&service->lock, LOCK_SERVICE));
+    must(server_lock_init(&service->config_lock, LOCK_CONFIG));
+    server_lock(&service->lock);
     create_leases(service);
+    server_unlock(&service->lock);
     service->id = "id";
     service->node = "node";
     service->advertise = "tcp://doorman.example:15000";
     service->http = (struct http *)calloc(1, sizeof *service->http);
     service->history = (struct history *)calloc(1, sizeof *service->history);
     must(service->http && service->history);
+    must(server_lock_init(&service->http->lock, LOCK_HTTP));
+    must(server_lock_init(&service->history->lock, LOCK_HISTORY));
     snprintf(service->http->address, sizeof service->http->address, "http://127.0.0.1:15050");
     if (has_tokens) start_tokens(service);
     service->http->connections[0].service = service;
@@ -266,7 +273,7 @@ static void stop(struct service *service) {
     server_connection_free_buffers(&service->http->connections[0]);
     free(service->http->connections[0].in);
     free(service->http);
-    server_tokens_stop(service);
+    tokens_destroy(service);
     history_clear(service->history);
     free(service->history);
     doorman_server_destroy(service->server);

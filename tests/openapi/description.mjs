@@ -15,7 +15,7 @@ export const { Validator } = await import(pathToFileURL(validator));
 const ROOT = 'https://doorman.invalid/description';
 const copy = (value) => JSON.parse(JSON.stringify(value));
 
-export const description = JSON.parse(readFileSync('server/openapi.json', 'utf8'));
+export const description = JSON.parse(readFileSync('server/pages/openapi.json', 'utf8'));
 
 let faults = 0;
 export function fault(...words) {

@@ -1,4 +1,4 @@
-// Compares server/openapi.json with the reference of the protocol, docs/protocol.md: the
+// Compares server/pages/openapi.json with the reference of the protocol, docs/protocol.md: the
 // examples, the tables of the fields, the reasons and the errors. They must be equal, so that
 // neither changes without the other.
 //

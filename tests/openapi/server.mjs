@@ -1,4 +1,4 @@
-// Holds server/openapi.json against running servers: each response must be one of the responses of
+// Holds server/pages/openapi.json against running servers: each response must be one of the responses of
 // its operation, and fit its schema. Each response of the description must also have been seen,
 // except those in UNSEEN.
 //
@@ -8,7 +8,7 @@
 // parent MASTER. GUARDED has the tokens "read-1", "write-1" and "admin-1", and accepts messages of
 // 2,000 bytes.
 
-import { readFileSync } from 'node:fs';
+import { readdirSync, readFileSync } from 'node:fs';
 import { connect } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { isDeepStrictEqual } from 'node:util';
@@ -344,22 +344,25 @@ async function checkVerbs(path, verb, operation) {
 
 // ---- paths
 
+// The source of the part HTTP of the server.
+const source = ['http', 'pages'].map((folder) => `server/${folder}`)
+  .flatMap((folder) => readdirSync(folder).map((name) => `${folder}/${name}`))
+  .filter((name) => name.endsWith('.c')).map((name) => readFileSync(name, 'utf8')).join('');
+
 // The paths in the source of the server.
 function pathsOfServer() {
-  const routes = readFileSync('server/http_request.c', 'utf8')
-    .match(/http_route routes\[\] = \{([^]*?)\n\};/)[1].matchAll(/^ +\{"([^"]*)"/gm);
-  const methods = readFileSync('server/metrics.c', 'utf8')
+  const routes = [...source.matchAll(/http_route routes\[\] = \{([^]*?)\{NULL\}\};/g)]
+    .flatMap(([, list]) => [...list.matchAll(/\{"([^"]*)"/g)]);
+  const methods = source
     .match(/server_message_names\[MESSAGE_KIND_COUNT\] = \{([^}]*)\}/)[1].matchAll(/"([^"]*)"/g);
   const names = [...methods].map(([, name]) => name).filter((name) => name !== 'unknown');
-  return ['/v1', ...[...routes].map(([, path]) => path), ...names.map((name) => `/v1/${name}`)];
+  return ['/v1', ...routes.map(([, path]) => path), ...names.map((name) => `/v1/${name}`)];
 }
 
 // The names of the parameters that the source of the server reads.
 function parametersOfServer() {
-  const source = ['json', 'page', 'limits', 'allow']
-    .map((name) => readFileSync(`server/${name}.c`, 'utf8')).join('');
   const reads = source.matchAll(
-    /(?:_query_read\([\w>-]+, |query_has\(request, |allow_read_\w+\(allow, query, )"(\w+)"/g);
+    /(?:_query_(?:read|is_set)\([\w>-]+, |allow_read_\w+\(allow, query, )"(\w+)"/g);
   return [...new Set([...reads].map(([, name]) => name))];
 }
 

@@ -1,4 +1,4 @@
-// Checks server/openapi.json with a public validator, and each schema in it against the meta-schema
+// Checks server/pages/openapi.json with a public validator, and each schema in it against the meta-schema
 // of JSON Schema 2020-12.
 //
 //     node tests/openapi/validate.mjs
@@ -20,6 +20,6 @@ const version = readFileSync('doorman.h', 'utf8').match(/^#define DOORMAN_VERSIO
 if (description.info.version !== version) fault('info.version is not', version);
 
 // The build embeds only characters of ASCII.
-const text = readFileSync('server/openapi.json', 'utf8');
+const text = readFileSync('server/pages/openapi.json', 'utf8');
 if (/[^\n -~]/.test(text)) fault('a character is not ASCII');
 finish();

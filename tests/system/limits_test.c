@@ -65,6 +65,18 @@ TEST(the_decisions_of_each_limit_are_counted) {
     server_stop(&fixture.server);
 }
 
+TEST(the_first_page_of_a_server_with_limits_alone_shows_them) {
+    struct fixture fixture = start_with_limits(false);
+    acquire(&fixture, "ann", 2);
+    expect(&fixture, "/", HOST, 200, "<h2>Limits of permits</h2>");
+    expect(&fixture, "/", HOST, 200, "per-&lt;user&gt;");
+    server_stop(&fixture.server);
+    fixture =
+        fixture_start("{\"resources\": [{\"identifier_glob\": \"*\", \"capacity\": 1}]}", NULL);
+    expect(&fixture, "/", HOST, 200, "No resource has a holder");
+    server_stop(&fixture.server);
+}
+
 /* P20: a limit with room for one ban bans two keys. */
 TEST(bans_that_end_early_are_counted_and_logged) {
     struct fixture fixture = fixture_start(

@@ -202,7 +202,7 @@ TEST(the_examples_of_the_reference_hold_over_http) { try_examples(send_by_http);
 /* tests/openapi_check.sh compares the description with the reference and with servers. */
 TEST(the_server_has_its_description) {
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
-    char *file = file_read("server/openapi.json");
+    char *file = file_read("server/pages/openapi.json");
     char *response = get(&fixture, "/v1/openapi.json", HOST);
     cJSON *written = cJSON_Parse(file), *served = cJSON_Parse(body_of(response));
     assert_int_equal(code_of(response), 200);

@@ -1,8 +1,7 @@
-/* When certificates are valid: server/certificate.c. The certificates were made by openssl. They
- * hold no secret, because their keys are not here. */
-#define DOORMAN_SERVER_TLS
-#include "../../server/base64.c"
-#include "../../server/certificate.c"
+/* When certificates are valid: server/tls/certificate.c. The certificates were made by openssl.
+ * They hold no secret, because their keys are not here. */
+#include "../../server/util/base64.c"
+#include "../../server/tls/certificate.c"
 
 #include "../test.h"
 

@@ -1,19 +1,31 @@
 /* The graphs of the status page and their history. The time of the history is a variable. The time
  * of the leases is the clock of the process, and the leases outlive the test. */
 #define DOORMAN_IMPLEMENTATION
-#define DOORMAN_SERVER_HTTP
-#include "../../server/http.h"
+#include "../../server/http/http.h"
 
-#include "../../server/graph.c"
-#include "../../server/history.c"
-#include "../../server/host.c"
-#include "../../server/snapshot.c"
-#include "../../server/text.c"
+#include "../../server/pages/graph.c"
+#include "../../server/pages/history.c"
+#include "../../server/util/host.c"
+#include "../../server/pages/snapshot.c"
+#include "../../server/http/text.c"
 
 #include "../test.h"
 
+/* What this test needs of the rest of the server. */
+bool server_has_part(const char *name) { return strcmp(name, "HTTP") == 0; }
+enum exit_status server_fatal_error(enum exit_status exit_status, const char *format, ...) {
+    fail_msg("%s", format);
+    return exit_status;
+}
+const struct suspect *server_suspect_find(const struct service *service, const char *holder_id,
+                                          bool is_server) {
+    (void)service, (void)holder_id, (void)is_server;
+    return NULL;
+}
+
 /* A service with one resource, "db", whose clients want a total. */
 struct world {
+    struct settings settings;
     struct service service;
     doorman_config *config;
     struct text text;
@@ -44,14 +56,16 @@ static void world_setup(struct world *w) {
     const doorman_server_options options = {.node = "node", .config = w->config, .seed = {7, 7}};
     assert_int_equal(doorman_server_create(&w->service.server, &options, NULL, now), DOORMAN_OK);
     assert_int_equal(doorman_server_set_master(w->service.server, &mastership, now), DOORMAN_OK);
-    assert_int_equal(pthread_mutex_init(&w->service.lock, NULL), 0);
-    assert_true(server_history_create(&w->service));
+    assert_true(server_lock_init(&w->service.lock, LOCK_SERVICE));
+    w->settings.http = HTTP_DEFAULT;
+    w->service.settings = &w->settings;
+    assert_int_equal(history_start(&w->service), CONTINUE);
     w->now = 1;
 }
 
 static void world_teardown(struct world *w) {
-    server_history_destroy(&w->service);
-    pthread_mutex_destroy(&w->service.lock);
+    history_destroy(&w->service);
+    server_lock_uninit(&w->service.lock);
     doorman_server_destroy(w->service.server);
     doorman_config_destroy(w->config);
     doorman_buffer_uninit(&w->text.buffer);
@@ -85,7 +99,7 @@ static void release(struct world *w, const char *client, uint64_t id) {
 }
 
 static void add_point(struct world *w) {
-    server_history_update(&w->service, w->now);
+    history_work(&w->service, w->now);
     w->now += HISTORY_INTERVAL;
 }
 

@@ -6,7 +6,7 @@ int server_main(int argc, char **argv);
 #define DOORMAN_SERVER_NOTIFY
 #include "../../doorman_server.c"
 #undef main
-#include "../../server/notify.c"
+#include "../../server/process/notify.c"
 
 #include "../test.h"
 
@@ -43,7 +43,7 @@ static void open_systemd(struct world *w) {
 
 static void world_setup(struct world *w) {
     w->service.settings = &w->settings;
-    pthread_mutex_init(&w->service.lock, NULL);
+    server_lock_init(&w->service.lock, LOCK_SERVICE);
     doorman_error error;
     assert_int_equal(doorman_json_config(&w->service.config, CONFIG, strlen(CONFIG), &error),
                      DOORMAN_OK);
@@ -55,7 +55,7 @@ static void world_setup(struct world *w) {
 }
 
 static void world_teardown(struct world *w) {
-    server_notify_stop(&w->service);
+    notify_stop(&w->service);
     doorman_server_destroy(w->service.server);
     doorman_config_destroy(w->service.config);
     close(w->systemd);
@@ -100,13 +100,13 @@ static void drain(const struct world *w) {
 }
 
 TEST_WITH(world, no_ping_is_sent_while_a_thread_keeps_the_lock) {
-    assert_int_equal(server_notify_start(&w->service), CONTINUE);
+    assert_int_equal(notify_start(&w->service), CONTINUE);
     await(w, "READY=1");
     await(w, PING);
-    pthread_mutex_lock(&w->service.lock);
+    server_lock(&w->service.lock);
     drain(w);
     assert_in_range(count_pings(w) + count_pings(w), 0, 1);
-    pthread_mutex_unlock(&w->service.lock);
+    server_unlock(&w->service.lock);
     await(w, PING);
 }
 
@@ -118,7 +118,7 @@ static void block(void *argument) {
 TEST_WITH(world, no_ping_is_sent_while_all_threads_of_nng_hang) {
     static nng_aio *blockers[BLOCKER_COUNT];
     pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    assert_int_equal(server_notify_start(&w->service), CONTINUE);
+    assert_int_equal(notify_start(&w->service), CONTINUE);
     await(w, PING);
     pthread_mutex_lock(&lock);
     for (size_t i = 0; i < BLOCKER_COUNT; i++) {
@@ -135,30 +135,30 @@ TEST_WITH(world, no_ping_is_sent_while_all_threads_of_nng_hang) {
 
 static void become_master(struct world *w) {
     const doorman_mastership mastership = {.address = "tcp://one:1", .until = DOORMAN_NEVER};
-    pthread_mutex_lock(&w->service.lock);
+    server_lock(&w->service.lock);
     assert_int_equal(doorman_server_set_master(w->service.server, &mastership, doorman_clock()),
                      DOORMAN_OK);
-    pthread_mutex_unlock(&w->service.lock);
+    server_unlock(&w->service.lock);
 }
 
 static void follow_master(struct world *w) {
     const doorman_mastership mastership = {.address = "tcp://two:2", .until = 0};
-    pthread_mutex_lock(&w->service.lock);
+    server_lock(&w->service.lock);
     assert_int_equal(doorman_server_set_master(w->service.server, &mastership, doorman_clock()),
                      DOORMAN_OK);
-    pthread_mutex_unlock(&w->service.lock);
+    server_unlock(&w->service.lock);
 }
 
 TEST_WITH(world, the_status_names_the_master_and_a_refused_configuration) {
-    assert_int_equal(server_notify_start(&w->service), CONTINUE);
+    assert_int_equal(notify_start(&w->service), CONTINUE);
     await(w, "STATUS=no master is known");
     become_master(w);
     await(w, "STATUS=master, at tcp://one:1");
     follow_master(w);
     await(w, "STATUS=standby; the master is tcp://two:2");
-    pthread_mutex_lock(&w->service.lock);
+    server_lock(&w->service.lock);
     snprintf(w->service.last_load.error, sizeof w->service.last_load.error, "a\nREADY=1");
-    pthread_mutex_unlock(&w->service.lock);
+    server_unlock(&w->service.lock);
     char message[512] = "";
     while (!strstr(message, "refused")) assert_true(receive(w, message, TIMEOUT_MS));
     assert_string_equal(message, "STATUS=standby; the master is tcp://two:2; the last configuration"

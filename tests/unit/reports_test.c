@@ -1,13 +1,13 @@
-/* The log lines of server/reports.c (V6), with the time as a variable: refused messages, changed
- * configurations, learning, and the parent. */
+/* The log lines of server/log/reports.c (V6), with the time as a variable: refused messages,
+ * changed configurations, learning, and the parent. */
 #define main server_main
 int server_main(int argc, char **argv);
 #define DOORMAN_SERVER_REPORTS
 #define DOORMAN_SERVER_WARNINGS
 #include "../../doorman_server.c"
 #undef main
-#include "../../server/reports.c"
-#include "../../server/warnings.c"
+#include "../../server/log/reports.c"
+#include "../../server/log/warnings.c"
 
 #include "server_log.h"
 
@@ -60,7 +60,9 @@ static void report(struct world *w, const char *message) {
     report.was_read = doorman_json_exchange_read(&exchange, message, strlen(message)) == DOORMAN_OK;
     doorman_json_exchange_decide(&exchange, w->service.server, 0);
     report.status = doorman_json_exchange_write(&exchange, 0);
-    server_report_message(&w->service, &report);
+    server_unlock(&w->service.lock);
+    report_message(&w->service, &report);
+    server_lock(&w->service.lock);
     doorman_json_exchange_uninit(&exchange);
 }
 
@@ -97,7 +99,7 @@ TEST_WITH(world, each_method_has_a_line_of_its_own_once_a_minute) {
     assert_int_equal(logged(w, " count=1 peer=unknown method=unknown "), 1);
     for (int i = 0; i < 100; i++) report(w, RELEASE("0"));
     assert_int_equal(logged(w, " count=1 peer=unknown method=release_capacity "), 1);
-    server_warnings_update(&w->service, doorman_clock() + 61 * SECOND);
+    warnings_update(&w->service, doorman_clock() + 61 * SECOND);
     assert_int_equal(logged(w, " count=99 peer=unknown method="), 2);
 }
 
@@ -126,7 +128,7 @@ static void load(struct world *w, const doorman_config *last, doorman_config *no
     w->settings.config = "file";
     w->service.config = now;
     snprintf(w->service.last_load.hash, sizeof w->service.last_load.hash, "%s", hash);
-    server_report_config(&w->service, last, NULL);
+    report_config(&w->service, last, NULL);
 }
 
 /* Fails unless the line about a change from one list of templates to another ends with this. */
@@ -208,12 +210,12 @@ TEST_WITH(world, a_warning_counts_the_counters_that_a_change_drops) {
                   "");
     w->settings.config = "file";
     w->service.config = now;
-    server_report_config(&w->service, last, counters);
+    report_config(&w->service, last, counters);
     assert_int_equal(logged(w, "level=warning msg=\"a limit has changed\" template=l limit=w "
                                "change=\"removed or renamed, so its counters are dropped\" "
                                "counters=300\n"),
                      1);
-    server_report_config(&w->service, last, counters);
+    report_config(&w->service, last, counters);
     assert_int_equal(logged(w, "level=warning msg=\"a limit has changed\" template=l limit=v "
                                "change=\"a window of another length, so its counters start fresh\" "
                                "counters=7\n"),
@@ -229,14 +231,14 @@ TEST_WITH(world, templates_that_are_gone_are_a_warning) {
     doorman_config *now = config_of(A, "");
     w->settings.config = "file";
     w->service.config = now;
-    server_report_config(&w->service, last, counters);
+    report_config(&w->service, last, counters);
     assert_int_equal(logged(w,
                             "level=warning msg=\"templates were removed or renamed: only another "
                             "template that matches limits their resources now, and their "
                             "counters are dropped\" templates=l counters=23\n"),
                      1);
     w->service.config = last;
-    server_report_config(&w->service, now, NULL);
+    report_config(&w->service, now, NULL);
     assert_int_equal(logged(w, "removed or renamed"), 0);
     doorman_config_destroy(now);
     doorman_config_destroy(last);
@@ -315,7 +317,7 @@ TEST_WITH(world, the_log_says_what_happens_to_unmatched_resources) {
 TEST_WITH(world, a_refused_configuration_is_logged_with_its_error) {
     w->settings.config = "file";
     snprintf(w->service.last_load.error, sizeof w->service.last_load.error, "wrong");
-    server_report_config(&w->service, NULL, NULL);
+    report_config(&w->service, NULL, NULL);
     assert_int_equal(logged(w, "level=error msg=\"configuration refused; the last one stays in "
                                "force\" file=file error=wrong\n"),
                      1);
@@ -347,19 +349,19 @@ TEST(equal_configurations_have_equal_hashes) {
 
 TEST_WITH(world, the_log_says_how_long_learning_lasts) {
     doorman_config *config = server_create(w, 100 * SECOND);
-    server_report_learning(&w->service, LEARNING_OF_MASTER, 100 * SECOND);
+    report_learning(&w->service, LEARNING_OF_MASTER, 100 * SECOND);
     assert_int_equal(logged(w, ""), 0);
     set_master(w, DOORMAN_NEVER, 100 * SECOND);
-    server_report_learning(&w->service, LEARNING_OF_MASTER, 100 * SECOND);
+    report_learning(&w->service, LEARNING_OF_MASTER, 100 * SECOND);
     assert_int_equal(logged(w, STARTS "63.0 resources=0 holders=0\n"), 1);
     for (int second = 101; second < 163; second++) {
-        server_report_learning(&w->service, LEARNING_OF_MASTER, second * SECOND);
+        report_learning(&w->service, LEARNING_OF_MASTER, second * SECOND);
     }
-    server_report_learning(&w->service, LEARNING_OF_MASTER, 163 * SECOND - 1);
+    report_learning(&w->service, LEARNING_OF_MASTER, 163 * SECOND - 1);
     assert_int_equal(logged(w, ""), 0);
-    server_report_learning(&w->service, LEARNING_OF_MASTER, 163 * SECOND);
+    report_learning(&w->service, LEARNING_OF_MASTER, 163 * SECOND);
     assert_int_equal(logged(w, ENDED "63.0 resources=0 holders=0\n"), 1);
-    server_report_learning(&w->service, LEARNING_OF_MASTER, 164 * SECOND);
+    report_learning(&w->service, LEARNING_OF_MASTER, 164 * SECOND);
     assert_int_equal(logged(w, ""), 0);
     server_destroy(w, config);
 }
@@ -375,7 +377,7 @@ TEST_WITH(world, the_log_names_the_learning_time_of_the_leases_that_exist) {
     const doorman_server_options options = {.node = "n", .config = config, .seed = {1, 2}};
     assert_int_equal(doorman_server_create(&w->service.server, &options, NULL, 0), DOORMAN_OK);
     set_master(w, DOORMAN_NEVER, 0);
-    server_report_learning(&w->service, LEARNING_OF_MASTER, 0);
+    report_learning(&w->service, LEARNING_OF_MASTER, 0);
     assert_int_equal(logged(w, STARTS "31.5 resources=0 holders=0\n"), 1);
     server_destroy(w, config);
 }
@@ -384,16 +386,16 @@ TEST_WITH(world, the_log_names_the_learning_time_of_the_leases_that_exist) {
 TEST_WITH(world, learning_that_a_lost_mastership_cuts_short_has_no_end) {
     doorman_config *config = server_create(w, 100 * SECOND);
     set_master(w, 120 * SECOND, 100 * SECOND);
-    server_report_learning(&w->service, LEARNING_OF_MASTER, 100 * SECOND);
+    report_learning(&w->service, LEARNING_OF_MASTER, 100 * SECOND);
     assert_int_equal(logged(w, STARTS "63.0 resources=0 holders=0\n"), 1);
-    server_report_learning(&w->service, LEARNING_OF_MASTER, 120 * SECOND);
+    report_learning(&w->service, LEARNING_OF_MASTER, 120 * SECOND);
     set_master(w, 0, 121 * SECOND);
-    server_report_learning(&w->service, LEARNING_OF_MASTER, 121 * SECOND);
+    report_learning(&w->service, LEARNING_OF_MASTER, 121 * SECOND);
     assert_int_equal(logged(w, ""), 0);
     set_master(w, DOORMAN_NEVER, 130 * SECOND);
-    server_report_learning(&w->service, LEARNING_OF_MASTER, 131 * SECOND);
+    report_learning(&w->service, LEARNING_OF_MASTER, 131 * SECOND);
     assert_int_equal(logged(w, STARTS "62.0 resources=0 holders=0\n"), 1);
-    server_report_learning(&w->service, LEARNING_OF_MASTER, 193 * SECOND);
+    report_learning(&w->service, LEARNING_OF_MASTER, 193 * SECOND);
     assert_int_equal(logged(w, ENDED "62.0 resources=0 holders=0\n"), 1);
     server_destroy(w, config);
 }
@@ -403,22 +405,22 @@ TEST_WITH(world, the_log_says_that_a_configuration_causes_learning) {
     doorman_config *first = server_create(w, 0), *second = config_of(A "," B, "");
     doorman_config *third = config_of(A "," B "," C, "");
     set_master(w, DOORMAN_NEVER, 0);
-    server_report_learning(&w->service, LEARNING_OF_MASTER, 63 * SECOND);
+    report_learning(&w->service, LEARNING_OF_MASTER, 63 * SECOND);
     assert_int_equal(logged(w, ""), 0);
     assert_int_equal(doorman_server_configure(w->service.server, second, 100 * SECOND), DOORMAN_OK);
-    server_report_learning(&w->service, LEARNING_OF_CONFIGURATION, 100 * SECOND);
+    report_learning(&w->service, LEARNING_OF_CONFIGURATION, 100 * SECOND);
     assert_int_equal(logged(w, "msg=\"learning starts for new templates: until leases from before "
                                "them have ended, holders keep what they have, and get no more\" "
                                "seconds=63.0 "),
                      1);
     assert_int_equal(doorman_server_configure(w->service.server, third, 140 * SECOND), DOORMAN_OK);
-    server_report_learning(&w->service, LEARNING_OF_CONFIGURATION, 140 * SECOND);
+    report_learning(&w->service, LEARNING_OF_CONFIGURATION, 140 * SECOND);
     assert_int_equal(logged(w, "msg=\"learning takes longer: the new configuration has new "
                                "templates, or longer leases\" seconds=63.0 "),
                      1);
-    server_report_learning(&w->service, LEARNING_OF_CONFIGURATION, 150 * SECOND);
+    report_learning(&w->service, LEARNING_OF_CONFIGURATION, 150 * SECOND);
     assert_int_equal(logged(w, ""), 0);
-    server_report_learning(&w->service, LEARNING_OF_MASTER, 203 * SECOND);
+    report_learning(&w->service, LEARNING_OF_MASTER, 203 * SECOND);
     assert_int_equal(logged(w, ENDED "103.0 "), 1);
     server_destroy(w, third);
     doorman_config_destroy(second);
@@ -436,7 +438,7 @@ static doorman_transport_result result_of(doorman_status status, const char *add
 }
 
 static void report_result(struct world *w, doorman_transport_result result, doorman_time now) {
-    server_report_parent(&w->service, &result, now);
+    report_parent(&w->service, &result, now);
 }
 
 /* The line about the recovery has the number of failures, and no line about them comes later. */
@@ -453,7 +455,7 @@ TEST_WITH(world, the_log_says_how_long_the_parent_did_not_answer) {
     assert_true(parent->retry_at == 140 * SECOND);
     report_result(w, result_of(DOORMAN_OK, "a"), 141 * SECOND);
     assert_int_equal(logged(w, "answers\" parent=a after_seconds=41.0 failures=20\n"), 1);
-    server_warnings_update(&w->service, 1000 * SECOND);
+    warnings_update(&w->service, 1000 * SECOND);
     assert_int_equal(logged(w, ""), 0);
     assert_true(parent->trouble.since == 0 && parent->answered_at == 141 * SECOND);
 }

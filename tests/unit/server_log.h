@@ -7,7 +7,8 @@
 
 #define SECOND DOORMAN_SECOND
 
-/* A service that logs to a file. It has no server object. */
+/* A service that logs to a file. It has no server object. The test holds the lock of the service,
+ * and releases it for a function that takes it. */
 struct world {
     struct settings settings;
     struct service service;
@@ -17,6 +18,8 @@ struct world {
 
 static void world_setup(struct world *w) {
     w->service.settings = &w->settings;
+    assert_true(server_lock_init(&w->service.lock, LOCK_SERVICE));
+    server_lock(&w->service.lock);
     w->log = tmpfile();
     assert_non_null(w->log);
     w->standard_error = dup(STDERR_FILENO);
@@ -28,6 +31,8 @@ static void world_teardown(struct world *w) {
     close(w->standard_error);
     fclose(w->log);
     free(w->service.suspects);
+    server_unlock(&w->service.lock);
+    server_lock_uninit(&w->service.lock);
 }
 FIXTURE(world)
 

@@ -3,7 +3,7 @@
 #include "unit.h"
 
 #define DOORMAN_IMPLEMENTATION
-#include "../../server/text.c"
+#include "../../server/http/text.c"
 
 #define DIGITS_MAX 12
 

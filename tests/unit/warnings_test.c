@@ -4,7 +4,7 @@ int server_main(int argc, char **argv);
 #define DOORMAN_SERVER_WARNINGS
 #include "../../doorman_server.c"
 #undef main
-#include "../../server/warnings.c"
+#include "../../server/log/warnings.c"
 
 #include "server_log.h"
 
@@ -23,7 +23,7 @@ static void unconfirmed(struct world *w, const char *holder_id, doorman_time now
 }
 
 /* What the main thread does every second. */
-static void update(struct world *w, doorman_time now) { server_warnings_update(&w->service, now); }
+static void update(struct world *w, doorman_time now) { warnings_update(&w->service, now); }
 
 TEST_WITH(world, each_shared_id_is_named_at_once_and_then_once_a_minute) {
     shared(w, "a", 100 * SECOND);
@@ -146,7 +146,7 @@ TEST_WITH(world, a_problem_that_has_ended_is_not_logged_any_more) {
 
 static void end_lease(struct world *w, const char *resource_id) {
     const doorman_event event = {DOORMAN_EVENT_LEASE_ENDED, resource_id, "node", 1};
-    server_on_event(&w->service, &event);
+    warnings_on_event(&w->service, &event);
 }
 
 /* The holder of these leases is the node itself, so the line does not name it. */
@@ -186,7 +186,9 @@ TEST_WITH(world, the_line_about_very_many_leases_names_the_first) {
 static void refuse(struct world *w, uint32_t host, uint16_t port) {
     const nng_sockaddr peer = {
         .s_in = {.sa_family = NNG_AF_INET, .sa_port = htons(port), .sa_addr = htonl(host)}};
+    server_unlock(&w->service.lock);
     server_log_peer(&w->service, WARNING_TOKEN, &peer, NULL);
+    server_lock(&w->service.lock);
 }
 
 TEST_WITH(world, a_line_about_peers_counts_their_hosts) {
@@ -208,10 +210,14 @@ TEST_WITH(world, a_line_about_peers_counts_their_hosts) {
 /* nng reports no peers, and the server looks at its counters from time to time. */
 TEST_WITH(world, failed_handshakes_over_nng_are_counted_and_logged_once_a_minute) {
     const counter *count = &w->service.counters.authentication_failures[FAILED_NNG_HANDSHAKE];
+    server_unlock(&w->service.lock);
     server_log_nng_handshakes(&w->service, 3);
+    server_lock(&w->service.lock);
     assert_int_equal(logged(w, "nng does not report the peers\" count=3\n"), 1);
+    server_unlock(&w->service.lock);
     server_log_nng_handshakes(&w->service, 1);
     server_log_nng_handshakes(&w->service, 4);
+    server_lock(&w->service.lock);
     assert_int_equal(logged(w, ""), 0);
     update(w, doorman_clock() + 60 * SECOND);
     assert_int_equal(logged(w, "nng does not report the peers\" count=5\n"), 1);
@@ -222,20 +228,20 @@ TEST_WITH(world, failed_handshakes_over_nng_are_counted_and_logged_once_a_minute
 TEST_WITH(world, events_of_permits_are_logged_at_once_and_then_once_a_minute) {
     doorman_permit_event event = {
         .kind = DOORMAN_PERMIT_UNMATCHED, .resource_id = "Api", .key = ""};
-    server_on_permit_event(&w->service, &event);
+    warnings_on_permit_event(&w->service, &event);
     assert_int_equal(logged(w, "matches\" count=1 resource=Api\n"), 1);
     for (int i = 0; i < 100; i++) {
         event.resource_id = i ? "other" : "Apo";
-        server_on_permit_event(&w->service, &event);
+        warnings_on_permit_event(&w->service, &event);
     }
     event = (doorman_permit_event){
         .kind = DOORMAN_PERMIT_KEY_EVICTED, .resource_id = "r", .key = "k", .limit = "m"};
-    server_on_permit_event(&w->service, &event); /* it was fresh */
+    warnings_on_permit_event(&w->service, &event); /* it was fresh */
     assert_int_equal(logged(w, ""), 0);
     event.amount = 0.25;
-    server_on_permit_event(&w->service, &event);
+    warnings_on_permit_event(&w->service, &event);
     assert_int_equal(logged(w, "starts again\" count=1 limit=m resource=r key=k used=0.25\n"), 1);
-    server_on_permit_event(&w->service, &event);
+    warnings_on_permit_event(&w->service, &event);
     update(w, doorman_clock() + 60 * SECOND);
     assert_int_equal(logged(w, " count=100 resource=Apo\n"), 1);
     update(w, doorman_clock() + 200 * SECOND);

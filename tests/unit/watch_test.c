@@ -1,9 +1,6 @@
 /* How doorman_server notices changes of its configuration file, of certificates and of tokens (V1).
- * Each call of server_watch_poll or server_reload_update is one second of the main thread. */
-#define DOORMAN_SERVER_HTTP
-#define DOORMAN_SERVER_TLS
-#define DOORMAN_SERVER_WATCH
-#include "../../server/watch.c"
+ * Each call of watch_poll or reload_update is one second of the main thread. */
+#include "../../server/process/watch.c"
 #include "../test.h"
 
 #include <sys/socket.h>
@@ -41,15 +38,24 @@ void server_log(const struct settings *settings, enum log_level level, const cha
 const char *server_flag_name(int flag) {
     return flag == FLAG_TLS_KEY ? "tls-key" : flag == FLAG_ETCD_CA ? "etcd-ca" : "other";
 }
-bool server_tls_reload(struct service *service, bool is_quiet) {
+
+bool server_has_part(const char *name) { return name != NULL; }
+void server_reload_config(struct service *service) { (void)service; }
+
+bool server_load_files(struct service *service, enum file_group group, bool is_quiet) {
     (void)service;
+    token_loads += group == FILES_OF_TOKENS;
+    if (group == FILES_OF_TOKENS) return true;
     tls_loads++;
     tls_refusals += !tls_fits && !is_quiet;
     return tls_fits;
 }
-void server_tokens_reload(struct service *service) {
-    (void)service;
-    token_loads++;
+
+/* What the server does at SIGHUP. */
+static void reload_now(struct service *service) {
+    watch_reload(service);
+    server_load_files(service, FILES_OF_TLS, false);
+    server_load_files(service, FILES_OF_TOKENS, false);
 }
 
 static void write_text(const char *path, const char *text) {
@@ -69,7 +75,7 @@ static void world_setup(struct world *w) {
     write_file(w, "one");
     w->settings.config = w->path;
     w->service.settings = &w->settings;
-    server_watch_start(&w->service);
+    watch_start(&w->service);
     missing_lines = again_lines = tls_loads = token_loads = 0;
 }
 
@@ -87,21 +93,21 @@ static void assert_logged(int missing, int again) {
 }
 
 TEST_WITH(world, a_changed_file_is_noticed_until_it_is_loaded) {
-    assert_false(server_watch_poll(&w->service));
+    assert_false(watch_poll(&w->service));
     write_file(w, "a longer text");
-    assert_true(server_watch_poll(&w->service));
-    assert_true(server_watch_poll(&w->service));
-    server_watch_start(&w->service);
-    assert_false(server_watch_poll(&w->service));
+    assert_true(watch_poll(&w->service));
+    assert_true(watch_poll(&w->service));
+    watch_start(&w->service);
+    assert_false(watch_poll(&w->service));
     assert_logged(0, 0);
 }
 
 TEST_WITH(world, a_file_that_is_missing_once_is_not_reported) {
     for (int i = 0; i < 10; i++) {
         assert_int_equal(rename(w->path, w->kept), 0);
-        assert_false(server_watch_poll(&w->service));
+        assert_false(watch_poll(&w->service));
         assert_int_equal(rename(w->kept, w->path), 0);
-        assert_false(server_watch_poll(&w->service));
+        assert_false(watch_poll(&w->service));
     }
     assert_logged(0, 0);
 }
@@ -109,35 +115,35 @@ TEST_WITH(world, a_file_that_is_missing_once_is_not_reported) {
 TEST_WITH(world, a_deleted_file_is_reported_once) {
     for (int i = 1; i <= 3; i++) {
         assert_int_equal(rename(w->path, w->kept), 0);
-        assert_false(server_watch_poll(&w->service));
+        assert_false(watch_poll(&w->service));
         assert_logged(i - 1, i - 1);
         for (int k = 0; k < 100; k++) {
-            assert_false(server_watch_poll(&w->service));
+            assert_false(watch_poll(&w->service));
             assert_logged(i, i - 1);
         }
         assert_int_equal(rename(w->kept, w->path), 0);
-        assert_false(server_watch_poll(&w->service));
+        assert_false(watch_poll(&w->service));
         assert_logged(i, i);
     }
 }
 
 TEST_WITH(world, another_file_in_place_of_a_deleted_one_is_a_change) {
     assert_int_equal(rename(w->path, w->kept), 0);
-    for (int i = 0; i < 3; i++) assert_false(server_watch_poll(&w->service));
+    for (int i = 0; i < 3; i++) assert_false(watch_poll(&w->service));
     write_file(w, "two");
-    assert_true(server_watch_poll(&w->service));
+    assert_true(watch_poll(&w->service));
     assert_logged(1, 1);
 }
 
 /* The reload logs that the file cannot be opened. */
 TEST_WITH(world, a_file_that_is_missing_at_a_reload_is_not_reported_again) {
     assert_int_equal(rename(w->path, w->kept), 0);
-    assert_false(server_watch_poll(&w->service));
-    server_watch_start(&w->service);
-    for (int i = 0; i < 3; i++) assert_false(server_watch_poll(&w->service));
+    assert_false(watch_poll(&w->service));
+    watch_start(&w->service);
+    for (int i = 0; i < 3; i++) assert_false(watch_poll(&w->service));
     assert_logged(0, 0);
     assert_int_equal(rename(w->kept, w->path), 0);
-    assert_true(server_watch_poll(&w->service));
+    assert_true(watch_poll(&w->service));
     assert_logged(0, 1);
 }
 
@@ -149,12 +155,12 @@ static const char *noted(const struct world *w, enum load_failure failure) {
 TEST_WITH(world, a_missing_file_is_noted_until_it_is_there_again) {
     for (int i = 0; i < 3; i++) {
         assert_int_equal(rename(w->path, w->kept), 0);
-        assert_false(server_watch_poll(&w->service));
+        assert_false(watch_poll(&w->service));
         assert_string_equal(noted(w, CONFIG_UNREADABLE), "");
-        assert_false(server_watch_poll(&w->service));
+        assert_false(watch_poll(&w->service));
         assert_string_equal(noted(w, CONFIG_UNREADABLE), strerror(ENOENT));
         assert_int_equal(rename(w->kept, w->path), 0);
-        assert_false(server_watch_poll(&w->service));
+        assert_false(watch_poll(&w->service));
         assert_string_equal(noted(w, CONFIG_UNREADABLE), "");
     }
 }
@@ -168,12 +174,12 @@ TEST_WITH(world, a_file_that_this_process_may_not_read_is_noted) {
         print_message("needs: another user\n");
         skip();
     }
-    for (int i = 0; i < 3; i++) assert_false(server_watch_poll(&w->service));
+    for (int i = 0; i < 3; i++) assert_false(watch_poll(&w->service));
     if (is_root) assert_int_equal(seteuid(0), 0);
     assert_string_equal(noted(w, CONFIG_UNREADABLE), strerror(EACCES));
     assert_logged(1, 0);
     assert_int_equal(chmod(w->path, 0644), 0);
-    assert_false(server_watch_poll(&w->service));
+    assert_false(watch_poll(&w->service));
     assert_string_equal(noted(w, CONFIG_UNREADABLE), "");
     assert_logged(1, 1);
 }
@@ -181,11 +187,11 @@ TEST_WITH(world, a_file_that_this_process_may_not_read_is_noted) {
 /* A node with a parent has no file, and a key of etcd is not a file. */
 TEST_WITH(world, without_a_file_nothing_is_reported) {
     w->settings.config = NULL;
-    for (int i = 0; i < 3; i++) assert_false(server_watch_poll(&w->service));
+    for (int i = 0; i < 3; i++) assert_false(watch_poll(&w->service));
     w->settings.config = "etcd:key";
     w->settings.config_key = "key";
-    server_watch_start(&w->service);
-    for (int i = 0; i < 3; i++) assert_false(server_watch_poll(&w->service));
+    watch_start(&w->service);
+    for (int i = 0; i < 3; i++) assert_false(watch_poll(&w->service));
     assert_logged(0, 0);
 }
 
@@ -203,13 +209,13 @@ static void use_own_files(struct world *w) {
     w->settings.tls_key = w->own[FILE_TLS_KEY];
     w->settings.http_token = w->own[FILE_TOKENS];
     w->settings.etcd_ca = w->own[FILE_ETCD_CA];
-    server_reload_start(&w->service);
+    reload_start(&w->service);
 }
 
 /* Does the work of some seconds, and compares how often each group was loaded in them. */
 static void expect_loads(struct world *w, int seconds, int tls, int tokens) {
     tls_loads = token_loads = 0;
-    for (int i = 0; i < seconds; i++) server_reload_update(&w->service);
+    for (int i = 0; i < seconds; i++) reload_update(&w->service);
     assert_int_equal(tls_loads, tls);
     assert_int_equal(token_loads, tokens);
 }
@@ -300,7 +306,7 @@ TEST_WITH(world, a_missing_file_for_etcd_is_reported) {
     expect_loads(w, 5, 0, 0);
     assert_logged(1, 0);
     assert_string_equal(last_flag, "etcd-ca");
-    server_reload_now(&w->service); /* SIGHUP */
+    reload_now(&w->service); /* SIGHUP */
     expect_loads(w, 5, 0, 0);
     assert_logged(1, 0);
 }
@@ -328,7 +334,7 @@ TEST_WITH(world, a_certificate_without_its_key_is_refused_once) {
     expect_loads(w, 1, 1, 0);
     assert_int_equal(tls_refusals, 1);
     expect_loads(w, 30, 0, 0);
-    server_reload_now(&w->service);
+    reload_now(&w->service);
     assert_int_equal(tls_refusals, 2); /* a reload that a person asks for says it at once */
     tls_fits = true;
 }
@@ -337,7 +343,7 @@ TEST_WITH(world, a_certificate_without_its_key_is_refused_once) {
 TEST_WITH(world, a_key_that_is_missing_at_a_reload_is_not_reported_again) {
     use_own_files(w);
     assert_int_equal(unlink(w->own[FILE_TLS_KEY]), 0);
-    server_reload_now(&w->service);
+    reload_now(&w->service);
     assert_int_equal(tls_loads, 1);
     expect_loads(w, 5, 0, 0);
     assert_logged(0, 0);

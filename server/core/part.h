@@ -1,0 +1,96 @@
+/* doorman_server: what a part of the server is. server.h includes this file.
+ *
+ * A part adds to the core what operators need, and can be left out. server/core/parts.h lists the
+ * parts that the build has chosen, in an order in which a part uses only the core and the parts
+ * before it. The core knows no part by name: it calls the functions that the parts have put in
+ * their struct. The functions are called in the order of the list, and those that end something in
+ * the opposite order. */
+#ifndef DOORMAN_SERVER_PART_H
+#define DOORMAN_SERVER_PART_H
+
+struct service;
+struct http_route;
+
+/* Files that are loaded again when they change. */
+enum file_group { FILES_OF_TLS, FILES_OF_TOKENS };
+
+/* A configuration that was loaded or refused. */
+struct config_change {
+    const doorman_config *last; /* the one before it; NULL: none. If it was refused: itself */
+    const struct config_problems *problems;
+    bool valid;    /* it could be read; it may have been refused for another reason */
+    bool is_first; /* the process has started with it */
+};
+
+/* All functions may be NULL. */
+struct server_part {
+    const char *name; /* what flags.h calls it; flags of a missing part are refused. NULL: none */
+
+    /* The start, in this order. CONTINUE, or why the process ends. */
+    void (*init)(void);                                         /* before anything else */
+    enum exit_status (*check)(const struct settings *settings); /* the flags were read */
+    enum exit_status (*run)(const struct settings *settings);   /* if the flags ask for it: does
+                                                                   something instead of serving */
+    enum exit_status (*load)(struct service *service);   /* before the configuration is loaded */
+    enum exit_status (*open)(struct service *service);   /* nothing listens yet */
+    enum exit_status (*listen)(struct service *service); /* the addresses and names are known */
+    enum exit_status (*start)(struct service *service);  /* messages are answered */
+    enum exit_status (*serve)(struct service *service);  /* the log says that the process serves */
+
+    /* Only the main thread calls these. */
+    void (*work)(struct service *service, doorman_time now);   /* once a second */
+    void (*update)(struct service *service, doorman_time now); /* once a second, with the lock */
+    void (*reload)(struct service *service);                   /* SIGHUP has arrived */
+    void (*reloaded)(struct service *service);                 /* all has been loaded */
+    void (*stopping)(struct service *service); /* SIGTERM or SIGINT; service->stopping is true */
+    void (*stop)(struct service *service);     /* works after an incomplete start too */
+    void (*destroy)(struct service *service);  /* no other thread and no socket is left */
+
+    /* Loads files again. If they are invalid, what was loaded before stays in force.
+     *   is_quiet   a failure is not logged, because a later call will try again
+     *   returns    false: they are invalid */
+    bool (*load_files)(struct service *service, enum file_group group, bool is_quiet);
+    void (*tls_changed)(struct service *service); /* service->tls is a new one */
+
+    /* Any thread calls these. */
+    void (*message)(struct service *service, const struct message_report *report);
+
+    /* Prints why the first configuration cannot be loaded, and returns the exit code. */
+    enum exit_status (*refuse_config)(const struct settings *settings,
+                                      const struct config_problems *problems);
+    void (*configured)(struct service *service, const struct config_change *change);
+
+    /* Any thread calls these, with the lock. */
+    void (*decided)(struct service *service, doorman_json_exchange *exchange, doorman_time now);
+    void (*configures)(struct service *service); /* a new configuration will come into force */
+    void (*learns)(struct service *service, enum learning_cause cause, doorman_time now);
+    void (*parent_answered)(struct service *service, const doorman_transport_result *result,
+                            doorman_time now); /* a request to the parent has ended */
+
+    /* An event of the server object. The last part of the list is asked first.
+     *   returns   true: the event is dealt with, and no other part is asked */
+    bool (*event)(struct service *service, const doorman_event *event);
+
+    /* An event of permits.
+     *   permit_events   a bit for each kind of event that the part wants */
+    void (*permit_event)(struct service *service, const doorman_permit_event *event);
+    unsigned permit_events;
+
+    const struct http_route *routes; /* paths of HTTP: see server/http/http.h */
+};
+
+/* Calls a function of each part that has it, in the order of the parts. */
+#define EACH_PART(part, function)                                                                  \
+    for (const struct server_part *const *part = server_parts; *part; part++)                      \
+        if ((*part)->function)
+
+/* The last part comes first. */
+#define EACH_PART_BACKWARDS(part, function)                                                        \
+    for (const struct server_part *const *part = server_parts + server_part_count;                 \
+         part-- != server_parts;)                                                                  \
+        if ((*part)->function)
+
+extern const struct server_part *const server_parts[]; /* NULL ends the list */
+extern const size_t server_part_count;
+
+#endif

@@ -1,0 +1,43 @@
+/* The parts of doorman_server that the build has chosen. A part uses the core and the parts before
+ * it. A file defines the macro PART before it includes this one:
+ *   name   server_part_name is its struct server_part */
+#ifdef DOORMAN_SERVER_MEMORY
+PART(memory)
+#endif
+#ifdef DOORMAN_SERVER_WARNINGS
+PART(warnings)
+#endif
+#ifdef DOORMAN_SERVER_REPORTS
+PART(reports)
+#endif
+#ifdef DOORMAN_SERVER_TLS
+PART(tls)
+#endif
+#ifdef DOORMAN_SERVER_ETCD
+PART(etcd)
+#endif
+#ifdef DOORMAN_SERVER_CHECK
+PART(check)
+#endif
+#ifdef DOORMAN_SERVER_WAITING
+PART(waiting)
+#endif
+#ifdef DOORMAN_SERVER_HTTP
+PART(tokens)
+PART(allow)
+PART(http)
+PART(children)
+PART(history)
+PART(health)
+PART(pages)
+PART(limits)
+PART(holds)
+PART(json)
+PART(metrics)
+#endif
+#ifdef DOORMAN_SERVER_WATCH
+PART(watch)
+#endif
+#ifdef DOORMAN_SERVER_NOTIFY
+PART(notify)
+#endif

@@ -1,0 +1,15 @@
+/* doorman_server: what the server does for permits. Only doorman_server.c includes this file. */
+#ifndef DOORMAN_SERVER_PERMITS_H
+#define DOORMAN_SERVER_PERMITS_H
+
+#include <time.h>
+
+/* Tells the server object what time it is (P26). Precondition: the lock is held. */
+static inline void server_set_epoch(struct service *service, doorman_time now) {
+    struct timespec time;
+    assert(server_lock_is_held(&service->lock));
+    clock_gettime(CLOCK_REALTIME, &time);
+    doorman_server_set_epoch(service->server, time.tv_sec * DOORMAN_SECOND + time.tv_nsec, now);
+}
+
+#endif

@@ -1,0 +1,442 @@
+/* doorman_server, part ETCD: the election of the master, and the configuration in etcd. This file
+ * changes the mastership of the server object, the configuration, service->election, and
+ * service->master_http.
+ *
+ * doorman_election of doorman.h decides which process is master (V2). One thread makes its calls to
+ * etcd and reports the answers. The store lease of the election is an etcd lease. The election key
+ * of etcd is attached to the etcd lease of the master.
+ *
+ * The value of the key has one line or two lines. The first line is the address of the master. The
+ * second line is its HTTP address, if it has one (--http-advertise). One value has both, so they
+ * are always of the same process, and no other key of etcd is needed. A server that only knows the
+ * first line reads a value of two lines as an address with a control character. Such an address is
+ * not valid, so this server knows that there is a master, but not where.
+ *
+ * The same thread reads the key of the configuration every second, or five times within the TTL if
+ * that is more often (V1). A poll of the election goes first, so that it is not late. The thread
+ * takes the lock of the service only to apply what it has read.
+ *
+ * The server object compares the end of a mastership with the clock at each request. So a process
+ * does not answer as master after a long sleep or without etcd, even before this thread runs. */
+#include "etcd.h"
+
+#include <arpa/inet.h>
+#include <assert.h>
+
+#define ELECTION_VALUE (2 * DOORMAN_ID_BYTES_MAX + 2) /* bytes: the two lines and the final 0 */
+
+/* Only the thread of the election uses these members. The exceptions are the members that the lock
+ * of the service guards. */
+struct election {
+    pthread_t thread;
+    bool started;
+    pthread_cond_t wake;
+    struct etcd etcd;
+    doorman_election core;                    /* decides; not initialised without an election key */
+    char revision[ETCD_REVISION];             /* of the configuration that was loaded last */
+    doorman_time config_due;                  /* when to read the configuration next */
+    char http_read[DOORMAN_ID_BYTES_MAX + 1]; /* the HTTP address in the key that was read last */
+    bool reachable;                           /* the last call to etcd succeeded */
+    bool reload;  /* reload the configuration; the lock guards this and the rest */
+    bool resigns; /* the thread deletes the key, and its call must not be cancelled */
+    doorman_election_state state;           /* that was applied last */
+    doorman_time until;                     /* of the mastership that was applied last */
+    char address[DOORMAN_ID_BYTES_MAX + 1]; /* of the master; "": not known */
+};
+
+static void election_log(const struct service *service) {
+    static const char *const texts[DOORMAN_ELECTION_STATE_COUNT] = {
+        [DOORMAN_NO_MASTER] = "no known master",
+        [DOORMAN_STANDBY] = "another server is the master",
+        [DOORMAN_MASTER] = "this server is the master",
+        [DOORMAN_RESIGNED] = "this server has left the election",
+    };
+    const struct election *election = service->election;
+    enum log_level level = election->state == DOORMAN_NO_MASTER ? LEVEL_WARNING : LEVEL_INFO;
+    bool has_reason = election->state == DOORMAN_NO_MASTER && service->no_master.since;
+    const char *value = has_reason ? service->no_master.reason : election->address;
+    const char *pair = has_reason ? "reason" : value[0] ? "master" : LOG_END;
+    server_log(service->settings, level, texts[election->state], "key",
+               service->settings->election_key, pair, value, LOG_END);
+}
+
+/* Logs why this process has lost its mastership.
+ *   expired     the time of the mastership has passed
+ *   reachable   etcd has answered the last call */
+static void election_log_loss(struct service *service, bool expired, bool reachable) {
+    const struct election *election = service->election;
+    const char *reason = "the election key is gone, or its etcd lease has ended";
+    if (expired && reachable) {
+        reason = "this process did not run in time, or etcd answered too late";
+    } else if (expired) {
+        reason = "etcd did not answer in time";
+    } else if (election->state == DOORMAN_STANDBY) {
+        reason = "another server owns the election key";
+    }
+    bool has_error = expired && !reachable;
+    server_log(service->settings, LEVEL_WARNING, "this server is no longer the master", "key",
+               service->settings->election_key, "reason", reason, has_error ? "error" : LOG_END,
+               election->etcd.error.text, LOG_END);
+    service->last_loss.since = doorman_clock();
+    snprintf(service->last_loss.reason, sizeof service->last_loss.reason, "%s%s%.180s", reason,
+             has_error ? ": " : "", has_error ? election->etcd.error.text : "");
+}
+
+/* Notes whether the node has a master, and why not. Precondition: the lock is held. */
+static void election_note_master(struct service *service, bool reachable, doorman_time now) {
+    const struct election *election = service->election;
+    if (election->state == DOORMAN_MASTER || election->address[0]) {
+        service->no_master.since = 0;
+    } else {
+        server_trouble_set(&service->no_master,
+                           reachable ? "the election has not ended yet"
+                                     : "etcd cannot be reached, or refuses the call",
+                           now);
+    }
+}
+
+/* Passes the mastership on to the server object, and logs a change. Precondition: the lock is
+ * held.
+ *   reachable   etcd has answered the last call */
+static void election_apply(struct service *service, bool reachable) {
+    struct election *election = service->election;
+    doorman_mastership mastership;
+    doorman_time now = doorman_clock();
+    doorman_election_state state = doorman_election_mastership(&election->core, &mastership, now);
+    doorman_status status = doorman_server_set_master(service->server, &mastership, now);
+    const char *address = mastership.address ? mastership.address : "";
+    bool was_master = election->state == DOORMAN_MASTER;
+    bool expired = was_master && now >= election->until;
+    bool changed = expired || state != election->state || strcmp(address, election->address) != 0;
+    assert(status == DOORMAN_OK);
+    (void)status;
+    /* A server that loses mastership frees all its leases, so it returns memory. */
+    if (was_master && state != DOORMAN_MASTER) service->ended_lease_count += TRIM_LEASES;
+    election->state = state;
+    election->until = mastership.until;
+    service->master_until = state == DOORMAN_MASTER ? mastership.until : 0;
+    snprintf(election->address, sizeof election->address, "%s", address);
+    snprintf(service->master_http, sizeof service->master_http, "%s",
+             state == DOORMAN_STANDBY && address[0] ? election->http_read : "");
+    if (was_master && (expired || state != DOORMAN_MASTER) && state != DOORMAN_RESIGNED) {
+        election_log_loss(service, expired, reachable);
+    }
+    election_note_master(service, reachable, now);
+    if (changed) {
+        server_counter_add(&service->counters.master_changes[state], 1);
+        election_log(service);
+    }
+    server_note_learning(service, LEARNING_OF_MASTER, now);
+}
+
+/* Logs whether etcd answers, if that has changed. Precondition: the lock is held. */
+static void election_log_etcd(struct service *service, bool reachable) {
+    struct election *election = service->election;
+    const char *member = election->etcd.members->items[election->etcd.at];
+    if (!reachable && !service->stopping) {
+        server_log_warning(service, WARNING_ETCD_UNREACHABLE, "key",
+                           service->settings->election_key ? service->settings->election_key
+                                                           : service->settings->config_key,
+                           election->etcd.error.text, doorman_clock());
+    } else if (reachable && !election->reachable) {
+        struct trouble_text end = server_trouble_text(&service->etcd, doorman_clock());
+        server_end_warning(service, WARNING_ETCD_UNREACHABLE);
+        server_log(service->settings, LEVEL_INFO, "etcd answers", "etcd", member, "after_seconds",
+                   end.seconds, "failures", end.count, LOG_END);
+    }
+    election->reachable = reachable;
+    if (reachable) {
+        service->etcd.since = 0;
+        service->etcd_answered_at = doorman_clock();
+    } else {
+        server_trouble_set(&service->etcd, election->etcd.error.text, doorman_clock());
+    }
+}
+
+/* Returns how often the configuration is read: as often as the election polls. */
+static doorman_time election_period(const struct service *service) {
+    doorman_time period = service->settings->election_ttl * DOORMAN_SECOND / 5;
+    return period < DOORMAN_SECOND ? period : DOORMAN_SECOND;
+}
+
+/* Reads an etcd lease from the response to a call. */
+static void election_read_lease(const cJSON *lease, doorman_election_answer *out) {
+    long long seconds = strtoll(server_etcd_number(lease, "TTL"), NULL, 10);
+    if (seconds > TTL_MAX) seconds = TTL_MAX;
+    out->ttl = seconds > 0 ? seconds * DOORMAN_SECOND : 0;
+    out->lease = strtoll(server_etcd_number(lease, "ID"), NULL, 10);
+}
+
+/* Creates the key, unless it exists. */
+static cJSON *election_create_key(struct service *service, const doorman_election_call *call,
+                                  doorman_election_answer *out) {
+    char key[ETCD_KEY_TEXT], lines[ELECTION_VALUE], value[BASE64_TEXT(ELECTION_VALUE)];
+    const char *http = service->http_advertise;
+    snprintf(lines, sizeof lines, "%s%s%s", call->address, http[0] ? "\n" : "", http);
+    server_base64_write(key, service->settings->election_key);
+    server_base64_write(value, lines);
+    cJSON *response = server_etcd_call(
+        &service->election->etcd, "/v3/kv/txn",
+        "{\"compare\":[{\"key\":\"%s\",\"target\":\"CREATE\",\"create_revision\":\"0\"}],"
+        "\"success\":[{\"request_put\":{\"key\":\"%s\",\"value\":\"%s\",\"lease\":\"%lld\"}}]}",
+        key, key, value, (long long)call->lease);
+    out->created = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(response, "succeeded"));
+    return response;
+}
+
+/* Reads the two lines of a value, and splits it in place. Further lines are ignored. An HTTP
+ * address that is not valid is not known. The election checks the first line. */
+static void election_read_value(struct election *election, char value[ELECTION_VALUE]) {
+    char *line = strchr(value, '\n');
+    if (line) *line++ = 0;
+    if (line) line[strcspn(line, "\n")] = 0;
+    bool valid = line && server_host_is_http_address(line);
+    snprintf(election->http_read, sizeof election->http_read, "%.256s", valid ? line : "");
+}
+
+/* Reads the key. A value that does not fit is not known.
+ *   value   room for the value. It has the address of the answer */
+static cJSON *election_read_key(struct service *service, doorman_election_answer *out,
+                                char value[ELECTION_VALUE]) {
+    const cJSON *entry = NULL;
+    size_t bytes = 0;
+    cJSON *response =
+        server_etcd_get(&service->election->etcd, service->settings->election_key, &entry);
+    if (entry) {
+        out->exists = true;
+        out->lease = strtoll(server_etcd_number(entry, "lease"), NULL, 10);
+        bool fits = server_etcd_read_value(entry, value, ELECTION_VALUE, &bytes);
+        if (fits) election_read_value(service->election, value);
+        out->address = fits ? value : NULL;
+    }
+    return response;
+}
+
+/* Makes a call of the election.
+ *   value     see election_read_key
+ *   returns   false: etcd does not answer */
+static bool election_call_etcd(struct service *service, const doorman_election_call *call,
+                               doorman_election_answer *out, char value[ELECTION_VALUE]) {
+    struct etcd *etcd = &service->election->etcd;
+    long long lease = (long long)call->lease;
+    cJSON *response = NULL;
+    *out = (doorman_election_answer){.lease = 0};
+    if (call->kind == DOORMAN_GRANT_LEASE) {
+        response = server_etcd_call(etcd, "/v3/lease/grant", "{\"TTL\":\"%lld\"}",
+                                    (long long)(call->ttl / DOORMAN_SECOND));
+        election_read_lease(response, out);
+    } else if (call->kind == DOORMAN_KEEP_ALIVE) {
+        response = server_etcd_call(etcd, "/v3/lease/keepalive", "{\"ID\":\"%lld\"}", lease);
+        election_read_lease(cJSON_GetObjectItemCaseSensitive(response, "result"), out);
+    } else if (call->kind == DOORMAN_READ_KEY) {
+        response = election_read_key(service, out, value);
+    } else if (call->kind == DOORMAN_CREATE_KEY) {
+        response = election_create_key(service, call, out);
+    } else {
+        response = server_etcd_call(etcd, "/v3/lease/revoke", "{\"ID\":\"%lld\"}", lease);
+    }
+    cJSON_Delete(response);
+    return response != NULL;
+}
+
+/* Makes a call of the election, and applies its answer. */
+static void election_step(struct service *service, const doorman_election_call *call) {
+    struct election *election = service->election;
+    doorman_election_answer answer;
+    char value[ELECTION_VALUE];
+    bool reachable = election_call_etcd(service, call, &answer, value);
+    doorman_election_answered(&election->core, call->sequence, reachable ? &answer : NULL,
+                              doorman_clock());
+    server_lock(&service->lock);
+    election_apply(service, reachable);
+    election_log_etcd(service, reachable);
+    server_unlock(&service->lock);
+}
+
+/* Loads the configuration if its key has changed (V1). An invalid configuration is logged only
+ * once, because its revision is then known. */
+static void election_load_config(struct service *service) {
+    struct election *election = service->election;
+    doorman_config *config = NULL;
+    struct config_problems problems;
+    election->config_due = doorman_clock() + election_period(service);
+    bool reachable = server_etcd_load_config(&election->etcd, service->settings->config_key,
+                                             election->revision, &config, &problems);
+    if (config || problems.count > 0) server_apply_config(service, config, &problems);
+    server_lock(&service->lock);
+    election_log_etcd(service, reachable);
+    server_unlock(&service->lock);
+}
+
+/* Makes the next call of the election, if one is due. Otherwise loads the configuration, if that is
+ * due. While etcd does not answer, only the election calls etcd, if there is one. If the polls of
+ * the election leave no pause, the configuration waits for at most one more period.
+ *   returns   when there is more to do */
+static doorman_time election_work(struct service *service) {
+    struct election *election = service->election;
+    const struct settings *settings = service->settings;
+    doorman_election_call call = {.due = DOORMAN_NEVER};
+    doorman_time config_due = DOORMAN_NEVER, now = doorman_clock();
+    bool stepped = settings->election_key && doorman_election_next(&election->core, &call, now);
+    if (stepped) election_step(service, &call);
+    if (settings->config_key && (election->reachable || !settings->election_key)) {
+        config_due = election->config_due + (stepped ? election_period(service) : 0);
+    }
+    bool loads = doorman_clock() >= config_due;
+    if (loads) election_load_config(service);
+    if (stepped || loads) return 0;
+    return call.due < config_due ? call.due : config_due;
+}
+
+/* Resigns as master, then deletes the key, so that another process can become master at once. If
+ * etcd does not answer, the key ends with its etcd lease. */
+static void election_resign(struct service *service) {
+    struct election *election = service->election;
+    doorman_election_call call;
+    doorman_election_answer answer;
+    char value[ELECTION_VALUE];
+    server_lock(&service->lock);
+    doorman_election_resign(&election->core, doorman_clock());
+    election_apply(service, true);
+    election->resigns = true;
+    server_etcd_cancel(&election->etcd, false);
+    server_unlock(&service->lock);
+    if (doorman_election_next(&election->core, &call, doorman_clock())) {
+        election->etcd.tries = 1;
+        (void)election_call_etcd(service, &call, &answer, value);
+    }
+}
+
+static void *election_main(void *argument) {
+    struct service *service = (struct service *)argument;
+    struct election *election = service->election;
+    server_lock(&service->lock);
+    while (!service->stopping) {
+        if (election->reload) {
+            election->revision[0] = 0;
+            election->config_due = 0;
+        }
+        election->reload = false;
+        server_unlock(&service->lock);
+        doorman_time due = election_work(service);
+        server_lock(&service->lock);
+        doorman_time duration = due - doorman_clock();
+        if (duration > 0 && !service->stopping && !election->reload) {
+            server_condition_wait(&election->wake, &service->lock, duration);
+        }
+    }
+    server_unlock(&service->lock);
+    if (service->settings->election_key) election_resign(service);
+    return NULL;
+}
+
+/* Returns whether a client that is redirected to this address can reach this process. Loopback
+ * addresses count as reachable, because all processes may run on one machine. */
+static bool address_is_reachable(const char *address) {
+    char host[INET6_ADDRSTRLEN] = "";
+    struct in_addr four;
+    struct in6_addr six;
+    const char *at = strstr(address, "://");
+    if (strncmp(address, "inproc:", 7) == 0 || !at) return false;
+    if (strncmp(address, "ipc:", 4) == 0) return true;
+    at += 3;
+    bool bracket = *at == '[';
+    size_t bytes = bracket ? strcspn(++at, "]") : strcspn(at, ":/");
+    snprintf(host, sizeof host, "%.*s", (int)bytes, at);
+    bool any = bytes == 0 || strcmp(host, "*") == 0;
+    if (inet_pton(AF_INET, host, &four) == 1) any = four.s_addr == htonl(INADDR_ANY);
+    if (inet_pton(AF_INET6, host, &six) == 1) any = IN6_IS_ADDR_UNSPECIFIED(&six);
+    return !any;
+}
+
+/* Checks that clients can reach the address of a process that takes part in an election. */
+static enum exit_status election_check_address(struct service *service) {
+    return service->settings->election_key && !address_is_reachable(service->advertise)
+               ? server_fatal_error(
+                     EXIT_USAGE,
+                     "others cannot reach '%s': give --advertise with a host that they can reach",
+                     service->advertise)
+               : CONTINUE;
+}
+
+/* Loads the configuration for the first time. Precondition: the thread has not started. */
+static bool election_fetch_config(struct service *service, doorman_config **out,
+                                  struct config_problems *problems) {
+    struct election *election = service->election;
+    if (!server_etcd_load_config(&election->etcd, service->settings->config_key, election->revision,
+                                 out, problems)) {
+        server_set_problem(problems, "", election->etcd.error.text);
+    }
+    return *out != NULL;
+}
+
+/* Wakes the thread, which then loads the configuration again. */
+static void election_reload_config(struct service *service) {
+    server_lock(&service->lock);
+    service->election->reload = true;
+    pthread_cond_signal(&service->election->wake);
+    server_unlock(&service->lock);
+}
+
+/* Makes the state if the settings name an etcd. Does not start the thread. */
+static enum exit_status election_create(struct service *service) {
+    static const struct config_source source = {election_fetch_config, election_reload_config};
+    enum exit_status exit_status = CONTINUE;
+    if (service->settings->config_key) service->source = &source;
+    if (service->settings->etcd.count > 0) {
+        service->election = (struct election *)calloc(1, sizeof *service->election);
+        if (service->election) {
+            exit_status = server_etcd_init(&service->election->etcd, service->settings);
+            service->election->etcd.errors = service->counters.etcd_errors;
+        } else {
+            exit_status = server_fatal_error(EXIT_ERROR, "out of memory");
+        }
+    }
+    return exit_status;
+}
+
+static enum exit_status election_start(struct service *service) {
+    struct election *election = service->election;
+    if (!election) return CONTINUE;
+    doorman_election_options options = {.address = service->advertise,
+                                        .ttl = service->settings->election_ttl * DOORMAN_SECOND};
+    doorman_error error;
+    server_etcd_set_election_deadline(&election->etcd, service->settings);
+    if (service->settings->election_key &&
+        doorman_election_init(&election->core, &options, &error, doorman_clock()) != DOORMAN_OK) {
+        return server_fatal_error(EXIT_USAGE, "--advertise: %s", error.text);
+    }
+    election->reachable = true;
+    election->started = server_condition_init(&election->wake) &&
+                        pthread_create(&election->thread, NULL, election_main, service) == 0;
+    return election->started
+               ? CONTINUE
+               : server_fatal_error(EXIT_ERROR,
+                                    "cannot start the election: out of memory or threads");
+}
+
+/* Cancels the current call to etcd, deletes the key, and waits for the end of the thread. May be
+ * called after an incomplete start, and a second time. */
+static void election_stop(struct service *service) {
+    struct election *election = service->election;
+    if (election && election->started) {
+        server_lock(&service->lock);
+        service->stopping = true;
+        if (!election->resigns) server_etcd_cancel(&election->etcd, true);
+        pthread_cond_signal(&election->wake);
+        server_unlock(&service->lock);
+        pthread_join(election->thread, NULL);
+        pthread_cond_destroy(&election->wake);
+    }
+    if (election) server_etcd_uninit(&election->etcd);
+    free(election);
+    service->election = NULL;
+}
+
+const struct server_part server_part_etcd = {.name = "etcd",
+                                             .check = server_etcd_check_settings,
+                                             .load = election_create,
+                                             .listen = election_check_address,
+                                             .serve = election_start,
+                                             .stopping = election_stop,
+                                             .stop = election_stop};

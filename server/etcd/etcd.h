@@ -1,0 +1,105 @@
+/* doorman_server, part ETCD: what only the files of this part share. server.h has the head of the
+ * part. */
+#ifndef DOORMAN_SERVER_ETCD_H
+#define DOORMAN_SERVER_ETCD_H
+
+#include "../server.h"
+
+/* ---- >>etcd calls --------------------------------------------------------------------------- */
+
+/* These functions call etcd for the election. Only one thread at a time may use a struct etcd. */
+#define ETCD_REVISION 24 /* bytes; a 64-bit number in decimal fits */
+
+#define ETCD_TOKEN 4096 /* bytes: a token of etcd and the final 0 */
+
+struct etcd {
+    const struct settings *settings;
+    const struct addresses *members;
+    struct etcd_transport *transport; /* NULL: not initialized */
+    size_t at;                        /* the member to try next; stays the same while it answers */
+    size_t tries;                     /* members to try for one call */
+    doorman_time deadline;            /* a duration: the time limit of one try */
+    doorman_time ends_at;             /* when the current try ends */
+    doorman_time refused_until;       /* no authentication before this time */
+    char token[ETCD_TOKEN];           /* for --etcd-user; "": none */
+    doorman_error error;              /* why the last call failed: "MEMBER: reason" */
+    counter *errors;                  /* for each member: failed tries; NULL: not counted */
+};
+
+/* Reads the files that the flags name, to check them. Precondition: there is only one thread. */
+enum exit_status server_etcd_init(struct etcd *etcd, const struct settings *settings);
+void server_etcd_uninit(struct etcd *etcd); /* works after an incomplete init too */
+void server_etcd_set_election_deadline(struct etcd *etcd, const struct settings *settings);
+
+/* With true, the current call to etcd and all later calls fail at once. Any thread may call this
+ * function. */
+void server_etcd_cancel(struct etcd *etcd, bool cancelled);
+
+/* Tries the members in turn until one answers. If the response to the first try is lost, etcd gets
+ * the call twice. All calls of the server are safe to repeat.
+ *   returns   the response, which the caller deletes; NULL: no member answers, see `error` */
+__attribute__((format(printf, 3, 4))) cJSON *server_etcd_call(struct etcd *etcd, const char *path,
+                                                              const char *format, ...);
+
+/* Returns a number of an object as a string. Returns "0" if the number is missing, because etcd
+ * omits zeros. */
+const char *server_etcd_number(const cJSON *object, const char *key);
+
+/* Reads a key.
+ *   out       the entry, a part of the response; NULL: the key does not exist
+ *   returns   the response, which the caller deletes; NULL: etcd does not answer */
+cJSON *server_etcd_get(struct etcd *etcd, const char *key, const cJSON **out);
+
+/* Decodes the value of an entry. Returns false if the value does not fit. */
+bool server_etcd_read_value(const cJSON *entry, char *bytes, size_t room, size_t *count);
+
+/* Loads the configuration from a key, if the key has changed.
+ *   revision   in/out: the revision that was loaded last; "": none
+ *   out        NULL: the key has not changed, or its value is invalid
+ *   problems   written in full: why the value is invalid, or warnings about it
+ *   returns    false: etcd does not answer */
+bool server_etcd_load_config(struct etcd *etcd, const char *key, char revision[ETCD_REVISION],
+                             doorman_config **out, struct config_problems *problems);
+
+/* ---- >>etcd transport ----------------------------------------------------------------------- */
+
+/* A request of HTTP. The strings must stay valid during the call. */
+struct etcd_post {
+    const char *member; /* its address */
+    const char *path, *body;
+    const char *token; /* the value of the Authorization header; "": none */
+    doorman_time ends_at;
+};
+
+struct etcd_reply {
+    long status;         /* of HTTP; 0: no response */
+    doorman_buffer body; /* the caller frees its text; the text is NULL or ends with a 0 */
+    size_t head_bytes;
+    const char *refusal; /* why the rest of the response was not received; NULL: it was */
+};
+
+/* Returns NULL if memory runs out. Precondition: there is only one thread. */
+struct etcd_transport *server_etcd_transport_create(const struct settings *settings);
+void server_etcd_transport_destroy(struct etcd_transport *transport); /* NULL: does nothing */
+
+/* With true, the current request and all later requests fail at once. Any thread may call this
+ * function. */
+void server_etcd_transport_cancel(struct etcd_transport *transport, bool cancelled);
+bool server_etcd_transport_is_cancelled(const struct etcd_transport *transport);
+
+/* Sends a request and receives the response.
+ *   reply     written always
+ *   returns   NULL, or why there is no response; valid until the next call */
+const char *server_etcd_transport_post(struct etcd_transport *transport,
+                                       const struct etcd_post *post, struct etcd_reply *reply);
+
+enum etcd_address { ETCD_ADDRESS_VALID, ETCD_ADDRESS_INVALID, ETCD_ADDRESS_HAS_SECRET };
+
+/* Returns whether the address has the form http://HOST:PORT or https://HOST:PORT. An address with
+ * an @ may have a user and a password, so it must not be printed. */
+enum etcd_address server_etcd_check_address(const char *address);
+bool server_etcd_address_is_https(const char *address);
+
+enum exit_status server_etcd_check_settings(const struct settings *settings);
+
+#endif

@@ -1,0 +1,469 @@
+/* doorman_server, part HTTP: /v1/allow. This file makes one decision on a permit of one item, for
+ * gateways and scripts. They need no JSON: the status of the response is the decision. The file
+ * changes the permits of the server object, and counts the decisions as messages `acquire`.
+ *
+ *     parameter   meaning                                                   default
+ *     resource    the resource, 1 to 256 bytes                              required
+ *     key         on whose behalf, up to 256 bytes                          empty
+ *     cost        units, at least 0; 0 only looks                           1
+ *     max_wait    how long the response may wait for the units, in seconds  0
+ *     refuse      the status of a refusal: 429, or 403 for gateways that    429
+ *                 know no other
+ *     redirect    1: the response leads to the master if another process    0
+ *                 is the master
+ *
+ *     status      meaning
+ *     200         granted. If the permit has to wait, the response comes when the wait is over
+ *     429, 403    refused
+ *     404         UNMATCHED: no template with limits matches the resource. This is a mistake of the
+ *                 operator, so it differs from a refusal. nginx treats it as an error of Doorman
+ *     503         this process is not the master, or it is stopping
+ *     307         the same, with redirect=1, if the HTTP address of the master is known
+ *     400         a parameter is wrong. The error names it
+ *
+ * A gateway often builds the query from what its own client sent. So a parameter that occurs twice
+ * is an error: a client could otherwise add a second `key` or `cost` to its own. An unknown
+ * parameter is an error too: with `kye` instead of `key`, all users would share one counter.
+ *
+ * RateLimit-Policy and RateLimit follow the draft of the IETF (draft-ietf-httpapi-ratelimit-headers
+ * 10). Each is a list of limits. The first one is the limit that decided: the limit that refuses,
+ * or the one with the least units left. Limits in shadow are left out, because a client would obey
+ * them. In the list, q is the quota, w the seconds in which it comes back, r the units that remain,
+ * and t the seconds until more units are available. For the limit that refuses, t is the time of
+ * Retry-After, as the draft asks. X-RateLimit-Limit, -Remaining and -Reset describe the first limit
+ * alone, and its Reset is the time until all units are back. All seconds are rounded up, and all
+ * units are rounded down. A limit of 0 never has units, so it has neither t nor Reset: a client
+ * with r=0 and t=0 would ask again at once, for ever.
+ *
+ * A resource with a limit of kind CONCURRENCY is an error, also with a cost of 0: nobody would
+ * release the hold. */
+#include "http.h"
+
+#define LIST_BYTES_MAX 1024         /* of a list of limits, because proxies bound the head */
+#define INTEGER_MAX 999999999999999 /* of a structured field (RFC 9651, 3.3.1) */
+
+/* A limit that concerns the item. */
+struct allow_limit {
+    char name[DOORMAN_ID_BYTES_MAX + 1];
+    double most, remaining;
+    doorman_time reset_after, more_after;
+    doorman_time window; /* 0: not known */
+};
+
+/* One request, and its decision. */
+struct allow {
+    char resource[DOORMAN_ID_BYTES_MAX + 2]; /* room for an id that is too long */
+    char key[DOORMAN_ID_BYTES_MAX + 2];
+    int refused_code;
+    bool redirects;
+    doorman_permit_item item;
+    doorman_permit_request permit;
+    doorman_json_exchange exchange; /* only its request and its error, for the report */
+
+    /* Copies, because the response of the server object is valid only while the lock is held. */
+    bool is_master, granted, warning, has_retry_after;
+    char master_http[DOORMAN_ID_BYTES_MAX + 1]; /* "": not known */
+    double units;
+    doorman_time wait, retry_after;
+    doorman_reason reason;
+    struct allow_limit limits[DOORMAN_LIMITS_MAX];
+    size_t limit_count;
+    bool has_first; /* limits[0] is the limit that decided */
+};
+
+/* ---- parameters ----------------------------------------------------------------------------- */
+
+/* Returns how often a parameter occurs. */
+static int query_count(const char *query, const char *name) {
+    size_t bytes = strlen(name);
+    int count = 0;
+    while (query) {
+        count += strncmp(query, name, bytes) == 0 && query[bytes] == '=';
+        query = strchr(query, '&');
+        if (query) query++;
+    }
+    return count;
+}
+
+static const char *const allow_parameters[] = {"resource", "key",    "cost",
+                                               "max_wait", "refuse", "redirect"};
+
+/* Returns the first parameter that has no meaning, or NULL. */
+static const char *query_find_unknown(const char *query) {
+    for (const char *at = query; at; at = strchr(at, '&') ? strchr(at, '&') + 1 : NULL) {
+        size_t bytes = strcspn(at, "=&");
+        bool known = bytes == 0 && at[0] != '=';
+        for (size_t i = 0; i < sizeof allow_parameters / sizeof *allow_parameters; i++) {
+            const char *name = allow_parameters[i];
+            known = known || (strncmp(at, name, bytes) == 0 && !name[bytes] && at[bytes] == '=');
+        }
+        if (!known) return at;
+    }
+    return NULL;
+}
+
+/* Sets the error of a parameter. Returns false. */
+static bool allow_fail(struct allow *allow, const char *name, const char *rule) {
+    snprintf(allow->exchange.error.text, sizeof allow->exchange.error.text, "acquire.%s: %s", name,
+             rule);
+    return false;
+}
+
+/* Reads a parameter that may be missing.
+ *   out       in: the default; out: the value
+ *   returns   false: the parameter is wrong */
+static bool allow_read_text(struct allow *allow, const char *query, const char *name, char *out,
+                            size_t room) {
+    int count = query_count(query, name);
+    if (count == 0) return true;
+    if (count > 1) return allow_fail(allow, name, "occurs twice");
+    return server_query_read(query, name, out, room) ||
+           allow_fail(allow, name, "must not contain a 0 byte");
+}
+
+/* Reads a number. JSON has no hexadecimal numbers and no infinity, so this function accepts none.
+ */
+static bool allow_read_number(struct allow *allow, const char *query, const char *name, double most,
+                              double *out) {
+    char text[40] = "", rule[64], *end = NULL;
+    if (!allow_read_text(allow, query, name, text, sizeof text)) return false;
+    if (query_count(query, name) == 0) return true;
+    bool plain = text[0] && strspn(text, "0123456789.eE-") == strlen(text);
+    double value = plain ? strtod(text, &end) : -1;
+    if (plain && !*end && value >= 0 && value <= most) {
+        *out = value;
+        return true;
+    }
+    snprintf(rule, sizeof rule, "must be a number from 0 to %g", most);
+    return allow_fail(allow, name, rule);
+}
+
+/* Returns whether all parameters have a meaning. If one does not, its name is in the error. */
+static bool allow_check_names(struct allow *allow, const char *query) {
+    const char *unknown = query_find_unknown(query);
+    char name[41];
+    if (!unknown) return true;
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(unknown, "=&"), unknown);
+    return allow_fail(allow, name,
+                      "is no parameter; the parameters are resource, key, cost, max_wait, refuse "
+                      "and redirect, each with a value");
+}
+
+/* Reads the parameters of a request. Returns false if one is wrong. */
+static bool allow_read(struct allow *allow, const char *query) {
+    char refuse[8] = "429", redirect[8] = "0";
+    double wait = 0, cost = 1;
+    bool valid =
+        allow_check_names(allow, query) &&
+        allow_read_text(allow, query, "resource", allow->resource, sizeof allow->resource) &&
+        allow_read_text(allow, query, "key", allow->key, sizeof allow->key) &&
+        allow_read_number(allow, query, "cost", 1e15, &cost) &&
+        allow_read_number(allow, query, "max_wait", HTTP_DELAY_SECONDS_MAX, &wait) &&
+        allow_read_text(allow, query, "refuse", refuse, sizeof refuse) &&
+        allow_read_text(allow, query, "redirect", redirect, sizeof redirect);
+    if (!valid) return false;
+    if (query_count(query, "resource") == 0) return allow_fail(allow, "resource", "is required");
+    bool forbidden = strcmp(refuse, "403") == 0;
+    if (!forbidden && strcmp(refuse, "429") != 0) {
+        return allow_fail(allow, "refuse", "must be 403 or 429");
+    }
+    allow->refused_code = forbidden ? 403 : 429;
+    allow->redirects = strcmp(redirect, "1") == 0;
+    if (!allow->redirects && strcmp(redirect, "0") != 0) {
+        return allow_fail(allow, "redirect", "must be 0 or 1");
+    }
+    allow->item =
+        (doorman_permit_item){.resource_id = allow->resource, .key = allow->key, .cost = cost};
+    allow->permit =
+        (doorman_permit_request){.items = &allow->item,
+                                 .item_count = 1,
+                                 .max_wait = (doorman_time)(wait * (double)DOORMAN_SECOND),
+                                 .detail = true};
+    return true;
+}
+
+/* ---- the decision --------------------------------------------------------------------------- */
+
+/* Copies the limits of the item: first the limit that decided, then the others. Their times count
+ * from the response, which is later than the decision. */
+static void allow_keep_limits(struct allow *allow, const doorman_permit *permit) {
+    const char *first = permit->granted ? permit->items[0].limit : permit->limit;
+    for (int others = 0; others < 2; others++) {
+        for (size_t i = 0; i < permit->detail_count; i++) {
+            const doorman_permit_detail *detail = &permit->details[i];
+            bool is_first = first && strcmp(detail->limit, first) == 0;
+            if (detail->shadow || is_first == (others > 0)) continue;
+            if (allow->limit_count == DOORMAN_LIMITS_MAX) return;
+            struct allow_limit *limit = &allow->limits[allow->limit_count++];
+            snprintf(limit->name, sizeof limit->name, "%s", detail->limit);
+            limit->most = detail->most;
+            limit->remaining = detail->remaining;
+            limit->reset_after = detail->reset_after - (permit->granted ? permit->wait : 0);
+            limit->more_after = detail->more_after - (permit->granted ? permit->wait : 0);
+            limit->window = detail->window;
+            if (is_first && allow->has_retry_after) {
+                limit->reset_after = limit->more_after = permit->retry_after;
+            }
+            allow->has_first = allow->has_first || is_first;
+        }
+    }
+}
+
+/* Copies the response of the server object. Precondition: the lock is held. */
+static void allow_keep(struct allow *allow, const struct service *service,
+                       const doorman_response *response) {
+    allow->is_master = response->is_master;
+    if (!allow->is_master) {
+        snprintf(allow->master_http, sizeof allow->master_http, "%s", service->master_http);
+        return;
+    }
+    const doorman_permit *permit = &response->permits[0];
+    allow->granted = permit->granted;
+    allow->warning = permit->warning;
+    allow->wait = permit->granted ? permit->wait : 0;
+    allow->units = permit->granted ? permit->items[0].granted : 0;
+    allow->reason = permit->reason;
+    allow->has_retry_after = !permit->granted && permit->has_retry_after;
+    allow->retry_after = permit->retry_after;
+    allow_keep_limits(allow, permit);
+}
+
+/* Returns whether the item has a limit of kind CONCURRENCY. The server object refuses such a permit
+ * without a request_id only if its cost is above 0. But a gateway with a wrong cost of 0 would then
+ * let everything pass. */
+static bool response_has_holds(const doorman_response *response) {
+    const doorman_permit *permit = response->is_master ? &response->permits[0] : NULL;
+    for (size_t i = 0; permit && i < permit->detail_count; i++) {
+        if (permit->details[i].kind == DOORMAN_CONCURRENCY) return true;
+    }
+    return false;
+}
+
+/* Lets the server object decide.
+ *   returns   OK | UNAVAILABLE (the server is stopping) | an error of doorman_server_handle */
+static doorman_status allow_decide(struct allow *allow, struct service *service) {
+    doorman_request *request = &allow->exchange.request;
+    doorman_response response;
+    doorman_error error = {""};
+    doorman_status status = DOORMAN_UNAVAILABLE;
+    *request = (doorman_request){.method = DOORMAN_ACQUIRE,
+                                 .holder_id = "allow",
+                                 .permits = &allow->permit,
+                                 .permit_count = 1,
+                                 .wire_names = true};
+    server_lock(&service->lock);
+    if (!service->stopping) {
+        status =
+            doorman_server_handle(service->server, request, &response, &error, doorman_clock());
+        if (status == DOORMAN_OK) allow_keep(allow, service, &response);
+        if (status == DOORMAN_OK && response_has_holds(&response)) {
+            allow_fail(allow, "request_id", "is needed for a limit of kind CONCURRENCY");
+            status = DOORMAN_INVALID_ARGUMENT;
+        }
+    }
+    server_unlock(&service->lock);
+    if (error.text[0]) { /* "permit[0].item[0].key: RULE" */
+        const char *colon = strstr(error.text, ": "), *field = colon;
+        while (field && field > error.text && field[-1] != '.') field--;
+        const char *text = field ? field : error.text;
+        if (strncmp(text, "resource_id:", 12) == 0) {
+            allow_fail(allow, "resource", colon + 2);
+        } else {
+            snprintf(allow->exchange.error.text, sizeof allow->exchange.error.text,
+                     "acquire.%.200s", text);
+        }
+    }
+    return status;
+}
+
+/* ---- the response --------------------------------------------------------------------------- */
+
+/* A name in a structured field has only the printable characters of ASCII (RFC 9651, 3.3.3). */
+static const char *escape_name(char character, char room[8]) {
+    unsigned char code = (unsigned char)character;
+    if (character == '"' || character == '\\') {
+        snprintf(room, 8, "\\%c", character);
+    } else if (code < ' ' || code >= 0x7f) {
+        snprintf(room, 8, "%%%02X", (unsigned)code);
+    } else {
+        return NULL;
+    }
+    return room;
+}
+
+/* A query in a Location keeps its escapes. A control character would end the line. */
+static const char *escape_target(char character, char room[8]) {
+    unsigned char code = (unsigned char)character;
+    if (code > ' ' && code < 0x7f) return NULL;
+    snprintf(room, 8, "%%%02X", (unsigned)code);
+    return room;
+}
+
+static long long integer_of(double units) {
+    if (!(units > 0)) return 0;
+    return units < INTEGER_MAX ? (long long)units : INTEGER_MAX;
+}
+
+static long long seconds_of(doorman_time time) {
+    return time > 0 ? (time - 1) / DOORMAN_SECOND + 1 : 0;
+}
+
+/* Returns whether it is known when a limit has units. A limit of 0 has none, and gets none. */
+static bool limit_has_times(const struct allow_limit *limit) {
+    return limit->more_after > 0 || limit->remaining >= 1;
+}
+
+/* Adds one member of a list. */
+static void lines_add_limit(struct text *lines, const struct allow_limit *limit, bool is_policy) {
+    server_text_add(lines, "\"");
+    server_text_add_escaped(lines, limit->name, escape_name);
+    if (!is_policy && !limit_has_times(limit)) {
+        server_text_add(lines, "\";r=0");
+    } else if (!is_policy) {
+        server_text_addf(lines, "\";r=%lld;t=%lld", integer_of(limit->remaining),
+                         seconds_of(limit->more_after));
+    } else if (limit->window > 0) {
+        server_text_addf(lines, "\";q=%lld;w=%lld", integer_of(limit->most),
+                         seconds_of(limit->window));
+    } else {
+        server_text_addf(lines, "\";q=%lld", integer_of(limit->most));
+    }
+}
+
+/* Adds a line that lists the limits. The list ends before it becomes too long. */
+static void lines_add_list(struct text *lines, const struct allow *allow, const char *name,
+                           bool is_policy) {
+    size_t bytes = 0;
+    server_text_addf(lines, "%s: ", name);
+    for (size_t i = 0; i < allow->limit_count; i++) {
+        bytes += 3 * strlen(allow->limits[i].name) + 64;
+        if (i > 0 && bytes > LIST_BYTES_MAX) break;
+        if (i > 0) server_text_add(lines, ", ");
+        lines_add_limit(lines, &allow->limits[i], is_policy);
+    }
+    server_text_add(lines, "\r\n");
+}
+
+static void lines_add(struct text *lines, const struct allow *allow) {
+    const struct allow_limit *first = &allow->limits[0];
+    if (allow->limit_count > 0) {
+        lines_add_list(lines, allow, "RateLimit-Policy", true);
+        lines_add_list(lines, allow, "RateLimit", false);
+    }
+    if (allow->has_first) {
+        server_text_addf(lines, "X-RateLimit-Limit: %lld\r\nX-RateLimit-Remaining: %lld\r\n",
+                         integer_of(first->most), integer_of(first->remaining));
+    }
+    if (allow->has_first && limit_has_times(first)) {
+        server_text_addf(lines, "X-RateLimit-Reset: %lld\r\n", seconds_of(first->reset_after));
+    }
+    if (allow->has_retry_after) {
+        long long seconds = seconds_of(allow->retry_after);
+        server_text_addf(lines, "Retry-After: %lld\r\n", seconds > 0 ? seconds : 1);
+    }
+}
+
+static double seconds_exact(doorman_time time) { return (double)time / (double)DOORMAN_SECOND; }
+
+/* Adds the decision as JSON, with the names that it has in an `acquire`. But `waited` is the `wait`
+ * that is over when the response comes. */
+static void body_add(struct text *text, const struct allow *allow) {
+    const struct allow_limit *first = allow->has_first ? &allow->limits[0] : NULL;
+    server_text_add(text, allow->granted ? "{\"decision\":\"GRANTED\",\"granted\":"
+                                         : "{\"decision\":\"REFUSED\",\"reason\":\"");
+    if (allow->granted) {
+        server_text_add_number(text, allow->units);
+    } else {
+        server_text_addf(text, "%s\"", doorman_reason_name(allow->reason));
+    }
+    if (allow->wait > 0) server_text_addf(text, ",\"waited\":%.9g", seconds_exact(allow->wait));
+    if (allow->warning) server_text_add(text, ",\"warning\":true");
+    if (first) {
+        server_text_add(text, ",\"limit\":\"");
+        server_text_add_escaped(text, first->name, server_escape_json);
+        server_text_add(text, "\",\"remaining\":");
+        server_text_add_number(text, first->remaining);
+    }
+    if (first && allow->granted) {
+        server_text_addf(text, ",\"reset_after\":%.9g", seconds_exact(first->reset_after));
+    }
+    if (allow->has_retry_after) {
+        server_text_addf(text, ",\"retry_after\":%.9g", seconds_exact(allow->retry_after));
+    }
+    server_text_add(text, "}\n");
+}
+
+/* Makes the response of a process that is not the master. A redirect keeps the whole query. */
+static void response_set_not_master(struct http_response *response, const struct allow *allow,
+                                    const struct http_request *request) {
+    server_http_response_set_error(response, 503, "UNAVAILABLE",
+                                   "this process is not the master of its node");
+    response->more = "Retry-After: 1\r\n";
+    if (allow->redirects && allow->master_http[0]) {
+        response->code = 307;
+        response->more = "";
+        server_text_add(&response->lines, "Location: ");
+        server_text_add_escaped(&response->lines, allow->master_http, escape_target);
+        server_text_add(&response->lines, "/v1/allow?");
+        server_text_add_escaped(&response->lines, request->query, escape_target);
+        server_text_add(&response->lines, "\r\n");
+    }
+}
+
+static void response_set_failed(struct http_response *response, const struct allow *allow,
+                                doorman_status status) {
+    const char *error = allow->exchange.error.text;
+    if (status == DOORMAN_INVALID_ARGUMENT || status == DOORMAN_RESOURCE_EXHAUSTED) {
+        server_http_response_set_error(response, status == DOORMAN_INVALID_ARGUMENT ? 400 : 413,
+                                       doorman_status_name(status), error + strlen("acquire."));
+    } else if (status == DOORMAN_UNAVAILABLE) {
+        server_http_response_set_error(response, 503, "UNAVAILABLE", "the server is stopping");
+    } else {
+        server_http_response_set_error(response, 500, "INTERNAL", server_status_text(status));
+    }
+}
+
+static void allow_report(const struct allow *allow, struct service *service,
+                         const struct http_request *request, doorman_status status,
+                         doorman_time started_at) {
+    const struct peer peer = {.stream = request->stream, .token = request->token.name};
+    const struct message_report report = {.exchange = &allow->exchange,
+                                          .peer = &peer,
+                                          .was_read = true,
+                                          .status = status,
+                                          .duration = doorman_clock() - started_at};
+    server_note_message(service, &report);
+}
+
+/* The delay is reserved before the decision. Otherwise units could be charged for a response that
+ * may not wait. Without a reservation the permit is decided as if it could not wait. */
+static void handle_allow(struct service *service, const struct http_request *request,
+                         struct http_response *response) {
+    struct allow allow = {.refused_code = 429};
+    doorman_time started_at = doorman_clock();
+    doorman_status status = DOORMAN_INVALID_ARGUMENT;
+    bool valid = allow_read(&allow, request->query);
+    bool delays = valid && allow.permit.max_wait > 0 && server_http_reserve_delay(service);
+    allow.exchange.request.method = DOORMAN_ACQUIRE;
+    if (!delays) allow.permit.max_wait = 0;
+    if (valid) status = allow_decide(&allow, service);
+    if (status != DOORMAN_OK) {
+        response_set_failed(response, &allow, status);
+    } else if (!allow.is_master) {
+        response_set_not_master(response, &allow, request);
+    } else {
+        response->type = "application/json";
+        response->code = allow.granted ? 200 : allow.refused_code;
+        if (!allow.granted && allow.reason == DOORMAN_REASON_UNMATCHED) response->code = 404;
+        lines_add(&response->lines, &allow);
+        body_add(&response->text, &allow);
+        response->delay = allow.wait;
+    }
+    if (delays && response->delay == 0) server_http_cancel_delay(service);
+    allow_report(&allow, service, request, status, started_at);
+}
+
+static const struct http_route routes[] = {
+    {"/v1/allow", .is_immediate = true, .charges = true, .handle = handle_allow}, {NULL}};
+
+const struct server_part server_part_allow = {.routes = routes};

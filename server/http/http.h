@@ -1,0 +1,250 @@
+/* doorman_server, part HTTP: what connections, requests and responses give to the paths. */
+#ifndef DOORMAN_SERVER_HTTP_H
+#define DOORMAN_SERVER_HTTP_H
+
+#include "../server.h"
+
+/* ---- >>text --------------------------------------------------------------------------------- */
+
+/* Text that grows. If memory runs out, `failed` is true and further text is ignored. */
+struct text {
+    doorman_buffer buffer;
+    bool failed;
+};
+
+void server_text_add_bytes(struct text *text, const char *bytes, size_t count);
+void server_text_add(struct text *text, const char *plain);
+
+/* Adds formatted numbers and constant names. The result is cut off after 1,023 bytes. */
+__attribute__((format(printf, 2, 3))) void server_text_addf(struct text *text, const char *format,
+                                                            ...);
+
+/* Adds a number without the digits that only come from rounding: an integer with all its digits,
+ * and any other number with at most 12 significant digits. */
+void server_text_add_number(struct text *text, double value);
+
+/* Adds an amount of a lease, or a sum of such amounts, in the same form. The text is never larger
+ * than the amount. So if leases fit into a capacity, their texts fit too.
+ *   amount   at least 0 */
+void server_text_add_lease(struct text *text, double amount);
+
+/* A rule that escapes characters for a language. Returns the text that replaces a character, or
+ * NULL if the character needs no escape. The function may write the result to `room`. */
+typedef const char *(*escape_rule)(char character, char room[8]);
+
+const char *server_escape_html(char character, char room[8]);
+const char *server_escape_json(char character, char room[8]);
+const char *server_escape_label(char character, char room[8]);
+
+/* Escapes a character for the query part of a URL. */
+const char *server_escape_query(char character, char room[8]);
+
+void server_text_add_escaped(struct text *text, const char *from, escape_rule rule);
+
+/* Reads and decodes the value of `name` in "name=value&name=value". A value that does not fit is
+ * cut off. Returns false if there is no such value, or if the value contains a 0 byte. */
+bool server_query_read(const char *query, const char *name, char *out, size_t room);
+
+/* Returns whether a query has "NAME=1". */
+bool server_query_is_set(const char *query, const char *name);
+
+/* Reads a number of at most 16 digits. Returns 0 if there is no such number.
+ *   end   out: the first character behind the number */
+uint64_t server_number_read(const char *text, int base, const char **end);
+
+/* Starts a metric. `name` is without the prefix "doorman_". */
+void server_metrics_header(struct text *text, const char *name, const char *type, const char *help);
+
+/* Adds a metric with one value. */
+void server_metrics_value(struct text *text, const char *name, const char *type, const char *help,
+                          double value);
+
+/* Returns the value of a hexadecimal digit, or -1 for any other character. */
+int server_hex_value(char digit);
+
+extern const char *const server_message_names[MESSAGE_KIND_COUNT];
+
+#define HTTP_TOKEN_MAX 512           /* bytes of a token */
+#define TOKEN_NAME_MAX 64            /* bytes of its name */
+#define TOKEN_NAME_DEFAULT "default" /* the name of a token without a name */
+
+/* What a token allows. A role allows all that the roles before it allow. */
+enum role { ROLE_READ, ROLE_WRITE, ROLE_ADMIN };
+
+struct token_identity {
+    char name[TOKEN_NAME_MAX + 1]; /* "": none */
+    enum role role;
+};
+
+/* The parts of an HTTP request. The strings point into its head. */
+struct http_request {
+    const char *verb, *path, *query;
+    const char *fields;  /* the lines of the head after the first line */
+    char authority[256]; /* the host of the target, and its port; "": the target is a path */
+    struct token_identity token;    /* of the sender */
+    nng_stream *stream;             /* the connection, which tells the address of the peer */
+    bool has_wrong_token;           /* the sender has given a token that is not valid */
+    bool lacks_role;                /* the token does not have the role that the request needs */
+    const struct http_route *route; /* NULL: unknown path, or a method of the protocol */
+    size_t length;                  /* bytes of the body; SIZE_MAX: not known */
+    int coding_count;               /* how often Transfer-Encoding occurs */
+    bool has_length, is_chunked;    /* Content-Length occurs; the body comes in chunks */
+    bool is_old, is_head;           /* the version is HTTP/1.0; the verb is HEAD */
+    bool is_last;                   /* the peer wants the connection to close after the response */
+    bool expects_continue; /* the peer may wait for an interim response before it sends the body */
+    const char *body;
+    size_t body_bytes;
+};
+
+/* The response to an HTTP request. */
+struct http_response {
+    int code;
+    const char *type, *more; /* Content-Type; further lines of the head */
+    char nonce[33];          /* marks our styles and scripts, see Content-Security-Policy */
+    char location[DOORMAN_ID_BYTES_MAX + 64]; /* the URL of a redirect; "": none */
+    struct text lines;                        /* further lines of the head, after `more` */
+    struct text text;                         /* the body */
+    doorman_time delay; /* the response goes out so much later; above 0: server_http_reserve_delay
+                           has succeeded */
+    const bool *abandoned; /* atomic; true: the peer has left; NULL: it stays */
+};
+
+/* Each path of HTTP has a function of this type, which makes the response. */
+typedef void server_handler(struct service *service, const struct http_request *request,
+                            struct http_response *response);
+
+/* A message of the protocol that came over HTTP. */
+struct method_call {
+    struct waiter waiter; /* first, so that a pointer to it is one to the call */
+    doorman_json_exchange exchange;
+    char http_address[DOORMAN_ID_BYTES_MAX + 1];
+};
+
+/* Handles a message. If the path names a method, the bodies of the request and of the response are
+ * the inner objects. With the path /v1 the bodies are whole messages, as in every other transport.
+ *   call      the caller sets prepare and finish of its waiter. It must stay valid while it waits
+ *   returns   false: permits wait, and finish is called later. It may have been called already, so
+ *             the caller must not use the call */
+bool server_method_handle(struct service *service, struct method_call *call,
+                          const struct http_request *request, struct http_response *response);
+
+/* Makes the response to a message that has waited. The body of the request is not used. */
+void server_method_respond(struct method_call *call, const struct http_request *request,
+                           struct http_response *response);
+
+struct http_response server_http_response_init(const bool *abandoned);
+
+/* Returns whether the peer has left. A function that makes a response then returns early. */
+static inline bool server_is_abandoned(const bool *abandoned) {
+    return abandoned && __atomic_load_n(abandoned, __ATOMIC_RELAXED);
+}
+
+/* Writes the head and the body of a response to `out`, and frees the body.
+ *   last      the connection closes after the response
+ *   is_head   leaves out the body */
+void server_http_response_write(struct text *out, struct http_response *response, bool last,
+                                bool is_head);
+
+/* Turns the response into an error. `name` is an error code of the protocol. `code` is an HTTP
+ * status. */
+void server_http_response_set_error(struct http_response *response, int code, const char *name,
+                                    const char *message);
+
+/* Refuses a message that is larger than --max-message. */
+void server_http_response_set_too_large(struct http_response *response, size_t message_max);
+
+/* ---- >>http requests ------------------------------------------------------------------------ */
+
+#define HTTP_HEAD_MAX ((size_t)16 << 10) /* bytes; also for the trailers of a body */
+
+/* A path. server_part has a list of them. */
+struct http_route {
+    const char *path;  /* NULL: the end of the list */
+    bool is_open;      /* needs no token or Host, for health checks */
+    bool is_immediate; /* needs few steps, so any thread may make the response */
+    bool charges;      /* takes units of permits: see request_check_access */
+    server_handler *handle;
+    bool (*applies)(struct service *service); /* NULL: always. Of several paths that apply, the last
+                                                 one of the list of parts counts */
+};
+
+/* Reads a head.
+ *   request   out
+ *   head      in/out: lines that end with CR LF, and a final 0. The function splits it in place
+ *   bytes     the length of the head without the final 0
+ *   returns   NULL; or why the head is invalid */
+const char *server_http_request_read(struct http_request *request, char *head, size_t bytes);
+
+/* Returns the length of the empty lines before a request, which have no meaning (RFC 9112, 2.2).
+ *   in   what was received, without a final 0 */
+size_t server_http_empty_lines(const char *in, size_t bytes);
+
+/* Checks a request whose body may be missing. Sets request->route. If the request is refused,
+ * returns false and writes an error to the response. */
+bool server_http_request_check(struct service *service, struct http_request *request,
+                               struct http_response *response);
+
+enum chunk_state {
+    CHUNK_SIZE,
+    CHUNK_SPACE,
+    CHUNK_EXTENSION,
+    CHUNK_SIZE_LF,
+    CHUNK_DATA,
+    CHUNK_DATA_CR,
+    CHUNK_DATA_LF,
+    CHUNK_TRAILER_START,
+    CHUNK_TRAILER,
+    CHUNK_TRAILER_LF,
+    CHUNK_END_LF,
+    CHUNK_COMPLETE,
+    CHUNK_INVALID
+};
+
+/* The position in a body that comes in chunks. {0} is the start. */
+struct chunk_reader {
+    enum chunk_state state;
+    uint64_t left; /* the size of the current chunk, without the bytes that have been read */
+    unsigned digits;
+    size_t body_bytes;    /* bytes of the body that have been read */
+    size_t ignored_bytes; /* bytes of extensions and trailers */
+};
+
+/* Reads chunks in place. The body so far is at the start of `body`. The bytes that follow the body
+ * have not been read yet.
+ *   count     in/out: the bytes at `body`. Without sizes and trailers there are fewer
+ *   returns   100: more bytes are needed; 200: the body is complete, and the rest of the bytes
+ *             belongs to the next request; any other value is the status of a refusal */
+int server_http_read_chunks(struct chunk_reader *reader, char *body, size_t *count,
+                            size_t message_max);
+
+/* Returns the address, with the real port instead of 0. Returns "off" if HTTP does not listen. */
+static inline const char *server_http_address(const struct service *service) {
+    return service->http_address ? service->http_address : "off";
+}
+
+/* Returns the number of open connections.
+ *   limit    out: their maximum
+ *   delayed  out: how many of them wait before their responses */
+size_t server_http_connection_count(const struct service *service, size_t *limit, size_t *delayed);
+
+/* The most connections that wait before their responses at the same time, and how long they wait.
+ * With few connections there are fewer: at most one connection of four waits. */
+#define HTTP_DELAYED_MAX 64
+#define HTTP_DELAY_SECONDS_MAX 25
+
+/* Reserves the delay of one response, before it is known whether the response needs it.
+ *   returns   false: as many connections as may wait do so already */
+bool server_http_reserve_delay(struct service *service);
+void server_http_cancel_delay(struct service *service);
+
+/* ---- >>tokens ------------------------------------------------------------------------------- */
+
+/* Finds a token. Takes the same time for any wrong token.
+ *   out       written only if the token is found
+ *   returns   false: there is no such token */
+bool server_tokens_find(struct tokens *tokens, const char *given, size_t bytes,
+                        struct token_identity *out);
+
+const char *server_role_name(enum role role);
+
+#endif

@@ -1,0 +1,604 @@
+/* doorman_server, part HTTP: requests. This file reads the head of a request, and checks whether
+ * the request is allowed. It also checks the settings that decide this, and reads the chunks of a
+ * body. It changes its arguments, counts requests without a valid token, and logs the names of
+ * tokens.
+ *
+ * The server checks a request as soon as its head is complete, before its body arrives (V3).
+ *
+ *     check      rule                                                      status of a refusal
+ *     syntax     RFC 9112. A field has a valid name, then a colon. No      400
+ *                character is a control character except the tab.
+ *     escapes    Each % of the target stands before two hexadecimal        400
+ *                digits.
+ *     one Host   HTTP/1.1 needs exactly one Host, HTTP/1.0 at most one     400
+ *                (RFC 9112, 3.2).
+ *     Host       It must be known. Otherwise a web page could use a DNS    403
+ *                name of its own to reach a server on the machine of its
+ *                reader. There are no CORS headers.
+ *     page       A path that charges for permits refuses requests of web   403
+ *                pages. A page can send a GET to any address without
+ *                reading the response, so it could use up the units of
+ *                other keys.
+ *     token      It must be in the file of tokens.                         401
+ *     path       It must exist, and accept the verb.                       404, 405
+ *     type       A POST must have a Content-Type that HTML forms cannot    415
+ *                send, without another charset or a Content-Encoding.
+ *     role       The token must have the role that the verb, or the path,  403
+ *                needs.
+ *     body       Its end must be clear: see request_read_framing.          400, 411, 501
+ *     size       The body has at most --max-message bytes.                 413
+ *     Expect     The only known value is 100-continue.                     417
+ *
+ * A target can be a path, or a whole URL such as http://HOST/path. With a URL, the host of the URL
+ * counts instead of the field Host (RFC 9112, 3.2.2). */
+#include "http.h"
+
+#include <strings.h>
+
+#define TOKEN_CHARACTERS                                                                           \
+    "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+#define HOST_CHARACTERS                                                                            \
+    "!$%&'()*+,-.;=_~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+/* ---- heads ---------------------------------------------------------------------------------- */
+
+/* Returns whether a character may be in the value of a field. */
+static bool is_text(char character) {
+    unsigned char code = (unsigned char)character;
+    return code == '\t' || (code >= ' ' && code != 0x7f);
+}
+
+/* Returns the length of a line without its end. */
+static size_t line_bytes(const char *line) {
+    const char *end = strstr(line, "\r\n");
+    return end ? (size_t)(end - line) : strlen(line);
+}
+
+/* Returns the line after a line; "" after the last one. */
+static const char *line_next(const char *line) {
+    line += line_bytes(line);
+    return *line ? line + 2 : line;
+}
+
+/* Reads a field of the head.
+ *   out       the first value, without the spaces around it
+ *   returns   how often the field occurs; at least 2 if a value does not fit in `room` */
+static int field_read(const char *fields, const char *name, char *out, size_t room) {
+    size_t name_bytes = strlen(name);
+    int count = 0;
+    out[0] = 0;
+    for (const char *line = fields; *line; line = line_next(line)) {
+        if (strncasecmp(line, name, name_bytes) != 0 || line[name_bytes] != ':') continue;
+        const char *value = line + name_bytes + 1, *end = line + line_bytes(line);
+        value += strspn(value, " \t");
+        while (end > value && (end[-1] == ' ' || end[-1] == '\t')) end--;
+        size_t bytes = end > value ? (size_t)(end - value) : 0;
+        if (count++ == 0 && bytes < room) snprintf(out, room, "%.*s", (int)bytes, value);
+        if (bytes >= room) count = 2;
+    }
+    return count;
+}
+
+/* Returns whether all fields are valid. A space before the colon, or a line that continues the last
+ * one, could make a proxy see other fields than this server. */
+static bool fields_are_valid(const char *fields) {
+    bool valid = true;
+    for (const char *line = fields; *line && valid; line = line_next(line)) {
+        size_t name_bytes = strspn(line, TOKEN_CHARACTERS), bytes = line_bytes(line);
+        valid = name_bytes > 0 && line[name_bytes] == ':';
+        for (size_t i = name_bytes; i < bytes && valid; i++) valid = is_text(line[i]);
+    }
+    return valid;
+}
+
+/* Returns whether text is "HOST" or "HOST:PORT". A user name before the host is not valid. */
+static bool authority_is_valid(const char *text) {
+    size_t host_bytes = strspn(text, HOST_CHARACTERS);
+    if (*text == '[') {
+        host_bytes = 1 + strspn(text + 1, HOST_CHARACTERS ":");
+        if (text[host_bytes] != ']') return false;
+        host_bytes++;
+    }
+    const char *port = text + host_bytes;
+    return host_bytes > 0 &&
+           (!*port || (*port == ':' && !port[1 + strspn(port + 1, "0123456789")]));
+}
+
+/* Returns how many bytes of a target are the scheme and "://". Returns 0 without a known scheme. */
+static size_t scheme_bytes(const char *target) {
+    if (strncasecmp(target, "http://", 7) == 0) return 7;
+    return strncasecmp(target, "https://", 8) == 0 ? 8 : 0;
+}
+
+/* Returns whether each % stands before two hexadecimal digits (RFC 3986, 2.1). A client that has
+ * forgotten to escape a % would otherwise use another key than it means. */
+static bool escapes_are_valid(const char *target) {
+    for (const char *at = strchr(target, '%'); at; at = strchr(at + 1, '%')) {
+        if (server_hex_value(at[1]) < 0 || server_hex_value(at[2]) < 0) return false;
+    }
+    return true;
+}
+
+/* Splits a target in place. The target is "/path?query", or "http://HOST/path?query". Returns false
+ * if the target is invalid. */
+static bool target_read(struct http_request *request, char *target) {
+    size_t scheme = scheme_bytes(target), bytes = strcspn(target + scheme, "/?");
+    char *path = target + scheme;
+    if (scheme) {
+        snprintf(request->authority, sizeof request->authority, "%.*s", (int)bytes, path);
+        if (bytes >= sizeof request->authority || !authority_is_valid(request->authority)) {
+            return false;
+        }
+        path += bytes;
+    } else if (*path != '/') {
+        return false;
+    }
+    char *query = strchr(path, '?');
+    if (query) *query++ = 0;
+    request->path = *path ? path : "/";
+    request->query = query ? query : "";
+    return true;
+}
+
+#define HEAD_INVALID "this is not a valid HTTP/1.1 request"
+
+/* Splits the first line of the head, "VERB TARGET HTTP/1.1", in place. Returns NULL, or why the
+ * line is invalid. */
+static const char *first_line_read(struct http_request *request, char *line) {
+    char *target = strchr(line, ' ');
+    char *version = target ? strchr(target + 1, ' ') : NULL;
+    if (!version) return HEAD_INVALID;
+    *target++ = 0;
+    *version++ = 0;
+    request->verb = line;
+    request->is_old = strcmp(version, "HTTP/1.0") == 0;
+    bool known = strncmp(version, "HTTP/1.", 7) == 0 && strspn(version + 7, "0123456789") == 1;
+    bool valid = *line && !line[strspn(line, TOKEN_CHARACTERS)] && known && !version[8];
+    if (valid && !escapes_are_valid(target)) {
+        return "the target has a % that does not stand before two hexadecimal digits: send %25";
+    }
+    return valid && target_read(request, target) ? NULL : HEAD_INVALID;
+}
+
+/* Reads Content-Length. Sets request->length to SIZE_MAX if the length of the body is not known. */
+static void request_read_length(struct http_request *request) {
+    char value[32], coding[32];
+    int count = field_read(request->fields, "Content-Length", value, sizeof value);
+    size_t digits = strspn(value, "0123456789");
+    bool valid = count == 1 && digits > 0 && digits <= 18 && !value[digits];
+    request->has_length = count > 0;
+    request->coding_count = field_read(request->fields, "Transfer-Encoding", coding, sizeof coding);
+    request->is_chunked = request->coding_count == 1 && strcasecmp(coding, "chunked") == 0;
+    request->length = valid ? (size_t)strtoull(value, NULL, 10) : count ? SIZE_MAX : 0;
+    if (request->coding_count > 0) request->length = SIZE_MAX;
+}
+
+size_t server_http_empty_lines(const char *in, size_t bytes) {
+    size_t count = 0;
+    while (bytes - count >= 2 && in[count] == '\r' && in[count + 1] == '\n') count += 2;
+    return count;
+}
+
+const char *server_http_request_read(struct http_request *request, char *head, size_t bytes) {
+    char value[64], host[256], *end = strstr(head, "\r\n");
+    if (strlen(head) != bytes || !end) return HEAD_INVALID;
+    *end = 0;
+    request->fields = end + 2;
+    const char *wrong = first_line_read(request, head);
+    if (wrong) return wrong;
+    if (!fields_are_valid(request->fields)) return HEAD_INVALID;
+    int hosts = field_read(request->fields, "Host", host, sizeof host);
+    if (hosts == 0 && !request->is_old) return "the Host is missing, which HTTP/1.1 needs";
+    if (hosts > 1) return "the Host occurs twice, or is longer than 255 bytes";
+    request_read_length(request);
+    field_read(request->fields, "Connection", value, sizeof value);
+    request->is_last = request->is_old || strcasestr(value, "close");
+    request->is_head = strcmp(request->verb, "HEAD") == 0;
+    return NULL;
+}
+
+/* ---- checks --------------------------------------------------------------------------------- */
+
+/* Returns whether an address has this host. */
+static bool host_is_of(const char *host, const char *address) {
+    char other[256];
+    server_host_read(address, other, sizeof other);
+    return !server_host_is_wildcard(other) && strcasecmp(host, other) == 0;
+}
+
+/* Returns whether a host is known. Known hosts are loopback, and the hosts of --http,
+ * --http-advertise and --advertise. If HTTP listens on all addresses, every IP address is known
+ * too. */
+static bool host_known(const struct service *service, const char *given) {
+    char host[256], listening[256];
+    server_host_read(given, host, sizeof host);
+    server_host_read(server_http_address(service), listening, sizeof listening);
+    return server_host_is_loopback(host) || strcasecmp(host, listening) == 0 ||
+           host_is_of(host, service->http_advertise) || host_is_of(host, service->advertise) ||
+           (server_host_is_wildcard(listening) && server_host_is_numeric(host));
+}
+
+/* Returns whether the host that counts is known. This is the host of the target, or else the field
+ * Host. The head has at most one. */
+static bool request_host_known(const struct service *service, const struct http_request *request) {
+    char host[256];
+    if (request->authority[0]) return host_known(service, request->authority);
+    field_read(request->fields, "Host", host, sizeof host);
+    return authority_is_valid(host) && host_known(service, host);
+}
+
+/* Finds the token of a request. Programs send "Bearer TOKEN". A browser asks its user for a
+ * password, and sends "Basic" with any user name and the token as the password. */
+static bool request_find_token(struct tokens *tokens, const char *fields,
+                               struct token_identity *out) {
+    char value[HTTP_TOKEN_MAX * 2 + 512], pair[sizeof value];
+    if (field_read(fields, "Authorization", value, sizeof value) != 1) return false;
+    if (strncasecmp(value, "Bearer ", 7) == 0) {
+        return server_tokens_find(tokens, value + 7, strlen(value + 7), out);
+    }
+    if (strncasecmp(value, "Basic ", 6) != 0) return false;
+    size_t bytes = server_base64_read(pair, sizeof pair, value + 6);
+    const char *colon = (const char *)memchr(pair, ':', bytes);
+    size_t before = colon ? (size_t)(colon - pair) + 1 : bytes;
+    return server_tokens_find(tokens, pair + before, bytes - before, out);
+}
+
+const char *const server_message_names[MESSAGE_KIND_COUNT] = {"discovery",
+                                                              "get_capacity",
+                                                              "get_server_capacity",
+                                                              "release_capacity",
+                                                              "report_overload",
+                                                              "acquire",
+                                                              "report",
+                                                              "inspect",
+                                                              "reset",
+                                                              "renew",
+                                                              "release",
+                                                              "transfer",
+                                                              "seize",
+                                                              "unknown"};
+
+static const struct http_route *route_find(struct service *service, const char *path) {
+    const struct http_route *found = NULL;
+    EACH_PART(part, routes) {
+        for (const struct http_route *route = (*part)->routes; route->path; route++) {
+            if (strcmp(route->path, path) != 0) continue;
+            if (!route->applies || route->applies(service)) found = route;
+        }
+    }
+    return found;
+}
+
+/* Returns whether the path accepts messages of the protocol. Such a path is /v1, or /v1/ and the
+ * name of a method. */
+static bool path_is_method(const char *path) {
+    bool found = strcmp(path, "/v1") == 0;
+    for (int i = 0; strncmp(path, "/v1/", 4) == 0 && i < MESSAGE_UNKNOWN; i++) {
+        found = found || strcmp(path + 4, server_message_names[i]) == 0;
+    }
+    return found;
+}
+
+/* Returns whether the body is JSON in UTF-8. JSON has no other charset (RFC 8259, 8.1). */
+static bool type_is_json(const char *fields) {
+    char type[128];
+    if (field_read(fields, "Content-Type", type, sizeof type) != 1) return false;
+    const char *charset = strcasestr(type, "charset=");
+    if (charset) charset += strlen("charset=");
+    if (charset && *charset == '"') charset++;
+    if (charset && (strncasecmp(charset, "utf-8", 5) != 0 || !strchr("\"; \t", charset[5]))) {
+        return false;
+    }
+    type[strcspn(type, "; \t")] = 0;
+    return strcasecmp(type, "application/json") == 0;
+}
+
+static bool request_is_post(const struct http_request *request) {
+    return strcmp(request->verb, "POST") == 0;
+}
+
+/* Returns whether the path takes units of permits. It is not a method of the protocol. */
+static bool request_charges(const struct http_request *request) {
+    return request->route && request->route->charges;
+}
+
+/* Returns whether a web page may have sent the request. Browsers add an Origin to most requests of
+ * pages, and Sec-Fetch-Site to all requests. Its value "none" is a request of the user. */
+static bool request_is_from_page(const struct http_request *request) {
+    char value[16];
+    if (field_read(request->fields, "Origin", value, sizeof value) > 0) return true;
+    int count = field_read(request->fields, "Sec-Fetch-Site", value, sizeof value);
+    bool own = strcmp(value, "none") == 0 || strcmp(value, "same-origin") == 0;
+    return count > 1 || (count == 1 && !own);
+}
+
+/* Refuses a path that does not exist. For a path below /v1 the text names the methods. */
+static void response_set_unknown_path(struct http_response *response, const char *path) {
+    char text[256] = "this path does not exist";
+    if (strncmp(path, "/v1/", 4) == 0) {
+        snprintf(text, sizeof text, "there is no such method; the methods are");
+        for (int i = 0; i < MESSAGE_UNKNOWN; i++) {
+            size_t used = strlen(text);
+            snprintf(text + used, sizeof text - used, "%s %s", i ? "," : "",
+                     server_message_names[i]);
+        }
+    }
+    server_http_response_set_error(response, 404, "NOT_FOUND", text);
+}
+
+/* Checks the type and the coding of the body of a POST. */
+static void request_check_type(const struct http_request *request, struct http_response *response) {
+    char coding[32];
+    int count = field_read(request->fields, "Content-Encoding", coding, sizeof coding);
+    if (!type_is_json(request->fields)) {
+        server_http_response_set_error(
+            response, 415, "UNSUPPORTED_MEDIA_TYPE",
+            "the body must be of Content-Type application/json, in UTF-8");
+    } else if (count > 0 && (count > 1 || strcasecmp(coding, "identity") != 0)) {
+        server_http_response_set_error(
+            response, 415, "UNSUPPORTED_MEDIA_TYPE",
+            "Content-Encoding is not supported: send the body without compression");
+    }
+}
+
+/* Checks the path, the verb and the type of the body. */
+static void request_check_path(const struct http_request *request, struct http_response *response) {
+    bool method = path_is_method(request->path), post = request_is_post(request);
+    bool get = strcmp(request->verb, "GET") == 0 || request->is_head;
+    if (!request->route && !method) {
+        response_set_unknown_path(response, request->path);
+    } else if (request_charges(request)) {
+        if (get || post) return; /* the body has no meaning, so its type has none */
+        server_http_response_set_error(response, 405, "INVALID_ARGUMENT",
+                                       "this path needs GET, HEAD or POST");
+        response->more = "Allow: GET, HEAD, POST\r\n";
+    } else if (method ? !post : !get) {
+        server_http_response_set_error(response, 405, "INVALID_ARGUMENT",
+                                       method ? "methods of the protocol need POST"
+                                              : "this path needs GET or HEAD");
+        response->more = method ? "Allow: POST\r\n" : "Allow: GET, HEAD\r\n";
+    } else if (post) {
+        request_check_type(request, response);
+    }
+}
+
+/* Checks the Host and the token. With a token, a GET may have any Host, because the token already
+ * protects the data. Proxies and Prometheus may use other names for the server. A request that
+ * charges for permits must have a known Host, and must not be of a web page. */
+static void request_check_access(struct service *service, struct http_request *request,
+                                 struct http_response *response) {
+    struct tokens *tokens = service->tokens;
+    bool open = request->route && request->route->is_open;
+    bool charges = request_charges(request);
+    bool by_host = !tokens || request_is_post(request) || charges;
+    if (open) return;
+    if (charges && request_is_from_page(request)) {
+        server_http_response_set_error(
+            response, 403, "PERMISSION_DENIED",
+            "a web page must not use permits: the request has an Origin, or a Sec-Fetch-Site other "
+            "than none and same-origin; a gateway must remove both");
+    } else if (by_host && !request_host_known(service, request)) {
+        server_http_response_set_error(
+            response, 403, "PERMISSION_DENIED",
+            "the Host is unknown: use a loopback name, or the host of --http, --http-advertise or "
+            "--advertise");
+    } else if (tokens && !request_find_token(tokens, request->fields, &request->token)) {
+        char value[8]; /* a browser first sends no token */
+        bool given = field_read(request->fields, "Authorization", value, sizeof value) > 0;
+        request->has_wrong_token = given;
+        int kind = given ? FAILED_TOKEN_WRONG : FAILED_TOKEN_MISSING;
+        server_counter_add(&service->counters.authentication_failures[kind], 1);
+        server_http_response_set_error(response, 401, "UNAUTHENTICATED",
+                                       given ? "the token is wrong: it is not in the server's file"
+                                             : "the token is missing: send "
+                                               "'Authorization: Bearer TOKEN'");
+        response->more = "WWW-Authenticate: Basic realm=\"doorman\", charset=\"UTF-8\"\r\n";
+    }
+}
+
+/* Returns whether the path is that of a method for administrators. */
+static bool request_administers(const struct http_request *request) {
+    return strcmp(request->path, "/v1/inspect") == 0 || strcmp(request->path, "/v1/reset") == 0;
+}
+
+/* Returns the role that a request needs. A POST needs the role write, because it may change leases.
+ * So does a request that charges for permits. An inspection changes nothing. */
+static enum role request_role(const struct http_request *request) {
+    if (strcmp(request->path, "/v1/inspect") == 0) return ROLE_READ;
+    if (strcmp(request->path, "/v1/reset") == 0) return ROLE_ADMIN;
+    return request_is_post(request) || request_charges(request) ? ROLE_WRITE : ROLE_READ;
+}
+
+/* Checks the role of the token. The methods for administrators need a token, so that everybody who
+ * changes a counter is known. Precondition: the path exists, and accepts the verb. */
+static void request_check_role(struct service *service, struct http_request *request,
+                               struct http_response *response) {
+    enum role needed = request_role(request);
+    bool open = request->route && request->route->is_open;
+    char text[128 + TOKEN_NAME_MAX];
+    if (!service->tokens && request_administers(request)) {
+        server_http_response_set_error(response, 403, "PERMISSION_DENIED",
+                                       "this method needs a server with --http-token");
+    }
+    if (!service->tokens || open || request->token.role >= needed) return;
+    snprintf(text, sizeof text, "this request needs a token with the role %s; '%s' has the role %s",
+             server_role_name(needed), request->token.name, server_role_name(request->token.role));
+    request->lacks_role = true;
+    server_counter_add(&service->counters.authentication_failures[FAILED_ROLE], 1);
+    server_http_response_set_error(response, 403, "PERMISSION_DENIED", text);
+}
+
+/* Checks that the request says without doubt where its body ends (RFC 9112, 6). The body has one
+ * Content-Length, or comes in chunks, and not both. HTTP/1.0 has no chunks. No other coding is
+ * supported. */
+static void request_check_framing(const struct http_request *request,
+                                  struct http_response *response) {
+    bool coded = request->coding_count > 0;
+    if (coded && (request->has_length || request->is_old)) {
+        server_http_response_set_error(response, 400, "INVALID_ARGUMENT",
+                                       "Transfer-Encoding excludes Content-Length and HTTP/1.0");
+    } else if (coded && !request->is_chunked) {
+        server_http_response_set_error(response, 501, "INVALID_ARGUMENT",
+                                       "the only known Transfer-Encoding is chunked");
+    } else if (!coded && request->length == SIZE_MAX) {
+        server_http_response_set_error(response, 400, "INVALID_ARGUMENT",
+                                       "a body needs exactly one Content-Length, a number");
+    } else if (!coded && !request->has_length && request_is_post(request) &&
+               !request_charges(request)) {
+        server_http_response_set_error(response, 411, "INVALID_ARGUMENT",
+                                       "a body needs a Content-Length, or must be chunked");
+    }
+}
+
+/* Checks the size of the body and the field Expect. HTTP/1.0 has no 100-continue, so a server must
+ * ignore it there (RFC 9110, 10.1.1). */
+static void request_check_body(const struct service *service, struct http_request *request,
+                               struct http_response *response) {
+    char value[32];
+    int count = field_read(request->fields, "Expect", value, sizeof value);
+    bool known = count == 1 && strcasecmp(value, "100-continue") == 0;
+    if (!request->is_chunked && request->length > service->settings->message_max) {
+        server_http_response_set_too_large(response, service->settings->message_max);
+    } else if (count > 0 && !known) {
+        server_http_response_set_error(response, 417, "INVALID_ARGUMENT",
+                                       "the only known Expect is 100-continue");
+    }
+    request->expects_continue = known && !request->is_old && request->length > 0;
+}
+
+/* At level debug, logs the name of the token of each request, so that an operator can find the
+ * sender. Requests for paths that need no token are not logged. Nothing is logged if the server has
+ * no tokens. */
+static void request_log(const struct service *service, const struct http_request *request,
+                        int code) {
+    char status[16];
+    bool open = request->route && request->route->is_open;
+    if (!service->tokens || open || service->settings->log_level > LEVEL_DEBUG) return;
+    snprintf(status, sizeof status, "%d", code);
+    server_log(service->settings, LEVEL_DEBUG,
+               code == 200 ? "HTTP request allowed" : "HTTP request refused", "token",
+               request->token.name, "verb", request->verb, "path", request->path, "status", status,
+               LOG_END);
+}
+
+bool server_http_request_check(struct service *service, struct http_request *request,
+                               struct http_response *response) {
+    request->route = route_find(service, request->path);
+    request_check_access(service, request, response);
+    if (response->code == 200) request_check_path(request, response);
+    if (response->code == 200) request_check_role(service, request, response);
+    if (response->code == 200) request_check_framing(request, response);
+    if (response->code == 200) request_check_body(service, request, response);
+    request_log(service, request, response->code);
+    return response->code == 200;
+}
+
+/* ---- chunks --------------------------------------------------------------------------------- */
+/* A body in chunks (RFC 9112, 7.1) is read byte by byte, except the data. The state says which byte
+ * may be next. Any other byte makes the body invalid.
+ *
+ *     state            the next byte                    next state
+ *     SIZE             a hexadecimal digit              SIZE
+ *                      a space or a tab                 SPACE
+ *                      ;                                EXTENSION
+ *                      CR, after at least one digit     SIZE_LF
+ *     SPACE            a space or a tab                 SPACE
+ *                      ;                                EXTENSION
+ *     EXTENSION        text                             EXTENSION
+ *                      CR                               SIZE_LF
+ *     SIZE_LF          LF                               DATA; TRAILER_START if the size is 0
+ *     DATA             any; the last byte of the chunk  DATA_CR
+ *     DATA_CR          CR                               DATA_LF
+ *     DATA_LF          LF                               SIZE
+ *     TRAILER_START    text                             TRAILER
+ *                      CR                               END_LF
+ *     TRAILER          text                             TRAILER
+ *                      CR                               TRAILER_LF
+ *     TRAILER_LF       LF                               TRAILER_START
+ *     END_LF           LF                               COMPLETE
+ *
+ * Extensions and trailers are ignored. In one body they have at most HTTP_HEAD_MAX bytes. */
+
+#define CHUNK_DIGITS_MAX 15 /* a size with more digits might not fit in 64 bits */
+
+/* Handles one digit of a size, or the end of the size. */
+static enum chunk_state chunk_read_size(struct chunk_reader *reader, char byte) {
+    int digit = server_hex_value(byte);
+    enum chunk_state next = CHUNK_INVALID;
+    if (digit >= 0) {
+        reader->left = reader->left * 16 + (unsigned)digit;
+        next = ++reader->digits <= CHUNK_DIGITS_MAX ? CHUNK_SIZE : CHUNK_INVALID;
+    } else if (reader->digits > 0 && byte == '\r') {
+        next = CHUNK_SIZE_LF;
+    } else if (reader->digits > 0 && byte == ';') {
+        next = CHUNK_EXTENSION;
+    } else if (reader->digits > 0 && (byte == ' ' || byte == '\t')) {
+        next = CHUNK_SPACE;
+    }
+    return next;
+}
+
+/* Returns the state after text of an extension or a trailer, or after the end of its line. */
+static enum chunk_state chunk_read_text(char byte, enum chunk_state text, enum chunk_state end) {
+    return is_text(byte) ? text : byte == '\r' ? end : CHUNK_INVALID;
+}
+
+/* Returns the state after one byte that is not data. */
+static enum chunk_state chunk_next(struct chunk_reader *reader, char byte) {
+    enum chunk_state after_size = reader->left > 0 ? CHUNK_DATA : CHUNK_TRAILER_START;
+    bool space = byte == ' ' || byte == '\t';
+    switch (reader->state) {
+    case CHUNK_SIZE: return chunk_read_size(reader, byte);
+    case CHUNK_SPACE: return space ? CHUNK_SPACE : byte == ';' ? CHUNK_EXTENSION : CHUNK_INVALID;
+    case CHUNK_EXTENSION: return chunk_read_text(byte, CHUNK_EXTENSION, CHUNK_SIZE_LF);
+    case CHUNK_SIZE_LF: return byte == '\n' ? after_size : CHUNK_INVALID;
+    case CHUNK_DATA_CR: return byte == '\r' ? CHUNK_DATA_LF : CHUNK_INVALID;
+    case CHUNK_DATA_LF: return byte == '\n' ? CHUNK_SIZE : CHUNK_INVALID;
+    case CHUNK_TRAILER_START: return chunk_read_text(byte, CHUNK_TRAILER, CHUNK_END_LF);
+    case CHUNK_TRAILER: return chunk_read_text(byte, CHUNK_TRAILER, CHUNK_TRAILER_LF);
+    case CHUNK_TRAILER_LF: return byte == '\n' ? CHUNK_TRAILER_START : CHUNK_INVALID;
+    case CHUNK_END_LF: return byte == '\n' ? CHUNK_COMPLETE : CHUNK_INVALID;
+    case CHUNK_DATA:
+    case CHUNK_COMPLETE:
+    case CHUNK_INVALID:
+    default: return CHUNK_INVALID;
+    }
+}
+
+static void chunk_step(struct chunk_reader *reader, char byte) {
+    enum chunk_state state = chunk_next(reader, byte);
+    bool ignored = state == CHUNK_SPACE || state == CHUNK_EXTENSION || state == CHUNK_TRAILER;
+    reader->ignored_bytes += ignored;
+    if (reader->state == CHUNK_DATA_LF) reader->digits = 0;
+    reader->state = state;
+}
+
+/* Moves data of a chunk behind the data of the chunks before it. Returns how many bytes it read. */
+static size_t chunk_move(struct chunk_reader *reader, char *body, const char *from, size_t count) {
+    size_t bytes = count < reader->left ? count : (size_t)reader->left;
+    memmove(body + reader->body_bytes, from, bytes);
+    reader->body_bytes += bytes;
+    reader->left -= bytes;
+    if (reader->left == 0) reader->state = CHUNK_DATA_CR;
+    return bytes;
+}
+
+int server_http_read_chunks(struct chunk_reader *reader, char *body, size_t *count,
+                            size_t message_max) {
+    size_t at = reader->body_bytes;
+    int code = 100;
+    while (at < *count && reader->state != CHUNK_COMPLETE && code == 100) {
+        if (reader->state == CHUNK_DATA) {
+            at += chunk_move(reader, body, body + at, *count - at);
+        } else {
+            chunk_step(reader, body[at++]);
+        }
+        if (reader->state == CHUNK_INVALID) code = 400;
+        if (reader->left > message_max - reader->body_bytes) code = 413;
+        if (reader->ignored_bytes > HTTP_HEAD_MAX) code = 431;
+    }
+    memmove(body + reader->body_bytes, body + at, *count - at);
+    *count -= at - reader->body_bytes;
+    assert(reader->body_bytes <= *count && reader->body_bytes <= message_max);
+    return reader->state == CHUNK_COMPLETE ? 200 : code;
+}

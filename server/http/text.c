@@ -1,0 +1,176 @@
+/* doorman_server, part HTTP: text that grows, and the rules that escape text from outside. The
+ * functions use only their arguments.
+ *
+ * HTTP bodies are built in a buffer that grows. If memory runs out, the buffer sets `failed` and
+ * ignores all further text. So a caller checks for failure only once, at the end. Text from
+ * outside, such as ids, is added only by server_text_add_escaped, with the rule of the language
+ * around the text.
+ *
+ * Numbers have at most 12 significant digits, because further digits often come from rounding. An
+ * amount that holders have is rounded down, so printed leases fit into a printed capacity. Integers
+ * have all digits. Messages of the protocol do not use these functions: see >>json in doorman.h. */
+#include "http.h"
+
+#include <stdarg.h>
+
+void server_text_add_bytes(struct text *text, const char *bytes, size_t count) {
+    doorman_buffer *buffer = &text->buffer;
+    size_t needed = buffer->bytes + count + 1;
+    if (!text->failed && needed > buffer->capacity) {
+        size_t capacity = needed * 2;
+        char *grown = (char *)realloc(buffer->text, capacity);
+        text->failed = !grown;
+        if (grown) *buffer = (doorman_buffer){grown, buffer->bytes, capacity};
+        /* cppcheck-suppress memleak ; the buffer owns the memory */
+    }
+    if (text->failed) return;
+    memcpy(buffer->text + buffer->bytes, bytes, count);
+    buffer->bytes += count;
+    buffer->text[buffer->bytes] = 0;
+}
+
+void server_text_add(struct text *text, const char *plain) {
+    server_text_add_bytes(text, plain, strlen(plain));
+}
+
+__attribute__((format(printf, 2, 3))) void server_text_addf(struct text *text, const char *format,
+                                                            ...) {
+    char formatted[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(formatted, sizeof formatted, format, arguments);
+    va_end(arguments);
+    server_text_add(text, formatted);
+}
+
+/* Writes a number as text. An integer has all its digits, and any other number has at most 12
+ * significant digits. */
+static void number_format(char out[40], double value) {
+    bool is_integer = value > -9e15 && value < 9e15 && (double)(int64_t)value == value;
+    snprintf(out, 40, is_integer ? "%.0f" : "%.12g", value);
+}
+
+void server_text_add_number(struct text *text, double value) {
+    char out[40];
+    number_format(out, value);
+    server_text_add(text, out);
+}
+
+/* If the text is larger than the amount, writes the next smaller number with 12 digits. The digits
+ * of "3.33333333333e+01" without the point are 333333333333, and its exponent is 1. */
+void server_text_add_lease(struct text *text, double amount) {
+    char out[40], digits[64];
+    number_format(out, amount);
+    if (amount > 0 && strtod(out, NULL) > amount) {
+        snprintf(digits, sizeof digits, "%.11e", amount);
+        digits[1] = digits[0]; /* moves the first digit to where the point was */
+        char *end = NULL;
+        long long number = strtoll(digits + 1, &end, 10);
+        long exponent = strtol(end + 1, NULL, 10);
+        bool is_power = number == 100000000000; /* the smaller number has a digit less */
+        number = is_power ? 999999999999 : number - 1;
+        snprintf(digits, sizeof digits, "%llde%ld", number, exponent - 11 - is_power);
+        number_format(out, strtod(digits, NULL));
+    }
+    server_text_add(text, out);
+}
+
+const char *server_escape_html(char character, char room[8]) {
+    (void)room;
+    switch (character) {
+    case '&': return "&amp;";
+    case '<': return "&lt;";
+    case '>': return "&gt;";
+    case '"': return "&quot;";
+    case '\'': return "&#39;";
+    default: return NULL;
+    }
+}
+
+const char *server_escape_json(char character, char room[8]) {
+    unsigned char code = (unsigned char)character;
+    if (character != '"' && character != '\\' && code >= ' ') return NULL;
+    snprintf(room, 8, "\\u%04x", code);
+    return room;
+}
+
+const char *server_escape_label(char character, char room[8]) {
+    (void)room;
+    switch (character) {
+    case '\\': return "\\\\";
+    case '"': return "\\\"";
+    case '\n': return "\\n";
+    default: return NULL;
+    }
+}
+
+const char *server_escape_query(char character, char room[8]) {
+    bool plain = (character >= 'a' && character <= 'z') || (character >= 'A' && character <= 'Z') ||
+                 (character >= '0' && character <= '9') || strchr("-._~/:", character);
+    if (plain) return NULL;
+    snprintf(room, 8, "%%%02X", (unsigned)(unsigned char)character);
+    return room;
+}
+
+void server_text_add_escaped(struct text *text, const char *from, escape_rule rule) {
+    char room[8];
+    for (; *from; from++) {
+        const char *replacement = rule(*from, room);
+        if (replacement) {
+            server_text_add(text, replacement);
+        } else {
+            server_text_add_bytes(text, from, 1);
+        }
+    }
+}
+
+int server_hex_value(char digit) {
+    static const char digits[] = "0123456789abcdef";
+    const char *at = digit ? strchr(digits, digit | ('a' - 'A')) : NULL;
+    return at && (digit <= '9' || digit >= 'A') ? (int)(at - digits) : -1;
+}
+
+bool server_query_read(const char *query, const char *name, char *out, size_t room) {
+    size_t name_bytes = strlen(name), bytes = 0;
+    out[0] = 0;
+    while (query && (strncmp(query, name, name_bytes) != 0 || query[name_bytes] != '=')) {
+        query = strchr(query, '&');
+        if (query) query++;
+    }
+    if (!query) return false;
+    for (const char *at = query + name_bytes + 1; *at && *at != '&' && bytes + 1 < room; at++) {
+        char character = *at == '+' ? ' ' : *at;
+        if (*at == '%' && server_hex_value(at[1]) >= 0 && server_hex_value(at[2]) >= 0) {
+            character = (char)(server_hex_value(at[1]) * 16 + server_hex_value(at[2]));
+            at += 2;
+        }
+        if (!character) return false;
+        out[bytes++] = character;
+        out[bytes] = 0;
+    }
+    return true;
+}
+
+uint64_t server_number_read(const char *text, int base, const char **end) {
+    size_t digits = strspn(text, base == 16 ? "0123456789abcdef" : "0123456789");
+    *end = text + digits;
+    return digits > 0 && digits <= 16 ? strtoull(text, NULL, base) : 0;
+}
+
+bool server_query_is_set(const char *query, const char *name) {
+    char value[8];
+    return server_query_read(query, name, value, sizeof value) && strcmp(value, "1") == 0;
+}
+
+void server_metrics_header(struct text *text, const char *name, const char *type,
+                           const char *help) {
+    server_text_addf(text, "# HELP doorman_%s %s\n# TYPE doorman_%s %s\n", name, help, name, type);
+}
+
+void server_metrics_value(struct text *text, const char *name, const char *type, const char *help,
+                          double value) {
+    server_metrics_header(text, name, type, help);
+    server_text_addf(text, "doorman_%s ", name);
+    server_text_add_number(text, value);
+    server_text_add(text, "\n");
+}

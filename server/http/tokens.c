@@ -1,0 +1,288 @@
+/* doorman_server, part HTTP: tokens and their roles. This file reads the file of --http-token, and
+ * finds the token of a request. It changes service->tokens.
+ *
+ * The file has one token a line:
+ *
+ *     # comment
+ *     ROLE NAME TOKEN
+ *
+ *     role    a request with the token may
+ *     read    read all pages: GET and HEAD
+ *     write   do that, and send messages of the protocol: POST
+ *     admin   do that, and whatever else changes the server. There is no such request yet
+ *
+ * Instead, a file can have a single word. The word is then a token with the role admin. Before
+ * there were roles, every file was such a file.
+ *
+ * The log has the name of a token, never the token. So an error names the line, and quotes nothing
+ * from the file.
+ *
+ * A comparison takes the same time for any wrong token. It compares all bytes of all tokens, with
+ * zeros behind the end of a token. So neither the first wrong byte, nor the length of a token, nor
+ * its position in the file changes the time. */
+#include "http.h"
+
+#include <stdarg.h>
+
+#define TOKEN_MAX 64
+#define TOKEN_FILE_BYTES_MAX ((size_t)64 << 10)
+#define TOKEN_SPACE " \t\r"
+
+struct token {
+    struct token_identity identity;
+    size_t line;               /* in the file, from 1 */
+    size_t bytes;              /* of the token */
+    char text[HTTP_TOKEN_MAX]; /* has zeros behind the token */
+};
+
+struct token_list {
+    size_t count;
+    struct token items[TOKEN_MAX];
+};
+
+struct tokens {
+    struct lock lock; /* guards `list` */
+    struct token_list *list;
+};
+
+static const char *const role_names[] = {
+    [ROLE_READ] = "read", [ROLE_WRITE] = "write", [ROLE_ADMIN] = "admin"};
+
+const char *server_role_name(enum role role) { return role_names[role]; }
+
+/* ---- the file ------------------------------------------------------------------------------- */
+
+/* Writes an error, and returns false. `line` 0: the error is about the whole file. */
+__attribute__((format(printf, 3, 4))) static bool token_fail(doorman_error *error, size_t line,
+                                                             const char *format, ...) {
+    va_list arguments;
+    int bytes = line ? snprintf(error->text, sizeof error->text, "line %zu: ", line) : 0;
+    va_start(arguments, format);
+    vsnprintf(error->text + bytes, sizeof error->text - (size_t)bytes, format, arguments);
+    va_end(arguments);
+    return false;
+}
+
+static bool role_read(enum role *out, const char *name) {
+    bool found = false;
+    for (int i = 0; i <= ROLE_ADMIN; i++) {
+        if (strcmp(name, role_names[i]) != 0) continue;
+        *out = (enum role)i;
+        found = true;
+    }
+    return found;
+}
+
+/* Returns whether all characters of a name are visible ASCII characters. */
+static bool name_is_valid(const char *name) {
+    bool valid = true;
+    for (const char *at = name; *at; at++) valid = valid && *at > ' ' && *at < 0x7f;
+    return valid && strlen(name) <= TOKEN_NAME_MAX;
+}
+
+/* Splits a line in place.
+ *   words     out: the first words of the line
+ *   returns   the number of words in the line, which may be more than `room` */
+static size_t line_split(char *line, char *words[], size_t room) {
+    size_t count = 0;
+    for (line += strspn(line, TOKEN_SPACE); *line; line += strspn(line, TOKEN_SPACE)) {
+        if (count < room) words[count] = line;
+        count++;
+        line += strcspn(line, TOKEN_SPACE);
+        if (*line) *line++ = 0;
+    }
+    return count;
+}
+
+/* Checks that no other token has the same name, or is the same. */
+static bool token_check_unique(const struct token_list *list, const struct token *token,
+                               doorman_error *error) {
+    bool done = true;
+    for (size_t i = 0; i < list->count && done; i++) {
+        const struct token *other = &list->items[i];
+        if (strcmp(other->identity.name, token->identity.name) == 0) {
+            done = token_fail(error, token->line, "line %zu has the same name", other->line);
+        } else if (other->bytes == token->bytes &&
+                   memcmp(other->text, token->text, sizeof token->text) == 0) {
+            done = token_fail(error, token->line, "line %zu has the same token", other->line);
+        }
+    }
+    return done;
+}
+
+/* Adds a token.
+ *   name   valid */
+static bool token_add(struct token_list *list, enum role role, const char *name, const char *text,
+                      size_t line, doorman_error *error) {
+    struct token *token = &list->items[list->count];
+    size_t bytes = strlen(text);
+    if (list->count == TOKEN_MAX) {
+        return token_fail(error, line, "the file has more than %d tokens", TOKEN_MAX);
+    }
+    if (bytes > HTTP_TOKEN_MAX) {
+        return token_fail(error, line, "a token has at most %d bytes", HTTP_TOKEN_MAX);
+    }
+    *token = (struct token){.line = line, .bytes = bytes, .identity = {.role = role}};
+    snprintf(token->identity.name, sizeof token->identity.name, "%s", name);
+    memcpy(token->text, text, bytes);
+    if (!token_check_unique(list, token, error)) return false;
+    list->count++;
+    return true;
+}
+
+/* Reads one line.
+ *   single   in/out: the file has a token without a role */
+static bool token_read_line(struct token_list *list, char *text, size_t line, bool *single,
+                            doorman_error *error) {
+    char *words[3];
+    size_t count = line_split(text, words, 3);
+    enum role role = ROLE_READ;
+    if (count == 0 || *words[0] == '#') return true;
+    if (*single || (count == 1 && list->count > 0)) {
+        return token_fail(error, line, "a token without a role must be the only one in the file");
+    }
+    if (count == 1) {
+        *single = true;
+        return token_add(list, ROLE_ADMIN, TOKEN_NAME_DEFAULT, words[0], line, error);
+    }
+    if (!role_read(&role, words[0])) {
+        return token_fail(error, line, "the first word must be a role: read, write or admin");
+    }
+    if (count != 3) return token_fail(error, line, "must be ROLE NAME TOKEN");
+    if (!name_is_valid(words[1])) {
+        return token_fail(error, line, "a name has at most %d characters, all visible ASCII",
+                          TOKEN_NAME_MAX);
+    }
+    return token_add(list, role, words[1], words[2], line, error);
+}
+
+/* Reads the text of a file, which it splits in place. */
+static bool tokens_read(struct token_list *list, char *text, doorman_error *error) {
+    bool done = true, single = false;
+    for (size_t line = 1; done && text; line++) {
+        char *end = strchr(text, '\n');
+        if (end) *end = 0;
+        done = token_read_line(list, text, line, &single, error);
+        text = end ? end + 1 : NULL;
+    }
+    if (done && list->count == 0) done = token_fail(error, 0, "must hold a token");
+    return done;
+}
+
+/* Returns the number of the line that has this byte. */
+static size_t line_of(const char *text, size_t at) {
+    size_t line = 1;
+    for (size_t i = 0; i < at; i++) line += text[i] == '\n';
+    return line;
+}
+
+/* Reads a file into `text`, which has room for TOKEN_FILE_BYTES_MAX + 1 bytes. */
+static bool file_read_text(char *text, const char *path, doorman_error *error) {
+    FILE *file = fopen(path, "rb");
+    if (!file) return token_fail(error, 0, "%s", strerror(errno));
+    size_t bytes = fread(text, 1, TOKEN_FILE_BYTES_MAX + 1, file);
+    bool done = !ferror(file) || token_fail(error, 0, "%s", strerror(errno));
+    fclose(file);
+    if (done && bytes > TOKEN_FILE_BYTES_MAX) {
+        return token_fail(error, 0, "is larger than %zu bytes", TOKEN_FILE_BYTES_MAX);
+    }
+    text[bytes <= TOKEN_FILE_BYTES_MAX ? bytes : TOKEN_FILE_BYTES_MAX] = 0;
+    const char *zero = done ? (const char *)memchr(text, 0, bytes) : NULL;
+    if (zero) {
+        done = token_fail(error, line_of(text, (size_t)(zero - text)), "has a byte that is 0");
+    }
+    return done;
+}
+
+/* Loads a file. Returns NULL and writes an error if it is invalid. The caller frees the list. */
+static struct token_list *tokens_load(const char *path, doorman_error *error) {
+    struct token_list *list = (struct token_list *)calloc(1, sizeof *list);
+    char *text = (char *)malloc(TOKEN_FILE_BYTES_MAX + 1);
+    bool done = list && text;
+    if (!done) token_fail(error, 0, "out of memory");
+    done = done && file_read_text(text, path, error) && tokens_read(list, text, error);
+    free(text);
+    if (!done) free(list);
+    return done ? list : NULL;
+}
+
+/* ---- requests ------------------------------------------------------------------------------- */
+
+static bool token_equals(const struct token *token, const char given[HTTP_TOKEN_MAX],
+                         size_t bytes) {
+    unsigned different = token->bytes != bytes;
+    for (size_t i = 0; i < HTTP_TOKEN_MAX; i++) {
+        different |= (unsigned char)token->text[i] ^ (unsigned char)given[i];
+    }
+    return different == 0;
+}
+
+bool server_tokens_find(struct tokens *tokens, const char *given, size_t bytes,
+                        struct token_identity *out) {
+    char padded[HTTP_TOKEN_MAX] = {0};
+    bool found = false;
+    if (bytes > sizeof padded) return false;
+    memcpy(padded, given, bytes);
+    server_lock(&tokens->lock);
+    for (size_t i = 0; i < tokens->list->count; i++) {
+        bool equal = token_equals(&tokens->list->items[i], padded, bytes);
+        if (equal) *out = tokens->list->items[i].identity;
+        found |= equal;
+    }
+    server_unlock(&tokens->lock);
+    return found;
+}
+
+/* ---- start ---------------------------------------------------------------------------------- */
+
+/* Loads the tokens, if --http-token is given. */
+static enum exit_status tokens_start(struct service *service) {
+    const char *path = service->settings->http_token;
+    doorman_error error = {""};
+    if (!path || !server_http_is_on(service->settings)) return CONTINUE;
+    struct tokens *tokens = (struct tokens *)calloc(1, sizeof *tokens);
+    if (!tokens || !server_lock_init(&tokens->lock, LOCK_TOKENS)) {
+        free(tokens);
+        return server_fatal_error(EXIT_ERROR, "out of memory");
+    }
+    service->tokens = tokens;
+    tokens->list = tokens_load(path, &error);
+    return tokens->list ? CONTINUE
+                        : server_fatal_error(EXIT_ERROR, "--http-token %s: %s", path, error.text);
+}
+
+/* Loads the tokens again. */
+static bool tokens_load_files(struct service *service, enum file_group group, bool is_quiet) {
+    const char *path = service->settings->http_token;
+    struct tokens *tokens = service->tokens;
+    doorman_error error = {""};
+    char count[24];
+    (void)is_quiet;
+    if (group != FILES_OF_TOKENS || !tokens) return true;
+    struct token_list *list = tokens_load(path, &error);
+    server_note_failure(service, TOKENS_REFUSED, list ? "" : error.text);
+    if (!list) {
+        server_log(service->settings, LEVEL_ERROR, "tokens refused; the last ones stay in force",
+                   "file", path, "error", error.text, LOG_END);
+        return false;
+    }
+    snprintf(count, sizeof count, "%zu", list->count);
+    server_lock(&tokens->lock);
+    struct token_list *last = tokens->list;
+    tokens->list = list;
+    server_unlock(&tokens->lock);
+    free(last);
+    server_log(service->settings, LEVEL_INFO, "tokens loaded", "file", path, "count", count,
+               LOG_END);
+    return true;
+}
+
+static void tokens_destroy(struct service *service) {
+    if (!service->tokens) return;
+    server_lock_uninit(&service->tokens->lock);
+    free(service->tokens->list);
+    free(service->tokens);
+}
+
+const struct server_part server_part_tokens = {
+    .start = tokens_start, .destroy = tokens_destroy, .load_files = tokens_load_files};

@@ -1,0 +1,642 @@
+/* doorman_server, part REPORTS: log lines for a person who looks for a cause (V6). They tell which
+ * messages are refused, how a new configuration differs from the last one, how long the server
+ * learns, and whether the parent answers. This file changes service->learning and the state of the
+ * link to the parent, and logs warnings through server/log/warnings.c. */
+#include "../server.h"
+
+#define CONFIG_LOADED "configuration loaded"
+#define CONFIG_REFUSED "configuration refused; the last one stays in force"
+
+/* ---- messages ------------------------------------------------------------------------------- */
+
+static const struct message_method {
+    doorman_method method;
+    bool is_server;
+} message_methods[MESSAGE_UNKNOWN] = {
+    [MESSAGE_DISCOVERY] = {DOORMAN_DISCOVERY, false},
+    [MESSAGE_GET_CAPACITY] = {DOORMAN_GET_CAPACITY, false},
+    [MESSAGE_GET_SERVER_CAPACITY] = {DOORMAN_GET_CAPACITY, true},
+    [MESSAGE_RELEASE_CAPACITY] = {DOORMAN_RELEASE_CAPACITY, false},
+    [MESSAGE_REPORT_OVERLOAD] = {DOORMAN_REPORT_OVERLOAD, false},
+    [MESSAGE_ACQUIRE] = {DOORMAN_ACQUIRE, false},
+    [MESSAGE_REPORT] = {DOORMAN_REPORT, false},
+    [MESSAGE_INSPECT] = {DOORMAN_INSPECT, false},
+    [MESSAGE_RESET] = {DOORMAN_RESET, false},
+    [MESSAGE_RENEW] = {DOORMAN_RENEW, false},
+    [MESSAGE_RELEASE] = {DOORMAN_RELEASE, false},
+    [MESSAGE_TRANSFER] = {DOORMAN_TRANSFER, false},
+    [MESSAGE_SEIZE] = {DOORMAN_SEIZE, false},
+};
+
+static const char *message_name(int kind) {
+    if (kind == MESSAGE_UNKNOWN) return "unknown";
+    return doorman_method_name(message_methods[kind].method, message_methods[kind].is_server);
+}
+
+/* Finds the kind of a message. If the message could not be read, its kind is the method at the
+ * start of the error, for example "get_capacity.client_id: is required".
+ *   bytes   the length of the name of the method */
+static int message_find_kind(const struct message_report *report, size_t *bytes) {
+    const doorman_request *request = &report->exchange->request;
+    const char *method = report->exchange->error.text;
+    *bytes = strcspn(method, ".:");
+    if (report->was_read) {
+        method = doorman_method_name(request->method, request->is_server);
+        *bytes = strlen(method);
+    }
+    int kind = 0;
+    for (; kind < MESSAGE_UNKNOWN; kind++) {
+        const char *name = message_name(kind);
+        if (strlen(name) == *bytes && strncmp(name, method, *bytes) == 0) break;
+    }
+    return kind;
+}
+
+/* Logs a refused message. Its error is "METHOD.FIELD: RULE", or a text without a field.
+ *   kind     of the message
+ *   bytes    the length of the name of the method */
+static void message_log_refusal(struct service *service, const struct message_report *report,
+                                const char *peer, int kind, size_t bytes) {
+    const char *error = report->exchange->error.text, *rule = error;
+    const char *token = report->peer->token;
+    char field[sizeof(doorman_error)] = "";
+    if (!error[0]) rule = server_status_text(report->status);
+    if (kind != MESSAGE_UNKNOWN && strncmp(error, message_name(kind), bytes) == 0 &&
+        (error[bytes] == '.' || error[bytes] == ':')) {
+        const char *start = error + bytes + 1, *colon = strstr(error + bytes, ": ");
+        if (colon && colon > start) {
+            snprintf(field, sizeof field, "%.*s", (int)(colon - start), start);
+        }
+        rule = colon ? colon + 2 : start;
+    }
+    const char *const pairs[WARNING_PAIR_MAX][2] = {{"peer", peer},
+                                                    {"token", token && *token ? token : NULL},
+                                                    {"method", message_name(kind)},
+                                                    {"code", doorman_status_name(report->status)},
+                                                    {"field", field[0] ? field : NULL},
+                                                    {"error", rule}};
+    server_lock(&service->lock);
+    server_log_warning_pairs(service, WARNING_MESSAGE_REFUSED + kind, pairs, doorman_clock());
+    server_unlock(&service->lock);
+}
+
+/* Adds a pair, unless its value is NULL. Returns the number of pairs. */
+static size_t pairs_add(const char *pairs[][2], size_t count, const char *key, const char *value) {
+    pairs[count][0] = value ? key : NULL;
+    pairs[count][1] = value;
+    return count + (value != NULL);
+}
+
+static void message_log(const struct service *service, const struct message_report *report,
+                        const char *peer, int kind) {
+    const char *token = report->peer->token, *client = report->client;
+    char items[24], duration[32];
+    const doorman_request *request = &report->exchange->request;
+    size_t item_count = request->item_count + request->permit_count + request->entry_count;
+    const char *pairs[2][2] = {{NULL}};
+    if (!report->was_read) item_count = 0;
+    size_t count = pairs_add(pairs, 0, "client", client && *client ? client : NULL);
+    pairs_add(pairs, count, "token", token && *token ? token : NULL);
+    snprintf(items, sizeof items, "%zu", item_count);
+    snprintf(duration, sizeof duration, "%.3f", (double)report->duration / 1e6);
+    server_log(service->settings, LEVEL_DEBUG, "request", "peer", peer, "method",
+               message_name(kind), "items", items, "code", doorman_status_name(report->status),
+               "duration_ms", duration, pairs[0][0], pairs[0][1], pairs[1][0], pairs[1][1],
+               LOG_END);
+}
+
+/* Logs a refused message, at most once a minute for each kind of message (V6). With --log-level
+ * debug, logs every message. */
+static void report_message(struct service *service, const struct message_report *report) {
+    bool is_refused = report->status != DOORMAN_OK && report->status != DOORMAN_UNAVAILABLE;
+    bool is_debug = service->settings->log_level == LEVEL_DEBUG;
+    char peer[PEER_BYTES];
+    size_t bytes = 0;
+    if (!is_refused && !is_debug) return;
+    int kind = message_find_kind(report, &bytes);
+    server_peer_write(report->peer, peer);
+    if (is_refused) message_log_refusal(service, report, peer, kind, bytes);
+    if (is_debug) message_log(service, report, peer, kind);
+}
+
+/* ---- configurations ------------------------------------------------------------------------- */
+/* Two configurations are compared by their globs. The templates of both are sorted by glob, and
+ * the sorted lists are merged. A template has changed if its JSON text has. So a new field needs no
+ * change here. The order of the templates counts too, because the first glob that matches a
+ * resource decides. */
+
+#define NAMES_MAX 3 /* names in one list; the line says how many more there are */
+
+struct name_list {
+    char text[NAMES_MAX * (DOORMAN_ID_BYTES_MAX + 2) + 32];
+    size_t bytes, count;
+};
+
+static void name_list_add(struct name_list *list, const char *name) {
+    if (list->count++ >= NAMES_MAX) return;
+    int added = snprintf(list->text + list->bytes, sizeof list->text - list->bytes, "%s%s",
+                         list->bytes ? ", " : "", name);
+    list->bytes += (size_t)added;
+    assert(list->bytes < sizeof list->text);
+}
+
+/* Returns the text of a list, or NULL if the list is empty. */
+static const char *name_list_end(struct name_list *list) {
+    if (list->count > NAMES_MAX) {
+        snprintf(list->text + list->bytes, sizeof list->text - list->bytes, " and %zu more",
+                 list->count - NAMES_MAX);
+    }
+    return list->count > 0 ? list->text : NULL;
+}
+
+static int compare_globs(const void *left, const void *right) {
+    const doorman_template *one = *(const doorman_template *const *)left;
+    const doorman_template *other = *(const doorman_template *const *)right;
+    return strcmp(one->identifier_glob, other->identifier_glob);
+}
+
+/* Returns pointers to the templates, sorted by glob, or NULL if memory runs out. The caller frees
+ * the list. */
+static const doorman_template **templates_sort(const doorman_config_options *options) {
+    size_t count = options->template_count;
+    const doorman_template **list = (const doorman_template **)calloc(count + 1, sizeof *list);
+    for (size_t i = 0; list && i < count; i++) list[i] = &options->templates[i];
+    if (list) qsort(list, count, sizeof *list, compare_globs);
+    return list;
+}
+
+/* Returns whether two templates have the same JSON text. Returns false if memory runs out. */
+static bool templates_equal(const doorman_template *one, const doorman_template *other) {
+    const doorman_config_options left = {.templates = one, .template_count = 1};
+    const doorman_config_options right = {.templates = other, .template_count = 1};
+    doorman_buffer left_text = {.text = NULL}, right_text = {.text = NULL};
+    bool equal = doorman_json_write_config(&left, &left_text) == DOORMAN_OK &&
+                 doorman_json_write_config(&right, &right_text) == DOORMAN_OK &&
+                 left_text.bytes == right_text.bytes &&
+                 memcmp(left_text.text, right_text.text, left_text.bytes) == 0;
+    doorman_buffer_uninit(&left_text);
+    doorman_buffer_uninit(&right_text);
+    return equal;
+}
+
+#define LIMIT_TEMPLATES_MAX 100 /* changed templates whose limits are compared */
+#define LIMIT_LINES_MAX 20      /* lines about limits and times for one configuration */
+
+struct config_changes {
+    doorman_config_options last, now;
+    struct name_list added, removed, changed;
+    bool reordered;
+    const doorman_template *pairs[LIMIT_TEMPLATES_MAX][2]; /* the last and the new template */
+    size_t pair_count;
+    const size_t *counters;  /* of the limits of the last configuration; NULL: not known */
+    size_t removed_counters; /* of the limits of templates that were removed */
+    size_t lines;            /* about limits and shortened times, also those that are not logged */
+};
+
+/* Returns whether the templates that both configurations have come in another order.
+ *   places   for each template of the last configuration: its new place plus 1; 0: removed */
+static bool places_are_reordered(const size_t *places, size_t count) {
+    size_t highest = 0;
+    bool reordered = false;
+    for (size_t i = 0; i < count; i++) {
+        if (places[i] == 0) continue;
+        reordered = reordered || places[i] < highest;
+        highest = places[i];
+    }
+    return reordered;
+}
+
+/* Merges the sorted lists.
+ *   places   out, see places_are_reordered */
+static void changes_merge(struct config_changes *changes, const doorman_template **last,
+                          const doorman_template **now, size_t *places) {
+    size_t i = 0, j = 0;
+    while (i < changes->last.template_count || j < changes->now.template_count) {
+        int order = j == changes->now.template_count    ? -1
+                    : i == changes->last.template_count ? 1
+                                                        : compare_globs(&last[i], &now[j]);
+        if (order < 0) {
+            name_list_add(&changes->removed, last[i++]->identifier_glob);
+        } else if (order > 0) {
+            name_list_add(&changes->added, now[j++]->identifier_glob);
+        } else {
+            places[last[i] - changes->last.templates] =
+                (size_t)(now[j] - changes->now.templates) + 1;
+            if (!templates_equal(last[i], now[j])) {
+                name_list_add(&changes->changed, now[j]->identifier_glob);
+                if (changes->pair_count < LIMIT_TEMPLATES_MAX) {
+                    changes->pairs[changes->pair_count][0] = last[i];
+                    changes->pairs[changes->pair_count++][1] = now[j];
+                }
+            }
+            i++;
+            j++;
+        }
+    }
+}
+
+/* Counts the counters of the limits of templates that were removed. Holds are not counted, because
+ * they stay until they are released or end. */
+static void changes_count_removed(struct config_changes *changes, const size_t *places) {
+    size_t before = 0;
+    for (size_t i = 0; changes->counters && i < changes->last.template_count; i++) {
+        const doorman_template *template = &changes->last.templates[i];
+        for (size_t j = 0; j < template->limit_count; j++, before++) {
+            bool dropped = places[i] == 0 && template->limits[j].kind != DOORMAN_CONCURRENCY;
+            if (dropped) changes->removed_counters += changes->counters[before];
+        }
+    }
+}
+
+/* Returns false if memory runs out. */
+static bool changes_find(struct config_changes *changes) {
+    const doorman_template **last = templates_sort(&changes->last);
+    const doorman_template **now = templates_sort(&changes->now);
+    size_t *places = (size_t *)calloc(changes->last.template_count + 1, sizeof *places);
+    bool found = last && now && places;
+    if (found) {
+        changes_merge(changes, last, now, places);
+        changes->reordered = places_are_reordered(places, changes->last.template_count);
+        changes_count_removed(changes, places);
+    }
+    free(places);
+    free((void *)now);
+    free((void *)last);
+    return found;
+}
+
+static const doorman_permit_limit *limit_named(const doorman_template *template, const char *name) {
+    for (size_t i = 0; i < template->limit_count; i++) {
+        if (strcmp(template->limits[i].name, name) == 0) return &template->limits[i];
+    }
+    return NULL;
+}
+
+/* Returns whether a window has another length. Figures that the kind does not use are 0. */
+static bool figures_have_other_windows(const doorman_figures *last, const doorman_figures *now) {
+    size_t both = last->tier_count < now->tier_count ? last->tier_count : now->tier_count;
+    bool other = last->window != now->window || last->calendar != now->calendar;
+    for (size_t i = 0; i < both; i++)
+        other = other || last->tiers[i].window != now->tiers[i].window;
+    return other;
+}
+
+/* Returns whether some keys have windows of another length. A key without an override in one of the
+ * configurations has the figures of the limit there. */
+static bool limit_has_other_windows(const doorman_permit_limit *last,
+                                    const doorman_permit_limit *now) {
+    size_t count =
+        last->override_count > now->override_count ? last->override_count : now->override_count;
+    bool other = figures_have_other_windows(&last->figures, &now->figures);
+    for (size_t i = 0; i < count && !other; i++) {
+        bool had = i < last->override_count, has = i < now->override_count;
+        other = figures_have_other_windows(had ? &last->overrides[i].figures : &last->figures,
+                                           has ? &now->overrides[i].figures : &now->figures);
+    }
+    return other;
+}
+
+/* Says what has changed in a limit, and what happens to its counters (P15). Returns NULL if nothing
+ * has changed.
+ *   last, now   NULL: the limit is not in this template */
+static const char *limit_change(const doorman_template *template, const doorman_permit_limit *last,
+                                const doorman_permit_limit *now) {
+    if (!last) return "added";
+    if (!now && last->kind == DOORMAN_CONCURRENCY) return "removed or renamed; its holds stay";
+    if (!now) return "removed or renamed, so its counters are dropped";
+    if (last->kind != now->kind) return "another kind, so its counters start fresh";
+    if (last->per != now->per) return "another scope, so its counters start fresh";
+    if (limit_has_other_windows(last, now)) {
+        return "a window of another length, so its counters start fresh";
+    }
+    doorman_template one = *template, other = *template;
+    one.limits = last;
+    other.limits = now;
+    one.limit_count = other.limit_count = 1;
+    return templates_equal(&one, &other) ? NULL : "other settings; its counters stay";
+}
+
+/* Returns how many counters each limit of the configuration in force has, in its order. Returns
+ * NULL if memory runs out, or if the process is not the master. The caller frees the list. */
+static size_t *count_counters(const struct service *service) {
+    const doorman_permits *permits = doorman_server_permits(service->server);
+    doorman_permits_limit info;
+    doorman_cursor cursor = {0};
+    size_t count = 0;
+    assert(server_lock_is_held(&service->lock));
+    if (!permits) return NULL;
+    while (doorman_permits_next_limit(permits, &cursor, &info)) count++;
+    size_t *counters = (size_t *)calloc(count + 1, sizeof *counters);
+    cursor = (doorman_cursor){0};
+    for (size_t i = 0; counters && i < count; i++) {
+        if (doorman_permits_next_limit(permits, &cursor, &info)) counters[i] = info.counter_count;
+    }
+    return counters;
+}
+
+/* Returns how many counters a limit of the last configuration had. */
+static size_t limit_counters(const struct config_changes *changes,
+                             const doorman_permit_limit *limit) {
+    size_t before = 0;
+    for (size_t i = 0; changes->counters && i < changes->last.template_count; i++) {
+        const doorman_template *template = &changes->last.templates[i];
+        for (size_t j = 0; j < template->limit_count; j++, before++) {
+            if (&template->limits[j] == limit) return changes->counters[before];
+        }
+    }
+    return 0;
+}
+
+/* Logs what has changed in one limit. It is a warning with the number of counters, if the change
+ * has dropped some. After LIMIT_LINES_MAX, the lines are only counted. */
+static void limit_log(const struct service *service, struct config_changes *changes,
+                      const doorman_template *template, const doorman_permit_limit *last,
+                      const doorman_permit_limit *now) {
+    const char *change = limit_change(template, last, now);
+    char counters[24] = "";
+    size_t count = last && change && strstr(change, ", so its") ? limit_counters(changes, last) : 0;
+    if (last && last->kind == DOORMAN_CONCURRENCY) count = 0; /* holds stay */
+    if (!change || changes->lines++ >= LIMIT_LINES_MAX) return;
+    snprintf(counters, sizeof counters, "%zu", count);
+    server_log(service->settings, count > 0 ? LEVEL_WARNING : LEVEL_INFO, "a limit has changed",
+               "template", template->identifier_glob, "limit", now ? now->name : last->name,
+               "change", change, count > 0 ? "counters" : LOG_END, counters, LOG_END);
+}
+
+/* Returns how long a hold of a limit may last that nobody renews. */
+static doorman_time limit_life(const doorman_permit_limit *limit) {
+    doorman_time life = limit->figures.time_to_live;
+    for (size_t i = 0; i < limit->override_count; i++) {
+        doorman_time other = limit->overrides[i].figures.time_to_live;
+        if (other > life) life = other;
+    }
+    return life;
+}
+
+/* Warns of a time that was shortened. A server that restarts does not know the old time. So it
+ * learns for too short a time, unless learning_mode_duration is long enough.
+ *   limit   NULL: the time is the lease length of the template */
+static void shortened_log(const struct service *service, struct config_changes *changes,
+                          const doorman_template *template, const char *limit, doorman_time last,
+                          doorman_time now) {
+    const doorman_algorithm *algorithm = &template->algorithm;
+    char seconds[32];
+    if (last <= now || last == 0) return;
+    if (algorithm->has_learning_mode_duration && algorithm->learning_mode_duration >= last) return;
+    if (changes->lines++ >= LIMIT_LINES_MAX) return;
+    snprintf(seconds, sizeof seconds, "%.10g", (double)last / (double)DOORMAN_SECOND);
+    server_log(service->settings, LEVEL_WARNING,
+               limit ? "time_to_live was shortened: if this server restarts within the old time, "
+                       "more than the limit may be held"
+                     : "lease_length was shortened: if this server restarts within the old time, "
+                       "more than the capacity may be in use",
+               "template", template->identifier_glob, "old_seconds", seconds,
+               limit ? "limit" : LOG_END, limit, LOG_END);
+}
+
+static void config_log_template(const struct service *service, struct config_changes *changes,
+                                const doorman_template *last, const doorman_template *now) {
+    for (size_t j = 0; j < now->limit_count; j++) {
+        const doorman_permit_limit *limit = &now->limits[j],
+                                   *before = limit_named(last, limit->name);
+        limit_log(service, changes, now, before, limit);
+        bool holds = before && before->kind == limit->kind && limit->kind == DOORMAN_CONCURRENCY;
+        if (!holds || before->leased) continue;
+        shortened_log(service, changes, now, limit->name, limit_life(before), limit_life(limit));
+    }
+    for (size_t j = 0; j < last->limit_count; j++) {
+        const doorman_permit_limit *limit = &last->limits[j];
+        if (!limit_named(now, limit->name)) limit_log(service, changes, now, limit, NULL);
+    }
+    if (last->without_capacity || now->without_capacity) return;
+    shortened_log(service, changes, now, NULL, last->algorithm.lease_length,
+                  now->algorithm.lease_length);
+}
+
+static void config_log_limits(const struct service *service, struct config_changes *changes) {
+    char more[24];
+    for (size_t i = 0; i < changes->pair_count; i++) {
+        config_log_template(service, changes, changes->pairs[i][0], changes->pairs[i][1]);
+    }
+    size_t lines = changes->lines;
+    if (lines <= LIMIT_LINES_MAX) return;
+    snprintf(more, sizeof more, "%zu", lines - LIMIT_LINES_MAX);
+    server_log(service->settings, LEVEL_INFO, "more limits have changed", "limits", more, LOG_END);
+}
+
+/* Warns that templates are gone. A template that was renamed by mistake looks like this. */
+static void config_log_removed(const struct service *service, struct config_changes *changes) {
+    char counters[24];
+    const char *templates = name_list_end(&changes->removed);
+    snprintf(counters, sizeof counters, "%zu", changes->removed_counters);
+    if (!templates) return;
+    server_log(service->settings, LEVEL_WARNING,
+               "templates were removed or renamed: only another template that matches limits their "
+               "resources now, and their counters are dropped",
+               "templates", templates, "counters", counters, LOG_END);
+}
+
+static void config_log_changes(const struct service *service, const doorman_config *last,
+                               const size_t *counters) {
+    struct config_changes changes = {.counters = counters};
+    const struct config_load *load = &service->last_load;
+    const char *pairs[7][2] = {{NULL}};
+    doorman_config_read(last, &changes.last);
+    doorman_config_read(service->config, &changes.now);
+    bool found = changes_find(&changes), rejects = changes.now.reject_unmatched;
+    bool switched = changes.last.reject_unmatched != rejects;
+    size_t first = pairs_add(pairs, 0, "hash", load->hash[0] ? load->hash : NULL);
+    size_t count = pairs_add(pairs, first, "added", name_list_end(&changes.added));
+    count = pairs_add(pairs, count, "removed", name_list_end(&changes.removed));
+    count = pairs_add(pairs, count, "changed", name_list_end(&changes.changed));
+    count = pairs_add(pairs, count, "order", changes.reordered ? "changed" : NULL);
+    count = pairs_add(pairs, count, "unmatched", !switched ? NULL : rejects ? "reject" : "allow");
+    if (found && count == first) pairs_add(pairs, count, "changes", "none");
+    server_log(service->settings, LEVEL_INFO, CONFIG_LOADED, "file", service->settings->config,
+               pairs[0][0], pairs[0][1], pairs[1][0], pairs[1][1], pairs[2][0], pairs[2][1],
+               pairs[3][0], pairs[3][1], pairs[4][0], pairs[4][1], pairs[5][0], pairs[5][1],
+               LOG_END);
+    config_log_removed(service, &changes);
+    config_log_limits(service, &changes);
+}
+
+/* Logs the result of the last load of the configuration, which is in service->last_load. After a
+ * success, logs how the configuration in force differs from `last`. Only the thread that loads
+ * configurations calls this function, so it needs no lock.
+ *   counters   how many counters the limits of `last` had; may be NULL */
+static void report_config(const struct service *service, const doorman_config *last,
+                          const size_t *counters) {
+    const char *error = service->last_load.error;
+    if (error[0]) {
+        server_log(service->settings, LEVEL_ERROR, CONFIG_REFUSED, "file",
+                   service->settings->config, "error", error, LOG_END);
+    } else {
+        config_log_changes(service, last, counters);
+    }
+}
+
+/* ---- learning ------------------------------------------------------------------------------- */
+
+#define KNOWN_MAX 1000 /* resources that are counted, because the lock is held */
+
+/* Logs a line about learning, with a duration in seconds, and with how many resources and holders
+ * the server knows. */
+static void learning_log(const struct service *service, const char *text, doorman_time duration,
+                         doorman_time now) {
+    char seconds[32], resources[48], holders[48];
+    size_t resource_count = 0, holder_count = 0;
+    doorman_cursor cursor = {.position = 0};
+    doorman_server_resource info;
+    while (resource_count < KNOWN_MAX &&
+           doorman_server_next_resource(service->server, &cursor, &info, now)) {
+        resource_count++;
+        holder_count += info.holder_count;
+    }
+    const char *most = resource_count == KNOWN_MAX ? "at least " : "";
+    snprintf(seconds, sizeof seconds, "%.1f", (double)duration / (double)DOORMAN_SECOND);
+    snprintf(resources, sizeof resources, "%s%zu", most, resource_count);
+    snprintf(holders, sizeof holders, "%s%zu", most, holder_count);
+    server_log(service->settings, LEVEL_INFO, text, "seconds", seconds, "resources", resources,
+               "holders", holders, LOG_END);
+}
+
+/* Why the server learns. A resource that had no template was not limited, so its clients can hold
+ * leases that this server does not know. */
+static const char *const learning_starts[] = {
+    [LEARNING_OF_MASTER] = "learning starts: until the leases of the last master have ended, "
+                           "holders keep what they have, and get no more",
+    [LEARNING_OF_CONFIGURATION] =
+        "learning starts for new templates: until leases from before them have ended, holders "
+        "keep what they have, and get no more",
+};
+
+/* Logs when learning starts and when it ends, and when a new configuration makes it longer. If a
+ * node with a parent gets further resources while it learns, the end may move. The last line
+ * then has the whole time. The log of a root also says when a new configuration moves the end. A
+ * server that loses its mastership logs only this loss. */
+static void report_learning(struct service *service, enum learning_cause cause, doorman_time now) {
+    struct learning *learning = &service->learning;
+    doorman_time until = doorman_server_learns_until(service->server, now);
+    assert(server_lock_is_held(&service->lock));
+    if (until && !learning->is_logged) {
+        *learning = (struct learning){.is_logged = true, .started_at = now};
+        learning_log(service, learning_starts[cause], until - now, now);
+    } else if (cause == LEARNING_OF_CONFIGURATION && until > learning->until) {
+        learning_log(service,
+                     "learning takes longer: the new configuration has new templates, or longer "
+                     "leases",
+                     until - now, now);
+    }
+    if (until) {
+        learning->until = until;
+    } else if (learning->is_logged) {
+        learning->is_logged = false;
+        if (now >= learning->until) {
+            learning_log(service, "learning has ended", learning->until - learning->started_at,
+                         now);
+        }
+    }
+}
+
+/* ---- the parent ----------------------------------------------------------------------------- */
+
+/* Logs that the parent answers again, and drops the warnings that say that it does not. A server
+ * that is not the master answers a probe too. The line then says where the master is. */
+static void parent_log_answer(struct service *service, const doorman_transport_result *result,
+                              doorman_time now) {
+    const struct trouble *trouble = &service->parent_link.state.trouble;
+    const char *pairs[3][2] = {{NULL}};
+    struct trouble_text end = server_trouble_text(trouble, now);
+    bool failed = trouble->since > 0;
+    size_t count =
+        pairs_add(pairs, 0, "redirects_to", result->redirect[0] ? result->redirect : NULL);
+    count = pairs_add(pairs, count, "after_seconds", failed ? end.seconds : NULL);
+    pairs_add(pairs, count, "failures", failed ? end.count : NULL);
+    server_end_warning(service, WARNING_PARENT_UNREACHABLE);
+    server_end_warning(service, WARNING_PARENT_RESPONSE);
+    server_end_warning(service, WARNING_PARENT_MASTER);
+    server_log(service->settings, LEVEL_INFO, "the parent answers", "parent", result->address,
+               pairs[0][0], pairs[0][1], pairs[1][0], pairs[1][1], pairs[2][0], pairs[2][1],
+               LOG_END);
+}
+
+/* Notes that a request to the parent has failed, or that its answer names no master. */
+static void parent_note_failure(struct service *service, const doorman_transport_result *result,
+                                doorman_time now) {
+    struct parent_state *state = &service->parent_link.state;
+    const char *error =
+        result->error.text[0] ? result->error.text : server_status_text(result->status);
+    int kind = WARNING_PARENT_RESPONSE;
+    state->has_no_master = result->status == DOORMAN_OK;
+    state->retry_at = result->retry_at;
+    if (result->status == DOORMAN_UNAVAILABLE) kind = WARNING_PARENT_UNREACHABLE;
+    if (state->has_no_master) kind = WARNING_PARENT_MASTER, error = "its node has no known master";
+    server_log_warning(service, kind, "parent", result->address, error, now);
+    server_trouble_set(&state->trouble, error, now);
+}
+
+/* A redirect is logged once for each target. It is not an answer: the target may be a wrong
+ * address. So it does not end a problem. */
+static void parent_note_redirect(struct service *service, const doorman_transport_result *result) {
+    struct parent_state *state = &service->parent_link.state;
+    if (strcmp(state->redirect, result->redirect) == 0) return;
+    memcpy(state->redirect, result->redirect, sizeof state->redirect);
+    server_log(service->settings, LEVEL_INFO, "the parent redirects to its master", "from",
+               result->address, "to", result->redirect, LOG_END);
+}
+
+/* Notes that another process uses the name of this node too. */
+static void parent_note_shared_node(struct service *service, const doorman_transport_result *result,
+                                    doorman_time now) {
+    const char *const pairs[WARNING_PAIR_MAX][2] = {{"node", service->node},
+                                                    {"parent", result->address}};
+    server_log_warning_pairs(service, WARNING_NODE_SHARED, pairs, now);
+    service->parent_link.state.shared_at = now;
+}
+
+/* Logs and notes how a request to the parent has ended. */
+static void report_parent(struct service *service, const doorman_transport_result *result,
+                          doorman_time now) {
+    struct parent_state *state = &service->parent_link.state;
+    bool answered = state->answered_at > 0 && state->trouble.since == 0;
+    bool is_redirected = result->redirect[0] && !result->is_probe;
+    assert(server_lock_is_held(&service->lock));
+    snprintf(state->address, sizeof state->address, "%s", result->address);
+    if (result->status != DOORMAN_OK || (!result->is_master && !result->redirect[0])) {
+        parent_note_failure(service, result, now);
+    } else if (is_redirected) {
+        parent_note_redirect(service, result);
+    } else {
+        if (!answered) parent_log_answer(service, result, now);
+        state->trouble.since = 0;
+        state->answered_at = now;
+        state->has_no_master = false;
+        if (result->shared_id) parent_note_shared_node(service, result, now);
+        if (!result->is_probe) {
+            memcpy(state->http_address, result->http_address, sizeof state->http_address);
+        }
+    }
+}
+
+/* ---- the part ------------------------------------------------------------------------------- */
+
+static void reports_configures(struct service *service) {
+    service->last_counters = count_counters(service); /* before some of them are dropped */
+}
+
+static void reports_configured(struct service *service, const struct config_change *change) {
+    if (!change->is_first) report_config(service, change->last, service->last_counters);
+    free(service->last_counters);
+    service->last_counters = NULL;
+}
+
+static void reports_update(struct service *service, doorman_time now) {
+    report_learning(service, LEARNING_OF_MASTER, now);
+}
+
+const struct server_part server_part_reports = {.update = reports_update,
+                                                .message = report_message,
+                                                .configures = reports_configures,
+                                                .configured = reports_configured,
+                                                .learns = report_learning,
+                                                .parent_answered = report_parent};

@@ -1,0 +1,418 @@
+/* doorman_server, part WARNINGS: warnings about events that peers can cause at any rate (V6). This
+ * file changes service->warnings and some counters. All functions are called with the lock held,
+ * except those about peers.
+ *
+ * A kind of warning is logged at once, and then at most once a minute with the number of events.
+ * The line describes the last event, except for permits (see below). When a problem such as a dead
+ * parent ends, its line for this minute is dropped: it would come after the line about the end,
+ * which has the number of failures.
+ * Each of the first ids that two processes use has a kind of its own. Further ids share one kind.
+ * Refused messages have a kind for each method, so that many bad messages of one method do not hide
+ * those of another.
+ *
+ * When a parent is gone, all leases of the node end, most of them at the same time. So the line
+ * about them comes a moment later, and names all their resources. Leases that end later have a line
+ * 10 seconds after it.
+ *
+ * Permits come at a higher rate than other events. So a line about permits describes the first
+ * event since the last line, and each further event is only counted.
+ *
+ * The line about a shared id has the addresses of its last two peers. The line about a holder that
+ * does not confirm its leases has the address of its last peer. */
+#include "../server.h"
+
+#include <arpa/inet.h>
+
+#define WARNING_INTERVAL                                                                           \
+    (60 * DOORMAN_SECOND) /* between two lines of the same repeated warning (V6) */
+#define ENDED_INTERVAL (10 * DOORMAN_SECOND) /* of those about leases from the parent */
+
+#define CHILD_ENDED_TEXT                                                                           \
+    "all leases of a child node have ended, because it is silent; its capacity goes to others"
+
+static const char *const warning_texts[WARNING_COUNT] = {
+    [DOORMAN_EVENT_UNMATCHED] = "a request names a resource that no template matches",
+    [DOORMAN_EVENT_UNKNOWN_CLAIM] =
+        "a holder claims a lease that this server does not know; normal after a lost message",
+    [DOORMAN_EVENT_EXCESS_CLAIM] = "a holder claims more than it was granted",
+    [DOORMAN_EVENT_EXPIRED] = "a lease has expired",
+    [DOORMAN_EVENT_FULL] = "a request was refused, because the server or a resource is full",
+    [DOORMAN_EVENT_UNKNOWN_KIND] = "the parent names an algorithm that this server does not know",
+    [DOORMAN_EVENT_SHARED_ID] = "two processes seem to use one id: further ids, this is the last",
+    [DOORMAN_EVENT_UNCONFIRMED] =
+        "a holder does not confirm its leases, so it holds back capacity after each cut",
+    [DOORMAN_EVENT_LEASE_ENDED] =
+        "leases from the parent have ended, so clients of these resources get no capacity",
+    [DOORMAN_EVENT_OVERLOADED] =
+        "servers report overload of a resource, so its capacity in force was lowered",
+    [DOORMAN_EVENT_CHILD_ENDED] = CHILD_ENDED_TEXT,
+    [WARNING_MESSAGE_REFUSED] = "a message was refused",
+    [WARNING_PARENT_UNREACHABLE] = "the parent cannot be reached",
+    [WARNING_PARENT_RESPONSE] = "the parent refuses the request, or its response is invalid",
+    [WARNING_PARENT_MASTER] = "the parent knows no master, so this node gets no leases",
+    [WARNING_NODE_SHARED] =
+        "another process uses the name of this node too, says the parent: give it another --node",
+    [WARNING_ETCD_UNREACHABLE] = "etcd cannot be reached, or refuses the call",
+    [WARNING_HANDSHAKE] =
+        "a TLS handshake has failed: plain HTTP, or a certificate that was refused or is expired",
+    [WARNING_NNG_HANDSHAKE] =
+        "TLS handshakes at --listen have failed; nng does not report the peers",
+    [WARNING_PEER_CERTIFICATE] = "a peer has no valid certificate that --tls-ca has signed",
+    [WARNING_TOKEN] = "a request has a wrong token",
+    [WARNING_ROLE] = "a token does not have the role that its request needs",
+    [WARNING_HTTP_CROWDED] =
+        "few HTTP connections are free, so the server closes each one after its response",
+    [WARNING_BANS_EVICTED] =
+        "bans were ended early to make room for others: raise max_keys of this limit, or memory",
+    [WARNING_PERMIT_UNMATCHED] = "a permit names a resource that no template with limits matches",
+    [WARNING_KEY_EVICTED] =
+        "a limit has max_keys keys, so a key that was in use was forgotten, and starts again",
+    [WARNING_CHILD_SILENT] = "a child node is silent: it has missed two refreshes",
+    [WARNING_CHILD_ENDED] = CHILD_ENDED_TEXT,
+    [WARNING_SHARED_ID] = "two processes seem to use one id, and each uses the whole share",
+};
+
+/* Returns the text of a kind. Kinds that differ only in what they count have the same text. */
+const char *server_warning_text(int kind) {
+    bool is_refusal = kind >= WARNING_MESSAGE_REFUSED && kind < WARNING_PARENT_UNREACHABLE;
+    if (is_refusal) kind = WARNING_MESSAGE_REFUSED;
+    if (kind > WARNING_SHARED_ID) kind = WARNING_SHARED_ID;
+    assert(warning_texts[kind]);
+    return warning_texts[kind];
+}
+
+/* Logs a repeated warning if it is due. */
+static void warning_update(struct service *service, int kind, doorman_time now) {
+    struct repeated_warning *warning = &service->warnings[kind];
+    const struct warning_pair *pairs = warning->pairs;
+    if (warning->unlogged_count > 0 && now >= warning->quiet_until) {
+        char count[24];
+        snprintf(count, sizeof count, "%" PRIu64, warning->unlogged_count);
+        server_log(service->settings, LEVEL_WARNING, server_warning_text(kind), "count", count,
+                   pairs[0].key, pairs[0].value, pairs[1].key, pairs[1].value, pairs[2].key,
+                   pairs[2].value, pairs[3].key, pairs[3].value, pairs[4].key, pairs[4].value,
+                   pairs[5].key, pairs[5].value, LOG_END);
+        warning->unlogged_count = 0;
+        warning->host_count = 0;
+        bool is_ended = kind == DOORMAN_EVENT_LEASE_ENDED;
+        warning->quiet_until = now + (is_ended ? ENDED_INTERVAL : WARNING_INTERVAL);
+    }
+}
+
+/* Stores the pairs without gaps, because a key that is NULL ends the line. */
+void server_log_warning_pairs(struct service *service, int kind,
+                              const char *const pairs[WARNING_PAIR_MAX][2], doorman_time now) {
+    struct repeated_warning *warning = &service->warnings[kind];
+    size_t count = 0;
+    assert(server_lock_is_held(&service->lock));
+    for (size_t i = 0; i < WARNING_PAIR_MAX; i++) {
+        struct warning_pair *pair = &warning->pairs[count];
+        if (!pairs[i][1]) continue;
+        pair->key = pairs[i][0];
+        snprintf(pair->value, sizeof pair->value, "%s", pairs[i][1]);
+        count++;
+    }
+    if (count < WARNING_PAIR_MAX) warning->pairs[count].key = NULL;
+    warning->unlogged_count++;
+    warning_update(service, kind, now);
+}
+
+void server_log_warning(struct service *service, int kind, const char *key, const char *value,
+                        const char *cause, doorman_time now) {
+    bool has_holder = kind < DOORMAN_EVENT_COUNT || kind >= WARNING_SHARED_ID;
+    const char *const pairs[WARNING_PAIR_MAX][2] = {{key, value},
+                                                    {has_holder ? "holder" : "error", cause}};
+    server_log_warning_pairs(service, kind, pairs, now);
+}
+
+void server_end_warning(struct service *service, int kind) {
+    assert(server_lock_is_held(&service->lock));
+    service->warnings[kind].unlogged_count = 0;
+    service->warnings[kind].host_count = 0;
+}
+
+static bool peer_format(const nng_sockaddr *peer, char text[PEER_BYTES]) {
+    char host[INET6_ADDRSTRLEN] = "";
+    bool is_4 = peer->s_family == NNG_AF_INET, is_6 = peer->s_family == NNG_AF_INET6;
+    if (is_4) {
+        inet_ntop(AF_INET, &peer->s_in.sa_addr, host, sizeof host);
+        snprintf(text, PEER_BYTES, "%s:%u", host, (unsigned)ntohs(peer->s_in.sa_port));
+    } else if (is_6) {
+        inet_ntop(AF_INET6, peer->s_in6.sa_addr, host, sizeof host);
+        snprintf(text, PEER_BYTES, "[%s]:%u", host, (unsigned)ntohs(peer->s_in6.sa_port));
+    }
+    return is_4 || is_6;
+}
+
+void server_peer_write(const struct peer *peer, char text[PEER_BYTES]) {
+    nng_sockaddr address = {.s_family = NNG_AF_UNSPEC};
+    uint64_t process = 0;
+    int error = peer->stream ? nng_stream_get_addr(peer->stream, NNG_OPT_REMADDR, &address)
+                             : nng_pipe_get_addr(peer->pipe, NNG_OPT_REMADDR, &address);
+    if (error == 0 && peer_format(&address, text)) return;
+    bool is_ipc =
+        !peer->stream && nng_pipe_get_uint64(peer->pipe, NNG_OPT_IPC_PEER_PID, &process) == 0;
+    if (is_ipc) {
+        snprintf(text, PEER_BYTES, "ipc:pid:%" PRIu64, process);
+    } else {
+        snprintf(text, PEER_BYTES, "unknown");
+    }
+}
+
+#define HOSTS_TEXT 40
+
+/* Notes the host of a peer, and writes how many different hosts there are. Each connection has a
+ * port of its own, so the port does not count. */
+static void warning_note_host(struct repeated_warning *warning, const char *peer,
+                              char count[HOSTS_TEXT]) {
+    const char *end = strrchr(peer, ':');
+    uint32_t hash = 2166136261U; /* FNV-1a */
+    size_t at = 0;
+    for (; *peer && peer != end; peer++) hash = (hash ^ (unsigned char)*peer) * 16777619U;
+    while (at < warning->host_count && warning->hosts[at] != hash) at++;
+    bool full = at == WARNING_HOSTS_MAX;
+    if (!full) warning->hosts[at] = hash;
+    if (!full && at == warning->host_count) warning->host_count++;
+    snprintf(count, HOSTS_TEXT, "%s%zu", full ? "more than " : "", warning->host_count);
+}
+
+void server_log_peer(struct service *service, int kind, const nng_sockaddr *peer,
+                     const char *token) {
+    char text[PEER_BYTES] = "unknown", hosts[HOSTS_TEXT];
+    (void)peer_format(peer, text);
+    server_lock(&service->lock);
+    warning_note_host(&service->warnings[kind], text, hosts);
+    const char *const pairs[WARNING_PAIR_MAX][2] = {
+        {"peer", text}, {"hosts", hosts}, {"token", token}};
+    server_log_warning_pairs(service, kind, pairs, doorman_clock());
+    server_unlock(&service->lock);
+}
+
+void server_log_handshake(struct service *service, int error, const nng_sockaddr *peer) {
+    counter *failures = service->counters.authentication_failures;
+    if (error == NNG_EPEERAUTH) {
+        server_counter_add(&failures[FAILED_CERTIFICATE], 1);
+        server_log_peer(service, WARNING_PEER_CERTIFICATE, peer, NULL);
+    } else if (error == NNG_ECRYPTO) {
+        server_counter_add(&failures[FAILED_HANDSHAKE], 1);
+        server_log_peer(service, WARNING_HANDSHAKE, peer, NULL);
+    }
+}
+
+void server_log_nng_handshakes(struct service *service, uint64_t count) {
+    struct repeated_warning *warning = &service->warnings[WARNING_NNG_HANDSHAKE];
+    assert(count > 0);
+    server_counter_add(&service->counters.authentication_failures[FAILED_NNG_HANDSHAKE], count);
+    server_lock(&service->lock);
+    warning->unlogged_count += count;
+    warning_update(service, WARNING_NNG_HANDSHAKE, doorman_clock());
+    server_unlock(&service->lock);
+}
+
+/* ---- suspects ---- */
+/* A holder is a suspect if two processes seem to use its id, or if it does not confirm its leases.
+ * The server remembers the peers of suspects, so that an operator finds their machines. It does not
+ * remember the peers of other holders, because there may be a million of them. The table is small:
+ * if it is full, a new suspect takes the place of the one whose last event is oldest. All leases of
+ * a holder share one entry. A suspect that behaves well again keeps its entry, but pages show the
+ * entry only beside a lease that has a mark. */
+
+#define SUSPECTS_MAX 64
+
+struct suspects {
+    size_t count;
+    struct suspect items[SUSPECTS_MAX];
+};
+
+static struct suspect *suspects_find(struct suspects *suspects, const char *holder_id,
+                                     bool is_server) {
+    for (size_t i = 0; suspects && i < suspects->count; i++) {
+        struct suspect *suspect = &suspects->items[i];
+        bool is_same = suspect->is_server == is_server && strcmp(suspect->id, holder_id) == 0;
+        if (is_same) return suspect;
+    }
+    return NULL;
+}
+
+const struct suspect *server_suspect_find(const struct service *service, const char *holder_id,
+                                          bool is_server) {
+    assert(server_lock_is_held(&service->lock));
+    return suspects_find(service->suspects, holder_id, is_server);
+}
+
+/* Returns the entry of a holder, which may be new. Returns NULL if memory runs out. */
+static struct suspect *suspects_add(struct service *service, const char *holder_id,
+                                    bool is_server) {
+    if (!service->suspects) {
+        service->suspects = (struct suspects *)calloc(1, sizeof *service->suspects);
+    }
+    struct suspects *suspects = service->suspects;
+    struct suspect *suspect = suspects_find(suspects, holder_id, is_server);
+    if (suspect || !suspects) return suspect;
+    suspect = suspects->items;
+    for (size_t i = 1; i < suspects->count; i++) {
+        if (suspects->items[i].seen_at < suspect->seen_at) suspect = &suspects->items[i];
+    }
+    if (suspects->count < SUSPECTS_MAX) suspect = &suspects->items[suspects->count++];
+    *suspect = (struct suspect){.is_server = is_server};
+    snprintf(suspect->id, sizeof suspect->id, "%s", holder_id);
+    return suspect;
+}
+
+/* Notes the peer of a suspect. The peer of an earlier request is kept if it has another address. */
+static const struct suspect *suspect_note(struct service *service, const char *holder_id,
+                                          doorman_time now) {
+    const struct sender *sender = &service->sender;
+    struct suspect *suspect = suspects_add(service, holder_id, sender->is_server);
+    char text[PEER_BYTES];
+    if (!suspect || !sender->peer) return suspect;
+    const char *token = sender->peer->token;
+    server_peer_write(sender->peer, text);
+    if (strcmp(text, suspect->peer) != 0) {
+        memcpy(suspect->other_peer, suspect->peer, sizeof suspect->peer);
+        memcpy(suspect->peer, text, sizeof text);
+    }
+    snprintf(suspect->token, sizeof suspect->token, "%s", token ? token : "");
+    suspect->seen_at = now;
+    return suspect;
+}
+
+/* ---- events ---- */
+
+/* Returns the kind of warning for a shared id: the kind that has this id, or else a kind whose last
+ * line is older than a minute. If all kinds have other ids, the warning is about a further id. */
+static int warning_find_shared_id(const struct service *service, const char *holder_id,
+                                  doorman_time now) {
+    int found = DOORMAN_EVENT_SHARED_ID;
+    for (int kind = WARNING_SHARED_ID; kind < WARNING_COUNT; kind++) {
+        const struct repeated_warning *warning = &service->warnings[kind];
+        bool is_same = strcmp(warning->pairs[1].value, holder_id) == 0;
+        bool is_free = warning->unlogged_count == 0 && now >= warning->quiet_until;
+        if (is_same || (is_free && found == DOORMAN_EVENT_SHARED_ID)) found = kind;
+        if (is_same) break;
+    }
+    return found;
+}
+
+/* Returns a text, or NULL if it is empty. */
+static const char *text_or_null(const char *text) { return text && *text ? text : NULL; }
+
+/* Returns whether a list of names has this name. */
+static bool list_has(const char *list, const char *name) {
+    const size_t bytes = strlen(name);
+    for (const char *at = list; (at = strstr(at, name)) != NULL; at += bytes) {
+        bool begins = at == list || (at - list >= 2 && memcmp(at - 2, ", ", 2) == 0);
+        if (begins && (!at[bytes] || strncmp(at + bytes, ", ", 2) == 0)) return true;
+    }
+    return false;
+}
+
+/* Notes a lease of this node that has ended. The next update logs it together with others, within a
+ * second. The line names as many resources as have room, each of them once. */
+static void warning_add_ended_lease(struct service *service, const char *resource_id) {
+    static const char more[] = ", ...";
+    struct repeated_warning *warning = &service->warnings[DOORMAN_EVENT_LEASE_ENDED];
+    struct warning_pair *names = &warning->pairs[0];
+    if (warning->unlogged_count++ == 0) names->value[0] = 0;
+    names->key = "resources";
+    names[1].key = NULL;
+    size_t bytes = strlen(names->value), added = strlen(resource_id) + 2;
+    if (list_has(names->value, resource_id) || list_has(names->value, "...")) return;
+    bool fits = bytes + added + sizeof more <= sizeof names->value;
+    snprintf(names->value + bytes, sizeof names->value - bytes, "%s%s", bytes > 0 ? ", " : "",
+             fits ? resource_id : "...");
+}
+
+/* Logs an event of the server object, with the peers of the holder. Precondition: the lock is
+ * held. */
+static void warning_add_event(struct service *service, const doorman_event *event,
+                              doorman_time now) {
+    int kind = (int)event->kind;
+    bool is_shared = event->kind == DOORMAN_EVENT_SHARED_ID, is_server = service->sender.is_server;
+    bool is_suspect = is_shared || event->kind == DOORMAN_EVENT_UNCONFIRMED;
+    const struct suspect *suspect =
+        is_suspect ? suspect_note(service, event->holder_id, now) : NULL;
+    if (is_shared) kind = warning_find_shared_id(service, event->holder_id, now);
+    const char *const pairs[WARNING_PAIR_MAX][2] = {
+        {"resource", event->resource_id},
+        {"holder", event->holder_id},
+        {"kind", is_suspect && is_server ? "server" : NULL},
+        {"peer", suspect ? text_or_null(suspect->peer) : NULL},
+        {"other_peer", suspect && is_shared ? text_or_null(suspect->other_peer) : NULL},
+        {"token", suspect ? text_or_null(suspect->token) : NULL}};
+    server_log_warning_pairs(service, kind, pairs, now);
+}
+
+/* Notes bans of permits that were ended early, and names the limit that has ended most. */
+static void warning_note_bans(struct service *service, doorman_time now) {
+    const doorman_permits *permits =
+        service->server ? doorman_server_permits(service->server) : NULL;
+    doorman_permits_info info = {.bans_evicted = service->evicted_bans};
+    doorman_permits_limit limit, most = {.limit = NULL};
+    doorman_cursor cursor = {0};
+    if (permits) doorman_permits_read(permits, &info);
+    uint64_t count = info.bans_evicted - service->evicted_bans;
+    service->evicted_bans = info.bans_evicted;
+    if (count == 0) return;
+    while (doorman_permits_next_limit(permits, &cursor, &limit)) {
+        if (limit.bans_evicted > most.bans_evicted) most = limit;
+    }
+    const char *const pairs[WARNING_PAIR_MAX][2] = {{"template", most.identifier_glob},
+                                                    {"limit", most.limit}};
+    service->warnings[WARNING_BANS_EVICTED].unlogged_count += count - 1;
+    server_log_warning_pairs(service, WARNING_BANS_EVICTED, pairs, now);
+}
+
+static void warnings_update(struct service *service, doorman_time now) {
+    warning_note_bans(service, now);
+    for (int kind = 0; kind < WARNING_COUNT; kind++) warning_update(service, kind, now);
+}
+
+/* Counts and logs an event. */
+static bool warnings_on_event(struct service *service, const doorman_event *event) {
+    if (event->kind == DOORMAN_EVENT_EXPIRED) {
+        char amount[32];
+        service->ended_lease_count++;
+        snprintf(amount, sizeof amount, "%.15g", event->amount);
+        server_log(service->settings, LEVEL_DEBUG, warning_texts[event->kind], "resource",
+                   event->resource_id, "holder", event->holder_id, "amount", amount, LOG_END);
+    } else if (event->kind == DOORMAN_EVENT_LEASE_ENDED) {
+        warning_add_ended_lease(service, event->resource_id);
+    } else {
+        if (event->kind == DOORMAN_EVENT_UNMATCHED) {
+            server_counter_add(&service->counters.unmatched, 1);
+        } else if (event->kind == DOORMAN_EVENT_SHARED_ID) {
+            service->sender.has_shared_id = true;
+            server_counter_add(&service->counters.shared_id[service->sender.is_server], 1);
+        }
+        warning_add_event(service, event, doorman_clock());
+    }
+    return true;
+}
+
+static void warnings_on_permit_event(struct service *service, const doorman_permit_event *event) {
+    bool unmatched = event->kind == DOORMAN_PERMIT_UNMATCHED;
+    int kind = unmatched ? WARNING_PERMIT_UNMATCHED : WARNING_KEY_EVICTED;
+    struct repeated_warning *warning = &service->warnings[kind];
+    if (!unmatched && event->amount <= 0) return; /* the key was fresh, so nothing was lost */
+    if (warning->unlogged_count > 0) {
+        warning->unlogged_count++;
+        return;
+    }
+    char used[32];
+    snprintf(used, sizeof used, "%.3g", event->amount);
+    const char *const pairs[WARNING_PAIR_MAX][2] = {{"limit", event->limit},
+                                                    {"resource", event->resource_id},
+                                                    {"key", text_or_null(event->key)},
+                                                    {"used", unmatched ? NULL : used}};
+    server_log_warning_pairs(service, kind, pairs, doorman_clock());
+}
+
+static void warnings_destroy(struct service *service) { free(service->suspects); }
+
+const struct server_part server_part_warnings = {.update = warnings_update,
+                                                 .destroy = warnings_destroy,
+                                                 .event = warnings_on_event,
+                                                 .permit_event = warnings_on_permit_event,
+                                                 .permit_events = 1U << DOORMAN_PERMIT_UNMATCHED |
+                                                                  1U << DOORMAN_PERMIT_KEY_EVICTED};

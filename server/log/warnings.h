@@ -1,0 +1,60 @@
+/* doorman_server, part WARNINGS: events that peers can cause at any rate, as log lines (V6).
+ * server.h includes this file. */
+#ifndef DOORMAN_SERVER_WARNINGS_H
+#define DOORMAN_SERVER_WARNINGS_H
+
+#define PEER_BYTES 64 /* the address of a peer as text */
+
+/* A holder whose id two processes seem to use, or that does not confirm its leases. */
+struct suspect {
+    char id[DOORMAN_ID_BYTES_MAX + 1];
+    bool is_server;
+    char peer[PEER_BYTES];                /* the last peer that used the id; "": not known */
+    char other_peer[PEER_BYTES];          /* the last one with another address; "": not known */
+    char token[DOORMAN_ID_BYTES_MAX + 1]; /* the name of the token of the last peer; "": none */
+    doorman_time seen_at;                 /* the time of the last event */
+};
+
+/* Counts an event, and logs its warning at most once a minute, with the number of events since the
+ * last line (V6). Precondition: the lock is held.
+ *   key     a constant string
+ *   value   what the new event is about
+ *   cause   the holder or the error of the new event; may be NULL */
+void server_log_warning(struct service *service, int kind, const char *key, const char *value,
+                        const char *cause, doorman_time now);
+
+/* Drops the events of a kind that no line has reported, because the problem has ended. The caller
+ * logs a line about this end, with the number of events. Precondition: the lock is held. */
+void server_end_warning(struct service *service, int kind);
+
+/* Works like server_log_warning, for an event with other pairs.
+ *   pairs   WARNING_PAIR_MAX keys, each followed by its value. The keys are constant strings. A
+ *           pair whose value is NULL is left out */
+void server_log_warning_pairs(struct service *service, int kind,
+                              const char *const pairs[WARNING_PAIR_MAX][2], doorman_time now);
+
+/* Writes the address of a peer. A peer over IPC has no address, so its process is named. */
+void server_peer_write(const struct peer *peer, char text[PEER_BYTES]);
+
+/* Finds a suspect. Precondition: the lock is held, and stays held while the result is used.
+ *   returns   NULL: the holder is no suspect, or the table of suspects was too small for it */
+const struct suspect *server_suspect_find(const struct service *service, const char *holder_id,
+                                          bool is_server);
+
+/* Logs a refused peer as a repeated warning, with the number of different hosts. Precondition: the
+ * lock is not held.
+ *   token   the name of its token; NULL: none */
+void server_log_peer(struct service *service, int kind, const nng_sockaddr *peer,
+                     const char *token);
+
+/* Counts and logs the error of a handshake over HTTPS, if the error is one of TLS. */
+void server_log_handshake(struct service *service, int error, const nng_sockaddr *peer);
+
+/* Counts and logs failed handshakes over nng, which does not say who the peers are.
+ *   count   of new failures; at least 1 */
+void server_log_nng_handshakes(struct service *service, uint64_t count);
+
+/* Returns the text of a kind of warning. */
+const char *server_warning_text(int kind);
+
+#endif

@@ -1,0 +1,722 @@
+/* doorman_server, part HTTP: the limits of permits, as pages, as JSON and as metrics. This file
+ * only reads the state; it takes the lock of the service.
+ *
+ *     /limits                          all limits, and what they have decided
+ *     /limits?template=GLOB&limit=NAME one limit, and its most frequent keys
+ *     /keys?resource=ID&key=KEY        what the limits have counted for one key. The page can reset
+ *                                      the key and end its ban, with the method reset of the
+ *                                      protocol. That method checks the role, and logs the change
+ *     /v1/limits                       the first two as JSON
+ *
+ * A copy of the state is made while the lock is held. The text is written later, without the lock.
+ * Only the few lines about one key are written at once. */
+#include "pages.h"
+
+#include <nng/supplemental/util/platform.h>
+
+#define LIMITS_MAX 10000  /* limits of a list */
+#define LIMITS_SERIES 500 /* limits that have metrics of their own; the others are added up */
+#define SLICE_LIMITS 256  /* limits that are copied while the lock is held */
+#define TOPS_SHOWN 20
+
+struct limit_row {
+    char *glob, *name;
+    char definition[192];
+    doorman_permits_limit info; /* its pointers are not valid */
+    size_t keys_max;            /* 0: the list of limits is empty */
+};
+
+struct limit_list {
+    bool is_master;
+    doorman_permits_info info;
+    struct limit_row *rows;
+    size_t row_count, row_capacity;
+    bool has_more; /* there are more than LIMITS_MAX limits */
+    bool failed;   /* out of memory */
+};
+
+/* ---- copies of the state ---- */
+
+/* Describes what all limits of kind CONCURRENCY have. Returns how many bytes it has written. */
+static int limit_define_holds(const doorman_figures *figures, char *out, size_t room) {
+    int used =
+        snprintf(out, room, "held at once, each for %.10g s", (double)figures->time_to_live / 1e9);
+    if (!figures->queue) return used;
+    return used + snprintf(out + used, room - (size_t)used, ", %zu may wait", figures->queue);
+}
+
+/* Returns a limit as text, such as "each key: 10 a second, up to 50 saved".
+ *   limit   NULL: the list of limits is empty */
+static void limit_define(const doorman_permit_limit *limit, char *out, size_t room) {
+    static const char *const scopes[] = {[DOORMAN_PER_KEY] = "each key",
+                                         [DOORMAN_PER_RESOURCE] = "each resource",
+                                         [DOORMAN_PER_TEMPLATE] = "all resources together"};
+    static const char *const calendars[DOORMAN_CALENDAR_COUNT] = {"",    "minute", "hour",
+                                                                  "day", "week",   "month"};
+    if (!limit) {
+        snprintf(out, room, "no limits: everything is granted, and counted");
+        return;
+    }
+    const doorman_figures *figures = &limit->figures;
+    double window = (double)figures->window / 1e9, debt = (double)figures->max_debt / 1e9;
+    int used = snprintf(out, room, "%s: ", scopes[limit->per]);
+    char *text = out + used;
+    room -= (size_t)used;
+    if (limit->leased) {
+        used = snprintf(text, room, "leased%s%.60s", limit->lease_of ? " of " : "",
+                        limit->lease_of ? limit->lease_of : "");
+        if (limit->kind == DOORMAN_CONCURRENCY) {
+            used += snprintf(text + used, room - (size_t)used, ", ");
+            used += limit_define_holds(figures, text + used, room - (size_t)used);
+        }
+    } else if (limit->kind == DOORMAN_TIERS) {
+        used = snprintf(text, room, "%zu tier%s", figures->tier_count,
+                        figures->tier_count == 1 ? "" : "s");
+    } else if (limit->kind == DOORMAN_SLIDING_WINDOW) {
+        used = snprintf(text, room, "%.10g in any %.10g s", figures->limit, window);
+    } else if (limit->kind == DOORMAN_FIXED_WINDOW && figures->calendar) {
+        used = snprintf(text, room, "%.10g each %s", figures->limit, calendars[figures->calendar]);
+    } else if (limit->kind == DOORMAN_FIXED_WINDOW) {
+        used = snprintf(text, room, "%.10g each %.10g s", figures->limit, window);
+    } else if (limit->kind == DOORMAN_CONCURRENCY) {
+        used = snprintf(text, room, "%.10g ", figures->limit);
+        used += limit_define_holds(figures, text + used, room - (size_t)used);
+    } else {
+        used =
+            snprintf(text, room, "%.10g a second, up to %.10g saved", figures->rate, figures->size);
+        if (debt > 0) used += snprintf(text + used, room - (size_t)used, ", %.10g s lent", debt);
+    }
+    snprintf(text + used, room - (size_t)used, "%s%s%s", limit->key_count ? ", some keys" : "",
+             limit->override_count ? ", with overrides" : "", limit->shadow ? ", in shadow" : "");
+}
+
+static bool limit_list_add(struct limit_list *list, const doorman_permits_limit *info) {
+    struct limit_row row = {.info = *info};
+    assert(list->row_count < list->row_capacity);
+    row.glob = strdup(info->identifier_glob);
+    row.name = strdup(info->limit);
+    if (info->settings) row.keys_max = info->settings->max_keys;
+    limit_define(info->settings, row.definition, sizeof row.definition);
+    if (!row.glob || !row.name) {
+        free(row.glob);
+        free(row.name);
+        list->failed = true;
+        return false;
+    }
+    list->rows[list->row_count++] = row;
+    return true;
+}
+
+static bool limit_list_reserve(struct limit_list *list) {
+    void *rows =
+        server_reserve(list->rows, list->row_count, &list->row_capacity, sizeof *list->rows);
+    if (rows) list->rows = (struct limit_row *)rows;
+    list->failed = list->failed || !rows;
+    return rows != NULL;
+}
+
+/* Copies some limits. Returns whether there are more. */
+static bool limit_list_step(struct limit_list *list, struct service *service,
+                            doorman_cursor *cursor) {
+    doorman_permits_limit info;
+    bool more = true;
+    server_lock(&service->lock);
+    const doorman_permits *permits = doorman_server_permits(service->server);
+    list->is_master = permits != NULL;
+    if (permits) doorman_permits_read(permits, &list->info);
+    for (size_t i = 0; more && i < SLICE_LIMITS; i++) {
+        more = permits && list->row_count < LIMITS_MAX &&
+               doorman_permits_next_limit(permits, cursor, &info) && limit_list_add(list, &info);
+    }
+    list->has_more = permits && list->row_count == LIMITS_MAX;
+    server_unlock(&service->lock);
+    return more;
+}
+
+/* If the configuration changes meanwhile, the list can have limits of both. */
+static struct limit_list limit_list_take(struct service *service, const bool *abandoned) {
+    struct limit_list list = {.rows = NULL};
+    doorman_cursor cursor = {0};
+    while (limit_list_reserve(&list) && limit_list_step(&list, service, &cursor) &&
+           !server_is_abandoned(abandoned)) {
+        nng_msleep(1); /* a thread that waits for the lock gets it now */
+    }
+    return list;
+}
+
+static void limit_list_free(struct limit_list *list) {
+    for (size_t i = 0; i < list->row_count; i++) {
+        free(list->rows[i].glob);
+        free(list->rows[i].name);
+    }
+    free(list->rows);
+}
+
+/* The keys that a limit decides on most often. */
+struct top_row {
+    char *resource, *key;
+    uint64_t count, error;
+    double units;
+};
+
+struct top_list {
+    struct top_row rows[TOPS_SHOWN];
+    size_t count;
+};
+
+static void top_list_take(struct top_list *list, struct service *service, size_t limit_index,
+                          doorman_top_kind kind) {
+    doorman_cursor cursor = {0};
+    doorman_permits_top top;
+    list->count = 0;
+    server_lock(&service->lock);
+    const doorman_permits *permits = doorman_server_permits(service->server);
+    while (permits && list->count < TOPS_SHOWN &&
+           doorman_permits_next_top(permits, limit_index, kind, &cursor, &top, doorman_clock())) {
+        char *resource = strdup(top.resource_id), *key = strdup(top.key);
+        list->rows[list->count] = (struct top_row){resource, key, top.count, top.error, top.units};
+        if (resource && key) {
+            list->count++;
+        } else {
+            free(resource);
+            free(key);
+        }
+    }
+    server_unlock(&service->lock);
+}
+
+static void top_list_free(struct top_list *list) {
+    for (size_t i = 0; i < list->count; i++) {
+        free(list->rows[i].resource);
+        free(list->rows[i].key);
+    }
+}
+
+/* ---- metrics ---- */
+
+enum limit_metric {
+    LIMIT_GRANTED,
+    LIMIT_UNITS,
+    LIMIT_REFUSED,
+    LIMIT_SHADOW,
+    LIMIT_EVICTED,
+    LIMIT_EVICTED_IN_USE,
+    LIMIT_BANS_EVICTED,
+    LIMIT_WAITED,
+    LIMIT_WAITING,
+    LIMIT_KEYS,
+    LIMIT_KEYS_MAX,
+    LIMIT_BANS,
+    LIMIT_METRIC_COUNT
+};
+
+static const struct {
+    const char *name, *type, *help;
+} limit_metrics[LIMIT_METRIC_COUNT] = {
+    {"permits_granted_total", "counter", "Grants of permits that a limit concerned."},
+    {"permits_granted_units_total", "counter", "Units of these grants."},
+    {"permits_refused_total", "counter", "Refusals by a limit, by reason."},
+    {"permits_shadow_refused_total", "counter", "Refusals that shadow has prevented."},
+    {"permits_evicted_total", "counter", "Counters that were forgotten to make room for others."},
+    {"permits_evicted_in_use_total", "counter",
+     "Those of them that had used a part of their limit, so that their keys got more."},
+    {"permits_bans_evicted_total", "counter",
+     "Bans that were ended early to make room for others."},
+    {"permits_waited_total", "counter", "How often a permit has entered a queue of a limit."},
+    {"permits_queued", "gauge", "Permits that wait in the queues of a limit."},
+    {"permits_keys", "gauge", "Counters of a limit that differ from fresh ones."},
+    {"permits_keys_max", "gauge", "The most counters that a limit keeps: its max_keys."},
+    {"permits_banned_keys", "gauge", "Bans that a limit has set."}};
+
+static double limit_value(const doorman_permits_limit *info, enum limit_metric metric) {
+    switch (metric) {
+    case LIMIT_GRANTED: return (double)info->granted;
+    case LIMIT_UNITS: return info->granted_units;
+    case LIMIT_SHADOW: return (double)info->shadow_refused;
+    case LIMIT_EVICTED: return (double)info->evicted;
+    case LIMIT_EVICTED_IN_USE: return (double)info->evicted_in_use;
+    case LIMIT_BANS_EVICTED: return (double)info->bans_evicted;
+    case LIMIT_BANS: return (double)info->ban_count;
+    case LIMIT_WAITED: return (double)info->waited;
+    case LIMIT_WAITING: return (double)info->waiting;
+    case LIMIT_KEYS: return (double)info->counter_count;
+    case LIMIT_REFUSED:
+    case LIMIT_KEYS_MAX:
+    case LIMIT_METRIC_COUNT:
+    default: return 0;
+    }
+}
+
+/* Adds the value of one series.
+ *   reason   NULL: the metric has no reasons */
+static void limit_series(struct text *text, const struct limit_row *row, const char *name,
+                         const char *reason, double value) {
+    server_text_addf(text, "doorman_%s{template=\"", name);
+    server_text_add_escaped(text, row->glob, server_escape_label);
+    server_text_add(text, "\",limit=\"");
+    server_text_add_escaped(text, row->name, server_escape_label);
+    if (reason) server_text_addf(text, "\",reason=\"%s", reason);
+    server_text_add(text, "\"} ");
+    server_text_add_number(text, value);
+    server_text_add(text, "\n");
+}
+
+static void limit_metric(struct text *text, const struct limit_row *row, enum limit_metric metric) {
+    const char *name = limit_metrics[metric].name;
+    if (metric == LIMIT_KEYS_MAX) {
+        if (row->keys_max) limit_series(text, row, name, NULL, (double)row->keys_max);
+        return;
+    }
+    if (metric != LIMIT_REFUSED) {
+        limit_series(text, row, name, NULL, limit_value(&row->info, metric));
+        return;
+    }
+    for (int i = DOORMAN_NO_REASON + 1; i < DOORMAN_REASON_COUNT; i++) {
+        if (i == DOORMAN_REASON_UNMATCHED) continue; /* no limit has this reason */
+        const char *reason = doorman_reason_name((doorman_reason)i);
+        limit_series(text, row, name, reason, (double)row->info.refused[i]);
+    }
+}
+
+/* Adds a limit to the sum of the limits without metrics of their own. */
+static void limit_add_other(doorman_permits_limit *others, const doorman_permits_limit *info) {
+    others->granted += info->granted;
+    others->granted_units += info->granted_units;
+    others->shadow_refused += info->shadow_refused;
+    others->evicted += info->evicted;
+    others->evicted_in_use += info->evicted_in_use;
+    others->bans_evicted += info->bans_evicted;
+    others->ban_count += info->ban_count;
+    others->waited += info->waited;
+    others->waiting += info->waiting;
+    others->counter_count += info->counter_count;
+    for (int i = 0; i < DOORMAN_REASON_COUNT; i++) others->refused[i] += info->refused[i];
+}
+
+void server_limits_metrics(struct text *text, struct service *service, const bool *abandoned) {
+    struct limit_list list = limit_list_take(service, abandoned);
+    char other[] = "other";
+    struct limit_row others = {.glob = other, .name = other};
+    size_t own = list.row_count < LIMITS_SERIES ? list.row_count : LIMITS_SERIES;
+    for (size_t i = own; i < list.row_count; i++) {
+        limit_add_other(&others.info, &list.rows[i].info);
+        others.keys_max += list.rows[i].keys_max;
+    }
+    for (int i = 0; i < LIMIT_METRIC_COUNT; i++) {
+        server_metrics_header(text, limit_metrics[i].name, limit_metrics[i].type,
+                              limit_metrics[i].help);
+        for (size_t at = 0; at < own; at++) {
+            limit_metric(text, &list.rows[at], (enum limit_metric)i);
+        }
+        if (own < list.row_count) limit_metric(text, &others, (enum limit_metric)i);
+    }
+    server_metrics_value(text, "permits_bans", "gauge",
+                         "Keys that are banned, or were a short time ago.",
+                         (double)list.info.ban_count);
+    server_metrics_value(text, "permits_holds", "gauge", "Holds and transfers of units.",
+                         (double)list.info.hold_count);
+    server_metrics_value(text, "permits_waiting", "gauge", "Permits that wait in queues.",
+                         (double)list.info.wait_count);
+    server_metrics_value(text, "permits_memory_bytes", "gauge",
+                         "Memory of all counters of permits.", (double)list.info.bytes);
+    server_metrics_value(text, "permits_unmatched_total", "counter",
+                         "Items of permits that no template with limits matches, granted or not.",
+                         (double)list.info.unmatched);
+    text->failed = text->failed || list.failed;
+    limit_list_free(&list);
+}
+
+/* ---- JSON ---- */
+
+static void limits_text(struct text *text, const char *before, const char *value) {
+    server_text_addf(text, "%s\"", before);
+    server_text_add_escaped(text, value, server_escape_json);
+    server_text_add(text, "\"");
+}
+
+static void json_limit(struct text *text, const struct limit_row *row) {
+    const doorman_permits_limit *info = &row->info;
+    const char *separator = "";
+    limits_text(text, "{\"template\":", row->glob);
+    limits_text(text, ",\"limit\":", row->name);
+    limits_text(text, ",\"definition\":", row->definition);
+    server_text_addf(text, ",\"keys\":%zu", info->counter_count);
+    if (row->keys_max) server_text_addf(text, ",\"max_keys\":%zu", row->keys_max);
+    server_text_addf(text, ",\"granted\":%" PRIu64 ",\"granted_units\":", info->granted);
+    server_text_add_number(text, info->granted_units);
+    server_text_add(text, ",\"refused\":{");
+    for (int i = DOORMAN_NO_REASON + 1; i < DOORMAN_REASON_COUNT; i++) {
+        if (info->refused[i] == 0) continue;
+        server_text_addf(text, "%s\"%s\":%" PRIu64, separator,
+                         doorman_reason_name((doorman_reason)i), info->refused[i]);
+        separator = ",";
+    }
+    server_text_addf(text,
+                     "},\"shadow_refused\":%" PRIu64 ",\"evicted\":%" PRIu64
+                     ",\"bans\":%zu,\"bans_evicted\":%" PRIu64 ",\"waiting\":%zu",
+                     info->shadow_refused, info->evicted, info->ban_count, info->bans_evicted,
+                     info->waiting);
+}
+
+static void json_tops(struct text *text, struct service *service, size_t index, const char *name,
+                      doorman_top_kind kind) {
+    struct top_list tops;
+    top_list_take(&tops, service, index, kind);
+    server_text_addf(text, ",\"%s\":[", name);
+    for (size_t i = 0; i < tops.count; i++) {
+        limits_text(text, i ? ",\n{\"resource_id\":" : "{\"resource_id\":", tops.rows[i].resource);
+        limits_text(text, ",\"key\":", tops.rows[i].key);
+        server_text_addf(text, ",\"count\":%" PRIu64 ",\"error\":%" PRIu64 ",\"units\":",
+                         tops.rows[i].count, tops.rows[i].error);
+        server_text_add_number(text, tops.rows[i].units);
+        server_text_add(text, "}");
+    }
+    server_text_add(text, "]");
+    top_list_free(&tops);
+}
+
+/* Reads which limit a query names. */
+struct limit_query {
+    char glob[DOORMAN_ID_BYTES_MAX + 1], name[DOORMAN_ID_BYTES_MAX + 1];
+    bool all; /* the query names no limit */
+};
+
+static struct limit_query limit_query_read(const char *query) {
+    struct limit_query read = {.all = false};
+    bool glob = server_query_read(query, "template", read.glob, sizeof read.glob);
+    bool name = server_query_read(query, "limit", read.name, sizeof read.name);
+    read.all = !glob && !name;
+    return read;
+}
+
+/* Returns the index of the limit that a query names, or the number of limits if there is none. */
+static size_t limit_query_find(const struct limit_query *query, const struct limit_list *list) {
+    size_t i = 0;
+    while (i < list->row_count && (strcmp(list->rows[i].glob, query->glob) != 0 ||
+                                   strcmp(list->rows[i].name, query->name) != 0)) {
+        i++;
+    }
+    return i;
+}
+
+static void handle_json_limits(struct service *service, const struct http_request *request,
+                               struct http_response *response) {
+    struct text *text = &response->text;
+    struct limit_query query = limit_query_read(request->query);
+    struct limit_list list = limit_list_take(service, response->abandoned);
+    size_t found = limit_query_find(&query, &list);
+    response->type = "application/json";
+    if (!query.all && found == list.row_count) {
+        server_http_response_set_error(
+            response, 404, "NOT_FOUND",
+            list.is_master ? "there is no limit with this template and name"
+                           : "this process is not the master, so it has no counters");
+    } else {
+        server_text_addf(text,
+                         "{\"is_master\":%s,\"keys\":%zu,\"bans\":%zu,\"bytes\":%zu,"
+                         "\"unmatched\":%" PRIu64 ",\"limits\":[",
+                         list.is_master ? "true" : "false", list.info.counter_count,
+                         list.info.ban_count, list.info.bytes, list.info.unmatched);
+        for (size_t i = query.all ? 0 : found; i < (query.all ? list.row_count : found + 1); i++) {
+            if (query.all && i) server_text_add(text, ",\n");
+            json_limit(text, &list.rows[i]);
+            if (!query.all) {
+                json_tops(text, service, i, "most_refused", DOORMAN_TOP_REFUSED);
+                json_tops(text, service, i, "most_granted", DOORMAN_TOP_GRANTED);
+            }
+            server_text_add(text, "}");
+        }
+        server_text_add(text, "]}\n");
+    }
+    text->failed = text->failed || list.failed;
+    limit_list_free(&list);
+}
+
+/* ---- pages ---- */
+
+static void page_cell(struct text *text, const char *name, double value) {
+    server_text_addf(text, "<td data-name='%s'>", name);
+    server_text_add_amount(text, value);
+    server_text_add(text, "</td>");
+}
+
+static uint64_t limit_refused(const doorman_permits_limit *info) {
+    uint64_t sum = 0;
+    for (int i = 0; i < DOORMAN_REASON_COUNT; i++) sum += info->refused[i];
+    return sum;
+}
+
+static void page_limit_name(struct text *text, const struct limit_row *row) {
+    server_text_add_escaped(text, row->glob, server_escape_html);
+    server_text_add(text, " &middot; ");
+    server_text_add_escaped(text, row->name[0] ? row->name : "(no limits)", server_escape_html);
+}
+
+static void page_limit_row(struct text *text, const struct limit_row *row) {
+    const doorman_permits_limit *info = &row->info;
+    server_text_add(text, "<tr><td><a href=\"/limits?template=");
+    server_text_add_escaped(text, row->glob, server_escape_query);
+    server_text_add(text, "&amp;limit=");
+    server_text_add_escaped(text, row->name, server_escape_query);
+    server_text_add(text, "\">");
+    page_limit_name(text, row);
+    server_text_add(text, "</a><div class=holder>");
+    server_text_add_escaped(text, row->definition, server_escape_html);
+    server_text_add(text, "</div></td>");
+    page_cell(text, "keys", (double)info->counter_count);
+    page_cell(text, "granted", (double)info->granted);
+    page_cell(text, "units", info->granted_units);
+    page_cell(text, "refused", (double)limit_refused(info));
+    page_cell(text, "in shadow", (double)info->shadow_refused);
+    page_cell(text, "evicted", (double)info->evicted);
+    page_cell(text, "waiting", (double)info->waiting);
+    server_text_add(text, "</tr>");
+}
+
+/* Adds the field that asks for one key.
+ *   resource, key   the texts in the fields */
+static void page_key_form(struct text *text, const char *resource, const char *key) {
+    server_text_add(text,
+                    "<form action='/keys' class=ask role=search><input name=resource required "
+                    "aria-label=resource placeholder=resource value=\"");
+    server_text_add_escaped(text, resource, server_escape_html);
+    server_text_add(text, "\"> <input name=key aria-label=key placeholder=key value=\"");
+    server_text_add_escaped(text, key, server_escape_html);
+    server_text_add(text, "\"> <button>inspect key</button></form>");
+}
+
+static void page_all_limits(struct text *text, const struct limit_list *list) {
+    server_text_addf(text,
+                     "<h2>Limits of permits</h2><p class=soft>%zu counters differ from fresh ones; "
+                     "%zu keys are banned, or were a short time ago; ",
+                     list->info.counter_count, list->info.ban_count);
+    server_text_add_amount(text, (double)list->info.bytes / 1e6);
+    server_text_addf(text, " MB; <a href='/holds'>%zu holds, %zu permits wait</a></p>",
+                     list->info.hold_count, list->info.wait_count);
+    page_key_form(text, "", "");
+    if (list->row_count == 0) {
+        server_text_add(text, list->is_master
+                                  ? "<p class=soft>No template of the configuration has limits.</p>"
+                                  : "<p class=soft>This process is not the master. Only the master "
+                                    "decides on permits.</p>");
+        return;
+    }
+    server_text_add(text, "<table><thead><tr><th>template, limit</th><th>keys</th><th>granted</th>"
+                          "<th>units</th><th>refused</th><th>in shadow</th><th>evicted</th>"
+                          "<th>waiting</th></tr></thead><tbody>");
+    for (size_t i = 0; i < list->row_count; i++) page_limit_row(text, &list->rows[i]);
+    server_text_add(text, "</tbody></table>");
+    if (list->has_more) {
+        server_text_addf(text, "<p class=warn>The list has the first %d limits.</p>", LIMITS_MAX);
+    }
+}
+
+static void page_tops(struct text *text, struct service *service, size_t index,
+                      doorman_top_kind kind, const char *title) {
+    struct top_list tops;
+    top_list_take(&tops, service, index, kind);
+    server_text_addf(
+        text,
+        "<div><table><thead><tr><th>%s</th><th>decisions</th><th>units</th></tr></thead><tbody>",
+        title);
+    for (size_t i = 0; i < tops.count; i++) {
+        const struct top_row *row = &tops.rows[i];
+        server_text_add(text, "<tr><td><a href=\"/keys?resource=");
+        server_text_add_escaped(text, row->resource, server_escape_query);
+        server_text_add(text, "&amp;key=");
+        server_text_add_escaped(text, row->key, server_escape_query);
+        server_text_add(text, "\">");
+        server_text_add_escaped(text, row->key[0] ? row->key : "(no key)", server_escape_html);
+        server_text_add(text, "</a> <span class=holder>");
+        server_text_add_escaped(text, row->resource, server_escape_html);
+        server_text_add(text, "</span></td>");
+        page_cell(text, "decisions", (double)row->count);
+        page_cell(text, "units", row->units);
+        server_text_add(text, "</tr>");
+    }
+    server_text_add(text, "</tbody></table>");
+    server_text_add(text, tops.count > 0 ? "</div>" : "<p class=soft>none</p></div>");
+    top_list_free(&tops);
+}
+
+static void page_one_limit(struct text *text, struct service *service, const struct limit_row *row,
+                           size_t index) {
+    server_text_add(text, "<h2>");
+    page_limit_name(text, row);
+    server_text_add(text, "</h2><p class=soft>");
+    server_text_add_escaped(text, row->definition, server_escape_html);
+    server_text_addf(text,
+                     " &middot; <a href='/limits'>all limits</a></p><p>granted %" PRIu64
+                     ", refused %" PRIu64,
+                     row->info.granted, limit_refused(&row->info));
+    for (int i = DOORMAN_NO_REASON + 1; i < DOORMAN_REASON_COUNT; i++) {
+        if (row->info.refused[i] == 0) continue;
+        server_text_addf(text, " &middot; %s %" PRIu64, doorman_reason_name((doorman_reason)i),
+                         row->info.refused[i]);
+    }
+    server_text_add(text, "</p>");
+    page_key_form(text, "", "");
+    server_text_add(text, "<div class=tops>");
+    page_tops(text, service, index, DOORMAN_TOP_REFUSED, "refused most often lately");
+    page_tops(text, service, index, DOORMAN_TOP_GRANTED, "granted most often lately");
+    server_text_add(text, "</div>");
+    server_text_add(text, "<p class=soft>The numbers are approximate, and those of the last "
+                          "minutes: they are halved each full minute. The units of a refusal are "
+                          "what was asked for.</p>");
+}
+
+static void handle_limits(struct service *service, const struct http_request *request,
+                          struct http_response *response) {
+    struct text *text = &response->text;
+    struct limit_query query = limit_query_read(request->query);
+    struct limit_list list = limit_list_take(service, response->abandoned);
+    size_t found = limit_query_find(&query, &list);
+    server_page_start(service, request, response, NULL, "");
+    if (query.all) {
+        page_all_limits(text, &list);
+    } else if (found < list.row_count) {
+        page_one_limit(text, service, &list.rows[found], found);
+    } else {
+        response->code = 404;
+        server_text_add(text, "<p>There is no such limit. <a href='/limits'>All limits</a></p>");
+    }
+    server_page_end(response, false);
+    text->failed = text->failed || list.failed;
+    limit_list_free(&list);
+}
+
+/* Adds a row for each limit of a key. */
+static void page_details(struct text *text, const doorman_permit *state) {
+    server_text_add(
+        text, "<table><thead><tr><th>limit</th><th>used</th><th>of</th><th>remaining"
+              "</th><th>refusals towards a ban</th><th>fresh again in</th></tr></thead><tbody>");
+    for (size_t i = 0; i < state->detail_count; i++) {
+        const doorman_permit_detail *detail = &state->details[i];
+        server_text_add(text, "<tr><td>");
+        server_text_add_escaped(text, detail->limit, server_escape_html);
+        if (detail->tier) server_text_addf(text, " <small>tier %zu</small>", detail->tier);
+        if (detail->remaining <= 0) server_text_add(text, " <span class=warn>used up</span>");
+        server_text_add(text, "</td>");
+        page_cell(text, "used", detail->used);
+        page_cell(text, "of", detail->most);
+        page_cell(text, "remaining", detail->remaining);
+        page_cell(text, "refusals towards a ban", detail->refusals);
+        server_text_add(text, "<td data-name='fresh again in'>");
+        server_page_duration(text, detail->reset_after + DOORMAN_SECOND - 1);
+        server_text_add(text, "</td></tr>");
+    }
+    server_text_add(text, "</tbody></table>");
+    server_text_add(text, state->detail_count == 0
+                              ? "<p class=soft>No limit concerns this key.</p>"
+                              : "<p class=soft>Refusals count towards a ban only at a limit with a "
+                                "ban, and start again at 0 with the ban. All refusals of a limit, "
+                                "and its most refused keys, are on <a href='/limits'>its "
+                                "page</a>.</p>");
+}
+
+/* Adds what the limits have counted for a key. It has at most 16 details, so they are written while
+ * the lock is held. */
+static void page_key(struct text *text, struct service *service, const char *resource,
+                     const char *key) {
+    const doorman_permit_entry entry = {.resource_id = resource, .key = key};
+    const doorman_request inspect = {
+        .method = DOORMAN_INSPECT, .entries = &entry, .entry_count = 1, .wire_names = true};
+    doorman_response response;
+    doorman_error error = {""};
+    server_lock(&service->lock);
+    doorman_status status =
+        doorman_server_handle(service->server, &inspect, &response, &error, doorman_clock());
+    if (status != DOORMAN_OK) {
+        server_text_add(text, "<p class=bad>");
+        server_text_add_escaped(text, error.text, server_escape_html);
+        server_text_add(text, "</p>");
+    } else if (!response.is_master) {
+        server_text_add(text, "<p class=soft>This process is not the master. Only the master "
+                              "decides on permits.</p>");
+    } else {
+        const doorman_permit *state = &response.results[0].state;
+        if (state->reason == DOORMAN_REASON_BANNED) {
+            server_text_add(text, "<p class=bad>banned for ");
+            server_page_duration(text, state->retry_after + DOORMAN_SECOND - 1);
+            server_text_add(text, "</p>");
+        }
+        page_details(text, state);
+    }
+    server_unlock(&service->lock);
+}
+
+/* Adds the buttons that change a key. The script sends the message, because a form of HTML cannot.
+ * So no form on another site can change a key either. */
+static void page_key_buttons(struct text *text, const char *resource, const char *key) {
+    server_text_add(text, "<p id=change data-resource=\"");
+    server_text_add_escaped(text, resource, server_escape_html);
+    server_text_add(text, "\" data-key=\"");
+    server_text_add_escaped(text, key, server_escape_html);
+    server_text_add(
+        text,
+        "\"><button>reset key and end its ban</button> <span></span><noscript> (needs JavaScript)"
+        "</noscript></p>");
+}
+
+static void handle_keys(struct service *service, const struct http_request *request,
+                        struct http_response *response) {
+    char resource[DOORMAN_ID_BYTES_MAX + 1] = "", key[DOORMAN_ID_BYTES_MAX + 1] = "";
+    struct text *text = &response->text;
+    server_query_read(request->query, "resource", resource, sizeof resource);
+    server_query_read(request->query, "key", key, sizeof key);
+    server_page_start(service, request, response, NULL, "");
+    server_text_add(text, "<h2>");
+    server_text_add_escaped(text, key[0] ? key : "(no key)", server_escape_html);
+    server_text_add(text, " <small class=holder>");
+    server_text_add_escaped(text, resource, server_escape_html);
+    server_text_add(text, "</small></h2>");
+    page_key_form(text, resource, key);
+    if (!service->tokens) {
+        response->code = 403;
+        server_text_add(text, "<p class=bad>Keys can be inspected and reset only at a server with "
+                              "--http-token.</p>");
+    } else {
+        page_key(text, service, resource, key);
+        page_key_buttons(text, resource, key);
+    }
+    server_text_add(text, "<p><a href='/limits'>all limits</a></p>");
+    server_page_end(response, true);
+}
+
+/* Returns whether the configuration has limits alone, and no parent leases capacity to the node. */
+static bool has_only_limits(struct service *service) {
+    doorman_config_options config;
+    server_lock(&service->lock);
+    bool only = service->config && service->settings->parents.count == 0;
+    if (service->config) doorman_config_read(service->config, &config);
+    for (size_t i = 0; only && i < config.template_count; i++) {
+        only = config.templates[i].without_capacity;
+    }
+    server_unlock(&service->lock);
+    return only;
+}
+
+/* The first page of a server that only decides on permits: what the process is, and its limits. */
+static void handle_first_page(struct service *service, const struct http_request *request,
+                              struct http_response *response) {
+    struct text *text = &response->text;
+    struct limit_list list = limit_list_take(service, response->abandoned);
+    struct snapshot snapshot = {.abandoned = response->abandoned};
+    server_snapshot_take(&snapshot, service, "", 0);
+    server_page_start(service, request, response, NULL, "");
+    server_page_facts(text, service, &snapshot);
+    page_all_limits(text, &list);
+    server_page_end(response, false);
+    text->failed = text->failed || list.failed || snapshot.failed;
+    server_snapshot_uninit(&snapshot);
+    limit_list_free(&list);
+}
+
+static const struct http_route routes[] = {
+    {"/", .handle = handle_first_page, .applies = has_only_limits},
+    {"/limits", .handle = handle_limits},
+    {"/keys", .handle = handle_keys},
+    {"/v1/limits", .handle = handle_json_limits},
+    {NULL}};
+
+const struct server_part server_part_limits = {.routes = routes};

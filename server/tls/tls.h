@@ -1,0 +1,40 @@
+/* doorman_server, part TLS: certificates, and which addresses need them. server.h includes this
+ * file. */
+#ifndef DOORMAN_SERVER_TLS_H
+#define DOORMAN_SERVER_TLS_H
+
+/* Returns whether an address has a scheme of nng that uses TLS. */
+static inline bool server_url_wants_tls(const char *url) {
+    return strncmp(url, "tls+", 4) == 0 || strncmp(url, "wss", 3) == 0;
+}
+
+static inline bool server_addresses_want_tls(const struct addresses *addresses) {
+    bool wanted = false;
+    for (size_t i = 0; i < addresses->count; i++) {
+        wanted = wanted || server_url_wants_tls(addresses->items[i]);
+    }
+    return wanted;
+}
+
+static inline const char *server_certificate_flag(int file) {
+    return server_flag_name(file == CERTIFICATE_OWN ? FLAG_TLS_CERT : FLAG_TLS_CA);
+}
+
+/* Returns when the certificates of a PEM text end, in seconds since 1970. Returns 0 if no
+ * certificate can be read.
+ *   latest   true: the latest end of all certificates. false: the earliest one */
+int64_t server_certificate_end(const char *pem, bool latest);
+
+/* When a certificate is valid, in seconds since 1970. 0: not known. */
+struct certificate_period {
+    int64_t begin, end; /* both are inside */
+};
+
+/* Returns whether the first certificate of a PEM text is valid now. A time that is not known does
+ * not make it invalid.
+ *   any     true: it is enough if one certificate of the text is valid now
+ *   first   out: when the first certificate is valid */
+bool server_certificate_is_valid(const char *pem, bool any, int64_t now,
+                                 struct certificate_period *first);
+
+#endif

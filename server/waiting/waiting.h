@@ -1,0 +1,68 @@
+/* doorman_server, part WAITING: messages whose permits wait (P7). server.h includes this file. */
+#ifndef DOORMAN_SERVER_WAITING_H
+#define DOORMAN_SERVER_WAITING_H
+
+struct waiter_ticket;
+struct worker;
+
+/* A message whose permits may wait. The owner sets the first members. */
+struct waiter {
+    doorman_json_exchange *exchange;
+    struct peer peer;
+    char *http_address;    /* room for the HTTP address of the master, of DOORMAN_ID_BYTES_MAX + 1
+                           bytes; NULL: the response must not have it */
+    uint64_t connection;   /* not 0; nobody else has this number while the connection is open. The
+                            function `prepare` may set it */
+    doorman_status status; /* written before `finish`, and when the message does not wait */
+    /* Prepares the owner to wait. Returns false if the message may not wait. NULL: it may not. */
+    bool (*prepare)(struct waiter *waiter);
+    /* Is called without the lock, on any thread. The reply is in the exchange.
+     *   answers   false: the connection is closed, and there is no reply */
+    void (*finish)(struct waiter *waiter, bool answers);
+
+    /* Private. */
+    struct service *service;
+    struct waiter_ticket *tickets;  /* of the pending permits */
+    size_t ticket_count, left;      /* left: permits that are still pending */
+    struct waiter *previous, *next; /* in a list */
+    bool answers;
+};
+
+/* What the part does with messages. service->waits has these functions if the part is there. */
+struct waiting_calls {
+    /* Returns whether a message that is not read yet may ask to wait. Then its tree should be
+     * shared: see server_shares_memory. */
+    bool (*is_likely)(const struct waiter *waiter, const char *text, size_t bytes);
+
+    /* Lets the permits of a message wait, if it asks for that. Precondition: the message is read.
+     *   shared   whether its tree is shared. If it is not, and this call returns true, the message
+     *            is read again */
+    bool (*prepare)(struct service *service, struct waiter *waiter, const char *text, size_t bytes,
+                    bool *shared);
+
+    /* Takes back what `prepare` has done for a message that does not wait. */
+    void (*forget)(struct waiter *waiter);
+
+    /* Adds a message that is decided to those that wait. Returns false if no permit is pending.
+     * Precondition: the lock is held. */
+    bool (*add)(struct service *service, struct waiter *waiter);
+
+    /* Takes the decisions on permits that have waited. Call it after each call on the server that
+     * may have decided. Precondition: the lock is held. */
+    void (*collect)(struct service *service);
+
+    /* Answers the messages that wait no longer. Precondition: the lock is not held. */
+    void (*finish)(struct service *service);
+
+    /* Forgets the permits of a connection that is closed. */
+    void (*disconnect)(struct service *service, uint64_t connection);
+
+    /* Lets another worker receive in the place of the worker of this message. Returns false if
+     * there is no other worker. */
+    bool (*replace_worker)(struct waiter *waiter);
+
+    /* Keeps a worker that was replaced until another one must be replaced. */
+    void (*retire_worker)(struct worker *worker);
+};
+
+#endif

@@ -1,0 +1,93 @@
+#!/bin/sh
+# Checks the layers of the server: no file calls a file that calls it back, directly or through
+# others, no folder uses a folder above it, and the picture of the folders in docs/architecture.md
+# is true. `make lint` calls this script.
+#
+#   tests/layers_check.sh [--graph] FOLDER      --graph: prints this picture
+#
+# FOLDER has the object files: doorman_server.o, and server/SUBFOLDER/NAME.o. An arrow is a symbol
+# that one file defines and another one uses, or a header that a file includes. The core finds the
+# parts in a table of their structs, whose names start with server_part_. So these symbols are no
+# arrows.
+set -eu
+page=docs/architecture.md
+if [ "$1" = --graph ]; then page= && shift; fi
+# The folders from the bottom to the top. `core` is doorman_server.c.
+layers='core util log process tls etcd waiting http pages'
+
+# Lines "define FILE SYMBOL", "use FILE SYMBOL" and "include FILE HEADER".
+facts() {
+    for object in "$1"/doorman_server.o "$1"/server/*/*.o; do
+        name=${object#"$1"/} name=${name#server/} name=${name%.o}
+        nm "$object" | awk -v file="$name" '
+            $(NF - 1) ~ /^[TDBR]$/ { print "define", file, $NF }
+            $(NF - 1) == "U" { print "use", file, $NF }'
+    done
+    for source in server/*/*.[ch]; do
+        name=${source#server/} name=${name%.[ch]}
+        sed -n 's/^#include "\(.*\)"$/\1/p' "$source" | while read -r header; do
+            echo "include $name $header"
+        done
+    done
+}
+
+# Prints the picture, or what is wrong.
+check() {
+    facts "$1" | awk -v layers="$layers" '
+    function folder(file) { return file ~ /\// ? substr(file, 1, index(file, "/") - 1) : "core" }
+    function complain(text) { print text; bad = 1 }
+    function add(from, to, what) {
+        if (from == to || to == "") return
+        arrows[from, to] = what
+        if (!((from, to) in known)) { known[from, to]; uses[from] = uses[from] " " to }
+        if (folder(from) != folder(to)) between[folder(from), folder(to)]++
+        if (floor[folder(to)] > floor[folder(from)])
+            complain(from " uses " what " of " to ", which is in a layer above it")
+    }
+    function visit(file, path,    i, count, names) { # depth first: a file on the way is a circle
+        if (state[file] == 2) return
+        if (state[file] == 1) {
+            complain("a circle:" substr(path, index(path, " " file)) " " file)
+            return
+        }
+        state[file] = 1
+        count = split(uses[file], names, " ")
+        for (i = 1; i <= count; i++) visit(names[i], path " " file)
+        state[file] = 2
+    }
+    BEGIN { count = split(layers, order, " "); for (i = 1; i <= count; i++) floor[order[i]] = i }
+    $1 == "define" { owner[$3] = $2; files[$2] }
+    $1 == "use" && $3 !~ /^server_part_/ { used[++used_count] = $2 " " $3 }
+    $1 == "include" && $3 ~ /\.\.\/[a-z]+\// {
+        split($3, part, "/")
+        if (floor[part[2]] > floor[folder($2)])
+            complain($2 " includes " $3 ", which is in a layer above it")
+    }
+    END {
+        for (file in files) if (!(folder(file) in floor)) complain(file ": an unknown folder")
+        for (i = 1; i <= used_count; i++) {
+            split(used[i], pair, " ")
+            if (pair[2] in owner) add(pair[1], owner[pair[2]], pair[2])
+        }
+        for (file in files) visit(file, "")
+        if (!length(files)) complain("there are no object files")
+        if (bad) exit 1
+        print "graph BT"
+        for (i = 2; i <= count; i++) { # the nearest first; what it uses needs no arrow
+            for (j = i - 1; j >= 1; j--) {
+                if (!((order[i], order[j]) in between) || (i, j) in reached) continue
+                print "    " order[i] " --> " order[j]
+                reached[i, j]
+                for (k = 1; k < j; k++) if ((j, k) in reached) reached[i, k]
+            }
+        }
+    }'
+}
+
+picture=$(check "$1") || { echo "$picture" && exit 1; }
+if [ ! "$page" ]; then
+    echo "$picture"
+elif [ "$picture" != "$(sed -n '/^graph BT$/,/^```$/p' $page | sed '/^```$/d')" ]; then
+    echo "$page: the picture of the folders is another one: make lint_layers GRAPH=1"
+    exit 1
+fi

@@ -1,0 +1,97 @@
+/* The order of the locks of the server: a thread that breaks it stops at an assertion, also when no
+ * other thread is there to wait for. */
+#define DOORMAN_IMPLEMENTATION
+#include "../../server/server.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "../test.h"
+
+static struct lock service = LOCK_INITIALIZER(LOCK_SERVICE), http = LOCK_INITIALIZER(LOCK_HTTP);
+static struct lock other_http = LOCK_INITIALIZER(LOCK_HTTP);
+static pthread_cond_t wake;
+
+static void take_in_order(void) {
+    server_lock(&service);
+    server_lock(&http);
+    server_unlock(&service);
+    server_unlock(&http);
+}
+
+static void take_an_earlier_one(void) {
+    server_lock(&http);
+    server_lock(&service);
+}
+
+static void take_two_of_one_order(void) {
+    server_lock(&http);
+    server_lock(&other_http);
+}
+
+static void take_one_twice(void) {
+    server_lock(&service);
+    server_lock(&service);
+}
+
+static void release_what_is_not_held(void) { server_unlock(&service); }
+
+static void wait_with_another_lock(void) {
+    server_lock(&service);
+    server_lock(&http);
+    server_condition_wait(&wake, &http, 1);
+}
+
+/* Returns whether a child process that calls a function is stopped by an assertion. */
+static bool is_stopped(void (*function)(void)) {
+    int status = 0;
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        signal(SIGABRT, SIG_DFL);
+        assert_non_null(freopen("/dev/null", "w", stderr)); /* the text of the assertion */
+        alarm(10);
+        function();
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
+}
+
+TEST(a_thread_may_take_locks_in_their_order) { assert_false(is_stopped(take_in_order)); }
+
+TEST(a_thread_that_takes_an_earlier_lock_is_stopped) {
+    assert_true(is_stopped(take_an_earlier_one));
+    assert_true(is_stopped(take_two_of_one_order));
+    assert_true(is_stopped(take_one_twice));
+}
+
+TEST(a_thread_that_releases_a_lock_of_another_is_stopped) {
+    assert_true(is_stopped(release_what_is_not_held));
+}
+
+TEST(a_thread_that_waits_holds_no_other_lock) {
+    assert_true(server_condition_init(&wake));
+    assert_true(is_stopped(wait_with_another_lock));
+    server_lock(&http);
+    server_condition_wait(&wake, &http, 1);
+    assert_true(server_lock_is_held(&http));
+    server_unlock(&http);
+    pthread_cond_destroy(&wake);
+}
+
+static void *note_held(void *held) {
+    *(bool *)held = server_lock_is_held(&http);
+    return NULL;
+}
+
+TEST(a_thread_does_not_see_the_locks_of_another) {
+    pthread_t thread;
+    bool held = true;
+    server_lock(&http);
+    assert_int_equal(pthread_create(&thread, NULL, note_held, &held), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_false(held);
+    server_unlock(&http);
+}
