@@ -14,6 +14,7 @@
 #     JSON                  it has templates, which tests/unit/recipes_test.c reads; or it is a
 #                           message of docs/protocol.md, which tests/system/protocol_test.c sends;
 #                           or it is a quote
+#     a picture (mermaid)   tests/layers_check.sh draws it
 #     other languages       it is a quote
 #     commands (sh)         one of these lines says who runs them:
 #                           <!-- run -->             tests/pages_check.sh
@@ -90,7 +91,8 @@ blocks_are_checked() {
             quote = above ~ /^<!-- file: /
             run = ci || above == "<!-- run -->" || above ~ /^<!-- not run: .+ -->$/
             if (kind == "sh" && !run) wrong("nothing says who runs these commands")
-            if (kind != "" && kind != "sh" && kind != "json" && !quote) wrong("no quote of a file")
+            other = kind != "" && kind != "sh" && kind != "json" && kind != "mermaid"
+            if (other && !quote) wrong("no quote of a file")
             if (kind == "json" && !quote && FILENAME != "docs/protocol.md") templates = 0
             next
         }
