@@ -10290,79 +10290,67 @@ static doorman_result doorman__limit_result(const doorman_limit *limit,
 
 #define DOORMAN__BUCKET_TIME_MAX (10000000 * DOORMAN_SECOND)
 
-/* Returns the first wrong field of a token bucket, and sets *rule to the rule that this field
- * breaks. Returns NULL if no field is wrong. */
-static const char *doorman__bucket_fault(const doorman_limit_options *options, const char **rule) {
-    double saved = options->size * doorman__unit_time(options->rate);
-    double most = (double)DOORMAN__BUCKET_TIME_MAX * 256;
-    if (!(options->rate > 0 && options->rate <= DOORMAN_AMOUNT_MAX)) {
-        *rule = "must be more than 0 and at most 1e15";
-        return "rate";
-    }
-    *rule = DOORMAN__AMOUNT_RULE;
-    if (!doorman__amount_valid(options->size)) return "size";
-    *rule = "must be more than 0 where max_debt is 0";
-    if (!(options->size > 0) && !options->max_debt) return "size";
-    *rule = "must be from 0 to 1e7 seconds";
-    if (options->max_debt < 0 || options->max_debt > DOORMAN__BUCKET_TIME_MAX) return "max_debt";
-    *rule = "must be worth at most 1e7 seconds of the rate, together with max_debt";
-    if (!(saved + (double)options->max_debt * 256 <= most)) return "size";
-    *rule = "must be from 0 to 1e8 seconds";
-    if (!doorman__duration_valid(options->max_wait)) return "max_wait";
-    *rule = "must be 0 without has_max_wait";
-    if (options->max_wait && !options->has_max_wait) return "max_wait";
-    *rule = "must not be set without a max_debt, because no caller would have to wait";
-    if (options->has_max_wait && !options->max_debt) return "has_max_wait";
-    *rule = "must be 0: a TOKEN_BUCKET has none";
-    if (options->limit != 0) return "limit";
-    return options->window ? "window" : NULL;
+/* Returns the first rule of a token bucket that the options break. Returns NULL if they break no
+ * rule. */
+static const char *doorman__bucket_wrong(const doorman_limit_options *options) {
+    const double saved = options->size * doorman__unit_time(options->rate);
+    const double debt = (double)options->max_debt * 256;
+    const doorman__rule rules[] = {
+        {!(options->rate > 0 && options->rate <= DOORMAN_AMOUNT_MAX),
+         "rate: must be more than 0 and at most 1e15"},
+        {!doorman__amount_valid(options->size), "size: " DOORMAN__AMOUNT_RULE},
+        {!(options->size > 0) && !options->max_debt,
+         "size: must be more than 0 where max_debt is 0"},
+        {options->max_debt < 0 || options->max_debt > DOORMAN__BUCKET_TIME_MAX,
+         "max_debt: must be from 0 to 1e7 seconds"},
+        {!(saved + debt <= (double)DOORMAN__BUCKET_TIME_MAX * 256),
+         "size: must be worth at most 1e7 seconds of the rate, together with max_debt"},
+        {!doorman__duration_valid(options->max_wait), "max_wait: " DOORMAN__DURATION_OR_ZERO_RULE},
+        {options->max_wait && !options->has_max_wait, "max_wait: must be 0 without has_max_wait"},
+        {options->has_max_wait && !options->max_debt,
+         "has_max_wait: must not be set without a max_debt, because no caller would have to wait"},
+        {options->limit != 0, "limit: must be 0: a TOKEN_BUCKET has none"},
+        {options->window != 0, "window: must be 0: a TOKEN_BUCKET has none"},
+    };
+    return DOORMAN__RULE_NEXT(rules, &(size_t){0});
 }
 
-/* Returns the first field that is set although only a token bucket may have this field. Sets *rule
- * to the rule that this field breaks. Returns NULL if there is no such field. */
-static const char *doorman__not_bucket_fault(const doorman_limit_options *options,
-                                             const char **rule) {
-    *rule = "must be 0: only a TOKEN_BUCKET has one";
-    if (options->rate != 0) return "rate";
-    if (options->size != 0) return "size";
-    if (options->max_debt) return "max_debt";
-    if (options->has_max_wait) return "has_max_wait";
-    return options->max_wait ? "max_wait" : NULL;
+#define DOORMAN__ONLY_BUCKET_RULE "must be 0: only a TOKEN_BUCKET has one"
+
+/* Does the same for a limit of another kind. */
+static const char *doorman__count_limit_wrong(const doorman_limit_options *options) {
+    const double limit = options->limit;
+    const bool held = options->kind == DOORMAN_CONCURRENCY;
+    const bool countable = limit >= 0 && limit <= DOORMAN__WINDOW_LIMIT_MAX;
+    const bool whole = countable && limit >= 1 && (double)(uint64_t)limit == limit;
+    const bool window_valid = options->window > 0 && doorman__duration_valid(options->window);
+    const doorman__rule rules[] = {
+        {held && !doorman__amount_valid(limit), "limit: " DOORMAN__AMOUNT_RULE},
+        {!held && !countable, "limit: must be from 0 to 1e8"},
+        {options->kind == DOORMAN_SLIDING_LOG && !whole,
+         "limit: must be a whole number, at least 1, for a SLIDING_LOG"},
+        {held && options->window, "window: must be 0: CONCURRENCY has none"},
+        {!held && !window_valid, "window: " DOORMAN__DURATION_RULE},
+        {options->rate != 0, "rate: " DOORMAN__ONLY_BUCKET_RULE},
+        {options->size != 0, "size: " DOORMAN__ONLY_BUCKET_RULE},
+        {options->max_debt != 0, "max_debt: " DOORMAN__ONLY_BUCKET_RULE},
+        {options->has_max_wait, "has_max_wait: " DOORMAN__ONLY_BUCKET_RULE},
+        {options->max_wait != 0, "max_wait: " DOORMAN__ONLY_BUCKET_RULE},
+    };
+    return DOORMAN__RULE_NEXT(rules, &(size_t){0});
 }
 
-/* Returns the first wrong field of a window limit or of a sliding log, and sets *rule to the rule
- * that this field breaks. Returns NULL if no field is wrong. */
-static const char *doorman__window_fault(const doorman_limit_options *options, const char **rule) {
-    *rule = "must be from 0 to 1e8";
-    if (!(options->limit >= 0 && options->limit <= DOORMAN__WINDOW_LIMIT_MAX)) return "limit";
-    *rule = "must be a whole number, at least 1, for a SLIDING_LOG";
-    bool whole = options->limit >= 1 && (double)(uint64_t)options->limit == options->limit;
-    if (options->kind == DOORMAN_SLIDING_LOG && !whole) return "limit";
-    *rule = DOORMAN__DURATION_RULE;
-    if (options->window == 0 || !doorman__duration_valid(options->window)) return "window";
-    return doorman__not_bucket_fault(options, rule);
-}
-
-/* Returns the first wrong field of a concurrency limit, and sets *rule to the rule that this field
- * breaks. Returns NULL if no field is wrong. */
-static const char *doorman__concurrency_fault(const doorman_limit_options *options,
-                                              const char **rule) {
-    *rule = DOORMAN__AMOUNT_RULE;
-    if (!doorman__amount_valid(options->limit)) return "limit";
-    *rule = "must be 0: CONCURRENCY has none";
-    return options->window ? "window" : doorman__not_bucket_fault(options, rule);
-}
-
-static const char *doorman__limit_fault(const doorman_limit_options *options, const char **rule) {
-    *rule = "must be TOKEN_BUCKET, FIXED_WINDOW, SLIDING_WINDOW, SLIDING_LOG or CONCURRENCY";
+static const char *doorman__limit_wrong(const doorman_limit_options *options) {
     switch (options->kind) {
-    case DOORMAN_TOKEN_BUCKET: return doorman__bucket_fault(options, rule);
+    case DOORMAN_TOKEN_BUCKET: return doorman__bucket_wrong(options);
     case DOORMAN_FIXED_WINDOW:
     case DOORMAN_SLIDING_WINDOW:
-    case DOORMAN_SLIDING_LOG: return doorman__window_fault(options, rule);
-    case DOORMAN_CONCURRENCY: return doorman__concurrency_fault(options, rule);
+    case DOORMAN_SLIDING_LOG:
+    case DOORMAN_CONCURRENCY: return doorman__count_limit_wrong(options);
     case DOORMAN_TIERS:
-    default: return "kind";
+    default:
+        return "kind: must be TOKEN_BUCKET, FIXED_WINDOW, SLIDING_WINDOW, SLIDING_LOG or "
+               "CONCURRENCY";
     }
 }
 
@@ -10381,8 +10369,8 @@ doorman_status doorman_limit_init(doorman_limit *limit, const doorman_limit_opti
                                   doorman_error *error) {
     if (!limit) return doorman__missing(error, "limit");
     if (!options) return doorman__missing(error, "options");
-    const char *rule, *field = doorman__limit_fault(options, &rule);
-    if (field) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: %s", field, rule);
+    const char *wrong = doorman__limit_wrong(options);
+    if (wrong) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", wrong);
     *limit =
         (doorman_limit){.kind = options->kind, .amount = options->limit, .window = options->window};
     double parts = options->kind == DOORMAN_SLIDING_LOG ? 1 : DOORMAN__UNIT;
@@ -12122,19 +12110,18 @@ static void doorman__client_free_closed(doorman_client *client) {
 
 #define DOORMAN__REQUEST_TIMEOUT_MIN (DOORMAN_SECOND / 1000)
 
-/* Checks a client's options. Returns the first wrong field, and sets *rule to the rule that the
- * field breaks. Returns NULL if no field is wrong. */
-static const char *doorman__client_check(const doorman_client_options *options, const char **rule) {
-    *rule = DOORMAN__ID_RULE;
-    if (!doorman__id_valid(options->client_id)) return "client_id";
-    doorman_time timeout = options->request_timeout;
-    bool is_short = timeout != 0 && timeout < DOORMAN__REQUEST_TIMEOUT_MIN;
-    *rule = "must be from 1 ms to 1e8 seconds";
-    if (!doorman__duration_valid(timeout) || is_short) return "request_timeout";
-    *rule = "must be NULL, except for an agent";
-    if (options->tls) return "tls";
-    *rule = "must not be 0, but random bits that are new for each client";
-    return options->seed ? NULL : "seed";
+/* Returns the first rule that the options of a client break. Returns NULL if they break no rule. */
+static const char *doorman__client_check(const doorman_client_options *options) {
+    const doorman_time timeout = options->request_timeout;
+    const bool is_short = timeout != 0 && timeout < DOORMAN__REQUEST_TIMEOUT_MIN;
+    const doorman__rule rules[] = {
+        {!doorman__id_valid(options->client_id), "client_id: " DOORMAN__ID_RULE},
+        {!doorman__duration_valid(timeout) || is_short,
+         "request_timeout: must be from 1 ms to 1e8 seconds"},
+        {options->tls, "tls: must be NULL, except for an agent"},
+        {!options->seed, "seed: must not be 0, but random bits that are new for each client"},
+    };
+    return DOORMAN__RULE_NEXT(rules, &(size_t){0});
 }
 
 static const doorman__upstream_calls doorman__client_calls; /* below */
@@ -12160,14 +12147,13 @@ doorman_status doorman_client_create(doorman_client **out, const doorman_client_
     if (!out) return doorman__missing(error, "out");
     if (!options) return doorman__missing(error, "options");
     doorman_client_options own = *options;
-    const char *rule = NULL;
 #ifdef DOORMAN_NNG
     if (!own.seed && !doorman__random_bits(&own.seed, sizeof own.seed)) {
         return doorman__fail(error, DOORMAN_UNAVAILABLE, "the system has no random bits");
     }
 #endif
-    const char *field = doorman__client_check(&own, &rule);
-    if (field) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: %s", field, rule);
+    const char *wrong = doorman__client_check(&own);
+    if (wrong) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", wrong);
     doorman_client *client = (doorman_client *)doorman__zalloc(sizeof *client);
     if (!client) return doorman__no_memory(error);
     doorman_status status = doorman__client_start(client, &own, error, now);
@@ -12318,84 +12304,75 @@ static double doorman__resource_wants_minimum(const doorman_resource_options *op
     return given ? options->wants_minimum : options->kind == DOORMAN_GAUGE ? 0 : 1;
 }
 
-/* Checks the wants. This function and the next two return the first wrong field, and set *rule to
- * the rule that the field breaks. They return NULL if no field is wrong. */
-static const char *doorman__resource_check_wants(const doorman_resource_options *options,
-                                                 const char **rule) {
-    double least = doorman__resource_wants_minimum(options);
-    double most = options->wants_maximum > 0 ? options->wants_maximum : DOORMAN_AMOUNT_MAX;
-    *rule = DOORMAN__AMOUNT_RULE;
-    if (!doorman__amount_valid(options->wants)) return "wants";
-    if (!doorman__amount_valid(options->wants_minimum)) return "wants_minimum";
-    if (!doorman__amount_valid(options->wants_maximum)) return "wants_maximum";
-    if (!doorman__amount_valid(options->wants_initial)) return "wants_initial";
-    *rule = "must be from 0.01 to 1e8 seconds";
-    if (!doorman__duration_valid(options->window)) return "window";
-    if (options->window && options->window < DOORMAN_SECOND / 100) return "window";
-    if (options->wants > 0) {
-        *rule = "must be at most wants_maximum";
-        if (options->wants > most) return "wants";
-        *rule = "must be 0 if wants is set, because then they do not follow use";
-        if (options->has_wants_minimum || options->wants_minimum > 0) return "wants_minimum";
-        if (options->wants_initial > 0) return "wants_initial";
-        return options->window ? "window" : NULL;
-    }
-    *rule = "must be at least wants_minimum (default: 1 for a rate, 0 for a gauge)";
-    if (most < least) return "wants_maximum";
-    if (options->wants_initial > 0 && options->wants_initial < least) return "wants_initial";
-    *rule = "must be at most wants_maximum";
-    return options->wants_initial > most ? "wants_initial" : NULL;
+#define DOORMAN__CONSTANT_WANTS_RULE                                                               \
+    "must be 0 if wants is set, because then they do not follow use"
+#define DOORMAN__LEAST_WANTS_RULE                                                                  \
+    "must be at least wants_minimum (default: 1 for a rate, 0 for a gauge)"
+
+/* Returns the first rule on the wants that the options break. Returns NULL if they break none. */
+static const char *doorman__resource_wants_wrong(const doorman_resource_options *options) {
+    const bool constant = options->wants > 0;
+    const bool has_minimum = options->has_wants_minimum || options->wants_minimum > 0;
+    const double least = doorman__resource_wants_minimum(options), first = options->wants_initial;
+    const double most = options->wants_maximum > 0 ? options->wants_maximum : DOORMAN_AMOUNT_MAX;
+    const bool is_short = options->window && options->window < DOORMAN_SECOND / 100;
+    const doorman__rule rules[] = {
+        {!doorman__amount_valid(options->wants), "wants: " DOORMAN__AMOUNT_RULE},
+        {!doorman__amount_valid(options->wants_minimum), "wants_minimum: " DOORMAN__AMOUNT_RULE},
+        {!doorman__amount_valid(options->wants_maximum), "wants_maximum: " DOORMAN__AMOUNT_RULE},
+        {!doorman__amount_valid(first), "wants_initial: " DOORMAN__AMOUNT_RULE},
+        {!doorman__duration_valid(options->window) || is_short,
+         "window: must be from 0.01 to 1e8 seconds"},
+        {constant && options->wants > most, "wants: must be at most wants_maximum"},
+        {constant && has_minimum, "wants_minimum: " DOORMAN__CONSTANT_WANTS_RULE},
+        {constant && first > 0, "wants_initial: " DOORMAN__CONSTANT_WANTS_RULE},
+        {constant && options->window, "window: " DOORMAN__CONSTANT_WANTS_RULE},
+        {!constant && most < least, "wants_maximum: " DOORMAN__LEAST_WANTS_RULE},
+        {!constant && first > 0 && first < least, "wants_initial: " DOORMAN__LEAST_WANTS_RULE},
+        {!constant && first > most, "wants_initial: must be at most wants_maximum"},
+    };
+    return DOORMAN__RULE_NEXT(rules, &(size_t){0});
 }
 
 #define DOORMAN__BURST_MIN (DOORMAN_SECOND / 1000000)
 
-/* Checks the kind of limiter, and the fields that only a rate has. */
-static const char *doorman__resource_check_limiter(const doorman_resource_options *options,
-                                                   const char **rule) {
-    *rule = "must be RATE or GAUGE";
-    if ((unsigned)options->kind > DOORMAN_GAUGE) return "kind";
-    bool is_short = options->burst != 0 && options->burst < DOORMAN__BURST_MIN;
-    *rule = "must be from 1 us to 1e8 seconds";
-    if (!doorman__duration_valid(options->burst) || is_short) return "burst";
-    *rule = DOORMAN__AMOUNT_RULE;
-    if (!doorman__amount_valid(options->burst_units)) return "burst_units";
-    *rule = "must be 0: a gauge has no burst";
-    if (options->kind == DOORMAN_GAUGE && options->burst) return "burst";
-    if (options->kind == DOORMAN_GAUGE && options->burst_units > 0) return "burst_units";
-    *rule = "must be 0 if burst is set: a rate has one or the other";
-    return options->burst && options->burst_units > 0 ? "burst_units" : NULL;
-}
-
-static const char *doorman__resource_check_fallback(const doorman_resource_options *options,
-                                                    const char **rule) {
-    *rule = "must be SAFE, PESSIMISTIC or OPTIMISTIC";
-    if ((unsigned)options->fallback > DOORMAN_OPTIMISTIC) return "fallback";
-    *rule = "needs has_safe_capacity";
-    if (!options->has_safe_capacity && !doorman__equal(options->safe_capacity, 0)) {
-        return "safe_capacity";
-    }
-    *rule = "must be -1 (unlimited), or a finite number from 0 to 1e15";
-    if (!doorman__safe_capacity_valid(options->safe_capacity)) return "safe_capacity";
-    *rule = "must not be set unless the fallback is SAFE";
-    bool useless = options->has_safe_capacity && options->fallback != DOORMAN_SAFE;
-    return useless ? "has_safe_capacity" : NULL;
+/* Does the same for the kind of limiter, the burst that only a rate has, and the fallback. */
+static const char *doorman__resource_limiter_wrong(const doorman_resource_options *options) {
+    const bool gauge = options->kind == DOORMAN_GAUGE, has_safe = options->has_safe_capacity;
+    const bool is_short = options->burst != 0 && options->burst < DOORMAN__BURST_MIN;
+    const doorman__rule rules[] = {
+        {(unsigned)options->kind > DOORMAN_GAUGE, "kind: must be RATE or GAUGE"},
+        {!doorman__duration_valid(options->burst) || is_short,
+         "burst: must be from 1 us to 1e8 seconds"},
+        {!doorman__amount_valid(options->burst_units), "burst_units: " DOORMAN__AMOUNT_RULE},
+        {gauge && options->burst, "burst: must be 0: a gauge has no burst"},
+        {gauge && options->burst_units > 0, "burst_units: must be 0: a gauge has no burst"},
+        {options->burst && options->burst_units > 0,
+         "burst_units: must be 0 if burst is set: a rate has one or the other"},
+        {(unsigned)options->fallback > DOORMAN_OPTIMISTIC,
+         "fallback: must be SAFE, PESSIMISTIC or OPTIMISTIC"},
+        {!has_safe && !doorman__equal(options->safe_capacity, 0),
+         "safe_capacity: needs has_safe_capacity"},
+        {!doorman__safe_capacity_valid(options->safe_capacity),
+         "safe_capacity: must be -1 (unlimited), or a finite number from 0 to 1e15"},
+        {has_safe && options->fallback != DOORMAN_SAFE,
+         "has_safe_capacity: must not be set unless the fallback is SAFE"},
+    };
+    return DOORMAN__RULE_NEXT(rules, &(size_t){0});
 }
 
 static doorman_status doorman__resource_check(const doorman_resource_options *options,
                                               doorman_error *error) {
-    const char *field = NULL, *rule = NULL;
-    if (!doorman__id_valid(options->resource_id)) {
-        field = "resource_id", rule = DOORMAN__ID_RULE;
-    } else if (!options->has_priority && options->priority) {
-        field = "priority", rule = "needs has_priority";
-    } else if (options->priority < 0 || options->priority > DOORMAN_PRIORITY_MAX) {
-        field = "priority", rule = "must be from 0 to 15";
-    }
-    if (!field) field = doorman__resource_check_wants(options, &rule);
-    if (!field) field = doorman__resource_check_limiter(options, &rule);
-    if (!field) field = doorman__resource_check_fallback(options, &rule);
-    if (!field) return DOORMAN_OK;
-    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: %s", field, rule);
+    const doorman__rule rules[] = {
+        {!doorman__id_valid(options->resource_id), "resource_id: " DOORMAN__ID_RULE},
+        {!options->has_priority && options->priority, "priority: needs has_priority"},
+        {options->priority < 0 || options->priority > DOORMAN_PRIORITY_MAX,
+         "priority: must be from 0 to 15"},
+    };
+    const char *wrong = DOORMAN__RULE_NEXT(rules, &(size_t){0});
+    if (!wrong) wrong = doorman__resource_wants_wrong(options);
+    if (!wrong) wrong = doorman__resource_limiter_wrong(options);
+    return wrong ? doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", wrong) : DOORMAN_OK;
 }
 
 /* Replaces zeros by the defaults, so that the options of two openings can be compared. */

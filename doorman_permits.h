@@ -11948,14 +11948,13 @@ doorman_status doorman_permit_client_create(doorman_permit_client **out,
     if (!out) return doorman__missing(error, "out");
     if (!options) return doorman__missing(error, "options");
     doorman_client_options own = *options;
-    const char *rule = NULL;
 #ifdef DOORMAN_NNG
     if (!own.seed && !doorman__random_bits(&own.seed, sizeof own.seed)) {
         return doorman__fail(error, DOORMAN_UNAVAILABLE, "the system has no random bits");
     }
 #endif
-    const char *field = doorman__client_check(&own, &rule);
-    if (field) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: %s", field, rule);
+    const char *wrong = doorman__client_check(&own);
+    if (wrong) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", wrong);
     doorman_status status = doorman__policy_check(&own.permits, error);
     if (status != DOORMAN_OK) return status;
     doorman_permit_client *client = (doorman_permit_client *)doorman__zalloc(sizeof *client);
