@@ -11261,23 +11261,17 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * not show a rate. */
 #define DOORMAN__LOOK_MIN (DOORMAN_SECOND / 10)
 
-/* What the limiter of a resource has counted up to the time `at`. The limiter is a rate or a
- * gauge. */
+/* What the limiter of a resource has counted up to the time `at`. */
 typedef struct doorman__reading {
     doorman_time at;
-    /* the time of the first refusal since the last reading; NEVER: no refusal */
-    doorman_time unmet_since;
-    /* counts in 1/4096 of a unit; they wrap around */
-    uint64_t allowed, refused, gauge_allowed, gauge_refused;
-    /* rate: the largest request since the last sample; 0: none was above one unit */
-    double largest;
-    double gauge_largest;
-    double waited;        /* rate: the integral of `waiting` over time, in units * seconds */
-    double waiting;       /* rate: the units that callers wait for now */
-    double waiting_peak;  /* rate: the largest `waiting` since the last sample */
-    double peak;          /* gauge: the most units in use since the last sample */
-    double gauge_waiting; /* gauge: the units that callers wait for now */
-    double gauge_in_use;  /* gauge: the units in use now */
+    doorman_time unmet_since;  /* the first refusal since the last reading; NEVER: no refusal */
+    uint64_t allowed, refused; /* in grains; they wrap around */
+    double largest;      /* the largest request since the last sample; 0: none was above one unit */
+    double waiting;      /* the units that callers wait for now */
+    double waited;       /* rate: the integral of `waiting` over time, in units * seconds */
+    double waiting_peak; /* rate: the largest `waiting` since the last sample */
+    double peak;         /* gauge: the most units in use since the last sample */
+    double in_use;       /* gauge: the units in use now */
 } doorman__reading;
 
 /* What the responses of the server show. */
@@ -11292,7 +11286,7 @@ typedef struct doorman__supply {
  * demand in units a second. If it is a gauge, `peak` is its demand in units at the same time. */
 typedef struct doorman__use {
     double seconds, rate, peak;
-    bool unmet, gauge_unmet;
+    bool unmet;
     bool bounded; /* the unmet demand is at its bound, so its true size is unknown */
 } doorman__use;
 
@@ -11332,11 +11326,6 @@ static void doorman__waiting_set(doorman__waiting *waiting, uint64_t units, door
 }
 #endif
 
-static void doorman__waiting_read(const doorman__waiting *waiting, doorman_counts *out) {
-    out->waits = waiting->call_count;
-    out->waited = waiting->waited;
-}
-
 typedef struct doorman__estimator {
     bool is_gauge;
     double minimum, maximum;
@@ -11348,41 +11337,31 @@ typedef struct doorman__estimator {
     doorman__reading looked;
     double raised; /* the wants are at least this until raised_until */
     doorman_time raised_until;
-    /* the largest request of the rate and of the gauge, until the times below */
-    double largest, gauge_largest;
-    doorman_time largest_until, gauge_largest_until;
-    /* since when gauge_largest has not fitted into the lease; NEVER: it fits */
-    doorman_time short_since;
-    double ceiling; /* the capacity that the server granted when more was wanted */
-    /* before this time, requests above `ceiling` do not count as demand */
-    doorman_time ceiling_until;
-    bool gauge_served; /* so many units as gauge_largest were in use at the same time */
-    /* gauge: when a reading last showed use, and the last reading that was looked at for this */
-    doorman_time used_at, noted_at;
-    doorman_time refused_until; /* gauge: refused units count as use before this time */
-    uint64_t gauge_allowed, gauge_refused;
-    double wants; /* the result of the estimate */
-    bool unmet;   /* the last reading shows demand that was not met */
+    double largest; /* the largest request, until largest_until */
+    doorman_time largest_until;
+    /* The other fields except `wants` and `unmet` are only for a gauge. */
+    bool served; /* so many units as `largest` were in use at the same time */
+    doorman_time
+        short_since; /* since when `largest` has not fitted into the lease; NEVER: it fits */
+    double ceiling;  /* the capacity that the server granted when more was wanted */
+    doorman_time ceiling_until; /* until then, requests above `ceiling` are no demand */
+    doorman_time used_at;       /* when a reading last showed use */
+    doorman_time refused_until; /* refused units count as use before this time */
+    doorman__reading noted;     /* the last reading that was looked at for use */
+    double wants;               /* the result of the estimate */
+    bool unmet;                 /* the last reading shows demand that was not met */
 } doorman__estimator;
 
-/* Starts an estimate with its first reading. */
+/* Starts an estimate with its first reading. Precondition: the fields are zero, except those before
+ * initial_until. */
 static void doorman__estimator_init(doorman__estimator *estimator, const doorman__reading *first) {
+    assert(estimator->window > 0 && estimator->minimum <= estimator->maximum);
     estimator->initial_until = doorman__after(first->at, estimator->window);
-    estimator->newest_sample = 0;
     estimator->sample_count = 1;
-    estimator->samples[0] = (doorman__sample){.reading = *first};
-    estimator->looked = *first;
-    estimator->raised_until = 0;
-    estimator->largest_until = estimator->gauge_largest_until = estimator->ceiling_until = 0;
+    estimator->samples[0].reading = estimator->looked = estimator->noted = *first;
     estimator->short_since = DOORMAN_NEVER;
-    estimator->largest = estimator->gauge_largest = 0;
-    estimator->gauge_served = false;
-    estimator->used_at = estimator->noted_at = first->at;
-    estimator->refused_until = 0;
-    estimator->gauge_allowed = first->gauge_allowed;
-    estimator->gauge_refused = first->gauge_refused;
+    estimator->used_at = first->at;
     estimator->wants = estimator->initial;
-    estimator->unmet = false;
 }
 
 static const doorman__sample *doorman__estimator_sample_of(const doorman__estimator *estimator,
@@ -11423,52 +11402,59 @@ static bool doorman__estimator_gauge_is_idle(const doorman__estimator *estimator
 /* Notes whether a gauge was used since the last reading. */
 static void doorman__estimator_note_use(doorman__estimator *estimator,
                                         const doorman__reading *reading) {
-    bool refused = reading->gauge_refused != estimator->gauge_refused;
-    bool used = reading->gauge_in_use > 0 || reading->gauge_allowed != estimator->gauge_allowed;
-    if (used || reading->gauge_waiting > 0) estimator->used_at = reading->at;
+    assert(reading->at >= estimator->noted.at);
+    bool refused = reading->refused != estimator->noted.refused;
+    bool used = reading->in_use > 0 || reading->allowed != estimator->noted.allowed;
+    if (used || reading->waiting > 0) estimator->used_at = reading->at;
     if (used) estimator->refused_until = 0;
     if (refused) estimator->refused_until = doorman__after(reading->at, estimator->window);
-    estimator->noted_at = reading->at;
-    estimator->gauge_allowed = reading->gauge_allowed;
-    estimator->gauge_refused = reading->gauge_refused;
+    estimator->noted = *reading;
 }
 
 static double doorman__counted_units(uint64_t before, uint64_t after) {
     return (double)(after - before) / DOORMAN__UNIT;
 }
 
-/* Returns the demand for a gauge: the units in use, and the refused units up to the bound. */
-static double doorman__gauge_demand(const doorman__reading *reading, double refused, double least,
-                                    const doorman__supply *supply) {
+/* Returns the demand for a gauge since an earlier reading: the units in use, and the refused units
+ * up to the bound. If `futile` is true, refused and waiting units do not count. */
+static doorman__use doorman__use_of_gauge(const doorman__estimator *estimator,
+                                          const doorman__reading *before,
+                                          const doorman__reading *reading,
+                                          const doorman__supply *supply, bool futile) {
+    assert(estimator->is_gauge);
+    double least = doorman__max(doorman__estimator_base(estimator), supply->amount);
+    double refused = futile ? 0 : doorman__counted_units(before->refused, reading->refused);
     double most = 7 * doorman__max(reading->peak, least);
-    if (!supply->exhausted) most = doorman__max(most, reading->gauge_largest);
-    return reading->peak + doorman__min(refused, most);
+    if (!supply->exhausted) most = doorman__max(most, reading->largest);
+    return (doorman__use){.peak = reading->peak + doorman__min(refused, most),
+                          .unmet = !futile && (refused > 0 || reading->waiting > 0)};
 }
 
-/* Returns the demand between two readings. `workers` is the largest number of units that callers
- * have waited for at the same time. If `futile` is true, refused and waiting units do not count. */
-static doorman__use doorman__use_between(const doorman__reading *old, const doorman__reading *new_,
-                                         double workers, double minimum,
-                                         const doorman__supply *supply, bool futile) {
-    doorman__use use = {.seconds = (double)(new_->at - old->at) / (double)DOORMAN_SECOND};
-    double least = doorman__max(minimum, supply->amount);
-    double allowed = doorman__counted_units(old->allowed, new_->allowed);
-    double refused = futile ? 0 : doorman__counted_units(old->refused, new_->refused);
-    double gauge_refused =
-        futile ? 0 : doorman__counted_units(old->gauge_refused, new_->gauge_refused);
-    double most = 7 * doorman__max(allowed, least * use.seconds), queued = 0;
-    double waiting = (new_->waited - old->waited) / use.seconds, busy = workers - waiting;
-    bool waits = waiting > 0 && !futile;
-    if (waits) queued = busy * most > allowed * waiting ? allowed * waiting / busy : most;
-    double unmet = refused + queued, known = doorman__max(allowed, minimum * use.seconds);
-    use.unmet = unmet > 0;
-    use.gauge_unmet = gauge_refused > 0 || (new_->gauge_waiting > 0 && !futile);
+/* Returns the demand for a rate since the last sample. */
+static doorman__use doorman__use_of_rate(const doorman__estimator *estimator,
+                                         const doorman__reading *reading,
+                                         const doorman__supply *supply) {
+    const doorman__reading *last = &doorman__estimator_sample_of(estimator, 0)->reading;
+    double seconds = (double)(reading->at - last->at) / (double)DOORMAN_SECOND;
+    assert(!estimator->is_gauge && seconds > 0);
+    double workers = reading->waiting_peak, minimum = doorman__estimator_base(estimator);
+    for (size_t age = 0; age < estimator->sample_count; age++) {
+        const doorman__sample *sample = doorman__estimator_sample_of(estimator, age);
+        workers = doorman__max(workers, sample->reading.waiting_peak);
+    }
+    double allowed = doorman__counted_units(last->allowed, reading->allowed);
+    double unmet = doorman__counted_units(last->refused, reading->refused);
+    double most = 7 * doorman__max(allowed, doorman__max(minimum, supply->amount) * seconds);
+    double waiting = (reading->waited - last->waited) / seconds, busy = workers - waiting;
+    if (waiting > 0) unmet += busy * most > allowed * waiting ? allowed * waiting / busy : most;
+    double known = doorman__max(allowed, minimum * seconds), counts = unmet;
     /* the size of this request is known */
-    if (!supply->exhausted) known = doorman__max(known, new_->largest);
-    use.bounded = unmet >= 7 * known;
-    use.rate = (allowed + (supply->exhausted ? doorman__min(unmet, most) : unmet)) / use.seconds;
-    use.peak = doorman__gauge_demand(new_, gauge_refused, least, supply);
-    return use;
+    if (!supply->exhausted) known = doorman__max(known, reading->largest);
+    if (supply->exhausted) counts = doorman__min(unmet, most);
+    return (doorman__use){.seconds = seconds,
+                          .rate = (allowed + counts) / seconds,
+                          .unmet = unmet > 0,
+                          .bounded = unmet >= 7 * known};
 }
 
 /* Returns the mean rate over the window. The newest interval counts fully, and the oldest interval
@@ -11512,32 +11498,23 @@ static double doorman__estimator_least(const doorman__estimator *estimator,
 #define DOORMAN__WINDOWS_REMEMBERED 10
 #define DOORMAN__WINDOWS_SHORT 2
 
-/* Remembers the largest request of the rate. The rate may be saving units for this request (L1). */
-static void doorman__estimator_remember(doorman__estimator *estimator,
-                                        const doorman__reading *reading) {
-    if (reading->largest < estimator->largest && reading->at < estimator->largest_until) return;
-    estimator->largest = reading->largest;
-    estimator->largest_until =
-        doorman__after(reading->at, DOORMAN__WINDOWS_REMEMBERED * estimator->window);
-}
-
-/* Remembers the largest request of the gauge, unless this request can never fit. A request can
- * never fit if it is more than the maximum of the wants, or more than the server can give. Returns
- * true if the reading has such a request. If so, the refused units of the reading do not count as
- * demand. */
-static bool doorman__estimator_is_futile(doorman__estimator *estimator,
-                                         const doorman__reading *reading,
-                                         const doorman__supply *supply) {
+/* Remembers the largest request. A rate may be saving units for it (L1). The largest request of a
+ * gauge is not remembered if it can never fit. A request can never fit if it is more than the
+ * maximum of the wants, or more than the server can give. Returns true if the reading has such a
+ * request. If so, the refused units of the reading do not count as demand. */
+static bool doorman__estimator_remember(doorman__estimator *estimator,
+                                        const doorman__reading *reading,
+                                        const doorman__supply *supply) {
     doorman_time at = reading->at, window = estimator->window;
     doorman_time until = doorman__after(at, DOORMAN__WINDOWS_REMEMBERED * window);
-    if (reading->gauge_largest >= estimator->gauge_largest ||
-        at >= estimator->gauge_largest_until) {
-        estimator->gauge_largest = reading->gauge_largest;
-        estimator->gauge_largest_until = until;
-        estimator->gauge_served = false;
+    if (reading->largest >= estimator->largest || at >= estimator->largest_until) {
+        estimator->largest = reading->largest;
+        estimator->largest_until = until;
+        estimator->served = false;
     }
-    if (reading->peak >= estimator->gauge_largest) estimator->gauge_served = true;
-    bool is_short = supply->exhausted && estimator->gauge_largest > supply->amount;
+    if (!estimator->is_gauge) return false;
+    if (reading->peak >= estimator->largest) estimator->served = true;
+    bool is_short = supply->exhausted && estimator->largest > supply->amount;
     if (!is_short) estimator->short_since = DOORMAN_NEVER;
     if (is_short) estimator->short_since = doorman__earlier(estimator->short_since, at);
     if (is_short && at - estimator->short_since >= DOORMAN__WINDOWS_SHORT * window) {
@@ -11546,8 +11523,8 @@ static bool doorman__estimator_is_futile(doorman__estimator *estimator,
     }
     double most = estimator->maximum;
     if (at < estimator->ceiling_until) most = doorman__min(most, estimator->ceiling);
-    if (estimator->gauge_largest > most) estimator->gauge_largest = 0;
-    return reading->gauge_largest > most;
+    if (estimator->largest > most) estimator->largest = 0;
+    return reading->largest > most;
 }
 
 static void doorman__estimator_conclude(doorman__estimator *estimator,
@@ -11557,15 +11534,17 @@ static void doorman__estimator_conclude(doorman__estimator *estimator,
     bool initial = reading->at < estimator->initial_until;
     double minimum = initial ? estimator->initial : estimator->minimum;
     double raised = reading->at < estimator->raised_until ? estimator->raised : 0;
-    double least = doorman__estimator_least(estimator, reading);
+    double least = estimator->is_gauge ? 0 : doorman__estimator_least(estimator, reading);
     for (size_t age = 0; age + 1 < estimator->sample_count; age++) {
         peak = doorman__max(peak, doorman__estimator_sample_of(estimator, age)->use.peak);
     }
     if (doorman__estimator_gauge_is_idle(estimator, reading, supply)) {
         peak = raised = 0;
-        if (estimator->gauge_served) estimator->gauge_largest = 0;
+        if (estimator->served) estimator->largest = 0;
     }
-    if (!futile) peak = doorman__max(peak + reading->gauge_waiting, estimator->gauge_largest);
+    if (estimator->is_gauge && !futile) {
+        peak = doorman__max(peak + reading->waiting, estimator->largest);
+    }
     double base = doorman__estimator_base(estimator);
     if (supply->exhausted) {
         double most = doorman__max(mean, doorman__max(base, supply->amount));
@@ -11584,59 +11563,63 @@ static void doorman__estimator_conclude(doorman__estimator *estimator,
 static void doorman__estimator_sample(doorman__estimator *estimator,
                                       const doorman__reading *reading,
                                       const doorman__supply *supply) {
-    const doorman__sample *last = doorman__estimator_sample_of(estimator, 0);
-    assert(reading->at > last->reading.at);
-    double workers = reading->waiting_peak;
-    for (size_t age = 0; age < estimator->sample_count; age++) {
-        const doorman__sample *sample = doorman__estimator_sample_of(estimator, age);
-        workers = doorman__max(workers, sample->reading.waiting_peak);
-    }
-    doorman__estimator_remember(estimator, reading);
+    const doorman__reading *last = &doorman__estimator_sample_of(estimator, 0)->reading;
+    assert(reading->at > last->at);
+    bool futile = doorman__estimator_remember(estimator, reading, supply);
     doorman__estimator_note_use(estimator, reading);
-    bool futile = doorman__estimator_is_futile(estimator, reading, supply);
-    double base = doorman__estimator_base(estimator);
-    doorman__sample sample = {.reading = *reading};
-    sample.use = doorman__use_between(&last->reading, reading, workers, base, supply, futile);
+    doorman__use use = estimator->is_gauge
+                           ? doorman__use_of_gauge(estimator, last, reading, supply, futile)
+                           : doorman__use_of_rate(estimator, reading, supply);
     estimator->newest_sample = (estimator->newest_sample + 1) % DOORMAN__SAMPLES;
     if (estimator->sample_count < DOORMAN__SAMPLES) estimator->sample_count++;
-    estimator->samples[estimator->newest_sample] = sample;
-    estimator->unmet = sample.use.unmet || sample.use.gauge_unmet;
+    estimator->samples[estimator->newest_sample] = (doorman__sample){*reading, use};
+    estimator->unmet = use.unmet;
     bool look_is_near = reading->at < doorman__after(reading->unmet_since, DOORMAN__LOOK_MIN) &&
                         reading->unmet_since != DOORMAN_NEVER;
     if (!look_is_near || supply->exhausted) estimator->looked = *reading;
     doorman__estimator_conclude(estimator, reading, supply, futile);
 }
 
-/* Looks at a reading between two samples, after a refusal or while a caller waits. */
-static void doorman__estimator_look(doorman__estimator *estimator, const doorman__reading *reading,
-                                    const doorman__supply *supply) {
+/* Returns the least that a rate wants by the counts since the last look. */
+static double doorman__estimator_look_at_rate(doorman__estimator *estimator,
+                                              const doorman__reading *reading,
+                                              const doorman__supply *supply) {
     const doorman__reading *last = &estimator->looked;
-    doorman__estimator_remember(estimator, reading);
-    doorman__estimator_note_use(estimator, reading);
-    bool futile = doorman__estimator_is_futile(estimator, reading, supply);
     doorman_time since = doorman__earlier(reading->unmet_since, reading->at - DOORMAN__LOOK_MIN);
     doorman_time before = doorman__earlier(last->at, since);
     double seconds = (double)(reading->at - since) / (double)DOORMAN_SECOND;
     double all_seconds = (double)(reading->at - before) / (double)DOORMAN_SECOND;
-    double least = doorman__max(doorman__estimator_base(estimator), supply->amount);
+    double base = doorman__estimator_base(estimator);
     double refused = doorman__counted_units(last->refused, reading->refused);
     double allowed = doorman__counted_units(last->allowed, reading->allowed) / all_seconds;
     double first = doorman__max(doorman__max(1, last->largest), reading->largest);
     double more = doorman__max(0, refused - first) / seconds;
     double waiting = (reading->waited - last->waited) / seconds;
     bool all_wait = reading->waiting > 0 && waiting >= 0.875 * reading->waiting;
-    if (all_wait) more = doorman__max(more, 7 * doorman__max(allowed, least));
-    double gauge_refused = doorman__counted_units(last->gauge_refused, reading->gauge_refused);
-    double raised = 1.05 * (allowed + more);
-    double units = doorman__gauge_demand(reading, gauge_refused, least, supply);
-    raised = doorman__max(raised, units + reading->gauge_waiting);
-    if (refused > 0) raised = doorman__max(raised, doorman__estimator_base(estimator));
-    if (futile) raised = 1.05 * allowed;
+    if (all_wait) {
+        more = doorman__max(more, 7 * doorman__max(allowed, doorman__max(base, supply->amount)));
+    }
+    estimator->unmet = refused > 0 || all_wait;
+    return doorman__max(1.05 * (allowed + more), refused > 0 ? base : 0);
+}
+
+/* Looks at a reading between two samples, after a refusal or while a caller waits. */
+static void doorman__estimator_look(doorman__estimator *estimator, const doorman__reading *reading,
+                                    const doorman__supply *supply) {
+    double raised;
+    bool futile = doorman__estimator_remember(estimator, reading, supply);
+    doorman__estimator_note_use(estimator, reading);
+    if (estimator->is_gauge) {
+        const doorman__use use =
+            doorman__use_of_gauge(estimator, &estimator->looked, reading, supply, futile);
+        raised = futile ? 0 : use.peak + reading->waiting;
+        estimator->unmet = use.unmet;
+    } else {
+        raised = doorman__estimator_look_at_rate(estimator, reading, supply);
+    }
     if (reading->at < estimator->raised_until) raised = doorman__max(raised, estimator->raised);
     estimator->raised = raised;
     estimator->raised_until = doorman__after(reading->at, estimator->window / 5);
-    estimator->unmet = refused > 0 || gauge_refused > 0 || all_wait || reading->gauge_waiting > 0;
-    estimator->unmet = estimator->unmet && !futile;
     estimator->looked = *reading;
     doorman__estimator_conclude(estimator, reading, supply, futile);
 }
@@ -11647,7 +11630,7 @@ static doorman_time doorman__estimator_check_at(const doorman__estimator *estima
                                                 const doorman__supply *supply) {
     if (!estimator->is_gauge || estimator->wants <= estimator->minimum) return DOORMAN_NEVER;
     doorman_time pause = doorman__estimator_idle_after(estimator, supply) / 4;
-    return doorman__after(estimator->noted_at, doorman__later(pause, DOORMAN_SECOND / 100));
+    return doorman__after(estimator->noted.at, doorman__later(pause, DOORMAN_SECOND / 100));
 }
 
 /* Checks between two samples whether a gauge has become idle. */
@@ -11698,16 +11681,13 @@ struct doorman_client_resource {
         doorman__rate rate;
         doorman__gauge gauge;
     };
+    doorman__usage *usage;    /* of the limiter */
     doorman__waiting waiting; /* what waits for the limiter; only >>nng and >>leased set it */
     struct doorman_resource *handle; /* the agent's handle; NULL: there is no agent */
     doorman__tally tally;            /* what the next request reports (H11) */
     uint32_t subclients;             /* the weight of a resource of permits: see >>leased; 0: 1 */
     char resource_id[];
 };
-
-static doorman__usage *doorman__resource_usage(doorman_client_resource *resource) {
-    return resource->kind == DOORMAN_GAUGE ? &resource->gauge.usage : &resource->rate.usage;
-}
 
 /* Returns the units in use. The result is 0 for a rate, because the units of a rate are used at
  * once. */
@@ -11729,9 +11709,9 @@ static double doorman__resource_fallback(const doorman_client_resource *resource
 
 static doorman_counts doorman__resource_counts(const doorman_client_resource *resource) {
     doorman_counts counts;
-    doorman__usage_read(
-        resource->kind == DOORMAN_GAUGE ? &resource->gauge.usage : &resource->rate.usage, &counts);
-    doorman__waiting_read(&resource->waiting, &counts);
+    doorman__usage_read(resource->usage, &counts);
+    counts.waits = resource->waiting.call_count;
+    counts.waited = resource->waiting.waited;
     return counts;
 }
 
@@ -11802,7 +11782,7 @@ static void doorman__resource_announce(doorman_client_resource *resource) {
         at = doorman__after(upstream->sent_at, upstream->timeout);
     }
     if (at == DOORMAN_NEVER) at = 0;
-    doorman__usage *usage = doorman__resource_usage(resource);
+    doorman__usage *usage = resource->usage;
     doorman__usage_set_ceiling(usage, most);
     const doorman__estimator *estimator = &resource->estimator;
     bool follows = resource->wants_follow_use;
@@ -11868,15 +11848,14 @@ static void doorman__resource_publish(doorman_client_resource *resource, doorman
 /* Makes the limiter refuse everything, even in shadow mode or with the kill switch on.
  * Precondition: the client is not used any more, and this resource is only used for attempts. */
 static void doorman__resource_disable(doorman_client_resource *resource) {
-    doorman__usage *usage = doorman__resource_usage(resource);
     if (resource->kind == DOORMAN_GAUGE) {
         doorman__gauge_set(&resource->gauge, 0, DOORMAN_NEVER, 0);
     } else {
         doorman__quota none = doorman__rate_quota(&resource->rate, 0);
         doorman__allowance_set(&resource->rate.allowance, none, DOORMAN_NEVER, none);
     }
-    usage->bypass = 0;
-    usage->refresh_at = DOORMAN_NEVER; /* no retry can succeed */
+    resource->usage->bypass = 0;
+    resource->usage->refresh_at = DOORMAN_NEVER; /* no retry can succeed */
 }
 #endif
 
@@ -11916,64 +11895,46 @@ static uint64_t doorman__usage_unmet(const doorman__usage *usage) {
 /* Returns the time of the first refusal since the last reading. NEVER means that there was no
  * refusal. */
 static doorman_time doorman__resource_unmet_since(const doorman_client_resource *resource) {
-    const doorman__usage *usage =
-        resource->kind == DOORMAN_GAUGE ? &resource->gauge.usage : &resource->rate.usage;
-    doorman_time since = __atomic_load_n(&usage->unmet_since, __ATOMIC_RELAXED);
+    doorman_time since = __atomic_load_n(&resource->usage->unmet_since, __ATOMIC_RELAXED);
     return since ? since : DOORMAN_NEVER;
-}
-
-static void doorman__reading_of_rate(doorman__reading *reading, const doorman__rate *rate,
-                                     const doorman__waiting *waiting) {
-    reading->allowed = __atomic_load_n(&rate->usage.allowed, __ATOMIC_RELAXED);
-    reading->refused = doorman__usage_unmet(&rate->usage);
-    reading->largest = doorman__counted(&rate->usage.largest);
-    reading->waited = doorman__waiting_area(waiting, reading->at);
-    reading->waiting = doorman__waiting_units(waiting);
-    reading->waiting_peak = (double)waiting->units_peak / DOORMAN__UNIT;
-}
-
-static void doorman__reading_of_gauge(doorman__reading *reading, const doorman__gauge *gauge,
-                                      const doorman__waiting *waiting) {
-    reading->gauge_allowed = __atomic_load_n(&gauge->usage.allowed, __ATOMIC_RELAXED);
-    reading->gauge_refused = doorman__usage_unmet(&gauge->usage);
-    reading->gauge_in_use = doorman__gauge_in_flight(gauge);
-    reading->gauge_largest = doorman__counted(&gauge->usage.largest);
-    reading->peak = doorman__counted(&gauge->peak);
-    reading->gauge_waiting = doorman__waiting_units(waiting);
 }
 
 static doorman__reading doorman__resource_reading(const doorman_client_resource *resource,
                                                   doorman_time now) {
-    doorman__reading reading = {.at = now, .unmet_since = doorman__resource_unmet_since(resource)};
+    const doorman__usage *usage = resource->usage;
+    const doorman__waiting *waiting = &resource->waiting;
+    doorman__reading reading = {.at = now,
+                                .unmet_since = doorman__resource_unmet_since(resource),
+                                .allowed = __atomic_load_n(&usage->allowed, __ATOMIC_RELAXED),
+                                .refused = doorman__usage_unmet(usage),
+                                .largest = doorman__counted(&usage->largest),
+                                .waiting = doorman__waiting_units(waiting)};
     if (resource->kind == DOORMAN_GAUGE) {
-        doorman__reading_of_gauge(&reading, &resource->gauge, &resource->waiting);
+        reading.in_use = doorman__gauge_in_flight(&resource->gauge);
+        reading.peak = doorman__counted(&resource->gauge.peak);
     } else {
-        doorman__reading_of_rate(&reading, &resource->rate, &resource->waiting);
+        reading.waited = doorman__waiting_area(waiting, now);
+        reading.waiting_peak = (double)waiting->units_peak / DOORMAN__UNIT;
     }
     return reading;
 }
 
 /* Forgets the first refusal, so that the next refusal counts as the first one. */
 static void doorman__resource_looked(doorman_client_resource *resource) {
-    doorman__usage *usage = doorman__resource_usage(resource);
-    __atomic_store_n(&usage->unmet_since, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&resource->usage->unmet_since, 0, __ATOMIC_RELAXED);
 }
 
 /* Moves the largest values since the last sample to the reading, and resets them. */
 static void doorman__resource_sampled(doorman_client_resource *resource,
                                       doorman__reading *reading) {
-    doorman__usage *usage = doorman__resource_usage(resource);
-    uint64_t largest = __atomic_exchange_n(&usage->largest, 0, __ATOMIC_RELAXED);
+    uint64_t largest = __atomic_exchange_n(&resource->usage->largest, 0, __ATOMIC_RELAXED);
+    reading->largest = (double)largest / DOORMAN__UNIT;
     resource->waiting.units_peak = resource->waiting.units;
-    if (resource->kind == DOORMAN_GAUGE) {
-        doorman__gauge *gauge = &resource->gauge;
-        uint64_t in_use = __atomic_load_n(&gauge->in_flight, __ATOMIC_RELAXED);
-        uint64_t peak = __atomic_exchange_n(&gauge->peak, in_use, __ATOMIC_RELAXED);
-        reading->peak = (double)peak / DOORMAN__UNIT;
-        reading->gauge_largest = (double)largest / DOORMAN__UNIT;
-    } else {
-        reading->largest = (double)largest / DOORMAN__UNIT;
-    }
+    if (resource->kind != DOORMAN_GAUGE) return;
+    doorman__gauge *gauge = &resource->gauge;
+    uint64_t in_use = __atomic_load_n(&gauge->in_flight, __ATOMIC_RELAXED);
+    uint64_t peak = __atomic_exchange_n(&gauge->peak, in_use, __ATOMIC_RELAXED);
+    reading->peak = (double)peak / DOORMAN__UNIT;
 }
 
 static doorman__supply doorman__resource_supply(const doorman_client_resource *resource,
@@ -12002,8 +11963,8 @@ static void doorman__resource_apply_wants(doorman_client_resource *resource, dou
 static void doorman__resource_grow(doorman_client_resource *resource, doorman_time now) {
     doorman__held_lease *held = &resource->held;
     const doorman__estimator *estimator = &resource->estimator;
-    bool fits = estimator->gauge_largest <= resource->published.capacity;
-    double worth = fits ? 1.1 : 1 + 1e-9;
+    double largest = estimator->is_gauge ? estimator->largest : 0;
+    double worth = largest <= resource->published.capacity ? 1.1 : 1 + 1e-9;
     if (!estimator->unmet || resource->wants <= held->requested_wants * worth) return;
     doorman__held_lease_grow(&resource->client->upstream, held, now);
 }
@@ -12293,7 +12254,7 @@ static bool doorman__client_has_to_release(const doorman_client *client, doorman
 #endif
 
 static void doorman__resource_set_kill_switch(doorman_client_resource *resource, bool on) {
-    doorman__usage_bypass(doorman__resource_usage(resource), DOORMAN__KILL_SWITCH, on);
+    doorman__usage_bypass(resource->usage, DOORMAN__KILL_SWITCH, on);
 }
 
 /* ---- client: the options of a resource */
@@ -12436,10 +12397,12 @@ static void doorman__resource_set_kind(doorman_client_resource *resource,
     resource->kind = kind;
     if (kind == DOORMAN_GAUGE) {
         doorman__gauge_init(&resource->gauge, 0);
+        resource->usage = &resource->gauge.usage;
     } else {
         doorman__rate_init(&resource->rate, 0, 0, 0, now);
+        resource->usage = &resource->rate.usage;
     }
-    doorman__resource_usage(resource)->client_unmet = &resource->client->unmet;
+    resource->usage->client_unmet = &resource->client->unmet;
 }
 
 static void doorman__resource_start_estimator(doorman_client_resource *resource, doorman_time now) {
@@ -12470,7 +12433,7 @@ static void doorman__resource_set_options(doorman_client_resource *resource,
         resource->rate.burst = all.burst;
         resource->rate.burst_units = all.burst_units;
     }
-    doorman__usage_bypass(doorman__resource_usage(resource), DOORMAN__SHADOW, all.shadow);
+    doorman__usage_bypass(resource->usage, DOORMAN__SHADOW, all.shadow);
     doorman__resource_set_kill_switch(resource, resource->client->kill_switch);
     doorman__resource_start_estimator(resource, now);
     resource->published = (doorman_resource_info){.resource_id = resource->resource_id};
@@ -15299,9 +15262,9 @@ static doorman_status doorman__waiter_try(const doorman__waiter *waiter, doorman
  * function before it leaves the queue, because the resource may be closed after that. */
 static void doorman__waiter_count(const doorman__waiter *waiter, doorman_status status) {
     if (status != DOORMAN_TIMED_OUT && status != DOORMAN_RESOURCE_EXHAUSTED) return;
-    doorman__usage *usage = doorman__resource_usage(waiter->resource);
     doorman_decision decision = status == DOORMAN_TIMED_OUT ? DOORMAN_REFUSED : DOORMAN_IMPOSSIBLE;
-    (void)doorman__count(usage, doorman__units(waiter->n), decision, doorman_clock());
+    uint64_t units = doorman__units(waiter->n);
+    (void)doorman__count(waiter->resource->usage, units, decision, doorman_clock());
 }
 
 /* Blocks until this waiter has its units, or until the time is `end`. */

@@ -4783,7 +4783,7 @@ static void doorman__leased_refuse(doorman_permits *permits, doorman__permit_lea
     lease->used_at = now;
     lease->place = place->node.tag;
     uint64_t grains = doorman__units(doorman__min(units, DOORMAN_AMOUNT_MAX));
-    doorman__usage *usage = doorman__resource_usage(lease->resource);
+    doorman__usage *usage = lease->resource->usage;
     if (grains) (void)doorman__count(usage, grains, DOORMAN_REFUSED, now);
 }
 
