@@ -10562,6 +10562,13 @@ typedef struct doorman__allowance {
     } slot[2];
 } doorman__allowance;
 
+/* A capacity: `amount` before the time `until`, and `after` from that time on. */
+typedef struct doorman__schedule {
+    double amount;
+    doorman_time until;
+    double after;
+} doorman__schedule;
+
 static void doorman__allowance_set(doorman__allowance *allowance, doorman__quota before,
                                    doorman_time until, doorman__quota after) {
     assert(doorman__safe_capacity_valid(before.amount));
@@ -10630,29 +10637,27 @@ typedef struct DOORMAN__ALIGNED doorman__usage {
     doorman__shared over_released; /* only for a gauge: see doorman_counts */
 } doorman__usage;
 
-static double doorman__usage_ceiling(const doorman__usage *usage) {
-    double ceiling;
-    __atomic_load(&usage->ceiling, &ceiling, __ATOMIC_RELAXED);
-    return ceiling;
+static double doorman__load(const double *from) {
+    double value;
+    __atomic_load(from, &value, __ATOMIC_RELAXED);
+    return value;
 }
 
-static void doorman__usage_set_ceiling(doorman__usage *usage, double ceiling) {
-    assert(doorman__safe_capacity_valid(ceiling));
-    __atomic_store(&usage->ceiling, &ceiling, __ATOMIC_RELAXED);
+static void doorman__store(double *to, double value) {
+    __atomic_store(to, &value, __ATOMIC_RELAXED);
 }
 
-/* Initializes the usage of a limiter. The amount stays the same until the client sets another
- * amount. */
-static void doorman__usage_init(doorman__usage *usage, double amount) {
-    doorman__usage_set_ceiling(usage, amount);
-    usage->refresh_at = DOORMAN_NEVER;
+/* Returns a count of grains in units. */
+static double doorman__counted(const doorman__shared *grains) {
+    return (double)__atomic_load_n(grains, __ATOMIC_RELAXED) / DOORMAN__UNIT;
 }
 
-/* Announces that another amount may come at a point in time. */
-static void doorman__usage_announce(doorman__usage *usage, double amount, doorman_time at) {
-    assert(doorman__amount_valid(amount));
-    __atomic_store(&usage->expected, &amount, __ATOMIC_RELAXED);
-    __atomic_store_n(&usage->refresh_at, at, __ATOMIC_RELAXED);
+/* Raises a count to a value. */
+static inline void doorman__raise(doorman__shared *most, uint64_t value) {
+    uint64_t before = __atomic_load_n(most, __ATOMIC_RELAXED);
+    while (before < value && !__atomic_compare_exchange_n(most, &before, value, true,
+                                                          __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
 }
 
 static void doorman__usage_bypass(doorman__usage *usage, uint8_t flag, bool on) {
@@ -10681,10 +10686,7 @@ static inline void doorman__usage_signal(doorman__usage *usage, doorman_time now
  * stored, because such a request fits whenever a larger request fits. */
 static inline void doorman__usage_note_size(doorman__usage *usage, uint64_t units) {
     if (__builtin_expect(units <= (uint64_t)DOORMAN__UNIT, true)) return;
-    uint64_t largest = __atomic_load_n(&usage->largest, __ATOMIC_RELAXED);
-    while (largest < units && !__atomic_compare_exchange_n(&usage->largest, &largest, units, true,
-                                                           __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-    }
+    doorman__raise(&usage->largest, units);
 }
 
 /* Counts an attempt, and returns the decision that the caller gets. Allowed units are counted
@@ -10720,11 +10722,11 @@ static doorman_time doorman__usage_refresh_in(const doorman__usage *usage, doorm
 
 /* Returns what the limiter has counted. The calls that wait are counted in >>nng. */
 static void doorman__usage_read(const doorman__usage *usage, doorman_counts *out) {
-    *out = (doorman_counts){
-        .allowed = (double)__atomic_load_n(&usage->allowed, __ATOMIC_RELAXED) / DOORMAN__UNIT,
-        .refused = (double)__atomic_load_n(&usage->refused, __ATOMIC_RELAXED) / DOORMAN__UNIT,
-        .excess = (double)__atomic_load_n(&usage->excess, __ATOMIC_RELAXED) / DOORMAN__UNIT,
-        .over_released = __atomic_load_n(&usage->over_released, __ATOMIC_RELAXED)};
+    *out =
+        (doorman_counts){.allowed = doorman__counted(&usage->allowed),
+                         .refused = doorman__counted(&usage->refused),
+                         .excess = doorman__counted(&usage->excess),
+                         .over_released = __atomic_load_n(&usage->over_released, __ATOMIC_RELAXED)};
 }
 
 /* ---- limiters of a resource: the rate */
@@ -10768,29 +10770,36 @@ static void doorman__quota_limit_rise(doorman__quota *after, const doorman__quot
     if (most < after->most) after->most = most;
 }
 
-/* Returns how many ticks a quota can save for a request of this many units. The request may be
- * larger than the burst (L1). A burst in units is a hard bound. */
-static int64_t doorman__quota_depth(const doorman__quota *quota, bool in_units, double units) {
+/* A change of a rate. */
+typedef struct doorman__rate_change {
+    const doorman__quota *from, *to;
+    bool in_units;  /* the burst is in units */
+    double largest; /* the units of the largest recent request; 0: none was above one unit */
+} doorman__rate_change;
+
+/* Returns how many ticks a quota can save for the largest request. This request may be larger than
+ * the burst (L1). A burst in units is a hard bound. */
+static int64_t doorman__quota_depth(const doorman__quota *quota,
+                                    const doorman__rate_change *change) {
     if (quota->most < 0) return DOORMAN__SAVED_MAX;
-    double price = in_units ? 0 : doorman__min(units * quota->unit_time, DOORMAN__SAVED_MAX);
-    int64_t depth = doorman__round_up(price);
+    double price = doorman__min(change->largest * quota->unit_time, DOORMAN__SAVED_MAX);
+    int64_t depth = doorman__round_up(change->in_units ? 0 : price);
     return depth > quota->most ? depth : quota->most;
 }
 
-/* Returns the new paid_until when a rate goes from one quota to another. The change does not
- * increase the number of saved units. When the rate rises, the saved time shrinks in proportion.
- * When the rate falls, one of two values stays the same. If the burst is in units, or if `largest`
- * is not 0, the number of saved units stays the same. In all other cases the saved time stays the
- * same, so it is worth fewer units. Returns paid_until itself if the saved time stays the same.
- *   largest   the units of the largest recent request; 0: no request was above one unit */
-static uint64_t doorman__quota_carry(const doorman__quota *from, const doorman__quota *to,
-                                     bool in_units, double largest, uint64_t paid_until,
+/* Returns the new paid_until when a rate changes. The change does not increase the number of saved
+ * units. When the rate rises, the saved time shrinks in proportion. When the rate falls, the saved
+ * time stays the same, so it is worth fewer units. But if the burst is in units, or there was a
+ * large request, the number of saved units stays the same. Returns paid_until itself if the saved
+ * time stays the same. */
+static uint64_t doorman__quota_carry(const doorman__rate_change *change, uint64_t paid_until,
                                      uint64_t now) {
-    const doorman__bucket before = {.saved_most = doorman__quota_depth(from, in_units, largest)};
-    const doorman__bucket after = {.saved_most = doorman__quota_depth(to, in_units, largest)};
+    const doorman__quota *from = change->from, *to = change->to;
+    const doorman__bucket before = {.saved_most = doorman__quota_depth(from, change)};
+    const doorman__bucket after = {.saved_most = doorman__quota_depth(to, change)};
     int64_t saved = doorman__bucket_level(&before, paid_until, now);
     double ratio = to->unit_time / from->unit_time; /* NaN: both are unlimited */
-    bool units_stay = (in_units || largest > 0) && ratio < 1e12 && to->most >= 0;
+    bool units_stay = (change->in_units || change->largest > 0) && ratio < 1e12 && to->most >= 0;
     bool falls = !(ratio <= 1);
     if (saved <= 0 || (falls && !units_stay)) return paid_until;
     bool stays = ratio >= 1 && doorman__bucket_level(&after, paid_until, now) <= saved;
@@ -10798,26 +10807,27 @@ static uint64_t doorman__quota_carry(const doorman__quota *from, const doorman__
     return now - (uint64_t)doorman__min((double)saved * ratio, (double)after.saved_most);
 }
 
-/* Sets the rate to `amount` before the time `until`, and to `after` from that time on. Before other
- * threads see the new amount, the function adapts the saved time to it (see doorman__quota_carry).
- * If `after` is more than `amount`, the number of units that can be saved does not rise at the time
- * `until`. */
-static void doorman__rate_set(doorman__rate *rate, double amount, doorman_time until, double after,
-                              double largest, doorman_time now) {
-    doorman__quota old,
-        quotas[2] = {doorman__rate_quota(rate, amount), doorman__rate_quota(rate, after)};
-    const doorman__quota *next = &quotas[now >= until];
+/* Sets the rate. Before other threads see the new amount, the function adapts the saved time to it
+ * (see doorman__quota_carry). At the time `until`, the number of units that can be saved does not
+ * rise.
+ *   largest   the units of the largest recent request; 0: none was above one unit */
+static void doorman__rate_set(doorman__rate *rate, doorman__schedule schedule, double largest,
+                              doorman_time now) {
+    doorman__quota old, before = doorman__rate_quota(rate, schedule.amount);
+    doorman__quota after = doorman__rate_quota(rate, schedule.after);
     (void)doorman__allowance_read(&rate->allowance, &old, now);
-    uint64_t paid = __atomic_load_n(&rate->paid_until, __ATOMIC_RELAXED), carried;
+    const doorman__rate_change change = {&old, now < schedule.until ? &before : &after,
+                                         rate->burst_units > 0, largest};
+    uint64_t ticks = doorman__ticks(now), carried;
+    uint64_t paid = __atomic_load_n(&rate->paid_until, __ATOMIC_RELAXED);
     do {
-        uint64_t ticks = doorman__ticks(now);
-        carried = doorman__quota_carry(&old, next, rate->burst_units > 0, largest, paid, ticks);
+        carried = doorman__quota_carry(&change, paid, ticks);
         if (carried == paid) break;
         assert((int64_t)(ticks - carried) >= 0); /* what was saved does not become a debt */
     } while (!__atomic_compare_exchange_n(&rate->paid_until, &paid, carried, true, __ATOMIC_RELAXED,
                                           __ATOMIC_RELAXED));
-    if (now < until) doorman__quota_limit_rise(&quotas[1], &quotas[0]);
-    doorman__allowance_set(&rate->allowance, quotas[0], until, quotas[1]);
+    if (now < schedule.until) doorman__quota_limit_rise(&after, &before);
+    doorman__allowance_set(&rate->allowance, before, schedule.until, after);
 }
 
 /* Initializes a rate with nothing saved.
@@ -10830,7 +10840,8 @@ static void doorman__rate_init(doorman__rate *rate, double amount, doorman_time 
     rate->burst = burst ? burst : DOORMAN_SECOND / 10;
     rate->burst_units = burst_units;
     rate->paid_until = doorman__ticks(now);
-    doorman__usage_init(&rate->usage, amount);
+    rate->usage.ceiling = amount;
+    rate->usage.refresh_at = DOORMAN_NEVER;
     doorman__quota quota = doorman__rate_quota(rate, amount);
     doorman__allowance_set(&rate->allowance, quota, DOORMAN_NEVER, quota);
 }
@@ -10853,7 +10864,7 @@ static int64_t doorman__rate_large_price(const doorman__rate *rate, const doorma
 
 /* Returns whether n units can ever fit. */
 static bool doorman__rate_possible(const doorman__rate *rate, double n) {
-    double ceiling = doorman__usage_ceiling(&rate->usage);
+    double ceiling = doorman__load(&rate->usage.ceiling);
     bool known = ceiling > 0; /* 0: the ceiling is not known yet */
     if (known && !(n * doorman__unit_time(ceiling) <= (double)DOORMAN__SAVED_MAX)) return false;
     return rate->burst_units <= 0 || n <= doorman__max(rate->burst_units, 1) * (1 + 1e-9);
@@ -10945,7 +10956,7 @@ static doorman_time doorman__rate_delay(const doorman__rate *rate, double n, doo
 static doorman_time doorman__usage_saves_in(const doorman__usage *usage, double n,
                                             double expected) {
     doorman_time growth_time = __atomic_load_n(&usage->growth_time, __ATOMIC_RELAXED);
-    double ceiling = doorman__usage_ceiling(usage);
+    double ceiling = doorman__load(&usage->ceiling);
     if (expected <= 0) expected = ceiling;
     if (doorman__equal(expected, 0)) return 0;
     double slow = n * doorman__unit_time(expected) / 256;
@@ -10962,8 +10973,7 @@ static doorman_time doorman__rate_retry_after(const doorman__rate *rate, double 
                                               doorman_time now) {
     doorman_time delay = doorman__rate_delay(rate, n, now);
     doorman_time refresh_in = doorman__usage_refresh_in(&rate->usage, now);
-    double expected;
-    __atomic_load(&rate->usage.expected, &expected, __ATOMIC_RELAXED);
+    double expected = doorman__load(&rate->usage.expected);
     bool may_grow = expected > 0 || delay == DOORMAN_NEVER;
     if (!may_grow || refresh_in == DOORMAN_NEVER) return doorman__later(delay, 1);
     doorman_time growth = doorman__usage_saves_in(&rate->usage, n, expected);
@@ -11010,27 +11020,16 @@ static doorman__quota doorman__gauge_quota(double amount) {
     return (doorman__quota){.amount = amount, .most = (int64_t)(most * DOORMAN__UNIT)};
 }
 
-/* Sets the capacity of the gauge to `amount` before the time `until`, and to `after` from that time
- * on. */
-static void doorman__gauge_set(doorman__gauge *gauge, double amount, doorman_time until,
-                               double after) {
-    doorman__allowance_set(&gauge->allowance, doorman__gauge_quota(amount), until,
-                           doorman__gauge_quota(after));
+static void doorman__gauge_set(doorman__gauge *gauge, doorman__schedule schedule) {
+    doorman__allowance_set(&gauge->allowance, doorman__gauge_quota(schedule.amount), schedule.until,
+                           doorman__gauge_quota(schedule.after));
 }
 
 static void doorman__gauge_init(doorman__gauge *gauge, double capacity) {
     memset(gauge, 0, sizeof *gauge);
-    doorman__usage_init(&gauge->usage, capacity);
-    doorman__gauge_set(gauge, capacity, DOORMAN_NEVER, capacity);
-}
-
-/* Stores the largest number of units in flight since the client's last sample. The wants follow
- * this number. */
-static void doorman__gauge_note_peak(doorman__gauge *gauge, uint64_t in_flight) {
-    uint64_t peak = __atomic_load_n(&gauge->peak, __ATOMIC_RELAXED);
-    while (peak < in_flight && !__atomic_compare_exchange_n(&gauge->peak, &peak, in_flight, true,
-                                                            __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-    }
+    gauge->usage.ceiling = capacity;
+    gauge->usage.refresh_at = DOORMAN_NEVER;
+    doorman__gauge_set(gauge, (doorman__schedule){capacity, DOORMAN_NEVER, capacity});
 }
 
 /* Releases units that a try allowed. Returns false, and releases nothing, if n is not an amount, or
@@ -11052,13 +11051,13 @@ static doorman_decision doorman__gauge_take(doorman__gauge *gauge, int64_t most,
         assert(attempt.after <= (uint64_t)most);
     } while (!__atomic_compare_exchange_n(&gauge->in_flight, &before, attempt.after, true,
                                           __ATOMIC_SEQ_CST, __ATOMIC_RELAXED));
-    doorman__gauge_note_peak(gauge, attempt.after);
+    doorman__raise(&gauge->peak, attempt.after); /* the wants follow it */
     return DOORMAN_ALLOWED;
 }
 
 /* Returns whether these units can ever fit. */
 static bool doorman__gauge_possible(const doorman__gauge *gauge, uint64_t units) {
-    doorman__quota quota = doorman__gauge_quota(doorman__usage_ceiling(&gauge->usage));
+    doorman__quota quota = doorman__gauge_quota(doorman__load(&gauge->usage.ceiling));
     return quota.most == 0 || units <= (uint64_t)quota.most;
 }
 
@@ -11106,9 +11105,8 @@ static doorman_time doorman__gauge_retry_after(const doorman__gauge *gauge, doub
     const doorman__usage *usage = &gauge->usage;
     doorman_time refresh_in = doorman__usage_refresh_in(usage, now);
     doorman_time until = __atomic_load_n(&usage->ceiling_until, __ATOMIC_RELAXED);
-    double most;
-    __atomic_load(&usage->ceiling_asked, &most, __ATOMIC_RELAXED);
-    return n > most ? doorman__later(refresh_in, until - now) : refresh_in;
+    bool is_more = n > doorman__load(&usage->ceiling_asked);
+    return is_more ? doorman__later(refresh_in, until - now) : refresh_in;
 }
 
 /* Makes a try, and then reads the state. Other threads may take units between the two steps. */
@@ -11773,45 +11771,40 @@ static void doorman__resource_move(doorman_client_resource *resource,
 static void doorman__resource_announce(doorman_client_resource *resource) {
     const doorman__held_lease *held = &resource->held;
     const doorman_upstream *upstream = &resource->client->upstream;
-    double most = resource->wants_follow_use ? resource->estimator.maximum : resource->wants;
-    most = doorman__max(most, resource->published.capacity);
+    const doorman__estimator *estimator = &resource->estimator;
+    doorman__usage *usage = resource->usage;
+    double capacity = resource->published.capacity;
+    bool follows = resource->wants_follow_use;
+    bool may_grow = !resource->published.leased || (follows && held->met);
+    assert(doorman__amount_valid(resource->wants) && doorman__safe_capacity_valid(capacity));
     doorman_time at = held->request_at;
-    if (resource->wants_follow_use && held->met) at = 0; /* the client asks soon after a refusal */
+    if (follows && held->met) at = 0; /* the client asks soon after a refusal */
     if (upstream->state == DOORMAN__BACKING_OFF) at = doorman__later(at, upstream->retry_at);
     if (upstream->state == DOORMAN__REQUESTED && upstream->failures) {
         at = doorman__after(upstream->sent_at, upstream->timeout);
     }
     if (at == DOORMAN_NEVER) at = 0;
-    doorman__usage *usage = resource->usage;
-    doorman__usage_set_ceiling(usage, most);
-    const doorman__estimator *estimator = &resource->estimator;
-    bool follows = resource->wants_follow_use;
     doorman_time growth_time = follows ? estimator->window / 5 : 0;
-    __atomic_store_n(&usage->growth_time, growth_time, __ATOMIC_RELAXED);
-    double asked = doorman__max(estimator->ceiling, resource->published.capacity);
-    __atomic_store(&usage->ceiling_asked, &asked, __ATOMIC_RELAXED);
     doorman_time until = follows ? estimator->ceiling_until : 0;
+    double most = follows ? estimator->maximum : resource->wants;
+    doorman__store(&usage->ceiling, doorman__max(most, capacity));
+    doorman__store(&usage->ceiling_asked, doorman__max(estimator->ceiling, capacity));
+    doorman__store(&usage->expected, may_grow ? resource->wants : 0);
+    __atomic_store_n(&usage->growth_time, growth_time, __ATOMIC_RELAXED);
     __atomic_store_n(&usage->ceiling_until, until, __ATOMIC_RELAXED);
-    bool may_grow = !resource->published.leased || (resource->wants_follow_use && held->met);
-    doorman__usage_announce(usage, may_grow ? resource->wants : 0, at);
+    __atomic_store_n(&usage->refresh_at, at, __ATOMIC_RELAXED);
 }
 
-static double doorman__counted(const doorman__shared *parts) {
-    return (double)__atomic_load_n(parts, __ATOMIC_RELAXED) / DOORMAN__UNIT;
-}
-
-/* Sets the capacity of the limiter to `amount` before the time `until`, and to `after` from that
- * time on. */
-static void doorman__resource_limit(doorman_client_resource *resource, double amount,
-                                    doorman_time until, double after, doorman_time now) {
+/* Sets the capacity of the limiter. */
+static void doorman__resource_limit(doorman_client_resource *resource, doorman__schedule schedule,
+                                    doorman_time now) {
     if (resource->kind == DOORMAN_GAUGE) {
-        doorman__gauge_set(&resource->gauge, amount, until, after);
-    } else {
-        double largest = doorman__counted(&resource->rate.usage.largest);
-        if (resource->wants_follow_use)
-            largest = doorman__max(largest, resource->estimator.largest);
-        doorman__rate_set(&resource->rate, amount, until, after, largest, now);
+        doorman__gauge_set(&resource->gauge, schedule);
+        return;
     }
+    double largest = doorman__counted(&resource->usage->largest);
+    if (resource->wants_follow_use) largest = doorman__max(largest, resource->estimator.largest);
+    doorman__rate_set(&resource->rate, schedule, largest, now);
 }
 
 static void doorman__resource_notify(doorman_client_resource *resource) {
@@ -11827,9 +11820,9 @@ static void doorman__resource_notify(doorman_client_resource *resource) {
 static void doorman__resource_publish(doorman_client_resource *resource, doorman_time now) {
     doorman_resource_info info, before = resource->published;
     doorman_client_read(resource, &info, now);
-    double fallback = doorman__resource_fallback(resource);
-    doorman__resource_limit(resource, info.leased ? info.capacity : 0, info.expires_at, fallback,
-                            now);
+    const doorman__schedule schedule = {info.leased ? info.capacity : 0, info.expires_at,
+                                        doorman__resource_fallback(resource)};
+    doorman__resource_limit(resource, schedule, now);
     info.gauge_is_divided = info.gauge_is_divided || before.gauge_is_divided;
     resource->published = info;
     doorman__client_resource_state state = info.leased ? DOORMAN__LEASED : DOORMAN__UNLEASED;
@@ -11849,7 +11842,7 @@ static void doorman__resource_publish(doorman_client_resource *resource, doorman
  * Precondition: the client is not used any more, and this resource is only used for attempts. */
 static void doorman__resource_disable(doorman_client_resource *resource) {
     if (resource->kind == DOORMAN_GAUGE) {
-        doorman__gauge_set(&resource->gauge, 0, DOORMAN_NEVER, 0);
+        doorman__gauge_set(&resource->gauge, (doorman__schedule){0, DOORMAN_NEVER, 0});
     } else {
         doorman__quota none = doorman__rate_quota(&resource->rate, 0);
         doorman__allowance_set(&resource->rate.allowance, none, DOORMAN_NEVER, none);

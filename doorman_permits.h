@@ -4664,7 +4664,7 @@ static uint64_t doorman__leased_most(const doorman_permits *permits,
 static void doorman__leased_set_held(doorman__permit_lease *lease, uint64_t held) {
     doorman__gauge *gauge = &lease->resource->gauge;
     __atomic_store_n(&gauge->in_flight, held, __ATOMIC_SEQ_CST);
-    doorman__gauge_note_peak(gauge, held);
+    doorman__raise(&gauge->peak, held);
 }
 
 /* Notes a grant of CONCURRENCY. */
