@@ -9880,16 +9880,13 @@ void doorman_election_resign(doorman_election *election, doorman_time now) {
 /* ---- >>limiters ----------------------------------------------------------------------------- */
 /*
  * Limiters decide whether an application may use units now. There are two families of limiters,
- * with the same arithmetic:
+ * with the same arithmetic. A doorman_limiter needs no server, and follows a doorman_limit. A
+ * doorman__rate or doorman__gauge belongs to a resource, and follows its lease.
  *
- *   doorman_limiter                  needs no server. It follows a constant doorman_limit
- *   doorman__rate, doorman__gauge    belong to a resource. They follow the lease of the resource
- *
- * Each kind of limiter has one pure function, which makes an attempt to take an amount of units.
- * The function takes the limits, the state, the amount and the time. The result is a
- * doorman__attempt: the decision, the new state, the wait and what is left. The function reads no
- * shared memory. The callers load the state, and store the new state by compare-and-swap in a loop.
- * Code that holds a lock can call the pure function without a loop.
+ * Each kind of limiter has one pure function that makes an attempt to take an amount of units, out
+ * of the limits, the state and the time. The result is a doorman__attempt: the decision, the new
+ * state, the wait and what is left. The callers load the state, and store the new state by
+ * compare-and-swap in a loop. Code that holds a lock needs no loop.
  *
  *   kind             function                    state
  *   token bucket     doorman__bucket_try         paid_until (see L1)
@@ -9898,42 +9895,38 @@ void doorman_election_resign(doorman_election *election, doorman_time now) {
  *   sliding window   doorman__sliding_try        the numbers of two windows, and their units
  *   sliding log      doorman__arrival_try        for each unit of the limit, its last arrival
  *
- * The rate of a resource is a token bucket without debt. The gauge of a resource is a concurrency
- * limiter. Rates and gauges follow an allowance. An allowance has one quota until a point in time,
- * and another quota from that time on. So a lease ends even if no function is called. Only one
- * thread writes an allowance, and it stores the two quotas in one of two slots. The writer fills
- * the slot that is not in use, and then increments the version. The version tells readers which
- * slot is in use.
+ * A rate is a token bucket without debt, and a gauge is a concurrency limiter. They follow an
+ * allowance, which has one quota until a point in time and another quota from then on. So a lease
+ * ends even if no function is called. Only one thread writes an allowance. It fills the one of two
+ * slots that is not in use, and then increments the version, which tells readers the slot in use.
  *
  * L1 In any t seconds, a rate allows at most rate * (t + burst) units. A single request may have
  *    more than rate * burst units. With such a request of n units, the bound is rate * t + n. A
  *    gauge refuses each request that would exceed its capacity. If the capacity falls below the
  *    units in flight, the gauge refuses requests until enough units are released.
  *
- *    A token bucket stores one time, paid_until (GCRA). The time of one unit is 1 / rate. A request
- *    for n units moves paid_until forward by n times the time of one unit. The time from paid_until
- *    to now is saved for later units, but at most `burst` of it. When a rate falls, the saved time
- *    is worth fewer units. A rate starts with nothing saved.
+ *    A token bucket stores one time, paid_until (GCRA). A request for n units moves it forward by
+ *    n times the time of one unit, 1 / rate. The time from paid_until to now is saved for later
+ *    units, but at most `burst` of it. When a rate falls, the saved time is worth fewer units. A
+ *    rate starts with nothing saved.
  *       An example with 10 units a second and a burst of 0.1 s: at 5.00 s, paid_until is 4.00 s.
- *    The difference is 1 s, but only the burst of 0.1 s is saved. One unit takes 0.1 s and fits
- *    exactly. After this unit, paid_until is 5.00 s, and the next unit fits at 5.10 s.
+ *    Of the difference of 1 s, only 0.1 s is saved. One unit takes 0.1 s and fits exactly. After
+ *    this unit, paid_until is 5.00 s, and the next unit fits at 5.10 s.
  *       If the time of one unit is longer than the burst, the bucket saves the time of one unit. If
  *    it saved less, no unit would ever fit. Example: at 0.5 units a second, one unit takes 2 s. A
  *    request for n units may use all the time since paid_until, up to the time of n units. So no
  *    request is refused for ever. Example: at 100 units a second, 20 units fit 0.2 s after the last
  *    units were taken.
  *       The burst may also be a number of units. Such a burst is a hard bound: a larger request is
- *    IMPOSSIBLE. A bucket with such a burst saves the time that this number of units takes at the
- *    rate in force.
+ *    IMPOSSIBLE. The bucket saves the time that this number of units takes at the rate in force.
  *
- *    Times are in ticks of 1/256 ns. They wrap around after 2^64 ticks (834 days). paid_until
- *    counts as a time in the future if it is ahead of the clock by less than 18 minutes plus the
- *    largest debt. There are two reasons for such a paid_until: another thread has read the clock
- *    after this thread, or units were taken as a debt. Any other paid_until counts as a time in the
- *    past. So a bucket saves at most about 400 days. A rate below 3e-8 units a second (one unit a
- *    year) never allows a whole unit. The time of a unit is rounded up to a tick. So requests for
- *    one unit get at most 2.5e11 units in a second. At a rate of 1e8 units a second, they get up to
- *    0.04 % less than the rate.
+ *    Times are in ticks of 1/256 ns, and wrap around after 2^64 ticks (834 days). paid_until is in
+ *    the future if it is ahead of the clock by less than 18 minutes plus the largest debt: another
+ *    thread has read the clock after this thread, or units were taken as a debt. Any other
+ *    paid_until is in the past. So a bucket saves at most about 400 days, and a rate below 3e-8
+ *    units a second (one unit a year) never allows a whole unit. The time of a unit is rounded up
+ *    to a tick. So requests for one unit get at most 2.5e11 units in a second, and up to 0.04 %
+ *    less than a rate of 1e8 units a second.
  *
  *    A gauge counts the units in flight. A thread that takes units adds them to this count, and
  *    then checks that the allowance is still the one that the thread has read. The client first
@@ -9947,16 +9940,15 @@ void doorman_election_resign(doorman_election *election, doorman_time now) {
  *    refusal counts as demand, so a larger lease may come.
  * L3 Limiters take no lock and make no system call. So any number of threads may share a limiter
  *    (C2). Only one thread at a time may use any other object of this file. The try of a resource
- *    performs no division. All divisions by an amount are done when the amount changes. A try with
- *    its clock read takes 33 ns, and a refused try takes 27 ns (make bench). On the same machine a
+ *    performs no division: divisions by an amount are done when the amount changes. A try with its
+ *    clock read takes 33 ns, and a refused try takes 27 ns (make bench). On the same machine a
  *    clock read alone takes 24 ns, and a compare-and-swap alone takes 30 ns.
  * L5 Shadow mode and the kill switch allow a try that the limiter would refuse without them. Such a
  *    try counts as excess. Only the refusal path checks the two flags.
  *
- * A refusal shows demand (L4, see >>client). The client checks for refusals from time to time. The
- * first refusal after such a check sets a flag of the client, and the limiter stores the time. All
- * limiters of a client share this flag. So the client reads one flag to learn whether any limiter
- * has refused a try.
+ * A refusal shows demand (L4, see >>client). The first refusal after a check of the client sets a
+ * flag that all limiters of the client share, and its limiter stores the time. So the client reads
+ * one flag to learn whether any limiter has refused a try.
  */
 
 /* ---- limiters: amounts and times */
@@ -9976,23 +9968,21 @@ static inline int64_t doorman__round_up(double x) {
     return whole + ((double)whole < x);
 }
 
-/* Converts n units to parts of a unit (see DOORMAN__UNIT), and rounds up. A counter of such parts
- * wraps around, so only the difference of two readings of the counter has a meaning. */
+/* Converts n units to grains, and rounds up. A counter of grains wraps around, so only the
+ * difference of two readings has a meaning. */
 static inline uint64_t doorman__units(double n) {
     if (n == 1) return (uint64_t)DOORMAN__UNIT;
     return (uint64_t)doorman__round_up(n * DOORMAN__UNIT);
 }
 
-/* Returns the time of one unit in ticks. The time is DBL_MAX if the amount is 0. The time is 0 if
- * the amount is unlimited. */
+/* Returns the time of one unit in ticks: DBL_MAX if the amount is 0, and 0 if it is unlimited. */
 static double doorman__unit_time(double amount) {
     if (doorman__unlimited(amount)) return 0;
     return amount > 0 ? DOORMAN__TICKS_PER_SECOND / amount : DBL_MAX;
 }
 
-/* Rounds a price up to whole ticks. Returns -1 if the price is NaN, negative, or more than `most`.
- * The comparison has a tolerance for rounding errors, so that all of `most` can be taken at
- * once. */
+/* Rounds a price up to whole ticks. Returns -1 if the price is NaN, negative, or more than `most`,
+ * with a tolerance for rounding errors, so that all of `most` can be taken at once. */
 static inline int64_t doorman__price(double price, int64_t most) {
     if (!(price >= 0 && price <= (double)most * (1 + 1e-9))) return -1;
     int64_t ticks = doorman__round_up(price);
@@ -10001,8 +9991,8 @@ static inline int64_t doorman__price(double price, int64_t most) {
 
 /* ---- limiters: an attempt as a pure function */
 
-/* Forces inlining. If a function is not inlined, compilers return a doorman__attempt in memory and
- * compute fields that the caller does not use. A try then takes 10 to 14 ns instead of 8. */
+/* Without inlining, compilers return a doorman__attempt in memory and compute fields that the
+ * caller does not use. A try then takes 10 to 14 ns instead of 8. */
 #define DOORMAN__INLINE static inline __attribute__((always_inline))
 
 /* The result of an attempt on the state of a limiter. */
@@ -10010,12 +10000,10 @@ typedef struct doorman__attempt {
     doorman_decision decision;
     size_t index;   /* if ALLOWED: the index of the word of the state that changes */
     uint64_t after; /* if ALLOWED: the new value of this word */
-    /* If ALLOWED: how long to wait before the units may be used. If not ALLOWED: how long to wait
-     * before the next attempt. DOORMAN_NEVER: this time is unknown, or the units never fit. */
+    /* If ALLOWED: how long to wait before the units may be used. Otherwise: how long to wait before
+     * the next attempt. DOORMAN_NEVER: this time is unknown, or the units never fit. */
     doorman_time wait;
-    /* What is left after the attempt. A token bucket counts ticks, and a negative number is a debt.
-     * The other kinds of limiter count parts of a unit. */
-    int64_t left;
+    int64_t left; /* token bucket: in ticks, negative for a debt; other kinds: in grains */
     doorman_time reset_after; /* without more attempts, all units are available after this time */
 } doorman__attempt;
 
@@ -10066,8 +10054,8 @@ DOORMAN__INLINE doorman__attempt doorman__bucket_try(const doorman__bucket *buck
 
 /* ---- limiters: concurrency */
 
-/* A refusal does not say how long to wait, because nobody knows when units are released. For the
- * same reason no attempt sets reset_after. */
+/* Nobody knows when units are released, so a refusal does not say how long to wait, and no attempt
+ * sets reset_after. */
 DOORMAN__INLINE doorman__attempt doorman__concurrency_try(uint64_t most, uint64_t in_use,
                                                           uint64_t units) {
     uint64_t room = in_use < most ? most - in_use : 0;
@@ -10091,19 +10079,17 @@ static bool doorman__concurrency_release(doorman__shared *in_use, uint64_t units
 
 /* ---- limiters: windows */
 /*
- * The count of a window is one word. The word contains the number of the window modulo 2^24, and
- * the units used in the window in 40 bits. Another thread may have read a later time than this
- * thread, so the number can be ahead of the window of this thread's time. If the number is at most
- * 255 windows ahead, the attempt is made in the window with this number. All other numbers, except
- * the number of the current window, belong to windows in the past.
+ * The count of a window is one word: the number of the window modulo 2^24, and the units used in it
+ * in 40 bits. Another thread may have read a later time than this thread. So if the number is ahead
+ * of this thread's window by at most 255, the attempt is made in the window with this number. Other
+ * numbers, except that of the current window, belong to windows in the past.
  */
 
 #define DOORMAN__WINDOWS ((UINT64_C(1) << 24) - 1)
 #define DOORMAN__WINDOW_UNITS ((UINT64_C(1) << 40) - 1)
 #define DOORMAN__WINDOW_LIMIT_MAX 1e8
 
-/* Returns how many windows a count is ahead of the window `number`. Returns 0 if the count is not
- * ahead. */
+/* Returns how many windows a count is ahead of the window `number`, or 0. */
 static inline uint64_t doorman__window_ahead(uint64_t count, uint64_t number) {
     uint64_t ahead = ((count >> 40) - number) & DOORMAN__WINDOWS;
     return ahead < 256 ? ahead : 0;
@@ -10155,8 +10141,8 @@ static inline uint64_t doorman__window_carry(uint64_t units, doorman_time rest,
     return (uint64_t)doorman__round_up((double)units * (double)rest / (double)length);
 }
 
-/* Returns how much time is left of the current window when at most `room` units of the previous
- * window still count. `units` are the units of the previous window. */
+/* Returns how much time is left of the current window when at most `room` of the `units` of the
+ * previous window still count. */
 static doorman_time doorman__window_rest(uint64_t units, uint64_t room, doorman_time length) {
     if (units <= room) return length;
     doorman_time rest = (doorman_time)((double)room * (double)length / (double)units);
@@ -10203,10 +10189,9 @@ DOORMAN__INLINE doorman__attempt doorman__sliding_try(uint64_t most, doorman_tim
 
 /* ---- limiters: log */
 
-/* An arrival is the time at which a unit was allowed. A ring holds the last arrivals, and has one
- * place for each unit of the limit. Each new unit replaces the oldest arrival. A unit is allowed if
- * the arrival that it replaces is at least a whole window old. So each place is used at most once
- * in a window, and a window has at most as many units as the ring has places. Arrivals never go
+/* An arrival is the time at which a unit was allowed. A ring has one place for each unit of the
+ * limit. Each new unit replaces the oldest arrival, and is allowed if this arrival is at least a
+ * whole window old. So a window has at most as many units as the ring has places. Arrivals never go
  * back in time, even if the clock of this thread is behind the clock of another thread. */
 static inline doorman__attempt doorman__arrival_try(doorman_time window, doorman_time before,
                                                     doorman_time now) {
@@ -10218,8 +10203,8 @@ static inline doorman__attempt doorman__arrival_try(doorman_time window, doorman
 
 /* ---- limiters without a server: all kinds of limiter as a pure function */
 
-/* Converts n units to what the limiter counts: ticks for a token bucket, and parts of a unit for
- * any other kind of limiter. Returns -1 if n is IMPOSSIBLE. */
+/* Converts n units to what the limiter counts: ticks for a token bucket, and grains for any other
+ * kind. Returns -1 if n is IMPOSSIBLE. */
 static inline int64_t doorman__limit_amount(const doorman_limit *limit, double n) {
     if (limit->kind == DOORMAN_TOKEN_BUCKET) {
         const doorman__bucket *bucket = &limit->bucket;
@@ -10248,8 +10233,8 @@ DOORMAN__INLINE doorman__attempt doorman__limit_attempt(const doorman_limit *lim
     return doorman__concurrency_try(limit->most, words[0], units);
 }
 
-/* Makes an attempt that takes nothing. `amount` is a result of doorman__limit_amount: 0 if no units
- * are asked for, or -1 if the units are IMPOSSIBLE. The caller does not store `after`. */
+/* Makes an attempt that takes nothing, for no units (0) or IMPOSSIBLE units (-1). The caller does
+ * not store `after`. */
 static doorman__attempt doorman__limit_look(const doorman_limit *limit, const uint64_t *words,
                                             int64_t amount, doorman_time now) {
     assert(amount <= 0);
@@ -10259,8 +10244,7 @@ static doorman__attempt doorman__limit_look(const doorman_limit *limit, const ui
     return attempt;
 }
 
-/* Makes an attempt for any kind of limiter except a sliding log. The state of a log does not fit
- * into two words. */
+/* Makes an attempt for any kind except a sliding log, whose state does not fit into two words. */
 DOORMAN__INLINE doorman__attempt doorman__limit_try(const doorman_limit *limit,
                                                     const uint64_t *words, double n,
                                                     doorman_time now) {
@@ -10442,8 +10426,7 @@ static doorman_decision doorman__log_try(doorman_limiter *limiter, const doorman
     return decision;
 }
 
-/* Returns how long it takes until the log could allow n units. The last unit waits longest, because
- * its place has the latest arrival. */
+/* Returns how long it takes until the log could allow n units. The last unit waits longest. */
 static doorman_time doorman__log_delay(const doorman_limiter *limiter, const doorman_limit *limit,
                                        double n, doorman_time now) {
     uint64_t units = doorman__log_units(limit, n);
@@ -10452,9 +10435,8 @@ static doorman_time doorman__log_delay(const doorman_limiter *limiter, const doo
     return doorman__log_wait(limiter, limit, doorman__log_next(limiter) + units - 1, now);
 }
 
-/* Returns how many units could be allowed now. The arrivals in the ring are in the order of their
- * times, if the ring is read from the next place on. So a binary search finds the first arrival
- * that is too new. */
+/* Returns how many units could be allowed now. From the next place on, the arrivals are in the
+ * order of their times. So a binary search finds the first arrival that is too new. */
 static uint64_t doorman__log_left(const doorman_limiter *limiter, const doorman_limit *limit,
                                   doorman_time now) {
     uint64_t next = doorman__log_next(limiter), low = 0, high = limit->most;
@@ -10548,8 +10530,7 @@ typedef struct DOORMAN__ALIGNED doorman__quota {
     double amount;      /* rate: units a second; gauge: units at once; may be unlimited */
     double unit_time;   /* rate: the time of one unit in ticks */
     int64_t unit_price; /* rate: unit_time, rounded up; -1: the amount is 0 or unlimited */
-    /* rate: the ticks that can be saved; -1: the amount is 0 or unlimited; gauge: the amount in
-     * parts of a unit */
+    /* rate: the ticks that can be saved; -1: the amount is 0 or unlimited; gauge: the grains */
     int64_t most;
 } doorman__quota;
 
@@ -10587,9 +10568,8 @@ static void doorman__allowance_set(doorman__allowance *allowance, doorman__quota
 }
 
 /* Reads the quota in force, and returns its version. The loop repeats if the writer writes during
- * this read. The processor predicts the branch on `until`, so no load has to wait for the clock.
- * __builtin_expect makes compilers use a branch. Without it, compilers compute an address from
- * `until`, and the loads wait. */
+ * this read. __builtin_expect makes compilers use a branch on `until`, which the processor
+ * predicts. Without it, they compute an address from `until`, and the loads wait for the clock. */
 static inline uint32_t doorman__allowance_read(const doorman__allowance *allowance,
                                                doorman__quota *out, doorman_time now) {
     uint32_t version;
@@ -10611,29 +10591,23 @@ static inline uint32_t doorman__allowance_read(const doorman__allowance *allowan
 
 enum { DOORMAN__SHADOW = 1, DOORMAN__KILL_SWITCH = 2 };
 
-/* The first three fields count the units that callers have asked for, in grains. These
- * counts wrap around. In the other fields, the client and the limiter store values for each other.
- * All fields are atomic. */
+/* What the client and the limiter store for each other. All fields are atomic. */
 typedef struct DOORMAN__ALIGNED doorman__usage {
-    doorman__shared allowed, refused, excess;
-    /* the time of the first refusal since the client's last check; 0: no refusal */
-    doorman_time unmet_since;
-    /* the largest request since the client's last sample; 0: no request was above one unit */
-    doorman__shared largest;
-    double ceiling; /* the largest capacity that the limiter can ever get */
-    /* the amount of the next lease, if that lease may be larger; 0: no larger lease is expected */
-    double expected;
-    /* when a lease with another amount may arrive; DOORMAN_NEVER: the amount is final */
-    doorman_time refresh_at;
-    /* gauge: until ceiling_until, the client asks for at most this capacity */
-    double ceiling_asked;
+    doorman__shared allowed, refused, excess; /* in grains; they wrap around */
+    doorman_time unmet_since; /* the first refusal since the client's last check; 0: none */
+    doorman__shared largest;  /* the largest request since the client's last sample; 0: none was
+                                 above one unit */
+    double ceiling;           /* the largest capacity that the limiter can ever get */
+    double expected;          /* the amount of the next lease; 0: no larger lease is expected */
+    doorman_time refresh_at;  /* when another amount may come; DOORMAN_NEVER: it is final */
+    double
+        ceiling_asked; /* gauge: until ceiling_until, the client asks for at most this capacity */
     doorman_time ceiling_until;
     /* the client raises the wants to a rate that saves a refused request in this time; 0: the wants
      * do not follow use */
     doorman_time growth_time;
-    /* the client's flag for refusals; set together with unmet_since; NULL: there is no client */
-    uint8_t *client_unmet;
-    uint8_t bypass; /* the flags that are on: DOORMAN__SHADOW, DOORMAN__KILL_SWITCH */
+    uint8_t *client_unmet; /* the client's flag; set with unmet_since; NULL: there is no client */
+    uint8_t bypass;        /* the flags that are on: DOORMAN__SHADOW, DOORMAN__KILL_SWITCH */
     doorman__shared over_released; /* only for a gauge: see doorman_counts */
 } doorman__usage;
 
@@ -10673,8 +10647,8 @@ static inline bool doorman__bypass(const doorman__usage *usage) {
     return __atomic_load_n(&usage->bypass, __ATOMIC_RELAXED) != 0;
 }
 
-/* Tells the client that units were refused. The client first clears the flag, and then reads the
- * time. So the client finds the time of the refusal that has set the flag. */
+/* Tells the client that units were refused. The client clears the flag before it reads the time. So
+ * it finds the time of the refusal that has set the flag. */
 static inline void doorman__usage_signal(doorman__usage *usage, doorman_time now) {
     if (__atomic_load_n(&usage->unmet_since, __ATOMIC_RELAXED)) return;
     /* the bit keeps the time different from 0, which means that there was no refusal */
@@ -10682,16 +10656,16 @@ static inline void doorman__usage_signal(doorman__usage *usage, doorman_time now
     if (usage->client_unmet) __atomic_store_n(usage->client_unmet, 1, __ATOMIC_RELEASE);
 }
 
-/* Stores the size of the largest request for the client. A request for at most one unit is not
- * stored, because such a request fits whenever a larger request fits. */
+/* Stores the size of the largest request. A request for at most one unit fits whenever a larger
+ * request fits, so it is not stored. */
 static inline void doorman__usage_note_size(doorman__usage *usage, uint64_t units) {
     if (__builtin_expect(units <= (uint64_t)DOORMAN__UNIT, true)) return;
     doorman__raise(&usage->largest, units);
 }
 
 /* Counts an attempt, and returns the decision that the caller gets. Allowed units are counted
- * exactly, because wants follow them. The count of refused units uses no locked instruction,
- * because this count need not be exact. So two refusals at the same time may count as one. */
+ * exactly, because wants follow them. The count of refused units uses no locked instruction, so two
+ * refusals at the same time may count as one. */
 static inline doorman_decision doorman__count(doorman__usage *usage, uint64_t units,
                                               doorman_decision decision, doorman_time now) {
     assert(units > 0);
@@ -10731,8 +10705,7 @@ static void doorman__usage_read(const doorman__usage *usage, doorman_counts *out
 
 /* ---- limiters of a resource: the rate */
 
-/* A token bucket without debt that follows an allowance. The struct must not be copied or moved
- * while threads use it. */
+/* The struct must not be copied or moved while threads use it. */
 typedef struct doorman__rate {
     doorman__allowance allowance;
     doorman_time burst;
@@ -10746,8 +10719,8 @@ static inline doorman__bucket doorman__quota_bucket(const doorman__quota *quota,
     return (doorman__bucket){.saved_most = most, .wait_most = INT64_MAX};
 }
 
-/* Returns the quota of an amount. The quota saves at most the longer of two times: the burst, and
- * the time of one unit. */
+/* Returns the quota of an amount. It saves at most the longer of the burst and the time of a
+ * unit. */
 static doorman__quota doorman__rate_quota(const doorman__rate *rate, double amount) {
     doorman__quota quota = {amount, doorman__unit_time(amount), -1, -1};
     if (!(amount > 0)) return quota;
@@ -10760,8 +10733,8 @@ static doorman__quota doorman__rate_quota(const doorman__rate *rate, double amou
 }
 
 /* Limits what the quota `after` can save, so that a rise of the rate does not increase the number
- * of saved units. One unit can always be saved. A fall of the rate needs no limit, because the
- * saved time is worth fewer units at a lower rate. */
+ * of saved units. One unit can always be saved. After a fall, the saved time is worth less
+ * anyway. */
 static void doorman__quota_limit_rise(doorman__quota *after, const doorman__quota *before) {
     if (!(after->amount > before->amount)) return;
     double depth = (double)before->most * (before->amount / after->amount);
@@ -10846,9 +10819,8 @@ static void doorman__rate_init(doorman__rate *rate, double amount, doorman_time 
     doorman__allowance_set(&rate->allowance, quota, DOORMAN_NEVER, quota);
 }
 
-/* Returns the price of n units in ticks. Returns -1 in these cases: n is not an amount, n is more
- * than the burst, the rate is 0, or the rate is unlimited. The usual case of one unit needs no
- * arithmetic. */
+/* Returns the price of n units in ticks. Returns -1 if n is not an amount, n is more than the
+ * burst, or the rate is 0 or unlimited. The usual case of one unit needs no arithmetic. */
 static inline int64_t doorman__rate_price(const doorman__quota *quota, double n) {
     if (n == 1) return quota->unit_price;
     return doorman__price(n * quota->unit_time, quota->most);
@@ -10887,8 +10859,8 @@ DOORMAN__INLINE doorman_decision doorman__rate_take(doorman__rate *rate,
     return doorman__count(&rate->usage, units, DOORMAN_ALLOWED, now);
 }
 
-/* Makes a try that is not usual: n may be 0, not an amount, or more than the burst. The rate may be
- * 0 or unlimited. */
+/* Makes a try where n is 0, not an amount, or more than the burst, or the rate is 0 or
+ * unlimited. */
 static doorman_decision doorman__rate_try_unusual(doorman__rate *rate, const doorman__quota *quota,
                                                   double n, doorman_time now) {
     if (!doorman__amount_valid(n)) return DOORMAN_IMPOSSIBLE;
@@ -10911,15 +10883,13 @@ static doorman_decision doorman__rate_try(doorman__rate *rate, double n, doorman
     return doorman__rate_take(rate, &quota, price, doorman__units(n), now);
 }
 
-/* Describes what a try for n units would find now. */
+/* What a try for n units would find now. */
 typedef struct doorman__rate_view {
     doorman__quota quota;
-    /* the price of n units; -1: the rate cannot save n units, is 0, or is unlimited */
-    int64_t price;
+    int64_t price; /* of n units; -1: the rate cannot save n units, is 0, or is unlimited */
     doorman__attempt attempt; /* the attempt at this price, or at price 0 if the price is -1 */
 } doorman__rate_view;
 
-/* Returns what a try for n units would find now, without taking or counting anything. */
 static doorman__rate_view doorman__rate_look(const doorman__rate *rate, double n,
                                              doorman_time now) {
     doorman__rate_view view = {.attempt = {.decision = DOORMAN_REFUSED}};
@@ -10949,10 +10919,9 @@ static doorman_time doorman__rate_delay(const doorman__rate *rate, double n, doo
 }
 
 /* Returns how long the rate of the next lease takes to save n units. If the wants follow use, a
- * refusal of n units raises the wants to a rate that saves n units in the growth time (L4). So the
- * result is at most the growth time, unless wants_maximum is less than this rate. Example: an idle
- * resource without a wants_maximum refuses a request for 100 units. The retry_after is 2.25 s. If
- * the request is for a million units, the retry_after is 2.25 s, too. */
+ * refusal of n units raises them to a rate that saves n units in the growth time (L4), unless
+ * wants_maximum is less. Example: an idle resource without a wants_maximum refuses 100 units. The
+ * retry_after is 2.25 s, and also for a million units. */
 static doorman_time doorman__usage_saves_in(const doorman__usage *usage, double n,
                                             double expected) {
     doorman_time growth_time = __atomic_load_n(&usage->growth_time, __ATOMIC_RELAXED);
@@ -10966,9 +10935,8 @@ static doorman_time doorman__usage_saves_in(const doorman__usage *usage, double 
     return (doorman_time)doorman__min(saves, (double)DOORMAN_DURATION_MAX);
 }
 
-/* Returns how long to wait after a refusal before another try. The wait ends at the latest when n
- * units are saved at the rate in force. The wait is shorter if a larger lease may come before that
- * time. */
+/* Returns how long to wait after a refusal before another try: until n units are saved at the rate
+ * in force, or until a larger lease may come. */
 static doorman_time doorman__rate_retry_after(const doorman__rate *rate, double n,
                                               doorman_time now) {
     doorman_time delay = doorman__rate_delay(rate, n, now);
@@ -11002,8 +10970,7 @@ static doorman_decision doorman__rate_decide(doorman__rate *rate, double n, door
 
 /* ---- limiters of a resource: the gauge */
 
-/* A concurrency limiter that follows an allowance. The struct must not be copied or moved while
- * threads use it. */
+/* The struct must not be copied or moved while threads use it. */
 typedef struct DOORMAN__ALIGNED doorman__gauge {
     doorman__allowance allowance;
     doorman__shared in_flight; /* units in flight, in grains */
@@ -11032,8 +10999,8 @@ static void doorman__gauge_init(doorman__gauge *gauge, double capacity) {
     doorman__gauge_set(gauge, (doorman__schedule){capacity, DOORMAN_NEVER, capacity});
 }
 
-/* Releases units that a try allowed. Returns false, and releases nothing, if n is not an amount, or
- * is more than the units in flight. The gauge counts the second error. */
+/* Returns false, and releases nothing, if n is not an amount, or is more than the units in flight.
+ * The gauge counts the second error. */
 static bool doorman__gauge_release(doorman__gauge *gauge, double n) {
     if (!doorman__amount_valid(n)) return false;
     if (doorman__concurrency_release(&gauge->in_flight, doorman__units(n))) return true;
@@ -11061,8 +11028,7 @@ static bool doorman__gauge_possible(const doorman__gauge *gauge, uint64_t units)
     return quota.most == 0 || units <= (uint64_t)quota.most;
 }
 
-/* Refuses units. In shadow mode, or with the kill switch on, allows them. These units then count as
- * in flight. */
+/* Refuses units, or allows them by a bypass. Then they count as in flight. */
 static doorman_decision doorman__gauge_refuse(doorman__gauge *gauge, uint64_t units,
                                               doorman_time now) {
     const int64_t most = (int64_t)(DOORMAN_AMOUNT_MAX * DOORMAN__UNIT);
@@ -11098,8 +11064,7 @@ static doorman__attempt doorman__gauge_look(const doorman__gauge *gauge, double 
 }
 
 /* Returns how long to wait after a refusal before another try. If the client has found that the
- * server cannot give n units, it does not ask for n units before ceiling_until (L4). In this case
- * the wait ends at ceiling_until or later. */
+ * server cannot give n units, it does not ask for them before ceiling_until (L4). */
 static doorman_time doorman__gauge_retry_after(const doorman__gauge *gauge, double n,
                                                doorman_time now) {
     const doorman__usage *usage = &gauge->usage;
