@@ -11110,9 +11110,8 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *   PESSIMISTIC   0
  *   OPTIMISTIC    what the resource wants
  *
- * doorman__resource_publish sets three values in the limiter: the capacity in force, the time until
- * which it is in force, and the capacity after that time. So the limiter follows the end of a lease
- * without another call.
+ * doorman__resource_publish sets the limiter to the capacity in force, until when, and what
+ * follows. So the limiter follows the end of a lease without another call.
  *
  * In a request, a client claims the capacity of its lease, and reports its units in use as
  * outstanding (R3). If the client wants less than it has, it first gives the difference back, and
@@ -11122,18 +11121,17 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * K4 Without a lease the fallback is in force. on_change is called when the capacity or the reason
  *    for the capacity has changed.
  * K5 A resource that is opened twice is still one resource, with one limiter and the options of the
- *    first opening. A later opening reports the first option that differs. An opening with another
- *    kind of limiter (rate or gauge) fails. The last close releases the lease. In an agent, the
- *    release waits 0.1 s. If the resource is opened again in this time, it keeps its lease, and no
- *    message is sent. doorman_agent_stop releases at once.
+ *    first opening. A later opening reports the first option that differs, and fails with another
+ *    kind of limiter (rate or gauge). The last close releases the lease. In an agent, the release
+ *    waits 0.1 s. A resource that is opened again in this time keeps its lease, and no message is
+ *    sent. doorman_agent_stop releases at once.
  * K6 Either the application sets the wants, or the wants follow use. Wants that follow use begin at
  *    an initial value, and stay between a minimum and a maximum. An idle resource wants the
- *    minimum. The minimum of a rate is 1 by default, so that its first call need not wait. The
- *    minimum of a gauge is 0 by default, so that idle clients take no unit from others. A resource
- *    with the minimum 0 wants at least 1 as soon as it is used, so its first call needs a request
- *    to the server. Until then it has a lease of 0, so the server knows it all the same.
- * K7 A server cannot block or crash the application, whatever the server sends. The same is true if
- *    the server sends nothing.
+ *    minimum. It is 1 by default for a rate, so that its first call need not wait, and 0 for a
+ *    gauge, so that idle clients take no unit from others. With the minimum 0, a resource wants at
+ *    least 1 as soon as it is used, so its first call needs a request to the server. Until then it
+ *    has a lease of 0, so the server knows it all the same.
+ * K7 A server cannot block or crash the application, whatever it sends, or if it sends nothing.
  * L4 Use is measured in a moving window, in which newer amounts count more. Use consists of the
  *    units that were allowed, the units that were refused, and the units that callers wait for (see
  *    "demand"). With a steady demand, the wants settle within 10 % of the demand. Wants grow until
@@ -11142,64 +11140,57 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *    leaves reaches another holder within two refresh intervals. After a refusal that no later call
  *    has followed with success, a gauge is idle only after a window.
  *
- * How soon a lease follows demand. A limiter that refuses units sets a flag of the client. The
- * client checks this flag every 0.2 s. If the flag is set, the client waits until 0.1 s have passed
- * since the refusal. This time shows the rate of a demand, so a gauge does not need it. Then the
- * client asks at once if the last response granted all wants. Example: a resource is idle, and its
- * capacity is free at the server. After the first refusal, the resource gets its whole share within
- * 250 ms and one round trip. A call that waits for a gauge of an agent does not wait for the check
- * of the flag either: the agent asks at once.
+ * How soon a lease follows demand. A limiter that refuses units sets a flag, which the client
+ * checks every 0.2 s. The client waits until 0.1 s have passed since the refusal, because this time
+ * shows the rate of a demand. A gauge does not need it. Then the client asks at once if the last
+ * response granted all wants. Example: a resource is idle, and its capacity is free at the server.
+ * After the first refusal, the resource gets its whole share within 250 ms and one round trip. When
+ * a call waits for a gauge of an agent, the agent asks at once.
  *
- * An idle resource asks only for its minimum, even if its safe capacity is larger. The reason is
- * this: if no safe capacity is configured, the safe capacity is the capacity divided by the number
- * of clients. If each idle resource asked for its safe capacity, the idle clients would hold the
- * whole capacity. Another client would have to wait until each idle client asks again. This takes
- * up to a refresh interval, instead of 250 ms.
+ * An idle resource asks only for its minimum, even if its safe capacity is larger. A safe capacity
+ * that is not configured is the capacity divided by the number of clients. If each idle resource
+ * asked for it, idle clients would hold the whole capacity, and another client would have to wait
+ * until they ask again: up to a refresh interval, instead of 250 ms.
  *
  * While callers wait, no refusals show how much capacity is missing. The resource then asks for at
- * least its safe capacity, as long as the server grants all wants. So a resource has less than its
- * safe capacity only for a short time, unless other clients want the capacity.
+ * least its safe capacity, as long as the server grants all wants.
  */
 
 /* ---- client: demand */
 /*
  * This part estimates how much a resource should want. The estimator is a pure structure. Its input
- * is what the limiters have counted, and what the responses of the server show. The estimator reads
- * no clock and no limiter. The estimator takes a sample every tenth of the window.
+ * is what the limiters have counted, and what the responses of the server show. It takes a sample
+ * every tenth of the window.
  *
  * Refused units count as demand. If they did not count, a resource that has too little would never
  * grow. But a caller that repeats its try in a loop is refused a million times for one unit. So
- * refused units count only up to a bound while the server has no more capacity. A server has no
- * more capacity if it grants less than was wanted. The bound is seven times the larger of two
- * numbers: the units that were allowed, and the units that the capacity allows. So a resource with
- * endless demand asks for eight times what it has.
+ * while the server has no more capacity (it grants less than was wanted), refused units count only
+ * up to a bound: seven times the units that were allowed, or that the capacity allows if they are
+ * more. So a resource with endless demand asks for eight times what it has.
  *
  * Example: a lease of 50 units a second allows 50 units a second, and 10,000 units a second are
  * refused. The bound is 7 * 50 = 350. So the demand is 50 + 350 = 400 units a second.
  *
  * A caller that waits for its units is not refused. Therefore the estimator also looks at workers.
- * A worker waits for a unit, is busy with the unit, and waits for the next unit. The number of
- * workers is unknown. The estimator assumes the largest number of workers that have waited at the
- * same time. On average `waiting` workers wait, and the others are busy. If no worker had to wait,
- * all workers together would use workers / (workers - waiting) times as much. The additional units
- * are the demand of the waiting workers. This demand counts up to the bound.
+ * A worker waits for a unit, is busy with the unit, and waits for the next unit. The estimator
+ * assumes as many workers as have waited at the same time. On average `waiting` workers wait. If no
+ * worker had to wait, all together would use workers / (workers - waiting) times as much. The
+ * additional units are the demand of the waiting workers. It counts up to the bound. If all workers
+ * wait, it is equal to the bound.
  *
  * Example with 50 units a second: there are two workers, and a unit keeps a worker busy for 20 ms.
  * On average one worker is busy, and one waits. Without the wait the workers would use 2 / (2 - 1)
  * = 2 times as much, which is 100 units a second.
  *
- * If all workers wait, the estimator cannot know how much they would use. In this case the demand
- * of the waiting workers is equal to the bound. For a gauge, the bound on refused units always
- * applies, because a caller that tries again does not need a second unit.
+ * For a gauge, the bound on refused units always applies, because a caller that tries again does
+ * not need a second unit.
  *
  * A rate saves units for a request of n units (L1). The largest n raises the wants to a rate that
- * saves n units within a fifth of a window. A request for n units of a gauge must fit into the
- * capacity of the gauge. So the largest n raises the wants to n. For a rate and for a gauge, n
- * counts whether the request was allowed or refused. The estimator remembers n for ten windows. So
- * a caller that tries less often than once a window finds a lease that fits its request.
- *
- * If n or more units of a gauge were in use at the same time since a request for n units, this
- * request counts like any other use. Then n is remembered only until the gauge is idle.
+ * saves n units within a fifth of a window. A request for n units of a gauge must fit into its
+ * capacity, so the largest n raises the wants to n. In both cases n counts whether the request was
+ * allowed or refused, and is remembered for ten windows. So a caller that tries less often than
+ * once a window finds a lease that fits its request. If n or more units of a gauge were in use at
+ * the same time since the request, n is remembered only until the gauge is idle.
  *
  * A request for n units of a gauge may be larger than what the server can give. The estimator
  * assumes this after n has not fitted into the lease for two windows, although more was wanted. For
@@ -11207,21 +11198,19 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * would take capacity from other clients without using it. Requests that are IMPOSSIBLE do not
  * count as demand either.
  *
- * Some bounds above are multiples of what a resource has, or of its minimum. With the minimum 0 and
- * a lease of 0 they would be 0, and a resource would never ask for its first unit. So these bounds
- * use 1 in place of a minimum of 0, and so do the wants of a resource that is not idle.
+ * Bounds that are multiples of what a resource has, or of its minimum, use 1 in place of a minimum
+ * of 0, and so do the wants of a resource that is not idle. Otherwise a resource with a lease of 0
+ * would never ask for its first unit.
  *
  * While the server may have more, the estimator also looks at the counts between two samples. A
- * look can raise the wants to the rate of the requests that came after the first refusal. The wants
- * then stay raised for two samples. The first refused request is not counted, because it only
- * starts the measured time. If it were counted, one refused caller would count as ten units a
- * second, because a look comes 0.1 s after the refusal.
+ * look can raise the wants to the rate of the requests that came after the first refusal, for two
+ * samples. The first refused request only starts the measured time. If it were counted, one refused
+ * caller would count as ten units a second, because a look comes 0.1 s after the refusal.
  */
 
 #define DOORMAN__SAMPLES 11
 
-/* The time from the first refusal to a look at the counts. After a shorter time, the counts would
- * not show a rate. */
+/* The time from the first refusal to a look. After a shorter time, the counts show no rate. */
 #define DOORMAN__LOOK_MIN (DOORMAN_SECOND / 10)
 
 /* What the limiter of a resource has counted up to the time `at`. */
@@ -11239,16 +11228,15 @@ typedef struct doorman__reading {
 
 /* What the responses of the server show. */
 typedef struct doorman__supply {
-    double amount;  /* the capacity in force or the safe capacity: the larger of the two */
-    bool exhausted; /* the server granted less than what was wanted */
-    /* a gauge that was not used for this long is idle; 0: it is idle after a window */
-    doorman_time idle_after;
+    double amount;           /* the larger of the capacity in force and the safe capacity */
+    bool exhausted;          /* the server granted less than what was wanted */
+    doorman_time idle_after; /* a gauge without use for this long is idle; 0: for a window */
 } doorman__supply;
 
-/* The demand in the interval between two samples. If the resource is a rate, `rate` is its
- * demand in units a second. If it is a gauge, `peak` is its demand in units at the same time. */
+/* The demand in the interval between two samples. */
 typedef struct doorman__use {
-    double seconds, rate, peak;
+    double seconds, rate; /* of a rate, in units a second */
+    double peak;          /* of a gauge, in units at the same time */
     bool unmet;
     bool bounded; /* the unmet demand is at its bound, so its true size is unknown */
 } doorman__use;
@@ -11258,10 +11246,9 @@ typedef struct doorman__sample {
     doorman__use use; /* the demand since the previous sample */
 } doorman__sample;
 
-/* Counts the units that callers wait for, and how long callers wait. Precondition of the functions:
- * `now` never decreases from one call to the next. */
+/* Counts the units that callers wait for, and how long callers wait. */
 typedef struct doorman__waiting {
-    uint64_t units;          /* the units that callers wait for now, in 1/4096 */
+    uint64_t units;          /* the grains that callers wait for now */
     uint64_t units_peak;     /* the largest value of `units` since the last sample */
     double area;             /* the integral of `units` up to changed_at, in units * seconds */
     doorman_time changed_at; /* when `area` and `units` were last set */
@@ -11338,8 +11325,7 @@ static doorman_time doorman__estimator_due(const doorman__estimator *estimator) 
     return doorman__after(newest, estimator->window / 10);
 }
 
-/* Returns the least that a resource wants while it is used. Bounds that are multiples of the
- * minimum use this amount. */
+/* Returns the least that a resource wants while it is used. */
 static double doorman__estimator_base(const doorman__estimator *estimator) {
     double least = estimator->minimum > 0 ? estimator->minimum : 1;
     return doorman__min(least, estimator->maximum);
@@ -11420,8 +11406,8 @@ static doorman__use doorman__use_of_rate(const doorman__estimator *estimator,
                           .bounded = unmet >= 7 * known};
 }
 
-/* Returns the mean rate over the window. The newest interval counts fully, and the oldest interval
- * counts a tenth. An interval does not count if its unmet demand has an unknown size. */
+/* Returns the mean rate over the window. The newest interval counts fully, the oldest a tenth, and
+ * an interval whose unmet demand has an unknown size not at all. */
 static double doorman__estimator_mean(const doorman__estimator *estimator) {
     double rate = 0, weights = 0;
     for (size_t age = 0; age + 1 < estimator->sample_count; age++) {
@@ -11434,9 +11420,8 @@ static double doorman__estimator_mean(const doorman__estimator *estimator) {
     return weights > 0 ? rate / weights : 0;
 }
 
-/* Returns a lower bound of the wants, so that wants rise sooner than they fall. The bound is the
- * smallest rate of the last three intervals. If demand was not met in the newest interval, the
- * bound is at least the rate of that interval. */
+/* Returns a lower bound of the wants, so that wants rise sooner than they fall: the smallest rate
+ * of the last three intervals, or the rate of the newest one if demand was not met in it. */
 static double doorman__estimator_recent(const doorman__estimator *estimator) {
     double recent = 0, lately = DBL_MAX;
     for (size_t age = 0; age < 3 && age + 1 < estimator->sample_count; age++) {
@@ -11448,23 +11433,14 @@ static double doorman__estimator_recent(const doorman__estimator *estimator) {
     return recent;
 }
 
-/* Returns the rate that saves the units of the largest recent request in a fifth of a window. */
-static double doorman__estimator_least(const doorman__estimator *estimator,
-                                       const doorman__reading *reading) {
-    double n = doorman__max(reading->largest, estimator->largest);
-    return n / ((double)estimator->window / (double)(5 * DOORMAN_SECOND));
-}
-
-/* The largest request is remembered for WINDOWS_REMEMBERED windows. If the largest request of a
- * gauge does not fit into the lease for WINDOWS_SHORT windows, the estimator assumes that the
- * server has no more capacity. */
+/* For how many windows the largest request is remembered, and after how many windows without room
+ * for the largest request of a gauge the server has no more capacity. */
 #define DOORMAN__WINDOWS_REMEMBERED 10
 #define DOORMAN__WINDOWS_SHORT 2
 
-/* Remembers the largest request. A rate may be saving units for it (L1). The largest request of a
- * gauge is not remembered if it can never fit. A request can never fit if it is more than the
- * maximum of the wants, or more than the server can give. Returns true if the reading has such a
- * request. If so, the refused units of the reading do not count as demand. */
+/* Remembers the largest request. A rate may be saving units for it (L1). A gauge forgets a request
+ * that can never fit, because it is more than the maximum of the wants, or than the server can
+ * give. Returns whether the reading has such a request. If so, its refused units are no demand. */
 static bool doorman__estimator_remember(doorman__estimator *estimator,
                                         const doorman__reading *reading,
                                         const doorman__supply *supply) {
@@ -11497,7 +11473,9 @@ static void doorman__estimator_conclude(doorman__estimator *estimator,
     bool initial = reading->at < estimator->initial_until;
     double minimum = initial ? estimator->initial : estimator->minimum;
     double raised = reading->at < estimator->raised_until ? estimator->raised : 0;
-    double least = estimator->is_gauge ? 0 : doorman__estimator_least(estimator, reading);
+    double largest = estimator->is_gauge ? 0 : doorman__max(reading->largest, estimator->largest);
+    /* the rate that saves the units of the largest recent request in a fifth of a window */
+    double least = largest / ((double)estimator->window / (double)(5 * DOORMAN_SECOND));
     for (size_t age = 0; age + 1 < estimator->sample_count; age++) {
         peak = doorman__max(peak, doorman__estimator_sample_of(estimator, age)->use.peak);
     }
@@ -11587,8 +11565,8 @@ static void doorman__estimator_look(doorman__estimator *estimator, const doorman
     doorman__estimator_conclude(estimator, reading, supply, futile);
 }
 
-/* Returns when to check whether a gauge has become idle. The time between two checks is a quarter
- * of the time after which it is idle, because a check notices use only afterwards. */
+/* Returns when to check whether a gauge has become idle: four times in the time after which it is
+ * idle, because a check notices use only afterwards. */
 static doorman_time doorman__estimator_check_at(const doorman__estimator *estimator,
                                                 const doorman__supply *supply) {
     if (!estimator->is_gauge || estimator->wants <= estimator->minimum) return DOORMAN_NEVER;
@@ -11652,8 +11630,7 @@ struct doorman_client_resource {
     char resource_id[];
 };
 
-/* Returns the units in use. The result is 0 for a rate, because the units of a rate are used at
- * once. */
+/* Returns the units in use. The units of a rate are used at once. */
 static double doorman__resource_in_use(const doorman_client_resource *resource) {
     return resource->kind == DOORMAN_GAUGE ? doorman__gauge_in_flight(&resource->gauge) : 0;
 }
@@ -11712,9 +11689,8 @@ void doorman_client_read(const doorman_client_resource *resource, doorman_resour
 
 static doorman_time doorman__resource_update_wants_due(const doorman_client_resource *resource);
 
-/* Sets when the client next has work for the resource. Must be called after a change of one of
- * these: the state, the end of the lease, the newest sample, the refused units, or
- * whether the wants follow use. */
+/* Sets when the client next has work for the resource. Must be called after a change of the state,
+ * the end of the lease, the newest sample, the refused units, or whether the wants follow use. */
 static void doorman__resource_set_wake(doorman_client_resource *resource) {
     doorman_time at =
         resource->wants_follow_use ? doorman__resource_update_wants_due(resource) : DOORMAN_NEVER;
@@ -11731,7 +11707,7 @@ static void doorman__resource_move(doorman_client_resource *resource,
     resource->state = state;
 }
 
-/* Tells the limiter the largest possible capacity, and when the capacity may change next. See
+/* Tells the limiter the largest possible capacity, and when it may change next: see
  * doorman__usage. */
 static void doorman__resource_announce(doorman_client_resource *resource) {
     const doorman__held_lease *held = &resource->held;
@@ -11843,15 +11819,13 @@ doorman_status doorman_client_release(doorman_client_resource *resource, double 
 
 /* ---- client: wants that follow use */
 
-/* Returns the refused units. Units that only shadow mode or the kill switch allowed count as
- * refused. */
+/* Returns the refused units, with those that only shadow mode or the kill switch allowed. */
 static uint64_t doorman__usage_unmet(const doorman__usage *usage) {
     return __atomic_load_n(&usage->refused, __ATOMIC_RELAXED) +
            __atomic_load_n(&usage->excess, __ATOMIC_RELAXED);
 }
 
-/* Returns the time of the first refusal since the last reading. NEVER means that there was no
- * refusal. */
+/* Returns the time of the first refusal since the last reading, or NEVER. */
 static doorman_time doorman__resource_unmet_since(const doorman_client_resource *resource) {
     doorman_time since = __atomic_load_n(&resource->usage->unmet_since, __ATOMIC_RELAXED);
     return since ? since : DOORMAN_NEVER;
@@ -11915,9 +11889,9 @@ static void doorman__resource_apply_wants(doorman_client_resource *resource, dou
     doorman__resource_announce(resource);
 }
 
-/* K1: after unmet demand, asks at once if the wants have grown by more than a tenth since the last
- * request, and the last response granted all its wants. If the largest request of the application
- * does not fit yet, the client asks after any growth of the wants. */
+/* K1: after unmet demand, asks at once if the last response granted all wants, and they have grown
+ * by more than a tenth since then. If the largest request of a gauge does not fit yet, any growth
+ * is enough. */
 static void doorman__resource_grow(doorman_client_resource *resource, doorman_time now) {
     doorman__held_lease *held = &resource->held;
     const doorman__estimator *estimator = &resource->estimator;
@@ -11933,8 +11907,7 @@ static doorman_time doorman__resource_look_at(const doorman_client_resource *res
     return resource->kind == DOORMAN_GAUGE ? since : doorman__after(since, DOORMAN__LOOK_MIN);
 }
 
-/* Returns when to update the wants next. If the server has no more capacity, refusals are only
- * processed with the next sample. */
+/* Returns when to update the wants next. Without more capacity, refusals wait for a sample. */
 static doorman_time doorman__resource_update_wants_due(const doorman_client_resource *resource) {
     doorman__supply supply = doorman__resource_supply(resource, resource->client->upstream.now);
     const doorman__estimator *estimator = &resource->estimator;
@@ -11942,16 +11915,6 @@ static doorman_time doorman__resource_update_wants_due(const doorman_client_reso
                                         doorman__estimator_check_at(estimator, &supply));
     if (supply.exhausted) return due;
     return doorman__earlier(due, doorman__resource_look_at(resource));
-}
-
-/* L4: asks at once if a gauge that has become idle wants less than before. */
-static void doorman__resource_leave(doorman_client_resource *resource,
-                                    const doorman__reading *reading, const doorman__supply *supply,
-                                    doorman_time now) {
-    doorman__held_lease *held = &resource->held;
-    if (resource->wants >= held->requested_wants) return;
-    if (!doorman__estimator_gauge_is_idle(&resource->estimator, reading, supply)) return;
-    doorman__held_lease_expedite(&resource->client->upstream, held, 0, now);
 }
 
 static void doorman__resource_update_wants(doorman_client_resource *resource, doorman_time now) {
@@ -11972,7 +11935,10 @@ static void doorman__resource_update_wants(doorman_client_resource *resource, do
     }
     if (now < due && now < look) doorman__estimator_check(estimator, &reading, &supply);
     doorman__resource_apply_wants(resource, estimator->wants, now);
-    doorman__resource_leave(resource, &reading, &supply, now);
+    bool idle = doorman__estimator_gauge_is_idle(estimator, &reading, &supply);
+    if (idle && resource->wants < resource->held.requested_wants) { /* L4: asks at once */
+        doorman__held_lease_expedite(&resource->client->upstream, &resource->held, 0, now);
+    }
     doorman__resource_grow(resource, now);
 }
 
@@ -11982,8 +11948,8 @@ static doorman_client_resource *doorman__resource_of(doorman__held_lease *held) 
     return DOORMAN__WITHIN(doorman_client_resource, held, held);
 }
 
-/* R3: reports about one held lease. The function first reduces the capacity of the limiter by the
- * units that are given back. After that, it reads the units in use for the report. */
+/* R3: reports about one held lease. Reduces the capacity of the limiter by what is given back
+ * before it reads the units in use. */
 static void doorman__resource_report(doorman_client_resource *resource, doorman_time now) {
     doorman_upstream *upstream = &resource->client->upstream;
     double wants = resource->wants;
@@ -11999,14 +11965,6 @@ static void doorman__resource_report(doorman_client_resource *resource, doorman_
                                     .outstanding = doorman__resource_in_use(resource),
                                     .tally = &resource->tally};
     doorman__upstream_put(upstream, &resource->held, &report, now);
-}
-
-/* Processes a response of the server. The wants may have changed since the request was made. */
-static void doorman__resource_process_response(doorman_client_resource *resource,
-                                               doorman_time now) {
-    doorman__held_lease_wants(&resource->client->upstream, &resource->held, resource->wants, now);
-    doorman__resource_publish(resource, now);
-    if (resource->wants_follow_use && resource->held.met) doorman__resource_grow(resource, now);
 }
 
 static void doorman__resource_free(doorman_client_resource *resource) {
@@ -12102,8 +12060,8 @@ doorman_upstream *doorman_client_upstream(doorman_client *client) {
     return &client->upstream;
 }
 
-/* How often the client checks for refusals. A refusal is processed after the longer of two times:
- * this time and LOOK_MIN. Both times are less than the 250 ms that this section promises. */
+/* How often the client checks for refusals. A refusal is processed after the longer of this time
+ * and LOOK_MIN. Both are less than the 250 ms that this section promises. */
 #define DOORMAN__LOOK_INTERVAL (DOORMAN_SECOND / 5)
 
 /* Checks for refusals since the last check. A resource whose limiter has refused units becomes due
@@ -12140,9 +12098,8 @@ static bool doorman__client_update_some(doorman_client *client, size_t most, doo
 
 /* ---- client: what a caller's loop calls */
 
-/* Returns when the client is due next. A client without resources does not check for refusals. So
- * it is only due if a request is in flight, and a stopping agent can see that all resources are
- * released. */
+/* Returns when the client is due next. A client without resources is only due if a request is in
+ * flight. So a stopping agent can see that all resources are released. */
 static doorman_time doorman__client_due(const doorman_upstream *upstream) {
     const doorman_client *client = DOORMAN__WITHIN_CONST(doorman_client, upstream, upstream);
     doorman_time due = doorman__upstream_due(upstream);
@@ -12179,7 +12136,11 @@ static doorman_status doorman__client_response(doorman_upstream *upstream, uint6
     doorman_status status = doorman__upstream_accept(upstream, sequence, response, now);
     if (status == DOORMAN_STALE) return status;
     while (doorman__upstream_next_item(upstream, response, &held)) {
-        doorman__resource_process_response(doorman__resource_of(held), now);
+        doorman_client_resource *resource = doorman__resource_of(held);
+        /* the wants may have changed since the request was made */
+        doorman__held_lease_wants(upstream, held, resource->wants, now);
+        doorman__resource_publish(resource, now);
+        if (resource->wants_follow_use && held->met) doorman__resource_grow(resource, now);
     }
     doorman__client_free_closed(client);
     return status;
@@ -12210,10 +12171,6 @@ static bool doorman__client_has_to_release(const doorman_client *client, doorman
     return false;
 }
 #endif
-
-static void doorman__resource_set_kill_switch(doorman_client_resource *resource, bool on) {
-    doorman__usage_bypass(resource->usage, DOORMAN__KILL_SWITCH, on);
-}
 
 /* ---- client: the options of a resource */
 
@@ -12392,7 +12349,7 @@ static void doorman__resource_set_options(doorman_client_resource *resource,
         resource->rate.burst_units = all.burst_units;
     }
     doorman__usage_bypass(resource->usage, DOORMAN__SHADOW, all.shadow);
-    doorman__resource_set_kill_switch(resource, resource->client->kill_switch);
+    doorman__usage_bypass(resource->usage, DOORMAN__KILL_SWITCH, resource->client->kill_switch);
     doorman__resource_start_estimator(resource, now);
     resource->published = (doorman_resource_info){.resource_id = resource->resource_id};
 }
@@ -12430,35 +12387,28 @@ static doorman_client_resource *doorman__client_add(doorman_client *client,
     return resource;
 }
 
-/* Decides when a lease is renewed that was closed a short time ago: as if it had not been closed,
- * unless the new options ask for something else. Otherwise each opening would send a message. */
-static void doorman__resource_keep_renewal(doorman_client_resource *resource, int old_priority,
-                                           doorman_time now) {
-    doorman__held_lease *held = &resource->held;
-    doorman_upstream *upstream = &resource->client->upstream;
-    if (!doorman__held_lease_live(held, now) || resource->options.priority != old_priority) return;
-    doorman__held_lease_request_at(upstream, held, held->renew_at);
-    doorman__held_lease_wants(upstream, held, resource->wants, now);
-}
-
 /* Opens a new resource, or a closed resource that is not released yet. A closed resource gets the
- * new options, and keeps its units in use. The resource also keeps its lease, unless the lease is
- * being released. */
+ * new options, and keeps its units in use. It keeps its lease, unless the lease is being released.
+ * A lease that was closed a short time ago is renewed as if it had not been closed, unless the
+ * priority is another one. Otherwise each opening would send a message. */
 static void doorman__resource_reopen(doorman_client_resource *resource,
                                      const doorman_resource_options *options, doorman_time now) {
     doorman__held_lease *held = &resource->held;
+    doorman_upstream *upstream = &resource->client->upstream;
     int old_priority = resource->options.priority;
     bool keeps = held->state == DOORMAN__HELD_CLOSING && resource->client->release_delay > 0;
     held->cut = false;
-    if (doorman__held_lease_ending(held))
-        doorman__held_lease_reopen(&resource->client->upstream, held, now);
+    if (doorman__held_lease_ending(held)) doorman__held_lease_reopen(upstream, held, now);
     doorman__resource_set_options(resource, options, now);
-    if (keeps) doorman__resource_keep_renewal(resource, old_priority, now);
+    keeps = keeps && resource->options.priority == old_priority;
+    if (keeps && doorman__held_lease_live(held, now)) {
+        doorman__held_lease_request_at(upstream, held, held->renew_at);
+        doorman__held_lease_wants(upstream, held, resource->wants, now);
+    }
     doorman__resource_publish(resource, now);
 }
 
-/* K5: one resource has one limiter. Refuses another kind of limiter while the resource is open or
- * has units in use. */
+/* K5: refuses another kind of limiter while the resource is open or has units in use. */
 static doorman_status doorman__resource_check_kind(const doorman_client_resource *resource,
                                                    const doorman_resource_options *options,
                                                    doorman_error *error) {
@@ -16595,8 +16545,9 @@ doorman_status doorman_agent_kill_switch(doorman_agent *agent, bool on) {
     if (status != DOORMAN_OK) return status;
     agent->client->kill_switch = on;
     doorman__held_lease *held = agent->client->upstream.first;
-    for (; held; held = held->next)
-        doorman__resource_set_kill_switch(doorman__resource_of(held), on);
+    for (; held; held = held->next) {
+        doorman__usage_bypass(doorman__resource_of(held)->usage, DOORMAN__KILL_SWITCH, on);
+    }
     doorman__waiters_wake(agent);
     pthread_mutex_unlock(&agent->mutex);
     if (DOORMAN__HAS_PERMITS) doorman__permits_in_agent.set_kill_switch(agent, on);
