@@ -10338,28 +10338,26 @@ static const char *doorman__limit_wrong(const doorman_limit_options *options) {
     }
 }
 
-static void doorman__limit_set_bucket(doorman_limit *limit, const doorman_limit_options *options) {
-    doorman_time max_wait = options->has_max_wait ? options->max_wait : DOORMAN_DURATION_MAX;
-    limit->amount = options->rate;
-    limit->unit_time = doorman__unit_time(options->rate);
-    limit->bucket.saved_most = doorman__round_up(options->size * limit->unit_time);
-    limit->bucket.debt_most = options->max_debt * 256;
-    limit->bucket.wait_most = doorman__earlier(max_wait, DOORMAN__BUCKET_TIME_MAX) * 256;
-    assert(limit->bucket.saved_most >= 0 && limit->bucket.debt_most >= 0 &&
-           limit->bucket.wait_most >= 0);
-}
-
 doorman_status doorman_limit_init(doorman_limit *limit, const doorman_limit_options *options,
                                   doorman_error *error) {
     if (!limit) return doorman__missing(error, "limit");
     if (!options) return doorman__missing(error, "options");
     const char *wrong = doorman__limit_wrong(options);
     if (wrong) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", wrong);
-    *limit =
-        (doorman_limit){.kind = options->kind, .amount = options->limit, .window = options->window};
-    double parts = options->kind == DOORMAN_SLIDING_LOG ? 1 : DOORMAN__UNIT;
-    limit->most = (uint64_t)(options->limit * parts);
-    if (options->kind == DOORMAN_TOKEN_BUCKET) doorman__limit_set_bucket(limit, options);
+    bool is_bucket = options->kind == DOORMAN_TOKEN_BUCKET;
+    double grains = options->kind == DOORMAN_SLIDING_LOG ? 1 : DOORMAN__UNIT;
+    *limit = (doorman_limit){.kind = options->kind,
+                             .amount = is_bucket ? options->rate : options->limit,
+                             .window = options->window,
+                             .most = (uint64_t)(options->limit * grains)};
+    if (!is_bucket) return DOORMAN_OK;
+    doorman_time max_wait = options->has_max_wait ? options->max_wait : DOORMAN_DURATION_MAX;
+    limit->unit_time = doorman__unit_time(options->rate);
+    limit->bucket.saved_most = doorman__round_up(options->size * limit->unit_time);
+    limit->bucket.debt_most = options->max_debt * 256;
+    limit->bucket.wait_most = doorman__earlier(max_wait, DOORMAN__BUCKET_TIME_MAX) * 256;
+    assert(limit->bucket.saved_most >= 0 && limit->bucket.debt_most >= 0);
+    assert(limit->bucket.wait_most >= 0);
     return DOORMAN_OK;
 }
 
@@ -11647,14 +11645,6 @@ static double doorman__resource_fallback(const doorman_client_resource *resource
     return doorman__resource_known_safe_capacity(resource);
 }
 
-static doorman_counts doorman__resource_counts(const doorman_client_resource *resource) {
-    doorman_counts counts;
-    doorman__usage_read(resource->usage, &counts);
-    counts.waits = resource->waiting.call_count;
-    counts.waited = resource->waiting.waited;
-    return counts;
-}
-
 void doorman_client_read(const doorman_client_resource *resource, doorman_resource_info *out,
                          doorman_time now) {
     if (!out) return;
@@ -11682,9 +11672,11 @@ void doorman_client_read(const doorman_client_resource *resource, doorman_resour
                                    .gauge_is_divided =
                                        resource->kind == DOORMAN_GAUGE && leased && !held->whole,
                                    .fallback = resource->options.fallback,
-                                   .counts = doorman__resource_counts(resource),
                                    .refresh_failures = resource->client->upstream.failure_count,
                                    .options_differ = resource->options_differ};
+    doorman__usage_read(resource->usage, &out->counts);
+    out->counts.waits = resource->waiting.call_count;
+    out->counts.waited = resource->waiting.waited;
 }
 
 static doorman_time doorman__resource_update_wants_due(const doorman_client_resource *resource);
@@ -14699,26 +14691,24 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
  * request or parses a response. So no caller waits for the network. When the thread waits for the
  * mutex, each call that locks it lets the thread pass once. Otherwise many threads that open and
  * close resources could keep the thread from renewing a lease in time. The thread sleeps on a mutex
- * of its own, so that it needs no turn to wake up. The thread updates 100
- * resources at a time. On a busy machine, the mutex was locked for up to 1.1 ms to make a request
- * of 1,000 resources, and again to process its response. Therefore a client asks for at most 500
- * resources in a request. The callback of nng only stores which event has occurred. After a request
- * has failed, the next request uses a new connection, because a server that does not respond may
- * have lost the old connection.
+ * of its own, so that it needs no turn to wake up. The thread updates 100 resources at a time, and
+ * a request has at most 500 resources: on a busy machine, the mutex was locked for up to 1.1 ms to
+ * make a request of 1,000 resources, and again to process its response. The callback of nng only
+ * stores which event has occurred. After a request has failed, the next request uses a new
+ * connection, because a server that does not respond may have lost the old one.
  *
- * Waiting (L1, L2). Among the waiters of a resource, only the first waiter tries to take units. The
- * first waiter sleeps until the limiter could allow its units, or until the lease may have changed.
- * When the first waiter leaves, it wakes the next waiter. Each resource has an atomic sum of the
- * units that calls wait for. So a caller needs no mutex to check whether the queue is empty. The
- * sum also tells the client how much demand there is. When a waiter times out, its units are
- * counted as refused once.
+ * Waiting (L1, L2). Among the waiters of a resource, only the first one tries to take units. It
+ * sleeps until the limiter could allow its units, or until the lease may have changed. When it
+ * leaves, it wakes the next waiter. Each resource has an atomic sum of the units that calls wait
+ * for. So a caller needs no mutex to check whether the queue is empty, and the client knows how
+ * much demand there is. When a waiter times out, its units are counted as refused once.
  *
  * Pacing. While a thread oversleeps, the limiter saves units. Without pacing, this thread and the
  * waiters behind it would use these units in a burst. Pacing makes a pause between two waiters. If
  * no units are saved, the pause is the time that the units of the second waiter take at the rate.
- * If units are saved, the pause is shorter. The reduction grows with the square of the saved units.
- * If an eighth of the burst or more is saved, the pause is 0, because a pause would waste capacity.
- * Pacing also applies to calls that come soon after a waiter.
+ * If units are saved, the pause is shorter, by the square of the saved units. If an eighth of the
+ * burst or more is saved, the pause is 0, because a pause would waste capacity. Pacing also applies
+ * to calls that come soon after a waiter.
  *
  * An example with 10,000 units a second and a burst of 0.1 s: after 2 ms of oversleep, waiters get
  * their units 3 % faster than the rate. After 10 ms, they get them 2.8 times as fast. After 12.5
@@ -14727,24 +14717,19 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
  * Condition variables use a clock that stops while the machine is suspended. doorman_clock does not
  * stop. Therefore a thread sleeps for at most a second at a time.
  *
- * on_change is called with the mutex locked. If on_change calls the agent, the thread that has
- * locked the mutex locks it again. The mutex reports this as an error, and the call returns
- * DEADLOCK. A wait that does not need the mutex checks `notifying` instead, and returns DEADLOCK
- * too.
+ * on_change is called with the mutex locked. If on_change calls the agent, the thread locks the
+ * mutex again. The mutex reports this as an error, and the call returns DEADLOCK. A wait that does
+ * not need the mutex checks `notifying` instead, and returns DEADLOCK too.
  *
  * Fork. A child process has a copy of its parent's memory, but it has only the thread that called
  * fork. So an agent in the child would use leases that the parent still uses. If the parent has
- * used nng, a call of nng would also end the child.
- *
- * An attempt makes no system call, so it cannot compare process ids. Therefore a handler
- * (pthread_atfork) runs in the child before fork returns. The handler marks each agent as
- * inherited, and makes all limiters of the agent refuse everything. The handler finds the agents in
- * the list of doorman__process. doorman__process is the only global variable of this file that is
- * not constant.
- *
- * Another handler runs before the fork. This handler locks the list and each agent, so that the
- * child gets a consistent copy. The child unlocks and uses the mutex of the list, but not the
- * mutexes of the agents. The handler in the child takes O(resources) time.
+ * used nng, a call of nng would also end the child. An attempt makes no system call, so it cannot
+ * compare process ids. Therefore a handler (pthread_atfork) runs in the child before fork returns.
+ * It marks each agent as inherited, and makes all its limiters refuse everything, in O(resources)
+ * time. Another handler runs before the fork, and locks the list of agents and each agent, so that
+ * the child gets a consistent copy. The child unlocks and uses the mutex of the list, but not the
+ * mutexes of the agents. The list is in doorman__process, the only global variable of this file
+ * that is not constant.
  */
 
 #include <nng/nng.h>
@@ -14761,10 +14746,10 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
 #error "doorman.h: with -std=c11, put #define _DEFAULT_SOURCE before the first #include"
 #endif
 
-/* What any thread may read about the calls that wait for a resource. The calls themselves are in a
- * list of the agent. Threads read these fields without the mutex, so the fields are atomic. */
+/* What any thread may read without the mutex about the calls that wait for a resource. The fields
+ * are atomic. The calls themselves are in a list of the agent. */
 typedef struct DOORMAN__ALIGNED doorman__queue {
-    uint64_t units;     /* the sum of the units that the calls wait for, in 1/4096 */
+    uint64_t units;     /* the sum of the grains that the calls wait for */
     doorman_time paced; /* only for a rate: when the next pause starts (see "Pacing") */
 } doorman__queue;
 
@@ -14788,9 +14773,8 @@ typedef struct doorman__waiter {
     pthread_cond_t wake; /* wakes the thread of this call */
 } doorman__waiter;
 
-/* An agent asks servers for leases and for permits, over connections of their own. When a master
- * answers one of them, the pause of the other one ends. Both fields are atomic, so that neither
- * part needs the mutex of the other one. */
+/* Leases and permits have a connection each. When a master answers one of them, the pause of the
+ * other one ends. Both fields are atomic, so that neither part needs the mutex of the other one. */
 typedef struct doorman__pause {
     bool lasts; /* this part backs off */
     bool ends;  /* the other part has had a response since then */
@@ -14852,9 +14836,8 @@ static struct doorman__process {
     bool lost_nng;         /* a parent of this process had used nng before the fork */
 } doorman__process = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
-/* The application may call fork in an on_change. In this case the thread has already locked the
- * mutex of the agent. So the lock of this mutex fails here, and the handlers after the fork do not
- * unlock it. */
+/* If an on_change calls fork, the thread has already locked the mutex of the agent. So this lock
+ * fails, and the handlers after the fork do not unlock it. */
 static void doorman__fork_prepare(void) {
     pthread_mutex_lock(&doorman__process.mutex);
     for (doorman_agent *agent = doorman__process.agents; agent; agent = agent->next) {
@@ -14922,9 +14905,9 @@ static void doorman__agent_lock_first(doorman_agent *agent) {
     if (agent->passing_count > 0) pthread_cond_broadcast(&agent->passed);
 }
 
-/* Lets the agent's thread lock the mutex before this call. A call does this at most once, so that
- * the thread does not stop it for long. The mutex is locked before and after. pthread_cond_wait
- * would cancel a thread, but most calls of an agent are not points of cancellation. */
+/* Lets the agent's thread lock the mutex before this call, at most once in a call. The mutex is
+ * locked before and after. pthread_cond_wait would cancel a thread, but most calls of an agent are
+ * not points of cancellation. */
 static void doorman__agent_let_pass(doorman_agent *agent) {
     int before;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
@@ -14952,8 +14935,8 @@ static doorman_status doorman__agent_check_call(doorman_agent *agent) {
     return status;
 }
 
-/* Starts a thread with all signals blocked, so that the thread does not receive the application's
- * signals. Returns false if the system has no thread. */
+/* Starts a thread that does not receive the application's signals. Returns false if the system has
+ * no thread. */
 static bool doorman__thread_start(pthread_t *out, void *(*run)(void *), void *argument) {
     sigset_t all, before;
     sigfillset(&all);
@@ -14975,14 +14958,12 @@ static struct timespec doorman__monotonic_end(doorman_time duration) {
                              .tv_nsec = (long)(end % DOORMAN_SECOND)};
 }
 
-/* The longest time that a thread sleeps without a look at the clock. A test that must notice a lost
- * wake-up defines a longer time. */
+/* The longest sleep without a look at the clock. A test for lost wake-ups defines a longer time. */
 #ifndef DOORMAN__NAP_MAX
 #define DOORMAN__NAP_MAX DOORMAN_SECOND
 #endif
 
-/* Sleeps until a point in time, or for a shorter time. So the caller must check the clock again,
- * and each condition for which it waits. */
+/* Sleeps until a point in time, or for a shorter time. So the caller checks the clock again. */
 static void doorman__condition_wait(pthread_cond_t *condition, pthread_mutex_t *mutex,
                                     doorman_time until, doorman_time now) {
     doorman_time nap = doorman__earlier(until - now, DOORMAN__NAP_MAX);
@@ -15011,15 +14992,7 @@ static bool doorman__queue_is_empty(const doorman__queue *queue) {
     return __atomic_load_n(&queue->units, __ATOMIC_SEQ_CST) == 0;
 }
 
-/* Adds the units of a waiter to the sum of its queue. This function and the next one have a
- * precondition: the mutex is locked. */
-static void doorman__queue_add(const doorman__waiter *waiter, doorman_time now) {
-    uint64_t units = doorman__units(waiter->n);
-    assert(units > 0);
-    units = __atomic_add_fetch(&waiter->queue->units, units, __ATOMIC_SEQ_CST);
-    doorman__waiting_set(&waiter->resource->waiting, units, now);
-}
-
+/* Precondition of this function and of the next ones: the mutex is locked. */
 static void doorman__queue_subtract(const doorman__waiter *waiter, doorman_time now) {
     doorman__waiting *waiting = &waiter->resource->waiting;
     uint64_t units = doorman__units(waiter->n);
@@ -15031,8 +15004,7 @@ static void doorman__queue_subtract(const doorman__waiter *waiter, doorman_time 
 }
 
 /* Appends a waiter. A waiter first adds its units to the sum, and then tries. A release first
- * returns units, and then reads the sum. So either the waiter sees the returned units, or the
- * release sees the units of the waiter in the sum. Therefore no wake-up is lost. */
+ * returns units, and then reads the sum. So one sees the other, and no wake-up is lost. */
 static void doorman__waiters_join(doorman_agent *agent, doorman__waiter *waiter) {
     const doorman__waiter *other = agent->last;
     while (other && other->queue != waiter->queue) other = other->previous;
@@ -15041,11 +15013,13 @@ static void doorman__waiters_join(doorman_agent *agent, doorman__waiter *waiter)
     *(agent->last ? &agent->last->next : &agent->first) = waiter;
     agent->last = waiter;
     waiter->since = doorman_clock();
-    doorman__queue_add(waiter, waiter->since);
+    uint64_t units = doorman__units(waiter->n);
+    assert(units > 0);
+    units = __atomic_add_fetch(&waiter->queue->units, units, __ATOMIC_SEQ_CST);
+    doorman__waiting_set(&waiter->resource->waiting, units, waiter->since);
 }
 
-/* Finds the next waiter of this queue, starting at `from`. Marks this waiter as the first one, and
- * wakes it. */
+/* Marks the next waiter of this queue, starting at `from`, as the first one, and wakes it. */
 static void doorman__waiters_wake_next(doorman__waiter *from, const doorman__queue *queue) {
     while (from && from->queue != queue) from = from->next;
     if (!from) return;
@@ -15062,15 +15036,14 @@ static void doorman__waiters_leave(doorman_agent *agent, doorman__waiter *waiter
     if (waiter->first) doorman__waiters_wake_next(waiter->next, waiter->queue);
 }
 
-/* Wakes the first waiter of each queue, because the capacity of the resource may have changed. */
+/* Wakes the first waiter of each queue, because its capacity may have changed. */
 static void doorman__waiters_wake(doorman_agent *agent) {
     for (doorman__waiter *waiter = agent->first; waiter; waiter = waiter->next) {
         if (waiter->first) pthread_cond_signal(&waiter->wake);
     }
 }
 
-/* Ends the waits for a resource. If the resource is NULL, ends all waits. The calls that waited do
- * not use the resource again. */
+/* Ends the waits for a resource. NULL: ends all waits. The calls do not use the resource again. */
 static void doorman__waiters_cancel(doorman_agent *agent, const doorman_client_resource *resource) {
     for (doorman__waiter *waiter = agent->first; waiter; waiter = waiter->next) {
         if (!waiter->resource || (resource && waiter->resource != resource)) continue;
@@ -15081,12 +15054,12 @@ static void doorman__waiters_cancel(doorman_agent *agent, const doorman_client_r
     }
 }
 
-/* Threads usually wake up at most this much too late. Pacing makes the next pause shorter by the
- * delay, up to this much. */
+/* Threads usually wake up at most this late. Pacing shortens the next pause by the delay, up to
+ * this. */
 #define DOORMAN__WAKE_MAX (DOORMAN_SECOND / 10000)
 
-/* Returns the time at which pacing lets a waiter pass: the time of the previous waiter, plus the
- * pause (see "Pacing" above). Precondition: the waiter's attempt is allowed. */
+/* Returns the time at which pacing lets a waiter pass: that of the previous waiter, plus the pause.
+ * Precondition: the waiter's attempt is allowed. */
 static doorman_time doorman__pace_due(doorman_time paced, const doorman__rate_view *view) {
     assert(view->attempt.decision == DOORMAN_ALLOWED && view->price >= 0 && view->quota.most > 0);
     double saved = 8 * (double)view->attempt.left / (double)view->quota.most;
@@ -15094,9 +15067,9 @@ static doorman_time doorman__pace_due(doorman_time paced, const doorman__rate_vi
     return paced + (doorman_time)((double)view->price / 256 * (1 - late * late));
 }
 
-/* Returns the time at which pacing lets this waiter pass. Returns 0 if pacing does not apply.
- * Pacing always applies to the first waiter of the queue. Pacing applies to a call outside the
- * queue only if less than half a burst has passed since the last waiter got its units. */
+/* Returns the time at which pacing lets this waiter pass, or 0 if pacing does not apply. It applies
+ * to the first waiter of the queue, and to a call outside the queue if less than half a burst has
+ * passed since the last waiter got its units. */
 static doorman_time doorman__waiter_pace(const doorman__waiter *waiter,
                                          const doorman__rate_view *view, doorman_time now) {
     doorman_time paced = __atomic_load_n(&waiter->queue->paced, __ATOMIC_RELAXED);
@@ -15112,8 +15085,8 @@ static void doorman__waiter_signal(const doorman__waiter *waiter, doorman__usage
     doorman__usage_signal(usage, now);
 }
 
-/* Tries to take the units of a waiter. The function first evaluates the attempt without making it,
- * because a failed attempt would count the demand of the waiter twice.
+/* Tries to take the units of a waiter. First looks at the attempt without making it, because a
+ * failed attempt would count the demand of the waiter twice.
  *   delay     out: on UNAVAILABLE, how long to wait until the next try
  *   last      the waiter cannot wait any longer, so pacing does not apply
  *   returns   OK | UNAVAILABLE | RESOURCE_EXHAUSTED: the units are IMPOSSIBLE */
@@ -15165,9 +15138,9 @@ static doorman_status doorman__waiter_try(const doorman__waiter *waiter, doorman
                : doorman__waiter_try_rate(waiter, delay, last, now);
 }
 
-/* Counts the units of a wait that has failed. If the wait has timed out, its units count as
- * REFUSED. If the units can never be available, they count as IMPOSSIBLE. A waiter calls this
- * function before it leaves the queue, because the resource may be closed after that. */
+/* Counts the units of a wait that has failed: as REFUSED after a time-out, as IMPOSSIBLE if they
+ * can never be available. A waiter counts before it leaves the queue, because the resource may be
+ * closed after that. */
 static void doorman__waiter_count(const doorman__waiter *waiter, doorman_status status) {
     if (status != DOORMAN_TIMED_OUT && status != DOORMAN_RESOURCE_EXHAUSTED) return;
     doorman_decision decision = status == DOORMAN_TIMED_OUT ? DOORMAN_REFUSED : DOORMAN_IMPOSSIBLE;
@@ -15208,9 +15181,8 @@ static void doorman__waiter_cleanup(void *context) {
     pthread_cond_destroy(&waiter->wake);
 }
 
-/* Waits in the queue. If the thread is cancelled, pthread_cond_timedwait locks the mutex again and
- * then runs the cleanup handler. The handler removes the waiter, which is on the stack of the
- * thread, and unlocks the mutex. */
+/* Waits in the queue. If the thread is cancelled, pthread_cond_timedwait locks the mutex again, and
+ * the cleanup handler removes the waiter, which is on the stack of the thread. */
 static doorman_status doorman__waiter_enqueue(doorman_agent *agent, doorman__waiter *waiter,
                                               doorman_time end) {
     doorman_status status;
@@ -15230,8 +15202,8 @@ static doorman_status doorman__waiter_enqueue(doorman_agent *agent, doorman__wai
     return status;
 }
 
-/* Takes units, or waits for units. In the usual case, no other call waits and there are enough
- * units. In this case the function locks no mutex. */
+/* Takes units, or waits for them. Locks no mutex if no other call waits and there are enough
+ * units. */
 static doorman_status doorman__agent_wait(doorman_agent *agent, doorman__waiter *waiter,
                                           doorman_time timeout) {
     doorman_time now = doorman_clock(), delay = 0;
@@ -15257,8 +15229,8 @@ doorman_status doorman_resource_wait(doorman_resource *resource, double n, doorm
     return doorman__agent_wait(resource->agent, &waiter, timeout);
 }
 
-/* If an on_change calls this function, the thread has already locked the mutex. In this case
- * `locked` is false, and the function leaves the mutex locked. */
+/* If an on_change calls this, the thread has already locked the mutex. Then `locked` is false, and
+ * the mutex stays locked. */
 doorman_status doorman_resource_release(doorman_resource *resource, double n) {
     if (!resource) return DOORMAN_INVALID_ARGUMENT;
     doorman_agent *agent = resource->agent;
@@ -15276,13 +15248,11 @@ doorman_status doorman_resource_release(doorman_resource *resource, double n) {
 /* A socket of nng, and what nng's threads use until the socket is closed. */
 typedef struct doorman__socket {
     nng_socket nng;
-    /* The id of nng's dialer, and in the lower half the id of its connection. 0: there is none.
-     * Atomic. They are one word, so that a connection of the last dialer cannot count as one of the
-     * present dialer. */
+    /* The id of nng's dialer, and in the lower half the id of its connection. 0: none. They are one
+     * atomic word, so that a connection of the last dialer cannot count as one of this dialer. */
     doorman__shared ids;
 
-    /* How the socket closes. The mutex protects `closed` and `abandoned`. Only
-     * doorman__socket_close and its thread use these fields. */
+    /* How the socket closes. The mutex protects `closed` and `abandoned`. */
     pthread_mutex_t mutex;
     pthread_cond_t wake;
     bool closed;
@@ -15292,7 +15262,6 @@ typedef struct doorman__socket {
 /* How long a caller waits until a socket is closed. It usually takes less than 1 ms. */
 #define DOORMAN__CLOSE_MAX (DOORMAN_SECOND / 2)
 
-/* Makes the mutex and the condition variable of a close. */
 static bool doorman__socket_init_close(doorman__socket *own) {
     pthread_condattr_t monotonic;
     bool done = pthread_mutex_init(&own->mutex, NULL) == 0 && doorman__monotonic_init(&monotonic);
@@ -15320,8 +15289,7 @@ static void *doorman__socket_main(void *argument) {
     return NULL;
 }
 
-/* Returns whether the thread has closed the socket. Otherwise the thread frees the struct when it
- * has closed the socket. */
+/* Returns whether the thread has closed the socket. Otherwise the thread frees the struct later. */
 static bool doorman__socket_wait(doorman__socket *own) {
     struct timespec until = doorman__monotonic_end(DOORMAN__CLOSE_MAX);
     int error = 0;
@@ -15362,8 +15330,8 @@ static void doorman__socket_close(doorman__socket *own) {
 
 /* ---- nng: the transport */
 
-/* A request has an owner: the caller's thread, or nng. Only the owner uses the other fields of the
- * struct. Only doorman__transport_move changes the state. The state determines the owner.
+/* Only doorman__transport_move changes the state. The state determines the owner of the request:
+ * the caller's thread or nng. Only the owner uses the other fields of the struct.
  *
  *   state      meaning                          owner   leaves it
  *   IDLE       there is no request              caller  _update fetches a request      -> PREPARED
@@ -15382,17 +15350,16 @@ typedef enum doorman__transport_state {
     DOORMAN__TRANSPORT_SENDING,
     DOORMAN__TRANSPORT_RECEIVING,
     DOORMAN__TRANSPORT_ENDED,
-    DOORMAN__TRANSPORT_PARSED,
-    DOORMAN__TRANSPORT_STATE_COUNT
+    DOORMAN__TRANSPORT_PARSED
 } doorman__transport_state;
 
 struct doorman_transport {
     doorman_transport_options options;
     doorman__transport_state state; /* atomic */
     /* The texts of authority, certificate and key; NULL: not given. Only the caller's thread uses
-     * them, also while nng owns the other fields. */
+     * this field and the next one, also while nng owns the others. */
     char *pem[3];
-    bool has_new_tls; /* the connection does not use these texts yet; used by the caller's thread */
+    bool has_new_tls; /* the connection does not use these texts yet */
 
     /* The connection. */
     doorman__socket *socket;
@@ -15424,13 +15391,13 @@ struct doorman_transport {
     doorman_error error; /* why the request failed, or what is wrong with the response */
 };
 
-/* Runs after a thread has read the state. A test defines it, and lets nng change the state then. */
+/* A test defines it, and lets nng change the state after a thread has read it. */
 #ifndef DOORMAN__AFTER_STATE_READ
 #define DOORMAN__AFTER_STATE_READ() ((void)0)
 #endif
 
-/* Returns the state. While nng owns the request, the state may change at any time. So a function
- * reads it once, and decides on what it has read. */
+/* While nng owns the request, the state may change at any time. So a function reads it once, and
+ * decides on what it has read. */
 static doorman__transport_state doorman__transport_get(const doorman_transport *transport) {
     doorman__transport_state state = __atomic_load_n(&transport->state, __ATOMIC_ACQUIRE);
     DOORMAN__AFTER_STATE_READ();
@@ -15438,17 +15405,17 @@ static doorman__transport_state doorman__transport_get(const doorman_transport *
 }
 
 static void doorman__transport_move(doorman_transport *transport, doorman__transport_state state) {
-    static const bool legal[DOORMAN__TRANSPORT_STATE_COUNT][DOORMAN__TRANSPORT_STATE_COUNT] = {
-        [DOORMAN__TRANSPORT_IDLE] = {[DOORMAN__TRANSPORT_PREPARED] = true},
+    static const unsigned legal[] = {
+        [DOORMAN__TRANSPORT_IDLE] = 1u << DOORMAN__TRANSPORT_PREPARED,
         [DOORMAN__TRANSPORT_PREPARED] =
-            {[DOORMAN__TRANSPORT_SENDING] = true, [DOORMAN__TRANSPORT_ENDED] = true},
+            1u << DOORMAN__TRANSPORT_SENDING | 1u << DOORMAN__TRANSPORT_ENDED,
         [DOORMAN__TRANSPORT_SENDING] =
-            {[DOORMAN__TRANSPORT_RECEIVING] = true, [DOORMAN__TRANSPORT_ENDED] = true},
-        [DOORMAN__TRANSPORT_RECEIVING] = {[DOORMAN__TRANSPORT_ENDED] = true},
+            1u << DOORMAN__TRANSPORT_RECEIVING | 1u << DOORMAN__TRANSPORT_ENDED,
+        [DOORMAN__TRANSPORT_RECEIVING] = 1u << DOORMAN__TRANSPORT_ENDED,
         [DOORMAN__TRANSPORT_ENDED] =
-            {[DOORMAN__TRANSPORT_PARSED] = true, [DOORMAN__TRANSPORT_IDLE] = true},
-        [DOORMAN__TRANSPORT_PARSED] = {[DOORMAN__TRANSPORT_IDLE] = true}};
-    assert(legal[doorman__transport_get(transport)][state]);
+            1u << DOORMAN__TRANSPORT_PARSED | 1u << DOORMAN__TRANSPORT_IDLE,
+        [DOORMAN__TRANSPORT_PARSED] = 1u << DOORMAN__TRANSPORT_IDLE};
+    assert(legal[doorman__transport_get(transport)] & 1u << state);
     (void)legal;
     __atomic_store_n(&transport->state, state, __ATOMIC_RELEASE);
 }
@@ -15484,8 +15451,7 @@ static const char *doorman__dial_failure_text(const struct doorman__dial_failure
     return failure->text ? failure->text : nng_strerror(failure->nng_error);
 }
 
-/* Returns the most frequent failure of a dialer, from its statistics. Returns NULL if there was no
- * failure.
+/* Returns the most frequent failure of a dialer, from its statistics.
  *   all   out: the number of failures */
 static const struct doorman__dial_failure *doorman__stat_failure(nng_stat *dialer, uint64_t *all) {
     const struct doorman__dial_failure *found = NULL;
@@ -15534,8 +15500,8 @@ static void doorman__transport_set_dialer(doorman_transport *transport, uint32_t
     __atomic_store_n(&transport->socket->ids, (uint64_t)dialer << 32, __ATOMIC_RELAXED);
 }
 
-/* Returns why the request in progress has no connection yet. Returns NULL if no request waits for a
- * connection, or if no attempt to connect has failed. */
+/* Returns why the request in progress has no connection yet. NULL: no request waits for one, or no
+ * attempt to connect has failed. */
 static const struct doorman__dial_failure *
 doorman__transport_failure(const doorman_transport *transport) {
     bool sending = doorman__transport_get(transport) == DOORMAN__TRANSPORT_SENDING;
@@ -15543,8 +15509,7 @@ doorman__transport_failure(const doorman_transport *transport) {
     return __atomic_load_n(&transport->failure, __ATOMIC_RELAXED);
 }
 
-/* Sets the error text of a request that has failed. If nng was still sending the request, nng had
- * no connection. */
+/* Sets the error text of a request that has failed. */
 static void doorman__transport_explain(doorman_transport *transport, bool was_sending) {
     int code = transport->nng_error;
     uint64_t count;
@@ -15574,10 +15539,9 @@ static nng_duration doorman__transport_time_left(doorman_time deadline) {
     return (nng_duration)doorman__earlier(left / (DOORMAN_SECOND / 1000) + 1, INT32_MAX);
 }
 
-/* nng does not report that an attempt to connect has failed, so the transport has to look at nng's
- * statistics. A look at the statistics is expensive in a process with many connections. Therefore
- * the time between two looks doubles, from LOOK_FIRST up to LOOK_LAST. When a failure is known,
- * there are no more looks. */
+/* nng does not report that an attempt to connect has failed, so the transport looks at nng's
+ * statistics until a failure is known. A look is expensive in a process with many connections.
+ * Therefore the time between two looks doubles, from LOOK_FIRST up to LOOK_LAST. */
 #define DOORMAN__LOOK_FIRST (DOORMAN_SECOND / 100)
 #define DOORMAN__LOOK_LAST (16 * DOORMAN__LOOK_FIRST)
 
@@ -15601,8 +15565,8 @@ static void doorman__transport_look(doorman_transport *transport) {
     transport->options.on_wakeup(transport->options.context);
 }
 
-/* A thread of nng calls this function when nng has sent the request, has a response, or has failed.
- * The thread also calls this function when it is time to check for failures to connect. */
+/* A thread of nng calls this when nng has sent the request, has a response, or has failed, and when
+ * it is time to check for failures to connect. */
 static void doorman__transport_on_aio(void *context) {
     doorman_transport *transport = (doorman_transport *)context;
     int nng_error = nng_aio_result(transport->aio);
@@ -15638,8 +15602,7 @@ static void doorman__tls_uninit(char *pem[3]) {
     }
 }
 
-/* Copies the texts, because each new connection needs them. The caller's texts are valid only
- * during the call.
+/* Copies the texts, because each new connection needs them.
  *   pem       out: NULL for each text that is not given
  *   returns   false: memory has run out, and nothing is copied */
 static bool doorman__tls_copy(char *pem[3], const doorman_tls *tls) {
@@ -15717,8 +15680,7 @@ doorman_status doorman_transport_set_tls(doorman_transport *transport, const doo
     return DOORMAN_OK;
 }
 
-/* Makes the TLS configuration of a connection. nng checks the peer's certificate, and needs the
- * host name for this check. */
+/* Makes the TLS configuration of a connection. nng checks the peer's certificate for the host. */
 static int doorman__transport_create_tls(doorman_transport *transport, nng_tls_config **out) {
     char host[DOORMAN_ID_BYTES_MAX + 1];
     const char *from = strstr(transport->address, "://");
@@ -15733,8 +15695,8 @@ static int doorman__transport_create_tls(doorman_transport *transport, nng_tls_c
     return error;
 }
 
-/* A thread of nng calls this function when a connection is made or lost. A dialer that is being
- * closed may still make a connection. The function refuses it, or does not count it. */
+/* A thread of nng calls this when a connection is made or lost. A dialer that is being closed may
+ * still make one, which is refused or not counted. */
 static void doorman__transport_on_pipe(nng_pipe pipe, nng_pipe_ev event, void *context) {
     doorman__socket *own = (doorman__socket *)context;
     uint32_t id = (uint32_t)nng_pipe_id(pipe), dialer = nng_pipe_dialer(pipe).id;
@@ -15766,9 +15728,9 @@ static int doorman__transport_dial(doorman_transport *transport) {
     return error;
 }
 
-/* Opens the socket. The transport keeps it until it is destroyed, because to close it can take long
- * (see doorman__socket_close). nng must not resend a request. If it did, a server could grant a
- * request that the upstream has given up.
+/* Opens the socket. The transport keeps it until it is destroyed, because closing it can take long
+ * (see doorman__socket_close). nng must not resend a request, because a server could grant one that
+ * the upstream has given up.
  *   returns   nng's error, or 0 */
 static int doorman__transport_open(doorman_transport *transport) {
     /* a message also has nng's request id */
@@ -15810,8 +15772,7 @@ static void doorman__transport_disconnect(doorman_transport *transport) {
     doorman__transport_set_dialer(transport, doorman__transport_dialer(transport));
 }
 
-/* Sets the address of the next request. Another address or new certificates need a new
- * connection. */
+/* Another address or new certificates need a new connection. */
 static void doorman__transport_set_address(doorman_transport *transport, const char *address) {
     bool renews_tls = transport->has_new_tls && doorman__tls(address);
     if (renews_tls || strcmp(transport->address, address) != 0) {
@@ -15820,8 +15781,8 @@ static void doorman__transport_set_address(doorman_transport *transport, const c
     memcpy(transport->address, address, strlen(address) + 1);
 }
 
-/* When the next probe is due after a result. It is due sooner if the server may be gone: the last
- * request has failed, or nng has lost the connection. */
+/* When the next probe is due after a result. It is due sooner after a failure or without a
+ * connection, because the server may be gone. */
 #define DOORMAN__PROBE_AFTER (60 * DOORMAN_SECOND)
 #define DOORMAN__PROBE_SOON (5 * DOORMAN_SECOND)
 
@@ -15834,7 +15795,6 @@ static bool doorman__transport_probe_is_due(const doorman_transport *transport, 
     return usual && now >= doorman__after(transport->ended_at, pause);
 }
 
-/* Makes a probe if one is due. */
 static bool doorman__transport_prepare_probe(doorman_transport *transport, doorman_time now) {
     const doorman_upstream *upstream = transport->options.upstream;
     const doorman_request request = {.method = DOORMAN_DISCOVERY};
@@ -15848,8 +15808,8 @@ static bool doorman__transport_prepare_probe(doorman_transport *transport, doorm
     return true;
 }
 
-/* Does the work of the upstream's owner. After that, fetches the next request, unless a request is
- * in progress. Returns true if a request must be sent. */
+/* Does the work of the upstream's owner, and fetches the next request, unless one is in progress.
+ * Returns true if a request must be sent. */
 static bool doorman__transport_prepare(doorman_transport *transport, doorman_time now) {
     doorman_upstream *upstream = transport->options.upstream;
     doorman_request request;
@@ -15873,13 +15833,13 @@ static bool doorman__transport_prepare(doorman_transport *transport, doorman_tim
     return true;
 }
 
-/* nng sends a request when there is a connection. If the upstream has another address to try, the
- * transport waits for a connection at most this long. For a probe too. If the upstream has only one
- * address, the transport waits until the request times out. */
+/* A probe, or a request of an upstream that has another address to try, waits at most this long for
+ * a connection. Other requests wait until they time out. */
 #define DOORMAN__CONNECT_MAX (2 * DOORMAN_SECOND)
 
-/* Sets how long nng may wait for a connection, and when to look for failures. */
-static void doorman__transport_start_looks(doorman_transport *transport) {
+void doorman_transport_send(doorman_transport *transport) {
+    if (!transport) return;
+    nng_msg *message = NULL;
     transport->send_by = transport->deadline;
     if (transport->probing || transport->options.upstream->address_count > 1) {
         doorman_time soon = doorman_clock() + DOORMAN__CONNECT_MAX;
@@ -15887,12 +15847,6 @@ static void doorman__transport_start_looks(doorman_transport *transport) {
     }
     transport->look_in = DOORMAN__LOOK_FIRST;
     __atomic_store_n(&transport->failure, NULL, __ATOMIC_RELAXED);
-}
-
-void doorman_transport_send(doorman_transport *transport) {
-    if (!transport) return;
-    nng_msg *message = NULL;
-    doorman__transport_start_looks(transport);
     int error = transport->has_dialer ? 0 : doorman__transport_connect(transport);
     if (error == 0) error = nng_msg_alloc(&message, transport->text.bytes);
     if (error != 0) {
@@ -15905,9 +15859,8 @@ void doorman_transport_send(doorman_transport *transport) {
     doorman__transport_submit(transport);
 }
 
-/* Parses a response if one has come. Parsing needs no lock.
- *   returns   the state on which the caller decides. A response that comes later is not parsed, and
- *             the state is not ENDED */
+/* Parses a response if one has come. Parsing needs no lock. Returns the state on which the caller
+ * decides. A response that comes later is not parsed, and the state is not ENDED. */
 static doorman__transport_state doorman__transport_parse(doorman_transport *transport) {
     doorman__transport_state state = doorman__transport_get(transport);
     if (state != DOORMAN__TRANSPORT_ENDED || !transport->reply) return state;
@@ -15917,25 +15870,18 @@ static doorman__transport_state doorman__transport_parse(doorman_transport *tran
     return DOORMAN__TRANSPORT_PARSED;
 }
 
-/* Notes in a result whether the server that has answered is the master. */
-static void doorman__transport_note_master(doorman_transport_result *out,
-                                           const doorman_response *response) {
-    const char *address = response->master_address;
-    out->is_master = response->is_master;
-    if (!response->is_master && doorman__id_valid(address)) {
-        memcpy(out->redirect, address, strlen(address) + 1);
-    }
-}
-
-/* Takes the response of a request. Gives it to the upstream, unless it is the response to a
- * probe. */
+/* Takes a response. Gives it to the upstream, unless it is the response to a probe. */
 static doorman_status doorman__transport_take_response(doorman_transport *transport,
                                                        doorman_transport_result *out,
                                                        doorman_time now) {
     doorman__incoming *incoming = &transport->incoming;
     const char *http = incoming->response.http_address;
+    const char *master = incoming->response.master_address;
     doorman_status status;
-    doorman__transport_note_master(out, &incoming->response);
+    out->is_master = incoming->response.is_master;
+    if (!out->is_master && doorman__id_valid(master)) {
+        memcpy(out->redirect, master, strlen(master) + 1);
+    }
     if (transport->probing) {
         status = doorman__read_end(&incoming->reader);
     } else {
@@ -15949,21 +15895,8 @@ static doorman_status doorman__transport_take_response(doorman_transport *transp
     return status;
 }
 
-/* Notes how a request or probe has ended. After a failed probe, the next one goes to the next
- * address. */
-static void doorman__transport_note_end(doorman_transport *transport, bool failed,
-                                        doorman_time now) {
-    size_t count = transport->options.upstream->address_count;
-    if (transport->probing && failed) {
-        transport->probe_index = (transport->probe_index + 1) % count;
-    }
-    transport->probing = false;
-    transport->failed = failed;
-    transport->ended_at = doorman__later(now, 1);
-}
-
 /* Passes a response or a failure to the upstream. After a failure the next request opens a new
- * connection. */
+ * connection, and the next probe goes to the next address. */
 static void doorman__transport_process_result(doorman_transport *transport,
                                               doorman_transport_result *out, doorman_time now) {
     doorman_upstream *upstream = transport->options.upstream;
@@ -15976,13 +15909,17 @@ static void doorman__transport_process_result(doorman_transport *transport,
     memcpy(out->address, transport->address, sizeof out->address);
     out->is_probe = transport->probing;
     if (parsed) out->status = doorman__transport_take_response(transport, out, now);
-    if (out->status != DOORMAN_OK) {
+    transport->probing = false;
+    transport->failed = out->status != DOORMAN_OK;
+    transport->ended_at = doorman__later(now, 1);
+    if (transport->failed) {
         out->error = transport->error;
-        if (!out->is_probe) doorman_upstream_failed(upstream, transport->sequence, now);
+        if (out->is_probe) {
+            transport->probe_index = (transport->probe_index + 1) % upstream->address_count;
+        } else {
+            doorman_upstream_failed(upstream, transport->sequence, now);
+        }
         doorman__transport_disconnect(transport);
-    }
-    doorman__transport_note_end(transport, out->status != DOORMAN_OK, now);
-    if (out->status != DOORMAN_OK) {
         bool waits = upstream->state != DOORMAN__READY;
         out->is_master = false;
         out->redirect[0] = 0;
@@ -16033,17 +15970,9 @@ typedef struct doorman__agent_permit_calls {
 } doorman__agent_permit_calls;
 static const doorman__agent_permit_calls doorman__permits_in_agent;
 
-/* The transport calls this function in a thread of nng or in the agent's thread. */
+/* Runs in a thread of nng or in the agent's thread. */
 static void doorman__agent_on_wakeup(void *context) {
     doorman__agent_notify((doorman_agent *)context);
-}
-
-/* Sends a request if one is due. The mutex is unlocked while the request is sent. */
-static void doorman__agent_send(doorman_agent *agent, doorman_time now) {
-    if (!doorman__transport_prepare(agent->transport, now)) return;
-    pthread_mutex_unlock(&agent->mutex);
-    doorman_transport_send(agent->transport);
-    doorman__agent_lock_first(agent);
 }
 
 /* Keeps the error text of a failure for doorman_agent_read_info. */
@@ -16070,8 +15999,8 @@ static void doorman__agent_process_connection(doorman_agent *agent, doorman_time
     doorman__agent_keep_error(agent, &error, now);
 }
 
-/* Processes the result of the last request. If the request failed, keeps the error text. A response
- * from a server that knows no master also counts as a failure. */
+/* Processes the result of the last request. Keeps the error text of a failure, also that a server
+ * knows no master. */
 static void doorman__agent_process_result(doorman_agent *agent, doorman_time now) {
     doorman_transport_result result;
     uint64_t before = agent->client->upstream.failure_count;
@@ -16084,8 +16013,7 @@ static void doorman__agent_process_result(doorman_agent *agent, doorman_time now
 }
 
 /* Updates the client in slices. Each resource is updated at most once. Between two slices the
- * thread unlocks the mutex and sleeps. Without this sleep, the thread would lock the mutex again
- * before a waiting thread is awake. */
+ * thread sleeps. Otherwise it would lock the mutex again before a waiting thread is awake. */
 #define DOORMAN__SLICE 100
 #define DOORMAN__SLICE_PAUSE (DOORMAN_SECOND / 20000)
 
@@ -16123,9 +16051,8 @@ static bool doorman__agent_has_to_wait(const doorman_agent *agent, doorman_time 
     return reachable || doorman__client_has_to_release(agent->client, now);
 }
 
-/* Does the work of the agent's thread. Returns whether the thread ends: doorman_agent_stop closes
- * all resources, and after that call the thread ends when doorman__agent_has_to_wait returns false,
- * or at stop_by. The mutex is locked. */
+/* Does the work of the agent's thread. The mutex is locked. Returns whether the thread ends: after
+ * doorman_agent_stop, when doorman__agent_has_to_wait returns false, or at stop_by. */
 static bool doorman__agent_work(doorman_agent *agent) {
     agent->sleeps_until = 0;
     doorman__pause_check(&agent->pause, &agent->client->upstream);
@@ -16133,7 +16060,11 @@ static bool doorman__agent_work(doorman_agent *agent) {
     doorman__agent_update(agent);
     doorman_time now = doorman_clock(), stop_by = agent->stop_by;
     doorman__waiters_wake(agent);
-    doorman__agent_send(agent, now);
+    if (doorman__transport_prepare(agent->transport, now)) {
+        pthread_mutex_unlock(&agent->mutex);
+        doorman_transport_send(agent->transport);
+        doorman__agent_lock_first(agent);
+    }
     doorman__pause_note(&agent->pause, &agent->client->upstream);
     agent->sleeps_until = doorman__earlier(doorman_upstream_due(&agent->client->upstream), stop_by);
     /* the thread always sleeps for some time */
@@ -16152,8 +16083,7 @@ static void doorman__agent_sleep(doorman_agent *agent, doorman_time until) {
     pthread_mutex_unlock(&agent->wake_mutex);
 }
 
-/* The loop of the agent's thread. `wakeup` is cleared before the thread looks for what has
- * changed. */
+/* `wakeup` is cleared before the thread looks for what has changed. */
 static void *doorman__agent_main(void *context) {
     doorman_agent *agent = (doorman_agent *)context;
     for (bool ends = false; !ends;) {
@@ -16167,11 +16097,11 @@ static void *doorman__agent_main(void *context) {
     return NULL;
 }
 
-/* Writes "HOST:PID:RANDOM". Characters of the host name that an id cannot have become "-". The host
- * name and the pid help people to find the process. Two containers may have the same host name and
- * pid, so 64 random bits make the id unique. The system provides the bits, because a fork or a copy
- * of a virtual machine would copy the state of a generator in this process. In a set of a million
- * agents, the probability that two agents have the same bits is 3e-8. */
+/* Writes "HOST:PID:RANDOM". Characters of the host name that an id cannot have become "-". Two
+ * containers may have the same host name and pid, so 64 random bits make the id unique. The system
+ * provides the bits, because a fork or a copy of a virtual machine would copy the state of a
+ * generator in this process. Two of a million agents have the same bits with a probability of
+ * 3e-8. */
 static void doorman__agent_default_id(char id[DOORMAN_ID_BYTES_MAX + 1], uint64_t random) {
     char host[200] = "";
     if (gethostname(host, sizeof host - 1) != 0) memcpy(host, "unknown", 8);
@@ -16256,7 +16186,7 @@ static doorman_status doorman__agent_check_tls(const doorman_tls *tls, doorman_e
                          nng_strerror(result));
 }
 
-/* Checks the options that depend on what nng supports. doorman_client_create cannot check them. */
+/* Checks the options that depend on what nng supports. */
 static doorman_status doorman__agent_check(const doorman_client_options *options,
                                            doorman_error *error) {
     doorman__socket *own = (doorman__socket *)doorman__zalloc(sizeof *own);
@@ -16296,8 +16226,8 @@ static void doorman__agent_free(doorman_agent *agent) {
     DOORMAN_FREE(agent);
 }
 
-/* Makes the mutex and the condition variables. If one of them cannot be made, the function destroys
- * nothing, because none of them owns memory yet. */
+/* If the mutex or a condition variable cannot be made, the others are not destroyed, because none
+ * of them owns memory yet. */
 static bool doorman__agent_init(doorman_agent *agent) {
     pthread_mutexattr_t checks;
     agent->stop_by = DOORMAN_NEVER;
@@ -16537,8 +16467,7 @@ doorman_time doorman_resource_delay(const doorman_resource *resource, double n) 
     return possible ? doorman__rate_retry_after(&own->rate, n, now) : DOORMAN_NEVER;
 }
 
-/* Sets the kill switch of all open resources. The client keeps this setting for resources that are
- * opened later. */
+/* The client keeps this setting for resources that are opened later. */
 doorman_status doorman_agent_kill_switch(doorman_agent *agent, bool on) {
     if (!agent) return DOORMAN_INVALID_ARGUMENT;
     doorman_status status = doorman__agent_lock(agent);
