@@ -10023,6 +10023,7 @@ static doorman_decision doorman__impossible(doorman_result *out) {
 /* Returns how many ticks are saved. A negative number is a debt. */
 static inline int64_t doorman__bucket_level(const doorman__bucket *bucket, uint64_t paid_until,
                                             uint64_t now) {
+    assert(bucket->saved_most >= 0 && bucket->debt_most >= 0);
     int64_t level = (int64_t)(now - paid_until), future = bucket->debt_most + DOORMAN__FUTURE;
     return level > bucket->saved_most || level <= -future ? bucket->saved_most : level;
 }
@@ -10104,6 +10105,7 @@ typedef struct doorman__window {
 
 static inline doorman__window doorman__window_at(const uint64_t *counts, size_t count,
                                                  doorman_time length, doorman_time now) {
+    assert(length > 0);
     uint64_t number = (uint64_t)(now / length), ahead = 0;
     for (size_t i = 0; i < count; i++) {
         uint64_t by = doorman__window_ahead(counts[i], number);
@@ -10137,6 +10139,7 @@ DOORMAN__INLINE doorman__attempt doorman__fixed_try(uint64_t most, uint64_t coun
  * `rest` is the time until the current window ends. */
 static inline uint64_t doorman__window_carry(uint64_t units, doorman_time rest,
                                              doorman_time length) {
+    assert(rest >= 0 && length > 0);
     if (rest >= length) return units;
     return (uint64_t)doorman__round_up((double)units * (double)rest / (double)length);
 }
@@ -10147,6 +10150,7 @@ static doorman_time doorman__window_rest(uint64_t units, uint64_t room, doorman_
     if (units <= room) return length;
     doorman_time rest = (doorman_time)((double)room * (double)length / (double)units);
     while (doorman__window_carry(units, rest, length) > room) rest--; /* `rest` was rounded */
+    assert(rest >= 0 && rest < length);
     return rest;
 }
 
@@ -10156,6 +10160,7 @@ static doorman_time doorman__window_rest(uint64_t units, uint64_t room, doorman_
  * in the current window, when a smaller part of `last` counts. */
 static doorman_time doorman__sliding_delay(uint64_t last, uint64_t here, uint64_t room,
                                            doorman_time rest, doorman_time length) {
+    assert(rest > 0 && (here > room || last > room - here));
     if (here > room) return rest + length - doorman__window_rest(here, room, length);
     return rest - doorman__window_rest(last, room - here, length);
 }
@@ -10195,6 +10200,7 @@ DOORMAN__INLINE doorman__attempt doorman__sliding_try(uint64_t most, doorman_tim
  * back in time, even if the clock of this thread is behind the clock of another thread. */
 static inline doorman__attempt doorman__arrival_try(doorman_time window, doorman_time before,
                                                     doorman_time now) {
+    assert(window > 0);
     doorman_time wait = doorman__later(window - (now - before), 0);
     return (doorman__attempt){.decision = wait > 0 ? DOORMAN_REFUSED : DOORMAN_ALLOWED,
                               .after = (uint64_t)doorman__later(before, now),
@@ -10218,6 +10224,7 @@ static inline int64_t doorman__limit_amount(const doorman_limit *limit, double n
 DOORMAN__INLINE doorman__attempt doorman__limit_attempt(const doorman_limit *limit,
                                                         const uint64_t *words, int64_t amount,
                                                         doorman_time now) {
+    assert(amount >= 0 && limit->kind != DOORMAN_SLIDING_LOG);
     if (limit->kind == DOORMAN_TOKEN_BUCKET) {
         return doorman__bucket_try(&limit->bucket, words[0], amount, doorman__ticks(now));
     }
@@ -10390,6 +10397,7 @@ static uint64_t doorman__log_units(const doorman_limit *limit, double n) {
 
 static inline doorman_arrival *doorman__log_place(const doorman_limiter *limiter,
                                                   const doorman_limit *limit, uint64_t index) {
+    assert(limit->most > 0);
     return &limiter->state.log.arrivals[index % limit->most];
 }
 
@@ -10727,6 +10735,7 @@ static doorman__quota doorman__rate_quota(const doorman__rate *rate, double amou
     depth = doorman__max(depth, quota.unit_time);
     quota.most = doorman__round_up(doorman__min(depth, 9e18));
     if (quota.unit_time <= 9e18) quota.unit_price = doorman__round_up(quota.unit_time);
+    assert(quota.most >= quota.unit_price);
     return quota;
 }
 
@@ -10739,6 +10748,7 @@ static void doorman__quota_limit_rise(doorman__quota *after, const doorman__quot
     if (before->most < 0) depth = 0;
     int64_t most = doorman__round_up(doorman__max(depth, doorman__min(after->unit_time, 9e18)));
     if (most < after->most) after->most = most;
+    assert(after->most >= after->unit_price); /* one unit */
 }
 
 /* A change of a rate. */
@@ -10752,6 +10762,7 @@ typedef struct doorman__rate_change {
  * the burst (L1). A burst in units is a hard bound. */
 static int64_t doorman__quota_depth(const doorman__quota *quota,
                                     const doorman__rate_change *change) {
+    assert(change->largest >= 0);
     if (quota->most < 0) return DOORMAN__SAVED_MAX;
     double price = doorman__min(change->largest * quota->unit_time, DOORMAN__SAVED_MAX);
     int64_t depth = doorman__round_up(change->in_units ? 0 : price);
@@ -10843,6 +10854,7 @@ static bool doorman__rate_possible(const doorman__rate *rate, double n) {
 DOORMAN__INLINE doorman_decision doorman__rate_take(doorman__rate *rate,
                                                     const doorman__quota *quota, int64_t price,
                                                     uint64_t units, doorman_time now) {
+    assert(price >= 0 && units > 0);
     uint64_t ticks = doorman__ticks(now);
     uint64_t paid = __atomic_load_n(&rate->paid_until, __ATOMIC_RELAXED);
     const doorman__bucket bucket = doorman__quota_bucket(quota, price);
@@ -10922,6 +10934,7 @@ static doorman_time doorman__rate_delay(const doorman__rate *rate, double n, doo
  * retry_after is 2.25 s, and also for a million units. */
 static doorman_time doorman__usage_saves_in(const doorman__usage *usage, double n,
                                             double expected) {
+    assert(n >= 0 && expected >= 0);
     doorman_time growth_time = __atomic_load_n(&usage->growth_time, __ATOMIC_RELAXED);
     double ceiling = doorman__load(&usage->ceiling);
     if (expected <= 0) expected = ceiling;
@@ -10981,6 +10994,7 @@ static double doorman__gauge_in_flight(const doorman__gauge *gauge) {
 }
 
 static doorman__quota doorman__gauge_quota(double amount) {
+    assert(doorman__safe_capacity_valid(amount));
     double most = doorman__unlimited(amount) ? DOORMAN_AMOUNT_MAX : amount;
     return (doorman__quota){.amount = amount, .most = (int64_t)(most * DOORMAN__UNIT)};
 }
@@ -11029,6 +11043,7 @@ static bool doorman__gauge_possible(const doorman__gauge *gauge, uint64_t units)
 /* Refuses units, or allows them by a bypass. Then they count as in flight. */
 static doorman_decision doorman__gauge_refuse(doorman__gauge *gauge, uint64_t units,
                                               doorman_time now) {
+    assert(units > 0);
     const int64_t most = (int64_t)(DOORMAN_AMOUNT_MAX * DOORMAN__UNIT);
     bool bypass = doorman__bypass(&gauge->usage);
     doorman_decision decision =
@@ -11057,6 +11072,7 @@ static doorman_decision doorman__gauge_try(doorman__gauge *gauge, double n, door
 static doorman__attempt doorman__gauge_look(const doorman__gauge *gauge, double n,
                                             doorman__quota *quota, doorman_time now) {
     (void)doorman__allowance_read(&gauge->allowance, quota, now);
+    assert(quota->most >= 0);
     uint64_t in_flight = __atomic_load_n(&gauge->in_flight, __ATOMIC_SEQ_CST);
     return doorman__concurrency_try((uint64_t)quota->most, in_flight, doorman__units(n));
 }
@@ -11314,6 +11330,7 @@ static void doorman__estimator_init(doorman__estimator *estimator, const doorman
 
 static const doorman__sample *doorman__estimator_sample_of(const doorman__estimator *estimator,
                                                            size_t age) {
+    assert(age < estimator->sample_count);
     size_t at = estimator->newest_sample + DOORMAN__SAMPLES - age;
     return &estimator->samples[at % DOORMAN__SAMPLES];
 }
@@ -11454,6 +11471,7 @@ static bool doorman__estimator_remember(doorman__estimator *estimator,
     bool is_short = supply->exhausted && estimator->largest > supply->amount;
     if (!is_short) estimator->short_since = DOORMAN_NEVER;
     if (is_short) estimator->short_since = doorman__earlier(estimator->short_since, at);
+    assert((estimator->short_since == DOORMAN_NEVER) == !is_short);
     if (is_short && at - estimator->short_since >= DOORMAN__WINDOWS_SHORT * window) {
         estimator->ceiling = supply->amount;
         estimator->ceiling_until = until;
@@ -11523,6 +11541,7 @@ static void doorman__estimator_sample(doorman__estimator *estimator,
 static double doorman__estimator_look_at_rate(doorman__estimator *estimator,
                                               const doorman__reading *reading,
                                               const doorman__supply *supply) {
+    assert(!estimator->is_gauge);
     const doorman__reading *last = &estimator->looked;
     doorman_time since = doorman__earlier(reading->unmet_since, reading->at - DOORMAN__LOOK_MIN);
     doorman_time before = doorman__earlier(last->at, since);
@@ -11545,6 +11564,7 @@ static double doorman__estimator_look_at_rate(doorman__estimator *estimator,
 /* Looks at a reading between two samples, after a refusal or while a caller waits. */
 static void doorman__estimator_look(doorman__estimator *estimator, const doorman__reading *reading,
                                     const doorman__supply *supply) {
+    assert(reading->at >= estimator->looked.at);
     double raised;
     bool futile = doorman__estimator_remember(estimator, reading, supply);
     doorman__estimator_note_use(estimator, reading);
@@ -11575,6 +11595,7 @@ static doorman_time doorman__estimator_check_at(const doorman__estimator *estima
 /* Checks between two samples whether a gauge has become idle. */
 static void doorman__estimator_check(doorman__estimator *estimator, const doorman__reading *reading,
                                      const doorman__supply *supply) {
+    assert(estimator->is_gauge);
     doorman__estimator_note_use(estimator, reading);
     if (!doorman__estimator_gauge_is_idle(estimator, reading, supply)) return;
     doorman__estimator_conclude(estimator, reading, supply, false);
@@ -11761,6 +11782,7 @@ static void doorman__resource_publish(doorman_client_resource *resource, doorman
     doorman__client_resource_state state = info.leased ? DOORMAN__LEASED : DOORMAN__UNLEASED;
     if (!resource->opened) state = DOORMAN__CLOSING;
     if (state != resource->state) doorman__resource_move(resource, state);
+    assert((resource->state == DOORMAN__CLOSING) == !resource->opened);
     doorman__resource_set_wake(resource);
     doorman__resource_announce(resource);
     bool same = info.leased == before.leased && info.outcome == before.outcome &&
@@ -11851,6 +11873,7 @@ static void doorman__resource_looked(doorman_client_resource *resource) {
 /* Moves the largest values since the last sample to the reading, and resets them. */
 static void doorman__resource_sampled(doorman_client_resource *resource,
                                       doorman__reading *reading) {
+    assert(resource->waiting.units <= resource->waiting.units_peak);
     uint64_t largest = __atomic_exchange_n(&resource->usage->largest, 0, __ATOMIC_RELAXED);
     reading->largest = (double)largest / DOORMAN__UNIT;
     resource->waiting.units_peak = resource->waiting.units;
@@ -11885,6 +11908,7 @@ static void doorman__resource_apply_wants(doorman_client_resource *resource, dou
  * by more than a tenth since then. If the largest request of a gauge does not fit yet, any growth
  * is enough. */
 static void doorman__resource_grow(doorman_client_resource *resource, doorman_time now) {
+    assert(resource->wants_follow_use);
     doorman__held_lease *held = &resource->held;
     const doorman__estimator *estimator = &resource->estimator;
     double largest = estimator->is_gauge ? estimator->largest : 0;
@@ -11910,6 +11934,7 @@ static doorman_time doorman__resource_update_wants_due(const doorman_client_reso
 }
 
 static void doorman__resource_update_wants(doorman_client_resource *resource, doorman_time now) {
+    assert(resource->wants_follow_use);
     doorman__estimator *estimator = &resource->estimator;
     doorman__supply supply = doorman__resource_supply(resource, now);
     doorman_time due = doorman__estimator_due(estimator), look = DOORMAN_NEVER;
@@ -11960,6 +11985,7 @@ static void doorman__resource_report(doorman_client_resource *resource, doorman_
 }
 
 static void doorman__resource_free(doorman_client_resource *resource) {
+    assert(!resource->wants_follow_use || resource->client->follow_use_count > 0);
     doorman__table_remove(&resource->client->resources, &resource->link);
     doorman__timer_clear(&resource->client->wakes, &resource->wake);
     if (resource->wants_follow_use) resource->client->follow_use_count--;
@@ -11998,6 +12024,7 @@ static const doorman__upstream_calls doorman__client_calls; /* below */
 static doorman_status doorman__client_start(doorman_client *client,
                                             const doorman_client_options *options,
                                             doorman_error *error, doorman_time now) {
+    assert(options->seed);
     memcpy(client->client_id, options->client_id, strlen(options->client_id) + 1);
     client->look_at = DOORMAN_NEVER;
     client->upstream.calls = &doorman__client_calls;
@@ -12041,6 +12068,7 @@ void doorman_client_destroy(doorman_client *client) {
         doorman__upstream_remove(&client->upstream, &resource->held);
         doorman__resource_free(resource);
     }
+    assert(client->follow_use_count == 0 && client->resources.count == 0);
     doorman__upstream_uninit(&client->upstream);
     doorman__table_uninit(&client->resources);
     doorman__timers_uninit(&client->wakes);
@@ -12277,6 +12305,7 @@ static const char *doorman__resource_difference(const doorman_resource_options *
 /* K5: compares the options of a later opening with the options of the first opening. */
 static void doorman__resource_compare(doorman_client_resource *resource,
                                       const doorman_resource_options *given, doorman_error *error) {
+    assert(resource->opened > 1);
     doorman_resource_options all = doorman__resource_resolve(given);
     const char *field = doorman__resource_difference(&resource->options, &all);
     if (error) error->text[0] = 0;
@@ -12293,6 +12322,7 @@ static void doorman__resource_set_follow_use(doorman_client_resource *resource,
     if (wants_follow_use != resource->wants_follow_use)
         client->follow_use_count += wants_follow_use ? 1 : SIZE_MAX;
     resource->wants_follow_use = wants_follow_use;
+    assert(client->follow_use_count <= client->upstream.held_count);
     doorman_time look_at = doorman__after(now, DOORMAN__LOOK_INTERVAL);
     if (!client->follow_use_count) client->look_at = DOORMAN_NEVER;
     if (wants_follow_use) client->look_at = doorman__earlier(client->look_at, look_at);
@@ -12301,6 +12331,7 @@ static void doorman__resource_set_follow_use(doorman_client_resource *resource,
 /* Starts a new limiter. The limiter allows nothing before doorman__resource_publish is called. */
 static void doorman__resource_set_kind(doorman_client_resource *resource,
                                        doorman_resource_kind kind, doorman_time now) {
+    assert(resource->opened <= 1);
     resource->kind = kind;
     if (kind == DOORMAN_GAUGE) {
         doorman__gauge_init(&resource->gauge, 0);
@@ -12376,6 +12407,7 @@ static doorman_client_resource *doorman__client_add(doorman_client *client,
     doorman__upstream_add(&client->upstream, &resource->held, now);
     doorman__table_add(&client->resources, &resource->link,
                        doorman__hash(client->hash_key, options->resource_id));
+    assert(client->resources.count == client->upstream.held_count);
     return resource;
 }
 
@@ -12385,6 +12417,7 @@ static doorman_client_resource *doorman__client_add(doorman_client *client,
  * priority is another one. Otherwise each opening would send a message. */
 static void doorman__resource_reopen(doorman_client_resource *resource,
                                      const doorman_resource_options *options, doorman_time now) {
+    assert(resource->opened == 1);
     doorman__held_lease *held = &resource->held;
     doorman_upstream *upstream = &resource->client->upstream;
     int old_priority = resource->options.priority;
@@ -14881,6 +14914,7 @@ static doorman_status doorman__process_use_nng(void) {
 }
 
 static void doorman__process_add(doorman_agent *agent) {
+    assert(!agent->next && !agent->inherited);
     pthread_mutex_lock(&doorman__process.mutex);
     agent->next = doorman__process.agents;
     doorman__process.agents = agent;
@@ -14888,6 +14922,7 @@ static void doorman__process_add(doorman_agent *agent) {
 }
 
 static void doorman__process_remove(doorman_agent *agent) {
+    assert(!agent->inherited);
     pthread_mutex_lock(&doorman__process.mutex);
     doorman_agent **at = &doorman__process.agents;
     while (*at != agent) at = &(*at)->next;
@@ -14899,6 +14934,7 @@ static void doorman__process_remove(doorman_agent *agent) {
 
 /* Locks the mutex for the agent's thread. */
 static void doorman__agent_lock_first(doorman_agent *agent) {
+    assert(!agent->inherited);
     __atomic_store_n(&agent->thread_waits, true, __ATOMIC_RELAXED);
     pthread_mutex_lock(&agent->mutex);
     __atomic_store_n(&agent->thread_waits, false, __ATOMIC_RELAXED);
@@ -14913,6 +14949,7 @@ static void doorman__agent_let_pass(doorman_agent *agent) {
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
     agent->passing_count++;
     pthread_cond_wait(&agent->passed, &agent->mutex);
+    assert(agent->passing_count > 0);
     agent->passing_count--;
     pthread_setcancelstate(before, NULL);
 }
@@ -14953,6 +14990,7 @@ static bool doorman__monotonic_init(pthread_condattr_t *out) {
 
 /* Returns when a wait of this duration ends, for condition variables on CLOCK_MONOTONIC. */
 static struct timespec doorman__monotonic_end(doorman_time duration) {
+    assert(duration >= 0);
     doorman_time end = doorman__clock_read(CLOCK_MONOTONIC) + duration;
     return (struct timespec){.tv_sec = (time_t)(end / DOORMAN_SECOND),
                              .tv_nsec = (long)(end % DOORMAN_SECOND)};
@@ -14966,6 +15004,7 @@ static struct timespec doorman__monotonic_end(doorman_time duration) {
 /* Sleeps until a point in time, or for a shorter time. So the caller checks the clock again. */
 static void doorman__condition_wait(pthread_cond_t *condition, pthread_mutex_t *mutex,
                                     doorman_time until, doorman_time now) {
+    assert(until >= now);
     doorman_time nap = doorman__earlier(until - now, DOORMAN__NAP_MAX);
     struct timespec time = doorman__monotonic_end(nap);
     (void)pthread_cond_timedwait(condition, mutex, &time);
@@ -15023,6 +15062,7 @@ static void doorman__waiters_join(doorman_agent *agent, doorman__waiter *waiter)
 static void doorman__waiters_wake_next(doorman__waiter *from, const doorman__queue *queue) {
     while (from && from->queue != queue) from = from->next;
     if (!from) return;
+    assert(from->resource);
     from->first = true;
     pthread_cond_signal(&from->wake);
 }
@@ -15030,6 +15070,7 @@ static void doorman__waiters_wake_next(doorman__waiter *from, const doorman__que
 static void doorman__waiters_leave(doorman_agent *agent, doorman__waiter *waiter) {
     *(waiter->previous ? &waiter->previous->next : &agent->first) = waiter->next;
     *(waiter->next ? &waiter->next->previous : &agent->last) = waiter->previous;
+    assert(!agent->first == !agent->last);
     if (!agent->first) pthread_cond_signal(&agent->left);
     if (!waiter->resource) return;
     doorman__queue_subtract(waiter, doorman_clock());
@@ -15047,6 +15088,7 @@ static void doorman__waiters_wake(doorman_agent *agent) {
 static void doorman__waiters_cancel(doorman_agent *agent, const doorman_client_resource *resource) {
     for (doorman__waiter *waiter = agent->first; waiter; waiter = waiter->next) {
         if (!waiter->resource || (resource && waiter->resource != resource)) continue;
+        assert(waiter->queue);
         doorman__queue_subtract(waiter, doorman_clock());
         waiter->resource = NULL;
         waiter->queue = NULL;
@@ -15092,6 +15134,7 @@ static void doorman__waiter_signal(const doorman__waiter *waiter, doorman__usage
  *   returns   OK | UNAVAILABLE | RESOURCE_EXHAUSTED: the units are IMPOSSIBLE */
 static doorman_status doorman__waiter_try_rate(const doorman__waiter *waiter, doorman_time *delay,
                                                bool last, doorman_time now) {
+    assert(waiter->n > 0 && waiter->resource->kind == DOORMAN_RATE);
     doorman__rate *rate = &waiter->resource->rate;
     doorman__rate_view view = doorman__rate_look(rate, waiter->n, now);
     bool bypass = doorman__bypass(&rate->usage);
@@ -15115,6 +15158,7 @@ static doorman_status doorman__waiter_try_rate(const doorman__waiter *waiter, do
 /* Does the same as doorman__waiter_try_rate, for a gauge. */
 static doorman_status doorman__waiter_try_gauge(const doorman__waiter *waiter, doorman_time *delay,
                                                 doorman_time now) {
+    assert(waiter->n > 0 && waiter->resource->kind == DOORMAN_GAUGE);
     doorman__gauge *gauge = &waiter->resource->gauge;
     doorman__quota quota;
     doorman__attempt attempt = doorman__gauge_look(gauge, waiter->n, &quota, now);
@@ -15143,6 +15187,7 @@ static doorman_status doorman__waiter_try(const doorman__waiter *waiter, doorman
  * closed after that. */
 static void doorman__waiter_count(const doorman__waiter *waiter, doorman_status status) {
     if (status != DOORMAN_TIMED_OUT && status != DOORMAN_RESOURCE_EXHAUSTED) return;
+    assert(waiter->resource);
     doorman_decision decision = status == DOORMAN_TIMED_OUT ? DOORMAN_REFUSED : DOORMAN_IMPOSSIBLE;
     uint64_t units = doorman__units(waiter->n);
     (void)doorman__count(waiter->resource->usage, units, decision, doorman_clock());
@@ -15185,6 +15230,7 @@ static void doorman__waiter_cleanup(void *context) {
  * the cleanup handler removes the waiter, which is on the stack of the thread. */
 static doorman_status doorman__waiter_enqueue(doorman_agent *agent, doorman__waiter *waiter,
                                               doorman_time end) {
+    assert(waiter->n > 0 && end > 0);
     doorman_status status;
     if (pthread_cond_init(&waiter->wake, &agent->monotonic) != 0) return DOORMAN_OUT_OF_MEMORY;
     waiter->agent = agent;
@@ -15281,6 +15327,7 @@ static void *doorman__socket_main(void *argument) {
     doorman__socket *own = (doorman__socket *)argument;
     nng_close(own->nng);
     pthread_mutex_lock(&own->mutex);
+    assert(!own->closed);
     bool abandoned = own->abandoned;
     own->closed = true;
     pthread_cond_signal(&own->wake);
@@ -15294,6 +15341,7 @@ static bool doorman__socket_wait(doorman__socket *own) {
     struct timespec until = doorman__monotonic_end(DOORMAN__CLOSE_MAX);
     int error = 0;
     pthread_mutex_lock(&own->mutex);
+    assert(!own->abandoned);
     while (!own->closed && error == 0) {
         error = pthread_cond_timedwait(&own->wake, &own->mutex, &until);
     }
@@ -15448,6 +15496,7 @@ static uint64_t doorman__stat_value(nng_stat *parent, const char *name) {
 }
 
 static const char *doorman__dial_failure_text(const struct doorman__dial_failure *failure) {
+    assert(failure->text || failure->nng_error);
     return failure->text ? failure->text : nng_strerror(failure->nng_error);
 }
 
@@ -15462,6 +15511,7 @@ static const struct doorman__dial_failure *doorman__stat_failure(nng_stat *diale
         if (count > most) found = &doorman__dial_failures[i];
         if (count > most) most = count;
     }
+    assert(!found == !*all);
     return found;
 }
 
@@ -15511,6 +15561,7 @@ doorman__transport_failure(const doorman_transport *transport) {
 
 /* Sets the error text of a request that has failed. */
 static void doorman__transport_explain(doorman_transport *transport, bool was_sending) {
+    assert(!transport->reply);
     int code = transport->nng_error;
     uint64_t count;
     const struct doorman__dial_failure *failure = NULL;
@@ -15547,6 +15598,7 @@ static nng_duration doorman__transport_time_left(doorman_time deadline) {
 
 /* Lets nng send the request when there is a connection. */
 static void doorman__transport_submit(doorman_transport *transport) {
+    assert(transport->has_dialer && transport->look_in > 0);
     doorman_time until = doorman__after(doorman_clock(), transport->look_in);
     if (__atomic_load_n(&transport->failure, __ATOMIC_RELAXED)) until = DOORMAN_NEVER;
     until = doorman__earlier(until, transport->send_by);
@@ -15556,6 +15608,7 @@ static void doorman__transport_submit(doorman_transport *transport) {
 
 /* Checks whether an attempt to connect has failed since the last connection. */
 static void doorman__transport_look(doorman_transport *transport) {
+    assert(transport->look_in >= DOORMAN__LOOK_FIRST);
     uint64_t count;
     transport->look_in = doorman__earlier(2 * transport->look_in, DOORMAN__LOOK_LAST);
     const struct doorman__dial_failure *failure =
@@ -15570,7 +15623,9 @@ static void doorman__transport_look(doorman_transport *transport) {
 static void doorman__transport_on_aio(void *context) {
     doorman_transport *transport = (doorman_transport *)context;
     int nng_error = nng_aio_result(transport->aio);
-    bool sending = doorman__transport_get(transport) == DOORMAN__TRANSPORT_SENDING;
+    doorman__transport_state state = doorman__transport_get(transport);
+    bool sending = state == DOORMAN__TRANSPORT_SENDING;
+    assert(sending || state == DOORMAN__TRANSPORT_RECEIVING);
     if (sending && nng_error == NNG_ETIMEDOUT && doorman_clock() < transport->send_by) {
         doorman__transport_look(transport);
         bool failed = __atomic_load_n(&transport->failure, __ATOMIC_RELAXED) != NULL;
@@ -15625,6 +15680,7 @@ static bool doorman__tls_given(const doorman_tls *tls) {
  * options are valid, and the process uses nng. */
 static doorman_status doorman__transport_create(doorman_transport **out,
                                                 const doorman_transport_options *options) {
+    assert(options->upstream && options->on_wakeup);
     doorman_transport *transport = (doorman_transport *)doorman__zalloc(sizeof *transport);
     if (transport)
         transport->socket = (doorman__socket *)doorman__zalloc(sizeof *transport->socket);
@@ -15682,6 +15738,7 @@ doorman_status doorman_transport_set_tls(doorman_transport *transport, const doo
 
 /* Makes the TLS configuration of a connection. nng checks the peer's certificate for the host. */
 static int doorman__transport_create_tls(doorman_transport *transport, nng_tls_config **out) {
+    assert(transport->pem[0] && !transport->pem[1] == !transport->pem[2]);
     char host[DOORMAN_ID_BYTES_MAX + 1];
     const char *from = strstr(transport->address, "://");
     from = from ? from + 3 : transport->address;
@@ -15714,6 +15771,7 @@ static void doorman__transport_on_pipe(nng_pipe pipe, nng_pipe_ev event, void *c
 }
 
 static int doorman__transport_dial(doorman_transport *transport) {
+    assert(transport->address[0]);
     nng_dialer dialer = NNG_DIALER_INITIALIZER;
     nng_tls_config *tls = NULL;
     int error = nng_dialer_create(&dialer, transport->socket->nng, transport->address);
@@ -15754,6 +15812,7 @@ static int doorman__transport_open(doorman_transport *transport) {
  * nng retries every 0.1 s to 1 s.
  *   returns   nng's error, or 0 */
 static int doorman__transport_connect(doorman_transport *transport) {
+    assert(!transport->has_dialer);
     bool is_open = nng_socket_id(transport->socket->nng) > 0;
     int error = is_open ? 0 : doorman__transport_open(transport);
     if (error != 0) return error;
@@ -15774,6 +15833,7 @@ static void doorman__transport_disconnect(doorman_transport *transport) {
 
 /* Another address or new certificates need a new connection. */
 static void doorman__transport_set_address(doorman_transport *transport, const char *address) {
+    assert(strlen(address) < sizeof transport->address);
     bool renews_tls = transport->has_new_tls && doorman__tls(address);
     if (renews_tls || strcmp(transport->address, address) != 0) {
         doorman__transport_disconnect(transport);
@@ -15798,6 +15858,7 @@ static bool doorman__transport_probe_is_due(const doorman_transport *transport, 
 static bool doorman__transport_prepare_probe(doorman_transport *transport, doorman_time now) {
     const doorman_upstream *upstream = transport->options.upstream;
     const doorman_request request = {.method = DOORMAN_DISCOVERY};
+    assert(transport->probe_index < upstream->address_count);
     if (!doorman__transport_probe_is_due(transport, now)) return false;
     if (doorman_json_request(&request, &transport->text) != DOORMAN_OK) return false;
     doorman__transport_set_address(transport, upstream->addresses[transport->probe_index]);
@@ -15817,6 +15878,7 @@ static bool doorman__transport_prepare(doorman_transport *transport, doorman_tim
         upstream->calls->work(upstream, now);
         return false;
     }
+    assert(!transport->probing && !transport->reply);
     if (!doorman_upstream_request(upstream, &request, now)) {
         return doorman__transport_prepare_probe(transport, now);
     }
@@ -15890,6 +15952,7 @@ static doorman_status doorman__transport_take_response(doorman_transport *transp
         status =
             doorman__incoming_give(incoming, transport->options.upstream, transport->sequence, now);
     }
+    assert(transport->reply);
     nng_msg_free(transport->reply);
     transport->reply = NULL;
     return status;
@@ -15926,6 +15989,7 @@ static void doorman__transport_process_result(doorman_transport *transport,
         out->retry_at = waits ? doorman__upstream_due(upstream)
                               : doorman__after(transport->ended_at, DOORMAN__PROBE_SOON);
     }
+    assert(!transport->reply && !transport->probing);
     doorman__transport_move(transport, DOORMAN__TRANSPORT_IDLE);
 }
 
@@ -15984,6 +16048,7 @@ static void doorman__error_keep(doorman_error *last, const char *address,
 
 static void doorman__agent_keep_error(doorman_agent *agent, const doorman_error *error,
                                       doorman_time now) {
+    assert(error->text[0]);
     doorman__error_keep(&agent->last_error, agent->transport->address, error);
     agent->last_error_at = now;
 }
@@ -16069,6 +16134,7 @@ static bool doorman__agent_work(doorman_agent *agent) {
     agent->sleeps_until = doorman__earlier(doorman_upstream_due(&agent->client->upstream), stop_by);
     /* the thread always sleeps for some time */
     agent->sleeps_until = doorman__later(agent->sleeps_until, now + DOORMAN_SECOND / 100);
+    assert(agent->sleeps_until > now);
     return now >= stop_by || (stop_by != DOORMAN_NEVER && !doorman__agent_has_to_wait(agent, now));
 }
 
@@ -16214,6 +16280,7 @@ static doorman_status doorman__agent_use_nng(doorman_error *error) {
 /* Precondition: the agent's thread has ended, or never ran. Threads of nng may use the agent until
  * the transport is destroyed. */
 static void doorman__agent_free(doorman_agent *agent) {
+    assert(!agent->first);
     if (agent->permits) doorman__permits_in_agent.free(agent);
     doorman_transport_destroy(agent->transport);
     doorman_client_destroy(agent->client);
@@ -16376,6 +16443,7 @@ static doorman_status doorman__agent_open(doorman_resource **out, doorman_agent 
         own->handle = handle;
         handle = NULL;
     }
+    assert(status != DOORMAN_OK || own->handle->own == own);
     if (status == DOORMAN_OK) *out = own->handle;
     DOORMAN_FREE(handle);
     return status;
