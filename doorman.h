@@ -10251,17 +10251,6 @@ static doorman__attempt doorman__limit_look(const doorman_limit *limit, const ui
     return attempt;
 }
 
-/* Makes an attempt for any kind except a sliding log, whose state does not fit into two words. */
-DOORMAN__INLINE doorman__attempt doorman__limit_try(const doorman_limit *limit,
-                                                    const uint64_t *words, double n,
-                                                    doorman_time now) {
-    int64_t amount = doorman__limit_amount(limit, n);
-    if (__builtin_expect(amount <= 0, false)) {
-        return doorman__limit_look(limit, words, amount, now);
-    }
-    return doorman__limit_attempt(limit, words, amount, now);
-}
-
 static doorman_result doorman__limit_result(const doorman_limit *limit,
                                             const doorman__attempt *attempt) {
     bool allowed = attempt->decision == DOORMAN_ALLOWED;
@@ -10474,6 +10463,7 @@ static doorman_decision doorman__log_decide(doorman_limiter *limiter, const door
     return decision;
 }
 
+/* Makes an attempt for any kind except a sliding log, whose state does not fit into two words. */
 DOORMAN__INLINE doorman__attempt doorman__limiter_attempt(const doorman_limiter *limiter,
                                                           const doorman_limit *limit,
                                                           uint64_t *words, double n,
@@ -10481,7 +10471,11 @@ DOORMAN__INLINE doorman__attempt doorman__limiter_attempt(const doorman_limiter 
     for (int i = 0; i < 2; i++) {
         words[i] = __atomic_load_n(&limiter->state.words[i], __ATOMIC_RELAXED);
     }
-    return doorman__limit_try(limit, words, n, now);
+    int64_t amount = doorman__limit_amount(limit, n);
+    if (__builtin_expect(amount <= 0, false)) {
+        return doorman__limit_look(limit, words, amount, now);
+    }
+    return doorman__limit_attempt(limit, words, amount, now);
 }
 
 /* Returns false for a limit without doorman_limit_init, and for a log without doorman_limiter_init.
