@@ -9880,16 +9880,13 @@ void doorman_election_resign(doorman_election *election, doorman_time now) {
 /* ---- >>limiters ----------------------------------------------------------------------------- */
 /*
  * Limiters decide whether an application may use units now. There are two families of limiters,
- * with the same arithmetic:
+ * with the same arithmetic. A doorman_limiter needs no server, and follows a doorman_limit. A
+ * doorman__rate or doorman__gauge belongs to a resource, and follows its lease.
  *
- *   doorman_limiter                  needs no server. It follows a constant doorman_limit
- *   doorman__rate, doorman__gauge    belong to a resource. They follow the lease of the resource
- *
- * Each kind of limiter has one pure function, which makes an attempt to take an amount of units.
- * The function takes the limits, the state, the amount and the time. The result is a
- * doorman__attempt: the decision, the new state, the wait and what is left. The function reads no
- * shared memory. The callers load the state, and store the new state by compare-and-swap in a loop.
- * Code that holds a lock can call the pure function without a loop.
+ * Each kind of limiter has one pure function that makes an attempt to take an amount of units, out
+ * of the limits, the state and the time. The result is a doorman__attempt: the decision, the new
+ * state, the wait and what is left. The callers load the state, and store the new state by
+ * compare-and-swap in a loop. Code that holds a lock needs no loop.
  *
  *   kind             function                    state
  *   token bucket     doorman__bucket_try         paid_until (see L1)
@@ -9898,42 +9895,38 @@ void doorman_election_resign(doorman_election *election, doorman_time now) {
  *   sliding window   doorman__sliding_try        the numbers of two windows, and their units
  *   sliding log      doorman__arrival_try        for each unit of the limit, its last arrival
  *
- * The rate of a resource is a token bucket without debt. The gauge of a resource is a concurrency
- * limiter. Rates and gauges follow an allowance. An allowance has one quota until a point in time,
- * and another quota from that time on. So a lease ends even if no function is called. Only one
- * thread writes an allowance, and it stores the two quotas in one of two slots. The writer fills
- * the slot that is not in use, and then increments the version. The version tells readers which
- * slot is in use.
+ * A rate is a token bucket without debt, and a gauge is a concurrency limiter. They follow an
+ * allowance, which has one quota until a point in time and another quota from then on. So a lease
+ * ends even if no function is called. Only one thread writes an allowance. It fills the one of two
+ * slots that is not in use, and then increments the version, which tells readers the slot in use.
  *
  * L1 In any t seconds, a rate allows at most rate * (t + burst) units. A single request may have
  *    more than rate * burst units. With such a request of n units, the bound is rate * t + n. A
  *    gauge refuses each request that would exceed its capacity. If the capacity falls below the
  *    units in flight, the gauge refuses requests until enough units are released.
  *
- *    A token bucket stores one time, paid_until (GCRA). The time of one unit is 1 / rate. A request
- *    for n units moves paid_until forward by n times the time of one unit. The time from paid_until
- *    to now is saved for later units, but at most `burst` of it. When a rate falls, the saved time
- *    is worth fewer units. A rate starts with nothing saved.
+ *    A token bucket stores one time, paid_until (GCRA). A request for n units moves it forward by
+ *    n times the time of one unit, 1 / rate. The time from paid_until to now is saved for later
+ *    units, but at most `burst` of it. When a rate falls, the saved time is worth fewer units. A
+ *    rate starts with nothing saved.
  *       An example with 10 units a second and a burst of 0.1 s: at 5.00 s, paid_until is 4.00 s.
- *    The difference is 1 s, but only the burst of 0.1 s is saved. One unit takes 0.1 s and fits
- *    exactly. After this unit, paid_until is 5.00 s, and the next unit fits at 5.10 s.
+ *    Of the difference of 1 s, only 0.1 s is saved. One unit takes 0.1 s and fits exactly. After
+ *    this unit, paid_until is 5.00 s, and the next unit fits at 5.10 s.
  *       If the time of one unit is longer than the burst, the bucket saves the time of one unit. If
  *    it saved less, no unit would ever fit. Example: at 0.5 units a second, one unit takes 2 s. A
  *    request for n units may use all the time since paid_until, up to the time of n units. So no
  *    request is refused for ever. Example: at 100 units a second, 20 units fit 0.2 s after the last
  *    units were taken.
  *       The burst may also be a number of units. Such a burst is a hard bound: a larger request is
- *    IMPOSSIBLE. A bucket with such a burst saves the time that this number of units takes at the
- *    rate in force.
+ *    IMPOSSIBLE. The bucket saves the time that this number of units takes at the rate in force.
  *
- *    Times are in ticks of 1/256 ns. They wrap around after 2^64 ticks (834 days). paid_until
- *    counts as a time in the future if it is ahead of the clock by less than 18 minutes plus the
- *    largest debt. There are two reasons for such a paid_until: another thread has read the clock
- *    after this thread, or units were taken as a debt. Any other paid_until counts as a time in the
- *    past. So a bucket saves at most about 400 days. A rate below 3e-8 units a second (one unit a
- *    year) never allows a whole unit. The time of a unit is rounded up to a tick. So requests for
- *    one unit get at most 2.5e11 units in a second. At a rate of 1e8 units a second, they get up to
- *    0.04 % less than the rate.
+ *    Times are in ticks of 1/256 ns, and wrap around after 2^64 ticks (834 days). paid_until is in
+ *    the future if it is ahead of the clock by less than 18 minutes plus the largest debt: another
+ *    thread has read the clock after this thread, or units were taken as a debt. Any other
+ *    paid_until is in the past. So a bucket saves at most about 400 days, and a rate below 3e-8
+ *    units a second (one unit a year) never allows a whole unit. The time of a unit is rounded up
+ *    to a tick. So requests for one unit get at most 2.5e11 units in a second, and up to 0.04 %
+ *    less than a rate of 1e8 units a second.
  *
  *    A gauge counts the units in flight. A thread that takes units adds them to this count, and
  *    then checks that the allowance is still the one that the thread has read. The client first
@@ -9947,16 +9940,15 @@ void doorman_election_resign(doorman_election *election, doorman_time now) {
  *    refusal counts as demand, so a larger lease may come.
  * L3 Limiters take no lock and make no system call. So any number of threads may share a limiter
  *    (C2). Only one thread at a time may use any other object of this file. The try of a resource
- *    performs no division. All divisions by an amount are done when the amount changes. A try with
- *    its clock read takes 33 ns, and a refused try takes 27 ns (make bench). On the same machine a
+ *    performs no division: divisions by an amount are done when the amount changes. A try with its
+ *    clock read takes 33 ns, and a refused try takes 27 ns (make bench). On the same machine a
  *    clock read alone takes 24 ns, and a compare-and-swap alone takes 30 ns.
  * L5 Shadow mode and the kill switch allow a try that the limiter would refuse without them. Such a
  *    try counts as excess. Only the refusal path checks the two flags.
  *
- * A refusal shows demand (L4, see >>client). The client checks for refusals from time to time. The
- * first refusal after such a check sets a flag of the client, and the limiter stores the time. All
- * limiters of a client share this flag. So the client reads one flag to learn whether any limiter
- * has refused a try.
+ * A refusal shows demand (L4, see >>client). The first refusal after a check of the client sets a
+ * flag that all limiters of the client share, and its limiter stores the time. So the client reads
+ * one flag to learn whether any limiter has refused a try.
  */
 
 /* ---- limiters: amounts and times */
@@ -9976,23 +9968,21 @@ static inline int64_t doorman__round_up(double x) {
     return whole + ((double)whole < x);
 }
 
-/* Converts n units to parts of a unit (see DOORMAN__UNIT), and rounds up. A counter of such parts
- * wraps around, so only the difference of two readings of the counter has a meaning. */
+/* Converts n units to grains, and rounds up. A counter of grains wraps around, so only the
+ * difference of two readings has a meaning. */
 static inline uint64_t doorman__units(double n) {
     if (n == 1) return (uint64_t)DOORMAN__UNIT;
     return (uint64_t)doorman__round_up(n * DOORMAN__UNIT);
 }
 
-/* Returns the time of one unit in ticks. The time is DBL_MAX if the amount is 0. The time is 0 if
- * the amount is unlimited. */
+/* Returns the time of one unit in ticks: DBL_MAX if the amount is 0, and 0 if it is unlimited. */
 static double doorman__unit_time(double amount) {
     if (doorman__unlimited(amount)) return 0;
     return amount > 0 ? DOORMAN__TICKS_PER_SECOND / amount : DBL_MAX;
 }
 
-/* Rounds a price up to whole ticks. Returns -1 if the price is NaN, negative, or more than `most`.
- * The comparison has a tolerance for rounding errors, so that all of `most` can be taken at
- * once. */
+/* Rounds a price up to whole ticks. Returns -1 if the price is NaN, negative, or more than `most`,
+ * with a tolerance for rounding errors, so that all of `most` can be taken at once. */
 static inline int64_t doorman__price(double price, int64_t most) {
     if (!(price >= 0 && price <= (double)most * (1 + 1e-9))) return -1;
     int64_t ticks = doorman__round_up(price);
@@ -10001,8 +9991,8 @@ static inline int64_t doorman__price(double price, int64_t most) {
 
 /* ---- limiters: an attempt as a pure function */
 
-/* Forces inlining. If a function is not inlined, compilers return a doorman__attempt in memory and
- * compute fields that the caller does not use. A try then takes 10 to 14 ns instead of 8. */
+/* Without inlining, compilers return a doorman__attempt in memory and compute fields that the
+ * caller does not use. A try then takes 10 to 14 ns instead of 8. */
 #define DOORMAN__INLINE static inline __attribute__((always_inline))
 
 /* The result of an attempt on the state of a limiter. */
@@ -10010,12 +10000,10 @@ typedef struct doorman__attempt {
     doorman_decision decision;
     size_t index;   /* if ALLOWED: the index of the word of the state that changes */
     uint64_t after; /* if ALLOWED: the new value of this word */
-    /* If ALLOWED: how long to wait before the units may be used. If not ALLOWED: how long to wait
-     * before the next attempt. DOORMAN_NEVER: this time is unknown, or the units never fit. */
+    /* If ALLOWED: how long to wait before the units may be used. Otherwise: how long to wait before
+     * the next attempt. DOORMAN_NEVER: this time is unknown, or the units never fit. */
     doorman_time wait;
-    /* What is left after the attempt. A token bucket counts ticks, and a negative number is a debt.
-     * The other kinds of limiter count parts of a unit. */
-    int64_t left;
+    int64_t left; /* token bucket: in ticks, negative for a debt; other kinds: in grains */
     doorman_time reset_after; /* without more attempts, all units are available after this time */
 } doorman__attempt;
 
@@ -10035,6 +10023,7 @@ static doorman_decision doorman__impossible(doorman_result *out) {
 /* Returns how many ticks are saved. A negative number is a debt. */
 static inline int64_t doorman__bucket_level(const doorman__bucket *bucket, uint64_t paid_until,
                                             uint64_t now) {
+    assert(bucket->saved_most >= 0 && bucket->debt_most >= 0);
     int64_t level = (int64_t)(now - paid_until), future = bucket->debt_most + DOORMAN__FUTURE;
     return level > bucket->saved_most || level <= -future ? bucket->saved_most : level;
 }
@@ -10066,8 +10055,8 @@ DOORMAN__INLINE doorman__attempt doorman__bucket_try(const doorman__bucket *buck
 
 /* ---- limiters: concurrency */
 
-/* A refusal does not say how long to wait, because nobody knows when units are released. For the
- * same reason no attempt sets reset_after. */
+/* Nobody knows when units are released, so a refusal does not say how long to wait, and no attempt
+ * sets reset_after. */
 DOORMAN__INLINE doorman__attempt doorman__concurrency_try(uint64_t most, uint64_t in_use,
                                                           uint64_t units) {
     uint64_t room = in_use < most ? most - in_use : 0;
@@ -10091,19 +10080,17 @@ static bool doorman__concurrency_release(doorman__shared *in_use, uint64_t units
 
 /* ---- limiters: windows */
 /*
- * The count of a window is one word. The word contains the number of the window modulo 2^24, and
- * the units used in the window in 40 bits. Another thread may have read a later time than this
- * thread, so the number can be ahead of the window of this thread's time. If the number is at most
- * 255 windows ahead, the attempt is made in the window with this number. All other numbers, except
- * the number of the current window, belong to windows in the past.
+ * The count of a window is one word: the number of the window modulo 2^24, and the units used in it
+ * in 40 bits. Another thread may have read a later time than this thread. So if the number is ahead
+ * of this thread's window by at most 255, the attempt is made in the window with this number. Other
+ * numbers, except that of the current window, belong to windows in the past.
  */
 
 #define DOORMAN__WINDOWS ((UINT64_C(1) << 24) - 1)
 #define DOORMAN__WINDOW_UNITS ((UINT64_C(1) << 40) - 1)
 #define DOORMAN__WINDOW_LIMIT_MAX 1e8
 
-/* Returns how many windows a count is ahead of the window `number`. Returns 0 if the count is not
- * ahead. */
+/* Returns how many windows a count is ahead of the window `number`, or 0. */
 static inline uint64_t doorman__window_ahead(uint64_t count, uint64_t number) {
     uint64_t ahead = ((count >> 40) - number) & DOORMAN__WINDOWS;
     return ahead < 256 ? ahead : 0;
@@ -10118,6 +10105,7 @@ typedef struct doorman__window {
 
 static inline doorman__window doorman__window_at(const uint64_t *counts, size_t count,
                                                  doorman_time length, doorman_time now) {
+    assert(length > 0);
     uint64_t number = (uint64_t)(now / length), ahead = 0;
     for (size_t i = 0; i < count; i++) {
         uint64_t by = doorman__window_ahead(counts[i], number);
@@ -10151,16 +10139,18 @@ DOORMAN__INLINE doorman__attempt doorman__fixed_try(uint64_t most, uint64_t coun
  * `rest` is the time until the current window ends. */
 static inline uint64_t doorman__window_carry(uint64_t units, doorman_time rest,
                                              doorman_time length) {
+    assert(rest >= 0 && length > 0);
     if (rest >= length) return units;
     return (uint64_t)doorman__round_up((double)units * (double)rest / (double)length);
 }
 
-/* Returns how much time is left of the current window when at most `room` units of the previous
- * window still count. `units` are the units of the previous window. */
+/* Returns how much time is left of the current window when at most `room` of the `units` of the
+ * previous window still count. */
 static doorman_time doorman__window_rest(uint64_t units, uint64_t room, doorman_time length) {
     if (units <= room) return length;
     doorman_time rest = (doorman_time)((double)room * (double)length / (double)units);
     while (doorman__window_carry(units, rest, length) > room) rest--; /* `rest` was rounded */
+    assert(rest >= 0 && rest < length);
     return rest;
 }
 
@@ -10170,6 +10160,7 @@ static doorman_time doorman__window_rest(uint64_t units, uint64_t room, doorman_
  * in the current window, when a smaller part of `last` counts. */
 static doorman_time doorman__sliding_delay(uint64_t last, uint64_t here, uint64_t room,
                                            doorman_time rest, doorman_time length) {
+    assert(rest > 0 && (here > room || last > room - here));
     if (here > room) return rest + length - doorman__window_rest(here, room, length);
     return rest - doorman__window_rest(last, room - here, length);
 }
@@ -10203,13 +10194,13 @@ DOORMAN__INLINE doorman__attempt doorman__sliding_try(uint64_t most, doorman_tim
 
 /* ---- limiters: log */
 
-/* An arrival is the time at which a unit was allowed. A ring holds the last arrivals, and has one
- * place for each unit of the limit. Each new unit replaces the oldest arrival. A unit is allowed if
- * the arrival that it replaces is at least a whole window old. So each place is used at most once
- * in a window, and a window has at most as many units as the ring has places. Arrivals never go
+/* An arrival is the time at which a unit was allowed. A ring has one place for each unit of the
+ * limit. Each new unit replaces the oldest arrival, and is allowed if this arrival is at least a
+ * whole window old. So a window has at most as many units as the ring has places. Arrivals never go
  * back in time, even if the clock of this thread is behind the clock of another thread. */
 static inline doorman__attempt doorman__arrival_try(doorman_time window, doorman_time before,
                                                     doorman_time now) {
+    assert(window > 0);
     doorman_time wait = doorman__later(window - (now - before), 0);
     return (doorman__attempt){.decision = wait > 0 ? DOORMAN_REFUSED : DOORMAN_ALLOWED,
                               .after = (uint64_t)doorman__later(before, now),
@@ -10218,8 +10209,8 @@ static inline doorman__attempt doorman__arrival_try(doorman_time window, doorman
 
 /* ---- limiters without a server: all kinds of limiter as a pure function */
 
-/* Converts n units to what the limiter counts: ticks for a token bucket, and parts of a unit for
- * any other kind of limiter. Returns -1 if n is IMPOSSIBLE. */
+/* Converts n units to what the limiter counts: ticks for a token bucket, and grains for any other
+ * kind. Returns -1 if n is IMPOSSIBLE. */
 static inline int64_t doorman__limit_amount(const doorman_limit *limit, double n) {
     if (limit->kind == DOORMAN_TOKEN_BUCKET) {
         const doorman__bucket *bucket = &limit->bucket;
@@ -10233,6 +10224,7 @@ static inline int64_t doorman__limit_amount(const doorman_limit *limit, double n
 DOORMAN__INLINE doorman__attempt doorman__limit_attempt(const doorman_limit *limit,
                                                         const uint64_t *words, int64_t amount,
                                                         doorman_time now) {
+    assert(amount >= 0 && limit->kind != DOORMAN_SLIDING_LOG);
     if (limit->kind == DOORMAN_TOKEN_BUCKET) {
         return doorman__bucket_try(&limit->bucket, words[0], amount, doorman__ticks(now));
     }
@@ -10248,8 +10240,8 @@ DOORMAN__INLINE doorman__attempt doorman__limit_attempt(const doorman_limit *lim
     return doorman__concurrency_try(limit->most, words[0], units);
 }
 
-/* Makes an attempt that takes nothing. `amount` is a result of doorman__limit_amount: 0 if no units
- * are asked for, or -1 if the units are IMPOSSIBLE. The caller does not store `after`. */
+/* Makes an attempt that takes nothing, for no units (0) or IMPOSSIBLE units (-1). The caller does
+ * not store `after`. */
 static doorman__attempt doorman__limit_look(const doorman_limit *limit, const uint64_t *words,
                                             int64_t amount, doorman_time now) {
     assert(amount <= 0);
@@ -10257,18 +10249,6 @@ static doorman__attempt doorman__limit_look(const doorman_limit *limit, const ui
     attempt.decision = amount < 0 ? DOORMAN_IMPOSSIBLE : DOORMAN_ALLOWED;
     attempt.wait = amount < 0 ? DOORMAN_NEVER : 0;
     return attempt;
-}
-
-/* Makes an attempt for any kind of limiter except a sliding log. The state of a log does not fit
- * into two words. */
-DOORMAN__INLINE doorman__attempt doorman__limit_try(const doorman_limit *limit,
-                                                    const uint64_t *words, double n,
-                                                    doorman_time now) {
-    int64_t amount = doorman__limit_amount(limit, n);
-    if (__builtin_expect(amount <= 0, false)) {
-        return doorman__limit_look(limit, words, amount, now);
-    }
-    return doorman__limit_attempt(limit, words, amount, now);
 }
 
 static doorman_result doorman__limit_result(const doorman_limit *limit,
@@ -10290,104 +10270,90 @@ static doorman_result doorman__limit_result(const doorman_limit *limit,
 
 #define DOORMAN__BUCKET_TIME_MAX (10000000 * DOORMAN_SECOND)
 
-/* Returns the first wrong field of a token bucket, and sets *rule to the rule that this field
- * breaks. Returns NULL if no field is wrong. */
-static const char *doorman__bucket_fault(const doorman_limit_options *options, const char **rule) {
-    double saved = options->size * doorman__unit_time(options->rate);
-    double most = (double)DOORMAN__BUCKET_TIME_MAX * 256;
-    if (!(options->rate > 0 && options->rate <= DOORMAN_AMOUNT_MAX)) {
-        *rule = "must be more than 0 and at most 1e15";
-        return "rate";
-    }
-    *rule = DOORMAN__AMOUNT_RULE;
-    if (!doorman__amount_valid(options->size)) return "size";
-    *rule = "must be more than 0 where max_debt is 0";
-    if (!(options->size > 0) && !options->max_debt) return "size";
-    *rule = "must be from 0 to 1e7 seconds";
-    if (options->max_debt < 0 || options->max_debt > DOORMAN__BUCKET_TIME_MAX) return "max_debt";
-    *rule = "must be worth at most 1e7 seconds of the rate, together with max_debt";
-    if (!(saved + (double)options->max_debt * 256 <= most)) return "size";
-    *rule = "must be from 0 to 1e8 seconds";
-    if (!doorman__duration_valid(options->max_wait)) return "max_wait";
-    *rule = "must be 0 without has_max_wait";
-    if (options->max_wait && !options->has_max_wait) return "max_wait";
-    *rule = "must not be set without a max_debt, because no caller would have to wait";
-    if (options->has_max_wait && !options->max_debt) return "has_max_wait";
-    *rule = "must be 0: a TOKEN_BUCKET has none";
-    if (options->limit != 0) return "limit";
-    return options->window ? "window" : NULL;
+/* Returns the first rule of a token bucket that the options break. Returns NULL if they break no
+ * rule. */
+static const char *doorman__bucket_wrong(const doorman_limit_options *options) {
+    const double saved = options->size * doorman__unit_time(options->rate);
+    const double debt = (double)options->max_debt * 256;
+    const doorman__rule rules[] = {
+        {!(options->rate > 0 && options->rate <= DOORMAN_AMOUNT_MAX),
+         "rate: must be more than 0 and at most 1e15"},
+        {!doorman__amount_valid(options->size), "size: " DOORMAN__AMOUNT_RULE},
+        {!(options->size > 0) && !options->max_debt,
+         "size: must be more than 0 where max_debt is 0"},
+        {options->max_debt < 0 || options->max_debt > DOORMAN__BUCKET_TIME_MAX,
+         "max_debt: must be from 0 to 1e7 seconds"},
+        {!(saved + debt <= (double)DOORMAN__BUCKET_TIME_MAX * 256),
+         "size: must be worth at most 1e7 seconds of the rate, together with max_debt"},
+        {!doorman__duration_valid(options->max_wait), "max_wait: " DOORMAN__DURATION_OR_ZERO_RULE},
+        {options->max_wait && !options->has_max_wait, "max_wait: must be 0 without has_max_wait"},
+        {options->has_max_wait && !options->max_debt,
+         "has_max_wait: must not be set without a max_debt, because no caller would have to wait"},
+        {options->limit != 0, "limit: must be 0: a TOKEN_BUCKET has none"},
+        {options->window != 0, "window: must be 0: a TOKEN_BUCKET has none"},
+    };
+    return DOORMAN__RULE_NEXT(rules, &(size_t){0});
 }
 
-/* Returns the first field that is set although only a token bucket may have this field. Sets *rule
- * to the rule that this field breaks. Returns NULL if there is no such field. */
-static const char *doorman__not_bucket_fault(const doorman_limit_options *options,
-                                             const char **rule) {
-    *rule = "must be 0: only a TOKEN_BUCKET has one";
-    if (options->rate != 0) return "rate";
-    if (options->size != 0) return "size";
-    if (options->max_debt) return "max_debt";
-    if (options->has_max_wait) return "has_max_wait";
-    return options->max_wait ? "max_wait" : NULL;
+#define DOORMAN__ONLY_BUCKET_RULE "must be 0: only a TOKEN_BUCKET has one"
+
+/* Does the same for a limit of another kind. */
+static const char *doorman__count_limit_wrong(const doorman_limit_options *options) {
+    const double limit = options->limit;
+    const bool held = options->kind == DOORMAN_CONCURRENCY;
+    const bool countable = limit >= 0 && limit <= DOORMAN__WINDOW_LIMIT_MAX;
+    const bool whole = countable && limit >= 1 && (double)(uint64_t)limit == limit;
+    const bool window_valid = options->window > 0 && doorman__duration_valid(options->window);
+    const doorman__rule rules[] = {
+        {held && !doorman__amount_valid(limit), "limit: " DOORMAN__AMOUNT_RULE},
+        {!held && !countable, "limit: must be from 0 to 1e8"},
+        {options->kind == DOORMAN_SLIDING_LOG && !whole,
+         "limit: must be a whole number, at least 1, for a SLIDING_LOG"},
+        {held && options->window, "window: must be 0: CONCURRENCY has none"},
+        {!held && !window_valid, "window: " DOORMAN__DURATION_RULE},
+        {options->rate != 0, "rate: " DOORMAN__ONLY_BUCKET_RULE},
+        {options->size != 0, "size: " DOORMAN__ONLY_BUCKET_RULE},
+        {options->max_debt != 0, "max_debt: " DOORMAN__ONLY_BUCKET_RULE},
+        {options->has_max_wait, "has_max_wait: " DOORMAN__ONLY_BUCKET_RULE},
+        {options->max_wait != 0, "max_wait: " DOORMAN__ONLY_BUCKET_RULE},
+    };
+    return DOORMAN__RULE_NEXT(rules, &(size_t){0});
 }
 
-/* Returns the first wrong field of a window limit or of a sliding log, and sets *rule to the rule
- * that this field breaks. Returns NULL if no field is wrong. */
-static const char *doorman__window_fault(const doorman_limit_options *options, const char **rule) {
-    *rule = "must be from 0 to 1e8";
-    if (!(options->limit >= 0 && options->limit <= DOORMAN__WINDOW_LIMIT_MAX)) return "limit";
-    *rule = "must be a whole number, at least 1, for a SLIDING_LOG";
-    bool whole = options->limit >= 1 && (double)(uint64_t)options->limit == options->limit;
-    if (options->kind == DOORMAN_SLIDING_LOG && !whole) return "limit";
-    *rule = DOORMAN__DURATION_RULE;
-    if (options->window == 0 || !doorman__duration_valid(options->window)) return "window";
-    return doorman__not_bucket_fault(options, rule);
-}
-
-/* Returns the first wrong field of a concurrency limit, and sets *rule to the rule that this field
- * breaks. Returns NULL if no field is wrong. */
-static const char *doorman__concurrency_fault(const doorman_limit_options *options,
-                                              const char **rule) {
-    *rule = DOORMAN__AMOUNT_RULE;
-    if (!doorman__amount_valid(options->limit)) return "limit";
-    *rule = "must be 0: CONCURRENCY has none";
-    return options->window ? "window" : doorman__not_bucket_fault(options, rule);
-}
-
-static const char *doorman__limit_fault(const doorman_limit_options *options, const char **rule) {
-    *rule = "must be TOKEN_BUCKET, FIXED_WINDOW, SLIDING_WINDOW, SLIDING_LOG or CONCURRENCY";
+static const char *doorman__limit_wrong(const doorman_limit_options *options) {
     switch (options->kind) {
-    case DOORMAN_TOKEN_BUCKET: return doorman__bucket_fault(options, rule);
+    case DOORMAN_TOKEN_BUCKET: return doorman__bucket_wrong(options);
     case DOORMAN_FIXED_WINDOW:
     case DOORMAN_SLIDING_WINDOW:
-    case DOORMAN_SLIDING_LOG: return doorman__window_fault(options, rule);
-    case DOORMAN_CONCURRENCY: return doorman__concurrency_fault(options, rule);
+    case DOORMAN_SLIDING_LOG:
+    case DOORMAN_CONCURRENCY: return doorman__count_limit_wrong(options);
     case DOORMAN_TIERS:
-    default: return "kind";
+    default:
+        return "kind: must be TOKEN_BUCKET, FIXED_WINDOW, SLIDING_WINDOW, SLIDING_LOG or "
+               "CONCURRENCY";
     }
-}
-
-static void doorman__limit_set_bucket(doorman_limit *limit, const doorman_limit_options *options) {
-    doorman_time max_wait = options->has_max_wait ? options->max_wait : DOORMAN_DURATION_MAX;
-    limit->amount = options->rate;
-    limit->unit_time = doorman__unit_time(options->rate);
-    limit->bucket.saved_most = doorman__round_up(options->size * limit->unit_time);
-    limit->bucket.debt_most = options->max_debt * 256;
-    limit->bucket.wait_most = doorman__earlier(max_wait, DOORMAN__BUCKET_TIME_MAX) * 256;
-    assert(limit->bucket.saved_most >= 0 && limit->bucket.debt_most >= 0 &&
-           limit->bucket.wait_most >= 0);
 }
 
 doorman_status doorman_limit_init(doorman_limit *limit, const doorman_limit_options *options,
                                   doorman_error *error) {
     if (!limit) return doorman__missing(error, "limit");
     if (!options) return doorman__missing(error, "options");
-    const char *rule, *field = doorman__limit_fault(options, &rule);
-    if (field) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: %s", field, rule);
-    *limit =
-        (doorman_limit){.kind = options->kind, .amount = options->limit, .window = options->window};
-    double parts = options->kind == DOORMAN_SLIDING_LOG ? 1 : DOORMAN__UNIT;
-    limit->most = (uint64_t)(options->limit * parts);
-    if (options->kind == DOORMAN_TOKEN_BUCKET) doorman__limit_set_bucket(limit, options);
+    const char *wrong = doorman__limit_wrong(options);
+    if (wrong) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", wrong);
+    bool is_bucket = options->kind == DOORMAN_TOKEN_BUCKET;
+    double grains = options->kind == DOORMAN_SLIDING_LOG ? 1 : DOORMAN__UNIT;
+    *limit = (doorman_limit){.kind = options->kind,
+                             .amount = is_bucket ? options->rate : options->limit,
+                             .window = options->window,
+                             .most = (uint64_t)(options->limit * grains)};
+    if (!is_bucket) return DOORMAN_OK;
+    doorman_time max_wait = options->has_max_wait ? options->max_wait : DOORMAN_DURATION_MAX;
+    limit->unit_time = doorman__unit_time(options->rate);
+    limit->bucket.saved_most = doorman__round_up(options->size * limit->unit_time);
+    limit->bucket.debt_most = options->max_debt * 256;
+    limit->bucket.wait_most = doorman__earlier(max_wait, DOORMAN__BUCKET_TIME_MAX) * 256;
+    assert(limit->bucket.saved_most >= 0 && limit->bucket.debt_most >= 0);
+    assert(limit->bucket.wait_most >= 0);
     return DOORMAN_OK;
 }
 
@@ -10420,6 +10386,7 @@ static uint64_t doorman__log_units(const doorman_limit *limit, double n) {
 
 static inline doorman_arrival *doorman__log_place(const doorman_limiter *limiter,
                                                   const doorman_limit *limit, uint64_t index) {
+    assert(limit->most > 0);
     return &limiter->state.log.arrivals[index % limit->most];
 }
 
@@ -10454,8 +10421,7 @@ static doorman_decision doorman__log_try(doorman_limiter *limiter, const doorman
     return decision;
 }
 
-/* Returns how long it takes until the log could allow n units. The last unit waits longest, because
- * its place has the latest arrival. */
+/* Returns how long it takes until the log could allow n units. The last unit waits longest. */
 static doorman_time doorman__log_delay(const doorman_limiter *limiter, const doorman_limit *limit,
                                        double n, doorman_time now) {
     uint64_t units = doorman__log_units(limit, n);
@@ -10464,9 +10430,8 @@ static doorman_time doorman__log_delay(const doorman_limiter *limiter, const doo
     return doorman__log_wait(limiter, limit, doorman__log_next(limiter) + units - 1, now);
 }
 
-/* Returns how many units could be allowed now. The arrivals in the ring are in the order of their
- * times, if the ring is read from the next place on. So a binary search finds the first arrival
- * that is too new. */
+/* Returns how many units could be allowed now. From the next place on, the arrivals are in the
+ * order of their times. So a binary search finds the first arrival that is too new. */
 static uint64_t doorman__log_left(const doorman_limiter *limiter, const doorman_limit *limit,
                                   doorman_time now) {
     uint64_t next = doorman__log_next(limiter), low = 0, high = limit->most;
@@ -10498,6 +10463,7 @@ static doorman_decision doorman__log_decide(doorman_limiter *limiter, const door
     return decision;
 }
 
+/* Makes an attempt for any kind except a sliding log, whose state does not fit into two words. */
 DOORMAN__INLINE doorman__attempt doorman__limiter_attempt(const doorman_limiter *limiter,
                                                           const doorman_limit *limit,
                                                           uint64_t *words, double n,
@@ -10505,7 +10471,11 @@ DOORMAN__INLINE doorman__attempt doorman__limiter_attempt(const doorman_limiter 
     for (int i = 0; i < 2; i++) {
         words[i] = __atomic_load_n(&limiter->state.words[i], __ATOMIC_RELAXED);
     }
-    return doorman__limit_try(limit, words, n, now);
+    int64_t amount = doorman__limit_amount(limit, n);
+    if (__builtin_expect(amount <= 0, false)) {
+        return doorman__limit_look(limit, words, amount, now);
+    }
+    return doorman__limit_attempt(limit, words, amount, now);
 }
 
 /* Returns false for a limit without doorman_limit_init, and for a log without doorman_limiter_init.
@@ -10560,8 +10530,7 @@ typedef struct DOORMAN__ALIGNED doorman__quota {
     double amount;      /* rate: units a second; gauge: units at once; may be unlimited */
     double unit_time;   /* rate: the time of one unit in ticks */
     int64_t unit_price; /* rate: unit_time, rounded up; -1: the amount is 0 or unlimited */
-    /* rate: the ticks that can be saved; -1: the amount is 0 or unlimited; gauge: the amount in
-     * parts of a unit */
+    /* rate: the ticks that can be saved; -1: the amount is 0 or unlimited; gauge: the grains */
     int64_t most;
 } doorman__quota;
 
@@ -10573,6 +10542,13 @@ typedef struct doorman__allowance {
         doorman__quota quota[2]; /* quota[0] before `until`, quota[1] from `until` on */
     } slot[2];
 } doorman__allowance;
+
+/* A capacity: `amount` before the time `until`, and `after` from that time on. */
+typedef struct doorman__schedule {
+    double amount;
+    doorman_time until;
+    double after;
+} doorman__schedule;
 
 static void doorman__allowance_set(doorman__allowance *allowance, doorman__quota before,
                                    doorman_time until, doorman__quota after) {
@@ -10592,9 +10568,8 @@ static void doorman__allowance_set(doorman__allowance *allowance, doorman__quota
 }
 
 /* Reads the quota in force, and returns its version. The loop repeats if the writer writes during
- * this read. The processor predicts the branch on `until`, so no load has to wait for the clock.
- * __builtin_expect makes compilers use a branch. Without it, compilers compute an address from
- * `until`, and the loads wait. */
+ * this read. __builtin_expect makes compilers use a branch on `until`, which the processor
+ * predicts. Without it, they compute an address from `until`, and the loads wait for the clock. */
 static inline uint32_t doorman__allowance_read(const doorman__allowance *allowance,
                                                doorman__quota *out, doorman_time now) {
     uint32_t version;
@@ -10616,55 +10591,47 @@ static inline uint32_t doorman__allowance_read(const doorman__allowance *allowan
 
 enum { DOORMAN__SHADOW = 1, DOORMAN__KILL_SWITCH = 2 };
 
-/* The first three fields count the units that callers have asked for, in grains. These
- * counts wrap around. In the other fields, the client and the limiter store values for each other.
- * All fields are atomic. */
+/* What the client and the limiter store for each other. All fields are atomic. */
 typedef struct DOORMAN__ALIGNED doorman__usage {
-    doorman__shared allowed, refused, excess;
-    /* the time of the first refusal since the client's last check; 0: no refusal */
-    doorman_time unmet_since;
-    /* the largest request since the client's last sample; 0: no request was above one unit */
-    doorman__shared largest;
-    double ceiling; /* the largest capacity that the limiter can ever get */
-    /* the amount of the next lease, if that lease may be larger; 0: no larger lease is expected */
-    double expected;
-    /* when a lease with another amount may arrive; DOORMAN_NEVER: the amount is final */
-    doorman_time refresh_at;
-    /* gauge: until ceiling_until, the client asks for at most this capacity */
-    double ceiling_asked;
+    doorman__shared allowed, refused, excess; /* in grains; they wrap around */
+    doorman_time unmet_since; /* the first refusal since the client's last check; 0: none */
+    doorman__shared largest;  /* the largest request since the client's last sample; 0: none was
+                                 above one unit */
+    double ceiling;           /* the largest capacity that the limiter can ever get */
+    double expected;          /* the amount of the next lease; 0: no larger lease is expected */
+    doorman_time refresh_at;  /* when another amount may come; DOORMAN_NEVER: it is final */
+    double
+        ceiling_asked; /* gauge: until ceiling_until, the client asks for at most this capacity */
     doorman_time ceiling_until;
     /* the client raises the wants to a rate that saves a refused request in this time; 0: the wants
      * do not follow use */
     doorman_time growth_time;
-    /* the client's flag for refusals; set together with unmet_since; NULL: there is no client */
-    uint8_t *client_unmet;
-    uint8_t bypass; /* the flags that are on: DOORMAN__SHADOW, DOORMAN__KILL_SWITCH */
+    uint8_t *client_unmet; /* the client's flag; set with unmet_since; NULL: there is no client */
+    uint8_t bypass;        /* the flags that are on: DOORMAN__SHADOW, DOORMAN__KILL_SWITCH */
     doorman__shared over_released; /* only for a gauge: see doorman_counts */
 } doorman__usage;
 
-static double doorman__usage_ceiling(const doorman__usage *usage) {
-    double ceiling;
-    __atomic_load(&usage->ceiling, &ceiling, __ATOMIC_RELAXED);
-    return ceiling;
+static double doorman__load(const double *from) {
+    double value;
+    __atomic_load(from, &value, __ATOMIC_RELAXED);
+    return value;
 }
 
-static void doorman__usage_set_ceiling(doorman__usage *usage, double ceiling) {
-    assert(doorman__safe_capacity_valid(ceiling));
-    __atomic_store(&usage->ceiling, &ceiling, __ATOMIC_RELAXED);
+static void doorman__store(double *to, double value) {
+    __atomic_store(to, &value, __ATOMIC_RELAXED);
 }
 
-/* Initializes the usage of a limiter. The amount stays the same until the client sets another
- * amount. */
-static void doorman__usage_init(doorman__usage *usage, double amount) {
-    doorman__usage_set_ceiling(usage, amount);
-    usage->refresh_at = DOORMAN_NEVER;
+/* Returns a count of grains in units. */
+static double doorman__counted(const doorman__shared *grains) {
+    return (double)__atomic_load_n(grains, __ATOMIC_RELAXED) / DOORMAN__UNIT;
 }
 
-/* Announces that another amount may come at a point in time. */
-static void doorman__usage_announce(doorman__usage *usage, double amount, doorman_time at) {
-    assert(doorman__amount_valid(amount));
-    __atomic_store(&usage->expected, &amount, __ATOMIC_RELAXED);
-    __atomic_store_n(&usage->refresh_at, at, __ATOMIC_RELAXED);
+/* Raises a count to a value. */
+static inline void doorman__raise(doorman__shared *most, uint64_t value) {
+    uint64_t before = __atomic_load_n(most, __ATOMIC_RELAXED);
+    while (before < value && !__atomic_compare_exchange_n(most, &before, value, true,
+                                                          __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
 }
 
 static void doorman__usage_bypass(doorman__usage *usage, uint8_t flag, bool on) {
@@ -10680,8 +10647,8 @@ static inline bool doorman__bypass(const doorman__usage *usage) {
     return __atomic_load_n(&usage->bypass, __ATOMIC_RELAXED) != 0;
 }
 
-/* Tells the client that units were refused. The client first clears the flag, and then reads the
- * time. So the client finds the time of the refusal that has set the flag. */
+/* Tells the client that units were refused. The client clears the flag before it reads the time. So
+ * it finds the time of the refusal that has set the flag. */
 static inline void doorman__usage_signal(doorman__usage *usage, doorman_time now) {
     if (__atomic_load_n(&usage->unmet_since, __ATOMIC_RELAXED)) return;
     /* the bit keeps the time different from 0, which means that there was no refusal */
@@ -10689,19 +10656,16 @@ static inline void doorman__usage_signal(doorman__usage *usage, doorman_time now
     if (usage->client_unmet) __atomic_store_n(usage->client_unmet, 1, __ATOMIC_RELEASE);
 }
 
-/* Stores the size of the largest request for the client. A request for at most one unit is not
- * stored, because such a request fits whenever a larger request fits. */
+/* Stores the size of the largest request. A request for at most one unit fits whenever a larger
+ * request fits, so it is not stored. */
 static inline void doorman__usage_note_size(doorman__usage *usage, uint64_t units) {
     if (__builtin_expect(units <= (uint64_t)DOORMAN__UNIT, true)) return;
-    uint64_t largest = __atomic_load_n(&usage->largest, __ATOMIC_RELAXED);
-    while (largest < units && !__atomic_compare_exchange_n(&usage->largest, &largest, units, true,
-                                                           __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-    }
+    doorman__raise(&usage->largest, units);
 }
 
 /* Counts an attempt, and returns the decision that the caller gets. Allowed units are counted
- * exactly, because wants follow them. The count of refused units uses no locked instruction,
- * because this count need not be exact. So two refusals at the same time may count as one. */
+ * exactly, because wants follow them. The count of refused units uses no locked instruction, so two
+ * refusals at the same time may count as one. */
 static inline doorman_decision doorman__count(doorman__usage *usage, uint64_t units,
                                               doorman_decision decision, doorman_time now) {
     assert(units > 0);
@@ -10732,17 +10696,16 @@ static doorman_time doorman__usage_refresh_in(const doorman__usage *usage, doorm
 
 /* Returns what the limiter has counted. The calls that wait are counted in >>nng. */
 static void doorman__usage_read(const doorman__usage *usage, doorman_counts *out) {
-    *out = (doorman_counts){
-        .allowed = (double)__atomic_load_n(&usage->allowed, __ATOMIC_RELAXED) / DOORMAN__UNIT,
-        .refused = (double)__atomic_load_n(&usage->refused, __ATOMIC_RELAXED) / DOORMAN__UNIT,
-        .excess = (double)__atomic_load_n(&usage->excess, __ATOMIC_RELAXED) / DOORMAN__UNIT,
-        .over_released = __atomic_load_n(&usage->over_released, __ATOMIC_RELAXED)};
+    *out =
+        (doorman_counts){.allowed = doorman__counted(&usage->allowed),
+                         .refused = doorman__counted(&usage->refused),
+                         .excess = doorman__counted(&usage->excess),
+                         .over_released = __atomic_load_n(&usage->over_released, __ATOMIC_RELAXED)};
 }
 
 /* ---- limiters of a resource: the rate */
 
-/* A token bucket without debt that follows an allowance. The struct must not be copied or moved
- * while threads use it. */
+/* The struct must not be copied or moved while threads use it. */
 typedef struct doorman__rate {
     doorman__allowance allowance;
     doorman_time burst;
@@ -10756,8 +10719,8 @@ static inline doorman__bucket doorman__quota_bucket(const doorman__quota *quota,
     return (doorman__bucket){.saved_most = most, .wait_most = INT64_MAX};
 }
 
-/* Returns the quota of an amount. The quota saves at most the longer of two times: the burst, and
- * the time of one unit. */
+/* Returns the quota of an amount. It saves at most the longer of the burst and the time of a
+ * unit. */
 static doorman__quota doorman__rate_quota(const doorman__rate *rate, double amount) {
     doorman__quota quota = {amount, doorman__unit_time(amount), -1, -1};
     if (!(amount > 0)) return quota;
@@ -10766,43 +10729,53 @@ static doorman__quota doorman__rate_quota(const doorman__rate *rate, double amou
     depth = doorman__max(depth, quota.unit_time);
     quota.most = doorman__round_up(doorman__min(depth, 9e18));
     if (quota.unit_time <= 9e18) quota.unit_price = doorman__round_up(quota.unit_time);
+    assert(quota.most >= quota.unit_price);
     return quota;
 }
 
 /* Limits what the quota `after` can save, so that a rise of the rate does not increase the number
- * of saved units. One unit can always be saved. A fall of the rate needs no limit, because the
- * saved time is worth fewer units at a lower rate. */
+ * of saved units. One unit can always be saved. After a fall, the saved time is worth less
+ * anyway. */
 static void doorman__quota_limit_rise(doorman__quota *after, const doorman__quota *before) {
     if (!(after->amount > before->amount)) return;
     double depth = (double)before->most * (before->amount / after->amount);
     if (before->most < 0) depth = 0;
     int64_t most = doorman__round_up(doorman__max(depth, doorman__min(after->unit_time, 9e18)));
     if (most < after->most) after->most = most;
+    assert(after->most >= after->unit_price); /* one unit */
 }
 
-/* Returns how many ticks a quota can save for a request of this many units. The request may be
- * larger than the burst (L1). A burst in units is a hard bound. */
-static int64_t doorman__quota_depth(const doorman__quota *quota, bool in_units, double units) {
+/* A change of a rate. */
+typedef struct doorman__rate_change {
+    const doorman__quota *from, *to;
+    bool in_units;  /* the burst is in units */
+    double largest; /* the units of the largest recent request; 0: none was above one unit */
+} doorman__rate_change;
+
+/* Returns how many ticks a quota can save for the largest request. This request may be larger than
+ * the burst (L1). A burst in units is a hard bound. */
+static int64_t doorman__quota_depth(const doorman__quota *quota,
+                                    const doorman__rate_change *change) {
+    assert(change->largest >= 0);
     if (quota->most < 0) return DOORMAN__SAVED_MAX;
-    double price = in_units ? 0 : doorman__min(units * quota->unit_time, DOORMAN__SAVED_MAX);
-    int64_t depth = doorman__round_up(price);
+    double price = doorman__min(change->largest * quota->unit_time, DOORMAN__SAVED_MAX);
+    int64_t depth = doorman__round_up(change->in_units ? 0 : price);
     return depth > quota->most ? depth : quota->most;
 }
 
-/* Returns the new paid_until when a rate goes from one quota to another. The change does not
- * increase the number of saved units. When the rate rises, the saved time shrinks in proportion.
- * When the rate falls, one of two values stays the same. If the burst is in units, or if `largest`
- * is not 0, the number of saved units stays the same. In all other cases the saved time stays the
- * same, so it is worth fewer units. Returns paid_until itself if the saved time stays the same.
- *   largest   the units of the largest recent request; 0: no request was above one unit */
-static uint64_t doorman__quota_carry(const doorman__quota *from, const doorman__quota *to,
-                                     bool in_units, double largest, uint64_t paid_until,
+/* Returns the new paid_until when a rate changes. The change does not increase the number of saved
+ * units. When the rate rises, the saved time shrinks in proportion. When the rate falls, the saved
+ * time stays the same, so it is worth fewer units. But if the burst is in units, or there was a
+ * large request, the number of saved units stays the same. Returns paid_until itself if the saved
+ * time stays the same. */
+static uint64_t doorman__quota_carry(const doorman__rate_change *change, uint64_t paid_until,
                                      uint64_t now) {
-    const doorman__bucket before = {.saved_most = doorman__quota_depth(from, in_units, largest)};
-    const doorman__bucket after = {.saved_most = doorman__quota_depth(to, in_units, largest)};
+    const doorman__quota *from = change->from, *to = change->to;
+    const doorman__bucket before = {.saved_most = doorman__quota_depth(from, change)};
+    const doorman__bucket after = {.saved_most = doorman__quota_depth(to, change)};
     int64_t saved = doorman__bucket_level(&before, paid_until, now);
     double ratio = to->unit_time / from->unit_time; /* NaN: both are unlimited */
-    bool units_stay = (in_units || largest > 0) && ratio < 1e12 && to->most >= 0;
+    bool units_stay = (change->in_units || change->largest > 0) && ratio < 1e12 && to->most >= 0;
     bool falls = !(ratio <= 1);
     if (saved <= 0 || (falls && !units_stay)) return paid_until;
     bool stays = ratio >= 1 && doorman__bucket_level(&after, paid_until, now) <= saved;
@@ -10810,26 +10783,27 @@ static uint64_t doorman__quota_carry(const doorman__quota *from, const doorman__
     return now - (uint64_t)doorman__min((double)saved * ratio, (double)after.saved_most);
 }
 
-/* Sets the rate to `amount` before the time `until`, and to `after` from that time on. Before other
- * threads see the new amount, the function adapts the saved time to it (see doorman__quota_carry).
- * If `after` is more than `amount`, the number of units that can be saved does not rise at the time
- * `until`. */
-static void doorman__rate_set(doorman__rate *rate, double amount, doorman_time until, double after,
-                              double largest, doorman_time now) {
-    doorman__quota old,
-        quotas[2] = {doorman__rate_quota(rate, amount), doorman__rate_quota(rate, after)};
-    const doorman__quota *next = &quotas[now >= until];
+/* Sets the rate. Before other threads see the new amount, the function adapts the saved time to it
+ * (see doorman__quota_carry). At the time `until`, the number of units that can be saved does not
+ * rise.
+ *   largest   the units of the largest recent request; 0: none was above one unit */
+static void doorman__rate_set(doorman__rate *rate, doorman__schedule schedule, double largest,
+                              doorman_time now) {
+    doorman__quota old, before = doorman__rate_quota(rate, schedule.amount);
+    doorman__quota after = doorman__rate_quota(rate, schedule.after);
     (void)doorman__allowance_read(&rate->allowance, &old, now);
-    uint64_t paid = __atomic_load_n(&rate->paid_until, __ATOMIC_RELAXED), carried;
+    const doorman__rate_change change = {&old, now < schedule.until ? &before : &after,
+                                         rate->burst_units > 0, largest};
+    uint64_t ticks = doorman__ticks(now), carried;
+    uint64_t paid = __atomic_load_n(&rate->paid_until, __ATOMIC_RELAXED);
     do {
-        uint64_t ticks = doorman__ticks(now);
-        carried = doorman__quota_carry(&old, next, rate->burst_units > 0, largest, paid, ticks);
+        carried = doorman__quota_carry(&change, paid, ticks);
         if (carried == paid) break;
         assert((int64_t)(ticks - carried) >= 0); /* what was saved does not become a debt */
     } while (!__atomic_compare_exchange_n(&rate->paid_until, &paid, carried, true, __ATOMIC_RELAXED,
                                           __ATOMIC_RELAXED));
-    if (now < until) doorman__quota_limit_rise(&quotas[1], &quotas[0]);
-    doorman__allowance_set(&rate->allowance, quotas[0], until, quotas[1]);
+    if (now < schedule.until) doorman__quota_limit_rise(&after, &before);
+    doorman__allowance_set(&rate->allowance, before, schedule.until, after);
 }
 
 /* Initializes a rate with nothing saved.
@@ -10842,14 +10816,14 @@ static void doorman__rate_init(doorman__rate *rate, double amount, doorman_time 
     rate->burst = burst ? burst : DOORMAN_SECOND / 10;
     rate->burst_units = burst_units;
     rate->paid_until = doorman__ticks(now);
-    doorman__usage_init(&rate->usage, amount);
+    rate->usage.ceiling = amount;
+    rate->usage.refresh_at = DOORMAN_NEVER;
     doorman__quota quota = doorman__rate_quota(rate, amount);
     doorman__allowance_set(&rate->allowance, quota, DOORMAN_NEVER, quota);
 }
 
-/* Returns the price of n units in ticks. Returns -1 in these cases: n is not an amount, n is more
- * than the burst, the rate is 0, or the rate is unlimited. The usual case of one unit needs no
- * arithmetic. */
+/* Returns the price of n units in ticks. Returns -1 if n is not an amount, n is more than the
+ * burst, or the rate is 0 or unlimited. The usual case of one unit needs no arithmetic. */
 static inline int64_t doorman__rate_price(const doorman__quota *quota, double n) {
     if (n == 1) return quota->unit_price;
     return doorman__price(n * quota->unit_time, quota->most);
@@ -10865,7 +10839,7 @@ static int64_t doorman__rate_large_price(const doorman__rate *rate, const doorma
 
 /* Returns whether n units can ever fit. */
 static bool doorman__rate_possible(const doorman__rate *rate, double n) {
-    double ceiling = doorman__usage_ceiling(&rate->usage);
+    double ceiling = doorman__load(&rate->usage.ceiling);
     bool known = ceiling > 0; /* 0: the ceiling is not known yet */
     if (known && !(n * doorman__unit_time(ceiling) <= (double)DOORMAN__SAVED_MAX)) return false;
     return rate->burst_units <= 0 || n <= doorman__max(rate->burst_units, 1) * (1 + 1e-9);
@@ -10874,6 +10848,7 @@ static bool doorman__rate_possible(const doorman__rate *rate, double n) {
 DOORMAN__INLINE doorman_decision doorman__rate_take(doorman__rate *rate,
                                                     const doorman__quota *quota, int64_t price,
                                                     uint64_t units, doorman_time now) {
+    assert(price >= 0 && units > 0);
     uint64_t ticks = doorman__ticks(now);
     uint64_t paid = __atomic_load_n(&rate->paid_until, __ATOMIC_RELAXED);
     const doorman__bucket bucket = doorman__quota_bucket(quota, price);
@@ -10888,8 +10863,8 @@ DOORMAN__INLINE doorman_decision doorman__rate_take(doorman__rate *rate,
     return doorman__count(&rate->usage, units, DOORMAN_ALLOWED, now);
 }
 
-/* Makes a try that is not usual: n may be 0, not an amount, or more than the burst. The rate may be
- * 0 or unlimited. */
+/* Makes a try where n is 0, not an amount, or more than the burst, or the rate is 0 or
+ * unlimited. */
 static doorman_decision doorman__rate_try_unusual(doorman__rate *rate, const doorman__quota *quota,
                                                   double n, doorman_time now) {
     if (!doorman__amount_valid(n)) return DOORMAN_IMPOSSIBLE;
@@ -10912,15 +10887,13 @@ static doorman_decision doorman__rate_try(doorman__rate *rate, double n, doorman
     return doorman__rate_take(rate, &quota, price, doorman__units(n), now);
 }
 
-/* Describes what a try for n units would find now. */
+/* What a try for n units would find now. */
 typedef struct doorman__rate_view {
     doorman__quota quota;
-    /* the price of n units; -1: the rate cannot save n units, is 0, or is unlimited */
-    int64_t price;
+    int64_t price; /* of n units; -1: the rate cannot save n units, is 0, or is unlimited */
     doorman__attempt attempt; /* the attempt at this price, or at price 0 if the price is -1 */
 } doorman__rate_view;
 
-/* Returns what a try for n units would find now, without taking or counting anything. */
 static doorman__rate_view doorman__rate_look(const doorman__rate *rate, double n,
                                              doorman_time now) {
     doorman__rate_view view = {.attempt = {.decision = DOORMAN_REFUSED}};
@@ -10950,14 +10923,14 @@ static doorman_time doorman__rate_delay(const doorman__rate *rate, double n, doo
 }
 
 /* Returns how long the rate of the next lease takes to save n units. If the wants follow use, a
- * refusal of n units raises the wants to a rate that saves n units in the growth time (L4). So the
- * result is at most the growth time, unless wants_maximum is less than this rate. Example: an idle
- * resource without a wants_maximum refuses a request for 100 units. The retry_after is 2.25 s. If
- * the request is for a million units, the retry_after is 2.25 s, too. */
+ * refusal of n units raises them to a rate that saves n units in the growth time (L4), unless
+ * wants_maximum is less. Example: an idle resource without a wants_maximum refuses 100 units. The
+ * retry_after is 2.25 s, and also for a million units. */
 static doorman_time doorman__usage_saves_in(const doorman__usage *usage, double n,
                                             double expected) {
+    assert(n >= 0 && expected >= 0);
     doorman_time growth_time = __atomic_load_n(&usage->growth_time, __ATOMIC_RELAXED);
-    double ceiling = doorman__usage_ceiling(usage);
+    double ceiling = doorman__load(&usage->ceiling);
     if (expected <= 0) expected = ceiling;
     if (doorman__equal(expected, 0)) return 0;
     double slow = n * doorman__unit_time(expected) / 256;
@@ -10967,15 +10940,13 @@ static doorman_time doorman__usage_saves_in(const doorman__usage *usage, double 
     return (doorman_time)doorman__min(saves, (double)DOORMAN_DURATION_MAX);
 }
 
-/* Returns how long to wait after a refusal before another try. The wait ends at the latest when n
- * units are saved at the rate in force. The wait is shorter if a larger lease may come before that
- * time. */
+/* Returns how long to wait after a refusal before another try: until n units are saved at the rate
+ * in force, or until a larger lease may come. */
 static doorman_time doorman__rate_retry_after(const doorman__rate *rate, double n,
                                               doorman_time now) {
     doorman_time delay = doorman__rate_delay(rate, n, now);
     doorman_time refresh_in = doorman__usage_refresh_in(&rate->usage, now);
-    double expected;
-    __atomic_load(&rate->usage.expected, &expected, __ATOMIC_RELAXED);
+    double expected = doorman__load(&rate->usage.expected);
     bool may_grow = expected > 0 || delay == DOORMAN_NEVER;
     if (!may_grow || refresh_in == DOORMAN_NEVER) return doorman__later(delay, 1);
     doorman_time growth = doorman__usage_saves_in(&rate->usage, n, expected);
@@ -11004,8 +10975,7 @@ static doorman_decision doorman__rate_decide(doorman__rate *rate, double n, door
 
 /* ---- limiters of a resource: the gauge */
 
-/* A concurrency limiter that follows an allowance. The struct must not be copied or moved while
- * threads use it. */
+/* The struct must not be copied or moved while threads use it. */
 typedef struct DOORMAN__ALIGNED doorman__gauge {
     doorman__allowance allowance;
     doorman__shared in_flight; /* units in flight, in grains */
@@ -11018,35 +10988,25 @@ static double doorman__gauge_in_flight(const doorman__gauge *gauge) {
 }
 
 static doorman__quota doorman__gauge_quota(double amount) {
+    assert(doorman__safe_capacity_valid(amount));
     double most = doorman__unlimited(amount) ? DOORMAN_AMOUNT_MAX : amount;
     return (doorman__quota){.amount = amount, .most = (int64_t)(most * DOORMAN__UNIT)};
 }
 
-/* Sets the capacity of the gauge to `amount` before the time `until`, and to `after` from that time
- * on. */
-static void doorman__gauge_set(doorman__gauge *gauge, double amount, doorman_time until,
-                               double after) {
-    doorman__allowance_set(&gauge->allowance, doorman__gauge_quota(amount), until,
-                           doorman__gauge_quota(after));
+static void doorman__gauge_set(doorman__gauge *gauge, doorman__schedule schedule) {
+    doorman__allowance_set(&gauge->allowance, doorman__gauge_quota(schedule.amount), schedule.until,
+                           doorman__gauge_quota(schedule.after));
 }
 
 static void doorman__gauge_init(doorman__gauge *gauge, double capacity) {
     memset(gauge, 0, sizeof *gauge);
-    doorman__usage_init(&gauge->usage, capacity);
-    doorman__gauge_set(gauge, capacity, DOORMAN_NEVER, capacity);
+    gauge->usage.ceiling = capacity;
+    gauge->usage.refresh_at = DOORMAN_NEVER;
+    doorman__gauge_set(gauge, (doorman__schedule){capacity, DOORMAN_NEVER, capacity});
 }
 
-/* Stores the largest number of units in flight since the client's last sample. The wants follow
- * this number. */
-static void doorman__gauge_note_peak(doorman__gauge *gauge, uint64_t in_flight) {
-    uint64_t peak = __atomic_load_n(&gauge->peak, __ATOMIC_RELAXED);
-    while (peak < in_flight && !__atomic_compare_exchange_n(&gauge->peak, &peak, in_flight, true,
-                                                            __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-    }
-}
-
-/* Releases units that a try allowed. Returns false, and releases nothing, if n is not an amount, or
- * is more than the units in flight. The gauge counts the second error. */
+/* Returns false, and releases nothing, if n is not an amount, or is more than the units in flight.
+ * The gauge counts the second error. */
 static bool doorman__gauge_release(doorman__gauge *gauge, double n) {
     if (!doorman__amount_valid(n)) return false;
     if (doorman__concurrency_release(&gauge->in_flight, doorman__units(n))) return true;
@@ -11064,20 +11024,20 @@ static doorman_decision doorman__gauge_take(doorman__gauge *gauge, int64_t most,
         assert(attempt.after <= (uint64_t)most);
     } while (!__atomic_compare_exchange_n(&gauge->in_flight, &before, attempt.after, true,
                                           __ATOMIC_SEQ_CST, __ATOMIC_RELAXED));
-    doorman__gauge_note_peak(gauge, attempt.after);
+    doorman__raise(&gauge->peak, attempt.after); /* the wants follow it */
     return DOORMAN_ALLOWED;
 }
 
 /* Returns whether these units can ever fit. */
 static bool doorman__gauge_possible(const doorman__gauge *gauge, uint64_t units) {
-    doorman__quota quota = doorman__gauge_quota(doorman__usage_ceiling(&gauge->usage));
+    doorman__quota quota = doorman__gauge_quota(doorman__load(&gauge->usage.ceiling));
     return quota.most == 0 || units <= (uint64_t)quota.most;
 }
 
-/* Refuses units. In shadow mode, or with the kill switch on, allows them. These units then count as
- * in flight. */
+/* Refuses units, or allows them by a bypass. Then they count as in flight. */
 static doorman_decision doorman__gauge_refuse(doorman__gauge *gauge, uint64_t units,
                                               doorman_time now) {
+    assert(units > 0);
     const int64_t most = (int64_t)(DOORMAN_AMOUNT_MAX * DOORMAN__UNIT);
     bool bypass = doorman__bypass(&gauge->usage);
     doorman_decision decision =
@@ -11106,21 +11066,20 @@ static doorman_decision doorman__gauge_try(doorman__gauge *gauge, double n, door
 static doorman__attempt doorman__gauge_look(const doorman__gauge *gauge, double n,
                                             doorman__quota *quota, doorman_time now) {
     (void)doorman__allowance_read(&gauge->allowance, quota, now);
+    assert(quota->most >= 0);
     uint64_t in_flight = __atomic_load_n(&gauge->in_flight, __ATOMIC_SEQ_CST);
     return doorman__concurrency_try((uint64_t)quota->most, in_flight, doorman__units(n));
 }
 
 /* Returns how long to wait after a refusal before another try. If the client has found that the
- * server cannot give n units, it does not ask for n units before ceiling_until (L4). In this case
- * the wait ends at ceiling_until or later. */
+ * server cannot give n units, it does not ask for them before ceiling_until (L4). */
 static doorman_time doorman__gauge_retry_after(const doorman__gauge *gauge, double n,
                                                doorman_time now) {
     const doorman__usage *usage = &gauge->usage;
     doorman_time refresh_in = doorman__usage_refresh_in(usage, now);
     doorman_time until = __atomic_load_n(&usage->ceiling_until, __ATOMIC_RELAXED);
-    double most;
-    __atomic_load(&usage->ceiling_asked, &most, __ATOMIC_RELAXED);
-    return n > most ? doorman__later(refresh_in, until - now) : refresh_in;
+    bool is_more = n > doorman__load(&usage->ceiling_asked);
+    return is_more ? doorman__later(refresh_in, until - now) : refresh_in;
 }
 
 /* Makes a try, and then reads the state. Other threads may take units between the two steps. */
@@ -11159,9 +11118,8 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *   PESSIMISTIC   0
  *   OPTIMISTIC    what the resource wants
  *
- * doorman__resource_publish sets three values in the limiter: the capacity in force, the time until
- * which it is in force, and the capacity after that time. So the limiter follows the end of a lease
- * without another call.
+ * doorman__resource_publish sets the limiter to the capacity in force, until when, and what
+ * follows. So the limiter follows the end of a lease without another call.
  *
  * In a request, a client claims the capacity of its lease, and reports its units in use as
  * outstanding (R3). If the client wants less than it has, it first gives the difference back, and
@@ -11171,18 +11129,17 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * K4 Without a lease the fallback is in force. on_change is called when the capacity or the reason
  *    for the capacity has changed.
  * K5 A resource that is opened twice is still one resource, with one limiter and the options of the
- *    first opening. A later opening reports the first option that differs. An opening with another
- *    kind of limiter (rate or gauge) fails. The last close releases the lease. In an agent, the
- *    release waits 0.1 s. If the resource is opened again in this time, it keeps its lease, and no
- *    message is sent. doorman_agent_stop releases at once.
+ *    first opening. A later opening reports the first option that differs, and fails with another
+ *    kind of limiter (rate or gauge). The last close releases the lease. In an agent, the release
+ *    waits 0.1 s. A resource that is opened again in this time keeps its lease, and no message is
+ *    sent. doorman_agent_stop releases at once.
  * K6 Either the application sets the wants, or the wants follow use. Wants that follow use begin at
  *    an initial value, and stay between a minimum and a maximum. An idle resource wants the
- *    minimum. The minimum of a rate is 1 by default, so that its first call need not wait. The
- *    minimum of a gauge is 0 by default, so that idle clients take no unit from others. A resource
- *    with the minimum 0 wants at least 1 as soon as it is used, so its first call needs a request
- *    to the server. Until then it has a lease of 0, so the server knows it all the same.
- * K7 A server cannot block or crash the application, whatever the server sends. The same is true if
- *    the server sends nothing.
+ *    minimum. It is 1 by default for a rate, so that its first call need not wait, and 0 for a
+ *    gauge, so that idle clients take no unit from others. With the minimum 0, a resource wants at
+ *    least 1 as soon as it is used, so its first call needs a request to the server. Until then it
+ *    has a lease of 0, so the server knows it all the same.
+ * K7 A server cannot block or crash the application, whatever it sends, or if it sends nothing.
  * L4 Use is measured in a moving window, in which newer amounts count more. Use consists of the
  *    units that were allowed, the units that were refused, and the units that callers wait for (see
  *    "demand"). With a steady demand, the wants settle within 10 % of the demand. Wants grow until
@@ -11191,64 +11148,57 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *    leaves reaches another holder within two refresh intervals. After a refusal that no later call
  *    has followed with success, a gauge is idle only after a window.
  *
- * How soon a lease follows demand. A limiter that refuses units sets a flag of the client. The
- * client checks this flag every 0.2 s. If the flag is set, the client waits until 0.1 s have passed
- * since the refusal. This time shows the rate of a demand, so a gauge does not need it. Then the
- * client asks at once if the last response granted all wants. Example: a resource is idle, and its
- * capacity is free at the server. After the first refusal, the resource gets its whole share within
- * 250 ms and one round trip. A call that waits for a gauge of an agent does not wait for the check
- * of the flag either: the agent asks at once.
+ * How soon a lease follows demand. A limiter that refuses units sets a flag, which the client
+ * checks every 0.2 s. The client waits until 0.1 s have passed since the refusal, because this time
+ * shows the rate of a demand. A gauge does not need it. Then the client asks at once if the last
+ * response granted all wants. Example: a resource is idle, and its capacity is free at the server.
+ * After the first refusal, the resource gets its whole share within 250 ms and one round trip. When
+ * a call waits for a gauge of an agent, the agent asks at once.
  *
- * An idle resource asks only for its minimum, even if its safe capacity is larger. The reason is
- * this: if no safe capacity is configured, the safe capacity is the capacity divided by the number
- * of clients. If each idle resource asked for its safe capacity, the idle clients would hold the
- * whole capacity. Another client would have to wait until each idle client asks again. This takes
- * up to a refresh interval, instead of 250 ms.
+ * An idle resource asks only for its minimum, even if its safe capacity is larger. A safe capacity
+ * that is not configured is the capacity divided by the number of clients. If each idle resource
+ * asked for it, idle clients would hold the whole capacity, and another client would have to wait
+ * until they ask again: up to a refresh interval, instead of 250 ms.
  *
  * While callers wait, no refusals show how much capacity is missing. The resource then asks for at
- * least its safe capacity, as long as the server grants all wants. So a resource has less than its
- * safe capacity only for a short time, unless other clients want the capacity.
+ * least its safe capacity, as long as the server grants all wants.
  */
 
 /* ---- client: demand */
 /*
  * This part estimates how much a resource should want. The estimator is a pure structure. Its input
- * is what the limiters have counted, and what the responses of the server show. The estimator reads
- * no clock and no limiter. The estimator takes a sample every tenth of the window.
+ * is what the limiters have counted, and what the responses of the server show. It takes a sample
+ * every tenth of the window.
  *
  * Refused units count as demand. If they did not count, a resource that has too little would never
  * grow. But a caller that repeats its try in a loop is refused a million times for one unit. So
- * refused units count only up to a bound while the server has no more capacity. A server has no
- * more capacity if it grants less than was wanted. The bound is seven times the larger of two
- * numbers: the units that were allowed, and the units that the capacity allows. So a resource with
- * endless demand asks for eight times what it has.
+ * while the server has no more capacity (it grants less than was wanted), refused units count only
+ * up to a bound: seven times the units that were allowed, or that the capacity allows if they are
+ * more. So a resource with endless demand asks for eight times what it has.
  *
  * Example: a lease of 50 units a second allows 50 units a second, and 10,000 units a second are
  * refused. The bound is 7 * 50 = 350. So the demand is 50 + 350 = 400 units a second.
  *
  * A caller that waits for its units is not refused. Therefore the estimator also looks at workers.
- * A worker waits for a unit, is busy with the unit, and waits for the next unit. The number of
- * workers is unknown. The estimator assumes the largest number of workers that have waited at the
- * same time. On average `waiting` workers wait, and the others are busy. If no worker had to wait,
- * all workers together would use workers / (workers - waiting) times as much. The additional units
- * are the demand of the waiting workers. This demand counts up to the bound.
+ * A worker waits for a unit, is busy with the unit, and waits for the next unit. The estimator
+ * assumes as many workers as have waited at the same time. On average `waiting` workers wait. If no
+ * worker had to wait, all together would use workers / (workers - waiting) times as much. The
+ * additional units are the demand of the waiting workers. It counts up to the bound. If all workers
+ * wait, it is equal to the bound.
  *
  * Example with 50 units a second: there are two workers, and a unit keeps a worker busy for 20 ms.
  * On average one worker is busy, and one waits. Without the wait the workers would use 2 / (2 - 1)
  * = 2 times as much, which is 100 units a second.
  *
- * If all workers wait, the estimator cannot know how much they would use. In this case the demand
- * of the waiting workers is equal to the bound. For a gauge, the bound on refused units always
- * applies, because a caller that tries again does not need a second unit.
+ * For a gauge, the bound on refused units always applies, because a caller that tries again does
+ * not need a second unit.
  *
  * A rate saves units for a request of n units (L1). The largest n raises the wants to a rate that
- * saves n units within a fifth of a window. A request for n units of a gauge must fit into the
- * capacity of the gauge. So the largest n raises the wants to n. For a rate and for a gauge, n
- * counts whether the request was allowed or refused. The estimator remembers n for ten windows. So
- * a caller that tries less often than once a window finds a lease that fits its request.
- *
- * If n or more units of a gauge were in use at the same time since a request for n units, this
- * request counts like any other use. Then n is remembered only until the gauge is idle.
+ * saves n units within a fifth of a window. A request for n units of a gauge must fit into its
+ * capacity, so the largest n raises the wants to n. In both cases n counts whether the request was
+ * allowed or refused, and is remembered for ten windows. So a caller that tries less often than
+ * once a window finds a lease that fits its request. If n or more units of a gauge were in use at
+ * the same time since the request, n is remembered only until the gauge is idle.
  *
  * A request for n units of a gauge may be larger than what the server can give. The estimator
  * assumes this after n has not fitted into the lease for two windows, although more was wanted. For
@@ -11256,55 +11206,46 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * would take capacity from other clients without using it. Requests that are IMPOSSIBLE do not
  * count as demand either.
  *
- * Some bounds above are multiples of what a resource has, or of its minimum. With the minimum 0 and
- * a lease of 0 they would be 0, and a resource would never ask for its first unit. So these bounds
- * use 1 in place of a minimum of 0, and so do the wants of a resource that is not idle.
+ * Bounds that are multiples of what a resource has, or of its minimum, use 1 in place of a minimum
+ * of 0, and so do the wants of a resource that is not idle. Otherwise a resource with a lease of 0
+ * would never ask for its first unit.
  *
  * While the server may have more, the estimator also looks at the counts between two samples. A
- * look can raise the wants to the rate of the requests that came after the first refusal. The wants
- * then stay raised for two samples. The first refused request is not counted, because it only
- * starts the measured time. If it were counted, one refused caller would count as ten units a
- * second, because a look comes 0.1 s after the refusal.
+ * look can raise the wants to the rate of the requests that came after the first refusal, for two
+ * samples. The first refused request only starts the measured time. If it were counted, one refused
+ * caller would count as ten units a second, because a look comes 0.1 s after the refusal.
  */
 
 #define DOORMAN__SAMPLES 11
 
-/* The time from the first refusal to a look at the counts. After a shorter time, the counts would
- * not show a rate. */
+/* The time from the first refusal to a look. After a shorter time, the counts show no rate. */
 #define DOORMAN__LOOK_MIN (DOORMAN_SECOND / 10)
 
-/* What the limiter of a resource has counted up to the time `at`. The limiter is a rate or a
- * gauge. */
+/* What the limiter of a resource has counted up to the time `at`. */
 typedef struct doorman__reading {
     doorman_time at;
-    /* the time of the first refusal since the last reading; NEVER: no refusal */
-    doorman_time unmet_since;
-    /* counts in 1/4096 of a unit; they wrap around */
-    uint64_t allowed, refused, gauge_allowed, gauge_refused;
-    /* rate: the largest request since the last sample; 0: none was above one unit */
-    double largest;
-    double gauge_largest;
-    double waited;        /* rate: the integral of `waiting` over time, in units * seconds */
-    double waiting;       /* rate: the units that callers wait for now */
-    double waiting_peak;  /* rate: the largest `waiting` since the last sample */
-    double peak;          /* gauge: the most units in use since the last sample */
-    double gauge_waiting; /* gauge: the units that callers wait for now */
-    double gauge_in_use;  /* gauge: the units in use now */
+    doorman_time unmet_since;  /* the first refusal since the last reading; NEVER: no refusal */
+    uint64_t allowed, refused; /* in grains; they wrap around */
+    double largest;      /* the largest request since the last sample; 0: none was above one unit */
+    double waiting;      /* the units that callers wait for now */
+    double waited;       /* rate: the integral of `waiting` over time, in units * seconds */
+    double waiting_peak; /* rate: the largest `waiting` since the last sample */
+    double peak;         /* gauge: the most units in use since the last sample */
+    double in_use;       /* gauge: the units in use now */
 } doorman__reading;
 
 /* What the responses of the server show. */
 typedef struct doorman__supply {
-    double amount;  /* the capacity in force or the safe capacity: the larger of the two */
-    bool exhausted; /* the server granted less than what was wanted */
-    /* a gauge that was not used for this long is idle; 0: it is idle after a window */
-    doorman_time idle_after;
+    double amount;           /* the larger of the capacity in force and the safe capacity */
+    bool exhausted;          /* the server granted less than what was wanted */
+    doorman_time idle_after; /* a gauge without use for this long is idle; 0: for a window */
 } doorman__supply;
 
-/* The demand in the interval between two samples. If the resource is a rate, `rate` is its
- * demand in units a second. If it is a gauge, `peak` is its demand in units at the same time. */
+/* The demand in the interval between two samples. */
 typedef struct doorman__use {
-    double seconds, rate, peak;
-    bool unmet, gauge_unmet;
+    double seconds, rate; /* of a rate, in units a second */
+    double peak;          /* of a gauge, in units at the same time */
+    bool unmet;
     bool bounded; /* the unmet demand is at its bound, so its true size is unknown */
 } doorman__use;
 
@@ -11313,10 +11254,9 @@ typedef struct doorman__sample {
     doorman__use use; /* the demand since the previous sample */
 } doorman__sample;
 
-/* Counts the units that callers wait for, and how long callers wait. Precondition of the functions:
- * `now` never decreases from one call to the next. */
+/* Counts the units that callers wait for, and how long callers wait. */
 typedef struct doorman__waiting {
-    uint64_t units;          /* the units that callers wait for now, in 1/4096 */
+    uint64_t units;          /* the grains that callers wait for now */
     uint64_t units_peak;     /* the largest value of `units` since the last sample */
     double area;             /* the integral of `units` up to changed_at, in units * seconds */
     doorman_time changed_at; /* when `area` and `units` were last set */
@@ -11344,11 +11284,6 @@ static void doorman__waiting_set(doorman__waiting *waiting, uint64_t units, door
 }
 #endif
 
-static void doorman__waiting_read(const doorman__waiting *waiting, doorman_counts *out) {
-    out->waits = waiting->call_count;
-    out->waited = waiting->waited;
-}
-
 typedef struct doorman__estimator {
     bool is_gauge;
     double minimum, maximum;
@@ -11360,45 +11295,36 @@ typedef struct doorman__estimator {
     doorman__reading looked;
     double raised; /* the wants are at least this until raised_until */
     doorman_time raised_until;
-    /* the largest request of the rate and of the gauge, until the times below */
-    double largest, gauge_largest;
-    doorman_time largest_until, gauge_largest_until;
-    /* since when gauge_largest has not fitted into the lease; NEVER: it fits */
-    doorman_time short_since;
-    double ceiling; /* the capacity that the server granted when more was wanted */
-    /* before this time, requests above `ceiling` do not count as demand */
-    doorman_time ceiling_until;
-    bool gauge_served; /* so many units as gauge_largest were in use at the same time */
-    /* gauge: when a reading last showed use, and the last reading that was looked at for this */
-    doorman_time used_at, noted_at;
-    doorman_time refused_until; /* gauge: refused units count as use before this time */
-    uint64_t gauge_allowed, gauge_refused;
-    double wants; /* the result of the estimate */
-    bool unmet;   /* the last reading shows demand that was not met */
+    double largest; /* the largest request, until largest_until */
+    doorman_time largest_until;
+    /* The other fields except `wants` and `unmet` are only for a gauge. */
+    bool served; /* so many units as `largest` were in use at the same time */
+    doorman_time
+        short_since; /* since when `largest` has not fitted into the lease; NEVER: it fits */
+    double ceiling;  /* the capacity that the server granted when more was wanted */
+    doorman_time ceiling_until; /* until then, requests above `ceiling` are no demand */
+    doorman_time used_at;       /* when a reading last showed use */
+    doorman_time refused_until; /* refused units count as use before this time */
+    doorman__reading noted;     /* the last reading that was looked at for use */
+    double wants;               /* the result of the estimate */
+    bool unmet;                 /* the last reading shows demand that was not met */
 } doorman__estimator;
 
-/* Starts an estimate with its first reading. */
+/* Starts an estimate with its first reading. Precondition: the fields are zero, except those before
+ * initial_until. */
 static void doorman__estimator_init(doorman__estimator *estimator, const doorman__reading *first) {
+    assert(estimator->window > 0 && estimator->minimum <= estimator->maximum);
     estimator->initial_until = doorman__after(first->at, estimator->window);
-    estimator->newest_sample = 0;
     estimator->sample_count = 1;
-    estimator->samples[0] = (doorman__sample){.reading = *first};
-    estimator->looked = *first;
-    estimator->raised_until = 0;
-    estimator->largest_until = estimator->gauge_largest_until = estimator->ceiling_until = 0;
+    estimator->samples[0].reading = estimator->looked = estimator->noted = *first;
     estimator->short_since = DOORMAN_NEVER;
-    estimator->largest = estimator->gauge_largest = 0;
-    estimator->gauge_served = false;
-    estimator->used_at = estimator->noted_at = first->at;
-    estimator->refused_until = 0;
-    estimator->gauge_allowed = first->gauge_allowed;
-    estimator->gauge_refused = first->gauge_refused;
+    estimator->used_at = first->at;
     estimator->wants = estimator->initial;
-    estimator->unmet = false;
 }
 
 static const doorman__sample *doorman__estimator_sample_of(const doorman__estimator *estimator,
                                                            size_t age) {
+    assert(age < estimator->sample_count);
     size_t at = estimator->newest_sample + DOORMAN__SAMPLES - age;
     return &estimator->samples[at % DOORMAN__SAMPLES];
 }
@@ -11408,8 +11334,7 @@ static doorman_time doorman__estimator_due(const doorman__estimator *estimator) 
     return doorman__after(newest, estimator->window / 10);
 }
 
-/* Returns the least that a resource wants while it is used. Bounds that are multiples of the
- * minimum use this amount. */
+/* Returns the least that a resource wants while it is used. */
 static double doorman__estimator_base(const doorman__estimator *estimator) {
     double least = estimator->minimum > 0 ? estimator->minimum : 1;
     return doorman__min(least, estimator->maximum);
@@ -11435,56 +11360,63 @@ static bool doorman__estimator_gauge_is_idle(const doorman__estimator *estimator
 /* Notes whether a gauge was used since the last reading. */
 static void doorman__estimator_note_use(doorman__estimator *estimator,
                                         const doorman__reading *reading) {
-    bool refused = reading->gauge_refused != estimator->gauge_refused;
-    bool used = reading->gauge_in_use > 0 || reading->gauge_allowed != estimator->gauge_allowed;
-    if (used || reading->gauge_waiting > 0) estimator->used_at = reading->at;
+    assert(reading->at >= estimator->noted.at);
+    bool refused = reading->refused != estimator->noted.refused;
+    bool used = reading->in_use > 0 || reading->allowed != estimator->noted.allowed;
+    if (used || reading->waiting > 0) estimator->used_at = reading->at;
     if (used) estimator->refused_until = 0;
     if (refused) estimator->refused_until = doorman__after(reading->at, estimator->window);
-    estimator->noted_at = reading->at;
-    estimator->gauge_allowed = reading->gauge_allowed;
-    estimator->gauge_refused = reading->gauge_refused;
+    estimator->noted = *reading;
 }
 
 static double doorman__counted_units(uint64_t before, uint64_t after) {
     return (double)(after - before) / DOORMAN__UNIT;
 }
 
-/* Returns the demand for a gauge: the units in use, and the refused units up to the bound. */
-static double doorman__gauge_demand(const doorman__reading *reading, double refused, double least,
-                                    const doorman__supply *supply) {
+/* Returns the demand for a gauge since an earlier reading: the units in use, and the refused units
+ * up to the bound. If `futile` is true, refused and waiting units do not count. */
+static doorman__use doorman__use_of_gauge(const doorman__estimator *estimator,
+                                          const doorman__reading *before,
+                                          const doorman__reading *reading,
+                                          const doorman__supply *supply, bool futile) {
+    assert(estimator->is_gauge);
+    double least = doorman__max(doorman__estimator_base(estimator), supply->amount);
+    double refused = futile ? 0 : doorman__counted_units(before->refused, reading->refused);
     double most = 7 * doorman__max(reading->peak, least);
-    if (!supply->exhausted) most = doorman__max(most, reading->gauge_largest);
-    return reading->peak + doorman__min(refused, most);
+    if (!supply->exhausted) most = doorman__max(most, reading->largest);
+    return (doorman__use){.peak = reading->peak + doorman__min(refused, most),
+                          .unmet = !futile && (refused > 0 || reading->waiting > 0)};
 }
 
-/* Returns the demand between two readings. `workers` is the largest number of units that callers
- * have waited for at the same time. If `futile` is true, refused and waiting units do not count. */
-static doorman__use doorman__use_between(const doorman__reading *old, const doorman__reading *new_,
-                                         double workers, double minimum,
-                                         const doorman__supply *supply, bool futile) {
-    doorman__use use = {.seconds = (double)(new_->at - old->at) / (double)DOORMAN_SECOND};
-    double least = doorman__max(minimum, supply->amount);
-    double allowed = doorman__counted_units(old->allowed, new_->allowed);
-    double refused = futile ? 0 : doorman__counted_units(old->refused, new_->refused);
-    double gauge_refused =
-        futile ? 0 : doorman__counted_units(old->gauge_refused, new_->gauge_refused);
-    double most = 7 * doorman__max(allowed, least * use.seconds), queued = 0;
-    double waiting = (new_->waited - old->waited) / use.seconds, busy = workers - waiting;
-    bool waits = waiting > 0 && !futile;
-    if (waits) queued = busy * most > allowed * waiting ? allowed * waiting / busy : most;
-    double unmet = refused + queued, known = doorman__max(allowed, minimum * use.seconds);
-    use.unmet = unmet > 0;
-    use.gauge_unmet = gauge_refused > 0 || (new_->gauge_waiting > 0 && !futile);
+/* Returns the demand for a rate since the last sample. */
+static doorman__use doorman__use_of_rate(const doorman__estimator *estimator,
+                                         const doorman__reading *reading,
+                                         const doorman__supply *supply) {
+    const doorman__reading *last = &doorman__estimator_sample_of(estimator, 0)->reading;
+    double seconds = (double)(reading->at - last->at) / (double)DOORMAN_SECOND;
+    assert(!estimator->is_gauge && seconds > 0);
+    double workers = reading->waiting_peak, minimum = doorman__estimator_base(estimator);
+    for (size_t age = 0; age < estimator->sample_count; age++) {
+        const doorman__sample *sample = doorman__estimator_sample_of(estimator, age);
+        workers = doorman__max(workers, sample->reading.waiting_peak);
+    }
+    double allowed = doorman__counted_units(last->allowed, reading->allowed);
+    double unmet = doorman__counted_units(last->refused, reading->refused);
+    double most = 7 * doorman__max(allowed, doorman__max(minimum, supply->amount) * seconds);
+    double waiting = (reading->waited - last->waited) / seconds, busy = workers - waiting;
+    if (waiting > 0) unmet += busy * most > allowed * waiting ? allowed * waiting / busy : most;
+    double known = doorman__max(allowed, minimum * seconds), counts = unmet;
     /* the size of this request is known */
-    if (!supply->exhausted) known = doorman__max(known, new_->largest);
-    use.bounded = unmet >= 7 * known;
-    use.rate = (allowed + (supply->exhausted ? doorman__min(unmet, most) : unmet)) / use.seconds;
-    use.peak = doorman__gauge_demand(new_, gauge_refused, least, supply);
-    return use;
+    if (!supply->exhausted) known = doorman__max(known, reading->largest);
+    if (supply->exhausted) counts = doorman__min(unmet, most);
+    return (doorman__use){.seconds = seconds,
+                          .rate = (allowed + counts) / seconds,
+                          .unmet = unmet > 0,
+                          .bounded = unmet >= 7 * known};
 }
 
-/* Returns the mean rate over the window. The newest interval counts fully, and the oldest interval
- * counts a tenth. An interval does not count if its unmet demand has an unknown size. */
+/* Returns the mean rate over the window. The newest interval counts fully, the oldest a tenth, and
+ * an interval whose unmet demand has an unknown size not at all. */
 static double doorman__estimator_mean(const doorman__estimator *estimator) {
     double rate = 0, weights = 0;
     for (size_t age = 0; age + 1 < estimator->sample_count; age++) {
@@ -11497,9 +11429,8 @@ static double doorman__estimator_mean(const doorman__estimator *estimator) {
     return weights > 0 ? rate / weights : 0;
 }
 
-/* Returns a lower bound of the wants, so that wants rise sooner than they fall. The bound is the
- * smallest rate of the last three intervals. If demand was not met in the newest interval, the
- * bound is at least the rate of that interval. */
+/* Returns a lower bound of the wants, so that wants rise sooner than they fall: the smallest rate
+ * of the last three intervals, or the rate of the newest one if demand was not met in it. */
 static double doorman__estimator_recent(const doorman__estimator *estimator) {
     double recent = 0, lately = DBL_MAX;
     for (size_t age = 0; age < 3 && age + 1 < estimator->sample_count; age++) {
@@ -11511,55 +11442,38 @@ static double doorman__estimator_recent(const doorman__estimator *estimator) {
     return recent;
 }
 
-/* Returns the rate that saves the units of the largest recent request in a fifth of a window. */
-static double doorman__estimator_least(const doorman__estimator *estimator,
-                                       const doorman__reading *reading) {
-    double n = doorman__max(reading->largest, estimator->largest);
-    return n / ((double)estimator->window / (double)(5 * DOORMAN_SECOND));
-}
-
-/* The largest request is remembered for WINDOWS_REMEMBERED windows. If the largest request of a
- * gauge does not fit into the lease for WINDOWS_SHORT windows, the estimator assumes that the
- * server has no more capacity. */
+/* For how many windows the largest request is remembered, and after how many windows without room
+ * for the largest request of a gauge the server has no more capacity. */
 #define DOORMAN__WINDOWS_REMEMBERED 10
 #define DOORMAN__WINDOWS_SHORT 2
 
-/* Remembers the largest request of the rate. The rate may be saving units for this request (L1). */
-static void doorman__estimator_remember(doorman__estimator *estimator,
-                                        const doorman__reading *reading) {
-    if (reading->largest < estimator->largest && reading->at < estimator->largest_until) return;
-    estimator->largest = reading->largest;
-    estimator->largest_until =
-        doorman__after(reading->at, DOORMAN__WINDOWS_REMEMBERED * estimator->window);
-}
-
-/* Remembers the largest request of the gauge, unless this request can never fit. A request can
- * never fit if it is more than the maximum of the wants, or more than the server can give. Returns
- * true if the reading has such a request. If so, the refused units of the reading do not count as
- * demand. */
-static bool doorman__estimator_is_futile(doorman__estimator *estimator,
-                                         const doorman__reading *reading,
-                                         const doorman__supply *supply) {
+/* Remembers the largest request. A rate may be saving units for it (L1). A gauge forgets a request
+ * that can never fit, because it is more than the maximum of the wants, or than the server can
+ * give. Returns whether the reading has such a request. If so, its refused units are no demand. */
+static bool doorman__estimator_remember(doorman__estimator *estimator,
+                                        const doorman__reading *reading,
+                                        const doorman__supply *supply) {
     doorman_time at = reading->at, window = estimator->window;
     doorman_time until = doorman__after(at, DOORMAN__WINDOWS_REMEMBERED * window);
-    if (reading->gauge_largest >= estimator->gauge_largest ||
-        at >= estimator->gauge_largest_until) {
-        estimator->gauge_largest = reading->gauge_largest;
-        estimator->gauge_largest_until = until;
-        estimator->gauge_served = false;
+    if (reading->largest >= estimator->largest || at >= estimator->largest_until) {
+        estimator->largest = reading->largest;
+        estimator->largest_until = until;
+        estimator->served = false;
     }
-    if (reading->peak >= estimator->gauge_largest) estimator->gauge_served = true;
-    bool is_short = supply->exhausted && estimator->gauge_largest > supply->amount;
+    if (!estimator->is_gauge) return false;
+    if (reading->peak >= estimator->largest) estimator->served = true;
+    bool is_short = supply->exhausted && estimator->largest > supply->amount;
     if (!is_short) estimator->short_since = DOORMAN_NEVER;
     if (is_short) estimator->short_since = doorman__earlier(estimator->short_since, at);
+    assert((estimator->short_since == DOORMAN_NEVER) == !is_short);
     if (is_short && at - estimator->short_since >= DOORMAN__WINDOWS_SHORT * window) {
         estimator->ceiling = supply->amount;
         estimator->ceiling_until = until;
     }
     double most = estimator->maximum;
     if (at < estimator->ceiling_until) most = doorman__min(most, estimator->ceiling);
-    if (estimator->gauge_largest > most) estimator->gauge_largest = 0;
-    return reading->gauge_largest > most;
+    if (estimator->largest > most) estimator->largest = 0;
+    return reading->largest > most;
 }
 
 static void doorman__estimator_conclude(doorman__estimator *estimator,
@@ -11569,15 +11483,19 @@ static void doorman__estimator_conclude(doorman__estimator *estimator,
     bool initial = reading->at < estimator->initial_until;
     double minimum = initial ? estimator->initial : estimator->minimum;
     double raised = reading->at < estimator->raised_until ? estimator->raised : 0;
-    double least = doorman__estimator_least(estimator, reading);
+    double largest = estimator->is_gauge ? 0 : doorman__max(reading->largest, estimator->largest);
+    /* the rate that saves the units of the largest recent request in a fifth of a window */
+    double least = largest / ((double)estimator->window / (double)(5 * DOORMAN_SECOND));
     for (size_t age = 0; age + 1 < estimator->sample_count; age++) {
         peak = doorman__max(peak, doorman__estimator_sample_of(estimator, age)->use.peak);
     }
     if (doorman__estimator_gauge_is_idle(estimator, reading, supply)) {
         peak = raised = 0;
-        if (estimator->gauge_served) estimator->gauge_largest = 0;
+        if (estimator->served) estimator->largest = 0;
     }
-    if (!futile) peak = doorman__max(peak + reading->gauge_waiting, estimator->gauge_largest);
+    if (estimator->is_gauge && !futile) {
+        peak = doorman__max(peak + reading->waiting, estimator->largest);
+    }
     double base = doorman__estimator_base(estimator);
     if (supply->exhausted) {
         double most = doorman__max(mean, doorman__max(base, supply->amount));
@@ -11596,75 +11514,82 @@ static void doorman__estimator_conclude(doorman__estimator *estimator,
 static void doorman__estimator_sample(doorman__estimator *estimator,
                                       const doorman__reading *reading,
                                       const doorman__supply *supply) {
-    const doorman__sample *last = doorman__estimator_sample_of(estimator, 0);
-    assert(reading->at > last->reading.at);
-    double workers = reading->waiting_peak;
-    for (size_t age = 0; age < estimator->sample_count; age++) {
-        const doorman__sample *sample = doorman__estimator_sample_of(estimator, age);
-        workers = doorman__max(workers, sample->reading.waiting_peak);
-    }
-    doorman__estimator_remember(estimator, reading);
+    const doorman__reading *last = &doorman__estimator_sample_of(estimator, 0)->reading;
+    assert(reading->at > last->at);
+    bool futile = doorman__estimator_remember(estimator, reading, supply);
     doorman__estimator_note_use(estimator, reading);
-    bool futile = doorman__estimator_is_futile(estimator, reading, supply);
-    double base = doorman__estimator_base(estimator);
-    doorman__sample sample = {.reading = *reading};
-    sample.use = doorman__use_between(&last->reading, reading, workers, base, supply, futile);
+    doorman__use use = estimator->is_gauge
+                           ? doorman__use_of_gauge(estimator, last, reading, supply, futile)
+                           : doorman__use_of_rate(estimator, reading, supply);
     estimator->newest_sample = (estimator->newest_sample + 1) % DOORMAN__SAMPLES;
     if (estimator->sample_count < DOORMAN__SAMPLES) estimator->sample_count++;
-    estimator->samples[estimator->newest_sample] = sample;
-    estimator->unmet = sample.use.unmet || sample.use.gauge_unmet;
+    estimator->samples[estimator->newest_sample] = (doorman__sample){*reading, use};
+    estimator->unmet = use.unmet;
     bool look_is_near = reading->at < doorman__after(reading->unmet_since, DOORMAN__LOOK_MIN) &&
                         reading->unmet_since != DOORMAN_NEVER;
     if (!look_is_near || supply->exhausted) estimator->looked = *reading;
     doorman__estimator_conclude(estimator, reading, supply, futile);
 }
 
-/* Looks at a reading between two samples, after a refusal or while a caller waits. */
-static void doorman__estimator_look(doorman__estimator *estimator, const doorman__reading *reading,
-                                    const doorman__supply *supply) {
+/* Returns the least that a rate wants by the counts since the last look. */
+static double doorman__estimator_look_at_rate(doorman__estimator *estimator,
+                                              const doorman__reading *reading,
+                                              const doorman__supply *supply) {
+    assert(!estimator->is_gauge);
     const doorman__reading *last = &estimator->looked;
-    doorman__estimator_remember(estimator, reading);
-    doorman__estimator_note_use(estimator, reading);
-    bool futile = doorman__estimator_is_futile(estimator, reading, supply);
     doorman_time since = doorman__earlier(reading->unmet_since, reading->at - DOORMAN__LOOK_MIN);
     doorman_time before = doorman__earlier(last->at, since);
     double seconds = (double)(reading->at - since) / (double)DOORMAN_SECOND;
     double all_seconds = (double)(reading->at - before) / (double)DOORMAN_SECOND;
-    double least = doorman__max(doorman__estimator_base(estimator), supply->amount);
+    double base = doorman__estimator_base(estimator);
     double refused = doorman__counted_units(last->refused, reading->refused);
     double allowed = doorman__counted_units(last->allowed, reading->allowed) / all_seconds;
     double first = doorman__max(doorman__max(1, last->largest), reading->largest);
     double more = doorman__max(0, refused - first) / seconds;
     double waiting = (reading->waited - last->waited) / seconds;
     bool all_wait = reading->waiting > 0 && waiting >= 0.875 * reading->waiting;
-    if (all_wait) more = doorman__max(more, 7 * doorman__max(allowed, least));
-    double gauge_refused = doorman__counted_units(last->gauge_refused, reading->gauge_refused);
-    double raised = 1.05 * (allowed + more);
-    double units = doorman__gauge_demand(reading, gauge_refused, least, supply);
-    raised = doorman__max(raised, units + reading->gauge_waiting);
-    if (refused > 0) raised = doorman__max(raised, doorman__estimator_base(estimator));
-    if (futile) raised = 1.05 * allowed;
+    if (all_wait) {
+        more = doorman__max(more, 7 * doorman__max(allowed, doorman__max(base, supply->amount)));
+    }
+    estimator->unmet = refused > 0 || all_wait;
+    return doorman__max(1.05 * (allowed + more), refused > 0 ? base : 0);
+}
+
+/* Looks at a reading between two samples, after a refusal or while a caller waits. */
+static void doorman__estimator_look(doorman__estimator *estimator, const doorman__reading *reading,
+                                    const doorman__supply *supply) {
+    assert(reading->at >= estimator->looked.at);
+    double raised;
+    bool futile = doorman__estimator_remember(estimator, reading, supply);
+    doorman__estimator_note_use(estimator, reading);
+    if (estimator->is_gauge) {
+        const doorman__use use =
+            doorman__use_of_gauge(estimator, &estimator->looked, reading, supply, futile);
+        raised = futile ? 0 : use.peak + reading->waiting;
+        estimator->unmet = use.unmet;
+    } else {
+        raised = doorman__estimator_look_at_rate(estimator, reading, supply);
+    }
     if (reading->at < estimator->raised_until) raised = doorman__max(raised, estimator->raised);
     estimator->raised = raised;
     estimator->raised_until = doorman__after(reading->at, estimator->window / 5);
-    estimator->unmet = refused > 0 || gauge_refused > 0 || all_wait || reading->gauge_waiting > 0;
-    estimator->unmet = estimator->unmet && !futile;
     estimator->looked = *reading;
     doorman__estimator_conclude(estimator, reading, supply, futile);
 }
 
-/* Returns when to check whether a gauge has become idle. The time between two checks is a quarter
- * of the time after which it is idle, because a check notices use only afterwards. */
+/* Returns when to check whether a gauge has become idle: four times in the time after which it is
+ * idle, because a check notices use only afterwards. */
 static doorman_time doorman__estimator_check_at(const doorman__estimator *estimator,
                                                 const doorman__supply *supply) {
     if (!estimator->is_gauge || estimator->wants <= estimator->minimum) return DOORMAN_NEVER;
     doorman_time pause = doorman__estimator_idle_after(estimator, supply) / 4;
-    return doorman__after(estimator->noted_at, doorman__later(pause, DOORMAN_SECOND / 100));
+    return doorman__after(estimator->noted.at, doorman__later(pause, DOORMAN_SECOND / 100));
 }
 
 /* Checks between two samples whether a gauge has become idle. */
 static void doorman__estimator_check(doorman__estimator *estimator, const doorman__reading *reading,
                                      const doorman__supply *supply) {
+    assert(estimator->is_gauge);
     doorman__estimator_note_use(estimator, reading);
     if (!doorman__estimator_gauge_is_idle(estimator, reading, supply)) return;
     doorman__estimator_conclude(estimator, reading, supply, false);
@@ -11710,6 +11635,7 @@ struct doorman_client_resource {
         doorman__rate rate;
         doorman__gauge gauge;
     };
+    doorman__usage *usage;    /* of the limiter */
     doorman__waiting waiting; /* what waits for the limiter; only >>nng and >>leased set it */
     struct doorman_resource *handle; /* the agent's handle; NULL: there is no agent */
     doorman__tally tally;            /* what the next request reports (H11) */
@@ -11717,12 +11643,7 @@ struct doorman_client_resource {
     char resource_id[];
 };
 
-static doorman__usage *doorman__resource_usage(doorman_client_resource *resource) {
-    return resource->kind == DOORMAN_GAUGE ? &resource->gauge.usage : &resource->rate.usage;
-}
-
-/* Returns the units in use. The result is 0 for a rate, because the units of a rate are used at
- * once. */
+/* Returns the units in use. The units of a rate are used at once. */
 static double doorman__resource_in_use(const doorman_client_resource *resource) {
     return resource->kind == DOORMAN_GAUGE ? doorman__gauge_in_flight(&resource->gauge) : 0;
 }
@@ -11737,14 +11658,6 @@ static double doorman__resource_fallback(const doorman_client_resource *resource
     if (resource->options.fallback == DOORMAN_PESSIMISTIC) return 0;
     if (resource->options.fallback == DOORMAN_OPTIMISTIC) return resource->wants;
     return doorman__resource_known_safe_capacity(resource);
-}
-
-static doorman_counts doorman__resource_counts(const doorman_client_resource *resource) {
-    doorman_counts counts;
-    doorman__usage_read(
-        resource->kind == DOORMAN_GAUGE ? &resource->gauge.usage : &resource->rate.usage, &counts);
-    doorman__waiting_read(&resource->waiting, &counts);
-    return counts;
 }
 
 void doorman_client_read(const doorman_client_resource *resource, doorman_resource_info *out,
@@ -11774,16 +11687,17 @@ void doorman_client_read(const doorman_client_resource *resource, doorman_resour
                                    .gauge_is_divided =
                                        resource->kind == DOORMAN_GAUGE && leased && !held->whole,
                                    .fallback = resource->options.fallback,
-                                   .counts = doorman__resource_counts(resource),
                                    .refresh_failures = resource->client->upstream.failure_count,
                                    .options_differ = resource->options_differ};
+    doorman__usage_read(resource->usage, &out->counts);
+    out->counts.waits = resource->waiting.call_count;
+    out->counts.waited = resource->waiting.waited;
 }
 
 static doorman_time doorman__resource_update_wants_due(const doorman_client_resource *resource);
 
-/* Sets when the client next has work for the resource. Must be called after a change of one of
- * these: the state, the end of the lease, the newest sample, the refused units, or
- * whether the wants follow use. */
+/* Sets when the client next has work for the resource. Must be called after a change of the state,
+ * the end of the lease, the newest sample, the refused units, or whether the wants follow use. */
 static void doorman__resource_set_wake(doorman_client_resource *resource) {
     doorman_time at =
         resource->wants_follow_use ? doorman__resource_update_wants_due(resource) : DOORMAN_NEVER;
@@ -11800,50 +11714,45 @@ static void doorman__resource_move(doorman_client_resource *resource,
     resource->state = state;
 }
 
-/* Tells the limiter the largest possible capacity, and when the capacity may change next. See
+/* Tells the limiter the largest possible capacity, and when it may change next: see
  * doorman__usage. */
 static void doorman__resource_announce(doorman_client_resource *resource) {
     const doorman__held_lease *held = &resource->held;
     const doorman_upstream *upstream = &resource->client->upstream;
-    double most = resource->wants_follow_use ? resource->estimator.maximum : resource->wants;
-    most = doorman__max(most, resource->published.capacity);
+    const doorman__estimator *estimator = &resource->estimator;
+    doorman__usage *usage = resource->usage;
+    double capacity = resource->published.capacity;
+    bool follows = resource->wants_follow_use;
+    bool may_grow = !resource->published.leased || (follows && held->met);
+    assert(doorman__amount_valid(resource->wants) && doorman__safe_capacity_valid(capacity));
     doorman_time at = held->request_at;
-    if (resource->wants_follow_use && held->met) at = 0; /* the client asks soon after a refusal */
+    if (follows && held->met) at = 0; /* the client asks soon after a refusal */
     if (upstream->state == DOORMAN__BACKING_OFF) at = doorman__later(at, upstream->retry_at);
     if (upstream->state == DOORMAN__REQUESTED && upstream->failures) {
         at = doorman__after(upstream->sent_at, upstream->timeout);
     }
     if (at == DOORMAN_NEVER) at = 0;
-    doorman__usage *usage = doorman__resource_usage(resource);
-    doorman__usage_set_ceiling(usage, most);
-    const doorman__estimator *estimator = &resource->estimator;
-    bool follows = resource->wants_follow_use;
     doorman_time growth_time = follows ? estimator->window / 5 : 0;
-    __atomic_store_n(&usage->growth_time, growth_time, __ATOMIC_RELAXED);
-    double asked = doorman__max(estimator->ceiling, resource->published.capacity);
-    __atomic_store(&usage->ceiling_asked, &asked, __ATOMIC_RELAXED);
     doorman_time until = follows ? estimator->ceiling_until : 0;
+    double most = follows ? estimator->maximum : resource->wants;
+    doorman__store(&usage->ceiling, doorman__max(most, capacity));
+    doorman__store(&usage->ceiling_asked, doorman__max(estimator->ceiling, capacity));
+    doorman__store(&usage->expected, may_grow ? resource->wants : 0);
+    __atomic_store_n(&usage->growth_time, growth_time, __ATOMIC_RELAXED);
     __atomic_store_n(&usage->ceiling_until, until, __ATOMIC_RELAXED);
-    bool may_grow = !resource->published.leased || (resource->wants_follow_use && held->met);
-    doorman__usage_announce(usage, may_grow ? resource->wants : 0, at);
+    __atomic_store_n(&usage->refresh_at, at, __ATOMIC_RELAXED);
 }
 
-static double doorman__counted(const doorman__shared *parts) {
-    return (double)__atomic_load_n(parts, __ATOMIC_RELAXED) / DOORMAN__UNIT;
-}
-
-/* Sets the capacity of the limiter to `amount` before the time `until`, and to `after` from that
- * time on. */
-static void doorman__resource_limit(doorman_client_resource *resource, double amount,
-                                    doorman_time until, double after, doorman_time now) {
+/* Sets the capacity of the limiter. */
+static void doorman__resource_limit(doorman_client_resource *resource, doorman__schedule schedule,
+                                    doorman_time now) {
     if (resource->kind == DOORMAN_GAUGE) {
-        doorman__gauge_set(&resource->gauge, amount, until, after);
-    } else {
-        double largest = doorman__counted(&resource->rate.usage.largest);
-        if (resource->wants_follow_use)
-            largest = doorman__max(largest, resource->estimator.largest);
-        doorman__rate_set(&resource->rate, amount, until, after, largest, now);
+        doorman__gauge_set(&resource->gauge, schedule);
+        return;
     }
+    double largest = doorman__counted(&resource->usage->largest);
+    if (resource->wants_follow_use) largest = doorman__max(largest, resource->estimator.largest);
+    doorman__rate_set(&resource->rate, schedule, largest, now);
 }
 
 static void doorman__resource_notify(doorman_client_resource *resource) {
@@ -11859,14 +11768,15 @@ static void doorman__resource_notify(doorman_client_resource *resource) {
 static void doorman__resource_publish(doorman_client_resource *resource, doorman_time now) {
     doorman_resource_info info, before = resource->published;
     doorman_client_read(resource, &info, now);
-    double fallback = doorman__resource_fallback(resource);
-    doorman__resource_limit(resource, info.leased ? info.capacity : 0, info.expires_at, fallback,
-                            now);
+    const doorman__schedule schedule = {info.leased ? info.capacity : 0, info.expires_at,
+                                        doorman__resource_fallback(resource)};
+    doorman__resource_limit(resource, schedule, now);
     info.gauge_is_divided = info.gauge_is_divided || before.gauge_is_divided;
     resource->published = info;
     doorman__client_resource_state state = info.leased ? DOORMAN__LEASED : DOORMAN__UNLEASED;
     if (!resource->opened) state = DOORMAN__CLOSING;
     if (state != resource->state) doorman__resource_move(resource, state);
+    assert((resource->state == DOORMAN__CLOSING) == !resource->opened);
     doorman__resource_set_wake(resource);
     doorman__resource_announce(resource);
     bool same = info.leased == before.leased && info.outcome == before.outcome &&
@@ -11880,15 +11790,14 @@ static void doorman__resource_publish(doorman_client_resource *resource, doorman
 /* Makes the limiter refuse everything, even in shadow mode or with the kill switch on.
  * Precondition: the client is not used any more, and this resource is only used for attempts. */
 static void doorman__resource_disable(doorman_client_resource *resource) {
-    doorman__usage *usage = doorman__resource_usage(resource);
     if (resource->kind == DOORMAN_GAUGE) {
-        doorman__gauge_set(&resource->gauge, 0, DOORMAN_NEVER, 0);
+        doorman__gauge_set(&resource->gauge, (doorman__schedule){0, DOORMAN_NEVER, 0});
     } else {
         doorman__quota none = doorman__rate_quota(&resource->rate, 0);
         doorman__allowance_set(&resource->rate.allowance, none, DOORMAN_NEVER, none);
     }
-    usage->bypass = 0;
-    usage->refresh_at = DOORMAN_NEVER; /* no retry can succeed */
+    resource->usage->bypass = 0;
+    resource->usage->refresh_at = DOORMAN_NEVER; /* no retry can succeed */
 }
 #endif
 
@@ -11918,74 +11827,55 @@ doorman_status doorman_client_release(doorman_client_resource *resource, double 
 
 /* ---- client: wants that follow use */
 
-/* Returns the refused units. Units that only shadow mode or the kill switch allowed count as
- * refused. */
+/* Returns the refused units, with those that only shadow mode or the kill switch allowed. */
 static uint64_t doorman__usage_unmet(const doorman__usage *usage) {
     return __atomic_load_n(&usage->refused, __ATOMIC_RELAXED) +
            __atomic_load_n(&usage->excess, __ATOMIC_RELAXED);
 }
 
-/* Returns the time of the first refusal since the last reading. NEVER means that there was no
- * refusal. */
+/* Returns the time of the first refusal since the last reading, or NEVER. */
 static doorman_time doorman__resource_unmet_since(const doorman_client_resource *resource) {
-    const doorman__usage *usage =
-        resource->kind == DOORMAN_GAUGE ? &resource->gauge.usage : &resource->rate.usage;
-    doorman_time since = __atomic_load_n(&usage->unmet_since, __ATOMIC_RELAXED);
+    doorman_time since = __atomic_load_n(&resource->usage->unmet_since, __ATOMIC_RELAXED);
     return since ? since : DOORMAN_NEVER;
-}
-
-static void doorman__reading_of_rate(doorman__reading *reading, const doorman__rate *rate,
-                                     const doorman__waiting *waiting) {
-    reading->allowed = __atomic_load_n(&rate->usage.allowed, __ATOMIC_RELAXED);
-    reading->refused = doorman__usage_unmet(&rate->usage);
-    reading->largest = doorman__counted(&rate->usage.largest);
-    reading->waited = doorman__waiting_area(waiting, reading->at);
-    reading->waiting = doorman__waiting_units(waiting);
-    reading->waiting_peak = (double)waiting->units_peak / DOORMAN__UNIT;
-}
-
-static void doorman__reading_of_gauge(doorman__reading *reading, const doorman__gauge *gauge,
-                                      const doorman__waiting *waiting) {
-    reading->gauge_allowed = __atomic_load_n(&gauge->usage.allowed, __ATOMIC_RELAXED);
-    reading->gauge_refused = doorman__usage_unmet(&gauge->usage);
-    reading->gauge_in_use = doorman__gauge_in_flight(gauge);
-    reading->gauge_largest = doorman__counted(&gauge->usage.largest);
-    reading->peak = doorman__counted(&gauge->peak);
-    reading->gauge_waiting = doorman__waiting_units(waiting);
 }
 
 static doorman__reading doorman__resource_reading(const doorman_client_resource *resource,
                                                   doorman_time now) {
-    doorman__reading reading = {.at = now, .unmet_since = doorman__resource_unmet_since(resource)};
+    const doorman__usage *usage = resource->usage;
+    const doorman__waiting *waiting = &resource->waiting;
+    doorman__reading reading = {.at = now,
+                                .unmet_since = doorman__resource_unmet_since(resource),
+                                .allowed = __atomic_load_n(&usage->allowed, __ATOMIC_RELAXED),
+                                .refused = doorman__usage_unmet(usage),
+                                .largest = doorman__counted(&usage->largest),
+                                .waiting = doorman__waiting_units(waiting)};
     if (resource->kind == DOORMAN_GAUGE) {
-        doorman__reading_of_gauge(&reading, &resource->gauge, &resource->waiting);
+        reading.in_use = doorman__gauge_in_flight(&resource->gauge);
+        reading.peak = doorman__counted(&resource->gauge.peak);
     } else {
-        doorman__reading_of_rate(&reading, &resource->rate, &resource->waiting);
+        reading.waited = doorman__waiting_area(waiting, now);
+        reading.waiting_peak = (double)waiting->units_peak / DOORMAN__UNIT;
     }
     return reading;
 }
 
 /* Forgets the first refusal, so that the next refusal counts as the first one. */
 static void doorman__resource_looked(doorman_client_resource *resource) {
-    doorman__usage *usage = doorman__resource_usage(resource);
-    __atomic_store_n(&usage->unmet_since, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&resource->usage->unmet_since, 0, __ATOMIC_RELAXED);
 }
 
 /* Moves the largest values since the last sample to the reading, and resets them. */
 static void doorman__resource_sampled(doorman_client_resource *resource,
                                       doorman__reading *reading) {
-    doorman__usage *usage = doorman__resource_usage(resource);
-    uint64_t largest = __atomic_exchange_n(&usage->largest, 0, __ATOMIC_RELAXED);
+    assert(resource->waiting.units <= resource->waiting.units_peak);
+    uint64_t largest = __atomic_exchange_n(&resource->usage->largest, 0, __ATOMIC_RELAXED);
+    reading->largest = (double)largest / DOORMAN__UNIT;
     resource->waiting.units_peak = resource->waiting.units;
-    if (resource->kind == DOORMAN_GAUGE) {
-        doorman__gauge *gauge = &resource->gauge;
-        uint64_t in_use = __atomic_load_n(&gauge->in_flight, __ATOMIC_RELAXED);
-        uint64_t peak = __atomic_exchange_n(&gauge->peak, in_use, __ATOMIC_RELAXED);
-        reading->peak = (double)peak / DOORMAN__UNIT;
-        reading->gauge_largest = (double)largest / DOORMAN__UNIT;
-    } else {
-        reading->largest = (double)largest / DOORMAN__UNIT;
-    }
+    if (resource->kind != DOORMAN_GAUGE) return;
+    doorman__gauge *gauge = &resource->gauge;
+    uint64_t in_use = __atomic_load_n(&gauge->in_flight, __ATOMIC_RELAXED);
+    uint64_t peak = __atomic_exchange_n(&gauge->peak, in_use, __ATOMIC_RELAXED);
+    reading->peak = (double)peak / DOORMAN__UNIT;
 }
 
 static doorman__supply doorman__resource_supply(const doorman_client_resource *resource,
@@ -12008,14 +11898,15 @@ static void doorman__resource_apply_wants(doorman_client_resource *resource, dou
     doorman__resource_announce(resource);
 }
 
-/* K1: after unmet demand, asks at once if the wants have grown by more than a tenth since the last
- * request, and the last response granted all its wants. If the largest request of the application
- * does not fit yet, the client asks after any growth of the wants. */
+/* K1: after unmet demand, asks at once if the last response granted all wants, and they have grown
+ * by more than a tenth since then. If the largest request of a gauge does not fit yet, any growth
+ * is enough. */
 static void doorman__resource_grow(doorman_client_resource *resource, doorman_time now) {
+    assert(resource->wants_follow_use);
     doorman__held_lease *held = &resource->held;
     const doorman__estimator *estimator = &resource->estimator;
-    bool fits = estimator->gauge_largest <= resource->published.capacity;
-    double worth = fits ? 1.1 : 1 + 1e-9;
+    double largest = estimator->is_gauge ? estimator->largest : 0;
+    double worth = largest <= resource->published.capacity ? 1.1 : 1 + 1e-9;
     if (!estimator->unmet || resource->wants <= held->requested_wants * worth) return;
     doorman__held_lease_grow(&resource->client->upstream, held, now);
 }
@@ -12026,8 +11917,7 @@ static doorman_time doorman__resource_look_at(const doorman_client_resource *res
     return resource->kind == DOORMAN_GAUGE ? since : doorman__after(since, DOORMAN__LOOK_MIN);
 }
 
-/* Returns when to update the wants next. If the server has no more capacity, refusals are only
- * processed with the next sample. */
+/* Returns when to update the wants next. Without more capacity, refusals wait for a sample. */
 static doorman_time doorman__resource_update_wants_due(const doorman_client_resource *resource) {
     doorman__supply supply = doorman__resource_supply(resource, resource->client->upstream.now);
     const doorman__estimator *estimator = &resource->estimator;
@@ -12037,17 +11927,8 @@ static doorman_time doorman__resource_update_wants_due(const doorman_client_reso
     return doorman__earlier(due, doorman__resource_look_at(resource));
 }
 
-/* L4: asks at once if a gauge that has become idle wants less than before. */
-static void doorman__resource_leave(doorman_client_resource *resource,
-                                    const doorman__reading *reading, const doorman__supply *supply,
-                                    doorman_time now) {
-    doorman__held_lease *held = &resource->held;
-    if (resource->wants >= held->requested_wants) return;
-    if (!doorman__estimator_gauge_is_idle(&resource->estimator, reading, supply)) return;
-    doorman__held_lease_expedite(&resource->client->upstream, held, 0, now);
-}
-
 static void doorman__resource_update_wants(doorman_client_resource *resource, doorman_time now) {
+    assert(resource->wants_follow_use);
     doorman__estimator *estimator = &resource->estimator;
     doorman__supply supply = doorman__resource_supply(resource, now);
     doorman_time due = doorman__estimator_due(estimator), look = DOORMAN_NEVER;
@@ -12065,7 +11946,10 @@ static void doorman__resource_update_wants(doorman_client_resource *resource, do
     }
     if (now < due && now < look) doorman__estimator_check(estimator, &reading, &supply);
     doorman__resource_apply_wants(resource, estimator->wants, now);
-    doorman__resource_leave(resource, &reading, &supply, now);
+    bool idle = doorman__estimator_gauge_is_idle(estimator, &reading, &supply);
+    if (idle && resource->wants < resource->held.requested_wants) { /* L4: asks at once */
+        doorman__held_lease_expedite(&resource->client->upstream, &resource->held, 0, now);
+    }
     doorman__resource_grow(resource, now);
 }
 
@@ -12075,8 +11959,8 @@ static doorman_client_resource *doorman__resource_of(doorman__held_lease *held) 
     return DOORMAN__WITHIN(doorman_client_resource, held, held);
 }
 
-/* R3: reports about one held lease. The function first reduces the capacity of the limiter by the
- * units that are given back. After that, it reads the units in use for the report. */
+/* R3: reports about one held lease. Reduces the capacity of the limiter by what is given back
+ * before it reads the units in use. */
 static void doorman__resource_report(doorman_client_resource *resource, doorman_time now) {
     doorman_upstream *upstream = &resource->client->upstream;
     double wants = resource->wants;
@@ -12094,15 +11978,8 @@ static void doorman__resource_report(doorman_client_resource *resource, doorman_
     doorman__upstream_put(upstream, &resource->held, &report, now);
 }
 
-/* Processes a response of the server. The wants may have changed since the request was made. */
-static void doorman__resource_process_response(doorman_client_resource *resource,
-                                               doorman_time now) {
-    doorman__held_lease_wants(&resource->client->upstream, &resource->held, resource->wants, now);
-    doorman__resource_publish(resource, now);
-    if (resource->wants_follow_use && resource->held.met) doorman__resource_grow(resource, now);
-}
-
 static void doorman__resource_free(doorman_client_resource *resource) {
+    assert(!resource->wants_follow_use || resource->client->follow_use_count > 0);
     doorman__table_remove(&resource->client->resources, &resource->link);
     doorman__timer_clear(&resource->client->wakes, &resource->wake);
     if (resource->wants_follow_use) resource->client->follow_use_count--;
@@ -12122,19 +11999,18 @@ static void doorman__client_free_closed(doorman_client *client) {
 
 #define DOORMAN__REQUEST_TIMEOUT_MIN (DOORMAN_SECOND / 1000)
 
-/* Checks a client's options. Returns the first wrong field, and sets *rule to the rule that the
- * field breaks. Returns NULL if no field is wrong. */
-static const char *doorman__client_check(const doorman_client_options *options, const char **rule) {
-    *rule = DOORMAN__ID_RULE;
-    if (!doorman__id_valid(options->client_id)) return "client_id";
-    doorman_time timeout = options->request_timeout;
-    bool is_short = timeout != 0 && timeout < DOORMAN__REQUEST_TIMEOUT_MIN;
-    *rule = "must be from 1 ms to 1e8 seconds";
-    if (!doorman__duration_valid(timeout) || is_short) return "request_timeout";
-    *rule = "must be NULL, except for an agent";
-    if (options->tls) return "tls";
-    *rule = "must not be 0, but random bits that are new for each client";
-    return options->seed ? NULL : "seed";
+/* Returns the first rule that the options of a client break. Returns NULL if they break no rule. */
+static const char *doorman__client_check(const doorman_client_options *options) {
+    const doorman_time timeout = options->request_timeout;
+    const bool is_short = timeout != 0 && timeout < DOORMAN__REQUEST_TIMEOUT_MIN;
+    const doorman__rule rules[] = {
+        {!doorman__id_valid(options->client_id), "client_id: " DOORMAN__ID_RULE},
+        {!doorman__duration_valid(timeout) || is_short,
+         "request_timeout: must be from 1 ms to 1e8 seconds"},
+        {options->tls, "tls: must be NULL, except for an agent"},
+        {!options->seed, "seed: must not be 0, but random bits that are new for each client"},
+    };
+    return DOORMAN__RULE_NEXT(rules, &(size_t){0});
 }
 
 static const doorman__upstream_calls doorman__client_calls; /* below */
@@ -12142,6 +12018,7 @@ static const doorman__upstream_calls doorman__client_calls; /* below */
 static doorman_status doorman__client_start(doorman_client *client,
                                             const doorman_client_options *options,
                                             doorman_error *error, doorman_time now) {
+    assert(options->seed);
     memcpy(client->client_id, options->client_id, strlen(options->client_id) + 1);
     client->look_at = DOORMAN_NEVER;
     client->upstream.calls = &doorman__client_calls;
@@ -12160,14 +12037,13 @@ doorman_status doorman_client_create(doorman_client **out, const doorman_client_
     if (!out) return doorman__missing(error, "out");
     if (!options) return doorman__missing(error, "options");
     doorman_client_options own = *options;
-    const char *rule = NULL;
 #ifdef DOORMAN_NNG
     if (!own.seed && !doorman__random_bits(&own.seed, sizeof own.seed)) {
         return doorman__fail(error, DOORMAN_UNAVAILABLE, "the system has no random bits");
     }
 #endif
-    const char *field = doorman__client_check(&own, &rule);
-    if (field) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: %s", field, rule);
+    const char *wrong = doorman__client_check(&own);
+    if (wrong) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", wrong);
     doorman_client *client = (doorman_client *)doorman__zalloc(sizeof *client);
     if (!client) return doorman__no_memory(error);
     doorman_status status = doorman__client_start(client, &own, error, now);
@@ -12186,6 +12062,7 @@ void doorman_client_destroy(doorman_client *client) {
         doorman__upstream_remove(&client->upstream, &resource->held);
         doorman__resource_free(resource);
     }
+    assert(client->follow_use_count == 0 && client->resources.count == 0);
     doorman__upstream_uninit(&client->upstream);
     doorman__table_uninit(&client->resources);
     doorman__timers_uninit(&client->wakes);
@@ -12197,8 +12074,8 @@ doorman_upstream *doorman_client_upstream(doorman_client *client) {
     return &client->upstream;
 }
 
-/* How often the client checks for refusals. A refusal is processed after the longer of two times:
- * this time and LOOK_MIN. Both times are less than the 250 ms that this section promises. */
+/* How often the client checks for refusals. A refusal is processed after the longer of this time
+ * and LOOK_MIN. Both are less than the 250 ms that this section promises. */
 #define DOORMAN__LOOK_INTERVAL (DOORMAN_SECOND / 5)
 
 /* Checks for refusals since the last check. A resource whose limiter has refused units becomes due
@@ -12235,9 +12112,8 @@ static bool doorman__client_update_some(doorman_client *client, size_t most, doo
 
 /* ---- client: what a caller's loop calls */
 
-/* Returns when the client is due next. A client without resources does not check for refusals. So
- * it is only due if a request is in flight, and a stopping agent can see that all resources are
- * released. */
+/* Returns when the client is due next. A client without resources is only due if a request is in
+ * flight. So a stopping agent can see that all resources are released. */
 static doorman_time doorman__client_due(const doorman_upstream *upstream) {
     const doorman_client *client = DOORMAN__WITHIN_CONST(doorman_client, upstream, upstream);
     doorman_time due = doorman__upstream_due(upstream);
@@ -12274,7 +12150,11 @@ static doorman_status doorman__client_response(doorman_upstream *upstream, uint6
     doorman_status status = doorman__upstream_accept(upstream, sequence, response, now);
     if (status == DOORMAN_STALE) return status;
     while (doorman__upstream_next_item(upstream, response, &held)) {
-        doorman__resource_process_response(doorman__resource_of(held), now);
+        doorman_client_resource *resource = doorman__resource_of(held);
+        /* the wants may have changed since the request was made */
+        doorman__held_lease_wants(upstream, held, resource->wants, now);
+        doorman__resource_publish(resource, now);
+        if (resource->wants_follow_use && held->met) doorman__resource_grow(resource, now);
     }
     doorman__client_free_closed(client);
     return status;
@@ -12306,10 +12186,6 @@ static bool doorman__client_has_to_release(const doorman_client *client, doorman
 }
 #endif
 
-static void doorman__resource_set_kill_switch(doorman_client_resource *resource, bool on) {
-    doorman__usage_bypass(doorman__resource_usage(resource), DOORMAN__KILL_SWITCH, on);
-}
-
 /* ---- client: the options of a resource */
 
 /* Returns what an idle resource wants (K6). */
@@ -12318,84 +12194,75 @@ static double doorman__resource_wants_minimum(const doorman_resource_options *op
     return given ? options->wants_minimum : options->kind == DOORMAN_GAUGE ? 0 : 1;
 }
 
-/* Checks the wants. This function and the next two return the first wrong field, and set *rule to
- * the rule that the field breaks. They return NULL if no field is wrong. */
-static const char *doorman__resource_check_wants(const doorman_resource_options *options,
-                                                 const char **rule) {
-    double least = doorman__resource_wants_minimum(options);
-    double most = options->wants_maximum > 0 ? options->wants_maximum : DOORMAN_AMOUNT_MAX;
-    *rule = DOORMAN__AMOUNT_RULE;
-    if (!doorman__amount_valid(options->wants)) return "wants";
-    if (!doorman__amount_valid(options->wants_minimum)) return "wants_minimum";
-    if (!doorman__amount_valid(options->wants_maximum)) return "wants_maximum";
-    if (!doorman__amount_valid(options->wants_initial)) return "wants_initial";
-    *rule = "must be from 0.01 to 1e8 seconds";
-    if (!doorman__duration_valid(options->window)) return "window";
-    if (options->window && options->window < DOORMAN_SECOND / 100) return "window";
-    if (options->wants > 0) {
-        *rule = "must be at most wants_maximum";
-        if (options->wants > most) return "wants";
-        *rule = "must be 0 if wants is set, because then they do not follow use";
-        if (options->has_wants_minimum || options->wants_minimum > 0) return "wants_minimum";
-        if (options->wants_initial > 0) return "wants_initial";
-        return options->window ? "window" : NULL;
-    }
-    *rule = "must be at least wants_minimum (default: 1 for a rate, 0 for a gauge)";
-    if (most < least) return "wants_maximum";
-    if (options->wants_initial > 0 && options->wants_initial < least) return "wants_initial";
-    *rule = "must be at most wants_maximum";
-    return options->wants_initial > most ? "wants_initial" : NULL;
+#define DOORMAN__CONSTANT_WANTS_RULE                                                               \
+    "must be 0 if wants is set, because then they do not follow use"
+#define DOORMAN__LEAST_WANTS_RULE                                                                  \
+    "must be at least wants_minimum (default: 1 for a rate, 0 for a gauge)"
+
+/* Returns the first rule on the wants that the options break. Returns NULL if they break none. */
+static const char *doorman__resource_wants_wrong(const doorman_resource_options *options) {
+    const bool constant = options->wants > 0;
+    const bool has_minimum = options->has_wants_minimum || options->wants_minimum > 0;
+    const double least = doorman__resource_wants_minimum(options), first = options->wants_initial;
+    const double most = options->wants_maximum > 0 ? options->wants_maximum : DOORMAN_AMOUNT_MAX;
+    const bool is_short = options->window && options->window < DOORMAN_SECOND / 100;
+    const doorman__rule rules[] = {
+        {!doorman__amount_valid(options->wants), "wants: " DOORMAN__AMOUNT_RULE},
+        {!doorman__amount_valid(options->wants_minimum), "wants_minimum: " DOORMAN__AMOUNT_RULE},
+        {!doorman__amount_valid(options->wants_maximum), "wants_maximum: " DOORMAN__AMOUNT_RULE},
+        {!doorman__amount_valid(first), "wants_initial: " DOORMAN__AMOUNT_RULE},
+        {!doorman__duration_valid(options->window) || is_short,
+         "window: must be from 0.01 to 1e8 seconds"},
+        {constant && options->wants > most, "wants: must be at most wants_maximum"},
+        {constant && has_minimum, "wants_minimum: " DOORMAN__CONSTANT_WANTS_RULE},
+        {constant && first > 0, "wants_initial: " DOORMAN__CONSTANT_WANTS_RULE},
+        {constant && options->window, "window: " DOORMAN__CONSTANT_WANTS_RULE},
+        {!constant && most < least, "wants_maximum: " DOORMAN__LEAST_WANTS_RULE},
+        {!constant && first > 0 && first < least, "wants_initial: " DOORMAN__LEAST_WANTS_RULE},
+        {!constant && first > most, "wants_initial: must be at most wants_maximum"},
+    };
+    return DOORMAN__RULE_NEXT(rules, &(size_t){0});
 }
 
 #define DOORMAN__BURST_MIN (DOORMAN_SECOND / 1000000)
 
-/* Checks the kind of limiter, and the fields that only a rate has. */
-static const char *doorman__resource_check_limiter(const doorman_resource_options *options,
-                                                   const char **rule) {
-    *rule = "must be RATE or GAUGE";
-    if ((unsigned)options->kind > DOORMAN_GAUGE) return "kind";
-    bool is_short = options->burst != 0 && options->burst < DOORMAN__BURST_MIN;
-    *rule = "must be from 1 us to 1e8 seconds";
-    if (!doorman__duration_valid(options->burst) || is_short) return "burst";
-    *rule = DOORMAN__AMOUNT_RULE;
-    if (!doorman__amount_valid(options->burst_units)) return "burst_units";
-    *rule = "must be 0: a gauge has no burst";
-    if (options->kind == DOORMAN_GAUGE && options->burst) return "burst";
-    if (options->kind == DOORMAN_GAUGE && options->burst_units > 0) return "burst_units";
-    *rule = "must be 0 if burst is set: a rate has one or the other";
-    return options->burst && options->burst_units > 0 ? "burst_units" : NULL;
-}
-
-static const char *doorman__resource_check_fallback(const doorman_resource_options *options,
-                                                    const char **rule) {
-    *rule = "must be SAFE, PESSIMISTIC or OPTIMISTIC";
-    if ((unsigned)options->fallback > DOORMAN_OPTIMISTIC) return "fallback";
-    *rule = "needs has_safe_capacity";
-    if (!options->has_safe_capacity && !doorman__equal(options->safe_capacity, 0)) {
-        return "safe_capacity";
-    }
-    *rule = "must be -1 (unlimited), or a finite number from 0 to 1e15";
-    if (!doorman__safe_capacity_valid(options->safe_capacity)) return "safe_capacity";
-    *rule = "must not be set unless the fallback is SAFE";
-    bool useless = options->has_safe_capacity && options->fallback != DOORMAN_SAFE;
-    return useless ? "has_safe_capacity" : NULL;
+/* Does the same for the kind of limiter, the burst that only a rate has, and the fallback. */
+static const char *doorman__resource_limiter_wrong(const doorman_resource_options *options) {
+    const bool gauge = options->kind == DOORMAN_GAUGE, has_safe = options->has_safe_capacity;
+    const bool is_short = options->burst != 0 && options->burst < DOORMAN__BURST_MIN;
+    const doorman__rule rules[] = {
+        {(unsigned)options->kind > DOORMAN_GAUGE, "kind: must be RATE or GAUGE"},
+        {!doorman__duration_valid(options->burst) || is_short,
+         "burst: must be from 1 us to 1e8 seconds"},
+        {!doorman__amount_valid(options->burst_units), "burst_units: " DOORMAN__AMOUNT_RULE},
+        {gauge && options->burst, "burst: must be 0: a gauge has no burst"},
+        {gauge && options->burst_units > 0, "burst_units: must be 0: a gauge has no burst"},
+        {options->burst && options->burst_units > 0,
+         "burst_units: must be 0 if burst is set: a rate has one or the other"},
+        {(unsigned)options->fallback > DOORMAN_OPTIMISTIC,
+         "fallback: must be SAFE, PESSIMISTIC or OPTIMISTIC"},
+        {!has_safe && !doorman__equal(options->safe_capacity, 0),
+         "safe_capacity: needs has_safe_capacity"},
+        {!doorman__safe_capacity_valid(options->safe_capacity),
+         "safe_capacity: must be -1 (unlimited), or a finite number from 0 to 1e15"},
+        {has_safe && options->fallback != DOORMAN_SAFE,
+         "has_safe_capacity: must not be set unless the fallback is SAFE"},
+    };
+    return DOORMAN__RULE_NEXT(rules, &(size_t){0});
 }
 
 static doorman_status doorman__resource_check(const doorman_resource_options *options,
                                               doorman_error *error) {
-    const char *field = NULL, *rule = NULL;
-    if (!doorman__id_valid(options->resource_id)) {
-        field = "resource_id", rule = DOORMAN__ID_RULE;
-    } else if (!options->has_priority && options->priority) {
-        field = "priority", rule = "needs has_priority";
-    } else if (options->priority < 0 || options->priority > DOORMAN_PRIORITY_MAX) {
-        field = "priority", rule = "must be from 0 to 15";
-    }
-    if (!field) field = doorman__resource_check_wants(options, &rule);
-    if (!field) field = doorman__resource_check_limiter(options, &rule);
-    if (!field) field = doorman__resource_check_fallback(options, &rule);
-    if (!field) return DOORMAN_OK;
-    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: %s", field, rule);
+    const doorman__rule rules[] = {
+        {!doorman__id_valid(options->resource_id), "resource_id: " DOORMAN__ID_RULE},
+        {!options->has_priority && options->priority, "priority: needs has_priority"},
+        {options->priority < 0 || options->priority > DOORMAN_PRIORITY_MAX,
+         "priority: must be from 0 to 15"},
+    };
+    const char *wrong = DOORMAN__RULE_NEXT(rules, &(size_t){0});
+    if (!wrong) wrong = doorman__resource_wants_wrong(options);
+    if (!wrong) wrong = doorman__resource_limiter_wrong(options);
+    return wrong ? doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", wrong) : DOORMAN_OK;
 }
 
 /* Replaces zeros by the defaults, so that the options of two openings can be compared. */
@@ -12432,6 +12299,7 @@ static const char *doorman__resource_difference(const doorman_resource_options *
 /* K5: compares the options of a later opening with the options of the first opening. */
 static void doorman__resource_compare(doorman_client_resource *resource,
                                       const doorman_resource_options *given, doorman_error *error) {
+    assert(resource->opened > 1);
     doorman_resource_options all = doorman__resource_resolve(given);
     const char *field = doorman__resource_difference(&resource->options, &all);
     if (error) error->text[0] = 0;
@@ -12448,6 +12316,7 @@ static void doorman__resource_set_follow_use(doorman_client_resource *resource,
     if (wants_follow_use != resource->wants_follow_use)
         client->follow_use_count += wants_follow_use ? 1 : SIZE_MAX;
     resource->wants_follow_use = wants_follow_use;
+    assert(client->follow_use_count <= client->upstream.held_count);
     doorman_time look_at = doorman__after(now, DOORMAN__LOOK_INTERVAL);
     if (!client->follow_use_count) client->look_at = DOORMAN_NEVER;
     if (wants_follow_use) client->look_at = doorman__earlier(client->look_at, look_at);
@@ -12456,13 +12325,16 @@ static void doorman__resource_set_follow_use(doorman_client_resource *resource,
 /* Starts a new limiter. The limiter allows nothing before doorman__resource_publish is called. */
 static void doorman__resource_set_kind(doorman_client_resource *resource,
                                        doorman_resource_kind kind, doorman_time now) {
+    assert(resource->opened <= 1);
     resource->kind = kind;
     if (kind == DOORMAN_GAUGE) {
         doorman__gauge_init(&resource->gauge, 0);
+        resource->usage = &resource->gauge.usage;
     } else {
         doorman__rate_init(&resource->rate, 0, 0, 0, now);
+        resource->usage = &resource->rate.usage;
     }
-    doorman__resource_usage(resource)->client_unmet = &resource->client->unmet;
+    resource->usage->client_unmet = &resource->client->unmet;
 }
 
 static void doorman__resource_start_estimator(doorman_client_resource *resource, doorman_time now) {
@@ -12493,8 +12365,8 @@ static void doorman__resource_set_options(doorman_client_resource *resource,
         resource->rate.burst = all.burst;
         resource->rate.burst_units = all.burst_units;
     }
-    doorman__usage_bypass(doorman__resource_usage(resource), DOORMAN__SHADOW, all.shadow);
-    doorman__resource_set_kill_switch(resource, resource->client->kill_switch);
+    doorman__usage_bypass(resource->usage, DOORMAN__SHADOW, all.shadow);
+    doorman__usage_bypass(resource->usage, DOORMAN__KILL_SWITCH, resource->client->kill_switch);
     doorman__resource_start_estimator(resource, now);
     resource->published = (doorman_resource_info){.resource_id = resource->resource_id};
 }
@@ -12529,38 +12401,33 @@ static doorman_client_resource *doorman__client_add(doorman_client *client,
     doorman__upstream_add(&client->upstream, &resource->held, now);
     doorman__table_add(&client->resources, &resource->link,
                        doorman__hash(client->hash_key, options->resource_id));
+    assert(client->resources.count == client->upstream.held_count);
     return resource;
 }
 
-/* Decides when a lease is renewed that was closed a short time ago: as if it had not been closed,
- * unless the new options ask for something else. Otherwise each opening would send a message. */
-static void doorman__resource_keep_renewal(doorman_client_resource *resource, int old_priority,
-                                           doorman_time now) {
-    doorman__held_lease *held = &resource->held;
-    doorman_upstream *upstream = &resource->client->upstream;
-    if (!doorman__held_lease_live(held, now) || resource->options.priority != old_priority) return;
-    doorman__held_lease_request_at(upstream, held, held->renew_at);
-    doorman__held_lease_wants(upstream, held, resource->wants, now);
-}
-
 /* Opens a new resource, or a closed resource that is not released yet. A closed resource gets the
- * new options, and keeps its units in use. The resource also keeps its lease, unless the lease is
- * being released. */
+ * new options, and keeps its units in use. It keeps its lease, unless the lease is being released.
+ * A lease that was closed a short time ago is renewed as if it had not been closed, unless the
+ * priority is another one. Otherwise each opening would send a message. */
 static void doorman__resource_reopen(doorman_client_resource *resource,
                                      const doorman_resource_options *options, doorman_time now) {
+    assert(resource->opened == 1);
     doorman__held_lease *held = &resource->held;
+    doorman_upstream *upstream = &resource->client->upstream;
     int old_priority = resource->options.priority;
     bool keeps = held->state == DOORMAN__HELD_CLOSING && resource->client->release_delay > 0;
     held->cut = false;
-    if (doorman__held_lease_ending(held))
-        doorman__held_lease_reopen(&resource->client->upstream, held, now);
+    if (doorman__held_lease_ending(held)) doorman__held_lease_reopen(upstream, held, now);
     doorman__resource_set_options(resource, options, now);
-    if (keeps) doorman__resource_keep_renewal(resource, old_priority, now);
+    keeps = keeps && resource->options.priority == old_priority;
+    if (keeps && doorman__held_lease_live(held, now)) {
+        doorman__held_lease_request_at(upstream, held, held->renew_at);
+        doorman__held_lease_wants(upstream, held, resource->wants, now);
+    }
     doorman__resource_publish(resource, now);
 }
 
-/* K5: one resource has one limiter. Refuses another kind of limiter while the resource is open or
- * has units in use. */
+/* K5: refuses another kind of limiter while the resource is open or has units in use. */
 static doorman_status doorman__resource_check_kind(const doorman_client_resource *resource,
                                                    const doorman_resource_options *options,
                                                    doorman_error *error) {
@@ -14851,26 +14718,24 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
  * request or parses a response. So no caller waits for the network. When the thread waits for the
  * mutex, each call that locks it lets the thread pass once. Otherwise many threads that open and
  * close resources could keep the thread from renewing a lease in time. The thread sleeps on a mutex
- * of its own, so that it needs no turn to wake up. The thread updates 100
- * resources at a time. On a busy machine, the mutex was locked for up to 1.1 ms to make a request
- * of 1,000 resources, and again to process its response. Therefore a client asks for at most 500
- * resources in a request. The callback of nng only stores which event has occurred. After a request
- * has failed, the next request uses a new connection, because a server that does not respond may
- * have lost the old connection.
+ * of its own, so that it needs no turn to wake up. The thread updates 100 resources at a time, and
+ * a request has at most 500 resources: on a busy machine, the mutex was locked for up to 1.1 ms to
+ * make a request of 1,000 resources, and again to process its response. The callback of nng only
+ * stores which event has occurred. After a request has failed, the next request uses a new
+ * connection, because a server that does not respond may have lost the old one.
  *
- * Waiting (L1, L2). Among the waiters of a resource, only the first waiter tries to take units. The
- * first waiter sleeps until the limiter could allow its units, or until the lease may have changed.
- * When the first waiter leaves, it wakes the next waiter. Each resource has an atomic sum of the
- * units that calls wait for. So a caller needs no mutex to check whether the queue is empty. The
- * sum also tells the client how much demand there is. When a waiter times out, its units are
- * counted as refused once.
+ * Waiting (L1, L2). Among the waiters of a resource, only the first one tries to take units. It
+ * sleeps until the limiter could allow its units, or until the lease may have changed. When it
+ * leaves, it wakes the next waiter. Each resource has an atomic sum of the units that calls wait
+ * for. So a caller needs no mutex to check whether the queue is empty, and the client knows how
+ * much demand there is. When a waiter times out, its units are counted as refused once.
  *
  * Pacing. While a thread oversleeps, the limiter saves units. Without pacing, this thread and the
  * waiters behind it would use these units in a burst. Pacing makes a pause between two waiters. If
  * no units are saved, the pause is the time that the units of the second waiter take at the rate.
- * If units are saved, the pause is shorter. The reduction grows with the square of the saved units.
- * If an eighth of the burst or more is saved, the pause is 0, because a pause would waste capacity.
- * Pacing also applies to calls that come soon after a waiter.
+ * If units are saved, the pause is shorter, by the square of the saved units. If an eighth of the
+ * burst or more is saved, the pause is 0, because a pause would waste capacity. Pacing also applies
+ * to calls that come soon after a waiter.
  *
  * An example with 10,000 units a second and a burst of 0.1 s: after 2 ms of oversleep, waiters get
  * their units 3 % faster than the rate. After 10 ms, they get them 2.8 times as fast. After 12.5
@@ -14879,24 +14744,19 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
  * Condition variables use a clock that stops while the machine is suspended. doorman_clock does not
  * stop. Therefore a thread sleeps for at most a second at a time.
  *
- * on_change is called with the mutex locked. If on_change calls the agent, the thread that has
- * locked the mutex locks it again. The mutex reports this as an error, and the call returns
- * DEADLOCK. A wait that does not need the mutex checks `notifying` instead, and returns DEADLOCK
- * too.
+ * on_change is called with the mutex locked. If on_change calls the agent, the thread locks the
+ * mutex again. The mutex reports this as an error, and the call returns DEADLOCK. A wait that does
+ * not need the mutex checks `notifying` instead, and returns DEADLOCK too.
  *
  * Fork. A child process has a copy of its parent's memory, but it has only the thread that called
  * fork. So an agent in the child would use leases that the parent still uses. If the parent has
- * used nng, a call of nng would also end the child.
- *
- * An attempt makes no system call, so it cannot compare process ids. Therefore a handler
- * (pthread_atfork) runs in the child before fork returns. The handler marks each agent as
- * inherited, and makes all limiters of the agent refuse everything. The handler finds the agents in
- * the list of doorman__process. doorman__process is the only global variable of this file that is
- * not constant.
- *
- * Another handler runs before the fork. This handler locks the list and each agent, so that the
- * child gets a consistent copy. The child unlocks and uses the mutex of the list, but not the
- * mutexes of the agents. The handler in the child takes O(resources) time.
+ * used nng, a call of nng would also end the child. An attempt makes no system call, so it cannot
+ * compare process ids. Therefore a handler (pthread_atfork) runs in the child before fork returns.
+ * It marks each agent as inherited, and makes all its limiters refuse everything, in O(resources)
+ * time. Another handler runs before the fork, and locks the list of agents and each agent, so that
+ * the child gets a consistent copy. The child unlocks and uses the mutex of the list, but not the
+ * mutexes of the agents. The list is in doorman__process, the only global variable of this file
+ * that is not constant.
  */
 
 #include <nng/nng.h>
@@ -14913,10 +14773,10 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
 #error "doorman.h: with -std=c11, put #define _DEFAULT_SOURCE before the first #include"
 #endif
 
-/* What any thread may read about the calls that wait for a resource. The calls themselves are in a
- * list of the agent. Threads read these fields without the mutex, so the fields are atomic. */
+/* What any thread may read without the mutex about the calls that wait for a resource. The fields
+ * are atomic. The calls themselves are in a list of the agent. */
 typedef struct DOORMAN__ALIGNED doorman__queue {
-    uint64_t units;     /* the sum of the units that the calls wait for, in 1/4096 */
+    uint64_t units;     /* the sum of the grains that the calls wait for */
     doorman_time paced; /* only for a rate: when the next pause starts (see "Pacing") */
 } doorman__queue;
 
@@ -14940,9 +14800,8 @@ typedef struct doorman__waiter {
     pthread_cond_t wake; /* wakes the thread of this call */
 } doorman__waiter;
 
-/* An agent asks servers for leases and for permits, over connections of their own. When a master
- * answers one of them, the pause of the other one ends. Both fields are atomic, so that neither
- * part needs the mutex of the other one. */
+/* Leases and permits have a connection each. When a master answers one of them, the pause of the
+ * other one ends. Both fields are atomic, so that neither part needs the mutex of the other one. */
 typedef struct doorman__pause {
     bool lasts; /* this part backs off */
     bool ends;  /* the other part has had a response since then */
@@ -15004,9 +14863,8 @@ static struct doorman__process {
     bool lost_nng;         /* a parent of this process had used nng before the fork */
 } doorman__process = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
-/* The application may call fork in an on_change. In this case the thread has already locked the
- * mutex of the agent. So the lock of this mutex fails here, and the handlers after the fork do not
- * unlock it. */
+/* If an on_change calls fork, the thread has already locked the mutex of the agent. So this lock
+ * fails, and the handlers after the fork do not unlock it. */
 static void doorman__fork_prepare(void) {
     pthread_mutex_lock(&doorman__process.mutex);
     for (doorman_agent *agent = doorman__process.agents; agent; agent = agent->next) {
@@ -15050,6 +14908,7 @@ static doorman_status doorman__process_use_nng(void) {
 }
 
 static void doorman__process_add(doorman_agent *agent) {
+    assert(!agent->next && !agent->inherited);
     pthread_mutex_lock(&doorman__process.mutex);
     agent->next = doorman__process.agents;
     doorman__process.agents = agent;
@@ -15057,6 +14916,7 @@ static void doorman__process_add(doorman_agent *agent) {
 }
 
 static void doorman__process_remove(doorman_agent *agent) {
+    assert(!agent->inherited);
     pthread_mutex_lock(&doorman__process.mutex);
     doorman_agent **at = &doorman__process.agents;
     while (*at != agent) at = &(*at)->next;
@@ -15068,20 +14928,22 @@ static void doorman__process_remove(doorman_agent *agent) {
 
 /* Locks the mutex for the agent's thread. */
 static void doorman__agent_lock_first(doorman_agent *agent) {
+    assert(!agent->inherited);
     __atomic_store_n(&agent->thread_waits, true, __ATOMIC_RELAXED);
     pthread_mutex_lock(&agent->mutex);
     __atomic_store_n(&agent->thread_waits, false, __ATOMIC_RELAXED);
     if (agent->passing_count > 0) pthread_cond_broadcast(&agent->passed);
 }
 
-/* Lets the agent's thread lock the mutex before this call. A call does this at most once, so that
- * the thread does not stop it for long. The mutex is locked before and after. pthread_cond_wait
- * would cancel a thread, but most calls of an agent are not points of cancellation. */
+/* Lets the agent's thread lock the mutex before this call, at most once in a call. The mutex is
+ * locked before and after. pthread_cond_wait would cancel a thread, but most calls of an agent are
+ * not points of cancellation. */
 static void doorman__agent_let_pass(doorman_agent *agent) {
     int before;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
     agent->passing_count++;
     pthread_cond_wait(&agent->passed, &agent->mutex);
+    assert(agent->passing_count > 0);
     agent->passing_count--;
     pthread_setcancelstate(before, NULL);
 }
@@ -15104,8 +14966,8 @@ static doorman_status doorman__agent_check_call(doorman_agent *agent) {
     return status;
 }
 
-/* Starts a thread with all signals blocked, so that the thread does not receive the application's
- * signals. Returns false if the system has no thread. */
+/* Starts a thread that does not receive the application's signals. Returns false if the system has
+ * no thread. */
 static bool doorman__thread_start(pthread_t *out, void *(*run)(void *), void *argument) {
     sigset_t all, before;
     sigfillset(&all);
@@ -15122,21 +14984,21 @@ static bool doorman__monotonic_init(pthread_condattr_t *out) {
 
 /* Returns when a wait of this duration ends, for condition variables on CLOCK_MONOTONIC. */
 static struct timespec doorman__monotonic_end(doorman_time duration) {
+    assert(duration >= 0);
     doorman_time end = doorman__clock_read(CLOCK_MONOTONIC) + duration;
     return (struct timespec){.tv_sec = (time_t)(end / DOORMAN_SECOND),
                              .tv_nsec = (long)(end % DOORMAN_SECOND)};
 }
 
-/* The longest time that a thread sleeps without a look at the clock. A test that must notice a lost
- * wake-up defines a longer time. */
+/* The longest sleep without a look at the clock. A test for lost wake-ups defines a longer time. */
 #ifndef DOORMAN__NAP_MAX
 #define DOORMAN__NAP_MAX DOORMAN_SECOND
 #endif
 
-/* Sleeps until a point in time, or for a shorter time. So the caller must check the clock again,
- * and each condition for which it waits. */
+/* Sleeps until a point in time, or for a shorter time. So the caller checks the clock again. */
 static void doorman__condition_wait(pthread_cond_t *condition, pthread_mutex_t *mutex,
                                     doorman_time until, doorman_time now) {
+    assert(until >= now);
     doorman_time nap = doorman__earlier(until - now, DOORMAN__NAP_MAX);
     struct timespec time = doorman__monotonic_end(nap);
     (void)pthread_cond_timedwait(condition, mutex, &time);
@@ -15163,15 +15025,7 @@ static bool doorman__queue_is_empty(const doorman__queue *queue) {
     return __atomic_load_n(&queue->units, __ATOMIC_SEQ_CST) == 0;
 }
 
-/* Adds the units of a waiter to the sum of its queue. This function and the next one have a
- * precondition: the mutex is locked. */
-static void doorman__queue_add(const doorman__waiter *waiter, doorman_time now) {
-    uint64_t units = doorman__units(waiter->n);
-    assert(units > 0);
-    units = __atomic_add_fetch(&waiter->queue->units, units, __ATOMIC_SEQ_CST);
-    doorman__waiting_set(&waiter->resource->waiting, units, now);
-}
-
+/* Precondition of this function and of the next ones: the mutex is locked. */
 static void doorman__queue_subtract(const doorman__waiter *waiter, doorman_time now) {
     doorman__waiting *waiting = &waiter->resource->waiting;
     uint64_t units = doorman__units(waiter->n);
@@ -15183,8 +15037,7 @@ static void doorman__queue_subtract(const doorman__waiter *waiter, doorman_time 
 }
 
 /* Appends a waiter. A waiter first adds its units to the sum, and then tries. A release first
- * returns units, and then reads the sum. So either the waiter sees the returned units, or the
- * release sees the units of the waiter in the sum. Therefore no wake-up is lost. */
+ * returns units, and then reads the sum. So one sees the other, and no wake-up is lost. */
 static void doorman__waiters_join(doorman_agent *agent, doorman__waiter *waiter) {
     const doorman__waiter *other = agent->last;
     while (other && other->queue != waiter->queue) other = other->previous;
@@ -15193,14 +15046,17 @@ static void doorman__waiters_join(doorman_agent *agent, doorman__waiter *waiter)
     *(agent->last ? &agent->last->next : &agent->first) = waiter;
     agent->last = waiter;
     waiter->since = doorman_clock();
-    doorman__queue_add(waiter, waiter->since);
+    uint64_t units = doorman__units(waiter->n);
+    assert(units > 0);
+    units = __atomic_add_fetch(&waiter->queue->units, units, __ATOMIC_SEQ_CST);
+    doorman__waiting_set(&waiter->resource->waiting, units, waiter->since);
 }
 
-/* Finds the next waiter of this queue, starting at `from`. Marks this waiter as the first one, and
- * wakes it. */
+/* Marks the next waiter of this queue, starting at `from`, as the first one, and wakes it. */
 static void doorman__waiters_wake_next(doorman__waiter *from, const doorman__queue *queue) {
     while (from && from->queue != queue) from = from->next;
     if (!from) return;
+    assert(from->resource);
     from->first = true;
     pthread_cond_signal(&from->wake);
 }
@@ -15208,24 +15064,25 @@ static void doorman__waiters_wake_next(doorman__waiter *from, const doorman__que
 static void doorman__waiters_leave(doorman_agent *agent, doorman__waiter *waiter) {
     *(waiter->previous ? &waiter->previous->next : &agent->first) = waiter->next;
     *(waiter->next ? &waiter->next->previous : &agent->last) = waiter->previous;
+    assert(!agent->first == !agent->last);
     if (!agent->first) pthread_cond_signal(&agent->left);
     if (!waiter->resource) return;
     doorman__queue_subtract(waiter, doorman_clock());
     if (waiter->first) doorman__waiters_wake_next(waiter->next, waiter->queue);
 }
 
-/* Wakes the first waiter of each queue, because the capacity of the resource may have changed. */
+/* Wakes the first waiter of each queue, because its capacity may have changed. */
 static void doorman__waiters_wake(doorman_agent *agent) {
     for (doorman__waiter *waiter = agent->first; waiter; waiter = waiter->next) {
         if (waiter->first) pthread_cond_signal(&waiter->wake);
     }
 }
 
-/* Ends the waits for a resource. If the resource is NULL, ends all waits. The calls that waited do
- * not use the resource again. */
+/* Ends the waits for a resource. NULL: ends all waits. The calls do not use the resource again. */
 static void doorman__waiters_cancel(doorman_agent *agent, const doorman_client_resource *resource) {
     for (doorman__waiter *waiter = agent->first; waiter; waiter = waiter->next) {
         if (!waiter->resource || (resource && waiter->resource != resource)) continue;
+        assert(waiter->queue);
         doorman__queue_subtract(waiter, doorman_clock());
         waiter->resource = NULL;
         waiter->queue = NULL;
@@ -15233,12 +15090,12 @@ static void doorman__waiters_cancel(doorman_agent *agent, const doorman_client_r
     }
 }
 
-/* Threads usually wake up at most this much too late. Pacing makes the next pause shorter by the
- * delay, up to this much. */
+/* Threads usually wake up at most this late. Pacing shortens the next pause by the delay, up to
+ * this. */
 #define DOORMAN__WAKE_MAX (DOORMAN_SECOND / 10000)
 
-/* Returns the time at which pacing lets a waiter pass: the time of the previous waiter, plus the
- * pause (see "Pacing" above). Precondition: the waiter's attempt is allowed. */
+/* Returns the time at which pacing lets a waiter pass: that of the previous waiter, plus the pause.
+ * Precondition: the waiter's attempt is allowed. */
 static doorman_time doorman__pace_due(doorman_time paced, const doorman__rate_view *view) {
     assert(view->attempt.decision == DOORMAN_ALLOWED && view->price >= 0 && view->quota.most > 0);
     double saved = 8 * (double)view->attempt.left / (double)view->quota.most;
@@ -15246,9 +15103,9 @@ static doorman_time doorman__pace_due(doorman_time paced, const doorman__rate_vi
     return paced + (doorman_time)((double)view->price / 256 * (1 - late * late));
 }
 
-/* Returns the time at which pacing lets this waiter pass. Returns 0 if pacing does not apply.
- * Pacing always applies to the first waiter of the queue. Pacing applies to a call outside the
- * queue only if less than half a burst has passed since the last waiter got its units. */
+/* Returns the time at which pacing lets this waiter pass, or 0 if pacing does not apply. It applies
+ * to the first waiter of the queue, and to a call outside the queue if less than half a burst has
+ * passed since the last waiter got its units. */
 static doorman_time doorman__waiter_pace(const doorman__waiter *waiter,
                                          const doorman__rate_view *view, doorman_time now) {
     doorman_time paced = __atomic_load_n(&waiter->queue->paced, __ATOMIC_RELAXED);
@@ -15264,13 +15121,14 @@ static void doorman__waiter_signal(const doorman__waiter *waiter, doorman__usage
     doorman__usage_signal(usage, now);
 }
 
-/* Tries to take the units of a waiter. The function first evaluates the attempt without making it,
- * because a failed attempt would count the demand of the waiter twice.
+/* Tries to take the units of a waiter. First looks at the attempt without making it, because a
+ * failed attempt would count the demand of the waiter twice.
  *   delay     out: on UNAVAILABLE, how long to wait until the next try
  *   last      the waiter cannot wait any longer, so pacing does not apply
  *   returns   OK | UNAVAILABLE | RESOURCE_EXHAUSTED: the units are IMPOSSIBLE */
 static doorman_status doorman__waiter_try_rate(const doorman__waiter *waiter, doorman_time *delay,
                                                bool last, doorman_time now) {
+    assert(waiter->n > 0 && waiter->resource->kind == DOORMAN_RATE);
     doorman__rate *rate = &waiter->resource->rate;
     doorman__rate_view view = doorman__rate_look(rate, waiter->n, now);
     bool bypass = doorman__bypass(&rate->usage);
@@ -15294,6 +15152,7 @@ static doorman_status doorman__waiter_try_rate(const doorman__waiter *waiter, do
 /* Does the same as doorman__waiter_try_rate, for a gauge. */
 static doorman_status doorman__waiter_try_gauge(const doorman__waiter *waiter, doorman_time *delay,
                                                 doorman_time now) {
+    assert(waiter->n > 0 && waiter->resource->kind == DOORMAN_GAUGE);
     doorman__gauge *gauge = &waiter->resource->gauge;
     doorman__quota quota;
     doorman__attempt attempt = doorman__gauge_look(gauge, waiter->n, &quota, now);
@@ -15317,14 +15176,15 @@ static doorman_status doorman__waiter_try(const doorman__waiter *waiter, doorman
                : doorman__waiter_try_rate(waiter, delay, last, now);
 }
 
-/* Counts the units of a wait that has failed. If the wait has timed out, its units count as
- * REFUSED. If the units can never be available, they count as IMPOSSIBLE. A waiter calls this
- * function before it leaves the queue, because the resource may be closed after that. */
+/* Counts the units of a wait that has failed: as REFUSED after a time-out, as IMPOSSIBLE if they
+ * can never be available. A waiter counts before it leaves the queue, because the resource may be
+ * closed after that. */
 static void doorman__waiter_count(const doorman__waiter *waiter, doorman_status status) {
     if (status != DOORMAN_TIMED_OUT && status != DOORMAN_RESOURCE_EXHAUSTED) return;
-    doorman__usage *usage = doorman__resource_usage(waiter->resource);
+    assert(waiter->resource);
     doorman_decision decision = status == DOORMAN_TIMED_OUT ? DOORMAN_REFUSED : DOORMAN_IMPOSSIBLE;
-    (void)doorman__count(usage, doorman__units(waiter->n), decision, doorman_clock());
+    uint64_t units = doorman__units(waiter->n);
+    (void)doorman__count(waiter->resource->usage, units, decision, doorman_clock());
 }
 
 /* Blocks until this waiter has its units, or until the time is `end`. */
@@ -15360,11 +15220,11 @@ static void doorman__waiter_cleanup(void *context) {
     pthread_cond_destroy(&waiter->wake);
 }
 
-/* Waits in the queue. If the thread is cancelled, pthread_cond_timedwait locks the mutex again and
- * then runs the cleanup handler. The handler removes the waiter, which is on the stack of the
- * thread, and unlocks the mutex. */
+/* Waits in the queue. If the thread is cancelled, pthread_cond_timedwait locks the mutex again, and
+ * the cleanup handler removes the waiter, which is on the stack of the thread. */
 static doorman_status doorman__waiter_enqueue(doorman_agent *agent, doorman__waiter *waiter,
                                               doorman_time end) {
+    assert(waiter->n > 0 && end > 0);
     doorman_status status;
     if (pthread_cond_init(&waiter->wake, &agent->monotonic) != 0) return DOORMAN_OUT_OF_MEMORY;
     waiter->agent = agent;
@@ -15382,8 +15242,8 @@ static doorman_status doorman__waiter_enqueue(doorman_agent *agent, doorman__wai
     return status;
 }
 
-/* Takes units, or waits for units. In the usual case, no other call waits and there are enough
- * units. In this case the function locks no mutex. */
+/* Takes units, or waits for them. Locks no mutex if no other call waits and there are enough
+ * units. */
 static doorman_status doorman__agent_wait(doorman_agent *agent, doorman__waiter *waiter,
                                           doorman_time timeout) {
     doorman_time now = doorman_clock(), delay = 0;
@@ -15409,8 +15269,8 @@ doorman_status doorman_resource_wait(doorman_resource *resource, double n, doorm
     return doorman__agent_wait(resource->agent, &waiter, timeout);
 }
 
-/* If an on_change calls this function, the thread has already locked the mutex. In this case
- * `locked` is false, and the function leaves the mutex locked. */
+/* If an on_change calls this, the thread has already locked the mutex. Then `locked` is false, and
+ * the mutex stays locked. */
 doorman_status doorman_resource_release(doorman_resource *resource, double n) {
     if (!resource) return DOORMAN_INVALID_ARGUMENT;
     doorman_agent *agent = resource->agent;
@@ -15428,13 +15288,11 @@ doorman_status doorman_resource_release(doorman_resource *resource, double n) {
 /* A socket of nng, and what nng's threads use until the socket is closed. */
 typedef struct doorman__socket {
     nng_socket nng;
-    /* The id of nng's dialer, and in the lower half the id of its connection. 0: there is none.
-     * Atomic. They are one word, so that a connection of the last dialer cannot count as one of the
-     * present dialer. */
+    /* The id of nng's dialer, and in the lower half the id of its connection. 0: none. They are one
+     * atomic word, so that a connection of the last dialer cannot count as one of this dialer. */
     doorman__shared ids;
 
-    /* How the socket closes. The mutex protects `closed` and `abandoned`. Only
-     * doorman__socket_close and its thread use these fields. */
+    /* How the socket closes. The mutex protects `closed` and `abandoned`. */
     pthread_mutex_t mutex;
     pthread_cond_t wake;
     bool closed;
@@ -15444,7 +15302,6 @@ typedef struct doorman__socket {
 /* How long a caller waits until a socket is closed. It usually takes less than 1 ms. */
 #define DOORMAN__CLOSE_MAX (DOORMAN_SECOND / 2)
 
-/* Makes the mutex and the condition variable of a close. */
 static bool doorman__socket_init_close(doorman__socket *own) {
     pthread_condattr_t monotonic;
     bool done = pthread_mutex_init(&own->mutex, NULL) == 0 && doorman__monotonic_init(&monotonic);
@@ -15464,6 +15321,7 @@ static void *doorman__socket_main(void *argument) {
     doorman__socket *own = (doorman__socket *)argument;
     nng_close(own->nng);
     pthread_mutex_lock(&own->mutex);
+    assert(!own->closed);
     bool abandoned = own->abandoned;
     own->closed = true;
     pthread_cond_signal(&own->wake);
@@ -15472,12 +15330,12 @@ static void *doorman__socket_main(void *argument) {
     return NULL;
 }
 
-/* Returns whether the thread has closed the socket. Otherwise the thread frees the struct when it
- * has closed the socket. */
+/* Returns whether the thread has closed the socket. Otherwise the thread frees the struct later. */
 static bool doorman__socket_wait(doorman__socket *own) {
     struct timespec until = doorman__monotonic_end(DOORMAN__CLOSE_MAX);
     int error = 0;
     pthread_mutex_lock(&own->mutex);
+    assert(!own->abandoned);
     while (!own->closed && error == 0) {
         error = pthread_cond_timedwait(&own->wake, &own->mutex, &until);
     }
@@ -15514,8 +15372,8 @@ static void doorman__socket_close(doorman__socket *own) {
 
 /* ---- nng: the transport */
 
-/* A request has an owner: the caller's thread, or nng. Only the owner uses the other fields of the
- * struct. Only doorman__transport_move changes the state. The state determines the owner.
+/* Only doorman__transport_move changes the state. The state determines the owner of the request:
+ * the caller's thread or nng. Only the owner uses the other fields of the struct.
  *
  *   state      meaning                          owner   leaves it
  *   IDLE       there is no request              caller  _update fetches a request      -> PREPARED
@@ -15534,17 +15392,16 @@ typedef enum doorman__transport_state {
     DOORMAN__TRANSPORT_SENDING,
     DOORMAN__TRANSPORT_RECEIVING,
     DOORMAN__TRANSPORT_ENDED,
-    DOORMAN__TRANSPORT_PARSED,
-    DOORMAN__TRANSPORT_STATE_COUNT
+    DOORMAN__TRANSPORT_PARSED
 } doorman__transport_state;
 
 struct doorman_transport {
     doorman_transport_options options;
     doorman__transport_state state; /* atomic */
     /* The texts of authority, certificate and key; NULL: not given. Only the caller's thread uses
-     * them, also while nng owns the other fields. */
+     * this field and the next one, also while nng owns the others. */
     char *pem[3];
-    bool has_new_tls; /* the connection does not use these texts yet; used by the caller's thread */
+    bool has_new_tls; /* the connection does not use these texts yet */
 
     /* The connection. */
     doorman__socket *socket;
@@ -15576,13 +15433,13 @@ struct doorman_transport {
     doorman_error error; /* why the request failed, or what is wrong with the response */
 };
 
-/* Runs after a thread has read the state. A test defines it, and lets nng change the state then. */
+/* A test defines it, and lets nng change the state after a thread has read it. */
 #ifndef DOORMAN__AFTER_STATE_READ
 #define DOORMAN__AFTER_STATE_READ() ((void)0)
 #endif
 
-/* Returns the state. While nng owns the request, the state may change at any time. So a function
- * reads it once, and decides on what it has read. */
+/* While nng owns the request, the state may change at any time. So a function reads it once, and
+ * decides on what it has read. */
 static doorman__transport_state doorman__transport_get(const doorman_transport *transport) {
     doorman__transport_state state = __atomic_load_n(&transport->state, __ATOMIC_ACQUIRE);
     DOORMAN__AFTER_STATE_READ();
@@ -15590,17 +15447,17 @@ static doorman__transport_state doorman__transport_get(const doorman_transport *
 }
 
 static void doorman__transport_move(doorman_transport *transport, doorman__transport_state state) {
-    static const bool legal[DOORMAN__TRANSPORT_STATE_COUNT][DOORMAN__TRANSPORT_STATE_COUNT] = {
-        [DOORMAN__TRANSPORT_IDLE] = {[DOORMAN__TRANSPORT_PREPARED] = true},
+    static const unsigned legal[] = {
+        [DOORMAN__TRANSPORT_IDLE] = 1u << DOORMAN__TRANSPORT_PREPARED,
         [DOORMAN__TRANSPORT_PREPARED] =
-            {[DOORMAN__TRANSPORT_SENDING] = true, [DOORMAN__TRANSPORT_ENDED] = true},
+            1u << DOORMAN__TRANSPORT_SENDING | 1u << DOORMAN__TRANSPORT_ENDED,
         [DOORMAN__TRANSPORT_SENDING] =
-            {[DOORMAN__TRANSPORT_RECEIVING] = true, [DOORMAN__TRANSPORT_ENDED] = true},
-        [DOORMAN__TRANSPORT_RECEIVING] = {[DOORMAN__TRANSPORT_ENDED] = true},
+            1u << DOORMAN__TRANSPORT_RECEIVING | 1u << DOORMAN__TRANSPORT_ENDED,
+        [DOORMAN__TRANSPORT_RECEIVING] = 1u << DOORMAN__TRANSPORT_ENDED,
         [DOORMAN__TRANSPORT_ENDED] =
-            {[DOORMAN__TRANSPORT_PARSED] = true, [DOORMAN__TRANSPORT_IDLE] = true},
-        [DOORMAN__TRANSPORT_PARSED] = {[DOORMAN__TRANSPORT_IDLE] = true}};
-    assert(legal[doorman__transport_get(transport)][state]);
+            1u << DOORMAN__TRANSPORT_PARSED | 1u << DOORMAN__TRANSPORT_IDLE,
+        [DOORMAN__TRANSPORT_PARSED] = 1u << DOORMAN__TRANSPORT_IDLE};
+    assert(legal[doorman__transport_get(transport)] & 1u << state);
     (void)legal;
     __atomic_store_n(&transport->state, state, __ATOMIC_RELEASE);
 }
@@ -15633,11 +15490,11 @@ static uint64_t doorman__stat_value(nng_stat *parent, const char *name) {
 }
 
 static const char *doorman__dial_failure_text(const struct doorman__dial_failure *failure) {
+    assert(failure->text || failure->nng_error);
     return failure->text ? failure->text : nng_strerror(failure->nng_error);
 }
 
-/* Returns the most frequent failure of a dialer, from its statistics. Returns NULL if there was no
- * failure.
+/* Returns the most frequent failure of a dialer, from its statistics.
  *   all   out: the number of failures */
 static const struct doorman__dial_failure *doorman__stat_failure(nng_stat *dialer, uint64_t *all) {
     const struct doorman__dial_failure *found = NULL;
@@ -15648,6 +15505,7 @@ static const struct doorman__dial_failure *doorman__stat_failure(nng_stat *diale
         if (count > most) found = &doorman__dial_failures[i];
         if (count > most) most = count;
     }
+    assert(!found == !*all);
     return found;
 }
 
@@ -15686,8 +15544,8 @@ static void doorman__transport_set_dialer(doorman_transport *transport, uint32_t
     __atomic_store_n(&transport->socket->ids, (uint64_t)dialer << 32, __ATOMIC_RELAXED);
 }
 
-/* Returns why the request in progress has no connection yet. Returns NULL if no request waits for a
- * connection, or if no attempt to connect has failed. */
+/* Returns why the request in progress has no connection yet. NULL: no request waits for one, or no
+ * attempt to connect has failed. */
 static const struct doorman__dial_failure *
 doorman__transport_failure(const doorman_transport *transport) {
     bool sending = doorman__transport_get(transport) == DOORMAN__TRANSPORT_SENDING;
@@ -15695,9 +15553,9 @@ doorman__transport_failure(const doorman_transport *transport) {
     return __atomic_load_n(&transport->failure, __ATOMIC_RELAXED);
 }
 
-/* Sets the error text of a request that has failed. If nng was still sending the request, nng had
- * no connection. */
+/* Sets the error text of a request that has failed. */
 static void doorman__transport_explain(doorman_transport *transport, bool was_sending) {
+    assert(!transport->reply);
     int code = transport->nng_error;
     uint64_t count;
     const struct doorman__dial_failure *failure = NULL;
@@ -15726,15 +15584,15 @@ static nng_duration doorman__transport_time_left(doorman_time deadline) {
     return (nng_duration)doorman__earlier(left / (DOORMAN_SECOND / 1000) + 1, INT32_MAX);
 }
 
-/* nng does not report that an attempt to connect has failed, so the transport has to look at nng's
- * statistics. A look at the statistics is expensive in a process with many connections. Therefore
- * the time between two looks doubles, from LOOK_FIRST up to LOOK_LAST. When a failure is known,
- * there are no more looks. */
+/* nng does not report that an attempt to connect has failed, so the transport looks at nng's
+ * statistics until a failure is known. A look is expensive in a process with many connections.
+ * Therefore the time between two looks doubles, from LOOK_FIRST up to LOOK_LAST. */
 #define DOORMAN__LOOK_FIRST (DOORMAN_SECOND / 100)
 #define DOORMAN__LOOK_LAST (16 * DOORMAN__LOOK_FIRST)
 
 /* Lets nng send the request when there is a connection. */
 static void doorman__transport_submit(doorman_transport *transport) {
+    assert(transport->has_dialer && transport->look_in > 0);
     doorman_time until = doorman__after(doorman_clock(), transport->look_in);
     if (__atomic_load_n(&transport->failure, __ATOMIC_RELAXED)) until = DOORMAN_NEVER;
     until = doorman__earlier(until, transport->send_by);
@@ -15744,6 +15602,7 @@ static void doorman__transport_submit(doorman_transport *transport) {
 
 /* Checks whether an attempt to connect has failed since the last connection. */
 static void doorman__transport_look(doorman_transport *transport) {
+    assert(transport->look_in >= DOORMAN__LOOK_FIRST);
     uint64_t count;
     transport->look_in = doorman__earlier(2 * transport->look_in, DOORMAN__LOOK_LAST);
     const struct doorman__dial_failure *failure =
@@ -15753,12 +15612,14 @@ static void doorman__transport_look(doorman_transport *transport) {
     transport->options.on_wakeup(transport->options.context);
 }
 
-/* A thread of nng calls this function when nng has sent the request, has a response, or has failed.
- * The thread also calls this function when it is time to check for failures to connect. */
+/* A thread of nng calls this when nng has sent the request, has a response, or has failed, and when
+ * it is time to check for failures to connect. */
 static void doorman__transport_on_aio(void *context) {
     doorman_transport *transport = (doorman_transport *)context;
     int nng_error = nng_aio_result(transport->aio);
-    bool sending = doorman__transport_get(transport) == DOORMAN__TRANSPORT_SENDING;
+    doorman__transport_state state = doorman__transport_get(transport);
+    bool sending = state == DOORMAN__TRANSPORT_SENDING;
+    assert(sending || state == DOORMAN__TRANSPORT_RECEIVING);
     if (sending && nng_error == NNG_ETIMEDOUT && doorman_clock() < transport->send_by) {
         doorman__transport_look(transport);
         bool failed = __atomic_load_n(&transport->failure, __ATOMIC_RELAXED) != NULL;
@@ -15790,8 +15651,7 @@ static void doorman__tls_uninit(char *pem[3]) {
     }
 }
 
-/* Copies the texts, because each new connection needs them. The caller's texts are valid only
- * during the call.
+/* Copies the texts, because each new connection needs them.
  *   pem       out: NULL for each text that is not given
  *   returns   false: memory has run out, and nothing is copied */
 static bool doorman__tls_copy(char *pem[3], const doorman_tls *tls) {
@@ -15814,6 +15674,7 @@ static bool doorman__tls_given(const doorman_tls *tls) {
  * options are valid, and the process uses nng. */
 static doorman_status doorman__transport_create(doorman_transport **out,
                                                 const doorman_transport_options *options) {
+    assert(options->upstream && options->on_wakeup);
     doorman_transport *transport = (doorman_transport *)doorman__zalloc(sizeof *transport);
     if (transport)
         transport->socket = (doorman__socket *)doorman__zalloc(sizeof *transport->socket);
@@ -15869,9 +15730,9 @@ doorman_status doorman_transport_set_tls(doorman_transport *transport, const doo
     return DOORMAN_OK;
 }
 
-/* Makes the TLS configuration of a connection. nng checks the peer's certificate, and needs the
- * host name for this check. */
+/* Makes the TLS configuration of a connection. nng checks the peer's certificate for the host. */
 static int doorman__transport_create_tls(doorman_transport *transport, nng_tls_config **out) {
+    assert(transport->pem[0] && !transport->pem[1] == !transport->pem[2]);
     char host[DOORMAN_ID_BYTES_MAX + 1];
     const char *from = strstr(transport->address, "://");
     from = from ? from + 3 : transport->address;
@@ -15885,8 +15746,8 @@ static int doorman__transport_create_tls(doorman_transport *transport, nng_tls_c
     return error;
 }
 
-/* A thread of nng calls this function when a connection is made or lost. A dialer that is being
- * closed may still make a connection. The function refuses it, or does not count it. */
+/* A thread of nng calls this when a connection is made or lost. A dialer that is being closed may
+ * still make one, which is refused or not counted. */
 static void doorman__transport_on_pipe(nng_pipe pipe, nng_pipe_ev event, void *context) {
     doorman__socket *own = (doorman__socket *)context;
     uint32_t id = (uint32_t)nng_pipe_id(pipe), dialer = nng_pipe_dialer(pipe).id;
@@ -15904,6 +15765,7 @@ static void doorman__transport_on_pipe(nng_pipe pipe, nng_pipe_ev event, void *c
 }
 
 static int doorman__transport_dial(doorman_transport *transport) {
+    assert(transport->address[0]);
     nng_dialer dialer = NNG_DIALER_INITIALIZER;
     nng_tls_config *tls = NULL;
     int error = nng_dialer_create(&dialer, transport->socket->nng, transport->address);
@@ -15918,9 +15780,9 @@ static int doorman__transport_dial(doorman_transport *transport) {
     return error;
 }
 
-/* Opens the socket. The transport keeps it until it is destroyed, because to close it can take long
- * (see doorman__socket_close). nng must not resend a request. If it did, a server could grant a
- * request that the upstream has given up.
+/* Opens the socket. The transport keeps it until it is destroyed, because closing it can take long
+ * (see doorman__socket_close). nng must not resend a request, because a server could grant one that
+ * the upstream has given up.
  *   returns   nng's error, or 0 */
 static int doorman__transport_open(doorman_transport *transport) {
     /* a message also has nng's request id */
@@ -15944,6 +15806,7 @@ static int doorman__transport_open(doorman_transport *transport) {
  * nng retries every 0.1 s to 1 s.
  *   returns   nng's error, or 0 */
 static int doorman__transport_connect(doorman_transport *transport) {
+    assert(!transport->has_dialer);
     bool is_open = nng_socket_id(transport->socket->nng) > 0;
     int error = is_open ? 0 : doorman__transport_open(transport);
     if (error != 0) return error;
@@ -15962,9 +15825,9 @@ static void doorman__transport_disconnect(doorman_transport *transport) {
     doorman__transport_set_dialer(transport, doorman__transport_dialer(transport));
 }
 
-/* Sets the address of the next request. Another address or new certificates need a new
- * connection. */
+/* Another address or new certificates need a new connection. */
 static void doorman__transport_set_address(doorman_transport *transport, const char *address) {
+    assert(strlen(address) < sizeof transport->address);
     bool renews_tls = transport->has_new_tls && doorman__tls(address);
     if (renews_tls || strcmp(transport->address, address) != 0) {
         doorman__transport_disconnect(transport);
@@ -15972,8 +15835,8 @@ static void doorman__transport_set_address(doorman_transport *transport, const c
     memcpy(transport->address, address, strlen(address) + 1);
 }
 
-/* When the next probe is due after a result. It is due sooner if the server may be gone: the last
- * request has failed, or nng has lost the connection. */
+/* When the next probe is due after a result. It is due sooner after a failure or without a
+ * connection, because the server may be gone. */
 #define DOORMAN__PROBE_AFTER (60 * DOORMAN_SECOND)
 #define DOORMAN__PROBE_SOON (5 * DOORMAN_SECOND)
 
@@ -15986,10 +15849,10 @@ static bool doorman__transport_probe_is_due(const doorman_transport *transport, 
     return usual && now >= doorman__after(transport->ended_at, pause);
 }
 
-/* Makes a probe if one is due. */
 static bool doorman__transport_prepare_probe(doorman_transport *transport, doorman_time now) {
     const doorman_upstream *upstream = transport->options.upstream;
     const doorman_request request = {.method = DOORMAN_DISCOVERY};
+    assert(transport->probe_index < upstream->address_count);
     if (!doorman__transport_probe_is_due(transport, now)) return false;
     if (doorman_json_request(&request, &transport->text) != DOORMAN_OK) return false;
     doorman__transport_set_address(transport, upstream->addresses[transport->probe_index]);
@@ -16000,8 +15863,8 @@ static bool doorman__transport_prepare_probe(doorman_transport *transport, doorm
     return true;
 }
 
-/* Does the work of the upstream's owner. After that, fetches the next request, unless a request is
- * in progress. Returns true if a request must be sent. */
+/* Does the work of the upstream's owner, and fetches the next request, unless one is in progress.
+ * Returns true if a request must be sent. */
 static bool doorman__transport_prepare(doorman_transport *transport, doorman_time now) {
     doorman_upstream *upstream = transport->options.upstream;
     doorman_request request;
@@ -16009,6 +15872,7 @@ static bool doorman__transport_prepare(doorman_transport *transport, doorman_tim
         upstream->calls->work(upstream, now);
         return false;
     }
+    assert(!transport->probing && !transport->reply);
     if (!doorman_upstream_request(upstream, &request, now)) {
         return doorman__transport_prepare_probe(transport, now);
     }
@@ -16025,13 +15889,13 @@ static bool doorman__transport_prepare(doorman_transport *transport, doorman_tim
     return true;
 }
 
-/* nng sends a request when there is a connection. If the upstream has another address to try, the
- * transport waits for a connection at most this long. For a probe too. If the upstream has only one
- * address, the transport waits until the request times out. */
+/* A probe, or a request of an upstream that has another address to try, waits at most this long for
+ * a connection. Other requests wait until they time out. */
 #define DOORMAN__CONNECT_MAX (2 * DOORMAN_SECOND)
 
-/* Sets how long nng may wait for a connection, and when to look for failures. */
-static void doorman__transport_start_looks(doorman_transport *transport) {
+void doorman_transport_send(doorman_transport *transport) {
+    if (!transport) return;
+    nng_msg *message = NULL;
     transport->send_by = transport->deadline;
     if (transport->probing || transport->options.upstream->address_count > 1) {
         doorman_time soon = doorman_clock() + DOORMAN__CONNECT_MAX;
@@ -16039,12 +15903,6 @@ static void doorman__transport_start_looks(doorman_transport *transport) {
     }
     transport->look_in = DOORMAN__LOOK_FIRST;
     __atomic_store_n(&transport->failure, NULL, __ATOMIC_RELAXED);
-}
-
-void doorman_transport_send(doorman_transport *transport) {
-    if (!transport) return;
-    nng_msg *message = NULL;
-    doorman__transport_start_looks(transport);
     int error = transport->has_dialer ? 0 : doorman__transport_connect(transport);
     if (error == 0) error = nng_msg_alloc(&message, transport->text.bytes);
     if (error != 0) {
@@ -16057,9 +15915,8 @@ void doorman_transport_send(doorman_transport *transport) {
     doorman__transport_submit(transport);
 }
 
-/* Parses a response if one has come. Parsing needs no lock.
- *   returns   the state on which the caller decides. A response that comes later is not parsed, and
- *             the state is not ENDED */
+/* Parses a response if one has come. Parsing needs no lock. Returns the state on which the caller
+ * decides. A response that comes later is not parsed, and the state is not ENDED. */
 static doorman__transport_state doorman__transport_parse(doorman_transport *transport) {
     doorman__transport_state state = doorman__transport_get(transport);
     if (state != DOORMAN__TRANSPORT_ENDED || !transport->reply) return state;
@@ -16069,25 +15926,18 @@ static doorman__transport_state doorman__transport_parse(doorman_transport *tran
     return DOORMAN__TRANSPORT_PARSED;
 }
 
-/* Notes in a result whether the server that has answered is the master. */
-static void doorman__transport_note_master(doorman_transport_result *out,
-                                           const doorman_response *response) {
-    const char *address = response->master_address;
-    out->is_master = response->is_master;
-    if (!response->is_master && doorman__id_valid(address)) {
-        memcpy(out->redirect, address, strlen(address) + 1);
-    }
-}
-
-/* Takes the response of a request. Gives it to the upstream, unless it is the response to a
- * probe. */
+/* Takes a response. Gives it to the upstream, unless it is the response to a probe. */
 static doorman_status doorman__transport_take_response(doorman_transport *transport,
                                                        doorman_transport_result *out,
                                                        doorman_time now) {
     doorman__incoming *incoming = &transport->incoming;
     const char *http = incoming->response.http_address;
+    const char *master = incoming->response.master_address;
     doorman_status status;
-    doorman__transport_note_master(out, &incoming->response);
+    out->is_master = incoming->response.is_master;
+    if (!out->is_master && doorman__id_valid(master)) {
+        memcpy(out->redirect, master, strlen(master) + 1);
+    }
     if (transport->probing) {
         status = doorman__read_end(&incoming->reader);
     } else {
@@ -16096,26 +15946,14 @@ static doorman_status doorman__transport_take_response(doorman_transport *transp
         status =
             doorman__incoming_give(incoming, transport->options.upstream, transport->sequence, now);
     }
+    assert(transport->reply);
     nng_msg_free(transport->reply);
     transport->reply = NULL;
     return status;
 }
 
-/* Notes how a request or probe has ended. After a failed probe, the next one goes to the next
- * address. */
-static void doorman__transport_note_end(doorman_transport *transport, bool failed,
-                                        doorman_time now) {
-    size_t count = transport->options.upstream->address_count;
-    if (transport->probing && failed) {
-        transport->probe_index = (transport->probe_index + 1) % count;
-    }
-    transport->probing = false;
-    transport->failed = failed;
-    transport->ended_at = doorman__later(now, 1);
-}
-
 /* Passes a response or a failure to the upstream. After a failure the next request opens a new
- * connection. */
+ * connection, and the next probe goes to the next address. */
 static void doorman__transport_process_result(doorman_transport *transport,
                                               doorman_transport_result *out, doorman_time now) {
     doorman_upstream *upstream = transport->options.upstream;
@@ -16128,19 +15966,24 @@ static void doorman__transport_process_result(doorman_transport *transport,
     memcpy(out->address, transport->address, sizeof out->address);
     out->is_probe = transport->probing;
     if (parsed) out->status = doorman__transport_take_response(transport, out, now);
-    if (out->status != DOORMAN_OK) {
+    transport->probing = false;
+    transport->failed = out->status != DOORMAN_OK;
+    transport->ended_at = doorman__later(now, 1);
+    if (transport->failed) {
         out->error = transport->error;
-        if (!out->is_probe) doorman_upstream_failed(upstream, transport->sequence, now);
+        if (out->is_probe) {
+            transport->probe_index = (transport->probe_index + 1) % upstream->address_count;
+        } else {
+            doorman_upstream_failed(upstream, transport->sequence, now);
+        }
         doorman__transport_disconnect(transport);
-    }
-    doorman__transport_note_end(transport, out->status != DOORMAN_OK, now);
-    if (out->status != DOORMAN_OK) {
         bool waits = upstream->state != DOORMAN__READY;
         out->is_master = false;
         out->redirect[0] = 0;
         out->retry_at = waits ? doorman__upstream_due(upstream)
                               : doorman__after(transport->ended_at, DOORMAN__PROBE_SOON);
     }
+    assert(!transport->reply && !transport->probing);
     doorman__transport_move(transport, DOORMAN__TRANSPORT_IDLE);
 }
 
@@ -16185,17 +16028,9 @@ typedef struct doorman__agent_permit_calls {
 } doorman__agent_permit_calls;
 static const doorman__agent_permit_calls doorman__permits_in_agent;
 
-/* The transport calls this function in a thread of nng or in the agent's thread. */
+/* Runs in a thread of nng or in the agent's thread. */
 static void doorman__agent_on_wakeup(void *context) {
     doorman__agent_notify((doorman_agent *)context);
-}
-
-/* Sends a request if one is due. The mutex is unlocked while the request is sent. */
-static void doorman__agent_send(doorman_agent *agent, doorman_time now) {
-    if (!doorman__transport_prepare(agent->transport, now)) return;
-    pthread_mutex_unlock(&agent->mutex);
-    doorman_transport_send(agent->transport);
-    doorman__agent_lock_first(agent);
 }
 
 /* Keeps the error text of a failure for doorman_agent_read_info. */
@@ -16207,6 +16042,7 @@ static void doorman__error_keep(doorman_error *last, const char *address,
 
 static void doorman__agent_keep_error(doorman_agent *agent, const doorman_error *error,
                                       doorman_time now) {
+    assert(error->text[0]);
     doorman__error_keep(&agent->last_error, agent->transport->address, error);
     agent->last_error_at = now;
 }
@@ -16222,8 +16058,8 @@ static void doorman__agent_process_connection(doorman_agent *agent, doorman_time
     doorman__agent_keep_error(agent, &error, now);
 }
 
-/* Processes the result of the last request. If the request failed, keeps the error text. A response
- * from a server that knows no master also counts as a failure. */
+/* Processes the result of the last request. Keeps the error text of a failure, also that a server
+ * knows no master. */
 static void doorman__agent_process_result(doorman_agent *agent, doorman_time now) {
     doorman_transport_result result;
     uint64_t before = agent->client->upstream.failure_count;
@@ -16236,8 +16072,7 @@ static void doorman__agent_process_result(doorman_agent *agent, doorman_time now
 }
 
 /* Updates the client in slices. Each resource is updated at most once. Between two slices the
- * thread unlocks the mutex and sleeps. Without this sleep, the thread would lock the mutex again
- * before a waiting thread is awake. */
+ * thread sleeps. Otherwise it would lock the mutex again before a waiting thread is awake. */
 #define DOORMAN__SLICE 100
 #define DOORMAN__SLICE_PAUSE (DOORMAN_SECOND / 20000)
 
@@ -16275,9 +16110,8 @@ static bool doorman__agent_has_to_wait(const doorman_agent *agent, doorman_time 
     return reachable || doorman__client_has_to_release(agent->client, now);
 }
 
-/* Does the work of the agent's thread. Returns whether the thread ends: doorman_agent_stop closes
- * all resources, and after that call the thread ends when doorman__agent_has_to_wait returns false,
- * or at stop_by. The mutex is locked. */
+/* Does the work of the agent's thread. The mutex is locked. Returns whether the thread ends: after
+ * doorman_agent_stop, when doorman__agent_has_to_wait returns false, or at stop_by. */
 static bool doorman__agent_work(doorman_agent *agent) {
     agent->sleeps_until = 0;
     doorman__pause_check(&agent->pause, &agent->client->upstream);
@@ -16285,11 +16119,16 @@ static bool doorman__agent_work(doorman_agent *agent) {
     doorman__agent_update(agent);
     doorman_time now = doorman_clock(), stop_by = agent->stop_by;
     doorman__waiters_wake(agent);
-    doorman__agent_send(agent, now);
+    if (doorman__transport_prepare(agent->transport, now)) {
+        pthread_mutex_unlock(&agent->mutex);
+        doorman_transport_send(agent->transport);
+        doorman__agent_lock_first(agent);
+    }
     doorman__pause_note(&agent->pause, &agent->client->upstream);
     agent->sleeps_until = doorman__earlier(doorman_upstream_due(&agent->client->upstream), stop_by);
     /* the thread always sleeps for some time */
     agent->sleeps_until = doorman__later(agent->sleeps_until, now + DOORMAN_SECOND / 100);
+    assert(agent->sleeps_until > now);
     return now >= stop_by || (stop_by != DOORMAN_NEVER && !doorman__agent_has_to_wait(agent, now));
 }
 
@@ -16304,8 +16143,7 @@ static void doorman__agent_sleep(doorman_agent *agent, doorman_time until) {
     pthread_mutex_unlock(&agent->wake_mutex);
 }
 
-/* The loop of the agent's thread. `wakeup` is cleared before the thread looks for what has
- * changed. */
+/* `wakeup` is cleared before the thread looks for what has changed. */
 static void *doorman__agent_main(void *context) {
     doorman_agent *agent = (doorman_agent *)context;
     for (bool ends = false; !ends;) {
@@ -16319,11 +16157,11 @@ static void *doorman__agent_main(void *context) {
     return NULL;
 }
 
-/* Writes "HOST:PID:RANDOM". Characters of the host name that an id cannot have become "-". The host
- * name and the pid help people to find the process. Two containers may have the same host name and
- * pid, so 64 random bits make the id unique. The system provides the bits, because a fork or a copy
- * of a virtual machine would copy the state of a generator in this process. In a set of a million
- * agents, the probability that two agents have the same bits is 3e-8. */
+/* Writes "HOST:PID:RANDOM". Characters of the host name that an id cannot have become "-". Two
+ * containers may have the same host name and pid, so 64 random bits make the id unique. The system
+ * provides the bits, because a fork or a copy of a virtual machine would copy the state of a
+ * generator in this process. Two of a million agents have the same bits with a probability of
+ * 3e-8. */
 static void doorman__agent_default_id(char id[DOORMAN_ID_BYTES_MAX + 1], uint64_t random) {
     char host[200] = "";
     if (gethostname(host, sizeof host - 1) != 0) memcpy(host, "unknown", 8);
@@ -16408,7 +16246,7 @@ static doorman_status doorman__agent_check_tls(const doorman_tls *tls, doorman_e
                          nng_strerror(result));
 }
 
-/* Checks the options that depend on what nng supports. doorman_client_create cannot check them. */
+/* Checks the options that depend on what nng supports. */
 static doorman_status doorman__agent_check(const doorman_client_options *options,
                                            doorman_error *error) {
     doorman__socket *own = (doorman__socket *)doorman__zalloc(sizeof *own);
@@ -16436,6 +16274,7 @@ static doorman_status doorman__agent_use_nng(doorman_error *error) {
 /* Precondition: the agent's thread has ended, or never ran. Threads of nng may use the agent until
  * the transport is destroyed. */
 static void doorman__agent_free(doorman_agent *agent) {
+    assert(!agent->first);
     if (agent->permits) doorman__permits_in_agent.free(agent);
     doorman_transport_destroy(agent->transport);
     doorman_client_destroy(agent->client);
@@ -16448,8 +16287,8 @@ static void doorman__agent_free(doorman_agent *agent) {
     DOORMAN_FREE(agent);
 }
 
-/* Makes the mutex and the condition variables. If one of them cannot be made, the function destroys
- * nothing, because none of them owns memory yet. */
+/* If the mutex or a condition variable cannot be made, the others are not destroyed, because none
+ * of them owns memory yet. */
 static bool doorman__agent_init(doorman_agent *agent) {
     pthread_mutexattr_t checks;
     agent->stop_by = DOORMAN_NEVER;
@@ -16598,6 +16437,7 @@ static doorman_status doorman__agent_open(doorman_resource **out, doorman_agent 
         own->handle = handle;
         handle = NULL;
     }
+    assert(status != DOORMAN_OK || own->handle->own == own);
     if (status == DOORMAN_OK) *out = own->handle;
     DOORMAN_FREE(handle);
     return status;
@@ -16689,16 +16529,16 @@ doorman_time doorman_resource_delay(const doorman_resource *resource, double n) 
     return possible ? doorman__rate_retry_after(&own->rate, n, now) : DOORMAN_NEVER;
 }
 
-/* Sets the kill switch of all open resources. The client keeps this setting for resources that are
- * opened later. */
+/* The client keeps this setting for resources that are opened later. */
 doorman_status doorman_agent_kill_switch(doorman_agent *agent, bool on) {
     if (!agent) return DOORMAN_INVALID_ARGUMENT;
     doorman_status status = doorman__agent_lock(agent);
     if (status != DOORMAN_OK) return status;
     agent->client->kill_switch = on;
     doorman__held_lease *held = agent->client->upstream.first;
-    for (; held; held = held->next)
-        doorman__resource_set_kill_switch(doorman__resource_of(held), on);
+    for (; held; held = held->next) {
+        doorman__usage_bypass(doorman__resource_of(held)->usage, DOORMAN__KILL_SWITCH, on);
+    }
     doorman__waiters_wake(agent);
     pthread_mutex_unlock(&agent->mutex);
     if (DOORMAN__HAS_PERMITS) doorman__permits_in_agent.set_kill_switch(agent, on);

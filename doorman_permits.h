@@ -4664,7 +4664,7 @@ static uint64_t doorman__leased_most(const doorman_permits *permits,
 static void doorman__leased_set_held(doorman__permit_lease *lease, uint64_t held) {
     doorman__gauge *gauge = &lease->resource->gauge;
     __atomic_store_n(&gauge->in_flight, held, __ATOMIC_SEQ_CST);
-    doorman__gauge_note_peak(gauge, held);
+    doorman__raise(&gauge->peak, held);
 }
 
 /* Notes a grant of CONCURRENCY. */
@@ -4783,7 +4783,7 @@ static void doorman__leased_refuse(doorman_permits *permits, doorman__permit_lea
     lease->used_at = now;
     lease->place = place->node.tag;
     uint64_t grains = doorman__units(doorman__min(units, DOORMAN_AMOUNT_MAX));
-    doorman__usage *usage = doorman__resource_usage(lease->resource);
+    doorman__usage *usage = lease->resource->usage;
     if (grains) (void)doorman__count(usage, grains, DOORMAN_REFUSED, now);
 }
 
@@ -11948,14 +11948,13 @@ doorman_status doorman_permit_client_create(doorman_permit_client **out,
     if (!out) return doorman__missing(error, "out");
     if (!options) return doorman__missing(error, "options");
     doorman_client_options own = *options;
-    const char *rule = NULL;
 #ifdef DOORMAN_NNG
     if (!own.seed && !doorman__random_bits(&own.seed, sizeof own.seed)) {
         return doorman__fail(error, DOORMAN_UNAVAILABLE, "the system has no random bits");
     }
 #endif
-    const char *field = doorman__client_check(&own, &rule);
-    if (field) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: %s", field, rule);
+    const char *wrong = doorman__client_check(&own);
+    if (wrong) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", wrong);
     doorman_status status = doorman__policy_check(&own.permits, error);
     if (status != DOORMAN_OK) return status;
     doorman_permit_client *client = (doorman_permit_client *)doorman__zalloc(sizeof *client);

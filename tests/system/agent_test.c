@@ -1563,7 +1563,7 @@ TEST(a_waiter_that_left_the_queue_does_not_use_the_resource) {
                                 open_gauge(agent, "gauge", 1, DOORMAN_PESSIMISTIC, 0)};
     for (int i = 0; i < 2; i++) {
         doorman__waiter waiter = {.resource = both[i]->own, .queue = &both[i]->queue, .n = 0.5};
-        const doorman__usage *usage = doorman__resource_usage(both[i]->own);
+        const doorman__usage *usage = both[i]->own->usage;
         assert_int_equal(doorman__waiter_enqueue(agent, &waiter, doorman_clock() + MILLISECOND),
                          DOORMAN_TIMED_OUT);
         assert_true(usage->refused == doorman__units(0.5));

@@ -21,8 +21,9 @@ typedef struct fixture {
 } fixture;
 
 /* Starts an estimator with a window of 10 s, so that a sample is due every second. */
-static fixture start(double minimum) {
-    fixture f = {.estimator = {.minimum = minimum,
+static fixture start_kind(bool is_gauge, double minimum) {
+    fixture f = {.estimator = {.is_gauge = is_gauge,
+                               .minimum = minimum,
                                .maximum = 1e15,
                                .initial = minimum,
                                .window = 10 * SECOND},
@@ -30,6 +31,8 @@ static fixture start(double minimum) {
     doorman__estimator_init(&f.estimator, &f.reading);
     return f;
 }
+
+static fixture start(double minimum) { return start_kind(false, minimum); }
 
 static uint64_t units(double n) { return (uint64_t)(n * 4096); }
 
@@ -44,8 +47,7 @@ static void count(fixture *f, double allowed, double refused, doorman_time durat
 
 static double sample(fixture *f) {
     doorman__estimator_sample(&f->estimator, &f->reading, &f->supply);
-    f->reading.largest = f->reading.gauge_largest = 0;
-    f->reading.peak = f->reading.waiting_peak = 0;
+    f->reading.largest = f->reading.peak = f->reading.waiting_peak = 0;
     return f->estimator.wants;
 }
 
@@ -87,7 +89,7 @@ TEST(wants_settle_on_a_steady_use) {
 /* L4: the counters wrap around after 2^52 units. */
 TEST(counters_can_wrap_around) {
     fixture f = start(1);
-    f.reading.allowed = f.reading.refused = f.reading.gauge_refused = UINT64_MAX - 4096;
+    f.reading.allowed = f.reading.refused = UINT64_MAX - 4096;
     doorman__estimator_init(&f.estimator, &f.reading);
     assert_near(run_for(&f, 60, 40), 100, 0.1);
 }
@@ -179,29 +181,29 @@ TEST(wants_for_more_than_the_server_has_are_bounded) {
  * request is no demand for ten windows. It would take capacity from other clients, and never use
  * it. */
 TEST(a_request_that_never_fits_causes_no_demand) {
-    fixture f = start(1);
+    fixture f = start_kind(true, 1);
     f.supply = (doorman__supply){.amount = 50, .exhausted = true};
     for (int i = 0; i < 100; i++) {
-        f.reading.gauge_largest = 101;
-        f.reading.gauge_refused += units(101);
+        f.reading.largest = 101;
+        f.reading.refused += units(101);
         double wants = run_for(&f, 0, 0);
         assert_true(i < 19 ? wants >= 101 : i < 32 || wants <= 2); /* its window has passed */
     }
     f.supply = (doorman__supply){.amount = 200, .exhausted = false};
     for (int i = 0; i < 130; i++) (void)run_for(&f, 0, 0);
-    f.reading.gauge_largest = 101;
+    f.reading.largest = 101;
     assert_true(run_for(&f, 0, 0) >= 101); /* then it is tried again */
 }
 
 /* L4: a request of a gauge that needs more than wants_maximum is IMPOSSIBLE, and no demand. */
 TEST(an_impossible_request_causes_no_demand) {
-    fixture f = start(1);
+    fixture f = start_kind(true, 1);
     f.estimator.maximum = 100;
     for (int i = 0; i < 30; i++) {
-        f.reading.gauge_largest = 101;
+        f.reading.largest = 101;
         assert_true(run_for(&f, 0, 0) <= 2);
     }
-    f.reading.gauge_largest = 100;
+    f.reading.largest = 100;
     assert_near(run_for(&f, 0, 0), 100, 1e-5);
 }
 
@@ -230,36 +232,35 @@ TEST(when_all_callers_wait_wants_are_a_multiple_of_the_possible) {
 
 /* L4 */
 TEST(wants_of_a_gauge_are_units_in_flight_and_waiting_units) {
-    fixture f = start(1);
+    fixture f = start_kind(true, 1);
     f.reading.peak = 12;
     assert_exact(run_for(&f, 0, 0), 12);
     f.reading.peak = 12;
-    f.reading.gauge_waiting = 5;
+    f.reading.waiting = 5;
     assert_exact(run_for(&f, 0, 0), 17);
-    f.reading.gauge_waiting = 0;
+    f.reading.waiting = 0;
     for (int i = 0; i < 10; i++) run_for(&f, 0, 0);
     assert_exact(f.estimator.wants, 1);
-    f.reading.gauge_refused += units(8); /* one of eight */
-    f.reading.gauge_largest = 8;
+    f.reading.refused += units(8); /* one of eight */
+    f.reading.largest = 8;
     assert_exact(poll_demand(&f), 8);
-    f.reading.gauge_refused += units(1e6);
+    f.reading.refused += units(1e6);
     assert_exact(run_for(&f, 0, 0), 8); /* a loop that spins */
 }
 
 /* L4: the wants are never NaN, and never outside the bounds. */
 TEST(wants_stay_within_their_bounds_for_any_counts) {
     for (int i = 0; i < 300; i++) {
-        fixture f = start(1 + random_unit());
+        fixture f = start_kind(i % 2, 1 + random_unit());
         f.estimator.maximum = fmin(1e15, 5 + random_amount());
         for (int k = 0; k < 60; k++) {
             f.supply = (doorman__supply){.amount = random_amount(), .exhausted = random_below(2)};
             f.reading.largest = random_below(2) ? random_amount() : 0;
-            f.reading.gauge_largest = random_below(2) ? random_amount() : 0;
             f.reading.waiting = f.reading.waiting_peak = random_below(3) ? 0 : random_amount();
             f.reading.waited += random_below(2) ? random_amount() : 0;
             f.reading.peak = random_below(2) ? random_amount() : 0;
-            f.reading.gauge_waiting = random_below(4) ? 0 : random_amount();
-            f.reading.gauge_refused += random_bits() >> random_below(64);
+            f.reading.in_use = random_below(2) ? random_amount() : 0;
+            f.reading.refused += random_bits() >> random_below(64);
             double many = random_below(2) ? random_amount() / 1e6 : 0;
             count(&f, many, random_below(2) ? random_amount() / 1e6 : 0,
                   (doorman_time)(1 + random_below(2000)) * MILLISECOND);

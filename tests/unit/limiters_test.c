@@ -278,7 +278,7 @@ TEST(what_a_large_request_has_saved_survives_a_change_of_the_rate) {
     for (int second = 1; second <= 100; second++) {
         double units_per_second = second % 2 ? 1.25 : 1;
         doorman_time now = second * SECOND;
-        doorman__rate_set(&rate, units_per_second, DOORMAN_NEVER, 0, 50, now);
+        doorman__rate_set(&rate, (doorman__schedule){units_per_second, DOORMAN_NEVER, 0}, 50, now);
         doorman_decision decision = doorman__rate_try(&rate, 50, now);
         if (decision == DOORMAN_ALLOWED) {
             assert_true(saved >= 50);
@@ -319,10 +319,10 @@ TEST(a_smaller_lease_shrinks_the_saved_burst) {
 TEST(an_expired_lease_is_seen_at_once) {
     for (doorman_time late = -1; late <= 1; late++) {
         doorman__rate rate = rate_of(0, 0, 0);
-        doorman__rate_set(&rate, 1000, MINUTE, 10, 0, 0);
+        doorman__rate_set(&rate, (doorman__schedule){1000, MINUTE, 10}, 0, 0);
         assert_int_equal(count_allowed(&rate, 200, MINUTE + late), late < 0 ? 100 : 1);
         doorman__gauge gauge = gauge_of(0);
-        doorman__gauge_set(&gauge, 5, MINUTE, 0);
+        doorman__gauge_set(&gauge, (doorman__schedule){5, MINUTE, 0});
         assert_int_equal(doorman__gauge_try(&gauge, 1, MINUTE + late),
                          late < 0 ? DOORMAN_ALLOWED : DOORMAN_REFUSED);
     }
@@ -335,17 +335,18 @@ TEST(the_end_of_a_lease_does_not_enlarge_the_saved_burst) {
     for (size_t i = 0; i < sizeof leases / sizeof *leases; i++) {
         int saved = (int)fmax(1, leases[i] / 10); /* at least one unit may be saved */
         doorman__rate rate = rate_of(0, 0, 0);
-        doorman__rate_set(&rate, leases[i], MINUTE, 1000, 0, 0);
+        doorman__rate_set(&rate, (doorman__schedule){leases[i], MINUTE, 1000}, 0, 0);
         int allowed = count_allowed(&rate, 200, MINUTE); /* the client has not seen the end yet */
         assert_in_range(allowed, 1, saved);
-        doorman__rate_set(&rate, 0, 0, 1000, 0, MINUTE);
+        doorman__rate_set(&rate, (doorman__schedule){0, 0, 1000}, 0, MINUTE);
         assert_in_range(allowed + count_allowed(&rate, 200, MINUTE), 1, saved);
         int later = count_allowed(&rate, 200, MINUTE + 50 * MILLISECOND);
         assert_in_range(later, 50, 50);
         assert_int_equal(count_allowed(&rate, 200, 2 * MINUTE), 100);
         rate = rate_of(0, 0, 0);
-        doorman__rate_set(&rate, leases[i], MINUTE, 1000, 0, 0);
-        doorman__rate_set(&rate, 0, 0, 1000, 0, MINUTE); /* set before the first try */
+        doorman__rate_set(&rate, (doorman__schedule){leases[i], MINUTE, 1000}, 0, 0);
+        doorman__rate_set(&rate, (doorman__schedule){0, 0, 1000}, 0,
+                          MINUTE); /* set before the first try */
         assert_in_range(count_allowed(&rate, 200, MINUTE), 0, saved);
     }
 }
@@ -371,10 +372,11 @@ TEST(a_burst_in_units_has_that_size_at_any_rate) {
 /* L1: a change of the rate does not add units to what was saved. */
 TEST(a_burst_in_units_is_not_enlarged_by_a_change) {
     doorman__rate rate = rate_with_units(10, 20, 0);
-    doorman__rate_set(&rate, 1000, DOORMAN_NEVER, 0, 0, SECOND); /* 10 units are saved */
+    doorman__rate_set(&rate, (doorman__schedule){1000, DOORMAN_NEVER, 0}, 0,
+                      SECOND); /* 10 units are saved */
     assert_int_equal(count_allowed(&rate, 100, SECOND), 10);
     assert_int_equal(count_allowed(&rate, 100, MINUTE), 20);
-    doorman__rate_set(&rate, 1, 2 * MINUTE, 1000, 0, MINUTE + SECOND);
+    doorman__rate_set(&rate, (doorman__schedule){1, 2 * MINUTE, 1000}, 0, MINUTE + SECOND);
     assert_in_range(count_allowed(&rate, 100, MINUTE + SECOND), 0, 20);
     assert_in_range(count_allowed(&rate, 100, 2 * MINUTE), 0, 20);
 }
@@ -422,7 +424,8 @@ TEST(a_decision_of_a_gauge_has_the_remaining_units) {
     assert_exact(result.remaining, 3);
     assert_true(result.retry_after == DOORMAN_NEVER);
     assert_int_equal(doorman__gauge_decide(&gauge, 11, &result, 0), DOORMAN_IMPOSSIBLE);
-    doorman__gauge_set(&gauge, 5, DOORMAN_NEVER, 5); /* below the units in flight */
+    doorman__gauge_set(&gauge,
+                       (doorman__schedule){5, DOORMAN_NEVER, 5}); /* below the units in flight */
     assert_int_equal(doorman__gauge_decide(&gauge, 8, &result, 0), DOORMAN_REFUSED);
     assert_exact(result.remaining, 0);
     gauge = gauge_of(DOORMAN_UNLIMITED);
@@ -1330,7 +1333,8 @@ TEST(a_changed_rate_keeps_no_more_units_than_were_saved) {
         doorman__quota from = random_quota(&rate), to = random_quota(&rate);
         int64_t level = (int64_t)((random_unit() * 4 - 1) * (double)rate.burst * 256);
         uint64_t paid = now - (uint64_t)level;
-        uint64_t after = doorman__quota_carry(&from, &to, in_units, 0, paid, now);
+        const doorman__rate_change change = {&from, &to, in_units, 0};
+        uint64_t after = doorman__quota_carry(&change, paid, now);
         if (level <= 0) assert_true(after == paid);
         if (level > 0 && !in_units) assert_true((int64_t)(now - after) <= level);
         if (level <= 0 || !(from.amount > 0) || !(to.amount > 0)) continue;
