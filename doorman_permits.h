@@ -752,6 +752,8 @@ struct doorman_hold_request {
     uint64_t id;               /* of the hold, or of the transfer that is seized */
     uint64_t request_id;       /* 1 to 2^53 - 1 */
     doorman_time time_to_live; /* at most that of the limits; 0: that of the limits */
+    doorman_time timeout;      /* only for a transfer or a seizure of a permit client or an agent:
+                                  how long its caller waits, more than 0 */
     const double *amounts; /* units, one for each item of the hold, in the order of its permit */
     size_t amount_count;   /* 0: see the function */
     const doorman_hold_item *items; /* RENEW after a change of master: what is held */
@@ -1084,23 +1086,21 @@ DOORMAN_API doorman_status doorman_permit_client_release(doorman_permit_client *
  * doorman_permit_client_next gives its transfer_id later. The units leave the hold at once. If the
  * server refuses the transfer, they return to the hold. Without an answer within the timeout they
  * do not return. A transfer does not survive a change of master.
- *   request   id; optionally amounts: what is moved, and time_to_live of the transfer. Without
- *             amounts all units are moved
- *   timeout   more than 0 */
+ *   request   id and timeout; optionally amounts: what is moved, and time_to_live of the transfer.
+ *             Without amounts all units are moved */
 DOORMAN_API doorman_status doorman_permit_client_transfer(doorman_permit_client *client,
                                                           const doorman_hold_request *request,
-                                                          doorman_time timeout, void *context,
-                                                          doorman_error *error, doorman_time now);
+                                                          void *context, doorman_error *error,
+                                                          doorman_time now);
 
 /* Makes the units of a transfer a hold of this client. doorman_permit_client_next gives the
  * decision later. The fallback always refuses. If the transfer is gone, the decision is a refusal
  * by the server without a reason.
- *   request   id of the transfer; optionally time_to_live of the hold
- *   timeout   more than 0 */
+ *   request   id of the transfer, and timeout; optionally time_to_live of the hold */
 DOORMAN_API doorman_status doorman_permit_client_seize(doorman_permit_client *client,
                                                        const doorman_hold_request *request,
-                                                       doorman_time timeout, void *context,
-                                                       doorman_error *error, doorman_time now);
+                                                       void *context, doorman_error *error,
+                                                       doorman_time now);
 
 /* Reads a hold.
  *   hold      its number
@@ -1244,16 +1244,14 @@ DOORMAN_API doorman_status doorman_agent_release_part(doorman_agent *agent,
  *   returns   as doorman_agent_acquire */
 DOORMAN_API doorman_status doorman_agent_transfer(doorman_agent *agent,
                                                   const doorman_hold_request *request,
-                                                  doorman_time timeout, doorman_acquired *out,
-                                                  doorman_error *error);
+                                                  doorman_acquired *out, doorman_error *error);
 
 /* Makes the units of a transfer a hold of this agent, and waits for the decision: see
  * doorman_permit_client_seize.
  *   returns   as doorman_agent_acquire */
 DOORMAN_API doorman_status doorman_agent_seize(doorman_agent *agent,
                                                const doorman_hold_request *request,
-                                               doorman_time timeout, doorman_acquired *out,
-                                               doorman_error *error);
+                                               doorman_acquired *out, doorman_error *error);
 
 /* Reads a hold: see doorman_permit_client_read_hold. The times are those of doorman_clock.
  *   out       written in full; after an error all fields are 0
@@ -9766,40 +9764,37 @@ size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t visits_max, do
 /* ---- >>permit_client ------------------------------------------------------------------------ */
 /*
  * A permit client asks servers for permits on behalf of many callers. It is passive, like a client.
- * Its upstream gives the next message to the caller's loop, and takes the response. From its
- * upstream it has the address (K3), the states of a request, and the check of a response (R2). It
- * uses no held leases.
+ * Its upstream has the address (K3), the states of a request, and the check of a response (R2), but
+ * no held leases.
  *
  * P21 Permits travel in batches. While one message is under way, the next one fills. So a caller
  *    alone waits for one round trip, and many callers share it. A message has at most
- *    DOORMAN__MESSAGE_ITEMS items and DOORMAN__MESSAGE_TEXT bytes of text. Each kind of call
- *    travels in messages of its own, and the kinds alternate. A server answers a message when all
- *    its permits are decided. So a permit that may wait for units of CONCURRENCY travels alone. It
- *    travels in a lane, beside the other messages of the client. A client without lanes sends it
- *    like other messages, and its next message waits for the decision.
+ *    DOORMAN__MESSAGE_ITEMS items and DOORMAN__MESSAGE_TEXT bytes of text, and only calls of one
+ *    kind. The kinds alternate. A server answers a message when all its permits are decided. So a
+ *    permit that may wait for units of CONCURRENCY travels alone, in a lane beside the messages of
+ *    the client. Without lanes it travels like others, and the next message waits for its decision.
  * About P22: the time begins when the message was sent, which is before the server decided. So a
  *    refusal never lasts longer than the server allows. The client remembers at most
- *    DOORMAN__REFUSALS_MAX refusals. For one more, it forgets the one whose resource and key were
- *    not refused for the longest time. When all refusals have ended, an idle client forgets them.
+ *    DOORMAN__REFUSALS_MAX refusals, the newest ones. An idle client forgets them when all have
+ *    ended.
  * About P23: a message has failed if it has no valid response of a master. Its permits are sent
- *    again, to the next address, at most once more than there are addresses. A permit that is sent
- *    again travels alone, so that a permit that a server refuses to read harms no other permit. A
- *    lost answer may have charged. So such a permit may be refused too early, but is never granted
- *    too often.
- *       When the time of an open breaker has passed, the next message is a test. If it fails, the
- *    breaker opens again.
+ *    again, to the next address, at most once more than there are addresses. They then travel
+ *    alone, so that a permit that a server refuses to read harms no other permit. A lost answer may
+ *    have charged. So such a permit may be refused too early, but is never granted too often. The
+ *    first message after the time of an open breaker is a test. If it fails, the breaker opens
+ *    again.
  * About P24: the client keeps a stock for each (resource, key) that was used a short time ago. The
  *    stock counts the use in four slices of the time `prefetch`. So it knows the use of the last
  *    3/4 of this time, or more. After a grant that leaves at most half of this use in stock, the
  *    client queues a permit that no caller waits for. It asks for the missing units with a minimum
- *    of 0. So it is never refused for lack of units, and no ban counts it. It travels with other
- *    permits. If its message fails, it is not sent again, because a lost answer may have charged.
+ *    of 0. So it is never refused for lack of units, and no ban counts it. If its message fails, it
+ *    is not sent again, because a lost answer may have charged.
  *       The time of units begins when their message was sent. So they never last longer than twice
  *    `prefetch` after the server has charged them. A stock has at most two lots of units with
  *    different ends. Costs are rounded up as servers do it, and a permit gets no more out of the
  *    stock than a server has granted to one permit, because a limit may have a max_cost. A key that
- *    is banned loses its stock. There are at most DOORMAN__STOCKS_MAX stocks. For one more, the
- *    stock that was not used for the longest time is lost. An idle client forgets all stocks.
+ *    is banned loses its stock. The client keeps at most DOORMAN__STOCKS_MAX stocks, those that
+ *    were used last. An idle client forgets them.
  *
  * A call is a permit, a report or a request about a hold, from its beginning to its result. Only
  * doorman__call_move changes its state:
@@ -9859,21 +9854,32 @@ typedef enum doorman__call_state {
     DOORMAN__CALL_STATE_COUNT
 } doorman__call_state;
 
+/* A list. Each member contains its own link, so adding one never fails. */
+typedef struct doorman__list_link {
+    struct doorman__list_link *previous, *next;
+} doorman__list_link;
+
+typedef struct doorman__list {
+    doorman__list_link *first, *last;
+    size_t count;
+} doorman__list;
+
 /* A permit or a report. Its items and their texts are behind the struct. The key of an item is
  * directly behind the NUL of its resource_id. */
 typedef struct doorman__call {
-    struct doorman__call *previous, *next; /* in a list; not while SENT */
-    doorman__timer timer;                  /* when it times out, or when its wait ends */
+    doorman__list_link link; /* in the list of its state; not while SENT */
+    doorman_permit_client *client;
+    doorman__timer timer; /* when it times out, or when its wait ends */
     doorman__call_state state;
     doorman__call_kind kind;
     bool attended;   /* a caller wants the result */
     bool alone;      /* it is in a message of its own */
     bool prefetches; /* it takes units ahead, for the stock of its item (P24) */
     size_t failures;
-    size_t position; /* SENT: its index in the message */
+    struct doorman__batch *batch; /* SENT: whose message it is in; else NULL */
+    size_t position;              /* SENT: its index in the message */
     doorman_time sent_max_wait;
     doorman_time waits_until;          /* WAIT: in a queue of a server; 0: it was not sent yet */
-    struct doorman__permit_lane *lane; /* SENT: NULL: the call is in the message of the client */
     struct doorman__client_hold *hold; /* NULL: the call concerns no hold */
     struct doorman__call *peer;        /* a transfer: its result, and the other way round */
     doorman_hold_request hold_request; /* TRANSFER, SEIZURE */
@@ -9885,18 +9891,26 @@ typedef struct doorman__call {
     doorman_acquired acquired;
 } doorman__call;
 
-typedef struct doorman__calls {
-    doorman__call *first, *last;
-    size_t count;
-} doorman__calls;
-
-/* A refusal that is still valid (P22). The resource and the key are behind the struct. */
-typedef struct doorman__known_refusal {
+/* What a client remembers of a (resource, key) begins with this struct. */
+typedef struct doorman__known {
     doorman__link link;
-    struct doorman__known_refusal *previous, *next; /* in the order in which servers refused */
+    doorman__list_link order; /* in the order in which they were kept: see doorman__known_keep */
+    doorman_time until;       /* when it is forgotten */
+    char *text;               /* the resource and the key, behind the struct */
     size_t text_bytes;
+} doorman__known;
+
+typedef struct doorman__known_table {
+    doorman__table table;
+    doorman__list order;
+    doorman_time end; /* everything is forgotten at this time */
+} doorman__known_table;
+
+/* A refusal that is still valid (P22). */
+typedef struct doorman__known_refusal {
+    doorman__known known;
     double min;
-    doorman_time max_wait, until, retry_at; /* retry_at NEVER: not known */
+    doorman_time max_wait, retry_at; /* retry_at NEVER: not known */
     doorman_reason reason;
     char limit[DOORMAN_ID_BYTES_MAX + 1];
 } doorman__known_refusal;
@@ -9909,14 +9923,11 @@ typedef struct doorman__lot {
 
 #define DOORMAN__USE_SLICES 4
 
-/* The use of a resource and key, and the units that were taken ahead for it (P24). The resource and
- * the key are behind the struct. */
+/* The use of a resource and key, and the units that were taken ahead for it (P24). No lot lasts
+ * longer than the stock. */
 typedef struct doorman__stock {
-    doorman__link link;
-    struct doorman__stock *previous, *next; /* in the order in which they were used or filled */
-    size_t text_bytes;
-    doorman_time until; /* the stock is forgotten; no lot lasts longer */
-    bool asking;        /* a call that takes units ahead is queued or under way */
+    doorman__known known;
+    bool asking; /* a call that takes units ahead is queued or under way */
     bool warning;
     int64_t slice; /* the number of the current slice since time 0 */
     double units_used[DOORMAN__USE_SLICES];
@@ -9937,9 +9948,9 @@ typedef enum doorman__client_hold_state {
 } doorman__client_hold_state;
 
 typedef struct doorman__client_hold {
-    doorman__link link;                           /* by number */
-    struct doorman__client_hold *previous, *next; /* of all holds */
-    struct doorman__client_hold *previous_change, *next_change;
+    doorman__link link; /* by number */
+    doorman__list_link all, change;
+    doorman_permit_client *client;
     doorman__timer timer; /* see doorman__client_hold_plan */
     doorman__client_hold_state state;
     uint64_t number;      /* the request_id on the wire */
@@ -9953,23 +9964,45 @@ typedef struct doorman__client_hold {
     bool must_release; /* the server may count more than `amounts` */
     bool claims;       /* the next renewal says what is held */
     bool changed;      /* the application does not know yet that the hold is smaller or gone */
-    bool gone;
     doorman_hold_item *items; /* owned, with their texts behind them; NULL: not known */
     double *amounts;          /* behind the items: what the application may use */
     size_t item_count, text_bytes;
 } doorman__client_hold;
 
-/* One message with one permit that may wait in the queue of a server. */
-typedef struct doorman__permit_lane {
+/* A call in a message under way. */
+typedef struct doorman__sent {
+    doorman__call *call;        /* NULL: the call has its result already */
+    doorman__client_hold *hold; /* that the message asks for; NULL: none */
+} doorman__sent;
+
+/* What a message has for a call. All calls of a message have the same kind. */
+typedef union doorman__sent_item {
+    doorman_permit_request permit;
+    doorman_permit_entry entry;
+    doorman_hold_request hold;
+} doorman__sent_item;
+
+/* The messages of a client or of a lane. One at a time is under way. A lane sends one permit at a
+ * time, which may wait in the queue of a server. It follows the redirects of its own message, and
+ * begins at the address that the client uses now. */
+typedef struct doorman__batch {
     doorman_upstream upstream;
     doorman_permit_client *client;
-    doorman__call *call; /* NULL: no message is under way, or the call has its result already */
-    doorman__client_hold *hold;
-    doorman_permit_request permit;
+    doorman__sent *sent; /* the calls of the message */
+    void *items;         /* permits, entries or holds, with room as for a doorman__sent_item */
+    size_t capacity, item_capacity, count;
+    doorman__call_kind kind; /* of the last message */
+} doorman__batch;
+
+/* One message with one permit that may wait in the queue of a server. */
+typedef struct doorman__permit_lane {
+    doorman__batch batch; /* points to the other fields */
+    doorman__sent sent;
+    doorman__sent_item item;
 } doorman__permit_lane;
 
 struct doorman_permit_client {
-    doorman_upstream upstream;
+    doorman__batch main;
     char client_id[DOORMAN_ID_BYTES_MAX + 1];
     doorman_permit_policy policy; /* `local` is not used */
     bool kill_switch;
@@ -9977,83 +10010,61 @@ struct doorman_permit_client {
     doorman_limiter_map *local;   /* NULL: the fallback is not FAIL_LOCAL */
     uint64_t hash_key[2], local_key[2];
 
-    doorman__calls queues[DOORMAN__CALL_KIND_COUNT], waiting, decided;
+    doorman__list queues[DOORMAN__CALL_KIND_COUNT], waiting, decided; /* of calls */
     doorman__timers timers;
     size_t call_count;   /* in all states, with the actions of holds */
     size_t action_count; /* actions of holds that are queued or under way */
-
-    /* The message under way. NULL: the call has its result already. */
-    doorman__call **message;
-    doorman__client_hold **message_holds; /* that the message asks for; NULL: none */
-    doorman_permit_request *permit_items;
-    doorman_permit_entry *entries;
-    doorman_hold_request *hold_requests;
-    size_t message_capacity, message_hold_capacity, permit_capacity, entry_capacity;
-    size_t hold_request_capacity, message_count;
-    doorman__call_kind message_kind; /* of the last message */
 
     doorman__permit_lane *lanes[DOORMAN_PERMIT_LANES_MAX];
     size_t lane_count;
     doorman__table holds;
     doorman__timers hold_timers;
-    doorman__client_hold *first_hold, *last_hold, *first_change, *last_change;
-    size_t hold_count, new_hold_count; /* all holds; those without a permit */
-    uint64_t hold_number;              /* the last number that was given out */
-    uint64_t number_count;             /* how many numbers were given out */
+    doorman__list all_holds, changes;
+    size_t new_hold_count; /* holds without a permit */
+    uint64_t hold_number;  /* the last number that was given out */
+    uint64_t number_count; /* how many numbers were given out */
 
-    doorman__table refusals;
-    doorman__known_refusal *oldest, *newest;
-    doorman_time refusals_end; /* all refusals have ended at this time */
-
-    doorman__table stocks;
-    doorman__stock *oldest_stock, *newest_stock;
+    doorman__known_table refusals, stocks;
     size_t prefetch_count; /* calls that take units ahead */
     doorman_permit_client_info counts;
 };
 
 /* ---- permit client: its calls */
 
-static doorman__calls *doorman__call_list(doorman_permit_client *client,
-                                          const doorman__call *call) {
-    switch (call->state) {
-    case DOORMAN__CALL_QUEUED: return &client->queues[call->kind];
-    case DOORMAN__CALL_WAITING: return &client->waiting;
-    case DOORMAN__CALL_DECIDED: return &client->decided;
-    case DOORMAN__CALL_NEW:
-    case DOORMAN__CALL_SENT:
-    case DOORMAN__CALL_STATE_COUNT: break;
-    }
-    return NULL;
+/* Adds a link behind another one; NULL: as the first one. */
+static void doorman__list_insert(doorman__list *list, doorman__list_link *previous,
+                                 doorman__list_link *link) {
+    assert(!link->previous && !link->next && list->first != link);
+    link->previous = previous;
+    link->next = previous ? previous->next : list->first;
+    *(previous ? &previous->next : &list->first) = link;
+    *(link->next ? &link->next->previous : &list->last) = link;
+    list->count++;
 }
 
-static void doorman__calls_remove(doorman__calls *calls, doorman__call *call) {
-    assert(calls->count > 0);
-    *(call->previous ? &call->previous->next : &calls->first) = call->next;
-    *(call->next ? &call->next->previous : &calls->last) = call->previous;
-    call->previous = call->next = NULL;
-    calls->count--;
+static void doorman__list_remove(doorman__list *list, doorman__list_link *link) {
+    assert(list->count > 0 && (link->previous || list->first == link));
+    *(link->previous ? &link->previous->next : &list->first) = link->next;
+    *(link->next ? &link->next->previous : &list->last) = link->previous;
+    link->previous = link->next = NULL;
+    list->count--;
 }
 
-static void doorman__calls_append(doorman__calls *calls, doorman__call *call) {
-    assert(!call->previous && !call->next);
-    call->previous = calls->last;
-    *(calls->last ? &calls->last->next : &calls->first) = call;
-    calls->last = call;
-    calls->count++;
+/* Returns the call of a link, or NULL. */
+static doorman__call *doorman__call_at(doorman__list_link *link) {
+    return link ? DOORMAN__WITHIN(doorman__call, link, link) : NULL;
 }
 
-static void doorman__calls_prepend(doorman__calls *calls, doorman__call *call) {
-    assert(!call->previous && !call->next);
-    call->next = calls->first;
-    *(calls->first ? &calls->first->previous : &calls->last) = call;
-    calls->first = call;
-    calls->count++;
+static doorman__list *doorman__call_list(const doorman__call *call) {
+    doorman_permit_client *client = call->client;
+    if (call->state == DOORMAN__CALL_QUEUED) return &client->queues[call->kind];
+    if (call->state == DOORMAN__CALL_WAITING) return &client->waiting;
+    return call->state == DOORMAN__CALL_DECIDED ? &client->decided : NULL;
 }
 
 /* Moves a call to another state. A call that returns to its queue becomes the first one there,
  * because it has waited longest. */
-static void doorman__call_move(doorman_permit_client *client, doorman__call *call,
-                               doorman__call_state state) {
+static void doorman__call_move(doorman__call *call, doorman__call_state state) {
     static const unsigned legal[DOORMAN__CALL_STATE_COUNT] = {
         [DOORMAN__CALL_NEW] =
             1U << DOORMAN__CALL_QUEUED | 1U << DOORMAN__CALL_WAITING | 1U << DOORMAN__CALL_DECIDED,
@@ -10063,49 +10074,52 @@ static void doorman__call_move(doorman_permit_client *client, doorman__call *cal
         [DOORMAN__CALL_WAITING] = 1U << DOORMAN__CALL_DECIDED,
         [DOORMAN__CALL_DECIDED] = 0};
     doorman__call_state last = call->state;
-    doorman__calls *from = doorman__call_list(client, call);
+    doorman__list *from = doorman__call_list(call);
     assert(last < DOORMAN__CALL_STATE_COUNT && legal[last] >> state & 1U);
     (void)legal;
-    if (from) doorman__calls_remove(from, call);
+    if (from) doorman__list_remove(from, &call->link);
     if (last == DOORMAN__CALL_SENT) {
-        *(call->lane ? &call->lane->call : &client->message[call->position]) = NULL;
-        call->lane = NULL;
+        assert(call->batch->sent[call->position].call == call);
+        call->batch->sent[call->position].call = NULL;
+        call->batch = NULL;
     }
     call->state = state;
-    doorman__calls *to = doorman__call_list(client, call);
-    if (!to) return;
-    if (last == DOORMAN__CALL_SENT && state == DOORMAN__CALL_QUEUED) {
-        doorman__calls_prepend(to, call);
-    } else {
-        doorman__calls_append(to, call);
-    }
+    doorman__list *to = doorman__call_list(call);
+    bool returns = last == DOORMAN__CALL_SENT && state == DOORMAN__CALL_QUEUED;
+    if (to) doorman__list_insert(to, returns ? NULL : to->last, &call->link);
 }
 
-static size_t doorman__texts_bytes(const doorman_permit_request *request) {
-    size_t bytes = 0;
-    for (size_t i = 0; i < request->item_count; i++) {
-        const doorman_permit_item *item = &request->items[i];
-        bytes += strlen(item->resource_id) + strlen(item->key ? item->key : "") + 2;
-    }
-    return bytes;
+/* Returns the bytes of a resource and a key, with both NULs. */
+static size_t doorman__pair_bytes(const char *resource_id, const char *key) {
+    return strlen(resource_id) + strlen(key ? key : "") + 2;
+}
+
+/* Copies a resource and a key, and points to the copies. Returns the byte behind them. */
+static char *doorman__pair_copy(char *to, const char **resource_id, const char **key) {
+    const char *from_key = *key ? *key : "";
+    size_t id_bytes = strlen(*resource_id) + 1, key_bytes = strlen(from_key) + 1;
+    *resource_id = (char *)memcpy(to, *resource_id, id_bytes);
+    *key = (char *)memcpy(to + id_bytes, from_key, key_bytes);
+    return to + id_bytes + key_bytes;
 }
 
 /* Makes a call with a copy of the request. Returns NULL if memory runs out. */
-static doorman__call *doorman__call_create(const doorman_permit_request *request, void *context) {
-    size_t text_bytes = doorman__texts_bytes(request);
-    size_t item_bytes = request->item_count * sizeof(doorman_permit_item);
+static doorman__call *doorman__call_create(doorman_permit_client *client,
+                                           const doorman_permit_request *request, void *context) {
+    size_t text_bytes = 0, item_bytes = request->item_count * sizeof(doorman_permit_item);
+    for (size_t i = 0; i < request->item_count; i++) {
+        text_bytes += doorman__pair_bytes(request->items[i].resource_id, request->items[i].key);
+    }
     doorman__call *call = (doorman__call *)doorman__zalloc(sizeof *call + item_bytes + text_bytes);
     if (!call) return NULL;
     doorman_permit_item *items = (doorman_permit_item *)(void *)(call + 1);
     char *text = (char *)(items + request->item_count);
     for (size_t i = 0; i < request->item_count; i++) {
-        const char *key = request->items[i].key ? request->items[i].key : "";
-        size_t id_bytes = strlen(request->items[i].resource_id) + 1, key_bytes = strlen(key) + 1;
         items[i] = request->items[i];
-        items[i].resource_id = (char *)memcpy(text, request->items[i].resource_id, id_bytes);
-        items[i].key = (char *)memcpy(text + id_bytes, key, key_bytes);
-        text += id_bytes + key_bytes;
+        text = doorman__pair_copy(text, &items[i].resource_id, &items[i].key);
     }
+    assert(text == (char *)(call + 1) + item_bytes + text_bytes);
+    call->client = client;
     call->request = *request;
     call->request.items = items;
     call->request.client_id = NULL;
@@ -10132,101 +10146,61 @@ static void doorman__call_forget(doorman__call *call) {
     doorman__call_part(call);
 }
 
-/* Removes a call from the client. */
-static void doorman__call_drop(doorman_permit_client *client, doorman__call *call) {
-    doorman__calls *list = doorman__call_list(client, call);
-    assert(client->call_count > 0);
-    if (list) doorman__calls_remove(list, call);
+/* Removes a call from the client, and frees it. The action of a hold is a part of the hold, and can
+ * be used again. */
+static void doorman__call_free(doorman__call *call) {
+    doorman_permit_client *client = call->client;
+    doorman__list *list = doorman__call_list(call);
+    assert(client->call_count > 0 && call->state != DOORMAN__CALL_SENT);
+    if (list) doorman__list_remove(list, &call->link);
     doorman__timer_clear(&client->timers, &call->timer);
     client->call_count--;
     doorman__call_forget(call);
-}
-
-/* Removes the action of a hold. It is a part of the hold, and can be used again. */
-static void doorman__action_drop(doorman_permit_client *client, doorman__client_hold *hold) {
-    doorman__call_drop(client, &hold->action);
-    hold->action.state = DOORMAN__CALL_NEW;
+    if (!call->hold || call != &call->hold->action) {
+        DOORMAN_FREE(call);
+        return;
+    }
+    assert(client->action_count > 0);
+    call->state = DOORMAN__CALL_NEW;
     client->action_count--;
 }
 
-/* Removes a call, and frees it if it is not an action. */
-static void doorman__call_free(doorman_permit_client *client, doorman__call *call) {
-    doorman__client_hold *hold = call->hold;
-    if (hold && call == &hold->action) {
-        doorman__action_drop(client, hold);
-        return;
-    }
-    doorman__call_drop(client, call);
-    DOORMAN_FREE(call);
-}
-
 /* Sets that the result of a call is in `acquired`. A peer does not change this result any more. */
-static void doorman__call_settle(doorman_permit_client *client, doorman__call *call) {
-    doorman__timer_clear(&client->timers, &call->timer);
+static void doorman__call_settle(doorman__call *call) {
+    doorman__timer_clear(&call->client->timers, &call->timer);
     doorman__call_part(call);
-    doorman__call_move(client, call, DOORMAN__CALL_DECIDED);
+    doorman__call_move(call, DOORMAN__CALL_DECIDED);
 }
 
 /* Ends a call. If nobody waits for its result, the call is freed. */
-static void doorman__call_finish(doorman_permit_client *client, doorman__call *call) {
-    doorman__call_settle(client, call);
-    if (!call->attended) doorman__call_free(client, call);
-}
-
-/* Ends the action of a hold. Nobody waits for its result. */
-static void doorman__action_finish(doorman_permit_client *client, doorman__client_hold *hold) {
-    assert(!hold->action.attended);
-    doorman__call_settle(client, &hold->action);
-    doorman__action_drop(client, hold);
+static void doorman__call_finish(doorman__call *call) {
+    doorman__call_settle(call);
+    if (!call->attended) doorman__call_free(call);
 }
 
 /* Ends the other call of a pair, if there is one. */
-static void doorman__call_finish_peer(doorman_permit_client *client, doorman__call *call) {
+static void doorman__call_finish_peer(doorman__call *call) {
     doorman__call *peer = doorman__call_part(call);
-    if (peer) doorman__call_finish(client, peer);
-}
-
-/* Makes room for one more hold, and for entries of holds in the message. */
-static bool doorman__client_holds_reserve(doorman_permit_client *client, size_t count) {
-    size_t before = client->message_hold_capacity;
-    void *holds = client->message_holds, *requests = client->hold_requests;
-    bool room = doorman__timers_reserve(&client->hold_timers, client->hold_count + 1);
-    room = room && doorman__reserve(&holds, &client->message_hold_capacity, count,
-                                    sizeof *client->message_holds);
-    client->message_holds = (doorman__client_hold **)holds;
-    for (size_t i = before; i < client->message_hold_capacity; i++) client->message_holds[i] = NULL;
-    room = room && doorman__reserve(&requests, &client->hold_request_capacity, count,
-                                    sizeof *client->hold_requests);
-    client->hold_requests = (doorman_hold_request *)requests;
-    return room;
+    assert(!peer || peer->state == DOORMAN__CALL_WAITING);
+    if (peer) doorman__call_finish(peer);
 }
 
 /* Makes room for one more call in the timers and in the message, so that nothing later needs
  * memory. A transfer has two calls, and a hold has an action.
  *   holds   the call concerns a hold */
 static bool doorman__permit_client_reserve(doorman_permit_client *client, bool holds) {
-    size_t all = client->call_count + client->hold_count + 2 * holds + 1;
+    size_t all = client->call_count + client->all_holds.count + 2 * holds + 1;
     size_t count = all < DOORMAN__MESSAGE_ITEMS ? all : DOORMAN__MESSAGE_ITEMS;
-    void *message = client->message, *permits = client->permit_items, *entries = client->entries;
-    if (!doorman__timers_reserve(&client->timers, all)) return false;
-    holds = holds || client->message_holds;
-    if (holds && !doorman__client_holds_reserve(client, count)) return false;
+    doorman__batch *batch = &client->main;
+    void *sent = batch->sent;
     bool room =
-        doorman__reserve(&message, &client->message_capacity, count, sizeof *client->message);
-    client->message = (doorman__call **)message;
-    room = room && doorman__reserve(&permits, &client->permit_capacity, count,
-                                    sizeof *client->permit_items);
-    client->permit_items = (doorman_permit_request *)permits;
-    room =
-        room && doorman__reserve(&entries, &client->entry_capacity, count, sizeof *client->entries);
-    client->entries = (doorman_permit_entry *)entries;
+        doorman__timers_reserve(&client->timers, all) &&
+        doorman__timers_reserve(&client->hold_timers, client->all_holds.count + holds) &&
+        doorman__reserve(&sent, &batch->capacity, count, sizeof *batch->sent) &&
+        doorman__reserve(&batch->items, &batch->item_capacity, count, sizeof(doorman__sent_item));
+    batch->sent = (doorman__sent *)sent;
+    assert(!room || (batch->capacity >= count && batch->item_capacity >= count));
     return room;
-}
-
-/* Returns the hold that the call at a place of the message asks for, or NULL. */
-static doorman__client_hold *doorman__message_hold(const doorman_permit_client *client,
-                                                   size_t place) {
-    return client->message_holds ? client->message_holds[place] : NULL;
 }
 
 /* ---- permit client: checks */
@@ -10241,40 +10215,6 @@ static double doorman__request_minimum(const doorman_permit_request *request, si
         least = doorman__max(least, item->has_min ? item->min : item->cost);
     }
     return request->equal ? (double)doorman__round_up(least) : least;
-}
-
-/* Returns whether one whole number is between min and cost of all items. */
-static bool doorman__request_equal_possible(const doorman_permit_request *request) {
-    double least = doorman__request_minimum(request, 0);
-    for (size_t i = 0; i < request->item_count; i++) {
-        if (request->items[i].cost < least) return false;
-    }
-    return true;
-}
-
-/* Checks a permit as strictly as a server does, because an error concerns a whole message. */
-static doorman_status doorman__acquire_check(const doorman_permit_request *request,
-                                             doorman_error *error) {
-    size_t count = request->item_count, next = 0;
-    const doorman__rule rules[] = {
-        {!count || count > DOORMAN_PERMIT_ITEMS_MAX || !request->items,
-         "items: must be a list of 1 to 100 items"},
-        {!doorman__duration_valid(request->max_wait), "max_wait: " DOORMAN__DURATION_OR_ZERO_RULE},
-    };
-    const char *text = DOORMAN__RULE_NEXT(rules, &next);
-    doorman_permit_request own = *request;
-    own.client_id = NULL; /* the client sets it, and the request_id */
-    own.request_id = 0;
-    next = 0;
-    if (!text) text = doorman__permit_hold_wrong(&own, &next);
-    if (text) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", text);
-    for (size_t i = 0; i < count; i++) {
-        doorman_status status = doorman__permit_item_check(&request->items[i], "items", i, error);
-        if (status != DOORMAN_OK) return status;
-    }
-    if (!request->equal || doorman__request_equal_possible(request)) return DOORMAN_OK;
-    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
-                         "equal: no whole number is between min and cost of all items");
 }
 
 static doorman_status doorman__policy_check(const doorman_permit_policy *policy,
@@ -10302,73 +10242,81 @@ static doorman_status doorman__policy_check(const doorman_permit_policy *policy,
     return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "permits.%s", text);
 }
 
-/* ---- permit client: refusals that are still valid (P22) */
+/* ---- permit client: what it remembers of a resource and key */
 
-/* Returns the bytes of the resource and the key of an item of a call, with both NULs. */
-static size_t doorman__item_text(const doorman_permit_item *item) {
-    return strlen(item->resource_id) + strlen(item->key) + 2;
+static uint64_t doorman__item_hash(const uint64_t key[2], const doorman_permit_item *item) {
+    const void *text = item->resource_id;
+    return doorman__hash_bytes(key, (const unsigned char *)text,
+                               doorman__pair_bytes(item->resource_id, item->key));
 }
 
-static doorman__known_refusal *doorman__known_refusal_find(const doorman_permit_client *client,
-                                                           const doorman_permit_item *item,
-                                                           uint64_t hash) {
-    size_t bytes = doorman__item_text(item);
-    doorman__link *link = doorman__table_first(&client->refusals, hash);
+/* Returns what is known of an item of a call, or NULL. */
+static doorman__known *doorman__known_find(const doorman__known_table *known,
+                                           const doorman_permit_item *item, uint64_t hash) {
+    size_t bytes = doorman__pair_bytes(item->resource_id, item->key);
+    doorman__link *link = doorman__table_first(&known->table, hash);
     for (; link; link = doorman__table_same(link->next, hash)) {
-        doorman__known_refusal *refusal = DOORMAN__WITHIN(doorman__known_refusal, link, link);
-        if (refusal->text_bytes == bytes && !memcmp(refusal + 1, item->resource_id, bytes)) {
-            return refusal;
+        doorman__known *found = DOORMAN__WITHIN(doorman__known, link, link);
+        if (found->text_bytes == bytes && !memcmp(found->text, item->resource_id, bytes)) {
+            return found;
         }
     }
     return NULL;
 }
 
-static uint64_t doorman__item_hash(const uint64_t key[2], const doorman_permit_item *item) {
-    const void *text = item->resource_id;
-    return doorman__hash_bytes(key, (const unsigned char *)text, doorman__item_text(item));
+/* Makes an object that begins with a doorman__known. It must be kept until a time: see below.
+ * Returns NULL if memory runs out. */
+static doorman__known *doorman__known_add(doorman__known_table *known, size_t object_bytes,
+                                          const doorman_permit_item *item, uint64_t hash) {
+    size_t bytes = doorman__pair_bytes(item->resource_id, item->key);
+    assert(known->table.count == known->order.count);
+    doorman__known *made = (doorman__known *)doorman__zalloc(object_bytes + bytes);
+    if (!made) return NULL;
+    made->text = (char *)memcpy((char *)made + object_bytes, item->resource_id, bytes);
+    made->text_bytes = bytes;
+    doorman__table_add(&known->table, &made->link, hash);
+    doorman__list_insert(&known->order, known->order.last, &made->order);
+    return made;
 }
 
-static void doorman__known_refusal_append(doorman_permit_client *client,
-                                          doorman__known_refusal *refusal) {
-    refusal->previous = client->newest;
-    refusal->next = NULL;
-    *(client->newest ? &client->newest->next : &client->oldest) = refusal;
-    client->newest = refusal;
+/* Keeps an object until a time, and moves it to the end of the order. */
+static void doorman__known_keep(doorman__known_table *known, doorman__known *object,
+                                doorman_time until) {
+    doorman__list_remove(&known->order, &object->order);
+    doorman__list_insert(&known->order, known->order.last, &object->order);
+    object->until = until;
+    known->end = doorman__later(known->end, until);
 }
 
-static void doorman__known_refusal_unlink(doorman_permit_client *client,
-                                          doorman__known_refusal *refusal) {
-    *(refusal->previous ? &refusal->previous->next : &client->oldest) = refusal->next;
-    *(refusal->next ? &refusal->next->previous : &client->newest) = refusal->previous;
+static void doorman__known_forget(doorman__known_table *known, doorman__known *object) {
+    doorman__table_remove(&known->table, &object->link);
+    doorman__list_remove(&known->order, &object->order);
+    assert(known->table.count == known->order.count);
+    DOORMAN_FREE(object);
 }
+
+/* Returns the object that was kept the longest time ago, if its time has passed or the table is
+ * full; else NULL. */
+static doorman__known *doorman__known_oldest(const doorman__known_table *known, size_t most,
+                                             doorman_time now) {
+    if (!known->order.first) return NULL;
+    doorman__known *oldest = DOORMAN__WITHIN(doorman__known, order, known->order.first);
+    return oldest->until <= now || known->table.count >= most ? oldest : NULL;
+}
+
+/* Returns when all objects can be forgotten, so that an idle client has none. */
+static doorman_time doorman__known_due(const doorman__known_table *known) {
+    return known->order.first ? known->end : DOORMAN_NEVER;
+}
+
+/* ---- permit client: refusals that are still valid (P22) */
 
 /* Forgets the oldest refusals while they have ended, and one more if the table is full. */
 static void doorman__known_refusals_forget(doorman_permit_client *client, doorman_time now) {
-    while (client->oldest &&
-           (client->oldest->until <= now || client->refusals.count >= DOORMAN__REFUSALS_MAX)) {
-        doorman__known_refusal *oldest = client->oldest;
-        doorman__table_remove(&client->refusals, &oldest->link);
-        doorman__known_refusal_unlink(client, oldest);
-        DOORMAN_FREE(oldest);
+    doorman__known *oldest;
+    while ((oldest = doorman__known_oldest(&client->refusals, DOORMAN__REFUSALS_MAX, now))) {
+        doorman__known_forget(&client->refusals, oldest);
     }
-}
-
-/* Returns when all refusals have ended, so that an idle client forgets them. */
-static doorman_time doorman__known_refusals_due(const doorman_permit_client *client) {
-    return client->oldest ? client->refusals_end : DOORMAN_NEVER;
-}
-
-static doorman__known_refusal *doorman__known_refusal_add(doorman_permit_client *client,
-                                                          const doorman_permit_item *item,
-                                                          uint64_t hash) {
-    size_t bytes = doorman__item_text(item);
-    doorman__known_refusal *refusal =
-        (doorman__known_refusal *)doorman__zalloc(sizeof *refusal + bytes);
-    if (!refusal) return NULL;
-    refusal->text_bytes = bytes;
-    memcpy(refusal + 1, item->resource_id, bytes);
-    doorman__table_add(&client->refusals, &refusal->link, hash);
-    return refusal;
 }
 
 static void doorman__limit_name_copy(char to[DOORMAN_ID_BYTES_MAX + 1], const char *name) {
@@ -10377,25 +10325,23 @@ static void doorman__limit_name_copy(char to[DOORMAN_ID_BYTES_MAX + 1], const ch
 
 /* Remembers the refusal of a call. A newer refusal of the same resource and key replaces it. If
  * memory runs out, nothing is remembered. */
-static void doorman__known_refusal_remember(doorman_permit_client *client,
-                                            const doorman__call *call, const doorman_permit *permit,
+static void doorman__known_refusal_remember(const doorman__call *call, const doorman_permit *permit,
                                             doorman_time sent_at, doorman_time now) {
+    doorman_permit_client *client = call->client;
     doorman_time until = doorman__after(sent_at, permit->valid_for);
+    assert(!permit->granted && sent_at <= now);
     if (call->request.item_count != 1 || until <= now) return;
     doorman__known_refusals_forget(client, now);
     const doorman_permit_item *item = call->request.items;
     uint64_t hash = doorman__item_hash(client->hash_key, item);
-    doorman__known_refusal *refusal = doorman__known_refusal_find(client, item, hash);
-    if (refusal) {
-        doorman__known_refusal_unlink(client, refusal);
-    } else if ((refusal = doorman__known_refusal_add(client, item, hash)) == NULL) {
-        return;
-    }
-    doorman__known_refusal_append(client, refusal);
-    client->refusals_end = doorman__later(client->refusals_end, until);
+    doorman__known *known = doorman__known_find(&client->refusals, item, hash);
+    if (!known)
+        known = doorman__known_add(&client->refusals, sizeof(doorman__known_refusal), item, hash);
+    if (!known) return;
+    doorman__known_keep(&client->refusals, known, until);
+    doorman__known_refusal *refusal = (doorman__known_refusal *)known;
     refusal->min = doorman__request_minimum(&call->request, 0);
     refusal->max_wait = call->sent_max_wait;
-    refusal->until = until;
     refusal->retry_at =
         permit->has_retry_after ? doorman__after(now, permit->retry_after) : DOORMAN_NEVER;
     refusal->reason = permit->reason;
@@ -10404,17 +10350,17 @@ static void doorman__known_refusal_remember(doorman_permit_client *client,
 
 /* Returns a valid refusal of an item of the call, or NULL.
  *   index   out: the item */
-static const doorman__known_refusal *doorman__known_refusal_of(const doorman_permit_client *client,
-                                                               const doorman__call *call,
+static const doorman__known_refusal *doorman__known_refusal_of(const doorman__call *call,
                                                                size_t *index, doorman_time now) {
+    const doorman_permit_client *client = call->client;
     const doorman_permit_request *request = &call->request;
-    if (!client->refusals.count) return NULL;
-    for (size_t i = 0; i < request->item_count; i++) {
-        uint64_t hash = doorman__item_hash(client->hash_key, &request->items[i]);
-        const doorman__known_refusal *refusal =
-            doorman__known_refusal_find(client, &request->items[i], hash);
+    for (size_t i = 0; client->refusals.table.count && i < request->item_count; i++) {
+        const doorman_permit_item *item = &request->items[i];
+        const doorman__known *known = doorman__known_find(
+            &client->refusals, item, doorman__item_hash(client->hash_key, item));
+        const doorman__known_refusal *refusal = (const doorman__known_refusal *)known;
         *index = i;
-        if (refusal && now < refusal->until && request->max_wait <= refusal->max_wait &&
+        if (known && now < known->until && request->max_wait <= refusal->max_wait &&
             doorman__request_minimum(request, i) >= refusal->min) {
             return refusal;
         }
@@ -10424,10 +10370,10 @@ static const doorman__known_refusal *doorman__known_refusal_of(const doorman_per
 
 /* ---- permit client: holds */
 /*
- * The client gives each hold a number. The number is the request_id on the wire, so an ask that is
+ * The client gives each hold a number, which is the request_id on the wire. So an ask that is
  * repeated gets the same hold (P9). An application may take a number before it asks for the permit.
- * Then each thread that knows the number can cancel the permit at any time, also before the permit
- * is asked for. A hold of the client is in one of four states:
+ * Then each thread that knows the number can cancel the permit at any time. A hold of the client is
+ * in one of four states:
  *
  *   state    meaning                          event                               next state
  *   NEW      no permit has its number yet     a permit or a seizure asks for it   -> ASKED
@@ -10438,10 +10384,9 @@ static const doorman__known_refusal *doorman__known_refusal_of(const doorman_per
  *                                             is gone, or ends                    -> ENDING
  *   ENDING   the application does not use it  nothing is left to do               (freed)
  *
- * The client does not remember numbers of holds that it has freed, because there may be any number
- * of them. Numbers are given out in order. So the client knows which numbers it has given out. If
- * such a number has no hold any more, it was released, or its hold has ended. A permit that asks
- * with this number ends as released.
+ * The client does not remember numbers of holds that it has freed. Numbers are given out in order,
+ * so it knows which ones it has given out. If such a number has no hold any more, it was released,
+ * or its hold has ended. A permit that asks with this number ends as released.
  *
  * The end of a hold is the time at which the client sent the message, plus waited / (1 + drift),
  * plus expires_in (P8). An end never moves back.
@@ -10454,27 +10399,21 @@ static const doorman__known_refusal *doorman__known_refusal_of(const doorman_per
  *
  * Nothing leaks while a server answers. The client releases what a server may count and the
  * application does not use: after a timeout, a release, a decision that comes too late, and the end
- * of the hold. It repeats the release until a server has answered. A message that asked for the
- * hold may still be under way then. If this message ends later with a grant or without an answer,
- * the client releases again. It stops when the server must have ended the hold by itself. If this
- * time is not known, it stops after DOORMAN__RELEASE_TIME.
+ * of the hold. It repeats the release until a server has answered. If a message that asked for the
+ * hold ends later with a grant or without an answer, the client releases again. It stops when the
+ * server must have ended the hold by itself, or after DOORMAN__RELEASE_TIME if this is not known.
  *
- * A release or a renewal that is repeated does no harm, because it names what is kept. The same is
- * true for a transfer, because it has a request_id. A transfer is repeated until it has an answer,
- * even after its caller's timeout. A release waits for the transfers of the same hold.
+ * A release, a renewal or a transfer that is repeated does no harm. The first two name what is
+ * kept, and a transfer has a request_id. A transfer is repeated until it has an answer, even after
+ * its caller's timeout. A release waits for the transfers of the same hold.
  */
-
 #define DOORMAN__RELEASE_TIME (60 * DOORMAN_SECOND)
 #define DOORMAN__RENEWAL_GAP (DOORMAN_SECOND / 100) /* between two renewals, at least */
 #define DOORMAN__NEW_HOLDS_MAX ((size_t)100000)     /* numbers without a permit */
 
-static uint64_t doorman__client_hold_hash(const doorman_permit_client *client, uint64_t number) {
-    return doorman__hash_number(client->hash_key, number);
-}
-
 static doorman__client_hold *doorman__client_hold_find(const doorman_permit_client *client,
                                                        uint64_t number) {
-    uint64_t hash = doorman__client_hold_hash(client, number);
+    uint64_t hash = doorman__hash_number(client->hash_key, number);
     doorman__link *link = doorman__table_first(&client->holds, hash);
     for (; link; link = doorman__table_same(link->next, hash)) {
         doorman__client_hold *hold = DOORMAN__WITHIN(doorman__client_hold, link, link);
@@ -10494,27 +10433,24 @@ static bool doorman__client_hold_is_empty(const doorman__client_hold *hold) {
  * no items. */
 static bool doorman__client_hold_set_items(doorman__client_hold *hold,
                                            const doorman_hold_item *items, size_t count) {
-    size_t bytes = 0;
-    assert(!hold->items);
+    size_t bytes = 0, item_bytes = count * (sizeof *hold->items + sizeof *hold->amounts);
+    assert(!hold->items && !hold->item_count && count <= DOORMAN_PERMIT_ITEMS_MAX);
     if (!count) return false;
     for (size_t i = 0; i < count; i++) {
-        bytes += strlen(items[i].resource_id) + strlen(items[i].key ? items[i].key : "") + 2;
+        bytes += doorman__pair_bytes(items[i].resource_id, items[i].key);
     }
-    hold->items = (doorman_hold_item *)doorman__zalloc(
-        count * (sizeof *hold->items + sizeof *hold->amounts) + bytes);
+    hold->items = (doorman_hold_item *)doorman__zalloc(item_bytes + bytes);
     if (!hold->items) return false;
     hold->amounts = (double *)(void *)(hold->items + count);
     hold->item_count = count;
     hold->text_bytes = bytes;
     char *text = (char *)(hold->amounts + count);
     for (size_t i = 0; i < count; i++) {
-        const char *key = items[i].key ? items[i].key : "";
-        size_t id_bytes = strlen(items[i].resource_id) + 1, key_bytes = strlen(key) + 1;
         hold->amounts[i] = items[i].amount;
-        hold->items[i].resource_id = (char *)memcpy(text, items[i].resource_id, id_bytes);
-        hold->items[i].key = (char *)memcpy(text + id_bytes, key, key_bytes);
-        text += id_bytes + key_bytes;
+        hold->items[i] = items[i];
+        text = doorman__pair_copy(text, &hold->items[i].resource_id, &hold->items[i].key);
     }
+    assert(text == (char *)hold->items + item_bytes + bytes);
     return true;
 }
 
@@ -10536,179 +10472,160 @@ static bool doorman__client_number_is_known(const doorman_permit_client *client,
 static doorman__client_hold *doorman__client_hold_create(doorman_permit_client *client) {
     doorman__client_hold *hold = (doorman__client_hold *)doorman__zalloc(sizeof *hold);
     if (!hold) return NULL;
-    hold->number = doorman__client_number(client);
+    hold->client = hold->action.client = client;
     hold->action.hold = hold;
-    hold->previous = client->last_hold;
-    *(client->last_hold ? &client->last_hold->next : &client->first_hold) = hold;
-    client->last_hold = hold;
-    client->hold_count++;
-    client->new_hold_count++;
+    hold->number = doorman__client_number(client);
+    doorman__list_insert(&client->all_holds, client->all_holds.last, &hold->all);
     doorman__table_add(&client->holds, &hold->link,
-                       doorman__client_hold_hash(client, hold->number));
+                       doorman__hash_number(client->hash_key, hold->number));
+    client->new_hold_count++;
+    assert(client->holds.count == client->all_holds.count);
     return hold;
 }
 
 /* Lets a permit, or a seizure, ask for a NEW hold. Returns false if memory runs out; then the hold
  * is still NEW. Precondition: doorman__permit_client_reserve has succeeded.
  *   request   NULL: a seizure, whose items are not known yet */
-static bool doorman__client_hold_ask(doorman_permit_client *client, doorman__client_hold *hold,
+static bool doorman__client_hold_ask(doorman__client_hold *hold,
                                      const doorman_permit_request *request) {
     doorman_hold_item items[DOORMAN_PERMIT_ITEMS_MAX] = {{.resource_id = NULL}};
-    assert(hold->state == DOORMAN__HOLD_NEW && client->new_hold_count > 0);
+    assert(hold->state == DOORMAN__HOLD_NEW && hold->client->new_hold_count > 0);
     for (size_t i = 0; request && i < request->item_count; i++) {
         items[i].resource_id = request->items[i].resource_id;
         items[i].key = request->items[i].key;
     }
     if (request && !doorman__client_hold_set_items(hold, items, request->item_count)) return false;
     hold->state = DOORMAN__HOLD_ASKED;
-    client->new_hold_count--;
+    hold->client->new_hold_count--;
     return true;
 }
 
 /* Sets whether the application has to learn of a change. */
-static void doorman__client_hold_set_changed(doorman_permit_client *client,
-                                             doorman__client_hold *hold, bool changed) {
+static void doorman__client_hold_set_changed(doorman__client_hold *hold, bool changed) {
+    doorman__list *changes = &hold->client->changes;
+    assert(changes->count <= hold->client->all_holds.count);
     if (hold->changed == changed) return;
     hold->changed = changed;
     if (changed) {
-        hold->previous_change = client->last_change;
-        *(client->last_change ? &client->last_change->next_change : &client->first_change) = hold;
-        client->last_change = hold;
-        return;
+        doorman__list_insert(changes, changes->last, &hold->change);
+    } else {
+        doorman__list_remove(changes, &hold->change);
     }
-    doorman__client_hold *previous = hold->previous_change, *next = hold->next_change;
-    *(previous ? &previous->next_change : &client->first_change) = next;
-    *(next ? &next->previous_change : &client->last_change) = previous;
-    hold->previous_change = hold->next_change = NULL;
 }
 
 /* Separates a hold from the call that has asked for it. */
 static void doorman__client_hold_detach(doorman__client_hold *hold) {
-    if (hold->call) hold->call->hold = NULL;
+    if (!hold->call) return;
+    assert(hold->call->hold == hold);
+    hold->call->hold = NULL;
     hold->call = NULL;
 }
 
-static void doorman__client_hold_destroy(doorman_permit_client *client,
-                                         doorman__client_hold *hold) {
-    assert(client->hold_count > 0 && hold->action.state == DOORMAN__CALL_NEW);
+static void doorman__client_hold_destroy(doorman__client_hold *hold) {
+    doorman_permit_client *client = hold->client;
+    assert(hold->action.state == DOORMAN__CALL_NEW && !hold->action.timer.position);
     doorman__client_hold_detach(hold);
-    doorman__client_hold_set_changed(client, hold, false);
+    doorman__client_hold_set_changed(hold, false);
     doorman__timer_clear(&client->hold_timers, &hold->timer);
     doorman__table_remove(&client->holds, &hold->link);
-    *(hold->previous ? &hold->previous->next : &client->first_hold) = hold->next;
-    *(hold->next ? &hold->next->previous : &client->last_hold) = hold->previous;
-    client->hold_count--;
+    doorman__list_remove(&client->all_holds, &hold->all);
     client->new_hold_count -= hold->state == DOORMAN__HOLD_NEW;
     DOORMAN_FREE(hold->items);
     DOORMAN_FREE(hold);
 }
 
 /* Puts the renewal or the release of a hold into its queue. */
-static void doorman__client_hold_act(doorman_permit_client *client, doorman__client_hold *hold,
-                                     doorman__call_kind kind) {
+static void doorman__client_hold_act(doorman__client_hold *hold, doorman__call_kind kind) {
     doorman__call *action = &hold->action;
-    assert(action->state == DOORMAN__CALL_NEW);
+    assert(action->state == DOORMAN__CALL_NEW && !action->attended);
+    assert(kind == DOORMAN__CALL_RENEWAL || kind == DOORMAN__CALL_RELEASE);
     action->kind = kind;
     action->request.item_count = hold->item_count;
     action->text_bytes = hold->text_bytes;
-    action->attended = false;
-    client->call_count++;
-    client->action_count++;
-    doorman__call_move(client, action, DOORMAN__CALL_QUEUED);
+    hold->client->call_count++;
+    hold->client->action_count++;
+    doorman__call_move(action, DOORMAN__CALL_QUEUED);
 }
 
 /* Does what a hold needs next, or plans when to look at it. May free the hold. */
-static void doorman__client_hold_plan(doorman_permit_client *client, doorman__client_hold *hold,
-                                      doorman_time now) {
-    const doorman__call *action = &hold->action;
-    bool ending = hold->state == DOORMAN__HOLD_ENDING;
-    if (ending && now >= hold->give_up_at) hold->must_release = false;
+static void doorman__client_hold_plan(doorman__client_hold *hold, doorman_time now) {
+    doorman__call *action = &hold->action;
+    bool ending = hold->state == DOORMAN__HOLD_ENDING, over = ending && now >= hold->give_up_at;
+    if (over) hold->must_release = false;
     /* a release names what is kept, so it must not overtake a transfer of the rest */
     bool stays = action->kind == DOORMAN__CALL_RELEASE && !hold->transfers;
-    bool obsolete = stays ? ending && now >= hold->give_up_at : ending || hold->must_release;
-    if (action->state == DOORMAN__CALL_QUEUED && obsolete) {
-        doorman__action_finish(client, hold);
+    bool obsolete = stays ? over : ending || hold->must_release;
+    if (action->state == DOORMAN__CALL_QUEUED && obsolete) doorman__call_finish(action);
+    if (action->state == DOORMAN__CALL_NEW && hold->must_release && !hold->transfers) {
+        doorman__client_hold_act(hold, DOORMAN__CALL_RELEASE);
     }
     bool idle = action->state == DOORMAN__CALL_NEW;
-    if (idle && hold->must_release && !hold->transfers) {
-        doorman__client_hold_act(client, hold, DOORMAN__CALL_RELEASE);
-        idle = false;
-    }
     if (ending && idle && !hold->must_release && !hold->asking && !hold->transfers &&
         !hold->changed) {
-        doorman__client_hold_destroy(client, hold);
+        doorman__client_hold_destroy(hold);
         return;
     }
-    doorman_time at = DOORMAN_NEVER;
-    if (ending && now < hold->give_up_at) at = hold->give_up_at;
+    doorman_time at = ending && !over ? hold->give_up_at : DOORMAN_NEVER;
     if (hold->state == DOORMAN__HOLD_IN_USE) {
         bool renews = idle && !doorman__client_hold_is_empty(hold);
         at = renews ? doorman__earlier(hold->end, hold->renew_at) : hold->end;
     }
-    if (at == DOORMAN_NEVER) {
-        doorman__timer_clear(&client->hold_timers, &hold->timer);
-    } else {
-        doorman__timer_set(&client->hold_timers, &hold->timer, at);
-    }
+    doorman__timer_set(&hold->client->hold_timers, &hold->timer, at);
 }
 
 /* Ends a hold that its application no longer uses. */
 static void doorman__client_hold_end(doorman__client_hold *hold, bool must_release,
-                                     doorman_time give_up_at) {
-    assert(hold->state == DOORMAN__HOLD_ASKED || hold->state == DOORMAN__HOLD_IN_USE);
+                                     doorman_time now) {
+    bool in_use = hold->state == DOORMAN__HOLD_IN_USE;
+    assert(hold->state == DOORMAN__HOLD_ASKED || in_use);
     doorman__client_hold_detach(hold);
     hold->state = DOORMAN__HOLD_ENDING;
     hold->must_release = must_release;
-    hold->give_up_at = give_up_at;
+    hold->give_up_at =
+        in_use ? doorman__after(hold->end, hold->life) : doorman__after(now, DOORMAN__RELEASE_TIME);
 }
 
-/* Ends a hold that was asked for. A server may grant it, if it was sent. */
-static void doorman__client_hold_give_up(doorman__client_hold *hold, doorman_time now) {
-    doorman__client_hold_end(hold, hold->was_sent, doorman__after(now, DOORMAN__RELEASE_TIME));
-}
-
-/* Ends a call that gets no hold, and its hold. */
-static void doorman__call_end_ask(doorman_permit_client *client, doorman__call *call,
-                                  doorman_time now) {
+/* Ends a call that gets no hold, and its hold. A server may grant the hold, if it was sent. */
+static void doorman__call_end_ask(doorman__call *call, doorman_time now) {
     doorman__client_hold *hold = call->hold;
-    if (hold) doorman__client_hold_give_up(hold, now);
-    doorman__call_finish(client, call);
-    if (hold) doorman__client_hold_plan(client, hold, now);
+    assert(!hold || hold->state == DOORMAN__HOLD_ASKED);
+    if (hold) doorman__client_hold_end(hold, hold->was_sent, now);
+    doorman__call_finish(call);
+    if (hold) doorman__client_hold_plan(hold, now);
 }
 
-/* P8: sets the end of a hold that a server has granted or renewed. */
-static void doorman__client_hold_extend(const doorman_permit_client *client,
-                                        doorman__client_hold *hold, doorman_time waited,
-                                        doorman_time expires_in, doorman_time sent_at,
-                                        doorman_time now) {
-    double drift = client->policy.drift > 0 ? client->policy.drift : DOORMAN__DRIFT;
-    hold->begin = doorman__after(sent_at, (doorman_time)((double)waited / (1 + drift)));
-    hold->life = expires_in;
-    hold->end = doorman__later(hold->end, doorman__after(hold->begin, expires_in));
-    doorman_time third = doorman__after(hold->begin, expires_in / 3);
-    hold->renew_at = doorman__later(third, now + DOORMAN__RENEWAL_GAP);
+/* P8: sets the end of a hold that a server has granted or renewed.
+ *   begin   from when the client counts its life */
+static void doorman__client_hold_extend(doorman__client_hold *hold, doorman_time begin,
+                                        doorman_time life, doorman_time now) {
+    assert(hold->state == DOORMAN__HOLD_ASKED || hold->state == DOORMAN__HOLD_IN_USE);
+    hold->begin = begin;
+    hold->life = life;
+    hold->end = doorman__later(hold->end, doorman__after(begin, life));
+    hold->renew_at = doorman__later(doorman__after(begin, life / 3), now + DOORMAN__RENEWAL_GAP);
 }
 
 /* Ends a hold that the application has not released. If the application has transferred all units,
  * there is nothing to tell. */
-static void doorman__client_hold_lose(doorman_permit_client *client, doorman__client_hold *hold,
-                                      bool must_release) {
-    doorman__client_hold_end(hold, must_release, doorman__after(hold->end, hold->life));
+static void doorman__client_hold_lose(doorman__client_hold *hold, bool must_release,
+                                      doorman_time now) {
+    assert(hold->state == DOORMAN__HOLD_IN_USE);
+    doorman__client_hold_end(hold, must_release, now);
     if (doorman__client_hold_is_empty(hold)) return;
-    hold->gone = true;
-    client->counts.holds_lost++;
-    doorman__client_hold_set_changed(client, hold, true);
+    hold->client->counts.holds_lost++;
+    doorman__client_hold_set_changed(hold, true);
 }
 
 /* Queues the renewals of all holds that are past half of the time to their renewal. */
 static void doorman__client_holds_renew(doorman_permit_client *client, doorman_time now) {
-    for (doorman__client_hold *hold = client->first_hold; hold; hold = hold->next) {
+    for (doorman__list_link *at = client->all_holds.first; at; at = at->next) {
+        doorman__client_hold *hold = DOORMAN__WITHIN(doorman__client_hold, all, at);
         doorman_time half = doorman__after(hold->begin, hold->life / 6);
         bool due = half <= now || hold->renew_at <= now;
         if (hold->state != DOORMAN__HOLD_IN_USE || hold->action.state != DOORMAN__CALL_NEW)
             continue;
         if (!due || hold->end <= now || doorman__client_hold_is_empty(hold)) continue;
-        doorman__client_hold_act(client, hold, DOORMAN__CALL_RENEWAL);
+        doorman__client_hold_act(hold, DOORMAN__CALL_RENEWAL);
         doorman__timer_set(&client->hold_timers, &hold->timer, hold->end);
     }
 }
@@ -10719,28 +10636,28 @@ static void doorman__client_holds_work(doorman_permit_client *client, doorman_ti
         doorman__timer *first = doorman__timers_first(&client->hold_timers);
         doorman__client_hold *hold = DOORMAN__WITHIN(doorman__client_hold, timer, first);
         bool in_use = hold->state == DOORMAN__HOLD_IN_USE;
+        assert(in_use || hold->state == DOORMAN__HOLD_ENDING);
         if (in_use && hold->end > now) {
             doorman__client_holds_renew(client, now);
             continue;
         }
-        if (in_use) doorman__client_hold_lose(client, hold, true);
-        doorman__client_hold_plan(client, hold, now);
+        if (in_use) doorman__client_hold_lose(hold, true, now);
+        doorman__client_hold_plan(hold, now);
     }
 }
 
 /* Ends a transfer, and tells its caller. */
-static void doorman__transfer_end(doorman_permit_client *client, doorman__call *call,
-                                  doorman_time now) {
+static void doorman__transfer_end(doorman__call *call, doorman_time now) {
     doorman__client_hold *hold = call->hold;
-    assert(hold->transfers > 0);
+    assert(call->kind == DOORMAN__CALL_TRANSFER && hold->transfers > 0);
     hold->transfers--;
-    doorman__call_finish_peer(client, call);
-    doorman__call_finish(client, call);
+    doorman__call_finish_peer(call);
+    doorman__call_finish(call);
     bool used = hold->state == DOORMAN__HOLD_IN_USE;
     if (used && !hold->transfers && doorman__client_hold_is_empty(hold)) {
-        doorman__client_hold_end(hold, hold->must_release, doorman__after(hold->end, hold->life));
+        doorman__client_hold_end(hold, hold->must_release, now);
     }
-    doorman__client_hold_plan(client, hold, now);
+    doorman__client_hold_plan(hold, now);
 }
 
 /* Grants a call the minimum of each item, or its cost. */
@@ -10754,64 +10671,36 @@ static void doorman__call_grant(doorman__call *call, bool in_full) {
 
 /* ---- permit client: units taken ahead (P24) */
 
-/* Returns the stock of an item of a call, or NULL. */
 static doorman__stock *doorman__stock_find(const doorman_permit_client *client,
                                            const doorman_permit_item *item) {
-    if (!client->stocks.count) return NULL;
-    size_t bytes = doorman__item_text(item);
+    if (!client->stocks.table.count) return NULL;
     uint64_t hash = doorman__item_hash(client->hash_key, item);
-    doorman__link *link = doorman__table_first(&client->stocks, hash);
-    for (; link; link = doorman__table_same(link->next, hash)) {
-        doorman__stock *stock = DOORMAN__WITHIN(doorman__stock, link, link);
-        if (stock->text_bytes == bytes && !memcmp(stock + 1, item->resource_id, bytes)) {
-            return stock;
-        }
-    }
-    return NULL;
-}
-
-static void doorman__stock_append(doorman_permit_client *client, doorman__stock *stock) {
-    stock->previous = client->newest_stock;
-    stock->next = NULL;
-    *(client->newest_stock ? &client->newest_stock->next : &client->oldest_stock) = stock;
-    client->newest_stock = stock;
-}
-
-static void doorman__stock_unlink(doorman_permit_client *client, doorman__stock *stock) {
-    *(stock->previous ? &stock->previous->next : &client->oldest_stock) = stock->next;
-    *(stock->next ? &stock->next->previous : &client->newest_stock) = stock->previous;
+    return (doorman__stock *)doorman__known_find(&client->stocks, item, hash);
 }
 
 /* Keeps a stock that is used or filled for twice the time `prefetch`. */
-static void doorman__stock_touch(doorman_permit_client *client, doorman__stock *stock,
-                                 doorman_time now) {
-    doorman__stock_unlink(client, stock);
-    doorman__stock_append(client, stock);
-    stock->until = doorman__after(now, 2 * client->policy.prefetch);
+static void doorman__stock_keep(doorman_permit_client *client, doorman__stock *stock,
+                                doorman_time now) {
+    doorman_time until = doorman__after(now, 2 * client->policy.prefetch);
+    doorman__known_keep(&client->stocks, &stock->known, until);
 }
 
 static double doorman__stock_units(const doorman__stock *stock) {
+    assert(stock->lots[0].units >= 0 && stock->lots[1].units >= 0);
     return stock->lots[0].units + stock->lots[1].units;
 }
 
 static void doorman__stock_forget(doorman_permit_client *client, doorman__stock *stock) {
     client->counts.lapsed += doorman__stock_units(stock);
-    doorman__table_remove(&client->stocks, &stock->link);
-    doorman__stock_unlink(client, stock);
-    DOORMAN_FREE(stock);
+    doorman__known_forget(&client->stocks, &stock->known);
 }
 
 /* Forgets the stocks whose time has passed, and one more if the table is full. */
 static void doorman__stocks_forget(doorman_permit_client *client, doorman_time now) {
-    while (client->oldest_stock &&
-           (client->oldest_stock->until <= now || client->stocks.count >= DOORMAN__STOCKS_MAX)) {
-        doorman__stock_forget(client, client->oldest_stock);
+    doorman__known *oldest;
+    while ((oldest = doorman__known_oldest(&client->stocks, DOORMAN__STOCKS_MAX, now))) {
+        doorman__stock_forget(client, (doorman__stock *)oldest);
     }
-}
-
-/* Returns when all stocks can be forgotten, so that an idle client has none. */
-static doorman_time doorman__stocks_due(const doorman_permit_client *client) {
-    return client->newest_stock ? client->newest_stock->until : DOORMAN_NEVER;
 }
 
 /* Returns the stock of an item, which is new if there is none. Returns NULL if memory runs out. */
@@ -10819,15 +10708,9 @@ static doorman__stock *doorman__stock_open(doorman_permit_client *client,
                                            const doorman_permit_item *item, doorman_time now) {
     doorman__stock *stock = doorman__stock_find(client, item);
     if (stock) return stock;
-    size_t bytes = doorman__item_text(item);
     doorman__stocks_forget(client, now);
-    stock = (doorman__stock *)doorman__zalloc(sizeof *stock + bytes);
-    if (!stock) return NULL;
-    stock->text_bytes = bytes;
-    memcpy(stock + 1, item->resource_id, bytes);
-    doorman__table_add(&client->stocks, &stock->link, doorman__item_hash(client->hash_key, item));
-    doorman__stock_append(client, stock);
-    return stock;
+    uint64_t hash = doorman__item_hash(client->hash_key, item);
+    return (doorman__stock *)doorman__known_add(&client->stocks, sizeof *stock, item, hash);
 }
 
 /* Loses the units whose time has passed. */
@@ -10840,28 +10723,11 @@ static void doorman__stock_lapse(doorman_permit_client *client, doorman__stock *
     }
 }
 
-/* Adds units that a server has granted ahead. If both lots have units, the new units end with the
- * second lot, which is earlier than they have to. */
-static void doorman__stock_fill(doorman_permit_client *client, doorman__stock *stock, double units,
-                                doorman_time until, doorman_time now) {
-    doorman__stock_lapse(client, stock, now);
-    if (!(stock->lots[0].units > 0)) {
-        stock->lots[0] = stock->lots[1];
-        stock->lots[1].units = 0;
-    }
-    doorman__lot *lot = &stock->lots[stock->lots[0].units > 0];
-    if (!(lot->units > 0)) lot->until = until;
-    lot->units += units;
-    doorman__stock_lapse(client, stock, now);
-    doorman__stock_touch(client, stock, now);
-}
-
-/* Counts the use of units. */
 static void doorman__stock_use(doorman_permit_client *client, doorman__stock *stock, double units,
                                doorman_time now) {
     int64_t number = now / (client->policy.prefetch / DOORMAN__USE_SLICES);
-    int64_t passed = number - stock->slice;
-    for (int64_t i = 1; i <= passed && i <= DOORMAN__USE_SLICES; i++) {
+    assert(units >= 0 && number >= stock->slice);
+    for (int64_t i = 1; i <= number - stock->slice && i <= DOORMAN__USE_SLICES; i++) {
         size_t place = (size_t)((stock->slice + i) % DOORMAN__USE_SLICES);
         stock->units_used[place] = 0;
         stock->times_used[place] = 0;
@@ -10869,7 +10735,7 @@ static void doorman__stock_use(doorman_permit_client *client, doorman__stock *st
     stock->slice = number;
     stock->units_used[number % DOORMAN__USE_SLICES] += units;
     stock->times_used[number % DOORMAN__USE_SLICES]++;
-    doorman__stock_touch(client, stock, now);
+    doorman__stock_keep(client, stock, now);
 }
 
 /* Returns how many units to take ahead now: whole units, or 0. */
@@ -10893,44 +10759,43 @@ static void doorman__stock_refill(doorman_permit_client *client, doorman__stock 
                                        .cost = doorman__stock_missing(stock),
                                        .has_min = true};
     const doorman_permit_request request = {.items = &ahead, .item_count = 1};
-    const doorman_upstream *upstream = &client->upstream;
+    const doorman_upstream *upstream = &client->main.upstream;
     bool full = client->queues[DOORMAN__CALL_PERMIT].count >= DOORMAN__CALLS_MAX;
     bool fails = upstream->failures >= DOORMAN__BREAKER_FAILURES;
     if (ahead.cost < 1 || full || fails) return;
     if (!doorman__permit_client_reserve(client, false)) return;
-    doorman__call *call = doorman__call_create(&request, NULL);
+    doorman__call *call = doorman__call_create(client, &request, NULL);
     if (!call) return;
+    assert(!stock->asking);
     call->attended = false;
     call->prefetches = true;
     stock->asking = true;
     client->call_count++;
     client->prefetch_count++;
-    doorman__call_move(client, call, DOORMAN__CALL_QUEUED);
+    doorman__call_move(call, DOORMAN__CALL_QUEUED);
 }
 
-/* Ends a call that takes units ahead. */
-static void doorman__prefetch_end(doorman_permit_client *client, doorman__call *call) {
-    doorman__stock *stock = doorman__stock_find(client, call->request.items);
-    assert(call->prefetches && client->prefetch_count > 0);
+static void doorman__prefetch_end(doorman__call *call) {
+    doorman__stock *stock = doorman__stock_find(call->client, call->request.items);
+    assert(call->prefetches && !call->attended && call->client->prefetch_count > 0);
     if (stock) stock->asking = false;
-    client->prefetch_count--;
-    doorman__call_finish(client, call);
+    call->client->prefetch_count--;
+    doorman__call_finish(call);
 }
 
 /* Returns whether the units of a permit may be taken ahead. */
-static bool doorman__call_uses_stock(const doorman_permit_client *client,
-                                     const doorman__call *call) {
+static bool doorman__call_uses_stock(const doorman__call *call) {
     const doorman_permit_request *request = &call->request;
-    return client->policy.prefetch && call->kind == DOORMAN__CALL_PERMIT && call->attended &&
+    return call->client->policy.prefetch && call->kind == DOORMAN__CALL_PERMIT && call->attended &&
            !call->hold && request->item_count == 1 && !request->equal && request->items->cost > 0;
 }
 
 /* Grants a permit out of the stock. Returns false if this is not possible. */
-static bool doorman__stock_spend(doorman_permit_client *client, doorman__call *call,
-                                 doorman_time now) {
+static bool doorman__stock_spend(doorman__call *call, doorman_time now) {
+    doorman_permit_client *client = call->client;
     const doorman_permit_item *item = call->request.items;
     doorman__stock *stock =
-        doorman__call_uses_stock(client, call) ? doorman__stock_find(client, item) : NULL;
+        doorman__call_uses_stock(call) ? doorman__stock_find(client, item) : NULL;
     if (!stock) return false;
     doorman__stock_lapse(client, stock, now);
     double cost = doorman__grains_units(doorman__grains_ceil(item->cost));
@@ -10939,6 +10804,7 @@ static bool doorman__stock_spend(doorman_permit_client *client, doorman__call *c
     double first = doorman__min(cost, stock->lots[0].units);
     stock->lots[0].units -= first;
     stock->lots[1].units -= cost - first;
+    assert(stock->lots[0].units >= 0 && stock->lots[1].units >= 0);
     doorman_acquired *acquired = &call->acquired;
     doorman__call_grant(call, true);
     acquired->decided_by = DOORMAN_BY_PREFETCH;
@@ -10948,32 +10814,43 @@ static bool doorman__stock_spend(doorman_permit_client *client, doorman__call *c
     doorman__limit_name_copy(acquired->limit, stock->limit);
     client->counts.prefetch_granted++;
     client->call_count++;
-    doorman__call_settle(client, call);
+    doorman__call_settle(call);
     doorman__stock_use(client, stock, cost, now);
     doorman__stock_refill(client, stock, item);
     return true;
 }
 
-/* Stores the units that a server has granted ahead. Nobody waits for the wait of such a grant, so
+/* Stores the units that a server has granted ahead. If both lots have units, the new units end with
+ * the second lot, which is earlier than they have to. Nobody waits for the wait of such a grant, so
  * its units are lost. So are the units of a stock that was forgotten. */
-static void doorman__stock_receive(doorman_permit_client *client, const doorman__call *call,
-                                   doorman__stock *stock, const doorman_permit *permit,
-                                   doorman_time sent_at, doorman_time now) {
+static void doorman__stock_receive(const doorman__call *call, doorman__stock *stock,
+                                   const doorman_permit *permit, doorman_time sent_at,
+                                   doorman_time now) {
+    doorman_permit_client *client = call->client;
     double units = doorman__min(permit->items->granted, call->request.items->cost);
-    doorman_time until = doorman__after(sent_at, 2 * client->policy.prefetch);
+    assert(call->prefetches && permit->granted && units >= 0);
     client->counts.prefetched += units;
-    if (stock && permit->wait == 0) {
-        doorman__stock_fill(client, stock, units, until, now);
-    } else {
+    if (!stock || permit->wait > 0) {
         client->counts.lapsed += units;
+        return;
     }
+    doorman__stock_lapse(client, stock, now);
+    if (!(stock->lots[0].units > 0)) {
+        stock->lots[0] = stock->lots[1];
+        stock->lots[1].units = 0;
+    }
+    doorman__lot *lot = &stock->lots[stock->lots[0].units > 0];
+    if (!(lot->units > 0)) lot->until = doorman__after(sent_at, 2 * client->policy.prefetch);
+    lot->units += units;
+    doorman__stock_lapse(client, stock, now);
+    doorman__stock_keep(client, stock, now);
 }
 
 /* Learns from the decision of a server on a permit of a caller, or on units that are taken
  * ahead. */
-static void doorman__stock_learn(doorman_permit_client *client, const doorman__call *call,
-                                 const doorman_permit *permit, doorman_time sent_at,
-                                 doorman_time now) {
+static void doorman__stock_learn(const doorman__call *call, const doorman_permit *permit,
+                                 doorman_time sent_at, doorman_time now) {
+    doorman_permit_client *client = call->client;
     const doorman_permit_item *item = call->request.items;
     doorman__stock *stock = NULL;
     if (!permit->granted) {
@@ -10984,8 +10861,8 @@ static void doorman__stock_learn(doorman_permit_client *client, const doorman__c
     }
     if (call->prefetches) {
         stock = doorman__stock_find(client, item);
-        doorman__stock_receive(client, call, stock, permit, sent_at, now);
-    } else if (doorman__call_uses_stock(client, call)) {
+        doorman__stock_receive(call, stock, permit, sent_at, now);
+    } else if (doorman__call_uses_stock(call)) {
         stock = doorman__stock_open(client, item, now);
     }
     if (!stock) return;
@@ -11005,8 +10882,8 @@ static void doorman__stock_learn(doorman_permit_client *client, const doorman__c
 
 /* Returns whether the local limiters allow all items. If one refuses, the units of the items before
  * it stay taken. */
-static bool doorman__call_is_local(doorman_permit_client *client, doorman__call *call,
-                                   doorman_time now) {
+static bool doorman__call_is_local(doorman__call *call, doorman_time now) {
+    doorman_permit_client *client = call->client;
     for (size_t i = 0; i < call->request.item_count; i++) {
         const doorman_permit_item *item = &call->request.items[i];
         const uint64_t key[2] = {doorman__item_hash(client->hash_key, item),
@@ -11026,12 +10903,13 @@ static bool doorman__call_is_local(doorman_permit_client *client, doorman__call 
 
 /* P23: decides on a permit without a server. A report is lost. A permit that no caller waits for
  * gets no decision. */
-static void doorman__call_fall_back(doorman_permit_client *client, doorman__call *call,
-                                    doorman_time now) {
+static void doorman__call_fall_back(doorman__call *call, doorman_time now) {
+    doorman_permit_client *client = call->client;
     doorman_acquired *acquired = &call->acquired;
     doorman_permit_fallback fallback = client->policy.fallback;
+    assert(call->state != DOORMAN__CALL_DECIDED && call->kind != DOORMAN__CALL_TRANSFER);
     if (call->prefetches) {
-        doorman__prefetch_end(client, call);
+        doorman__prefetch_end(call);
         return;
     }
     acquired->decided_by = DOORMAN_BY_FALLBACK;
@@ -11039,21 +10917,22 @@ static void doorman__call_fall_back(doorman_permit_client *client, doorman__call
     if (call->kind == DOORMAN__CALL_SEIZURE) fallback = DOORMAN_FAIL_CLOSED;
     if (call->attended) {
         bool granted = fallback == DOORMAN_FAIL_OPEN;
-        if (fallback == DOORMAN_FAIL_LOCAL) granted = doorman__call_is_local(client, call, now);
+        if (fallback == DOORMAN_FAIL_LOCAL) granted = doorman__call_is_local(call, now);
         if (granted) doorman__call_grant(call, false);
         (*(granted ? &client->counts.fallback_granted : &client->counts.fallback_refused))++;
     }
-    if (fallback == DOORMAN_FAIL_CLOSED && client->upstream.state == DOORMAN__BACKING_OFF) {
+    if (fallback == DOORMAN_FAIL_CLOSED && client->main.upstream.state == DOORMAN__BACKING_OFF) {
         acquired->has_retry_after = true;
-        acquired->retry_after = doorman__later(client->upstream.retry_at - now, 0);
+        acquired->retry_after = doorman__later(client->main.upstream.retry_at - now, 0);
     }
-    doorman__call_end_ask(client, call, now);
+    doorman__call_end_ask(call, now);
 }
 
-/* Refuses a permit, because a server has refused the same. */
-static void doorman__call_refuse(doorman_permit_client *client, doorman__call *call, size_t index,
+static void doorman__call_refuse(doorman__call *call, size_t index,
                                  const doorman__known_refusal *refusal, doorman_time now) {
+    doorman_permit_client *client = call->client;
     doorman_acquired *acquired = &call->acquired;
+    assert(call->state == DOORMAN__CALL_NEW && now < refusal->known.until);
     acquired->decided_by = DOORMAN_BY_REFUSAL;
     acquired->reason = refusal->reason;
     acquired->item_index = index;
@@ -11064,113 +10943,108 @@ static void doorman__call_refuse(doorman_permit_client *client, doorman__call *c
     doorman__limit_name_copy(acquired->limit, refusal->limit);
     client->counts.refused_locally++;
     if (!call->attended) client->counts.bypassed++;
-    doorman__call_end_ask(client, call, now);
+    doorman__call_end_ask(call, now);
 }
 
 /* Returns whether no new call may wait for a message: the breaker is open, or its test is under
  * way. */
 static bool doorman__breaker_is_open(const doorman_permit_client *client, doorman_time now) {
-    const doorman_upstream *upstream = &client->upstream;
+    const doorman_upstream *upstream = &client->main.upstream;
     if (upstream->state == DOORMAN__BACKING_OFF) return now < upstream->retry_at;
     return upstream->state == DOORMAN__REQUESTED && upstream->failures >= DOORMAN__BREAKER_FAILURES;
-}
-
-/* Returns whether a refusal is no decision: the server has no limits for the resource. */
-static bool doorman__reason_is_undecided(doorman_reason reason) {
-    return reason == DOORMAN_REASON_UNMATCHED;
 }
 
 /* Says what a new call asks.
  *   hold   NULL: none */
 static void doorman__call_set_hold(doorman__call *call, doorman__call_kind kind,
                                    doorman__client_hold *hold) {
+    assert(call->state == DOORMAN__CALL_NEW && !call->hold);
     call->kind = kind;
     call->alone = kind == DOORMAN__CALL_WAIT;
     call->hold = hold;
     if (!hold) return;
-    assert(!hold->call);
+    assert(!hold->call && hold->state == DOORMAN__HOLD_ASKED);
     hold->call = call;
     call->request.request_id = hold->number;
 }
 
 /* Puts a new call into its queue, or decides on it at once. Returns whether it is in its queue, so
  * that it is not freed yet. */
-static bool doorman__call_start(doorman_permit_client *client, doorman__call *call,
-                                doorman_time now) {
+static bool doorman__call_start(doorman__call *call, doorman_time now) {
+    doorman_permit_client *client = call->client;
     const doorman__known_refusal *refusal = NULL;
     bool is_report = call->kind == DOORMAN__CALL_REPORT;
     size_t index = 0, most = is_report ? DOORMAN__REPORTS_MAX : DOORMAN__CALLS_MAX;
-    size_t count = client->queues[call->kind].count;
+    bool full = client->queues[call->kind].count >= most;
     client->call_count++;
-    if (!is_report) refusal = doorman__known_refusal_of(client, call, &index, now);
-    bool decided = refusal && !doorman__reason_is_undecided(refusal->reason);
-    if (decided) {
-        doorman__call_refuse(client, call, index, refusal, now);
-    } else if (refusal || count >= most || doorman__breaker_is_open(client, now)) {
-        doorman__call_fall_back(client, call, now);
-    } else {
-        doorman__call_move(client, call, DOORMAN__CALL_QUEUED);
-        doorman__timer_set(&client->timers, &call->timer, call->deadline);
-        return true;
+    if (!is_report) refusal = doorman__known_refusal_of(call, &index, now);
+    /* UNMATCHED is no decision: the server has no limits for the resource */
+    if (refusal && refusal->reason != DOORMAN_REASON_UNMATCHED) {
+        doorman__call_refuse(call, index, refusal, now);
+        return false;
     }
-    return false;
+    if (refusal || full || doorman__breaker_is_open(client, now)) {
+        doorman__call_fall_back(call, now);
+        return false;
+    }
+    doorman__call_move(call, DOORMAN__CALL_QUEUED);
+    doorman__timer_set(&client->timers, &call->timer, call->deadline);
+    return true;
 }
 
 /* ---- permit client: its messages */
 
 /* Returns a call of a message that has no response to its queue, or ends it. */
-static void doorman__call_return(doorman_permit_client *client, doorman__call *call, bool failed,
-                                 doorman_time now) {
+static void doorman__call_return(doorman__call *call, bool failed, doorman_time now) {
+    assert(call->state == DOORMAN__CALL_SENT);
     if (call->kind == DOORMAN__CALL_RENEWAL || call->kind == DOORMAN__CALL_RELEASE) {
         doorman__client_hold *hold = call->hold;
         hold->must_release = hold->must_release || call->kind == DOORMAN__CALL_RELEASE;
-        doorman__call_finish(client, call);
-        doorman__client_hold_plan(client, hold, now);
+        doorman__call_finish(call);
+        doorman__client_hold_plan(hold, now);
         return;
     }
-    doorman__call_move(client, call, DOORMAN__CALL_QUEUED);
+    doorman__call_move(call, DOORMAN__CALL_QUEUED);
     if (call->kind == DOORMAN__CALL_TRANSFER) {
-        if (now >= call->hold->end) doorman__transfer_end(client, call, now);
-        return;
-    }
-    if (!failed) return;
-    if (call->prefetches) {
-        doorman__prefetch_end(client, call);
-        return;
-    }
-    call->alone = true;
-    if (++call->failures > client->upstream.address_count) {
-        doorman__call_fall_back(client, call, now);
+        if (now >= call->hold->end) doorman__transfer_end(call, now);
+    } else if (failed && call->prefetches) {
+        doorman__prefetch_end(call);
+    } else if (failed) {
+        call->alone = true;
+        bool gives_up = ++call->failures > call->client->main.upstream.address_count;
+        if (gives_up) doorman__call_fall_back(call, now);
     }
 }
 
-/* Ends a message that has asked for a hold, and has no response. A server may have granted it. */
-static void doorman__ask_return(doorman_permit_client *client, doorman__client_hold *hold,
-                                doorman_time now) {
+/* Ends a call that was sent, and has no response. A server may have granted the hold that it asks
+ * for. */
+static void doorman__sent_return(doorman__sent *sent, bool failed, doorman_time now) {
+    doorman__client_hold *hold = sent->hold;
+    sent->hold = NULL;
+    if (sent->call) doorman__call_return(sent->call, failed, now);
+    assert(!sent->call);
+    if (!hold) return;
     hold->asking = false;
     if (!hold->call && hold->state == DOORMAN__HOLD_ASKED) {
-        doorman__client_hold_give_up(hold, now);
+        doorman__client_hold_end(hold, hold->was_sent, now);
     }
     if (hold->state == DOORMAN__HOLD_ENDING) hold->must_release = now < hold->give_up_at;
-    doorman__client_hold_plan(client, hold, now);
+    doorman__client_hold_plan(hold, now);
 }
 
 /* Decides on the calls of a message that has no response. From the last one to the first one,
  * because each becomes the first of its queue.
  *   failed   false: the message was redirected */
-static void doorman__batch_return(doorman_permit_client *client, bool failed, doorman_time now) {
-    for (size_t i = client->message_count; i-- > 0;) {
-        doorman__client_hold *hold = doorman__message_hold(client, i);
-        doorman__call *call = client->message[i];
-        if (call) doorman__call_return(client, call, failed, now);
-        if (hold) doorman__ask_return(client, hold, now);
-    }
-    client->message_count = 0;
+static void doorman__batch_return(doorman__batch *batch, bool failed, doorman_time now) {
+    assert(batch->count <= batch->capacity);
+    for (size_t i = batch->count; i-- > 0;) doorman__sent_return(&batch->sent[i], failed, now);
+    batch->count = 0;
 }
 
 /* Opens the breaker, and lets the fallback decide on all calls in the queues. */
 static void doorman__breaker_open(doorman_permit_client *client, doorman_time now) {
-    doorman_upstream *upstream = &client->upstream;
+    doorman_upstream *upstream = &client->main.upstream;
+    assert(upstream->failures >= DOORMAN__BREAKER_FAILURES && !client->main.count);
     unsigned doublings = upstream->failures - DOORMAN__BREAKER_FAILURES;
     doorman_time most = client->policy.max_pause ? client->policy.max_pause : DOORMAN__BREAKER_MAX;
     doorman_time pause = doorman__earlier(DOORMAN_SECOND << doublings, most);
@@ -11180,28 +11054,30 @@ static void doorman__breaker_open(doorman_permit_client *client, doorman_time no
     static const doorman__call_kind kinds[] = {DOORMAN__CALL_PERMIT, DOORMAN__CALL_WAIT,
                                                DOORMAN__CALL_REPORT, DOORMAN__CALL_SEIZURE};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        const doorman__calls *queue = &client->queues[kinds[i]];
-        while (queue->first) doorman__call_fall_back(client, queue->first, now);
+        doorman__list_link *const *first = &client->queues[kinds[i]].first;
+        while (*first) doorman__call_fall_back(doorman__call_at(*first), now);
     }
-    doorman__call *call = client->queues[DOORMAN__CALL_TRANSFER].first;
-    for (; call; call = call->next) doorman__call_finish_peer(client, call);
+    doorman__list_link *at = client->queues[DOORMAN__CALL_TRANSFER].first;
+    for (; at; at = at->next) doorman__call_finish_peer(doorman__call_at(at));
 }
 
-/* Ends a message that has failed.
+/* Ends a message that has failed. The breaker counts only the messages of the client.
  *   alive   a server has answered that it knows no master */
-static void doorman__batch_fail(doorman_permit_client *client, bool alive, doorman_time now) {
-    doorman_upstream *upstream = &client->upstream;
+static void doorman__batch_fail(doorman__batch *batch, bool alive, doorman_time now) {
+    doorman_upstream *upstream = &batch->upstream;
     assert(upstream->state == DOORMAN__REQUESTED);
     unsigned most = DOORMAN__BREAKER_FAILURES +
                     (alive ? DOORMAN__BREAKER_DOUBLINGS_ALIVE : DOORMAN__BREAKER_DOUBLINGS);
-    upstream->failures = upstream->failures < most ? upstream->failures + 1 : most;
+    if (batch == &batch->client->main) {
+        upstream->failures = upstream->failures < most ? upstream->failures + 1 : most;
+        upstream->redirect[0] = 0;
+        upstream->address_index = (upstream->address_index + 1) % upstream->address_count;
+    }
     upstream->failure_count++;
     upstream->redirects = 0;
-    upstream->redirect[0] = 0;
-    upstream->address_index = (upstream->address_index + 1) % upstream->address_count;
-    doorman__batch_return(client, true, now);
+    doorman__batch_return(batch, true, now);
     if (upstream->failures >= DOORMAN__BREAKER_FAILURES) {
-        doorman__breaker_open(client, now);
+        doorman__breaker_open(batch->client, now);
     } else {
         doorman__upstream_move(upstream, DOORMAN__READY);
     }
@@ -11215,12 +11091,12 @@ static size_t doorman__call_items(const doorman__call *call) {
 }
 
 /* Returns whether a call fits in the message that has `items` and `bytes` already. */
-static bool doorman__batch_fits(const doorman_permit_client *client, const doorman__call *call,
+static bool doorman__batch_fits(const doorman__batch *batch, const doorman__call *call,
                                 size_t items, size_t bytes) {
-    size_t count = client->message_count;
-    if (count == 0) return true;
-    if (call->alone || client->message[0]->alone || count >= client->message_capacity) return false;
-    return items + doorman__call_items(call) <= DOORMAN__MESSAGE_ITEMS &&
+    if (batch->count == 0) return true;
+    if (call->alone || batch->sent[0].call->alone) return false;
+    return batch->count < batch->capacity &&
+           items + doorman__call_items(call) <= DOORMAN__MESSAGE_ITEMS &&
            bytes + call->text_bytes <= DOORMAN__MESSAGE_TEXT;
 }
 
@@ -11239,14 +11115,14 @@ static void doorman__permit_put(doorman__call *call, doorman_permit_request *to,
     to->max_wait = call->sent_max_wait = doorman__earlier(call->request.max_wait, rest);
 }
 
-/* Prepares the entry of a hold. */
 static doorman_hold_request doorman__hold_put(doorman__call *call) {
     doorman__client_hold *hold = call->hold;
-    doorman_hold_request request = call->hold_request;
-    bool releases = call->kind == DOORMAN__CALL_RELEASE;
-    if (call->kind == DOORMAN__CALL_TRANSFER || call->kind == DOORMAN__CALL_SEIZURE) return request;
-    request = (doorman_hold_request){.id = hold->id};
-    if (releases) {
+    doorman_hold_request request = {.id = hold->id};
+    if (call->kind == DOORMAN__CALL_TRANSFER || call->kind == DOORMAN__CALL_SEIZURE) {
+        return call->hold_request;
+    }
+    assert(call == &hold->action);
+    if (call->kind == DOORMAN__CALL_RELEASE) {
         hold->must_release = false;
         if (!hold->id) request.request_id = hold->number;
         bool keeps = hold->state == DOORMAN__HOLD_IN_USE;
@@ -11260,123 +11136,145 @@ static doorman_hold_request doorman__hold_put(doorman__call *call) {
     return request;
 }
 
-/* Puts a call into the message. Returns when it times out. */
-static doorman_time doorman__batch_put(doorman_permit_client *client, doorman__call *call,
+/* Puts a call into a message. Returns when it times out. */
+static doorman_time doorman__batch_put(doorman__batch *batch, doorman__call *call,
                                        doorman_time now) {
-    size_t place = client->message_count++;
+    size_t place = batch->count++;
     const doorman_permit_item *item = call->request.items;
-    bool asks = call->hold && call->hold->call == call;
-    doorman__call_move(client, call, DOORMAN__CALL_SENT);
+    doorman__client_hold *hold = call->hold;
+    bool asks = hold && hold->call == call;
+    assert(place < batch->capacity && place < batch->item_capacity && !call->batch);
+    doorman__call_move(call, DOORMAN__CALL_SENT);
+    call->batch = batch;
     call->position = place;
-    client->message[place] = call;
-    if (client->message_holds) client->message_holds[place] = asks ? call->hold : NULL;
-    if (asks) call->hold->asking = call->hold->was_sent = true;
-    switch (call->kind) {
-    case DOORMAN__CALL_REPORT:
-        client->entries[place] = (doorman_permit_entry){
-            .resource_id = item->resource_id, .key = item->key, .cost = item->cost};
-        break;
-    case DOORMAN__CALL_PERMIT:
-    case DOORMAN__CALL_WAIT:
-        doorman__permit_put(call, &client->permit_items[place], now);
+    batch->sent[place] = (doorman__sent){.call = call, .hold = asks ? hold : NULL};
+    if (asks) hold->asking = hold->was_sent = true;
+    if (call->kind == DOORMAN__CALL_PERMIT || call->kind == DOORMAN__CALL_WAIT) {
+        doorman__permit_put(call, &((doorman_permit_request *)batch->items)[place], now);
         return call->deadline;
-    case DOORMAN__CALL_RENEWAL:
-    case DOORMAN__CALL_RELEASE:
-    case DOORMAN__CALL_TRANSFER:
-    case DOORMAN__CALL_SEIZURE: client->hold_requests[place] = doorman__hold_put(call); break;
-    case DOORMAN__CALL_KIND_COUNT: break;
     }
-    return doorman__after(now, client->message_timeout);
+    if (call->kind == DOORMAN__CALL_REPORT) {
+        ((doorman_permit_entry *)batch->items)[place] = (doorman_permit_entry){
+            .resource_id = item->resource_id, .key = item->key, .cost = item->cost};
+    } else {
+        ((doorman_hold_request *)batch->items)[place] = doorman__hold_put(call);
+    }
+    return doorman__after(now, batch->client->message_timeout);
 }
 
-/* Fills the message with calls of one kind. Returns how long to wait for the response: until the
- * last caller times out, within bounds. */
-static doorman_time doorman__batch_fill(doorman_permit_client *client, const doorman__calls *from,
+/* Fills a message with calls of one kind. Returns how long to wait for the response: until the last
+ * caller times out, within bounds. In a lane, the permit may wait at the server. */
+static doorman_time doorman__batch_fill(doorman__batch *batch, const doorman__list *from,
                                         doorman_time now) {
-    doorman_time last = now;
+    doorman_time last = now, most = batch->client->message_timeout;
     size_t items = 0, bytes = 0, details = 0;
-    assert(client->message_count == 0 && from->first);
-    while (from->first && doorman__batch_fits(client, from->first, items, bytes)) {
-        doorman__call *call = from->first;
+    assert(batch->count == 0 && from->first);
+    while (from->first) {
+        doorman__call *call = doorman__call_at(from->first);
+        if (!doorman__batch_fits(batch, call, items, bytes)) break;
         /* a server takes 100 permits with detail in a message, and bounds its response */
         if (call->request.detail) details += doorman__call_items(call);
-        if (details > DOORMAN_PERMIT_ITEMS_MAX && client->message_count) break;
+        if (details > DOORMAN_PERMIT_ITEMS_MAX && batch->count) break;
         items += doorman__call_items(call);
         bytes += call->text_bytes;
-        last = doorman__later(last, doorman__batch_put(client, call, now));
+        last = doorman__later(last, doorman__batch_put(batch, call, now));
     }
-    doorman_time timeout = doorman__later(last - now, DOORMAN__MESSAGE_WAIT_MIN);
-    return doorman__earlier(timeout, client->message_timeout);
+    if (batch != &batch->client->main) {
+        most = doorman__after(most, ((doorman_permit_request *)batch->items)->max_wait);
+    }
+    return doorman__earlier(most, doorman__later(last - now, DOORMAN__MESSAGE_WAIT_MIN));
 }
 
 /* Ends the calls and holds whose time has come, and forgets refusals when all have ended. */
 static void doorman__permit_client_work(doorman_permit_client *client, doorman_time now) {
-    now = doorman__upstream_now(&client->upstream, now);
+    now = doorman__upstream_now(&client->main.upstream, now);
     doorman__client_holds_work(client, now);
     while (doorman__timers_due(&client->timers) <= now) {
         doorman__timer *first = doorman__timers_first(&client->timers);
         doorman__call *call = DOORMAN__WITHIN(doorman__call, timer, first);
         if (call->state == DOORMAN__CALL_WAITING) {
-            doorman__call_finish(client, call);
+            doorman__call_finish(call);
         } else {
             client->counts.timed_out++;
-            doorman__call_fall_back(client, call, now);
+            doorman__call_fall_back(call, now);
         }
     }
-    if (doorman__known_refusals_due(client) <= now) doorman__known_refusals_forget(client, now);
-    if (doorman__stocks_due(client) <= now) doorman__stocks_forget(client, now);
+    if (doorman__known_due(&client->refusals) <= now) doorman__known_refusals_forget(client, now);
+    if (doorman__known_due(&client->stocks) <= now) doorman__stocks_forget(client, now);
 }
 
-/* Returns the next queue with calls for the message of the client, or KIND_COUNT. The kinds
- * alternate. Permits that may wait travel in lanes, if there are lanes. */
-static doorman__call_kind doorman__queue_next(const doorman_permit_client *client) {
+static void doorman__batch_work(doorman_upstream *upstream, doorman_time now) {
+    doorman__permit_client_work(DOORMAN__WITHIN(doorman__batch, upstream, upstream)->client, now);
+}
+
+/* Returns the next queue with calls for a message, or KIND_COUNT. In the messages of the client,
+ * the kinds alternate. Permits that may wait travel in lanes, if there are lanes. */
+static doorman__call_kind doorman__queue_next(const doorman__batch *batch) {
+    const doorman_permit_client *client = batch->client;
+    bool is_lane = batch != &client->main;
     for (int i = 1; i <= DOORMAN__CALL_KIND_COUNT; i++) {
-        int kind = ((int)client->message_kind + i) % DOORMAN__CALL_KIND_COUNT;
-        if (kind == DOORMAN__CALL_WAIT && client->lane_count) continue;
+        int kind = ((int)batch->kind + i) % DOORMAN__CALL_KIND_COUNT;
+        bool waits = kind == DOORMAN__CALL_WAIT;
+        if (is_lane ? !waits : waits && client->lane_count) continue;
         if (client->queues[kind].first) return (doorman__call_kind)kind;
     }
     return DOORMAN__CALL_KIND_COUNT;
 }
 
-static doorman_time doorman__permit_client_due(const doorman_upstream *upstream) {
-    const doorman_permit_client *client =
-        DOORMAN__WITHIN_CONST(doorman_permit_client, upstream, upstream);
-    doorman_time due =
-        doorman__earlier(doorman__timers_due(&client->timers), doorman__known_refusals_due(client));
-    due = doorman__earlier(due, doorman__timers_due(&client->hold_timers));
-    due = doorman__earlier(due, doorman__stocks_due(client));
-    if (client->decided.first) return 0;
+static doorman_time doorman__batch_due(const doorman_upstream *upstream) {
+    const doorman__batch *batch = DOORMAN__WITHIN_CONST(doorman__batch, upstream, upstream);
+    const doorman_permit_client *client = batch->client;
+    const doorman_upstream *main = &client->main.upstream;
+    doorman_time due = DOORMAN_NEVER;
+    if (upstream == main) { /* a lane does not wake up for the work of the client */
+        if (client->decided.first) return 0;
+        due = doorman__earlier(doorman__timers_due(&client->timers),
+                               doorman__timers_due(&client->hold_timers));
+        due = doorman__earlier(due, doorman__known_due(&client->refusals));
+        due = doorman__earlier(due, doorman__known_due(&client->stocks));
+    }
     if (upstream->state == DOORMAN__REQUESTED) {
         return doorman__earlier(due, doorman__upstream_due(upstream));
     }
-    if (doorman__queue_next(client) == DOORMAN__CALL_KIND_COUNT) return due;
-    return upstream->state == DOORMAN__BACKING_OFF ? doorman__earlier(due, upstream->retry_at) : 0;
+    if (doorman__queue_next(batch) == DOORMAN__CALL_KIND_COUNT) return due;
+    if (main->state == DOORMAN__BACKING_OFF) return doorman__earlier(due, main->retry_at);
+    return doorman__breaker_is_open(client, main->now) ? due : 0;
 }
 
-static void doorman__permit_client_call_work(doorman_upstream *upstream, doorman_time now) {
-    doorman__permit_client_work(DOORMAN__WITHIN(doorman_permit_client, upstream, upstream), now);
+/* Gives the next message of a lane its address: that which the client uses now, or for a permit
+ * that has failed another one. */
+static void doorman__lane_begin(doorman__batch *lane, const doorman__call *call) {
+    doorman_upstream *upstream = &lane->upstream;
+    const doorman_upstream *main = &lane->client->main.upstream;
+    size_t failed = call->failures % main->address_count;
+    assert(lane->capacity == 1 && call->kind == DOORMAN__CALL_WAIT);
+    upstream->address_index = (main->address_index + failed) % main->address_count;
+    memcpy(upstream->redirect, failed ? "" : main->redirect, failed ? 1 : sizeof main->redirect);
 }
 
-/* Makes the next message. */
-static bool doorman__permit_client_request(doorman_upstream *upstream, doorman_request *out,
-                                           doorman_time now) {
+static bool doorman__batch_request(doorman_upstream *upstream, doorman_request *out,
+                                   doorman_time now) {
     static const doorman_method methods[DOORMAN__CALL_KIND_COUNT] = {
         [DOORMAN__CALL_PERMIT] = DOORMAN_ACQUIRE,    [DOORMAN__CALL_REPORT] = DOORMAN_REPORT,
         [DOORMAN__CALL_RENEWAL] = DOORMAN_RENEW,     [DOORMAN__CALL_RELEASE] = DOORMAN_RELEASE,
         [DOORMAN__CALL_TRANSFER] = DOORMAN_TRANSFER, [DOORMAN__CALL_SEIZURE] = DOORMAN_SEIZE,
         [DOORMAN__CALL_WAIT] = DOORMAN_ACQUIRE};
-    doorman_permit_client *client = DOORMAN__WITHIN(doorman_permit_client, upstream, upstream);
-    now = doorman__upstream_now(upstream, now);
+    doorman__batch *batch = DOORMAN__WITHIN(doorman__batch, upstream, upstream);
+    doorman_permit_client *client = batch->client;
+    now = doorman__upstream_now(&client->main.upstream, now);
     if (upstream->state == DOORMAN__REQUESTED) {
         if (now < doorman__upstream_due(upstream)) return false;
-        doorman__batch_fail(client, false, now);
+        doorman__batch_fail(batch, false, now);
     }
-    doorman__call_kind kind = doorman__queue_next(client);
-    if (kind == DOORMAN__CALL_KIND_COUNT) return false;
-    if (upstream->state == DOORMAN__BACKING_OFF && now < upstream->retry_at) return false;
-    client->message_kind = kind;
+    doorman__call_kind kind = doorman__queue_next(batch);
+    if (kind == DOORMAN__CALL_KIND_COUNT || doorman__breaker_is_open(client, now)) return false;
+    const doorman__list *queue = &client->queues[kind];
+    if (batch != &client->main && !upstream->redirects) {
+        doorman__lane_begin(batch, doorman__call_at(queue->first));
+    }
+    batch->kind = kind;
     upstream->method = methods[kind];
-    upstream->timeout = doorman__batch_fill(client, &client->queues[kind], now);
+    upstream->timeout = doorman__batch_fill(batch, queue, now);
     upstream->sent_at = now;
     doorman__upstream_move(upstream, DOORMAN__REQUESTED);
     client->counts.messages++;
@@ -11384,15 +11282,16 @@ static bool doorman__permit_client_request(doorman_upstream *upstream, doorman_r
                              .holder_id = client->client_id,
                              .address = doorman__upstream_address(upstream),
                              .sequence = ++upstream->sequence};
+    assert(batch->count > 0);
     if (upstream->method == DOORMAN_ACQUIRE) {
-        out->permits = client->permit_items;
-        out->permit_count = client->message_count;
+        out->permits = (const doorman_permit_request *)batch->items;
+        out->permit_count = batch->count;
     } else if (upstream->method == DOORMAN_REPORT) {
-        out->entries = client->entries;
-        out->entry_count = client->message_count;
+        out->entries = (const doorman_permit_entry *)batch->items;
+        out->entry_count = batch->count;
     } else {
-        out->holds = client->hold_requests;
-        out->hold_count = client->message_count;
+        out->holds = (const doorman_hold_request *)batch->items;
+        out->hold_count = batch->count;
     }
     return true;
 }
@@ -11400,21 +11299,18 @@ static bool doorman__permit_client_request(doorman_upstream *upstream, doorman_r
 /* ---- permit client: a response */
 
 /* Checks the decision on a permit. If its call has its result already, its hold may still follow
- * the decision. If both are NULL, nothing reads the decision.
- *   hold   that the permit asks for; NULL: none */
-static bool doorman__decision_valid(const doorman_permit *permit, const doorman__call *call,
-                                    const doorman__client_hold *hold) {
-    if (!call && !hold) return true;
+ * the decision. If both are NULL, nothing reads the decision. */
+static bool doorman__decision_valid(const doorman_permit *permit, const doorman__sent *sent) {
+    if (!sent->call && !sent->hold) return true;
     if (permit->detail_count && !permit->details) return false;
-    size_t count = call ? call->request.item_count : hold->item_count;
+    size_t count = sent->call ? sent->call->request.item_count : sent->hold->item_count;
     if (!permit->granted) {
         return (unsigned)permit->reason < DOORMAN_REASON_COUNT && permit->item_index < count &&
                doorman__duration_valid(permit->valid_for) &&
                (!permit->has_retry_after || doorman__duration_valid(permit->retry_after));
     }
-    if (permit->item_count != count || !permit->items) return false;
-    if (!doorman__duration_valid(permit->wait)) return false;
-    if (!doorman__duration_valid(permit->waited) || !doorman__duration_valid(permit->expires_in)) {
+    if (permit->item_count != count || !permit->items || !doorman__duration_valid(permit->wait) ||
+        !doorman__duration_valid(permit->waited) || !doorman__duration_valid(permit->expires_in)) {
         return false;
     }
     for (size_t i = 0; i < count; i++) {
@@ -11427,52 +11323,43 @@ static bool doorman__decision_valid(const doorman_permit *permit, const doorman_
     return true;
 }
 
-static bool doorman__hold_result_valid(const doorman_hold *result, const doorman__call *call) {
-    bool renews = call && call->kind == DOORMAN__CALL_RENEWAL;
+/* Checks the result of a request about a hold. A server must describe what a client has seized.
+ *   call   may be NULL */
+static bool doorman__hold_result_valid(const doorman_hold *result, const doorman__call *call,
+                                       doorman_method method) {
+    bool renews = call && call->kind == DOORMAN__CALL_RENEWAL, seizes = method == DOORMAN_SEIZE;
     if (result->gone) return true;
-    if ((unsigned)result->reason >= DOORMAN_REASON_COUNT) return false;
-    if (!doorman__duration_valid(result->expires_in)) return false;
-    if (result->item_count > DOORMAN_PERMIT_ITEMS_MAX) return false;
-    if (result->item_count && !result->items) return false;
-    if (renews && result->item_count != call->hold->item_count) return false;
+    if ((unsigned)result->reason >= DOORMAN_REASON_COUNT ||
+        !doorman__duration_valid(result->expires_in) ||
+        result->item_count > DOORMAN_PERMIT_ITEMS_MAX || (result->item_count && !result->items) ||
+        (renews && result->item_count != call->hold->item_count)) {
+        return false;
+    }
+    bool moved = !result->reason && (seizes || method == DOORMAN_TRANSFER);
+    if (moved && (!result->id || (seizes && !result->item_count))) return false;
     for (size_t i = 0; i < result->item_count; i++) {
-        if (!doorman__amount_valid(result->items[i].amount)) return false;
+        const doorman_hold_item *item = &result->items[i];
+        if (!doorman__amount_valid(item->amount)) return false;
+        if (seizes && moved && !doorman__id_valid(item->resource_id)) return false;
     }
     return true;
 }
 
-/* Returns whether a server has described what a client has seized. */
-static bool doorman__seizure_valid(const doorman_hold *result) {
-    if (result->gone || result->reason) return true;
-    for (size_t i = 0; i < result->item_count; i++) {
-        if (!doorman__id_valid(result->items[i].resource_id)) return false;
-    }
-    return result->id && result->item_count;
-}
-
-static bool doorman__results_valid(const doorman_permit_client *client,
-                                   const doorman_response *response) {
-    if (response->hold_count != client->message_count) return false;
-    for (size_t i = 0; i < client->message_count; i++) {
-        const doorman_hold *result = &response->holds[i];
-        bool moves = response->method == DOORMAN_TRANSFER && !result->gone && !result->reason;
-        if (!doorman__hold_result_valid(result, client->message[i])) return false;
-        if (moves && !result->id) return false;
-        if (response->method == DOORMAN_SEIZE && !doorman__seizure_valid(result)) return false;
-    }
-    return true;
-}
-
-static bool doorman__decisions_valid(const doorman_permit_client *client,
+static bool doorman__decisions_valid(const doorman__batch *batch,
                                      const doorman_response *response) {
-    if (response->method != client->upstream.method) return false;
+    if (response->method != batch->upstream.method) return false;
     if (!doorman__response_lists_given(response)) return false;
-    if (response->method == DOORMAN_REPORT) return response->result_count == client->message_count;
-    if (response->method != DOORMAN_ACQUIRE) return doorman__results_valid(client, response);
-    if (response->permit_count != client->message_count) return false;
-    for (size_t i = 0; i < client->message_count; i++) {
-        const doorman__client_hold *hold = doorman__message_hold(client, i);
-        if (!doorman__decision_valid(&response->permits[i], client->message[i], hold)) return false;
+    if (response->method == DOORMAN_REPORT) return response->result_count == batch->count;
+    bool acquires = response->method == DOORMAN_ACQUIRE;
+    size_t count = acquires ? response->permit_count : response->hold_count;
+    if (count != batch->count) return false;
+    for (size_t i = 0; i < count; i++) {
+        const doorman__sent *sent = &batch->sent[i];
+        if (acquires
+                ? !doorman__decision_valid(&response->permits[i], sent)
+                : !doorman__hold_result_valid(&response->holds[i], sent->call, response->method)) {
+            return false;
+        }
     }
     return true;
 }
@@ -11493,14 +11380,6 @@ static void doorman__acquired_grant(doorman_acquired *acquired, const doorman_pe
     acquired->reset_after = least->reset_after;
 }
 
-static void doorman__acquired_refusal(doorman_acquired *acquired, const doorman_permit *permit) {
-    acquired->reason = permit->reason;
-    acquired->item_index = permit->item_index;
-    acquired->has_retry_after = permit->has_retry_after;
-    if (permit->has_retry_after) acquired->retry_after = permit->retry_after;
-    doorman__limit_name_copy(acquired->limit, permit->limit);
-}
-
 /* Copies the figures of the limit that the result names. */
 static void doorman__acquired_figures(doorman_acquired *acquired, const doorman_permit *permit) {
     for (size_t i = 0; i < permit->detail_count; i++) {
@@ -11519,20 +11398,21 @@ static void doorman__acquired_figures(doorman_acquired *acquired, const doorman_
 /* Processes the decision of a server. A wait begins when the response comes. It ends with the
  * timeout of the caller at the latest.
  *   sent_at   when the message was sent */
-static void doorman__call_decide(doorman_permit_client *client, doorman__call *call,
-                                 const doorman_permit *permit, doorman_time sent_at,
-                                 doorman_time now) {
+static void doorman__call_decide(doorman__call *call, const doorman_permit *permit,
+                                 doorman_time sent_at, doorman_time now) {
+    doorman_permit_client *client = call->client;
+    assert(call->state == DOORMAN__CALL_SENT && sent_at <= now);
     doorman_acquired *acquired = &call->acquired;
     if (!permit->granted) {
-        doorman__known_refusal_remember(client, call, permit, sent_at, now);
+        doorman__known_refusal_remember(call, permit, sent_at, now);
     }
-    if (client->policy.prefetch) doorman__stock_learn(client, call, permit, sent_at, now);
+    if (client->policy.prefetch) doorman__stock_learn(call, permit, sent_at, now);
     if (call->prefetches) {
-        doorman__prefetch_end(client, call);
+        doorman__prefetch_end(call);
         return;
     }
-    if (!permit->granted && doorman__reason_is_undecided(permit->reason)) {
-        doorman__call_fall_back(client, call, now);
+    if (!permit->granted && permit->reason == DOORMAN_REASON_UNMATCHED) {
+        doorman__call_fall_back(call, now);
         return;
     }
     acquired->decided_by = DOORMAN_BY_SERVER;
@@ -11542,7 +11422,11 @@ static void doorman__call_decide(doorman_permit_client *client, doorman__call *c
         acquired->hold = call->hold ? call->hold->number : 0;
         acquired->ends_at = call->hold ? call->hold->end : 0;
     } else {
-        doorman__acquired_refusal(acquired, permit);
+        acquired->reason = permit->reason;
+        acquired->item_index = permit->item_index;
+        acquired->has_retry_after = permit->has_retry_after;
+        if (permit->has_retry_after) acquired->retry_after = permit->retry_after;
+        doorman__limit_name_copy(acquired->limit, permit->limit);
         if (!call->attended) client->counts.bypassed++;
     }
     if (call->request.detail) doorman__acquired_figures(acquired, permit);
@@ -11550,92 +11434,93 @@ static void doorman__call_decide(doorman_permit_client *client, doorman__call *c
     doorman_time end = doorman__earlier(ready, call->deadline);
     acquired->wait = ready - end;
     if (end <= now || !call->attended) {
-        doorman__call_finish(client, call);
+        doorman__call_finish(call);
     } else {
-        doorman__call_move(client, call, DOORMAN__CALL_WAITING);
+        doorman__call_move(call, DOORMAN__CALL_WAITING);
         doorman__timer_set(&client->timers, &call->timer, end);
     }
 }
 
 /* Processes the decision on a hold. A hold that the client cannot use is released again. Returns
- * whether the hold may be used. */
-static bool doorman__ask_decide(doorman_permit_client *client, doorman__client_hold *hold,
-                                uint64_t id, doorman_time waited, doorman_time expires_in,
-                                doorman_time sent_at, doorman_time now) {
+ * whether the hold may be used.
+ *   id      0: it is not granted
+ *   begin   as for doorman__client_hold_extend */
+static bool doorman__ask_decide(doorman__client_hold *hold, uint64_t id, doorman_time begin,
+                                doorman_time life, doorman_time now) {
+    assert(hold->asking && hold->state != DOORMAN__HOLD_NEW);
+    assert(hold->state != DOORMAN__HOLD_IN_USE);
     hold->asking = false;
     if (id) hold->id = id;
     if (id && hold->state == DOORMAN__HOLD_ASKED) {
-        doorman__client_hold_extend(client, hold, waited, expires_in, sent_at, now);
-        hold->state = DOORMAN__HOLD_IN_USE;
-        if (hold->end > now) return true;
-        hold->was_sent = true;
+        doorman__client_hold_extend(hold, begin, life, now);
+        if (hold->end > now) {
+            hold->state = DOORMAN__HOLD_IN_USE;
+            return true;
+        }
     }
-    if (hold->state != DOORMAN__HOLD_ENDING) {
-        doorman_time give_up_at = doorman__after(now, DOORMAN__RELEASE_TIME);
-        doorman__client_hold_end(hold, id != 0, give_up_at);
-    }
+    if (hold->state == DOORMAN__HOLD_ASKED) doorman__client_hold_end(hold, id != 0, now);
     hold->must_release = id && now < hold->give_up_at;
     return false;
 }
 
-/* Processes the decision on a permit. The call, the hold or both may be NULL. */
-static void doorman__permit_decide(doorman_permit_client *client, doorman__call *call,
-                                   doorman__client_hold *hold, const doorman_permit *permit,
+/* Processes the decision on a permit.
+ *   sent   the call, the hold or both may be NULL */
+static void doorman__permit_decide(doorman__sent sent, const doorman_permit *permit,
                                    doorman_time sent_at, doorman_time now) {
     uint64_t id = permit->granted ? permit->hold_id : 0;
+    doorman__client_hold *hold = sent.hold;
     if (hold) {
-        bool used =
-            doorman__ask_decide(client, hold, id, permit->waited, permit->expires_in, sent_at, now);
+        double drift = hold->client->policy.drift > 0 ? hold->client->policy.drift : DOORMAN__DRIFT;
+        doorman_time waited = (doorman_time)((double)permit->waited / (1 + drift));
+        doorman_time begin = doorman__after(sent_at, waited);
+        bool used = doorman__ask_decide(hold, id, begin, permit->expires_in, now);
         for (size_t i = 0; used && i < hold->item_count; i++) {
             hold->amounts[i] = permit->items[i].granted;
         }
-        if (call && id && !used) { /* it has ended already */
-            doorman__call_fall_back(client, call, now);
-            call = NULL;
+        if (sent.call && id && !used) { /* it has ended already */
+            doorman__call_fall_back(sent.call, now);
+            sent.call = NULL;
         }
     }
-    if (call) doorman__call_decide(client, call, permit, sent_at, now);
-    if (hold) doorman__client_hold_plan(client, hold, now);
+    if (sent.call) doorman__call_decide(sent.call, permit, sent_at, now);
+    if (hold) doorman__client_hold_plan(hold, now);
 }
 
-static void doorman__renewal_decide(doorman_permit_client *client, doorman__client_hold *hold,
-                                    const doorman_hold *result, doorman_time now) {
-    doorman__action_finish(client, hold);
-    if (hold->state != DOORMAN__HOLD_IN_USE || doorman__client_hold_is_empty(hold)) {
-        doorman__client_hold_plan(client, hold, now);
-        return;
-    }
-    if (!result->gone) {
+/* Processes the answer to a renewal or a release. A release that finds no hold may have reached a
+ * new master. The next renewal then says what is held. */
+static void doorman__action_decide(doorman__call *action, const doorman_hold *result,
+                                   doorman_time now) {
+    doorman__client_hold *hold = action->hold;
+    bool releases = action->kind == DOORMAN__CALL_RELEASE;
+    assert(action == &hold->action && action->state == DOORMAN__CALL_SENT);
+    doorman__call_finish(action);
+    bool renewed =
+        !releases && hold->state == DOORMAN__HOLD_IN_USE && !doorman__client_hold_is_empty(hold);
+    if (releases && result->gone) {
+        hold->renew_at = now;
+    } else if (renewed && !result->gone) {
         hold->claims = false;
-        doorman__client_hold_extend(client, hold, 0, result->expires_in, client->upstream.sent_at,
+        doorman__client_hold_extend(hold, hold->client->main.upstream.sent_at, result->expires_in,
                                     now);
         for (size_t i = 0; i < hold->item_count; i++) {
             if (result->items[i].amount >= hold->amounts[i]) continue;
             hold->amounts[i] = result->items[i].amount;
-            doorman__client_hold_set_changed(client, hold, true);
+            doorman__client_hold_set_changed(hold, true);
         }
-    } else if (hold->claims) {
-        doorman__client_hold_lose(client, hold, false);
-    } else {
+    } else if (renewed && hold->claims) {
+        doorman__client_hold_lose(hold, false, now);
+    } else if (renewed) {
         hold->claims = true;
         hold->renew_at = now;
     }
-    doorman__client_hold_plan(client, hold, now);
+    doorman__client_hold_plan(hold, now);
 }
 
-/* A release that finds no hold may have reached a new master. The next renewal says what is
- * held. */
-static void doorman__release_decide(doorman_permit_client *client, doorman__client_hold *hold,
-                                    const doorman_hold *result, doorman_time now) {
-    doorman__action_finish(client, hold);
-    if (result->gone) hold->renew_at = now;
-    doorman__client_hold_plan(client, hold, now);
-}
-
-static void doorman__transfer_decide(doorman_permit_client *client, doorman__call *call,
-                                     const doorman_hold *result, doorman_time now) {
+static void doorman__transfer_decide(doorman__call *call, const doorman_hold *result,
+                                     doorman_time now) {
     doorman__client_hold *hold = call->hold;
     bool used = hold->state == DOORMAN__HOLD_IN_USE;
+    assert(call->state == DOORMAN__CALL_SENT && hold->transfers > 0);
     if (result->reason && used && call->peer) {
         for (size_t i = 0; i < hold->item_count; i++) {
             hold->amounts[i] += call->hold_request.amounts[i];
@@ -11650,247 +11535,101 @@ static void doorman__transfer_decide(doorman_permit_client *client, doorman__cal
         acquired->reason = result->reason;
         if (acquired->granted) {
             acquired->transfer_id = result->id;
-            acquired->ends_at = doorman__after(client->upstream.sent_at, result->expires_in);
-            for (size_t i = 0; i < hold->item_count; i++) {
-                acquired->units[i] = call->hold_request.amounts[i];
-            }
+            acquired->ends_at =
+                doorman__after(call->client->main.upstream.sent_at, result->expires_in);
+            memcpy(acquired->units, call->hold_request.amounts,
+                   hold->item_count * sizeof *acquired->units);
         }
     }
-    doorman__transfer_end(client, call, now);
+    doorman__transfer_end(call, now);
 }
 
 /* Ends a seizure. The call may be NULL. */
-static void doorman__seizure_decide(doorman_permit_client *client, doorman__call *call,
-                                    doorman__client_hold *hold, const doorman_hold *result,
+static void doorman__seizure_decide(doorman__sent sent, const doorman_hold *result,
                                     doorman_time now) {
+    doorman__client_hold *hold = sent.hold;
+    doorman_permit_client *client = hold->client;
     bool granted = !result->gone && !result->reason;
-    bool room = granted && hold->state == DOORMAN__HOLD_ASKED &&
-                doorman__client_hold_set_items(hold, result->items, result->item_count);
-    if (granted && hold->state == DOORMAN__HOLD_ASKED && !room) {
-        doorman__client_hold_end(hold, true, doorman__after(now, DOORMAN__RELEASE_TIME));
+    assert(!sent.call || sent.call->kind == DOORMAN__CALL_SEIZURE);
+    if (granted && hold->state == DOORMAN__HOLD_ASKED &&
+        !doorman__client_hold_set_items(hold, result->items, result->item_count)) {
+        doorman__client_hold_end(hold, true, now);
     }
-    bool used = doorman__ask_decide(client, hold, granted ? result->id : 0, 0, result->expires_in,
-                                    client->upstream.sent_at, now);
-    if (call) {
-        doorman_acquired *acquired = &call->acquired;
+    bool used = doorman__ask_decide(hold, granted ? result->id : 0, client->main.upstream.sent_at,
+                                    result->expires_in, now);
+    if (sent.call) {
+        doorman_acquired *acquired = &sent.call->acquired;
         acquired->decided_by = DOORMAN_BY_SERVER;
         acquired->granted = used;
         acquired->reason = result->reason;
         acquired->hold = used ? hold->number : 0;
         acquired->ends_at = used ? hold->end : 0;
-        for (size_t i = 0; used && i < hold->item_count; i++) {
-            acquired->units[i] = hold->amounts[i];
-        }
+        if (used) memcpy(acquired->units, hold->amounts, hold->item_count * sizeof *hold->amounts);
         (*(used ? &client->counts.granted : &client->counts.refused))++;
-        doorman__call_finish(client, call);
+        doorman__call_finish(sent.call);
     }
-    doorman__client_hold_plan(client, hold, now);
+    doorman__client_hold_plan(hold, now);
 }
 
 /* Processes the result of one call of a message. The call is NULL if it has its result already. */
-static void doorman__result_process(doorman_permit_client *client, size_t place,
+static void doorman__result_process(doorman__batch *batch, size_t place,
                                     const doorman_response *response, doorman_time now) {
-    doorman__call *call = client->message[place];
-    doorman__client_hold *hold = doorman__message_hold(client, place);
-    switch (response->method) {
-    case DOORMAN_ACQUIRE:
-        doorman__permit_decide(client, call, hold, &response->permits[place],
-                               client->upstream.sent_at, now);
-        break;
-    case DOORMAN_REPORT: {
-        double rest = call->request.items[0].cost - response->results[place].charged;
+    doorman_permit_client *client = batch->client;
+    const doorman__sent sent = batch->sent[place];
+    batch->sent[place].hold = NULL;
+    if (response->method == DOORMAN_ACQUIRE) {
+        doorman__permit_decide(sent, &response->permits[place], batch->upstream.sent_at, now);
+    } else if (response->method == DOORMAN_REPORT) {
+        double rest = sent.call->request.items[0].cost - response->results[place].charged;
         if (rest > 0) client->counts.uncharged += rest;
         client->counts.reported++;
-        doorman__call_finish(client, call);
-        break;
+        doorman__call_finish(sent.call);
+    } else if (response->method == DOORMAN_TRANSFER) {
+        doorman__transfer_decide(sent.call, &response->holds[place], now);
+    } else if (response->method == DOORMAN_SEIZE) {
+        doorman__seizure_decide(sent, &response->holds[place], now);
+    } else {
+        doorman__action_decide(sent.call, &response->holds[place], now);
     }
-    case DOORMAN_RENEW:
-        doorman__renewal_decide(client, call->hold, &response->holds[place], now);
-        break;
-    case DOORMAN_RELEASE:
-        doorman__release_decide(client, call->hold, &response->holds[place], now);
-        break;
-    case DOORMAN_TRANSFER:
-        doorman__transfer_decide(client, call, &response->holds[place], now);
-        break;
-    case DOORMAN_SEIZE:
-        doorman__seizure_decide(client, call, hold, &response->holds[place], now);
-        break;
-    case DOORMAN_DISCOVERY:
-    case DOORMAN_GET_CAPACITY:
-    case DOORMAN_RELEASE_CAPACITY:
-    case DOORMAN_REPORT_OVERLOAD:
-    case DOORMAN_INSPECT:
-    case DOORMAN_RESET:
-    case DOORMAN_METHOD_COUNT: break;
-    }
+    assert(!batch->sent[place].call);
 }
 
 /* Processes a response. Calls that have timed out meanwhile are not in the message any more. */
-static doorman_status doorman__permit_client_response(doorman_upstream *upstream, uint64_t sequence,
-                                                      const doorman_response *response,
-                                                      doorman_time now) {
-    doorman_permit_client *client = DOORMAN__WITHIN(doorman_permit_client, upstream, upstream);
-    now = doorman__upstream_now(upstream, now);
+static doorman_status doorman__batch_response(doorman_upstream *upstream, uint64_t sequence,
+                                              const doorman_response *response, doorman_time now) {
+    doorman__batch *batch = DOORMAN__WITHIN(doorman__batch, upstream, upstream);
+    now = doorman__upstream_now(&batch->client->main.upstream, now);
     if (upstream->state != DOORMAN__REQUESTED || sequence != upstream->sequence)
         return DOORMAN_STALE;
     if (!response->is_master && doorman__upstream_redirect(upstream, response->master_address)) {
         doorman__upstream_move(upstream, DOORMAN__READY);
-        doorman__batch_return(client, false, now);
+        doorman__batch_return(batch, false, now);
         return DOORMAN_OK;
     }
-    if (!response->is_master || !doorman__decisions_valid(client, response)) {
-        doorman__batch_fail(client, !response->is_master, now);
+    if (!response->is_master || !doorman__decisions_valid(batch, response)) {
+        doorman__batch_fail(batch, !response->is_master, now);
         return response->is_master ? DOORMAN_INVALID_ARGUMENT : DOORMAN_OK;
     }
     upstream->failures = upstream->redirects = 0;
     doorman__upstream_move(upstream, DOORMAN__READY);
-    for (size_t i = 0; i < client->message_count; i++) {
-        doorman__result_process(client, i, response, now);
-    }
-    client->message_count = 0;
+    for (size_t i = 0; i < batch->count; i++) doorman__result_process(batch, i, response, now);
+    batch->count = 0;
     return DOORMAN_OK;
 }
 
-static void doorman__permit_client_failed(doorman_upstream *upstream, uint64_t sequence,
-                                          doorman_time now) {
-    doorman_permit_client *client = DOORMAN__WITHIN(doorman_permit_client, upstream, upstream);
-    now = doorman__upstream_now(upstream, now);
+static void doorman__batch_failed(doorman_upstream *upstream, uint64_t sequence, doorman_time now) {
+    doorman__batch *batch = DOORMAN__WITHIN(doorman__batch, upstream, upstream);
+    now = doorman__upstream_now(&batch->client->main.upstream, now);
     if (upstream->state != DOORMAN__REQUESTED || sequence != upstream->sequence) return;
-    doorman__batch_fail(client, false, now);
+    doorman__batch_fail(batch, false, now);
 }
 
-static const doorman__upstream_calls doorman__permit_client_calls = {
-    doorman__permit_client_due, doorman__permit_client_call_work, doorman__permit_client_request,
-    doorman__permit_client_response, doorman__permit_client_failed};
-
-/* ---- permit client: lanes */
-/*
- * A lane sends one permit at a time, which may wait in the queue of a server. Its upstream follows
- * the redirects of its own message. It begins at the address that the client uses now. The breaker
- * counts only the messages of the client. A permit that fails in a lane returns to its queue, as
- * other permits do.
- */
-
-/* Ends a message that has no response. */
-static void doorman__lane_return(doorman_permit_client *client, doorman__permit_lane *lane,
-                                 bool failed, doorman_time now) {
-    doorman__client_hold *hold = lane->hold;
-    lane->hold = NULL;
-    doorman__upstream_move(&lane->upstream, DOORMAN__READY);
-    if (failed) {
-        lane->upstream.failure_count++;
-        lane->upstream.redirects = 0;
-    }
-    if (lane->call) doorman__call_return(client, lane->call, failed, now);
-    if (hold) doorman__ask_return(client, hold, now);
-    assert(!lane->call);
-}
-
-static doorman_time doorman__lane_due(const doorman_upstream *upstream) {
-    const doorman_permit_client *client =
-        DOORMAN__WITHIN_CONST(doorman__permit_lane, upstream, upstream)->client;
-    if (upstream->state == DOORMAN__REQUESTED) return doorman__upstream_due(upstream);
-    if (!client->queues[DOORMAN__CALL_WAIT].first) return DOORMAN_NEVER;
-    if (client->upstream.state == DOORMAN__BACKING_OFF) return client->upstream.retry_at;
-    return doorman__breaker_is_open(client, client->upstream.now) ? DOORMAN_NEVER : 0;
-}
-
-/* Puts a permit into the message of a lane. */
-static void doorman__lane_put(doorman_permit_client *client, doorman__permit_lane *lane,
-                              doorman__call *call, doorman_time now) {
-    doorman_upstream *upstream = &lane->upstream;
-    assert(call->hold && call->hold->call == call);
-    doorman__call_move(client, call, DOORMAN__CALL_SENT);
-    call->lane = lane;
-    lane->call = call;
-    lane->hold = call->hold;
-    lane->hold->asking = lane->hold->was_sent = true;
-    doorman__permit_put(call, &lane->permit, now);
-    doorman_time most = doorman__after(client->message_timeout, lane->permit.max_wait);
-    doorman_time rest = doorman__later(call->deadline - now, DOORMAN__MESSAGE_WAIT_MIN);
-    upstream->timeout = doorman__earlier(most, rest);
-    upstream->sent_at = now;
-    upstream->method = DOORMAN_ACQUIRE;
-    doorman__upstream_move(upstream, DOORMAN__REQUESTED);
-    client->counts.messages++;
-}
-
-static void doorman__lane_work(doorman_upstream *upstream, doorman_time now) {
-    doorman__permit_lane *lane = DOORMAN__WITHIN(doorman__permit_lane, upstream, upstream);
-    doorman__permit_client_work(lane->client, now);
-}
-
-static bool doorman__lane_request(doorman_upstream *upstream, doorman_request *out,
-                                  doorman_time now) {
-    doorman__permit_lane *lane = DOORMAN__WITHIN(doorman__permit_lane, upstream, upstream);
-    doorman_permit_client *client = lane->client;
-    const doorman_upstream *main = &client->upstream;
-    now = doorman__upstream_now(&client->upstream, now);
-    if (upstream->state == DOORMAN__REQUESTED) {
-        if (now < doorman__upstream_due(upstream)) return false;
-        doorman__lane_return(client, lane, true, now);
-    }
-    doorman__call *call = client->queues[DOORMAN__CALL_WAIT].first;
-    if (!call || doorman__breaker_is_open(client, now)) return false;
-    if (!upstream->redirects) {
-        size_t failed = call->failures % main->address_count;
-        upstream->address_index = (main->address_index + failed) % main->address_count;
-        memcpy(upstream->redirect, failed ? "" : main->redirect,
-               failed ? 1 : sizeof main->redirect);
-    }
-    doorman__lane_put(client, lane, call, now);
-    *out = (doorman_request){.method = DOORMAN_ACQUIRE,
-                             .holder_id = client->client_id,
-                             .permits = &lane->permit,
-                             .permit_count = 1,
-                             .address = doorman__upstream_address(upstream),
-                             .sequence = ++upstream->sequence};
-    return true;
-}
-
-static doorman_status doorman__lane_response(doorman_upstream *upstream, uint64_t sequence,
-                                             const doorman_response *response, doorman_time now) {
-    doorman__permit_lane *lane = DOORMAN__WITHIN(doorman__permit_lane, upstream, upstream);
-    doorman_permit_client *client = lane->client;
-    now = doorman__upstream_now(&client->upstream, now);
-    if (upstream->state != DOORMAN__REQUESTED || sequence != upstream->sequence)
-        return DOORMAN_STALE;
-    if (!response->is_master) {
-        bool follows = doorman__upstream_redirect(upstream, response->master_address);
-        doorman__lane_return(client, lane, !follows, now);
-        return DOORMAN_OK;
-    }
-    doorman__call *call = lane->call;
-    bool valid = response->method == DOORMAN_ACQUIRE && response->permit_count == 1 &&
-                 doorman__response_lists_given(response) &&
-                 doorman__decision_valid(response->permits, call, lane->hold);
-    if (!valid) {
-        doorman__lane_return(client, lane, true, now);
-        return DOORMAN_INVALID_ARGUMENT;
-    }
-    doorman__client_hold *hold = lane->hold;
-    lane->hold = NULL;
-    upstream->redirects = 0;
-    doorman__upstream_move(upstream, DOORMAN__READY);
-    doorman__permit_decide(client, call, hold, response->permits, upstream->sent_at, now);
-    assert(!lane->call);
-    return DOORMAN_OK;
-}
-
-static void doorman__lane_failed(doorman_upstream *upstream, uint64_t sequence, doorman_time now) {
-    doorman__permit_lane *lane = DOORMAN__WITHIN(doorman__permit_lane, upstream, upstream);
-    now = doorman__upstream_now(&lane->client->upstream, now);
-    if (upstream->state != DOORMAN__REQUESTED || sequence != upstream->sequence) return;
-    doorman__lane_return(lane->client, lane, true, now);
-}
-
-static const doorman__upstream_calls doorman__lane_calls = {
-    doorman__lane_due, doorman__lane_work, doorman__lane_request, doorman__lane_response,
-    doorman__lane_failed};
+static const doorman__upstream_calls doorman__batch_calls = {
+    doorman__batch_due, doorman__batch_work, doorman__batch_request, doorman__batch_response,
+    doorman__batch_failed};
 
 static void doorman__lane_free(doorman__permit_lane *lane) {
-    doorman__upstream_uninit(&lane->upstream);
+    doorman__upstream_uninit(&lane->batch.upstream);
     DOORMAN_FREE(lane);
 }
 
@@ -11898,21 +11637,26 @@ doorman_status doorman_permit_client_add_lane(doorman_permit_client *client,
                                               doorman_upstream **out) {
     if (!client || !out) return DOORMAN_INVALID_ARGUMENT;
     const char *addresses[DOORMAN__ADDRESSES_MAX];
-    const doorman_upstream *main = &client->upstream;
+    const doorman_upstream *main = &client->main.upstream;
     if (client->lane_count == DOORMAN_PERMIT_LANES_MAX) return DOORMAN_RESOURCE_EXHAUSTED;
     doorman__permit_lane *lane = (doorman__permit_lane *)doorman__zalloc(sizeof *lane);
     if (!lane) return DOORMAN_OUT_OF_MEMORY;
-    lane->upstream.calls = &doorman__lane_calls;
-    lane->client = client;
+    doorman__batch *batch = &lane->batch;
+    *batch = (doorman__batch){.upstream = {.calls = &doorman__batch_calls},
+                              .client = client,
+                              .sent = &lane->sent,
+                              .items = &lane->item,
+                              .capacity = 1,
+                              .item_capacity = 1};
     for (size_t i = 0; i < main->address_count; i++) addresses[i] = main->addresses[i];
-    doorman_status status = doorman__upstream_init(&lane->upstream, client->client_id, addresses,
+    doorman_status status = doorman__upstream_init(&batch->upstream, client->client_id, addresses,
                                                    main->address_count, NULL);
     if (status != DOORMAN_OK) {
         doorman__lane_free(lane);
         return status;
     }
     client->lanes[client->lane_count++] = lane;
-    *out = &lane->upstream;
+    *out = &batch->upstream;
     return DOORMAN_OK;
 }
 
@@ -11928,9 +11672,10 @@ static doorman_status doorman__permit_client_start(doorman_permit_client *client
     client->message_timeout = options->request_timeout ? options->request_timeout : DOORMAN_SECOND;
     for (int i = 0; i < 2; i++) client->hash_key[i] = doorman__random(&random);
     for (int i = 0; i < 2; i++) client->local_key[i] = doorman__random(&random);
-    client->upstream.calls = &doorman__permit_client_calls;
-    client->upstream.now = doorman__later(now, 0);
-    client->message_kind = DOORMAN__CALL_WAIT;
+    client->main.client = client;
+    client->main.upstream.calls = &doorman__batch_calls;
+    client->main.upstream.now = doorman__later(now, 0);
+    client->main.kind = DOORMAN__CALL_WAIT;
     if (options->permits.local) {
         doorman_limiter_map_options local = {.limit = *options->permits.local};
         for (int i = 0; i < 2; i++) local.seed[i] = doorman__random(&random);
@@ -11938,7 +11683,7 @@ static doorman_status doorman__permit_client_start(doorman_permit_client *client
         if (status != DOORMAN_OK) return status;
     }
     client->hold_number = doorman__random(&random) % DOORMAN__REQUEST_ID_MAX;
-    return doorman__upstream_init(&client->upstream, client->client_id, options->addresses,
+    return doorman__upstream_init(&client->main.upstream, client->client_id, options->addresses,
                                   options->address_count, error);
 }
 
@@ -11968,103 +11713,53 @@ doorman_status doorman_permit_client_create(doorman_permit_client **out,
     return status;
 }
 
-static void doorman__calls_free(doorman_permit_client *client, const doorman__calls *calls) {
-    while (calls->first) doorman__call_free(client, calls->first);
+static void doorman__calls_free(const doorman__list *calls) {
+    while (calls->first) doorman__call_free(doorman__call_at(calls->first));
 }
 
 void doorman_permit_client_destroy(doorman_permit_client *client) {
     if (!client) return;
-    doorman_time now = client->upstream.now;
-    doorman__batch_return(client, false, now);
+    doorman_time now = client->main.upstream.now;
+    doorman__batch_return(&client->main, false, now);
     for (size_t i = 0; i < client->lane_count; i++) {
-        doorman__permit_lane *lane = client->lanes[i];
-        bool sent = lane->upstream.state == DOORMAN__REQUESTED;
-        if (sent) doorman__lane_return(client, lane, false, now);
+        doorman__batch_return(&client->lanes[i]->batch, false, now);
     }
-    for (int i = 0; i < DOORMAN__CALL_KIND_COUNT; i++) {
-        doorman__calls_free(client, &client->queues[i]);
+    for (int i = 0; i < DOORMAN__CALL_KIND_COUNT; i++) doorman__calls_free(&client->queues[i]);
+    doorman__calls_free(&client->waiting);
+    doorman__calls_free(&client->decided);
+    assert(client->call_count == 0 && client->timers.count == 0 && client->action_count == 0);
+    for (doorman__list_link *at; (at = client->all_holds.first);) {
+        doorman__client_hold_destroy(DOORMAN__WITHIN(doorman__client_hold, all, at));
     }
-    doorman__calls_free(client, &client->waiting);
-    doorman__calls_free(client, &client->decided);
-    assert(client->call_count == 0 && client->timers.count == 0);
-    while (client->first_hold) doorman__client_hold_destroy(client, client->first_hold);
+    assert(client->new_hold_count == 0 && client->changes.count == 0);
     while (client->lane_count) doorman__lane_free(client->lanes[--client->lane_count]);
     doorman__table_uninit(&client->holds);
     doorman__timers_uninit(&client->hold_timers);
-    while (client->oldest) doorman__known_refusals_forget(client, DOORMAN_NEVER);
-    doorman__table_uninit(&client->refusals);
-    while (client->oldest_stock) doorman__stock_forget(client, client->oldest_stock);
-    doorman__table_uninit(&client->stocks);
+    doorman__known_refusals_forget(client, DOORMAN_NEVER);
+    doorman__table_uninit(&client->refusals.table);
+    doorman__stocks_forget(client, DOORMAN_NEVER);
+    doorman__table_uninit(&client->stocks.table);
     doorman__timers_uninit(&client->timers);
     doorman_limiter_map_destroy(client->local);
-    doorman__upstream_uninit(&client->upstream);
-    DOORMAN_FREE(client->message);
-    DOORMAN_FREE(client->message_holds);
-    DOORMAN_FREE(client->hold_requests);
-    DOORMAN_FREE(client->permit_items);
-    DOORMAN_FREE(client->entries);
+    doorman__upstream_uninit(&client->main.upstream);
+    DOORMAN_FREE(client->main.sent);
+    DOORMAN_FREE(client->main.items);
     DOORMAN_FREE(client);
 }
 
 doorman_upstream *doorman_permit_client_upstream(doorman_permit_client *client) {
     if (!client) return NULL;
-    return &client->upstream;
+    return &client->main.upstream;
 }
 
-/* P25: grants a permit in full, and sends a copy that no caller waits for. The hold is that of the
- * copy. So it is renewed if a server grants it. If memory runs out, no copy is sent. */
-static void doorman__permit_client_bypass(doorman_permit_client *client, doorman__call *call,
-                                          doorman_time now) {
-    doorman__client_hold *hold = call->hold;
-    doorman__call *copy = doorman__call_create(&call->request, NULL);
-    client->call_count++;
-    doorman__call_grant(call, true);
-    call->acquired.decided_by = DOORMAN_BY_BYPASS;
-    call->acquired.hold = hold ? hold->number : 0;
-    doorman_time deadline = call->deadline;
-    doorman__call_kind kind = call->kind;
-    if (hold) doorman__client_hold_detach(hold);
-    doorman__call_finish(client, call);
-    if (!copy || !doorman__permit_client_reserve(client, hold != NULL)) {
-        if (hold) doorman__client_hold_destroy(client, hold);
-        DOORMAN_FREE(copy);
-        return;
-    }
-    copy->attended = false;
-    copy->deadline = deadline;
-    doorman__call_set_hold(copy, kind, hold);
-    (void)doorman__call_start(client, copy, now);
-}
-
-/* Makes the hold of a permit, or takes the one whose number the caller has chosen. Returns NULL if
- * memory runs out. */
-static doorman__client_hold *doorman__permit_create_hold(doorman_permit_client *client,
-                                                         const doorman_permit_request *request) {
-    bool chosen = request->request_id != 0;
-    doorman__client_hold *hold = chosen ? doorman__client_hold_find(client, request->request_id)
-                                        : doorman__client_hold_create(client);
-    if (hold && doorman__client_hold_ask(client, hold, request)) return hold;
-    if (hold && !chosen) doorman__client_hold_destroy(client, hold);
-    return NULL;
-}
-
-/* Makes the call of a permit, with its hold. Returns NULL if memory runs out.
- *   holds   the permit may hold units */
-static doorman__call *doorman__permit_create(doorman_permit_client *client,
-                                             const doorman_permit_request *request, bool holds,
-                                             void *context) {
-    doorman__call *call = doorman__call_create(request, context);
-    doorman__client_hold *hold = NULL;
-    if (!call) return NULL;
-    if (holds && !(hold = doorman__permit_create_hold(client, request))) {
-        DOORMAN_FREE(call);
-        return NULL;
-    }
-    bool waits = hold && request->max_wait > 0;
-    doorman__call_set_hold(call, waits ? DOORMAN__CALL_WAIT : DOORMAN__CALL_PERMIT, hold);
-    if (hold && request->hold) *request->hold = hold->number;
-    return call;
-}
+/* What an application asks. */
+typedef struct doorman__ask {
+    doorman__call_kind kind;              /* PERMIT, TRANSFER or SEIZURE */
+    const doorman_permit_request *permit; /* of a PERMIT */
+    const doorman_hold_request *hold;     /* of the others */
+    doorman_time timeout;                 /* of a PERMIT */
+    void *context;
+} doorman__ask;
 
 /* Checks the number that the caller of a permit has chosen.
  *   released   out: the number was released, or its hold has ended */
@@ -12090,55 +11785,232 @@ static doorman_status doorman__hold_number_check(const doorman_permit_client *cl
     return DOORMAN_OK;
 }
 
-/* Refuses a call, because its caller has released the hold. */
-static void doorman__call_revoke(doorman_permit_client *client, doorman__call *call) {
-    memset(&call->acquired, 0, sizeof call->acquired);
-    call->acquired.decided_by = DOORMAN_BY_CALLER;
-    if (call->state != DOORMAN__CALL_DECIDED) doorman__call_finish(client, call);
+/* Checks a permit as strictly as a server does, because an error concerns a whole message. */
+static doorman_status doorman__acquire_check(const doorman_permit_request *request,
+                                             doorman_error *error) {
+    size_t count = request->item_count, next = 0;
+    const doorman__rule rules[] = {
+        {!count || count > DOORMAN_PERMIT_ITEMS_MAX || !request->items,
+         "items: must be a list of 1 to 100 items"},
+        {!doorman__duration_valid(request->max_wait), "max_wait: " DOORMAN__DURATION_OR_ZERO_RULE},
+    };
+    const char *text = DOORMAN__RULE_NEXT(rules, &next);
+    doorman_permit_request own = *request;
+    own.client_id = NULL; /* the client sets it, and the request_id */
+    own.request_id = 0;
+    next = 0;
+    if (!text) text = doorman__permit_hold_wrong(&own, &next);
+    if (text) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", text);
+    for (size_t i = 0; i < count; i++) {
+        doorman_status status = doorman__permit_item_check(&request->items[i], "items", i, error);
+        if (status != DOORMAN_OK) return status;
+    }
+    double least = doorman__request_minimum(request, 0); /* with `equal`: of all items */
+    for (size_t i = 0; request->equal && i < count; i++) {
+        if (request->items[i].cost >= least) continue;
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                             "equal: no whole number is between min and cost of all items");
+    }
+    return DOORMAN_OK;
 }
 
-/* Starts a permit.
- *   out   may be NULL; written on OK: the call. If it is not DECIDED, doorman__permit_client_work
- *         or the upstream decide on it later */
-static doorman_status doorman__permit_client_add(doorman_permit_client *client,
-                                                 const doorman_permit_request *request,
-                                                 doorman_time timeout, void *context,
-                                                 doorman__call **out, doorman_error *error,
-                                                 doorman_time now) {
-    bool released = false;
-    doorman_status status = doorman__acquire_check(request, error);
-    if (status == DOORMAN_OK)
-        status = doorman__hold_number_check(client, request, &released, error);
-    if (status != DOORMAN_OK) return status;
-    now = doorman__upstream_now(&client->upstream, now);
-    bool holds = !released && (request->hold || request->request_id);
-    if (!doorman__permit_client_reserve(client, holds)) return doorman__no_memory(error);
-    doorman__call *call = doorman__permit_create(client, request, holds, context);
-    if (!call) return doorman__no_memory(error);
-    call->deadline = doorman__after(now, timeout > 0 ? timeout : client->message_timeout);
-    if (released) {
-        client->call_count++;
-        doorman__call_revoke(client, call);
-    } else if (client->policy.shadow || client->kill_switch) {
-        doorman__permit_client_bypass(client, call, now);
-    } else if (!doorman__stock_spend(client, call, now)) {
-        bool queued = doorman__call_start(client, call, now);
-        if (queued && timeout <= 0) {
-            client->counts.timed_out++;
-            doorman__call_fall_back(client, call, now);
+/* Checks what an application asks about a hold. A release has no timeout. */
+static doorman_status doorman__client_hold_check(const doorman_hold_request *request,
+                                                 doorman__call_kind kind, doorman_error *error) {
+    const doorman_hold_request own = {.client_id = "-",
+                                      .id = request->id,
+                                      .time_to_live = request->time_to_live,
+                                      .amounts = request->amounts,
+                                      .amount_count = request->amount_count};
+    if (kind != DOORMAN__CALL_RELEASE && request->timeout <= 0) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "timeout: must be more than 0");
+    }
+    doorman_status status = doorman__hold_request_check(&own, DOORMAN__NEEDS_NOTHING, error);
+    if (status != DOORMAN_OK || kind != DOORMAN__CALL_SEIZURE || request->id) return status;
+    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "id: is missing");
+}
+
+/* P25: grants a permit in full, and sends a copy that no caller waits for. The hold is that of the
+ * copy. So it is renewed if a server grants it. If memory runs out, no copy is sent. */
+static void doorman__call_bypass(doorman__call *call, doorman_time now) {
+    doorman_permit_client *client = call->client;
+    doorman__client_hold *hold = call->hold;
+    assert(call->attended && call->state == DOORMAN__CALL_NEW);
+    doorman__call *copy = doorman__call_create(client, &call->request, NULL);
+    client->call_count++;
+    doorman__call_grant(call, true);
+    call->acquired.decided_by = DOORMAN_BY_BYPASS;
+    call->acquired.hold = hold ? hold->number : 0;
+    if (hold) doorman__client_hold_detach(hold);
+    doorman__call_finish(call);
+    if (!copy || !doorman__permit_client_reserve(client, hold != NULL)) {
+        if (hold) doorman__client_hold_destroy(hold);
+        DOORMAN_FREE(copy);
+        return;
+    }
+    copy->attended = false;
+    copy->deadline = call->deadline;
+    doorman__call_set_hold(copy, call->kind, hold);
+    (void)doorman__call_start(copy, now);
+}
+
+/* Refuses a call, because its caller has released the hold. */
+static void doorman__call_revoke(doorman__call *call) {
+    memset(&call->acquired, 0, sizeof call->acquired);
+    call->acquired.decided_by = DOORMAN_BY_CALLER;
+    if (call->state != DOORMAN__CALL_DECIDED) doorman__call_finish(call);
+}
+
+/* Starts a permit. Returns NULL if memory runs out.
+ *   released   the number that its caller has chosen was released */
+static doorman__call *doorman__permit_start(doorman_permit_client *client, const doorman__ask *ask,
+                                            bool released, doorman_time now) {
+    const doorman_permit_request *request = ask->permit;
+    bool holds = !released && (request->hold || request->request_id), chosen = request->request_id;
+    bool waits = holds && request->max_wait > 0;
+    doorman__call *call = doorman__call_create(client, request, ask->context);
+    doorman__client_hold *hold = NULL;
+    if (!call) return NULL;
+    if (holds) {
+        hold = chosen ? doorman__client_hold_find(client, request->request_id)
+                      : doorman__client_hold_create(client);
+        if (!hold || !doorman__client_hold_ask(hold, request)) {
+            if (hold && !chosen) doorman__client_hold_destroy(hold);
+            DOORMAN_FREE(call);
+            return NULL;
         }
     }
-    if (out) *out = call;
-    return DOORMAN_OK;
+    doorman__call_set_hold(call, waits ? DOORMAN__CALL_WAIT : DOORMAN__CALL_PERMIT, hold);
+    if (hold && request->hold) *request->hold = hold->number;
+    call->deadline = doorman__after(now, ask->timeout > 0 ? ask->timeout : client->message_timeout);
+    if (released) {
+        client->call_count++;
+        doorman__call_revoke(call);
+    } else if (client->policy.shadow || client->kill_switch) {
+        doorman__call_bypass(call, now);
+    } else if (!doorman__stock_spend(call, now)) {
+        bool queued = doorman__call_start(call, now);
+        if (queued && ask->timeout <= 0) {
+            client->counts.timed_out++;
+            doorman__call_fall_back(call, now);
+        }
+    }
+    return call;
+}
+
+/* Takes units out of a hold, for a transfer. Returns whether there were some.
+ *   moved   out: the units of each item */
+static bool doorman__client_hold_take(doorman__client_hold *hold,
+                                      const doorman_hold_request *request, double *moved) {
+    bool moves = false;
+    assert(hold->state == DOORMAN__HOLD_IN_USE);
+    for (size_t i = 0; i < hold->item_count; i++) {
+        double asked = request->amount_count ? doorman__hold_amount(request, i) : hold->amounts[i];
+        moved[i] = doorman__min(asked, hold->amounts[i]);
+        hold->amounts[i] -= moved[i];
+        moves = moves || moved[i] > 0;
+    }
+    return moves;
+}
+
+/* Starts a transfer: a call that has the result, which is returned, and a call that travels, with
+ * an amount of each item of the hold behind it. Returns NULL if memory runs out. */
+static doorman__call *doorman__transfer_start(doorman_permit_client *client,
+                                              const doorman__ask *ask, doorman_time now) {
+    const doorman_permit_request none = {.item_count = 0};
+    doorman__client_hold *hold = doorman__client_hold_find(client, ask->hold->id);
+    size_t count = hold ? hold->item_count : 0;
+    doorman__call *result = doorman__call_create(client, &none, ask->context);
+    doorman__call *call = (doorman__call *)doorman__zalloc(sizeof *call + count * sizeof(double));
+    if (!result || !call) {
+        DOORMAN_FREE(result);
+        DOORMAN_FREE(call);
+        return NULL;
+    }
+    double *moved = (double *)(void *)(call + 1);
+    client->call_count++;
+    if (!hold || hold->state != DOORMAN__HOLD_IN_USE ||
+        !doorman__client_hold_take(hold, ask->hold, moved)) {
+        DOORMAN_FREE(call);
+        doorman__call_revoke(result);
+        return result;
+    }
+    client->call_count++;
+    *call = (doorman__call){.client = client,
+                            .kind = DOORMAN__CALL_TRANSFER,
+                            .request.item_count = count,
+                            .text_bytes = hold->text_bytes,
+                            .hold = hold,
+                            .peer = result,
+                            .hold_request = {.id = hold->id,
+                                             .request_id = doorman__client_number(client),
+                                             .time_to_live = ask->hold->time_to_live,
+                                             .amounts = moved,
+                                             .amount_count = count}};
+    result->peer = call;
+    result->acquired.decided_by = DOORMAN_BY_FALLBACK;
+    result->deadline = doorman__after(now, ask->hold->timeout);
+    hold->transfers++;
+    doorman__call_move(call, DOORMAN__CALL_QUEUED);
+    doorman__call_move(result, DOORMAN__CALL_WAITING);
+    doorman__timer_set(&client->timers, &result->timer, result->deadline);
+    doorman__client_hold_plan(hold, now);
+    return result;
+}
+
+static doorman__call *doorman__seizure_start(doorman_permit_client *client, const doorman__ask *ask,
+                                             doorman_time now) {
+    const doorman_permit_request none = {.item_count = 0};
+    doorman__call *call = doorman__call_create(client, &none, ask->context);
+    doorman__client_hold *hold = call ? doorman__client_hold_create(client) : NULL;
+    if (!hold) {
+        DOORMAN_FREE(call);
+        return NULL;
+    }
+    (void)doorman__client_hold_ask(hold, NULL);
+    doorman__call_set_hold(call, DOORMAN__CALL_SEIZURE, hold);
+    call->hold_request = (doorman_hold_request){
+        .id = ask->hold->id, .request_id = hold->number, .time_to_live = ask->hold->time_to_live};
+    call->deadline = doorman__after(now, ask->hold->timeout);
+    (void)doorman__call_start(call, now);
+    return call;
+}
+
+/* Starts what an application asks.
+ *   out   written on OK: the call. If it is not DECIDED, doorman__permit_client_work or a response
+ *         decides on it later */
+static doorman_status doorman__permit_client_ask(doorman_permit_client *client,
+                                                 const doorman__ask *ask, doorman__call **out,
+                                                 doorman_error *error, doorman_time now) {
+    bool released = false;
+    if (!client) return doorman__missing(error, "client");
+    if (!ask->permit && !ask->hold) return doorman__missing(error, "request");
+    doorman_status status = ask->permit ? doorman__acquire_check(ask->permit, error)
+                                        : doorman__client_hold_check(ask->hold, ask->kind, error);
+    if (status == DOORMAN_OK && ask->permit) {
+        status = doorman__hold_number_check(client, ask->permit, &released, error);
+    }
+    if (status != DOORMAN_OK) return status;
+    now = doorman__upstream_now(&client->main.upstream, now);
+    bool holds = ask->hold || ask->permit->hold || ask->permit->request_id;
+    if (!doorman__permit_client_reserve(client, holds)) return doorman__no_memory(error);
+    if (ask->permit) {
+        *out = doorman__permit_start(client, ask, released, now);
+    } else if (ask->kind == DOORMAN__CALL_TRANSFER) {
+        *out = doorman__transfer_start(client, ask, now);
+    } else {
+        *out = doorman__seizure_start(client, ask, now);
+    }
+    return *out ? DOORMAN_OK : doorman__no_memory(error);
 }
 
 doorman_status doorman_permit_client_acquire(doorman_permit_client *client,
                                              const doorman_permit_request *request,
                                              doorman_time timeout, void *context,
                                              doorman_error *error, doorman_time now) {
-    if (!client) return doorman__missing(error, "client");
-    if (!request) return doorman__missing(error, "request");
-    return doorman__permit_client_add(client, request, timeout, context, NULL, error, now);
+    doorman__call *call;
+    const doorman__ask ask = {.permit = request, .timeout = timeout, .context = context};
+    return doorman__permit_client_ask(client, &ask, &call, error, now);
 }
 
 doorman_status doorman_permit_client_report(doorman_permit_client *client, const char *resource_id,
@@ -12151,15 +12023,14 @@ doorman_status doorman_permit_client_report(doorman_permit_client *client, const
     doorman_status status = doorman__permit_item_check(&item, NULL, 0, error);
     if (status == DOORMAN_OK) status = doorman__reported_cost_check(cost, error);
     if (status != DOORMAN_OK) return status;
-    now = doorman__upstream_now(&client->upstream, now);
+    now = doorman__upstream_now(&client->main.upstream, now);
     if (!doorman__permit_client_reserve(client, false)) return doorman__no_memory(error);
-    doorman__call *call = doorman__call_create(&request, NULL);
+    doorman__call *call = doorman__call_create(client, &request, NULL);
     if (!call) return doorman__no_memory(error);
-    doorman_permit_item *own = (doorman_permit_item *)(void *)(call + 1);
-    own->cost = cost;
+    ((doorman_permit_item *)(void *)(call + 1))->cost = cost;
     call->kind = DOORMAN__CALL_REPORT;
     call->attended = false;
-    (void)doorman__call_start(client, call, now);
+    (void)doorman__call_start(call, now);
     return DOORMAN_OK;
 }
 
@@ -12167,29 +12038,15 @@ bool doorman_permit_client_next(doorman_permit_client *client, void **context,
                                 doorman_acquired *out, doorman_time now) {
     if (!client || !context || !out) return false;
     doorman__permit_client_work(client, now);
-    doorman__call *call = client->decided.first;
+    doorman__call *call = doorman__call_at(client->decided.first);
     if (!call) return false;
     *context = call->context;
     *out = call->acquired;
-    doorman__call_free(client, call);
+    doorman__call_free(call);
     return true;
 }
 
 /* ---- permit client: the holds of the application */
-
-/* Checks what an application asks about a hold. */
-static doorman_status doorman__client_hold_check(const doorman_hold_request *request,
-                                                 doorman_time timeout, doorman_error *error) {
-    const doorman_hold_request own = {.client_id = "-",
-                                      .id = request->id,
-                                      .time_to_live = request->time_to_live,
-                                      .amounts = request->amounts,
-                                      .amount_count = request->amount_count};
-    if (timeout <= 0) {
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "timeout: must be more than 0");
-    }
-    return doorman__hold_request_check(&own, DOORMAN__NEEDS_NOTHING, error);
-}
 
 doorman_status doorman_permit_client_new_hold(doorman_permit_client *client, uint64_t *out) {
     if (!client || !out) return DOORMAN_INVALID_ARGUMENT;
@@ -12205,169 +12062,55 @@ doorman_status doorman_permit_client_release(doorman_permit_client *client,
                                              doorman_error *error, doorman_time now) {
     if (!client) return doorman__missing(error, "client");
     if (!request) return doorman__missing(error, "request");
-    doorman_status status = doorman__client_hold_check(request, 1, error);
+    doorman_status status = doorman__client_hold_check(request, DOORMAN__CALL_RELEASE, error);
     if (status != DOORMAN_OK) return status;
     doorman__client_hold *hold = doorman__client_hold_find(client, request->id);
     if (!hold) return DOORMAN_OK;
-    now = doorman__upstream_now(&client->upstream, now);
+    now = doorman__upstream_now(&client->main.upstream, now);
     if (hold->state == DOORMAN__HOLD_NEW) {
-        doorman__client_hold_destroy(client, hold);
+        doorman__client_hold_destroy(hold);
         return DOORMAN_OK;
     }
-    doorman__client_hold_set_changed(client, hold, false);
+    doorman__client_hold_set_changed(hold, false);
     doorman__call *call = hold->call;
     if (hold->state == DOORMAN__HOLD_ASKED) {
-        doorman__client_hold_give_up(hold, now);
+        doorman__client_hold_end(hold, hold->was_sent, now);
     } else if (hold->state == DOORMAN__HOLD_IN_USE) {
         for (size_t i = 0; i < hold->item_count; i++) {
-            double kept = doorman__hold_amount(request, i);
-            if (kept < hold->amounts[i]) hold->amounts[i] = kept;
+            hold->amounts[i] = doorman__min(hold->amounts[i], doorman__hold_amount(request, i));
         }
         hold->must_release = true;
-        if (doorman__client_hold_is_empty(hold)) {
-            doorman__client_hold_end(hold, true, doorman__after(hold->end, hold->life));
-        }
+        if (doorman__client_hold_is_empty(hold)) doorman__client_hold_end(hold, true, now);
     }
-    if (call && hold->state == DOORMAN__HOLD_ENDING) doorman__call_revoke(client, call);
-    doorman__client_hold_plan(client, hold, now);
-    return DOORMAN_OK;
-}
-
-/* Takes units out of a hold, for a transfer. */
-static void doorman__client_hold_take(doorman__client_hold *hold,
-                                      const doorman_hold_request *request, double *moved) {
-    for (size_t i = 0; i < hold->item_count; i++) {
-        double asked = request->amount_count ? doorman__hold_amount(request, i) : hold->amounts[i];
-        moved[i] = doorman__min(asked, hold->amounts[i]);
-        hold->amounts[i] -= moved[i];
-    }
-}
-
-/* Returns whether a request moves units of a hold. */
-static bool doorman__client_hold_moves(const doorman__client_hold *hold,
-                                       const doorman_hold_request *request) {
-    if (!hold || hold->state != DOORMAN__HOLD_IN_USE) return false;
-    for (size_t i = 0; i < hold->item_count; i++) {
-        double asked = request->amount_count ? doorman__hold_amount(request, i) : hold->amounts[i];
-        if (hold->amounts[i] > 0 && asked > 0) return true;
-    }
-    return false;
-}
-
-/* Takes the units of a transfer out of a hold, for a call that travels while `result` waits. The
- * call has room for an amount of each item of the hold behind it. */
-static void doorman__transfer_queue(doorman_permit_client *client, doorman__client_hold *hold,
-                                    const doorman_hold_request *request, doorman__call *call,
-                                    doorman__call *result) {
-    double *moved = (double *)(void *)(call + 1);
-    doorman__client_hold_take(hold, request, moved);
-    client->call_count++;
-    call->kind = DOORMAN__CALL_TRANSFER;
-    call->request.item_count = hold->item_count;
-    call->text_bytes = hold->text_bytes;
-    call->hold = hold;
-    call->hold_request = (doorman_hold_request){.id = hold->id,
-                                                .request_id = doorman__client_number(client),
-                                                .time_to_live = request->time_to_live,
-                                                .amounts = moved,
-                                                .amount_count = hold->item_count};
-    call->peer = result;
-    result->peer = call;
-    result->acquired.decided_by = DOORMAN_BY_FALLBACK;
-    hold->transfers++;
-    doorman__call_move(client, call, DOORMAN__CALL_QUEUED);
-    doorman__call_move(client, result, DOORMAN__CALL_WAITING);
-}
-
-/* Starts a transfer: a call that has the result, and a call that travels. */
-static doorman_status doorman__permit_client_transfer(doorman_permit_client *client,
-                                                      const doorman_hold_request *request,
-                                                      doorman_time timeout, void *context,
-                                                      doorman__call **out, doorman_error *error,
-                                                      doorman_time now) {
-    const doorman_permit_request none = {.item_count = 0};
-    doorman_status status = doorman__client_hold_check(request, timeout, error);
-    if (status != DOORMAN_OK) return status;
-    now = doorman__upstream_now(&client->upstream, now);
-    doorman__client_hold *hold = doorman__client_hold_find(client, request->id);
-    bool moves = doorman__client_hold_moves(hold, request);
-    size_t count = moves ? hold->item_count : 0;
-    if (!doorman__permit_client_reserve(client, true)) return doorman__no_memory(error);
-    doorman__call *result = doorman__call_create(&none, context);
-    doorman__call *call =
-        (doorman__call *)doorman__zalloc(sizeof *call + count * sizeof *hold->amounts);
-    if (!result || !call) {
-        DOORMAN_FREE(result);
-        DOORMAN_FREE(call);
-        return doorman__no_memory(error);
-    }
-    *out = result;
-    client->call_count++;
-    if (!moves) {
-        DOORMAN_FREE(call);
-        doorman__call_revoke(client, result);
-        return DOORMAN_OK;
-    }
-    doorman__transfer_queue(client, hold, request, call, result);
-    result->deadline = doorman__after(now, timeout);
-    doorman__timer_set(&client->timers, &result->timer, result->deadline);
-    doorman__client_hold_plan(client, hold, now);
+    if (call && hold->state == DOORMAN__HOLD_ENDING) doorman__call_revoke(call);
+    doorman__client_hold_plan(hold, now);
     return DOORMAN_OK;
 }
 
 doorman_status doorman_permit_client_transfer(doorman_permit_client *client,
-                                              const doorman_hold_request *request,
-                                              doorman_time timeout, void *context,
+                                              const doorman_hold_request *request, void *context,
                                               doorman_error *error, doorman_time now) {
-    if (!client) return doorman__missing(error, "client");
-    if (!request) return doorman__missing(error, "request");
-    doorman__call *call = NULL;
-    return doorman__permit_client_transfer(client, request, timeout, context, &call, error, now);
-}
-
-static doorman_status doorman__permit_client_seize(doorman_permit_client *client,
-                                                   const doorman_hold_request *request,
-                                                   doorman_time timeout, void *context,
-                                                   doorman__call **out, doorman_error *error,
-                                                   doorman_time now) {
-    const doorman_permit_request none = {.item_count = 0};
-    doorman_status status = doorman__client_hold_check(request, timeout, error);
-    if (status == DOORMAN_OK && !request->id) {
-        status = doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "id: is missing");
-    }
-    if (status != DOORMAN_OK) return status;
-    now = doorman__upstream_now(&client->upstream, now);
-    if (!doorman__permit_client_reserve(client, true)) return doorman__no_memory(error);
-    doorman__call *call = doorman__call_create(&none, context);
-    doorman__client_hold *hold = call ? doorman__client_hold_create(client) : NULL;
-    if (!hold) {
-        DOORMAN_FREE(call);
-        return doorman__no_memory(error);
-    }
-    (void)doorman__client_hold_ask(client, hold, NULL);
-    doorman__call_set_hold(call, DOORMAN__CALL_SEIZURE, hold);
-    call->hold_request = (doorman_hold_request){
-        .id = request->id, .request_id = hold->number, .time_to_live = request->time_to_live};
-    call->deadline = doorman__after(now, timeout);
-    (void)doorman__call_start(client, call, now);
-    *out = call;
-    return DOORMAN_OK;
+    doorman__call *call;
+    const doorman__ask ask = {.kind = DOORMAN__CALL_TRANSFER, .hold = request, .context = context};
+    return doorman__permit_client_ask(client, &ask, &call, error, now);
 }
 
 doorman_status doorman_permit_client_seize(doorman_permit_client *client,
-                                           const doorman_hold_request *request,
-                                           doorman_time timeout, void *context,
+                                           const doorman_hold_request *request, void *context,
                                            doorman_error *error, doorman_time now) {
-    if (!client) return doorman__missing(error, "client");
-    if (!request) return doorman__missing(error, "request");
-    doorman__call *call = NULL;
-    return doorman__permit_client_seize(client, request, timeout, context, &call, error, now);
+    doorman__call *call;
+    const doorman__ask ask = {.kind = DOORMAN__CALL_SEIZURE, .hold = request, .context = context};
+    return doorman__permit_client_ask(client, &ask, &call, error, now);
 }
 
-/* Describes a hold for the application. */
+/* Describes a hold for the application.
+ *   hold   NULL: there is none */
 static void doorman__client_hold_describe(const doorman__client_hold *hold, doorman_held *out) {
+    memset(out, 0, sizeof *out);
+    out->gone = !hold || hold->state == DOORMAN__HOLD_ENDING;
+    if (!hold) return;
+    assert(hold->item_count <= DOORMAN_PERMIT_ITEMS_MAX);
     out->hold = hold->number;
-    out->gone = hold->state == DOORMAN__HOLD_ENDING;
     out->ends_at = hold->end;
     out->item_count = hold->item_count;
     for (size_t i = 0; i < hold->item_count; i++) out->units[i] = hold->amounts[i];
@@ -12376,78 +12119,70 @@ static void doorman__client_hold_describe(const doorman__client_hold *hold, door
 void doorman_permit_client_read_hold(const doorman_permit_client *client, uint64_t hold,
                                      doorman_held *out) {
     if (!out) return;
-    memset(out, 0, sizeof *out);
+    doorman__client_hold_describe(client ? doorman__client_hold_find(client, hold) : NULL, out);
     out->hold = hold;
-    out->gone = true;
-    const doorman__client_hold *found = client ? doorman__client_hold_find(client, hold) : NULL;
-    if (found) doorman__client_hold_describe(found, out);
 }
 
 bool doorman_permit_client_next_change(doorman_permit_client *client, doorman_held *out,
                                        doorman_time now) {
     if (!client || !out) return false;
     doorman__permit_client_work(client, now);
-    doorman__client_hold *hold = client->first_change;
-    if (!hold) return false;
-    memset(out, 0, sizeof *out);
+    if (!client->changes.first) return false;
+    doorman__client_hold *hold =
+        DOORMAN__WITHIN(doorman__client_hold, change, client->changes.first);
+    assert(hold->changed);
     doorman__client_hold_describe(hold, out);
-    doorman__client_hold_set_changed(client, hold, false);
-    doorman__client_hold_plan(client, hold, client->upstream.now);
+    doorman__client_hold_set_changed(hold, false);
+    doorman__client_hold_plan(hold, client->main.upstream.now);
     return true;
 }
 
 /* Ends a permit that a caller waits for. With the status OK it is granted in full (P25). If a
- * message asks for its hold then, the hold is kept when a server grants it. */
-static void doorman__call_end(doorman_permit_client *client, doorman__call *call,
-                              doorman_status status) {
+ * message asks for its hold then, the hold is kept when a server grants it. The kill switch
+ * concerns only permits.
+ *   call   NULL: none */
+static void doorman__call_end(doorman__call *call, doorman_status status) {
+    if (!call || !call->attended) return;
+    bool permits = call->kind == DOORMAN__CALL_PERMIT || call->kind == DOORMAN__CALL_WAIT;
+    if (status == DOORMAN_OK && (!permits || call->peer)) return;
     doorman__client_hold *hold = call->hold;
-    doorman_time now = client->upstream.now;
-    bool granted = status == DOORMAN_OK && call->state != DOORMAN__CALL_WAITING;
+    doorman_time now = call->client->main.upstream.now;
+    assert(call->state != DOORMAN__CALL_NEW && call->state != DOORMAN__CALL_DECIDED);
     call->status = status;
-    if (granted) {
+    if (status == DOORMAN_OK && call->state != DOORMAN__CALL_WAITING) {
         call->acquired.decided_by = DOORMAN_BY_BYPASS;
         doorman__call_grant(call, true);
     }
     if (hold && status == DOORMAN_OK && call->state != DOORMAN__CALL_QUEUED) {
         call->acquired.hold = hold->number;
         doorman__client_hold_detach(hold);
-    } else if (hold && hold->state == DOORMAN__HOLD_ASKED) {
-        doorman__client_hold_give_up(hold, now);
     } else if (hold) {
-        doorman__client_hold_end(hold, true, doorman__after(hold->end, hold->life));
+        bool in_use = hold->state == DOORMAN__HOLD_IN_USE;
+        doorman__client_hold_end(hold, in_use || hold->was_sent, now);
     }
-    doorman__call_finish(client, call);
-    if (hold) doorman__client_hold_plan(client, hold, now);
+    doorman__call_finish(call);
+    if (hold) doorman__client_hold_plan(hold, now);
 }
 
-/* Returns whether a call ends. The kill switch concerns only permits. */
-static bool doorman__call_ends(const doorman__call *call, doorman_status status) {
-    bool permits = call->kind == DOORMAN__CALL_PERMIT || call->kind == DOORMAN__CALL_WAIT;
-    return call->attended && (status != DOORMAN_OK || (permits && !call->peer));
-}
-
-static void doorman__calls_end(doorman_permit_client *client, const doorman__calls *calls,
-                               doorman_status status) {
-    for (doorman__call *call = calls->first, *next = NULL; call; call = next) {
-        next = call->next;
-        if (doorman__call_ends(call, status)) doorman__call_end(client, call, status);
+static void doorman__calls_end(const doorman__list *calls, doorman_status status) {
+    for (doorman__list_link *at = calls->first, *next = NULL; at; at = next) {
+        next = at->next;
+        doorman__call_end(doorman__call_at(at), status);
     }
 }
 
 /* Ends all permits that callers wait for. */
 static void doorman__permit_client_end_all(doorman_permit_client *client, doorman_status status) {
-    for (size_t i = 0; i < client->message_count; i++) {
-        doorman__call *call = client->message[i];
-        if (call && doorman__call_ends(call, status)) doorman__call_end(client, call, status);
+    for (size_t i = 0; i < client->main.count; i++) {
+        doorman__call_end(client->main.sent[i].call, status);
     }
     for (size_t i = 0; i < client->lane_count; i++) {
-        doorman__call *call = client->lanes[i]->call;
-        if (call && doorman__call_ends(call, status)) doorman__call_end(client, call, status);
+        doorman__call_end(client->lanes[i]->sent.call, status);
     }
-    doorman__calls_end(client, &client->waiting, status);
-    doorman__calls_end(client, &client->queues[DOORMAN__CALL_PERMIT], status);
-    doorman__calls_end(client, &client->queues[DOORMAN__CALL_WAIT], status);
-    doorman__calls_end(client, &client->queues[DOORMAN__CALL_SEIZURE], status);
+    doorman__calls_end(&client->waiting, status);
+    doorman__calls_end(&client->queues[DOORMAN__CALL_PERMIT], status);
+    doorman__calls_end(&client->queues[DOORMAN__CALL_WAIT], status);
+    doorman__calls_end(&client->queues[DOORMAN__CALL_SEIZURE], status);
 }
 
 void doorman_permit_client_kill_switch(doorman_permit_client *client, bool on) {
@@ -12461,12 +12196,12 @@ void doorman_permit_client_read(const doorman_permit_client *client,
     if (!out) return;
     memset(out, 0, sizeof *out);
     if (!client) return;
-    const doorman_upstream *upstream = &client->upstream;
+    const doorman_upstream *upstream = &client->main.upstream;
     *out = client->counts;
     out->failures = upstream->failure_count;
     out->waiting_count =
         client->call_count - client->action_count - client->prefetch_count - client->decided.count;
-    out->hold_count = client->hold_count;
+    out->hold_count = client->all_holds.count;
     out->is_pausing = doorman__breaker_is_open(client, upstream->now);
 }
 
@@ -13507,7 +13242,7 @@ static const doorman__json_permits doorman__permits_in_json = {
  * agent, and doorman_agent_stop waits until none is left.
  */
 
-/* The permits of an agent. The mutex guards the other fields. Only the thread uses the transport.
+/* The permits of an agent. The mutex guards the other fields. Only the thread uses the transports.
  * `agent` stays the same. */
 struct doorman__agent_permits {
     doorman_agent *agent;
@@ -13521,9 +13256,9 @@ struct doorman__agent_permits {
     doorman_time stop_by;      /* when the thread ends at the latest; NEVER: it is not stopping */
     doorman__pause pause;
     doorman_permit_client *client;
-    doorman_transport *transport;
-    doorman_transport *lanes[DOORMAN_PERMIT_LANES_MAX]; /* of the client's lanes */
-    size_t lane_count;
+    /* the first one is that of the client, the others are those of its lanes */
+    doorman_transport *transports[DOORMAN_PERMIT_LANES_MAX + 1];
+    size_t transport_count;
     bool lanes_failed; /* memory has run out for a lane, so no more lanes are added */
     void (*on_hold_changed)(void *context, const doorman_held *held);
     void *context;
@@ -13570,19 +13305,19 @@ static bool doorman__agent_permits_needs_lane(const doorman__agent_permits *perm
     const doorman_permit_client *client = permits->client;
     size_t idle = 0;
     for (size_t i = 0; i < client->lane_count; i++) {
-        idle += client->lanes[i]->upstream.state != DOORMAN__REQUESTED;
+        idle += client->lanes[i]->batch.upstream.state != DOORMAN__REQUESTED;
     }
-    return !permits->lanes_failed && permits->lane_count < DOORMAN_PERMIT_LANES_MAX &&
+    return !permits->lanes_failed && permits->transport_count <= DOORMAN_PERMIT_LANES_MAX &&
            client->queues[DOORMAN__CALL_WAIT].count > idle;
 }
 
 /* Returns when the client or a lane is due. */
 static doorman_time doorman__agent_permits_due(const doorman__agent_permits *permits) {
     const doorman_permit_client *client = permits->client;
-    doorman_time due = doorman_upstream_due(&client->upstream);
+    doorman_time due = doorman_upstream_due(&client->main.upstream);
     if (doorman__agent_permits_needs_lane(permits)) return 0;
     for (size_t i = 0; i < client->lane_count; i++) {
-        due = doorman__earlier(due, doorman_upstream_due(&client->lanes[i]->upstream));
+        due = doorman__earlier(due, doorman_upstream_due(&client->lanes[i]->batch.upstream));
     }
     return due;
 }
@@ -13590,52 +13325,61 @@ static doorman_time doorman__agent_permits_due(const doorman__agent_permits *per
 /* Adds a lane with a transport of its own. If memory runs out, permits wait for the lanes that are
  * there. */
 static void doorman__agent_permits_add_lane(doorman__agent_permits *permits) {
-    char *const *pem = permits->transport->pem;
+    char *const *pem = permits->transports[0]->pem;
     const doorman_tls tls = {.authority = pem[0], .certificate = pem[1], .key = pem[2]};
     doorman_transport_options options = {.on_wakeup = doorman__agent_permits_on_wakeup,
                                          .context = permits,
                                          .tls = pem[0] ? &tls : NULL};
-    doorman_transport **lane = &permits->lanes[permits->lane_count];
+    doorman_transport **lane = &permits->transports[permits->transport_count];
+    assert(permits->transport_count > 0 && permits->transport_count <= DOORMAN_PERMIT_LANES_MAX);
     doorman_status status = doorman_permit_client_add_lane(permits->client, &options.upstream);
     if (status == DOORMAN_OK) status = doorman__transport_create(lane, &options);
     permits->lanes_failed = status != DOORMAN_OK;
-    if (status == DOORMAN_OK) (*lane)->fails_early = true;
-    if (status == DOORMAN_OK) permits->lane_count++;
+    if (permits->lanes_failed) return;
+    (*lane)->fails_early = true;
+    permits->transport_count++;
 }
 
 /* Unlocks the mutex. Wakes the thread if the client is due before the thread would wake up. The
  * mutex is unlocked first, so that the thread need not wait for it. */
 static void doorman__agent_permits_unlock(doorman__agent_permits *permits) {
     bool expedites = doorman__agent_permits_due(permits) < permits->sleeps_until;
-    if (expedites) permits->wakeup = true;
-    if (expedites) permits->sleeps_until = 0;
+    assert(!permits->sleeps_until || permits->has_thread);
+    if (expedites) {
+        permits->wakeup = true;
+        permits->sleeps_until = 0;
+    }
     pthread_mutex_unlock(&permits->mutex);
     if (expedites) pthread_cond_signal(&permits->wake);
 }
 
 /* Takes all decided calls from the client. Their receivers can no longer give up the calls. */
-static doorman__calls doorman__agent_permits_take(doorman__agent_permits *permits,
-                                                  doorman_time now) {
+static doorman__list doorman__agent_permits_take(doorman__agent_permits *permits,
+                                                 doorman_time now) {
     doorman_permit_client *client = permits->client;
     doorman__permit_client_work(client, now);
-    doorman__calls calls = client->decided;
+    doorman__list calls = client->decided;
+    assert(client->call_count >= calls.count);
     memset(&client->decided, 0, sizeof client->decided);
     client->call_count -= calls.count;
-    for (doorman__call *call = calls.first; call; call = call->next) {
-        ((doorman__receiver *)call->context)->call = NULL;
+    for (doorman__list_link *at = calls.first; at; at = at->next) {
+        doorman__call *call = doorman__call_at(at);
+        doorman__receiver *receiver = (doorman__receiver *)call->context;
+        assert(!call->timer.position && (receiver->is_allocated || receiver->call == call));
+        receiver->call = NULL;
         doorman__call_forget(call); /* the thread frees the call later */
         call->hold = NULL;
-        call->peer = NULL;
     }
     return calls;
 }
 
 /* Tells the receivers of calls their decisions. The mutex is not locked. */
-static void doorman__agent_permits_tell(const doorman__calls *calls) {
-    for (doorman__call *call = calls->first, *next = NULL; call; call = next) {
+static void doorman__agent_permits_tell(const doorman__list *calls) {
+    for (doorman__list_link *at = calls->first; at;) {
+        doorman__call *call = doorman__call_at(at);
         doorman__receiver *receiver = (doorman__receiver *)call->context;
         bool is_allocated = receiver->is_allocated, done = call->status == DOORMAN_OK;
-        next = call->next;
+        at = at->next;
         receiver->on_decided(receiver->context, call->status, done ? &call->acquired : NULL);
         if (is_allocated) DOORMAN_FREE(receiver);
         DOORMAN_FREE(call);
@@ -13646,7 +13390,7 @@ static void doorman__agent_permits_tell(const doorman__calls *calls) {
 static bool doorman__agent_permits_has_to_wait(const doorman__agent_permits *permits,
                                                doorman_time now) {
     const doorman_permit_client *client = permits->client;
-    const doorman_upstream *upstream = &client->upstream;
+    const doorman_upstream *upstream = &client->main.upstream;
     bool sends = upstream->state == DOORMAN__REQUESTED &&
                  (upstream->method == DOORMAN_REPORT || upstream->method == DOORMAN_RELEASE);
     return now < permits->stop_by && upstream->failures == 0 &&
@@ -13656,6 +13400,7 @@ static bool doorman__agent_permits_has_to_wait(const doorman__agent_permits *per
 
 static void doorman__agent_permits_sleep(doorman__agent_permits *permits, doorman_time now) {
     doorman_time due = doorman__agent_permits_due(permits);
+    assert(permits->has_thread && !permits->sleeps_until);
     due = doorman__earlier(due, permits->stop_by);
     /* A message has timed out, but nng has not ended it yet. */
     if (due <= now) due = now + DOORMAN_SECOND / 1000;
@@ -13668,20 +13413,12 @@ static void doorman__agent_permits_sleep(doorman__agent_permits *permits, doorma
  * application is told. */
 static void doorman__agent_permits_tell_holds(doorman__agent_permits *permits, doorman_time now) {
     doorman_held held;
-    while (permits->client->first_change) {
+    while (permits->client->changes.first) {
         if (!doorman_permit_client_next_change(permits->client, &held, now)) break;
         if (!permits->on_hold_changed) continue;
         pthread_mutex_unlock(&permits->mutex);
         permits->on_hold_changed(permits->context, &held);
         pthread_mutex_lock(&permits->mutex);
-    }
-}
-
-/* Lets the lanes process their responses. */
-static void doorman__agent_permits_parse(doorman__agent_permits *permits) {
-    (void)doorman__transport_parse(permits->transport);
-    for (size_t i = 0; i < permits->lane_count; i++) {
-        (void)doorman__transport_parse(permits->lanes[i]);
     }
 }
 
@@ -13692,10 +13429,10 @@ static bool doorman__pause_end(doorman__pause *pause, const doorman_transport_re
     return !__atomic_exchange_n(&pause->ends, true, __ATOMIC_SEQ_CST);
 }
 
-/* Makes the message of a lane that is due. Keeps the error text if the last one has failed. Returns
- * whether there is a message. */
-static bool doorman__agent_permits_update_lane(doorman__agent_permits *permits,
-                                               doorman_transport *transport, doorman_time now) {
+/* Makes the message of a transport that is due. Keeps the error text if the last one has failed.
+ * Returns whether there is a message. */
+static bool doorman__agent_permits_update(doorman__agent_permits *permits,
+                                          doorman_transport *transport, doorman_time now) {
     doorman_transport_result result;
     bool made = doorman_transport_update(transport, &result, now);
     doorman_agent *agent = permits->agent;
@@ -13707,46 +13444,32 @@ static bool doorman__agent_permits_update_lane(doorman__agent_permits *permits,
     return made;
 }
 
-/* Makes the messages that are due. Returns whether there are some.
- *   made   out: for each lane */
-static bool doorman__agent_permits_update(doorman__agent_permits *permits,
-                                          bool made[DOORMAN_PERMIT_LANES_MAX + 1],
-                                          doorman_time now) {
-    while (doorman__agent_permits_needs_lane(permits)) doorman__agent_permits_add_lane(permits);
-    bool some = made[DOORMAN_PERMIT_LANES_MAX] =
-        doorman__agent_permits_update_lane(permits, permits->transport, now);
-    for (size_t i = 0; i < permits->lane_count; i++) {
-        made[i] = doorman__agent_permits_update_lane(permits, permits->lanes[i], now);
-        some = some || made[i];
-    }
-    return some;
-}
-
-static void doorman__agent_permits_send(doorman__agent_permits *permits,
-                                        const bool made[DOORMAN_PERMIT_LANES_MAX + 1]) {
-    if (made[DOORMAN_PERMIT_LANES_MAX]) doorman_transport_send(permits->transport);
-    for (size_t i = 0; i < permits->lane_count; i++) {
-        if (made[i]) doorman_transport_send(permits->lanes[i]);
-    }
-}
-
 static void *doorman__agent_permits_main(void *context) {
     doorman__agent_permits *permits = (doorman__agent_permits *)context;
-    bool made[DOORMAN_PERMIT_LANES_MAX + 1] = {false};
+    bool made[DOORMAN_PERMIT_LANES_MAX + 1] = {false}; /* a message, by each transport */
     pthread_mutex_lock(&permits->mutex);
     for (;;) {
         pthread_mutex_unlock(&permits->mutex);
-        doorman__agent_permits_parse(permits);
+        for (size_t i = 0; i < permits->transport_count; i++) {
+            (void)doorman__transport_parse(permits->transports[i]);
+        }
         pthread_mutex_lock(&permits->mutex);
         doorman_time now = doorman_clock();
         permits->wakeup = false;
         if (permits->closed) doorman__permit_client_end_all(permits->client, DOORMAN_UNAVAILABLE);
-        doorman__pause_check(&permits->pause, &permits->client->upstream);
-        bool some = doorman__agent_permits_update(permits, made, now);
-        doorman__calls calls = doorman__agent_permits_take(permits, now);
-        doorman__pause_note(&permits->pause, &permits->client->upstream);
+        doorman__pause_check(&permits->pause, &permits->client->main.upstream);
+        while (doorman__agent_permits_needs_lane(permits)) doorman__agent_permits_add_lane(permits);
+        bool some = false;
+        for (size_t i = 0; i < permits->transport_count; i++) {
+            made[i] = doorman__agent_permits_update(permits, permits->transports[i], now);
+            some = some || made[i];
+        }
+        doorman__list calls = doorman__agent_permits_take(permits, now);
+        doorman__pause_note(&permits->pause, &permits->client->main.upstream);
         pthread_mutex_unlock(&permits->mutex);
-        if (some) doorman__agent_permits_send(permits, made);
+        for (size_t i = 0; i < permits->transport_count; i++) {
+            if (made[i]) doorman_transport_send(permits->transports[i]);
+        }
         doorman__agent_permits_tell(&calls);
         pthread_mutex_lock(&permits->mutex);
         doorman__agent_permits_tell_holds(permits, now);
@@ -13772,13 +13495,20 @@ static doorman_status doorman__agent_call_fail(doorman_error *error, doorman_sta
     return doorman__fail(error, status, "%s", text);
 }
 
-/* Begins a call that uses the permits. If the result is OK, the mutex is locked, and the thread
+/* Begins a call that uses the permits. If the result is OK, the mutex is locked. */
+static doorman_status doorman__agent_permits_lock(doorman_agent *agent, doorman_error *error) {
+    doorman_status status = doorman__agent_check_call(agent);
+    if (status != DOORMAN_OK) return doorman__agent_call_fail(error, status);
+    pthread_mutex_lock(&agent->permits->mutex);
+    return DOORMAN_OK;
+}
+
+/* Begins a call that needs the thread. If the result is OK, the mutex is locked, and the thread
  * runs. */
 static doorman_status doorman__agent_permits_begin(doorman_agent *agent, doorman_error *error) {
     doorman__agent_permits *permits = agent->permits;
-    doorman_status status = doorman__agent_check_call(agent);
-    if (status != DOORMAN_OK) return doorman__agent_call_fail(error, status);
-    pthread_mutex_lock(&permits->mutex);
+    doorman_status status = doorman__agent_permits_lock(agent, error);
+    if (status != DOORMAN_OK) return status;
     if (permits->closed) {
         status = doorman__fail(error, DOORMAN_UNAVAILABLE, "the agent is shut down");
     } else if (!permits->has_thread) {
@@ -13800,6 +13530,7 @@ static void doorman__acquirer_on_decided(void *context, doorman_status status,
                                          const doorman_acquired *acquired) {
     doorman__acquirer *acquirer = (doorman__acquirer *)context;
     pthread_mutex_lock(&acquirer->mutex);
+    assert(!acquirer->decided && (acquired != NULL) == (status == DOORMAN_OK));
     if (acquired) *acquirer->out = *acquired;
     acquirer->status = status;
     acquirer->decided = true;
@@ -13818,16 +13549,16 @@ static void doorman__acquirer_end_call(doorman__acquirer *acquirer, bool gives_u
     if (call) {
         if (!gives_up && call->state != DOORMAN__CALL_DECIDED)
             doorman__permit_client_work(client, doorman__later(doorman_clock(), acquirer->end));
-        assert(call->attended); /* by this thread, which frees it */
+        assert(call->attended && !acquirer->decided); /* this thread frees the call */
         if (gives_up && call->hold) {
             const doorman_hold_request release = {.id = call->hold->number};
             (void)doorman_permit_client_release(client, &release, NULL, doorman_clock());
         }
-        if (call->state != DOORMAN__CALL_DECIDED) doorman__call_settle(client, call);
+        if (call->state != DOORMAN__CALL_DECIDED) doorman__call_settle(call);
         *acquirer->out = call->acquired;
         acquirer->decided = true;
         acquirer->receiver.call = NULL;
-        doorman__call_free(client, call);
+        doorman__call_free(call);
     }
     pthread_mutex_unlock(&permits->mutex);
 }
@@ -13844,20 +13575,6 @@ static void doorman__acquirer_join(doorman__acquirer *acquirer) {
     pthread_setcancelstate(before, NULL);
 }
 
-static doorman__acquirer *doorman__acquirer_create(doorman_agent *agent) {
-    doorman__acquirer *acquirer = (doorman__acquirer *)doorman__zalloc(sizeof *acquirer);
-    bool done = acquirer && pthread_mutex_init(&acquirer->mutex, NULL) == 0;
-    if (done && pthread_cond_init(&acquirer->wake, &agent->monotonic) == 0) {
-        acquirer->permits = agent->permits;
-        acquirer->receiver.on_decided = doorman__acquirer_on_decided;
-        acquirer->receiver.context = acquirer;
-        return acquirer;
-    }
-    if (done) pthread_mutex_destroy(&acquirer->mutex);
-    DOORMAN_FREE(acquirer);
-    return NULL;
-}
-
 /* Takes an acquirer that nobody uses, or makes one. Precondition: the mutex of the permits is
  * locked. So only one thread at a time takes from the list, while others add to it. */
 static doorman__acquirer *doorman__acquirer_begin(doorman_agent *agent, doorman_acquired *out) {
@@ -13866,8 +13583,19 @@ static doorman__acquirer *doorman__acquirer_begin(doorman_agent *agent, doorman_
     while (acquirer && !__atomic_compare_exchange_n(&permits->unused, &acquirer, acquirer->next,
                                                     true, __ATOMIC_ACQUIRE, __ATOMIC_ACQUIRE)) {
     }
-    if (!acquirer) acquirer = doorman__acquirer_create(agent);
-    if (!acquirer) return NULL;
+    if (!acquirer) {
+        acquirer = (doorman__acquirer *)doorman__zalloc(sizeof *acquirer);
+        bool done = acquirer && pthread_mutex_init(&acquirer->mutex, NULL) == 0;
+        if (!done || pthread_cond_init(&acquirer->wake, &agent->monotonic) != 0) {
+            if (done) pthread_mutex_destroy(&acquirer->mutex);
+            DOORMAN_FREE(acquirer);
+            return NULL;
+        }
+        acquirer->permits = permits;
+        acquirer->receiver.on_decided = doorman__acquirer_on_decided;
+        acquirer->receiver.context = acquirer;
+    }
+    assert(acquirer->permits == permits && !acquirer->receiver.call);
     __atomic_add_fetch(&permits->callers, 1, __ATOMIC_RELAXED);
     acquirer->decided = false;
     acquirer->status = DOORMAN_OK;
@@ -13878,6 +13606,7 @@ static doorman__acquirer *doorman__acquirer_begin(doorman_agent *agent, doorman_
 /* After this call the agent may be gone. */
 static void doorman__acquirer_finish(doorman__acquirer *acquirer) {
     doorman__agent_permits *permits = acquirer->permits;
+    assert(!acquirer->receiver.call);
     acquirer->next = __atomic_load_n(&permits->unused, __ATOMIC_RELAXED);
     while (!__atomic_compare_exchange_n(&permits->unused, &acquirer->next, acquirer, true,
                                         __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
@@ -13893,9 +13622,8 @@ static void doorman__acquirer_cancel(void *context) {
     doorman__acquirer_join(acquirer);
     doorman__agent_permits *permits = acquirer->permits;
     const doorman_hold_request release = {.id = acquirer->out->hold};
-    bool granted = acquirer->status == DOORMAN_OK && release.id;
-    if (granted) pthread_mutex_lock(&permits->mutex);
-    if (granted) {
+    if (acquirer->status == DOORMAN_OK && release.id) {
+        pthread_mutex_lock(&permits->mutex);
         (void)doorman_permit_client_release(permits->client, &release, NULL, doorman_clock());
         doorman__agent_permits_unlock(permits);
     }
@@ -13922,55 +13650,41 @@ static void doorman__acquirer_wait(doorman__acquirer *acquirer) {
     doorman__acquirer_join(acquirer);
 }
 
-/* What a thread asks: exactly one of them. */
-typedef struct doorman__agent_ask {
-    const doorman_permit_request *permit;
-    const doorman_hold_request *transfer, *seizure;
-} doorman__agent_ask;
-
 /* Adds the call. A call that is decided already ends here. */
-static doorman_status doorman__acquirer_add(doorman__acquirer *acquirer,
-                                            const doorman__agent_ask *ask, doorman_time timeout,
+static doorman_status doorman__acquirer_add(doorman__acquirer *acquirer, doorman__ask *ask,
                                             doorman_error *error) {
-    doorman_permit_client *client = acquirer->permits->client;
-    doorman__receiver *receiver = &acquirer->receiver;
-    doorman_time now = doorman_clock();
     doorman__call *call = NULL;
-    doorman_status status;
-    if (ask->permit) {
-        status =
-            doorman__permit_client_add(client, ask->permit, timeout, receiver, &call, error, now);
-    } else if (ask->transfer) {
-        status = doorman__permit_client_transfer(client, ask->transfer, timeout, receiver, &call,
-                                                 error, now);
-    } else {
-        status = doorman__permit_client_seize(client, ask->seizure, timeout, receiver, &call, error,
-                                              now);
-    }
+    ask->context = &acquirer->receiver;
+    doorman_status status =
+        doorman__permit_client_ask(acquirer->permits->client, ask, &call, error, doorman_clock());
     if (status != DOORMAN_OK) return status;
+    assert(call->attended && !acquirer->decided && !acquirer->receiver.call);
     acquirer->end = call->deadline;
-    acquirer->receiver.call = call;
-    if (call->state != DOORMAN__CALL_DECIDED) return DOORMAN_OK;
+    if (call->state != DOORMAN__CALL_DECIDED) {
+        acquirer->receiver.call = call;
+        return DOORMAN_OK;
+    }
     *acquirer->out = call->acquired;
     acquirer->decided = true;
-    doorman__call_free(client, call);
+    doorman__call_free(call);
     return DOORMAN_OK;
 }
 
-static doorman_status doorman__agent_ask_and_wait(doorman_agent *agent,
-                                                  const doorman__agent_ask *ask,
-                                                  doorman_time timeout, doorman_acquired *out,
-                                                  doorman_error *error) {
-    doorman__agent_permits *permits = agent->permits;
+static doorman_status doorman__agent_ask_and_wait(doorman_agent *agent, doorman__ask *ask,
+                                                  doorman_acquired *out, doorman_error *error) {
+    if (!agent) return doorman__missing(error, "agent");
+    if (!ask->permit && !ask->hold) return doorman__missing(error, "request");
+    if (!out) return doorman__missing(error, "out");
     doorman_status status = doorman__agent_permits_begin(agent, error);
     if (status != DOORMAN_OK) return status;
+    doorman__agent_permits *permits = agent->permits;
     doorman__acquirer *acquirer = NULL;
     if (doorman__agent_permits_is_own_thread(permits)) {
         status = doorman__agent_call_fail(error, DOORMAN_DEADLOCK);
     } else if (!(acquirer = doorman__acquirer_begin(agent, out))) {
         status = doorman__no_memory(error);
     } else {
-        status = doorman__acquirer_add(acquirer, ask, timeout, error);
+        status = doorman__acquirer_add(acquirer, ask, error);
     }
     bool waits = status == DOORMAN_OK && !acquirer->decided;
     doorman__agent_permits_unlock(permits);
@@ -13985,41 +13699,29 @@ static doorman_status doorman__agent_ask_and_wait(doorman_agent *agent,
 doorman_status doorman_agent_acquire(doorman_agent *agent, const doorman_permit_request *request,
                                      doorman_time timeout, doorman_acquired *out,
                                      doorman_error *error) {
-    if (!agent) return doorman__missing(error, "agent");
-    if (!request) return doorman__missing(error, "request");
-    if (!out) return doorman__missing(error, "out");
-    const doorman__agent_ask ask = {.permit = request};
-    return doorman__agent_ask_and_wait(agent, &ask, timeout, out, error);
+    doorman__ask ask = {.permit = request, .timeout = timeout};
+    return doorman__agent_ask_and_wait(agent, &ask, out, error);
 }
 
 doorman_status doorman_agent_transfer(doorman_agent *agent, const doorman_hold_request *request,
-                                      doorman_time timeout, doorman_acquired *out,
-                                      doorman_error *error) {
-    if (!agent) return doorman__missing(error, "agent");
-    if (!request) return doorman__missing(error, "request");
-    if (!out) return doorman__missing(error, "out");
-    const doorman__agent_ask ask = {.transfer = request};
-    return doorman__agent_ask_and_wait(agent, &ask, timeout, out, error);
+                                      doorman_acquired *out, doorman_error *error) {
+    doorman__ask ask = {.kind = DOORMAN__CALL_TRANSFER, .hold = request};
+    return doorman__agent_ask_and_wait(agent, &ask, out, error);
 }
 
 doorman_status doorman_agent_seize(doorman_agent *agent, const doorman_hold_request *request,
-                                   doorman_time timeout, doorman_acquired *out,
-                                   doorman_error *error) {
-    if (!agent) return doorman__missing(error, "agent");
-    if (!request) return doorman__missing(error, "request");
-    if (!out) return doorman__missing(error, "out");
-    const doorman__agent_ask ask = {.seizure = request};
-    return doorman__agent_ask_and_wait(agent, &ask, timeout, out, error);
+                                   doorman_acquired *out, doorman_error *error) {
+    doorman__ask ask = {.kind = DOORMAN__CALL_SEIZURE, .hold = request};
+    return doorman__agent_ask_and_wait(agent, &ask, out, error);
 }
 
 doorman_status doorman_agent_release_part(doorman_agent *agent, const doorman_hold_request *request,
                                           doorman_error *error) {
     if (!agent) return doorman__missing(error, "agent");
     if (!request) return doorman__missing(error, "request");
+    doorman_status status = doorman__agent_permits_lock(agent, error);
+    if (status != DOORMAN_OK) return status;
     doorman__agent_permits *permits = agent->permits;
-    doorman_status status = doorman__agent_check_call(agent);
-    if (status != DOORMAN_OK) return doorman__agent_call_fail(error, status);
-    pthread_mutex_lock(&permits->mutex);
     status = doorman_permit_client_release(permits->client, request, error, doorman_clock());
     doorman__agent_permits_unlock(permits);
     return status;
@@ -14033,24 +13735,20 @@ doorman_status doorman_agent_release(doorman_agent *agent, uint64_t hold) {
 
 doorman_status doorman_agent_new_hold(doorman_agent *agent, uint64_t *out) {
     if (!agent || !out) return DOORMAN_INVALID_ARGUMENT;
-    doorman__agent_permits *permits = agent->permits;
-    doorman_status status = doorman__agent_check_call(agent);
+    doorman_status status = doorman__agent_permits_lock(agent, NULL);
     if (status != DOORMAN_OK) return status;
-    pthread_mutex_lock(&permits->mutex);
-    status = doorman_permit_client_new_hold(permits->client, out);
-    pthread_mutex_unlock(&permits->mutex);
+    status = doorman_permit_client_new_hold(agent->permits->client, out);
+    pthread_mutex_unlock(&agent->permits->mutex);
     return status;
 }
 
 doorman_status doorman_agent_read_hold(doorman_agent *agent, uint64_t hold, doorman_held *out) {
     if (out) memset(out, 0, sizeof *out);
     if (!agent || !out) return DOORMAN_INVALID_ARGUMENT;
-    doorman__agent_permits *permits = agent->permits;
-    doorman_status status = doorman__agent_check_call(agent);
+    doorman_status status = doorman__agent_permits_lock(agent, NULL);
     if (status != DOORMAN_OK) return status;
-    pthread_mutex_lock(&permits->mutex);
-    doorman_permit_client_read_hold(permits->client, hold, out);
-    pthread_mutex_unlock(&permits->mutex);
+    doorman_permit_client_read_hold(agent->permits->client, hold, out);
+    pthread_mutex_unlock(&agent->permits->mutex);
     return DOORMAN_OK;
 }
 
@@ -14066,11 +13764,11 @@ doorman_status doorman_agent_acquire_async(
     if (status != DOORMAN_OK) return status;
     doorman__receiver *receiver = (doorman__receiver *)doorman__zalloc(sizeof *receiver);
     if (receiver) {
-        receiver->on_decided = on_decided;
-        receiver->context = context;
-        receiver->is_allocated = true;
-        status = doorman__permit_client_add(agent->permits->client, request, timeout, receiver,
-                                            &call, error, doorman_clock());
+        *receiver =
+            (doorman__receiver){.on_decided = on_decided, .context = context, .is_allocated = true};
+        const doorman__ask ask = {.permit = request, .timeout = timeout, .context = receiver};
+        status =
+            doorman__permit_client_ask(agent->permits->client, &ask, &call, error, doorman_clock());
     } else {
         status = doorman__no_memory(error);
     }
@@ -14094,25 +13792,21 @@ doorman_status doorman_agent_report(doorman_agent *agent, const char *resource_i
 
 /* ---- permit agent: when the agent starts and stops */
 
-static doorman__agent_permits *doorman__agent_permits_make(doorman_agent *agent) {
-    doorman__agent_permits *permits = (doorman__agent_permits *)doorman__zalloc(sizeof *permits);
-    bool done = permits && pthread_mutex_init(&permits->mutex, NULL) == 0 &&
-                pthread_cond_init(&permits->wake, &agent->monotonic) == 0;
-    if (done) {
-        permits->agent = agent;
-        permits->stop_by = DOORMAN_NEVER;
-        return permits;
-    }
-    DOORMAN_FREE(permits);
-    return NULL;
-}
-
 static doorman_status doorman__agent_permits_create(doorman_agent *agent,
                                                     const doorman_client_options *options,
                                                     doorman_error *error) {
-    doorman__agent_permits *permits = doorman__agent_permits_make(agent);
-    if (!permits) return doorman__no_memory(error);
+    doorman__agent_permits *permits = (doorman__agent_permits *)doorman__zalloc(sizeof *permits);
+    assert(!agent->permits);
+    if (!permits || pthread_mutex_init(&permits->mutex, NULL) != 0 ||
+        pthread_cond_init(&permits->wake, &agent->monotonic) != 0) {
+        DOORMAN_FREE(permits);
+        return doorman__no_memory(error);
+    }
     agent->permits = permits;
+    permits->agent = agent;
+    permits->stop_by = DOORMAN_NEVER;
+    permits->on_hold_changed = options->permits.on_hold_changed;
+    permits->context = options->permits.context;
     doorman_client_options own = *options;
     own.client_id = agent->client->client_id;
     own.tls = NULL; /* only the transport uses it */
@@ -14124,11 +13818,10 @@ static doorman_status doorman__agent_permits_create(doorman_agent *agent,
         .on_wakeup = doorman__agent_permits_on_wakeup,
         .context = permits,
         .tls = options->tls};
-    status = doorman_transport_create(&permits->transport, &transport);
+    status = doorman_transport_create(&permits->transports[0], &transport);
     if (status != DOORMAN_OK) return doorman__no_memory(error);
-    permits->transport->fails_early = true;
-    permits->on_hold_changed = options->permits.on_hold_changed;
-    permits->context = options->permits.context;
+    permits->transports[0]->fails_early = true;
+    permits->transport_count = 1;
     return DOORMAN_OK;
 }
 
@@ -14154,14 +13847,16 @@ static void doorman__agent_permits_join(doorman_agent *agent) {
 
 static void doorman__agent_permits_free(doorman_agent *agent) {
     doorman__agent_permits *permits = agent->permits;
+    assert(__atomic_load_n(&permits->callers, __ATOMIC_RELAXED) == 0);
     for (doorman__acquirer *acquirer = permits->unused, *next; acquirer; acquirer = next) {
         next = acquirer->next;
         pthread_cond_destroy(&acquirer->wake);
         pthread_mutex_destroy(&acquirer->mutex);
         DOORMAN_FREE(acquirer);
     }
-    doorman_transport_destroy(permits->transport);
-    for (size_t i = 0; i < permits->lane_count; i++) doorman_transport_destroy(permits->lanes[i]);
+    for (size_t i = 0; i < permits->transport_count; i++) {
+        doorman_transport_destroy(permits->transports[i]);
+    }
     doorman_permit_client_destroy(permits->client);
     pthread_cond_destroy(&permits->wake);
     pthread_mutex_destroy(&permits->mutex);

@@ -69,9 +69,9 @@ static doorman_agent *start_agent(const char *address) {
 
 /* Moves a hold into a transfer. Returns its id, or 0. */
 static uint64_t transfer(doorman_agent *agent, uint64_t hold) {
-    const doorman_hold_request request = {.id = hold};
+    const doorman_hold_request request = {.id = hold, .timeout = 5 * DOORMAN_SECOND};
     doorman_acquired out = {.granted = false};
-    doorman_agent_transfer(agent, &request, 5 * DOORMAN_SECOND, &out, NULL);
+    doorman_agent_transfer(agent, &request, &out, NULL);
     return out.granted ? out.transfer_id : 0;
 }
 
@@ -96,9 +96,9 @@ static bool do_step(doorman_agent *agent, uint64_t hold, bool is_killed) {
 
 /* The result is sent before a release, so process 1 knows it before it can acquire the slot. */
 static void do_job(const pool *p, doorman_agent *agent, int worker, message m) {
-    const doorman_hold_request seizure = {.id = m.transfer_id};
+    const doorman_hold_request seizure = {.id = m.transfer_id, .timeout = 5 * DOORMAN_SECOND};
     doorman_acquired out = {.granted = false};
-    doorman_agent_seize(agent, &seizure, 5 * DOORMAN_SECOND, &out, NULL);
+    doorman_agent_seize(agent, &seizure, &out, NULL);
     if (!out.granted) {
         tell(p, LOST, m);
         return;

@@ -366,11 +366,11 @@ mutant permit-ban 'of two bans that begin at the same time, the one of the last 
     'return end - now > duration ? end - now : duration;' \
     '(void)end; return duration;' --permits
 mutant client-lone 'P21: a message has one permit' \
-    'while (from->first && doorman__batch_fits(client, from->first, items, bytes)) {' \
-    'while (from->first && !client->message_count) {' --permits
+    'if (!doorman__batch_fits(batch, call, items, bytes)) break;' \
+    'if (batch->count) break;' --permits
 mutant client-order 'P21: a permit that is sent again waits behind newer ones' \
-    'if (last == DOORMAN__CALL_SENT && state == DOORMAN__CALL_QUEUED) {' \
-    'if (0) {' --permits
+    'bool returns = last == DOORMAN__CALL_SENT && state == DOORMAN__CALL_QUEUED;' \
+    'bool returns = false;' --permits
 mutant client-valid 'P22: a refusal counts from the response' \
     'doorman_time until = doorman__after(sent_at, permit->valid_for);' \
     'doorman_time until = doorman__after(doorman__later(sent_at, now), permit->valid_for);' \
@@ -384,21 +384,21 @@ mutant client-cut 'P22: a refusal is remembered with a longer max_wait than the 
     'refusal->max_wait = call->sent_max_wait;' \
     'refusal->max_wait = call->request.max_wait;' --permits
 mutant client-unmatched 'P23: UNMATCHED is a refusal' \
-    'return reason == DOORMAN_REASON_UNMATCHED;' \
-    'return reason == DOORMAN_REASON_COUNT;' --permits
+    'if (!permit->granted && permit->reason == DOORMAN_REASON_UNMATCHED) {' \
+    'if (!permit->granted && permit->reason == DOORMAN_REASON_COUNT) {' --permits
 mutant client-breaker 'P23: the breaker never opens' \
-    'if (upstream->failures >= DOORMAN__BREAKER_FAILURES) { doorman__breaker_open(client, now);' \
-    'if (0) { doorman__breaker_open(client, now);' --permits
+    'if (upstream->failures >= DOORMAN__BREAKER_FAILURES) { doorman__breaker_open(batch->client, now);' \
+    'if (0) { doorman__breaker_open(batch->client, now);' --permits
 mutant client-pause 'P23: the breaker stays open for 1 s' \
     'doorman_time pause = doorman__earlier(DOORMAN_SECOND << doublings, most);' \
     'doorman_time pause = DOORMAN_SECOND; (void)doublings, (void)most;' --permits
 mutant client-again 'P23: a permit is sent again for ever' \
-    'if (++call->failures > client->upstream.address_count) {' \
-    'if (0) {' --permits
+    'bool gives_up = ++call->failures > call->client->main.upstream.address_count;' \
+    'bool gives_up = false;' --permits
 mutant client-late 'P23: a permit under way does not time out' \
-    'doorman__calls *to = doorman__call_list(client, call);' \
-    'doorman__calls *to = doorman__call_list(client, call);
-    if (state == DOORMAN__CALL_SENT) doorman__timer_clear(&client->timers, &call->timer);' \
+    'doorman__list *to = doorman__call_list(call);' \
+    'doorman__list *to = doorman__call_list(call);
+    if (state == DOORMAN__CALL_SENT) doorman__timer_clear(&call->client->timers, &call->timer);' \
     --permits
 mutant client-full 'P23: the fallback grants the cost, not the minimum' \
     'if (granted) doorman__call_grant(call, false);' \
@@ -407,8 +407,8 @@ mutant client-wait 'P3: a caller waits for the whole wait, beyond its timeout' \
     'doorman_time end = doorman__earlier(ready, call->deadline);' \
     'doorman_time end = ready;' --permits
 mutant client-twice 'R2: the response to an earlier message counts' \
-    '(doorman_permit_client, upstream, upstream); now = doorman__upstream_now(upstream, now); if (upstream->state != DOORMAN__REQUESTED || sequence != upstream->sequence) return DOORMAN_STALE;' \
-    '(doorman_permit_client, upstream, upstream); now = doorman__upstream_now(upstream, now); if (upstream->state != DOORMAN__REQUESTED || sequence > upstream->sequence) return DOORMAN_STALE;' \
+    '(doorman__batch, upstream, upstream); now = doorman__upstream_now(&batch->client->main.upstream, now); if (upstream->state != DOORMAN__REQUESTED || sequence != upstream->sequence) return DOORMAN_STALE;' \
+    '(doorman__batch, upstream, upstream); now = doorman__upstream_now(&batch->client->main.upstream, now); if (upstream->state != DOORMAN__REQUESTED || sequence > upstream->sequence) return DOORMAN_STALE;' \
     --permits
 mutant client-silent 'P25: with the kill switch, no copy is sent' \
     'if (!copy || !doorman__permit_client_reserve(client, hold != NULL)) {' \
@@ -427,12 +427,12 @@ mutant hold-priority 'P7: lower priorities come first' \
     'doorman_time before = (doorman_time)(DOORMAN_PRIORITY_MAX - priority) << 58;' \
     'doorman_time before = (doorman_time)priority << 58;' --holds
 mutant hold-receipt 'P8: the end of a hold counts from the receipt of the answer' \
-    'hold->begin = doorman__after(sent_at, (doorman_time)((double)waited / (1 + drift)));' \
-    'hold->begin = doorman__after(doorman__later(sent_at, now),
-                                 (doorman_time)((double)waited / (1 + drift)));' --holds
+    'hold->end = doorman__later(hold->end, doorman__after(begin, life));' \
+    'hold->end = doorman__later(hold->end, doorman__after(doorman__later(begin, now), life));' \
+    --holds
 mutant hold-waited 'P8: the wait counts without the drift of clocks' \
-    '(doorman_time)((double)waited / (1 + drift))' \
-    '((void)drift, waited)' --holds --faults clock,delay,loss --favour clock
+    '(doorman_time)((double)permit->waited / (1 + drift))' \
+    '((void)drift, permit->waited)' --holds --faults clock,delay,loss --favour clock
 mutant hold-difference 'P8: a release says what is given back, not what is kept' \
     'doorman__hold_cut(permits, hold, i, doorman__hold_amount(request, i), NULL);' \
     'const doorman__hold_item *part = &doorman__hold_items(hold)[i];

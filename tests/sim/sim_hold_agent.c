@@ -191,11 +191,11 @@ void sim_agent_ask(sim_world *world, size_t client, sim_hold_job *job) {
 
 void sim_agent_seize(sim_world *world, size_t client, sim_hold_job *job, uint64_t transfer_id) {
     sim_holder *holder = &world->holds->holders[client];
-    doorman_hold_request request = {.id = transfer_id, .time_to_live = job->ask.time_to_live};
+    doorman_hold_request request = {
+        .id = transfer_id, .time_to_live = job->ask.time_to_live, .timeout = 5 * SECOND};
     doorman_error error = {""};
-    doorman_status status =
-        doorman_permit_client_seize(holder->agent, &request, 5 * SECOND, job_context(holder, job),
-                                    &error, local_of(world, client));
+    doorman_status status = doorman_permit_client_seize(
+        holder->agent, &request, job_context(holder, job), &error, local_of(world, client));
     if (status != DOORMAN_OK) sim_fail(world, "c%zu: %s", client, error.text);
     sim_agent_step(world, client);
 }
@@ -223,14 +223,14 @@ static void transfer(sim_world *world, size_t client, sim_hold_job *job, unsigne
     sim_hold_call given = job->ask;
     given.time_to_live = sim_time_between(&world->holds->random, SECOND, 15 * SECOND);
     void *context = (void *)((uintptr_t)sim_holds_add_call(world, &given) << 1 | 1);
-    doorman_hold_request request = {.id = job->request_id, .time_to_live = given.time_to_live};
+    doorman_hold_request request = {
+        .id = job->request_id, .time_to_live = given.time_to_live, .timeout = 5 * SECOND};
     request.amounts = moved;
     request.amount_count = job->ask.item_count;
     doorman_error error = {""};
     sim_holder_keep(job, keep);
-    doorman_status status =
-        doorman_permit_client_transfer(world->holds->holders[client].agent, &request, 5 * SECOND,
-                                       context, &error, local_of(world, client));
+    doorman_status status = doorman_permit_client_transfer(
+        world->holds->holders[client].agent, &request, context, &error, local_of(world, client));
     if (status != DOORMAN_OK) sim_fail(world, "c%zu: %s", client, error.text);
 }
 

@@ -302,17 +302,17 @@ TEST(units_move_to_another_agent) {
     uint64_t hold = hold_units(giver, "slots", 2, 0);
     doorman_acquired acquired;
     const double one = 1;
-    const doorman_hold_request transfer = {.id = hold, .amounts = &one, .amount_count = 1};
-    assert_int_equal(doorman_agent_transfer(giver, &transfer, LONG_TIME, &acquired, NULL),
-                     DOORMAN_OK);
+    const doorman_hold_request transfer = {
+        .id = hold, .amounts = &one, .amount_count = 1, .timeout = LONG_TIME};
+    assert_int_equal(doorman_agent_transfer(giver, &transfer, &acquired, NULL), DOORMAN_OK);
     assert_true(acquired.granted && acquired.transfer_id);
-    const doorman_hold_request seizure = {.id = acquired.transfer_id};
-    assert_int_equal(doorman_agent_seize(taker, &seizure, LONG_TIME, &acquired, NULL), DOORMAN_OK);
+    const doorman_hold_request seizure = {.id = acquired.transfer_id, .timeout = LONG_TIME};
+    assert_int_equal(doorman_agent_seize(taker, &seizure, &acquired, NULL), DOORMAN_OK);
     assert_true(acquired.granted && acquired.hold);
     uint64_t seized = acquired.hold;
     assert_float_equal(read_hold(taker, seized).units[0], 1, 0);
     assert_float_equal(read_hold(giver, hold).units[0], 1, 0);
-    assert_int_equal(doorman_agent_seize(giver, &seizure, LONG_TIME, &acquired, NULL), DOORMAN_OK);
+    assert_int_equal(doorman_agent_seize(giver, &seizure, &acquired, NULL), DOORMAN_OK);
     assert_false(acquired.granted); /* twice */
     release(giver, seized);         /* the number of another agent: nothing happens */
     assert_true(hold_units(giver, "slots", 1, 0) == 0);

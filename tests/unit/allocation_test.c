@@ -1163,9 +1163,9 @@ static void prepare_client_hold(fixture *s) {
 }
 
 static doorman_status transfer_by_permit_client(fixture *s) {
-    const doorman_hold_request request = {.id = client_hold};
+    const doorman_hold_request request = {.id = client_hold, .timeout = SECOND};
     doorman_status status =
-        doorman_permit_client_transfer(s->permit_client, &request, SECOND, NULL, NULL, s->now);
+        doorman_permit_client_transfer(s->permit_client, &request, NULL, NULL, s->now);
     doorman_held held;
     doorman_permit_client_read_hold(s->permit_client, client_hold, &held);
     assert_true(status == DOORMAN_OK ? held.units[0] < 1 : held.units[0] >= 1);
@@ -1173,9 +1173,9 @@ static doorman_status transfer_by_permit_client(fixture *s) {
 }
 
 static doorman_status seize_by_permit_client(fixture *s) {
-    const doorman_hold_request request = {.id = 10};
+    const doorman_hold_request request = {.id = 10, .timeout = SECOND};
     doorman_status status =
-        doorman_permit_client_seize(s->permit_client, &request, SECOND, NULL, NULL, s->now);
+        doorman_permit_client_seize(s->permit_client, &request, NULL, NULL, s->now);
     check_permit_client(s, status);
     return status;
 }
@@ -1213,11 +1213,10 @@ static doorman_status open_agent_resource(fixture *s) {
 
 /* Without a server nothing is seized, and there is no hold whose units could be transferred. */
 static doorman_status call_holds_of_agent(fixture *s, bool seizes) {
-    const doorman_hold_request request = {.id = 7};
+    const doorman_hold_request request = {.id = 7, .timeout = MILLISECOND};
     doorman_acquired acquired = {.granted = false};
-    doorman_status status =
-        seizes ? doorman_agent_seize(s->agent, &request, MILLISECOND, &acquired, NULL)
-               : doorman_agent_transfer(s->agent, &request, MILLISECOND, &acquired, NULL);
+    doorman_status status = seizes ? doorman_agent_seize(s->agent, &request, &acquired, NULL)
+                                   : doorman_agent_transfer(s->agent, &request, &acquired, NULL);
     assert_false(acquired.granted);
     return status;
 }
@@ -1343,27 +1342,27 @@ static const test_case test_cases[] = {
     {"doorman_resource_open", "an agent opens nothing", prepare_agent, open_agent_resource, 4},
     {"doorman_permit_client_create", "no permit client is made", NULL, create_permit_client, 4},
     {"doorman_permit_client_acquire", "no permit is asked", prepare_permit_client,
-     acquire_by_permit_client, 5},
+     acquire_by_permit_client, 4},
     {"doorman_permit_client_report", "nothing is reported", prepare_permit_client,
-     report_by_permit_client, 5},
+     report_by_permit_client, 4},
     {"doorman_permit_client_acquire", "no hold is asked for", prepare_permit_client,
-     acquire_hold_by_permit_client, 9},
+     acquire_hold_by_permit_client, 7},
     {"doorman_permit_client_new_hold", "no number is given out", prepare_permit_client,
      new_hold_of_permit_client, 1},
     {"doorman_permit_client_acquire", "a number has no permit", prepare_number,
-     acquire_number_by_permit_client, 8},
+     acquire_number_by_permit_client, 6},
     {"doorman_permit_client_transfer", "nothing is transferred", prepare_client_hold,
      transfer_by_permit_client, 2},
     {"doorman_permit_client_seize", "nothing is seized", prepare_permit_client,
-     seize_by_permit_client, 8},
+     seize_by_permit_client, 6},
     {"doorman_permit_client_add_lane", "there is no new lane", prepare_permit_client,
      add_lane_to_permit_client, 2},
-    {"doorman_agent_acquire", "nobody waits for a permit", prepare_agent, acquire_by_agent, 6},
+    {"doorman_agent_acquire", "nobody waits for a permit", prepare_agent, acquire_by_agent, 5},
     {"doorman_agent_new_hold", "no number is given out", prepare_agent, new_hold_of_agent, 1},
-    {"doorman_agent_acquire_async", "no permit is asked", prepare_agent, acquire_async_by_agent, 6},
+    {"doorman_agent_acquire_async", "no permit is asked", prepare_agent, acquire_async_by_agent, 5},
     {"doorman_agent_seize", "nobody waits for a hold", prepare_agent, seize_by_agent, 5},
     {"doorman_agent_transfer", "nobody waits for a transfer", prepare_agent, transfer_by_agent, 5},
-    {"doorman_agent_report", "nothing is reported", prepare_agent, report_by_agent, 5},
+    {"doorman_agent_report", "nothing is reported", prepare_agent, report_by_agent, 4},
     {"doorman_transport_create", "no transport is created", NULL, create_transport, 4},
     {"doorman_transport_set_tls", "the last certificates stay", prepare_transport, set_tls, 3},
 };

@@ -615,8 +615,8 @@ TEST(numbers_without_a_permit_are_bounded) {
 
 TEST(a_number_without_a_permit_cannot_be_transferred) {
     world *w = world_with_number();
-    const doorman_hold_request request = {.id = w->hold};
-    assert_int_equal(doorman_permit_client_transfer(w->client, &request, SECOND, w, NULL, w->now),
+    const doorman_hold_request request = {.id = w->hold, .timeout = SECOND};
+    assert_int_equal(doorman_permit_client_transfer(w->client, &request, w, NULL, w->now),
                      DOORMAN_OK);
     assert_true(next(w) && w->acquired.decided_by == DOORMAN_BY_CALLER);
     assert_int_equal(acquire_as(w, 2, NULL), DOORMAN_OK);
@@ -627,10 +627,12 @@ TEST(a_number_without_a_permit_cannot_be_transferred) {
 /* ---- transfers (P11) ------------------------------------------------------------------------ */
 
 static void transfer(world *w, const double *amounts, size_t count) {
-    const doorman_hold_request request = {
-        .id = w->hold, .amounts = amounts, .amount_count = count, .time_to_live = 5 * SECOND};
-    doorman_status status =
-        doorman_permit_client_transfer(w->client, &request, SECOND, w, NULL, w->now);
+    const doorman_hold_request request = {.id = w->hold,
+                                          .amounts = amounts,
+                                          .amount_count = count,
+                                          .time_to_live = 5 * SECOND,
+                                          .timeout = SECOND};
+    doorman_status status = doorman_permit_client_transfer(w->client, &request, w, NULL, w->now);
     assert_int_equal(status, DOORMAN_OK);
 }
 
@@ -737,9 +739,8 @@ TEST(a_late_answer_to_a_transfer_does_not_change_its_result) {
 
 TEST(a_seized_transfer_is_a_hold_with_its_items) {
     world *w = world_start();
-    const doorman_hold_request request = {.id = 555};
-    assert_int_equal(doorman_permit_client_seize(w->client, &request, SECOND, w, NULL, w->now),
-                     DOORMAN_OK);
+    const doorman_hold_request request = {.id = 555, .timeout = SECOND};
+    assert_int_equal(doorman_permit_client_seize(w->client, &request, w, NULL, w->now), DOORMAN_OK);
     take(w, DOORMAN_SEIZE);
     assert_int_equal(w->request.holds[0].id, 555);
     assert_true(w->request.holds[0].request_id > 0);
@@ -758,9 +759,9 @@ TEST(a_seized_transfer_is_a_hold_with_its_items) {
 
 TEST(a_seizure_of_what_is_gone_is_refused) {
     world *w = world_start();
-    const doorman_hold_request request = {.id = 555};
+    const doorman_hold_request request = {.id = 555, .timeout = SECOND};
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(doorman_permit_client_seize(w->client, &request, SECOND, w, NULL, w->now),
+        assert_int_equal(doorman_permit_client_seize(w->client, &request, w, NULL, w->now),
                          DOORMAN_OK);
         take(w, DOORMAN_SEIZE);
         if (i == 0) respond_gone(w);
@@ -1151,7 +1152,7 @@ static void app_act(model *m, app *user) {
     app_hold *hold = &user->holds[random_below(APP_HOLDS)];
     doorman_time now = clock_of(m, user);
     const double part = 1;
-    doorman_hold_request request = {.id = hold->hold};
+    doorman_hold_request request = {.id = hold->hold, .timeout = SECOND};
     void *other = (void *)(size_t)(APP_HOLDS + 1);
     size_t what = random_below(12);
     if (what < 4) {
@@ -1175,16 +1176,14 @@ static void app_act(model *m, app *user) {
         request.amounts = &part;
         request.amount_count = 1;
         if (hold->units <= 0) hold->hold = 0;
-        assert_int_equal(
-            doorman_permit_client_transfer(user->client, &request, SECOND, other, NULL, now),
-            DOORMAN_OK);
+        assert_int_equal(doorman_permit_client_transfer(user->client, &request, other, NULL, now),
+                         DOORMAN_OK);
     } else if (what == 10 && (request.id = m->transfers[random_below(8)])) {
         size_t free = 0;
         for (size_t i = 0; i < APP_HOLDS; i++) free += !user->holds[i].hold && !user->asked[i];
         if (free < 4) return;
-        assert_int_equal(
-            doorman_permit_client_seize(user->client, &request, SECOND, other, NULL, now),
-            DOORMAN_OK);
+        assert_int_equal(doorman_permit_client_seize(user->client, &request, other, NULL, now),
+                         DOORMAN_OK);
     }
 }
 

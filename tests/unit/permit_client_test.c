@@ -423,12 +423,12 @@ TEST(refusals_are_bounded) {
         assert_int_equal(respond(w, &response), DOORMAN_OK);
     }
     while (next(w)) assert_false(w->acquired.granted);
-    assert_int_equal(w->client->refusals.count, DOORMAN__REFUSALS_MAX);
+    assert_int_equal(w->client->refusals.table.count, DOORMAN__REFUSALS_MAX);
     assert_false(refuses_alone(w, "key 0", 1, 0)); /* the oldest one was forgotten */
     assert_true(refuses_alone(w, "key 1", 1, 0));
     w->now += SECOND;
     learn_refusal(w, "ann", 1, 0, SECOND);
-    assert_int_equal(w->client->refusals.count, 1);
+    assert_int_equal(w->client->refusals.table.count, 1);
     world_end(w);
 }
 
@@ -440,7 +440,7 @@ TEST(a_refusal_that_is_renewed_is_the_last_one_to_be_forgotten) {
     w->now += 3 * SECOND / 4;
     learn_refusal(w, "hot", 2, SECOND, SECOND);
     learn_refusal(w, "bob", 1, 0, SECOND);
-    assert_int_equal(w->client->refusals.count, 2);
+    assert_int_equal(w->client->refusals.table.count, 2);
     assert_true(refuses_alone(w, "hot", 2, 0));
     world_end(w);
 }
@@ -449,14 +449,14 @@ TEST(an_idle_client_forgets_its_refusals_when_the_last_one_ends) {
     world *w = world_start();
     learn_refusal(w, "ann", 1, 0, SECOND);
     learn_refusal(w, "bob", 1, 0, SECOND / 2);
-    doorman_time end = w->client->oldest->until;
+    doorman_time end = w->client->refusals.end;
     assert_int_equal(doorman_upstream_due(w->upstream), end);
     w->now = end - 1;
     assert_false(take_message(w));
-    assert_int_equal(w->client->refusals.count, 2);
+    assert_int_equal(w->client->refusals.table.count, 2);
     w->now = end;
     assert_false(take_message(w));
-    assert_int_equal(w->client->refusals.count, 0);
+    assert_int_equal(w->client->refusals.table.count, 0);
     assert_int_equal(doorman_upstream_due(w->upstream), DOORMAN_NEVER);
     world_end(w);
 }

@@ -250,7 +250,7 @@ TEST(an_idle_client_forgets_its_stocks) {
     assert_int_equal(doorman_upstream_due(upstream), w->now + 2 * SECOND);
     w->now += 2 * SECOND;
     assert_false(next(w, 0));
-    assert_int_equal(w->clients[0]->stocks.count, 0);
+    assert_int_equal(w->clients[0]->stocks.table.count, 0);
     assert_int_equal(doorman_upstream_due(upstream), DOORMAN_NEVER);
     assert_exact(info_of(w).lapsed, 2);
     world_end(w);
@@ -263,7 +263,7 @@ TEST(stocks_are_bounded) {
         char key[16];
         snprintf(key, sizeof key, "key-%d", i);
         assert_int_equal(decide(w, key, 1), DOORMAN_BY_SERVER);
-        assert_true(w->clients[0]->stocks.count <= DOORMAN__STOCKS_MAX);
+        assert_true(w->clients[0]->stocks.table.count <= DOORMAN__STOCKS_MAX);
     }
     assert_exact(info_of(w).lapsed, 2); /* "ann" was not used for the longest time */
     world_end(w);
