@@ -1295,9 +1295,52 @@ DOORMAN_API doorman_status doorman_agent_report(doorman_agent *agent, const char
 #define DOORMAN__QUEUE_MAX 1000000
 #define DOORMAN__TIME_TO_LIVE (15 * DOORMAN_SECOND) /* the default */
 
-/* Returns the first rule that the figures of a token bucket break. `most` is the longest time that
- * a number of units may be worth. */
-static const char *doorman__bucket_figures_wrong(const doorman_figures *all, size_t *next) {
+/* Where a part of a configuration is checked. `object` is the path of the part below the template,
+ * with the names of C, for example "limits[2].overrides[0].figures.". */
+typedef struct doorman__check {
+    const doorman__config_report *report;
+    struct doorman__check *parent; /* also counts the problems of this part; NULL: none */
+    size_t index;                  /* of the template */
+    size_t count;                  /* how many problems were reported */
+    char object[112];
+} doorman__check;
+
+/* Reports a problem. The text is made like that of printf. */
+static void doorman__check_add(doorman__check *check, const char *format, ...) {
+    char text[512]; /* the longest text has the names of C and of JSON */
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    doorman__config_report_add(check->report, check->index, check->object, text);
+    for (; check; check = check->parent) check->count++;
+}
+
+/* Reports all rules that are broken. */
+static void doorman__check_rules(doorman__check *check, const doorman__rule *rules, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        if (rules[i].broken) doorman__check_add(check, "%s", rules[i].text);
+    }
+}
+
+#define DOORMAN__CHECK(check, rules)                                                               \
+    doorman__check_rules((check), (rules), sizeof(rules) / sizeof *(rules))
+
+/* Returns a check of the item of a list below a part. */
+static doorman__check doorman__check_item(doorman__check *check, const char *list, size_t item) {
+    doorman__check below = {.report = check->report, .parent = check, .index = check->index};
+    snprintf(below.object, sizeof below.object, "%.60s%s[%zu].", check->object, list, item);
+    return below;
+}
+
+/* Returns a check of a struct below a part. */
+static doorman__check doorman__check_part(doorman__check *check, const char *part) {
+    doorman__check below = {.report = check->report, .parent = check, .index = check->index};
+    snprintf(below.object, sizeof below.object, "%.60s%.20s.", check->object, part);
+    return below;
+}
+
+static void doorman__bucket_check(doorman__check *check, const doorman_figures *all) {
     const bool rate_valid = all->rate > 0 && all->rate <= DOORMAN_AMOUNT_MAX;
     const bool size_valid = doorman__amount_valid(all->size);
     const bool debt_valid = doorman__duration_valid(all->max_debt);
@@ -1317,54 +1360,54 @@ static const char *doorman__bucket_figures_wrong(const doorman_figures *all, siz
         {all->has_max_wait && all->max_wait > all->max_debt,
          "max_wait: must be at most max_debt, because no debt is longer"},
     };
-    return DOORMAN__RULE_NEXT(rules, next);
+    DOORMAN__CHECK(check, rules);
 }
 
-static const char *doorman__window_figures_wrong(doorman_limit_kind kind,
-                                                 const doorman_figures *all, size_t *next) {
+static void doorman__window_check(doorman__check *check, doorman_limit_kind kind,
+                                  const doorman_figures *all) {
     const bool fixed = kind == DOORMAN_FIXED_WINDOW;
     const bool calendar_valid = (unsigned)all->calendar < DOORMAN_CALENDAR_COUNT;
+    const bool has_calendar = calendar_valid && all->calendar;
     const bool window_valid = all->window > 0 && doorman__duration_valid(all->window);
     const doorman__rule rules[] = {
         {!doorman__amount_valid(all->limit), "limit: " DOORMAN__AMOUNT_RULE},
         {!calendar_valid, "calendar: is not a unit of the calendar"},
-        {calendar_valid && all->calendar && !fixed,
+        {has_calendar && !fixed,
          DOORMAN__NAMES(
              "calendar: only a FIXED_WINDOW follows it",
              "window: only a FIXED_WINDOW follows the calendar; must be a number of seconds")},
-        {calendar_valid && all->calendar && fixed && all->window,
-         "window: must be 0 with a calendar"},
+        {has_calendar && fixed && all->window, "window: must be 0 with a calendar"},
         {calendar_valid && !all->calendar && !window_valid, "window: " DOORMAN__DURATION_RULE},
     };
-    return DOORMAN__RULE_NEXT(rules, next);
+    DOORMAN__CHECK(check, rules);
 }
 
-static const char *doorman__tiers_figures_wrong(const doorman_figures *all, size_t *next) {
+static void doorman__tiers_check(doorman__check *check, const doorman_figures *all) {
     const bool bounded = all->tier_count <= DOORMAN_TIERS_MAX;
+    const size_t count = bounded && all->tiers ? all->tier_count : 0;
     double sum = 0;
-    for (size_t i = 0; bounded && all->tiers && i < all->tier_count; i++) {
-        sum += all->tiers[i].limit;
-    }
+    for (size_t i = 0; i < count; i++) sum += all->tiers[i].limit;
     const doorman__rule rules[] = {
         {!bounded, "tiers: must be a list of at most 8"},
         {all->tier_count && !all->tiers, "tiers: must not be NULL"},
         {sum > DOORMAN_AMOUNT_MAX, "tiers: the sum of their limits must be at most 1e15"},
     };
-    return DOORMAN__RULE_NEXT(rules, next);
+    DOORMAN__CHECK(check, rules);
+    for (size_t i = 0; i < count; i++) {
+        const doorman_tier *tier = &all->tiers[i];
+        const bool window_valid = tier->window > 0 && doorman__duration_valid(tier->window);
+        const doorman__rule tier_rules[] = {
+            {!doorman__amount_valid(tier->limit), "limit: " DOORMAN__AMOUNT_RULE},
+            {!window_valid, "window: " DOORMAN__DURATION_RULE},
+            {!doorman__duration_valid(tier->active), "active: " DOORMAN__DURATION_OR_ZERO_RULE},
+            {!doorman__duration_valid(tier->cooldown), "cooldown: " DOORMAN__DURATION_OR_ZERO_RULE},
+        };
+        doorman__check item = doorman__check_item(check, "tiers", i);
+        DOORMAN__CHECK(&item, tier_rules);
+    }
 }
 
-static const char *doorman__tier_wrong(const doorman_tier *tier, size_t *next) {
-    const bool window_valid = tier->window > 0 && doorman__duration_valid(tier->window);
-    const doorman__rule rules[] = {
-        {!doorman__amount_valid(tier->limit), "limit: " DOORMAN__AMOUNT_RULE},
-        {!window_valid, "window: " DOORMAN__DURATION_RULE},
-        {!doorman__duration_valid(tier->active), "active: " DOORMAN__DURATION_OR_ZERO_RULE},
-        {!doorman__duration_valid(tier->cooldown), "cooldown: " DOORMAN__DURATION_OR_ZERO_RULE},
-    };
-    return DOORMAN__RULE_NEXT(rules, next);
-}
-
-static const char *doorman__concurrency_figures_wrong(const doorman_figures *all, size_t *next) {
+static void doorman__concurrency_check(doorman__check *check, const doorman_figures *all) {
     const bool life_valid = all->time_to_live > 0 && doorman__duration_valid(all->time_to_live);
     const doorman__rule rules[] = {
         {!doorman__amount_valid(all->limit), "limit: " DOORMAN__AMOUNT_RULE},
@@ -1372,44 +1415,73 @@ static const char *doorman__concurrency_figures_wrong(const doorman_figures *all
         {all->queue > DOORMAN__QUEUE_MAX, "queue: must be from 0 to 1,000,000"},
         {!doorman__duration_valid(all->max_wait), "max_wait: " DOORMAN__DURATION_OR_ZERO_RULE},
     };
-    return DOORMAN__RULE_NEXT(rules, next);
+    DOORMAN__CHECK(check, rules);
 }
 
-/* Goes through the figures that the kind does not use. */
-static const char *doorman__figures_unused(doorman_limit_kind kind, const doorman_figures *all,
-                                           size_t *next) {
-    const bool bucket = kind == DOORMAN_TOKEN_BUCKET, tiers = kind == DOORMAN_TIERS;
-    const bool window = kind == DOORMAN_FIXED_WINDOW || kind == DOORMAN_SLIDING_WINDOW;
-    const bool holds = kind == DOORMAN_CONCURRENCY;
-    const doorman__rule rules[] = {
-        {!bucket && !doorman__equal(all->rate, 0), "rate: only a TOKEN_BUCKET has one"},
-        {!bucket && (all->has_size || !doorman__equal(all->size, 0)),
-         "size: only a TOKEN_BUCKET has one"},
-        {!bucket && (all->has_max_debt || all->max_debt), "max_debt: only a TOKEN_BUCKET has one"},
-        {!bucket && !holds && (all->has_max_wait || all->max_wait),
-         "max_wait: only a TOKEN_BUCKET and CONCURRENCY have one"},
-        {!holds && all->time_to_live, "time_to_live: only CONCURRENCY has one"},
-        {!holds && (all->has_queue || all->queue), "queue: only CONCURRENCY has one"},
-        {!window && !holds && (all->has_limit || !doorman__equal(all->limit, 0)),
-         "limit: only a FIXED_WINDOW, a SLIDING_WINDOW and CONCURRENCY have one"},
-        {!window && (all->window || all->calendar),
-         "window: only a FIXED_WINDOW and a SLIDING_WINDOW have one"},
-        {!tiers && (all->has_tiers || all->tier_count), "tiers: only TIERS has them"},
-    };
-    return DOORMAN__RULE_NEXT(rules, next);
+/* Checks resolved figures. `check` is that of what has the figures. */
+static void doorman__figures_check(doorman__check *check, doorman_limit_kind kind,
+                                   const doorman_figures *all) {
+    doorman__check part = doorman__check_part(check, "figures");
+    if (kind == DOORMAN_TOKEN_BUCKET) {
+        doorman__bucket_check(&part, all);
+    } else if (kind == DOORMAN_TIERS) {
+        doorman__tiers_check(&part, all);
+    } else if (kind == DOORMAN_CONCURRENCY) {
+        doorman__concurrency_check(&part, all);
+    } else {
+        doorman__window_check(&part, kind, all);
+    }
 }
 
-/* Goes through the fields of an override that have a value, but whose has_ field is false. */
-static const char *doorman__override_hides(const doorman_figures *given, size_t *next) {
-    const doorman__rule rules[] = {
-        {!given->has_size && !doorman__equal(given->size, 0), "size: needs has_size"},
-        {!given->has_max_debt && given->max_debt, "max_debt: needs has_max_debt"},
-        {!given->has_max_wait && given->max_wait, "max_wait: needs has_max_wait"},
-        {!given->has_limit && !doorman__equal(given->limit, 0), "limit: needs has_limit"},
-        {!given->has_queue && given->queue, "queue: needs has_queue"},
-        {!given->has_tiers && given->tier_count, "tiers: needs has_tiers"},
+/* Checks that figures belong to the kind, and that none has a value that its has_ field hides. A
+ * limit only needs has_max_wait. */
+static void doorman__given_check(doorman__check *check, doorman_limit_kind kind,
+                                 const doorman_figures *given, bool is_override) {
+    enum {
+        BUCKET = 1 << DOORMAN_TOKEN_BUCKET,
+        TIERS = 1 << DOORMAN_TIERS,
+        HOLDS = 1 << DOORMAN_CONCURRENCY,
+        WINDOWS = 1 << DOORMAN_FIXED_WINDOW | 1 << DOORMAN_SLIDING_WINDOW
     };
-    return DOORMAN__RULE_NEXT(rules, next);
+    const struct {
+        unsigned kinds; /* that have the figure */
+        bool has, given;
+        const char *unused, *hidden; /* NULL: there is no has_ field */
+    } figures[] = {
+        {BUCKET, false, !doorman__equal(given->rate, 0), "rate: only a TOKEN_BUCKET has one", NULL},
+        {BUCKET, given->has_size, !doorman__equal(given->size, 0),
+         "size: only a TOKEN_BUCKET has one", "size: needs has_size"},
+        {BUCKET, given->has_max_debt, given->max_debt != 0, "max_debt: only a TOKEN_BUCKET has one",
+         "max_debt: needs has_max_debt"},
+        {BUCKET | HOLDS, given->has_max_wait, given->max_wait != 0,
+         "max_wait: only a TOKEN_BUCKET and CONCURRENCY have one", "max_wait: needs has_max_wait"},
+        {HOLDS, false, given->time_to_live != 0, "time_to_live: only CONCURRENCY has one", NULL},
+        {HOLDS, given->has_queue, given->queue != 0, "queue: only CONCURRENCY has one",
+         "queue: needs has_queue"},
+        {WINDOWS | HOLDS, given->has_limit, !doorman__equal(given->limit, 0),
+         "limit: only a FIXED_WINDOW, a SLIDING_WINDOW and CONCURRENCY have one",
+         "limit: needs has_limit"},
+        {WINDOWS, false, given->window || given->calendar,
+         "window: only a FIXED_WINDOW and a SLIDING_WINDOW have one", NULL},
+        {TIERS, given->has_tiers, given->tier_count != 0, "tiers: only TIERS has them",
+         "tiers: needs has_tiers"},
+    };
+    doorman__check part = doorman__check_part(check, "figures");
+    const size_t count = sizeof figures / sizeof *figures;
+    for (size_t i = 0; i < count; i++) {
+        bool used = figures[i].kinds >> kind & 1;
+        if (!used && (figures[i].has || figures[i].given)) {
+            doorman__check_add(&part, "%s", figures[i].unused);
+        }
+    }
+    bool bucket = kind == DOORMAN_TOKEN_BUCKET;
+    for (size_t i = 0; is_override && i < count; i++) {
+        bool hidden = figures[i].hidden && !figures[i].has && figures[i].given;
+        if (hidden) doorman__check_add(&part, "%s", figures[i].hidden);
+    }
+    if (!is_override && bucket && !given->has_max_wait && given->max_wait) {
+        doorman__check_add(&part, "max_wait: needs has_max_wait");
+    }
 }
 
 /* Returns the figures of a limit with the defaults filled in. */
@@ -1461,8 +1533,7 @@ static bool doorman__permit_kind_valid(doorman_limit_kind kind) {
            kind == DOORMAN_SLIDING_WINDOW || kind == DOORMAN_CONCURRENCY || kind == DOORMAN_TIERS;
 }
 
-/* Goes through the rules that the ban of a limit breaks. */
-static const char *doorman__ban_wrong(const doorman_ban *ban, size_t *next) {
+static void doorman__ban_check(doorman__check *check, const doorman_ban *ban) {
     const bool none = !ban->refusals && !ban->window && !ban->duration;
     const bool window_valid = ban->window > 0 && doorman__duration_valid(ban->window);
     const bool duration_valid = ban->duration > 0 && doorman__duration_valid(ban->duration);
@@ -1472,11 +1543,12 @@ static const char *doorman__ban_wrong(const doorman_ban *ban, size_t *next) {
         {!none && !window_valid, "window: " DOORMAN__DURATION_RULE},
         {!none && !duration_valid, "duration: " DOORMAN__DURATION_RULE},
     };
-    return DOORMAN__RULE_NEXT(rules, next);
+    doorman__check part = doorman__check_part(check, "ban");
+    DOORMAN__CHECK(&part, rules);
 }
 
-/* Goes through the rules that a limit breaks. Does not check its lists and figures. */
-static const char *doorman__permit_limit_wrong(const doorman_permit_limit *limit, size_t *next) {
+/* Checks the fields of a limit, without its lists and figures. */
+static void doorman__limit_fields_check(doorman__check *check, const doorman_permit_limit *limit) {
     const bool counts_units =
         limit->kind == DOORMAN_TOKEN_BUCKET || limit->kind == DOORMAN_FIXED_WINDOW;
     const bool holds = limit->kind == DOORMAN_CONCURRENCY;
@@ -1511,12 +1583,11 @@ static const char *doorman__permit_limit_wrong(const doorman_permit_limit *limit
          DOORMAN__NAMES("full_at_start: must be false with empty_at_start",
                         "on_restart: must be full or empty")},
     };
-    return DOORMAN__RULE_NEXT(rules, next);
+    DOORMAN__CHECK(check, rules);
 }
 
-/* Goes through the rules that the fields for leases break (P17). Does not check which resource the
- * lease is of. */
-static const char *doorman__lease_fields_wrong(const doorman_permit_limit *limit, size_t *next) {
+/* Checks the fields for leases (P17), but not which resource the lease is of. */
+static void doorman__lease_fields_check(doorman__check *check, const doorman_permit_limit *limit) {
     const doorman_figures *all = &limit->figures;
     const bool leased = limit->leased, bucket = limit->kind == DOORMAN_TOKEN_BUCKET;
     const bool holds = limit->kind == DOORMAN_CONCURRENCY;
@@ -1553,149 +1624,46 @@ static const char *doorman__lease_fields_wrong(const doorman_permit_limit *limit
         {leased && limit->subclients > DOORMAN_SUBCLIENTS_MAX,
          "subclients: must be an integer from 1 to 1e9"},
     };
-    return DOORMAN__RULE_NEXT(rules, next);
-}
-
-/* Where a part of a configuration is checked. `object` is the path of the part below the template,
- * with the names of C, for example "limits[2].overrides[0].figures.". */
-typedef struct doorman__check {
-    const doorman__config_report *report;
-    size_t index; /* of the template */
-    size_t count; /* how many problems were reported */
-    char object[112];
-} doorman__check;
-
-static void doorman__check_add(doorman__check *check, const char *text) {
-    check->count++;
-    doorman__config_report_add(check->report, check->index, check->object, text);
-}
-
-/* Returns a check of the item of a list below this part. The caller adds its count to `check`. */
-static doorman__check doorman__check_item(const doorman__check *check, const char *list,
-                                          size_t item, const char *end) {
-    doorman__check below = {.report = check->report, .index = check->index};
-    snprintf(below.object, sizeof below.object, "%.60s%s[%zu]%s", check->object, list, item, end);
-    return below;
-}
-
-/* Returns a check of a struct below this part. The caller adds its count to `check`. */
-static doorman__check doorman__check_part(const doorman__check *check, const char *part) {
-    doorman__check below = {.report = check->report, .index = check->index};
-    snprintf(below.object, sizeof below.object, "%.60s%.20s.", check->object, part);
-    return below;
+    DOORMAN__CHECK(check, rules);
 }
 
 /* Checks a list of globs of keys. */
 static void doorman__keys_check(doorman__check *check, const char *const *keys, size_t count) {
     for (size_t i = 0; keys && i < count && i < DOORMAN__KEYS_MAX; i++) {
         const char *glob = keys[i];
-        bool valid = glob && doorman__id_valid(glob + (glob[0] == '!'));
-        if (valid) continue;
-        char text[128];
-        snprintf(text, sizeof text, "keys[%zu]: " DOORMAN__ID_RULE, i);
-        doorman__check_add(check, text);
+        if (glob && doorman__id_valid(glob + (glob[0] == '!'))) continue;
+        doorman__check_add(check, "keys[%zu]: " DOORMAN__ID_RULE, i);
     }
-}
-
-/* Checks resolved figures. `check` is that of what has the figures. */
-static void doorman__figures_check(doorman__check *check, doorman_limit_kind kind,
-                                   const doorman_figures *all) {
-    const char *text = NULL;
-    doorman__check part = doorman__check_part(check, "figures");
-    for (size_t next = 0;;) {
-        if (kind == DOORMAN_TOKEN_BUCKET) {
-            text = doorman__bucket_figures_wrong(all, &next);
-        } else if (kind == DOORMAN_TIERS) {
-            text = doorman__tiers_figures_wrong(all, &next);
-        } else if (kind == DOORMAN_CONCURRENCY) {
-            text = doorman__concurrency_figures_wrong(all, &next);
-        } else {
-            text = doorman__window_figures_wrong(kind, all, &next);
-        }
-        if (!text) break;
-        doorman__check_add(&part, text);
-    }
-    bool bounded = kind == DOORMAN_TIERS && all->tiers && all->tier_count <= DOORMAN_TIERS_MAX;
-    for (size_t i = 0; bounded && i < all->tier_count; i++) {
-        doorman__check tier = doorman__check_item(&part, "tiers", i, ".");
-        for (size_t next = 0; (text = doorman__tier_wrong(&all->tiers[i], &next)) != NULL;) {
-            doorman__check_add(&tier, text);
-        }
-        check->count += tier.count;
-    }
-    check->count += part.count;
 }
 
 /* Checks the overrides of a limit whose own fields are valid. The first 100 errors are enough. */
 static void doorman__overrides_check(doorman__check *check, const doorman_permit_limit *limit) {
-    const char *text = NULL;
     for (size_t i = 0; i < limit->override_count && check->count < 100; i++) {
         const doorman_override *override_ = &limit->overrides[i];
-        doorman__check item = doorman__check_item(check, "overrides", i, ".");
+        doorman__check item = doorman__check_item(check, "overrides", i);
         bool bounded = override_->key_count >= 1 && override_->key_count <= DOORMAN__KEYS_MAX;
         if (!bounded || !override_->keys) {
             doorman__check_add(&item, "keys: must be a list of 1 to 10,000 globs");
         }
         doorman__keys_check(&item, override_->keys, override_->key_count);
-        const doorman_figures *given = &override_->figures;
-        doorman__check part = doorman__check_part(&item, "figures");
-        for (size_t next = 0;
-             (text = doorman__figures_unused(limit->kind, given, &next)) != NULL;) {
-            doorman__check_add(&part, text);
-        }
-        for (size_t next = 0; (text = doorman__override_hides(given, &next)) != NULL;) {
-            doorman__check_add(&part, text);
-        }
-        item.count += part.count;
-        const doorman_figures all = doorman__override_resolve(limit, given);
+        doorman__given_check(&item, limit->kind, &override_->figures, true);
+        const doorman_figures all = doorman__override_resolve(limit, &override_->figures);
         if (item.count == 0) doorman__figures_check(&item, limit->kind, &all);
-        check->count += item.count;
     }
 }
 
 /* Checks one limit. Other limits of the template do not matter. */
 static void doorman__permit_limit_check(doorman__check *check, const doorman_permit_limit *limit) {
-    const char *text = NULL;
-    for (size_t next = 0; (text = doorman__permit_limit_wrong(limit, &next)) != NULL;) {
-        doorman__check_add(check, text);
-    }
-    for (size_t next = 0; (text = doorman__lease_fields_wrong(limit, &next)) != NULL;) {
-        doorman__check_add(check, text);
-    }
+    doorman__limit_fields_check(check, limit);
+    doorman__lease_fields_check(check, limit);
     doorman__keys_check(check, limit->keys, limit->key_count);
-    doorman__check ban = doorman__check_part(check, "ban");
-    for (size_t next = 0; (text = doorman__ban_wrong(&limit->ban, &next)) != NULL;) {
-        doorman__check_add(&ban, text);
-    }
-    check->count += ban.count;
+    doorman__ban_check(check, &limit->ban);
     if (!doorman__permit_kind_valid(limit->kind)) return;
-    const doorman_figures *given = &limit->figures;
-    doorman__check part = doorman__check_part(check, "figures");
-    for (size_t next = 0; (text = doorman__figures_unused(limit->kind, given, &next)) != NULL;) {
-        doorman__check_add(&part, text);
-    }
-    if (limit->kind == DOORMAN_TOKEN_BUCKET && !given->has_max_wait && given->max_wait) {
-        doorman__check_add(&part, "max_wait: needs has_max_wait");
-    }
-    check->count += part.count;
-    const doorman_figures all = doorman__figures_resolve(limit->kind, given);
+    doorman__given_check(check, limit->kind, &limit->figures, false);
+    const doorman_figures all = doorman__figures_resolve(limit->kind, &limit->figures);
     bool leased_rate = limit->leased && limit->kind == DOORMAN_TOKEN_BUCKET;
     if (!leased_rate) doorman__figures_check(check, limit->kind, &all);
     if (check->count == 0) doorman__overrides_check(check, limit);
-}
-
-/* Reports that an earlier limit of the template has the same name. */
-static void doorman__limit_name_check(doorman__check *check, const doorman_template *template_,
-                                      size_t place) {
-    const char *name = template_->limits[place].name;
-    for (size_t i = 0; name && i < place; i++) {
-        const char *earlier = template_->limits[i].name;
-        if (!earlier || strcmp(earlier, name) != 0) continue;
-        char text[64];
-        snprintf(text, sizeof text, "name: equals that of limits[%zu]", i);
-        doorman__check_add(check, text);
-        return;
-    }
 }
 
 /* Reports all errors of the limits of one template. */
@@ -1711,15 +1679,18 @@ static void doorman__limits_check(const doorman_template *template_, size_t inde
         {count > DOORMAN_LIMITS_MAX, "limits: must be a list of at most 16"},
         {count && !template_->limits, "limits: must not be NULL"},
     };
-    const char *text = NULL;
-    for (size_t next = 0; (text = DOORMAN__RULE_NEXT(rules, &next)) != NULL;) {
-        doorman__config_report_add(report, index, "", text);
-    }
     doorman__check all = {.report = report, .index = index};
+    DOORMAN__CHECK(&all, rules);
     for (size_t i = 0; template_->limits && i < count && count <= DOORMAN_LIMITS_MAX; i++) {
-        doorman__check check = doorman__check_item(&all, "limits", i, ".");
+        const char *name = template_->limits[i].name;
+        doorman__check check = doorman__check_item(&all, "limits", i);
         doorman__permit_limit_check(&check, &template_->limits[i]);
-        doorman__limit_name_check(&check, template_, i);
+        for (size_t j = 0; name && j < i; j++) {
+            const char *earlier = template_->limits[j].name;
+            if (!earlier || strcmp(earlier, name) != 0) continue;
+            doorman__check_add(&check, "name: equals that of limits[%zu]", j);
+            break;
+        }
     }
 }
 
@@ -1796,24 +1767,26 @@ static void doorman__lease_check(doorman__check *check, const doorman_config_opt
                                  size_t index) {
     const doorman_template *own = &options->templates[check->index];
     const doorman_permit_limit *limit = &own->limits[index];
+    const size_t count = options->template_count;
     size_t found = check->index, first = 0;
-    while (first < options->template_count && options->templates[first].without_capacity) first++;
+    while (first < count && options->templates[first].without_capacity) first++;
     if (limit->lease_of) found = doorman__options_find(options, limit->lease_of);
-    bool has_capacity = first < options->template_count;
-    if (has_capacity && found == options->template_count) {
-        doorman__check_add(check, "lease_of: no template matches this resource");
-    } else if (has_capacity && options->templates[found].without_capacity) {
-        doorman__check_add(
-            check, limit->lease_of ? "lease_of: the template of this resource has no capacity"
-                                   : "lease_of: is needed, because the template has no capacity");
-    }
-    bool many = own->identifier_glob[strcspn(own->identifier_glob, "*?[\\")] != 0;
-    if (limit->kind == DOORMAN_CONCURRENCY && limit->lease_of && many) {
-        doorman__check_add(check, "lease_of: needs a template for one resource, because its units "
-                                  "cannot be shared by several");
-    }
+    const bool has_capacity = first < count, unmatched = found == count;
+    const bool empty = !unmatched && options->templates[found].without_capacity;
+    const bool many = own->identifier_glob[strcspn(own->identifier_glob, "*?[\\")] != 0;
+    const doorman__rule rules[] = {
+        {has_capacity && unmatched, "lease_of: no template matches this resource"},
+        {has_capacity && empty && limit->lease_of,
+         "lease_of: the template of this resource has no capacity"},
+        {has_capacity && empty && !limit->lease_of,
+         "lease_of: is needed, because the template has no capacity"},
+        {limit->kind == DOORMAN_CONCURRENCY && limit->lease_of && many,
+         "lease_of: needs a template for one resource, because its units cannot be shared by "
+         "several"},
+    };
+    DOORMAN__CHECK(check, rules);
     const char *text = doorman__lease_pairs_wrong(options, check->index, index);
-    if (text) doorman__check_add(check, text);
+    if (text) doorman__check_add(check, "%s", text);
 }
 
 /* Reports the errors of the leased limits of all templates (P17). Precondition: all templates are
@@ -1821,9 +1794,9 @@ static void doorman__lease_check(doorman__check *check, const doorman_config_opt
 static void doorman__leases_of_check(const doorman_config_options *options,
                                      const doorman__config_report *report) {
     for (size_t i = 0; i < options->template_count; i++) {
-        const doorman__check all = {.report = report, .index = i};
+        doorman__check all = {.report = report, .index = i};
         for (size_t j = 0; j < options->templates[i].limit_count; j++) {
-            doorman__check check = doorman__check_item(&all, "limits", j, ".");
+            doorman__check check = doorman__check_item(&all, "limits", j);
             if (options->templates[i].limits[j].leased) doorman__lease_check(&check, options, j);
         }
     }
@@ -1832,16 +1805,16 @@ static void doorman__leases_of_check(const doorman_config_options *options,
 /* Reports the globs of resources in shadow that are not valid. */
 static void doorman__shadow_check(const doorman_config_options *options,
                                   const doorman__config_report *report) {
-    const char *rule = NULL;
-    if (options->shadow_count && !options->shadow) rule = "shadow: must not be NULL";
-    if (options->shadow_count > DOORMAN__KEYS_MAX)
-        rule = "shadow: must be a list of at most 10,000";
-    if (rule) doorman__config_report_add(report, DOORMAN__NO_TEMPLATE, "", rule);
-    for (size_t i = 0; !rule && i < options->shadow_count; i++) {
+    doorman__check check = {.report = report, .index = DOORMAN__NO_TEMPLATE};
+    const doorman__rule rules[] = {
+        {options->shadow_count && !options->shadow && options->shadow_count <= DOORMAN__KEYS_MAX,
+         "shadow: must not be NULL"},
+        {options->shadow_count > DOORMAN__KEYS_MAX, "shadow: must be a list of at most 10,000"},
+    };
+    DOORMAN__CHECK(&check, rules);
+    for (size_t i = 0; check.count == 0 && i < options->shadow_count; i++) {
         if (doorman__id_valid(options->shadow[i])) continue;
-        char text[128];
-        snprintf(text, sizeof text, "shadow[%zu]: " DOORMAN__ID_RULE, i);
-        doorman__config_report_add(report, DOORMAN__NO_TEMPLATE, "", text);
+        doorman__check_add(&check, "shadow[%zu]: " DOORMAN__ID_RULE, i);
     }
 }
 
@@ -1859,10 +1832,10 @@ static double doorman__figures_most(doorman_limit_kind kind, const doorman_figur
 }
 
 /* Warns of tiers that cannot do what they say. */
-static void doorman__tiers_warn(const doorman__check *check, const doorman_figures *figures) {
+static void doorman__tiers_warn(doorman__check *check, const doorman_figures *figures) {
     for (size_t i = 0; i < figures->tier_count; i++) {
         const doorman_tier *tier = &figures->tiers[i];
-        doorman__check item = doorman__check_item(check, "figures.tiers", i, ".");
+        doorman__check item = doorman__check_item(check, "figures.tiers", i);
         if (!tier->active) {
             doorman__check_add(&item, "active: is 0, so the tier is never entered");
         } else if (i + 1 == figures->tier_count && !(tier->limit > 0)) {
@@ -1875,31 +1848,23 @@ static void doorman__tiers_warn(const doorman__check *check, const doorman_figur
     }
 }
 
-/* Returns whether figures of a limit per key are above those of a limit that all keys share.
- * Windows are only compared with windows of the same kind and length. */
-static bool doorman__figures_above(const doorman_figures *all, doorman_limit_kind kind,
-                                   const doorman_permit_limit *shared) {
-    const doorman_figures *most = &shared->figures;
-    if (kind != shared->kind || kind == DOORMAN_TIERS) return false;
-    if (kind == DOORMAN_TOKEN_BUCKET) return all->rate > most->rate;
-    bool same_window = all->window == most->window && all->calendar == most->calendar;
-    return same_window && all->limit > most->limit;
-}
-
 /* Warns of the figures of a limit per key that are above those of a limit that all keys share. The
- * shared limit refuses first, so such figures act rarely or never. */
+ * shared limit refuses first, so such figures act rarely or never. Windows are only compared with
+ * windows of the same kind and length. */
 static void doorman__shared_warn(doorman__check *check, const doorman_template *template_,
                                  const doorman_permit_limit *limit, const doorman_figures *all) {
-    for (size_t i = 0; limit->per == DOORMAN_PER_KEY && i < template_->limit_count; i++) {
+    const bool bucket = limit->kind == DOORMAN_TOKEN_BUCKET;
+    if (limit->per != DOORMAN_PER_KEY || limit->kind == DOORMAN_TIERS) return;
+    for (size_t i = 0; i < template_->limit_count; i++) {
         const doorman_permit_limit *shared = &template_->limits[i];
+        const doorman_figures *most = &shared->figures;
         if (shared->per == DOORMAN_PER_KEY || shared->key_count || shared->shadow) continue;
-        if (shared->leased) continue;
-        if (!doorman__figures_above(all, limit->kind, shared)) continue;
-        char text[96];
-        snprintf(text, sizeof text,
-                 "figures.%s: is above that of limits[%zu], which all keys share",
-                 limit->kind == DOORMAN_TOKEN_BUCKET ? "rate" : "limit", i);
-        doorman__check_add(check, text);
+        if (shared->leased || shared->kind != limit->kind) continue;
+        bool comparable = all->window == most->window && all->calendar == most->calendar;
+        bool above = bucket ? all->rate > most->rate : comparable && all->limit > most->limit;
+        if (!above) continue;
+        doorman__check_add(check, "figures.%s: is above that of limits[%zu], which all keys share",
+                           bucket ? "rate" : "limit", i);
         return;
     }
 }
@@ -1908,9 +1873,7 @@ static void doorman__shared_warn(doorman__check *check, const doorman_template *
 static void doorman__keys_warn(doorman__check *check, const char *const *keys, size_t count) {
     for (size_t i = 0; i < count; i++) {
         if (!doorman__glob_is_open(keys[i])) continue;
-        char text[128];
-        snprintf(text, sizeof text, "keys[%zu]: " DOORMAN__GLOB_OPEN, i);
-        doorman__check_add(check, text);
+        doorman__check_add(check, "keys[%zu]: " DOORMAN__GLOB_OPEN, i);
     }
 }
 
@@ -1920,15 +1883,6 @@ static double doorman__limit_most(const doorman_permit_limit *limit, const doorm
     return limit->has_max_cost ? doorman__min(most, limit->max_cost) : most;
 }
 
-/* Returns the field that decides what doorman__limit_most returns. */
-static const char *doorman__limit_most_field(const doorman_permit_limit *limit,
-                                             const doorman_figures *all) {
-    const double most = doorman__figures_most(limit->kind, all);
-    if (limit->has_max_cost && limit->max_cost < most) return "max_cost";
-    if (limit->kind == DOORMAN_TOKEN_BUCKET) return "figures.size";
-    return limit->kind == DOORMAN_TIERS ? "figures.tiers" : "figures.limit";
-}
-
 /* Warns of figures that refuse each permit of cost 1, which is the default cost, for ever. A limit
  * in shadow refuses nothing. A limit of 0 for some keys is the way to refuse these keys, so for
  * some keys only a limit between 0 and 1 causes a warning.
@@ -1936,23 +1890,15 @@ static const char *doorman__limit_most_field(const doorman_permit_limit *limit,
 static void doorman__most_warn(doorman__check *check, const doorman_permit_limit *limit,
                                const doorman_figures *all, bool some_keys) {
     const double most = doorman__limit_most(limit, all);
-    char text[128];
     if (limit->shadow || limit->leased || most >= 1 || (some_keys && !(most > 0))) return;
-    snprintf(text, sizeof text, "%s: %s", doorman__limit_most_field(limit, all),
-             most > 0 ? "grants less than 1, so a permit of cost 1 is always refused"
-                      : "grants nothing, so every permit that costs something is refused");
-    doorman__check_add(check, text);
-}
-
-/* Warns of a queue in which no permit may wait, and of a wait without a queue. */
-static void doorman__queue_warn(const doorman__check *check, const doorman_permit_limit *limit) {
-    if (limit->kind != DOORMAN_CONCURRENCY) return;
-    doorman__check item = *check;
-    if (limit->figures.queue && !limit->figures.max_wait) {
-        doorman__check_add(&item, "figures.queue: has no effect while max_wait is 0");
-    } else if (limit->figures.max_wait && !limit->figures.queue) {
-        doorman__check_add(&item, "figures.max_wait: has no effect while queue is 0");
-    }
+    const char *field = "figures.limit";
+    if (limit->kind == DOORMAN_TOKEN_BUCKET) field = "figures.size";
+    if (limit->kind == DOORMAN_TIERS) field = "figures.tiers";
+    if (most < doorman__figures_most(limit->kind, all)) field = "max_cost";
+    doorman__check_add(check, "%s: %s", field,
+                       most > 0
+                           ? "grants less than 1, so a permit of cost 1 is always refused"
+                           : "grants nothing, so every permit that costs something is refused");
 }
 
 /* Returns how long a bucket needs to gain some units; 0: it is leased, so nobody knows. */
@@ -1990,24 +1936,29 @@ static doorman_time doorman__empty_time(doorman_limit_kind kind, const doorman_f
  * refuses everything (P16), and a quota of an hour or more is granted once more. A limit with
  * full_at_start says that this is intended. */
 static bool doorman__restart_harms(const doorman_permit_limit *limit, const doorman_figures *all) {
-    const doorman_time period = doorman__figures_period(limit->kind, all);
     if (limit->shadow || limit->full_at_start) return false;
     if (limit->empty_at_start) return doorman__empty_time(limit->kind, all) > DOORMAN__LONG;
-    return period >= DOORMAN__LONG && doorman__limit_most(limit, all) > 0;
+    bool is_long = doorman__figures_period(limit->kind, all) >= DOORMAN__LONG;
+    return is_long && doorman__limit_most(limit, all) > 0;
 }
 
-/* Warns of holds that last so long that the limit learns for a long time after a restart (P16). */
-static void doorman__life_warn(const doorman__check *check, const doorman_permit_limit *limit) {
-    const double life = (double)limit->figures.time_to_live / 1e9;
-    doorman__check item = *check;
-    bool learns = limit->kind == DOORMAN_CONCURRENCY && !limit->full_at_start && !limit->leased;
-    if (!learns || limit->shadow || limit->figures.time_to_live <= DOORMAN__LONG) return;
-    char text[192];
-    snprintf(text, sizeof text,
-             "figures.time_to_live: %.10g s is long: after each restart the limit learns, and "
-             "grants nothing, for %.10g s",
-             life, life * (1 + DOORMAN__DRIFT));
-    doorman__check_add(&item, text);
+/* Warns of a queue in which no permit may wait, of a wait without a queue, and of holds that last
+ * so long that the limit learns for a long time after a restart (P16). */
+static void doorman__concurrency_warn(doorman__check *check, const doorman_permit_limit *limit) {
+    const doorman_figures *all = &limit->figures;
+    const double life = (double)all->time_to_live / 1e9;
+    if (limit->kind != DOORMAN_CONCURRENCY) return;
+    if (all->queue && !all->max_wait) {
+        doorman__check_add(check, "figures.queue: has no effect while max_wait is 0");
+    } else if (all->max_wait && !all->queue) {
+        doorman__check_add(check, "figures.max_wait: has no effect while queue is 0");
+    }
+    bool learns = !limit->full_at_start && !limit->leased && !limit->shadow;
+    if (!learns || all->time_to_live <= DOORMAN__LONG) return;
+    doorman__check_add(check,
+                       "figures.time_to_live: %.10g s is long: after each restart the limit "
+                       "learns, and grants nothing, for %.10g s",
+                       life, life * (1 + DOORMAN__DRIFT));
 }
 
 #define DOORMAN__QUOTA_TEXT                                                                        \
@@ -2022,23 +1973,23 @@ static void doorman__restart_warn(doorman__check *check, const doorman_permit_li
                                          [DOORMAN_SLIDING_WINDOW] = "window",
                                          [DOORMAN_TIERS] = "tiers"};
     if (!doorman__restart_harms(limit, all)) return;
-    double period = (double)doorman__figures_period(limit->kind, all) / 1e9;
-    if (limit->empty_at_start) period = (double)doorman__empty_time(limit->kind, all) / 1e9;
-    char text[512]; /* the text for both kinds of caller */
     if (limit->empty_at_start) {
-        snprintf(text, sizeof text,
-                 DOORMAN__NAMES(
-                     "empty_at_start: refuses every permit for up to %.10g s after each restart",
-                     "on_restart: empty refuses every permit for up to %.10g s after each restart"),
-                 period, period);
-    } else {
-        snprintf(text, sizeof text,
-                 DOORMAN__NAMES("%s: " DOORMAN__QUOTA_TEXT "Set full_at_start if this is intended",
-                                "%s: " DOORMAN__QUOTA_TEXT
-                                "Write on_restart: full if this is intended"),
-                 fields[limit->kind], period, fields[limit->kind], period);
+        const double empty = (double)doorman__empty_time(limit->kind, all) / 1e9;
+        doorman__check_add(
+            check,
+            DOORMAN__NAMES(
+                "empty_at_start: refuses every permit for up to %.10g s after each restart",
+                "on_restart: empty refuses every permit for up to %.10g s after each restart"),
+            empty, empty);
+        return;
     }
-    doorman__check_add(check, text);
+    const double period = (double)doorman__figures_period(limit->kind, all) / 1e9;
+    const char *field = fields[limit->kind];
+    doorman__check_add(
+        check,
+        DOORMAN__NAMES("%s: " DOORMAN__QUOTA_TEXT "Set full_at_start if this is intended",
+                       "%s: " DOORMAN__QUOTA_TEXT "Write on_restart: full if this is intended"),
+        field, period, field, period);
 }
 
 static bool doorman__keys_exclude(const doorman_override *override_) {
@@ -2074,23 +2025,22 @@ static void doorman__hidden_keys_warn(doorman__check *check, const doorman_permi
         size_t j = 0, place = 0;
         while (j <= index && !doorman__key_is_hidden(own, i, &limit->overrides[j], &place)) j++;
         if (j > index) continue;
-        char text[160];
-        snprintf(text, sizeof text,
-                 "keys[%zu]: is never used, because overrides[%zu].keys[%zu] comes first and "
-                 "matches it",
-                 i, j, place);
-        doorman__check_add(check, text);
+        doorman__check_add(check,
+                           "keys[%zu]: is never used, because overrides[%zu].keys[%zu] comes first "
+                           "and matches it",
+                           i, j, place);
     }
 }
 
 /* Warns of the keys of an override, and of its figures that differ from those of its limit. */
 static void doorman__override_warn(doorman__check *check, const doorman_template *template_,
                                    const doorman_permit_limit *limit, size_t index) {
-    const doorman_figures *given = &limit->overrides[index].figures, *own = &limit->figures;
+    const doorman_override *override_ = &limit->overrides[index];
+    const doorman_figures *given = &override_->figures, *own = &limit->figures;
     const doorman_figures all = doorman__override_resolve(limit, given);
-    doorman__check item = doorman__check_item(check, "overrides", index, ".");
+    doorman__check item = doorman__check_item(check, "overrides", index);
     bool same = doorman__equal(all.rate, own->rate) && doorman__equal(all.limit, own->limit);
-    doorman__keys_warn(&item, limit->overrides[index].keys, limit->overrides[index].key_count);
+    doorman__keys_warn(&item, override_->keys, override_->key_count);
     if (!same) doorman__shared_warn(&item, template_, limit, &all);
     if (doorman__limit_most(limit, &all) < doorman__limit_most(limit, own)) {
         doorman__most_warn(&item, limit, &all, true);
@@ -2102,20 +2052,19 @@ static void doorman__override_warn(doorman__check *check, const doorman_template
 /* Warns of limits that cannot act. Precondition: the limits are valid. */
 static void doorman__limits_warn(const doorman_template *template_, size_t index,
                                  const doorman__config_report *report) {
-    const doorman__check all = {.report = report, .index = index};
+    doorman__check all = {.report = report, .index = index};
     for (size_t i = 0; i < template_->limit_count; i++) {
         const doorman_permit_limit *limit = &template_->limits[i];
-        doorman__check check = doorman__check_item(&all, "limits", i, ".");
+        doorman__check check = doorman__check_item(&all, "limits", i);
         doorman__keys_warn(&check, limit->keys, limit->key_count);
         doorman__tiers_warn(&check, &limit->figures);
         doorman__most_warn(&check, limit, &limit->figures, limit->key_count > 0);
-        doorman__queue_warn(&check, limit);
-        doorman__life_warn(&check, limit);
+        doorman__concurrency_warn(&check, limit);
         doorman__shared_warn(&check, template_, limit, &limit->figures);
         doorman__restart_warn(&check, limit, &limit->figures);
         size_t compared = 0;
         for (size_t j = 0; j < limit->override_count; j++) {
-            doorman__check item = doorman__check_item(&check, "overrides", j, ".");
+            doorman__check item = doorman__check_item(&check, "overrides", j);
             doorman__hidden_keys_warn(&item, limit, j, &compared);
         }
         for (size_t j = 0; j < limit->override_count; j++) {
@@ -2126,19 +2075,17 @@ static void doorman__limits_warn(const doorman_template *template_, size_t index
 
 /* ---- limits: copies */
 
-/* The limits of all templates of a configuration. */
-struct doorman__config_limits {
-    char *strings; /* all names and keys, each ended by a NUL */
-    doorman_permit_limit *limits;
-    doorman_override *overrides;
-    doorman_tier *tiers;
-    const char **keys; /* of all limits and overrides, and the globs in shadow */
-};
-
-/* How much room the copies of a configuration need. */
+/* How many of each the limits of a configuration have. */
 typedef struct doorman__config_size {
     size_t limits, overrides, tiers, keys, string_bytes;
 } doorman__config_size;
+
+/* The limits of all templates of a configuration. Behind the struct are the limits, their
+ * overrides, their tiers, the keys of limits and overrides with the globs in shadow, and the
+ * strings. */
+struct doorman__config_limits {
+    doorman_permit_limit *limits;
+};
 
 static void doorman__config_count_keys(doorman__config_size *size, const char *const *keys,
                                        size_t count) {
@@ -2146,41 +2093,37 @@ static void doorman__config_count_keys(doorman__config_size *size, const char *c
     for (size_t i = 0; i < count; i++) size->string_bytes += strlen(keys[i]) + 1;
 }
 
-static void doorman__config_count_limit(doorman__config_size *size,
-                                        const doorman_permit_limit *limit) {
-    size->limits++;
-    size->string_bytes += strlen(limit->name) + 1;
-    if (limit->lease_of) size->string_bytes += strlen(limit->lease_of) + 1;
-    doorman__config_count_keys(size, limit->keys, limit->key_count);
-    size->tiers += limit->figures.tier_count;
-    size->overrides += limit->override_count;
-    for (size_t i = 0; i < limit->override_count; i++) {
-        const doorman_override *override_ = &limit->overrides[i];
-        doorman__config_count_keys(size, override_->keys, override_->key_count);
-        size->tiers += override_->figures.tier_count;
-    }
-}
-
-/* Returns how much room the copies of all limits need. */
+/* Returns how many of each the copies of all limits need. */
 static doorman__config_size doorman__limits_measure(const doorman_config_options *options) {
     doorman__config_size size = {0, 0, 0, 0, 0};
+    doorman__config_count_keys(&size, options->shadow, options->shadow_count);
     for (size_t i = 0; i < options->template_count; i++) {
         const doorman_template *template_ = &options->templates[i];
+        size.limits += template_->limit_count;
         for (size_t j = 0; j < template_->limit_count; j++) {
-            doorman__config_count_limit(&size, &template_->limits[j]);
+            const doorman_permit_limit *limit = &template_->limits[j];
+            size.string_bytes += strlen(limit->name) + 1;
+            if (limit->lease_of) size.string_bytes += strlen(limit->lease_of) + 1;
+            doorman__config_count_keys(&size, limit->keys, limit->key_count);
+            size.tiers += limit->figures.tier_count;
+            size.overrides += limit->override_count;
+            for (size_t k = 0; k < limit->override_count; k++) {
+                const doorman_override *override_ = &limit->overrides[k];
+                doorman__config_count_keys(&size, override_->keys, override_->key_count);
+                size.tiers += override_->figures.tier_count;
+            }
         }
     }
-    doorman__config_count_keys(&size, options->shadow, options->shadow_count);
     return size;
 }
 
 /* The next free place in each array of a configuration that is copied. */
 typedef struct doorman__config_places {
-    char *string;
     doorman_permit_limit *limit;
     doorman_override *override_;
     doorman_tier *tier;
     const char **key;
+    char *string;
 } doorman__config_places;
 
 static const char **doorman__config_copy_keys(doorman__config_places *at, const char *const *keys,
@@ -2216,42 +2159,27 @@ static void doorman__config_copy_limit(doorman__config_places *at,
     }
     copy->figures = doorman__figures_resolve(copy->kind, &copy->figures);
     if (!copy->max_keys) copy->max_keys = copy->leased ? DOORMAN__MAX_LEASES : DOORMAN__MAX_KEYS;
+    assert(doorman__permit_kind_valid(copy->kind) && copy->max_keys <= DOORMAN__COUNTERS_MAX);
 }
 
-static void doorman__limits_free(doorman_config *config) {
-    doorman__config_limits *limits = config->limits;
-    if (!limits) return;
-    DOORMAN_FREE(limits->strings);
-    DOORMAN_FREE(limits->limits);
-    DOORMAN_FREE(limits->overrides);
-    DOORMAN_FREE(limits->tiers);
-    DOORMAN_FREE((void *)limits->keys);
-    DOORMAN_FREE(limits);
-}
+static void doorman__limits_free(doorman_config *config) { DOORMAN_FREE(config->limits); }
 
-/* Makes the arrays of the limits. Returns false if memory runs out. No array is empty, because the
- * result of an allocation of 0 bytes may be NULL. */
-static bool doorman__limits_reserve(doorman__config_limits *limits,
-                                    const doorman__config_size *size) {
-    limits->strings = (char *)doorman__zalloc(size->string_bytes + 1);
-    limits->limits =
-        (doorman_permit_limit *)doorman__zalloc((size->limits + 1) * sizeof *limits->limits);
-    limits->overrides =
-        (doorman_override *)doorman__zalloc((size->overrides + 1) * sizeof *limits->overrides);
-    limits->tiers = (doorman_tier *)doorman__zalloc((size->tiers + 1) * sizeof *limits->tiers);
-    limits->keys = (const char **)doorman__zalloc((size->keys + 1) * sizeof *limits->keys);
-    return limits->strings && limits->limits && limits->overrides && limits->tiers && limits->keys;
-}
-
-/* Copies the limits of all templates, and fills in the defaults. Returns false if memory runs out;
- * doorman__limits_free frees what was copied. */
+/* Copies the limits of all templates, and fills in the defaults. Returns false if memory runs
+ * out. */
 static bool doorman__limits_copy(doorman_config *config, const doorman_config_options *options) {
     const doorman__config_size size = doorman__limits_measure(options);
-    doorman__config_limits *limits = (doorman__config_limits *)doorman__zalloc(sizeof *limits);
-    config->limits = limits;
-    if (!limits || !doorman__limits_reserve(limits, &size)) return false;
-    doorman__config_places at = {limits->strings, limits->limits, limits->overrides, limits->tiers,
-                                 limits->keys};
+    const size_t items_bytes = size.limits * sizeof(doorman_permit_limit) +
+                               size.overrides * sizeof(doorman_override) +
+                               size.tiers * sizeof(doorman_tier) + size.keys * sizeof(char *);
+    config->limits = (doorman__config_limits *)doorman__zalloc(sizeof *config->limits +
+                                                               items_bytes + size.string_bytes);
+    if (!config->limits) return false;
+    doorman__config_places at = {.limit = (doorman_permit_limit *)(void *)(config->limits + 1)};
+    config->limits->limits = at.limit;
+    at.override_ = (doorman_override *)(void *)(at.limit + size.limits);
+    at.tier = (doorman_tier *)(void *)(at.override_ + size.overrides);
+    at.key = (const char **)(void *)(at.tier + size.tiers);
+    at.string = (char *)(at.key + size.keys);
     for (size_t i = 0; i < config->template_count; i++) {
         doorman_template *copy = &config->templates[i];
         const doorman_permit_limit *given = copy->limits;
@@ -2261,13 +2189,15 @@ static bool doorman__limits_copy(doorman_config *config, const doorman_config_op
     }
     config->shadow_count = options->shadow_count;
     config->shadow = doorman__config_copy_keys(&at, options->shadow, options->shadow_count);
-    assert(at.string == limits->strings + size.string_bytes);
+    assert(at.limit == config->limits->limits + size.limits);
+    assert(at.string == (char *)(config->limits + 1) + items_bytes + size.string_bytes);
     return true;
 }
 
 /* Returns the index of a limit among those of all templates. */
 static size_t doorman__limit_index(const doorman_config *config,
                                    const doorman_permit_limit *limit) {
+    assert(limit >= config->limits->limits);
     return (size_t)(limit - config->limits->limits);
 }
 
