@@ -2303,24 +2303,35 @@ static doorman__chain **doorman__chains_bucket(const doorman__chains *nodes, uin
     return doorman__chains_at(nodes, bucket);
 }
 
+/* Makes room for `count` items in a growing array, as doorman__reserve does.
+ *   list   the address of the pointer to the array */
+static bool doorman__reserve_list(void *list, size_t *capacity, size_t count, size_t item_bytes) {
+    void *items;
+    memcpy(&items, list, sizeof items);
+    bool room = doorman__reserve(&items, capacity, count, item_bytes);
+    memcpy(list, &items, sizeof items);
+    assert(!room || *capacity >= count);
+    return room;
+}
+
 /* Adds one bucket, and moves the nodes that belong there from one other bucket. Returns false if
  * memory runs out. */
 static bool doorman__chains_split(doorman__chains *nodes) {
     size_t added = nodes->bucket_count;
     if (added % DOORMAN__SEGMENT_BUCKETS == 0) {
-        void *segments = nodes->segments;
         size_t index = added / DOORMAN__SEGMENT_BUCKETS;
-        bool room = doorman__reserve(&segments, &nodes->segment_capacity, index + 1,
-                                     sizeof *nodes->segments);
-        nodes->segments = (doorman__chain ***)segments;
-        if (!room) return false;
         size_t bytes = DOORMAN__SEGMENT_BUCKETS * sizeof **nodes->segments;
+        if (!doorman__reserve_list(&nodes->segments, &nodes->segment_capacity, index + 1,
+                                   sizeof *nodes->segments)) {
+            return false;
+        }
         nodes->segments[index] = (doorman__chain **)doorman__zalloc(bytes);
         if (!nodes->segments[index]) return false;
     }
     nodes->bucket_count++;
     if (added == 0) return true;
     if (added > nodes->mask) nodes->mask = 2 * nodes->mask + 1;
+    assert(added <= nodes->mask && added > nodes->mask >> 1);
     doorman__chain **from = doorman__chains_at(nodes, added & (nodes->mask >> 1));
     doorman__chain **to = doorman__chains_at(nodes, added);
     while (*from) {
@@ -2395,15 +2406,6 @@ static bool doorman__chains_add(doorman__chains *nodes, doorman__chain *node, ui
     return true;
 }
 
-/* glibc keeps small blocks that were freed in lists. It joins all of them when a program asks for a
- * large block. After a million removals that takes 150 ms. So one removal in 1,024 asks for a large
- * block, and joins what was freed since the last time. */
-static void doorman__chains_settle(const doorman__chains *nodes) {
-    if (nodes->count % 1024) return;
-    void *volatile block = DOORMAN_MALLOC(4096); /* compilers leave out a block without use */
-    DOORMAN_FREE(block);
-}
-
 static void doorman__chains_remove(doorman__chains *nodes, doorman__chain *node) {
     doorman__chain **at = doorman__chains_bucket(nodes, node->hash);
     assert(nodes->count > 0);
@@ -2413,7 +2415,13 @@ static void doorman__chains_remove(doorman__chains *nodes, doorman__chain *node)
     }
     *at = node->next;
     nodes->count--;
-    doorman__chains_settle(nodes);
+    if (nodes->count % 1024 == 0) {
+        /* glibc keeps small blocks that were freed in lists, and joins all of them when a program
+         * asks for a large block. After a million removals that takes 150 ms. So one removal in
+         * 1,024 asks for a large block, and joins what was freed since the last time. */
+        void *volatile block = DOORMAN_MALLOC(4096); /* compilers leave out a block without use */
+        DOORMAN_FREE(block);
+    }
     if (nodes->count == 0) {
         size_t cursor = nodes->cursor;
         doorman__chains_uninit(nodes);
@@ -2686,12 +2694,6 @@ static size_t doorman__state_words(doorman_limit_kind kind, const doorman_figure
 
 /* ---- permits: token bucket */
 
-static double doorman__level_read(const uint64_t *state) {
-    double level = 0;
-    memcpy(&level, &state[0], sizeof level);
-    return level;
-}
-
 static void doorman__level_write(uint64_t *state, double level, doorman_time at) {
     memcpy(&state[0], &level, sizeof level);
     state[1] = (uint64_t)at;
@@ -2700,8 +2702,9 @@ static void doorman__level_write(uint64_t *state, double level, doorman_time at)
 /* Returns the level at a time. A negative level is a debt. */
 static double doorman__level_at(const doorman_figures *figures, const uint64_t *state,
                                 doorman_time time) {
-    double gained = (double)(time - (doorman_time)state[1]) * figures->rate / 1e9;
-    return doorman__min(figures->size, doorman__level_read(state) + gained);
+    double level, gained = (double)(time - (doorman_time)state[1]) * figures->rate / 1e9;
+    memcpy(&level, &state[0], sizeof level);
+    return doorman__min(figures->size, level + gained);
 }
 
 /* Returns the units that the bucket lends. */
@@ -2843,43 +2846,26 @@ static size_t doorman__tiers_next(const doorman_figures *figures, const uint64_t
 static uint64_t doorman__tiers_offer(const doorman_figures *figures, const uint64_t *state,
                                      doorman_time time) {
     int current = doorman__tiers_current(figures, state, time);
+    size_t tier = current >= 0 ? (size_t)current : doorman__tiers_next(figures, state, -1, time);
     uint64_t sum = 0;
-    if (current >= 0) {
-        sum = doorman__tier_room(&figures->tiers[current],
-                                 doorman__tier_state(state, (size_t)current), time);
-    }
-    size_t next = doorman__tiers_next(figures, state, current, time);
-    while (next < figures->tier_count) {
-        sum += doorman__tier_room(&figures->tiers[next], doorman__tier_state(state, next), time);
-        next = doorman__tiers_next(figures, state, (int)next, time);
+    while (tier < figures->tier_count) {
+        sum += doorman__tier_room(&figures->tiers[tier], doorman__tier_state(state, tier), time);
+        tier = doorman__tiers_next(figures, state, (int)tier, time);
     }
     return sum;
 }
 
-/* Enters a tier. Its window continues if some of its units still count. Otherwise a new one begins
- * with this hit. */
-static void doorman__tier_enter(const doorman_tier *tier, uint64_t *words, doorman_time now) {
-    if (!doorman__tier_used(tier, words, now)) {
-        memset(words, 0, DOORMAN__TIER_WORDS * sizeof *words);
-        words[1] = (uint64_t)tier->window;
-        words[2] = (uint64_t)now;
-    }
-    words[0] = (uint64_t)now;
-}
-
-/* Charges a tier that was entered. A window of changed length starts fresh. */
-static void doorman__tier_charge(const doorman_tier *tier, uint64_t *words, uint64_t grains,
-                                 doorman_time now) {
-    if (words[1] != (uint64_t)tier->window) {
-        memset(words + 3, 0, DOORMAN__RING_WORDS * sizeof *words);
-        words[1] = (uint64_t)tier->window;
-        words[2] = words[0];
-    }
-    doorman__ring_add(words + 3, doorman__tier_slice(tier, words, now), grains);
+/* Starts a window of a tier. */
+static void doorman__tier_begin(const doorman_tier *tier, uint64_t *words, doorman_time begin) {
+    assert(tier->window > 0);
+    memset(words + 3, 0, DOORMAN__RING_WORDS * sizeof *words);
+    words[1] = (uint64_t)tier->window;
+    words[2] = (uint64_t)begin;
 }
 
 /* Charges tiers. Precondition: they offer `grains`. Returns the number of the tier that was entered
- * last, from 1, or 0. */
+ * last, from 1, or 0. The window of a tier that is entered continues if some of its units still
+ * count. Otherwise a new one begins with this hit. A window of changed length starts fresh. */
 static size_t doorman__tiers_charge(const doorman_figures *figures, uint64_t *state,
                                     uint64_t grains, doorman_time now) {
     int current = doorman__tiers_current(figures, state, now);
@@ -2890,14 +2876,19 @@ static size_t doorman__tiers_charge(const doorman_figures *figures, uint64_t *st
             uint64_t *words = state + (size_t)current * DOORMAN__TIER_WORDS;
             uint64_t room = doorman__tier_room(tier, words, now);
             uint64_t taken = grains < room ? grains : room;
-            doorman__tier_charge(tier, words, taken, now);
+            bool changed = words[1] != (uint64_t)tier->window;
+            if (changed) doorman__tier_begin(tier, words, (doorman_time)words[0]);
+            doorman__ring_add(words + 3, doorman__tier_slice(tier, words, now), taken);
             grains -= taken;
         }
         if (!grains) break;
         size_t next = doorman__tiers_next(figures, state, current, now);
         assert(next < figures->tier_count);
         if (next >= figures->tier_count) break;
-        doorman__tier_enter(&figures->tiers[next], state + next * DOORMAN__TIER_WORDS, now);
+        const doorman_tier *tier = &figures->tiers[next];
+        uint64_t *words = state + next * DOORMAN__TIER_WORDS;
+        if (!doorman__tier_used(tier, words, now)) doorman__tier_begin(tier, words, now);
+        words[0] = (uint64_t)now;
         current = (int)next;
         entered = next + 1;
     }
@@ -2944,14 +2935,6 @@ static uint64_t doorman__fixed_fresh(const doorman_permit_limit *limit,
                                      const doorman__moment *at) {
     bool used_up = limit->empty_at_start && span.begin <= at->start_epoch;
     return used_up ? doorman__grains_ceil(figures->limit) : 0;
-}
-
-static uint64_t doorman__fixed_used(const doorman_permit_limit *limit,
-                                    const doorman_figures *figures, const uint64_t *state,
-                                    const doorman__moment *at) {
-    doorman__span span = doorman__span_at(figures, at->epoch);
-    if (state[0] == doorman__span_id(span)) return state[1];
-    return doorman__fixed_fresh(limit, figures, span, at);
 }
 
 static uint64_t doorman__sliding_used(const doorman_figures *figures, const uint64_t *state,
@@ -3011,7 +2994,9 @@ static uint64_t doorman__limit_grains(const doorman_permit_limit *limit, double 
 static uint64_t doorman__meter_used(const doorman__meter *meter, const doorman__moment *at) {
     if (meter->limit->kind == DOORMAN_CONCURRENCY) return meter->state[0];
     if (meter->limit->kind == DOORMAN_FIXED_WINDOW) {
-        return doorman__fixed_used(meter->limit, meter->figures, meter->state, at);
+        const doorman__span span = doorman__span_at(meter->figures, at->epoch);
+        if (meter->state[0] == doorman__span_id(span)) return meter->state[1];
+        return doorman__fixed_fresh(meter->limit, meter->figures, span, at);
     }
     return doorman__sliding_used(meter->figures, meter->state, at->now);
 }
@@ -3706,11 +3691,9 @@ static doorman__counter *doorman__slot_find(const doorman__slot *slot,
     return doorman__counter_find(&slot->nodes, wanted);
 }
 
-static void doorman__permits_event(const doorman_permits *permits, doorman_permit_event_kind kind,
-                                   const char *resource_id, const char *key, const char *limit,
-                                   doorman_reason reason, double amount) {
-    if (!(permits->options.event_kinds >> kind & 1)) return;
-    const doorman_permit_event event = {kind, resource_id, key, limit, reason, amount};
+/* Raises an event, if the application wants its kind. */
+static void doorman__permits_event(const doorman_permits *permits, doorman_permit_event event) {
+    if (!(permits->options.event_kinds >> event.kind & 1)) return;
     permits->options.on_event(permits->options.context, &event);
 }
 
@@ -3765,17 +3748,25 @@ static void doorman__permits_remove(doorman_permits *permits, doorman__slot *slo
     DOORMAN_FREE(counter);
 }
 
+/* Writes the key of a counter, with a NUL. */
+static const char *doorman__counter_copy_key(doorman__counter *counter,
+                                             char key[DOORMAN_ID_BYTES_MAX + 1]) {
+    assert(counter->key_bytes <= DOORMAN_ID_BYTES_MAX);
+    memcpy(key, doorman__counter_key(counter), counter->key_bytes);
+    key[counter->key_bytes] = 0;
+    return key;
+}
+
 /* Removes a counter or a ban, and raises an event.
  *   about   the kind of the event, its limit and its amount */
 static void doorman__permits_drop_as(doorman_permits *permits, doorman__slot *slot,
-                                     doorman__counter *counter, const doorman_permit_event *about) {
-    doorman__place *place = doorman__permits_place_of(permits, counter->node.tag);
-    if (permits->options.event_kinds >> about->kind & 1) {
-        char key[DOORMAN_ID_BYTES_MAX + 1];
-        memcpy(key, doorman__counter_key(counter), counter->key_bytes);
-        key[counter->key_bytes] = 0;
-        doorman__permits_event(permits, about->kind, place ? doorman__place_id(place) : NULL, key,
-                               about->limit, DOORMAN_NO_REASON, about->amount);
+                                     doorman__counter *counter, doorman_permit_event about) {
+    const doorman__place *place = doorman__permits_place_of(permits, counter->node.tag);
+    char key[DOORMAN_ID_BYTES_MAX + 1];
+    if (permits->options.event_kinds >> about.kind & 1) {
+        about.resource_id = place ? doorman__place_id(place) : NULL;
+        about.key = doorman__counter_copy_key(counter, key);
+        doorman__permits_event(permits, about);
     }
     doorman__permits_remove(permits, slot, counter);
 }
@@ -3785,7 +3776,7 @@ static void doorman__permits_drop(doorman_permits *permits, doorman__slot *slot,
                                   doorman__counter *counter) {
     const doorman_permit_event about = {.kind = DOORMAN_PERMIT_KEY_REMOVED, .limit = slot->name};
     assert(slot != doorman__permits_bans(permits));
-    doorman__permits_drop_as(permits, slot, counter, &about);
+    doorman__permits_drop_as(permits, slot, counter, about);
 }
 
 /* ---- permits: places */
@@ -3812,13 +3803,6 @@ static doorman__place_slot doorman__place_slot_for(const doorman_permits *permit
         if (same && (last->slot == own || stays)) return *last;
     }
     return (doorman__place_slot){own, permits->generation};
-}
-
-static bool doorman__config_shadows(const doorman_config *config, const char *resource_id) {
-    for (size_t i = 0; i < config->shadow_count; i++) {
-        if (doorman__glob_match(config->shadow[i], resource_id)) return true;
-    }
-    return false;
 }
 
 /* Returns the template of a resource, or NULL if it has no limits. */
@@ -3864,7 +3848,10 @@ static bool doorman__place_resolve(doorman_permits *permits, doorman__place *pla
     place->slot_count = count;
     permits->node_bytes += doorman__place_bytes(place);
     place->template_ = template_;
-    place->shadow = doorman__config_shadows(permits->config, id);
+    place->shadow = false;
+    for (size_t i = 0; i < permits->config->shadow_count && !place->shadow; i++) {
+        place->shadow = doorman__glob_match(permits->config->shadow[i], id);
+    }
     place->generation = permits->generation;
     return true;
 }
@@ -3882,14 +3869,12 @@ static doorman__place *doorman__permits_find_place(const doorman_permits *permit
 
 /* Makes room for one more place, and for its index when it is free again. */
 static bool doorman__permits_reserve_place(doorman_permits *permits) {
+    const size_t count = permits->place_count + 1;
     if (permits->free_count) return true;
-    void *places = permits->places, *indexes = permits->free_places;
-    size_t count = permits->place_count + 1;
-    bool room = doorman__reserve(&places, &permits->place_capacity, count, sizeof(void *));
-    permits->places = (doorman__place **)places;
-    room = room && doorman__reserve(&indexes, &permits->free_capacity, count, sizeof(uint32_t));
-    permits->free_places = (uint32_t *)indexes;
-    return room;
+    return doorman__reserve_list(&permits->places, &permits->place_capacity, count,
+                                 sizeof *permits->places) &&
+           doorman__reserve_list(&permits->free_places, &permits->free_capacity, count,
+                                 sizeof *permits->free_places);
 }
 
 static void doorman__place_free(doorman_permits *permits, doorman__place *place) {
@@ -3991,12 +3976,18 @@ static doorman__counter *doorman__counter_create(const doorman__identity *identi
     return counter;
 }
 
-/* Puts a counter into its slot. Returns false if memory runs out. */
-static bool doorman__permits_insert(doorman_permits *permits, doorman__slot *slot,
-                                    doorman__counter *counter, const doorman__identity *identity) {
+/* Creates a counter or a ban in its slot. Returns NULL if memory runs out. */
+static doorman__counter *doorman__permits_add(doorman_permits *permits, doorman__slot *slot,
+                                              const doorman__identity *identity, size_t words,
+                                              uint8_t flags) {
     doorman__place *place = doorman__permits_place_of(permits, identity->tag);
+    doorman__counter *counter = doorman__counter_create(identity, words, flags);
+    if (!counter) return NULL;
     counter->node.tag = identity->tag;
-    if (!doorman__chains_add(&slot->nodes, &counter->node, (uint32_t)identity->hash)) return false;
+    if (!doorman__chains_add(&slot->nodes, &counter->node, (uint32_t)identity->hash)) {
+        DOORMAN_FREE(counter);
+        return NULL;
+    }
     size_t bytes = doorman__counter_bytes(counter);
     if (slot == doorman__permits_bans(permits)) {
         bytes = doorman__ban_bytes(counter->key_bytes);
@@ -4005,8 +3996,9 @@ static bool doorman__permits_insert(doorman_permits *permits, doorman__slot *slo
         permits->counter_count++;
     }
     permits->node_bytes += bytes;
+    assert(permits->ban_bytes <= permits->node_bytes);
     if (place) place->counter_count++;
-    return true;
+    return counter;
 }
 
 static uint8_t doorman__limit_flags(const doorman_permit_limit *limit) {
@@ -4018,22 +4010,20 @@ static uint8_t doorman__limit_flags(const doorman_permit_limit *limit) {
 static doorman__counter *doorman__counter_resize(doorman_permits *permits, doorman__slot *slot,
                                                  const doorman_permit_limit *limit,
                                                  doorman__counter *counter, size_t words) {
-    uint8_t flags = doorman__limit_flags(limit);
-    size_t before = counter->words - (counter->flags & DOORMAN__COUNTS_REFUSALS ? 2u : 0u);
-    if (before == words && flags == (counter->flags & DOORMAN__COUNTS_REFUSALS)) return counter;
+    uint8_t flags = doorman__limit_flags(limit),
+            counted = counter->flags & DOORMAN__COUNTS_REFUSALS;
+    size_t before = counter->words - (counted ? 2u : 0u);
+    if (before == words && flags == counted) return counter;
     const doorman__identity identity = {doorman__counter_key(counter), counter->key_bytes,
                                         counter->node.hash, counter->node.tag};
-    doorman__counter *other = doorman__counter_create(&identity, words, flags);
+    doorman__counter *other = doorman__permits_add(permits, slot, &identity, words, flags);
     if (!other) return NULL;
     size_t kept = before < words ? before : words;
     memcpy(doorman__counter_state(other), doorman__counter_state(counter), kept * sizeof(uint64_t));
-    if (flags && (counter->flags & DOORMAN__COUNTS_REFUSALS)) {
+    if (flags && counted) {
         memcpy(doorman__counter_refusals(other), doorman__counter_refusals(counter),
                2 * sizeof(uint64_t));
     }
-    bool added = doorman__permits_insert(permits, slot, other, &identity);
-    assert(added); /* the table has a bucket, because it has a counter */
-    (void)added;
     doorman__permits_remove(permits, slot, counter);
     return other;
 }
@@ -4049,9 +4039,7 @@ static doorman__counter *doorman__counter_adapt(doorman_permits *permits, doorma
     bool known = counter->override_ <= limit->override_count;
     if (counter->generation == generation && known) return counter;
     char key[DOORMAN_ID_BYTES_MAX + 1];
-    memcpy(key, doorman__counter_key(counter), counter->key_bytes);
-    key[counter->key_bytes] = 0;
-    uint16_t override_ = doorman__limit_override(limit, key);
+    uint16_t override_ = doorman__limit_override(limit, doorman__counter_copy_key(counter, key));
     const doorman_figures *figures = doorman__limit_figures(limit, override_);
     size_t words = doorman__state_words(limit->kind, figures);
     counter = doorman__counter_resize(permits, slot, limit, counter, words);
@@ -4060,9 +4048,9 @@ static doorman__counter *doorman__counter_adapt(doorman_permits *permits, doorma
     counter->generation = generation;
     const doorman__meter meter = {limit, figures, doorman__counter_state(counter)};
     /* TIERS without tiers has no state */
-    bool sliding = limit->kind == DOORMAN_SLIDING_WINDOW;
-    bool changed = sliding && meter.state[0] != (uint64_t)figures->window;
-    if (changed) doorman__meter_init(&meter, &permits->at);
+    if (limit->kind == DOORMAN_SLIDING_WINDOW && meter.state[0] != (uint64_t)figures->window) {
+        doorman__meter_init(&meter, &permits->at);
+    }
     return counter;
 }
 
@@ -4280,12 +4268,11 @@ static doorman__victim doorman__permits_candidate(doorman_permits *permits, door
     }
     counter = doorman__counter_adapt(permits, slot, limit, counter);
     if (!counter) return none;
-    if (limit->kind != DOORMAN_CONCURRENCY) {
-        return (doorman__victim){counter, limit, doorman__counter_use(permits, limit, counter), 0};
-    }
     const doorman__meter meter = doorman__counter_meter(limit, counter);
-    if (!doorman__meter_fresh(&meter, &permits->at)) return none; /* holds point to the counter */
-    return (doorman__victim){counter, limit, 0, 0};
+    const bool holds = limit->kind == DOORMAN_CONCURRENCY; /* holds may point to the counter */
+    if (holds && !doorman__meter_fresh(&meter, &permits->at)) return none;
+    double use = holds ? 0 : doorman__counter_use(permits, limit, counter);
+    return (doorman__victim){counter, limit, use, 0};
 }
 
 /* Returns the counter that is nearest to a fresh one, among 8 that are sampled: first one without a
@@ -4314,7 +4301,7 @@ static bool doorman__permits_evict(doorman_permits *permits, doorman__slot *slot
     slot->totals.evicted_in_use += victim.use > 0;
     const doorman_permit_event about = {
         .kind = DOORMAN_PERMIT_KEY_EVICTED, .limit = slot->name, .amount = victim.use};
-    doorman__permits_drop_as(permits, slot, victim.counter, &about);
+    doorman__permits_drop_as(permits, slot, victim.counter, about);
     return true;
 }
 
@@ -4349,7 +4336,7 @@ static bool doorman__permits_evict_ban(doorman_permits *permits, doorman__slot *
     } else {
         const doorman_permit_event about = {.kind = DOORMAN_PERMIT_BAN_EVICTED,
                                             .limit = slot == bans ? NULL : slot->name};
-        doorman__permits_drop_as(permits, bans, counter, &about);
+        doorman__permits_drop_as(permits, bans, counter, about);
     }
     return true;
 }
@@ -4449,24 +4436,29 @@ static doorman_status doorman__leased_init(doorman_permits *permits, const uint6
     return doorman_client_create(&permits->leases.client, &options, NULL, permits->at.now);
 }
 
-static uint32_t doorman__leased_hash(const doorman_permits *permits, const char *resource_id) {
-    return (uint32_t)doorman__hash(permits->options.seed, resource_id);
-}
-
 static doorman_resource_kind doorman__leased_kind(const doorman_permit_limit *limit) {
     return limit->kind == DOORMAN_CONCURRENCY ? DOORMAN_GAUGE : DOORMAN_RATE;
 }
 
-/* Finds the lease of a resource. A lease of the other kind is from an earlier configuration. It is
- * closed when it was not used for a minute, and cannot be used before. */
+/* Returns the resource whose lease a leased limit uses. */
+static const char *doorman__leased_id(const doorman_permit_limit *limit,
+                                      const doorman__place *place) {
+    assert(limit->leased);
+    return limit->lease_of ? limit->lease_of : doorman__place_id(place);
+}
+
+/* Finds the lease that a leased limit uses for a place. A lease of the other kind is from an earlier
+ * configuration. It is closed when it was not used for a minute, and cannot be used before. Each
+ * counter of CONCURRENCY has a lease of its own: the configuration is refused otherwise. */
 static doorman__permit_lease *doorman__leased_find(const doorman_permits *permits,
-                                                   const char *resource_id,
-                                                   const doorman_permit_limit *limit) {
-    const uint32_t hash = doorman__leased_hash(permits, resource_id);
+                                                   const doorman_permit_limit *limit,
+                                                   const doorman__place *place) {
+    const char *id = doorman__leased_id(limit, place);
+    const uint32_t hash = (uint32_t)doorman__hash(permits->options.seed, id);
     doorman__chain *node = doorman__chains_first(&permits->leases.table, hash);
     for (; node; node = node->next) {
         doorman__permit_lease *lease = (doorman__permit_lease *)(void *)node;
-        if (node->hash != hash || strcmp(lease->resource->resource_id, resource_id) != 0) continue;
+        if (node->hash != hash || strcmp(lease->resource->resource_id, id) != 0) continue;
         return lease->resource->kind == doorman__leased_kind(limit) ? lease : NULL;
     }
     return NULL;
@@ -4487,10 +4479,12 @@ static size_t doorman__leased_bytes(const doorman__permit_lease *lease) {
 /* Opens a lease. Returns NULL if there is no server, no room, or no memory. Then the next refusal
  * tries again. */
 static doorman__permit_lease *doorman__leased_open(doorman_permits *permits,
-                                                   const char *resource_id,
-                                                   const doorman_permit_limit *limit) {
+                                                   const doorman_permit_limit *limit,
+                                                   const doorman__place *place) {
     doorman__permit_leases *leases = &permits->leases;
-    const doorman_resource_options options = {.resource_id = resource_id,
+    const char *id = doorman__leased_id(limit, place);
+    const uint32_t hash = (uint32_t)doorman__hash(permits->options.seed, id);
+    const doorman_resource_options options = {.resource_id = id,
                                               .kind = doorman__leased_kind(limit),
                                               .has_priority = limit->has_priority,
                                               .priority = limit->priority,
@@ -4501,21 +4495,21 @@ static doorman__permit_lease *doorman__leased_open(doorman_permits *permits,
     if (!lease) return NULL;
     doorman_status status =
         doorman_client_open(&lease->resource, leases->client, &options, NULL, permits->at.now);
-    bool added =
-        status == DOORMAN_OK && doorman__chains_add(&leases->table, &lease->node,
-                                                    doorman__leased_hash(permits, resource_id));
-    if (!added) {
-        if (status == DOORMAN_OK) doorman_client_close(lease->resource, permits->at.now);
+    bool open = status == DOORMAN_OK;
+    if (!open || !doorman__chains_add(&leases->table, &lease->node, hash)) {
+        if (open) doorman_client_close(lease->resource, permits->at.now);
         DOORMAN_FREE(lease);
         return NULL;
     }
     lease->resource->subclients = limit->subclients;
     permits->node_bytes += doorman__leased_bytes(lease);
+    assert(leases->table.count <= limit->max_keys);
     return lease;
 }
 
 /* Closes a lease. The client releases it with its next request. */
 static void doorman__leased_close(doorman_permits *permits, doorman__permit_lease *lease) {
+    assert(permits->node_bytes >= doorman__leased_bytes(lease));
     permits->node_bytes -= doorman__leased_bytes(lease);
     doorman__chains_remove(&permits->leases.table, &lease->node);
     doorman_client_close(lease->resource, permits->at.now);
@@ -4557,16 +4551,6 @@ static const doorman_figures *doorman__leased_figures(const doorman_permits *per
     return &lease->figures;
 }
 
-/* Returns the lease of a leased limit of CONCURRENCY. Each of its counters has a lease of its own:
- * the configuration is refused otherwise.
- *   place   of the counter */
-static doorman__permit_lease *doorman__leased_of_place(const doorman_permits *permits,
-                                                       const doorman_permit_limit *limit,
-                                                       const doorman__place *place) {
-    const char *id = limit->lease_of ? limit->lease_of : doorman__place_id(place);
-    return doorman__leased_find(permits, id, limit);
-}
-
 /* Returns the index of the limit of a place that uses a lease of a gauge, or slot_count. */
 static size_t doorman__leased_limit_of_place(const doorman_permits *permits,
                                              const doorman__permit_lease *lease,
@@ -4575,7 +4559,7 @@ static size_t doorman__leased_limit_of_place(const doorman_permits *permits,
     for (; place && i < place->slot_count; i++) {
         const doorman_permit_limit *limit = &place->template_->limits[i];
         bool holds = limit->leased && limit->kind == DOORMAN_CONCURRENCY;
-        if (holds && doorman__leased_of_place(permits, limit, place) == lease) break;
+        if (holds && doorman__leased_find(permits, limit, place) == lease) break;
     }
     return i;
 }
@@ -4585,7 +4569,7 @@ static uint64_t doorman__leased_most(const doorman_permits *permits,
                                      const doorman_permit_limit *limit,
                                      const doorman__counter *counter) {
     const doorman__place *place = doorman__permits_place_of(permits, counter->node.tag);
-    doorman__permit_lease *lease = doorman__leased_of_place(permits, limit, place);
+    doorman__permit_lease *lease = doorman__leased_find(permits, limit, place);
     if (!doorman__leased_live(permits, lease, limit)) return 0;
     return doorman__grains_floor(doorman__leased_figures(permits, lease, limit)->limit);
 }
@@ -4633,11 +4617,12 @@ static doorman_time doorman__leased_life(doorman_permits *permits, doorman__hold
             if (!limit->leased || limit->kind != DOORMAN_CONCURRENCY) continue;
             const doorman__identity of_key = doorman__identity_of(permits, place, "");
             if (doorman__slot_find(place->slots[j].slot, &of_key) != counter) continue;
-            const doorman__permit_lease *lease = doorman__leased_of_place(permits, limit, place);
+            const doorman__permit_lease *lease = doorman__leased_find(permits, limit, place);
             const uint64_t held = doorman__counter_state(counter)[0];
             most = doorman__earlier(most, doorman__leased_rest(permits, lease, held));
         }
     }
+    assert(most >= 0 && most <= life);
     if (most == life || !hold->end.position) return most;
     /* the holder may use what it has until its own end, which is no later than this */
     double rest = (double)(hold->end.at - permits->at.now) / (1 + permits->options.drift) - 3;
@@ -4671,13 +4656,6 @@ static doorman__meter doorman__leased_meter(const doorman_permits *permits,
     return (doorman__meter){limit, figures, room};
 }
 
-/* Returns how long it takes until the lease has saved `units`, or may have grown. */
-static doorman_time doorman__leased_retry_after(const doorman_permits *permits,
-                                                const doorman__permit_lease *lease, double units) {
-    doorman_time retry = doorman__rate_retry_after(&lease->resource->rate, units, permits->at.now);
-    return retry == DOORMAN_NEVER ? DOORMAN_SECOND : retry;
-}
-
 /* Takes n units that a view has found. n may be more than what is saved by a rounding error, which
  * costs nothing. Only one thread may use the rate. */
 static void doorman__rate_charge(doorman__rate *rate, double n, doorman_time now) {
@@ -4706,15 +4684,14 @@ static void doorman__leased_charge(doorman_permits *permits, doorman__permit_lea
 static void doorman__leased_refuse(doorman_permits *permits, doorman__permit_lease *lease,
                                    const doorman__place *place, const doorman_permit_limit *limit,
                                    double units) {
-    const doorman_time now = permits->at.now;
-    const char *resource_id = limit->lease_of ? limit->lease_of : doorman__place_id(place);
-    if (!lease) lease = doorman__leased_open(permits, resource_id, limit);
+    if (!lease) lease = doorman__leased_open(permits, limit, place);
     if (!lease) return;
-    lease->used_at = now;
+    lease->used_at = permits->at.now;
     lease->place = place->node.tag;
+    assert(permits->places[lease->place] == place);
     uint64_t grains = doorman__units(doorman__min(units, DOORMAN_AMOUNT_MAX));
     doorman__usage *usage = doorman__resource_usage(lease->resource);
-    if (grains) (void)doorman__count(usage, grains, DOORMAN_REFUSED, now);
+    if (grains) (void)doorman__count(usage, grains, DOORMAN_REFUSED, permits->at.now);
 }
 
 /* Closes the leases that were not used for a minute. */
@@ -4868,9 +4845,10 @@ static doorman_status doorman__permit_item_check(const doorman_permit_item *item
 #define DOORMAN__HOLD_RULE "request_id: is needed for a limit of kind CONCURRENCY"
 #define DOORMAN__REQUEST_ID_MAX ((UINT64_C(1) << 53) - 1)
 
-/* Goes through the rules for holds that a request breaks. */
-static const char *doorman__permit_hold_wrong(const doorman_permit_request *request, size_t *next) {
+/* Returns the first rule that the fields of a request break, without its items. */
+static const char *doorman__permit_request_wrong(const doorman_permit_request *request) {
     const doorman__rule rules[] = {
+        {!doorman__duration_valid(request->max_wait), "max_wait: " DOORMAN__DURATION_OR_ZERO_RULE},
         {request->client_id && !doorman__id_valid(request->client_id),
          "client_id: " DOORMAN__ID_RULE},
         {request->request_id && !request->client_id, "client_id: is needed with request_id"},
@@ -4882,7 +4860,8 @@ static const char *doorman__permit_hold_wrong(const doorman_permit_request *requ
         {!request->has_priority && request->priority, "priority: needs has_priority"},
         {request->share && request->item_count != 1, "share: needs a permit of one item"},
     };
-    return DOORMAN__RULE_NEXT(rules, next);
+    size_t next = 0;
+    return DOORMAN__RULE_NEXT(rules, &next);
 }
 
 /* Checks a request, and makes room for its items.
@@ -4898,23 +4877,16 @@ static doorman_status doorman__permits_check(doorman_permits *permits,
         return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "%s: at most %zu, not %zu", list,
                              most, count);
     }
-    if (!doorman__duration_valid(request->max_wait)) {
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
-                             "max_wait: " DOORMAN__DURATION_OR_ZERO_RULE);
-    }
-    size_t next = 0;
-    const char *text = doorman__permit_hold_wrong(request, &next);
+    const char *text = doorman__permit_request_wrong(request);
     if (text) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", text);
     for (size_t i = 0; i < count; i++) {
         doorman_status status = doorman__permit_item_check(&request->items[i], list, i, error);
         if (status != DOORMAN_OK) return status;
     }
-    void *wants = permits->wants, *grants = permits->grants;
-    bool room = doorman__reserve(&wants, &permits->want_capacity, count, sizeof *permits->wants);
-    permits->wants = (doorman__want *)wants;
-    room =
-        room && doorman__reserve(&grants, &permits->grant_capacity, count, sizeof *permits->grants);
-    permits->grants = (doorman_permit_grant *)grants;
+    bool room = doorman__reserve_list(&permits->wants, &permits->want_capacity, count,
+                                      sizeof *permits->wants) &&
+                doorman__reserve_list(&permits->grants, &permits->grant_capacity, count,
+                                      sizeof *permits->grants);
     return room ? DOORMAN_OK : doorman__no_memory(error);
 }
 
@@ -4940,11 +4912,11 @@ static doorman_status doorman__wants_read(doorman__want *wants,
                                           doorman_error *error) {
     for (size_t i = 0; i < request->item_count; i++) {
         const doorman_permit_item *item = &request->items[i];
-        memset(&wants[i], 0, sizeof wants[i]);
-        wants[i].resource_id = item->resource_id;
-        wants[i].key = item->key ? item->key : "";
-        wants[i].cost = item->cost;
-        wants[i].min = item->has_min ? item->min : item->cost;
+        wants[i] = (doorman__want){.resource_id = item->resource_id,
+                                   .key = item->key ? item->key : "",
+                                   .cost = item->cost,
+                                   .min = item->has_min ? item->min : item->cost};
+        assert(wants[i].min <= wants[i].cost);
     }
     if (!request->equal || doorman__wants_equal(wants, request->item_count)) return DOORMAN_OK;
     return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
@@ -4969,21 +4941,6 @@ static doorman__charge *doorman__permits_same_charge(const doorman_permits *perm
         }
     }
     return NULL;
-}
-
-/* Returns the resource whose lease a leased limit uses. */
-static const char *doorman__charge_lease_id(const doorman__charge *charge) {
-    const char *named = charge->limit->lease_of;
-    return named ? named : doorman__place_id(charge->place);
-}
-
-/* P17: finds the lease of a charge. Items with one lease share one charge. Refusals and grants of
- * such a charge are counted at the limit of the first item. */
-static void doorman__charge_find_lease(const doorman_permits *permits, doorman__charge *charge) {
-    const doorman_permit_limit *limit = charge->limit;
-    charge->lease = doorman__leased_find(permits, doorman__charge_lease_id(charge), limit);
-    if (!charge->lease || limit->kind == DOORMAN_CONCURRENCY) return;
-    charge->identity.hash = (uintptr_t)charge->lease / 64;
 }
 
 /* Finds the counter of a new charge, and its figures. Returns false if memory runs out. */
@@ -5040,20 +4997,16 @@ static bool doorman__permits_add_charge(doorman_permits *permits, size_t item,
     return true;
 }
 
-/* Makes room for one charge of each limit. Charges move only here, between two items. */
-static bool doorman__permits_reserve_charges(doorman_permits *permits, size_t limit_count) {
-    void *charges = permits->charges;
-    bool room = doorman__reserve(&charges, &permits->charge_capacity,
-                                 permits->charge_count + limit_count, sizeof *permits->charges);
-    permits->charges = (doorman__charge *)charges;
-    return room;
-}
-
-/* Adds the charges of all limits that concern an item. Returns false if memory runs out. */
+/* Adds the charges of all limits that concern an item. Returns false if memory runs out. Charges
+ * move only here, between two items. */
 static bool doorman__permits_add_charges(doorman_permits *permits, size_t item) {
     const doorman__want *want = &permits->wants[item];
     doorman__place *place = want->place;
-    if (!doorman__permits_reserve_charges(permits, place->slot_count)) return false;
+    if (!doorman__reserve_list(&permits->charges, &permits->charge_capacity,
+                               permits->charge_count + place->slot_count,
+                               sizeof *permits->charges)) {
+        return false;
+    }
     for (size_t i = 0; i < place->slot_count; i++) {
         const doorman_permit_limit *limit = &place->template_->limits[i];
         if (limit->key_count && !doorman__keys_concern(limit->keys, limit->key_count, want->key)) {
@@ -5068,7 +5021,12 @@ static bool doorman__permits_add_charges(doorman_permits *permits, size_t item) 
         charge->own = doorman__permits_own_slot(permits, limit);
         charge->identity = doorman__limit_identity(permits, limit, place, &want->identity);
         charge->shadow = limit->shadow || place->shadow;
-        if (limit->leased) doorman__charge_find_lease(permits, charge);
+        if (limit->leased) charge->lease = doorman__leased_find(permits, limit, place);
+        if (charge->lease && limit->kind != DOORMAN_CONCURRENCY) {
+            /* P17: items with one lease share one charge. Refusals and grants of such a charge are
+             * counted at the limit of the first item. */
+            charge->identity.hash = (uintptr_t)charge->lease / 64;
+        }
         if (!doorman__permits_add_charge(permits, item, charge)) return false;
     }
     return true;
@@ -5266,7 +5224,9 @@ static doorman_time doorman__charge_delay(const doorman_permits *permits,
     if (charge->limit->leased) {
         double units = doorman__grains_units(charge->need);
         if (charge->reason == DOORMAN_REASON_LEARNING) return DOORMAN_SECOND;
-        return doorman__leased_retry_after(permits, charge->lease, units);
+        const doorman__rate *rate = &charge->lease->resource->rate;
+        doorman_time retry = doorman__rate_retry_after(rate, units, permits->at.now);
+        return retry == DOORMAN_NEVER ? DOORMAN_SECOND : retry; /* the lease may have grown then */
     }
     if (charge->reason == DOORMAN_REASON_LEARNING) {
         return charge->own->learns_until - permits->at.now;
@@ -5380,16 +5340,13 @@ static doorman_status doorman__charge_create(doorman_permits *permits, doorman__
     const doorman__identity *identity = &charge->identity;
     size_t words = doorman__state_words(limit->kind, charge->figures);
     size_t bytes = sizeof(doorman__counter) + (words + 2) * sizeof(uint64_t) + identity->key_bytes;
+    assert(!charge->counter && !doorman__limit_is_leased_rate(limit));
     if (!doorman__permits_make_room(permits, charge->slot, limit, bytes)) {
         return DOORMAN_RESOURCE_EXHAUSTED;
     }
     doorman__counter *counter =
-        doorman__counter_create(identity, words, doorman__limit_flags(limit));
+        doorman__permits_add(permits, charge->slot, identity, words, doorman__limit_flags(limit));
     if (!counter) return DOORMAN_OUT_OF_MEMORY;
-    if (!doorman__permits_insert(permits, charge->slot, counter, identity)) {
-        DOORMAN_FREE(counter);
-        return DOORMAN_OUT_OF_MEMORY;
-    }
     counter->generation = (uint16_t)permits->generation;
     counter->override_ = charge->override_;
     counter->flags |= DOORMAN__IN_USE | (limit->leased ? DOORMAN__LEASED_UNITS : 0);
@@ -5431,14 +5388,24 @@ static doorman_status doorman__permits_create_counters(doorman_permits *permits,
     return DOORMAN_OK;
 }
 
-static const char *doorman__charge_resource(const doorman__charge *charge) {
-    return charge->identity.tag == DOORMAN__NO_PLACE ? NULL : doorman__place_id(charge->place);
-}
-
 static void doorman__charge_event(const doorman_permits *permits, const doorman__charge *charge,
                                   doorman_permit_event_kind kind, double amount) {
-    doorman__permits_event(permits, kind, doorman__charge_resource(charge), charge->identity.key,
-                           charge->limit->name, charge->reason, amount);
+    const bool shared = charge->identity.tag == DOORMAN__NO_PLACE; /* by several resources */
+    const doorman_permit_event event = {kind,
+                                        shared ? NULL : doorman__place_id(charge->place),
+                                        charge->identity.key,
+                                        charge->limit->name,
+                                        charge->reason,
+                                        amount};
+    doorman__permits_event(permits, event);
+}
+
+/* Raises an event about an item that no limit has decided on. */
+static void doorman__want_event(const doorman_permits *permits, const doorman__want *want,
+                                doorman_permit_event_kind kind, doorman_reason reason,
+                                double amount) {
+    const doorman_permit_event event = {kind, want->resource_id, want->key, NULL, reason, amount};
+    doorman__permits_event(permits, event);
 }
 
 /* P17: tells the lease of a charge what was refused, so that its wants grow. */
@@ -5527,16 +5494,6 @@ static bool doorman__permits_make_ban_room(doorman_permits *permits, doorman__sl
     return false;
 }
 
-/* Adds a ban without an end. Returns NULL if memory runs out. */
-static doorman__counter *doorman__permits_add_ban(doorman_permits *permits,
-                                                  const doorman__identity *of_key) {
-    doorman__counter *ban = doorman__counter_create(of_key, DOORMAN__BAN_WORDS, 0);
-    if (!ban) return NULL;
-    if (doorman__permits_insert(permits, doorman__permits_bans(permits), ban, of_key)) return ban;
-    DOORMAN_FREE(ban);
-    return NULL;
-}
-
 /* Starts a ban, or changes its end. Returns OK, OUT_OF_MEMORY, or RESOURCE_EXHAUSTED if a bound
  * forbids it. A ban in force that a limit makes longer stays with the limit, or the administrator,
  * that has set it.
@@ -5557,7 +5514,7 @@ static doorman_status doorman__permits_start_ban(doorman_permits *permits, doorm
             return DOORMAN_OUT_OF_MEMORY;
         }
         ban = doorman__permits_find_ban(permits, of_key); /* it may have been evicted */
-        if (!ban) ban = doorman__permits_add_ban(permits, of_key);
+        if (!ban) ban = doorman__permits_add(permits, bans, of_key, DOORMAN__BAN_WORDS, 0);
         if (!ban) return DOORMAN_OUT_OF_MEMORY;
     }
     doorman_time end = doorman__after(permits->at.now, duration);
@@ -5638,18 +5595,15 @@ static void doorman__permits_count_key(doorman_permits *permits, doorman__slot *
     top->entries[index].units += kind == DOORMAN_TOP_GRANTED ? want->granted : want->cost;
 }
 
-/* Counts an item without limits: its resource may be a typing error. */
-static void doorman__want_count_unmatched(doorman_permits *permits, const doorman__want *want) {
-    permits->unmatched++;
-    doorman__permits_event(permits, DOORMAN_PERMIT_UNMATCHED, want->resource_id, want->key, NULL,
-                           DOORMAN_NO_REASON, want->cost);
-}
-
 /* Counts a decision on the keys of all items. */
 static void doorman__permits_count_keys(doorman_permits *permits, size_t count, bool granted) {
     for (size_t i = 0; i < count; i++) {
         const doorman__want *want = &permits->wants[i];
-        if (want->unmatched) doorman__want_count_unmatched(permits, want);
+        if (want->unmatched) { /* the resource may be a typing error */
+            permits->unmatched++;
+            doorman__want_event(permits, want, DOORMAN_PERMIT_UNMATCHED, DOORMAN_NO_REASON,
+                                want->cost);
+        }
         for (size_t j = 0; j < want->charge_count; j++) {
             const doorman__charge *charge = &permits->charges[want->charges[j]];
             doorman_top_kind kind = charge->reason ? DOORMAN_TOP_REFUSED : DOORMAN_TOP_GRANTED;
@@ -5685,8 +5639,7 @@ static void doorman__want_count_ban(doorman_permits *permits, const doorman__wan
         own->totals.refused[DOORMAN_REASON_BANNED]++;
         doorman__permits_count_key(permits, own, DOORMAN_TOP_REFUSED, want);
     }
-    doorman__permits_event(permits, DOORMAN_PERMIT_REFUSED, want->resource_id, want->key, NULL,
-                           DOORMAN_REASON_BANNED, 0);
+    doorman__want_event(permits, want, DOORMAN_PERMIT_REFUSED, DOORMAN_REASON_BANNED, 0);
 }
 
 /* A candidate for the refusal that is named (P4). */
@@ -5717,10 +5670,10 @@ static int doorman__reason_rank(doorman_reason reason) {
 /* Keeps the refusal that the permit names. A refusal that waiting does not help comes first, then
  * the longest one, and last one that lacks units of holds. */
 static void doorman__refusal_add(doorman__refusal *best, doorman__refusal given) {
-    bool first = best->reason == DOORMAN_NO_REASON;
     int best_rank = doorman__reason_rank(best->reason), rank = doorman__reason_rank(given.reason);
     bool better = rank > best_rank || (rank == 1 && best_rank == 1 && given.delay > best->delay);
-    if (first || better) *best = given;
+    assert(given.reason != DOORMAN_NO_REASON);
+    if (best->reason == DOORMAN_NO_REASON || better) *best = given;
 }
 
 /* Finds the refusal that is named. */
@@ -5798,8 +5751,7 @@ static void doorman__permits_refuse(doorman_permits *permits, size_t count, door
         const doorman__want *want = &permits->wants[i];
         if (want->ban_rest) doorman__want_count_ban(permits, want);
         if (!want->rejected) continue;
-        doorman__permits_event(permits, DOORMAN_PERMIT_REFUSED, want->resource_id, want->key, NULL,
-                               DOORMAN_REASON_UNMATCHED, 0);
+        doorman__want_event(permits, want, DOORMAN_PERMIT_REFUSED, DOORMAN_REASON_UNMATCHED, 0);
     }
 }
 
@@ -5823,8 +5775,10 @@ static void doorman__permits_fill_grants(doorman_permits *permits, size_t count,
             grant->remaining = left;
             grant->reset_after = doorman__meter_reset_after(&meter, &permits->at);
         }
-        doorman__permits_event(permits, DOORMAN_PERMIT_GRANTED, want->resource_id, want->key,
-                               grant->limit, DOORMAN_NO_REASON, grant->granted);
+        const doorman_permit_event event = {
+            DOORMAN_PERMIT_GRANTED, want->resource_id, want->key,
+            grant->limit,           DOORMAN_NO_REASON, want->granted};
+        doorman__permits_event(permits, event);
     }
     out->items = permits->grants;
     out->item_count = count;
@@ -5872,13 +5826,10 @@ static doorman_permit_detail doorman__charge_detail(const doorman_permits *permi
 
 /* Makes room for the details of all items. */
 static bool doorman__permits_reserve_details(doorman_permits *permits, size_t count) {
-    void *details = permits->details;
     size_t all = 0;
     for (size_t i = 0; i < count; i++) all += permits->wants[i].charge_count;
-    bool room =
-        doorman__reserve(&details, &permits->detail_capacity, all, sizeof *permits->details);
-    permits->details = (doorman_permit_detail *)details;
-    return room;
+    return doorman__reserve_list(&permits->details, &permits->detail_capacity, all,
+                                 sizeof *permits->details);
 }
 
 static void doorman__permits_fill_details(doorman_permits *permits, size_t count,
@@ -6519,8 +6470,9 @@ static void doorman__hold_refuse(doorman_permits *permits, doorman__hold *hold,
     const char *limit = slot && slot->limit ? slot->limit->name : NULL;
     wait->permit = (doorman_permit){.reason = reason, .item_index = wait->item, .limit = limit};
     if (slot) slot->totals.refused[reason]++;
-    doorman__permits_event(permits, DOORMAN_PERMIT_REFUSED, doorman__place_id(item->place),
-                           item->key, limit, reason, 0);
+    const doorman_permit_event event = {
+        DOORMAN_PERMIT_REFUSED, doorman__place_id(item->place), item->key, limit, reason, 0};
+    doorman__permits_event(permits, event);
     doorman__wait_decided(permits, wait);
     doorman__hold_destroy(permits, hold);
 }
@@ -7018,8 +6970,13 @@ static void doorman__hold_expire(doorman_permits *permits, doorman__hold *hold) 
     for (size_t i = 0; i < hold->item_count; i++) {
         const doorman__hold_item *item = &doorman__hold_items(hold)[i];
         if (!(item->amount > 0)) continue;
-        doorman__permits_event(permits, DOORMAN_PERMIT_HOLD_EXPIRED, doorman__place_id(item->place),
-                               item->key, NULL, DOORMAN_NO_REASON, item->amount);
+        const doorman_permit_event event = {DOORMAN_PERMIT_HOLD_EXPIRED,
+                                            doorman__place_id(item->place),
+                                            item->key,
+                                            NULL,
+                                            DOORMAN_NO_REASON,
+                                            item->amount};
+        doorman__permits_event(permits, event);
     }
     doorman__hold_return(permits, hold);
     if (hold->state == DOORMAN__TRANSFERRED) {
@@ -7173,8 +7130,7 @@ static bool doorman__permits_repeat(doorman_permits *permits, const doorman__dec
         *status = doorman__hold_take_over(permits, hold, request, out);
     } else {
         out->reason = same ? DOORMAN_REASON_QUEUE_FULL : DOORMAN_REASON_REPEATED;
-        doorman__permits_event(permits, DOORMAN_PERMIT_REFUSED, permits->wants[0].resource_id,
-                               permits->wants[0].key, NULL, out->reason, 0);
+        doorman__want_event(permits, permits->wants, DOORMAN_PERMIT_REFUSED, out->reason, 0);
     }
     return true;
 }
@@ -7479,8 +7435,9 @@ doorman_status doorman_permits_ban(doorman_permits *permits, const char *resourc
     status = doorman__permits_start_ban(permits, doorman__permits_bans(permits), &of_key, duration);
     if (status == DOORMAN_OUT_OF_MEMORY) return doorman__no_memory(error);
     if (status != DOORMAN_OK) return doorman__fail(error, status, "there is no room for a ban");
-    doorman__permits_event(permits, DOORMAN_PERMIT_BANNED, resource_id, key, NULL,
-                           DOORMAN_REASON_BANNED, (double)duration / 1e9);
+    const doorman_permit_event event = {DOORMAN_PERMIT_BANNED, resource_id,           key, NULL,
+                                        DOORMAN_REASON_BANNED, (double)duration / 1e9};
+    doorman__permits_event(permits, event);
     return DOORMAN_OK;
 }
 
@@ -10189,14 +10146,12 @@ static doorman_status doorman__acquire_check(const doorman_permit_request *reque
     const doorman__rule rules[] = {
         {!count || count > DOORMAN_PERMIT_ITEMS_MAX || !request->items,
          "items: must be a list of 1 to 100 items"},
-        {!doorman__duration_valid(request->max_wait), "max_wait: " DOORMAN__DURATION_OR_ZERO_RULE},
     };
     const char *text = DOORMAN__RULE_NEXT(rules, &next);
     doorman_permit_request own = *request;
     own.client_id = NULL; /* the client sets it, and the request_id */
     own.request_id = 0;
-    next = 0;
-    if (!text) text = doorman__permit_hold_wrong(&own, &next);
+    if (!text) text = doorman__permit_request_wrong(&own);
     if (text) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", text);
     for (size_t i = 0; i < count; i++) {
         doorman_status status = doorman__permit_item_check(&request->items[i], "items", i, error);
