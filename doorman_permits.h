@@ -1318,6 +1318,7 @@ static void doorman__check_add(doorman__check *check, const char *format, ...) {
 
 /* Reports all rules that are broken. */
 static void doorman__check_rules(doorman__check *check, const doorman__rule *rules, size_t count) {
+    assert(check->report && check->object[sizeof check->object - 1] == 0);
     for (size_t i = 0; i < count; i++) {
         if (rules[i].broken) doorman__check_add(check, "%s", rules[i].text);
     }
@@ -1338,6 +1339,12 @@ static doorman__check doorman__check_part(doorman__check *check, const char *par
     doorman__check below = {.report = check->report, .parent = check, .index = check->index};
     snprintf(below.object, sizeof below.object, "%.60s%.20s.", check->object, part);
     return below;
+}
+
+/* Returns whether permits may have limits of this kind. */
+static bool doorman__permit_kind_valid(doorman_limit_kind kind) {
+    return kind == DOORMAN_TOKEN_BUCKET || kind == DOORMAN_FIXED_WINDOW ||
+           kind == DOORMAN_SLIDING_WINDOW || kind == DOORMAN_CONCURRENCY || kind == DOORMAN_TIERS;
 }
 
 static void doorman__bucket_check(doorman__check *check, const doorman_figures *all) {
@@ -1421,6 +1428,7 @@ static void doorman__concurrency_check(doorman__check *check, const doorman_figu
 /* Checks resolved figures. `check` is that of what has the figures. */
 static void doorman__figures_check(doorman__check *check, doorman_limit_kind kind,
                                    const doorman_figures *all) {
+    assert(doorman__permit_kind_valid(kind));
     doorman__check part = doorman__check_part(check, "figures");
     if (kind == DOORMAN_TOKEN_BUCKET) {
         doorman__bucket_check(&part, all);
@@ -1467,6 +1475,7 @@ static void doorman__given_check(doorman__check *check, doorman_limit_kind kind,
          "tiers: needs has_tiers"},
     };
     doorman__check part = doorman__check_part(check, "figures");
+    assert(doorman__permit_kind_valid(kind));
     const size_t count = sizeof figures / sizeof *figures;
     for (size_t i = 0; i < count; i++) {
         bool used = figures[i].kinds >> kind & 1;
@@ -1488,6 +1497,7 @@ static void doorman__given_check(doorman__check *check, doorman_limit_kind kind,
 static doorman_figures doorman__figures_resolve(doorman_limit_kind kind,
                                                 const doorman_figures *given) {
     doorman_figures all = *given;
+    assert(kind != DOORMAN_SLIDING_LOG);
     if (kind == DOORMAN_TOKEN_BUCKET) {
         if (!all.has_max_wait) all.max_wait = all.max_debt;
         all.has_size = all.has_max_debt = all.has_max_wait = true;
@@ -1506,6 +1516,7 @@ static doorman_figures doorman__figures_resolve(doorman_limit_kind kind,
 static doorman_figures doorman__override_resolve(const doorman_permit_limit *limit,
                                                  const doorman_figures *given) {
     doorman_figures all = limit->figures;
+    assert(doorman__permit_kind_valid(limit->kind));
     if (given->rate > 0 || given->rate < 0) all.rate = given->rate;
     if (given->has_size) all.size = given->size;
     if (given->has_max_debt) all.max_debt = given->max_debt;
@@ -1525,12 +1536,6 @@ static doorman_figures doorman__override_resolve(const doorman_permit_limit *lim
     const bool bucket = limit->kind == DOORMAN_TOKEN_BUCKET;
     if (bucket && !given->has_max_wait && all.max_wait > all.max_debt) all.max_wait = all.max_debt;
     return doorman__figures_resolve(limit->kind, &all);
-}
-
-/* Returns whether permits may have limits of this kind. */
-static bool doorman__permit_kind_valid(doorman_limit_kind kind) {
-    return kind == DOORMAN_TOKEN_BUCKET || kind == DOORMAN_FIXED_WINDOW ||
-           kind == DOORMAN_SLIDING_WINDOW || kind == DOORMAN_CONCURRENCY || kind == DOORMAN_TIERS;
 }
 
 static void doorman__ban_check(doorman__check *check, const doorman_ban *ban) {
@@ -1627,7 +1632,6 @@ static void doorman__lease_fields_check(doorman__check *check, const doorman_per
     DOORMAN__CHECK(check, rules);
 }
 
-/* Checks a list of globs of keys. */
 static void doorman__keys_check(doorman__check *check, const char *const *keys, size_t count) {
     for (size_t i = 0; keys && i < count && i < DOORMAN__KEYS_MAX; i++) {
         const char *glob = keys[i];
@@ -1638,6 +1642,7 @@ static void doorman__keys_check(doorman__check *check, const char *const *keys, 
 
 /* Checks the overrides of a limit whose own fields are valid. The first 100 errors are enough. */
 static void doorman__overrides_check(doorman__check *check, const doorman_permit_limit *limit) {
+    assert(limit->override_count <= DOORMAN__KEYS_MAX);
     for (size_t i = 0; i < limit->override_count && check->count < 100; i++) {
         const doorman_override *override_ = &limit->overrides[i];
         doorman__check item = doorman__check_item(check, "overrides", i);
@@ -1708,23 +1713,10 @@ static size_t doorman__options_find(const doorman_config_options *options,
     return found;
 }
 
-/* Returns the first rule that two limits with one lease break: they are one holder, so they must
- * agree. */
-static const char *doorman__lease_conflict(const doorman_permit_limit *a,
-                                           const doorman_permit_limit *b) {
-    const int priorities[] = {a->has_priority ? a->priority : 1, b->has_priority ? b->priority : 1};
-    if (a->kind != b->kind) return "kind: another limit leases the same resource as another kind";
-    if (priorities[0] != priorities[1]) {
-        return "priority: another limit leases the same resource with another priority";
-    }
-    bool same = (a->subclients ? a->subclients : 1) == (b->subclients ? b->subclients : 1);
-    return same ? NULL : "subclients: another limit leases the same resource with others";
-}
-
 /* Returns the first rule that a leased limit and an earlier leased limit break together. The
  * function finds all pairs that can have one lease: two limits that name the same resource, two
  * limits of one template that name none, and a limit that names a resource of the template of the
- * other.
+ * other. Two rates with one lease are one holder, so they must agree.
  *   own, other   the indices of their templates */
 static const char *doorman__lease_pair_wrong(const doorman_config_options *options, size_t own,
                                              const doorman_permit_limit *limit, size_t other,
@@ -1735,11 +1727,19 @@ static const char *doorman__lease_pair_wrong(const doorman_config_options *optio
     if (a && !b) same = doorman__options_find(options, a) == other;
     if (!a && b) same = doorman__options_find(options, b) == own;
     if (!same) return NULL;
-    if (own != other && limit->kind == DOORMAN_CONCURRENCY && earlier->kind == limit->kind) {
-        return "lease_of: another limit has the same lease; only rates can share one";
-    }
-    if (own != other) return doorman__lease_conflict(limit, earlier);
-    return "lease_of: an earlier limit of this template has the same lease";
+    if (own == other) return "lease_of: an earlier limit of this template has the same lease";
+    const doorman_permit_limit *x = limit, *y = earlier;
+    const bool both_hold = x->kind == DOORMAN_CONCURRENCY && y->kind == x->kind;
+    const doorman__rule rules[] = {
+        {both_hold, "lease_of: another limit has the same lease; only rates can share one"},
+        {x->kind != y->kind, "kind: another limit leases the same resource as another kind"},
+        {(x->has_priority ? x->priority : 1) != (y->has_priority ? y->priority : 1),
+         "priority: another limit leases the same resource with another priority"},
+        {(x->subclients ? x->subclients : 1) != (y->subclients ? y->subclients : 1),
+         "subclients: another limit leases the same resource with others"},
+    };
+    size_t next = 0;
+    return DOORMAN__RULE_NEXT(rules, &next);
 }
 
 /* Goes through the earlier leased limits. Returns the first rule that a leased limit breaks with
@@ -1747,6 +1747,7 @@ static const char *doorman__lease_pair_wrong(const doorman_config_options *optio
 static const char *doorman__lease_pairs_wrong(const doorman_config_options *options, size_t own,
                                               size_t index) {
     const doorman_permit_limit *limit = &options->templates[own].limits[index];
+    assert(limit->leased && index < options->templates[own].limit_count);
     for (size_t i = 0; i <= own; i++) {
         const doorman_template *template_ = &options->templates[i];
         size_t count = i < own ? template_->limit_count : index;
@@ -1767,6 +1768,7 @@ static void doorman__lease_check(doorman__check *check, const doorman_config_opt
                                  size_t index) {
     const doorman_template *own = &options->templates[check->index];
     const doorman_permit_limit *limit = &own->limits[index];
+    assert(limit->leased && index < own->limit_count);
     const size_t count = options->template_count;
     size_t found = check->index, first = 0;
     while (first < count && options->templates[first].without_capacity) first++;
@@ -1903,6 +1905,7 @@ static void doorman__most_warn(doorman__check *check, const doorman_permit_limit
 
 /* Returns how long a bucket needs to gain some units; 0: it is leased, so nobody knows. */
 static doorman_time doorman__rate_time(const doorman_figures *all, double units) {
+    assert(units >= 0);
     if (!(all->rate > 0)) return 0;
     return (doorman_time)doorman__min(units / all->rate * 1e9, (double)DOORMAN_DURATION_MAX);
 }
@@ -1912,10 +1915,9 @@ static doorman_time doorman__figures_period(doorman_limit_kind kind, const doorm
     static const int hours[DOORMAN_CALENDAR_COUNT] = {
         [DOORMAN_HOUR] = 1, [DOORMAN_DAY] = 24, [DOORMAN_WEEK] = 168, [DOORMAN_MONTH] = 31 * 24};
     doorman_time longest = 0;
+    assert((unsigned)all->calendar < DOORMAN_CALENDAR_COUNT);
     if (kind == DOORMAN_CONCURRENCY) return 0;
-    if (kind == DOORMAN_TOKEN_BUCKET) {
-        return doorman__rate_time(all, all->size) + all->max_debt;
-    }
+    if (kind == DOORMAN_TOKEN_BUCKET) return doorman__rate_time(all, all->size) + all->max_debt;
     for (size_t i = 0; kind == DOORMAN_TIERS && i < all->tier_count; i++) {
         const doorman_tier *tier = &all->tiers[i];
         if (!tier->active) continue;
@@ -1985,6 +1987,7 @@ static void doorman__restart_warn(doorman__check *check, const doorman_permit_li
     }
     const double period = (double)doorman__figures_period(limit->kind, all) / 1e9;
     const char *field = fields[limit->kind];
+    assert(field);
     doorman__check_add(
         check,
         DOORMAN__NAMES("%s: " DOORMAN__QUOTA_TEXT "Set full_at_start if this is intended",
@@ -2007,6 +2010,7 @@ static bool doorman__keys_exclude(const doorman_override *override_) {
 static bool doorman__key_is_hidden(const doorman_override *own, size_t index,
                                    const doorman_override *earlier, size_t *place) {
     const char *key = own->keys[index];
+    assert(index < own->key_count);
     const size_t count = own == earlier ? index : earlier->key_count;
     if (own != earlier && (key[0] == '!' || doorman__keys_exclude(earlier))) return false;
     for (*place = 0; *place < count; ++*place) {
@@ -2021,6 +2025,7 @@ static bool doorman__key_is_hidden(const doorman_override *own, size_t index,
 static void doorman__hidden_keys_warn(doorman__check *check, const doorman_permit_limit *limit,
                                       size_t index, size_t *compared) {
     const doorman_override *own = &limit->overrides[index];
+    assert(index < limit->override_count && *compared <= DOORMAN__COVERS_MAX);
     for (size_t i = 0; i < own->key_count && *compared < DOORMAN__COVERS_MAX; i++, ++*compared) {
         size_t j = 0, place = 0;
         while (j <= index && !doorman__key_is_hidden(own, i, &limit->overrides[j], &place)) j++;
@@ -2035,6 +2040,7 @@ static void doorman__hidden_keys_warn(doorman__check *check, const doorman_permi
 /* Warns of the keys of an override, and of its figures that differ from those of its limit. */
 static void doorman__override_warn(doorman__check *check, const doorman_template *template_,
                                    const doorman_permit_limit *limit, size_t index) {
+    assert(index < limit->override_count);
     const doorman_override *override_ = &limit->overrides[index];
     const doorman_figures *given = &override_->figures, *own = &limit->figures;
     const doorman_figures all = doorman__override_resolve(limit, given);
@@ -2135,6 +2141,7 @@ static const char **doorman__config_copy_keys(doorman__config_places *at, const 
 
 static void doorman__config_copy_tiers(doorman__config_places *at, doorman_figures *figures) {
     const doorman_tier *given = figures->tiers;
+    assert(figures->tier_count <= DOORMAN_TIERS_MAX);
     figures->tiers = at->tier;
     for (size_t i = 0; i < figures->tier_count; i++) *at->tier++ = given[i];
 }
@@ -2204,6 +2211,7 @@ static size_t doorman__limit_index(const doorman_config *config,
 /* Returns the first leased limit of a template, or limit_count (P17). */
 static size_t doorman__template_first_leased(const doorman_template *template_) {
     size_t i = 0;
+    assert(template_->limits || !template_->limit_count);
     while (i < template_->limit_count && !template_->limits[i].leased) i++;
     return i;
 }
@@ -2371,7 +2379,6 @@ static void doorman__chains_uninit(doorman__chains *nodes) {
     *nodes = (doorman__chains){.segments = NULL};
 }
 
-/* Frees all nodes of a table. */
 static void doorman__chains_free_all(doorman__chains *nodes) {
     for (size_t i = 0; i < nodes->bucket_count; i++) {
         doorman__chain *node = *doorman__chains_at(nodes, i);
@@ -2383,12 +2390,10 @@ static void doorman__chains_free_all(doorman__chains *nodes) {
     doorman__chains_uninit(nodes);
 }
 
-/* Returns the bytes of the buckets. */
 static size_t doorman__chains_bytes(const doorman__chains *nodes) {
-    size_t segments = (nodes->bucket_count + DOORMAN__SEGMENT_BUCKETS - 1);
-    segments /= DOORMAN__SEGMENT_BUCKETS;
-    return nodes->segment_capacity * sizeof(void *) +
-           segments * DOORMAN__SEGMENT_BUCKETS * sizeof(void *);
+    size_t last = nodes->bucket_count + DOORMAN__SEGMENT_BUCKETS - 1;
+    size_t buckets = last / DOORMAN__SEGMENT_BUCKETS * DOORMAN__SEGMENT_BUCKETS;
+    return (nodes->segment_capacity + buckets) * sizeof(void *);
 }
 
 /* Returns false if memory runs out. A table that has a bucket needs no memory, because its lists
@@ -2403,6 +2408,7 @@ static bool doorman__chains_add(doorman__chains *nodes, doorman__chain *node, ui
     node->next = *bucket;
     *bucket = node;
     nodes->count++;
+    assert(nodes->bucket_count);
     return true;
 }
 
@@ -2524,11 +2530,13 @@ static void doorman__moment_move(doorman__moment *at, doorman_time epoch, doorma
     least = least > DOORMAN__EPOCH_MAX - passed ? DOORMAN__EPOCH_MAX : least + passed;
     at->epoch = given > least ? given : least;
     at->ahead = at->epoch - given;
+    assert(at->ahead >= 0 && at->rest >= 0 && at->rest < 16);
 }
 
 /* Returns how long `now` must run until the epoch has moved by `rest`. If the epoch is ahead, it
  * runs at 15/16 of the speed, or until the caller's clock has caught up. */
 static doorman_time doorman__moment_delay(const doorman__moment *at, doorman_time rest) {
+    assert(at->rest < 16 && at->ahead >= 0);
     if (rest <= 0) return 0;
     doorman_time slow = rest + (rest - 1) / 15;
     while (slow - (slow + at->rest) / 16 < rest) slow++;
@@ -2555,6 +2563,7 @@ static doorman__span doorman__span_of_month(doorman_time epoch) {
     int64_t day = epoch / DOORMAN__DAY;
     int64_t month = day * 4800 / 146097; /* 400 years; the guess is wrong by at most one */
     while (doorman__month_day(month) > day) month--;
+    assert(doorman__month_day(month) <= day);
     while (doorman__month_day(month + 1) <= day) month++;
     return (doorman__span){doorman__month_day(month) * DOORMAN__DAY,
                            doorman__month_day(month + 1) * DOORMAN__DAY};
@@ -2598,7 +2607,6 @@ static uint64_t doorman__slice_at(doorman_time time, doorman_time window) {
     return t / w * DOORMAN__SLICES + t % w * DOORMAN__SLICES / w;
 }
 
-/* Returns the time at which a slice begins. */
 static doorman_time doorman__slice_begin(uint64_t slice, doorman_time window) {
     uint64_t w = (uint64_t)window, part = slice % DOORMAN__SLICES * w;
     uint64_t whole = slice / DOORMAN__SLICES;
@@ -2639,11 +2647,10 @@ static uint64_t doorman__ring_next(const uint64_t *ring, uint64_t now) {
 
 /* Returns the slice in which the last units of the ring return, or 0 if the ring is empty. */
 static uint64_t doorman__ring_end(const uint64_t *ring, uint64_t now) {
-    uint64_t last = ring[0];
-    for (uint64_t back = 0; back < DOORMAN__SLICES && back <= last; back++) {
-        uint64_t slice = last - back;
-        if (slice + DOORMAN__SLICES <= now) break;
+    uint64_t slice = ring[0];
+    for (size_t i = 0; i < DOORMAN__SLICES && slice + DOORMAN__SLICES > now; i++, slice--) {
         if (ring[1 + slice % DOORMAN__SLICES]) return slice + DOORMAN__SLICES;
+        if (!slice) break;
     }
     return 0;
 }
@@ -2695,6 +2702,7 @@ static size_t doorman__state_words(doorman_limit_kind kind, const doorman_figure
 /* ---- permits: token bucket */
 
 static void doorman__level_write(uint64_t *state, double level, doorman_time at) {
+    assert(level <= DOORMAN__SUM_MAX); /* also not NaN */
     memcpy(&state[0], &level, sizeof level);
     state[1] = (uint64_t)at;
 }
@@ -2732,6 +2740,7 @@ static doorman_time doorman__gain_time(const doorman_figures *figures, double un
 static doorman_time doorman__level_reached(const doorman_figures *figures, const uint64_t *state,
                                            double level, doorman_time from) {
     double missing = level - doorman__level_at(figures, state, from);
+    assert(figures->rate > 0);
     if (missing <= 0) return from;
     doorman_time low = 0, high = 1;
     doorman_time guess = doorman__gain_time(figures, missing);
@@ -2800,6 +2809,7 @@ static doorman__phase doorman__tier_phase(const doorman_tier *tier, const uint64
 /* Returns the index of the current tier, or -1 if no tier is active. */
 static int doorman__tiers_current(const doorman_figures *figures, const uint64_t *state,
                                   doorman_time time) {
+    assert(figures->tier_count <= DOORMAN_TIERS_MAX);
     int i = (int)figures->tier_count - 1;
     while (i >= 0 && doorman__tier_phase(&figures->tiers[i], doorman__tier_state(state, (size_t)i),
                                          time) != DOORMAN__ACTIVE) {
@@ -2833,6 +2843,7 @@ static uint64_t doorman__tier_room(const doorman_tier *tier, const uint64_t *wor
  * there is none, or if a tier that cools down blocks. */
 static size_t doorman__tiers_next(const doorman_figures *figures, const uint64_t *state, int index,
                                   doorman_time time) {
+    assert(index >= -1 && index < (int)figures->tier_count);
     for (size_t i = (size_t)index + 1; i < figures->tier_count; i++) { /* index may be -1 */
         const doorman_tier *tier = &figures->tiers[i];
         if (!tier->active) continue;
@@ -2968,6 +2979,7 @@ typedef struct doorman__meter {
 
 /* Makes a fresh state. */
 static void doorman__meter_init(const doorman__meter *meter, const doorman__moment *at) {
+    assert(meter->limit->kind != DOORMAN_SLIDING_LOG);
     const doorman_figures *figures = meter->figures;
     const bool empty = meter->limit->empty_at_start;
     doorman_limit_kind kind = meter->limit->kind;
@@ -3059,6 +3071,7 @@ static doorman_time doorman__meter_delay(const doorman__meter *meter, uint64_t g
 /* Adds grains to a window, or takes them out if `grains` is negative. */
 static void doorman__fixed_charge(const doorman__meter *meter, int64_t grains,
                                   const doorman__moment *at) {
+    assert(meter->limit->kind == DOORMAN_FIXED_WINDOW);
     uint64_t used = doorman__meter_used(meter, at);
     uint64_t less = grains < 0 ? (uint64_t)-grains : 0;
     meter->state[0] = doorman__span_id(doorman__span_at(meter->figures, at->epoch));
@@ -3069,6 +3082,7 @@ static void doorman__fixed_charge(const doorman__meter *meter, int64_t grains,
  * full bucket has added is no debt. */
 static void doorman__bucket_charge(const doorman_figures *figures, uint64_t *state, int64_t grains,
                                    doorman_time now) {
+    assert(figures->size >= 0 && figures->max_debt >= 0);
     double before = doorman__level_at(figures, state, now), least = 0 - doorman__lent(figures);
     double level = before - (double)grains / DOORMAN__UNIT, excess = least - level;
     if (before >= figures->size && excess > 0 && excess < 1 / DOORMAN__UNIT) level = least;
@@ -3260,6 +3274,7 @@ static unsigned doorman__top_halvings(const doorman__top *top, doorman_time now)
 
 static void doorman__top_age(doorman__top *top, doorman_time now) {
     unsigned halvings = doorman__top_halvings(top, now);
+    assert(halvings < 64);
     if (!halvings) return;
     for (size_t i = 0; i < DOORMAN__TOP_ENTRIES; i++) {
         top->counts[i] >>= halvings;
@@ -3284,7 +3299,6 @@ static size_t doorman__top_rarest(doorman__top *top) {
     }
 }
 
-/* Returns the index of the entry with a hash, or DOORMAN__TOP_NONE. */
 static size_t doorman__top_find(const doorman__top *top, uint64_t hash) {
     uint8_t at = top->heads[hash % DOORMAN__TOP_HEADS];
     while (at != DOORMAN__TOP_NONE && top->entries[at].hash != hash) at = top->entries[at].next;
@@ -3299,6 +3313,7 @@ static void doorman__top_replace(doorman__top *top, size_t index, const char *id
     while (*at != DOORMAN__TOP_NONE && *at != index) at = &top->entries[*at].next;
     if (*at == index) *at = entry->next; /* an entry that was never used is in no list */
     size_t bytes = strlen(id) + 1;
+    assert(bytes + key->key_bytes + 1 <= entry->text_bytes);
     memcpy(entry->text, id, bytes);
     memcpy(entry->text + bytes, key->key, key->key_bytes + 1);
     entry->hash = key->hash;
@@ -3497,7 +3512,6 @@ struct doorman_permits {
 /* The limit of a slot of a template whose list of limits is empty. Such a slot only counts. */
 static const doorman_permit_limit doorman__open_limit = {.name = ""};
 
-/* Returns the slot of a limit of the configuration. */
 static doorman__slot *doorman__permits_own_slot(const doorman_permits *permits,
                                                 const doorman_permit_limit *limit) {
     return permits->own_slots[doorman__limit_index(permits->config, limit)];
@@ -3512,6 +3526,7 @@ static uint64_t *doorman__counter_state(doorman__counter *counter) {
 }
 
 static doorman__ban *doorman__counter_ban(doorman__counter *counter) {
+    assert(counter->words == DOORMAN__BAN_WORDS);
     return (doorman__ban *)(void *)doorman__counter_state(counter);
 }
 
@@ -3719,6 +3734,7 @@ static void doorman__ban_leave(doorman__ban *ban) {
 
 /* Sets the end of a ban in the heap of a slot. Precondition: the heap has room. */
 static void doorman__ban_enter(doorman__ban *ban, doorman__slot *slot, doorman_time end) {
+    assert(!ban->end.position || ban->slot);
     if (ban->end.position && ban->slot != slot) doorman__ban_leave(ban);
     ban->slot = slot;
     doorman__timer_set(&slot->bans, &ban->end, doorman__earlier(end, DOORMAN_NEVER - 1));
@@ -3905,6 +3921,7 @@ static doorman__place *doorman__permits_add_place(doorman_permits *permits,
     if (index == permits->place_count) permits->place_count++;
     place->node.tag = (uint32_t)index;
     permits->places[index] = place;
+    assert(index < permits->place_capacity && permits->place_count <= permits->place_capacity);
     return place;
 }
 
@@ -4135,20 +4152,9 @@ static void doorman__chains_prefetch_later(const doorman__chains *nodes) {
     if (first) doorman__chain_prefetch(first->next);
 }
 
-/* Visits the counters of one bucket. Returns how many there were. */
-static size_t doorman__permits_visit_bucket(doorman_permits *permits, doorman__slot *slot) {
-    doorman__chains_prefetch_later(&slot->nodes);
-    doorman__chain *node = *doorman__chains_at(&slot->nodes, slot->nodes.cursor++);
-    size_t count = 0;
-    for (doorman__chain *next = NULL; node; node = next, count++) {
-        next = node->next;
-        doorman__permits_visit(permits, slot, (doorman__counter *)(void *)node);
-    }
-    return count;
-}
-
 static void doorman__permits_free_tops(doorman_permits *permits, doorman__slot *slot) {
     for (size_t i = 0; i < DOORMAN_TOP_COUNT; i++) {
+        assert(permits->top_bytes <= permits->options.memory_max);
         if (slot->tops[i]) permits->top_bytes -= doorman__top_bytes(slot->tops[i]);
         doorman__top_destroy(slot->tops[i]);
         slot->tops[i] = NULL;
@@ -4169,6 +4175,7 @@ static void doorman__permits_free_slot(doorman_permits *permits, size_t index) {
 static void doorman__permits_next_slot(doorman_permits *permits) {
     doorman__slot *slot = permits->slots[permits->sweep_slot];
     slot->nodes.cursor = 0;
+    assert(permits->sweep_slot < permits->slot_count);
     bool gone = permits->sweep_slot > 0 && !slot->limit && !slot->references &&
                 !slot->nodes.count && !slot->bans.count;
     if (gone) {
@@ -4195,7 +4202,7 @@ static void doorman__permits_sweep_places(doorman_permits *permits, size_t visit
     }
 }
 
-/* Visits about `visits` counters. */
+/* Visits about `visits` counters, and all of a bucket. */
 static void doorman__permits_sweep_counters(doorman_permits *permits, size_t visits) {
     size_t all = permits->slot_count + 4 * (permits->counter_count + 1);
     all += 4 * doorman__permits_bans(permits)->nodes.count;
@@ -4204,8 +4211,13 @@ static void doorman__permits_sweep_counters(doorman_permits *permits, size_t vis
         doorman__slot *slot = permits->slots[permits->sweep_slot];
         if (slot->nodes.cursor >= slot->nodes.bucket_count) {
             doorman__permits_next_slot(permits);
-        } else {
-            visited += doorman__permits_visit_bucket(permits, slot);
+            continue;
+        }
+        doorman__chains_prefetch_later(&slot->nodes);
+        doorman__chain *node = *doorman__chains_at(&slot->nodes, slot->nodes.cursor++);
+        for (doorman__chain *next = NULL; node; node = next, visited++) {
+            next = node->next;
+            doorman__permits_visit(permits, slot, (doorman__counter *)(void *)node);
         }
     }
 }
@@ -4219,6 +4231,7 @@ static double doorman__counter_use(const doorman_permits *permits,
     const doorman__meter meter = doorman__counter_meter(limit, counter);
     const uint64_t unit = (uint64_t)DOORMAN__UNIT;
     double refused = 0, used = 1;
+    assert(!doorman__limit_is_leased_rate(limit));
     if (doorman__counter_counts(counter, limit, permits->at.now)) {
         double refusals = (double)doorman__counter_refusals(counter)[0];
         refused = doorman__min(1, refusals / limit->ban.refusals);
@@ -4233,16 +4246,6 @@ static double doorman__counter_use(const doorman_permits *permits,
         used = offer < most ? (double)(most - offer) / (double)most : 0;
     }
     return doorman__max(used, refused);
-}
-
-/* Returns the time until a counter equals a fresh one. */
-static doorman_time doorman__counter_rest(const doorman_permits *permits,
-                                          const doorman_permit_limit *limit,
-                                          doorman__counter *counter) {
-    const doorman__meter meter = doorman__counter_meter(limit, counter);
-    doorman_time rest = doorman__meter_reset_after(&meter, &permits->at);
-    if (!doorman__counter_counts(counter, limit, permits->at.now)) return rest;
-    return doorman__later(rest, limit->ban.window);
 }
 
 /* A counter that may be evicted. */
@@ -4287,7 +4290,10 @@ static doorman__victim doorman__permits_victim(doorman_permits *permits, doorman
             doorman__permits_candidate(permits, slot, (doorman__counter *)(void *)samples[i]);
         if (!next.counter || next.use > best.use) continue;
         if (!next.limit) return next;
-        next.rest = doorman__counter_rest(permits, next.limit, next.counter);
+        const doorman__meter meter = doorman__counter_meter(next.limit, next.counter);
+        next.rest = doorman__meter_reset_after(&meter, &permits->at);
+        bool counts = doorman__counter_counts(next.counter, next.limit, permits->at.now);
+        if (counts) next.rest = doorman__later(next.rest, next.limit->ban.window);
         if (next.use < best.use || next.rest < best.rest) best = next;
     }
     return best;
@@ -4297,6 +4303,7 @@ static doorman__victim doorman__permits_victim(doorman_permits *permits, doorman
 static bool doorman__permits_evict(doorman_permits *permits, doorman__slot *slot) {
     const doorman__victim victim = doorman__permits_victim(permits, slot);
     if (!victim.counter) return false;
+    assert(!(victim.counter->flags & DOORMAN__IN_USE));
     slot->totals.evicted++;
     slot->totals.evicted_in_use += victim.use > 0;
     const doorman_permit_event about = {
@@ -4328,6 +4335,7 @@ static bool doorman__permits_evict_ban(doorman_permits *permits, doorman__slot *
     doorman__slot *bans = doorman__permits_bans(permits);
     doorman__ban *ban = DOORMAN__WITHIN(doorman__ban, end, first);
     doorman__counter *counter = (doorman__counter *)(void *)ban - 1;
+    assert(ban->slot == slot);
     bool ended = first->at <= permits->at.now;
     slot->totals.bans_evicted += !ended;
     permits->bans_evicted += !ended;
@@ -4447,9 +4455,9 @@ static const char *doorman__leased_id(const doorman_permit_limit *limit,
     return limit->lease_of ? limit->lease_of : doorman__place_id(place);
 }
 
-/* Finds the lease that a leased limit uses for a place. A lease of the other kind is from an earlier
- * configuration. It is closed when it was not used for a minute, and cannot be used before. Each
- * counter of CONCURRENCY has a lease of its own: the configuration is refused otherwise. */
+/* Finds the lease that a leased limit uses for a place. A lease of the other kind is from an
+ * earlier configuration. It is closed when it was not used for a minute, and cannot be used before.
+ * Each counter of CONCURRENCY has a lease of its own: the configuration is refused otherwise. */
 static doorman__permit_lease *doorman__leased_find(const doorman_permits *permits,
                                                    const doorman_permit_limit *limit,
                                                    const doorman__place *place) {
@@ -4528,6 +4536,7 @@ static void doorman__leased_clear(doorman_permits *permits) {
         doorman__resource_free(resource);
     }
     doorman__upstream_forget(&client->upstream);
+    assert(!client->upstream.first && !permits->leases.table.count);
 }
 
 /* Returns whether a lease is in force. A changed configuration may have changed how the permits
@@ -4544,6 +4553,7 @@ static bool doorman__leased_live(const doorman_permits *permits, doorman__permit
 static const doorman_figures *doorman__leased_figures(const doorman_permits *permits,
                                                       doorman__permit_lease *lease,
                                                       const doorman_permit_limit *limit) {
+    assert(limit->leased && limit->kind == DOORMAN_CONCURRENCY);
     doorman__quota quota;
     (void)doorman__allowance_read(&lease->resource->gauge.allowance, &quota, permits->at.now);
     lease->figures = limit->figures;
@@ -4584,6 +4594,7 @@ static void doorman__leased_set_held(doorman__permit_lease *lease, uint64_t held
 /* Notes a grant of CONCURRENCY. */
 static void doorman__leased_note_held(const doorman_permits *permits, doorman__permit_lease *lease,
                                       const doorman__place *place, uint64_t held) {
+    assert(place && held > 0);
     lease->used_at = permits->at.now;
     lease->place = place->node.tag;
     doorman__leased_set_held(lease, held);
@@ -4638,6 +4649,7 @@ static doorman__meter doorman__leased_meter(const doorman_permits *permits,
                                             uint64_t *room) {
     const doorman_time now = permits->at.now;
     const doorman__rate *rate = &lease->resource->rate;
+    assert(doorman__limit_is_leased_rate(limit));
     const doorman__rate_view view = doorman__rate_look(rate, units, now);
     doorman_figures *figures = &lease->figures;
     double saved = 0;
@@ -4945,6 +4957,7 @@ static doorman__charge *doorman__permits_same_charge(const doorman_permits *perm
 
 /* Finds the counter of a new charge, and its figures. Returns false if memory runs out. */
 static bool doorman__charge_find(doorman_permits *permits, doorman__charge *charge) {
+    assert(!charge->counter && charge->slot);
     if (doorman__limit_is_leased_rate(charge->limit)) {
         charge->figures = &charge->limit->figures;
         return true;
@@ -5065,6 +5078,7 @@ static bool doorman__permits_locate_item(doorman_permits *permits, doorman__want
     if (place && !doorman__place_resolve(permits, place)) return false;
     const doorman_template *template_ =
         place ? place->template_ : doorman__permits_template(permits, want->resource_id);
+    assert(!want->place && !want->charge_count);
     if (!template_) {
         bool has_template = doorman__config_find(permits->config, want->resource_id) != NULL;
         want->unmatched = true;
@@ -5082,21 +5096,11 @@ static bool doorman__permits_locate_item(doorman_permits *permits, doorman__want
     return true;
 }
 
-/* Finds the ban of an item and its charges. Returns false if memory runs out.
- *   inspects   true: the limits of a banned key are evaluated too */
-static bool doorman__permits_prepare_item(doorman_permits *permits, size_t item, bool inspects) {
-    doorman__want *want = &permits->wants[item];
-    if (!want->place) return true;
-    doorman__counter *ban = doorman__permits_find_ban(permits, &want->identity);
-    doorman_time until = ban ? doorman__counter_ban(ban)->end.at : 0;
-    if (until > permits->at.now) want->ban_rest = until - permits->at.now;
-    if (want->ban_rest && !inspects) return true;
-    return doorman__permits_add_charges(permits, item);
-}
-
 /* Finds the charges of all items. A sweep runs while their counters are loaded. It removes no
- * places, because the items point to theirs. */
+ * places, because the items point to theirs.
+ *   inspects   true: the limits of a banned key are evaluated too */
 static bool doorman__permits_prepare(doorman_permits *permits, size_t count, bool inspects) {
+    assert(count <= permits->want_capacity);
     permits->charge_count = permits->detail_count = 0;
     /* only a second item looks for the charges of the first one */
     if (count > 1) memset(permits->charge_heads, 0xff, sizeof permits->charge_heads);
@@ -5109,7 +5113,13 @@ static bool doorman__permits_prepare(doorman_permits *permits, size_t count, boo
         if (want->place) doorman__place_prefetch(want->place, &want->identity, DOORMAN__AHEAD_NODE);
     }
     for (size_t i = 0; i < count; i++) {
-        if (!doorman__permits_prepare_item(permits, i, inspects)) return false;
+        doorman__want *want = &permits->wants[i];
+        if (!want->place) continue;
+        doorman__counter *ban = doorman__permits_find_ban(permits, &want->identity);
+        doorman_time until = ban ? doorman__counter_ban(ban)->end.at : 0;
+        if (until > permits->at.now) want->ban_rest = until - permits->at.now;
+        if (want->ban_rest && !inspects) continue;
+        if (!doorman__permits_add_charges(permits, i)) return false;
     }
     return true;
 }
@@ -5117,6 +5127,7 @@ static bool doorman__permits_prepare(doorman_permits *permits, size_t count, boo
 /* Ends a call: its counters and places may be removed again. A call adds at most one place for each
  * item, and visits four. So refused permits with new resources do not fill the memory. */
 static void doorman__permits_end_call(doorman_permits *permits, size_t item_count) {
+    assert(permits->charge_count <= permits->charge_capacity);
     for (size_t i = 0; i < permits->charge_count; i++) {
         doorman__counter *counter = permits->charges[i].counter;
         if (counter) counter->flags &= (uint8_t)~DOORMAN__IN_USE;
@@ -5165,6 +5176,7 @@ static void doorman__charge_bound(doorman__charge *charge, uint64_t saved) {
  * waits that comes before this one. */
 static void doorman__charge_evaluate_hold(const doorman_permits *permits, doorman__charge *charge,
                                           doorman_time turn) {
+    assert(charge->limit->kind == DOORMAN_CONCURRENCY && !charge->reason);
     uint64_t most = doorman__limit_grains(charge->limit, charge->figures->limit);
     uint64_t held = charge->counter ? doorman__counter_state(charge->counter)[0] : 0;
     const doorman__hold_queue *queue =
@@ -5184,6 +5196,7 @@ static void doorman__charge_evaluate_hold(const doorman_permits *permits, doorma
 /* P17: asks a lease. It offers nothing if it is not in force. */
 static void doorman__charge_evaluate_lease(const doorman_permits *permits,
                                            doorman__charge *charge) {
+    assert(doorman__limit_is_leased_rate(charge->limit) && !charge->reason);
     uint64_t room[DOORMAN__STATE_WORDS_MAX];
     const double units = doorman__grains_units(charge->need);
     const bool live = doorman__leased_live(permits, charge->lease, charge->limit);
@@ -5221,6 +5234,7 @@ static void doorman__charge_evaluate(const doorman_permits *permits, doorman__ch
 /* Returns how long it takes until the counter of a refused charge offers enough. */
 static doorman_time doorman__charge_delay(const doorman_permits *permits,
                                           const doorman__charge *charge, doorman_time max_wait) {
+    assert(charge->reason != DOORMAN_NO_REASON);
     if (charge->limit->leased) {
         double units = doorman__grains_units(charge->need);
         if (charge->reason == DOORMAN_REASON_LEARNING) return DOORMAN_SECOND;
@@ -5361,6 +5375,7 @@ static doorman_status doorman__charge_create(doorman_permits *permits, doorman__
 static void doorman__permits_undo(doorman_permits *permits) {
     for (size_t i = 0; i < permits->charge_count; i++) {
         doorman__charge *charge = &permits->charges[i];
+        assert(!charge->created || charge->counter);
         if (!charge->created) continue;
         charge->counter->flags &= (uint8_t)~DOORMAN__IN_USE;
         doorman__permits_remove(permits, charge->slot, charge->counter);
@@ -5390,13 +5405,10 @@ static doorman_status doorman__permits_create_counters(doorman_permits *permits,
 
 static void doorman__charge_event(const doorman_permits *permits, const doorman__charge *charge,
                                   doorman_permit_event_kind kind, double amount) {
-    const bool shared = charge->identity.tag == DOORMAN__NO_PLACE; /* by several resources */
-    const doorman_permit_event event = {kind,
-                                        shared ? NULL : doorman__place_id(charge->place),
-                                        charge->identity.key,
-                                        charge->limit->name,
-                                        charge->reason,
-                                        amount};
+    bool shared = charge->identity.tag == DOORMAN__NO_PLACE; /* by several resources */
+    const char *resource_id = shared ? NULL : doorman__place_id(charge->place);
+    const doorman_permit_event event = {
+        kind, resource_id, charge->identity.key, charge->limit->name, charge->reason, amount};
     doorman__permits_event(permits, event);
 }
 
@@ -5421,6 +5433,7 @@ static void doorman__charge_refuse_lease(doorman_permits *permits, const doorman
 /* Charges a counter, and counts the grant. Returns whether a warning is due. */
 static bool doorman__charge_commit(doorman_permits *permits, doorman__charge *charge) {
     uint64_t amount = doorman__charge_amount(charge);
+    assert(charge->shadow || !charge->reason);
     doorman_permits_limit *totals = &charge->own->totals;
     if (charge->created) doorman__charge_event(permits, charge, DOORMAN_PERMIT_KEY_CREATED, 0);
     if (charge->reason) {
@@ -5479,6 +5492,7 @@ static bool doorman__permits_make_ban_room(doorman_permits *permits, doorman__sl
     const size_t all_max = permits->options.counter_max;
     const size_t bytes_max = permits->options.memory_max / 2;
     doorman__slot *bans = doorman__permits_bans(permits);
+    assert(permits->ban_bytes <= permits->node_bytes);
     for (int i = 0; i < 64; i++) {
         bool own_full = slot->limit && slot->bans.count >= slot->limit->max_keys;
         bool full = bans->nodes.count >= all_max || bytes > bytes_max ||
@@ -5502,6 +5516,7 @@ static doorman_status doorman__permits_start_ban(doorman_permits *permits, doorm
                                                  const doorman__identity *of_key,
                                                  doorman_time duration) {
     doorman__slot *bans = doorman__permits_bans(permits);
+    assert(duration > 0);
     doorman__counter *ban = doorman__permits_find_ban(permits, of_key);
     bool in_force = ban && doorman__counter_ban(ban)->end.at > permits->at.now;
     if (in_force && slot != bans) slot = doorman__counter_ban(ban)->slot;
@@ -5522,16 +5537,6 @@ static doorman_status doorman__permits_start_ban(doorman_permits *permits, doorm
     return DOORMAN_OK;
 }
 
-/* Returns how long a ban lasts that begins now. If two limits ban a key at the same time, the
- * longer ban is in force. */
-static doorman_time doorman__charge_ban_duration(const doorman_permits *permits,
-                                                 const doorman__charge *charge) {
-    doorman_time duration = charge->limit->ban.duration, now = permits->at.now;
-    doorman__counter *other = doorman__permits_find_ban(permits, &charge->identity);
-    doorman_time end = other ? doorman__counter_ban(other)->end.at : now;
-    return end - now > duration ? end - now : duration;
-}
-
 /* Counts a refusal for the ban of a limit, and bans the key when the count is complete. Returns the
  * duration of the ban if it begins now, otherwise 0. */
 static doorman_time doorman__charge_count_refusal(doorman_permits *permits,
@@ -5548,11 +5553,13 @@ static doorman_time doorman__charge_count_refusal(doorman_permits *permits,
     }
     count[0]++;
     if (count[0] < ban->refusals) return 0;
-    /* without room there is no ban yet, and the next refusal tries again */
-    doorman_time duration = doorman__charge_ban_duration(permits, charge);
+    /* if two limits ban a key at the same time, the longer ban is in force */
+    doorman__counter *other = doorman__permits_find_ban(permits, &charge->identity);
+    doorman_time end = other ? doorman__counter_ban(other)->end.at : now;
+    doorman_time duration = doorman__later(ban->duration, end - now);
     doorman_status status =
         doorman__permits_start_ban(permits, charge->own, &charge->identity, duration);
-    if (status != DOORMAN_OK) return 0;
+    if (status != DOORMAN_OK) return 0; /* there is no room; the next refusal tries again */
     count[0] = 0;
     doorman__charge_event(permits, charge, DOORMAN_PERMIT_BANNED, (double)duration / 1e9);
     return duration;
@@ -5564,6 +5571,7 @@ static bool doorman__permits_reserve_text(doorman_permits *permits, doorman__top
     size_t bytes = strlen(want->resource_id) + want->identity.key_bytes + 2;
     if (bytes <= entry->text_bytes) return true;
     bytes = (bytes + 31) / 32 * 32;
+    assert(bytes <= UINT16_MAX);
     size_t more = bytes - entry->text_bytes;
     if (!doorman__permits_has_memory(permits, more)) return false;
     char *text = (char *)DOORMAN_REALLOC(entry->text, bytes);
@@ -5577,6 +5585,7 @@ static bool doorman__permits_reserve_text(doorman_permits *permits, doorman__top
 /* Counts a decision on the key of an item in a sketch of a limit. */
 static void doorman__permits_count_key(doorman_permits *permits, doorman__slot *slot,
                                        doorman_top_kind kind, const doorman__want *want) {
+    assert(kind < DOORMAN_TOP_COUNT);
     doorman__top *top = slot->tops[kind];
     if (!top) {
         if (!doorman__permits_has_memory(permits, sizeof *top)) return;
@@ -5619,17 +5628,17 @@ static void doorman__want_count_open(doorman_permits *permits, doorman__want *wa
     want->open->totals.granted++;
     want->open->totals.granted_units += want->granted;
     if (!want->place) {
-        const uint64_t *seed = permits->options.seed;
-        size_t bytes = strlen(want->key);
-        uint64_t hash = 3 * doorman__hash(seed, want->resource_id);
-        hash += doorman__hash_bytes(seed, (const unsigned char *)want->key, bytes);
-        want->identity = (doorman__identity){want->key, bytes, hash, DOORMAN__NO_PLACE};
+        const doorman__place none = {.hash =
+                                         doorman__hash(permits->options.seed, want->resource_id),
+                                     .node = {.tag = DOORMAN__NO_PLACE}};
+        want->identity = doorman__identity_of(permits, &none, want->key);
     }
     doorman__permits_count_key(permits, want->open, DOORMAN_TOP_GRANTED, want);
 }
 
 /* Counts the refusal of an item that is banned, also at all limits that can ban. */
 static void doorman__want_count_ban(doorman_permits *permits, const doorman__want *want) {
+    assert(want->place && want->ban_rest > 0);
     const doorman_template *template_ = want->place->template_;
     permits->banned++;
     for (size_t i = 0; template_ && i < template_->limit_count; i++) {
@@ -5702,6 +5711,7 @@ static doorman__refusal doorman__permits_worst(const doorman_permits *permits, s
 /* P5: for how long the caller may refuse by itself. */
 static doorman_time doorman__permits_valid_for(const doorman_permits *permits, size_t count,
                                                const doorman__refusal *worst) {
+    assert(worst->reason != DOORMAN_NO_REASON);
     const bool tells_time = doorman__reason_waits(worst->reason);
     if (count > 1) return 0;
     for (size_t i = 0; tells_time && i < permits->charge_count; i++) {
@@ -5715,16 +5725,6 @@ static doorman_time doorman__permits_valid_for(const doorman_permits *permits, s
     return doorman__earlier(worst->delay, DOORMAN_SECOND);
 }
 
-/* Names the limit whose ban begins with this refusal, if no other refusal lasts longer. */
-static void doorman__permit_name_ban(doorman_permit *out, const doorman__charge *charge,
-                                     doorman_time duration) {
-    if (!out->has_retry_after || duration <= out->retry_after) return;
-    out->reason = DOORMAN_REASON_RATE;
-    out->item_index = charge->first_item;
-    out->limit = charge->limit->name;
-    out->retry_after = duration;
-}
-
 /* Counts all refusals of a permit, and names one. */
 static void doorman__permits_refuse(doorman_permits *permits, size_t count, doorman_time max_wait,
                                     bool inspects, doorman_permit *out) {
@@ -5735,7 +5735,6 @@ static void doorman__permits_refuse(doorman_permits *permits, size_t count, door
     out->has_retry_after = doorman__reason_waits(worst.reason);
     out->retry_after = worst.delay;
     out->valid_for = doorman__permits_valid_for(permits, count, &worst);
-    const bool tells_time = out->has_retry_after; /* otherwise no ban counts the refusal (P4) */
     for (size_t i = 0; i < permits->charge_count && !inspects; i++) {
         doorman__charge *charge = &permits->charges[i];
         if (!charge->reason) continue;
@@ -5744,8 +5743,13 @@ static void doorman__permits_refuse(doorman_permits *permits, size_t count, door
         if (!charge->shadow) totals->refused[charge->reason]++;
         doorman__charge_event(permits, charge, DOORMAN_PERMIT_REFUSED, 0);
         doorman__charge_refuse_lease(permits, charge);
-        if (charge->shadow || !tells_time) continue;
-        doorman__permit_name_ban(out, charge, doorman__charge_count_refusal(permits, charge));
+        if (charge->shadow || !out->has_retry_after) continue; /* no ban counts it (P4) */
+        doorman_time ban = doorman__charge_count_refusal(permits, charge);
+        if (ban <= out->retry_after) continue;
+        out->reason = DOORMAN_REASON_RATE; /* the ban begins now, and lasts longest */
+        out->item_index = charge->first_item;
+        out->limit = charge->limit->name;
+        out->retry_after = ban;
     }
     for (size_t i = 0; i < count && !inspects; i++) {
         const doorman__want *want = &permits->wants[i];
@@ -5760,6 +5764,7 @@ static void doorman__permits_refuse(doorman_permits *permits, size_t count, door
 /* Describes what the items got. */
 static void doorman__permits_fill_grants(doorman_permits *permits, size_t count,
                                          doorman_permit *out) {
+    assert(count <= permits->grant_capacity);
     for (size_t i = 0; i < count; i++) {
         const doorman__want *want = &permits->wants[i];
         doorman_permit_grant *grant = &permits->grants[i];
@@ -5775,9 +5780,11 @@ static void doorman__permits_fill_grants(doorman_permits *permits, size_t count,
             grant->remaining = left;
             grant->reset_after = doorman__meter_reset_after(&meter, &permits->at);
         }
-        const doorman_permit_event event = {
-            DOORMAN_PERMIT_GRANTED, want->resource_id, want->key,
-            grant->limit,           DOORMAN_NO_REASON, want->granted};
+        const doorman_permit_event event = {.kind = DOORMAN_PERMIT_GRANTED,
+                                            .resource_id = want->resource_id,
+                                            .key = want->key,
+                                            .limit = grant->limit,
+                                            .amount = grant->granted};
         doorman__permits_event(permits, event);
     }
     out->items = permits->grants;
@@ -5798,33 +5805,36 @@ static doorman_permit_detail doorman__charge_detail(const doorman_permits *permi
     uint64_t room[DOORMAN__STATE_WORDS_MAX];
     const doorman__meter meter = doorman__charge_meter(permits, charge, room);
     const doorman_figures *figures = meter.figures;
-    const bool bucket = charge->limit->kind == DOORMAN_TOKEN_BUCKET;
-    doorman_permit_detail detail = {.item_index = item, .limit = charge->limit->name};
-    double saved = doorman__meter_left(&meter, &permits->at);
-    detail.most = bucket ? figures->size : doorman__figures_most(charge->limit->kind, figures);
-    detail.remaining = saved;
+    const doorman_limit_kind kind = charge->limit->kind;
+    const double saved = doorman__meter_left(&meter, &permits->at);
+    doorman_permit_detail detail = {
+        .item_index = item,
+        .limit = charge->limit->name,
+        .kind = kind,
+        .most = doorman__figures_most(kind, figures),
+        .remaining = saved,
+        .reset_after = doorman__meter_reset_after(&meter, &permits->at),
+        .more_after = doorman__meter_more_after(&meter, &permits->at),
+        .window = doorman__figures_window(kind, figures, permits->at.epoch),
+        .shadow = charge->shadow,
+    };
+    if (kind == DOORMAN_TOKEN_BUCKET) detail.most = figures->size;
     detail.used = doorman__max(0, detail.most - saved);
-    if (bucket)
+    if (kind == DOORMAN_TOKEN_BUCKET) {
         detail.used = figures->size - doorman__level_at(figures, meter.state, permits->at.now);
-    if (charge->limit->kind == DOORMAN_CONCURRENCY)
+    } else if (kind == DOORMAN_CONCURRENCY) {
         detail.used = doorman__grains_units(meter.state[0]);
-    detail.reset_after = doorman__meter_reset_after(&meter, &permits->at);
-    detail.more_after = doorman__meter_more_after(&meter, &permits->at);
-    detail.window = doorman__figures_window(charge->limit->kind, figures, permits->at.epoch);
-    detail.shadow = charge->shadow;
-    detail.kind = charge->limit->kind;
-    detail.moved_up = charge->tier_entered > 0;
-    detail.refused = charge->reason != DOORMAN_NO_REASON;
-    if (charge->limit->kind == DOORMAN_TIERS) {
+    } else if (kind == DOORMAN_TIERS) {
         detail.tier = (size_t)doorman__tiers_current(figures, meter.state, permits->at.now) + 1;
     }
+    detail.moved_up = charge->tier_entered > 0;
+    detail.refused = charge->reason != DOORMAN_NO_REASON;
     bool counts =
         charge->counter && doorman__counter_counts(charge->counter, charge->limit, permits->at.now);
     if (counts) detail.refusals = (uint32_t)doorman__counter_refusals(charge->counter)[0];
     return detail;
 }
 
-/* Makes room for the details of all items. */
 static bool doorman__permits_reserve_details(doorman_permits *permits, size_t count) {
     size_t all = 0;
     for (size_t i = 0; i < count; i++) all += permits->wants[i].charge_count;
@@ -6970,12 +6980,10 @@ static void doorman__hold_expire(doorman_permits *permits, doorman__hold *hold) 
     for (size_t i = 0; i < hold->item_count; i++) {
         const doorman__hold_item *item = &doorman__hold_items(hold)[i];
         if (!(item->amount > 0)) continue;
-        const doorman_permit_event event = {DOORMAN_PERMIT_HOLD_EXPIRED,
-                                            doorman__place_id(item->place),
-                                            item->key,
-                                            NULL,
-                                            DOORMAN_NO_REASON,
-                                            item->amount};
+        const doorman_permit_event event = {.kind = DOORMAN_PERMIT_HOLD_EXPIRED,
+                                            .resource_id = doorman__place_id(item->place),
+                                            .key = item->key,
+                                            .amount = item->amount};
         doorman__permits_event(permits, event);
     }
     doorman__hold_return(permits, hold);
@@ -7435,8 +7443,11 @@ doorman_status doorman_permits_ban(doorman_permits *permits, const char *resourc
     status = doorman__permits_start_ban(permits, doorman__permits_bans(permits), &of_key, duration);
     if (status == DOORMAN_OUT_OF_MEMORY) return doorman__no_memory(error);
     if (status != DOORMAN_OK) return doorman__fail(error, status, "there is no room for a ban");
-    const doorman_permit_event event = {DOORMAN_PERMIT_BANNED, resource_id,           key, NULL,
-                                        DOORMAN_REASON_BANNED, (double)duration / 1e9};
+    const doorman_permit_event event = {.kind = DOORMAN_PERMIT_BANNED,
+                                        .resource_id = resource_id,
+                                        .key = key,
+                                        .reason = DOORMAN_REASON_BANNED,
+                                        .amount = (double)duration / 1e9};
     doorman__permits_event(permits, event);
     return DOORMAN_OK;
 }
