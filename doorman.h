@@ -4251,11 +4251,11 @@ typedef struct doorman__kind {
 } doorman__kind;
 
 static const doorman__kind doorman__kinds[DOORMAN_KIND_COUNT] = {
-    [DOORMAN_FAIR_SHARE] = {doorman__solve_fair, true},
-    [DOORMAN_PROPORTIONAL_SHARE] = {doorman__solve_proportional, true},
-    [DOORMAN_PRIORITY_SHARE] = {doorman__solve_priority, true},
-    [DOORMAN_STATIC_SHARE] = {doorman__solve_static, false},
-    [DOORMAN_NO_ALGORITHM] = {doorman__solve_none, false},
+    [DOORMAN_FAIR_SHARE] = {.solve = doorman__solve_fair, .divides_capacity = true},
+    [DOORMAN_PROPORTIONAL_SHARE] = {.solve = doorman__solve_proportional, .divides_capacity = true},
+    [DOORMAN_PRIORITY_SHARE] = {.solve = doorman__solve_priority, .divides_capacity = true},
+    [DOORMAN_STATIC_SHARE] = {.solve = doorman__solve_static, .divides_capacity = false},
+    [DOORMAN_NO_ALGORITHM] = {.solve = doorman__solve_none, .divides_capacity = false},
 };
 
 /* Returns the terms for a priority, or NULL if there are none. */

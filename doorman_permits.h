@@ -1293,9 +1293,59 @@ DOORMAN_API doorman_status doorman_agent_report(doorman_agent *agent, const char
 #define DOORMAN__QUEUE_MAX 1000000
 #define DOORMAN__TIME_TO_LIVE (15 * DOORMAN_SECOND) /* the default */
 
-/* Returns the first rule that the figures of a token bucket break. `most` is the longest time that
- * a number of units may be worth. */
-static const char *doorman__bucket_figures_wrong(const doorman_figures *all, size_t *next) {
+/* Where a part of a configuration is checked. `object` is the path of the part below the template,
+ * with the names of C, for example "limits[2].overrides[0].figures.". */
+typedef struct doorman__check {
+    const doorman__config_report *report;
+    struct doorman__check *parent; /* also counts the problems of this part; NULL: none */
+    size_t index;                  /* of the template */
+    size_t count;                  /* how many problems were reported */
+    char object[112];
+} doorman__check;
+
+/* Reports a problem. The text is made like that of printf. */
+static void doorman__check_add(doorman__check *check, const char *format, ...) {
+    char text[512]; /* the longest text has the names of C and of JSON */
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    doorman__config_report_add(check->report, check->index, check->object, text);
+    for (; check; check = check->parent) check->count++;
+}
+
+/* Reports all rules that are broken. */
+static void doorman__check_rules(doorman__check *check, const doorman__rule *rules, size_t count) {
+    assert(check->report && check->object[sizeof check->object - 1] == 0);
+    for (size_t i = 0; i < count; i++) {
+        if (rules[i].broken) doorman__check_add(check, "%s", rules[i].text);
+    }
+}
+
+#define DOORMAN__CHECK(check, rules)                                                               \
+    doorman__check_rules((check), (rules), sizeof(rules) / sizeof *(rules))
+
+/* Returns a check of the item of a list below a part. */
+static doorman__check doorman__check_item(doorman__check *check, const char *list, size_t item) {
+    doorman__check below = {.report = check->report, .parent = check, .index = check->index};
+    snprintf(below.object, sizeof below.object, "%.60s%s[%zu].", check->object, list, item);
+    return below;
+}
+
+/* Returns a check of a struct below a part. */
+static doorman__check doorman__check_part(doorman__check *check, const char *part) {
+    doorman__check below = {.report = check->report, .parent = check, .index = check->index};
+    snprintf(below.object, sizeof below.object, "%.60s%.20s.", check->object, part);
+    return below;
+}
+
+/* Returns whether permits may have limits of this kind. */
+static bool doorman__permit_kind_valid(doorman_limit_kind kind) {
+    return kind == DOORMAN_TOKEN_BUCKET || kind == DOORMAN_FIXED_WINDOW ||
+           kind == DOORMAN_SLIDING_WINDOW || kind == DOORMAN_CONCURRENCY || kind == DOORMAN_TIERS;
+}
+
+static void doorman__bucket_check(doorman__check *check, const doorman_figures *all) {
     const bool rate_valid = all->rate > 0 && all->rate <= DOORMAN_AMOUNT_MAX;
     const bool size_valid = doorman__amount_valid(all->size);
     const bool debt_valid = doorman__duration_valid(all->max_debt);
@@ -1315,54 +1365,54 @@ static const char *doorman__bucket_figures_wrong(const doorman_figures *all, siz
         {all->has_max_wait && all->max_wait > all->max_debt,
          "max_wait: must be at most max_debt, because no debt is longer"},
     };
-    return DOORMAN__RULE_NEXT(rules, next);
+    DOORMAN__CHECK(check, rules);
 }
 
-static const char *doorman__window_figures_wrong(doorman_limit_kind kind,
-                                                 const doorman_figures *all, size_t *next) {
+static void doorman__window_check(doorman__check *check, doorman_limit_kind kind,
+                                  const doorman_figures *all) {
     const bool fixed = kind == DOORMAN_FIXED_WINDOW;
     const bool calendar_valid = (unsigned)all->calendar < DOORMAN_CALENDAR_COUNT;
+    const bool has_calendar = calendar_valid && all->calendar;
     const bool window_valid = all->window > 0 && doorman__duration_valid(all->window);
     const doorman__rule rules[] = {
         {!doorman__amount_valid(all->limit), "limit: " DOORMAN__AMOUNT_RULE},
         {!calendar_valid, "calendar: is not a unit of the calendar"},
-        {calendar_valid && all->calendar && !fixed,
+        {has_calendar && !fixed,
          DOORMAN__NAMES(
              "calendar: only a FIXED_WINDOW follows it",
              "window: only a FIXED_WINDOW follows the calendar; must be a number of seconds")},
-        {calendar_valid && all->calendar && fixed && all->window,
-         "window: must be 0 with a calendar"},
+        {has_calendar && fixed && all->window, "window: must be 0 with a calendar"},
         {calendar_valid && !all->calendar && !window_valid, "window: " DOORMAN__DURATION_RULE},
     };
-    return DOORMAN__RULE_NEXT(rules, next);
+    DOORMAN__CHECK(check, rules);
 }
 
-static const char *doorman__tiers_figures_wrong(const doorman_figures *all, size_t *next) {
+static void doorman__tiers_check(doorman__check *check, const doorman_figures *all) {
     const bool bounded = all->tier_count <= DOORMAN_TIERS_MAX;
+    const size_t count = bounded && all->tiers ? all->tier_count : 0;
     double sum = 0;
-    for (size_t i = 0; bounded && all->tiers && i < all->tier_count; i++) {
-        sum += all->tiers[i].limit;
-    }
+    for (size_t i = 0; i < count; i++) sum += all->tiers[i].limit;
     const doorman__rule rules[] = {
         {!bounded, "tiers: must be a list of at most 8"},
         {all->tier_count && !all->tiers, "tiers: must not be NULL"},
         {sum > DOORMAN_AMOUNT_MAX, "tiers: the sum of their limits must be at most 1e15"},
     };
-    return DOORMAN__RULE_NEXT(rules, next);
+    DOORMAN__CHECK(check, rules);
+    for (size_t i = 0; i < count; i++) {
+        const doorman_tier *tier = &all->tiers[i];
+        const bool window_valid = tier->window > 0 && doorman__duration_valid(tier->window);
+        const doorman__rule tier_rules[] = {
+            {!doorman__amount_valid(tier->limit), "limit: " DOORMAN__AMOUNT_RULE},
+            {!window_valid, "window: " DOORMAN__DURATION_RULE},
+            {!doorman__duration_valid(tier->active), "active: " DOORMAN__DURATION_OR_ZERO_RULE},
+            {!doorman__duration_valid(tier->cooldown), "cooldown: " DOORMAN__DURATION_OR_ZERO_RULE},
+        };
+        doorman__check item = doorman__check_item(check, "tiers", i);
+        DOORMAN__CHECK(&item, tier_rules);
+    }
 }
 
-static const char *doorman__tier_wrong(const doorman_tier *tier, size_t *next) {
-    const bool window_valid = tier->window > 0 && doorman__duration_valid(tier->window);
-    const doorman__rule rules[] = {
-        {!doorman__amount_valid(tier->limit), "limit: " DOORMAN__AMOUNT_RULE},
-        {!window_valid, "window: " DOORMAN__DURATION_RULE},
-        {!doorman__duration_valid(tier->active), "active: " DOORMAN__DURATION_OR_ZERO_RULE},
-        {!doorman__duration_valid(tier->cooldown), "cooldown: " DOORMAN__DURATION_OR_ZERO_RULE},
-    };
-    return DOORMAN__RULE_NEXT(rules, next);
-}
-
-static const char *doorman__concurrency_figures_wrong(const doorman_figures *all, size_t *next) {
+static void doorman__concurrency_check(doorman__check *check, const doorman_figures *all) {
     const bool life_valid = all->time_to_live > 0 && doorman__duration_valid(all->time_to_live);
     const doorman__rule rules[] = {
         {!doorman__amount_valid(all->limit), "limit: " DOORMAN__AMOUNT_RULE},
@@ -1370,50 +1420,82 @@ static const char *doorman__concurrency_figures_wrong(const doorman_figures *all
         {all->queue > DOORMAN__QUEUE_MAX, "queue: must be from 0 to 1,000,000"},
         {!doorman__duration_valid(all->max_wait), "max_wait: " DOORMAN__DURATION_OR_ZERO_RULE},
     };
-    return DOORMAN__RULE_NEXT(rules, next);
+    DOORMAN__CHECK(check, rules);
 }
 
-/* Goes through the figures that the kind does not use. */
-static const char *doorman__figures_unused(doorman_limit_kind kind, const doorman_figures *all,
-                                           size_t *next) {
-    const bool bucket = kind == DOORMAN_TOKEN_BUCKET, tiers = kind == DOORMAN_TIERS;
-    const bool window = kind == DOORMAN_FIXED_WINDOW || kind == DOORMAN_SLIDING_WINDOW;
-    const bool holds = kind == DOORMAN_CONCURRENCY;
-    const doorman__rule rules[] = {
-        {!bucket && !doorman__equal(all->rate, 0), "rate: only a TOKEN_BUCKET has one"},
-        {!bucket && (all->has_size || !doorman__equal(all->size, 0)),
-         "size: only a TOKEN_BUCKET has one"},
-        {!bucket && (all->has_max_debt || all->max_debt), "max_debt: only a TOKEN_BUCKET has one"},
-        {!bucket && !holds && (all->has_max_wait || all->max_wait),
-         "max_wait: only a TOKEN_BUCKET and CONCURRENCY have one"},
-        {!holds && all->time_to_live, "time_to_live: only CONCURRENCY has one"},
-        {!holds && (all->has_queue || all->queue), "queue: only CONCURRENCY has one"},
-        {!window && !holds && (all->has_limit || !doorman__equal(all->limit, 0)),
-         "limit: only a FIXED_WINDOW, a SLIDING_WINDOW and CONCURRENCY have one"},
-        {!window && (all->window || all->calendar),
-         "window: only a FIXED_WINDOW and a SLIDING_WINDOW have one"},
-        {!tiers && (all->has_tiers || all->tier_count), "tiers: only TIERS has them"},
-    };
-    return DOORMAN__RULE_NEXT(rules, next);
+/* Checks resolved figures. `check` is that of what has the figures. */
+static void doorman__figures_check(doorman__check *check, doorman_limit_kind kind,
+                                   const doorman_figures *all) {
+    assert(doorman__permit_kind_valid(kind));
+    doorman__check part = doorman__check_part(check, "figures");
+    if (kind == DOORMAN_TOKEN_BUCKET) {
+        doorman__bucket_check(&part, all);
+    } else if (kind == DOORMAN_TIERS) {
+        doorman__tiers_check(&part, all);
+    } else if (kind == DOORMAN_CONCURRENCY) {
+        doorman__concurrency_check(&part, all);
+    } else {
+        doorman__window_check(&part, kind, all);
+    }
 }
 
-/* Goes through the fields of an override that have a value, but whose has_ field is false. */
-static const char *doorman__override_hides(const doorman_figures *given, size_t *next) {
-    const doorman__rule rules[] = {
-        {!given->has_size && !doorman__equal(given->size, 0), "size: needs has_size"},
-        {!given->has_max_debt && given->max_debt, "max_debt: needs has_max_debt"},
-        {!given->has_max_wait && given->max_wait, "max_wait: needs has_max_wait"},
-        {!given->has_limit && !doorman__equal(given->limit, 0), "limit: needs has_limit"},
-        {!given->has_queue && given->queue, "queue: needs has_queue"},
-        {!given->has_tiers && given->tier_count, "tiers: needs has_tiers"},
+/* Checks that figures belong to the kind, and that none has a value that its has_ field hides. A
+ * limit only needs has_max_wait. */
+static void doorman__given_check(doorman__check *check, doorman_limit_kind kind,
+                                 const doorman_figures *given, bool is_override) {
+    enum {
+        BUCKET = 1 << DOORMAN_TOKEN_BUCKET,
+        TIERS = 1 << DOORMAN_TIERS,
+        HOLDS = 1 << DOORMAN_CONCURRENCY,
+        WINDOWS = 1 << DOORMAN_FIXED_WINDOW | 1 << DOORMAN_SLIDING_WINDOW
     };
-    return DOORMAN__RULE_NEXT(rules, next);
+    const struct {
+        unsigned kinds; /* that have the figure */
+        bool has, given;
+        const char *unused, *hidden; /* NULL: there is no has_ field */
+    } figures[] = {
+        {BUCKET, false, !doorman__equal(given->rate, 0), "rate: only a TOKEN_BUCKET has one", NULL},
+        {BUCKET, given->has_size, !doorman__equal(given->size, 0),
+         "size: only a TOKEN_BUCKET has one", "size: needs has_size"},
+        {BUCKET, given->has_max_debt, given->max_debt != 0, "max_debt: only a TOKEN_BUCKET has one",
+         "max_debt: needs has_max_debt"},
+        {BUCKET | HOLDS, given->has_max_wait, given->max_wait != 0,
+         "max_wait: only a TOKEN_BUCKET and CONCURRENCY have one", "max_wait: needs has_max_wait"},
+        {HOLDS, false, given->time_to_live != 0, "time_to_live: only CONCURRENCY has one", NULL},
+        {HOLDS, given->has_queue, given->queue != 0, "queue: only CONCURRENCY has one",
+         "queue: needs has_queue"},
+        {WINDOWS | HOLDS, given->has_limit, !doorman__equal(given->limit, 0),
+         "limit: only a FIXED_WINDOW, a SLIDING_WINDOW and CONCURRENCY have one",
+         "limit: needs has_limit"},
+        {WINDOWS, false, given->window || given->calendar,
+         "window: only a FIXED_WINDOW and a SLIDING_WINDOW have one", NULL},
+        {TIERS, given->has_tiers, given->tier_count != 0, "tiers: only TIERS has them",
+         "tiers: needs has_tiers"},
+    };
+    doorman__check part = doorman__check_part(check, "figures");
+    assert(doorman__permit_kind_valid(kind));
+    const size_t count = sizeof figures / sizeof *figures;
+    for (size_t i = 0; i < count; i++) {
+        bool used = figures[i].kinds >> kind & 1;
+        if (!used && (figures[i].has || figures[i].given)) {
+            doorman__check_add(&part, "%s", figures[i].unused);
+        }
+    }
+    bool bucket = kind == DOORMAN_TOKEN_BUCKET;
+    for (size_t i = 0; is_override && i < count; i++) {
+        bool hidden = figures[i].hidden && !figures[i].has && figures[i].given;
+        if (hidden) doorman__check_add(&part, "%s", figures[i].hidden);
+    }
+    if (!is_override && bucket && !given->has_max_wait && given->max_wait) {
+        doorman__check_add(&part, "max_wait: needs has_max_wait");
+    }
 }
 
 /* Returns the figures of a limit with the defaults filled in. */
 static doorman_figures doorman__figures_resolve(doorman_limit_kind kind,
                                                 const doorman_figures *given) {
     doorman_figures all = *given;
+    assert(kind != DOORMAN_SLIDING_LOG);
     if (kind == DOORMAN_TOKEN_BUCKET) {
         if (!all.has_max_wait) all.max_wait = all.max_debt;
         all.has_size = all.has_max_debt = all.has_max_wait = true;
@@ -1432,6 +1514,7 @@ static doorman_figures doorman__figures_resolve(doorman_limit_kind kind,
 static doorman_figures doorman__override_resolve(const doorman_permit_limit *limit,
                                                  const doorman_figures *given) {
     doorman_figures all = limit->figures;
+    assert(doorman__permit_kind_valid(limit->kind));
     if (given->rate > 0 || given->rate < 0) all.rate = given->rate;
     if (given->has_size) all.size = given->size;
     if (given->has_max_debt) all.max_debt = given->max_debt;
@@ -1453,14 +1536,7 @@ static doorman_figures doorman__override_resolve(const doorman_permit_limit *lim
     return doorman__figures_resolve(limit->kind, &all);
 }
 
-/* Returns whether permits may have limits of this kind. */
-static bool doorman__permit_kind_valid(doorman_limit_kind kind) {
-    return kind == DOORMAN_TOKEN_BUCKET || kind == DOORMAN_FIXED_WINDOW ||
-           kind == DOORMAN_SLIDING_WINDOW || kind == DOORMAN_CONCURRENCY || kind == DOORMAN_TIERS;
-}
-
-/* Goes through the rules that the ban of a limit breaks. */
-static const char *doorman__ban_wrong(const doorman_ban *ban, size_t *next) {
+static void doorman__ban_check(doorman__check *check, const doorman_ban *ban) {
     const bool none = !ban->refusals && !ban->window && !ban->duration;
     const bool window_valid = ban->window > 0 && doorman__duration_valid(ban->window);
     const bool duration_valid = ban->duration > 0 && doorman__duration_valid(ban->duration);
@@ -1470,11 +1546,12 @@ static const char *doorman__ban_wrong(const doorman_ban *ban, size_t *next) {
         {!none && !window_valid, "window: " DOORMAN__DURATION_RULE},
         {!none && !duration_valid, "duration: " DOORMAN__DURATION_RULE},
     };
-    return DOORMAN__RULE_NEXT(rules, next);
+    doorman__check part = doorman__check_part(check, "ban");
+    DOORMAN__CHECK(&part, rules);
 }
 
-/* Goes through the rules that a limit breaks. Does not check its lists and figures. */
-static const char *doorman__permit_limit_wrong(const doorman_permit_limit *limit, size_t *next) {
+/* Checks the fields of a limit, without its lists and figures. */
+static void doorman__limit_fields_check(doorman__check *check, const doorman_permit_limit *limit) {
     const bool counts_units =
         limit->kind == DOORMAN_TOKEN_BUCKET || limit->kind == DOORMAN_FIXED_WINDOW;
     const bool holds = limit->kind == DOORMAN_CONCURRENCY;
@@ -1509,12 +1586,11 @@ static const char *doorman__permit_limit_wrong(const doorman_permit_limit *limit
          DOORMAN__NAMES("full_at_start: must be false with empty_at_start",
                         "on_restart: must be full or empty")},
     };
-    return DOORMAN__RULE_NEXT(rules, next);
+    DOORMAN__CHECK(check, rules);
 }
 
-/* Goes through the rules that the fields for leases break (P17). Does not check which resource the
- * lease is of. */
-static const char *doorman__lease_fields_wrong(const doorman_permit_limit *limit, size_t *next) {
+/* Checks the fields for leases (P17), but not which resource the lease is of. */
+static void doorman__lease_fields_check(doorman__check *check, const doorman_permit_limit *limit) {
     const doorman_figures *all = &limit->figures;
     const bool leased = limit->leased, bucket = limit->kind == DOORMAN_TOKEN_BUCKET;
     const bool holds = limit->kind == DOORMAN_CONCURRENCY;
@@ -1551,149 +1627,46 @@ static const char *doorman__lease_fields_wrong(const doorman_permit_limit *limit
         {leased && limit->subclients > DOORMAN_SUBCLIENTS_MAX,
          "subclients: must be an integer from 1 to 1e9"},
     };
-    return DOORMAN__RULE_NEXT(rules, next);
+    DOORMAN__CHECK(check, rules);
 }
 
-/* Where a part of a configuration is checked. `object` is the path of the part below the template,
- * with the names of C, for example "limits[2].overrides[0].figures.". */
-typedef struct doorman__check {
-    const doorman__config_report *report;
-    size_t index; /* of the template */
-    size_t count; /* how many problems were reported */
-    char object[112];
-} doorman__check;
-
-static void doorman__check_add(doorman__check *check, const char *text) {
-    check->count++;
-    doorman__config_report_add(check->report, check->index, check->object, text);
-}
-
-/* Returns a check of the item of a list below this part. The caller adds its count to `check`. */
-static doorman__check doorman__check_item(const doorman__check *check, const char *list,
-                                          size_t item, const char *end) {
-    doorman__check below = {.report = check->report, .index = check->index};
-    snprintf(below.object, sizeof below.object, "%.60s%s[%zu]%s", check->object, list, item, end);
-    return below;
-}
-
-/* Returns a check of a struct below this part. The caller adds its count to `check`. */
-static doorman__check doorman__check_part(const doorman__check *check, const char *part) {
-    doorman__check below = {.report = check->report, .index = check->index};
-    snprintf(below.object, sizeof below.object, "%.60s%.20s.", check->object, part);
-    return below;
-}
-
-/* Checks a list of globs of keys. */
 static void doorman__keys_check(doorman__check *check, const char *const *keys, size_t count) {
     for (size_t i = 0; keys && i < count && i < DOORMAN__KEYS_MAX; i++) {
         const char *glob = keys[i];
-        bool valid = glob && doorman__id_valid(glob + (glob[0] == '!'));
-        if (valid) continue;
-        char text[128];
-        snprintf(text, sizeof text, "keys[%zu]: " DOORMAN__ID_RULE, i);
-        doorman__check_add(check, text);
+        if (glob && doorman__id_valid(glob + (glob[0] == '!'))) continue;
+        doorman__check_add(check, "keys[%zu]: " DOORMAN__ID_RULE, i);
     }
-}
-
-/* Checks resolved figures. `check` is that of what has the figures. */
-static void doorman__figures_check(doorman__check *check, doorman_limit_kind kind,
-                                   const doorman_figures *all) {
-    const char *text = NULL;
-    doorman__check part = doorman__check_part(check, "figures");
-    for (size_t next = 0;;) {
-        if (kind == DOORMAN_TOKEN_BUCKET) {
-            text = doorman__bucket_figures_wrong(all, &next);
-        } else if (kind == DOORMAN_TIERS) {
-            text = doorman__tiers_figures_wrong(all, &next);
-        } else if (kind == DOORMAN_CONCURRENCY) {
-            text = doorman__concurrency_figures_wrong(all, &next);
-        } else {
-            text = doorman__window_figures_wrong(kind, all, &next);
-        }
-        if (!text) break;
-        doorman__check_add(&part, text);
-    }
-    bool bounded = kind == DOORMAN_TIERS && all->tiers && all->tier_count <= DOORMAN_TIERS_MAX;
-    for (size_t i = 0; bounded && i < all->tier_count; i++) {
-        doorman__check tier = doorman__check_item(&part, "tiers", i, ".");
-        for (size_t next = 0; (text = doorman__tier_wrong(&all->tiers[i], &next)) != NULL;) {
-            doorman__check_add(&tier, text);
-        }
-        check->count += tier.count;
-    }
-    check->count += part.count;
 }
 
 /* Checks the overrides of a limit whose own fields are valid. The first 100 errors are enough. */
 static void doorman__overrides_check(doorman__check *check, const doorman_permit_limit *limit) {
-    const char *text = NULL;
+    assert(limit->override_count <= DOORMAN__KEYS_MAX);
     for (size_t i = 0; i < limit->override_count && check->count < 100; i++) {
         const doorman_override *override_ = &limit->overrides[i];
-        doorman__check item = doorman__check_item(check, "overrides", i, ".");
+        doorman__check item = doorman__check_item(check, "overrides", i);
         bool bounded = override_->key_count >= 1 && override_->key_count <= DOORMAN__KEYS_MAX;
         if (!bounded || !override_->keys) {
             doorman__check_add(&item, "keys: must be a list of 1 to 10,000 globs");
         }
         doorman__keys_check(&item, override_->keys, override_->key_count);
-        const doorman_figures *given = &override_->figures;
-        doorman__check part = doorman__check_part(&item, "figures");
-        for (size_t next = 0;
-             (text = doorman__figures_unused(limit->kind, given, &next)) != NULL;) {
-            doorman__check_add(&part, text);
-        }
-        for (size_t next = 0; (text = doorman__override_hides(given, &next)) != NULL;) {
-            doorman__check_add(&part, text);
-        }
-        item.count += part.count;
-        const doorman_figures all = doorman__override_resolve(limit, given);
+        doorman__given_check(&item, limit->kind, &override_->figures, true);
+        const doorman_figures all = doorman__override_resolve(limit, &override_->figures);
         if (item.count == 0) doorman__figures_check(&item, limit->kind, &all);
-        check->count += item.count;
     }
 }
 
 /* Checks one limit. Other limits of the template do not matter. */
 static void doorman__permit_limit_check(doorman__check *check, const doorman_permit_limit *limit) {
-    const char *text = NULL;
-    for (size_t next = 0; (text = doorman__permit_limit_wrong(limit, &next)) != NULL;) {
-        doorman__check_add(check, text);
-    }
-    for (size_t next = 0; (text = doorman__lease_fields_wrong(limit, &next)) != NULL;) {
-        doorman__check_add(check, text);
-    }
+    doorman__limit_fields_check(check, limit);
+    doorman__lease_fields_check(check, limit);
     doorman__keys_check(check, limit->keys, limit->key_count);
-    doorman__check ban = doorman__check_part(check, "ban");
-    for (size_t next = 0; (text = doorman__ban_wrong(&limit->ban, &next)) != NULL;) {
-        doorman__check_add(&ban, text);
-    }
-    check->count += ban.count;
+    doorman__ban_check(check, &limit->ban);
     if (!doorman__permit_kind_valid(limit->kind)) return;
-    const doorman_figures *given = &limit->figures;
-    doorman__check part = doorman__check_part(check, "figures");
-    for (size_t next = 0; (text = doorman__figures_unused(limit->kind, given, &next)) != NULL;) {
-        doorman__check_add(&part, text);
-    }
-    if (limit->kind == DOORMAN_TOKEN_BUCKET && !given->has_max_wait && given->max_wait) {
-        doorman__check_add(&part, "max_wait: needs has_max_wait");
-    }
-    check->count += part.count;
-    const doorman_figures all = doorman__figures_resolve(limit->kind, given);
+    doorman__given_check(check, limit->kind, &limit->figures, false);
+    const doorman_figures all = doorman__figures_resolve(limit->kind, &limit->figures);
     bool leased_rate = limit->leased && limit->kind == DOORMAN_TOKEN_BUCKET;
     if (!leased_rate) doorman__figures_check(check, limit->kind, &all);
     if (check->count == 0) doorman__overrides_check(check, limit);
-}
-
-/* Reports that an earlier limit of the template has the same name. */
-static void doorman__limit_name_check(doorman__check *check, const doorman_template *template_,
-                                      size_t place) {
-    const char *name = template_->limits[place].name;
-    for (size_t i = 0; name && i < place; i++) {
-        const char *earlier = template_->limits[i].name;
-        if (!earlier || strcmp(earlier, name) != 0) continue;
-        char text[64];
-        snprintf(text, sizeof text, "name: equals that of limits[%zu]", i);
-        doorman__check_add(check, text);
-        return;
-    }
 }
 
 /* Reports all errors of the limits of one template. */
@@ -1709,15 +1682,18 @@ static void doorman__limits_check(const doorman_template *template_, size_t inde
         {count > DOORMAN_LIMITS_MAX, "limits: must be a list of at most 16"},
         {count && !template_->limits, "limits: must not be NULL"},
     };
-    const char *text = NULL;
-    for (size_t next = 0; (text = DOORMAN__RULE_NEXT(rules, &next)) != NULL;) {
-        doorman__config_report_add(report, index, "", text);
-    }
     doorman__check all = {.report = report, .index = index};
+    DOORMAN__CHECK(&all, rules);
     for (size_t i = 0; template_->limits && i < count && count <= DOORMAN_LIMITS_MAX; i++) {
-        doorman__check check = doorman__check_item(&all, "limits", i, ".");
+        const char *name = template_->limits[i].name;
+        doorman__check check = doorman__check_item(&all, "limits", i);
         doorman__permit_limit_check(&check, &template_->limits[i]);
-        doorman__limit_name_check(&check, template_, i);
+        for (size_t j = 0; name && j < i; j++) {
+            const char *earlier = template_->limits[j].name;
+            if (!earlier || strcmp(earlier, name) != 0) continue;
+            doorman__check_add(&check, "name: equals that of limits[%zu]", j);
+            break;
+        }
     }
 }
 
@@ -1735,23 +1711,10 @@ static size_t doorman__options_find(const doorman_config_options *options,
     return found;
 }
 
-/* Returns the first rule that two limits with one lease break: they are one holder, so they must
- * agree. */
-static const char *doorman__lease_conflict(const doorman_permit_limit *a,
-                                           const doorman_permit_limit *b) {
-    const int priorities[] = {a->has_priority ? a->priority : 1, b->has_priority ? b->priority : 1};
-    if (a->kind != b->kind) return "kind: another limit leases the same resource as another kind";
-    if (priorities[0] != priorities[1]) {
-        return "priority: another limit leases the same resource with another priority";
-    }
-    bool same = (a->subclients ? a->subclients : 1) == (b->subclients ? b->subclients : 1);
-    return same ? NULL : "subclients: another limit leases the same resource with others";
-}
-
 /* Returns the first rule that a leased limit and an earlier leased limit break together. The
  * function finds all pairs that can have one lease: two limits that name the same resource, two
  * limits of one template that name none, and a limit that names a resource of the template of the
- * other.
+ * other. Two rates with one lease are one holder, so they must agree.
  *   own, other   the indices of their templates */
 static const char *doorman__lease_pair_wrong(const doorman_config_options *options, size_t own,
                                              const doorman_permit_limit *limit, size_t other,
@@ -1762,11 +1725,19 @@ static const char *doorman__lease_pair_wrong(const doorman_config_options *optio
     if (a && !b) same = doorman__options_find(options, a) == other;
     if (!a && b) same = doorman__options_find(options, b) == own;
     if (!same) return NULL;
-    if (own != other && limit->kind == DOORMAN_CONCURRENCY && earlier->kind == limit->kind) {
-        return "lease_of: another limit has the same lease; only rates can share one";
-    }
-    if (own != other) return doorman__lease_conflict(limit, earlier);
-    return "lease_of: an earlier limit of this template has the same lease";
+    if (own == other) return "lease_of: an earlier limit of this template has the same lease";
+    const doorman_permit_limit *x = limit, *y = earlier;
+    const bool both_hold = x->kind == DOORMAN_CONCURRENCY && y->kind == x->kind;
+    const doorman__rule rules[] = {
+        {both_hold, "lease_of: another limit has the same lease; only rates can share one"},
+        {x->kind != y->kind, "kind: another limit leases the same resource as another kind"},
+        {(x->has_priority ? x->priority : 1) != (y->has_priority ? y->priority : 1),
+         "priority: another limit leases the same resource with another priority"},
+        {(x->subclients ? x->subclients : 1) != (y->subclients ? y->subclients : 1),
+         "subclients: another limit leases the same resource with others"},
+    };
+    size_t next = 0;
+    return DOORMAN__RULE_NEXT(rules, &next);
 }
 
 /* Goes through the earlier leased limits. Returns the first rule that a leased limit breaks with
@@ -1774,6 +1745,7 @@ static const char *doorman__lease_pair_wrong(const doorman_config_options *optio
 static const char *doorman__lease_pairs_wrong(const doorman_config_options *options, size_t own,
                                               size_t index) {
     const doorman_permit_limit *limit = &options->templates[own].limits[index];
+    assert(limit->leased && index < options->templates[own].limit_count);
     for (size_t i = 0; i <= own; i++) {
         const doorman_template *template_ = &options->templates[i];
         size_t count = i < own ? template_->limit_count : index;
@@ -1794,24 +1766,27 @@ static void doorman__lease_check(doorman__check *check, const doorman_config_opt
                                  size_t index) {
     const doorman_template *own = &options->templates[check->index];
     const doorman_permit_limit *limit = &own->limits[index];
+    assert(limit->leased && index < own->limit_count);
+    const size_t count = options->template_count;
     size_t found = check->index, first = 0;
-    while (first < options->template_count && options->templates[first].without_capacity) first++;
+    while (first < count && options->templates[first].without_capacity) first++;
     if (limit->lease_of) found = doorman__options_find(options, limit->lease_of);
-    bool has_capacity = first < options->template_count;
-    if (has_capacity && found == options->template_count) {
-        doorman__check_add(check, "lease_of: no template matches this resource");
-    } else if (has_capacity && options->templates[found].without_capacity) {
-        doorman__check_add(
-            check, limit->lease_of ? "lease_of: the template of this resource has no capacity"
-                                   : "lease_of: is needed, because the template has no capacity");
-    }
-    bool many = own->identifier_glob[strcspn(own->identifier_glob, "*?[\\")] != 0;
-    if (limit->kind == DOORMAN_CONCURRENCY && limit->lease_of && many) {
-        doorman__check_add(check, "lease_of: needs a template for one resource, because its units "
-                                  "cannot be shared by several");
-    }
+    const bool has_capacity = first < count, unmatched = found == count;
+    const bool empty = !unmatched && options->templates[found].without_capacity;
+    const bool many = own->identifier_glob[strcspn(own->identifier_glob, "*?[\\")] != 0;
+    const doorman__rule rules[] = {
+        {has_capacity && unmatched, "lease_of: no template matches this resource"},
+        {has_capacity && empty && limit->lease_of,
+         "lease_of: the template of this resource has no capacity"},
+        {has_capacity && empty && !limit->lease_of,
+         "lease_of: is needed, because the template has no capacity"},
+        {limit->kind == DOORMAN_CONCURRENCY && limit->lease_of && many,
+         "lease_of: needs a template for one resource, because its units cannot be shared by "
+         "several"},
+    };
+    DOORMAN__CHECK(check, rules);
     const char *text = doorman__lease_pairs_wrong(options, check->index, index);
-    if (text) doorman__check_add(check, text);
+    if (text) doorman__check_add(check, "%s", text);
 }
 
 /* Reports the errors of the leased limits of all templates (P17). Precondition: all templates are
@@ -1819,9 +1794,9 @@ static void doorman__lease_check(doorman__check *check, const doorman_config_opt
 static void doorman__leases_of_check(const doorman_config_options *options,
                                      const doorman__config_report *report) {
     for (size_t i = 0; i < options->template_count; i++) {
-        const doorman__check all = {.report = report, .index = i};
+        doorman__check all = {.report = report, .index = i};
         for (size_t j = 0; j < options->templates[i].limit_count; j++) {
-            doorman__check check = doorman__check_item(&all, "limits", j, ".");
+            doorman__check check = doorman__check_item(&all, "limits", j);
             if (options->templates[i].limits[j].leased) doorman__lease_check(&check, options, j);
         }
     }
@@ -1830,16 +1805,16 @@ static void doorman__leases_of_check(const doorman_config_options *options,
 /* Reports the globs of resources in shadow that are not valid. */
 static void doorman__shadow_check(const doorman_config_options *options,
                                   const doorman__config_report *report) {
-    const char *rule = NULL;
-    if (options->shadow_count && !options->shadow) rule = "shadow: must not be NULL";
-    if (options->shadow_count > DOORMAN__KEYS_MAX)
-        rule = "shadow: must be a list of at most 10,000";
-    if (rule) doorman__config_report_add(report, DOORMAN__NO_TEMPLATE, "", rule);
-    for (size_t i = 0; !rule && i < options->shadow_count; i++) {
+    doorman__check check = {.report = report, .index = DOORMAN__NO_TEMPLATE};
+    const doorman__rule rules[] = {
+        {options->shadow_count && !options->shadow && options->shadow_count <= DOORMAN__KEYS_MAX,
+         "shadow: must not be NULL"},
+        {options->shadow_count > DOORMAN__KEYS_MAX, "shadow: must be a list of at most 10,000"},
+    };
+    DOORMAN__CHECK(&check, rules);
+    for (size_t i = 0; check.count == 0 && i < options->shadow_count; i++) {
         if (doorman__id_valid(options->shadow[i])) continue;
-        char text[128];
-        snprintf(text, sizeof text, "shadow[%zu]: " DOORMAN__ID_RULE, i);
-        doorman__config_report_add(report, DOORMAN__NO_TEMPLATE, "", text);
+        doorman__check_add(&check, "shadow[%zu]: " DOORMAN__ID_RULE, i);
     }
 }
 
@@ -1857,10 +1832,10 @@ static double doorman__figures_most(doorman_limit_kind kind, const doorman_figur
 }
 
 /* Warns of tiers that cannot do what they say. */
-static void doorman__tiers_warn(const doorman__check *check, const doorman_figures *figures) {
+static void doorman__tiers_warn(doorman__check *check, const doorman_figures *figures) {
     for (size_t i = 0; i < figures->tier_count; i++) {
         const doorman_tier *tier = &figures->tiers[i];
-        doorman__check item = doorman__check_item(check, "figures.tiers", i, ".");
+        doorman__check item = doorman__check_item(check, "figures.tiers", i);
         if (!tier->active) {
             doorman__check_add(&item, "active: is 0, so the tier is never entered");
         } else if (i + 1 == figures->tier_count && !(tier->limit > 0)) {
@@ -1873,31 +1848,23 @@ static void doorman__tiers_warn(const doorman__check *check, const doorman_figur
     }
 }
 
-/* Returns whether figures of a limit per key are above those of a limit that all keys share.
- * Windows are only compared with windows of the same kind and length. */
-static bool doorman__figures_above(const doorman_figures *all, doorman_limit_kind kind,
-                                   const doorman_permit_limit *shared) {
-    const doorman_figures *most = &shared->figures;
-    if (kind != shared->kind || kind == DOORMAN_TIERS) return false;
-    if (kind == DOORMAN_TOKEN_BUCKET) return all->rate > most->rate;
-    bool same_window = all->window == most->window && all->calendar == most->calendar;
-    return same_window && all->limit > most->limit;
-}
-
 /* Warns of the figures of a limit per key that are above those of a limit that all keys share. The
- * shared limit refuses first, so such figures act rarely or never. */
+ * shared limit refuses first, so such figures act rarely or never. Windows are only compared with
+ * windows of the same kind and length. */
 static void doorman__shared_warn(doorman__check *check, const doorman_template *template_,
                                  const doorman_permit_limit *limit, const doorman_figures *all) {
-    for (size_t i = 0; limit->per == DOORMAN_PER_KEY && i < template_->limit_count; i++) {
+    const bool bucket = limit->kind == DOORMAN_TOKEN_BUCKET;
+    if (limit->per != DOORMAN_PER_KEY || limit->kind == DOORMAN_TIERS) return;
+    for (size_t i = 0; i < template_->limit_count; i++) {
         const doorman_permit_limit *shared = &template_->limits[i];
+        const doorman_figures *most = &shared->figures;
         if (shared->per == DOORMAN_PER_KEY || shared->key_count || shared->shadow) continue;
-        if (shared->leased) continue;
-        if (!doorman__figures_above(all, limit->kind, shared)) continue;
-        char text[96];
-        snprintf(text, sizeof text,
-                 "figures.%s: is above that of limits[%zu], which all keys share",
-                 limit->kind == DOORMAN_TOKEN_BUCKET ? "rate" : "limit", i);
-        doorman__check_add(check, text);
+        if (shared->leased || shared->kind != limit->kind) continue;
+        bool comparable = all->window == most->window && all->calendar == most->calendar;
+        bool above = bucket ? all->rate > most->rate : comparable && all->limit > most->limit;
+        if (!above) continue;
+        doorman__check_add(check, "figures.%s: is above that of limits[%zu], which all keys share",
+                           bucket ? "rate" : "limit", i);
         return;
     }
 }
@@ -1906,9 +1873,7 @@ static void doorman__shared_warn(doorman__check *check, const doorman_template *
 static void doorman__keys_warn(doorman__check *check, const char *const *keys, size_t count) {
     for (size_t i = 0; i < count; i++) {
         if (!doorman__glob_is_open(keys[i])) continue;
-        char text[128];
-        snprintf(text, sizeof text, "keys[%zu]: " DOORMAN__GLOB_OPEN, i);
-        doorman__check_add(check, text);
+        doorman__check_add(check, "keys[%zu]: " DOORMAN__GLOB_OPEN, i);
     }
 }
 
@@ -1918,15 +1883,6 @@ static double doorman__limit_most(const doorman_permit_limit *limit, const doorm
     return limit->has_max_cost ? doorman__min(most, limit->max_cost) : most;
 }
 
-/* Returns the field that decides what doorman__limit_most returns. */
-static const char *doorman__limit_most_field(const doorman_permit_limit *limit,
-                                             const doorman_figures *all) {
-    const double most = doorman__figures_most(limit->kind, all);
-    if (limit->has_max_cost && limit->max_cost < most) return "max_cost";
-    if (limit->kind == DOORMAN_TOKEN_BUCKET) return "figures.size";
-    return limit->kind == DOORMAN_TIERS ? "figures.tiers" : "figures.limit";
-}
-
 /* Warns of figures that refuse each permit of cost 1, which is the default cost, for ever. A limit
  * in shadow refuses nothing. A limit of 0 for some keys is the way to refuse these keys, so for
  * some keys only a limit between 0 and 1 causes a warning.
@@ -1934,27 +1890,20 @@ static const char *doorman__limit_most_field(const doorman_permit_limit *limit,
 static void doorman__most_warn(doorman__check *check, const doorman_permit_limit *limit,
                                const doorman_figures *all, bool some_keys) {
     const double most = doorman__limit_most(limit, all);
-    char text[128];
     if (limit->shadow || limit->leased || most >= 1 || (some_keys && !(most > 0))) return;
-    snprintf(text, sizeof text, "%s: %s", doorman__limit_most_field(limit, all),
-             most > 0 ? "grants less than 1, so a permit of cost 1 is always refused"
-                      : "grants nothing, so every permit that costs something is refused");
-    doorman__check_add(check, text);
-}
-
-/* Warns of a queue in which no permit may wait, and of a wait without a queue. */
-static void doorman__queue_warn(const doorman__check *check, const doorman_permit_limit *limit) {
-    if (limit->kind != DOORMAN_CONCURRENCY) return;
-    doorman__check item = *check;
-    if (limit->figures.queue && !limit->figures.max_wait) {
-        doorman__check_add(&item, "figures.queue: has no effect while max_wait is 0");
-    } else if (limit->figures.max_wait && !limit->figures.queue) {
-        doorman__check_add(&item, "figures.max_wait: has no effect while queue is 0");
-    }
+    const char *field = "figures.limit";
+    if (limit->kind == DOORMAN_TOKEN_BUCKET) field = "figures.size";
+    if (limit->kind == DOORMAN_TIERS) field = "figures.tiers";
+    if (most < doorman__figures_most(limit->kind, all)) field = "max_cost";
+    doorman__check_add(check, "%s: %s", field,
+                       most > 0
+                           ? "grants less than 1, so a permit of cost 1 is always refused"
+                           : "grants nothing, so every permit that costs something is refused");
 }
 
 /* Returns how long a bucket needs to gain some units; 0: it is leased, so nobody knows. */
 static doorman_time doorman__rate_time(const doorman_figures *all, double units) {
+    assert(units >= 0);
     if (!(all->rate > 0)) return 0;
     return (doorman_time)doorman__min(units / all->rate * 1e9, (double)DOORMAN_DURATION_MAX);
 }
@@ -1964,10 +1913,9 @@ static doorman_time doorman__figures_period(doorman_limit_kind kind, const doorm
     static const int hours[DOORMAN_CALENDAR_COUNT] = {
         [DOORMAN_HOUR] = 1, [DOORMAN_DAY] = 24, [DOORMAN_WEEK] = 168, [DOORMAN_MONTH] = 31 * 24};
     doorman_time longest = 0;
+    assert((unsigned)all->calendar < DOORMAN_CALENDAR_COUNT);
     if (kind == DOORMAN_CONCURRENCY) return 0;
-    if (kind == DOORMAN_TOKEN_BUCKET) {
-        return doorman__rate_time(all, all->size) + all->max_debt;
-    }
+    if (kind == DOORMAN_TOKEN_BUCKET) return doorman__rate_time(all, all->size) + all->max_debt;
     for (size_t i = 0; kind == DOORMAN_TIERS && i < all->tier_count; i++) {
         const doorman_tier *tier = &all->tiers[i];
         if (!tier->active) continue;
@@ -1988,24 +1936,29 @@ static doorman_time doorman__empty_time(doorman_limit_kind kind, const doorman_f
  * refuses everything (P16), and a quota of an hour or more is granted once more. A limit with
  * full_at_start says that this is intended. */
 static bool doorman__restart_harms(const doorman_permit_limit *limit, const doorman_figures *all) {
-    const doorman_time period = doorman__figures_period(limit->kind, all);
     if (limit->shadow || limit->full_at_start) return false;
     if (limit->empty_at_start) return doorman__empty_time(limit->kind, all) > DOORMAN__LONG;
-    return period >= DOORMAN__LONG && doorman__limit_most(limit, all) > 0;
+    bool is_long = doorman__figures_period(limit->kind, all) >= DOORMAN__LONG;
+    return is_long && doorman__limit_most(limit, all) > 0;
 }
 
-/* Warns of holds that last so long that the limit learns for a long time after a restart (P16). */
-static void doorman__life_warn(const doorman__check *check, const doorman_permit_limit *limit) {
-    const double life = (double)limit->figures.time_to_live / 1e9;
-    doorman__check item = *check;
-    bool learns = limit->kind == DOORMAN_CONCURRENCY && !limit->full_at_start && !limit->leased;
-    if (!learns || limit->shadow || limit->figures.time_to_live <= DOORMAN__LONG) return;
-    char text[192];
-    snprintf(text, sizeof text,
-             "figures.time_to_live: %.10g s is long: after each restart the limit learns, and "
-             "grants nothing, for %.10g s",
-             life, life * (1 + DOORMAN__DRIFT));
-    doorman__check_add(&item, text);
+/* Warns of a queue in which no permit may wait, of a wait without a queue, and of holds that last
+ * so long that the limit learns for a long time after a restart (P16). */
+static void doorman__concurrency_warn(doorman__check *check, const doorman_permit_limit *limit) {
+    const doorman_figures *all = &limit->figures;
+    const double life = (double)all->time_to_live / 1e9;
+    if (limit->kind != DOORMAN_CONCURRENCY) return;
+    if (all->queue && !all->max_wait) {
+        doorman__check_add(check, "figures.queue: has no effect while max_wait is 0");
+    } else if (all->max_wait && !all->queue) {
+        doorman__check_add(check, "figures.max_wait: has no effect while queue is 0");
+    }
+    bool learns = !limit->full_at_start && !limit->leased && !limit->shadow;
+    if (!learns || all->time_to_live <= DOORMAN__LONG) return;
+    doorman__check_add(check,
+                       "figures.time_to_live: %.10g s is long: after each restart the limit "
+                       "learns, and grants nothing, for %.10g s",
+                       life, life * (1 + DOORMAN__DRIFT));
 }
 
 #define DOORMAN__QUOTA_TEXT                                                                        \
@@ -2020,23 +1973,24 @@ static void doorman__restart_warn(doorman__check *check, const doorman_permit_li
                                          [DOORMAN_SLIDING_WINDOW] = "window",
                                          [DOORMAN_TIERS] = "tiers"};
     if (!doorman__restart_harms(limit, all)) return;
-    double period = (double)doorman__figures_period(limit->kind, all) / 1e9;
-    if (limit->empty_at_start) period = (double)doorman__empty_time(limit->kind, all) / 1e9;
-    char text[512]; /* the text for both kinds of caller */
     if (limit->empty_at_start) {
-        snprintf(text, sizeof text,
-                 DOORMAN__NAMES(
-                     "empty_at_start: refuses every permit for up to %.10g s after each restart",
-                     "on_restart: empty refuses every permit for up to %.10g s after each restart"),
-                 period, period);
-    } else {
-        snprintf(text, sizeof text,
-                 DOORMAN__NAMES("%s: " DOORMAN__QUOTA_TEXT "Set full_at_start if this is intended",
-                                "%s: " DOORMAN__QUOTA_TEXT
-                                "Write on_restart: full if this is intended"),
-                 fields[limit->kind], period, fields[limit->kind], period);
+        const double empty = (double)doorman__empty_time(limit->kind, all) / 1e9;
+        doorman__check_add(
+            check,
+            DOORMAN__NAMES(
+                "empty_at_start: refuses every permit for up to %.10g s after each restart",
+                "on_restart: empty refuses every permit for up to %.10g s after each restart"),
+            empty, empty);
+        return;
     }
-    doorman__check_add(check, text);
+    const double period = (double)doorman__figures_period(limit->kind, all) / 1e9;
+    const char *field = fields[limit->kind];
+    assert(field);
+    doorman__check_add(
+        check,
+        DOORMAN__NAMES("%s: " DOORMAN__QUOTA_TEXT "Set full_at_start if this is intended",
+                       "%s: " DOORMAN__QUOTA_TEXT "Write on_restart: full if this is intended"),
+        field, period, field, period);
 }
 
 static bool doorman__keys_exclude(const doorman_override *override_) {
@@ -2054,6 +2008,7 @@ static bool doorman__keys_exclude(const doorman_override *override_) {
 static bool doorman__key_is_hidden(const doorman_override *own, size_t index,
                                    const doorman_override *earlier, size_t *place) {
     const char *key = own->keys[index];
+    assert(index < own->key_count);
     const size_t count = own == earlier ? index : earlier->key_count;
     if (own != earlier && (key[0] == '!' || doorman__keys_exclude(earlier))) return false;
     for (*place = 0; *place < count; ++*place) {
@@ -2068,27 +2023,28 @@ static bool doorman__key_is_hidden(const doorman_override *own, size_t index,
 static void doorman__hidden_keys_warn(doorman__check *check, const doorman_permit_limit *limit,
                                       size_t index, size_t *compared) {
     const doorman_override *own = &limit->overrides[index];
+    assert(index < limit->override_count && *compared <= DOORMAN__COVERS_MAX);
     for (size_t i = 0; i < own->key_count && *compared < DOORMAN__COVERS_MAX; i++, ++*compared) {
         size_t j = 0, place = 0;
         while (j <= index && !doorman__key_is_hidden(own, i, &limit->overrides[j], &place)) j++;
         if (j > index) continue;
-        char text[160];
-        snprintf(text, sizeof text,
-                 "keys[%zu]: is never used, because overrides[%zu].keys[%zu] comes first and "
-                 "matches it",
-                 i, j, place);
-        doorman__check_add(check, text);
+        doorman__check_add(check,
+                           "keys[%zu]: is never used, because overrides[%zu].keys[%zu] comes first "
+                           "and matches it",
+                           i, j, place);
     }
 }
 
 /* Warns of the keys of an override, and of its figures that differ from those of its limit. */
 static void doorman__override_warn(doorman__check *check, const doorman_template *template_,
                                    const doorman_permit_limit *limit, size_t index) {
-    const doorman_figures *given = &limit->overrides[index].figures, *own = &limit->figures;
+    assert(index < limit->override_count);
+    const doorman_override *override_ = &limit->overrides[index];
+    const doorman_figures *given = &override_->figures, *own = &limit->figures;
     const doorman_figures all = doorman__override_resolve(limit, given);
-    doorman__check item = doorman__check_item(check, "overrides", index, ".");
+    doorman__check item = doorman__check_item(check, "overrides", index);
     bool same = doorman__equal(all.rate, own->rate) && doorman__equal(all.limit, own->limit);
-    doorman__keys_warn(&item, limit->overrides[index].keys, limit->overrides[index].key_count);
+    doorman__keys_warn(&item, override_->keys, override_->key_count);
     if (!same) doorman__shared_warn(&item, template_, limit, &all);
     if (doorman__limit_most(limit, &all) < doorman__limit_most(limit, own)) {
         doorman__most_warn(&item, limit, &all, true);
@@ -2100,20 +2056,19 @@ static void doorman__override_warn(doorman__check *check, const doorman_template
 /* Warns of limits that cannot act. Precondition: the limits are valid. */
 static void doorman__limits_warn(const doorman_template *template_, size_t index,
                                  const doorman__config_report *report) {
-    const doorman__check all = {.report = report, .index = index};
+    doorman__check all = {.report = report, .index = index};
     for (size_t i = 0; i < template_->limit_count; i++) {
         const doorman_permit_limit *limit = &template_->limits[i];
-        doorman__check check = doorman__check_item(&all, "limits", i, ".");
+        doorman__check check = doorman__check_item(&all, "limits", i);
         doorman__keys_warn(&check, limit->keys, limit->key_count);
         doorman__tiers_warn(&check, &limit->figures);
         doorman__most_warn(&check, limit, &limit->figures, limit->key_count > 0);
-        doorman__queue_warn(&check, limit);
-        doorman__life_warn(&check, limit);
+        doorman__concurrency_warn(&check, limit);
         doorman__shared_warn(&check, template_, limit, &limit->figures);
         doorman__restart_warn(&check, limit, &limit->figures);
         size_t compared = 0;
         for (size_t j = 0; j < limit->override_count; j++) {
-            doorman__check item = doorman__check_item(&check, "overrides", j, ".");
+            doorman__check item = doorman__check_item(&check, "overrides", j);
             doorman__hidden_keys_warn(&item, limit, j, &compared);
         }
         for (size_t j = 0; j < limit->override_count; j++) {
@@ -2124,19 +2079,17 @@ static void doorman__limits_warn(const doorman_template *template_, size_t index
 
 /* ---- limits: copies */
 
-/* The limits of all templates of a configuration. */
-struct doorman__config_limits {
-    char *strings; /* all names and keys, each ended by a NUL */
-    doorman_permit_limit *limits;
-    doorman_override *overrides;
-    doorman_tier *tiers;
-    const char **keys; /* of all limits and overrides, and the globs in shadow */
-};
-
-/* How much room the copies of a configuration need. */
+/* How many of each the limits of a configuration have. */
 typedef struct doorman__config_size {
     size_t limits, overrides, tiers, keys, string_bytes;
 } doorman__config_size;
+
+/* The limits of all templates of a configuration. Behind the struct are the limits, their
+ * overrides, their tiers, the keys of limits and overrides with the globs in shadow, and the
+ * strings. */
+struct doorman__config_limits {
+    doorman_permit_limit *limits;
+};
 
 static void doorman__config_count_keys(doorman__config_size *size, const char *const *keys,
                                        size_t count) {
@@ -2144,41 +2097,37 @@ static void doorman__config_count_keys(doorman__config_size *size, const char *c
     for (size_t i = 0; i < count; i++) size->string_bytes += strlen(keys[i]) + 1;
 }
 
-static void doorman__config_count_limit(doorman__config_size *size,
-                                        const doorman_permit_limit *limit) {
-    size->limits++;
-    size->string_bytes += strlen(limit->name) + 1;
-    if (limit->lease_of) size->string_bytes += strlen(limit->lease_of) + 1;
-    doorman__config_count_keys(size, limit->keys, limit->key_count);
-    size->tiers += limit->figures.tier_count;
-    size->overrides += limit->override_count;
-    for (size_t i = 0; i < limit->override_count; i++) {
-        const doorman_override *override_ = &limit->overrides[i];
-        doorman__config_count_keys(size, override_->keys, override_->key_count);
-        size->tiers += override_->figures.tier_count;
-    }
-}
-
-/* Returns how much room the copies of all limits need. */
+/* Returns how many of each the copies of all limits need. */
 static doorman__config_size doorman__limits_measure(const doorman_config_options *options) {
     doorman__config_size size = {0, 0, 0, 0, 0};
+    doorman__config_count_keys(&size, options->shadow, options->shadow_count);
     for (size_t i = 0; i < options->template_count; i++) {
         const doorman_template *template_ = &options->templates[i];
+        size.limits += template_->limit_count;
         for (size_t j = 0; j < template_->limit_count; j++) {
-            doorman__config_count_limit(&size, &template_->limits[j]);
+            const doorman_permit_limit *limit = &template_->limits[j];
+            size.string_bytes += strlen(limit->name) + 1;
+            if (limit->lease_of) size.string_bytes += strlen(limit->lease_of) + 1;
+            doorman__config_count_keys(&size, limit->keys, limit->key_count);
+            size.tiers += limit->figures.tier_count;
+            size.overrides += limit->override_count;
+            for (size_t k = 0; k < limit->override_count; k++) {
+                const doorman_override *override_ = &limit->overrides[k];
+                doorman__config_count_keys(&size, override_->keys, override_->key_count);
+                size.tiers += override_->figures.tier_count;
+            }
         }
     }
-    doorman__config_count_keys(&size, options->shadow, options->shadow_count);
     return size;
 }
 
 /* The next free place in each array of a configuration that is copied. */
 typedef struct doorman__config_places {
-    char *string;
     doorman_permit_limit *limit;
     doorman_override *override_;
     doorman_tier *tier;
     const char **key;
+    char *string;
 } doorman__config_places;
 
 static const char **doorman__config_copy_keys(doorman__config_places *at, const char *const *keys,
@@ -2190,6 +2139,7 @@ static const char **doorman__config_copy_keys(doorman__config_places *at, const 
 
 static void doorman__config_copy_tiers(doorman__config_places *at, doorman_figures *figures) {
     const doorman_tier *given = figures->tiers;
+    assert(figures->tier_count <= DOORMAN_TIERS_MAX);
     figures->tiers = at->tier;
     for (size_t i = 0; i < figures->tier_count; i++) *at->tier++ = given[i];
 }
@@ -2214,42 +2164,27 @@ static void doorman__config_copy_limit(doorman__config_places *at,
     }
     copy->figures = doorman__figures_resolve(copy->kind, &copy->figures);
     if (!copy->max_keys) copy->max_keys = copy->leased ? DOORMAN__MAX_LEASES : DOORMAN__MAX_KEYS;
+    assert(doorman__permit_kind_valid(copy->kind) && copy->max_keys <= DOORMAN__COUNTERS_MAX);
 }
 
-static void doorman__limits_free(doorman_config *config) {
-    doorman__config_limits *limits = config->limits;
-    if (!limits) return;
-    DOORMAN_FREE(limits->strings);
-    DOORMAN_FREE(limits->limits);
-    DOORMAN_FREE(limits->overrides);
-    DOORMAN_FREE(limits->tiers);
-    DOORMAN_FREE((void *)limits->keys);
-    DOORMAN_FREE(limits);
-}
+static void doorman__limits_free(doorman_config *config) { DOORMAN_FREE(config->limits); }
 
-/* Makes the arrays of the limits. Returns false if memory runs out. No array is empty, because the
- * result of an allocation of 0 bytes may be NULL. */
-static bool doorman__limits_reserve(doorman__config_limits *limits,
-                                    const doorman__config_size *size) {
-    limits->strings = (char *)doorman__zalloc(size->string_bytes + 1);
-    limits->limits =
-        (doorman_permit_limit *)doorman__zalloc((size->limits + 1) * sizeof *limits->limits);
-    limits->overrides =
-        (doorman_override *)doorman__zalloc((size->overrides + 1) * sizeof *limits->overrides);
-    limits->tiers = (doorman_tier *)doorman__zalloc((size->tiers + 1) * sizeof *limits->tiers);
-    limits->keys = (const char **)doorman__zalloc((size->keys + 1) * sizeof *limits->keys);
-    return limits->strings && limits->limits && limits->overrides && limits->tiers && limits->keys;
-}
-
-/* Copies the limits of all templates, and fills in the defaults. Returns false if memory runs out;
- * doorman__limits_free frees what was copied. */
+/* Copies the limits of all templates, and fills in the defaults. Returns false if memory runs
+ * out. */
 static bool doorman__limits_copy(doorman_config *config, const doorman_config_options *options) {
     const doorman__config_size size = doorman__limits_measure(options);
-    doorman__config_limits *limits = (doorman__config_limits *)doorman__zalloc(sizeof *limits);
-    config->limits = limits;
-    if (!limits || !doorman__limits_reserve(limits, &size)) return false;
-    doorman__config_places at = {limits->strings, limits->limits, limits->overrides, limits->tiers,
-                                 limits->keys};
+    const size_t items_bytes = size.limits * sizeof(doorman_permit_limit) +
+                               size.overrides * sizeof(doorman_override) +
+                               size.tiers * sizeof(doorman_tier) + size.keys * sizeof(char *);
+    config->limits = (doorman__config_limits *)doorman__zalloc(sizeof *config->limits +
+                                                               items_bytes + size.string_bytes);
+    if (!config->limits) return false;
+    doorman__config_places at = {.limit = (doorman_permit_limit *)(void *)(config->limits + 1)};
+    config->limits->limits = at.limit;
+    at.override_ = (doorman_override *)(void *)(at.limit + size.limits);
+    at.tier = (doorman_tier *)(void *)(at.override_ + size.overrides);
+    at.key = (const char **)(void *)(at.tier + size.tiers);
+    at.string = (char *)(at.key + size.keys);
     for (size_t i = 0; i < config->template_count; i++) {
         doorman_template *copy = &config->templates[i];
         const doorman_permit_limit *given = copy->limits;
@@ -2259,19 +2194,22 @@ static bool doorman__limits_copy(doorman_config *config, const doorman_config_op
     }
     config->shadow_count = options->shadow_count;
     config->shadow = doorman__config_copy_keys(&at, options->shadow, options->shadow_count);
-    assert(at.string == limits->strings + size.string_bytes);
+    assert(at.limit == config->limits->limits + size.limits);
+    assert(at.string == (char *)(config->limits + 1) + items_bytes + size.string_bytes);
     return true;
 }
 
 /* Returns the index of a limit among those of all templates. */
 static size_t doorman__limit_index(const doorman_config *config,
                                    const doorman_permit_limit *limit) {
+    assert(limit >= config->limits->limits);
     return (size_t)(limit - config->limits->limits);
 }
 
 /* Returns the first leased limit of a template, or limit_count (P17). */
 static size_t doorman__template_first_leased(const doorman_template *template_) {
     size_t i = 0;
+    assert(template_->limits || !template_->limit_count);
     while (i < template_->limit_count && !template_->limits[i].leased) i++;
     return i;
 }
@@ -2371,24 +2309,35 @@ static doorman__chain **doorman__chains_bucket(const doorman__chains *nodes, uin
     return doorman__chains_at(nodes, bucket);
 }
 
+/* Makes room for `count` items in a growing array, as doorman__reserve does.
+ *   list   the address of the pointer to the array */
+static bool doorman__reserve_list(void *list, size_t *capacity, size_t count, size_t item_bytes) {
+    void *items;
+    memcpy(&items, list, sizeof items);
+    bool room = doorman__reserve(&items, capacity, count, item_bytes);
+    memcpy(list, &items, sizeof items);
+    assert(!room || *capacity >= count);
+    return room;
+}
+
 /* Adds one bucket, and moves the nodes that belong there from one other bucket. Returns false if
  * memory runs out. */
 static bool doorman__chains_split(doorman__chains *nodes) {
     size_t added = nodes->bucket_count;
     if (added % DOORMAN__SEGMENT_BUCKETS == 0) {
-        void *segments = nodes->segments;
         size_t index = added / DOORMAN__SEGMENT_BUCKETS;
-        bool room = doorman__reserve(&segments, &nodes->segment_capacity, index + 1,
-                                     sizeof *nodes->segments);
-        nodes->segments = (doorman__chain ***)segments;
-        if (!room) return false;
         size_t bytes = DOORMAN__SEGMENT_BUCKETS * sizeof **nodes->segments;
+        if (!doorman__reserve_list(&nodes->segments, &nodes->segment_capacity, index + 1,
+                                   sizeof *nodes->segments)) {
+            return false;
+        }
         nodes->segments[index] = (doorman__chain **)doorman__zalloc(bytes);
         if (!nodes->segments[index]) return false;
     }
     nodes->bucket_count++;
     if (added == 0) return true;
     if (added > nodes->mask) nodes->mask = 2 * nodes->mask + 1;
+    assert(added <= nodes->mask && added > nodes->mask >> 1);
     doorman__chain **from = doorman__chains_at(nodes, added & (nodes->mask >> 1));
     doorman__chain **to = doorman__chains_at(nodes, added);
     while (*from) {
@@ -2428,7 +2377,6 @@ static void doorman__chains_uninit(doorman__chains *nodes) {
     *nodes = (doorman__chains){.segments = NULL};
 }
 
-/* Frees all nodes of a table. */
 static void doorman__chains_free_all(doorman__chains *nodes) {
     for (size_t i = 0; i < nodes->bucket_count; i++) {
         doorman__chain *node = *doorman__chains_at(nodes, i);
@@ -2440,12 +2388,10 @@ static void doorman__chains_free_all(doorman__chains *nodes) {
     doorman__chains_uninit(nodes);
 }
 
-/* Returns the bytes of the buckets. */
 static size_t doorman__chains_bytes(const doorman__chains *nodes) {
-    size_t segments = (nodes->bucket_count + DOORMAN__SEGMENT_BUCKETS - 1);
-    segments /= DOORMAN__SEGMENT_BUCKETS;
-    return nodes->segment_capacity * sizeof(void *) +
-           segments * DOORMAN__SEGMENT_BUCKETS * sizeof(void *);
+    size_t last = nodes->bucket_count + DOORMAN__SEGMENT_BUCKETS - 1;
+    size_t buckets = last / DOORMAN__SEGMENT_BUCKETS * DOORMAN__SEGMENT_BUCKETS;
+    return (nodes->segment_capacity + buckets) * sizeof(void *);
 }
 
 /* Returns false if memory runs out. A table that has a bucket needs no memory, because its lists
@@ -2460,16 +2406,8 @@ static bool doorman__chains_add(doorman__chains *nodes, doorman__chain *node, ui
     node->next = *bucket;
     *bucket = node;
     nodes->count++;
+    assert(nodes->bucket_count);
     return true;
-}
-
-/* glibc keeps small blocks that were freed in lists. It joins all of them when a program asks for a
- * large block. After a million removals that takes 150 ms. So one removal in 1,024 asks for a large
- * block, and joins what was freed since the last time. */
-static void doorman__chains_settle(const doorman__chains *nodes) {
-    if (nodes->count % 1024) return;
-    void *volatile block = DOORMAN_MALLOC(4096); /* compilers leave out a block without use */
-    DOORMAN_FREE(block);
 }
 
 static void doorman__chains_remove(doorman__chains *nodes, doorman__chain *node) {
@@ -2481,7 +2419,13 @@ static void doorman__chains_remove(doorman__chains *nodes, doorman__chain *node)
     }
     *at = node->next;
     nodes->count--;
-    doorman__chains_settle(nodes);
+    if (nodes->count % 1024 == 0) {
+        /* glibc keeps small blocks that were freed in lists, and joins all of them when a program
+         * asks for a large block. After a million removals that takes 150 ms. So one removal in
+         * 1,024 asks for a large block, and joins what was freed since the last time. */
+        void *volatile block = DOORMAN_MALLOC(4096); /* compilers leave out a block without use */
+        DOORMAN_FREE(block);
+    }
     if (nodes->count == 0) {
         size_t cursor = nodes->cursor;
         doorman__chains_uninit(nodes);
@@ -2584,11 +2528,13 @@ static void doorman__moment_move(doorman__moment *at, doorman_time epoch, doorma
     least = least > DOORMAN__EPOCH_MAX - passed ? DOORMAN__EPOCH_MAX : least + passed;
     at->epoch = given > least ? given : least;
     at->ahead = at->epoch - given;
+    assert(at->ahead >= 0 && at->rest >= 0 && at->rest < 16);
 }
 
 /* Returns how long `now` must run until the epoch has moved by `rest`. If the epoch is ahead, it
  * runs at 15/16 of the speed, or until the caller's clock has caught up. */
 static doorman_time doorman__moment_delay(const doorman__moment *at, doorman_time rest) {
+    assert(at->rest < 16 && at->ahead >= 0);
     if (rest <= 0) return 0;
     doorman_time slow = rest + (rest - 1) / 15;
     while (slow - (slow + at->rest) / 16 < rest) slow++;
@@ -2615,6 +2561,7 @@ static doorman__span doorman__span_of_month(doorman_time epoch) {
     int64_t day = epoch / DOORMAN__DAY;
     int64_t month = day * 4800 / 146097; /* 400 years; the guess is wrong by at most one */
     while (doorman__month_day(month) > day) month--;
+    assert(doorman__month_day(month) <= day);
     while (doorman__month_day(month + 1) <= day) month++;
     return (doorman__span){doorman__month_day(month) * DOORMAN__DAY,
                            doorman__month_day(month + 1) * DOORMAN__DAY};
@@ -2658,7 +2605,6 @@ static uint64_t doorman__slice_at(doorman_time time, doorman_time window) {
     return t / w * DOORMAN__SLICES + t % w * DOORMAN__SLICES / w;
 }
 
-/* Returns the time at which a slice begins. */
 static doorman_time doorman__slice_begin(uint64_t slice, doorman_time window) {
     uint64_t w = (uint64_t)window, part = slice % DOORMAN__SLICES * w;
     uint64_t whole = slice / DOORMAN__SLICES;
@@ -2699,11 +2645,10 @@ static uint64_t doorman__ring_next(const uint64_t *ring, uint64_t now) {
 
 /* Returns the slice in which the last units of the ring return, or 0 if the ring is empty. */
 static uint64_t doorman__ring_end(const uint64_t *ring, uint64_t now) {
-    uint64_t last = ring[0];
-    for (uint64_t back = 0; back < DOORMAN__SLICES && back <= last; back++) {
-        uint64_t slice = last - back;
-        if (slice + DOORMAN__SLICES <= now) break;
+    uint64_t slice = ring[0];
+    for (size_t i = 0; i < DOORMAN__SLICES && slice + DOORMAN__SLICES > now; i++, slice--) {
         if (ring[1 + slice % DOORMAN__SLICES]) return slice + DOORMAN__SLICES;
+        if (!slice) break;
     }
     return 0;
 }
@@ -2754,13 +2699,8 @@ static size_t doorman__state_words(doorman_limit_kind kind, const doorman_figure
 
 /* ---- permits: token bucket */
 
-static double doorman__level_read(const uint64_t *state) {
-    double level = 0;
-    memcpy(&level, &state[0], sizeof level);
-    return level;
-}
-
 static void doorman__level_write(uint64_t *state, double level, doorman_time at) {
+    assert(level <= DOORMAN__SUM_MAX); /* also not NaN */
     memcpy(&state[0], &level, sizeof level);
     state[1] = (uint64_t)at;
 }
@@ -2768,8 +2708,9 @@ static void doorman__level_write(uint64_t *state, double level, doorman_time at)
 /* Returns the level at a time. A negative level is a debt. */
 static double doorman__level_at(const doorman_figures *figures, const uint64_t *state,
                                 doorman_time time) {
-    double gained = (double)(time - (doorman_time)state[1]) * figures->rate / 1e9;
-    return doorman__min(figures->size, doorman__level_read(state) + gained);
+    double level, gained = (double)(time - (doorman_time)state[1]) * figures->rate / 1e9;
+    memcpy(&level, &state[0], sizeof level);
+    return doorman__min(figures->size, level + gained);
 }
 
 /* Returns the units that the bucket lends. */
@@ -2797,6 +2738,7 @@ static doorman_time doorman__gain_time(const doorman_figures *figures, double un
 static doorman_time doorman__level_reached(const doorman_figures *figures, const uint64_t *state,
                                            double level, doorman_time from) {
     double missing = level - doorman__level_at(figures, state, from);
+    assert(figures->rate > 0);
     if (missing <= 0) return from;
     doorman_time low = 0, high = 1;
     doorman_time guess = doorman__gain_time(figures, missing);
@@ -2865,6 +2807,7 @@ static doorman__phase doorman__tier_phase(const doorman_tier *tier, const uint64
 /* Returns the index of the current tier, or -1 if no tier is active. */
 static int doorman__tiers_current(const doorman_figures *figures, const uint64_t *state,
                                   doorman_time time) {
+    assert(figures->tier_count <= DOORMAN_TIERS_MAX);
     int i = (int)figures->tier_count - 1;
     while (i >= 0 && doorman__tier_phase(&figures->tiers[i], doorman__tier_state(state, (size_t)i),
                                          time) != DOORMAN__ACTIVE) {
@@ -2898,6 +2841,7 @@ static uint64_t doorman__tier_room(const doorman_tier *tier, const uint64_t *wor
  * there is none, or if a tier that cools down blocks. */
 static size_t doorman__tiers_next(const doorman_figures *figures, const uint64_t *state, int index,
                                   doorman_time time) {
+    assert(index >= -1 && index < (int)figures->tier_count);
     for (size_t i = (size_t)index + 1; i < figures->tier_count; i++) { /* index may be -1 */
         const doorman_tier *tier = &figures->tiers[i];
         if (!tier->active) continue;
@@ -2911,43 +2855,26 @@ static size_t doorman__tiers_next(const doorman_figures *figures, const uint64_t
 static uint64_t doorman__tiers_offer(const doorman_figures *figures, const uint64_t *state,
                                      doorman_time time) {
     int current = doorman__tiers_current(figures, state, time);
+    size_t tier = current >= 0 ? (size_t)current : doorman__tiers_next(figures, state, -1, time);
     uint64_t sum = 0;
-    if (current >= 0) {
-        sum = doorman__tier_room(&figures->tiers[current],
-                                 doorman__tier_state(state, (size_t)current), time);
-    }
-    size_t next = doorman__tiers_next(figures, state, current, time);
-    while (next < figures->tier_count) {
-        sum += doorman__tier_room(&figures->tiers[next], doorman__tier_state(state, next), time);
-        next = doorman__tiers_next(figures, state, (int)next, time);
+    while (tier < figures->tier_count) {
+        sum += doorman__tier_room(&figures->tiers[tier], doorman__tier_state(state, tier), time);
+        tier = doorman__tiers_next(figures, state, (int)tier, time);
     }
     return sum;
 }
 
-/* Enters a tier. Its window continues if some of its units still count. Otherwise a new one begins
- * with this hit. */
-static void doorman__tier_enter(const doorman_tier *tier, uint64_t *words, doorman_time now) {
-    if (!doorman__tier_used(tier, words, now)) {
-        memset(words, 0, DOORMAN__TIER_WORDS * sizeof *words);
-        words[1] = (uint64_t)tier->window;
-        words[2] = (uint64_t)now;
-    }
-    words[0] = (uint64_t)now;
-}
-
-/* Charges a tier that was entered. A window of changed length starts fresh. */
-static void doorman__tier_charge(const doorman_tier *tier, uint64_t *words, uint64_t grains,
-                                 doorman_time now) {
-    if (words[1] != (uint64_t)tier->window) {
-        memset(words + 3, 0, DOORMAN__RING_WORDS * sizeof *words);
-        words[1] = (uint64_t)tier->window;
-        words[2] = words[0];
-    }
-    doorman__ring_add(words + 3, doorman__tier_slice(tier, words, now), grains);
+/* Starts a window of a tier. */
+static void doorman__tier_begin(const doorman_tier *tier, uint64_t *words, doorman_time begin) {
+    assert(tier->window > 0);
+    memset(words + 3, 0, DOORMAN__RING_WORDS * sizeof *words);
+    words[1] = (uint64_t)tier->window;
+    words[2] = (uint64_t)begin;
 }
 
 /* Charges tiers. Precondition: they offer `grains`. Returns the number of the tier that was entered
- * last, from 1, or 0. */
+ * last, from 1, or 0. The window of a tier that is entered continues if some of its units still
+ * count. Otherwise a new one begins with this hit. A window of changed length starts fresh. */
 static size_t doorman__tiers_charge(const doorman_figures *figures, uint64_t *state,
                                     uint64_t grains, doorman_time now) {
     int current = doorman__tiers_current(figures, state, now);
@@ -2958,14 +2885,19 @@ static size_t doorman__tiers_charge(const doorman_figures *figures, uint64_t *st
             uint64_t *words = state + (size_t)current * DOORMAN__TIER_WORDS;
             uint64_t room = doorman__tier_room(tier, words, now);
             uint64_t taken = grains < room ? grains : room;
-            doorman__tier_charge(tier, words, taken, now);
+            bool changed = words[1] != (uint64_t)tier->window;
+            if (changed) doorman__tier_begin(tier, words, (doorman_time)words[0]);
+            doorman__ring_add(words + 3, doorman__tier_slice(tier, words, now), taken);
             grains -= taken;
         }
         if (!grains) break;
         size_t next = doorman__tiers_next(figures, state, current, now);
         assert(next < figures->tier_count);
         if (next >= figures->tier_count) break;
-        doorman__tier_enter(&figures->tiers[next], state + next * DOORMAN__TIER_WORDS, now);
+        const doorman_tier *tier = &figures->tiers[next];
+        uint64_t *words = state + next * DOORMAN__TIER_WORDS;
+        if (!doorman__tier_used(tier, words, now)) doorman__tier_begin(tier, words, now);
+        words[0] = (uint64_t)now;
         current = (int)next;
         entered = next + 1;
     }
@@ -3014,14 +2946,6 @@ static uint64_t doorman__fixed_fresh(const doorman_permit_limit *limit,
     return used_up ? doorman__grains_ceil(figures->limit) : 0;
 }
 
-static uint64_t doorman__fixed_used(const doorman_permit_limit *limit,
-                                    const doorman_figures *figures, const uint64_t *state,
-                                    const doorman__moment *at) {
-    doorman__span span = doorman__span_at(figures, at->epoch);
-    if (state[0] == doorman__span_id(span)) return state[1];
-    return doorman__fixed_fresh(limit, figures, span, at);
-}
-
 static uint64_t doorman__sliding_used(const doorman_figures *figures, const uint64_t *state,
                                       doorman_time time) {
     if (state[0] != (uint64_t)figures->window) return 0;
@@ -3053,6 +2977,7 @@ typedef struct doorman__meter {
 
 /* Makes a fresh state. */
 static void doorman__meter_init(const doorman__meter *meter, const doorman__moment *at) {
+    assert(meter->limit->kind != DOORMAN_SLIDING_LOG);
     const doorman_figures *figures = meter->figures;
     const bool empty = meter->limit->empty_at_start;
     doorman_limit_kind kind = meter->limit->kind;
@@ -3079,7 +3004,9 @@ static uint64_t doorman__limit_grains(const doorman_permit_limit *limit, double 
 static uint64_t doorman__meter_used(const doorman__meter *meter, const doorman__moment *at) {
     if (meter->limit->kind == DOORMAN_CONCURRENCY) return meter->state[0];
     if (meter->limit->kind == DOORMAN_FIXED_WINDOW) {
-        return doorman__fixed_used(meter->limit, meter->figures, meter->state, at);
+        const doorman__span span = doorman__span_at(meter->figures, at->epoch);
+        if (meter->state[0] == doorman__span_id(span)) return meter->state[1];
+        return doorman__fixed_fresh(meter->limit, meter->figures, span, at);
     }
     return doorman__sliding_used(meter->figures, meter->state, at->now);
 }
@@ -3142,6 +3069,7 @@ static doorman_time doorman__meter_delay(const doorman__meter *meter, uint64_t g
 /* Adds grains to a window, or takes them out if `grains` is negative. */
 static void doorman__fixed_charge(const doorman__meter *meter, int64_t grains,
                                   const doorman__moment *at) {
+    assert(meter->limit->kind == DOORMAN_FIXED_WINDOW);
     uint64_t used = doorman__meter_used(meter, at);
     uint64_t less = grains < 0 ? (uint64_t)-grains : 0;
     meter->state[0] = doorman__span_id(doorman__span_at(meter->figures, at->epoch));
@@ -3152,6 +3080,7 @@ static void doorman__fixed_charge(const doorman__meter *meter, int64_t grains,
  * full bucket has added is no debt. */
 static void doorman__bucket_charge(const doorman_figures *figures, uint64_t *state, int64_t grains,
                                    doorman_time now) {
+    assert(figures->size >= 0 && figures->max_debt >= 0);
     double before = doorman__level_at(figures, state, now), least = 0 - doorman__lent(figures);
     double level = before - (double)grains / DOORMAN__UNIT, excess = least - level;
     if (before >= figures->size && excess > 0 && excess < 1 / DOORMAN__UNIT) level = least;
@@ -3343,6 +3272,7 @@ static unsigned doorman__top_halvings(const doorman__top *top, doorman_time now)
 
 static void doorman__top_age(doorman__top *top, doorman_time now) {
     unsigned halvings = doorman__top_halvings(top, now);
+    assert(halvings < 64);
     if (!halvings) return;
     for (size_t i = 0; i < DOORMAN__TOP_ENTRIES; i++) {
         top->counts[i] >>= halvings;
@@ -3367,7 +3297,6 @@ static size_t doorman__top_rarest(doorman__top *top) {
     }
 }
 
-/* Returns the index of the entry with a hash, or DOORMAN__TOP_NONE. */
 static size_t doorman__top_find(const doorman__top *top, uint64_t hash) {
     uint8_t at = top->heads[hash % DOORMAN__TOP_HEADS];
     while (at != DOORMAN__TOP_NONE && top->entries[at].hash != hash) at = top->entries[at].next;
@@ -3382,6 +3311,7 @@ static void doorman__top_replace(doorman__top *top, size_t index, const char *id
     while (*at != DOORMAN__TOP_NONE && *at != index) at = &top->entries[*at].next;
     if (*at == index) *at = entry->next; /* an entry that was never used is in no list */
     size_t bytes = strlen(id) + 1;
+    assert(bytes + key->key_bytes + 1 <= entry->text_bytes);
     memcpy(entry->text, id, bytes);
     memcpy(entry->text + bytes, key->key, key->key_bytes + 1);
     entry->hash = key->hash;
@@ -3580,7 +3510,6 @@ struct doorman_permits {
 /* The limit of a slot of a template whose list of limits is empty. Such a slot only counts. */
 static const doorman_permit_limit doorman__open_limit = {.name = ""};
 
-/* Returns the slot of a limit of the configuration. */
 static doorman__slot *doorman__permits_own_slot(const doorman_permits *permits,
                                                 const doorman_permit_limit *limit) {
     return permits->own_slots[doorman__limit_index(permits->config, limit)];
@@ -3595,6 +3524,7 @@ static uint64_t *doorman__counter_state(doorman__counter *counter) {
 }
 
 static doorman__ban *doorman__counter_ban(doorman__counter *counter) {
+    assert(counter->words == DOORMAN__BAN_WORDS);
     return (doorman__ban *)(void *)doorman__counter_state(counter);
 }
 
@@ -3774,11 +3704,9 @@ static doorman__counter *doorman__slot_find(const doorman__slot *slot,
     return doorman__counter_find(&slot->nodes, wanted);
 }
 
-static void doorman__permits_event(const doorman_permits *permits, doorman_permit_event_kind kind,
-                                   const char *resource_id, const char *key, const char *limit,
-                                   doorman_reason reason, double amount) {
-    if (!(permits->options.event_kinds >> kind & 1)) return;
-    const doorman_permit_event event = {kind, resource_id, key, limit, reason, amount};
+/* Raises an event, if the application wants its kind. */
+static void doorman__permits_event(const doorman_permits *permits, doorman_permit_event event) {
+    if (!(permits->options.event_kinds >> event.kind & 1)) return;
     permits->options.on_event(permits->options.context, &event);
 }
 
@@ -3804,6 +3732,7 @@ static void doorman__ban_leave(doorman__ban *ban) {
 
 /* Sets the end of a ban in the heap of a slot. Precondition: the heap has room. */
 static void doorman__ban_enter(doorman__ban *ban, doorman__slot *slot, doorman_time end) {
+    assert(!ban->end.position || ban->slot);
     if (ban->end.position && ban->slot != slot) doorman__ban_leave(ban);
     ban->slot = slot;
     doorman__timer_set(&slot->bans, &ban->end, doorman__earlier(end, DOORMAN_NEVER - 1));
@@ -3833,17 +3762,25 @@ static void doorman__permits_remove(doorman_permits *permits, doorman__slot *slo
     DOORMAN_FREE(counter);
 }
 
+/* Writes the key of a counter, with a NUL. */
+static const char *doorman__counter_copy_key(doorman__counter *counter,
+                                             char key[DOORMAN_ID_BYTES_MAX + 1]) {
+    assert(counter->key_bytes <= DOORMAN_ID_BYTES_MAX);
+    memcpy(key, doorman__counter_key(counter), counter->key_bytes);
+    key[counter->key_bytes] = 0;
+    return key;
+}
+
 /* Removes a counter or a ban, and raises an event.
  *   about   the kind of the event, its limit and its amount */
 static void doorman__permits_drop_as(doorman_permits *permits, doorman__slot *slot,
-                                     doorman__counter *counter, const doorman_permit_event *about) {
-    doorman__place *place = doorman__permits_place_of(permits, counter->node.tag);
-    if (permits->options.event_kinds >> about->kind & 1) {
-        char key[DOORMAN_ID_BYTES_MAX + 1];
-        memcpy(key, doorman__counter_key(counter), counter->key_bytes);
-        key[counter->key_bytes] = 0;
-        doorman__permits_event(permits, about->kind, place ? doorman__place_id(place) : NULL, key,
-                               about->limit, DOORMAN_NO_REASON, about->amount);
+                                     doorman__counter *counter, doorman_permit_event about) {
+    const doorman__place *place = doorman__permits_place_of(permits, counter->node.tag);
+    char key[DOORMAN_ID_BYTES_MAX + 1];
+    if (permits->options.event_kinds >> about.kind & 1) {
+        about.resource_id = place ? doorman__place_id(place) : NULL;
+        about.key = doorman__counter_copy_key(counter, key);
+        doorman__permits_event(permits, about);
     }
     doorman__permits_remove(permits, slot, counter);
 }
@@ -3853,7 +3790,7 @@ static void doorman__permits_drop(doorman_permits *permits, doorman__slot *slot,
                                   doorman__counter *counter) {
     const doorman_permit_event about = {.kind = DOORMAN_PERMIT_KEY_REMOVED, .limit = slot->name};
     assert(slot != doorman__permits_bans(permits));
-    doorman__permits_drop_as(permits, slot, counter, &about);
+    doorman__permits_drop_as(permits, slot, counter, about);
 }
 
 /* ---- permits: places */
@@ -3880,13 +3817,6 @@ static doorman__place_slot doorman__place_slot_for(const doorman_permits *permit
         if (same && (last->slot == own || stays)) return *last;
     }
     return (doorman__place_slot){own, permits->generation};
-}
-
-static bool doorman__config_shadows(const doorman_config *config, const char *resource_id) {
-    for (size_t i = 0; i < config->shadow_count; i++) {
-        if (doorman__glob_match(config->shadow[i], resource_id)) return true;
-    }
-    return false;
 }
 
 /* Returns the template of a resource, or NULL if it has no limits. */
@@ -3932,7 +3862,10 @@ static bool doorman__place_resolve(doorman_permits *permits, doorman__place *pla
     place->slot_count = count;
     permits->node_bytes += doorman__place_bytes(place);
     place->template_ = template_;
-    place->shadow = doorman__config_shadows(permits->config, id);
+    place->shadow = false;
+    for (size_t i = 0; i < permits->config->shadow_count && !place->shadow; i++) {
+        place->shadow = doorman__glob_match(permits->config->shadow[i], id);
+    }
     place->generation = permits->generation;
     return true;
 }
@@ -3950,14 +3883,12 @@ static doorman__place *doorman__permits_find_place(const doorman_permits *permit
 
 /* Makes room for one more place, and for its index when it is free again. */
 static bool doorman__permits_reserve_place(doorman_permits *permits) {
+    const size_t count = permits->place_count + 1;
     if (permits->free_count) return true;
-    void *places = permits->places, *indexes = permits->free_places;
-    size_t count = permits->place_count + 1;
-    bool room = doorman__reserve(&places, &permits->place_capacity, count, sizeof(void *));
-    permits->places = (doorman__place **)places;
-    room = room && doorman__reserve(&indexes, &permits->free_capacity, count, sizeof(uint32_t));
-    permits->free_places = (uint32_t *)indexes;
-    return room;
+    return doorman__reserve_list(&permits->places, &permits->place_capacity, count,
+                                 sizeof *permits->places) &&
+           doorman__reserve_list(&permits->free_places, &permits->free_capacity, count,
+                                 sizeof *permits->free_places);
 }
 
 static void doorman__place_free(doorman_permits *permits, doorman__place *place) {
@@ -3988,6 +3919,7 @@ static doorman__place *doorman__permits_add_place(doorman_permits *permits,
     if (index == permits->place_count) permits->place_count++;
     place->node.tag = (uint32_t)index;
     permits->places[index] = place;
+    assert(index < permits->place_capacity && permits->place_count <= permits->place_capacity);
     return place;
 }
 
@@ -4059,12 +3991,18 @@ static doorman__counter *doorman__counter_create(const doorman__identity *identi
     return counter;
 }
 
-/* Puts a counter into its slot. Returns false if memory runs out. */
-static bool doorman__permits_insert(doorman_permits *permits, doorman__slot *slot,
-                                    doorman__counter *counter, const doorman__identity *identity) {
+/* Creates a counter or a ban in its slot. Returns NULL if memory runs out. */
+static doorman__counter *doorman__permits_add(doorman_permits *permits, doorman__slot *slot,
+                                              const doorman__identity *identity, size_t words,
+                                              uint8_t flags) {
     doorman__place *place = doorman__permits_place_of(permits, identity->tag);
+    doorman__counter *counter = doorman__counter_create(identity, words, flags);
+    if (!counter) return NULL;
     counter->node.tag = identity->tag;
-    if (!doorman__chains_add(&slot->nodes, &counter->node, (uint32_t)identity->hash)) return false;
+    if (!doorman__chains_add(&slot->nodes, &counter->node, (uint32_t)identity->hash)) {
+        DOORMAN_FREE(counter);
+        return NULL;
+    }
     size_t bytes = doorman__counter_bytes(counter);
     if (slot == doorman__permits_bans(permits)) {
         bytes = doorman__ban_bytes(counter->key_bytes);
@@ -4073,8 +4011,9 @@ static bool doorman__permits_insert(doorman_permits *permits, doorman__slot *slo
         permits->counter_count++;
     }
     permits->node_bytes += bytes;
+    assert(permits->ban_bytes <= permits->node_bytes);
     if (place) place->counter_count++;
-    return true;
+    return counter;
 }
 
 static uint8_t doorman__limit_flags(const doorman_permit_limit *limit) {
@@ -4086,22 +4025,20 @@ static uint8_t doorman__limit_flags(const doorman_permit_limit *limit) {
 static doorman__counter *doorman__counter_resize(doorman_permits *permits, doorman__slot *slot,
                                                  const doorman_permit_limit *limit,
                                                  doorman__counter *counter, size_t words) {
-    uint8_t flags = doorman__limit_flags(limit);
-    size_t before = counter->words - (counter->flags & DOORMAN__COUNTS_REFUSALS ? 2u : 0u);
-    if (before == words && flags == (counter->flags & DOORMAN__COUNTS_REFUSALS)) return counter;
+    uint8_t flags = doorman__limit_flags(limit),
+            counted = counter->flags & DOORMAN__COUNTS_REFUSALS;
+    size_t before = counter->words - (counted ? 2u : 0u);
+    if (before == words && flags == counted) return counter;
     const doorman__identity identity = {doorman__counter_key(counter), counter->key_bytes,
                                         counter->node.hash, counter->node.tag};
-    doorman__counter *other = doorman__counter_create(&identity, words, flags);
+    doorman__counter *other = doorman__permits_add(permits, slot, &identity, words, flags);
     if (!other) return NULL;
     size_t kept = before < words ? before : words;
     memcpy(doorman__counter_state(other), doorman__counter_state(counter), kept * sizeof(uint64_t));
-    if (flags && (counter->flags & DOORMAN__COUNTS_REFUSALS)) {
+    if (flags && counted) {
         memcpy(doorman__counter_refusals(other), doorman__counter_refusals(counter),
                2 * sizeof(uint64_t));
     }
-    bool added = doorman__permits_insert(permits, slot, other, &identity);
-    assert(added); /* the table has a bucket, because it has a counter */
-    (void)added;
     doorman__permits_remove(permits, slot, counter);
     return other;
 }
@@ -4117,9 +4054,7 @@ static doorman__counter *doorman__counter_adapt(doorman_permits *permits, doorma
     bool known = counter->override_ <= limit->override_count;
     if (counter->generation == generation && known) return counter;
     char key[DOORMAN_ID_BYTES_MAX + 1];
-    memcpy(key, doorman__counter_key(counter), counter->key_bytes);
-    key[counter->key_bytes] = 0;
-    uint16_t override_ = doorman__limit_override(limit, key);
+    uint16_t override_ = doorman__limit_override(limit, doorman__counter_copy_key(counter, key));
     const doorman_figures *figures = doorman__limit_figures(limit, override_);
     size_t words = doorman__state_words(limit->kind, figures);
     counter = doorman__counter_resize(permits, slot, limit, counter, words);
@@ -4128,9 +4063,9 @@ static doorman__counter *doorman__counter_adapt(doorman_permits *permits, doorma
     counter->generation = generation;
     const doorman__meter meter = {limit, figures, doorman__counter_state(counter)};
     /* TIERS without tiers has no state */
-    bool sliding = limit->kind == DOORMAN_SLIDING_WINDOW;
-    bool changed = sliding && meter.state[0] != (uint64_t)figures->window;
-    if (changed) doorman__meter_init(&meter, &permits->at);
+    if (limit->kind == DOORMAN_SLIDING_WINDOW && meter.state[0] != (uint64_t)figures->window) {
+        doorman__meter_init(&meter, &permits->at);
+    }
     return counter;
 }
 
@@ -4215,20 +4150,9 @@ static void doorman__chains_prefetch_later(const doorman__chains *nodes) {
     if (first) doorman__chain_prefetch(first->next);
 }
 
-/* Visits the counters of one bucket. Returns how many there were. */
-static size_t doorman__permits_visit_bucket(doorman_permits *permits, doorman__slot *slot) {
-    doorman__chains_prefetch_later(&slot->nodes);
-    doorman__chain *node = *doorman__chains_at(&slot->nodes, slot->nodes.cursor++);
-    size_t count = 0;
-    for (doorman__chain *next = NULL; node; node = next, count++) {
-        next = node->next;
-        doorman__permits_visit(permits, slot, (doorman__counter *)(void *)node);
-    }
-    return count;
-}
-
 static void doorman__permits_free_tops(doorman_permits *permits, doorman__slot *slot) {
     for (size_t i = 0; i < DOORMAN_TOP_COUNT; i++) {
+        assert(permits->top_bytes <= permits->options.memory_max);
         if (slot->tops[i]) permits->top_bytes -= doorman__top_bytes(slot->tops[i]);
         doorman__top_destroy(slot->tops[i]);
         slot->tops[i] = NULL;
@@ -4249,6 +4173,7 @@ static void doorman__permits_free_slot(doorman_permits *permits, size_t index) {
 static void doorman__permits_next_slot(doorman_permits *permits) {
     doorman__slot *slot = permits->slots[permits->sweep_slot];
     slot->nodes.cursor = 0;
+    assert(permits->sweep_slot < permits->slot_count);
     bool gone = permits->sweep_slot > 0 && !slot->limit && !slot->references &&
                 !slot->nodes.count && !slot->bans.count;
     if (gone) {
@@ -4275,7 +4200,7 @@ static void doorman__permits_sweep_places(doorman_permits *permits, size_t visit
     }
 }
 
-/* Visits about `visits` counters. */
+/* Visits about `visits` counters, and all of a bucket. */
 static void doorman__permits_sweep_counters(doorman_permits *permits, size_t visits) {
     size_t all = permits->slot_count + 4 * (permits->counter_count + 1);
     all += 4 * doorman__permits_bans(permits)->nodes.count;
@@ -4284,8 +4209,13 @@ static void doorman__permits_sweep_counters(doorman_permits *permits, size_t vis
         doorman__slot *slot = permits->slots[permits->sweep_slot];
         if (slot->nodes.cursor >= slot->nodes.bucket_count) {
             doorman__permits_next_slot(permits);
-        } else {
-            visited += doorman__permits_visit_bucket(permits, slot);
+            continue;
+        }
+        doorman__chains_prefetch_later(&slot->nodes);
+        doorman__chain *node = *doorman__chains_at(&slot->nodes, slot->nodes.cursor++);
+        for (doorman__chain *next = NULL; node; node = next, visited++) {
+            next = node->next;
+            doorman__permits_visit(permits, slot, (doorman__counter *)(void *)node);
         }
     }
 }
@@ -4299,6 +4229,7 @@ static double doorman__counter_use(const doorman_permits *permits,
     const doorman__meter meter = doorman__counter_meter(limit, counter);
     const uint64_t unit = (uint64_t)DOORMAN__UNIT;
     double refused = 0, used = 1;
+    assert(!doorman__limit_is_leased_rate(limit));
     if (doorman__counter_counts(counter, limit, permits->at.now)) {
         double refusals = (double)doorman__counter_refusals(counter)[0];
         refused = doorman__min(1, refusals / limit->ban.refusals);
@@ -4313,16 +4244,6 @@ static double doorman__counter_use(const doorman_permits *permits,
         used = offer < most ? (double)(most - offer) / (double)most : 0;
     }
     return doorman__max(used, refused);
-}
-
-/* Returns the time until a counter equals a fresh one. */
-static doorman_time doorman__counter_rest(const doorman_permits *permits,
-                                          const doorman_permit_limit *limit,
-                                          doorman__counter *counter) {
-    const doorman__meter meter = doorman__counter_meter(limit, counter);
-    doorman_time rest = doorman__meter_reset_after(&meter, &permits->at);
-    if (!doorman__counter_counts(counter, limit, permits->at.now)) return rest;
-    return doorman__later(rest, limit->ban.window);
 }
 
 /* A counter that may be evicted. */
@@ -4348,12 +4269,11 @@ static doorman__victim doorman__permits_candidate(doorman_permits *permits, door
     }
     counter = doorman__counter_adapt(permits, slot, limit, counter);
     if (!counter) return none;
-    if (limit->kind != DOORMAN_CONCURRENCY) {
-        return (doorman__victim){counter, limit, doorman__counter_use(permits, limit, counter), 0};
-    }
     const doorman__meter meter = doorman__counter_meter(limit, counter);
-    if (!doorman__meter_fresh(&meter, &permits->at)) return none; /* holds point to the counter */
-    return (doorman__victim){counter, limit, 0, 0};
+    const bool holds = limit->kind == DOORMAN_CONCURRENCY; /* holds may point to the counter */
+    if (holds && !doorman__meter_fresh(&meter, &permits->at)) return none;
+    double use = holds ? 0 : doorman__counter_use(permits, limit, counter);
+    return (doorman__victim){counter, limit, use, 0};
 }
 
 /* Returns the counter that is nearest to a fresh one, among 8 that are sampled: first one without a
@@ -4368,7 +4288,10 @@ static doorman__victim doorman__permits_victim(doorman_permits *permits, doorman
             doorman__permits_candidate(permits, slot, (doorman__counter *)(void *)samples[i]);
         if (!next.counter || next.use > best.use) continue;
         if (!next.limit) return next;
-        next.rest = doorman__counter_rest(permits, next.limit, next.counter);
+        const doorman__meter meter = doorman__counter_meter(next.limit, next.counter);
+        next.rest = doorman__meter_reset_after(&meter, &permits->at);
+        bool counts = doorman__counter_counts(next.counter, next.limit, permits->at.now);
+        if (counts) next.rest = doorman__later(next.rest, next.limit->ban.window);
         if (next.use < best.use || next.rest < best.rest) best = next;
     }
     return best;
@@ -4378,11 +4301,12 @@ static doorman__victim doorman__permits_victim(doorman_permits *permits, doorman
 static bool doorman__permits_evict(doorman_permits *permits, doorman__slot *slot) {
     const doorman__victim victim = doorman__permits_victim(permits, slot);
     if (!victim.counter) return false;
+    assert(!(victim.counter->flags & DOORMAN__IN_USE));
     slot->totals.evicted++;
     slot->totals.evicted_in_use += victim.use > 0;
     const doorman_permit_event about = {
         .kind = DOORMAN_PERMIT_KEY_EVICTED, .limit = slot->name, .amount = victim.use};
-    doorman__permits_drop_as(permits, slot, victim.counter, &about);
+    doorman__permits_drop_as(permits, slot, victim.counter, about);
     return true;
 }
 
@@ -4409,6 +4333,7 @@ static bool doorman__permits_evict_ban(doorman_permits *permits, doorman__slot *
     doorman__slot *bans = doorman__permits_bans(permits);
     doorman__ban *ban = DOORMAN__WITHIN(doorman__ban, end, first);
     doorman__counter *counter = (doorman__counter *)(void *)ban - 1;
+    assert(ban->slot == slot);
     bool ended = first->at <= permits->at.now;
     slot->totals.bans_evicted += !ended;
     permits->bans_evicted += !ended;
@@ -4417,7 +4342,7 @@ static bool doorman__permits_evict_ban(doorman_permits *permits, doorman__slot *
     } else {
         const doorman_permit_event about = {.kind = DOORMAN_PERMIT_BAN_EVICTED,
                                             .limit = slot == bans ? NULL : slot->name};
-        doorman__permits_drop_as(permits, bans, counter, &about);
+        doorman__permits_drop_as(permits, bans, counter, about);
     }
     return true;
 }
@@ -4517,24 +4442,29 @@ static doorman_status doorman__leased_init(doorman_permits *permits, const uint6
     return doorman_client_create(&permits->leases.client, &options, NULL, permits->at.now);
 }
 
-static uint32_t doorman__leased_hash(const doorman_permits *permits, const char *resource_id) {
-    return (uint32_t)doorman__hash(permits->options.seed, resource_id);
-}
-
 static doorman_resource_kind doorman__leased_kind(const doorman_permit_limit *limit) {
     return limit->kind == DOORMAN_CONCURRENCY ? DOORMAN_GAUGE : DOORMAN_RATE;
 }
 
-/* Finds the lease of a resource. A lease of the other kind is from an earlier configuration. It is
- * closed when it was not used for a minute, and cannot be used before. */
+/* Returns the resource whose lease a leased limit uses. */
+static const char *doorman__leased_id(const doorman_permit_limit *limit,
+                                      const doorman__place *place) {
+    assert(limit->leased);
+    return limit->lease_of ? limit->lease_of : doorman__place_id(place);
+}
+
+/* Finds the lease that a leased limit uses for a place. A lease of the other kind is from an
+ * earlier configuration. It is closed when it was not used for a minute, and cannot be used before.
+ * Each counter of CONCURRENCY has a lease of its own: the configuration is refused otherwise. */
 static doorman__permit_lease *doorman__leased_find(const doorman_permits *permits,
-                                                   const char *resource_id,
-                                                   const doorman_permit_limit *limit) {
-    const uint32_t hash = doorman__leased_hash(permits, resource_id);
+                                                   const doorman_permit_limit *limit,
+                                                   const doorman__place *place) {
+    const char *id = doorman__leased_id(limit, place);
+    const uint32_t hash = (uint32_t)doorman__hash(permits->options.seed, id);
     doorman__chain *node = doorman__chains_first(&permits->leases.table, hash);
     for (; node; node = node->next) {
         doorman__permit_lease *lease = (doorman__permit_lease *)(void *)node;
-        if (node->hash != hash || strcmp(lease->resource->resource_id, resource_id) != 0) continue;
+        if (node->hash != hash || strcmp(lease->resource->resource_id, id) != 0) continue;
         return lease->resource->kind == doorman__leased_kind(limit) ? lease : NULL;
     }
     return NULL;
@@ -4555,10 +4485,12 @@ static size_t doorman__leased_bytes(const doorman__permit_lease *lease) {
 /* Opens a lease. Returns NULL if there is no server, no room, or no memory. Then the next refusal
  * tries again. */
 static doorman__permit_lease *doorman__leased_open(doorman_permits *permits,
-                                                   const char *resource_id,
-                                                   const doorman_permit_limit *limit) {
+                                                   const doorman_permit_limit *limit,
+                                                   const doorman__place *place) {
     doorman__permit_leases *leases = &permits->leases;
-    const doorman_resource_options options = {.resource_id = resource_id,
+    const char *id = doorman__leased_id(limit, place);
+    const uint32_t hash = (uint32_t)doorman__hash(permits->options.seed, id);
+    const doorman_resource_options options = {.resource_id = id,
                                               .kind = doorman__leased_kind(limit),
                                               .has_priority = limit->has_priority,
                                               .priority = limit->priority,
@@ -4569,21 +4501,21 @@ static doorman__permit_lease *doorman__leased_open(doorman_permits *permits,
     if (!lease) return NULL;
     doorman_status status =
         doorman_client_open(&lease->resource, leases->client, &options, NULL, permits->at.now);
-    bool added =
-        status == DOORMAN_OK && doorman__chains_add(&leases->table, &lease->node,
-                                                    doorman__leased_hash(permits, resource_id));
-    if (!added) {
-        if (status == DOORMAN_OK) doorman_client_close(lease->resource, permits->at.now);
+    bool open = status == DOORMAN_OK;
+    if (!open || !doorman__chains_add(&leases->table, &lease->node, hash)) {
+        if (open) doorman_client_close(lease->resource, permits->at.now);
         DOORMAN_FREE(lease);
         return NULL;
     }
     lease->resource->subclients = limit->subclients;
     permits->node_bytes += doorman__leased_bytes(lease);
+    assert(leases->table.count <= limit->max_keys);
     return lease;
 }
 
 /* Closes a lease. The client releases it with its next request. */
 static void doorman__leased_close(doorman_permits *permits, doorman__permit_lease *lease) {
+    assert(permits->node_bytes >= doorman__leased_bytes(lease));
     permits->node_bytes -= doorman__leased_bytes(lease);
     doorman__chains_remove(&permits->leases.table, &lease->node);
     doorman_client_close(lease->resource, permits->at.now);
@@ -4602,6 +4534,7 @@ static void doorman__leased_clear(doorman_permits *permits) {
         doorman__resource_free(resource);
     }
     doorman__upstream_forget(&client->upstream);
+    assert(!client->upstream.first && !permits->leases.table.count);
 }
 
 /* Returns whether a lease is in force. A changed configuration may have changed how the permits
@@ -4618,21 +4551,12 @@ static bool doorman__leased_live(const doorman_permits *permits, doorman__permit
 static const doorman_figures *doorman__leased_figures(const doorman_permits *permits,
                                                       doorman__permit_lease *lease,
                                                       const doorman_permit_limit *limit) {
+    assert(limit->leased && limit->kind == DOORMAN_CONCURRENCY);
     doorman__quota quota;
     (void)doorman__allowance_read(&lease->resource->gauge.allowance, &quota, permits->at.now);
     lease->figures = limit->figures;
     lease->figures.limit = doorman__unlimited(quota.amount) ? DOORMAN_AMOUNT_MAX : quota.amount;
     return &lease->figures;
-}
-
-/* Returns the lease of a leased limit of CONCURRENCY. Each of its counters has a lease of its own:
- * the configuration is refused otherwise.
- *   place   of the counter */
-static doorman__permit_lease *doorman__leased_of_place(const doorman_permits *permits,
-                                                       const doorman_permit_limit *limit,
-                                                       const doorman__place *place) {
-    const char *id = limit->lease_of ? limit->lease_of : doorman__place_id(place);
-    return doorman__leased_find(permits, id, limit);
 }
 
 /* Returns the index of the limit of a place that uses a lease of a gauge, or slot_count. */
@@ -4643,7 +4567,7 @@ static size_t doorman__leased_limit_of_place(const doorman_permits *permits,
     for (; place && i < place->slot_count; i++) {
         const doorman_permit_limit *limit = &place->template_->limits[i];
         bool holds = limit->leased && limit->kind == DOORMAN_CONCURRENCY;
-        if (holds && doorman__leased_of_place(permits, limit, place) == lease) break;
+        if (holds && doorman__leased_find(permits, limit, place) == lease) break;
     }
     return i;
 }
@@ -4653,7 +4577,7 @@ static uint64_t doorman__leased_most(const doorman_permits *permits,
                                      const doorman_permit_limit *limit,
                                      const doorman__counter *counter) {
     const doorman__place *place = doorman__permits_place_of(permits, counter->node.tag);
-    doorman__permit_lease *lease = doorman__leased_of_place(permits, limit, place);
+    doorman__permit_lease *lease = doorman__leased_find(permits, limit, place);
     if (!doorman__leased_live(permits, lease, limit)) return 0;
     return doorman__grains_floor(doorman__leased_figures(permits, lease, limit)->limit);
 }
@@ -4668,6 +4592,7 @@ static void doorman__leased_set_held(doorman__permit_lease *lease, uint64_t held
 /* Notes a grant of CONCURRENCY. */
 static void doorman__leased_note_held(const doorman_permits *permits, doorman__permit_lease *lease,
                                       const doorman__place *place, uint64_t held) {
+    assert(place && held > 0);
     lease->used_at = permits->at.now;
     lease->place = place->node.tag;
     doorman__leased_set_held(lease, held);
@@ -4701,11 +4626,12 @@ static doorman_time doorman__leased_life(doorman_permits *permits, doorman__hold
             if (!limit->leased || limit->kind != DOORMAN_CONCURRENCY) continue;
             const doorman__identity of_key = doorman__identity_of(permits, place, "");
             if (doorman__slot_find(place->slots[j].slot, &of_key) != counter) continue;
-            const doorman__permit_lease *lease = doorman__leased_of_place(permits, limit, place);
+            const doorman__permit_lease *lease = doorman__leased_find(permits, limit, place);
             const uint64_t held = doorman__counter_state(counter)[0];
             most = doorman__earlier(most, doorman__leased_rest(permits, lease, held));
         }
     }
+    assert(most >= 0 && most <= life);
     if (most == life || !hold->end.position) return most;
     /* the holder may use what it has until its own end, which is no later than this */
     double rest = (double)(hold->end.at - permits->at.now) / (1 + permits->options.drift) - 3;
@@ -4721,6 +4647,7 @@ static doorman__meter doorman__leased_meter(const doorman_permits *permits,
                                             uint64_t *room) {
     const doorman_time now = permits->at.now;
     const doorman__rate *rate = &lease->resource->rate;
+    assert(doorman__limit_is_leased_rate(limit));
     const doorman__rate_view view = doorman__rate_look(rate, units, now);
     doorman_figures *figures = &lease->figures;
     double saved = 0;
@@ -4737,13 +4664,6 @@ static doorman__meter doorman__leased_meter(const doorman_permits *permits,
     }
     doorman__level_write(room, doorman__min(saved, figures->size), now);
     return (doorman__meter){limit, figures, room};
-}
-
-/* Returns how long it takes until the lease has saved `units`, or may have grown. */
-static doorman_time doorman__leased_retry_after(const doorman_permits *permits,
-                                                const doorman__permit_lease *lease, double units) {
-    doorman_time retry = doorman__rate_retry_after(&lease->resource->rate, units, permits->at.now);
-    return retry == DOORMAN_NEVER ? DOORMAN_SECOND : retry;
 }
 
 /* Takes n units that a view has found. n may be more than what is saved by a rounding error, which
@@ -4774,15 +4694,14 @@ static void doorman__leased_charge(doorman_permits *permits, doorman__permit_lea
 static void doorman__leased_refuse(doorman_permits *permits, doorman__permit_lease *lease,
                                    const doorman__place *place, const doorman_permit_limit *limit,
                                    double units) {
-    const doorman_time now = permits->at.now;
-    const char *resource_id = limit->lease_of ? limit->lease_of : doorman__place_id(place);
-    if (!lease) lease = doorman__leased_open(permits, resource_id, limit);
+    if (!lease) lease = doorman__leased_open(permits, limit, place);
     if (!lease) return;
-    lease->used_at = now;
+    lease->used_at = permits->at.now;
     lease->place = place->node.tag;
+    assert(permits->places[lease->place] == place);
     uint64_t grains = doorman__units(doorman__min(units, DOORMAN_AMOUNT_MAX));
     doorman__usage *usage = lease->resource->usage;
-    if (grains) (void)doorman__count(usage, grains, DOORMAN_REFUSED, now);
+    if (grains) (void)doorman__count(usage, grains, DOORMAN_REFUSED, permits->at.now);
 }
 
 /* Closes the leases that were not used for a minute. */
@@ -4936,9 +4855,10 @@ static doorman_status doorman__permit_item_check(const doorman_permit_item *item
 #define DOORMAN__HOLD_RULE "request_id: is needed for a limit of kind CONCURRENCY"
 #define DOORMAN__REQUEST_ID_MAX ((UINT64_C(1) << 53) - 1)
 
-/* Goes through the rules for holds that a request breaks. */
-static const char *doorman__permit_hold_wrong(const doorman_permit_request *request, size_t *next) {
+/* Returns the first rule that the fields of a request break, without its items. */
+static const char *doorman__permit_request_wrong(const doorman_permit_request *request) {
     const doorman__rule rules[] = {
+        {!doorman__duration_valid(request->max_wait), "max_wait: " DOORMAN__DURATION_OR_ZERO_RULE},
         {request->client_id && !doorman__id_valid(request->client_id),
          "client_id: " DOORMAN__ID_RULE},
         {request->request_id && !request->client_id, "client_id: is needed with request_id"},
@@ -4950,7 +4870,8 @@ static const char *doorman__permit_hold_wrong(const doorman_permit_request *requ
         {!request->has_priority && request->priority, "priority: needs has_priority"},
         {request->share && request->item_count != 1, "share: needs a permit of one item"},
     };
-    return DOORMAN__RULE_NEXT(rules, next);
+    size_t next = 0;
+    return DOORMAN__RULE_NEXT(rules, &next);
 }
 
 /* Checks a request, and makes room for its items.
@@ -4966,23 +4887,16 @@ static doorman_status doorman__permits_check(doorman_permits *permits,
         return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "%s: at most %zu, not %zu", list,
                              most, count);
     }
-    if (!doorman__duration_valid(request->max_wait)) {
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
-                             "max_wait: " DOORMAN__DURATION_OR_ZERO_RULE);
-    }
-    size_t next = 0;
-    const char *text = doorman__permit_hold_wrong(request, &next);
+    const char *text = doorman__permit_request_wrong(request);
     if (text) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", text);
     for (size_t i = 0; i < count; i++) {
         doorman_status status = doorman__permit_item_check(&request->items[i], list, i, error);
         if (status != DOORMAN_OK) return status;
     }
-    void *wants = permits->wants, *grants = permits->grants;
-    bool room = doorman__reserve(&wants, &permits->want_capacity, count, sizeof *permits->wants);
-    permits->wants = (doorman__want *)wants;
-    room =
-        room && doorman__reserve(&grants, &permits->grant_capacity, count, sizeof *permits->grants);
-    permits->grants = (doorman_permit_grant *)grants;
+    bool room = doorman__reserve_list(&permits->wants, &permits->want_capacity, count,
+                                      sizeof *permits->wants) &&
+                doorman__reserve_list(&permits->grants, &permits->grant_capacity, count,
+                                      sizeof *permits->grants);
     return room ? DOORMAN_OK : doorman__no_memory(error);
 }
 
@@ -5008,11 +4922,11 @@ static doorman_status doorman__wants_read(doorman__want *wants,
                                           doorman_error *error) {
     for (size_t i = 0; i < request->item_count; i++) {
         const doorman_permit_item *item = &request->items[i];
-        memset(&wants[i], 0, sizeof wants[i]);
-        wants[i].resource_id = item->resource_id;
-        wants[i].key = item->key ? item->key : "";
-        wants[i].cost = item->cost;
-        wants[i].min = item->has_min ? item->min : item->cost;
+        wants[i] = (doorman__want){.resource_id = item->resource_id,
+                                   .key = item->key ? item->key : "",
+                                   .cost = item->cost,
+                                   .min = item->has_min ? item->min : item->cost};
+        assert(wants[i].min <= wants[i].cost);
     }
     if (!request->equal || doorman__wants_equal(wants, request->item_count)) return DOORMAN_OK;
     return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
@@ -5039,23 +4953,9 @@ static doorman__charge *doorman__permits_same_charge(const doorman_permits *perm
     return NULL;
 }
 
-/* Returns the resource whose lease a leased limit uses. */
-static const char *doorman__charge_lease_id(const doorman__charge *charge) {
-    const char *named = charge->limit->lease_of;
-    return named ? named : doorman__place_id(charge->place);
-}
-
-/* P17: finds the lease of a charge. Items with one lease share one charge. Refusals and grants of
- * such a charge are counted at the limit of the first item. */
-static void doorman__charge_find_lease(const doorman_permits *permits, doorman__charge *charge) {
-    const doorman_permit_limit *limit = charge->limit;
-    charge->lease = doorman__leased_find(permits, doorman__charge_lease_id(charge), limit);
-    if (!charge->lease || limit->kind == DOORMAN_CONCURRENCY) return;
-    charge->identity.hash = (uintptr_t)charge->lease / 64;
-}
-
 /* Finds the counter of a new charge, and its figures. Returns false if memory runs out. */
 static bool doorman__charge_find(doorman_permits *permits, doorman__charge *charge) {
+    assert(!charge->counter && charge->slot);
     if (doorman__limit_is_leased_rate(charge->limit)) {
         charge->figures = &charge->limit->figures;
         return true;
@@ -5108,20 +5008,16 @@ static bool doorman__permits_add_charge(doorman_permits *permits, size_t item,
     return true;
 }
 
-/* Makes room for one charge of each limit. Charges move only here, between two items. */
-static bool doorman__permits_reserve_charges(doorman_permits *permits, size_t limit_count) {
-    void *charges = permits->charges;
-    bool room = doorman__reserve(&charges, &permits->charge_capacity,
-                                 permits->charge_count + limit_count, sizeof *permits->charges);
-    permits->charges = (doorman__charge *)charges;
-    return room;
-}
-
-/* Adds the charges of all limits that concern an item. Returns false if memory runs out. */
+/* Adds the charges of all limits that concern an item. Returns false if memory runs out. Charges
+ * move only here, between two items. */
 static bool doorman__permits_add_charges(doorman_permits *permits, size_t item) {
     const doorman__want *want = &permits->wants[item];
     doorman__place *place = want->place;
-    if (!doorman__permits_reserve_charges(permits, place->slot_count)) return false;
+    if (!doorman__reserve_list(&permits->charges, &permits->charge_capacity,
+                               permits->charge_count + place->slot_count,
+                               sizeof *permits->charges)) {
+        return false;
+    }
     for (size_t i = 0; i < place->slot_count; i++) {
         const doorman_permit_limit *limit = &place->template_->limits[i];
         if (limit->key_count && !doorman__keys_concern(limit->keys, limit->key_count, want->key)) {
@@ -5136,7 +5032,12 @@ static bool doorman__permits_add_charges(doorman_permits *permits, size_t item) 
         charge->own = doorman__permits_own_slot(permits, limit);
         charge->identity = doorman__limit_identity(permits, limit, place, &want->identity);
         charge->shadow = limit->shadow || place->shadow;
-        if (limit->leased) doorman__charge_find_lease(permits, charge);
+        if (limit->leased) charge->lease = doorman__leased_find(permits, limit, place);
+        if (charge->lease && limit->kind != DOORMAN_CONCURRENCY) {
+            /* P17: items with one lease share one charge. Refusals and grants of such a charge are
+             * counted at the limit of the first item. */
+            charge->identity.hash = (uintptr_t)charge->lease / 64;
+        }
         if (!doorman__permits_add_charge(permits, item, charge)) return false;
     }
     return true;
@@ -5175,6 +5076,7 @@ static bool doorman__permits_locate_item(doorman_permits *permits, doorman__want
     if (place && !doorman__place_resolve(permits, place)) return false;
     const doorman_template *template_ =
         place ? place->template_ : doorman__permits_template(permits, want->resource_id);
+    assert(!want->place && !want->charge_count);
     if (!template_) {
         bool has_template = doorman__config_find(permits->config, want->resource_id) != NULL;
         want->unmatched = true;
@@ -5192,21 +5094,11 @@ static bool doorman__permits_locate_item(doorman_permits *permits, doorman__want
     return true;
 }
 
-/* Finds the ban of an item and its charges. Returns false if memory runs out.
- *   inspects   true: the limits of a banned key are evaluated too */
-static bool doorman__permits_prepare_item(doorman_permits *permits, size_t item, bool inspects) {
-    doorman__want *want = &permits->wants[item];
-    if (!want->place) return true;
-    doorman__counter *ban = doorman__permits_find_ban(permits, &want->identity);
-    doorman_time until = ban ? doorman__counter_ban(ban)->end.at : 0;
-    if (until > permits->at.now) want->ban_rest = until - permits->at.now;
-    if (want->ban_rest && !inspects) return true;
-    return doorman__permits_add_charges(permits, item);
-}
-
 /* Finds the charges of all items. A sweep runs while their counters are loaded. It removes no
- * places, because the items point to theirs. */
+ * places, because the items point to theirs.
+ *   inspects   true: the limits of a banned key are evaluated too */
 static bool doorman__permits_prepare(doorman_permits *permits, size_t count, bool inspects) {
+    assert(count <= permits->want_capacity);
     permits->charge_count = permits->detail_count = 0;
     /* only a second item looks for the charges of the first one */
     if (count > 1) memset(permits->charge_heads, 0xff, sizeof permits->charge_heads);
@@ -5219,7 +5111,13 @@ static bool doorman__permits_prepare(doorman_permits *permits, size_t count, boo
         if (want->place) doorman__place_prefetch(want->place, &want->identity, DOORMAN__AHEAD_NODE);
     }
     for (size_t i = 0; i < count; i++) {
-        if (!doorman__permits_prepare_item(permits, i, inspects)) return false;
+        doorman__want *want = &permits->wants[i];
+        if (!want->place) continue;
+        doorman__counter *ban = doorman__permits_find_ban(permits, &want->identity);
+        doorman_time until = ban ? doorman__counter_ban(ban)->end.at : 0;
+        if (until > permits->at.now) want->ban_rest = until - permits->at.now;
+        if (want->ban_rest && !inspects) continue;
+        if (!doorman__permits_add_charges(permits, i)) return false;
     }
     return true;
 }
@@ -5227,6 +5125,7 @@ static bool doorman__permits_prepare(doorman_permits *permits, size_t count, boo
 /* Ends a call: its counters and places may be removed again. A call adds at most one place for each
  * item, and visits four. So refused permits with new resources do not fill the memory. */
 static void doorman__permits_end_call(doorman_permits *permits, size_t item_count) {
+    assert(permits->charge_count <= permits->charge_capacity);
     for (size_t i = 0; i < permits->charge_count; i++) {
         doorman__counter *counter = permits->charges[i].counter;
         if (counter) counter->flags &= (uint8_t)~DOORMAN__IN_USE;
@@ -5275,6 +5174,7 @@ static void doorman__charge_bound(doorman__charge *charge, uint64_t saved) {
  * waits that comes before this one. */
 static void doorman__charge_evaluate_hold(const doorman_permits *permits, doorman__charge *charge,
                                           doorman_time turn) {
+    assert(charge->limit->kind == DOORMAN_CONCURRENCY && !charge->reason);
     uint64_t most = doorman__limit_grains(charge->limit, charge->figures->limit);
     uint64_t held = charge->counter ? doorman__counter_state(charge->counter)[0] : 0;
     const doorman__hold_queue *queue =
@@ -5294,6 +5194,7 @@ static void doorman__charge_evaluate_hold(const doorman_permits *permits, doorma
 /* P17: asks a lease. It offers nothing if it is not in force. */
 static void doorman__charge_evaluate_lease(const doorman_permits *permits,
                                            doorman__charge *charge) {
+    assert(doorman__limit_is_leased_rate(charge->limit) && !charge->reason);
     uint64_t room[DOORMAN__STATE_WORDS_MAX];
     const double units = doorman__grains_units(charge->need);
     const bool live = doorman__leased_live(permits, charge->lease, charge->limit);
@@ -5331,10 +5232,13 @@ static void doorman__charge_evaluate(const doorman_permits *permits, doorman__ch
 /* Returns how long it takes until the counter of a refused charge offers enough. */
 static doorman_time doorman__charge_delay(const doorman_permits *permits,
                                           const doorman__charge *charge, doorman_time max_wait) {
+    assert(charge->reason != DOORMAN_NO_REASON);
     if (charge->limit->leased) {
         double units = doorman__grains_units(charge->need);
         if (charge->reason == DOORMAN_REASON_LEARNING) return DOORMAN_SECOND;
-        return doorman__leased_retry_after(permits, charge->lease, units);
+        const doorman__rate *rate = &charge->lease->resource->rate;
+        doorman_time retry = doorman__rate_retry_after(rate, units, permits->at.now);
+        return retry == DOORMAN_NEVER ? DOORMAN_SECOND : retry; /* the lease may have grown then */
     }
     if (charge->reason == DOORMAN_REASON_LEARNING) {
         return charge->own->learns_until - permits->at.now;
@@ -5448,16 +5352,13 @@ static doorman_status doorman__charge_create(doorman_permits *permits, doorman__
     const doorman__identity *identity = &charge->identity;
     size_t words = doorman__state_words(limit->kind, charge->figures);
     size_t bytes = sizeof(doorman__counter) + (words + 2) * sizeof(uint64_t) + identity->key_bytes;
+    assert(!charge->counter && !doorman__limit_is_leased_rate(limit));
     if (!doorman__permits_make_room(permits, charge->slot, limit, bytes)) {
         return DOORMAN_RESOURCE_EXHAUSTED;
     }
     doorman__counter *counter =
-        doorman__counter_create(identity, words, doorman__limit_flags(limit));
+        doorman__permits_add(permits, charge->slot, identity, words, doorman__limit_flags(limit));
     if (!counter) return DOORMAN_OUT_OF_MEMORY;
-    if (!doorman__permits_insert(permits, charge->slot, counter, identity)) {
-        DOORMAN_FREE(counter);
-        return DOORMAN_OUT_OF_MEMORY;
-    }
     counter->generation = (uint16_t)permits->generation;
     counter->override_ = charge->override_;
     counter->flags |= DOORMAN__IN_USE | (limit->leased ? DOORMAN__LEASED_UNITS : 0);
@@ -5472,6 +5373,7 @@ static doorman_status doorman__charge_create(doorman_permits *permits, doorman__
 static void doorman__permits_undo(doorman_permits *permits) {
     for (size_t i = 0; i < permits->charge_count; i++) {
         doorman__charge *charge = &permits->charges[i];
+        assert(!charge->created || charge->counter);
         if (!charge->created) continue;
         charge->counter->flags &= (uint8_t)~DOORMAN__IN_USE;
         doorman__permits_remove(permits, charge->slot, charge->counter);
@@ -5499,14 +5401,21 @@ static doorman_status doorman__permits_create_counters(doorman_permits *permits,
     return DOORMAN_OK;
 }
 
-static const char *doorman__charge_resource(const doorman__charge *charge) {
-    return charge->identity.tag == DOORMAN__NO_PLACE ? NULL : doorman__place_id(charge->place);
-}
-
 static void doorman__charge_event(const doorman_permits *permits, const doorman__charge *charge,
                                   doorman_permit_event_kind kind, double amount) {
-    doorman__permits_event(permits, kind, doorman__charge_resource(charge), charge->identity.key,
-                           charge->limit->name, charge->reason, amount);
+    bool shared = charge->identity.tag == DOORMAN__NO_PLACE; /* by several resources */
+    const char *resource_id = shared ? NULL : doorman__place_id(charge->place);
+    const doorman_permit_event event = {
+        kind, resource_id, charge->identity.key, charge->limit->name, charge->reason, amount};
+    doorman__permits_event(permits, event);
+}
+
+/* Raises an event about an item that no limit has decided on. */
+static void doorman__want_event(const doorman_permits *permits, const doorman__want *want,
+                                doorman_permit_event_kind kind, doorman_reason reason,
+                                double amount) {
+    const doorman_permit_event event = {kind, want->resource_id, want->key, NULL, reason, amount};
+    doorman__permits_event(permits, event);
 }
 
 /* P17: tells the lease of a charge what was refused, so that its wants grow. */
@@ -5522,6 +5431,7 @@ static void doorman__charge_refuse_lease(doorman_permits *permits, const doorman
 /* Charges a counter, and counts the grant. Returns whether a warning is due. */
 static bool doorman__charge_commit(doorman_permits *permits, doorman__charge *charge) {
     uint64_t amount = doorman__charge_amount(charge);
+    assert(charge->shadow || !charge->reason);
     doorman_permits_limit *totals = &charge->own->totals;
     if (charge->created) doorman__charge_event(permits, charge, DOORMAN_PERMIT_KEY_CREATED, 0);
     if (charge->reason) {
@@ -5580,6 +5490,7 @@ static bool doorman__permits_make_ban_room(doorman_permits *permits, doorman__sl
     const size_t all_max = permits->options.counter_max;
     const size_t bytes_max = permits->options.memory_max / 2;
     doorman__slot *bans = doorman__permits_bans(permits);
+    assert(permits->ban_bytes <= permits->node_bytes);
     for (int i = 0; i < 64; i++) {
         bool own_full = slot->limit && slot->bans.count >= slot->limit->max_keys;
         bool full = bans->nodes.count >= all_max || bytes > bytes_max ||
@@ -5595,16 +5506,6 @@ static bool doorman__permits_make_ban_room(doorman_permits *permits, doorman__sl
     return false;
 }
 
-/* Adds a ban without an end. Returns NULL if memory runs out. */
-static doorman__counter *doorman__permits_add_ban(doorman_permits *permits,
-                                                  const doorman__identity *of_key) {
-    doorman__counter *ban = doorman__counter_create(of_key, DOORMAN__BAN_WORDS, 0);
-    if (!ban) return NULL;
-    if (doorman__permits_insert(permits, doorman__permits_bans(permits), ban, of_key)) return ban;
-    DOORMAN_FREE(ban);
-    return NULL;
-}
-
 /* Starts a ban, or changes its end. Returns OK, OUT_OF_MEMORY, or RESOURCE_EXHAUSTED if a bound
  * forbids it. A ban in force that a limit makes longer stays with the limit, or the administrator,
  * that has set it.
@@ -5613,6 +5514,7 @@ static doorman_status doorman__permits_start_ban(doorman_permits *permits, doorm
                                                  const doorman__identity *of_key,
                                                  doorman_time duration) {
     doorman__slot *bans = doorman__permits_bans(permits);
+    assert(duration > 0);
     doorman__counter *ban = doorman__permits_find_ban(permits, of_key);
     bool in_force = ban && doorman__counter_ban(ban)->end.at > permits->at.now;
     if (in_force && slot != bans) slot = doorman__counter_ban(ban)->slot;
@@ -5625,22 +5527,12 @@ static doorman_status doorman__permits_start_ban(doorman_permits *permits, doorm
             return DOORMAN_OUT_OF_MEMORY;
         }
         ban = doorman__permits_find_ban(permits, of_key); /* it may have been evicted */
-        if (!ban) ban = doorman__permits_add_ban(permits, of_key);
+        if (!ban) ban = doorman__permits_add(permits, bans, of_key, DOORMAN__BAN_WORDS, 0);
         if (!ban) return DOORMAN_OUT_OF_MEMORY;
     }
     doorman_time end = doorman__after(permits->at.now, duration);
     doorman__ban_enter(doorman__counter_ban(ban), slot, end);
     return DOORMAN_OK;
-}
-
-/* Returns how long a ban lasts that begins now. If two limits ban a key at the same time, the
- * longer ban is in force. */
-static doorman_time doorman__charge_ban_duration(const doorman_permits *permits,
-                                                 const doorman__charge *charge) {
-    doorman_time duration = charge->limit->ban.duration, now = permits->at.now;
-    doorman__counter *other = doorman__permits_find_ban(permits, &charge->identity);
-    doorman_time end = other ? doorman__counter_ban(other)->end.at : now;
-    return end - now > duration ? end - now : duration;
 }
 
 /* Counts a refusal for the ban of a limit, and bans the key when the count is complete. Returns the
@@ -5659,11 +5551,13 @@ static doorman_time doorman__charge_count_refusal(doorman_permits *permits,
     }
     count[0]++;
     if (count[0] < ban->refusals) return 0;
-    /* without room there is no ban yet, and the next refusal tries again */
-    doorman_time duration = doorman__charge_ban_duration(permits, charge);
+    /* if two limits ban a key at the same time, the longer ban is in force */
+    doorman__counter *other = doorman__permits_find_ban(permits, &charge->identity);
+    doorman_time end = other ? doorman__counter_ban(other)->end.at : now;
+    doorman_time duration = doorman__later(ban->duration, end - now);
     doorman_status status =
         doorman__permits_start_ban(permits, charge->own, &charge->identity, duration);
-    if (status != DOORMAN_OK) return 0;
+    if (status != DOORMAN_OK) return 0; /* there is no room; the next refusal tries again */
     count[0] = 0;
     doorman__charge_event(permits, charge, DOORMAN_PERMIT_BANNED, (double)duration / 1e9);
     return duration;
@@ -5675,6 +5569,7 @@ static bool doorman__permits_reserve_text(doorman_permits *permits, doorman__top
     size_t bytes = strlen(want->resource_id) + want->identity.key_bytes + 2;
     if (bytes <= entry->text_bytes) return true;
     bytes = (bytes + 31) / 32 * 32;
+    assert(bytes <= UINT16_MAX);
     size_t more = bytes - entry->text_bytes;
     if (!doorman__permits_has_memory(permits, more)) return false;
     char *text = (char *)DOORMAN_REALLOC(entry->text, bytes);
@@ -5688,6 +5583,7 @@ static bool doorman__permits_reserve_text(doorman_permits *permits, doorman__top
 /* Counts a decision on the key of an item in a sketch of a limit. */
 static void doorman__permits_count_key(doorman_permits *permits, doorman__slot *slot,
                                        doorman_top_kind kind, const doorman__want *want) {
+    assert(kind < DOORMAN_TOP_COUNT);
     doorman__top *top = slot->tops[kind];
     if (!top) {
         if (!doorman__permits_has_memory(permits, sizeof *top)) return;
@@ -5706,18 +5602,15 @@ static void doorman__permits_count_key(doorman_permits *permits, doorman__slot *
     top->entries[index].units += kind == DOORMAN_TOP_GRANTED ? want->granted : want->cost;
 }
 
-/* Counts an item without limits: its resource may be a typing error. */
-static void doorman__want_count_unmatched(doorman_permits *permits, const doorman__want *want) {
-    permits->unmatched++;
-    doorman__permits_event(permits, DOORMAN_PERMIT_UNMATCHED, want->resource_id, want->key, NULL,
-                           DOORMAN_NO_REASON, want->cost);
-}
-
 /* Counts a decision on the keys of all items. */
 static void doorman__permits_count_keys(doorman_permits *permits, size_t count, bool granted) {
     for (size_t i = 0; i < count; i++) {
         const doorman__want *want = &permits->wants[i];
-        if (want->unmatched) doorman__want_count_unmatched(permits, want);
+        if (want->unmatched) { /* the resource may be a typing error */
+            permits->unmatched++;
+            doorman__want_event(permits, want, DOORMAN_PERMIT_UNMATCHED, DOORMAN_NO_REASON,
+                                want->cost);
+        }
         for (size_t j = 0; j < want->charge_count; j++) {
             const doorman__charge *charge = &permits->charges[want->charges[j]];
             doorman_top_kind kind = charge->reason ? DOORMAN_TOP_REFUSED : DOORMAN_TOP_GRANTED;
@@ -5733,17 +5626,17 @@ static void doorman__want_count_open(doorman_permits *permits, doorman__want *wa
     want->open->totals.granted++;
     want->open->totals.granted_units += want->granted;
     if (!want->place) {
-        const uint64_t *seed = permits->options.seed;
-        size_t bytes = strlen(want->key);
-        uint64_t hash = 3 * doorman__hash(seed, want->resource_id);
-        hash += doorman__hash_bytes(seed, (const unsigned char *)want->key, bytes);
-        want->identity = (doorman__identity){want->key, bytes, hash, DOORMAN__NO_PLACE};
+        const doorman__place none = {.hash =
+                                         doorman__hash(permits->options.seed, want->resource_id),
+                                     .node = {.tag = DOORMAN__NO_PLACE}};
+        want->identity = doorman__identity_of(permits, &none, want->key);
     }
     doorman__permits_count_key(permits, want->open, DOORMAN_TOP_GRANTED, want);
 }
 
 /* Counts the refusal of an item that is banned, also at all limits that can ban. */
 static void doorman__want_count_ban(doorman_permits *permits, const doorman__want *want) {
+    assert(want->place && want->ban_rest > 0);
     const doorman_template *template_ = want->place->template_;
     permits->banned++;
     for (size_t i = 0; template_ && i < template_->limit_count; i++) {
@@ -5753,8 +5646,7 @@ static void doorman__want_count_ban(doorman_permits *permits, const doorman__wan
         own->totals.refused[DOORMAN_REASON_BANNED]++;
         doorman__permits_count_key(permits, own, DOORMAN_TOP_REFUSED, want);
     }
-    doorman__permits_event(permits, DOORMAN_PERMIT_REFUSED, want->resource_id, want->key, NULL,
-                           DOORMAN_REASON_BANNED, 0);
+    doorman__want_event(permits, want, DOORMAN_PERMIT_REFUSED, DOORMAN_REASON_BANNED, 0);
 }
 
 /* A candidate for the refusal that is named (P4). */
@@ -5785,10 +5677,10 @@ static int doorman__reason_rank(doorman_reason reason) {
 /* Keeps the refusal that the permit names. A refusal that waiting does not help comes first, then
  * the longest one, and last one that lacks units of holds. */
 static void doorman__refusal_add(doorman__refusal *best, doorman__refusal given) {
-    bool first = best->reason == DOORMAN_NO_REASON;
     int best_rank = doorman__reason_rank(best->reason), rank = doorman__reason_rank(given.reason);
     bool better = rank > best_rank || (rank == 1 && best_rank == 1 && given.delay > best->delay);
-    if (first || better) *best = given;
+    assert(given.reason != DOORMAN_NO_REASON);
+    if (best->reason == DOORMAN_NO_REASON || better) *best = given;
 }
 
 /* Finds the refusal that is named. */
@@ -5817,6 +5709,7 @@ static doorman__refusal doorman__permits_worst(const doorman_permits *permits, s
 /* P5: for how long the caller may refuse by itself. */
 static doorman_time doorman__permits_valid_for(const doorman_permits *permits, size_t count,
                                                const doorman__refusal *worst) {
+    assert(worst->reason != DOORMAN_NO_REASON);
     const bool tells_time = doorman__reason_waits(worst->reason);
     if (count > 1) return 0;
     for (size_t i = 0; tells_time && i < permits->charge_count; i++) {
@@ -5830,16 +5723,6 @@ static doorman_time doorman__permits_valid_for(const doorman_permits *permits, s
     return doorman__earlier(worst->delay, DOORMAN_SECOND);
 }
 
-/* Names the limit whose ban begins with this refusal, if no other refusal lasts longer. */
-static void doorman__permit_name_ban(doorman_permit *out, const doorman__charge *charge,
-                                     doorman_time duration) {
-    if (!out->has_retry_after || duration <= out->retry_after) return;
-    out->reason = DOORMAN_REASON_RATE;
-    out->item_index = charge->first_item;
-    out->limit = charge->limit->name;
-    out->retry_after = duration;
-}
-
 /* Counts all refusals of a permit, and names one. */
 static void doorman__permits_refuse(doorman_permits *permits, size_t count, doorman_time max_wait,
                                     bool inspects, doorman_permit *out) {
@@ -5850,7 +5733,6 @@ static void doorman__permits_refuse(doorman_permits *permits, size_t count, door
     out->has_retry_after = doorman__reason_waits(worst.reason);
     out->retry_after = worst.delay;
     out->valid_for = doorman__permits_valid_for(permits, count, &worst);
-    const bool tells_time = out->has_retry_after; /* otherwise no ban counts the refusal (P4) */
     for (size_t i = 0; i < permits->charge_count && !inspects; i++) {
         doorman__charge *charge = &permits->charges[i];
         if (!charge->reason) continue;
@@ -5859,15 +5741,19 @@ static void doorman__permits_refuse(doorman_permits *permits, size_t count, door
         if (!charge->shadow) totals->refused[charge->reason]++;
         doorman__charge_event(permits, charge, DOORMAN_PERMIT_REFUSED, 0);
         doorman__charge_refuse_lease(permits, charge);
-        if (charge->shadow || !tells_time) continue;
-        doorman__permit_name_ban(out, charge, doorman__charge_count_refusal(permits, charge));
+        if (charge->shadow || !out->has_retry_after) continue; /* no ban counts it (P4) */
+        doorman_time ban = doorman__charge_count_refusal(permits, charge);
+        if (ban <= out->retry_after) continue;
+        out->reason = DOORMAN_REASON_RATE; /* the ban begins now, and lasts longest */
+        out->item_index = charge->first_item;
+        out->limit = charge->limit->name;
+        out->retry_after = ban;
     }
     for (size_t i = 0; i < count && !inspects; i++) {
         const doorman__want *want = &permits->wants[i];
         if (want->ban_rest) doorman__want_count_ban(permits, want);
         if (!want->rejected) continue;
-        doorman__permits_event(permits, DOORMAN_PERMIT_REFUSED, want->resource_id, want->key, NULL,
-                               DOORMAN_REASON_UNMATCHED, 0);
+        doorman__want_event(permits, want, DOORMAN_PERMIT_REFUSED, DOORMAN_REASON_UNMATCHED, 0);
     }
 }
 
@@ -5876,6 +5762,7 @@ static void doorman__permits_refuse(doorman_permits *permits, size_t count, door
 /* Describes what the items got. */
 static void doorman__permits_fill_grants(doorman_permits *permits, size_t count,
                                          doorman_permit *out) {
+    assert(count <= permits->grant_capacity);
     for (size_t i = 0; i < count; i++) {
         const doorman__want *want = &permits->wants[i];
         doorman_permit_grant *grant = &permits->grants[i];
@@ -5891,8 +5778,12 @@ static void doorman__permits_fill_grants(doorman_permits *permits, size_t count,
             grant->remaining = left;
             grant->reset_after = doorman__meter_reset_after(&meter, &permits->at);
         }
-        doorman__permits_event(permits, DOORMAN_PERMIT_GRANTED, want->resource_id, want->key,
-                               grant->limit, DOORMAN_NO_REASON, grant->granted);
+        const doorman_permit_event event = {.kind = DOORMAN_PERMIT_GRANTED,
+                                            .resource_id = want->resource_id,
+                                            .key = want->key,
+                                            .limit = grant->limit,
+                                            .amount = grant->granted};
+        doorman__permits_event(permits, event);
     }
     out->items = permits->grants;
     out->item_count = count;
@@ -5912,41 +5803,41 @@ static doorman_permit_detail doorman__charge_detail(const doorman_permits *permi
     uint64_t room[DOORMAN__STATE_WORDS_MAX];
     const doorman__meter meter = doorman__charge_meter(permits, charge, room);
     const doorman_figures *figures = meter.figures;
-    const bool bucket = charge->limit->kind == DOORMAN_TOKEN_BUCKET;
-    doorman_permit_detail detail = {.item_index = item, .limit = charge->limit->name};
-    double saved = doorman__meter_left(&meter, &permits->at);
-    detail.most = bucket ? figures->size : doorman__figures_most(charge->limit->kind, figures);
-    detail.remaining = saved;
+    const doorman_limit_kind kind = charge->limit->kind;
+    const double saved = doorman__meter_left(&meter, &permits->at);
+    doorman_permit_detail detail = {
+        .item_index = item,
+        .limit = charge->limit->name,
+        .kind = kind,
+        .most = doorman__figures_most(kind, figures),
+        .remaining = saved,
+        .reset_after = doorman__meter_reset_after(&meter, &permits->at),
+        .more_after = doorman__meter_more_after(&meter, &permits->at),
+        .window = doorman__figures_window(kind, figures, permits->at.epoch),
+        .shadow = charge->shadow,
+    };
+    if (kind == DOORMAN_TOKEN_BUCKET) detail.most = figures->size;
     detail.used = doorman__max(0, detail.most - saved);
-    if (bucket)
+    if (kind == DOORMAN_TOKEN_BUCKET) {
         detail.used = figures->size - doorman__level_at(figures, meter.state, permits->at.now);
-    if (charge->limit->kind == DOORMAN_CONCURRENCY)
+    } else if (kind == DOORMAN_CONCURRENCY) {
         detail.used = doorman__grains_units(meter.state[0]);
-    detail.reset_after = doorman__meter_reset_after(&meter, &permits->at);
-    detail.more_after = doorman__meter_more_after(&meter, &permits->at);
-    detail.window = doorman__figures_window(charge->limit->kind, figures, permits->at.epoch);
-    detail.shadow = charge->shadow;
-    detail.kind = charge->limit->kind;
-    detail.moved_up = charge->tier_entered > 0;
-    detail.refused = charge->reason != DOORMAN_NO_REASON;
-    if (charge->limit->kind == DOORMAN_TIERS) {
+    } else if (kind == DOORMAN_TIERS) {
         detail.tier = (size_t)doorman__tiers_current(figures, meter.state, permits->at.now) + 1;
     }
+    detail.moved_up = charge->tier_entered > 0;
+    detail.refused = charge->reason != DOORMAN_NO_REASON;
     bool counts =
         charge->counter && doorman__counter_counts(charge->counter, charge->limit, permits->at.now);
     if (counts) detail.refusals = (uint32_t)doorman__counter_refusals(charge->counter)[0];
     return detail;
 }
 
-/* Makes room for the details of all items. */
 static bool doorman__permits_reserve_details(doorman_permits *permits, size_t count) {
-    void *details = permits->details;
     size_t all = 0;
     for (size_t i = 0; i < count; i++) all += permits->wants[i].charge_count;
-    bool room =
-        doorman__reserve(&details, &permits->detail_capacity, all, sizeof *permits->details);
-    permits->details = (doorman_permit_detail *)details;
-    return room;
+    return doorman__reserve_list(&permits->details, &permits->detail_capacity, all,
+                                 sizeof *permits->details);
 }
 
 static void doorman__permits_fill_details(doorman_permits *permits, size_t count,
@@ -6587,8 +6478,9 @@ static void doorman__hold_refuse(doorman_permits *permits, doorman__hold *hold,
     const char *limit = slot && slot->limit ? slot->limit->name : NULL;
     wait->permit = (doorman_permit){.reason = reason, .item_index = wait->item, .limit = limit};
     if (slot) slot->totals.refused[reason]++;
-    doorman__permits_event(permits, DOORMAN_PERMIT_REFUSED, doorman__place_id(item->place),
-                           item->key, limit, reason, 0);
+    const doorman_permit_event event = {
+        DOORMAN_PERMIT_REFUSED, doorman__place_id(item->place), item->key, limit, reason, 0};
+    doorman__permits_event(permits, event);
     doorman__wait_decided(permits, wait);
     doorman__hold_destroy(permits, hold);
 }
@@ -7086,8 +6978,11 @@ static void doorman__hold_expire(doorman_permits *permits, doorman__hold *hold) 
     for (size_t i = 0; i < hold->item_count; i++) {
         const doorman__hold_item *item = &doorman__hold_items(hold)[i];
         if (!(item->amount > 0)) continue;
-        doorman__permits_event(permits, DOORMAN_PERMIT_HOLD_EXPIRED, doorman__place_id(item->place),
-                               item->key, NULL, DOORMAN_NO_REASON, item->amount);
+        const doorman_permit_event event = {.kind = DOORMAN_PERMIT_HOLD_EXPIRED,
+                                            .resource_id = doorman__place_id(item->place),
+                                            .key = item->key,
+                                            .amount = item->amount};
+        doorman__permits_event(permits, event);
     }
     doorman__hold_return(permits, hold);
     if (hold->state == DOORMAN__TRANSFERRED) {
@@ -7241,8 +7136,7 @@ static bool doorman__permits_repeat(doorman_permits *permits, const doorman__dec
         *status = doorman__hold_take_over(permits, hold, request, out);
     } else {
         out->reason = same ? DOORMAN_REASON_QUEUE_FULL : DOORMAN_REASON_REPEATED;
-        doorman__permits_event(permits, DOORMAN_PERMIT_REFUSED, permits->wants[0].resource_id,
-                               permits->wants[0].key, NULL, out->reason, 0);
+        doorman__want_event(permits, permits->wants, DOORMAN_PERMIT_REFUSED, out->reason, 0);
     }
     return true;
 }
@@ -7547,8 +7441,12 @@ doorman_status doorman_permits_ban(doorman_permits *permits, const char *resourc
     status = doorman__permits_start_ban(permits, doorman__permits_bans(permits), &of_key, duration);
     if (status == DOORMAN_OUT_OF_MEMORY) return doorman__no_memory(error);
     if (status != DOORMAN_OK) return doorman__fail(error, status, "there is no room for a ban");
-    doorman__permits_event(permits, DOORMAN_PERMIT_BANNED, resource_id, key, NULL,
-                           DOORMAN_REASON_BANNED, (double)duration / 1e9);
+    const doorman_permit_event event = {.kind = DOORMAN_PERMIT_BANNED,
+                                        .resource_id = resource_id,
+                                        .key = key,
+                                        .reason = DOORMAN_REASON_BANNED,
+                                        .amount = (double)duration / 1e9};
+    doorman__permits_event(permits, event);
     return DOORMAN_OK;
 }
 
@@ -11792,14 +11690,12 @@ static doorman_status doorman__acquire_check(const doorman_permit_request *reque
     const doorman__rule rules[] = {
         {!count || count > DOORMAN_PERMIT_ITEMS_MAX || !request->items,
          "items: must be a list of 1 to 100 items"},
-        {!doorman__duration_valid(request->max_wait), "max_wait: " DOORMAN__DURATION_OR_ZERO_RULE},
     };
     const char *text = DOORMAN__RULE_NEXT(rules, &next);
     doorman_permit_request own = *request;
     own.client_id = NULL; /* the client sets it, and the request_id */
     own.request_id = 0;
-    next = 0;
-    if (!text) text = doorman__permit_hold_wrong(&own, &next);
+    if (!text) text = doorman__permit_request_wrong(&own);
     if (text) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", text);
     for (size_t i = 0; i < count; i++) {
         doorman_status status = doorman__permit_item_check(&request->items[i], "items", i, error);

@@ -354,8 +354,8 @@ mutant permit-tier 'P18: the event of a tier has the number of the next one' \
     '(double)charge->tier_entered); }' \
     '(double)charge->tier_entered + 1); }' --permits
 mutant permit-granted 'P18: the event of a grant has one unit too many' \
-    'grant->limit, DOORMAN_NO_REASON, grant->granted);' \
-    'grant->limit, DOORMAN_NO_REASON, grant->granted + 1);' --permits
+    '.amount = grant->granted};' \
+    '.amount = grant->granted + 1};' --permits
 mutant permit-warn 'warn_at: a warning comes although the limit has used no more than this part' \
     'return most - left > warn_at * most;' \
     'return most - left >= warn_at * most;' --permits
@@ -363,8 +363,8 @@ mutant permit-epoch 'P26: the time of day goes back' \
     'at->epoch = given > least ? given : least;' \
     'at->epoch = given; (void)least;' --permits
 mutant permit-ban 'of two bans that begin at the same time, the one of the last limit is in force' \
-    'return end - now > duration ? end - now : duration;' \
-    '(void)end; return duration;' --permits
+    'doorman_time duration = doorman__later(ban->duration, end - now);' \
+    'doorman_time duration = ban->duration; (void)end;' --permits
 mutant client-lone 'P21: a message has one permit' \
     'if (!doorman__batch_fits(batch, call, items, bytes)) break;' \
     'if (batch->count) break;' --permits
@@ -605,8 +605,8 @@ mutant leased-claim 'P17: the permits do not claim what is held' \
     'lease->place = place->node.tag; doorman__leased_set_held(lease, held);' \
     'lease->place = place->node.tag; doorman__leased_set_held(lease, 0 * held);' --leased
 mutant leased-open 'P17: a refusal opens no lease' \
-    'if (!lease) lease = doorman__leased_open(permits, resource_id, limit);' \
-    'if (!lease && units < 0) lease = doorman__leased_open(permits, resource_id, limit);' --leased
+    'if (!lease) lease = doorman__leased_open(permits, limit, place);' \
+    'if (!lease && units < 0) lease = doorman__leased_open(permits, limit, place);' --leased
 mutant overload-few 'H11: a report of one request can lower the capacity' \
     'return sum->arrived >= DOORMAN__OVERLOAD_LEAST &&' \
     'return sum->arrived > 0 &&'

@@ -1283,7 +1283,7 @@ static doorman_status set_tls(fixture *s) {
 
 static const test_case test_cases[] = {
     {"doorman_config_create", "no configuration is made", NULL, create_config, 3},
-    {"doorman_config_create", "no configuration with limits is made", NULL, create_limits, 8},
+    {"doorman_config_create", "no configuration with limits is made", NULL, create_limits, 4},
     {"doorman_permits_create", "no permits are made", prepare_limits, create_permits, 5},
     {"doorman_permits_configure", "permits keep their configuration", prepare_permits,
      configure_permits, 1},
