@@ -65,6 +65,7 @@ endef
 
 # The headers of the library. All but the first one include the first one.
 HEADERS = doorman.h doorman_permits.h doorman_throttle.h
+INCLUDING_HEADERS = $(filter-out doorman.h,$(HEADERS))
 
 # A program that links doorman.o leaves the implementation out, even if its source asks for it.
 IMPLEMENTED = $(addprefix -DDOORMAN__,IMPLEMENTED PERMITS_IMPLEMENTED THROTTLE_IMPLEMENTED)
@@ -136,7 +137,7 @@ build/examples/doorman_shell: LIBRARIES += -ledit
 # The implementation for the server and the examples. C++ needs it compiled as C.
 define implement
 @$(C) $(CFLAGS) -DDOORMAN_IMPLEMENTATION -DDOORMAN_JSON -DDOORMAN_NNG \
-    $(patsubst %,-include %,$(filter-out doorman.h,$(HEADERS))) -x c -c /dev/null -o $@
+    $(patsubst %,-include %,$(filter-out %doorman.h,$(filter %.h,$^))) -x c -c /dev/null -o $@
 endef
 build/doorman.o: $(HEADERS) | build_deps
 	$(announce)
@@ -210,9 +211,34 @@ $(TEST_SHELL) $(TEST_EXAMPLES): build/asan/doorman.o
 build/plain/doorman.o build/plain/doorman_server: build/plain/%: build/%
 	$(announce)
 	@cp $< $@
-build/asan/doorman.o build/tsan/doorman.o build/coverage/doorman.o: $(HEADERS) | test_deps
+
+# Other tests call private functions. These flavors have an object in which all functions are
+# public, and the tests include their declarations: see tests/unit/open.awk. Unit tests link a copy
+# of it that uses the allocator of tests/unit/unit.h. server_test and client_test have the headers
+# in them, as a program without nng does, and so have all unit tests of the flavor plain.
+OPEN_FLAVORS = asan tsan coverage
+OPEN_TESTS = $(filter-out unit/server_test unit/client_test, \
+    $(patsubst tests/%.c,%,$(shell grep -l '^.include "unit.h"' tests/unit/*.c)))
+OPEN_HARNESSES = $(addprefix build/asan/fuzz/,configuration holds message throttle)
+OPEN_PROGRAMS = $(OPEN_HARNESSES) \
+    $(foreach flavor,$(OPEN_FLAVORS),$(OPEN_TESTS:%=build/$(flavor)/%))
+OPEN_OBJECTS = $(OPEN_FLAVORS:%=build/%/doorman.o)
+$(foreach flavor,$(OPEN_FLAVORS),\
+    $(eval $(OPEN_TESTS:%=build/$(flavor)/%): build/$(flavor)/unit.o))
+$(OPEN_HARNESSES): build/asan/doorman.o
+$(OPEN_PROGRAMS): LINKED_MACROS = -DDOORMAN_IMPLEMENTATION= -DDOORMAN_JSON= -DDOORMAN_NNG= \
+    -DDOORMAN__DECLARES_STATIC $(patsubst %,-include build/declared/%,$(INCLUDING_HEADERS))
+build/open/%.h build/declared/%.h: %.h tests/unit/open.awk
+	@mkdir -p build/open build/declared
+	@awk -f tests/unit/open.awk $< >build/open/$<
+	@awk -v declare=1 -f tests/unit/open.awk $< >build/declared/$<
+$(OPEN_OBJECTS): CPPFLAGS += -Wno-missing-prototypes
+$(OPEN_OBJECTS): $(HEADERS:%=build/open/%) | test_deps
 	$(announce)
 	$(implement)
+build/%/unit.o: build/%/doorman.o
+	@objcopy $(foreach name,malloc realloc free,--redefine-sym $(name)=unit_$(name)) $< $@
+
 build/plain/%: tests/%.c $(TEST_SOURCES) | test_deps
 	$(build)
 build/asan/%: tests/%.c $(TEST_SOURCES) | test_deps
@@ -409,7 +435,7 @@ CPPCHECK = cppcheck -q --error-exitcode=1 --inline-suppr --enable=warning --enab
     --enable=portability --suppress=toomanyconfigs -I.
 lint_cppcheck_header:
 	$(call lint,cppcheck,headers,$(CPPCHECK) --language=c -DCLOCK_MONOTONIC=1 \
-	    -DDOORMAN_IMPLEMENTATION -DDOORMAN_JSON -DDOORMAN_NNG $(filter-out doorman.h,$(HEADERS)))
+	    -DDOORMAN_IMPLEMENTATION -DDOORMAN_JSON -DDOORMAN_NNG $(INCLUDING_HEADERS))
 lint_cppcheck: $(HTTP_FILES)
 	$(call lint,cppcheck,server and examples,$(CPPCHECK) $(IMPLEMENTED) \
 	    $(wildcard *.c server/*/*.c examples/*.c*))

@@ -60,7 +60,7 @@ awk '
         count = split(text, words, /[^A-Za-z0-9_*]+/)
         for (i = 1; i <= count; i++) {
             word = words[i]
-            if (word ~ /^[ACGKLRSTV][0-9][0-9]?$/ && !(word in quoted)) quoted[word] = where
+            if (word ~ /^[ACGHKLPRSTV][0-9][0-9]?$/ && !(word in quoted)) quoted[word] = where
             if (!header) continue
             if (word ~ /^(doorman|DOORMAN)_[A-Za-z0-9_]*[A-Za-z0-9]$/) {
                 if (!(word in named)) named[word] = where
@@ -84,7 +84,8 @@ awk '
         }
         for (word in quoted) {
             checked++
-            if (!(word in rules) && word !~ /^C(11|99)$/) complain(quoted[word] ": no rule " word)
+            if (word ~ /^(C11|C99|H7|H8)$/) continue # standards, and two rules that were dropped
+            if (!(word in rules)) complain(quoted[word] ": no rule " word)
         }
         if (checked == 0) complain("there are no comments")
         print "[  PASSED  ] " checked - failed + 0 " test(s)."

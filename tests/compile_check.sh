@@ -50,7 +50,6 @@ header_alone() { # its name, a compiler, a standard, flags
     compile_c "$@" -DDOORMAN_IMPLEMENTATION -c -x c "$header" -o /dev/null
 }
 source_c() { compile_c "$@" -c -o /dev/null; }
-syntax_c() { compile_c "$@" -fsyntax-only; }
 
 # A program of these lines. One that must not compile is refused with a text of the header's.
 program() { printf '%s\n' "$@" >"$own/program.c"; }
@@ -159,16 +158,14 @@ links_on_windows() {
 sections() { # a compiler of C, a compiler of C++, the flags of each set of sections
     c=$1 cxx=$2
     shift 2
-    quick='' # without --all, warnings are all that is new in some variants
-    if [ ! "$all" ]; then quick=-fsyntax-only; fi
     for section; do
         for standard in c99 c11 c2x; do echo "public_c '$c' $standard $section"; done
         for standard in c++11 c++20; do echo "public_cxx '$cxx' $standard $section"; done
-        variants=''
-        case $all$section in # the section nng has all others
-        yes*DOORMAN_NNG*) variants='-O0 -O1 -O2 -O3' ;;
+        quick=-fsyntax-only levels='' # code is made of all sections together
+        case $section in # the section nng has all others
+        *DOORMAN_NNG*) quick='' levels=${all:+-O0 -O1 -O2 -O3} ;;
         esac
-        for variant in $variants "-funsigned-char -fshort-enums $quick" -DNDEBUG \
+        for variant in $levels '-funsigned-char -fshort-enums -fsyntax-only' "-DNDEBUG $quick" \
             '-O1 -DDOORMAN_STATIC'; do
             echo "implementation '$c' c11 $variant $section"
         done
@@ -282,14 +279,12 @@ server_sources() { # a compiler of C
     done
 }
 
-# Each example contains the implementation, which is compiled often enough without --all. One
-# example needs its includes.
+# The implementation in an example is compiled often enough. One example needs its includes.
 examples() { # a compiler of C
     for example in examples/*.c; do
-        check="syntax_c '$1' c11 $linked"
-        if [ "$example" = examples/permits_only.c ]; then check="syntax_c '$1' c11"; fi
-        if [ "$all" ]; then check="source_c '$1' c11"; fi
-        echo "$check -D_DEFAULT_SOURCE $example"
+        flags=$linked
+        if [ "$example" = examples/permits_only.c ]; then flags=-fsyntax-only; fi
+        echo "source_c '$1' c11 $flags -D_DEFAULT_SOURCE $example"
     done
 }
 
@@ -303,8 +298,9 @@ programs() { # a compiler of C and one of C++
     echo "works compile_c '$1' c11 -DDOORMAN_IMPLEMENTATION tests/compile/use.c"
     echo "works compile_c '$1' c11 -O1 -DDOORMAN_IMPLEMENTATION -DDOORMAN_STATIC \
         tests/compile/use.c"
-    for header in doorman.h doorman_permits.h doorman_throttle.h; do
-        echo "header_alone $header '$1' c11 -O1 $nng"
+    echo "header_alone doorman_permits.h '$1' c11 -O1 $nng" # nearly all of the code
+    for header in doorman.h doorman_throttle.h; do
+        echo "header_alone $header '$1' c11 -fsyntax-only $nng"
     done
     for header in doorman_permits.h doorman_throttle.h; do
         echo "is_refused 'the same version' '$1' '#define DOORMAN_VERSION_NUMBER 1' \

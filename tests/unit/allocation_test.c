@@ -553,7 +553,7 @@ static doorman_status seize_hold(fixture *s) { return call_holds(s, doorman_perm
 static void prepare_transfer(fixture *s) {
     prepare_holds(s);
     assert_int_equal(transfer_hold(s), DOORMAN_OK);
-    DOORMAN_FREE(s->permits->holds.items);
+    unit_free(s->permits->holds.items);
     s->permits->holds.items = NULL;
     s->permits->holds.item_capacity = 0;
 }
