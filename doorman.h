@@ -2240,8 +2240,7 @@ static bool doorman__amount_valid(double amount) {
     return amount >= 0 && amount <= DOORMAN_AMOUNT_MAX;
 }
 
-/* Enlarges the array for doorman__reserve. It is a function of its own, so that compilers inline
- * the common case of doorman__reserve. */
+/* Enlarges the array. Not a part of doorman__reserve, so that compilers inline its common case. */
 __attribute__((noinline)) static bool doorman__grow(void *array, size_t *capacity, size_t count,
                                                     size_t item_bytes) {
     void *items = NULL;
@@ -2273,8 +2272,8 @@ static void *doorman__zalloc(size_t bytes) {
     return memory;
 }
 
-/* An arena has the memory for the parts of one message. The parts never move. They are freed
- * together, and the arena keeps its chunks for the next message. The bytes are behind the struct. */
+/* An arena has the memory for the parts of one message. The parts never move, and are freed
+ * together. The arena keeps its chunks, whose bytes are behind the struct, for the next message. */
 typedef struct doorman__chunk {
     struct doorman__chunk *next;
     size_t bytes;
@@ -2333,8 +2332,7 @@ static bool doorman__utf8_next(const char **text, const char *end, uint32_t *cod
     return true;
 }
 
-/* Reads eight bytes, the lowest byte first. Compilers turn this function into one load instruction
- * if the machine has one. */
+/* Reads eight bytes, the lowest byte first. Compilers turn this into one load instruction. */
 static inline uint64_t doorman__word(const unsigned char *data) {
     unsigned char at[8];
     /* cppcheck-suppress bufferAccessOutOfBounds ; cppcheck does not see all eight bytes */
@@ -2381,8 +2379,8 @@ static void doorman__text_copy(char *to, size_t room, const char *text) {
     while (text < end) {
         const char *from = text;
         uint32_t code = 0;
-        bool word =
-            end - text >= 8 && doorman__word_is_ascii(doorman__word((const unsigned char *)text));
+        const unsigned char *bytes_of = (const unsigned char *)text;
+        bool word = end - text >= 8 && doorman__word_is_ascii(doorman__word(bytes_of));
         bool plain = word || doorman__utf8_next(&text, end, &code);
         if (word) text += 8;
         if (!plain) text++;
@@ -2437,8 +2435,7 @@ static uint64_t doorman__hash(const uint64_t key[2], const char *text) {
     return doorman__hash_bytes(key, (const unsigned char *)text, strlen(text));
 }
 
-/* Hashes a counter. An attacker who does not know the key cannot guess the next hash from earlier
- * hashes. */
+/* Hashes a counter. An attacker without the key cannot guess the next hash from earlier ones. */
 static uint64_t doorman__hash_number(const uint64_t key[2], uint64_t number) {
     unsigned char data[8];
     for (int i = 0; i < 8; i++) data[i] = (unsigned char)(number >> (8 * i));
@@ -2447,12 +2444,11 @@ static uint64_t doorman__hash_number(const uint64_t key[2], uint64_t number) {
 
 /* A hash table with a list of entries for each bucket. Each entry contains its own link, so adding
  * an entry never fails. If there is no memory for a larger array of buckets, the lists get longer.
- * While entries are added, the table has two to four buckets for each entry. After removals it can
- * have up to eight buckets for each entry. So about three of four lookups find the entry at the
- * start of its list. The length of a list matters, because in a large table the CPU waits for
- * memory at each entry of a list. The upper bits of a hash choose the bucket. So the buckets are
- * always in the order of the hashes. A hash is therefore a position that stays valid while the
- * table changes. */
+ * While entries are added, the table has two to four buckets for each entry, and after removals up
+ * to eight. So about three of four lookups find the entry at the start of its list. This matters,
+ * because in a large table the CPU waits for memory at each entry of a list. The upper bits of a
+ * hash choose the bucket, so the buckets are always in the order of the hashes. A hash is therefore
+ * a position that stays valid while the table changes. */
 typedef struct doorman__link {
     struct doorman__link *next;
     uint64_t hash;
@@ -2521,8 +2517,7 @@ static void doorman__table_remove(doorman__table *table, doorman__link *link) {
     }
 }
 
-/* Returns the first link with this hash in the list that starts at `link`, or NULL. The caller
- * compares the ids. */
+/* Returns the first link with this hash from `link` on, or NULL. The caller compares the ids. */
 static doorman__link *doorman__table_same(doorman__link *link, uint64_t hash) {
     while (link && link->hash != hash) link = link->next;
     return link;
@@ -2572,8 +2567,7 @@ typedef struct doorman__timer_entry {
 } doorman__timer_entry;
 
 typedef struct doorman__timers {
-    doorman__timer_entry *heap; /* the timers at 2 * i + 1 and 2 * i + 2 are not due before the
-                                   timer at i */
+    doorman__timer_entry *heap; /* i is not due after its children, 2 * i + 1 and 2 * i + 2 */
     size_t count, capacity;
     uint64_t order;
 } doorman__timers;
@@ -2603,8 +2597,7 @@ static void doorman__timers_put(doorman__timers *timers, size_t at, doorman__tim
     entry.timer->position = at + 1;
 }
 
-/* Puts a timer at its right position in the heap. The search starts at the position `at`, which
- * must be free. */
+/* Puts a timer at its right position in the heap. The position `at` must be free. */
 static void doorman__timers_sift(doorman__timers *timers, size_t at, doorman__timer_entry entry) {
     const doorman__timer_entry *heap = timers->heap;
     for (size_t above; at > 0; at = above) {
@@ -2631,8 +2624,7 @@ static void doorman__timer_clear(doorman__timers *timers, doorman__timer *timer)
     timer->position = 0;
 }
 
-/* Sets a timer, or clears it with DOORMAN_NEVER. A timer that is set to the same time again keeps
- * its order. */
+/* Sets a timer, or clears it with DOORMAN_NEVER. With the same time again, it keeps its order. */
 static void doorman__timer_set(doorman__timers *timers, doorman__timer *timer, doorman_time at) {
     if (timer->position && timer->at == at) return;
     if (at == DOORMAN_NEVER) {
@@ -2708,9 +2700,8 @@ static double doorman__total_value(doorman__total total) {
     return (double)total.high * 65536.0 + (double)total.low / DOORMAN__FRACTION;
 }
 
-/* Returns the next smaller double. Precondition: value is more than 0. The function subtracts 1
- * from the bits of the number. A subtraction of doubles could return the same number on 32-bit x86,
- * which rounds twice. */
+/* Returns the next smaller double. Precondition: value is more than 0. A subtraction of doubles
+ * could return the same number on 32-bit x86, which rounds twice. */
 static double doorman__next_below(double value) {
     assert(value > 0);
     uint64_t bits;
@@ -2800,8 +2791,7 @@ static bool doorman__random_bits(void *out, size_t bytes) {
 
 /* ---- configuration: globs */
 
-/* Decodes one character and moves *text past the character. Precondition: the text is valid
- * UTF-8. */
+/* Decodes one character of valid UTF-8, and moves *text past the character. */
 static uint32_t doorman__character(const char **text) {
     uint32_t code = 0;
     size_t bytes = 1;
@@ -2860,8 +2850,7 @@ static bool doorman__glob_step(const char **glob, const char **id, const char **
 
 /* Returns whether a shell glob matches a whole id. `*` matches `/` too. When a match fails, the
  * last `*` takes one more character, and the match is tried again from there. An earlier `*` need
- * not take more characters, because the last `*` can take them instead. So the cost is O(glob *
- * id), without recursion. */
+ * not, because the last `*` can take them instead. So the cost is O(glob * id). */
 static bool doorman__glob_match(const char *glob, const char *id) {
     const char *star = NULL, *resume = NULL, *open = NULL;
     for (;;) {
@@ -2921,8 +2910,7 @@ static bool doorman__divides_capacity(const doorman_algorithm *algorithm) {
 /* The text of an error whose field has one name in C, and another one in JSON. See C10. */
 #define DOORMAN__NAMES(in_c, in_json) in_c "\n" in_json
 
-/* A rule of a configuration, and whether it is broken. The text has the field and the rule, or is
- * made by DOORMAN__NAMES. */
+/* A rule, and whether it is broken. The text has the field and the rule: see DOORMAN__NAMES. */
 typedef struct doorman__rule {
     bool broken;
     const char *text;
@@ -2940,6 +2928,17 @@ static const char *doorman__rule_next(const doorman__rule *rules, size_t count, 
 
 #define DOORMAN__RULE_NEXT(rules, next)                                                            \
     doorman__rule_next((rules), sizeof(rules) / sizeof *(rules), (next))
+
+/* Returns the error of the first broken rule, or OK. */
+static doorman_status doorman__rules_check(const doorman__rule *rules, size_t count,
+                                           doorman_error *error) {
+    size_t next = 0;
+    const char *wrong = doorman__rule_next(rules, count, &next);
+    return wrong ? doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", wrong) : DOORMAN_OK;
+}
+
+#define DOORMAN__RULES_CHECK(rules, error)                                                         \
+    doorman__rules_check((rules), sizeof(rules) / sizeof *(rules), (error))
 
 /* Goes through the rules that an algorithm breaks, as doorman__rule_next does. */
 static const char *doorman__algorithm_wrong(const doorman_algorithm *algorithm, size_t *next) {
@@ -3041,10 +3040,8 @@ static const char *doorman__template_wrong(const doorman_template *template_, bo
 
 /* Receives the errors of a configuration, or the warnings about it.
  *   index    which template; DOORMAN__NO_TEMPLATE: the problem is about all templates
- *   object   the part of the template that has the field, with the names of C: "", "algorithm." or
- *            "limits[2].figures."
- *   text     the field and the rule that it breaks, for example "capacity: must be ..."; may be
- *            made by DOORMAN__NAMES */
+ *   object   the part of the template that has the field: "", "algorithm." or "limits[2].figures."
+ *   text     the field and its rule: "capacity: must be ..."; may be made by DOORMAN__NAMES */
 typedef struct doorman__config_report {
     void (*add)(void *context, size_t index, const char *object, const char *text);
     void *context;
@@ -3066,8 +3063,7 @@ static void doorman__config_report_format(const doorman__config_report *report, 
     doorman__config_report_add(report, index, object, text);
 }
 
-/* A program that includes doorman.h alone has no permits. Its tables of what is done with permits
- * stay empty, and nobody calls their functions. */
+/* A program that includes doorman.h alone has no permits, and its tables for them stay empty. */
 #ifdef DOORMAN_PERMITS /* doorman_permits.h defines it */
 #define DOORMAN__HAS_PERMITS true
 #else
@@ -3220,12 +3216,11 @@ static void doorman__first_problem_add(void *context, size_t index, const char *
     doorman__first_problem *first = (doorman__first_problem *)context;
     if (first->count++ > 0) return;
     const int bytes = (int)strcspn(text, "\n"); /* the names of C: see DOORMAN__NAMES */
-    if (index == DOORMAN__NO_TEMPLATE) {
-        (void)doorman__fail(first->error, DOORMAN_OK, "%.*s", bytes, text);
-    } else {
-        (void)doorman__fail(first->error, DOORMAN_OK, "templates[%zu].%s%.*s", index, object, bytes,
-                            text);
+    char template_[40] = "";
+    if (index != DOORMAN__NO_TEMPLATE) {
+        snprintf(template_, sizeof template_, "templates[%zu].", index);
     }
+    (void)doorman__fail(first->error, DOORMAN_OK, "%s%s%.*s", template_, object, bytes, text);
 }
 
 /* Adds to an error how many more errors or warnings there are. `count` includes the first one. */
@@ -3308,8 +3303,7 @@ static void doorman__safe_capacity_warn(const doorman_template *template_, size_
         safe, capacity);
 }
 
-/* Warns of a template that no resource gets, because an earlier glob matches all that its glob
- * matches. */
+/* Warns of a template that no resource gets, because an earlier glob covers its glob. */
 static void doorman__hidden_template_warn(const doorman_config_options *options, size_t index,
                                           const doorman__config_report *report) {
     const doorman_template *all = options->templates;
@@ -3369,8 +3363,7 @@ struct doorman_config {
     const char **shadow; /* in `limits` */
     bool reject_unmatched;
     bool wire_names;      /* it was read from JSON (C10) */
-    doorman__link *links; /* two links for each template: one for its glob, and one for its literal
-                             start */
+    doorman__link *links; /* two for each template: for its glob, and for its literal start */
     doorman__table globs, starts;
     bool start_bytes[DOORMAN_ID_BYTES_MAX + 1]; /* true at n: a literal start has n bytes */
 };
@@ -3498,8 +3491,7 @@ static size_t doorman__config_place(const doorman_config *config, const doorman_
 }
 
 /* Looks at the templates whose literal start is the first `bytes` bytes of the id. Returns the
- * smaller of two indexes: `known`, and the index of the first of these templates that matches the
- * id. */
+ * index of the first of them that matches the id, or `known` if that is smaller. */
 static size_t doorman__config_first(const doorman_config *config, const char *id, size_t bytes,
                                     size_t known) {
     uint64_t hash = doorman__config_hash(id, bytes);
@@ -3513,8 +3505,8 @@ static size_t doorman__config_first(const doorman_config *config, const char *id
 }
 
 /* Finds the template of a resource (G1). Returns NULL if no template matches, or if the id is not
- * valid. Each different length of literal starts costs one hash lookup. A glob costs one match if
- * the id begins with the literal start of the glob. */
+ * valid. Costs a hash lookup for each length of literal starts, and a match for each glob that
+ * begins as the id does. */
 static const doorman_template *doorman__config_find(const doorman_config *config,
                                                     const char *resource_id) {
     if (!doorman__id_valid(resource_id)) return NULL;
@@ -3588,15 +3580,13 @@ static const doorman_algorithm doorman__unmatched = {.kind = DOORMAN_NO_ALGORITH
                                                      .minimum_refresh_interval = DOORMAN_SECOND,
                                                      .decay_factor = 0.5};
 
-/* Returns whether there is a template `*`. It matches every resource, and is the last template
- * (G6). */
+/* Returns whether there is a template `*`. It matches every resource, and is the last (G6). */
 static bool doorman__config_matches_all(const doorman_config *config) {
     size_t count = config->template_count;
     return count && strcmp(config->templates[count - 1].identifier_glob, "*") == 0;
 }
 
-/* Returns the longest lease that a configuration allows. A resource that no template matches has
- * the default lease length. */
+/* Returns the longest possible lease. A resource without a template has the default length. */
 static doorman_time doorman__config_longest_lease(const doorman_config *config) {
     doorman_time longest = doorman__config_matches_all(config) ? 0 : DOORMAN__LEASE_LENGTH;
     for (size_t i = 0; i < config->template_count; i++) {
@@ -3684,8 +3674,7 @@ static size_t doorman__config_same(const doorman_config *config, const char *glo
  *    gets more than its wants rounded up.
  */
 
-/* A demand as the index stores it. `count` is the number of equal demands in one entry of the
- * index. */
+/* A demand as the index stores it. `count` is the number of equal demands in one entry. */
 typedef struct doorman__demand {
     double wants;
     uint32_t subclients, count;
@@ -3712,8 +3701,7 @@ typedef struct doorman__leaf {
 
 typedef struct doorman__inner {
     doorman__node node;                   /* must be first */
-    doorman__demand keys[DOORMAN__WIDTH]; /* demands of child i - 1 are before keys[i]; demands of
-                                             child i are not */
+    doorman__demand keys[DOORMAN__WIDTH]; /* keys[i] is after child i - 1, and not after child i */
     doorman__sums sums[DOORMAN__WIDTH];   /* for each child: the sums of all demands below it */
     doorman__node *below[DOORMAN__WIDTH];
 } doorman__inner;
@@ -3721,8 +3709,8 @@ typedef struct doorman__inner {
 typedef struct doorman__index {
     doorman__node *bands[DOORMAN_PRIORITY_MAX + 1]; /* NULL: no demand of this priority */
     uint64_t subclients;
-    doorman__node *spare_leaf,
-        *spare_inner; /* for the next insertion; below[0] of a spare inner node is the next one */
+    /* for the next insertion; below[0] of a spare inner node is the next one */
+    doorman__node *spare_leaf, *spare_inner;
 } doorman__index;
 
 static doorman__leaf *doorman__as_leaf(doorman__node *node) {
@@ -3807,9 +3795,8 @@ static doorman__sums doorman__node_sums_at(const doorman__node *node, size_t at)
                         : doorman__demand_sums(&doorman__node_demands(node)[at]);
 }
 
-/* Returns the sums of all demands below a node, or zeros for NULL. With one running sum, each
- * addition would wait for the result of the addition before it. So the loop has two running sums,
- * and the CPU adds to both at the same time. */
+/* Returns the sums of all demands below a node, or zeros for NULL. The loop has two running sums,
+ * because each addition to a sum waits for the result of the addition before it. */
 static doorman__sums doorman__node_sums(const doorman__node *node) {
     doorman__sums all = {0, 0, 0}, odd = {0, 0, 0};
     if (!node) return all;
@@ -3853,8 +3840,7 @@ static void doorman__node_close(doorman__node *node, size_t at) {
     doorman__node_move(node, at, node, at + 1, node->count - at);
 }
 
-/* Resizes a leaf. Makes a new leaf if `leaf` is NULL. If memory runs out, returns NULL and leaves
- * the leaf unchanged. */
+/* Resizes a leaf, or makes one if `leaf` is NULL. If memory runs out, returns NULL. */
 static doorman__node *doorman__leaf_grow(doorman__node *leaf, size_t room) {
     size_t count = leaf ? leaf->count : 0;
     assert(count < room && room <= DOORMAN__WIDTH);
@@ -3898,9 +3884,9 @@ static doorman__node *doorman__index_take_spare(doorman__index *index, size_t he
 }
 
 /* Allocates the memory that the insertion of a demand needs. That insertion must be the next change
- * of the index. If the root is a small leaf that is full, it grows. The insertion splits each full
- * node on its way from the root to the leaf, so each of them needs a spare node. If memory runs
- * out, returns false and leaves the index unchanged. */
+ * of the index. A root that is a small full leaf grows. Each full node on the way from the root to
+ * the leaf will be split, and needs a spare node. If memory runs out, returns false and leaves the
+ * index unchanged. */
 static bool doorman__index_reserve(doorman__index *index, int band, const doorman__demand *demand) {
     assert(band >= 0 && band <= DOORMAN_PRIORITY_MAX);
     assert(doorman__amount_valid(demand->wants) && demand->subclients > 0);
@@ -3944,8 +3930,7 @@ static void doorman__inner_split(doorman__index *index, doorman__inner *inner, s
     doorman__inner_set(inner, at + 1, half);
 }
 
-/* Inserts a demand below a node. Full nodes are split on the way down. So a parent always has a
- * free place for the new half of a split child. */
+/* Inserts a demand below a node. Full nodes are split on the way down, so a parent has room. */
 static void doorman__node_insert(doorman__index *index, doorman__node *node,
                                  const doorman__demand *demand) {
     if (node->height == 0) {
@@ -3976,8 +3961,8 @@ static void doorman__index_insert(doorman__index *index, int band, const doorman
     doorman__node **root = &index->bands[band];
     if (!*root) *root = doorman__index_take_spare(index, 0);
     if (doorman__node_full(*root)) {
-        doorman__inner *top =
-            doorman__as_inner(doorman__index_take_spare(index, (*root)->height + 1u));
+        doorman__node *above = doorman__index_take_spare(index, (*root)->height + 1u);
+        doorman__inner *top = doorman__as_inner(above);
         top->node.count = 1;
         doorman__inner_set(top, 0, *root);
         doorman__inner_split(index, top, 0);
@@ -4072,8 +4057,7 @@ static void doorman__node_between(const doorman__node *node, double most, double
     }
 }
 
-/* Returns the sums of the demands of a band. Only demands whose wants per subclient are in (low,
- * high] count. */
+/* Returns the sums of the demands of a band whose wants per subclient are in (low, high]. */
 static doorman__sums doorman__band_between(const doorman__node *root, double low, double high) {
     doorman__sums all = {0, 0, 0};
     if (root) doorman__node_between(root, DOORMAN_AMOUNT_MAX, low, high, &all);
@@ -4135,12 +4119,11 @@ static doorman__cut doorman__index_cut(const doorman__index *index, double level
 }
 
 /* Returns the level at which all bands together take `capacity`. Precondition: the bands want more
- * than `capacity`. If there are several bands, Newton's method starts at level 0. The amount that
- * the bands take is a concave function of the level, so no step goes beyond the solution. The gap
- * is the part of the capacity that is not taken yet. The slope is the number of subclients whose
- * demands are cut. Each step divides the product of the gap and the slope by at least four. So
- * about five steps are enough in practice. The bound of 128 steps guarantees that the loop ends,
- * whatever the rounding errors are. */
+ * than `capacity`. If there are several bands, Newton's method starts at level 0. What the bands
+ * take is a concave function of the level, so no step goes beyond the solution. The gap is the part
+ * of the capacity that is not taken yet, and the slope is the number of subclients whose demands
+ * are cut. Each step divides their product by at least four, so about five steps are enough. The
+ * bound of 128 guarantees an end, whatever the rounding errors are. */
 static double doorman__index_level(const doorman__index *index, double capacity) {
     const doorman__node *some = NULL;
     size_t bands = 0;
@@ -4262,8 +4245,7 @@ static const doorman_terms *doorman__terms_find(const doorman_terms *terms, size
     return NULL;
 }
 
-/* Returns the amount that terms give to a demand. The amount is in [0, wants]. It is 0 if there are
- * no terms for the priority of the demand. */
+/* Returns the amount in [0, wants] that terms give to a demand; 0: no terms for its priority. */
 static double doorman__terms_target(const doorman_terms *terms, size_t terms_count,
                                     const doorman_demand *demand) {
     const doorman_terms *found = doorman__terms_find(terms, terms_count, demand->priority);
@@ -4274,8 +4256,7 @@ static double doorman__terms_target(const doorman_terms *terms, size_t terms_cou
     return doorman__min(demand->wants, base + found->slope * (demand->wants - base));
 }
 
-/* Returns the amount that the terms of a parent give to all demands together. Returns -1 if a
- * demand has a priority without terms. */
+/* Returns what the terms of a parent give to all demands; -1: no terms for a priority. */
 static double doorman__terms_sum(const doorman_terms *terms, size_t terms_count,
                                  const doorman__index *index) {
     double sum = 0;
@@ -4291,8 +4272,7 @@ static double doorman__terms_sum(const doorman_terms *terms, size_t terms_count,
     return sum;
 }
 
-/* Rounds down to an integer. Amounts are at most 1e15, and doubles represent all integers up to
- * 1e15. */
+/* Rounds down to an integer. Doubles represent all integers up to the largest amount, 1e15. */
 static double doorman__whole_floor(double amount) { return (double)(uint64_t)amount; }
 
 static double doorman__whole_ceil(double amount) {
@@ -4420,9 +4400,8 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *    confirms would stay committed for as long as the holder sends requests.
  * R5 A grant is at most the target. A grant is also at most what is free: C minus the sum of the
  *    other holders' u. There is one exception. If less than min(u, x) is free, the grant may still
- *    be up to min(u, x). That amount is already committed, because the holder may still be using
- *    it. In a node with a parent, a grant also keeps the sum of u within K. A grant raises u to at
- *    least g.
+ *    be up to min(u, x), which is already committed, because the holder may still be using it. In a
+ *    node with a parent, a grant also keeps the sum of u within K. A grant raises u to at least g.
  *       The exception is for leases, not for units in use without a lease. A child node may have
  *    more committed than its leases (R6). The exception then ends at what its leases commit. If the
  *    sum of u is above C, no lease grows while the sum of all g is above C, even if the holder uses
@@ -4431,62 +4410,56 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *       The response also says how much of the claim stays committed (`keep` on the wire): the
  *    larger of g and min(u, x). u can be even larger, because an earlier lease that the request
  *    does not name stays committed until it ends (R4).
- *       Only leases raise u. A report of units in use (`outstanding`) never raises u. The report
- *    can only keep u from falling. So a holder whose lease has ended has nothing committed, even
- *    if it still uses units of that lease. T7 does not cover use without a lease. If reports raised
- *    u, a holder that reports too much would take the capacity from all others for as long as it
- *    sends requests. A late copy of a request would take it too.
- * R6 A new master knows no holders, so it learns. If a holder names a lease of this node, the
- *    master grants what the holder claims, but at most what is free. In the lease tables of its
- *    predecessor, the sum of these claims was within C. The master learns until every lease that
- *    its predecessor can have granted has ended. While the master learns, the leases of holders
- *    grow only by what other holders have given back to this master (`spare`). A holder that names
- *    a lease of this master has accepted that lease. So the holder really had the amount of that
- *    lease. If the holder now claims less, it has given back the difference. The master does not
- *    compare the claim with the first claim of the holder. A late copy of a request can claim too
- *    much, so the difference could be capacity that the holder never had.
+ *       Only leases raise u. A report of units in use (`outstanding`) can only keep u from falling.
+ *    So a holder whose lease has ended has nothing committed, even if it still uses units of it. T7
+ *    does not cover use without a lease. If reports raised u, a holder that reports too much, or a
+ *    late copy of a request, would take the capacity from all others.
+ * R6 A new master knows no holders, so it learns until every lease that its predecessor can have
+ *    granted has ended. If a holder names a lease of this node, the master grants what the holder
+ *    claims, but at most what is free. In the lease tables of its predecessor, the sum of these
+ *    claims was within C. Leases grow only by what other holders have given back to this master
+ *    (`spare`). A holder that names a lease of this master has accepted that lease, so it really
+ *    had its amount. If it now claims less, it has given back the difference. The first claim of a
+ *    holder does not count: a late copy of a request can claim too much, and the difference could
+ *    be capacity that the holder never had.
  *       If C has been cut since the claimed leases were granted, the sum of the claims can be above
- *    C. The master then grants and commits only what fits, not the claims. This is safe. A holder
- *    that receives the new lease stops using its old lease. If the new lease is lost, the old lease
- *    ends before the learning ends. Until then the leases in force never exceed the capacity before
- *    the cut, because each grant replaces a claim, or uses what others have given back.
- *       If nothing of C is free for a claim, the master answers with a lease of 0, so that the
- *    holder stops using its old lease. Without the lease of 0, the holder could claim the old lease
- *    from the next master. That master could grant the old lease again, in addition to the leases
- *    for which C is used now. What a child node reports as outstanding is committed even if the sum
- *    of u then exceeds C (see doorman__leases_learn).
+ *    C. The master then grants and commits only what fits. This is safe. A holder that receives the
+ *    new lease stops using its old lease. If the new lease is lost, the old lease ends before the
+ *    learning ends. Until then the leases in force never exceed the capacity before the cut,
+ *    because each grant replaces a claim, or uses what others have given back.
+ *       If nothing of C is free for a claim, the holder gets a lease of 0, so that it stops using
+ *    its old lease. Otherwise it could claim the old lease from the next master, which could grant
+ *    it in addition to the leases for which C is used now. What a child node reports as outstanding
+ *    is committed even if the sum of u then exceeds C (see doorman__leases_learn).
  *
  * With `immediate` handover a grant sets u to g. Capacity then moves to other holders without a
  * confirmation. The sum of the leases in force can exceed the capacity until each holder has
  * received its smaller lease.
  *
  * Shared ids. T7 assumes that no two processes use the same id. Two processes with one id count as
- * one holder, and each of them uses the full share of that holder. The server cannot prevent this.
- * But each request names a lease, and these names can show that there are two processes. Leases
- * form chains. A new lease continues the chain of the lease that its request named. In this
- * example, `4 -> 6` means that a request names lease 4 and gets lease 6:
+ * one holder, and each uses the full share of that holder. The server cannot prevent this, but it
+ * can see signs of it, because leases form chains. A new lease continues the chain of the lease
+ * that its request named. In this example, `4 -> 6` means that a request names lease 4 and gets
+ * lease 6:
  *
  *     one process, restarted:          none -> 1   1 -> 2   none -> 3   3 -> 4   4 -> 5
  *     its request 3 -> 4 comes twice:  none -> 3   3 -> 4   3 -> 5      4 -> 6   6 -> 7
  *     A and B:   A none -> 1   B none -> 2   A 1 -> 3   B 2 -> 4   A 3 -> 5   B 4 -> 6
  *
- * A process that does not restart continues only one chain. A copy of an old request starts another
- * chain. A request that is repeated after a lost response also starts another chain. But a process
- * accepts only one of two responses (R2), so one of the two chains is never continued. A process
- * that restarts does not continue its old chain. So the lease table stores two chains of each
- * holder: the last lease of each chain, and whether the chain has been continued. One of the two
- * chains ends with the last lease of the holder. A request that continues the other chain is a sign
- * of two processes, if both chains have been continued before. In the example, A 3 -> 5 is the
- * first sign. After a restart the first request of a process names no lease, and the count of signs
- * starts again at 0. Between two restarts a single process causes at most two signs. A late copy of
- * a request from before its start can be the first sign. The next request of the process is then
- * the second sign. So the server reports an id when it has counted three signs (S10). A lossy
- * network never causes three signs. A client that always names the lease before its last lease
- * causes three signs, and is reported too.
+ * A process that does not restart continues only one chain. A copy of an old request, or a request
+ * that is repeated after a lost response, starts another chain. But a process accepts only one of
+ * two responses (R2), so one of the two chains is never continued, and neither is a chain from
+ * before a restart. So the lease table stores two chains of each holder: the last lease of each,
+ * and whether it has been continued. One of them ends with the last lease of the holder. A request
+ * that continues the other chain is a sign of two processes, if both chains have been continued
+ * before. In the example, A 3 -> 5 is the first sign. After a restart the first request of a
+ * process names no lease, and the count of signs starts again at 0. Between two restarts a single
+ * process causes at most two signs: a late copy of a request from before its start, and its next
+ * request. So the server reports an id when it has counted three signs (S10), which a lossy network
+ * never causes. A client that always names the lease before its last lease is reported too.
  *     Each request that names the last lease subtracts 1/4 from the number of signs. So the
  * server detects two processes even if one asks up to eight times as often as the other. When one
- * of the processes stops, the server no longer reports the id after at most seven renewals of the
- * other process.
+ * of them stops, the report ends after at most seven renewals of the other one.
  *
  * Round (R5). After a cut in capacity the sum of u can be above C. R5 still allows a grant of up to
  * min(u, x). Such a grant does not raise the sum of u, but the sum of the leases can stay above C,
@@ -4499,13 +4472,12 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *     A has 729 clients, B 81:  A gets its target, 90, within its u     B still has 90: 180 of 100
  *
  * A and B could renew their leases in this way without end. So before each grant the lease table
- * compares the sum of u with C. If the sum is above C, a round begins, unless a round is already
- * active. If the sum is within C, the round ends. In a round each holder has an amount v: what the
- * leases of this round commit for the holder. At the start of the round v is 0. A grant raises v to
- * at least g. When u falls below v, v falls to u. A grant in a round is also at most C minus the
- * sum of the other holders' v. Units that a holder uses beyond its lease are not a part of v. The
- * number of these units only falls, because the holder starts nothing new until all its use fits
- * into its lease.
+ * compares the sum of u with C. A round is active while the sum is above C. In a round each holder
+ * has an amount v: what the leases of this round commit for the holder. At the start of the round v
+ * is 0. A grant raises v to at least g. When u falls below v, v falls to u. A grant in a round is
+ * also at most C minus the sum of the other holders' v. Units that a holder uses beyond its lease
+ * are not a part of v. Their number only falls, because the holder starts nothing new until all its
+ * use fits into its lease.
  *
  * One lease length plus the drift after the last cut, the sum of the leases is again within C. The
  * proof: let t be the time of the last cut. Let w be the part of v for leases granted since t. w
@@ -4544,35 +4516,32 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *
  * Age (R4). A lease table divides time into steps. A new step begins when all leases that were
  * granted before the present step have ended. So only leases of two steps can be in force: the
- * present step, and the step before it. A lease entry has the step in which its holder got the last
- * lease. `recent` is the largest amount that a lease of that step commits. While that step is the
- * present step, leases of the step before it may also be in force, and u includes them. In the next
- * step those older leases have ended, so u falls to `recent`. So an amount is committed for at most
- * two lease lengths after its last grant. A lease may commit more than g, because the holder may
- * claim more than g. The u of a child that learns does not fall to `recent` (R7). The reason: the
- * child may have several masters, one after another. Each master renews leases of the child's
- * holders, and its own grants stay within the lease of the child. But the leases from all these
- * masters together may exceed the lease of the child until the last master has learned.
+ * present one, and the one before it. A lease entry has the step in which its holder got the last
+ * lease. `recent` is the largest amount that a lease of that step commits. In the next step older
+ * leases have ended, so u falls to `recent`. So an amount is committed for at most two lease
+ * lengths after its last grant. A lease may commit more than g, because the holder may claim more
+ * than g. The u of a child that learns does not fall to `recent` (R7): the child may have several
+ * masters, one after another. Each renews leases of the child's holders within the lease of the
+ * child. But the leases from all of them together may exceed it until the last master has learned.
  *     Two bits are enough for the number of a step. When two steps have begun after the last lease
  * of a holder, that lease has ended, and the step of its entry is not read again. `recent` and
- * `in_round` are floats, rounded up. The rounding adds at most 1.2e-7 of the amount. The floats
- * save 8 bytes in each entry, and there may be a million entries.
+ * `in_round` are floats, rounded up by at most 1.2e-7 of the amount. They save 8 bytes in each
+ * entry, and there may be a million entries.
  *
  * Expiry. The owner removes ended entries in the order of `end` (S2). The entries are a list in
- * this order. All leases have the same length, so a renewed entry ends last. A renewed entry moves
- * to the end of the list in O(1). Each entry needs two pointers. In a heap or a timer wheel the
- * ends could come in any order. But a heap also needs at least two words for each entry: the
- * position of the entry in the heap, and a pointer to the entry in the array of the heap. In a heap
- * a renewal would visit O(log n) other entries. With a million entries, each visit must wait for
- * memory that is not in the cache. The buckets of a wheel are lists, which also need two pointers
- * for each entry. A wheel must also search a bucket for the entries that have ended.
+ * this order. All leases have the same length, so a renewed entry ends last, and moves to the end
+ * of the list in O(1). Each entry needs two pointers. A heap, in which the ends could come in any
+ * order, also needs two words for each entry: its position, and a pointer to it. But a renewal
+ * would visit O(log n) other entries, and of a million entries most are not in the cache. The
+ * buckets of a timer wheel are lists, which also need two pointers for each entry, and must be
+ * searched for the entries that have ended.
  *     After a configuration that shortens leases, a renewed entry may end before older entries do.
  * So renewed entries go to a new list from then on, and no entry is added to the old list. The
  * entry that ends first is the first entry of one of these lists. In two cases an entry lasts
- * longer than it needs to: until the entry before it in the list ends. One case: leases are
- * shortened again before the old list is empty. The other case: a lease is shorter than others
- * because the node's own lease ends soon (S6). In both cases the amount stays committed for at most
- * one lease length longer, which is safe.
+ * longer than it needs to, until the entry before it in the list ends: leases are shortened again
+ * before the old list is empty, or a lease is shorter than others because the node's own lease ends
+ * soon (S6). In both cases the amount stays committed for at most one lease length longer, which is
+ * safe.
  */
 
 /* A holder that is a server reports one demand for each group of its clients (T2). */
@@ -4587,15 +4556,12 @@ typedef struct doorman__demand_groups {
 } doorman__demand_groups;
 
 typedef struct doorman__child {
-    doorman__demand_groups now,
-        offered;   /* now: the demands of the child's last request. offered: the demands of the
-                    request that is being processed; at other times empty */
-    double leased; /* the part of `committed` that leases commit: at most `committed`, at least
-                      `has`. The rest is only a report of units in use (R6) */
-    bool frozen;   /* true: the child learns (R7), so its demands do not change and are not in the
-                      index */
-    struct doorman__child *next_frozen; /* in `frozen_children` of the lease table; NULL: no further
-                                           child */
+    doorman__demand_groups now;     /* the demands of the child's last request */
+    doorman__demand_groups offered; /* those of the request that is being processed */
+    /* the part of `committed` that leases commit, at least `has`; the rest is only in use (R6) */
+    double leased;
+    bool frozen; /* the child learns (R7), so its demands do not change and are not in the index */
+    struct doorman__child *next_frozen; /* in `frozen_children` of the lease table, or NULL */
 } doorman__child;
 
 /* There may be a million lease entries, so every field is as small as possible. An entry whose
@@ -4642,8 +4608,7 @@ typedef struct doorman__rotation {
     bool served;       /* has had a unit since it was added, or since it last wanted nothing */
 } doorman__rotation;
 
-/* The owner sets the first eight fields and learned_at. Pointers in these fields refer to memory of
- * the owner. */
+/* The owner sets the first eight fields and learned_at. Their pointers are to its memory. */
 typedef struct doorman__lease_table {
     const doorman_algorithm *algorithm;
     doorman_time lease_length;         /* a copy from the last doorman__leases_set_algorithm */
@@ -4723,8 +4688,7 @@ static doorman__lease_entry *doorman__leases_find(doorman__lease_table *leases, 
     return NULL;
 }
 
-/* Adds an entry for a holder. The entry has no lease and no wants yet. Returns NULL if there is no
- * memory. */
+/* Adds an entry for a holder, without a lease and wants. Returns NULL if there is no memory. */
 static doorman__lease_entry *doorman__leases_add(doorman__lease_table *leases, uint64_t hash,
                                                  const char *holder_id, bool is_server) {
     assert(doorman__id_valid(holder_id));
@@ -4754,8 +4718,7 @@ static bool doorman__entry_shared(const doorman__lease_entry *entry) {
 }
 
 /* Shared ids: records the lease id that a request names; 0 if it names none. Called before the
- * request gets a new lease. Returns true if this request is a sign, and the number of signs is now
- * above two. */
+ * request gets a new lease. Returns whether the request is a sign, and at least the third one. */
 static bool doorman__entry_note_request(doorman__lease_entry *entry, uint64_t named) {
     bool last = named && named == entry->lease_id;
     bool other = named && !last && (named & 1023U) == entry->other_lease;
@@ -4813,9 +4776,9 @@ static void doorman__leases_unlist(doorman__lease_table *leases, doorman__lease_
 
 /* Returns the entry that ends first, or NULL if there are no entries. */
 static doorman__lease_entry *doorman__leases_first(const doorman__lease_table *leases) {
-    if (!leases->oldest || !leases->draining)
-        return leases->oldest ? leases->oldest : leases->draining;
-    return leases->draining->end <= leases->oldest->end ? leases->draining : leases->oldest;
+    doorman__lease_entry *oldest = leases->oldest, *draining = leases->draining;
+    if (!oldest || !draining) return oldest ? oldest : draining;
+    return draining->end <= oldest->end ? draining : oldest;
 }
 
 /* R9: sets the end of an entry. The end never moves back. */
@@ -4904,9 +4867,8 @@ static void doorman__leases_set_amounts(doorman__lease_table *leases, doorman__l
     assert(!doorman__total_less(leases->committed, leases->has));
 }
 
-/* Age: begins a new step when all leases from before the present step have ended. If the holder got
- * its last lease before the present step, its leases of earlier steps have ended. So u falls to
- * `recent`. */
+/* Age: begins a new step when all leases from before the present step have ended. If the last lease
+ * of the holder is from an earlier step, u falls to `recent`. */
 static void doorman__leases_age(doorman__lease_table *leases, doorman__lease_entry *entry,
                                 doorman_time now) {
     if (now >= leases->older_end) {
@@ -4917,8 +4879,7 @@ static void doorman__leases_age(doorman__lease_table *leases, doorman__lease_ent
     doorman__leases_set_amounts(leases, entry, entry->has, entry->recent);
 }
 
-/* Begins a round when the committed sum exceeds the capacity, and ends the round when the sum
- * fits. */
+/* Begins a round when the committed sum exceeds the capacity, and ends it when the sum fits. */
 static void doorman__leases_check_round(doorman__lease_table *leases) {
     doorman__total capacity = doorman__total_of(leases->capacity);
     bool exceeds = doorman__total_less(capacity, leases->committed);
@@ -4932,10 +4893,9 @@ static void doorman__leases_check_round(doorman__lease_table *leases) {
 
 /* Records a new lease in the entry of its holder. `committed` is the amount that the lease commits.
  * The caller sets the end of the lease afterwards. With `immediate` handover only this lease stays
- * committed for the holder. T7: no lease raises the committed sum above the capacity. If the sum is
- * already above the capacity, no lease raises it further. The sum can be above the capacity after a
- * cut, or while the lease table learns: the outstanding amounts of child nodes are then committed
- * too. STATIC and NO_ALGORITHM have no such bound. */
+ * committed for the holder. T7: no lease raises the committed sum above the capacity, or further if
+ * it is already above: after a cut, or while the table learns, because the outstanding amounts of
+ * child nodes are then committed too. STATIC and NO_ALGORITHM have no such bound. */
 static void doorman__leases_commit(doorman__lease_table *leases, doorman__lease_entry *entry,
                                    double has, double committed) {
     bool immediate = leases->algorithm->handover == DOORMAN_IMMEDIATE;
@@ -5033,8 +4993,7 @@ static bool doorman__rotation_reserve(doorman__lease_table *leases,
 }
 
 /* Advances `clock` and `service`. Must be called before any change of shares or of committed
- * amounts. The clock is stopped while the lease table learns, because a table that learns does not
- * decide what holders have. */
+ * amounts. A table that learns does not decide what holders have, so its clock is stopped. */
 static void doorman__leases_tick(doorman__lease_table *leases, bool learning, doorman_time now) {
     if (!leases->whole) return;
     assert(now >= leases->clock_until);
@@ -5110,9 +5069,8 @@ static void doorman__rotation_end(doorman__lease_table *leases, const doorman__l
     DOORMAN_FREE(rotation);
 }
 
-/* Called after a grant. The holder should have `due` units. If it has less, it is owed the missing
- * units. They are urgent if the holder has less than its target rounded down, or has never had a
- * unit. */
+/* Called after a grant. If the holder has less than `due` units, it is owed the rest. It is urgent
+ * if the holder has less than its target rounded down, or has never had a unit. */
 static void doorman__rotation_granted(doorman__lease_table *leases, doorman__rotation *rotation,
                                       double due) {
     double has = rotation->entry->has, base = doorman__whole_floor(rotation->share);
@@ -5122,9 +5080,8 @@ static void doorman__rotation_granted(doorman__lease_table *leases, doorman__rot
     if (has > 0) rotation->served = true;
 }
 
-/* Returns the target of a holder with turns, in whole units. The exact target of the holder is
- * `base` plus a fraction. The holder may also get an idle unit that it is not owed. The result
- * includes that unit, but *due does not. */
+/* Returns the target of a holder with turns, in whole units. Its exact target is `base` plus a
+ * fraction. The result may include an idle unit that the holder is not owed. *due does not. */
 static double doorman__leases_take_turn(doorman__lease_table *leases, doorman__rotation *rotation,
                                         double base, double *due, doorman_time now) {
     const doorman_algorithm *algorithm = leases->algorithm;
@@ -5142,10 +5099,10 @@ static double doorman__leases_take_turn(doorman__lease_table *leases, doorman__r
     double turn = (double)algorithm->lease_length / (double)(2 * DOORMAN_SECOND);
     doorman__rotation_set_waits(leases, rotation, has <= base && rotation->lag > 0);
     if (has > base) {
-        doorman_time pace =
-            leases->pressing ? algorithm->refresh_interval : algorithm->lease_length;
+        bool urgent = leases->pressing > 0;
+        doorman_time pace = urgent ? algorithm->refresh_interval : algorithm->lease_length;
         double bound = turn * (double)(now - leases->unmet_since) / (double)pace;
-        if (!leases->pressing) bound -= turn;
+        if (!urgent) bound -= turn;
         bool gives_up = unmet && rotation->lag <= bound;
         if (gives_up) leases->unmet_since = now;
         bool far_ahead = leases->waiting && idle < 1 && rotation->lag <= -2 * turn;
@@ -5239,9 +5196,8 @@ static bool doorman__leases_offer(doorman__lease_table *leases, doorman__lease_e
     return room;
 }
 
-/* Reserves memory for doorman__leases_set_demands. Until the caller calls that function or
- * doorman__leases_retract, nothing else may change the lease table. If memory runs out, returns
- * false and changes nothing. */
+/* Reserves memory for doorman__leases_set_demands. Until that call, or doorman__leases_retract,
+ * nothing else may change the lease table. If memory runs out, returns false. */
 static bool doorman__leases_reserve(doorman__lease_table *leases, doorman__lease_entry *entry,
                                     const doorman_demand *demands, size_t count) {
     assert(entry->is_server || count == 1);
@@ -5268,8 +5224,7 @@ static void doorman__leases_sum_frozen(doorman__lease_table *leases) {
     }
 }
 
-/* R7: freezes a child that learns. The shares no longer include its demands, and its lease is
- * subtracted from the capacity. */
+/* R7: freezes a child that learns. The shares exclude its demands, and the capacity its lease. */
 static void doorman__leases_freeze(doorman__lease_table *leases, doorman__lease_entry *entry) {
     assert(entry->is_server);
     doorman__child *child = entry->demand.child;
@@ -5371,8 +5326,7 @@ static void doorman__leases_drain(doorman__lease_table *leases) {
     assert(!leases->draining == (leases->entries.count == 0));
 }
 
-/* Sets how the resource is shared. Must also be called each time that a field of the algorithm has
- * changed. */
+/* Sets how the resource is shared. Must be called whenever a field of the algorithm changes. */
 static void doorman__leases_set_algorithm(doorman__lease_table *leases,
                                           const doorman_algorithm *algorithm, bool whole) {
     assert((unsigned)algorithm->kind < DOORMAN_KIND_COUNT && algorithm->lease_length >= 0);
@@ -5430,9 +5384,8 @@ static bool doorman__leases_take_parent_terms(doorman__lease_table *leases, doub
     return true;
 }
 
-/* Computes the terms in force. If the terms that the parent sent fit into the capacity, they are in
- * force. So all clients of a tree are treated as if they had one server. If not, or if there is no
- * parent, the lease table computes its own terms (T2). */
+/* Computes the terms in force: those of the parent if they fit into the capacity, so that all
+ * clients of a tree are treated as if they had one server, or else terms of its own (T2). */
 static void doorman__leases_solve(doorman__lease_table *leases) {
     const doorman_algorithm *algorithm = leases->algorithm;
     double capacity = doorman__total_left(leases->frozen, leases->capacity);
@@ -5441,8 +5394,8 @@ static void doorman__leases_solve(doorman__lease_table *leases) {
         doorman__solvers[algorithm->kind](algorithm, capacity, &leases->index, leases->terms);
 }
 
-/* Returns the target of a holder under the terms. The target may be more than what is free. The
- * target of a frozen child is its lease. */
+/* Returns the target of a holder, which may be more than what is free. That of a frozen child is
+ * its lease. */
 static double doorman__leases_target(doorman__lease_table *leases,
                                      const doorman__lease_entry *entry) {
     const doorman__child *child = doorman__entry_child(entry);
@@ -5513,12 +5466,12 @@ static void doorman__leases_confirm(doorman__lease_table *leases, doorman__lease
  * result is also at most what may_commit leaves beside the other holders (R5). */
 static double doorman__leases_held(const doorman__lease_table *leases,
                                    const doorman__lease_entry *entry, double claim) {
-    double in_force = doorman__min(entry->committed, claim);
-    bool bound = leases->may_commit <= DOORMAN_AMOUNT_MAX &&
-                 leases->algorithm->handover == DOORMAN_CONFIRMED;
+    double own = entry->committed, in_force = doorman__min(own, claim);
+    bool confirmed = leases->algorithm->handover == DOORMAN_CONFIRMED;
+    bool bound = confirmed && leases->may_commit <= DOORMAN_AMOUNT_MAX;
     if (!bound) return in_force;
-    return doorman__min(
-        in_force, doorman__left_by_others(leases->committed, entry->committed, leases->may_commit));
+    double left = doorman__left_by_others(leases->committed, own, leases->may_commit);
+    return doorman__min(in_force, left);
 }
 
 /* R5: returns the largest lease that the holder may get. `in_force` is what it may still be using.
@@ -5535,8 +5488,7 @@ static double doorman__leases_most(const doorman__lease_table *leases,
     return doorman__min(most, doorman__left_by_others(leases->in_round, own, leases->capacity));
 }
 
-/* R5: grants a lease. Returns the committed amount for the response. This amount is not smaller
- * than the lease. */
+/* R5: grants a lease. Returns the committed amount for the response, at least the lease. */
 static double doorman__leases_grant(doorman__lease_table *leases, doorman__lease_entry *entry,
                                     double target, double claim) {
     bool divides = doorman__divides_capacity(leases->algorithm);
@@ -5577,8 +5529,8 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
     double known = doorman__leases_round_down(leases, doorman__min(claim, free));
     doorman__total_add(&leases->spare, known);
     double most = doorman__min(free, doorman__total_floor(leases->spare));
-    double has =
-        doorman__max(known, doorman__leases_round_down(leases, doorman__min(target, most)));
+    double more = doorman__leases_round_down(leases, doorman__min(target, most));
+    double has = doorman__max(known, more);
     doorman__total_subtract(&leases->spare, has);
     doorman__leases_check_round(leases);
     doorman__leases_commit(leases, entry, has, has);
@@ -5743,8 +5695,7 @@ typedef struct doorman__held_lease {
     doorman_time requested_at, refresh_interval;
     doorman_time request_at; /* when to request a renewal or a release */
     doorman_time renew_at;   /* CLOSING: when to request its renewal if its owner reopens it */
-    doorman_time confirm_at; /* when to confirm a smaller lease; NEVER: there is nothing to
-                                confirm */
+    doorman_time confirm_at; /* when to confirm a smaller lease; NEVER: there is none */
 } doorman__held_lease;
 
 /* What servers behind a resource have counted since the last request (H11). */
@@ -5759,8 +5710,7 @@ typedef struct doorman__report {
     const doorman_demand *demands; /* one for a client, up to GROUPS_MAX for a server */
     size_t demand_count;
     double wants;          /* the sum of the demands */
-    double outstanding;    /* a client: what is in use. A server: what it has committed for its
-                              holders */
+    double outstanding;    /* a client: what is in use. A server: what its holders have committed */
     bool learning;         /* the owner does not know all its holders yet (R8) */
     doorman__tally *tally; /* what the request reports, and then forgets; NULL: nothing */
 } doorman__report;
@@ -5800,8 +5750,7 @@ struct doorman_upstream {
     const doorman__upstream_calls *calls; /* of the owner */
     const char *holder_id;                /* in the owner's memory */
     bool is_server;
-    const char *const *path; /* of a server: the nodes that a request names (T8); in the owner's
-                                memory */
+    const char *const *path; /* of a server: the nodes in a request (T8); in the owner's memory */
     size_t path_count;
     char *addresses[DOORMAN__ADDRESSES_MAX];
     size_t address_count, address_index;     /* a root has no addresses */
@@ -5830,8 +5779,7 @@ struct doorman_upstream {
     doorman_demand *demands; /* the demands of item 0, then those of item 1, and so on */
     size_t demands_capacity, demand_count;
     size_t processed_count; /* the number of items whose responses the owner has read */
-    bool tried_both;        /* nothing was due for the first method, so the request uses the other
-                               method */
+    bool tried_both;        /* nothing was due for the first method */
     bool no_memory;         /* there was no memory for an item of the request */
 };
 
@@ -5970,8 +5918,7 @@ static const char *doorman__upstream_address(const doorman_upstream *upstream) {
                                  : upstream->addresses[upstream->address_index];
 }
 
-/* Returns when the request under way times out. If no request is under way, returns when the next
- * request is due. */
+/* Returns when the request under way times out, or else when the next request is due. */
 static doorman_time doorman__upstream_due(const doorman_upstream *upstream) {
     if (upstream->state == DOORMAN__REQUESTED) {
         return doorman__after(upstream->sent_at, upstream->timeout);
@@ -5998,8 +5945,7 @@ static bool doorman__held_lease_in_request(const doorman__held_lease *held) {
            held->state == DOORMAN__HELD_RELEASING || held->state == DOORMAN__HELD_REOPENED;
 }
 
-/* Sets the timers of a held lease from its fields. Called each time that such a field has
- * changed. */
+/* Sets the timers of a held lease from its fields, after a change of them. */
 static void doorman__held_lease_set_timers(doorman_upstream *upstream, doorman__held_lease *held) {
     bool idle = held->state == DOORMAN__HELD_IDLE, closing = held->state == DOORMAN__HELD_CLOSING;
     doorman_time due = DOORMAN_NEVER, half = DOORMAN_NEVER, end = DOORMAN_NEVER;
@@ -6051,8 +5997,7 @@ static void doorman__held_lease_confirm_at(doorman_upstream *upstream, doorman__
     doorman__held_lease_set_timers(upstream, held);
 }
 
-/* Adds a held lease, which is due at once. Precondition: doorman__upstream_reserve has
- * succeeded. */
+/* Adds a held lease, which is due at once. Precondition: doorman__upstream_reserve. */
 static void doorman__upstream_add(doorman_upstream *upstream, doorman__held_lease *held,
                                   doorman_time now) {
     assert(held->state == DOORMAN__HELD_CLOSED && !held->previous && !held->next);
@@ -6076,8 +6021,7 @@ static void doorman__upstream_remove(doorman_upstream *upstream, doorman__held_l
     assert(!held->due.position && !held->half.position && !held->over.position);
 }
 
-/* Removes a held lease that has nothing to release, and puts it into the list `closed`. The owner
- * frees it later. */
+/* Moves a held lease that has nothing to release to the list `closed`, for its owner to free. */
 static void doorman__held_lease_finish(doorman_upstream *upstream, doorman__held_lease *held) {
     assert(doorman__held_lease_ending(held) || held->state == DOORMAN__HELD_IDLE);
     doorman__upstream_remove(upstream, held);
@@ -6085,9 +6029,8 @@ static void doorman__held_lease_finish(doorman_upstream *upstream, doorman__held
     upstream->closed = held;
 }
 
-/* Returns a closed held lease for the owner to free. Returns NULL if no closed held lease is left.
- * After every call that can close a held lease, the owner calls this function until it returns
- * NULL. */
+/* Returns a closed held lease for the owner to free, or NULL. After every call that can close a
+ * held lease, the owner calls this function until it returns NULL. */
 static doorman__held_lease *doorman__upstream_next_closed(doorman_upstream *upstream) {
     doorman__held_lease *held = upstream->closed;
     if (!held) return NULL;
@@ -6124,8 +6067,7 @@ static void doorman__held_lease_grow(doorman_upstream *upstream, doorman__held_l
     if (held->met) doorman__held_lease_expedite(upstream, held, 0, now);
 }
 
-/* R3: lowers the lease to what its owner needs. While no server responds, the lease stays as it is.
- * Returns whether the lease has changed. */
+/* R3: lowers the lease to what its owner needs, if a server responds. Returns whether it did. */
 static bool doorman__held_lease_give_back(const doorman_upstream *upstream,
                                           doorman__held_lease *held, double needed,
                                           doorman_time now) {
@@ -6162,13 +6104,11 @@ static void doorman__held_lease_reopen(doorman_upstream *upstream, doorman__held
                                        doorman_time now) {
     assert(doorman__held_lease_ending(held));
     held->request_at = now;
-    if (held->state == DOORMAN__HELD_CLOSING) {
-        doorman__held_lease_move(upstream, held, DOORMAN__HELD_IDLE);
-    } else if (held->state == DOORMAN__HELD_ABANDONED) {
-        doorman__held_lease_move(upstream, held, DOORMAN__HELD_REQUESTED);
-    } else {
-        doorman__held_lease_move(upstream, held, DOORMAN__HELD_REOPENED);
-    }
+    static const doorman__held_lease_state opened[DOORMAN__HELD_STATE_COUNT] = {
+        [DOORMAN__HELD_CLOSING] = DOORMAN__HELD_IDLE,
+        [DOORMAN__HELD_ABANDONED] = DOORMAN__HELD_REQUESTED,
+        [DOORMAN__HELD_RELEASING] = DOORMAN__HELD_REOPENED};
+    doorman__held_lease_move(upstream, held, opened[held->state]);
 }
 
 /* Moves a held lease out of a request that has ended. */
@@ -6216,9 +6156,8 @@ static void doorman__upstream_forget(doorman_upstream *upstream) {
     upstream->refresh_interval = 0;
 }
 
-/* K2: after n rounds the upper bound is 2^n seconds, but at most 60 s. n does not rise above
- * ROUNDS_MAX. If a server of the round has answered that it does not know the master, n does not
- * rise above ROUNDS_MAX_ALIVE. */
+/* K2: after n rounds the upper bound is 2^n seconds, but at most 60 s. n is at most ROUNDS_MAX, or
+ * ROUNDS_MAX_ALIVE if a server of the round has answered that it does not know the master. */
 #define DOORMAN__ROUNDS_MAX 6
 #define DOORMAN__ROUNDS_MAX_ALIVE 2
 
@@ -6277,8 +6216,7 @@ static void doorman__upstream_retry_soon(doorman_upstream *upstream, doorman_tim
 }
 #endif
 
-/* Ends a request that got no response. Does nothing if the request `sequence` is no longer under
- * way. */
+/* Ends a request that got no response, unless another one is under way, or none. */
 static void doorman__upstream_fail(doorman_upstream *upstream, uint64_t sequence,
                                    doorman_time now) {
     doorman__upstream_now(upstream, now);
@@ -6288,9 +6226,8 @@ static void doorman__upstream_fail(doorman_upstream *upstream, uint64_t sequence
 
 /* ---- upstream: a request */
 
-/* Starts a request. A request has either renewals or releases. If both are due, the two kinds of
- * request alternate. Returns false if a request is under way, if the upstream is backing off, or if
- * nothing is due. */
+/* Starts a request, which has either renewals or releases. If both are due, they alternate. Returns
+ * false if a request is under way, if the upstream is backing off, or if nothing is due. */
 static bool doorman__upstream_begin(doorman_upstream *upstream, doorman_time now) {
     now = doorman__upstream_now(upstream, now);
     upstream->tried_both = upstream->no_memory = false;
@@ -6306,8 +6243,7 @@ static bool doorman__upstream_begin(doorman_upstream *upstream, doorman_time now
     return true;
 }
 
-/* Reserves memory for the largest possible item. Returns false if the request is full, or if there
- * is no memory. */
+/* Reserves memory for the largest item. Returns false if the request is full, or without memory. */
 static bool doorman__upstream_room(doorman_upstream *upstream) {
     if (upstream->item_count == doorman__upstream_items_max(upstream)) return false;
     size_t count = upstream->demand_count + (upstream->is_server ? DOORMAN__GROUPS_MAX : 1);
@@ -6317,9 +6253,8 @@ static bool doorman__upstream_room(doorman_upstream *upstream) {
     return false;
 }
 
-/* K1: returns the next held lease to renew, or NULL. The held leases that are due come first. After
- * them come the held leases that are past half their refresh interval, but only if the request
- * already has items. */
+/* K1: returns the next held lease to renew, or NULL. Those that are due come first, and then, if
+ * the request has items already, those that are past half their refresh interval. */
 static doorman__held_lease *doorman__upstream_next_renewal(doorman_upstream *upstream,
                                                            doorman_time now) {
     bool due = doorman__timers_due(&upstream->dues) <= now;
@@ -6330,8 +6265,7 @@ static doorman__held_lease *doorman__upstream_next_renewal(doorman_upstream *ups
                : DOORMAN__WITHIN(doorman__held_lease, half, first);
 }
 
-/* Returns the next held lease to release, or NULL. A held lease whose lease has ended has nothing
- * to release, so it becomes CLOSED. */
+/* Returns the next held lease to release, or NULL. One whose lease has ended becomes CLOSED. */
 static doorman__held_lease *doorman__upstream_next_release(doorman_upstream *upstream,
                                                            doorman_time now) {
     if (upstream->item_count == doorman__upstream_items_max(upstream)) return NULL;
@@ -6344,9 +6278,8 @@ static doorman__held_lease *doorman__upstream_next_release(doorman_upstream *ups
     return NULL;
 }
 
-/* Returns the next held lease for doorman__upstream_put. Returns NULL if no held lease is left, or
- * if the request is full. If there are no renewals for the request, the function returns releases,
- * and the reverse. */
+/* Returns the next held lease for doorman__upstream_put, or NULL if none is left or the request is
+ * full. If nothing is due for the method of the request, it takes the other method. */
 static doorman__held_lease *doorman__upstream_next(doorman_upstream *upstream, doorman_time now) {
     for (;;) {
         bool renews = upstream->method == DOORMAN_GET_CAPACITY;
@@ -6385,8 +6318,7 @@ static void doorman__tally_add(doorman__tally *tally, const doorman_overload_rep
     doorman__overload_report_add(&tally->sum, report);
 }
 
-/* Returns what was counted as a report, and forgets it. So it is reported at most once: if the
- * request is lost, the report is lost too. */
+/* Returns what was counted, and forgets it. So if the request is lost, the report is lost too. */
 static doorman_overload_report doorman__tally_take(doorman__tally *tally, doorman_time now) {
     doorman_overload_report report = {.interval = 0};
     if (!tally || !tally->has_counted) return report;
@@ -6461,8 +6393,7 @@ static void doorman__upstream_put(doorman_upstream *upstream, doorman__held_leas
 }
 
 /* Completes the request that doorman__upstream_begin has started, and writes it to *out. Returns
- * false if the request has no items. If the reason was missing memory, the upstream tries again a
- * second later. */
+ * false if it has no items. If memory was missing, the upstream tries again a second later. */
 static bool doorman__upstream_end(doorman_upstream *upstream, doorman_request *out,
                                   doorman_time now) {
     const doorman_demand *demands = upstream->demands;
@@ -6514,8 +6445,7 @@ static bool doorman__upstream_redirect(doorman_upstream *upstream, const char *a
     return true;
 }
 
-/* Checks the fields of a response that only servers receive. `algorithm` is NULL if the parent uses
- * an algorithm that this server does not know. */
+/* Checks the fields that only servers receive. `algorithm` is NULL if the kind is unknown here. */
 static bool doorman__response_terms_valid(const doorman_capacity_response *item_response,
                                           bool learning) {
     if (item_response->terms_count > DOORMAN_TERMS_MAX) return false;
@@ -6567,26 +6497,26 @@ static bool doorman__response_lists_given(const doorman_response *response) {
 
 static bool doorman__response_valid(const doorman_upstream *upstream,
                                     const doorman_response *response) {
-    bool is_server = upstream->is_server;
+    const size_t count = upstream->item_count;
+    const bool is_server = upstream->is_server;
     if (response->method != upstream->method) return false;
     if (!doorman__response_lists_given(response)) return false;
     if (upstream->method == DOORMAN_RELEASE_CAPACITY) return true;
-    if (response->is_server != is_server) return false;
-    if (response->item_count != upstream->item_count) return false;
-    bool valid = true;
-    for (size_t i = 0; i < upstream->item_count && valid; i++) {
-        valid =
-            doorman__capacity_response_valid(&response->items[i], &upstream->items[i], is_server);
+    if (response->is_server != is_server || response->item_count != count) return false;
+    for (size_t i = 0; i < count; i++) {
+        const doorman_capacity_request *item_request = &upstream->items[i];
+        if (!doorman__capacity_response_valid(&response->items[i], item_request, is_server)) {
+            return false;
+        }
     }
-    return valid;
+    return true;
 }
 
 /* Sets when to send the next request after a response. A lease that is smaller than the claim is
  * confirmed at once, and again when more units are released (R12). The refresh interval starts when
  * the response comes. That is later than the grant, so the next request does not come within the
- * minimum interval of the server. If the response took longer than half the refresh interval, the
- * refresh interval starts earlier: half a refresh interval after the request. So the renewal comes
- * before the lease ends. */
+ * minimum interval of the server. But it starts at the latest half a refresh interval after the
+ * request, so that the renewal comes before the lease ends. */
 static void doorman__held_lease_schedule(doorman_upstream *upstream, doorman__held_lease *held,
                                          doorman_time interval) {
     doorman_time now = upstream->now;
@@ -6594,8 +6524,8 @@ static void doorman__held_lease_schedule(doorman_upstream *upstream, doorman__he
     bool cut = doorman__held_lease_live(held, now) && held->capacity < held->claimed;
     bool ending = doorman__held_lease_ending(held);
     held->refresh_interval = doorman__later(interval, DOORMAN_SECOND / 100);
-    held->requested_at =
-        doorman__earlier(now, doorman__after(upstream->sent_at, held->refresh_interval / 2));
+    doorman_time half = doorman__after(upstream->sent_at, held->refresh_interval / 2);
+    held->requested_at = doorman__earlier(now, half);
     doorman_time next = doorman__scale(held->refresh_interval, late);
     doorman_time again = held->cut ? doorman__after(now, DOORMAN_SECOND) : now;
     held->renew_at = doorman__after(held->requested_at, next);
@@ -6662,10 +6592,9 @@ static bool doorman__held_lease_process_response(doorman_upstream *upstream,
     return true;
 }
 
-/* Accepts a response, or refuses it (R2). After OK the owner reads the items with
+/* Accepts a response, or refuses it (R2). After OK the owner reads its items with
  * doorman__upstream_next_item.
- *   returns   OK | STALE (dropped: the request `sequence` is not under way) | INVALID_ARGUMENT (the
- *             response does not match the request) */
+ *   returns   OK | STALE (the request is not under way) | INVALID_ARGUMENT (it does not match) */
 static doorman_status doorman__upstream_accept(doorman_upstream *upstream, uint64_t sequence,
                                                const doorman_response *response, doorman_time now) {
     doorman__upstream_now(upstream, now);
@@ -6873,8 +6802,7 @@ static bool doorman__overload_is_on(const doorman_overload_report *sum, double p
            (sum->refused > part * 0.05 * sum->arrived || sum->late > part * 0.5 * sum->finished);
 }
 
-/* Adds a report.
- *   report   valid, and its interval is not 0 */
+/* Adds a report, which is valid and has an interval. */
 static void doorman__overload_add(doorman__overload_state *state,
                                   const doorman_overload_report *report, doorman_time now) {
     assert(report->interval > 0);
@@ -6935,8 +6863,7 @@ static bool doorman__overload_grow(doorman__overload_state *state, doorman_time 
     return true;
 }
 
-/* Sets the bounds, at the beginning and when the configuration has changed. A capacity that reports
- * have lowered stays, within the bounds. */
+/* Sets the bounds, from a configuration. A capacity that reports have lowered stays within them. */
 static void doorman__overload_set_bounds(doorman__overload_state *state,
                                          const doorman_template *settings, doorman_time now) {
     const double configured = settings->capacity;
@@ -6956,12 +6883,12 @@ static void doorman__overload_set_bounds(doorman__overload_state *state,
 
 /* Makes the state of a resource of which the first report has arrived.
  *   leased   the sum of the leases; returns NULL if memory runs out */
-static doorman__overload_state *doorman__overload_create(doorman_time interval, double leased,
-                                                         doorman_time now) {
+static doorman__overload_state *doorman__overload_create(const doorman_template *settings,
+                                                         double leased, doorman_time now) {
     doorman__overload_state *state = (doorman__overload_state *)doorman__zalloc(sizeof *state);
     if (!state) return NULL;
     state->step_at = DOORMAN_NEVER;
-    state->interval = interval;
+    doorman__overload_set_bounds(state, settings, now);
     state->now.at = now - DOORMAN__OVERLOAD_MARKS * doorman__overload_length(state);
     for (size_t i = 0; i < DOORMAN__OVERLOAD_MARKS; i++) state->marks[i] = state->now;
     doorman__overload_measure(state, leased, now);
@@ -7248,9 +7175,8 @@ typedef enum doorman__item_state {
 typedef struct doorman__request_item {
     uint64_t hash;
     size_t index;
-    /* NULL: not found yet, or there is none */
-    doorman__resource_entry *resource;
-    doorman__lease_entry *entry; /* of the holder */
+    doorman__resource_entry *resource; /* NULL: not found yet, or there is none */
+    doorman__lease_entry *entry;       /* of the holder; NULL: as above */
     doorman__item_state state;
 } doorman__request_item;
 
@@ -7279,8 +7205,8 @@ struct doorman_server {
     const doorman_config *config; /* NULL: a node with a parent */
     doorman_time *learned_at;     /* for each template: when the learning of a new resource ends */
     doorman_time drains_at;       /* when all leases from earlier configurations have ended */
-    doorman_time learns_until;    /* a node with a parent: the latest learned_at that followed from
-                                     an answer of the parent during this mastership */
+    doorman_time
+        learns_until; /* a node with a parent: the latest end that followed from an answer */
     doorman__table resources, usages;
     doorman__timers dues;   /* of the resources */
     doorman_time update_at; /* no update is due before this time, unless the mastership ends */
@@ -7292,8 +7218,7 @@ struct doorman_server {
     doorman_terms *terms; /* for a response to a server: DOORMAN_TERMS_MAX for each item */
     size_t request_items_capacity, places_capacity, response_items_capacity, terms_capacity;
     doorman_permits *permits;   /* has no counters while the server is not master */
-    doorman_config *own_config; /* of the permits: refuses all. Only for a node with a parent whose
-                                   options have no configuration; else NULL */
+    doorman_config *own_config; /* of the permits of a node without a configuration: refuses all */
     doorman_time epoch, epoch_at; /* the time since 1970 at `epoch_at` */
     bool asks_itself;             /* a request of the permits is answered: see >>permit_node */
     doorman__arena arena;         /* the last response to a message on permits */
@@ -7415,23 +7340,21 @@ static void doorman__server_free_closed(doorman_server *server) {
     }
 }
 
-/* Removes a resource that has no holders. A node removes the resource only after its own lease has
- * been released. A node that learns keeps that lease, because the resource may have holders that
- * the node does not know yet (R10). */
+/* Removes a resource that has no holders. A node first releases its own lease, unless it learns:
+ * then the resource may have holders that the node does not know yet (R10). */
 static void doorman__resource_remove(doorman__resource_entry *resource) {
     assert(resource->leases.entries.count == 0);
     if (!resource->upward) {
         doorman__resource_drop(resource);
         return;
     }
-    doorman_server *server = resource->server;
+    doorman_time now = resource->server->now;
     doorman__held_lease *held = &resource->upward->held;
-    bool is_held =
-        doorman__held_lease_in_request(held) || doorman__held_lease_live(held, server->now);
-    bool stays = is_held && doorman__leases_learning(&resource->leases, server->now);
+    bool is_held = doorman__held_lease_in_request(held) || doorman__held_lease_live(held, now);
+    bool stays = is_held && doorman__leases_learning(&resource->leases, now);
     if (doorman__held_lease_ending(held) || stays) return;
-    doorman__held_lease_close(&server->upstream, held, server->now, server->now);
-    doorman__server_free_closed(server);
+    doorman__held_lease_close(&resource->server->upstream, held, now, now);
+    doorman__server_free_closed(resource->server);
 }
 
 static void doorman__resource_expire_entry(doorman__resource_entry *resource,
@@ -7495,8 +7418,7 @@ static doorman__maximum doorman__resource_maximum(const doorman__resource_entry 
     return maximum;
 }
 
-/* Stores `before`, the present amount before a change, as an older amount. Does nothing if the
- * amount and its end have not fallen. */
+/* Stores `before`, the present amount before a change, as an older amount, unless it has risen. */
 static void doorman__resource_add_older(doorman__resource_entry *resource,
                                         doorman__maximum before) {
     const doorman_server *server = resource->server;
@@ -7525,9 +7447,8 @@ static void doorman__resource_keep_older(doorman__resource_entry *resource, door
     }
 }
 
-/* S12: returns the overshoot. An excess of one part in 10^9 is a rounding error (A1), and no
- * overshoot. If very many leases have ended together, some of them are still a part of `has` (S2).
- * In this case the function returns 0. */
+/* S12: returns the overshoot, if it is more than a rounding error (A1), one part in 10^9. Returns 0
+ * if leases that have ended together are still a part of `has` (S2). */
 static double doorman__resource_overshoot(const doorman__resource_entry *resource) {
     const doorman__lease_entry *first = doorman__leases_first(&resource->leases);
     doorman__maximum maximum = doorman__resource_maximum(resource);
@@ -7544,26 +7465,23 @@ static double doorman__resource_overshoot(const doorman__resource_entry *resourc
 
 static doorman_status doorman__server_check_options(const doorman_server_options *options,
                                                     doorman_error *error) {
-    const char *wrong = NULL;
-    if (!doorman__id_valid(options->node)) {
-        wrong = "node: " DOORMAN__ID_RULE;
-    } else if (!(options->drift >= 0 && options->drift <= 1)) {
-        wrong = "drift: must be from 0 to 1";
-    } else if (!doorman__duration_valid(options->request_timeout)) {
-        wrong = "request_timeout: " DOORMAN__DURATION_RULE;
-    } else if (options->parent_count == 0 && !options->config) {
-        wrong = "config: must not be NULL, unless there are parents";
-    } else if (options->parent_count == 0 && options->request_timeout) {
-        wrong = "request_timeout: must be 0 where there are no parents";
-    } else if (!options->seed[0] && !options->seed[1]) {
-        wrong = "seed: must not be 0, but random bits that are new for each process";
-    }
-    if (wrong) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", wrong);
-    doorman_error unfit = {""};
     const doorman_config *config = options->config;
-    if (!config || doorman_config_fits(config, options->parent_count > 0, &unfit) == DOORMAN_OK) {
-        return DOORMAN_OK;
-    }
+    const bool has_parent = options->parent_count > 0;
+    doorman_error unfit = {""};
+    const doorman__rule rules[] = {
+        {!doorman__id_valid(options->node), "node: " DOORMAN__ID_RULE},
+        {!(options->drift >= 0 && options->drift <= 1), "drift: must be from 0 to 1"},
+        {!doorman__duration_valid(options->request_timeout),
+         "request_timeout: " DOORMAN__DURATION_RULE},
+        {!has_parent && !config, "config: must not be NULL, unless there are parents"},
+        {!has_parent && options->request_timeout,
+         "request_timeout: must be 0 where there are no parents"},
+        {!options->seed[0] && !options->seed[1],
+         "seed: must not be 0, but random bits that are new for each process"},
+    };
+    doorman_status status = DOORMAN__RULES_CHECK(rules, error);
+    if (status != DOORMAN_OK || !config) return status;
+    if (doorman_config_fits(config, has_parent, &unfit) == DOORMAN_OK) return DOORMAN_OK;
     return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "config: %s", unfit.text);
 }
 
@@ -7661,12 +7579,11 @@ static doorman_time doorman__server_learned_at(const doorman_server *server,
     return doorman__later(last, server->drains_at);
 }
 
-/* `settings` is a template of a new configuration. Returns when the learning of new resources with
- * this template ends. This is the time of the template with the same glob in the last
- * configuration. If the server still learns, the time may become later, because the predecessor may
- * have had the new configuration, with longer leases. If there is no template with the same glob,
- * the resources may have had no template at all, and every request was granted. So they learn for
- * as long as any granted lease may last (G5). */
+/* Returns when the learning of new resources with a template of a new configuration ends: as for
+ * the template with the same glob in the last configuration. If the server still learns, it may be
+ * later, because the predecessor may have had the new configuration, with longer leases. Without
+ * such a template, every request may have been granted. So the resources learn for as long as any
+ * granted lease may last (G5). */
 static doorman_time doorman__server_inherit(const doorman_server *server,
                                             const doorman_template *settings, size_t index) {
     const doorman_config *last = server->config;
@@ -7715,8 +7632,7 @@ static void doorman__resource_bound(doorman__resource_entry *resource) {
     }
 }
 
-/* Sets the template and the capacity in force of a root's resource, when one of them has changed:
- * in a new configuration, or by reports (H11). */
+/* Sets the template and the capacity in force of a root's resource, after a change of one. */
 static void doorman__resource_adjust(doorman__resource_entry *resource,
                                      const doorman_template *settings) {
     doorman__lease_table *leases = &resource->leases;
@@ -7738,10 +7654,9 @@ static bool doorman__resource_reserve_report(doorman__resource_entry *resource,
                                              const doorman_overload_report *report) {
     bool used = report->interval && !resource->upward && !resource->overload;
     if (!used || !doorman__resource_overload_target(resource)) return true;
+    double leased = doorman__total_value(resource->leases.has);
     resource->overload =
-        doorman__overload_create(resource->settings->algorithm.refresh_interval,
-                                 doorman__total_value(resource->leases.has), resource->server->now);
-    doorman__resource_bound(resource);
+        doorman__overload_create(resource->settings, leased, resource->server->now);
     return resource->overload != NULL;
 }
 
@@ -7883,8 +7798,7 @@ static doorman_status doorman__item_wrong(const doorman_request *request, size_t
                          doorman__name(request, "items", "resource"), index, field, rule);
 }
 
-/* Checks the demands of an item. A client has one demand. On the wire its fields are those of the
- * resource. */
+/* Checks the demands of an item. On the wire, the fields of a client's one are the resource's. */
 static doorman_status doorman__demands_check(const doorman_request *request, size_t index,
                                              doorman_error *error) {
     const doorman_capacity_request *item_request = &request->items[index];
@@ -7911,8 +7825,7 @@ static doorman_status doorman__demands_check(const doorman_request *request, siz
     return DOORMAN_OK;
 }
 
-/* T8: refuses a loop in the path, or a path that is too long, or that does not begin with its
- * sender. */
+/* T8: refuses a loop in the path, and a path that is too long or does not begin with its sender. */
 static doorman_status doorman__server_check_path(const doorman_server *server,
                                                  const doorman_request *request,
                                                  doorman_error *error) {
@@ -8045,8 +7958,8 @@ static doorman__resource_entry *doorman__server_find(doorman_server *server, uin
 static doorman_status doorman__server_look_up(doorman_server *server,
                                               const doorman_request *request,
                                               doorman_error *error) {
-    const char *who =
-        doorman__name(request, "holder_id", request->is_server ? "server_id" : "client_id");
+    const char *name = request->is_server ? "server_id" : "client_id";
+    const char *who = doorman__name(request, "holder_id", name);
     if (!doorman__id_valid(request->holder_id)) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: %s", who, DOORMAN__ID_RULE);
     }
@@ -8064,8 +7977,7 @@ static doorman_status doorman__server_look_up(doorman_server *server,
         uint64_t hash = doorman__hash(server->options.seed, id);
         doorman__resource_entry *resource = doorman__server_find(server, hash, id);
         if (resource) doorman__table_fetch(&resource->leases.entries, server->holder_hash);
-        server->request_items[i] =
-            (doorman__request_item){.hash = hash, .index = i, .resource = resource};
+        server->request_items[i] = (doorman__request_item){hash, i, .resource = resource};
     }
     return DOORMAN_OK;
 }
@@ -8123,8 +8035,7 @@ static bool doorman__upward_create(doorman__resource_entry *resource) {
     return true;
 }
 
-/* Adds a resource. `settings` is the template of the resource in a root, and NULL in a node with a
- * parent. */
+/* Adds a resource. `settings` is its template in a root, and NULL in a node with a parent. */
 static doorman__resource_entry *doorman__server_add_resource(doorman_server *server, uint64_t hash,
                                                              const char *resource_id,
                                                              const doorman_template *settings) {
@@ -8168,15 +8079,14 @@ static doorman_status doorman__server_count(doorman_server *server, uint64_t has
     return DOORMAN_OK;
 }
 
-/* Finds or creates a resource. If no template matches the resource, the item becomes UNMATCHED. If
- * a limit is reached, the item becomes FULL. */
+/* Finds or creates a resource, unless no template matches (UNMATCHED), or at a limit (FULL). */
 static doorman_status doorman__item_find_resource(doorman_server *server,
                                                   doorman__request_item *item,
                                                   const char *resource_id) {
     if (item->resource) return DOORMAN_OK;
     const bool root = doorman__server_is_root(server);
-    const doorman_template *settings =
-        root ? doorman__config_find_capacity(server->config, resource_id) : NULL;
+    const doorman_template *settings = NULL;
+    if (root) settings = doorman__config_find_capacity(server->config, resource_id);
     if (root && !settings) {
         doorman__item_move(item, DOORMAN__ITEM_UNMATCHED);
     } else if (server->resources.count >= server->options.resource_max) {
@@ -8240,8 +8150,7 @@ static doorman_status doorman__item_make_room(doorman_server *server, doorman__r
     return room ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
 }
 
-/* Finds or creates the resources and the lease entries of a request. If memory runs out, changes
- * nothing. */
+/* Finds or creates what the items need. If memory runs out, changes nothing. */
 static doorman_status doorman__server_make_room(doorman_server *server,
                                                 const doorman_request *request) {
     doorman_status status = DOORMAN_OK;
@@ -8306,11 +8215,12 @@ static void doorman__upward_expedite(doorman__upward *upward) {
     doorman_time now = upward->resource->server->now;
     double wants = doorman__min(doorman__leases_wants(leases), DOORMAN_AMOUNT_MAX);
     double capacity = held->capacity;
+    const doorman_algorithm *algorithm = &upward->settings.algorithm;
     doorman_time minimum =
-        doorman__earlier(upward->settings.algorithm.minimum_interval, held->refresh_interval / 2);
+        doorman__earlier(algorithm->minimum_interval, held->refresh_interval / 2);
     bool unmet = wants > capacity && wants > held->requested_wants * 1.001;
     if (unmet && held->met) {
-        doorman_time pace = upward->settings.algorithm.minimum_refresh_interval;
+        doorman_time pace = algorithm->minimum_refresh_interval;
         minimum = held->requested_wants > 0 ? doorman__earlier(minimum, pace) : 0;
     }
     bool idle = wants < held->requested_wants * 0.9;
@@ -8351,9 +8261,9 @@ static int doorman__amount_order(const void *a, const void *b) {
 static size_t doorman__upward_bounds(const doorman__upward *upward, double mean, double *bounds) {
     static const double steps[] = {1.01, 1.03, 1.07, 1.15, 1.3,  1.6, 2.2,
                                    4,    10,   40,   300,  5000, 1e6};
-    size_t step_count = sizeof steps / sizeof *steps;
-    size_t count =
-        doorman__upward_levels(upward, bounds, DOORMAN__BAND_GROUPS - 1 - 2 * step_count);
+    const size_t step_count = sizeof steps / sizeof *steps;
+    const size_t most = DOORMAN__BAND_GROUPS - 1 - 2 * step_count;
+    size_t count = doorman__upward_levels(upward, bounds, most);
     double center = count ? bounds[0] : mean;
     for (size_t i = 0; i < step_count; i++) {
         bounds[count++] = center * steps[i];
@@ -8364,8 +8274,7 @@ static size_t doorman__upward_bounds(const doorman__upward *upward, double mean,
     return count;
 }
 
-/* Adds the demands of frozen children to the groups (R7). These demands are not in the index, but
- * the node needs capacity for them. */
+/* R7: adds the demands of frozen children, which are not in the index, to the groups. */
 static void doorman__upward_add_frozen(const doorman__lease_table *leases, int band,
                                        const double *bounds, doorman__sums *groups) {
     for (const doorman__child *child = leases->frozen_children; child; child = child->next_frozen) {
@@ -8394,11 +8303,10 @@ static size_t doorman__upward_group_band(const doorman__upward *upward, int band
     doorman__upward_add_frozen(leases, band, bounds, groups);
     for (size_t i = 0; i < bound_count; i++) {
         if (!groups[i].subclients) continue;
-        double subclients = (double)groups[i].subclients;
-        out[count++] =
-            (doorman_demand){.wants = doorman__min(groups[i].wants, DOORMAN_AMOUNT_MAX),
-                             .subclients = doorman__min(subclients, DOORMAN_SUBCLIENTS_MAX),
-                             .priority = band};
+        out[count++] = (doorman_demand){
+            .wants = doorman__min(groups[i].wants, DOORMAN_AMOUNT_MAX),
+            .subclients = doorman__min((double)groups[i].subclients, DOORMAN_SUBCLIENTS_MAX),
+            .priority = band};
     }
     return count;
 }
@@ -8414,21 +8322,20 @@ static size_t doorman__upward_group(const doorman__upward *upward, doorman_deman
     return count;
 }
 
-/* R3: reports the demands and the committed amount of one resource to the upstream. A node that
- * does not learn gives back what no holder wants. The node removes expired entries before that
- * (S2), so the demands include no holder that is gone. */
+/* R3: reports the demands and the committed amount of one resource to the upstream, without expired
+ * entries (S2). A node that does not learn gives back what no holder wants. */
 static void doorman__upward_report(doorman__upward *upward, doorman_time now) {
     doorman_upstream *upstream = &upward->resource->server->upstream;
     doorman__lease_table *leases = &upward->resource->leases;
     doorman_demand demands[DOORMAN__GROUPS_MAX];
     doorman__resource_expire(upward->resource, DOORMAN__EXPIRE_MAX);
+    double wants = doorman__min(doorman__leases_wants(leases), DOORMAN_AMOUNT_MAX);
     doorman__report report = {.demands = demands,
-                              .wants =
-                                  doorman__min(doorman__leases_wants(leases), DOORMAN_AMOUNT_MAX),
+                              .wants = wants,
                               .outstanding = doorman__total_ceil(leases->committed),
                               .learning = doorman__leases_learning(leases, now),
                               .tally = &upward->tally};
-    double needed = doorman__max(report.wants, report.outstanding);
+    double needed = doorman__max(wants, report.outstanding);
     if (!report.learning && doorman__held_lease_give_back(upstream, &upward->held, needed, now)) {
         doorman__upward_apply_lease(upward);
     }
@@ -8447,9 +8354,8 @@ static void doorman__upward_set_algorithm(doorman__upward *upward,
     assert(algorithm->lease_length > 0 && algorithm->refresh_interval > 0);
 }
 
-/* R8: sets the time at which the learning of the node ends. `learn_for` includes the drift, so it
- * is long enough even if a clock is slow. When the learning ends, the node tells its parent at
- * once. */
+/* R8: sets the time at which the learning of the node ends, which then tells its parent at once.
+ * `learn_for` includes the drift, so it is long enough even if a clock is slow. */
 static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_for) {
     doorman_server *server = upward->resource->server;
     doorman__lease_table *leases = &upward->resource->leases;
@@ -8487,8 +8393,7 @@ static doorman__maximum doorman__upward_maximum_before(const doorman__upward *up
 #define DOORMAN__DESCRIPTION_BYTES_MAX 256 /* on the wire; a configuration has no limit */
 #define DOORMAN__TEXTS_BYTES_MAX (DOORMAN__DESCRIPTION_BYTES_MAX + 1 + DOORMAN_UNIT_BYTES_MAX + 1)
 
-/* Copies the description and the unit to `texts`, and makes both pointers point to the copies.
- * Returns the bytes of both copies. */
+/* Copies both texts to `texts`, and sets their pointers to it. Returns the bytes of both. */
 static size_t doorman__texts_copy(char texts[DOORMAN__TEXTS_BYTES_MAX], const char **description,
                                   const char **unit) {
     doorman__text_copy(texts, DOORMAN__DESCRIPTION_BYTES_MAX + 1, *description);
@@ -8499,8 +8404,7 @@ static size_t doorman__texts_copy(char texts[DOORMAN__TEXTS_BYTES_MAX], const ch
     return bytes + strlen(*unit) + 1;
 }
 
-/* T9: stores the description and the unit. They rarely change. If memory runs out, the last ones
- * stay until the next response. */
+/* T9: stores the texts, which rarely change. If memory runs out, the last ones stay. */
 static void doorman__upward_set_texts(doorman__upward *upward,
                                       const doorman_capacity_response *item_response) {
     char texts[DOORMAN__TEXTS_BYTES_MAX], *copy = NULL;
@@ -8582,9 +8486,8 @@ static void doorman__server_note_path(doorman_server *server, const doorman_requ
 
 /* ---- server: answering */
 
-/* R1: returns a new lease id from 1 to 2^53. JSON does not carry larger integers safely. The id is
- * a keyed hash. So a holder cannot guess the lease id of another holder, and cannot derive the seed
- * from its own lease id. */
+/* R1: returns a new lease id from 1 to 2^53, which JSON carries safely. It is a keyed hash, so a
+ * holder cannot guess the id of another one, and cannot derive the seed from its own. */
 static uint64_t doorman__server_lease_id(doorman_server *server) {
     uint64_t id = doorman__hash_number(server->options.seed, ++server->lease_count) >> 11;
     return id ? id : 1;
@@ -8619,13 +8522,10 @@ typedef struct doorman__request_context {
     doorman__lease_entry *entry;
     doorman__rotation *rotation; /* NULL: leases are not whole units */
     doorman_time now;
-    doorman_time end;  /* the end of the entry before this request; 0: the holder had no
-                              lease */
-    double claim;      /* x, what the holder claims */
-    double claim_here; /* what the holder says it has, if it names a lease of this node; 0 if it
-                              names none (R6) */
-    /* What a child node reports as outstanding, if it names a lease of this node. */
-    double outstanding;
+    doorman_time end;      /* of the entry before this request; 0: the holder had no lease */
+    double claim;          /* x, what the holder claims */
+    double claim_here;     /* its `has` if it names a lease of this node, or 0 (R6) */
+    double outstanding;    /* that of a child node that names a lease of this node, or 0 */
     double last_wants;     /* what the holder wanted before this request */
     bool leased;           /* the server is a root, or has a lease of its own */
     bool live;             /* the holder has had a lease, or something is committed for it */
@@ -8639,8 +8539,7 @@ typedef struct doorman__request_context {
 
 static doorman__request_context doorman__context_start(doorman_server *server,
                                                        const doorman_request *request,
-                                                       doorman__request_item *item,
-                                                       doorman_capacity_response *out) {
+                                                       doorman__request_item *item) {
     const doorman_capacity_request *item_request = &request->items[item->index];
     const doorman_lease *has = &item_request->has;
     doorman__lease_table *leases = &item->resource->leases;
@@ -8669,7 +8568,7 @@ static doorman__request_context doorman__context_start(doorman_server *server,
         .granted_here = here,
         .learns = learns,
         .returned = learns && live && divides && !doorman__leases_learning(leases, server->now),
-        .out = out};
+        .out = &server->items[item->index]};
 }
 
 /* Reports to on_event a claim that cannot be true. Such a claim has no effect. */
@@ -8680,20 +8579,19 @@ static void doorman__context_report_claim(const doorman__request_context *contex
     bool excess =
         context->names_last_lease && has->capacity > context->entry->committed * (1 + 1e-9);
     if (!unknown && !excess) return;
-    doorman__server_event(
-        context->server, unknown ? DOORMAN_EVENT_UNKNOWN_CLAIM : DOORMAN_EVENT_EXCESS_CLAIM,
-        context->resource->resource_id, context->entry->holder_id, context->claim);
+    doorman_event_kind kind = unknown ? DOORMAN_EVENT_UNKNOWN_CLAIM : DOORMAN_EVENT_EXCESS_CLAIM;
+    doorman__server_event(context->server, kind, context->resource->resource_id,
+                          context->entry->holder_id, context->claim);
 }
 
-/* Responds to an item that has no lease entry. If no template matches, the holder is granted all
- * its wants, unless the configuration rejects such requests (G2). If a limit is reached, the holder
- * is refused (C7). */
+/* Responds to an item without a lease entry. If no template matches, it is granted, unless the
+ * configuration rejects such requests (G2). If a limit is reached, it is refused (C7). */
 static void doorman__server_respond_unmatched(doorman_server *server,
-                                              const doorman__request_item *item,
                                               const doorman_request *request,
-                                              doorman_capacity_response *item_response) {
+                                              const doorman__request_item *item) {
     static const doorman_terms all = {DOORMAN_ANY_PRIORITY, 0, 1};
     const doorman_capacity_request *item_request = &request->items[item->index];
+    doorman_capacity_response *item_response = &server->items[item->index];
     bool full = item->state == DOORMAN__ITEM_FULL;
     double wants = 0;
     assert(full || item->state == DOORMAN__ITEM_UNMATCHED);
@@ -8744,13 +8642,12 @@ static doorman_time doorman__context_refresh(const doorman__request_context *con
     const doorman_algorithm *algorithm = leases->algorithm;
     const double target = context->target;
     doorman_time now = context->now;
-    /* The time until the lease ends. It is less than a lease length if the holder got its last
-     * lease again (R11). */
+    /* Less than a lease length if the holder got its last lease again (R11). */
     doorman_time left = entry->lease_end - now;
-    doorman_time least =
-        doorman__earlier(algorithm->minimum_refresh_interval, algorithm->lease_length / 3);
-    doorman_time third = doorman__later(left / 3, doorman__earlier(least, left));
-    doorman_time refresh = doorman__earlier(algorithm->refresh_interval, third);
+    doorman_time least = algorithm->minimum_refresh_interval;
+    least = doorman__earlier(doorman__earlier(least, algorithm->lease_length / 3), left);
+    doorman_time refresh =
+        doorman__earlier(algorithm->refresh_interval, doorman__later(left / 3, least));
     bool more = (entry->has <= 0 || entry->is_server) && upward && doorman__upward_asks(upward);
     bool enough = entry->has >= target * DOORMAN__MET;
     if (leases->whole && !doorman__leases_learning(leases, now)) {
@@ -8784,17 +8681,15 @@ static void doorman__context_set_end(const doorman__request_context *context, do
     doorman__resource_update_by(context->resource, entry->end);
 }
 
-/* T4: returns after what time a holder should ask again, if the node cannot expect a lease soon. A
- * keyed hash of the holder's id decides. */
+/* T4: returns after what time a holder should ask again, from a keyed hash of its id. */
 static doorman_time doorman__entry_defer(const doorman__lease_entry *entry) {
     double part = (double)(entry->link.hash >> 32) / 4294967296.0;
     return DOORMAN__DEFER_MAX - doorman__scale(DOORMAN__DEFER_SPREAD, part);
 }
 
 /* T4: responds for a node that has no lease of its own. If the node learns, it commits what the
- * holder claims under a lease of this node. So the claim that the node sends to its parent is
- * complete. The node keeps the wants of the holder for three times the interval after which the
- * holder should ask again. */
+ * holder claims under a lease of this node, so that its own claim to its parent is complete. It
+ * keeps the wants of the holder for three times the interval after which it should ask again. */
 static void doorman__context_defer(const doorman__request_context *context) {
     doorman__lease_table *leases = context->leases;
     doorman__lease_entry *entry = context->entry;
@@ -8816,8 +8711,9 @@ static void doorman__context_defer(const doorman__request_context *context) {
             assert(child->leased <= committed);
         }
         entry->recent = doorman__float_up(committed);
-        length = doorman__later(length, doorman__earlier(context->item_request->has.expires_in,
-                                                         leases->algorithm->lease_length));
+        doorman_time most = leases->algorithm->lease_length;
+        most = doorman__earlier(context->item_request->has.expires_in, most);
+        length = doorman__later(length, most);
     }
     if (!entry->lease_id) doorman__context_set_end(context, length);
     context->out->outcome = refused ? held->outcome : DOORMAN_TRY_LATER;
@@ -8832,15 +8728,17 @@ static doorman_lease doorman__context_repeat(const doorman__request_context *con
     double wants = doorman__floor(doorman__entry_wants(entry));
     double has = context->learns ? entry->has : doorman__min(entry->has, wants);
     has = doorman__leases_round_down(leases, has);
-    double committed =
-        context->learns ? has : doorman__leases_held(leases, entry, entry->committed);
+    double committed = has;
     assert(context->names_last_lease && entry->lease_id);
+    if (!context->learns) {
+        committed = doorman__max(has, doorman__leases_held(leases, entry, entry->committed));
+    }
     doorman__leases_set_amounts(leases, entry, has, entry->committed);
-    entry->recent = doorman__float_up(doorman__max(entry->recent, doorman__max(has, committed)));
+    entry->recent = doorman__float_up(doorman__max(entry->recent, committed));
     return (doorman_lease){.id = entry->lease_id,
                            .node = context->server->node,
                            .capacity = has,
-                           .committed = doorman__max(has, committed),
+                           .committed = committed,
                            .expires_in = entry->lease_end - context->now,
                            .refresh_interval = doorman__context_refresh(context)};
 }
@@ -8863,20 +8761,19 @@ static bool doorman__context_may_grow(const doorman__request_context *context) {
 /* Returns the next state of an item whose memory is reserved. */
 static doorman__item_state doorman__context_next(const doorman__request_context *context) {
     const doorman__lease_entry *entry = context->entry;
+    const doorman__lease_table *leases = context->leases;
     doorman_time length = entry->lease_end - entry->granted_at, now = context->now;
     if (!context->leased) return DOORMAN__ITEM_NO_LEASE;
-    bool early =
-        context->names_last_lease &&
-        now - entry->granted_at < doorman__minimum_interval(context->leases->algorithm, length);
+    doorman_time minimum = doorman__minimum_interval(leases->algorithm, length);
+    bool early = context->names_last_lease && now - entry->granted_at < minimum;
     if (early && !doorman__context_may_grow(context)) return DOORMAN__ITEM_REPEAT; /* S3 */
-    if (doorman__leases_learning(context->leases, now)) return DOORMAN__ITEM_LEARN;
+    if (doorman__leases_learning(leases, now)) return DOORMAN__ITEM_LEARN;
     return context->returned ? DOORMAN__ITEM_RESTORE : DOORMAN__ITEM_GRANT;
 }
 
-/* R6: grants again what a holder claims under a lease of this node. Such a holder may also get what
- * other holders have given back. If nothing is free for a claim, or if the claim is 0, the holder
- * gets a lease of 0. A holder that names no lease of this node must try later (S4). Returns the
- * committed amount. */
+/* R6: grants again what a holder claims under a lease of this node, or what others have given back.
+ * If nothing is free for a claim, or if the claim is 0, the holder gets a lease of 0. A holder that
+ * names no lease of this node must try later (S4). Returns the committed amount. */
 static double doorman__context_learn(const doorman__request_context *context) {
     doorman__lease_table *leases = context->leases;
     if (!context->granted_here) {
@@ -8888,24 +8785,20 @@ static double doorman__context_learn(const doorman__request_context *context) {
                                  context->outstanding);
 }
 
-/* S5: grants the share of a holder, up to the bound of R5. Returns the committed amount. If leases
- * are whole units, the target becomes an integer. */
+/* S5: grants the share of a holder, up to the bound of R5. Returns the committed amount. With whole
+ * units the target becomes an integer. */
 static double doorman__context_share(doorman__request_context *context) {
     doorman__lease_table *leases = context->leases;
     doorman__rotation *turns = leases->whole ? context->rotation : NULL;
-    double due = 0;
-    if (turns) {
-        context->target =
-            doorman__leases_whole_target(leases, turns, context->target, &due, context->now);
-    }
-    double committed =
-        doorman__leases_grant(leases, context->entry, context->target, context->claim);
+    double due = 0, target = context->target;
+    if (turns) target = doorman__leases_whole_target(leases, turns, target, &due, context->now);
+    context->target = target;
+    double committed = doorman__leases_grant(leases, context->entry, target, context->claim);
     if (turns) doorman__rotation_granted(leases, turns, due);
     return committed;
 }
 
-/* S4: responds to a holder that gets TRY_LATER, because the server learns. The holder should ask
- * again after its usual interval. */
+/* S4: responds to a holder that should ask again after its usual interval, as the server learns. */
 static void doorman__context_try_later(const doorman__request_context *context) {
     const doorman_algorithm *algorithm = context->leases->algorithm;
     doorman_time usual = algorithm->refresh_interval;
@@ -8965,8 +8858,7 @@ static doorman_lease_reason doorman__context_reason(const doorman__request_conte
     return capacity >= target * DOORMAN__MET ? DOORMAN_LEASE_SHARE : DOORMAN_LEASE_RESERVED;
 }
 
-/* S14: adds the reason to a lease, and stores it for pages. A lease that is repeated (R11) also has
- * its reason again. */
+/* S14: adds the reason to a lease, and stores it for pages. A repeated lease has it again (R11). */
 static void doorman__context_note_reason(const doorman__request_context *context) {
     doorman__lease_entry *entry = context->entry;
     doorman_lease *lease = &context->out->gets;
@@ -8982,32 +8874,31 @@ static void doorman__context_note_reason(const doorman__request_context *context
  * priorities are sent once for each priority that the request of the child names. */
 static void doorman__context_write_terms(const doorman__request_context *context,
                                          doorman_terms *terms) {
-    doorman_capacity_response *item_response = context->out;
+    doorman_capacity_response *out = context->out;
     doorman__lease_table *leases = context->leases;
     if (!leases->terms_count) doorman__leases_solve(leases);
-    item_response->algorithm = leases->algorithm;
-    item_response->terms = terms;
+    out->algorithm = leases->algorithm;
+    out->terms = terms;
+    const size_t count = leases->terms_count;
     for (size_t i = 0; i < context->item_request->wants_count; i++) {
         int priority = context->item_request->wants[i].priority;
-        const doorman_terms *found =
-            doorman__terms_find(leases->terms, leases->terms_count, priority);
-        if (!found || doorman__terms_find(terms, item_response->terms_count, priority)) continue;
-        terms[item_response->terms_count] = *found;
-        terms[item_response->terms_count++].priority = priority;
+        const doorman_terms *found = doorman__terms_find(leases->terms, count, priority);
+        if (!found || doorman__terms_find(terms, out->terms_count, priority)) continue;
+        terms[out->terms_count] = *found;
+        terms[out->terms_count++].priority = priority;
     }
-    for (size_t i = 0; i < leases->terms_count; i++) {
+    for (size_t i = 0; i < count; i++) {
         int priority = leases->terms[i].priority;
         if (priority == DOORMAN_ANY_PRIORITY) break;
-        if (doorman__terms_find(terms, item_response->terms_count, priority)) continue;
-        terms[item_response->terms_count++] = leases->terms[i];
+        if (doorman__terms_find(terms, out->terms_count, priority)) continue;
+        terms[out->terms_count++] = leases->terms[i];
     }
-    assert(item_response->terms_count <= DOORMAN_TERMS_MAX);
-    item_response->has_learn_for = context->learns;
+    assert(out->terms_count <= DOORMAN_TERMS_MAX);
+    out->has_learn_for = context->learns;
     if (!context->learns) return;
-    item_response->learn_for = doorman__later(context->end - context->now, 0);
+    out->learn_for = doorman__later(context->end - context->now, 0);
     if (!doorman__leases_learning(leases, context->now)) return;
-    item_response->learn_for =
-        doorman__later(item_response->learn_for, leases->learned_at - context->now);
+    out->learn_for = doorman__later(out->learn_for, leases->learned_at - context->now);
 }
 
 /* Decides on an item whose memory is reserved, and writes the response. */
@@ -9041,8 +8932,7 @@ static void doorman__context_decide(doorman__request_context *context) {
     if (out->outcome == DOORMAN_GRANTED) doorman__context_note_reason(context);
 }
 
-/* Records the wants of the holder in the lease table, and lowers u if the request confirms a lease
- * (R4). */
+/* Records the wants of the holder, and lowers u if the request confirms a lease (R4). */
 static void doorman__context_enter(doorman__request_context *context) {
     doorman__lease_table *leases = context->leases;
     doorman__lease_entry *entry = context->entry;
@@ -9077,7 +8967,7 @@ static void doorman__server_respond(doorman_server *server, const doorman_reques
     *out = (doorman_capacity_response){.resource_id = item_request->resource_id,
                                        .outcome = DOORMAN_GRANTED};
     if (!item->entry) {
-        doorman__server_respond_unmatched(server, item, request, out);
+        doorman__server_respond_unmatched(server, request, item);
         return;
     }
     doorman__resource_entry *resource = item->resource;
@@ -9085,7 +8975,7 @@ static void doorman__server_respond(doorman_server *server, const doorman_reques
     doorman__resource_grow_capacity(resource);
     doorman__resource_add_report(resource, request->holder_id, &item_request->overload);
     bool leased = !resource->upward || doorman__upward_renew(resource->upward);
-    doorman__request_context context = doorman__context_start(server, request, item, out);
+    doorman__request_context context = doorman__context_start(server, request, item);
     context.leased = leased;
     doorman__context_report_claim(&context);
     doorman__context_enter(&context);
@@ -9154,8 +9044,7 @@ static doorman_response doorman__server_start_response(const doorman_server *ser
                               .master_address = server->master[0] ? server->master : NULL};
 }
 
-/* Answers a message on permits. A server that learns decides too, because permits do not depend on
- * leases. The parts of the response are in the arena. */
+/* Answers a message on permits, also while the server learns. The response is in the arena. */
 static doorman_status doorman__server_handle_permits(doorman_server *server,
                                                      const doorman_request *request,
                                                      doorman_response *response,
@@ -9173,15 +9062,14 @@ static doorman_status doorman__server_handle_permits(doorman_server *server,
 /* A list without its elements is an error of the program that calls, and not of a message. */
 static doorman_status doorman__server_check_lists(const doorman_request *request,
                                                   doorman_error *error) {
-    const doorman__rule rules[] = {
-        {request->path_count && !request->path, "path: NULL, but path_count is not 0"},
-        {request->item_count && !request->items, "items: NULL, but item_count is not 0"},
-        {request->permit_count && !request->permits, "permits: NULL, but permit_count is not 0"},
-        {request->entry_count && !request->entries, "entries: NULL, but entry_count is not 0"},
-        {request->hold_count && !request->holds, "holds: NULL, but hold_count is not 0"},
-    };
-    size_t next = 0;
-    const char *missing = DOORMAN__RULE_NEXT(rules, &next);
+    const char *missing = NULL;
+    if (request->path_count && !request->path) missing = "path: NULL, but path_count is not 0";
+    if (request->item_count && !request->items) missing = "items: NULL, but item_count is not 0";
+    if (request->permit_count && !request->permits)
+        missing = "permits: NULL, but permit_count is not 0";
+    if (request->entry_count && !request->entries)
+        missing = "entries: NULL, but entry_count is not 0";
+    if (request->hold_count && !request->holds) missing = "holds: NULL, but hold_count is not 0";
     return missing ? doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", missing) : DOORMAN_OK;
 }
 
@@ -9234,9 +9122,8 @@ doorman_upstream *doorman_server_upstream(doorman_server *server) {
     return server ? &server->upstream : NULL;
 }
 
-/* Visits a resource that is due. Removes at most `most` expired leases. Removes the resource if it
- * has no holder left. Returns the number of the removed leases plus 1, or `most` if that is
- * less. */
+/* Visits a resource that is due. Removes at most `most` expired leases, and then the resource if it
+ * has no holder. Returns the number of the removed leases plus 1, but at most `most`. */
 static size_t doorman__resource_update(doorman__resource_entry *resource, size_t most) {
     doorman_server *server = resource->server;
     size_t count = doorman__resource_expire(resource, most);
@@ -9281,9 +9168,8 @@ static doorman_time doorman__server_due(const doorman_upstream *upstream) {
 /* One call reports at most this many ends of leases, so that no call takes long. */
 #define DOORMAN__ENDS_MAX 1000
 
-/* Reports the leases of this node that have ended without a renewal. A lease is reported once,
- * because the timer of its end is not set again. A lease that this node gives back is not
- * reported. */
+/* Reports the leases of this node that have ended without a renewal, each once, because the timer
+ * of its end is not set again. A lease that this node gives back is not reported. */
 static void doorman__server_note_ends(doorman_server *server) {
     doorman__timers *ends = &server->upstream.ends;
     for (size_t i = 0; i < DOORMAN__ENDS_MAX && doorman__timers_due(ends) <= server->now; i++) {
@@ -9519,14 +9405,12 @@ doorman_status doorman_election_init(doorman_election *election,
                                      doorman_time now) {
     if (!election) return doorman__missing(error, "election");
     if (!options) return doorman__missing(error, "options");
-    const char *wrong = NULL;
-    if (!doorman__id_valid(options->address)) {
-        wrong = "address: " DOORMAN__ID_RULE;
-    } else if (!doorman__duration_valid(options->ttl) ||
-               (options->ttl && options->ttl < DOORMAN_SECOND)) {
-        wrong = "ttl: must be from 1 to 1e8 seconds";
-    }
-    if (wrong) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", wrong);
+    const doorman__rule rules[] = {
+        {!doorman__id_valid(options->address), "address: " DOORMAN__ID_RULE},
+        {!doorman__duration_valid(options->ttl) || (options->ttl && options->ttl < DOORMAN_SECOND),
+         "ttl: must be from 1 to 1e8 seconds"},
+    };
+    if (DOORMAN__RULES_CHECK(rules, error) != DOORMAN_OK) return DOORMAN_INVALID_ARGUMENT;
     memset(election, 0, sizeof *election);
     memcpy(election->address, options->address, strlen(options->address) + 1);
     election->ttl = options->ttl ? options->ttl : 10 * DOORMAN_SECOND;
@@ -9564,8 +9448,8 @@ static void doorman__election_move(doorman_election *election, doorman_election_
 static void doorman__election_begin_poll(doorman_election *election) {
     assert(election->step == DOORMAN_NO_CALL && election->now >= election->due);
     election->poll_at = election->now;
-    election->due =
-        doorman__after(election->now, doorman__earlier(election->ttl / 5, DOORMAN__POLL_PERIOD));
+    doorman_time period = doorman__earlier(election->ttl / 5, DOORMAN__POLL_PERIOD);
+    election->due = doorman__after(election->now, period);
     election->step = election->lease ? DOORMAN_KEEP_ALIVE : DOORMAN_READ_KEY;
 }
 
@@ -9607,8 +9491,7 @@ static void doorman__election_take_lease(doorman_election *election, int64_t lea
     election->lease_until = election->lease ? doorman__after(election->sent_at, ttl / 100 * 95) : 0;
 }
 
-/* Called when our store lease holds the key. If another process has created the key since
- * `vacant_at`, `vacant_at` is not used. */
+/* Called when our store lease holds the key. Forgets `vacant_at` if others had it since then. */
 static void doorman__election_win(doorman_election *election, uint64_t term) {
     assert(election->lease && election->step != DOORMAN_NO_CALL);
     if (term != election->vacant_term + 1) election->vacant_term = 0;

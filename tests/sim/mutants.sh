@@ -172,8 +172,8 @@ mutant learner-confirms 'R7: a claim of a node that learns counts as a confirmat
     'if (context->names_last_lease && !context->learns) { doorman__leases_confirm(' \
     'if (context->names_last_lease) { doorman__leases_confirm('
 mutant learner-stops 'R8: a node that learns stops as soon as its parent has learned' \
-    'item_response->learn_for = doorman__later(context->end - context->now, 0);' \
-    'item_response->learn_for = 0;'
+    'out->learn_for = doorman__later(context->end - context->now, 0);' \
+    'out->learn_for = 0;'
 mutant end-back 'R9: the end of a lease entry moves back when leases become shorter' \
     'if (end <= entry->end) return;' \
     'if (end == entry->end) return;' --faults spike,reload,gap,stall,loss --favour reload,stall
@@ -187,7 +187,7 @@ mutant two-rounds 'A1: fair shares are found in two rounds' \
     level += (capacity - cut.satisfied - level * cut.cut_subclients) / cut.cut_subclients;
     terms[0] = (doorman_terms){DOORMAN_ANY_PRIORITY, level, 0};'
 mutant straddle 'T2: a demand group may straddle the level' \
-    'doorman__upward_levels(upward, bounds, DOORMAN__BAND_GROUPS - 1 - 2 * step_count);' \
+    'doorman__upward_levels(upward, bounds, most);' \
     '0 * doorman__upward_levels(upward, bounds, 0);' --faults spike,resign --favour spike
 mutant process-id 'T5: each process of a node has an id of its own' \
     'doorman__upstream_init(upstream, server->node, options->parents' \
@@ -244,8 +244,8 @@ mutant whole-parts 'A5: a claim of a part of a unit confirms that the whole unit
     'doorman__min(entry->committed, doorman__leases_round_down(leases, claim));' \
     --favour whole,hold
 mutant whole-idle 'A5: units that do not divide evenly are granted to no holder' \
-    'context->target = doorman__leases_whole_target(leases, turns, context->target, &due, context->now);' \
-    '(void)doorman__leases_whole_target(leases, turns, context->target, &due, context->now);' \
+    'if (turns) target = doorman__leases_whole_target(leases, turns, target, &due, context->now);' \
+    'if (turns) (void)doorman__leases_whole_target(leases, turns, target, &due, context->now);' \
     --favour whole
 mutant no-floor 'G5: after a cut, the free capacity is negative' \
     'double most = doorman__max(doorman__leases_free(leases, entry), leased);' \
