@@ -3723,14 +3723,9 @@ static doorman__inner *doorman__as_inner(doorman__node *node) {
     return (doorman__inner *)(void *)node;
 }
 
-static const doorman__inner *doorman__to_inner(const doorman__node *node) {
-    assert(node->height > 0);
-    return (const doorman__inner *)(const void *)node;
-}
-
 /* Returns the demands of a leaf, or the keys of an inner node. */
 static const doorman__demand *doorman__node_demands(const doorman__node *node) {
-    return node->height ? doorman__to_inner(node)->keys
+    return node->height ? ((const doorman__inner *)(const void *)node)->keys
                         : ((const doorman__leaf *)(const void *)node)->demands;
 }
 
@@ -3771,7 +3766,6 @@ static size_t doorman__node_upto(const doorman__node *node, const doorman__deman
  * cache, so all its cache lines are prefetched at once. */
 static size_t doorman__inner_place(const doorman__inner *inner, const doorman__demand *demand) {
     size_t upto = doorman__node_upto(&inner->node, demand), at = upto ? upto - 1 : 0;
-    assert(at < inner->node.count);
     const char *below = (const char *)inner->below[at];
     size_t bytes = sizeof(doorman__leaf) + DOORMAN__WIDTH * sizeof(doorman__demand);
     for (size_t i = 0; i < bytes; i += DOORMAN__LINE_BYTES) __builtin_prefetch(below + i);
@@ -3791,7 +3785,7 @@ static void doorman__sums_add(doorman__sums *sums, doorman__sums more) {
 
 /* Returns the sums of one child or one demand of a node. */
 static doorman__sums doorman__node_sums_at(const doorman__node *node, size_t at) {
-    return node->height ? doorman__to_inner(node)->sums[at]
+    return node->height ? ((const doorman__inner *)(const void *)node)->sums[at]
                         : doorman__demand_sums(&doorman__node_demands(node)[at]);
 }
 
@@ -4052,7 +4046,8 @@ static void doorman__node_between(const doorman__node *node, double most, double
         if (least > low && last <= high) {
             doorman__sums_add(all, doorman__node_sums_at(node, i));
         } else {
-            doorman__node_between(doorman__to_inner(node)->below[i], last, low, high, all);
+            const doorman__inner *inner = (const doorman__inner *)(const void *)node;
+            doorman__node_between(inner->below[i], last, low, high, all);
         }
     }
 }
@@ -4094,7 +4089,7 @@ static double doorman__band_level(const doorman__node *root, double capacity) {
             satisfied = below;
             above -= sums.subclients;
         }
-        node = node->height ? doorman__to_inner(node)->below[at] : NULL;
+        node = node->height ? ((const doorman__inner *)(const void *)node)->below[at] : NULL;
     }
     return above ? doorman__max(0, (capacity - satisfied) / (double)above) : DOORMAN_AMOUNT_MAX;
 }
@@ -4141,7 +4136,6 @@ static double doorman__index_level(const doorman__index *index, double capacity)
         if (!(next > level)) break;
         level = next;
     }
-    assert(level >= 0);
     return level;
 }
 
@@ -4250,7 +4244,6 @@ static double doorman__terms_target(const doorman_terms *terms, size_t terms_cou
                                     const doorman_demand *demand) {
     const doorman_terms *found = doorman__terms_find(terms, terms_count, demand->priority);
     if (!found) return 0;
-    assert(found->slope >= 0 && found->slope <= 1);
     double subclients = demand->subclients > 0 ? demand->subclients : 1;
     double base = doorman__min(demand->wants, found->level * subclients);
     return doorman__min(demand->wants, base + found->slope * (demand->wants - base));
@@ -4921,7 +4914,6 @@ static double doorman__entry_wants(const doorman__lease_entry *entry) {
     for (size_t i = 0; child && i < child->now.count; i++) {
         wants += child->now.items[i].demand.wants;
     }
-    assert(wants >= 0);
     return doorman__min(wants, DOORMAN_AMOUNT_MAX);
 }
 

@@ -1796,8 +1796,7 @@ TEST(an_update_removes_all_resources_that_have_ended) {
         assert_true(due_of(w) >= w->now + DOORMAN_SECOND);
         doorman_cursor cursor = {0};
         for (doorman__link *link; (link = doorman__cursor_next(&cursor, &w->server->resources));) {
-            doorman__resource_entry *resource =
-                (doorman__resource_entry *)(void *)link;
+            doorman__resource_entry *resource = (doorman__resource_entry *)(void *)link;
             assert_true(doorman__leases_first(&resource->leases)->end > w->now);
         }
     }
