@@ -2198,8 +2198,7 @@ const char *doorman_status_name(doorman_status status) {
     return (unsigned)status < DOORMAN_STATUS_COUNT ? names[status] : "UNKNOWN";
 }
 
-/* Writes the error text and returns the status. So a caller can report an error in one
- * statement. */
+/* Writes the error text, and returns the status, so that one statement reports an error. */
 static doorman_status doorman__fail(doorman_error *error, doorman_status status, const char *format,
                                     ...) {
     if (error) {
@@ -2241,28 +2240,30 @@ static bool doorman__amount_valid(double amount) {
     return amount >= 0 && amount <= DOORMAN_AMOUNT_MAX;
 }
 
-/* Enlarges the array for doorman__reserve. This function is separate, so that compilers inline the
- * common case of doorman__reserve. */
-__attribute__((noinline)) static bool doorman__grow(void **items, size_t *capacity, size_t count,
+/* Enlarges the array. Not a part of doorman__reserve, so that compilers inline its common case. */
+__attribute__((noinline)) static bool doorman__grow(void *array, size_t *capacity, size_t count,
                                                     size_t item_bytes) {
-    assert(count > *capacity && item_bytes > 0 && (*items || *capacity == 0));
+    void *items = NULL;
+    memcpy(&items, array, sizeof items);
+    assert(count > *capacity && item_bytes > 0 && (items || *capacity == 0));
     size_t larger = *capacity < 8 ? 8 : *capacity;
     while (larger < count) {
         if (larger > SIZE_MAX / 2) return false;
         larger *= 2;
     }
     if (larger > SIZE_MAX / item_bytes) return false;
-    void *grown = DOORMAN_REALLOC(*items, larger * item_bytes);
-    if (!grown) return false;
-    *items = grown;
+    items = DOORMAN_REALLOC(items, larger * item_bytes);
+    if (!items) return false;
+    memcpy(array, &items, sizeof items);
     *capacity = larger;
     return true;
 }
 
 /* Makes room for `count` items in a growing array. The capacity doubles, so the amortised cost of
- * an append is O(1). If memory runs out, returns false and leaves the array unchanged. */
-static bool doorman__reserve(void **items, size_t *capacity, size_t count, size_t item_bytes) {
-    return count <= *capacity || doorman__grow(items, capacity, count, item_bytes);
+ * an append is O(1). If memory runs out, returns false and leaves the array unchanged.
+ *   array   the address of the pointer to the items, which have any type */
+static bool doorman__reserve(void *array, size_t *capacity, size_t count, size_t item_bytes) {
+    return count <= *capacity || doorman__grow(array, capacity, count, item_bytes);
 }
 
 static void *doorman__zalloc(size_t bytes) {
@@ -2271,9 +2272,8 @@ static void *doorman__zalloc(size_t bytes) {
     return memory;
 }
 
-/* An arena has the memory for the parts of one message. The parts never move. They are freed
- * together, and the arena keeps its chunks of memory for the next message. The bytes of a chunk are
- * behind the struct. */
+/* An arena has the memory for the parts of one message. The parts never move, and are freed
+ * together. The arena keeps its chunks, whose bytes are behind the struct, for the next message. */
 typedef struct doorman__chunk {
     struct doorman__chunk *next;
     size_t bytes;
@@ -2294,8 +2294,7 @@ static char *doorman__copy(const char *text) {
     return copy;
 }
 
-/* splitmix64 (Steele, Lea and Flood 2014): a bijection that mixes all bits. doorman__random applies
- * this function to a counter. */
+/* splitmix64 (Steele, Lea and Flood 2014): a bijection that mixes all bits. */
 static uint64_t doorman__mix(uint64_t x) {
     x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
     x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
@@ -2333,8 +2332,7 @@ static bool doorman__utf8_next(const char **text, const char *end, uint32_t *cod
     return true;
 }
 
-/* Reads eight bytes, the lowest byte first. Compilers turn this function into one load instruction
- * if the machine has one. */
+/* Reads eight bytes, the lowest byte first. Compilers turn this into one load instruction. */
 static inline uint64_t doorman__word(const unsigned char *data) {
     unsigned char at[8];
     /* cppcheck-suppress bufferAccessOutOfBounds ; cppcheck does not see all eight bytes */
@@ -2381,8 +2379,8 @@ static void doorman__text_copy(char *to, size_t room, const char *text) {
     while (text < end) {
         const char *from = text;
         uint32_t code = 0;
-        bool word =
-            end - text >= 8 && doorman__word_is_ascii(doorman__word((const unsigned char *)text));
+        const unsigned char *bytes_of = (const unsigned char *)text;
+        bool word = end - text >= 8 && doorman__word_is_ascii(doorman__word(bytes_of));
         bool plain = word || doorman__utf8_next(&text, end, &code);
         if (word) text += 8;
         if (!plain) text++;
@@ -2437,8 +2435,7 @@ static uint64_t doorman__hash(const uint64_t key[2], const char *text) {
     return doorman__hash_bytes(key, (const unsigned char *)text, strlen(text));
 }
 
-/* Hashes a counter. An attacker who does not know the key cannot guess the next hash from earlier
- * hashes. */
+/* Hashes a counter. An attacker without the key cannot guess the next hash from earlier ones. */
 static uint64_t doorman__hash_number(const uint64_t key[2], uint64_t number) {
     unsigned char data[8];
     for (int i = 0; i < 8; i++) data[i] = (unsigned char)(number >> (8 * i));
@@ -2447,12 +2444,11 @@ static uint64_t doorman__hash_number(const uint64_t key[2], uint64_t number) {
 
 /* A hash table with a list of entries for each bucket. Each entry contains its own link, so adding
  * an entry never fails. If there is no memory for a larger array of buckets, the lists get longer.
- * While entries are added, the table has two to four buckets for each entry. After removals it can
- * have up to eight buckets for each entry. So about three of four lookups find the entry at the
- * start of its list. The length of a list matters, because in a large table the CPU waits for
- * memory at each entry of a list. The upper bits of a hash choose the bucket. So the buckets are
- * always in the order of the hashes. A hash is therefore a position that stays valid while the
- * table changes. */
+ * While entries are added, the table has two to four buckets for each entry, and after removals up
+ * to eight. So about three of four lookups find the entry at the start of its list. This matters,
+ * because in a large table the CPU waits for memory at each entry of a list. The upper bits of a
+ * hash choose the bucket, so the buckets are always in the order of the hashes. A hash is therefore
+ * a position that stays valid while the table changes. */
 typedef struct doorman__link {
     struct doorman__link *next;
     uint64_t hash;
@@ -2521,8 +2517,7 @@ static void doorman__table_remove(doorman__table *table, doorman__link *link) {
     }
 }
 
-/* Returns the first link with this hash in the list that starts at `link`, or NULL. The caller
- * compares the ids. */
+/* Returns the first link with this hash from `link` on, or NULL. The caller compares the ids. */
 static doorman__link *doorman__table_same(doorman__link *link, uint64_t hash) {
     while (link && link->hash != hash) link = link->next;
     return link;
@@ -2572,17 +2567,13 @@ typedef struct doorman__timer_entry {
 } doorman__timer_entry;
 
 typedef struct doorman__timers {
-    doorman__timer_entry *heap; /* the timers at 2 * i + 1 and 2 * i + 2 are not due before the
-                                   timer at i */
+    doorman__timer_entry *heap; /* i is not due after its children, 2 * i + 1 and 2 * i + 2 */
     size_t count, capacity;
     uint64_t order;
 } doorman__timers;
 
 static bool doorman__timers_reserve(doorman__timers *timers, size_t count) {
-    void *heap = timers->heap;
-    bool room = doorman__reserve(&heap, &timers->capacity, count, sizeof *timers->heap);
-    timers->heap = (doorman__timer_entry *)heap;
-    return room;
+    return doorman__reserve(&timers->heap, &timers->capacity, count, sizeof *timers->heap);
 }
 
 static void doorman__timers_uninit(doorman__timers *timers) { DOORMAN_FREE(timers->heap); }
@@ -2606,8 +2597,7 @@ static void doorman__timers_put(doorman__timers *timers, size_t at, doorman__tim
     entry.timer->position = at + 1;
 }
 
-/* Puts a timer at its right position in the heap. The search starts at the position `at`, which
- * must be free. */
+/* Puts a timer at its right position in the heap. The position `at` must be free. */
 static void doorman__timers_sift(doorman__timers *timers, size_t at, doorman__timer_entry entry) {
     const doorman__timer_entry *heap = timers->heap;
     for (size_t above; at > 0; at = above) {
@@ -2634,8 +2624,7 @@ static void doorman__timer_clear(doorman__timers *timers, doorman__timer *timer)
     timer->position = 0;
 }
 
-/* Sets a timer, or clears it with DOORMAN_NEVER. A timer that is set to the same time again keeps
- * its order. */
+/* Sets a timer, or clears it with DOORMAN_NEVER. With the same time again, it keeps its order. */
 static void doorman__timer_set(doorman__timers *timers, doorman__timer *timer, doorman_time at) {
     if (timer->position && timer->at == at) return;
     if (at == DOORMAN_NEVER) {
@@ -2650,18 +2639,16 @@ static void doorman__timer_set(doorman__timers *timers, doorman__timer *timer, d
     assert(timers->heap[timer->position - 1].timer == timer);
 }
 
-/* Returns a pointer to the object that contains `part`. `part` is a timer or a link in the field
- * `field`. */
+/* Returns a pointer to the object that contains `part`: a timer or a link in the field `field`. */
 #define DOORMAN__WITHIN(type, field, part)                                                         \
     ((type *)(void *)((unsigned char *)(part)-offsetof(type, field)))
 #define DOORMAN__WITHIN_CONST(type, field, part)                                                   \
     ((const type *)(const void *)((const unsigned char *)(part)-offsetof(type, field)))
 
 /* An exact sum of amounts (C9). It is a number of 128 bits, and 48 of these bits are behind the
- * binary point. The order of additions and subtractions does not change the sum. If an amount is
- * added and later subtracted, the sum is the same as before, to the last bit. So the sum shows
- * exactly whether the leases exceed the capacity. The amounts are multiples of 2^-48 of a unit.
- * Every double of at least 32 is such a multiple. */
+ * binary point. The order of additions and subtractions does not change the sum, to the last bit.
+ * So the sum shows exactly whether the leases exceed the capacity. The amounts are multiples of
+ * 2^-48 of a unit. Every double of at least 32 is such a multiple. */
 typedef struct doorman__total {
     uint64_t high, low;
 } doorman__total;
@@ -2703,13 +2690,18 @@ static void doorman__total_subtract(doorman__total *total, double amount) {
     total->low -= less.low;
 }
 
+/* Replaces an amount of the sum by another one. */
+static void doorman__total_replace(doorman__total *total, double last, double next) {
+    doorman__total_subtract(total, last);
+    doorman__total_add(total, next);
+}
+
 static double doorman__total_value(doorman__total total) {
     return (double)total.high * 65536.0 + (double)total.low / DOORMAN__FRACTION;
 }
 
-/* Returns the next smaller double. Precondition: value is more than 0. The function subtracts 1
- * from the bits of the number. A subtraction of doubles could return the same number on 32-bit x86,
- * which rounds twice. */
+/* Returns the next smaller double. Precondition: value is more than 0. A subtraction of doubles
+ * could return the same number on 32-bit x86, which rounds twice. */
 static double doorman__next_below(double value) {
     assert(value > 0);
     uint64_t bits;
@@ -2724,6 +2716,7 @@ static double doorman__total_floor(doorman__total total) {
     double value = doorman__total_value(total);
     if (value >= DOORMAN_AMOUNT_MAX) return DOORMAN_AMOUNT_MAX;
     while (doorman__total_less(total, doorman__total_of(value))) value = doorman__next_below(value);
+    assert(value >= 0);
     return value;
 }
 
@@ -2798,8 +2791,7 @@ static bool doorman__random_bits(void *out, size_t bytes) {
 
 /* ---- configuration: globs */
 
-/* Decodes one character and moves *text past the character. Precondition: the text is valid
- * UTF-8. */
+/* Decodes one character of valid UTF-8, and moves *text past the character. */
 static uint32_t doorman__character(const char **text) {
     uint32_t code = 0;
     size_t bytes = 1;
@@ -2858,8 +2850,7 @@ static bool doorman__glob_step(const char **glob, const char **id, const char **
 
 /* Returns whether a shell glob matches a whole id. `*` matches `/` too. When a match fails, the
  * last `*` takes one more character, and the match is tried again from there. An earlier `*` need
- * not take more characters, because the last `*` can take them instead. So the cost is O(glob *
- * id), without recursion. */
+ * not, because the last `*` can take them instead. So the cost is O(glob * id). */
 static bool doorman__glob_match(const char *glob, const char *id) {
     const char *star = NULL, *resume = NULL, *open = NULL;
     for (;;) {
@@ -2881,8 +2872,7 @@ static bool doorman__glob_match(const char *glob, const char *id) {
 
 /* Returns whether a safe capacity is an amount or DOORMAN_UNLIMITED. */
 static bool doorman__safe_capacity_valid(double amount) {
-    return doorman__amount_valid(amount) ||
-           (amount >= DOORMAN_UNLIMITED && amount <= DOORMAN_UNLIMITED);
+    return doorman__amount_valid(amount) || doorman__equal(amount, DOORMAN_UNLIMITED);
 }
 
 static bool doorman__unlimited(double amount) { return amount < 0; }
@@ -2909,14 +2899,18 @@ static doorman_algorithm doorman__algorithm_resolve(const doorman_algorithm *giv
     return all;
 }
 
+/* Returns whether the holders divide the capacity, so that a lease is at most what is free. */
+static bool doorman__divides_capacity(const doorman_algorithm *algorithm) {
+    return algorithm->kind != DOORMAN_STATIC_SHARE && algorithm->kind != DOORMAN_NO_ALGORITHM;
+}
+
 #define DOORMAN__DURATION_RULE "must be more than 0 and at most 1e8 seconds"
 #define DOORMAN__DURATION_OR_ZERO_RULE "must be from 0 to 1e8 seconds"
 
 /* The text of an error whose field has one name in C, and another one in JSON. See C10. */
 #define DOORMAN__NAMES(in_c, in_json) in_c "\n" in_json
 
-/* A rule of a configuration, and whether it is broken. The text has the field and the rule, or is
- * made by DOORMAN__NAMES. */
+/* A rule, and whether it is broken. The text has the field and the rule: see DOORMAN__NAMES. */
 typedef struct doorman__rule {
     bool broken;
     const char *text;
@@ -2934,6 +2928,17 @@ static const char *doorman__rule_next(const doorman__rule *rules, size_t count, 
 
 #define DOORMAN__RULE_NEXT(rules, next)                                                            \
     doorman__rule_next((rules), sizeof(rules) / sizeof *(rules), (next))
+
+/* Returns the error of the first broken rule, or OK. */
+static doorman_status doorman__rules_check(const doorman__rule *rules, size_t count,
+                                           doorman_error *error) {
+    size_t next = 0;
+    const char *wrong = doorman__rule_next(rules, count, &next);
+    return wrong ? doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", wrong) : DOORMAN_OK;
+}
+
+#define DOORMAN__RULES_CHECK(rules, error)                                                         \
+    doorman__rules_check((rules), sizeof(rules) / sizeof *(rules), (error))
 
 /* Goes through the rules that an algorithm breaks, as doorman__rule_next does. */
 static const char *doorman__algorithm_wrong(const doorman_algorithm *algorithm, size_t *next) {
@@ -3020,7 +3025,7 @@ static const char *doorman__template_wrong(const doorman_template *template_, bo
          "unit: must be at most 32 bytes of UTF-8 without control characters"},
         {doorman__template_hides_algorithm(template_), "algorithm: needs has_algorithm"},
         {!doorman__duration_valid(template_->overload.target),
-         "overload.target: must be more than 0 and at most 1e8 seconds"},
+         "overload.target: " DOORMAN__DURATION_RULE},
         {!(least >= 0) || (capacity_valid && least > capacity),
          "overload.capacity_min: must be from 0 to the capacity"},
         {least > 0 && !template_->overload.target, "overload.target: is missing"},
@@ -3035,10 +3040,8 @@ static const char *doorman__template_wrong(const doorman_template *template_, bo
 
 /* Receives the errors of a configuration, or the warnings about it.
  *   index    which template; DOORMAN__NO_TEMPLATE: the problem is about all templates
- *   object   the part of the template that has the field, with the names of C: "", "algorithm." or
- *            "limits[2].figures."
- *   text     the field and the rule that it breaks, for example "capacity: must be ..."; may be
- *            made by DOORMAN__NAMES */
+ *   object   the part of the template that has the field: "", "algorithm." or "limits[2].figures."
+ *   text     the field and its rule: "capacity: must be ..."; may be made by DOORMAN__NAMES */
 typedef struct doorman__config_report {
     void (*add)(void *context, size_t index, const char *object, const char *text);
     void *context;
@@ -3049,8 +3052,18 @@ static void doorman__config_report_add(const doorman__config_report *report, siz
     report->add(report->context, index, object, text);
 }
 
-/* A program that includes doorman.h alone has no permits. Its tables of what is done with permits
- * stay empty, and nobody calls their functions. */
+/* Reports a text that is made from a format. */
+static void doorman__config_report_format(const doorman__config_report *report, size_t index,
+                                          const char *object, const char *format, ...) {
+    char text[256];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    doorman__config_report_add(report, index, object, text);
+}
+
+/* A program that includes doorman.h alone has no permits, and its tables for them stay empty. */
 #ifdef DOORMAN_PERMITS /* doorman_permits.h defines it */
 #define DOORMAN__HAS_PERMITS true
 #else
@@ -3101,13 +3114,12 @@ static void doorman__template_check_glob(const doorman_config_options *options, 
     for (size_t i = 0; glob && i < index; i++) {
         const char *earlier = options->templates[i].identifier_glob;
         if (!earlier || strcmp(earlier, glob) != 0) continue;
-        char text[192];
-        snprintf(text, sizeof text,
-                 DOORMAN__NAMES(
-                     "identifier_glob: equals that of templates[%zu], so it would never be used",
-                     "identifier_glob: equals that of resources[%zu], so it would never be used"),
-                 i, i);
-        doorman__config_report_add(report, index, "", text);
+        doorman__config_report_format(
+            report, index, "",
+            DOORMAN__NAMES(
+                "identifier_glob: equals that of templates[%zu], so it would never be used",
+                "identifier_glob: equals that of resources[%zu], so it would never be used"),
+            i, i);
         return;
     }
 }
@@ -3122,7 +3134,6 @@ static bool doorman__glob_is_open(const char *glob) {
     return false;
 }
 
-/* What a warning says about a glob with a `[` without a `]`. */
 #define DOORMAN__GLOB_OPEN                                                                         \
     "a [ has no ], so it is an ordinary character; write \\[ if this is intended"
 
@@ -3139,16 +3150,15 @@ static bool doorman__glob_covers(const char *wide, const char *narrow) {
            doorman__glob_match(wide, narrow);
 }
 
-/* Warns of fields that only leases use, in a template that has none. The template "*" lends its
- * algorithm to others (G3), so it may have one. */
+/* Warns of fields that only leases use. The template "*" lends its algorithm to others (G3). */
 static void doorman__without_capacity_warn(const doorman_template *template_, size_t index,
                                            bool last, const doorman__config_report *report) {
     if (!template_->without_capacity) return;
     if (template_->has_safe_capacity || template_->whole) {
-        const char *text = template_->has_safe_capacity
-                               ? "safe_capacity: has no effect without capacity"
-                               : "whole: has no effect without capacity";
-        doorman__config_report_add(report, index, "", text);
+        doorman__config_report_add(report, index, "",
+                                   template_->has_safe_capacity
+                                       ? "safe_capacity: has no effect without capacity"
+                                       : "whole: has no effect without capacity");
     }
     bool lends = last && strcmp(template_->identifier_glob, "*") == 0;
     if (template_->has_algorithm && !lends) {
@@ -3164,9 +3174,8 @@ static void doorman__template_check_overload(const doorman_config_options *optio
     const doorman_template *last = &options->templates[options->template_count - 1];
     bool inherits = !template_->has_algorithm && doorman__id_valid(last->identifier_glob) &&
                     strcmp(last->identifier_glob, "*") == 0;
-    doorman_kind kind = inherits ? last->algorithm.kind : template_->algorithm.kind;
-    bool divides = kind != DOORMAN_STATIC_SHARE && kind != DOORMAN_NO_ALGORITHM;
-    if (!template_->overload.target || divides) return;
+    const doorman_algorithm *algorithm = inherits ? &last->algorithm : &template_->algorithm;
+    if (!template_->overload.target || doorman__divides_capacity(algorithm)) return;
     doorman__config_report_add(report, index, "",
                                DOORMAN__NAMES("overload.target: must be 0, because the kind of "
                                               "algorithm does not divide the capacity",
@@ -3207,16 +3216,14 @@ static void doorman__first_problem_add(void *context, size_t index, const char *
     doorman__first_problem *first = (doorman__first_problem *)context;
     if (first->count++ > 0) return;
     const int bytes = (int)strcspn(text, "\n"); /* the names of C: see DOORMAN__NAMES */
-    if (index == DOORMAN__NO_TEMPLATE) {
-        (void)doorman__fail(first->error, DOORMAN_OK, "%.*s", bytes, text);
-    } else {
-        (void)doorman__fail(first->error, DOORMAN_OK, "templates[%zu].%s%.*s", index, object, bytes,
-                            text);
+    char template_[40] = "";
+    if (index != DOORMAN__NO_TEMPLATE) {
+        snprintf(template_, sizeof template_, "templates[%zu].", index);
     }
+    (void)doorman__fail(first->error, DOORMAN_OK, "%s%s%.*s", template_, object, bytes, text);
 }
 
-/* Adds to an error how many more errors or warnings there are. `count` includes the first one. If
- * `count` is 0, the text becomes empty. */
+/* Adds to an error how many more errors or warnings there are. `count` includes the first one. */
 static void doorman__error_end(doorman_error *error, size_t count) {
     if (!error) return;
     if (count == 0) error->text[0] = 0;
@@ -3250,50 +3257,35 @@ static doorman_status doorman__config_check(const doorman_config_options *option
 
 /* ---- configuration: what is valid but causes a warning (G9) */
 
-/* Returns how long a new master must learn, so that it knows all leases of its predecessor. */
-static doorman_time doorman__longest_lease(const doorman_algorithm *algorithm) {
-    return algorithm->lease_length + doorman__scale(algorithm->lease_length, DOORMAN__DRIFT);
-}
-
-/* Returns whether leases of a predecessor may outlast the learning of a new master. */
-static bool doorman__algorithm_learns_too_little(const doorman_algorithm *algorithm) {
-    bool divides_capacity =
-        algorithm->kind != DOORMAN_STATIC_SHARE && algorithm->kind != DOORMAN_NO_ALGORITHM;
-    return divides_capacity && algorithm->handover == DOORMAN_CONFIRMED &&
-           algorithm->has_learning_mode_duration &&
-           algorithm->learning_mode_duration < doorman__longest_lease(algorithm);
-}
-
+/* Warns of leases that end before they are renewed, that may outlast the learning of a new master,
+ * or that are longer than an hour, because nothing takes a lease back before its end. */
 static void doorman__algorithm_warn(const doorman_algorithm *given, size_t index,
                                     const doorman__config_report *report) {
-    const doorman_algorithm algorithm = doorman__algorithm_resolve(given);
-    if (algorithm.refresh_interval == algorithm.lease_length) {
+    const doorman_algorithm all = doorman__algorithm_resolve(given);
+    const doorman_time length = all.lease_length;
+    const doorman_time longest = length + doorman__scale(length, DOORMAN__DRIFT);
+    const double longest_seconds = (double)length * (1 + DOORMAN__DRIFT) / 1e9;
+    if (all.refresh_interval == length) {
         doorman__config_report_add(
             report, index, "algorithm.",
             "refresh_interval: equals the lease_length, so a lease can end before "
             "its holder has renewed it");
     }
-    if (!doorman__algorithm_learns_too_little(&algorithm)) return;
-    char text[192];
-    snprintf(text, sizeof text,
-             "learning_mode_duration: %g s is shorter than the longest lease, %g s with clock "
-             "drift: after a change of master, more than the capacity may be in use",
-             (double)algorithm.learning_mode_duration / 1e9,
-             (double)algorithm.lease_length * (1 + DOORMAN__DRIFT) / 1e9);
-    doorman__config_report_add(report, index, "algorithm.", text);
-}
-
-/* Warns of a lease that is longer than an hour: nothing takes it back before its end. */
-static void doorman__lease_length_warn(const doorman_algorithm *given, size_t index,
-                                       const doorman__config_report *report) {
-    if (given->lease_length <= DOORMAN__LONG) return;
-    char text[192];
-    snprintf(text, sizeof text,
-             "lease_length: %g s is long: the capacity of a holder that has failed stays reserved, "
-             "and a new master learns, for up to %g s",
-             (double)given->lease_length / 1e9,
-             (double)given->lease_length * (1 + DOORMAN__DRIFT) / 1e9);
-    doorman__config_report_add(report, index, "algorithm.", text);
+    bool learns = doorman__divides_capacity(&all) && all.handover == DOORMAN_CONFIRMED;
+    if (learns && all.has_learning_mode_duration && all.learning_mode_duration < longest) {
+        doorman__config_report_format(
+            report, index, "algorithm.",
+            "learning_mode_duration: %g s is shorter than the longest lease, %g s with clock "
+            "drift: after a change of master, more than the capacity may be in use",
+            (double)all.learning_mode_duration / 1e9, longest_seconds);
+    }
+    if (length > DOORMAN__LONG) {
+        doorman__config_report_format(
+            report, index, "algorithm.",
+            "lease_length: %g s is long: the capacity of a holder that has failed stays reserved, "
+            "and a new master learns, for up to %g s",
+            (double)length / 1e9, longest_seconds);
+    }
 }
 
 /* Warns of a safe capacity with which a single client without a lease exceeds the capacity. */
@@ -3304,34 +3296,28 @@ static void doorman__safe_capacity_warn(const doorman_template *template_, size_
     const double safe = template_->safe_capacity, capacity = template_->capacity;
     if (!template_->has_safe_capacity || template_->without_capacity || unlimited) return;
     if (safe <= capacity) return;
-    char text[160];
-    snprintf(text, sizeof text,
-             "safe_capacity: %.15g is above the capacity %.15g, so one client without a lease can "
-             "exceed the capacity",
-             safe, capacity);
-    doorman__config_report_add(report, index, "", text);
+    doorman__config_report_format(
+        report, index, "",
+        "safe_capacity: %.15g is above the capacity %.15g, so one client without a lease can "
+        "exceed the capacity",
+        safe, capacity);
 }
 
-/* Warns of a template that no resource gets, because an earlier glob matches all that its glob
- * matches. */
+/* Warns of a template that no resource gets, because an earlier glob covers its glob. */
 static void doorman__hidden_template_warn(const doorman_config_options *options, size_t index,
                                           const doorman__config_report *report) {
-    const char *glob = options->templates[index].identifier_glob;
-    size_t earlier = 0;
+    const doorman_template *all = options->templates;
+    const char *glob = all[index].identifier_glob;
+    size_t i = 0;
     if (index >= DOORMAN__COVERS_MAX) return;
-    while (earlier < index &&
-           !doorman__glob_covers(options->templates[earlier].identifier_glob, glob)) {
-        earlier++;
-    }
-    if (earlier == index) return;
-    char text[256];
-    snprintf(text, sizeof text,
-             DOORMAN__NAMES("identifier_glob: is never used, because templates[%zu] comes first "
-                            "and matches it",
-                            "identifier_glob: is never used, because resources[%zu] comes first "
-                            "and matches it"),
-             earlier, earlier);
-    doorman__config_report_add(report, index, "", text);
+    while (i < index && !doorman__glob_covers(all[i].identifier_glob, glob)) i++;
+    if (i == index) return;
+    doorman__config_report_format(
+        report, index, "",
+        DOORMAN__NAMES(
+            "identifier_glob: is never used, because templates[%zu] comes first and matches it",
+            "identifier_glob: is never used, because resources[%zu] comes first and matches it"),
+        i, i);
 }
 
 /* Reports all warnings. Precondition: the configuration is valid. */
@@ -3351,15 +3337,11 @@ static void doorman__config_warn(const doorman_config_options *options,
         if (doorman__glob_is_open(template_->identifier_glob)) {
             doorman__config_report_add(report, i, "", "identifier_glob: " DOORMAN__GLOB_OPEN);
         }
-        if (template_->has_algorithm) {
-            doorman__algorithm_warn(&template_->algorithm, i, report);
-            doorman__lease_length_warn(&template_->algorithm, i, report);
-        }
+        if (template_->has_algorithm) doorman__algorithm_warn(&template_->algorithm, i, report);
         doorman__hidden_template_warn(options, i, report);
         doorman__safe_capacity_warn(template_, i, report);
         if (DOORMAN__HAS_PERMITS) doorman__permits_in_config.warn_limits(template_, i, report);
-        bool last = i + 1 == options->template_count;
-        doorman__without_capacity_warn(template_, i, last, report);
+        doorman__without_capacity_warn(template_, i, i + 1 == options->template_count, report);
     }
 }
 
@@ -3367,11 +3349,11 @@ static void doorman__config_warn(const doorman_config_options *options,
 
 typedef struct doorman__config_limits doorman__config_limits; /* of permits: see >>limits */
 
-/* One hash table finds a template by its whole glob. The other table finds it by the literal start
- * of its glob. The literal start is the part before the first of the characters * ? [ \. There may
- * be 10,000 templates and a million resources, so comparing all globs would cost too much. Most
- * globs need not be compared, because a given id does not begin with their literal start. The
- * tables contain nothing from the network, so they need no seed. */
+/* One hash table finds a template by its whole glob. The other one finds it by the literal start of
+ * its glob, the part before the first of the characters * ? [ \. There may be 10,000 templates and
+ * a million resources, so comparing all globs would cost too much. Most globs need not be compared,
+ * because a given id does not begin with their literal start. The tables contain nothing from the
+ * network, so they need no seed. */
 struct doorman_config {
     doorman_template *templates;
     size_t template_count;
@@ -3381,8 +3363,7 @@ struct doorman_config {
     const char **shadow; /* in `limits` */
     bool reject_unmatched;
     bool wire_names;      /* it was read from JSON (C10) */
-    doorman__link *links; /* two links for each template: one for its glob, and one for its literal
-                             start */
+    doorman__link *links; /* two for each template: for its glob, and for its literal start */
     doorman__table globs, starts;
     bool start_bytes[DOORMAN_ID_BYTES_MAX + 1]; /* true at n: a literal start has n bytes */
 };
@@ -3407,6 +3388,7 @@ static void doorman__config_index(doorman_config *config) {
         size_t start = strcspn(glob, "*?[\\");
         assert(start <= DOORMAN_ID_BYTES_MAX);
         doorman__link *links = &config->links[2 * i];
+        assert(!links[0].next && !links[1].next);
         doorman__table_add(&config->globs, &links[0], doorman__config_hash(glob, strlen(glob)));
         doorman__table_add(&config->starts, &links[1], doorman__config_hash(glob, start));
         config->start_bytes[start] = true;
@@ -3428,11 +3410,11 @@ static size_t doorman__config_measure(const doorman_config_options *options) {
 
 /* Returns the algorithm for templates that have no algorithm of their own (G3). */
 static doorman_algorithm doorman__config_common_algorithm(const doorman_config_options *options) {
-    doorman_algorithm defaults = {.reserve = 0};
+    const doorman_algorithm defaults = {.reserve = 0};
     if (!options->template_count) return defaults;
     const doorman_template *last = &options->templates[options->template_count - 1];
-    bool matches_all = strcmp(last->identifier_glob, "*") == 0;
-    return last->has_algorithm && matches_all ? last->algorithm : defaults;
+    bool lends = last->has_algorithm && strcmp(last->identifier_glob, "*") == 0;
+    return lends ? last->algorithm : defaults;
 }
 
 /* Copies all templates and their strings, and fills in the defaults. */
@@ -3504,12 +3486,12 @@ void doorman_config_destroy(doorman_config *config) {
 
 /* Returns the index of the template that a link belongs to. */
 static size_t doorman__config_place(const doorman_config *config, const doorman__link *link) {
+    assert(link >= config->links && link < config->links + 2 * config->template_count);
     return (size_t)(link - config->links) / 2;
 }
 
 /* Looks at the templates whose literal start is the first `bytes` bytes of the id. Returns the
- * smaller of two indexes: `known`, and the index of the first of these templates that matches the
- * id. */
+ * index of the first of them that matches the id, or `known` if that is smaller. */
 static size_t doorman__config_first(const doorman_config *config, const char *id, size_t bytes,
                                     size_t known) {
     uint64_t hash = doorman__config_hash(id, bytes);
@@ -3523,8 +3505,8 @@ static size_t doorman__config_first(const doorman_config *config, const char *id
 }
 
 /* Finds the template of a resource (G1). Returns NULL if no template matches, or if the id is not
- * valid. Each different length of literal starts costs one hash lookup. A glob costs one match if
- * the id begins with the literal start of the glob. */
+ * valid. Costs a hash lookup for each length of literal starts, and a match for each glob that
+ * begins as the id does. */
 static const doorman_template *doorman__config_find(const doorman_config *config,
                                                     const char *resource_id) {
     if (!doorman__id_valid(resource_id)) return NULL;
@@ -3598,20 +3580,19 @@ static const doorman_algorithm doorman__unmatched = {.kind = DOORMAN_NO_ALGORITH
                                                      .minimum_refresh_interval = DOORMAN_SECOND,
                                                      .decay_factor = 0.5};
 
-/* Returns whether there is a template `*`. It matches every resource, and is the last template
- * (G6). */
+/* Returns whether there is a template `*`. It matches every resource, and is the last (G6). */
 static bool doorman__config_matches_all(const doorman_config *config) {
     size_t count = config->template_count;
     return count && strcmp(config->templates[count - 1].identifier_glob, "*") == 0;
 }
 
-/* Returns the longest lease that a configuration allows. A resource that no template matches has
- * the default lease length. */
+/* Returns the longest possible lease. A resource without a template has the default length. */
 static doorman_time doorman__config_longest_lease(const doorman_config *config) {
     doorman_time longest = doorman__config_matches_all(config) ? 0 : DOORMAN__LEASE_LENGTH;
     for (size_t i = 0; i < config->template_count; i++) {
         longest = doorman__later(longest, config->templates[i].algorithm.lease_length);
     }
+    assert(longest > 0);
     return longest;
 }
 
@@ -3686,15 +3667,14 @@ static size_t doorman__config_same(const doorman_config *config, const char *glo
  * A2 For every kind of algorithm, a change of a demand costs O(log n), where n is the number of
  *    holders. A renewal that changes nothing costs one lookup in a hash table and a read of the
  *    terms.
- * A3 A new kind of algorithm needs one function, one row in DOORMAN_KINDS and one row in
- *    doorman__kinds. Only the checks of a configuration also depend on the kind. In a tree, T2
+ * A3 A new kind of algorithm needs one function, one row in DOORMAN_KINDS and one in
+ *    doorman__solvers. Only the checks of a configuration also depend on the kind. In a tree, T2
  *    assumes that a kind leaves no capacity unused that somebody wants.
  * A4 No holder gets more than it wants. If leases are whole units (A5, see >>leases), no holder
  *    gets more than its wants rounded up.
  */
 
-/* A demand as the index stores it. `count` is the number of equal demands in one entry of the
- * index. */
+/* A demand as the index stores it. `count` is the number of equal demands in one entry. */
 typedef struct doorman__demand {
     double wants;
     uint32_t subclients, count;
@@ -3721,8 +3701,7 @@ typedef struct doorman__leaf {
 
 typedef struct doorman__inner {
     doorman__node node;                   /* must be first */
-    doorman__demand keys[DOORMAN__WIDTH]; /* demands of child i - 1 are before keys[i]; demands of
-                                             child i are not */
+    doorman__demand keys[DOORMAN__WIDTH]; /* keys[i] is after child i - 1, and not after child i */
     doorman__sums sums[DOORMAN__WIDTH];   /* for each child: the sums of all demands below it */
     doorman__node *below[DOORMAN__WIDTH];
 } doorman__inner;
@@ -3730,8 +3709,8 @@ typedef struct doorman__inner {
 typedef struct doorman__index {
     doorman__node *bands[DOORMAN_PRIORITY_MAX + 1]; /* NULL: no demand of this priority */
     uint64_t subclients;
-    doorman__node *spare_leaf,
-        *spare_inner; /* for the next insertion; below[0] of a spare inner node is the next one */
+    /* for the next insertion; below[0] of a spare inner node is the next one */
+    doorman__node *spare_leaf, *spare_inner;
 } doorman__index;
 
 static doorman__leaf *doorman__as_leaf(doorman__node *node) {
@@ -3810,9 +3789,8 @@ static doorman__sums doorman__node_sums_at(const doorman__node *node, size_t at)
                         : doorman__demand_sums(&doorman__node_demands(node)[at]);
 }
 
-/* Returns the sums of all demands below a node, or zeros for NULL. With one running sum, each
- * addition would wait for the result of the addition before it. So the loop has two running sums,
- * and the CPU adds to both at the same time. */
+/* Returns the sums of all demands below a node, or zeros for NULL. The loop has two running sums,
+ * because each addition to a sum waits for the result of the addition before it. */
 static doorman__sums doorman__node_sums(const doorman__node *node) {
     doorman__sums all = {0, 0, 0}, odd = {0, 0, 0};
     if (!node) return all;
@@ -3856,10 +3834,10 @@ static void doorman__node_close(doorman__node *node, size_t at) {
     doorman__node_move(node, at, node, at + 1, node->count - at);
 }
 
-/* Resizes a leaf. Makes a new leaf if `leaf` is NULL. If memory runs out, returns NULL and leaves
- * the leaf unchanged. */
+/* Resizes a leaf, or makes one if `leaf` is NULL. If memory runs out, returns NULL. */
 static doorman__node *doorman__leaf_grow(doorman__node *leaf, size_t room) {
     size_t count = leaf ? leaf->count : 0;
+    assert(count < room && room <= DOORMAN__WIDTH);
     leaf = (doorman__node *)DOORMAN_REALLOC(leaf,
                                             sizeof(doorman__leaf) + room * sizeof(doorman__demand));
     if (leaf) *leaf = (doorman__node){.count = (uint16_t)count, .room = (uint16_t)room};
@@ -3879,6 +3857,7 @@ static void doorman__index_drop_spares(doorman__index *index) {
 /* Adds a spare node of this height, for a split. Returns false if memory runs out. */
 static bool doorman__index_add_spare(doorman__index *index, size_t height) {
     if (height == 0) {
+        assert(!index->spare_leaf);
         index->spare_leaf = doorman__leaf_grow(NULL, DOORMAN__WIDTH);
         return index->spare_leaf != NULL;
     }
@@ -3899,9 +3878,9 @@ static doorman__node *doorman__index_take_spare(doorman__index *index, size_t he
 }
 
 /* Allocates the memory that the insertion of a demand needs. That insertion must be the next change
- * of the index. If the root is a small leaf that is full, it grows. The insertion splits each full
- * node on its way from the root to the leaf. So the function allocates one spare node for each of
- * these full nodes. If memory runs out, returns false and leaves the index unchanged. */
+ * of the index. A root that is a small full leaf grows. Each full node on the way from the root to
+ * the leaf will be split, and needs a spare node. If memory runs out, returns false and leaves the
+ * index unchanged. */
 static bool doorman__index_reserve(doorman__index *index, int band, const doorman__demand *demand) {
     assert(band >= 0 && band <= DOORMAN_PRIORITY_MAX);
     assert(doorman__amount_valid(demand->wants) && demand->subclients > 0);
@@ -3926,6 +3905,7 @@ static bool doorman__index_reserve(doorman__index *index, int band, const doorma
 
 /* Makes a node the child of another node, at a free place. */
 static void doorman__inner_set(doorman__inner *inner, size_t at, doorman__node *node) {
+    assert(at < inner->node.count && inner->node.height == node->height + 1);
     inner->below[at] = node;
     inner->keys[at] = doorman__node_demands(node)[0];
     inner->sums[at] = doorman__node_sums(node);
@@ -3944,8 +3924,7 @@ static void doorman__inner_split(doorman__index *index, doorman__inner *inner, s
     doorman__inner_set(inner, at + 1, half);
 }
 
-/* Inserts a demand below a node. Full nodes are split on the way down. So a parent always has a
- * free place for the new half of a split child. */
+/* Inserts a demand below a node. Full nodes are split on the way down, so a parent has room. */
 static void doorman__node_insert(doorman__index *index, doorman__node *node,
                                  const doorman__demand *demand) {
     if (node->height == 0) {
@@ -3976,8 +3955,8 @@ static void doorman__index_insert(doorman__index *index, int band, const doorman
     doorman__node **root = &index->bands[band];
     if (!*root) *root = doorman__index_take_spare(index, 0);
     if (doorman__node_full(*root)) {
-        doorman__inner *top =
-            doorman__as_inner(doorman__index_take_spare(index, (*root)->height + 1u));
+        doorman__node *above = doorman__index_take_spare(index, (*root)->height + 1u);
+        doorman__inner *top = doorman__as_inner(above);
         top->node.count = 1;
         doorman__inner_set(top, 0, *root);
         doorman__inner_split(index, top, 0);
@@ -4073,8 +4052,7 @@ static void doorman__node_between(const doorman__node *node, double most, double
     }
 }
 
-/* Returns the sums of the demands of a band. Only demands whose wants per subclient are in (low,
- * high] count. */
+/* Returns the sums of the demands of a band whose wants per subclient are in (low, high]. */
 static doorman__sums doorman__band_between(const doorman__node *root, double low, double high) {
     doorman__sums all = {0, 0, 0};
     if (root) doorman__node_between(root, DOORMAN_AMOUNT_MAX, low, high, &all);
@@ -4093,12 +4071,10 @@ static doorman__cut doorman__band_cut(const doorman__node *root, double level) {
     return (doorman__cut){doorman__band_between(root, -1, level).wants, (double)above.subclients,
                           above.wants};
 }
-
 /* Returns the level at which the targets of a band sum to `capacity`. Precondition: the band wants
- * more than `capacity`. The search finds two neighbouring demands: the wants per subclient of the
- * first demand are at most the level, and the wants per subclient of the second demand are more
- * than the level. Each step tries the wants per subclient of a key as the level. At that level all
- * demands to the left of the key are satisfied, and all other demands are cut. */
+ * more than `capacity`. The search finds two neighbouring demands: at the level, the first one is
+ * satisfied, and the second one is cut. Each step tries the wants per subclient of a key as the
+ * level. At that level all demands to the left of the key are satisfied, and all others are cut. */
 static double doorman__band_level(const doorman__node *root, double capacity) {
     double satisfied = 0;
     uint64_t above = doorman__node_sums(root).subclients;
@@ -4138,12 +4114,11 @@ static doorman__cut doorman__index_cut(const doorman__index *index, double level
 }
 
 /* Returns the level at which all bands together take `capacity`. Precondition: the bands want more
- * than `capacity`. If there is one band, its level is the result. If there are several bands,
- * Newton's method starts at level 0. The amount that the bands take is a concave function of the
- * level, so no step goes beyond the solution. The gap is the part of the capacity that is not taken
- * yet. The slope is the number of subclients whose demands are cut. Each step divides the product
- * of the gap and the slope by at least four. So about five steps are enough in practice. The bound
- * of 128 steps guarantees that the loop ends, whatever the rounding errors are. */
+ * than `capacity`. If there are several bands, Newton's method starts at level 0. What the bands
+ * take is a concave function of the level, so no step goes beyond the solution. The gap is the part
+ * of the capacity that is not taken yet, and the slope is the number of subclients whose demands
+ * are cut. Each step divides their product by at least four, so about five steps are enough. The
+ * bound of 128 guarantees an end, whatever the rounding errors are. */
 static double doorman__index_level(const doorman__index *index, double capacity) {
     const doorman__node *some = NULL;
     size_t bands = 0;
@@ -4197,6 +4172,7 @@ static size_t doorman__solve_proportional(const doorman_algorithm *algorithm, do
     if (doorman__index_wants(index) <= capacity) {
         return doorman__solve_none(algorithm, capacity, index, terms);
     }
+    assert(index->subclients > 0);
     double equal = capacity / (double)index->subclients;
     doorman__cut cut = doorman__index_cut(index, equal);
     double left = capacity - cut.satisfied - equal * cut.cut_subclients;
@@ -4207,9 +4183,8 @@ static size_t doorman__solve_proportional(const doorman_algorithm *algorithm, do
 }
 
 /* First, all bands share the reserve. `floor` is the level of these shares, and `reserved` has the
- * share of each band. Then each band gets its share, highest priority first. A band can take the
- * capacity that is left, minus the parts of the lower bands. A band can always take its own share
- * of the reserve. */
+ * share of each band. Then each band gets its share, highest priority first. A band can take what
+ * is left, minus the parts of the lower bands, and at least its own share of the reserve. */
 static size_t doorman__solve_priority(const doorman_algorithm *algorithm, double capacity,
                                       const doorman__index *index, doorman_terms *terms) {
     double reserved[DOORMAN_TERMS_MAX] = {0}, floor = 0, reserve_left = 0;
@@ -4241,21 +4216,16 @@ static size_t doorman__solve_priority(const doorman_algorithm *algorithm, double
         }
         left = doorman__max(0, left);
     }
+    assert(count <= DOORMAN_TERMS_MAX);
     return count;
 }
 
-typedef struct doorman__kind {
-    doorman__solver *solve;
-    bool divides_capacity; /* true: the holders divide the capacity, so a lease is at most what is
-                              free */
-} doorman__kind;
-
-static const doorman__kind doorman__kinds[DOORMAN_KIND_COUNT] = {
-    [DOORMAN_FAIR_SHARE] = {.solve = doorman__solve_fair, .divides_capacity = true},
-    [DOORMAN_PROPORTIONAL_SHARE] = {.solve = doorman__solve_proportional, .divides_capacity = true},
-    [DOORMAN_PRIORITY_SHARE] = {.solve = doorman__solve_priority, .divides_capacity = true},
-    [DOORMAN_STATIC_SHARE] = {.solve = doorman__solve_static, .divides_capacity = false},
-    [DOORMAN_NO_ALGORITHM] = {.solve = doorman__solve_none, .divides_capacity = false},
+static doorman__solver *const doorman__solvers[DOORMAN_KIND_COUNT] = {
+    [DOORMAN_FAIR_SHARE] = doorman__solve_fair,
+    [DOORMAN_PROPORTIONAL_SHARE] = doorman__solve_proportional,
+    [DOORMAN_PRIORITY_SHARE] = doorman__solve_priority,
+    [DOORMAN_STATIC_SHARE] = doorman__solve_static,
+    [DOORMAN_NO_ALGORITHM] = doorman__solve_none,
 };
 
 /* Returns the terms for a priority, or NULL if there are none. */
@@ -4269,20 +4239,17 @@ static const doorman_terms *doorman__terms_find(const doorman_terms *terms, size
     return NULL;
 }
 
-/* Returns the amount that terms give to a demand. The amount is in [0, wants]. It is 0 if there are
- * no terms for the priority of the demand. */
+/* Returns the amount in [0, wants] that terms give to a demand; 0: no terms for its priority. */
 static double doorman__terms_target(const doorman_terms *terms, size_t terms_count,
                                     const doorman_demand *demand) {
     const doorman_terms *found = doorman__terms_find(terms, terms_count, demand->priority);
     if (!found) return 0;
     double subclients = demand->subclients > 0 ? demand->subclients : 1;
     double base = doorman__min(demand->wants, found->level * subclients);
-    double rest = demand->wants - base;
-    return doorman__min(demand->wants, base + found->slope * rest);
+    return doorman__min(demand->wants, base + found->slope * (demand->wants - base));
 }
 
-/* Returns the amount that the terms of a parent give to all demands together. Returns -1 if a
- * demand has a priority without terms. */
+/* Returns what the terms of a parent give to all demands; -1: no terms for a priority. */
 static double doorman__terms_sum(const doorman_terms *terms, size_t terms_count,
                                  const doorman__index *index) {
     double sum = 0;
@@ -4298,8 +4265,7 @@ static double doorman__terms_sum(const doorman_terms *terms, size_t terms_count,
     return sum;
 }
 
-/* Rounds down to an integer. Amounts are at most 1e15, and doubles represent all integers up to
- * 1e15. */
+/* Rounds down to an integer. Doubles represent all integers up to the largest amount, 1e15. */
 static double doorman__whole_floor(double amount) { return (double)(uint64_t)amount; }
 
 static double doorman__whole_ceil(double amount) {
@@ -4315,22 +4281,18 @@ static doorman__demand doorman__demand_of(const doorman_demand *demand, bool who
     return (doorman__demand){wants, (uint32_t)subclients, 1};
 }
 
-/* Checks a demand. In the error text, `path` is the name of the demand and `subclients` is the name
- * of its field for subclients. */
-static doorman_status doorman__demand_check(const doorman_demand *demand, const char *path,
-                                            const char *subclients, doorman_error *error) {
-    const char *field = NULL, *rule = NULL;
+/* Returns the field of a demand that breaks its rule, or NULL.
+ *   most   the maximum of subclients: 1 for a client */
+static const char *doorman__demand_wrong(const doorman_demand *demand, double most,
+                                         const char **rule) {
     double weight = demand->subclients;
-    if (!doorman__amount_valid(demand->wants)) {
-        field = "wants", rule = DOORMAN__AMOUNT_RULE;
-    } else if (!(weight >= 0 && weight <= DOORMAN_SUBCLIENTS_MAX) ||
-               weight > (double)(uint64_t)weight) {
-        field = subclients, rule = "must be an integer from 1 to 1e9";
-    } else if (demand->priority < 0 || demand->priority > DOORMAN_PRIORITY_MAX) {
-        field = "priority", rule = "must be an integer from 0 to 15";
-    }
-    if (!field) return DOORMAN_OK;
-    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s.%s: %s", path, field, rule);
+    *rule = DOORMAN__AMOUNT_RULE;
+    if (!doorman__amount_valid(demand->wants)) return "wants";
+    *rule = "must be an integer from 0 to 15";
+    if (demand->priority < 0 || demand->priority > DOORMAN_PRIORITY_MAX) return "priority";
+    *rule = most > 1 ? "must be an integer from 1 to 1e9" : "must be 1 for a client";
+    bool valid = weight >= 0 && weight <= most && weight <= (double)(uint64_t)weight;
+    return valid ? NULL : "subclients";
 }
 
 static doorman_status doorman__shares_check(const doorman_algorithm *algorithm, double capacity,
@@ -4346,13 +4308,14 @@ static doorman_status doorman__shares_check(const doorman_algorithm *algorithm, 
     if (demand_count && !demands) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "demands: must not be NULL");
     }
-    doorman_status status = DOORMAN_OK;
-    for (size_t i = 0; i < demand_count && status == DOORMAN_OK; i++) {
-        char path[40];
-        snprintf(path, sizeof path, "demands[%zu]", i);
-        status = doorman__demand_check(&demands[i], path, "subclients", error);
+    for (size_t i = 0; i < demand_count; i++) {
+        const char *rule = NULL;
+        const char *field = doorman__demand_wrong(&demands[i], DOORMAN_SUBCLIENTS_MAX, &rule);
+        if (!field) continue;
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "demands[%zu].%s: %s", i, field,
+                             rule);
     }
-    return status;
+    return DOORMAN_OK;
 }
 
 /* Inserts demands into an index. Returns false if memory runs out. */
@@ -4380,7 +4343,7 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
     doorman__index index = {.spare_leaf = NULL};
     if (doorman__index_fill(&index, demands, demand_count)) {
         doorman_terms all[DOORMAN_TERMS_MAX];
-        size_t count = doorman__kinds[algorithm->kind].solve(algorithm, capacity, &index, all);
+        size_t count = doorman__solvers[algorithm->kind](algorithm, capacity, &index, all);
         assert(count <= DOORMAN_TERMS_MAX);
         for (size_t i = 0; amounts && i < demand_count; i++) {
             amounts[i] = doorman__terms_target(all, count, &demands[i]);
@@ -4430,9 +4393,8 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *    confirms would stay committed for as long as the holder sends requests.
  * R5 A grant is at most the target. A grant is also at most what is free: C minus the sum of the
  *    other holders' u. There is one exception. If less than min(u, x) is free, the grant may still
- *    be up to min(u, x). That amount is already committed, because the holder may still be using
- *    it. In a node with a parent, a grant also keeps the sum of u within K. A grant raises u to at
- *    least g.
+ *    be up to min(u, x), which is already committed, because the holder may still be using it. In a
+ *    node with a parent, a grant also keeps the sum of u within K. A grant raises u to at least g.
  *       The exception is for leases, not for units in use without a lease. A child node may have
  *    more committed than its leases (R6). The exception then ends at what its leases commit. If the
  *    sum of u is above C, no lease grows while the sum of all g is above C, even if the holder uses
@@ -4441,62 +4403,56 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *       The response also says how much of the claim stays committed (`keep` on the wire): the
  *    larger of g and min(u, x). u can be even larger, because an earlier lease that the request
  *    does not name stays committed until it ends (R4).
- *       Only leases raise u. A report of units in use (`outstanding`) never raises u. The report
- *    can only keep u from falling. So a holder whose lease has ended has nothing committed, even
- *    if it still uses units of that lease. T7 does not cover use without a lease. If reports raised
- *    u, a holder that reports too much would take the capacity from all others for as long as it
- *    sends requests. A late copy of a request would take it too.
- * R6 A new master knows no holders, so it learns. If a holder names a lease of this node, the
- *    master grants what the holder claims, but at most what is free. In the lease tables of its
- *    predecessor, the sum of these claims was within C. The master learns until every lease that
- *    its predecessor can have granted has ended. While the master learns, the leases of holders
- *    grow only by what other holders have given back to this master (`spare`). A holder that names
- *    a lease of this master has accepted that lease. So the holder really had the amount of that
- *    lease. If the holder now claims less, it has given back the difference. The master does not
- *    compare the claim with the first claim of the holder. A late copy of a request can claim too
- *    much, so the difference could be capacity that the holder never had.
+ *       Only leases raise u. A report of units in use (`outstanding`) can only keep u from falling.
+ *    So a holder whose lease has ended has nothing committed, even if it still uses units of it. T7
+ *    does not cover use without a lease. If reports raised u, a holder that reports too much, or a
+ *    late copy of a request, would take the capacity from all others.
+ * R6 A new master knows no holders, so it learns until every lease that its predecessor can have
+ *    granted has ended. If a holder names a lease of this node, the master grants what the holder
+ *    claims, but at most what is free. In the lease tables of its predecessor, the sum of these
+ *    claims was within C. Leases grow only by what other holders have given back to this master
+ *    (`spare`). A holder that names a lease of this master has accepted that lease, so it really
+ *    had its amount. If it now claims less, it has given back the difference. The first claim of a
+ *    holder does not count: a late copy of a request can claim too much, and the difference could
+ *    be capacity that the holder never had.
  *       If C has been cut since the claimed leases were granted, the sum of the claims can be above
- *    C. The master then grants and commits only what fits, not the claims. This is safe. A holder
- *    that receives the new lease stops using its old lease. If the new lease is lost, the old lease
- *    ends before the learning ends. Until then the leases in force never exceed the capacity before
- *    the cut, because each grant replaces a claim, or uses what others have given back.
- *       If nothing of C is free for a claim, the master answers with a lease of 0, so that the
- *    holder stops using its old lease. Without the lease of 0, the holder could claim the old lease
- *    from the next master. That master could grant the old lease again, in addition to the leases
- *    for which C is used now. What a child node reports as outstanding is committed even if the sum
- *    of u then exceeds C (see doorman__leases_learn).
+ *    C. The master then grants and commits only what fits. This is safe. A holder that receives the
+ *    new lease stops using its old lease. If the new lease is lost, the old lease ends before the
+ *    learning ends. Until then the leases in force never exceed the capacity before the cut,
+ *    because each grant replaces a claim, or uses what others have given back.
+ *       If nothing of C is free for a claim, the holder gets a lease of 0, so that it stops using
+ *    its old lease. Otherwise it could claim the old lease from the next master, which could grant
+ *    it in addition to the leases for which C is used now. What a child node reports as outstanding
+ *    is committed even if the sum of u then exceeds C (see doorman__leases_learn).
  *
  * With `immediate` handover a grant sets u to g. Capacity then moves to other holders without a
  * confirmation. The sum of the leases in force can exceed the capacity until each holder has
  * received its smaller lease.
  *
  * Shared ids. T7 assumes that no two processes use the same id. Two processes with one id count as
- * one holder, and each of them uses the full share of that holder. The server cannot prevent this.
- * But each request names a lease, and these names can show that there are two processes. Leases
- * form chains. A new lease continues the chain of the lease that its request named. In this
- * example, `4 -> 6` means that a request names lease 4 and gets lease 6:
+ * one holder, and each uses the full share of that holder. The server cannot prevent this, but it
+ * can see signs of it, because leases form chains. A new lease continues the chain of the lease
+ * that its request named. In this example, `4 -> 6` means that a request names lease 4 and gets
+ * lease 6:
  *
  *     one process, restarted:          none -> 1   1 -> 2   none -> 3   3 -> 4   4 -> 5
  *     its request 3 -> 4 comes twice:  none -> 3   3 -> 4   3 -> 5      4 -> 6   6 -> 7
  *     A and B:   A none -> 1   B none -> 2   A 1 -> 3   B 2 -> 4   A 3 -> 5   B 4 -> 6
  *
- * A process that does not restart continues only one chain. A copy of an old request starts another
- * chain. A request that is repeated after a lost response also starts another chain. But a process
- * accepts only one of two responses (R2), so one of the two chains is never continued. A process
- * that restarts does not continue its old chain. So the lease table stores two chains of each
- * holder: the last lease of each chain, and whether the chain has been continued. One of the two
- * chains ends with the last lease of the holder. A request that continues the other chain is a sign
- * of two processes, if both chains have been continued before. In the example, A 3 -> 5 is the
- * first sign. After a restart the first request of a process names no lease, and the count of signs
- * starts again at 0. Between two restarts a single process causes at most two signs. A late copy of
- * a request from before its start can be the first sign. The next request of the process is then
- * the second sign. So the server reports an id when it has counted three signs (S10). A lossy
- * network never causes three signs. A client that always names the lease before its last lease
- * causes three signs, and is reported too.
+ * A process that does not restart continues only one chain. A copy of an old request, or a request
+ * that is repeated after a lost response, starts another chain. But a process accepts only one of
+ * two responses (R2), so one of the two chains is never continued, and neither is a chain from
+ * before a restart. So the lease table stores two chains of each holder: the last lease of each,
+ * and whether it has been continued. One of them ends with the last lease of the holder. A request
+ * that continues the other chain is a sign of two processes, if both chains have been continued
+ * before. In the example, A 3 -> 5 is the first sign. After a restart the first request of a
+ * process names no lease, and the count of signs starts again at 0. Between two restarts a single
+ * process causes at most two signs: a late copy of a request from before its start, and its next
+ * request. So the server reports an id when it has counted three signs (S10), which a lossy network
+ * never causes. A client that always names the lease before its last lease is reported too.
  *     Each request that names the last lease subtracts 1/4 from the number of signs. So the
  * server detects two processes even if one asks up to eight times as often as the other. When one
- * of the processes stops, the server no longer reports the id after at most seven renewals of the
- * other process.
+ * of them stops, the report ends after at most seven renewals of the other one.
  *
  * Round (R5). After a cut in capacity the sum of u can be above C. R5 still allows a grant of up to
  * min(u, x). Such a grant does not raise the sum of u, but the sum of the leases can stay above C,
@@ -4509,13 +4465,12 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *     A has 729 clients, B 81:  A gets its target, 90, within its u     B still has 90: 180 of 100
  *
  * A and B could renew their leases in this way without end. So before each grant the lease table
- * compares the sum of u with C. If the sum is above C, a round begins, unless a round is already
- * active. If the sum is within C, the round ends. In a round each holder has an amount v: what the
- * leases of this round commit for the holder. At the start of the round v is 0. A grant raises v to
- * at least g. When u falls below v, v falls to u. A grant in a round is also at most C minus the
- * sum of the other holders' v. Units that a holder uses beyond its lease are not a part of v. The
- * number of these units only falls, because the holder starts nothing new until all its use fits
- * into its lease.
+ * compares the sum of u with C. A round is active while the sum is above C. In a round each holder
+ * has an amount v: what the leases of this round commit for the holder. At the start of the round v
+ * is 0. A grant raises v to at least g. When u falls below v, v falls to u. A grant in a round is
+ * also at most C minus the sum of the other holders' v. Units that a holder uses beyond its lease
+ * are not a part of v. Their number only falls, because the holder starts nothing new until all its
+ * use fits into its lease.
  *
  * One lease length plus the drift after the last cut, the sum of the leases is again within C. The
  * proof: let t be the time of the last cut. Let w be the part of v for leases granted since t. w
@@ -4554,35 +4509,32 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *
  * Age (R4). A lease table divides time into steps. A new step begins when all leases that were
  * granted before the present step have ended. So only leases of two steps can be in force: the
- * present step, and the step before it. A lease entry has the step in which its holder got the last
- * lease. `recent` is the largest amount that a lease of that step commits. While that step is the
- * present step, leases of the step before it may also be in force, and u includes them. In the next
- * step those older leases have ended, so u falls to `recent`. So an amount is committed for at most
- * two lease lengths after its last grant. A lease may commit more than g, because the holder may
- * claim more than g. The u of a child that learns does not fall to `recent` (R7). The reason: the
- * child may have several masters, one after another. Each master renews leases of the child's
- * holders, and its own grants stay within the lease of the child. But the leases from all these
- * masters together may exceed the lease of the child until the last master has learned.
+ * present one, and the one before it. A lease entry has the step in which its holder got the last
+ * lease. `recent` is the largest amount that a lease of that step commits. In the next step older
+ * leases have ended, so u falls to `recent`. So an amount is committed for at most two lease
+ * lengths after its last grant. A lease may commit more than g, because the holder may claim more
+ * than g. The u of a child that learns does not fall to `recent` (R7): the child may have several
+ * masters, one after another. Each renews leases of the child's holders within the lease of the
+ * child. But the leases from all of them together may exceed it until the last master has learned.
  *     Two bits are enough for the number of a step. When two steps have begun after the last lease
  * of a holder, that lease has ended, and the step of its entry is not read again. `recent` and
- * `in_round` are floats, rounded up. The rounding adds at most 1.2e-7 of the amount. The floats
- * save 8 bytes in each entry, and there may be a million entries.
+ * `in_round` are floats, rounded up by at most 1.2e-7 of the amount. They save 8 bytes in each
+ * entry, and there may be a million entries.
  *
  * Expiry. The owner removes ended entries in the order of `end` (S2). The entries are a list in
- * this order. All leases have the same length, so a renewed entry ends last. A renewed entry moves
- * to the end of the list in O(1). Each entry needs two pointers. In a heap or a timer wheel the
- * ends could come in any order. But a heap also needs at least two words for each entry: the
- * position of the entry in the heap, and a pointer to the entry in the array of the heap. In a heap
- * a renewal would visit O(log n) other entries. With a million entries, each visit must wait for
- * memory that is not in the cache. The buckets of a wheel are lists, which also need two pointers
- * for each entry. A wheel must also search a bucket for the entries that have ended.
+ * this order. All leases have the same length, so a renewed entry ends last, and moves to the end
+ * of the list in O(1). Each entry needs two pointers. A heap, in which the ends could come in any
+ * order, also needs two words for each entry: its position, and a pointer to it. But a renewal
+ * would visit O(log n) other entries, and of a million entries most are not in the cache. The
+ * buckets of a timer wheel are lists, which also need two pointers for each entry, and must be
+ * searched for the entries that have ended.
  *     After a configuration that shortens leases, a renewed entry may end before older entries do.
  * So renewed entries go to a new list from then on, and no entry is added to the old list. The
  * entry that ends first is the first entry of one of these lists. In two cases an entry lasts
- * longer than it needs to: until the entry before it in the list ends. One case: leases are
- * shortened again before the old list is empty. The other case: a lease is shorter than others
- * because the node's own lease ends soon (S6). In both cases the amount stays committed for at most
- * one lease length longer, which is safe.
+ * longer than it needs to, until the entry before it in the list ends: leases are shortened again
+ * before the old list is empty, or a lease is shorter than others because the node's own lease ends
+ * soon (S6). In both cases the amount stays committed for at most one lease length longer, which is
+ * safe.
  */
 
 /* A holder that is a server reports one demand for each group of its clients (T2). */
@@ -4597,15 +4549,12 @@ typedef struct doorman__demand_groups {
 } doorman__demand_groups;
 
 typedef struct doorman__child {
-    doorman__demand_groups now,
-        offered;   /* now: the demands of the child's last request. offered: the demands of the
-                    request that is being processed; at other times empty */
-    double leased; /* the part of `committed` that leases commit: at most `committed`, at least
-                      `has`. The rest is only a report of units in use (R6) */
-    bool frozen;   /* true: the child learns (R7), so its demands do not change and are not in the
-                      index */
-    struct doorman__child *next_frozen; /* in `frozen_children` of the lease table; NULL: no further
-                                           child */
+    doorman__demand_groups now;     /* the demands of the child's last request */
+    doorman__demand_groups offered; /* those of the request that is being processed */
+    /* the part of `committed` that leases commit, at least `has`; the rest is only in use (R6) */
+    double leased;
+    bool frozen; /* the child learns (R7), so its demands do not change and are not in the index */
+    struct doorman__child *next_frozen; /* in `frozen_children` of the lease table, or NULL */
 } doorman__child;
 
 /* There may be a million lease entries, so every field is as small as possible. An entry whose
@@ -4615,10 +4564,8 @@ typedef struct doorman__lease_entry {
     struct doorman__lease_entry *older, *newer; /* neighbours in the order of `end`, or NULL */
     doorman_time granted_at, lease_end, end;
     double has, committed;
-    float recent;      /* the largest amount that a lease of this entry's step commits, rounded up:
-                          see "age" */
-    float in_round;    /* v, rounded up; valid only if `round` is the present round of the lease
-                          table */
+    float recent;      /* the most that a lease of this step commits, rounded up: see "age" */
+    float in_round;    /* v, rounded up; valid only if `round` is that of the table */
     uint64_t lease_id; /* 0: the holder has never had a lease */
     union {
         doorman__child *child; /* if is_server is 1 */
@@ -4626,8 +4573,7 @@ typedef struct doorman__lease_entry {
     } demand;
     unsigned round : 27;
     unsigned reason : 3; /* of the last response with a lease (S14): see doorman__entry_reason */
-    unsigned unconfirmed : 2; /* the number of requests in a row that did not confirm the last
-                                 lease, at most 3 (S11) */
+    unsigned unconfirmed : 2; /* requests in a row that did not confirm, at most 3 (S11) */
     unsigned step : 2;        /* of the last lease, modulo 4: see "age" */
     unsigned priority : 4;    /* of a client */
     unsigned indexed : 1;     /* 1: the demand of this client is in the index; 0 for a server */
@@ -4635,32 +4581,27 @@ typedef struct doorman__lease_entry {
     unsigned suspicion : 4;       /* four times the number of signs: see "shared ids" */
     unsigned continued : 1;       /* 1: the chain of the last lease has been continued */
     unsigned other_continued : 1; /* 1: the other chain has been continued */
-    unsigned other_lease : 10;    /* the lowest 10 bits of the id of the last lease of the other
-                                     chain */
+    unsigned other_lease : 10;    /* the lowest bits of the last lease id of the other chain */
     char holder_id[];
 } doorman__lease_entry;
 
 /* If leases are whole units, each holder has a rotation. It records how the holder takes turns when
- * its target is not an integer (see "leases: whole units"). The rotation is not a part of the lease
- * entry, so resources without whole units need no memory for rotations. A rotation takes 80 bytes,
- * including its place in the table. */
+ * its target is not an integer (see "leases: whole units"). Resources without whole units need no
+ * memory for rotations. A rotation takes 80 bytes, including its place in the table. */
 typedef struct doorman__rotation {
     doorman__link link; /* in `rotations` of the table; must be the first field */
     const doorman__lease_entry *entry;
-    double share;      /* the exact target at the last grant; 0: the target was an integer, so the
-                          holder takes no turns */
+    double share;      /* the exact target at the last grant; 0: an integer, so no turns */
     double lag;        /* how far the holder is behind its share, in units * seconds */
     double service_at; /* the lease table's `service` when the lag was last updated */
     double clock_at;   /* the lease table's `clock` when the lag was last updated */
     float owed;        /* how many units the holder is owed, a whole number */
     bool is_pressing;  /* the owed units are urgent */
     bool waits;        /* the holder has at most its target rounded down, and its lag is above 0 */
-    bool served;       /* the holder has had a unit since it was added, or since it last wanted
-                          nothing */
+    bool served;       /* has had a unit since it was added, or since it last wanted nothing */
 } doorman__rotation;
 
-/* The owner sets the first eight fields and learned_at. Pointers in these fields refer to memory of
- * the owner. */
+/* The owner sets the first eight fields and learned_at. Their pointers are to its memory. */
 typedef struct doorman__lease_table {
     const doorman_algorithm *algorithm;
     doorman_time lease_length;         /* a copy from the last doorman__leases_set_algorithm */
@@ -4670,8 +4611,7 @@ typedef struct doorman__lease_table {
     double may_commit;   /* K; DBL_MAX: no bound */
     doorman_time end_by; /* no lease may end later than this */
     bool whole;          /* leases are whole units */
-    uint32_t weight;     /* of the permits of this node (P17); 0: 1. Other clients have the weight
-                            1 */
+    uint32_t weight;     /* of the permits of this node (P17); 0: 1, as of any client */
     doorman__table entries;
     size_t unconfirmed_count; /* entries whose holders do not confirm their leases (S11) */
     doorman__lease_entry *oldest, *newest;
@@ -4686,25 +4626,24 @@ typedef struct doorman__lease_table {
     doorman_time learned_at; /* when the learning ends */
     doorman__total spare;    /* what holders have given back to this master while it learns */
     doorman__total in_round; /* the sum of v over all holders */
-    unsigned round : 27; /* the number of the present round, or of the last round; modulo 2^27. A
-                            round needs a cut in capacity, so the same number comes again only after
-                            years */
+    /* the number of the present round, or of the last one; modulo 2^27. A round needs a cut in
+     * capacity, so the same number comes again only after years */
+    unsigned round : 27;
     bool round_is_on;
     unsigned step;            /* counts the steps, modulo 4: see "age" */
     doorman_time older_end;   /* when all leases from before the present step have ended */
     doorman_time last_end;    /* when all leases have ended */
-    doorman_time late_end;    /* the latest end of an entry that lasts longer than its last lease
-                                 needs: see "expiry" */
+    doorman_time late_end;    /* the latest end of an entry that outlasts its lease: see "expiry" */
     doorman__table rotations; /* one for each holder if leases are whole units */
-    doorman__total rotation_shares, rotation_committed; /* the sums of `share` and of `committed`
-                                                           over the holders with turns */
+    /* the sums of `share` and of `committed` over the holders with turns */
+    doorman__total rotation_shares, rotation_committed;
     doorman__total owed;
     double service, clock;    /* in seconds: see "leases: whole units" */
     size_t waiting;           /* the number of rotations whose `waits` is true */
     size_t pressing;          /* the number of rotations whose `is_pressing` is true */
-    doorman_time clock_until, /* the time of the last tick; 0: the clock is stopped */
-        unmet_since; /* when the bound of "leases: whole units" began to rise; 0: enough units are
-                        idle for all owed units */
+    doorman_time clock_until; /* the time of the last tick; 0: the clock is stopped */
+    /* when the bound of "leases: whole units" began to rise; 0: enough units are idle */
+    doorman_time unmet_since;
 } doorman__lease_table;
 
 /* Returns the demands of a holder that is a server, or NULL if the holder is a client. */
@@ -4715,6 +4654,7 @@ static doorman__child *doorman__entry_child(const doorman__lease_entry *entry) {
 /* Returns the part of u that leases commit. Only a child may have more committed (R6). */
 static double doorman__entry_leased(const doorman__lease_entry *entry) {
     const doorman__child *child = doorman__entry_child(entry);
+    assert(!child || (child->leased >= entry->has && child->leased <= entry->committed));
     return child ? child->leased : entry->committed;
 }
 
@@ -4741,8 +4681,7 @@ static doorman__lease_entry *doorman__leases_find(doorman__lease_table *leases, 
     return NULL;
 }
 
-/* Adds an entry for a holder. The entry has no lease and no wants yet. Returns NULL if there is no
- * memory. */
+/* Adds an entry for a holder, without a lease and wants. Returns NULL if there is no memory. */
 static doorman__lease_entry *doorman__leases_add(doorman__lease_table *leases, uint64_t hash,
                                                  const char *holder_id, bool is_server) {
     assert(doorman__id_valid(holder_id));
@@ -4772,8 +4711,7 @@ static bool doorman__entry_shared(const doorman__lease_entry *entry) {
 }
 
 /* Shared ids: records the lease id that a request names; 0 if it names none. Called before the
- * request gets a new lease. Returns true if this request is a sign, and the number of signs is now
- * above two. */
+ * request gets a new lease. Returns whether the request is a sign, and at least the third one. */
 static bool doorman__entry_note_request(doorman__lease_entry *entry, uint64_t named) {
     bool last = named && named == entry->lease_id;
     bool other = named && !last && (named & 1023U) == entry->other_lease;
@@ -4821,6 +4759,7 @@ static void doorman__leases_note_claim(doorman__lease_table *leases, doorman__le
 
 static void doorman__leases_unlist(doorman__lease_table *leases, doorman__lease_entry *entry) {
     if (entry->older) entry->older->newer = entry->newer;
+    assert(leases->oldest != entry || !entry->older);
     if (entry->newer) entry->newer->older = entry->older;
     if (leases->oldest == entry) leases->oldest = entry->newer;
     if (leases->draining == entry) leases->draining = entry->newer;
@@ -4830,9 +4769,9 @@ static void doorman__leases_unlist(doorman__lease_table *leases, doorman__lease_
 
 /* Returns the entry that ends first, or NULL if there are no entries. */
 static doorman__lease_entry *doorman__leases_first(const doorman__lease_table *leases) {
-    if (!leases->oldest || !leases->draining)
-        return leases->oldest ? leases->oldest : leases->draining;
-    return leases->draining->end <= leases->oldest->end ? leases->draining : leases->oldest;
+    doorman__lease_entry *oldest = leases->oldest, *draining = leases->draining;
+    if (!oldest || !draining) return oldest ? oldest : draining;
+    return draining->end <= oldest->end ? draining : oldest;
 }
 
 /* R9: sets the end of an entry. The end never moves back. */
@@ -4873,10 +4812,10 @@ static double doorman__entry_in_round(const doorman__lease_table *leases,
 static void doorman__leases_set_in_round(doorman__lease_table *leases, doorman__lease_entry *entry,
                                          double amount) {
     assert(amount >= 0 && amount <= doorman__float_up(entry->committed));
-    doorman__total_subtract(&leases->in_round, doorman__entry_in_round(leases, entry));
+    doorman__total_replace(&leases->in_round, doorman__entry_in_round(leases, entry),
+                           doorman__float_up(amount));
     entry->round = leases->round;
     entry->in_round = doorman__float_up(amount);
-    doorman__total_add(&leases->in_round, entry->in_round);
 }
 
 /* Returns the rotation of a holder, or NULL if leases are not whole units. */
@@ -4900,22 +4839,18 @@ static void doorman__leases_set_amounts(doorman__lease_table *leases, doorman__l
     if (child) child->leased = doorman__min(doorman__max(child->leased, has), committed);
     if (has < entry->has || has > entry->has) {
         if (child && child->frozen) {
-            doorman__total_subtract(&leases->frozen, entry->has);
-            doorman__total_add(&leases->frozen, has);
+            doorman__total_replace(&leases->frozen, entry->has, has);
             leases->terms_count = 0;
         }
-        doorman__total_subtract(&leases->has, entry->has);
-        doorman__total_add(&leases->has, has);
+        doorman__total_replace(&leases->has, entry->has, has);
         entry->has = has;
     }
     if (committed < entry->committed || committed > entry->committed) {
         const doorman__rotation *rotation = doorman__leases_rotation(leases, entry);
         if (rotation && rotation->share > 0) {
-            doorman__total_subtract(&leases->rotation_committed, entry->committed);
-            doorman__total_add(&leases->rotation_committed, committed);
+            doorman__total_replace(&leases->rotation_committed, entry->committed, committed);
         }
-        doorman__total_subtract(&leases->committed, entry->committed);
-        doorman__total_add(&leases->committed, committed);
+        doorman__total_replace(&leases->committed, entry->committed, committed);
         entry->committed = committed;
     }
     if (entry->recent > committed) entry->recent = doorman__float_up(committed);
@@ -4925,9 +4860,8 @@ static void doorman__leases_set_amounts(doorman__lease_table *leases, doorman__l
     assert(!doorman__total_less(leases->committed, leases->has));
 }
 
-/* Age: begins a new step when all leases from before the present step have ended. If the holder got
- * its last lease before the present step, its leases of earlier steps have ended. So u falls to
- * `recent`. */
+/* Age: begins a new step when all leases from before the present step have ended. If the last lease
+ * of the holder is from an earlier step, u falls to `recent`. */
 static void doorman__leases_age(doorman__lease_table *leases, doorman__lease_entry *entry,
                                 doorman_time now) {
     if (now >= leases->older_end) {
@@ -4938,8 +4872,7 @@ static void doorman__leases_age(doorman__lease_table *leases, doorman__lease_ent
     doorman__leases_set_amounts(leases, entry, entry->has, entry->recent);
 }
 
-/* Begins a round when the committed sum exceeds the capacity, and ends the round when the sum
- * fits. */
+/* Begins a round when the committed sum exceeds the capacity, and ends it when the sum fits. */
 static void doorman__leases_check_round(doorman__lease_table *leases) {
     doorman__total capacity = doorman__total_of(leases->capacity);
     bool exceeds = doorman__total_less(capacity, leases->committed);
@@ -4953,10 +4886,9 @@ static void doorman__leases_check_round(doorman__lease_table *leases) {
 
 /* Records a new lease in the entry of its holder. `committed` is the amount that the lease commits.
  * The caller sets the end of the lease afterwards. With `immediate` handover only this lease stays
- * committed for the holder. T7: no lease raises the committed sum above the capacity. If the sum is
- * already above the capacity, no lease raises it further. The sum can be above the capacity after a
- * cut, or while the lease table learns: the outstanding amounts of child nodes are then committed
- * too. STATIC and NO_ALGORITHM have no such bound. */
+ * committed for the holder. T7: no lease raises the committed sum above the capacity, or further if
+ * it is already above: after a cut, or while the table learns, because the outstanding amounts of
+ * child nodes are then committed too. STATIC and NO_ALGORITHM have no such bound. */
 static void doorman__leases_commit(doorman__lease_table *leases, doorman__lease_entry *entry,
                                    double has, double committed) {
     bool immediate = leases->algorithm->handover == DOORMAN_IMMEDIATE;
@@ -4968,7 +4900,7 @@ static void doorman__leases_commit(doorman__lease_table *leases, doorman__lease_
     entry->recent = doorman__float_up(doorman__max(entry->recent, committed));
     doorman__leases_set_amounts(leases, entry, has,
                                 immediate ? has : doorman__max(entry->committed, committed));
-    assert(!doorman__kinds[leases->algorithm->kind].divides_capacity ||
+    assert(!doorman__divides_capacity(leases->algorithm) ||
            !doorman__total_less(capacity, leases->committed) ||
            !doorman__total_less(before, leases->committed));
     (void)before, (void)capacity;
@@ -4979,8 +4911,9 @@ static void doorman__leases_commit(doorman__lease_table *leases, doorman__lease_
 static double doorman__entry_wants(const doorman__lease_entry *entry) {
     const doorman__child *child = doorman__entry_child(entry);
     double wants = child ? 0 : entry->demand.wants;
-    for (size_t i = 0; child && i < child->now.count; i++)
+    for (size_t i = 0; child && i < child->now.count; i++) {
         wants += child->now.items[i].demand.wants;
+    }
     return doorman__min(wants, DOORMAN_AMOUNT_MAX);
 }
 
@@ -4997,9 +4930,8 @@ static double doorman__entry_wants(const doorman__lease_entry *entry) {
  * (sum of `committed`) / (sum of the shares), over all holders with turns. The lag grows by share *
  * (growth of `service`), and falls by committed * (time passed). Therefore:
  *   - The lags sum to 0, even if only a part of the capacity is in use. The lag of a holder that
- *   leaves is
- *     added to the other lags. If the lag of a holder stays within bounds, the mean of its leases
- *     is in proportion to its share.
+ *     leaves is added to the other lags. If the lag of a holder stays within bounds, the mean of
+ *     its leases is in proportion to its share.
  *   - A renewal updates the lag of its holder in O(1), and visits no other holder (A2).
  *   - The lag of a holder falls with the committed amount, and not with the lease. So a holder that
  *     never confirms a cut cannot get more than its share.
@@ -5035,8 +4967,7 @@ static double doorman__entry_wants(const doorman__lease_entry *entry) {
  * / 0.2 = 300 s. 99.4 % of the units are in use.
  *
  * In a tree the target of a child is the sum of its clients' targets, so the child takes turns too.
- * The clients of the child divide its lease in proportion to their shares. So the mean of a
- * client's leases is in proportion to the mean of the child's leases.
+ * The clients of the child divide its lease in proportion to their shares, also on average.
  */
 
 /* Reserves memory for the rotation of a holder. Returns false if there is no memory. */
@@ -5044,6 +4975,7 @@ static bool doorman__rotation_reserve(doorman__lease_table *leases,
                                       const doorman__lease_entry *entry) {
     if (doorman__leases_rotation(leases, entry)) return true;
     doorman__rotation *rotation = (doorman__rotation *)doorman__zalloc(sizeof *rotation);
+    assert(leases->whole);
     if (!rotation) return false;
     rotation->entry = entry;
     rotation->service_at = leases->service;
@@ -5053,8 +4985,7 @@ static bool doorman__rotation_reserve(doorman__lease_table *leases,
 }
 
 /* Advances `clock` and `service`. Must be called before any change of shares or of committed
- * amounts. The clock is stopped while the lease table learns, because a table that learns does not
- * decide what holders have. */
+ * amounts. A table that learns does not decide what holders have, so its clock is stopped. */
 static void doorman__leases_tick(doorman__lease_table *leases, bool learning, doorman_time now) {
     if (!leases->whole) return;
     assert(now >= leases->clock_until);
@@ -5069,6 +5000,7 @@ static void doorman__leases_tick(doorman__lease_table *leases, bool learning, do
 
 static void doorman__rotation_settle(const doorman__lease_table *leases,
                                      doorman__rotation *rotation) {
+    assert(leases->clock >= rotation->clock_at);
     if (rotation->share > 0) {
         rotation->lag += rotation->share * (leases->service - rotation->service_at) -
                          rotation->entry->committed * (leases->clock - rotation->clock_at);
@@ -5078,8 +5010,7 @@ static void doorman__rotation_settle(const doorman__lease_table *leases,
 }
 
 /* Sets the share of a holder. Precondition: doorman__rotation_settle has updated its lag. A share
- * of 0 means that the holder takes no turns. In this case its lag is added to the lags of the other
- * holders. */
+ * of 0 means that the holder takes no turns, and its lag is added to the lags of the others. */
 static void doorman__rotation_set_share(doorman__lease_table *leases, doorman__rotation *rotation,
                                         double share) {
     assert(share >= 0 && rotation->service_at >= leases->service &&
@@ -5103,11 +5034,10 @@ static void doorman__rotation_set_share(doorman__lease_table *leases, doorman__r
 static void doorman__rotation_set_owed(doorman__lease_table *leases, doorman__rotation *rotation,
                                        double owed, bool is_pressing) {
     assert(owed >= 0 && leases->pressing >= rotation->is_pressing);
-    doorman__total_subtract(&leases->owed, (double)rotation->owed);
     leases->pressing -= rotation->is_pressing;
+    doorman__total_replace(&leases->owed, rotation->owed, (float)owed);
     rotation->owed = (float)owed; /* a float stores integers up to 2^24 exactly */
     rotation->is_pressing = is_pressing;
-    doorman__total_add(&leases->owed, (double)rotation->owed);
     leases->pressing += rotation->is_pressing;
 }
 
@@ -5117,6 +5047,7 @@ static void doorman__rotation_set_waits(doorman__lease_table *leases, doorman__r
     leases->waiting -= rotation->waits;
     rotation->waits = waits;
     leases->waiting += rotation->waits;
+    assert(leases->waiting <= leases->rotations.count);
 }
 
 static void doorman__rotation_end(doorman__lease_table *leases, const doorman__lease_entry *entry) {
@@ -5130,9 +5061,8 @@ static void doorman__rotation_end(doorman__lease_table *leases, const doorman__l
     DOORMAN_FREE(rotation);
 }
 
-/* Called after a grant. The holder should have `due` units. If it has less, it is owed the missing
- * units. They are urgent if the holder has less than its target rounded down, or has never had a
- * unit. */
+/* Called after a grant. If the holder has less than `due` units, it is owed the rest. It is urgent
+ * if the holder has less than its target rounded down, or has never had a unit. */
 static void doorman__rotation_granted(doorman__lease_table *leases, doorman__rotation *rotation,
                                       double due) {
     double has = rotation->entry->has, base = doorman__whole_floor(rotation->share);
@@ -5142,9 +5072,8 @@ static void doorman__rotation_granted(doorman__lease_table *leases, doorman__rot
     if (has > 0) rotation->served = true;
 }
 
-/* Returns the target of a holder with turns, in whole units. The exact target of the holder is
- * `base` plus a fraction. The holder may also get an idle unit that it is not owed. The result
- * includes that unit, but *due does not. */
+/* Returns the target of a holder with turns, in whole units. Its exact target is `base` plus a
+ * fraction. The result may include an idle unit that the holder is not owed. *due does not. */
 static double doorman__leases_take_turn(doorman__lease_table *leases, doorman__rotation *rotation,
                                         double base, double *due, doorman_time now) {
     const doorman_algorithm *algorithm = leases->algorithm;
@@ -5152,6 +5081,7 @@ static double doorman__leases_take_turn(doorman__lease_table *leases, doorman__r
     double all_owed = doorman__total_value(leases->owed);
     double owed = all_owed - (double)rotation->owed; /* to other holders */
     double idle = leases->capacity - doorman__total_value(leases->has);
+    assert(owed >= 0 && base >= 0 && leases->whole);
     bool unmet = idle < owed;
     if (idle >= all_owed) {
         leases->unmet_since = 0;
@@ -5161,10 +5091,10 @@ static double doorman__leases_take_turn(doorman__lease_table *leases, doorman__r
     double turn = (double)algorithm->lease_length / (double)(2 * DOORMAN_SECOND);
     doorman__rotation_set_waits(leases, rotation, has <= base && rotation->lag > 0);
     if (has > base) {
-        doorman_time pace =
-            leases->pressing ? algorithm->refresh_interval : algorithm->lease_length;
+        bool urgent = leases->pressing > 0;
+        doorman_time pace = urgent ? algorithm->refresh_interval : algorithm->lease_length;
         double bound = turn * (double)(now - leases->unmet_since) / (double)pace;
-        if (!leases->pressing) bound -= turn;
+        if (!urgent) bound -= turn;
         bool gives_up = unmet && rotation->lag <= bound;
         if (gives_up) leases->unmet_since = now;
         bool far_ahead = leases->waiting && idle < 1 && rotation->lag <= -2 * turn;
@@ -5183,7 +5113,7 @@ static double doorman__leases_whole_target(doorman__lease_table *leases,
                                            doorman__rotation *rotation, double target, double *due,
                                            doorman_time now) {
     double play = 1e-6 + 1e-9 * target, base = doorman__whole_floor(target + play);
-    bool turns = target - base > play && doorman__kinds[leases->algorithm->kind].divides_capacity;
+    bool turns = target - base > play && doorman__divides_capacity(leases->algorithm);
     if (doorman__entry_wants(rotation->entry) <= 0) rotation->served = false;
     doorman__rotation_set_share(leases, rotation, turns ? target : 0);
     if (turns) return doorman__leases_take_turn(leases, rotation, base, due, now);
@@ -5198,6 +5128,7 @@ static double doorman__leases_whole_target(doorman__lease_table *leases,
  * node. The id is compared, because one more bit would make each lease entry larger. */
 static doorman__demand doorman__entry_demand(const doorman__lease_table *leases,
                                              const doorman__lease_entry *entry) {
+    assert(!entry->is_server);
     bool of_permits = leases->weight && strcmp(entry->holder_id, DOORMAN__PERMITS_HOLDER) == 0;
     return (doorman__demand){entry->demand.wants, of_permits ? leases->weight : 1, entry->indexed};
 }
@@ -5205,7 +5136,7 @@ static doorman__demand doorman__entry_demand(const doorman__lease_table *leases,
 static bool doorman__demand_same(const doorman__demand *own, int own_priority,
                                  const doorman_demand *demand, bool whole) {
     doorman__demand next = doorman__demand_of(demand, whole);
-    return own->count && own->wants <= next.wants && own->wants >= next.wants &&
+    return own->count && doorman__equal(own->wants, next.wants) &&
            own->subclients == next.subclients && own_priority == demand->priority;
 }
 
@@ -5242,10 +5173,9 @@ static bool doorman__leases_offer(doorman__lease_table *leases, doorman__lease_e
                                   const doorman_demand *demands, size_t count) {
     doorman__demand_groups *offered = &entry->demand.child->offered;
     assert(entry->is_server && offered->count == 0);
-    void *items = offered->items;
     bool whole = leases->whole;
-    bool room = doorman__reserve(&items, &offered->capacity, count, sizeof *offered->items);
-    offered->items = (doorman__demand_group *)items;
+    bool room =
+        doorman__reserve(&offered->items, &offered->capacity, count, sizeof *offered->items);
     for (size_t i = 0; i < count && room; i++) {
         doorman__demand_group group = {doorman__demand_of(&demands[i], whole), demands[i].priority};
         room = doorman__index_reserve(&leases->index, group.priority, &group.demand);
@@ -5253,13 +5183,13 @@ static bool doorman__leases_offer(doorman__lease_table *leases, doorman__lease_e
         doorman__index_insert(&leases->index, group.priority, &group.demand);
         offered->items[offered->count++] = group;
     }
+    assert(!room || offered->count == count);
     if (!room) doorman__leases_retract(leases, entry);
     return room;
 }
 
-/* Reserves memory for doorman__leases_set_demands. Until the caller calls that function or
- * doorman__leases_retract, nothing else may change the lease table. If memory runs out, returns
- * false and changes nothing. */
+/* Reserves memory for doorman__leases_set_demands. Until that call, or doorman__leases_retract,
+ * nothing else may change the lease table. If memory runs out, returns false. */
 static bool doorman__leases_reserve(doorman__lease_table *leases, doorman__lease_entry *entry,
                                     const doorman_demand *demands, size_t count) {
     assert(entry->is_server || count == 1);
@@ -5269,14 +5199,13 @@ static bool doorman__leases_reserve(doorman__lease_table *leases, doorman__lease
         return doorman__child_same(entry->demand.child, demands, count, whole) ||
                doorman__leases_offer(leases, entry, demands, count);
     }
-    doorman__demand own = doorman__entry_demand(leases, entry),
-                    next = doorman__demand_of(demands, whole);
+    doorman__demand own = doorman__entry_demand(leases, entry);
+    doorman__demand next = doorman__demand_of(demands, whole);
     return doorman__demand_same(&own, (int)entry->priority, demands, whole) ||
            doorman__index_reserve(&leases->index, demands->priority, &next);
 }
 
-/* Computes the sums of frozen children from scratch. Called when a child becomes frozen and when
- * its freeze ends (C9). */
+/* Computes the sums of the frozen children, when a freeze begins or ends (C9). */
 static void doorman__leases_sum_frozen(doorman__lease_table *leases) {
     leases->frozen_wants = (doorman__sums){0, 0, 0};
     for (const doorman__child *child = leases->frozen_children; child; child = child->next_frozen) {
@@ -5287,12 +5216,12 @@ static void doorman__leases_sum_frozen(doorman__lease_table *leases) {
     }
 }
 
-/* R7: freezes a child that learns. The shares no longer include its demands, and its lease is
- * subtracted from the capacity. */
+/* R7: freezes a child that learns. The shares exclude its demands, and the capacity its lease. */
 static void doorman__leases_freeze(doorman__lease_table *leases, doorman__lease_entry *entry) {
     assert(entry->is_server);
     doorman__child *child = entry->demand.child;
     if (child->frozen) return;
+    assert(child->offered.count == 0);
     doorman__leases_unindex(leases, &child->now);
     doorman__total_add(&leases->frozen, entry->has);
     child->frozen = true;
@@ -5301,8 +5230,7 @@ static void doorman__leases_freeze(doorman__lease_table *leases, doorman__lease_
     doorman__leases_sum_frozen(leases);
 }
 
-/* Ends the freeze of a child. Precondition: its demands have not changed since the freeze began,
- * and are not in the index. */
+/* Ends the freeze of a child. Precondition: its demands are those of its beginning. */
 static void doorman__leases_unfreeze(doorman__lease_table *leases, doorman__lease_entry *entry) {
     doorman__child *child = entry->demand.child, **at = &leases->frozen_children;
     assert(child->frozen);
@@ -5329,8 +5257,8 @@ static void doorman__leases_set_demands(doorman__lease_table *leases, doorman__l
         child->offered = last;
     }
     if (child) return;
-    doorman__demand own = doorman__entry_demand(leases, entry),
-                    next = doorman__demand_of(demands, whole);
+    doorman__demand own = doorman__entry_demand(leases, entry);
+    doorman__demand next = doorman__demand_of(demands, whole);
     if (doorman__demand_same(&own, (int)entry->priority, demands, whole)) return;
     doorman__index_insert(&leases->index, demands->priority, &next);
     if (entry->indexed) doorman__index_remove(&leases->index, (int)entry->priority, &own);
@@ -5390,8 +5318,7 @@ static void doorman__leases_drain(doorman__lease_table *leases) {
     assert(!leases->draining == (leases->entries.count == 0));
 }
 
-/* Sets how the resource is shared. Must also be called each time that a field of the algorithm has
- * changed. */
+/* Sets how the resource is shared. Must be called whenever a field of the algorithm changes. */
 static void doorman__leases_set_algorithm(doorman__lease_table *leases,
                                           const doorman_algorithm *algorithm, bool whole) {
     assert((unsigned)algorithm->kind < DOORMAN_KIND_COUNT && algorithm->lease_length >= 0);
@@ -5407,8 +5334,7 @@ static void doorman__leases_set_algorithm(doorman__lease_table *leases,
 static void doorman__leases_set_capacity(doorman__lease_table *leases, double capacity,
                                          double may_commit, doorman_time end_by) {
     assert(capacity >= 0 && capacity <= DOORMAN_AMOUNT_MAX && may_commit >= 0);
-    bool same = capacity >= leases->capacity && capacity <= leases->capacity;
-    if (!same) leases->terms_count = 0;
+    if (!doorman__equal(capacity, leases->capacity)) leases->terms_count = 0;
     leases->capacity = capacity;
     leases->may_commit = may_commit;
     leases->end_by = end_by;
@@ -5423,48 +5349,45 @@ static double doorman__leases_subclients(const doorman__lease_table *leases) {
 }
 
 /* Uses the terms that the parent sent, if the sum of the targets exceeds the capacity by at most a
- * thousandth. If the sum is larger, returns false. A small excess does no harm, because each grant
- * is at most what is free. If the node used its own terms, its level would differ from the level of
- * the rest of the tree. With a reserve the two levels might never become equal again. With whole
- * units the sum may exceed the capacity by four more units. One reason is that the lease of the
- * node is the sum rounded down or up. Another reason is that one more unit may be moving between
- * holders at each level of the tree. Four units are enough for a tree of four levels. If the sum is
+ * thousandth. Otherwise returns false. A small excess does no harm, because each grant is at most
+ * what is free. With its own terms, the level of the node would differ from that of the rest of the
+ * tree. With a reserve the two levels might never become equal again. With whole units the sum may
+ * exceed the capacity by four more units: the lease of the node is the sum rounded down or up, and
+ * one more unit may be moving between holders at each level of a tree of four levels. If the sum is
  * below the capacity, the holders divide the rest in proportion to what they still want, until the
- * parent sends new terms. */
+ * parent sends new terms. Terms of a kind that divides no capacity always fit. */
 static bool doorman__leases_take_parent_terms(doorman__lease_table *leases, double capacity) {
-    double sum =
-        doorman__terms_sum(leases->parent_terms, leases->parent_terms_count, &leases->index);
-    double most = capacity * (1 + 1e-3) + (leases->whole ? 4 : 0);
-    if (sum < 0 || sum > most) return false;
-    double unmet = doorman__index_wants(&leases->index) - sum;
-    double part = unmet > 0 ? doorman__min(1, doorman__max(0, (capacity - sum) / unmet)) : 0;
-    memcpy(leases->terms, leases->parent_terms, leases->parent_terms_count * sizeof *leases->terms);
-    leases->terms_count = leases->parent_terms_count;
-    for (size_t i = 0; i < leases->terms_count; i++) {
+    const size_t count = leases->parent_terms_count;
+    double part = 0;
+    assert(count <= DOORMAN_TERMS_MAX);
+    if (count == 0) return false;
+    if (doorman__divides_capacity(leases->algorithm)) {
+        double sum = doorman__terms_sum(leases->parent_terms, count, &leases->index);
+        double most = capacity * (1 + 1e-3) + (leases->whole ? 4 : 0);
+        if (sum < 0 || sum > most) return false;
+        double unmet = doorman__index_wants(&leases->index) - sum;
+        part = unmet > 0 ? doorman__min(1, doorman__max(0, (capacity - sum) / unmet)) : 0;
+    }
+    for (size_t i = 0; i < count; i++) {
+        leases->terms[i] = leases->parent_terms[i];
         leases->terms[i].slope += (1 - leases->terms[i].slope) * part;
     }
+    leases->terms_count = count;
     return true;
 }
 
-/* Computes the terms in force. If the terms that the parent sent fit into the capacity, they are in
- * force. So all clients of a tree are treated as if they had one server. If the terms of the parent
- * do not fit, or if there is no parent, the lease table computes its own terms (T2). */
+/* Computes the terms in force: those of the parent if they fit into the capacity, so that all
+ * clients of a tree are treated as if they had one server, or else terms of its own (T2). */
 static void doorman__leases_solve(doorman__lease_table *leases) {
-    const doorman__kind *kind = &doorman__kinds[leases->algorithm->kind];
+    const doorman_algorithm *algorithm = leases->algorithm;
     double capacity = doorman__total_left(leases->frozen, leases->capacity);
-    if (leases->parent_terms_count && !kind->divides_capacity) {
-        memcpy(leases->terms, leases->parent_terms,
-               leases->parent_terms_count * sizeof *leases->terms);
-        leases->terms_count = leases->parent_terms_count;
-    } else if (!leases->parent_terms_count ||
-               !doorman__leases_take_parent_terms(leases, capacity)) {
-        leases->terms_count =
-            kind->solve(leases->algorithm, capacity, &leases->index, leases->terms);
-    }
+    if (doorman__leases_take_parent_terms(leases, capacity)) return;
+    leases->terms_count =
+        doorman__solvers[algorithm->kind](algorithm, capacity, &leases->index, leases->terms);
 }
 
-/* Returns the target of a holder under the terms. The target may be more than what is free. The
- * target of a frozen child is its lease. */
+/* Returns the target of a holder, which may be more than what is free. That of a frozen child is
+ * its lease. */
 static double doorman__leases_target(doorman__lease_table *leases,
                                      const doorman__lease_entry *entry) {
     const doorman__child *child = doorman__entry_child(entry);
@@ -5493,30 +5416,20 @@ static double doorman__entry_subclients(const doorman__lease_table *leases,
     return subclients;
 }
 
-/* Returns `capacity` minus what is committed for the other holders, at least 0. The caller passes
- * the field `capacity` or `may_commit` of the lease table. */
-static double doorman__leases_left(const doorman__lease_table *leases,
-                                   const doorman__lease_entry *entry, double capacity) {
-    doorman__total others = leases->committed;
-    doorman__total_subtract(&others, entry->committed);
-    return doorman__total_left(others, capacity);
-}
-
-/* Returns the capacity minus what leases of this round commit for the other holders, at least 0. */
-static double doorman__leases_left_in_round(const doorman__lease_table *leases,
-                                            const doorman__lease_entry *entry) {
-    doorman__total others = leases->in_round;
-    doorman__total_subtract(&others, doorman__entry_in_round(leases, entry));
-    return doorman__total_left(others, leases->capacity);
+/* Returns a capacity minus the sum of the other holders' amounts, at least 0.
+ *   own   the amount of the holder in the sum */
+static double doorman__left_by_others(doorman__total all, double own, double capacity) {
+    doorman__total_subtract(&all, own);
+    return doorman__total_left(all, capacity);
 }
 
 static double doorman__leases_free(const doorman__lease_table *leases,
                                    const doorman__lease_entry *entry) {
-    return doorman__leases_left(leases, entry, leases->capacity);
+    return doorman__left_by_others(leases->committed, entry->committed, leases->capacity);
 }
 
 static bool doorman__leases_learning(const doorman__lease_table *leases, doorman_time now) {
-    return now < leases->learned_at && doorman__kinds[leases->algorithm->kind].divides_capacity;
+    return now < leases->learned_at && doorman__divides_capacity(leases->algorithm);
 }
 
 /* Rounds an amount down to a possible lease. With whole units a lease is an integer. Without whole
@@ -5545,11 +5458,12 @@ static void doorman__leases_confirm(doorman__lease_table *leases, doorman__lease
  * result is also at most what may_commit leaves beside the other holders (R5). */
 static double doorman__leases_held(const doorman__lease_table *leases,
                                    const doorman__lease_entry *entry, double claim) {
-    double in_force = doorman__min(entry->committed, claim);
-    bool bound = leases->may_commit <= DOORMAN_AMOUNT_MAX &&
-                 leases->algorithm->handover == DOORMAN_CONFIRMED;
-    return bound ? doorman__min(in_force, doorman__leases_left(leases, entry, leases->may_commit))
-                 : in_force;
+    double own = entry->committed, in_force = doorman__min(own, claim);
+    bool confirmed = leases->algorithm->handover == DOORMAN_CONFIRMED;
+    bool bound = confirmed && leases->may_commit <= DOORMAN_AMOUNT_MAX;
+    if (!bound) return in_force;
+    double left = doorman__left_by_others(leases->committed, own, leases->may_commit);
+    return doorman__min(in_force, left);
 }
 
 /* R5: returns the largest lease that the holder may get. `in_force` is what it may still be using.
@@ -5558,25 +5472,24 @@ static double doorman__leases_most(const doorman__lease_table *leases,
                                    const doorman__lease_entry *entry, double in_force) {
     double leased = doorman__min(in_force, doorman__entry_leased(entry));
     double most = doorman__max(doorman__leases_free(leases, entry), leased);
+    assert(in_force >= 0 && in_force <= entry->committed);
     if (!leases->round_is_on) return most;
-    doorman__total others = leases->has;
-    doorman__total_subtract(&others, entry->has);
-    double fits = doorman__total_left(others, leases->capacity);
+    double fits = doorman__left_by_others(leases->has, entry->has, leases->capacity);
     most = doorman__min(most, doorman__max(fits, entry->has));
-    return doorman__min(most, doorman__leases_left_in_round(leases, entry));
+    double own = doorman__entry_in_round(leases, entry);
+    return doorman__min(most, doorman__left_by_others(leases->in_round, own, leases->capacity));
 }
 
-/* R5: grants a lease. Returns the committed amount for the response. This amount is not smaller
- * than the lease. */
+/* R5: grants a lease. Returns the committed amount for the response, at least the lease. */
 static double doorman__leases_grant(doorman__lease_table *leases, doorman__lease_entry *entry,
                                     double target, double claim) {
-    bool whole = doorman__kinds[leases->algorithm->kind].divides_capacity;
+    bool divides = doorman__divides_capacity(leases->algorithm);
     bool immediate = leases->algorithm->handover == DOORMAN_IMMEDIATE;
     assert(target >= 0 && claim >= 0);
     double in_force = doorman__leases_held(leases, entry, claim);
     doorman__leases_check_round(leases);
     double most = doorman__leases_most(leases, entry, in_force);
-    double has = doorman__leases_round_down(leases, whole ? doorman__min(target, most) : target);
+    double has = doorman__leases_round_down(leases, divides ? doorman__min(target, most) : target);
     double committed = immediate ? has : doorman__max(has, in_force);
     doorman__leases_commit(leases, entry, has, committed);
     assert(entry->has <= target && entry->has <= committed && committed <= DOORMAN_AMOUNT_MAX);
@@ -5596,12 +5509,11 @@ static double doorman__leases_return(doorman__lease_table *leases, doorman__leas
 }
 
 /* R6: grants a lease while the lease table learns. `claim` is what the holder claims under a lease
- * of this node. The holder gets its whole claim if that amount is free, even if the holder wants
- * less now. If nothing is free, the holder gets a new lease of 0.
- *   outstanding   what a child node has committed for its own holders; 0 for a client. This amount
- *                 is committed even if it exceeds the capacity. The reason: if a child of that node
- *                 learns, it may use the amount even after the leases of the predecessor have ended
- *                 (R7) */
+ * of this node. The holder gets its whole claim if that amount is free, even if it wants less now.
+ * If nothing is free, the holder gets a new lease of 0.
+ *   outstanding   what a child node has committed for its own holders; 0 for a client. It is
+ *                 committed even if it exceeds the capacity: if a child of that node learns, it may
+ *                 use the amount even after the leases of the predecessor have ended (R7) */
 static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease_entry *entry,
                                     double target, double claim, double outstanding) {
     assert(target >= 0 && claim >= 0 && outstanding >= 0);
@@ -5609,8 +5521,8 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
     double known = doorman__leases_round_down(leases, doorman__min(claim, free));
     doorman__total_add(&leases->spare, known);
     double most = doorman__min(free, doorman__total_floor(leases->spare));
-    double has =
-        doorman__max(known, doorman__leases_round_down(leases, doorman__min(target, most)));
+    double more = doorman__leases_round_down(leases, doorman__min(target, most));
+    double has = doorman__max(known, more);
     doorman__total_subtract(&leases->spare, has);
     doorman__leases_check_round(leases);
     doorman__leases_commit(leases, entry, has, has);
@@ -5775,8 +5687,7 @@ typedef struct doorman__held_lease {
     doorman_time requested_at, refresh_interval;
     doorman_time request_at; /* when to request a renewal or a release */
     doorman_time renew_at;   /* CLOSING: when to request its renewal if its owner reopens it */
-    doorman_time confirm_at; /* when to confirm a smaller lease; NEVER: there is nothing to
-                                confirm */
+    doorman_time confirm_at; /* when to confirm a smaller lease; NEVER: there is none */
 } doorman__held_lease;
 
 /* What servers behind a resource have counted since the last request (H11). */
@@ -5791,8 +5702,7 @@ typedef struct doorman__report {
     const doorman_demand *demands; /* one for a client, up to GROUPS_MAX for a server */
     size_t demand_count;
     double wants;          /* the sum of the demands */
-    double outstanding;    /* a client: what is in use. A server: what it has committed for its
-                              holders */
+    double outstanding;    /* a client: what is in use. A server: what its holders have committed */
     bool learning;         /* the owner does not know all its holders yet (R8) */
     doorman__tally *tally; /* what the request reports, and then forgets; NULL: nothing */
 } doorman__report;
@@ -5832,8 +5742,7 @@ struct doorman_upstream {
     const doorman__upstream_calls *calls; /* of the owner */
     const char *holder_id;                /* in the owner's memory */
     bool is_server;
-    const char *const *path; /* of a server: the nodes that a request names (T8); in the owner's
-                                memory */
+    const char *const *path; /* of a server: the nodes in a request (T8); in the owner's memory */
     size_t path_count;
     char *addresses[DOORMAN__ADDRESSES_MAX];
     size_t address_count, address_index;     /* a root has no addresses */
@@ -5862,8 +5771,7 @@ struct doorman_upstream {
     doorman_demand *demands; /* the demands of item 0, then those of item 1, and so on */
     size_t demands_capacity, demand_count;
     size_t processed_count; /* the number of items whose responses the owner has read */
-    bool tried_both;        /* nothing was due for the first method, so the request uses the other
-                               method */
+    bool tried_both;        /* nothing was due for the first method */
     bool no_memory;         /* there was no memory for an item of the request */
 };
 
@@ -5978,26 +5886,19 @@ static size_t doorman__upstream_items_max(const doorman_upstream *upstream) {
 }
 
 static bool doorman__upstream_reserve_demands(doorman_upstream *upstream, size_t count) {
-    void *demands = upstream->demands;
-    bool room =
-        doorman__reserve(&demands, &upstream->demands_capacity, count, sizeof(doorman_demand));
-    upstream->demands = (doorman_demand *)demands;
-    return room;
+    return doorman__reserve(&upstream->demands, &upstream->demands_capacity, count,
+                            sizeof *upstream->demands);
 }
 
 /* Reserves memory for one more held lease. */
 static bool doorman__upstream_reserve(doorman_upstream *upstream) {
-    void *items = upstream->items, *in_request = upstream->in_request;
     size_t all = upstream->held_count + 1, most = doorman__upstream_items_max(upstream);
     size_t count = all < most ? all : most;
-    bool room = doorman__reserve(&items, &upstream->items_capacity, count, sizeof *upstream->items);
-    upstream->items = (doorman_capacity_request *)items;
-    if (!room) return false;
-    room = doorman__reserve(&in_request, &upstream->in_request_capacity, count,
-                            sizeof(doorman__held_lease *));
-    upstream->in_request = (doorman__held_lease **)in_request;
-    if (!room) return false;
-    return (upstream->is_server || doorman__upstream_reserve_demands(upstream, count)) &&
+    return doorman__reserve(&upstream->items, &upstream->items_capacity, count,
+                            sizeof *upstream->items) &&
+           doorman__reserve(&upstream->in_request, &upstream->in_request_capacity, count,
+                            sizeof(doorman__held_lease *)) &&
+           (upstream->is_server || doorman__upstream_reserve_demands(upstream, count)) &&
            doorman__timers_reserve(&upstream->dues, all) &&
            doorman__timers_reserve(&upstream->halves, all) &&
            doorman__timers_reserve(&upstream->releases, all) &&
@@ -6009,19 +5910,13 @@ static const char *doorman__upstream_address(const doorman_upstream *upstream) {
                                  : upstream->addresses[upstream->address_index];
 }
 
-/* Returns the earliest time at which a held lease is due. */
-static doorman_time doorman__upstream_first_due(const doorman_upstream *upstream) {
-    return doorman__earlier(doorman__timers_due(&upstream->dues),
-                            doorman__timers_due(&upstream->releases));
-}
-
-/* Returns when the request under way times out. If no request is under way, returns when the next
- * request is due. */
+/* Returns when the request under way times out, or else when the next request is due. */
 static doorman_time doorman__upstream_due(const doorman_upstream *upstream) {
     if (upstream->state == DOORMAN__REQUESTED) {
         return doorman__after(upstream->sent_at, upstream->timeout);
     }
-    doorman_time due = doorman__upstream_first_due(upstream);
+    doorman_time due = doorman__earlier(doorman__timers_due(&upstream->dues),
+                                        doorman__timers_due(&upstream->releases));
     return upstream->state == DOORMAN__READY ? due : doorman__later(due, upstream->retry_at);
 }
 
@@ -6042,8 +5937,7 @@ static bool doorman__held_lease_in_request(const doorman__held_lease *held) {
            held->state == DOORMAN__HELD_RELEASING || held->state == DOORMAN__HELD_REOPENED;
 }
 
-/* Sets the timers of a held lease from its fields. Called each time that such a field has
- * changed. */
+/* Sets the timers of a held lease from its fields, after a change of them. */
 static void doorman__held_lease_set_timers(doorman_upstream *upstream, doorman__held_lease *held) {
     bool idle = held->state == DOORMAN__HELD_IDLE, closing = held->state == DOORMAN__HELD_CLOSING;
     doorman_time due = DOORMAN_NEVER, half = DOORMAN_NEVER, end = DOORMAN_NEVER;
@@ -6095,10 +5989,10 @@ static void doorman__held_lease_confirm_at(doorman_upstream *upstream, doorman__
     doorman__held_lease_set_timers(upstream, held);
 }
 
-/* Adds a held lease, which is due at once. Precondition: doorman__upstream_reserve has
- * succeeded. */
+/* Adds a held lease, which is due at once. Precondition: doorman__upstream_reserve. */
 static void doorman__upstream_add(doorman_upstream *upstream, doorman__held_lease *held,
                                   doorman_time now) {
+    assert(held->state == DOORMAN__HELD_CLOSED && !held->previous && !held->next);
     held->previous = upstream->last;
     *(upstream->last ? &upstream->last->next : &upstream->first) = held;
     upstream->last = held;
@@ -6119,8 +6013,7 @@ static void doorman__upstream_remove(doorman_upstream *upstream, doorman__held_l
     assert(!held->due.position && !held->half.position && !held->over.position);
 }
 
-/* Removes a held lease that has nothing to release, and puts it into the list `closed`. The owner
- * frees it later. */
+/* Moves a held lease that has nothing to release to the list `closed`, for its owner to free. */
 static void doorman__held_lease_finish(doorman_upstream *upstream, doorman__held_lease *held) {
     assert(doorman__held_lease_ending(held) || held->state == DOORMAN__HELD_IDLE);
     doorman__upstream_remove(upstream, held);
@@ -6128,9 +6021,8 @@ static void doorman__held_lease_finish(doorman_upstream *upstream, doorman__held
     upstream->closed = held;
 }
 
-/* Returns a closed held lease for the owner to free. Returns NULL if no closed held lease is left.
- * After every call that can close a held lease, the owner calls this function until it returns
- * NULL. */
+/* Returns a closed held lease for the owner to free, or NULL. After every call that can close a
+ * held lease, the owner calls this function until it returns NULL. */
 static doorman__held_lease *doorman__upstream_next_closed(doorman_upstream *upstream) {
     doorman__held_lease *held = upstream->closed;
     if (!held) return NULL;
@@ -6144,6 +6036,7 @@ static doorman__held_lease *doorman__upstream_next_closed(doorman_upstream *upst
 static void doorman__held_lease_expedite(doorman_upstream *upstream, doorman__held_lease *held,
                                          doorman_time minimum, doorman_time now) {
     if (!held->has_outcome) return;
+    assert(minimum >= 0 && held->state != DOORMAN__HELD_CLOSED);
     doorman_time soon = doorman__later(now, doorman__after(held->requested_at, minimum));
     doorman__held_lease_request_at(upstream, held, doorman__earlier(held->request_at, soon));
 }
@@ -6166,15 +6059,13 @@ static void doorman__held_lease_grow(doorman_upstream *upstream, doorman__held_l
     if (held->met) doorman__held_lease_expedite(upstream, held, 0, now);
 }
 
-/* R3: lowers the lease to what its owner needs. While no server responds, the lease stays as it is.
- * Returns whether the lease has changed. */
+/* R3: lowers the lease to what its owner needs, if a server responds. Returns whether it did. */
 static bool doorman__held_lease_give_back(const doorman_upstream *upstream,
                                           doorman__held_lease *held, double needed,
                                           doorman_time now) {
     assert(needed >= 0);
-    bool reachable = upstream->failures == 0;
-    if (!reachable || !doorman__held_lease_live(held, now) || needed >= held->capacity)
-        return false;
+    if (upstream->failures > 0 || !doorman__held_lease_live(held, now)) return false;
+    if (needed >= held->capacity) return false;
     held->capacity = needed;
     return true;
 }
@@ -6184,6 +6075,7 @@ static bool doorman__held_lease_give_back(const doorman_upstream *upstream,
  * the lease are still in use, a later request releases it. */
 static void doorman__held_lease_close(doorman_upstream *upstream, doorman__held_lease *held,
                                       doorman_time release_at, doorman_time now) {
+    assert(!doorman__held_lease_ending(held) && held->state != DOORMAN__HELD_CLOSED);
     held->confirm_at = DOORMAN_NEVER;
     held->renew_at = held->request_at;
     held->request_at = release_at;
@@ -6204,13 +6096,11 @@ static void doorman__held_lease_reopen(doorman_upstream *upstream, doorman__held
                                        doorman_time now) {
     assert(doorman__held_lease_ending(held));
     held->request_at = now;
-    if (held->state == DOORMAN__HELD_CLOSING) {
-        doorman__held_lease_move(upstream, held, DOORMAN__HELD_IDLE);
-    } else if (held->state == DOORMAN__HELD_ABANDONED) {
-        doorman__held_lease_move(upstream, held, DOORMAN__HELD_REQUESTED);
-    } else {
-        doorman__held_lease_move(upstream, held, DOORMAN__HELD_REOPENED);
-    }
+    static const doorman__held_lease_state opened[DOORMAN__HELD_STATE_COUNT] = {
+        [DOORMAN__HELD_CLOSING] = DOORMAN__HELD_IDLE,
+        [DOORMAN__HELD_ABANDONED] = DOORMAN__HELD_REQUESTED,
+        [DOORMAN__HELD_RELEASING] = DOORMAN__HELD_REOPENED};
+    doorman__held_lease_move(upstream, held, opened[held->state]);
 }
 
 /* Moves a held lease out of a request that has ended. */
@@ -6227,10 +6117,9 @@ static void doorman__held_lease_end_request(doorman_upstream *upstream, doorman_
 
 /* ---- upstream: when a request ends */
 
-/* Ends a request that failed, was redirected, or was a release. If the request failed or was
- * redirected, its held leases become due now. In the next request, held leases that became due
- * earlier come first. So no held lease waits for ever, even if one request has no room for all of
- * them. */
+/* Ends a request that failed, was redirected, or was a release. If the request has no response, its
+ * held leases become due now. In the next request, held leases that became due earlier come first.
+ * So no held lease waits for ever, even if one request has no room for all of them. */
 static void doorman__upstream_end_items(doorman_upstream *upstream, bool has_response) {
     for (size_t i = 0; i < upstream->item_count; i++) {
         doorman__held_lease *held = upstream->in_request[i];
@@ -6253,14 +6142,14 @@ static void doorman__upstream_forget(doorman_upstream *upstream) {
     upstream->item_count = 0;
     while (upstream->first) doorman__upstream_remove(upstream, upstream->first);
     if (upstream->state != DOORMAN__READY) doorman__upstream_move(upstream, DOORMAN__READY);
+    assert(!upstream->held_count && !upstream->first && !upstream->last);
     doorman__upstream_end_failures(upstream);
     upstream->redirect[0] = 0;
     upstream->refresh_interval = 0;
 }
 
-/* K2: after n rounds the upper bound is 2^n seconds, but at most 60 s. n does not rise above
- * ROUNDS_MAX. If a server of the round has answered that it does not know the master, n does not
- * rise above ROUNDS_MAX_ALIVE. */
+/* K2: after n rounds the upper bound is 2^n seconds, but at most 60 s. n is at most ROUNDS_MAX, or
+ * ROUNDS_MAX_ALIVE if a server of the round has answered that it does not know the master. */
 #define DOORMAN__ROUNDS_MAX 6
 #define DOORMAN__ROUNDS_MAX_ALIVE 2
 
@@ -6280,10 +6169,11 @@ static doorman_time doorman__upstream_pause(doorman_upstream *upstream) {
         most = doorman__earlier(most, upstream->refresh_interval);
     }
     most = doorman__later(most, DOORMAN_SECOND);
-    doorman_time pause = DOORMAN_SECOND + doorman__scale(most - DOORMAN_SECOND,
-                                                         doorman__random_unit(&upstream->random));
-    pause = doorman__earlier(pause, (doorman__upstream_first_end(upstream) - upstream->now) / 4);
-    return doorman__later(pause, DOORMAN_SECOND);
+    assert(most >= DOORMAN_SECOND && most <= 60 * DOORMAN_SECOND);
+    doorman_time spread =
+        doorman__scale(most - DOORMAN_SECOND, doorman__random_unit(&upstream->random));
+    doorman_time quarter = (doorman__upstream_first_end(upstream) - upstream->now) / 4;
+    return doorman__later(doorman__earlier(DOORMAN_SECOND + spread, quarter), DOORMAN_SECOND);
 }
 
 /* Ends a request that has failed, and sets when to try again.
@@ -6318,8 +6208,7 @@ static void doorman__upstream_retry_soon(doorman_upstream *upstream, doorman_tim
 }
 #endif
 
-/* Ends a request that got no response. Does nothing if the request `sequence` is no longer under
- * way. */
+/* Ends a request that got no response, unless another one is under way, or none. */
 static void doorman__upstream_fail(doorman_upstream *upstream, uint64_t sequence,
                                    doorman_time now) {
     doorman__upstream_now(upstream, now);
@@ -6329,9 +6218,8 @@ static void doorman__upstream_fail(doorman_upstream *upstream, uint64_t sequence
 
 /* ---- upstream: a request */
 
-/* Starts a request. A request has either renewals or releases. If both are due, the two kinds of
- * request alternate. Returns false if a request is under way, if the upstream is backing off, or if
- * nothing is due. */
+/* Starts a request, which has either renewals or releases. If both are due, they alternate. Returns
+ * false if a request is under way, if the upstream is backing off, or if nothing is due. */
 static bool doorman__upstream_begin(doorman_upstream *upstream, doorman_time now) {
     now = doorman__upstream_now(upstream, now);
     upstream->tried_both = upstream->no_memory = false;
@@ -6347,34 +6235,29 @@ static bool doorman__upstream_begin(doorman_upstream *upstream, doorman_time now
     return true;
 }
 
-/* Reserves memory for the largest possible item. Returns false if the request is full, or if there
- * is no memory. */
+/* Reserves memory for the largest item. Returns false if the request is full, or without memory. */
 static bool doorman__upstream_room(doorman_upstream *upstream) {
     if (upstream->item_count == doorman__upstream_items_max(upstream)) return false;
     size_t count = upstream->demand_count + (upstream->is_server ? DOORMAN__GROUPS_MAX : 1);
     if (count > DOORMAN__DEMANDS_MAX) return false;
-    bool room = doorman__upstream_reserve_demands(upstream, count);
-    if (!room) upstream->no_memory = true;
-    return room;
+    if (doorman__upstream_reserve_demands(upstream, count)) return true;
+    upstream->no_memory = true;
+    return false;
 }
 
-/* K1: returns the next held lease to renew, or NULL. The held leases that are due come first. After
- * them come the held leases that are past half their refresh interval, but only if the request
- * already has items. */
+/* K1: returns the next held lease to renew, or NULL. Those that are due come first, and then, if
+ * the request has items already, those that are past half their refresh interval. */
 static doorman__held_lease *doorman__upstream_next_renewal(doorman_upstream *upstream,
                                                            doorman_time now) {
     bool due = doorman__timers_due(&upstream->dues) <= now;
     bool half = upstream->item_count > 0 && doorman__timers_due(&upstream->halves) <= now;
     if ((!due && !half) || !doorman__upstream_room(upstream)) return NULL;
-    if (!due) {
-        doorman__timer *first = doorman__timers_first(&upstream->halves);
-        return DOORMAN__WITHIN(doorman__held_lease, half, first);
-    }
-    return DOORMAN__WITHIN(doorman__held_lease, due, doorman__timers_first(&upstream->dues));
+    doorman__timer *first = doorman__timers_first(due ? &upstream->dues : &upstream->halves);
+    return due ? DOORMAN__WITHIN(doorman__held_lease, due, first)
+               : DOORMAN__WITHIN(doorman__held_lease, half, first);
 }
 
-/* Returns the next held lease to release, or NULL. A held lease whose lease has ended has nothing
- * to release, so it becomes CLOSED. */
+/* Returns the next held lease to release, or NULL. One whose lease has ended becomes CLOSED. */
 static doorman__held_lease *doorman__upstream_next_release(doorman_upstream *upstream,
                                                            doorman_time now) {
     if (upstream->item_count == doorman__upstream_items_max(upstream)) return NULL;
@@ -6387,9 +6270,8 @@ static doorman__held_lease *doorman__upstream_next_release(doorman_upstream *ups
     return NULL;
 }
 
-/* Returns the next held lease for doorman__upstream_put. Returns NULL if no held lease is left, or
- * if the request is full. If there are no renewals for the request, the function returns releases,
- * and the reverse. */
+/* Returns the next held lease for doorman__upstream_put, or NULL if none is left or the request is
+ * full. If nothing is due for the method of the request, it takes the other method. */
 static doorman__held_lease *doorman__upstream_next(doorman_upstream *upstream, doorman_time now) {
     for (;;) {
         bool renews = upstream->method == DOORMAN_GET_CAPACITY;
@@ -6409,23 +6291,30 @@ static void doorman__upstream_add_item(doorman_upstream *upstream, doorman__held
     upstream->items[upstream->item_count++] = *item;
 }
 
+/* H11: adds a report to a sum. The interval of the sum stays. */
+static void doorman__overload_report_add(doorman_overload_report *sum,
+                                         const doorman_overload_report *more) {
+    sum->arrived = doorman__min(sum->arrived + more->arrived, DOORMAN_AMOUNT_MAX);
+    sum->finished = doorman__min(sum->finished + more->finished, DOORMAN_AMOUNT_MAX);
+    sum->refused = doorman__min(sum->refused + more->refused, DOORMAN_AMOUNT_MAX);
+    sum->late = doorman__min(sum->late + more->late, sum->finished);
+    assert(sum->late >= 0 && sum->late <= sum->finished);
+}
+
 /* H11: adds a report to what was counted. */
 static void doorman__tally_add(doorman__tally *tally, const doorman_overload_report *report,
                                doorman_time now) {
-    doorman_overload_report *sum = &tally->sum;
+    assert(report->interval > 0);
     if (!tally->has_counted) *tally = (doorman__tally){.since = now, .has_counted = true};
     tally->since = doorman__earlier(tally->since, now - report->interval);
-    sum->arrived = doorman__min(sum->arrived + report->arrived, DOORMAN_AMOUNT_MAX);
-    sum->finished = doorman__min(sum->finished + report->finished, DOORMAN_AMOUNT_MAX);
-    sum->refused = doorman__min(sum->refused + report->refused, DOORMAN_AMOUNT_MAX);
-    sum->late = doorman__min(sum->late + report->late, sum->finished);
+    doorman__overload_report_add(&tally->sum, report);
 }
 
-/* Returns what was counted as a report, and forgets it. So it is reported at most once: if the
- * request is lost, the report is lost too. */
+/* Returns what was counted, and forgets it. So if the request is lost, the report is lost too. */
 static doorman_overload_report doorman__tally_take(doorman__tally *tally, doorman_time now) {
     doorman_overload_report report = {.interval = 0};
     if (!tally || !tally->has_counted) return report;
+    assert(tally->since <= now);
     report = tally->sum;
     report.interval = doorman__earlier(now - tally->since, DOORMAN_DURATION_MAX);
     tally->has_counted = false;
@@ -6443,6 +6332,7 @@ static void doorman__upstream_put_release(doorman_upstream *upstream, doorman__h
     }
     const doorman_capacity_request item = {.resource_id = held->resource_id,
                                            .has = {.id = held->lease_id, .node = held->node}};
+    assert(held->lease_id); /* next_release has checked that the lease is in force */
     held->lease_id = 0;
     doorman__held_lease_move(upstream, held, DOORMAN__HELD_RELEASING);
     doorman__upstream_add_item(upstream, held, &item);
@@ -6456,6 +6346,7 @@ static void doorman__upstream_put_renewal(doorman_upstream *upstream, doorman__h
                                      .wants_count = report->demand_count,
                                      .learning = report->learning,
                                      .overload = doorman__tally_take(report->tally, now)};
+    assert(claim >= report->outstanding);
     held->claimed = claim;
     held->requested_wants = report->wants;
     if (doorman__held_lease_live(held, now)) {
@@ -6494,8 +6385,7 @@ static void doorman__upstream_put(doorman_upstream *upstream, doorman__held_leas
 }
 
 /* Completes the request that doorman__upstream_begin has started, and writes it to *out. Returns
- * false if the request has no items. If the reason was missing memory, the upstream tries again a
- * second later. */
+ * false if it has no items. If memory was missing, the upstream tries again a second later. */
 static bool doorman__upstream_end(doorman_upstream *upstream, doorman_request *out,
                                   doorman_time now) {
     const doorman_demand *demands = upstream->demands;
@@ -6513,6 +6403,7 @@ static bool doorman__upstream_end(doorman_upstream *upstream, doorman_request *o
     }
     doorman__upstream_move(upstream, DOORMAN__REQUESTED);
     upstream->sent_at = now;
+    assert(upstream->item_count <= upstream->items_capacity && upstream->holder_id);
     *out = (doorman_request){.method = upstream->method,
                              .is_server = upstream->is_server,
                              .holder_id = upstream->holder_id,
@@ -6546,12 +6437,11 @@ static bool doorman__upstream_redirect(doorman_upstream *upstream, const char *a
     return true;
 }
 
-/* Checks the fields of a response that only servers receive. `algorithm` is NULL if the parent uses
- * an algorithm that this server does not know. */
+/* Checks the fields that only servers receive. `algorithm` is NULL if the kind is unknown here. */
 static bool doorman__response_terms_valid(const doorman_capacity_response *item_response,
                                           bool learning) {
-    if (item_response->terms_count > DOORMAN_TERMS_MAX || item_response->has_learn_for != learning)
-        return false;
+    if (item_response->terms_count > DOORMAN_TERMS_MAX) return false;
+    if (item_response->has_learn_for != learning) return false;
     if (item_response->terms_count && !item_response->terms) return false;
     if (learning && !doorman__duration_valid(item_response->learn_for)) return false;
     for (size_t i = 0; i < item_response->terms_count; i++) {
@@ -6570,23 +6460,20 @@ static bool doorman__capacity_response_valid(const doorman_capacity_response *it
                                              const doorman_capacity_request *item_request,
                                              bool is_server) {
     const doorman_lease *lease = &item_response->gets;
-    if (!item_response->resource_id ||
-        strcmp(item_response->resource_id, item_request->resource_id) != 0)
-        return false;
+    const char *id = item_response->resource_id;
+    doorman_time interval = lease->refresh_interval;
+    bool has_safe = item_response->has_safe_capacity;
+    if (!id || strcmp(id, item_request->resource_id) != 0) return false;
     if (item_response->outcome < DOORMAN_GRANTED || item_response->outcome > DOORMAN_FULL) {
         return false;
     }
-    if (lease->refresh_interval <= 0 || !doorman__duration_valid(lease->refresh_interval)) {
-        return false;
-    }
+    if (interval <= 0 || !doorman__duration_valid(interval)) return false;
     if (!doorman__duration_valid(item_response->overload_target)) return false;
-    if (item_response->has_safe_capacity &&
-        !doorman__safe_capacity_valid(item_response->safe_capacity)) {
+    if (has_safe && !doorman__safe_capacity_valid(item_response->safe_capacity)) return false;
+    if (item_response->outcome != DOORMAN_GRANTED) return true;
+    if (is_server && !doorman__response_terms_valid(item_response, item_request->learning)) {
         return false;
     }
-    if (item_response->outcome != DOORMAN_GRANTED) return true;
-    if (is_server && !doorman__response_terms_valid(item_response, item_request->learning))
-        return false;
     return lease->id && lease->id <= UINT64_C(1) << 53 && doorman__id_valid(lease->node) &&
            doorman__amount_valid(lease->capacity) && doorman__amount_valid(lease->committed) &&
            doorman__duration_valid(lease->expires_in) && doorman__lease_reason_valid(lease->reason);
@@ -6602,17 +6489,17 @@ static bool doorman__response_lists_given(const doorman_response *response) {
 
 static bool doorman__response_valid(const doorman_upstream *upstream,
                                     const doorman_response *response) {
-    if (response->method != upstream->method || !doorman__response_lists_given(response)) {
-        return false;
-    }
+    const size_t count = upstream->item_count;
+    const bool is_server = upstream->is_server;
+    if (response->method != upstream->method) return false;
+    if (!doorman__response_lists_given(response)) return false;
     if (upstream->method == DOORMAN_RELEASE_CAPACITY) return true;
-    if (response->is_server != upstream->is_server) return false;
-    if (response->item_count != upstream->item_count) return false;
-    for (size_t i = 0; i < upstream->item_count; i++) {
-        const doorman_capacity_response *item_response = &response->items[i];
-        if (!doorman__capacity_response_valid(item_response, &upstream->items[i],
-                                              upstream->is_server))
+    if (response->is_server != is_server || response->item_count != count) return false;
+    for (size_t i = 0; i < count; i++) {
+        const doorman_capacity_request *item_request = &upstream->items[i];
+        if (!doorman__capacity_response_valid(&response->items[i], item_request, is_server)) {
             return false;
+        }
     }
     return true;
 }
@@ -6620,9 +6507,8 @@ static bool doorman__response_valid(const doorman_upstream *upstream,
 /* Sets when to send the next request after a response. A lease that is smaller than the claim is
  * confirmed at once, and again when more units are released (R12). The refresh interval starts when
  * the response comes. That is later than the grant, so the next request does not come within the
- * minimum interval of the server. If the response took longer than half the refresh interval, the
- * refresh interval starts earlier: half a refresh interval after the request. So the renewal comes
- * before the lease ends. */
+ * minimum interval of the server. But it starts at the latest half a refresh interval after the
+ * request, so that the renewal comes before the lease ends. */
 static void doorman__held_lease_schedule(doorman_upstream *upstream, doorman__held_lease *held,
                                          doorman_time interval) {
     doorman_time now = upstream->now;
@@ -6630,14 +6516,15 @@ static void doorman__held_lease_schedule(doorman_upstream *upstream, doorman__he
     bool cut = doorman__held_lease_live(held, now) && held->capacity < held->claimed;
     bool ending = doorman__held_lease_ending(held);
     held->refresh_interval = doorman__later(interval, DOORMAN_SECOND / 100);
-    held->requested_at =
-        doorman__earlier(now, doorman__after(upstream->sent_at, held->refresh_interval / 2));
+    doorman_time half = doorman__after(upstream->sent_at, held->refresh_interval / 2);
+    held->requested_at = doorman__earlier(now, half);
     doorman_time next = doorman__scale(held->refresh_interval, late);
     doorman_time again = held->cut ? doorman__after(now, DOORMAN_SECOND) : now;
     held->renew_at = doorman__after(held->requested_at, next);
     held->request_at = ending ? doorman__later(held->request_at, now) : held->renew_at;
     held->confirm_at = cut && !ending ? again : DOORMAN_NEVER;
     held->cut = cut;
+    assert(held->refresh_interval > 0 && held->requested_at <= now);
 }
 
 /* R9: stores a new lease and its K. If the old lease is in force and from the same node, the later
@@ -6652,6 +6539,7 @@ static void doorman__held_lease_replace(doorman__held_lease *held, const doorman
     held->lease_id = lease->id;
     held->capacity = lease->capacity;
     memcpy(held->node, lease->node, strlen(lease->node) + 1);
+    assert(held->length >= 0 && held->committed >= held->capacity);
 }
 
 /* Notes the refresh interval of a lease. The shortest one of a response counts (K2). */
@@ -6696,10 +6584,9 @@ static bool doorman__held_lease_process_response(doorman_upstream *upstream,
     return true;
 }
 
-/* Accepts a response, or refuses it (R2). After OK the owner reads the items with
+/* Accepts a response, or refuses it (R2). After OK the owner reads its items with
  * doorman__upstream_next_item.
- *   returns   OK | STALE (dropped: the request `sequence` is not under way) | INVALID_ARGUMENT (the
- *             response does not match the request) */
+ *   returns   OK | STALE (the request is not under way) | INVALID_ARGUMENT (it does not match) */
 static doorman_status doorman__upstream_accept(doorman_upstream *upstream, uint64_t sequence,
                                                const doorman_response *response, doorman_time now) {
     doorman__upstream_now(upstream, now);
@@ -6855,6 +6742,7 @@ static uint64_t doorman__overload_number(const doorman__overload_state *state, d
  *   leased   the sum of the leases since the last call */
 static void doorman__overload_measure(doorman__overload_state *state, double leased,
                                       doorman_time now) {
+    assert(leased >= 0);
     if (now <= state->now.at) return;
     double seconds = (double)(now - state->now.at) / (double)DOORMAN_SECOND;
     state->now = (doorman__overload_mark){now, state->now.area + seconds * leased};
@@ -6894,10 +6782,7 @@ static doorman_overload_report doorman__overload_sum(const doorman__overload_sta
         if (!part->sum.interval || number - part->number >= DOORMAN__OVERLOAD_PARTS) continue;
         *from = doorman__earlier(*from, part->from);
         *until = doorman__later(*until, part->until);
-        sum.arrived += part->sum.arrived;
-        sum.finished += part->sum.finished;
-        sum.refused += part->sum.refused;
-        sum.late += part->sum.late;
+        doorman__overload_report_add(&sum, &part->sum);
     }
     if (*until) sum.interval = *until - *from;
     return sum;
@@ -6909,10 +6794,10 @@ static bool doorman__overload_is_on(const doorman_overload_report *sum, double p
            (sum->refused > part * 0.05 * sum->arrived || sum->late > part * 0.5 * sum->finished);
 }
 
-/* Adds a report.
- *   report   valid, and its interval is not 0 */
+/* Adds a report, which is valid and has an interval. */
 static void doorman__overload_add(doorman__overload_state *state,
                                   const doorman_overload_report *report, doorman_time now) {
+    assert(report->interval > 0);
     uint64_t number = doorman__overload_number(state, now);
     doorman__overload_part *part = &state->parts[number % DOORMAN__OVERLOAD_PARTS];
     if (part->number != number || !part->sum.interval) {
@@ -6921,10 +6806,7 @@ static void doorman__overload_add(doorman__overload_state *state,
     part->from = doorman__earlier(part->from, now - report->interval);
     part->until = now;
     part->sum.interval = report->interval;
-    part->sum.arrived += report->arrived;
-    part->sum.finished += report->finished;
-    part->sum.refused += report->refused;
-    part->sum.late += report->late;
+    doorman__overload_report_add(&part->sum, report);
 }
 
 /* Lowers the capacity in force if the resource is overloaded. Returns whether it has changed. */
@@ -6940,6 +6822,7 @@ static bool doorman__overload_cut(doorman__overload_state *state, doorman_time n
     double target = DOORMAN__OVERLOAD_SHARE * leased * sum.finished / sum.arrived;
     target = doorman__max(target, state->least);
     if (target >= state->capacity) return false;
+    assert(target >= state->least && state->least <= state->configured);
     state->capacity = target;
     state->cut_at = now;
     state->step_at = doorman__after(now, state->interval);
@@ -6968,21 +6851,23 @@ static bool doorman__overload_grow(doorman__overload_state *state, doorman_time 
         bool full = state->capacity >= state->configured;
         state->step_at = full ? DOORMAN_NEVER : doorman__after(state->step_at, state->interval);
     }
+    assert(state->capacity <= state->configured && state->step_at > now);
     return true;
 }
 
-/* Sets the bounds, at the beginning and when the configuration has changed. A capacity that reports
- * have lowered stays, within the bounds.
- *   interval   the refresh interval of the resource */
-static void doorman__overload_set_bounds(doorman__overload_state *state, double configured,
-                                         double least, doorman_time interval, doorman_time now) {
-    bool lowered = state->capacity < state->configured;
+/* Sets the bounds, from a configuration. A capacity that reports have lowered stays within them. */
+static void doorman__overload_set_bounds(doorman__overload_state *state,
+                                         const doorman_template *settings, doorman_time now) {
+    const double configured = settings->capacity;
+    const doorman_time interval = settings->algorithm.refresh_interval;
+    const bool lowered = state->capacity < state->configured;
     if (interval != state->interval) memset(state->parts, 0, sizeof state->parts);
     state->interval = interval;
     state->configured = configured;
-    state->least = least;
+    state->least = settings->overload.capacity_min;
     state->capacity = lowered ? doorman__min(state->capacity, configured) : configured;
-    state->capacity = doorman__max(state->capacity, least);
+    state->capacity = doorman__max(state->capacity, state->least);
+    assert(state->least <= state->capacity && state->capacity <= configured);
     bool full = state->capacity >= configured;
     doorman_time next = doorman__after(now, interval);
     state->step_at = full ? DOORMAN_NEVER : doorman__earlier(state->step_at, next);
@@ -6990,12 +6875,12 @@ static void doorman__overload_set_bounds(doorman__overload_state *state, double 
 
 /* Makes the state of a resource of which the first report has arrived.
  *   leased   the sum of the leases; returns NULL if memory runs out */
-static doorman__overload_state *doorman__overload_create(doorman_time interval, double leased,
-                                                         doorman_time now) {
+static doorman__overload_state *doorman__overload_create(const doorman_template *settings,
+                                                         double leased, doorman_time now) {
     doorman__overload_state *state = (doorman__overload_state *)doorman__zalloc(sizeof *state);
     if (!state) return NULL;
     state->step_at = DOORMAN_NEVER;
-    state->interval = interval;
+    doorman__overload_set_bounds(state, settings, now);
     state->now.at = now - DOORMAN__OVERLOAD_MARKS * doorman__overload_length(state);
     for (size_t i = 0; i < DOORMAN__OVERLOAD_MARKS; i++) state->marks[i] = state->now;
     doorman__overload_measure(state, leased, now);
@@ -7004,61 +6889,52 @@ static doorman__overload_state *doorman__overload_create(doorman_time interval, 
 
 /* ---- >>server ------------------------------------------------------------------------------- */
 /*
- * A server is one process of a node of the tree. A server has a mastership, a configuration if it
- * is a root, and a lease table for each resource that a holder has asked for. A server processes a
- * request in three steps. The server checks the whole request, reserves all the memory that the
- * request needs, and then decides. A request that fails one of the first two steps changes nothing
- * (C4, C5).
+ * A server is one process of a node of the tree. It has a mastership, a configuration if it is a
+ * root, and a lease table for each resource that a holder has asked for. It processes a request in
+ * three steps: it checks the whole request, reserves all the memory that the request needs, and
+ * then decides. A request that fails one of the first two steps changes nothing (C4, C5).
  *
  * S1 A server that is not master grants nothing. Its response has only the address of the master,
  *    if the server knows this address.
- * S2 Every function removes expired leases before it reads a lease table. If very many leases of a
- *    resource expire together, a call removes only the first 1,000, so that no call takes long. The
- *    other leases still count as committed until a later call, which is safe. But if the holder of
- *    such a lease asks again, its lease is removed at once.
- * S3 The minimum interval is 5 s by default, and at most half the refresh interval. The minimum
- *    interval applies to a holder that names its last lease. A request within the interval gets the
- *    last lease again (R11). So a holder whose wants were not met gains nothing by asking often.
- *    There are two exceptions. First, if a holder wanted nothing and now wants something, it gets a
- *    new lease. This lease may be 0 too, but then a unit is owed to the holder from now on (A5).
- *    Second, if a holder was granted all its wants and now wants more, or if it has a lease of 0 or
- *    is a server, it gets a new, larger lease. A server asks often only when its holders need more
- *    (T1). The second exception applies only if enough capacity is free for a
- *    larger lease, and not during a round (see >>leases). Both exceptions do not apply while the
- *    server learns. The new lease is bounded by R5 like any other lease. The holder may have given
- *    back a part of its last lease, and that part may now belong to another holder.
+ * S2 Every function removes expired leases before it reads a lease table, but at most the first
+ *    1,000 of a resource, so that no call takes long. The other leases count as committed until a
+ *    later call, which is safe. If the holder of such a lease asks again, it is removed at once.
+ * S3 The minimum interval is 5 s by default, and at most half the refresh interval. It applies to a
+ *    holder that names its last lease. A request within the interval gets that lease again (R11).
+ *    So a holder whose wants were not met gains nothing by asking often. There are two exceptions,
+ *    but not while the server learns. First, a holder that wanted nothing and now wants something
+ *    gets a new lease. It may be 0 too, but then a unit is owed to the holder from now on (A5).
+ *    Second, a holder gets a new, larger lease if it was granted all its wants and now wants more,
+ *    or if it has a lease of 0 or is a server, which asks often only when its holders need more
+ *    (T1). The second exception applies only if enough capacity is free for a larger lease, and not
+ *    during a round (see >>leases). R5 bounds the new lease too: the holder may have given back a
+ *    part of its last lease, and that part may now belong to another holder.
  * S4 While the server learns (R6), a holder that names no lease of this node gets TRY_LATER, not a
- *    lease of 0. So the holder continues to use its fallback, as if no server answered. But a
- *    holder that names a lease of 0 of this node gets a lease of 0 again. That lease ended its
- *    fallback: the capacity may be 0, or other holders may have all of it. With TRY_LATER the lease
- *    of 0 would end, and the fallback would begin, only because the master has changed. A lease of
- *    0 commits nothing, so it is always safe. The refused holder should ask again after its usual
- *    interval, or when the learning ends if that is earlier. The server records the wants of the
- *    holder and commits nothing for it. If the holder does not ask again, the server removes the
- *    lease entry of the holder. STATIC and NO_ALGORITHM do not divide a capacity, so they need no
+ *    lease of 0. So it continues to use its fallback, as if no server answered. But a holder that
+ *    names a lease of 0 of this node gets a lease of 0 again. That lease ended its fallback: the
+ *    capacity may be 0, or other holders may have all of it. With TRY_LATER the fallback would
+ *    begin only because the master has changed. A lease of 0 commits nothing, so it is always safe.
+ *    The refused holder should ask again after its usual interval, or when the learning ends if
+ *    that is earlier. The server records its wants, commits nothing, and removes the lease entry if
+ *    the holder does not ask again. STATIC and NO_ALGORITHM divide no capacity, so they need no
  *    learning.
  * S5 If neither S3 nor S4 applies, the holder gets its target from the algorithm. The grant is at
  *    most the larger of two amounts: what is free, and what the holder may still be using (R5).
  * S6 A lease lasts `lease_length`, but never longer than the server's own lease. The refresh
- *    interval in a response is at most a third of the time until the lease ends. There is one
- *    exception. A server that cannot renew its own lease grants shorter and shorter leases. A third
- *    of their length would fall to nothing, and all holders would ask more and more often. So the
- *    refresh interval has a lower bound: the smaller of `minimum_refresh_interval` and a third of
- *    `lease_length`. If the lease ends before that, the refresh interval is the time until the
- *    lease ends.
+ *    interval in a response is at most a third of the time until the lease ends. But a server that
+ *    cannot renew its own lease grants shorter and shorter leases, and all holders would ask more
+ *    and more often. So the refresh interval is at least the smaller of `minimum_refresh_interval`
+ *    and a third of `lease_length`, or the time until the lease ends if that is less.
  *       A holder whose lease is below its target should ask again early (R12). If leases are whole
- *    units, only a holder that is owed a unit should ask again early (A5). But if the number of
- *    owed units exceeds both the capacity and an eighth of the number of holders, no holder should
- *    ask again early.
- * S7 A template may set the safe capacity. If it does not, the server computes the safe capacity of
- *    a client: the capacity divided by the number of known subclients. The known subclients include
- *    those of the request. The server computes no safe capacity while it learns, for a holder that
- *    is a server, and for an algorithm that does not divide the capacity. A node with a parent has
- *    only as much capacity as its clients want, so the quotient may be much too small. So in such a
- *    node the safe capacity is at least the highest level that the parent sent. If leases are whole
- *    units, the safe capacity is rounded down. If there are more clients than units, the safe
- *    capacity is 0, because one unit for each client would exceed the capacity. A node with a
- *    parent does not send a safe capacity of 0.
+ *    units, only a holder that is owed a unit should ask again early (A5), and none if the number
+ *    of owed units exceeds both the capacity and an eighth of the number of holders.
+ * S7 The safe capacity of a client is that of the template. If it has none, the server divides the
+ *    capacity by the number of known subclients, with those of the request. There is none while the
+ *    server learns, for a holder that is a server, and for an algorithm that does not divide the
+ *    capacity. A node with a parent has only as much capacity as its clients want, so the quotient
+ *    may be much too small. So it is at least the highest level that the parent sent. If leases are
+ *    whole units, it is rounded down. With more clients than units it is 0, because one unit for
+ *    each client would exceed the capacity. A node with a parent does not send a 0.
  * S8 A lease entry lasts 1 + drift times as long as its lease. So the entry outlasts the lease even
  *    if the holder's clock is slower by the drift. The time that messages take does not matter,
  *    because the holder counts from the time at which it sent the request.
@@ -7067,15 +6943,14 @@ static doorman__overload_state *doorman__overload_create(doorman_time interval, 
  * S10 The server counts signs that two processes use one id (see "shared ids" in >>leases).
  *    on_event reports the third sign and each further sign. doorman_server_next_lease then shows
  *    the lease of that id as `shared`. Nothing else changes for this lease.
- * S11 The server counts requests that do not confirm the holder's last lease, although this lease
- *    is in force. A request confirms the lease if it names the lease and claims no larger `has`. A
- *    request that confirms sets the count back to 0. After three such requests in a row,
- *    doorman_server_next_lease shows the lease as `unconfirmed`. on_event reports the third such
- *    request and each further one. After a cut, the larger amount stays committed for such a holder
+ * S11 The server counts requests in a row that do not confirm the holder's last lease, although it
+ *    is in force. A request confirms the lease if it names it and claims no larger `has`. on_event
+ *    reports the third such request and each further one, and doorman_server_next_lease then shows
+ *    the lease as `unconfirmed`. After a cut, the larger amount stays committed for such a holder
  *    (R4). A restart, a lost response or a late copy of a request adds only 1 to the count. Nothing
  *    else changes for the lease.
- * S12 The overshoot of a resource is the amount by which its leases exceed the maximum. The maximum
- *    is the amount that the node may have in force at this moment. See "the maximum".
+ * S12 The overshoot of a resource is the amount by which its leases exceed the maximum, which is
+ *    what the node may have in force at this moment. See "the maximum".
  * S13 on_event reports a child node whose last lease has expired. A node that has clients renews,
  *    and one that has none releases. So the node has failed, or cannot reach this server.
  * S14 A lease that is less than 0.999 of what its request wants has a reason. Any other lease has
@@ -7097,26 +6972,23 @@ static doorman__overload_state *doorman__overload_create(doorman_time interval, 
  *    A request within the minimum interval gets the last lease with its reason again (R11). If that
  *    lease had no reason, because the holder wanted less then, the list above decides. RESERVED
  *    then also means that the rest waits for the end of the interval. The reason of a node's own
- *    lease comes from its parent. A node finds the reasons for its holders itself, from its own
- *    lease. No decision depends on a reason.
+ *    lease comes from its parent. A node finds the reasons for its holders itself. No decision
+ *    depends on a reason.
  * R8 Learning ends when all leases of a predecessor must have ended. A root learns for the longest
- *    lease length plus the drift. This time starts when the predecessor was known to be gone. T6 is
- *    the rule for a node with a parent. If learning_mode_duration is shorter than this time, T7
- *    does not hold for that resource.
+ *    lease length plus the drift, from when the predecessor was known to be gone. T6 is the rule
+ *    for a node with a parent. If learning_mode_duration is shorter, T7 does not hold.
  * R11 A request within the minimum interval (S3) confirms a lease as any other request does (R4).
  *    The holder gets its last lease again, with the same end. The lease is smaller by what the
  *    holder has given back, and the holder does not get that part again within the interval.
  * R12 Capacity moves fast to the holders that should have it. A client confirms a smaller lease at
- *    once. A node confirms a smaller lease when the amount that it has committed for its holders
- *    fits into the lease. If a lease is below the target by more than a thousandth, its holder
- *    should ask again after the longer of two times: the minimum interval and
- *    `minimum_refresh_interval`. A holder that has nothing, or is a server, should ask again after
- *    `minimum_refresh_interval` if the node asks its parent soon. The node asks soon if the parent
- *    last granted all that the node wanted (T1), or if the next request of the node is due within
- *    twice that time.
+ *    once. A node does so when the amount that it has committed for its holders fits into the
+ *    lease. If a lease is below the target by more than a thousandth, its holder should ask again
+ *    after the longer of two times: the minimum interval and `minimum_refresh_interval`. A holder
+ *    that has nothing, or is a server, should ask again after `minimum_refresh_interval` if the
+ *    node asks its parent soon: because the parent last granted all that the node wanted (T1), or
+ *    because the next request of the node is due within twice that time.
  * G5 A new configuration drops no lease of a resource that still has a template. A resource that
- *    gets its first template learns first. While the resource had no template, every request was
- *    granted, and no lease table recorded the grants.
+ *    gets its first template learns first, because no lease table recorded the earlier grants.
  * C7 Three numbers are limited: the resources, the holders of one resource, and the resources of
  *    one holder. An item of a request that would exceed a limit is refused (FULL). No holder loses
  *    a lease because of a limit.
@@ -7127,16 +6999,15 @@ static doorman__overload_state *doorman__overload_create(doorman_time interval, 
  *   the capacity        in a root: always
  *   K                   in a node with a parent: until the node's own lease has ended, with the
  *                       drift. K is what the parent has committed for the node, at least C. After a
- *                       cut, K stays above C until the node has claimed less (R3)
- *   an older capacity   in a root: until all leases from before the cut have ended
+ *                       cut, K stays above C until the node has claimed less (R3, R12), so the
+ *                       leases always fit into K
+ *   an older capacity   in a root: until all leases from before the cut have ended, since T7 holds
+ *                       for the largest capacity of the last lease length
  *   an older K          in a node whose parent has committed less than the node has claimed: until
  *                       the older lease of the node has ended, with the drift
  *
  * The cases in detail:
  *
- *   a smaller lease     The parent keeps K for the node until the node has confirmed the smaller
- *                       lease, or until the older lease has ended (R4). The node confirms after its
- *                       holders (R12). So the leases always fit into K.
  *   a lost lease        The leases end with the node's own lease (S6). Their entries last longer by
  *                       the drift (S8), and so does the parent's entry for the node. After that
  *                       time the maximum is 0.
@@ -7145,80 +7016,73 @@ static doorman__overload_state *doorman__overload_create(doorman_time interval, 
  *   the parent learns   The parent commits only what it grants (R6). This is less than the claim of
  *                       the node if other holders have claimed the rest. The older lease of the
  *                       node is still in force.
- *   a cut at a root     T7 holds for the largest capacity of the last lease length. So the older
- *                       capacity counts.
  *   a child learns      The child gets its last lease again, even after a cut (R7). So older
  *                       amounts count until this lease has ended too.
  *   late entries        An entry may last longer than its lease needs (see "expiry" in >>leases).
  *                       Its amount is a part of `has` until then. So K and an older K count at
  *                       least until these entries have ended.
- *   the kind changes    The leases of STATIC and NO_ALGORITHM have no bound. So the older amount
- *                       has no bound.
+ *   the kind changes    Leases of STATIC and NO_ALGORITHM have no bound. So the older amount has
+ *                       none.
  *   `immediate`         The parent commits only the last lease, and grants the rest to other
  *                       holders at once. So an older K does not count.
  *
- * A resource stores two older amounts. If a third one comes while both count, it is merged with the
- * one that ends later. The result has the larger amount and the later end. So an amount may count
- * for up to one lease length too long, but only after three cuts within a lease length. The maximum
- * is only shown. No decision depends on it.
+ * A resource stores two older amounts. A third one is merged with the one that ends later: the
+ * larger amount with the later end. So an amount may count for up to one lease length too long, but
+ * only after three cuts within a lease length. The maximum is only shown. No decision depends on
+ * it.
  *
- * Expiry. Every function removes expired leases first (S2), so doorman__server_update frees memory,
- * and removes what other calls have left. A heap orders all resources by the time at which an
- * update must visit them at the latest. For each resource, this time is not later than the end of
- * the lease entry that ends first. This time may be earlier, because a renewal moves the end of the
- * entry but does not move the resource in the heap. The next update sets the exact time. So within
- * one lease length, the updates of a resource cost O(log resources), for any number of renewals.
+ * Expiry. Every function removes expired leases first (S2). doorman__server_update removes the
+ * rest, and frees memory. A heap orders all resources by the time at which an update must visit
+ * them at the latest, which is not later than the end of the lease entry that ends first. It may be
+ * earlier, because a renewal does not move the resource in the heap. The next update sets the exact
+ * time. So within one lease length, the updates of a resource cost O(log resources), for any number
+ * of renewals.
  *
  * The tree. A server with a parent has a lease of its own for each resource: a held lease (see
- * >>upstream). The capacity of this held lease is C of the lease table of that resource. What the
- * parent has committed for this held lease is K of that lease table.
+ * >>upstream). Its capacity is C of the lease table of that resource, and what the parent has
+ * committed for it is K.
  *
- * T1 The node asks its parent for all its resources in one request. The request has the wants of
- *    the node's holders in groups. If the holders want more than the node's lease, the node asks as
- *    soon as the minimum interval since its last request has passed. If the parent last granted all
- *    that the node wanted, the node asks as soon as `minimum_refresh_interval` has passed. If the
- *    node wanted nothing, it asks at once.
+ * T1 The node asks its parent for all its resources in one request, with the wants of its holders
+ *    in groups. If the holders want more than the node's lease, the node asks as soon as the
+ *    minimum interval since its last request has passed, or `minimum_refresh_interval` if the
+ *    parent last granted all that the node wanted. If the node wanted nothing, it asks at once.
  * T2 Shares are fair across the tree. The node uses the terms of its parent if these terms fit into
- *    the node's lease. If they do not fit, the node computes its own terms. If demands have fallen
- *    since the parent computed the terms, a part of the lease may be left over. The node divides
- *    this part in proportion to what its holders still want. Without this rule, this part would be
- *    idle until the next request to the parent.
+ *    the node's lease. If not, the node computes its own terms. If demands have fallen since the
+ *    parent computed the terms, a part of the lease may be left over. The node divides this part in
+ *    proportion to what its holders still want, so that it is not idle until the next request.
  *       A group has the demands whose wants per subclient lie between two boundaries. The parent
  *    treats these demands as equal. The shares are exact unless a level lies between the two
- *    boundaries. So there is a boundary at each level of the last response. There are more
- *    boundaries around the first of these levels, and they are denser near it. The level at which a
- *    reserve is shared matters only if some priority gets nothing but its part of the reserve. In
- *    this case the level of that priority is the level of the reserve, so it already has a
- *    boundary. The amount that a group gets is a concave function of the level. So the parent
- *    overestimates this amount, because it treats the demands of the group as equal. So the level
- *    that the parent finds is never too high. From request to request this level approaches the
- *    exact level from below, as in Newton's method, and then stays there.
+ *    boundaries. So there is a boundary at each level of the last response, and more boundaries
+ *    around the first of these levels, denser near it. The level at which a reserve is shared
+ *    matters only if some priority gets nothing but its part of the reserve, and then the level of
+ *    that priority is the level of the reserve, so it has a boundary. The amount that a group gets
+ *    is a concave function of the level. So the parent overestimates this amount, and the level
+ *    that it finds is never too high. From request to request this level approaches the exact level
+ *    from below, as in Newton's method, and then stays there.
  * T3 A node with a parent uses the algorithm and the parameters that its parent sends. At each
  *    level of the tree the refresh interval is multiplied by decay_factor.
  * T4 A node that has no lease of its own grants no lease: it answers TRY_LATER. When a holder first
  *    asks the node for a resource, the node asks its parent for a lease at once. The holders of the
  *    node should ask again after 1 s, or after 3 to 4 s if the node cannot expect a lease sooner.
- *    Each holder has its own time between 3 and 4 s. The reason: all leases end when the lease of
- *    the node ends, so all holders ask at that moment. With one time for all, they would ask
- *    together again and again.
+ *    Each holder has its own time between 3 and 4 s, because all leases end with the lease of the
+ *    node. With one time for all, all holders would ask together again and again.
  * T5 All servers of a node send the name of the node as their id to the parent. So for the parent,
  *    a new master has the lease that its predecessor had.
  * T6 A new master learns until the leases of its predecessor have ended. Its requests say that it
  *    learns. Those leases end no later than the lease that the predecessor had from the parent. So
- *    the parent sends the time until its entry for that lease ends (`learn_for`). If the parent
- *    itself learns for longer, it sends that longer time. The new master uses only the first such
- *    response. After that response, the entry of the parent is for a lease of the new master. The
- *    node releases nothing before it has learned (R10).
+ *    the parent sends the time until its entry for that lease ends (`learn_for`), or the time that
+ *    it learns itself if that is longer. The new master uses only the first such response, because
+ *    then the entry of the parent is for a lease of the new master. The node releases nothing
+ *    before it has learned (R10).
  * R7 While a child learns, its parent grants it its last lease again, or a smaller lease if K has
- *    no room for the last lease. The claims of the child confirm nothing. The parent computes the
- *    shares of the other holders without the demands of the child. It first subtracts the lease of
- *    the child from the capacity.
+ *    no room for the last lease. The claims of the child confirm nothing. The shares of the other
+ *    holders are those of the capacity minus this lease, without the demands of the child.
  * T8 A request to a parent names the node that sends it, and the nodes on the longest path below
- *    that node. A server refuses a request that names its own node or its parent, because there is
- *    a loop. No request to a parent may name more than 16 nodes.
- * T9 A parent sends the description and the unit of a resource with each lease that it grants to a
- *    node. They are texts for people. The node shows them, and sends them to its own children. The
- *    first 256 bytes of a description are sent.
+ *    that node, at most 16. A server refuses a request that names its own node or its parent,
+ *    because there is a loop.
+ * T9 A parent sends the description and the unit of a resource, texts for people, with each lease
+ *    that it grants to a node. The node shows them, and sends them to its own children. The first
+ *    256 bytes of a description are sent.
  *
  * Why T7 holds in the whole tree. Let b(h) be what the parent of h has committed for h. While that
  * parent is gone or learns, b(h) is the amount in the last complete lease table of that parent. The
@@ -7226,11 +7090,10 @@ static doorman__overload_state *doorman__overload_create(doorman_time interval, 
  * the sum of the leases in force below h is at most b(h). Second, the sum of b over all children of
  * p is at most b(p). The proof is by induction over the levels. A grant of p keeps the sum of what
  * p has committed within K (R5). K is at most b(p), because the parent of p lowers b(p) in two
- * cases only. In the first case p has sent a claim, to which p has limited itself (R3). In the
- * second case a lease of p has ended (R4). If a server restarts, its b does not change (R7), and
- * the server grants no more than was in force. When it has learned, its lease tables are complete
- * (R6, R8). Finally, a lease is a part of the server's own lease, and ends no later than that lease
- * (S6, S8, R9).
+ * cases only: p has sent a claim, to which p has limited itself (R3), or a lease of p has ended
+ * (R4). If a server restarts, its b does not change (R7), and the server grants no more than was in
+ * force. When it has learned, its lease tables are complete (R6, R8). Finally, a lease is a part of
+ * the server's own lease, and ends no later than that lease (S6, S8, R9).
  */
 
 /* The longest time after which the holders of a node without a lease should ask again (T4). The
@@ -7238,11 +7101,9 @@ static doorman__overload_state *doorman__overload_create(doorman_time interval, 
 #define DOORMAN__DEFER_MAX (4 * DOORMAN_SECOND)
 #define DOORMAN__DEFER_SPREAD DOORMAN_SECOND
 
-/* One update visits at most this many leases and resources, which takes some milliseconds. */
+/* One update visits at most this many leases and resources, which takes some milliseconds. Any
+ * other call removes at most EXPIRE_MAX expired leases of a resource (S2). */
 #define DOORMAN__UPDATE_MAX ((size_t)10000)
-
-/* Any other call removes at most this many expired leases of a resource (S2), which takes some
- * tenths of a millisecond. */
 #define DOORMAN__EXPIRE_MAX ((size_t)1000)
 
 /* Counts the resources of one holder of the server. */
@@ -7257,19 +7118,19 @@ typedef struct doorman__maximum {
     doorman_time until; /* `now` or earlier: the amount no longer counts */
 } doorman__maximum;
 
-/* A resource of the server, with its lease table. A node with a parent also has its own lease of
- * the resource. */
-typedef struct doorman__server_resource_entry {
+/* A resource of the server, with its lease table. */
+typedef struct doorman__resource_entry {
     doorman__link link; /* in the server's table; must be the first field */
     doorman__timer due; /* in the server's heap: the latest time of the next update */
+    doorman_server *server;
     const doorman_template *settings;
-    struct doorman__upward *upward; /* NULL: the server is a root */
+    struct doorman__upward *upward; /* the node's own lease of the resource; NULL: a root */
     uint64_t expired_count;
     doorman__maximum older[2];         /* older amounts of the maximum (S12), in any order */
     doorman__overload_state *overload; /* of a root (H11); NULL: no report has arrived */
     doorman__lease_table leases;
     char resource_id[];
-} doorman__server_resource_entry;
+} doorman__resource_entry;
 
 /* The state of the decision on one item of a request. An item asks for one resource. Only
  * doorman__item_move changes the state:
@@ -7306,17 +7167,15 @@ typedef enum doorman__item_state {
 typedef struct doorman__request_item {
     uint64_t hash;
     size_t index;
-    doorman__server_resource_entry *resource; /* NULL: not found yet, or there is none */
-    doorman__lease_entry *entry;              /* of the holder; NULL: not found yet, or there is
-                                                 none */
+    doorman__resource_entry *resource; /* NULL: not found yet, or there is none */
+    doorman__lease_entry *entry;       /* of the holder; NULL: as above */
     doorman__item_state state;
 } doorman__request_item;
 
 /* A node's own lease of a resource, and what its parent said about the resource. */
 typedef struct doorman__upward {
     doorman__held_lease held;
-    doorman_server *server;
-    doorman__server_resource_entry *resource;
+    doorman__resource_entry *resource;
     doorman_template settings; /* of the resource, from the last response of the parent */
     doorman__tally tally;      /* what the next request passes on (H11) */
     char *texts; /* the description and the unit, each ended by a NUL; NULL: both are empty */
@@ -7338,8 +7197,8 @@ struct doorman_server {
     const doorman_config *config; /* NULL: a node with a parent */
     doorman_time *learned_at;     /* for each template: when the learning of a new resource ends */
     doorman_time drains_at;       /* when all leases from earlier configurations have ended */
-    doorman_time learns_until;    /* a node with a parent: the latest learned_at that followed from
-                                     an answer of the parent during this mastership */
+    doorman_time
+        learns_until; /* a node with a parent: the latest end that followed from an answer */
     doorman__table resources, usages;
     doorman__timers dues;   /* of the resources */
     doorman_time update_at; /* no update is due before this time, unless the mastership ends */
@@ -7351,8 +7210,7 @@ struct doorman_server {
     doorman_terms *terms; /* for a response to a server: DOORMAN_TERMS_MAX for each item */
     size_t request_items_capacity, places_capacity, response_items_capacity, terms_capacity;
     doorman_permits *permits;   /* has no counters while the server is not master */
-    doorman_config *own_config; /* of the permits: refuses all. Only for a node with a parent whose
-                                   options have no configuration; else NULL */
+    doorman_config *own_config; /* of the permits of a node without a configuration: refuses all */
     doorman_time epoch, epoch_at; /* the time since 1970 at `epoch_at` */
     bool asks_itself;             /* a request of the permits is answered: see >>permit_node */
     doorman__arena arena;         /* the last response to a message on permits */
@@ -7387,7 +7245,9 @@ static doorman__link *doorman__cursor_next(doorman_cursor *cursor, const doorman
 }
 
 static doorman_time doorman__server_now(doorman_server *server, doorman_time now) {
-    return server->now = doorman__upstream_now(&server->upstream, doorman__later(server->now, now));
+    server->now = doorman__upstream_now(&server->upstream, doorman__later(server->now, now));
+    assert(server->now >= now && server->now >= server->upstream.now);
+    return server->now;
 }
 
 static bool doorman__server_is_root(const doorman_server *server) {
@@ -7425,27 +7285,26 @@ static void doorman__server_uncount(doorman_server *server, uint64_t hash) {
 }
 
 /* Must be called before each change of the leases of a resource. */
-static void doorman__resource_tick(const doorman_server *server,
-                                   doorman__server_resource_entry *resource) {
+static void doorman__resource_tick(doorman__resource_entry *resource) {
     doorman__lease_table *leases = &resource->leases;
-    doorman__leases_tick(leases, doorman__leases_learning(leases, server->now), server->now);
+    doorman_time now = resource->server->now;
+    doorman__leases_tick(leases, doorman__leases_learning(leases, now), now);
     if (!resource->overload) return;
-    double leased = doorman__total_value(leases->has);
-    doorman__overload_measure(resource->overload, leased, server->now);
+    doorman__overload_measure(resource->overload, doorman__total_value(leases->has), now);
 }
 
-static void doorman__server_remove_entry(doorman_server *server, doorman__lease_table *leases,
-                                         doorman__lease_entry *entry) {
-    doorman__server_uncount(server, entry->link.hash);
-    doorman__resource_tick(server, DOORMAN__WITHIN(doorman__server_resource_entry, leases, leases));
-    doorman__leases_remove(leases, entry);
+static void doorman__resource_remove_entry(doorman__resource_entry *resource,
+                                           doorman__lease_entry *entry) {
+    doorman__server_uncount(resource->server, entry->link.hash);
+    doorman__resource_tick(resource);
+    doorman__leases_remove(&resource->leases, entry);
 }
 
-static void doorman__server_free_resource(doorman_server *server,
-                                          doorman__server_resource_entry *resource) {
+static void doorman__resource_drop(doorman__resource_entry *resource) {
+    doorman_server *server = resource->server;
     doorman__lease_table *leases = &resource->leases;
     for (doorman__lease_entry *entry = NULL; (entry = doorman__leases_first(leases));) {
-        doorman__server_remove_entry(server, leases, entry);
+        doorman__resource_remove_entry(resource, entry);
     }
     doorman__timer_clear(&server->dues, &resource->due);
     doorman__table_remove(&server->resources, &resource->link);
@@ -7457,9 +7316,9 @@ static void doorman__server_free_resource(doorman_server *server,
 }
 
 /* Ensures that an update visits the resource by this time. */
-static void doorman__resource_update_by(doorman_server *server,
-                                        doorman__server_resource_entry *resource, doorman_time at) {
-    if (resource->due.at > at) doorman__timer_set(&server->dues, &resource->due, at);
+static void doorman__resource_update_by(doorman__resource_entry *resource, doorman_time at) {
+    assert(resource->due.position);
+    if (resource->due.at > at) doorman__timer_set(&resource->server->dues, &resource->due, at);
 }
 
 static doorman__upward *doorman__upward_of(doorman__held_lease *held) {
@@ -7468,33 +7327,31 @@ static doorman__upward *doorman__upward_of(doorman__held_lease *held) {
 
 /* Frees each resource whose held lease is CLOSED. */
 static void doorman__server_free_closed(doorman_server *server) {
-    for (doorman__held_lease *held = NULL;
-         (held = doorman__upstream_next_closed(&server->upstream));) {
-        doorman__server_free_resource(server, doorman__upward_of(held)->resource);
+    for (doorman__held_lease *held; (held = doorman__upstream_next_closed(&server->upstream));) {
+        doorman__resource_drop(doorman__upward_of(held)->resource);
     }
 }
 
-/* Removes a resource that has no holders. A node removes the resource only after its own lease has
- * been released. A node that learns keeps that lease, because the resource may have holders that
- * the node does not know yet (R10). */
-static void doorman__server_remove_resource(doorman_server *server,
-                                            doorman__server_resource_entry *resource) {
+/* Removes a resource that has no holders. A node first releases its own lease, unless it learns:
+ * then the resource may have holders that the node does not know yet (R10). */
+static void doorman__resource_remove(doorman__resource_entry *resource) {
+    assert(resource->leases.entries.count == 0);
     if (!resource->upward) {
-        doorman__server_free_resource(server, resource);
+        doorman__resource_drop(resource);
         return;
     }
+    doorman_time now = resource->server->now;
     doorman__held_lease *held = &resource->upward->held;
-    bool stays_held =
-        doorman__held_lease_in_request(held) || doorman__held_lease_live(held, server->now);
-    bool stays = stays_held && doorman__leases_learning(&resource->leases, server->now);
+    bool is_held = doorman__held_lease_in_request(held) || doorman__held_lease_live(held, now);
+    bool stays = is_held && doorman__leases_learning(&resource->leases, now);
     if (doorman__held_lease_ending(held) || stays) return;
-    doorman__held_lease_close(&server->upstream, held, server->now, server->now);
-    doorman__server_free_closed(server);
+    doorman__held_lease_close(&resource->server->upstream, held, now, now);
+    doorman__server_free_closed(resource->server);
 }
 
-static void doorman__server_expire_entry(doorman_server *server,
-                                         doorman__server_resource_entry *resource,
-                                         doorman__lease_entry *entry) {
+static void doorman__resource_expire_entry(doorman__resource_entry *resource,
+                                           doorman__lease_entry *entry) {
+    doorman_server *server = resource->server;
     assert(server->now >= entry->end);
     const doorman__holder_usage *usage = doorman__server_usage(server, entry->link.hash);
     doorman__server_event(server, DOORMAN_EVENT_EXPIRED, resource->resource_id, entry->holder_id,
@@ -7504,32 +7361,24 @@ static void doorman__server_expire_entry(doorman_server *server,
                               entry->holder_id, entry->has);
     }
     if (entry->lease_id) resource->expired_count++; /* 0: the holder had to try later */
-    doorman__server_remove_entry(server, &resource->leases, entry);
+    doorman__resource_remove_entry(resource, entry);
 }
 
 /* S2: removes at most `most` expired entries, and returns their number. */
-static size_t doorman__server_expire_some(doorman_server *server,
-                                          doorman__server_resource_entry *resource, size_t most) {
+static size_t doorman__resource_expire(doorman__resource_entry *resource, size_t most) {
     size_t count = 0;
     for (doorman__lease_entry *entry = NULL;
-         count < most && (entry = doorman__leases_first(&resource->leases));) {
-        if (server->now < entry->end) break;
-        doorman__server_expire_entry(server, resource, entry);
-        count++;
+         count < most && (entry = doorman__leases_first(&resource->leases)); count++) {
+        if (resource->server->now < entry->end) break;
+        doorman__resource_expire_entry(resource, entry);
     }
     return count;
-}
-
-static void doorman__server_expire(doorman_server *server,
-                                   doorman__server_resource_entry *resource) {
-    doorman__server_expire_some(server, resource, DOORMAN__EXPIRE_MAX);
 }
 
 static void doorman__server_resign(doorman_server *server) {
     doorman__upstream_forget(&server->upstream);
     for (doorman__timer *due = NULL; (due = doorman__timers_first(&server->dues));) {
-        doorman__server_free_resource(server,
-                                      DOORMAN__WITHIN(doorman__server_resource_entry, due, due));
+        doorman__resource_drop(DOORMAN__WITHIN(doorman__resource_entry, due, due));
     }
     assert(server->resources.count == 0 && server->usages.count == 0);
     if (server->permits) doorman__permits_in_server.stop(server);
@@ -7538,35 +7387,35 @@ static void doorman__server_resign(doorman_server *server) {
     server->learns_until = 0;
 }
 
-/* Ends the mastership if its time has passed. */
-static void doorman__server_check_mastership(doorman_server *server) {
-    if (server->is_master && server->now >= server->master_until) doorman__server_resign(server);
+/* Advances the time, and ends the mastership if its time has passed. */
+static doorman_time doorman__server_advance(doorman_server *server, doorman_time now) {
+    now = doorman__server_now(server, now);
+    if (server->is_master && now >= server->master_until) doorman__server_resign(server);
+    return now;
 }
 
 /* ---- server: the maximum */
 
 /* Returns the present amount of the maximum: the capacity of a root, or K. */
-static doorman__maximum doorman__resource_maximum(const doorman_server *server,
-                                                  const doorman__server_resource_entry *resource) {
+static doorman__maximum doorman__resource_maximum(const doorman__resource_entry *resource) {
     const doorman__lease_table *leases = &resource->leases;
     const doorman__held_lease *held = resource->upward ? &resource->upward->held : NULL;
     doorman__maximum maximum = {leases->capacity, DOORMAN_NEVER};
     if (held) {
         maximum.amount = held->lease_id ? held->committed : 0;
-        doorman_time drift = doorman__scale(leases->lease_length, server->options.drift);
+        doorman_time drift = doorman__scale(leases->lease_length, resource->server->options.drift);
         maximum.until = doorman__later(doorman__after(held->end, drift), leases->late_end);
     }
-    if (!doorman__kinds[leases->algorithm->kind].divides_capacity) maximum.amount = DBL_MAX;
+    if (!doorman__divides_capacity(leases->algorithm)) maximum.amount = DBL_MAX;
     return maximum;
 }
 
-/* Stores `before`, the present amount before a change, as an older amount. Does nothing if the
- * amount and its end have not fallen. */
-static void doorman__resource_add_older(const doorman_server *server,
-                                        doorman__server_resource_entry *resource,
+/* Stores `before`, the present amount before a change, as an older amount, unless it has risen. */
+static void doorman__resource_add_older(doorman__resource_entry *resource,
                                         doorman__maximum before) {
+    const doorman_server *server = resource->server;
     doorman__maximum *older = resource->older, *latest = &older[older[1].until > older[0].until];
-    doorman__maximum present = doorman__resource_maximum(server, resource);
+    doorman__maximum present = doorman__resource_maximum(resource);
     bool covered = before.amount <= present.amount && before.until <= present.until;
     assert(before.amount >= 0);
     if (covered || server->now >= before.until) return;
@@ -7581,27 +7430,26 @@ static void doorman__resource_add_older(const doorman_server *server,
 }
 
 /* Makes the older amounts count at least until a time. */
-static void doorman__resource_keep_older(const doorman_server *server,
-                                         doorman__server_resource_entry *resource,
-                                         doorman_time until) {
+static void doorman__resource_keep_older(doorman__resource_entry *resource, doorman_time until) {
     for (size_t i = 0; i < 2; i++) {
         doorman__maximum *older = &resource->older[i];
-        if (server->now < older->until) older->until = doorman__later(older->until, until);
+        if (resource->server->now < older->until) {
+            older->until = doorman__later(older->until, until);
+        }
     }
 }
 
-/* S12: returns the overshoot. An excess of one part in 10^9 is a rounding error (A1), and no
- * overshoot. If very many leases have ended together, some of them are not removed yet (S2). They
- * are still a part of `has`. In this case the function returns 0. */
-static double doorman__resource_overshoot(const doorman_server *server,
-                                          const doorman__server_resource_entry *resource) {
+/* S12: returns the overshoot, if it is more than a rounding error (A1), one part in 10^9. Returns 0
+ * if leases that have ended together are still a part of `has` (S2). */
+static double doorman__resource_overshoot(const doorman__resource_entry *resource) {
     const doorman__lease_entry *first = doorman__leases_first(&resource->leases);
-    doorman__maximum maximum = doorman__resource_maximum(server, resource);
-    double most = server->now < maximum.until ? maximum.amount : 0;
-    if (first && server->now >= first->end) return 0;
+    doorman__maximum maximum = doorman__resource_maximum(resource);
+    doorman_time now = resource->server->now;
+    double most = now < maximum.until ? maximum.amount : 0;
+    if (first && now >= first->end) return 0;
     for (size_t i = 0; i < 2; i++) {
         const doorman__maximum *older = &resource->older[i];
-        if (server->now < older->until) most = doorman__max(most, older->amount);
+        if (now < older->until) most = doorman__max(most, older->amount);
     }
     double overshoot = doorman__total_value(resource->leases.has) - most;
     return overshoot > most * 1e-9 ? overshoot : 0;
@@ -7609,25 +7457,23 @@ static double doorman__resource_overshoot(const doorman_server *server,
 
 static doorman_status doorman__server_check_options(const doorman_server_options *options,
                                                     doorman_error *error) {
-    const char *wrong = NULL;
-    if (!doorman__id_valid(options->node)) {
-        wrong = "node: " DOORMAN__ID_RULE;
-    } else if (!(options->drift >= 0 && options->drift <= 1)) {
-        wrong = "drift: must be from 0 to 1";
-    } else if (!doorman__duration_valid(options->request_timeout)) {
-        wrong = "request_timeout: " DOORMAN__DURATION_RULE;
-    } else if (options->parent_count == 0 && !options->config) {
-        wrong = "config: must not be NULL, unless there are parents";
-    } else if (options->parent_count == 0 && options->request_timeout) {
-        wrong = "request_timeout: must be 0 where there are no parents";
-    } else if (!options->seed[0] && !options->seed[1]) {
-        wrong = "seed: must not be 0, but random bits that are new for each process";
-    }
-    if (wrong) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", wrong);
+    const doorman_config *config = options->config;
+    const bool has_parent = options->parent_count > 0;
     doorman_error unfit = {""};
-    if (!options->config ||
-        doorman_config_fits(options->config, options->parent_count > 0, &unfit) == DOORMAN_OK)
-        return DOORMAN_OK;
+    const doorman__rule rules[] = {
+        {!doorman__id_valid(options->node), "node: " DOORMAN__ID_RULE},
+        {!(options->drift >= 0 && options->drift <= 1), "drift: must be from 0 to 1"},
+        {!doorman__duration_valid(options->request_timeout),
+         "request_timeout: " DOORMAN__DURATION_RULE},
+        {!has_parent && !config, "config: must not be NULL, unless there are parents"},
+        {!has_parent && options->request_timeout,
+         "request_timeout: must be 0 where there are no parents"},
+        {!options->seed[0] && !options->seed[1],
+         "seed: must not be 0, but random bits that are new for each process"},
+    };
+    doorman_status status = DOORMAN__RULES_CHECK(rules, error);
+    if (status != DOORMAN_OK || !config) return status;
+    if (doorman_config_fits(config, has_parent, &unfit) == DOORMAN_OK) return DOORMAN_OK;
     return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "config: %s", unfit.text);
 }
 
@@ -7646,9 +7492,8 @@ static void doorman__server_set_options(doorman_server *server,
 
 static const doorman__upstream_calls doorman__server_calls; /* below */
 
-static doorman_status doorman__server_init_upstream(doorman_server *server,
-                                                    const doorman_server_options *options,
-                                                    doorman_error *error) {
+static doorman_status doorman__server_init_upstream(doorman_server *server, doorman_error *error) {
+    const doorman_server_options *options = &server->options;
     doorman_upstream *upstream = &server->upstream;
     upstream->is_server = true;
     upstream->path = server->path;
@@ -7683,7 +7528,7 @@ doorman_status doorman_server_create(doorman_server **out, const doorman_server_
         status = doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "permits: " DOORMAN__NO_PERMITS);
     }
     if (status == DOORMAN_OK && options->parent_count) {
-        status = doorman__server_init_upstream(server, &own, error);
+        status = doorman__server_init_upstream(server, error);
     } else if (status == DOORMAN_OK) {
         status = doorman_server_configure(server, options->config, now);
     }
@@ -7713,31 +7558,28 @@ void doorman_server_destroy(doorman_server *server) {
     DOORMAN_FREE(server);
 }
 
-/* R8: returns when a new master has learned about a resource of this template. The predecessor was
- * gone at `predecessor_gone_at`, and had this configuration or an earlier one. */
+/* R8: returns when a master has learned about a resource that it knows nothing about. The leases of
+ * a predecessor that was gone at `gone_at`, or of earlier configurations, have ended then. */
 static doorman_time doorman__server_learned_at(const doorman_server *server,
-                                               const doorman_template *settings,
-                                               doorman_time predecessor_gone_at) {
-    const doorman_algorithm *algorithm = &settings->algorithm;
+                                               const doorman_algorithm *algorithm,
+                                               doorman_time gone_at) {
     if (algorithm->has_learning_mode_duration) {
-        return doorman__after(predecessor_gone_at, algorithm->learning_mode_duration);
+        return doorman__after(gone_at, algorithm->learning_mode_duration);
     }
     doorman_time last =
-        doorman__after(predecessor_gone_at, doorman__server_bound(server, algorithm->lease_length));
+        doorman__after(gone_at, doorman__server_bound(server, algorithm->lease_length));
     return doorman__later(last, server->drains_at);
 }
 
-/* `settings` is a template of a new configuration. Returns when the learning of new resources with
- * this template ends. If the last configuration has a template with the same glob, the time of that
- * template is returned. There is one exception: if the server still learns, the time may become
- * later, because the predecessor may have had the new configuration, with longer leases. If the
- * last configuration has no template with the same glob, the resources may have had no template at
- * all. Without a template every request was granted. So these resources learn for as long as any
+/* Returns when the learning of new resources with a template of a new configuration ends: as for
+ * the template with the same glob in the last configuration. If the server still learns, it may be
+ * later, because the predecessor may have had the new configuration, with longer leases. Without
+ * such a template, every request may have been granted. So the resources learn for as long as any
  * granted lease may last (G5). */
 static doorman_time doorman__server_inherit(const doorman_server *server,
-                                            const doorman_template *settings, size_t place) {
+                                            const doorman_template *settings, size_t index) {
     const doorman_config *last = server->config;
-    size_t same = doorman__config_same(last, settings->identifier_glob, place);
+    size_t same = doorman__config_same(last, settings->identifier_glob, index);
     doorman_time length = settings->algorithm.lease_length, learned_at = 0;
     if (same < last->template_count) {
         learned_at = server->learned_at[same];
@@ -7757,115 +7599,95 @@ static doorman_time doorman__server_inherit(const doorman_server *server,
 }
 
 /* Returns the capacity in force of a root's resource. */
-static double doorman__resource_capacity(const doorman__server_resource_entry *resource) {
+static double doorman__resource_capacity(const doorman__resource_entry *resource) {
     const doorman__overload_state *overload = resource->overload;
     if (!overload) return resource->settings->capacity;
     return doorman__leases_round_down(&resource->leases, overload->capacity);
 }
 
-/* Called when reports have changed the capacity in force (H11). */
-static void doorman__resource_follow(const doorman_server *server,
-                                     doorman__server_resource_entry *resource) {
-    doorman__lease_table *leases = &resource->leases;
-    doorman__maximum before = doorman__resource_maximum(server, resource);
-    before.until = leases->last_end;
-    double capacity = doorman__resource_capacity(resource);
-    doorman__leases_set_capacity(leases, capacity, DBL_MAX, DOORMAN_NEVER);
-    doorman__resource_add_older(server, resource, before);
-}
-
 /* Returns from which wait on a request is late; 0: reports have no effect. */
-static doorman_time
-doorman__resource_overload_target(const doorman__server_resource_entry *resource) {
-    bool divides = doorman__kinds[resource->leases.algorithm->kind].divides_capacity;
+static doorman_time doorman__resource_overload_target(const doorman__resource_entry *resource) {
+    bool divides = doorman__divides_capacity(resource->leases.algorithm);
     return divides ? resource->settings->overload.target : 0;
 }
 
 /* Passes the settings of a root's resource to its state of H11, if it has one. */
-static void doorman__resource_bound(doorman_server *server,
-                                    doorman__server_resource_entry *resource) {
-    const doorman_template *settings = resource->settings;
+static void doorman__resource_bound(doorman__resource_entry *resource) {
     doorman__overload_state *overload = resource->overload;
     if (!overload) return;
     if (doorman__resource_overload_target(resource)) {
-        doorman__overload_set_bounds(overload, settings->capacity, settings->overload.capacity_min,
-                                     settings->algorithm.refresh_interval, server->now);
-        doorman__resource_update_by(server, resource, overload->step_at);
+        doorman__overload_set_bounds(overload, resource->settings, resource->server->now);
+        doorman__resource_update_by(resource, overload->step_at);
     } else {
         DOORMAN_FREE(overload);
         resource->overload = NULL;
     }
 }
 
+/* Sets the template and the capacity in force of a root's resource, after a change of one. */
+static void doorman__resource_adjust(doorman__resource_entry *resource,
+                                     const doorman_template *settings) {
+    doorman__lease_table *leases = &resource->leases;
+    doorman__maximum before = doorman__resource_maximum(resource);
+    before.until = leases->last_end;
+    assert(!resource->upward && !settings->without_capacity);
+    if (settings != resource->settings) {
+        resource->settings = settings;
+        doorman__leases_set_algorithm(leases, &settings->algorithm, settings->whole);
+        doorman__resource_bound(resource);
+    }
+    double capacity = doorman__resource_capacity(resource);
+    doorman__leases_set_capacity(leases, capacity, DBL_MAX, DOORMAN_NEVER);
+    doorman__resource_add_older(resource, before);
+}
+
 /* Makes room for a report. Returns false if memory runs out. */
-static bool doorman__resource_reserve_report(doorman_server *server,
-                                             doorman__server_resource_entry *resource,
+static bool doorman__resource_reserve_report(doorman__resource_entry *resource,
                                              const doorman_overload_report *report) {
     bool used = report->interval && !resource->upward && !resource->overload;
     if (!used || !doorman__resource_overload_target(resource)) return true;
-    doorman_time interval = resource->settings->algorithm.refresh_interval;
     double leased = doorman__total_value(resource->leases.has);
-    resource->overload = doorman__overload_create(interval, leased, server->now);
-    doorman__resource_bound(server, resource);
+    resource->overload =
+        doorman__overload_create(resource->settings, leased, resource->server->now);
     return resource->overload != NULL;
 }
 
 /* Makes the steps of the capacity in force that are due (H11). */
-static void doorman__capacity_grow(doorman_server *server,
-                                   doorman__server_resource_entry *resource) {
-    if (!resource->overload || !doorman__overload_grow(resource->overload, server->now)) return;
-    doorman__resource_follow(server, resource);
+static void doorman__resource_grow_capacity(doorman__resource_entry *resource) {
+    doorman__overload_state *overload = resource->overload;
+    if (!overload || !doorman__overload_grow(overload, resource->server->now)) return;
+    doorman__resource_adjust(resource, resource->settings);
 }
 
 /* H11: uses a report. A node with a parent passes it on later. Precondition: there is room. */
-static void doorman__capacity_report(doorman_server *server,
-                                     doorman__server_resource_entry *resource,
-                                     const char *holder_id, const doorman_overload_report *report) {
+static void doorman__resource_add_report(doorman__resource_entry *resource, const char *holder_id,
+                                         const doorman_overload_report *report) {
+    doorman_server *server = resource->server;
     doorman__overload_state *overload = resource->overload;
     if (!report->interval || !doorman__resource_overload_target(resource)) return;
+    assert(!resource->upward || !overload);
     if (resource->upward) doorman__tally_add(&resource->upward->tally, report, server->now);
     if (!overload) return;
-    doorman__resource_tick(server, resource);
+    doorman__resource_tick(resource);
     doorman__overload_add(overload, report, server->now);
     if (!doorman__overload_cut(overload, server->now)) return;
-    doorman__resource_follow(server, resource);
-    doorman__resource_update_by(server, resource, overload->step_at);
+    doorman__resource_adjust(resource, resource->settings);
+    doorman__resource_update_by(resource, overload->step_at);
     doorman__server_event(server, DOORMAN_EVENT_OVERLOADED, resource->resource_id, holder_id,
                           resource->leases.capacity);
-}
-
-/* Sets the template of a root's resource, from a new configuration.
- *   learned_at   when the learning of a new resource of the template ends */
-static void doorman__resource_set_template(doorman_server *server,
-                                           doorman__server_resource_entry *resource,
-                                           const doorman_template *settings,
-                                           doorman_time learned_at) {
-    doorman__lease_table *leases = &resource->leases;
-    doorman__maximum before = doorman__resource_maximum(server, resource);
-    before.until = leases->last_end;
-    resource->settings = settings;
-    doorman__leases_set_algorithm(leases, &settings->algorithm, settings->whole);
-    doorman__resource_bound(server, resource);
-    double capacity = doorman__resource_capacity(resource);
-    doorman__leases_set_capacity(leases, capacity, DBL_MAX, DOORMAN_NEVER);
-    doorman__resource_add_older(server, resource, before);
-    if (server->now < leases->learned_at) {
-        leases->learned_at = doorman__later(leases->learned_at, learned_at);
-    }
 }
 
 /* Sets the configuration of a root, for leases.
  *   learned_at   memory for a time for each template; belongs to the server from now on */
 static void doorman__server_set_config(doorman_server *server, const doorman_config *config,
                                        doorman_time *learned_at) {
-    size_t count = config->template_count;
+    doorman_time now = server->now;
     if (server->config) {
         doorman_time longest = doorman__config_longest_lease(server->config);
-        doorman_time drains_at =
-            doorman__after(server->now, doorman__server_bound(server, longest));
+        doorman_time drains_at = doorman__after(now, doorman__server_bound(server, longest));
         server->drains_at = doorman__later(server->drains_at, drains_at);
     }
-    for (size_t i = 0; i < count && server->config; i++) {
+    for (size_t i = 0; i < config->template_count && server->config; i++) {
         learned_at[i] = doorman__server_inherit(server, &config->templates[i], i);
     }
     DOORMAN_FREE(server->learned_at);
@@ -7873,25 +7695,24 @@ static void doorman__server_set_config(doorman_server *server, const doorman_con
     server->config = config;
     doorman_cursor cursor = {0};
     for (doorman__link *link; (link = doorman__cursor_next(&cursor, &server->resources));) {
-        doorman__server_resource_entry *resource = (doorman__server_resource_entry *)(void *)link;
+        doorman__resource_entry *resource = (doorman__resource_entry *)(void *)link;
         const doorman_template *settings =
             doorman__config_find_capacity(config, resource->resource_id);
-        if (settings) {
-            doorman__resource_set_template(server, resource, settings,
-                                           learned_at[settings - config->templates]);
-        } else {
-            doorman__server_free_resource(server, resource);
+        if (!settings) {
+            doorman__resource_drop(resource);
+            continue;
         }
+        doorman__resource_adjust(resource, settings);
+        doorman_time *until = &resource->leases.learned_at;
+        if (now < *until) *until = doorman__later(*until, learned_at[settings - config->templates]);
     }
 }
 
 doorman_status doorman_server_configure(doorman_server *server, const doorman_config *config,
                                         doorman_time now) {
     if (!server || !config) return DOORMAN_INVALID_ARGUMENT;
-    doorman__server_now(server, now);
-    doorman__server_check_mastership(server);
+    doorman__server_advance(server, now);
     bool root = doorman__server_is_root(server);
-    if (!config) return DOORMAN_INVALID_ARGUMENT;
     if (doorman_config_fits(config, !root, NULL) != DOORMAN_OK) return DOORMAN_INVALID_ARGUMENT;
     size_t bytes = (config->template_count + 1) * sizeof(doorman_time);
     doorman_time *learned_at = (doorman_time *)doorman__zalloc(bytes);
@@ -7899,13 +7720,12 @@ doorman_status doorman_server_configure(doorman_server *server, const doorman_co
     if (DOORMAN__HAS_PERMITS && learned_at) {
         status = doorman__permits_in_server.configure(server, config);
     }
-    if (status != DOORMAN_OK) {
+    if (status == DOORMAN_OK && root) {
+        doorman__server_set_config(server, config, learned_at);
+    } else {
         DOORMAN_FREE(learned_at);
-        return DOORMAN_OUT_OF_MEMORY;
     }
-    if (root) doorman__server_set_config(server, config, learned_at);
-    if (!root) DOORMAN_FREE(learned_at);
-    return DOORMAN_OK;
+    return status == DOORMAN_OK ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
 }
 
 void doorman_server_set_epoch(doorman_server *server, doorman_time epoch, doorman_time now) {
@@ -7917,24 +7737,23 @@ void doorman_server_set_epoch(doorman_server *server, doorman_time epoch, doorma
 doorman_status doorman_server_set_master(doorman_server *server,
                                          const doorman_mastership *mastership, doorman_time now) {
     if (!server || !mastership) return DOORMAN_INVALID_ARGUMENT;
-    now = doorman__server_now(server, now);
+    now = doorman__server_advance(server, now);
     bool is_master = mastership->until > now;
     if (mastership->address ? !doorman__id_valid(mastership->address) : is_master) {
         return DOORMAN_INVALID_ARGUMENT;
     }
-    doorman__server_check_mastership(server);
     if (server->is_master && !is_master) doorman__server_resign(server);
     size_t bytes = mastership->address ? strlen(mastership->address) : 0;
     if (bytes) memcpy(server->master, mastership->address, bytes);
     server->master[bytes] = 0;
     server->master_until = mastership->until;
     if (is_master && !server->is_master) {
-        server->predecessor_gone_at =
-            mastership->predecessor_gone ? mastership->predecessor_gone : now;
-        size_t count = server->config ? server->config->template_count : 0;
-        for (size_t i = 0; i < count; i++) {
-            server->learned_at[i] = doorman__server_learned_at(
-                server, &server->config->templates[i], server->predecessor_gone_at);
+        doorman_time gone_at = mastership->predecessor_gone ? mastership->predecessor_gone : now;
+        server->predecessor_gone_at = gone_at;
+        assert(server->resources.count == 0 && server->usages.count == 0);
+        for (size_t i = 0; server->config && i < server->config->template_count; i++) {
+            const doorman_algorithm *algorithm = &server->config->templates[i].algorithm;
+            server->learned_at[i] = doorman__server_learned_at(server, algorithm, gone_at);
         }
         if (DOORMAN__HAS_PERMITS) doorman__permits_in_server.start(server);
     }
@@ -7948,11 +7767,9 @@ doorman_time doorman_server_learns_until(const doorman_server *server, doorman_t
     now = doorman__later(server->now, now);
     for (size_t i = 0; server->config && i < server->config->template_count; i++) {
         const doorman_template *settings = &server->config->templates[i];
-        bool divides = doorman__kinds[settings->algorithm.kind].divides_capacity;
+        if (!doorman__divides_capacity(&settings->algorithm)) continue;
         /* nobody gets a lease of a template without a capacity */
-        if (divides && !settings->without_capacity) {
-            last = doorman__later(last, server->learned_at[i]);
-        }
+        if (!settings->without_capacity) last = doorman__later(last, server->learned_at[i]);
     }
     return server->is_master && now < server->master_until && now < last ? last : 0;
 }
@@ -7965,31 +7782,42 @@ static const char *doorman__name(const doorman_request *request, const char *in_
     return request->wire_names ? on_wire : in_c;
 }
 
-/* Checks the demands in a request from a server. */
-static doorman_status doorman__demand_groups_check(const doorman_request *request, size_t index,
-                                                   doorman_error *error) {
-    const doorman_capacity_request *item_request = &request->items[index];
-    const char *list = doorman__name(request, "items", "resource");
-    if (item_request->wants_count > DOORMAN__GROUPS_MAX) {
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s[%zu].wants: at most %d", list,
-                             index, DOORMAN__GROUPS_MAX);
-    }
-    if (item_request->wants_count && !item_request->wants) {
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s[%zu].wants: must not be NULL",
-                             list, index);
-    }
-    doorman_status status = DOORMAN_OK;
-    for (size_t i = 0; i < item_request->wants_count && status == DOORMAN_OK; i++) {
-        char path[60];
-        snprintf(path, sizeof path, "%s[%zu].wants[%zu]", list, index, i);
-        status = doorman__demand_check(&item_request->wants[i], path,
-                                       doorman__name(request, "subclients", "num_clients"), error);
-    }
-    return status;
+/* Returns the error of a field of an item. */
+static doorman_status doorman__item_wrong(const doorman_request *request, size_t index,
+                                          const char *field, const char *rule,
+                                          doorman_error *error) {
+    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s[%zu].%s: %s",
+                         doorman__name(request, "items", "resource"), index, field, rule);
 }
 
-/* T8: refuses a loop in the path, or a path that is too long, or that does not begin with its
- * sender. */
+/* Checks the demands of an item. On the wire, the fields of a client's one are the resource's. */
+static doorman_status doorman__demands_check(const doorman_request *request, size_t index,
+                                             doorman_error *error) {
+    const doorman_capacity_request *item_request = &request->items[index];
+    const size_t count = item_request->wants_count;
+    const bool is_server = request->is_server, flat = !is_server && request->wire_names;
+    const char *rule = NULL;
+    _Static_assert(DOORMAN__GROUPS_MAX == 512, "the text of the rule");
+    if (count > DOORMAN__GROUPS_MAX) rule = "at most 512";
+    if (count && !item_request->wants) rule = "must not be NULL";
+    if (!is_server && (count != 1 || !item_request->wants)) {
+        rule = flat ? DOORMAN__AMOUNT_RULE : "a client must have one demand";
+    }
+    if (rule) return doorman__item_wrong(request, index, "wants", rule, error);
+    bool weighs = is_server || doorman__request_is_of_permits(request);
+    for (size_t i = 0; i < count; i++) {
+        const double most = weighs ? DOORMAN_SUBCLIENTS_MAX : 1;
+        const char *field = doorman__demand_wrong(&item_request->wants[i], most, &rule);
+        if (!field) continue;
+        char path[60];
+        if (strcmp(field, "subclients") == 0) field = doorman__name(request, field, "num_clients");
+        snprintf(path, sizeof path, "wants[%zu].%s", i, field);
+        return doorman__item_wrong(request, index, flat ? field : path, rule, error);
+    }
+    return DOORMAN_OK;
+}
+
+/* T8: refuses a loop in the path, and a path that is too long or does not begin with its sender. */
 static doorman_status doorman__server_check_path(const doorman_server *server,
                                                  const doorman_request *request,
                                                  doorman_error *error) {
@@ -8000,18 +7828,15 @@ static doorman_status doorman__server_check_path(const doorman_server *server,
                              most);
     }
     for (size_t i = 0; i < request->path_count; i++) {
-        if (!doorman__id_valid(request->path[i])) {
-            return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "path[%zu]: %s", i,
-                                 DOORMAN__ID_RULE);
+        const char *node = request->path[i], *rule = NULL;
+        if (!doorman__id_valid(node)) {
+            rule = DOORMAN__ID_RULE;
+        } else if (strcmp(node, server->node) == 0) {
+            rule = "is this node: a loop, it asks for itself";
+        } else if (strcmp(node, server->parent) == 0) {
+            rule = "is the parent of this node: a loop";
         }
-        if (strcmp(request->path[i], server->node) == 0) {
-            return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
-                                 "path[%zu]: is this node: a loop, it asks for itself", i);
-        }
-        if (strcmp(request->path[i], server->parent) == 0) {
-            return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
-                                 "path[%zu]: is the parent of this node: a loop", i);
-        }
+        if (rule) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "path[%zu]: %s", i, rule);
     }
     if (strcmp(sender, request->holder_id) != 0) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
@@ -8025,7 +7850,7 @@ static doorman_status doorman__server_check_path(const doorman_server *server,
 /* Returns the field of a report that breaks its rule, or NULL. */
 static const char *doorman__overload_report_wrong(const doorman_overload_report *report,
                                                   const char **rule) {
-    *rule = "must be more than 0 and at most 1e8 seconds";
+    *rule = DOORMAN__DURATION_RULE;
     if (!doorman__duration_valid(report->interval)) return "overload.interval";
     *rule = DOORMAN__AMOUNT_RULE;
     if (!doorman__amount_valid(report->arrived)) return "overload.arrived";
@@ -8035,66 +7860,39 @@ static const char *doorman__overload_report_wrong(const doorman_overload_report 
     return report->late >= 0 && report->late <= report->finished ? NULL : "overload.late";
 }
 
-/* Checks the only demand in a request from a client. Returns the field that breaks its rule, or
- * NULL. On the wire its fields are those of the resource. */
-static const char *doorman__demand_wrong(const doorman_request *request, size_t index,
-                                         const char **rule) {
-    const doorman_capacity_request *item_request = &request->items[index];
-    const doorman_demand *demand = item_request->wants;
-    *rule = request->wire_names ? DOORMAN__AMOUNT_RULE : "a client must have one demand";
-    if (item_request->wants_count != 1 || !demand) return "wants";
+/* Returns the field of what a holder claims that breaks its rule, or NULL. */
+static const char *doorman__claim_wrong(const doorman_capacity_request *item_request,
+                                        const char **rule) {
+    const doorman_lease *has = &item_request->has;
+    *rule = DOORMAN__ID_RULE;
+    if (has->id && !doorman__id_valid(has->node)) return "has.node";
     *rule = DOORMAN__AMOUNT_RULE;
-    if (!doorman__amount_valid(demand->wants)) {
-        return doorman__name(request, "wants[0].wants", "wants");
-    }
-    *rule = "must be an integer from 0 to 15";
-    if (demand->priority < 0 || demand->priority > DOORMAN_PRIORITY_MAX) {
-        return doorman__name(request, "wants[0].priority", "priority");
-    }
-    *rule = "must be 1 for a client";
-    if (demand->subclients != 0 && demand->subclients != 1 &&
-        !doorman__request_is_of_permits(request)) {
-        return doorman__name(request, "wants[0].subclients", "num_clients");
-    }
-    return NULL;
+    if (has->id && !doorman__amount_valid(has->capacity)) return "has.capacity";
+    if (!doorman__amount_valid(item_request->outstanding)) return "outstanding";
+    *rule = DOORMAN__DURATION_OR_ZERO_RULE;
+    return has->id && !doorman__duration_valid(has->expires_in) ? "has.expires_in" : NULL;
 }
 
 static doorman_status doorman__capacity_request_check(const doorman_request *request, size_t index,
                                                       doorman_error *error) {
     const doorman_capacity_request *item_request = &request->items[index];
-    const doorman_lease *has = &item_request->has;
-    bool release = request->method == DOORMAN_RELEASE_CAPACITY;
-    bool reports = request->method == DOORMAN_REPORT_OVERLOAD;
-    /* on the wire a report has these fields itself */
-    const char *const interval = "overload.interval";
-    size_t skipped = reports && request->wire_names ? strlen("overload.") : 0;
-    const char *field = NULL, *rule = DOORMAN__AMOUNT_RULE, *wrong = NULL, *wrong_rule = NULL;
-    if (has->id > UINT64_C(1) << 53 || (release && !has->id)) {
+    const uint64_t id = item_request->has.id;
+    const bool release = request->method == DOORMAN_RELEASE_CAPACITY;
+    const bool reports = request->method == DOORMAN_REPORT_OVERLOAD;
+    const char *field = NULL, *rule = "must be an integer from 1 to 2^53";
+    if (id > UINT64_C(1) << 53 || (release && !id)) {
         field = release ? doorman__name(request, "has.id", "id") : "has.id";
-        rule = "must be an integer from 1 to 2^53";
-    } else if (release) {
-        return DOORMAN_OK;
-    } else if ((wrong = doorman__overload_report_wrong(&item_request->overload, &wrong_rule))) {
-        field = wrong + skipped, rule = wrong_rule;
-    } else if (reports) {
-        if (!item_request->overload.interval)
-            field = interval + skipped, rule = "must be more than 0";
-    } else if (has->id && !doorman__id_valid(has->node)) {
-        field = "has.node", rule = DOORMAN__ID_RULE;
-    } else if (has->id && !doorman__amount_valid(has->capacity)) {
-        field = "has.capacity";
-    } else if (has->id && !doorman__duration_valid(has->expires_in)) {
-        field = "has.expires_in", rule = "must be from 0 to 1e8 seconds";
-    } else if (!doorman__amount_valid(item_request->outstanding)) {
-        field = "outstanding";
-    } else if (request->is_server) {
-        return doorman__demand_groups_check(request, index, error);
-    } else {
-        field = doorman__demand_wrong(request, index, &rule);
+    } else if (!release) {
+        field = doorman__overload_report_wrong(&item_request->overload, &rule);
+        if (!field && reports && !item_request->overload.interval) {
+            field = "overload.interval", rule = "must be more than 0";
+        }
+        /* on the wire a report has these fields itself */
+        if (field && reports && request->wire_names) field += strlen("overload.");
+        if (!field && !reports) field = doorman__claim_wrong(item_request, &rule);
     }
-    if (!field) return DOORMAN_OK;
-    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s[%zu].%s: %s",
-                         doorman__name(request, "items", "resource"), index, field, rule);
+    if (field) return doorman__item_wrong(request, index, field, rule, error);
+    return release || reports ? DOORMAN_OK : doorman__demands_check(request, index, error);
 }
 
 /* Refuses a request that names a resource twice. The function puts the items into a hash table with
@@ -8106,6 +7904,7 @@ static doorman_status doorman__server_check_twice(doorman_server *server,
     size_t place_count = 4;
     if (request->item_count < 2) return DOORMAN_OK;
     while (place_count < 2 * request->item_count) place_count *= 2;
+    assert(place_count <= server->places_capacity);
     memset(server->places, 0, place_count * sizeof *server->places);
     for (size_t i = 0; i < request->item_count; i++) {
         const char *id = request->items[i].resource_id;
@@ -8126,30 +7925,21 @@ static doorman_status doorman__server_check_twice(doorman_server *server,
 
 /* Reserves the arrays that the server needs to process a request. */
 static bool doorman__server_reserve(doorman_server *server, const doorman_request *request) {
-    void *request_items = server->request_items, *items = server->items, *terms = server->terms;
-    void *places = server->places;
-    size_t count = request->item_count;
-    bool room = doorman__reserve(&request_items, &server->request_items_capacity, count,
-                                 sizeof *server->request_items);
-    server->request_items = (doorman__request_item *)request_items;
-    if (!room) return false;
-    room = doorman__reserve(&places, &server->places_capacity, 4 * count, sizeof *server->places);
-    server->places = (size_t *)places;
-    if (!room) return false;
-    room = doorman__reserve(&items, &server->response_items_capacity, count, sizeof *server->items);
-    server->items = (doorman_capacity_response *)items;
-    if (!room || !request->is_server) return room;
-    room = doorman__reserve(&terms, &server->terms_capacity, count,
+    const size_t count = request->item_count, terms = request->is_server ? count : 0;
+    return doorman__reserve(&server->request_items, &server->request_items_capacity, count,
+                            sizeof *server->request_items) &&
+           doorman__reserve(&server->places, &server->places_capacity, 4 * count,
+                            sizeof *server->places) &&
+           doorman__reserve(&server->items, &server->response_items_capacity, count,
+                            sizeof *server->items) &&
+           doorman__reserve(&server->terms, &server->terms_capacity, terms,
                             DOORMAN_TERMS_MAX * sizeof *server->terms);
-    server->terms = (doorman_terms *)terms;
-    return room;
 }
-
-static doorman__server_resource_entry *doorman__server_find(doorman_server *server, uint64_t hash,
-                                                            const char *resource_id) {
+static doorman__resource_entry *doorman__server_find(doorman_server *server, uint64_t hash,
+                                                     const char *resource_id) {
     doorman__link *link = doorman__table_first(&server->resources, hash);
     for (; link; link = doorman__table_same(link->next, hash)) {
-        doorman__server_resource_entry *resource = (doorman__server_resource_entry *)(void *)link;
+        doorman__resource_entry *resource = (doorman__resource_entry *)(void *)link;
         if (strcmp(resource->resource_id, resource_id) == 0) return resource;
     }
     return NULL;
@@ -8160,8 +7950,8 @@ static doorman__server_resource_entry *doorman__server_find(doorman_server *serv
 static doorman_status doorman__server_look_up(doorman_server *server,
                                               const doorman_request *request,
                                               doorman_error *error) {
-    const char *who =
-        doorman__name(request, "holder_id", request->is_server ? "server_id" : "client_id");
+    const char *name = request->is_server ? "server_id" : "client_id";
+    const char *who = doorman__name(request, "holder_id", name);
     if (!doorman__id_valid(request->holder_id)) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: %s", who, DOORMAN__ID_RULE);
     }
@@ -8174,14 +7964,12 @@ static doorman_status doorman__server_look_up(doorman_server *server,
     for (size_t i = 0; i < request->item_count; i++) {
         const char *id = request->items[i].resource_id;
         if (!doorman__id_valid(id)) {
-            return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s[%zu].resource_id: %s",
-                                 doorman__name(request, "items", "resource"), i, DOORMAN__ID_RULE);
+            return doorman__item_wrong(request, i, "resource_id", DOORMAN__ID_RULE, error);
         }
         uint64_t hash = doorman__hash(server->options.seed, id);
-        doorman__server_resource_entry *resource = doorman__server_find(server, hash, id);
+        doorman__resource_entry *resource = doorman__server_find(server, hash, id);
         if (resource) doorman__table_fetch(&resource->leases.entries, server->holder_hash);
-        server->request_items[i] =
-            (doorman__request_item){.hash = hash, .index = i, .resource = resource};
+        server->request_items[i] = (doorman__request_item){hash, i, .resource = resource};
     }
     return DOORMAN_OK;
 }
@@ -8203,35 +7991,26 @@ static doorman_status doorman__server_check(doorman_server *server, const doorma
 /* ---- server: making room */
 
 static void doorman__item_move(doorman__request_item *item, doorman__item_state state) {
-    static const bool legal[DOORMAN__ITEM_STATE_COUNT][DOORMAN__ITEM_STATE_COUNT] = {
-        [DOORMAN__ITEM_CHECKED] = {[DOORMAN__ITEM_UNMATCHED] = true,
-                                   [DOORMAN__ITEM_FULL] = true,
-                                   [DOORMAN__ITEM_FOUND] = true,
-                                   [DOORMAN__ITEM_ADDED] = true},
-        [DOORMAN__ITEM_FOUND] = {[DOORMAN__ITEM_NO_LEASE] = true,
-                                 [DOORMAN__ITEM_REPEAT] = true,
-                                 [DOORMAN__ITEM_LEARN] = true,
-                                 [DOORMAN__ITEM_RESTORE] = true,
-                                 [DOORMAN__ITEM_GRANT] = true},
-        [DOORMAN__ITEM_ADDED] = {[DOORMAN__ITEM_NO_LEASE] = true,
-                                 [DOORMAN__ITEM_LEARN] = true,
-                                 [DOORMAN__ITEM_GRANT] = true},
-        [DOORMAN__ITEM_LEARN] = {[DOORMAN__ITEM_TRY_LATER] = true}};
-    assert(legal[item->state][state]);
+#define DOORMAN__TO(name) (1U << DOORMAN__ITEM_##name)
+    static const unsigned legal[DOORMAN__ITEM_STATE_COUNT] = {
+        [DOORMAN__ITEM_CHECKED] =
+            DOORMAN__TO(UNMATCHED) | DOORMAN__TO(FULL) | DOORMAN__TO(FOUND) | DOORMAN__TO(ADDED),
+        [DOORMAN__ITEM_FOUND] = DOORMAN__TO(NO_LEASE) | DOORMAN__TO(REPEAT) | DOORMAN__TO(LEARN) |
+                                DOORMAN__TO(RESTORE) | DOORMAN__TO(GRANT),
+        [DOORMAN__ITEM_ADDED] = DOORMAN__TO(NO_LEASE) | DOORMAN__TO(LEARN) | DOORMAN__TO(GRANT),
+        [DOORMAN__ITEM_LEARN] = DOORMAN__TO(TRY_LATER)};
+    assert(legal[item->state] & 1U << state);
     (void)legal;
     item->state = state;
 }
 
 /* Called for a node with a parent. Adds the node's held lease of one resource. Until the parent
  * responds, the held lease has no capacity, and the lease table learns. */
-static bool doorman__upward_create(doorman_server *server,
-                                   doorman__server_resource_entry *resource) {
-    doorman__upward *upward = NULL;
-    if (doorman__upstream_reserve(&server->upstream)) {
-        upward = (doorman__upward *)doorman__zalloc(sizeof *upward);
-    }
+static bool doorman__upward_create(doorman__resource_entry *resource) {
+    doorman_upstream *upstream = &resource->server->upstream;
+    if (!doorman__upstream_reserve(upstream)) return false;
+    doorman__upward *upward = (doorman__upward *)doorman__zalloc(sizeof *upward);
     if (!upward) return false;
-    upward->server = server;
     upward->resource = resource;
     upward->settings = (doorman_template){.identifier_glob = resource->resource_id,
                                           .description = "",
@@ -8239,7 +8018,7 @@ static bool doorman__upward_create(doorman_server *server,
                                           .has_algorithm = true};
     upward->settings.algorithm = doorman__algorithm_resolve(&upward->settings.algorithm);
     upward->held.resource_id = resource->resource_id;
-    doorman__upstream_add(&server->upstream, &upward->held, server->now);
+    doorman__upstream_add(upstream, &upward->held, resource->server->now);
     resource->upward = upward;
     resource->settings = &upward->settings;
     doorman__leases_set_algorithm(&resource->leases, &upward->settings.algorithm, false);
@@ -8248,16 +8027,17 @@ static bool doorman__upward_create(doorman_server *server,
     return true;
 }
 
-/* Adds a resource. `settings` is the template of the resource in a root, and NULL in a node with a
- * parent. */
-static doorman__server_resource_entry *
-doorman__server_add_resource(doorman_server *server, uint64_t hash, const char *resource_id,
-                             const doorman_template *settings) {
+/* Adds a resource. `settings` is its template in a root, and NULL in a node with a parent. */
+static doorman__resource_entry *doorman__server_add_resource(doorman_server *server, uint64_t hash,
+                                                             const char *resource_id,
+                                                             const doorman_template *settings) {
     size_t bytes = strlen(resource_id) + 1;
     if (!doorman__timers_reserve(&server->dues, server->resources.count + 1)) return NULL;
-    doorman__server_resource_entry *resource =
-        (doorman__server_resource_entry *)doorman__zalloc(sizeof *resource + bytes);
+    doorman__resource_entry *resource =
+        (doorman__resource_entry *)doorman__zalloc(sizeof *resource + bytes);
     if (!resource) return NULL;
+    assert(!settings == !doorman__server_is_root(server));
+    resource->server = server;
     memcpy(resource->resource_id, resource_id, bytes);
     if (settings) {
         doorman__lease_table *leases = &resource->leases;
@@ -8265,7 +8045,7 @@ doorman__server_add_resource(doorman_server *server, uint64_t hash, const char *
         doorman__leases_set_algorithm(leases, &settings->algorithm, settings->whole);
         doorman__leases_set_capacity(leases, settings->capacity, DBL_MAX, DOORMAN_NEVER);
         leases->learned_at = server->learned_at[settings - server->config->templates];
-    } else if (!doorman__upward_create(server, resource)) {
+    } else if (!doorman__upward_create(resource)) {
         DOORMAN_FREE(resource);
         return NULL;
     }
@@ -8287,38 +8067,37 @@ static doorman_status doorman__server_count(doorman_server *server, uint64_t has
         return DOORMAN_RESOURCE_EXHAUSTED;
     }
     usage->count++;
+    assert(usage->count == 1 || usage->count <= most);
     return DOORMAN_OK;
 }
 
-/* Finds or creates a resource. If no template matches the resource, the item becomes UNMATCHED. If
- * a limit is reached, the item becomes FULL. */
+/* Finds or creates a resource, unless no template matches (UNMATCHED), or at a limit (FULL). */
 static doorman_status doorman__item_find_resource(doorman_server *server,
                                                   doorman__request_item *item,
                                                   const char *resource_id) {
     if (item->resource) return DOORMAN_OK;
-    bool root = doorman__server_is_root(server);
-    const doorman_template *settings =
-        root ? doorman__config_find_capacity(server->config, resource_id) : NULL;
+    const bool root = doorman__server_is_root(server);
+    const doorman_template *settings = NULL;
+    if (root) settings = doorman__config_find_capacity(server->config, resource_id);
     if (root && !settings) {
         doorman__item_move(item, DOORMAN__ITEM_UNMATCHED);
-        return DOORMAN_OK;
-    }
-    if (server->resources.count >= server->options.resource_max) {
+    } else if (server->resources.count >= server->options.resource_max) {
         doorman__item_move(item, DOORMAN__ITEM_FULL);
-        return DOORMAN_OK;
+    } else {
+        item->resource = doorman__server_add_resource(server, item->hash, resource_id, settings);
+        if (!item->resource) return DOORMAN_OUT_OF_MEMORY;
     }
-    item->resource = doorman__server_add_resource(server, item->hash, resource_id, settings);
-    return item->resource ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
+    return DOORMAN_OK;
 }
 
 static doorman_status doorman__item_find_entry(doorman_server *server, doorman__request_item *item,
                                                const doorman_request *request) {
     doorman__lease_table *leases = &item->resource->leases;
     uint64_t holder_hash = server->holder_hash;
-    doorman__server_expire(server, item->resource);
+    doorman__resource_expire(item->resource, DOORMAN__EXPIRE_MAX);
     item->entry = doorman__leases_find(leases, holder_hash, request->holder_id, request->is_server);
     if (item->entry && server->now >= item->entry->end) {
-        doorman__server_expire_entry(server, item->resource, item->entry);
+        doorman__resource_expire_entry(item->resource, item->entry);
         item->entry = NULL;
     }
     if (item->entry) {
@@ -8342,33 +8121,35 @@ static doorman_status doorman__item_find_entry(doorman_server *server, doorman__
     return DOORMAN_OK;
 }
 
-/* Finds or creates the resources and the lease entries of a request. If memory runs out, changes
- * nothing. */
+/* Makes room for one item of a request. */
+static doorman_status doorman__item_make_room(doorman_server *server, doorman__request_item *item,
+                                              const doorman_request *request) {
+    const doorman_capacity_request *item_request = &request->items[item->index];
+    doorman_status status = doorman__item_find_resource(server, item, item_request->resource_id);
+    if (status != DOORMAN_OK || !item->resource) return status;
+    doorman__lease_table *leases = &item->resource->leases;
+    status = doorman__item_find_entry(server, item, request);
+    if (status != DOORMAN_OK) return status;
+    bool room = doorman__resource_reserve_report(item->resource, &item_request->overload);
+    if (room && item->entry) {
+        room = doorman__leases_reserve(leases, item->entry, item_request->wants,
+                                       item_request->wants_count);
+    }
+    if (item->state == DOORMAN__ITEM_FULL && !leases->entries.count) {
+        doorman__resource_remove(item->resource);
+        item->resource = NULL;
+    }
+    return room ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
+}
+
+/* Finds or creates what the items need. If memory runs out, changes nothing. */
 static doorman_status doorman__server_make_room(doorman_server *server,
                                                 const doorman_request *request) {
     doorman_status status = DOORMAN_OK;
     size_t made = 0;
+    assert(request->item_count <= server->request_items_capacity);
     for (; made < request->item_count && status == DOORMAN_OK; made++) {
-        doorman__request_item *item = &server->request_items[made];
-        const doorman_capacity_request *item_request = &request->items[made];
-        status = doorman__item_find_resource(server, item, item_request->resource_id);
-        if (status == DOORMAN_OK && item->resource) {
-            status = doorman__item_find_entry(server, item, request);
-        }
-        if (status == DOORMAN_OK && item->resource &&
-            !doorman__resource_reserve_report(server, item->resource, &item_request->overload)) {
-            status = DOORMAN_OUT_OF_MEMORY;
-        }
-        if (status == DOORMAN_OK && item->entry &&
-            !doorman__leases_reserve(&item->resource->leases, item->entry, item_request->wants,
-                                     item_request->wants_count)) {
-            status = DOORMAN_OUT_OF_MEMORY;
-        }
-        if (item->state == DOORMAN__ITEM_FULL && item->resource &&
-            !item->resource->leases.entries.count) {
-            doorman__server_remove_resource(server, item->resource);
-            item->resource = NULL;
-        }
+        status = doorman__item_make_room(server, &server->request_items[made], request);
     }
     for (size_t i = 0; i < made && status != DOORMAN_OK; i++) {
         doorman__request_item *item = &server->request_items[i];
@@ -8376,9 +8157,10 @@ static doorman_status doorman__server_make_room(doorman_server *server,
         doorman__lease_table *leases = &item->resource->leases;
         doorman__index_drop_spares(&leases->index);
         if (item->entry) doorman__leases_retract(leases, item->entry);
-        if (item->state == DOORMAN__ITEM_ADDED)
-            doorman__server_remove_entry(server, leases, item->entry);
-        if (!leases->entries.count) doorman__server_remove_resource(server, item->resource);
+        if (item->state == DOORMAN__ITEM_ADDED) {
+            doorman__resource_remove_entry(item->resource, item->entry);
+        }
+        if (!leases->entries.count) doorman__resource_remove(item->resource);
     }
     return status;
 }
@@ -8405,12 +8187,13 @@ static void doorman__upward_apply_lease(doorman__upward *upward) {
 /* Called when a holder asks for the resource. If the node's own lease is about to be released,
  * keeps that lease. Returns whether the node's own lease is in force. */
 static bool doorman__upward_renew(doorman__upward *upward) {
-    doorman_server *server = upward->server;
+    doorman_server *server = upward->resource->server;
     doorman__held_lease *held = &upward->held;
     if (doorman__held_lease_ending(held)) {
         doorman__held_lease_reopen(&server->upstream, held, server->now);
     }
     doorman__upward_apply_lease(upward);
+    assert(!doorman__held_lease_ending(held));
     return doorman__held_lease_live(held, server->now);
 }
 
@@ -8418,23 +8201,24 @@ static bool doorman__upward_renew(doorman__upward *upward) {
  * T1: the node asks sooner if its unmet wants have grown, or if its wants have fallen by more than
  * a tenth. R12: the node confirms a smaller lease when its committed amounts fit into the lease. */
 static void doorman__upward_expedite(doorman__upward *upward) {
-    doorman_upstream *upstream = &upward->server->upstream;
+    const doorman__lease_table *leases = &upward->resource->leases;
+    doorman_upstream *upstream = &upward->resource->server->upstream;
     doorman__held_lease *held = &upward->held;
-    doorman_time now = upward->server->now;
-    double wants =
-        doorman__min(doorman__leases_wants(&upward->resource->leases), DOORMAN_AMOUNT_MAX);
+    doorman_time now = upward->resource->server->now;
+    double wants = doorman__min(doorman__leases_wants(leases), DOORMAN_AMOUNT_MAX);
     double capacity = held->capacity;
+    const doorman_algorithm *algorithm = &upward->settings.algorithm;
     doorman_time minimum =
-        doorman__earlier(upward->settings.algorithm.minimum_interval, held->refresh_interval / 2);
+        doorman__earlier(algorithm->minimum_interval, held->refresh_interval / 2);
     bool unmet = wants > capacity && wants > held->requested_wants * 1.001;
     if (unmet && held->met) {
-        doorman_time pace = upward->settings.algorithm.minimum_refresh_interval;
+        doorman_time pace = algorithm->minimum_refresh_interval;
         minimum = held->requested_wants > 0 ? doorman__earlier(minimum, pace) : 0;
     }
     bool idle = wants < held->requested_wants * 0.9;
     if (unmet || idle) doorman__held_lease_expedite(upstream, held, minimum, now);
     bool cut = doorman__held_lease_live(held, now) && held->claimed > capacity;
-    bool fits = doorman__total_value(upward->resource->leases.committed) <= capacity;
+    bool fits = doorman__total_value(leases->committed) <= capacity;
     if (cut && fits && held->confirm_at == DOORMAN_NEVER) {
         doorman_time again = doorman__after(held->requested_at, DOORMAN_SECOND);
         doorman__held_lease_confirm_at(upstream, held, held->cut ? again : now);
@@ -8469,9 +8253,9 @@ static int doorman__amount_order(const void *a, const void *b) {
 static size_t doorman__upward_bounds(const doorman__upward *upward, double mean, double *bounds) {
     static const double steps[] = {1.01, 1.03, 1.07, 1.15, 1.3,  1.6, 2.2,
                                    4,    10,   40,   300,  5000, 1e6};
-    size_t step_count = sizeof steps / sizeof *steps;
-    size_t count =
-        doorman__upward_levels(upward, bounds, DOORMAN__BAND_GROUPS - 1 - 2 * step_count);
+    const size_t step_count = sizeof steps / sizeof *steps;
+    const size_t most = DOORMAN__BAND_GROUPS - 1 - 2 * step_count;
+    size_t count = doorman__upward_levels(upward, bounds, most);
     double center = count ? bounds[0] : mean;
     for (size_t i = 0; i < step_count; i++) {
         bounds[count++] = center * steps[i];
@@ -8482,8 +8266,7 @@ static size_t doorman__upward_bounds(const doorman__upward *upward, double mean,
     return count;
 }
 
-/* Adds the demands of frozen children to the groups (R7). These demands are not in the index, but
- * the node needs capacity for them. */
+/* R7: adds the demands of frozen children, which are not in the index, to the groups. */
 static void doorman__upward_add_frozen(const doorman__lease_table *leases, int band,
                                        const double *bounds, doorman__sums *groups) {
     for (const doorman__child *child = leases->frozen_children; child; child = child->next_frozen) {
@@ -8512,11 +8295,10 @@ static size_t doorman__upward_group_band(const doorman__upward *upward, int band
     doorman__upward_add_frozen(leases, band, bounds, groups);
     for (size_t i = 0; i < bound_count; i++) {
         if (!groups[i].subclients) continue;
-        double subclients = (double)groups[i].subclients;
-        out[count++] =
-            (doorman_demand){.wants = doorman__min(groups[i].wants, DOORMAN_AMOUNT_MAX),
-                             .subclients = doorman__min(subclients, DOORMAN_SUBCLIENTS_MAX),
-                             .priority = band};
+        out[count++] = (doorman_demand){
+            .wants = doorman__min(groups[i].wants, DOORMAN_AMOUNT_MAX),
+            .subclients = doorman__min((double)groups[i].subclients, DOORMAN_SUBCLIENTS_MAX),
+            .priority = band};
     }
     return count;
 }
@@ -8532,21 +8314,20 @@ static size_t doorman__upward_group(const doorman__upward *upward, doorman_deman
     return count;
 }
 
-/* R3: reports the demands and the committed amount of one resource to the upstream. A node that
- * does not learn gives back what no holder wants. The node removes expired entries before that
- * (S2), so the demands include no holder that is gone. */
+/* R3: reports the demands and the committed amount of one resource to the upstream, without expired
+ * entries (S2). A node that does not learn gives back what no holder wants. */
 static void doorman__upward_report(doorman__upward *upward, doorman_time now) {
-    doorman_upstream *upstream = &upward->server->upstream;
+    doorman_upstream *upstream = &upward->resource->server->upstream;
     doorman__lease_table *leases = &upward->resource->leases;
     doorman_demand demands[DOORMAN__GROUPS_MAX];
-    doorman__server_expire(upward->server, upward->resource);
+    doorman__resource_expire(upward->resource, DOORMAN__EXPIRE_MAX);
+    double wants = doorman__min(doorman__leases_wants(leases), DOORMAN_AMOUNT_MAX);
     doorman__report report = {.demands = demands,
-                              .wants =
-                                  doorman__min(doorman__leases_wants(leases), DOORMAN_AMOUNT_MAX),
+                              .wants = wants,
                               .outstanding = doorman__total_ceil(leases->committed),
                               .learning = doorman__leases_learning(leases, now),
                               .tally = &upward->tally};
-    double needed = doorman__max(report.wants, report.outstanding);
+    double needed = doorman__max(wants, report.outstanding);
     if (!report.learning && doorman__held_lease_give_back(upstream, &upward->held, needed, now)) {
         doorman__upward_apply_lease(upward);
     }
@@ -8559,32 +8340,31 @@ static void doorman__upward_set_algorithm(doorman__upward *upward,
                                           const doorman_algorithm *parent_algorithm) {
     doorman_algorithm *algorithm = &upward->settings.algorithm;
     *algorithm = doorman__algorithm_resolve(parent_algorithm);
-    algorithm->refresh_interval =
-        doorman__later(doorman__scale(algorithm->refresh_interval, algorithm->decay_factor),
-                       algorithm->minimum_refresh_interval);
-    algorithm->refresh_interval =
-        doorman__earlier(algorithm->refresh_interval, algorithm->lease_length);
+    doorman_time interval = doorman__scale(algorithm->refresh_interval, algorithm->decay_factor);
+    interval = doorman__later(interval, algorithm->minimum_refresh_interval);
+    algorithm->refresh_interval = doorman__earlier(interval, algorithm->lease_length);
+    assert(algorithm->lease_length > 0 && algorithm->refresh_interval > 0);
 }
 
-/* R8: sets the time at which the learning of the node ends. `learn_for` includes the drift, so it
- * is long enough even if a clock is slow. When the learning ends, the node tells its parent at
- * once. */
+/* R8: sets the time at which the learning of the node ends, which then tells its parent at once.
+ * `learn_for` includes the drift, so it is long enough even if a clock is slow. */
 static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_for) {
-    doorman_server *server = upward->server;
+    doorman_server *server = upward->resource->server;
     doorman__lease_table *leases = &upward->resource->leases;
     doorman__held_lease *held = &upward->held;
     const doorman_algorithm *algorithm = &upward->settings.algorithm;
     doorman_time learned_at = doorman__after(server->now, learn_for);
+    assert(server->is_master && learn_for >= 0);
     if (algorithm->has_learning_mode_duration) {
         doorman_time configured =
             doorman__after(server->predecessor_gone_at, algorithm->learning_mode_duration);
         learned_at = doorman__earlier(learned_at, configured);
     }
     leases->learned_at = doorman__earlier(leases->learned_at, learned_at);
-    if (doorman__kinds[algorithm->kind].divides_capacity) {
+    if (doorman__divides_capacity(algorithm)) {
         server->learns_until = doorman__later(server->learns_until, leases->learned_at);
     }
-    doorman__resource_update_by(server, upward->resource, leases->learned_at);
+    doorman__resource_update_by(upward->resource, leases->learned_at);
     if (learn_for == 0) return; /* the parent did not know this node, so no old lease exists */
     doorman_time request_at = doorman__earlier(held->request_at, leases->learned_at);
     doorman__held_lease_request_at(&server->upstream, held, request_at);
@@ -8593,11 +8373,11 @@ static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_fo
 /* Returns the present amount of the maximum before the last response. The lease table still has the
  * K of an earlier time. Since then the node may have claimed less (R3). */
 static doorman__maximum doorman__upward_maximum_before(const doorman__upward *upward) {
-    const doorman_server *server = upward->server;
     const doorman__lease_table *leases = &upward->resource->leases;
+    const doorman_server *server = upward->resource->server;
     doorman_time drift = doorman__scale(leases->lease_length, server->options.drift);
     double amount = doorman__min(leases->may_commit, upward->held.claimed);
-    if (!doorman__kinds[leases->algorithm->kind].divides_capacity) amount = DBL_MAX;
+    if (!doorman__divides_capacity(leases->algorithm)) amount = DBL_MAX;
     doorman_time until = doorman__later(doorman__after(leases->end_by, drift), leases->late_end);
     return (doorman__maximum){amount, until};
 }
@@ -8605,8 +8385,7 @@ static doorman__maximum doorman__upward_maximum_before(const doorman__upward *up
 #define DOORMAN__DESCRIPTION_BYTES_MAX 256 /* on the wire; a configuration has no limit */
 #define DOORMAN__TEXTS_BYTES_MAX (DOORMAN__DESCRIPTION_BYTES_MAX + 1 + DOORMAN_UNIT_BYTES_MAX + 1)
 
-/* Copies the description and the unit to `texts`, and makes both pointers point to the copies.
- * Returns the bytes of both copies. */
+/* Copies both texts to `texts`, and sets their pointers to it. Returns the bytes of both. */
 static size_t doorman__texts_copy(char texts[DOORMAN__TEXTS_BYTES_MAX], const char **description,
                                   const char **unit) {
     doorman__text_copy(texts, DOORMAN__DESCRIPTION_BYTES_MAX + 1, *description);
@@ -8617,8 +8396,7 @@ static size_t doorman__texts_copy(char texts[DOORMAN__TEXTS_BYTES_MAX], const ch
     return bytes + strlen(*unit) + 1;
 }
 
-/* T9: stores the description and the unit. They rarely change. If memory runs out, the last ones
- * stay until the next response. */
+/* T9: stores the texts, which rarely change. If memory runs out, the last ones stay. */
 static void doorman__upward_set_texts(doorman__upward *upward,
                                       const doorman_capacity_response *item_response) {
     char texts[DOORMAN__TEXTS_BYTES_MAX], *copy = NULL;
@@ -8636,52 +8414,61 @@ static void doorman__upward_set_texts(doorman__upward *upward,
     settings->unit = copy + (unit - description);
 }
 
+/* Processes a lease from the parent. */
+static void doorman__upward_granted(doorman__upward *upward,
+                                    const doorman_capacity_response *item_response) {
+    doorman__resource_entry *resource = upward->resource;
+    const doorman__held_lease *held = &upward->held;
+    assert(held->lease_id && item_response->terms_count <= DOORMAN_TERMS_MAX);
+    memcpy(resource->server->parent, held->node, strlen(held->node) + 1);
+    if (item_response->algorithm) {
+        doorman__upward_set_algorithm(upward, item_response->algorithm);
+    } else {
+        doorman__server_event(resource->server, DOORMAN_EVENT_UNKNOWN_KIND, resource->resource_id,
+                              resource->server->node, held->capacity);
+    }
+    if (item_response->has_learn_for) doorman__upward_learn(upward, item_response->learn_for);
+    doorman__upward_set_texts(upward, item_response);
+    upward->settings.whole = item_response->whole;
+    doorman__leases_set_algorithm(&resource->leases, &upward->settings.algorithm,
+                                  item_response->whole);
+    for (size_t i = 0; i < item_response->terms_count; i++) {
+        upward->terms[i] = item_response->terms[i];
+    }
+    resource->leases.parent_terms_count = item_response->terms_count;
+}
+
 /* Processes the parent's response for one resource. */
 static void doorman__upward_changed(doorman__upward *upward,
                                     const doorman_capacity_response *item_response) {
     doorman__held_lease *held = &upward->held;
     doorman__lease_table *leases = &upward->resource->leases;
     doorman__maximum before = doorman__upward_maximum_before(upward);
-    if (item_response->outcome == DOORMAN_GRANTED) {
-        memcpy(upward->server->parent, held->node, strlen(held->node) + 1);
-        if (item_response->algorithm) {
-            doorman__upward_set_algorithm(upward, item_response->algorithm);
-        } else {
-            doorman__server_event(upward->server, DOORMAN_EVENT_UNKNOWN_KIND,
-                                  upward->resource->resource_id, upward->server->node,
-                                  held->capacity);
-        }
-        if (item_response->has_learn_for) doorman__upward_learn(upward, item_response->learn_for);
-        doorman__upward_set_texts(upward, item_response);
-        upward->settings.whole = item_response->whole;
-        doorman__leases_set_algorithm(leases, &upward->settings.algorithm, item_response->whole);
-        for (size_t i = 0; i < item_response->terms_count; i++)
-            upward->terms[i] = item_response->terms[i];
-        leases->parent_terms_count = item_response->terms_count;
-    }
-    if (item_response->outcome == DOORMAN_GRANTED || item_response->has_safe_capacity) {
+    bool granted = item_response->outcome == DOORMAN_GRANTED;
+    if (granted) doorman__upward_granted(upward, item_response);
+    if (granted || item_response->has_safe_capacity) {
         upward->settings.has_safe_capacity = item_response->has_safe_capacity;
         upward->settings.safe_capacity = item_response->safe_capacity;
     }
     upward->settings.overload.target = held->overload_target;
     doorman__upward_apply_lease(upward);
     if (leases->algorithm->handover == DOORMAN_CONFIRMED) {
-        doorman__resource_add_older(upward->server, upward->resource, before);
+        doorman__resource_add_older(upward->resource, before);
     }
     leases->terms_count = 0;
     /* R12: the node confirms a cut only when its committed amounts fit into the lease. */
-    doorman__held_lease_confirm_at(&upward->server->upstream, held, DOORMAN_NEVER);
+    doorman__held_lease_confirm_at(&upward->resource->server->upstream, held, DOORMAN_NEVER);
     doorman__upward_expedite(upward);
 }
 
 /* T8: records the longest path below this node, from the requests of its children. The server
- * forgets a path when no request has named the path for a minute. If the server never forgot it, a
- * child that is gone, or that had a wrong name, could make the parent refuse all requests of this
- * node. */
+ * forgets a path that no request has named for a minute. Otherwise a child that is gone, or that
+ * had a wrong name, could make the parent refuse all requests of this node. */
 static void doorman__server_note_path(doorman_server *server, const doorman_request *request) {
     size_t count = request->path_count;
     bool shorter = count + 1 < server->upstream.path_count && server->now < server->below_until;
     if (shorter || !count || doorman__server_is_root(server)) return;
+    assert(count < DOORMAN__PATH_MAX);
     for (size_t i = 0; i < count; i++) {
         memcpy(server->below[i], request->path[i], strlen(request->path[i]) + 1);
     }
@@ -8691,24 +8478,23 @@ static void doorman__server_note_path(doorman_server *server, const doorman_requ
 
 /* ---- server: answering */
 
-/* R1: returns a new lease id from 1 to 2^53. JSON does not carry larger integers safely. The id is
- * a keyed hash. So a holder cannot guess the lease id of another holder, and cannot derive the seed
- * from its own lease id. */
+/* R1: returns a new lease id from 1 to 2^53, which JSON carries safely. It is a keyed hash, so a
+ * holder cannot guess the id of another one, and cannot derive the seed from its own. */
 static uint64_t doorman__server_lease_id(doorman_server *server) {
     uint64_t id = doorman__hash_number(server->options.seed, ++server->lease_count) >> 11;
     return id ? id : 1;
 }
 
 /* S7: sets *out to the safe capacity. Returns false if there is no safe capacity. */
-static bool doorman__resource_safe_capacity(const doorman__server_resource_entry *resource,
+static bool doorman__resource_safe_capacity(const doorman__resource_entry *resource,
                                             doorman_time now, double *out) {
     const doorman_template *settings = resource->settings;
     const doorman__lease_table *leases = &resource->leases;
     double subclients = doorman__leases_subclients(leases);
+    bool divides = doorman__divides_capacity(leases->algorithm);
     *out = settings->safe_capacity;
     if (settings->has_safe_capacity) return true;
-    bool whole = doorman__kinds[leases->algorithm->kind].divides_capacity;
-    if (!whole || doorman__leases_learning(leases, now) || subclients <= 0) return false;
+    if (!divides || doorman__leases_learning(leases, now) || subclients <= 0) return false;
     *out = leases->capacity / subclients;
     for (size_t i = 0; i < leases->parent_terms_count; i++) {
         *out = doorman__max(*out, leases->parent_terms[i].level);
@@ -8723,56 +8509,58 @@ typedef struct doorman__request_context {
     const doorman_request *request;
     doorman__request_item *item;
     const doorman_capacity_request *item_request;
-    doorman__server_resource_entry *resource;
+    doorman__resource_entry *resource;
     doorman__lease_table *leases; /* of the resource */
     doorman__lease_entry *entry;
     doorman__rotation *rotation; /* NULL: leases are not whole units */
     doorman_time now;
-    doorman_time end;      /* the end of the entry before this request; 0: the holder had no
-                              lease */
+    doorman_time end;      /* of the entry before this request; 0: the holder had no lease */
     double claim;          /* x, what the holder claims */
-    double claim_here;     /* what the holder says it has, if it names a lease of this node; 0 if it
-                              names none (R6) */
-    double outstanding;    /* what a child node reports as outstanding, if it names a lease of this
-                              node; 0 for a client, and if the child names no such lease */
+    double claim_here;     /* its `has` if it names a lease of this node, or 0 (R6) */
+    double outstanding;    /* that of a child node that names a lease of this node, or 0 */
+    double last_wants;     /* what the holder wanted before this request */
+    bool leased;           /* the server is a root, or has a lease of its own */
     bool live;             /* the holder has had a lease, or something is committed for it */
     bool names_last_lease; /* the request names the holder's last lease of this node */
     bool granted_here;     /* the request names a lease of this node */
     bool learns;           /* the holder is a server that learns */
     bool returned;         /* the holder learns and gets the same lease as before (R7) */
-    double target;
+    double target;         /* what the holder should have */
+    doorman_capacity_response *out;
 } doorman__request_context;
 
 static doorman__request_context doorman__context_start(doorman_server *server,
                                                        const doorman_request *request,
                                                        doorman__request_item *item) {
     const doorman_capacity_request *item_request = &request->items[item->index];
+    const doorman_lease *has = &item_request->has;
     doorman__lease_table *leases = &item->resource->leases;
     doorman__lease_entry *entry = item->entry;
-    bool live = entry->lease_id || entry->committed > 0;
-    doorman__request_context context = {.server = server,
-                                        .request = request,
-                                        .item = item,
-                                        .item_request = item_request,
-                                        .resource = item->resource,
-                                        .leases = leases,
-                                        .entry = entry,
-                                        .rotation = doorman__leases_rotation(leases, entry),
-                                        .now = server->now,
-                                        .end = live ? entry->end : 0,
-                                        .live = live};
-    bool whole = doorman__kinds[leases->algorithm->kind].divides_capacity;
-    context.claim = doorman__max(item_request->has.id ? item_request->has.capacity : 0,
-                                 item_request->outstanding);
-    context.names_last_lease = entry->lease_id && item_request->has.id == entry->lease_id;
-    context.granted_here =
-        item_request->has.id && strcmp(item_request->has.node, server->node) == 0;
-    if (context.granted_here) context.claim_here = item_request->has.capacity;
-    if (context.granted_here && entry->is_server) context.outstanding = item_request->outstanding;
-    context.learns = request->is_server && item_request->learning;
-    context.returned =
-        context.learns && live && whole && !doorman__leases_learning(leases, context.now);
-    return context;
+    const bool live = entry->lease_id || entry->committed > 0;
+    const bool here = has->id && strcmp(has->node, server->node) == 0;
+    const bool learns = request->is_server && item_request->learning;
+    const bool divides = doorman__divides_capacity(leases->algorithm);
+    return (doorman__request_context){
+        .server = server,
+        .request = request,
+        .item = item,
+        .item_request = item_request,
+        .resource = item->resource,
+        .leases = leases,
+        .entry = entry,
+        .rotation = doorman__leases_rotation(leases, entry),
+        .now = server->now,
+        .end = live ? entry->end : 0,
+        .claim = doorman__max(has->id ? has->capacity : 0, item_request->outstanding),
+        .claim_here = here ? has->capacity : 0,
+        .outstanding = here && entry->is_server ? item_request->outstanding : 0,
+        .last_wants = doorman__entry_wants(entry),
+        .live = live,
+        .names_last_lease = entry->lease_id && has->id == entry->lease_id,
+        .granted_here = here,
+        .learns = learns,
+        .returned = learns && live && divides && !doorman__leases_learning(leases, server->now),
+        .out = &server->items[item->index]};
 }
 
 /* Reports to on_event a claim that cannot be true. Such a claim has no effect. */
@@ -8783,32 +8571,22 @@ static void doorman__context_report_claim(const doorman__request_context *contex
     bool excess =
         context->names_last_lease && has->capacity > context->entry->committed * (1 + 1e-9);
     if (!unknown && !excess) return;
-    doorman__server_event(
-        context->server, unknown ? DOORMAN_EVENT_UNKNOWN_CLAIM : DOORMAN_EVENT_EXCESS_CLAIM,
-        context->resource->resource_id, context->entry->holder_id, context->claim);
+    doorman_event_kind kind = unknown ? DOORMAN_EVENT_UNKNOWN_CLAIM : DOORMAN_EVENT_EXCESS_CLAIM;
+    doorman__server_event(context->server, kind, context->resource->resource_id,
+                          context->entry->holder_id, context->claim);
 }
 
-/* Returns a lease for a resource that no template matches. */
-static doorman_lease doorman__unmatched_lease(doorman_server *server, double wants) {
-    return (doorman_lease){.id = doorman__server_lease_id(server),
-                           .node = server->node,
-                           .capacity = wants,
-                           .committed = wants,
-                           .expires_in = doorman__unmatched.lease_length,
-                           .refresh_interval = doorman__unmatched.refresh_interval};
-}
-
-/* Responds to an item that has no lease entry. If no template matches, the holder is granted all
- * its wants, unless the configuration rejects such requests (G2). If a limit is reached, the holder
- * is refused (C7). */
+/* Responds to an item without a lease entry. If no template matches, it is granted, unless the
+ * configuration rejects such requests (G2). If a limit is reached, it is refused (C7). */
 static void doorman__server_respond_unmatched(doorman_server *server,
-                                              const doorman__request_item *item,
                                               const doorman_request *request,
-                                              doorman_capacity_response *item_response) {
+                                              const doorman__request_item *item) {
     static const doorman_terms all = {DOORMAN_ANY_PRIORITY, 0, 1};
     const doorman_capacity_request *item_request = &request->items[item->index];
+    doorman_capacity_response *item_response = &server->items[item->index];
     bool full = item->state == DOORMAN__ITEM_FULL;
     double wants = 0;
+    assert(full || item->state == DOORMAN__ITEM_UNMATCHED);
     for (size_t i = 0; i < item_request->wants_count; i++) wants += item_request->wants[i].wants;
     wants = doorman__min(wants, DOORMAN_AMOUNT_MAX);
     doorman__server_event(server, full ? DOORMAN_EVENT_FULL : DOORMAN_EVENT_UNMATCHED,
@@ -8820,7 +8598,12 @@ static void doorman__server_respond_unmatched(doorman_server *server,
     bool without_capacity = doorman__config_find(server->config, item_request->resource_id) != NULL;
     if (without_capacity || server->config->reject_unmatched) return;
     item_response->outcome = DOORMAN_GRANTED;
-    item_response->gets = doorman__unmatched_lease(server, wants);
+    item_response->gets = (doorman_lease){.id = doorman__server_lease_id(server),
+                                          .node = server->node,
+                                          .capacity = wants,
+                                          .committed = wants,
+                                          .expires_in = doorman__unmatched.lease_length,
+                                          .refresh_interval = doorman__unmatched.refresh_interval};
     if (!request->is_server) return;
     item_response->algorithm = &doorman__unmatched;
     item_response->terms = &all;
@@ -8828,17 +8611,11 @@ static void doorman__server_respond_unmatched(doorman_server *server,
     item_response->has_learn_for = item_request->learning;
 }
 
-/* S6: returns the length of a new lease. */
-static doorman_time doorman__leases_lease_length(const doorman__lease_table *leases,
-                                                 doorman_time now) {
-    return doorman__earlier(leases->algorithm->lease_length, leases->end_by - now);
-}
-
 /* R12: returns whether the node asks its parent soon if a holder wants more. */
 static bool doorman__upward_asks(const doorman__upward *upward) {
     const doorman__held_lease *held = &upward->held;
     doorman_time soon = 2 * upward->settings.algorithm.minimum_refresh_interval;
-    return held->met || held->request_at <= doorman__after(upward->server->now, soon);
+    return held->met || held->request_at <= doorman__after(upward->resource->server->now, soon);
 }
 
 /* R12: returns the refresh interval for a holder that may get more soon.
@@ -8850,20 +8627,19 @@ static doorman_time doorman__leases_soon(const doorman_algorithm *algorithm, boo
 }
 
 /* S6 and R12: returns the refresh interval that the response contains. */
-static doorman_time doorman__context_refresh(const doorman__request_context *context,
-                                             double target) {
+static doorman_time doorman__context_refresh(const doorman__request_context *context) {
     const doorman__lease_table *leases = context->leases;
     const doorman__lease_entry *entry = context->entry;
     const doorman__upward *upward = context->resource->upward;
     const doorman_algorithm *algorithm = leases->algorithm;
+    const double target = context->target;
     doorman_time now = context->now;
-    /* The time until the lease ends. It is less than a lease length if the holder got its last
-     * lease again (R11). */
+    /* Less than a lease length if the holder got its last lease again (R11). */
     doorman_time left = entry->lease_end - now;
-    doorman_time least =
-        doorman__earlier(algorithm->minimum_refresh_interval, algorithm->lease_length / 3);
-    doorman_time third = doorman__later(left / 3, doorman__earlier(least, left));
-    doorman_time refresh = doorman__earlier(algorithm->refresh_interval, third);
+    doorman_time least = algorithm->minimum_refresh_interval;
+    least = doorman__earlier(doorman__earlier(least, algorithm->lease_length / 3), left);
+    doorman_time refresh =
+        doorman__earlier(algorithm->refresh_interval, doorman__later(left / 3, least));
     bool more = (entry->has <= 0 || entry->is_server) && upward && doorman__upward_asks(upward);
     bool enough = entry->has >= target * DOORMAN__MET;
     if (leases->whole && !doorman__leases_learning(leases, now)) {
@@ -8883,41 +8659,36 @@ static doorman_time doorman__context_refresh(const doorman__request_context *con
 }
 
 /* Sets the end of a holder's entry: now, plus `length`, plus the drift (S8). `length` is the length
- * of the lease. For a holder that gets no lease, `length` is three refresh intervals, but at most
- * the length of a lease. So if such a holder is gone, its wants soon stop taking capacity from
- * others. */
+ * of the lease. For a holder that gets no lease, it is at most three refresh intervals. So if such
+ * a holder is gone, its wants soon stop taking capacity from others. */
 static void doorman__context_set_end(const doorman__request_context *context, doorman_time length) {
     doorman__lease_table *leases = context->leases;
-    const doorman__lease_entry *entry = context->entry;
-    doorman_time bound = doorman__server_bound(context->server, length);
-    doorman_time end = doorman__after(context->now, bound);
-    doorman__leases_set_end(leases, context->entry, end);
+    doorman__lease_entry *entry = context->entry;
+    doorman_time end = doorman__after(context->now, doorman__server_bound(context->server, length));
+    assert(length >= 0);
+    doorman__leases_set_end(leases, entry, end);
     if (entry->has > 0 && entry->end > end) {
         leases->late_end = doorman__later(leases->late_end, entry->end);
     }
-    doorman__resource_update_by(context->server, context->resource, context->entry->end);
+    doorman__resource_update_by(context->resource, entry->end);
 }
 
-/* T4: returns after what time a holder should ask again, if the node cannot expect a lease soon. A
- * keyed hash of the holder's id decides. */
+/* T4: returns after what time a holder should ask again, from a keyed hash of its id. */
 static doorman_time doorman__entry_defer(const doorman__lease_entry *entry) {
     double part = (double)(entry->link.hash >> 32) / 4294967296.0;
     return DOORMAN__DEFER_MAX - doorman__scale(DOORMAN__DEFER_SPREAD, part);
 }
 
 /* T4: responds for a node that has no lease of its own. If the node learns, it commits what the
- * holder claims under a lease of this node. So the claim that the node sends to its parent is
- * complete. The node keeps the wants of the holder for three times the interval after which the
- * holder should ask again. */
-static void doorman__context_defer(const doorman__request_context *context,
-                                   doorman_capacity_response *item_response) {
+ * holder claims under a lease of this node, so that its own claim to its parent is complete. It
+ * keeps the wants of the holder for three times the interval after which it should ask again. */
+static void doorman__context_defer(const doorman__request_context *context) {
     doorman__lease_table *leases = context->leases;
     doorman__lease_entry *entry = context->entry;
     const doorman__held_lease *held = &context->resource->upward->held;
     bool alone = context->server->upstream.failures > 0; /* the parent does not respond */
     bool refused = held->outcome == DOORMAN_UNMATCHED || held->outcome == DOORMAN_FULL;
-    bool far =
-        held->request_at - context->now > DOORMAN__DEFER_MAX; /* the node asks again much later */
+    bool far = held->request_at - context->now > DOORMAN__DEFER_MAX; /* asks again much later */
     bool soon = !alone && !refused && !far;
     doorman_time interval = soon ? DOORMAN_SECOND : doorman__entry_defer(entry);
     doorman_time length = 3 * interval;
@@ -8932,13 +8703,14 @@ static void doorman__context_defer(const doorman__request_context *context,
             assert(child->leased <= committed);
         }
         entry->recent = doorman__float_up(committed);
-        length = doorman__later(length, doorman__earlier(context->item_request->has.expires_in,
-                                                         leases->algorithm->lease_length));
+        doorman_time most = leases->algorithm->lease_length;
+        most = doorman__earlier(context->item_request->has.expires_in, most);
+        length = doorman__later(length, most);
     }
     if (!entry->lease_id) doorman__context_set_end(context, length);
-    item_response->outcome = refused ? held->outcome : DOORMAN_TRY_LATER;
-    item_response->learning = held->granter_learns;
-    item_response->gets.refresh_interval = interval;
+    context->out->outcome = refused ? held->outcome : DOORMAN_TRY_LATER;
+    context->out->learning = held->granter_learns;
+    context->out->gets.refresh_interval = interval;
 }
 
 /* S3, R11: repeats the last lease. */
@@ -8948,59 +8720,52 @@ static doorman_lease doorman__context_repeat(const doorman__request_context *con
     double wants = doorman__floor(doorman__entry_wants(entry));
     double has = context->learns ? entry->has : doorman__min(entry->has, wants);
     has = doorman__leases_round_down(leases, has);
-    double committed =
-        context->learns ? has : doorman__leases_held(leases, entry, entry->committed);
+    double committed = has;
+    assert(context->names_last_lease && entry->lease_id);
+    if (!context->learns) {
+        committed = doorman__max(has, doorman__leases_held(leases, entry, entry->committed));
+    }
     doorman__leases_set_amounts(leases, entry, has, entry->committed);
-    entry->recent = doorman__float_up(doorman__max(entry->recent, doorman__max(has, committed)));
+    entry->recent = doorman__float_up(doorman__max(entry->recent, committed));
     return (doorman_lease){.id = entry->lease_id,
                            .node = context->server->node,
                            .capacity = has,
-                           .committed = doorman__max(has, committed),
+                           .committed = committed,
                            .expires_in = entry->lease_end - context->now,
-                           .refresh_interval = doorman__context_refresh(context, context->target)};
+                           .refresh_interval = doorman__context_refresh(context)};
 }
 
-/* S3: returns whether a holder may get a new lease within the minimum interval. `last_wants` is
- * what the holder wanted before this request. */
-static bool doorman__context_may_grow(const doorman__request_context *context, double last_wants) {
+/* S3: returns whether a holder may get a new lease within the minimum interval. */
+static bool doorman__context_may_grow(const doorman__request_context *context) {
     const doorman__lease_table *leases = context->leases;
-    double has = context->entry->has, target = context->target;
+    const doorman__lease_entry *entry = context->entry;
+    double has = entry->has, last_wants = context->last_wants, target = context->target;
     if (context->learns || doorman__leases_learning(leases, context->now)) return false;
-    if (last_wants <= 0 && doorman__entry_wants(context->entry) > 0) return true;
-    bool met = has <= 0 || context->entry->is_server || has >= last_wants * DOORMAN__MET;
+    if (last_wants <= 0 && doorman__entry_wants(entry) > 0) return true;
+    bool met = has <= 0 || entry->is_server || has >= last_wants * DOORMAN__MET;
     if (!met || leases->round_is_on) return false;
-    if (doorman__kinds[leases->algorithm->kind].divides_capacity) {
-        target = doorman__min(target, doorman__leases_free(leases, context->entry));
+    if (doorman__divides_capacity(leases->algorithm)) {
+        target = doorman__min(target, doorman__leases_free(leases, entry));
     }
     return target * DOORMAN__MET > has;
 }
 
-/* S3: returns whether the holder gets its last lease again. `last_wants` is what the holder wanted
- * before this request. */
-static bool doorman__context_too_soon(const doorman__request_context *context, double last_wants) {
+/* Returns the next state of an item whose memory is reserved. */
+static doorman__item_state doorman__context_next(const doorman__request_context *context) {
     const doorman__lease_entry *entry = context->entry;
-    doorman_time minimum =
-        doorman__minimum_interval(context->leases->algorithm, entry->lease_end - entry->granted_at);
-    return context->names_last_lease && context->now - entry->granted_at < minimum &&
-           !doorman__context_may_grow(context, last_wants);
-}
-
-/* Returns the next state of an item whose memory is reserved.
- *   leased       true: the server is a root, or a node that has a lease of its own
- *   last_wants   what the holder wanted before this request */
-static doorman__item_state doorman__context_next(const doorman__request_context *context,
-                                                 bool leased, double last_wants) {
-    bool learning = doorman__leases_learning(context->leases, context->now);
-    if (!leased) return DOORMAN__ITEM_NO_LEASE;
-    if (doorman__context_too_soon(context, last_wants)) return DOORMAN__ITEM_REPEAT;
-    if (learning) return DOORMAN__ITEM_LEARN;
+    const doorman__lease_table *leases = context->leases;
+    doorman_time length = entry->lease_end - entry->granted_at, now = context->now;
+    if (!context->leased) return DOORMAN__ITEM_NO_LEASE;
+    doorman_time minimum = doorman__minimum_interval(leases->algorithm, length);
+    bool early = context->names_last_lease && now - entry->granted_at < minimum;
+    if (early && !doorman__context_may_grow(context)) return DOORMAN__ITEM_REPEAT; /* S3 */
+    if (doorman__leases_learning(leases, now)) return DOORMAN__ITEM_LEARN;
     return context->returned ? DOORMAN__ITEM_RESTORE : DOORMAN__ITEM_GRANT;
 }
 
-/* R6: grants again what a holder claims under a lease of this node. Such a holder may also get what
- * other holders have given back. If nothing is free for a claim, or if the claim is 0, the holder
- * gets a lease of 0. A holder that names no lease of this node must try later (S4). Returns the
- * committed amount. */
+/* R6: grants again what a holder claims under a lease of this node, or what others have given back.
+ * If nothing is free for a claim, or if the claim is 0, the holder gets a lease of 0. A holder that
+ * names no lease of this node must try later (S4). Returns the committed amount. */
 static double doorman__context_learn(const doorman__request_context *context) {
     doorman__lease_table *leases = context->leases;
     if (!context->granted_here) {
@@ -9012,44 +8777,41 @@ static double doorman__context_learn(const doorman__request_context *context) {
                                  context->outstanding);
 }
 
-/* S5: grants the share of a holder, up to the bound of R5. Returns the committed amount. If leases
- * are whole units, *target becomes an integer. */
-static double doorman__context_share(const doorman__request_context *context, double *target) {
+/* S5: grants the share of a holder, up to the bound of R5. Returns the committed amount. With whole
+ * units the target becomes an integer. */
+static double doorman__context_share(doorman__request_context *context) {
     doorman__lease_table *leases = context->leases;
     doorman__rotation *turns = leases->whole ? context->rotation : NULL;
-    double due = 0;
-    if (turns) {
-        *target = doorman__leases_whole_target(leases, turns, *target, &due, context->now);
-    }
-    double committed = doorman__leases_grant(leases, context->entry, *target, context->claim);
+    double due = 0, target = context->target;
+    if (turns) target = doorman__leases_whole_target(leases, turns, target, &due, context->now);
+    context->target = target;
+    double committed = doorman__leases_grant(leases, context->entry, target, context->claim);
     if (turns) doorman__rotation_granted(leases, turns, due);
     return committed;
 }
 
-/* S4: responds to a holder that gets TRY_LATER, because the server learns. The holder should ask
- * again after its usual interval. */
-static void doorman__context_try_later(const doorman__request_context *context,
-                                       doorman_capacity_response *item_response) {
+/* S4: responds to a holder that should ask again after its usual interval, as the server learns. */
+static void doorman__context_try_later(const doorman__request_context *context) {
     const doorman_algorithm *algorithm = context->leases->algorithm;
     doorman_time usual = algorithm->refresh_interval;
     doorman_time rest = doorman__earlier(usual, context->leases->learned_at - context->now);
     doorman_time interval = doorman__later(rest, doorman__earlier(usual, DOORMAN_SECOND));
     doorman_time length = doorman__earlier(3 * interval, algorithm->lease_length);
     if (!context->live) doorman__context_set_end(context, length);
-    item_response->outcome = DOORMAN_TRY_LATER;
-    item_response->gets.refresh_interval = interval;
+    context->out->outcome = DOORMAN_TRY_LATER;
+    context->out->gets.refresh_interval = interval;
 }
 
-/* Makes a lease from the amounts that the lease table has just committed.
- *   target      what the holder should have
- *   committed   what the lease commits */
+/* Makes a lease from the amounts that the lease table has just committed. */
 static doorman_lease doorman__context_new_lease(const doorman__request_context *context,
-                                                double target, double committed) {
+                                                double committed) {
     doorman_server *server = context->server;
     doorman__lease_table *leases = context->leases;
     doorman__lease_entry *entry = context->entry;
-    doorman_time now = context->now, length = doorman__leases_lease_length(leases, now);
+    doorman_time now = context->now; /* S6: a lease ends with that of the node */
+    doorman_time length = doorman__earlier(leases->algorithm->lease_length, leases->end_by - now);
     double most = DOORMAN_AMOUNT_MAX;
+    assert(committed >= entry->has && length >= 0);
     if (!context->learns) most = doorman__floor(doorman__entry_wants(entry));
     if (doorman__entry_note_request(entry, context->item_request->has.id)) {
         doorman__server_event(server, DOORMAN_EVENT_SHARED_ID, context->resource->resource_id,
@@ -9065,16 +8827,14 @@ static doorman_lease doorman__context_new_lease(const doorman__request_context *
                            .capacity = doorman__min(entry->has, most),
                            .committed = committed,
                            .expires_in = length,
-                           .refresh_interval = doorman__context_refresh(context, target)};
+                           .refresh_interval = doorman__context_refresh(context)};
 }
 
-/* S14: returns why a lease is less than what the request wants, or 0 if it is not.
- *   target   what the holder should have */
+/* S14: returns why a lease is less than what the request wants, or 0 if it is not. */
 static doorman_lease_reason doorman__context_reason(const doorman__request_context *context,
-                                                    double capacity, double target) {
+                                                    double capacity) {
     const doorman__lease_table *leases = context->leases;
     const doorman_capacity_request *item_request = context->item_request;
-    bool divides = doorman__kinds[leases->algorithm->kind].divides_capacity;
     bool learning = doorman__leases_learning(leases, context->now) || context->returned;
     double wants = 0;
     for (size_t i = 0; i < item_request->wants_count; i++) {
@@ -9083,18 +8843,18 @@ static doorman_lease_reason doorman__context_reason(const doorman__request_conte
     wants = doorman__floor(doorman__min(wants, DOORMAN_AMOUNT_MAX));
     if (capacity >= wants * DOORMAN__MET) return (doorman_lease_reason)0;
     if (learning) return DOORMAN_LEASE_LEARNING;
-    if (!divides) return DOORMAN_LEASE_SHARE;
+    if (!doorman__divides_capacity(leases->algorithm)) return DOORMAN_LEASE_SHARE;
     if (leases->round_is_on) return DOORMAN_LEASE_CUT;
-    target = doorman__leases_round_down(leases, doorman__min(target, leases->capacity));
+    double target = doorman__min(context->target, leases->capacity);
+    target = doorman__leases_round_down(leases, target);
     return capacity >= target * DOORMAN__MET ? DOORMAN_LEASE_SHARE : DOORMAN_LEASE_RESERVED;
 }
 
-/* S14: adds the reason to a lease, and stores it for pages. A lease that is repeated (R11) also has
- * its reason again. */
-static void doorman__context_note_reason(const doorman__request_context *context, double target,
-                                         doorman_lease *lease) {
+/* S14: adds the reason to a lease, and stores it for pages. A repeated lease has it again (R11). */
+static void doorman__context_note_reason(const doorman__request_context *context) {
     doorman__lease_entry *entry = context->entry;
-    lease->reason = doorman__context_reason(context, lease->capacity, target);
+    doorman_lease *lease = &context->out->gets;
+    lease->reason = doorman__context_reason(context, lease->capacity);
     bool again = context->item->state == DOORMAN__ITEM_REPEAT && lease->reason && entry->reason;
     if (again) lease->reason = doorman__entry_reason(entry);
     doorman__entry_set_reason(entry, lease->reason);
@@ -9105,75 +8865,72 @@ static void doorman__context_note_reason(const doorman__request_context *context
  * level of the reserve, and the child needs that level as a boundary of its groups. Terms for all
  * priorities are sent once for each priority that the request of the child names. */
 static void doorman__context_write_terms(const doorman__request_context *context,
-                                         doorman_terms *terms,
-                                         doorman_capacity_response *item_response) {
+                                         doorman_terms *terms) {
+    doorman_capacity_response *out = context->out;
     doorman__lease_table *leases = context->leases;
     if (!leases->terms_count) doorman__leases_solve(leases);
-    item_response->algorithm = leases->algorithm;
-    item_response->terms = terms;
+    out->algorithm = leases->algorithm;
+    out->terms = terms;
+    const size_t count = leases->terms_count;
     for (size_t i = 0; i < context->item_request->wants_count; i++) {
         int priority = context->item_request->wants[i].priority;
-        const doorman_terms *found =
-            doorman__terms_find(leases->terms, leases->terms_count, priority);
-        if (!found || doorman__terms_find(terms, item_response->terms_count, priority)) continue;
-        terms[item_response->terms_count] = *found;
-        terms[item_response->terms_count++].priority = priority;
+        const doorman_terms *found = doorman__terms_find(leases->terms, count, priority);
+        if (!found || doorman__terms_find(terms, out->terms_count, priority)) continue;
+        terms[out->terms_count] = *found;
+        terms[out->terms_count++].priority = priority;
     }
-    for (size_t i = 0; i < leases->terms_count; i++) {
+    for (size_t i = 0; i < count; i++) {
         int priority = leases->terms[i].priority;
         if (priority == DOORMAN_ANY_PRIORITY) break;
-        if (doorman__terms_find(terms, item_response->terms_count, priority)) continue;
-        terms[item_response->terms_count++] = leases->terms[i];
+        if (doorman__terms_find(terms, out->terms_count, priority)) continue;
+        terms[out->terms_count++] = leases->terms[i];
     }
-    item_response->has_learn_for = context->learns;
+    assert(out->terms_count <= DOORMAN_TERMS_MAX);
+    out->has_learn_for = context->learns;
     if (!context->learns) return;
-    item_response->learn_for = doorman__later(context->end - context->now, 0);
+    out->learn_for = doorman__later(context->end - context->now, 0);
     if (!doorman__leases_learning(leases, context->now)) return;
-    item_response->learn_for =
-        doorman__later(item_response->learn_for, leases->learned_at - context->now);
+    out->learn_for = doorman__later(out->learn_for, leases->learned_at - context->now);
 }
 
-/* Decides on an item whose memory is reserved, and writes the response. doorman__context_next
- * explains `leased` and `last_wants`. */
-static void doorman__context_decide(const doorman__request_context *context, bool leased,
-                                    double last_wants, doorman_capacity_response *item_response) {
+/* Decides on an item whose memory is reserved, and writes the response. */
+static void doorman__context_decide(doorman__request_context *context) {
     doorman__request_item *item = context->item;
-    double committed = 0, target = context->target;
-    item_response->learning = doorman__leases_learning(context->leases, context->now);
-    doorman__item_move(item, doorman__context_next(context, leased, last_wants));
+    doorman_capacity_response *out = context->out;
+    double committed = 0;
+    out->learning = doorman__leases_learning(context->leases, context->now);
+    doorman__item_move(item, doorman__context_next(context));
     if (item->state == DOORMAN__ITEM_GRANT) {
-        committed = doorman__context_share(context, &target);
+        committed = doorman__context_share(context);
     } else if (item->state == DOORMAN__ITEM_LEARN) {
         committed = doorman__context_learn(context);
-        target = doorman__entry_wants(context->entry);
+        context->target = doorman__entry_wants(context->entry);
     } else if (item->state == DOORMAN__ITEM_RESTORE) {
         committed = doorman__leases_return(context->leases, context->entry);
-        target = context->entry->has;
+        context->target = context->entry->has;
     }
     if (item->state == DOORMAN__ITEM_NO_LEASE) {
-        doorman__context_defer(context, item_response);
+        doorman__context_defer(context);
     } else if (item->state == DOORMAN__ITEM_TRY_LATER) {
-        doorman__context_try_later(context, item_response);
+        doorman__context_try_later(context);
     } else if (item->state == DOORMAN__ITEM_REPEAT) {
-        item_response->gets = doorman__context_repeat(context);
+        out->gets = doorman__context_repeat(context);
     } else {
-        item_response->gets = doorman__context_new_lease(context, target, committed);
+        out->gets = doorman__context_new_lease(context, committed);
     }
     if (item->state == DOORMAN__ITEM_RESTORE) {
-        doorman__resource_keep_older(context->server, context->resource, context->entry->end);
+        doorman__resource_keep_older(context->resource, context->entry->end);
     }
-    if (item_response->outcome == DOORMAN_GRANTED) {
-        doorman__context_note_reason(context, target, &item_response->gets);
-    }
+    if (out->outcome == DOORMAN_GRANTED) doorman__context_note_reason(context);
 }
 
-/* Records the wants of the holder in the lease table, and lowers u if the request confirms a lease
- * (R4). */
+/* Records the wants of the holder, and lowers u if the request confirms a lease (R4). */
 static void doorman__context_enter(doorman__request_context *context) {
     doorman__lease_table *leases = context->leases;
     doorman__lease_entry *entry = context->entry;
     const doorman_capacity_request *item_request = context->item_request;
-    doorman__resource_tick(context->server, context->resource);
+    assert(context->leases == &context->resource->leases);
+    doorman__resource_tick(context->resource);
     if (context->rotation) doorman__rotation_settle(leases, context->rotation);
     if (!context->learns) doorman__leases_age(leases, entry, context->now);
     if (context->returned) {
@@ -9195,87 +8952,78 @@ static void doorman__context_enter(doorman__request_context *context) {
     context->target = doorman__leases_target(leases, entry);
 }
 
-/* T9: sets the texts for people. */
-static void doorman__context_write_texts(const doorman__request_context *context,
-                                         doorman_capacity_response *item_response) {
-    const doorman_template *settings = context->resource->settings;
-    if (settings->description[0]) item_response->description = settings->description;
-    if (settings->unit[0]) item_response->unit = settings->unit;
-}
-
 static void doorman__server_respond(doorman_server *server, const doorman_request *request,
-                                    doorman__request_item *item,
-                                    doorman_capacity_response *item_response) {
-    *item_response = (doorman_capacity_response){
-        .resource_id = request->items[item->index].resource_id, .outcome = DOORMAN_GRANTED};
+                                    doorman__request_item *item) {
+    const doorman_capacity_request *item_request = &request->items[item->index];
+    doorman_capacity_response *out = &server->items[item->index];
+    *out = (doorman_capacity_response){.resource_id = item_request->resource_id,
+                                       .outcome = DOORMAN_GRANTED};
     if (!item->entry) {
-        doorman__server_respond_unmatched(server, item, request, item_response);
+        doorman__server_respond_unmatched(server, request, item);
         return;
     }
-    doorman__server_resource_entry *resource = item->resource;
-    const doorman__lease_table *leases = &resource->leases;
-    doorman__capacity_grow(server, resource);
-    doorman__capacity_report(server, resource, request->holder_id,
-                             &request->items[item->index].overload);
+    doorman__resource_entry *resource = item->resource;
+    const doorman_template *settings = resource->settings;
+    doorman__resource_grow_capacity(resource);
+    doorman__resource_add_report(resource, request->holder_id, &item_request->overload);
     bool leased = !resource->upward || doorman__upward_renew(resource->upward);
     doorman__request_context context = doorman__context_start(server, request, item);
+    context.leased = leased;
     doorman__context_report_claim(&context);
-    double last_wants = doorman__entry_wants(item->entry);
     doorman__context_enter(&context);
-    doorman__context_decide(&context, leased, last_wants, item_response);
-    if (request->is_server && item_response->outcome == DOORMAN_GRANTED) {
-        size_t place = item->index * DOORMAN_TERMS_MAX;
-        doorman__context_write_terms(&context, &server->terms[place], item_response);
-        doorman__context_write_texts(&context, item_response);
+    doorman__context_decide(&context);
+    if (request->is_server && out->outcome == DOORMAN_GRANTED) {
+        doorman__context_write_terms(&context, &server->terms[item->index * DOORMAN_TERMS_MAX]);
+        if (settings->description[0]) out->description = settings->description; /* T9 */
+        if (settings->unit[0]) out->unit = settings->unit;
     }
-    item_response->whole = leases->whole;
-    item_response->overload_target = doorman__resource_overload_target(resource);
-    item_response->has_safe_capacity =
-        doorman__resource_safe_capacity(resource, context.now, &item_response->safe_capacity);
-    if (request->is_server)
-        item_response->has_safe_capacity = resource->settings->has_safe_capacity;
+    out->whole = resource->leases.whole;
+    out->overload_target = doorman__resource_overload_target(resource);
+    out->has_safe_capacity =
+        doorman__resource_safe_capacity(resource, context.now, &out->safe_capacity);
+    if (request->is_server) out->has_safe_capacity = settings->has_safe_capacity;
     if (resource->upward) doorman__upward_expedite(resource->upward);
 }
 
 /* R10: processes a release. An item has an effect only if it names the holder's last lease. */
 static void doorman__server_release(doorman_server *server, const doorman_request *request) {
+    assert(server->is_master);
     for (size_t i = 0; i < request->item_count; i++) {
         const doorman_capacity_request *item_request = &request->items[i];
-        doorman__server_resource_entry *resource = server->request_items[i].resource;
+        doorman__resource_entry *resource = server->request_items[i].resource;
         if (!resource) continue;
         doorman__lease_table *leases = &resource->leases;
         doorman__lease_entry *entry = doorman__leases_find(leases, server->holder_hash,
                                                            request->holder_id, request->is_server);
         if (entry && entry->lease_id == item_request->has.id) {
-            doorman__server_remove_entry(server, leases, entry);
+            doorman__resource_remove_entry(resource, entry);
         }
         if (leases->entries.count) continue;
-        doorman__resource_update_by(server, resource, server->now);
+        doorman__resource_update_by(resource, server->now);
         server->update_at = server->now;
     }
 }
 
 /* H11: processes reports on resources. A resource without leases needs none. */
-static doorman_status doorman__server_report(doorman_server *server, const doorman_request *request,
-                                             doorman_response *response) {
+static doorman_status doorman__server_report(doorman_server *server,
+                                             const doorman_request *request) {
+    assert(server->is_master);
     for (size_t i = 0; i < request->item_count; i++) {
-        doorman__server_resource_entry *resource = server->request_items[i].resource;
+        doorman__resource_entry *resource = server->request_items[i].resource;
         const doorman_overload_report *report = &request->items[i].overload;
-        bool room = !resource || doorman__resource_reserve_report(server, resource, report);
+        bool room = !resource || doorman__resource_reserve_report(resource, report);
         if (!room) return DOORMAN_OUT_OF_MEMORY;
     }
     for (size_t i = 0; i < request->item_count; i++) {
-        doorman__server_resource_entry *resource = server->request_items[i].resource;
-        doorman_capacity_response *item = &server->items[i];
-        *item = (doorman_capacity_response){.resource_id = request->items[i].resource_id,
-                                            .outcome = DOORMAN_GRANTED};
+        doorman__resource_entry *resource = server->request_items[i].resource;
+        doorman_capacity_response *out = &server->items[i];
+        *out = (doorman_capacity_response){.resource_id = request->items[i].resource_id,
+                                           .outcome = DOORMAN_GRANTED};
         if (!resource) continue;
-        doorman__server_expire(server, resource);
-        doorman__capacity_report(server, resource, request->holder_id, &request->items[i].overload);
-        item->overload_target = doorman__resource_overload_target(resource);
+        doorman__resource_expire(resource, DOORMAN__EXPIRE_MAX);
+        doorman__resource_add_report(resource, request->holder_id, &request->items[i].overload);
+        out->overload_target = doorman__resource_overload_target(resource);
     }
-    response->items = server->items;
-    response->item_count = request->item_count;
     return DOORMAN_OK;
 }
 
@@ -9288,8 +9036,7 @@ static doorman_response doorman__server_start_response(const doorman_server *ser
                               .master_address = server->master[0] ? server->master : NULL};
 }
 
-/* Answers a message on permits. A server that learns decides too, because permits do not depend on
- * leases. The parts of the response are in the arena. */
+/* Answers a message on permits, also while the server learns. The response is in the arena. */
 static doorman_status doorman__server_handle_permits(doorman_server *server,
                                                      const doorman_request *request,
                                                      doorman_response *response,
@@ -9318,41 +9065,38 @@ static doorman_status doorman__server_check_lists(const doorman_request *request
     return missing ? doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", missing) : DOORMAN_OK;
 }
 
-/* As doorman_server_handle.
+/* As doorman_server_handle, but the caller has advanced the time.
  *   arena   of the server or of the caller: has the parts of a response on permits */
 static doorman_status doorman__server_handle_in(doorman_server *server,
                                                 const doorman_request *request,
                                                 doorman_response *response, doorman__arena *arena,
-                                                doorman_error *error, doorman_time now) {
-    doorman__server_now(server, now);
-    doorman__server_check_mastership(server);
-    bool permits = request->method >= DOORMAN_ACQUIRE && request->method <= DOORMAN_SEIZE;
+                                                doorman_error *error) {
+    const doorman_method method = request->method;
     doorman_status status = doorman__server_check_lists(request, error);
     if (status != DOORMAN_OK) return status;
-    if (permits) return doorman__server_handle_permits(server, request, response, arena, error);
+    if (method >= DOORMAN_ACQUIRE && method <= DOORMAN_SEIZE) {
+        return doorman__server_handle_permits(server, request, response, arena, error);
+    }
     status = doorman__server_check(server, request, error);
-    bool get = request->method == DOORMAN_GET_CAPACITY && server->is_master;
-    if (status == DOORMAN_OK && get) {
+    if (status != DOORMAN_OK) return status;
+    if (method == DOORMAN_GET_CAPACITY && server->is_master) {
         status = doorman__server_make_room(server, request);
         if (status != DOORMAN_OK) return doorman__no_memory(error);
-    }
-    if (status != DOORMAN_OK) return status;
-    *response = doorman__server_start_response(server, request);
-    if (get) {
-        response->items = server->items;
-        response->item_count = request->item_count;
         doorman__server_note_path(server, request);
         for (size_t i = 0; i < request->item_count; i++) {
-            doorman__server_respond(server, request, &server->request_items[i], &server->items[i]);
+            doorman__server_respond(server, request, &server->request_items[i]);
         }
-    } else if (request->method == DOORMAN_RELEASE_CAPACITY && server->is_master) {
+    } else if (method == DOORMAN_RELEASE_CAPACITY && server->is_master) {
         doorman__server_release(server, request);
-    } else if (request->method == DOORMAN_REPORT_OVERLOAD && server->is_master) {
-        doorman_response reported = *response;
-        status = doorman__server_report(server, request, &reported);
+    } else if (method == DOORMAN_REPORT_OVERLOAD && server->is_master) {
+        status = doorman__server_report(server, request);
         if (status != DOORMAN_OK) return doorman__no_memory(error);
-        *response = reported;
     }
+    *response = doorman__server_start_response(server, request);
+    bool lists = method == DOORMAN_GET_CAPACITY || method == DOORMAN_REPORT_OVERLOAD;
+    if (!lists || !server->is_master) return DOORMAN_OK;
+    response->items = server->items;
+    response->item_count = request->item_count;
     return DOORMAN_OK;
 }
 
@@ -9362,41 +9106,40 @@ doorman_status doorman_server_handle(doorman_server *server, const doorman_reque
     if (!server) return doorman__missing(error, "server");
     if (!request) return doorman__missing(error, "request");
     if (!response) return doorman__missing(error, "response");
-    return doorman__server_handle_in(server, request, response, &server->arena, error, now);
+    doorman__server_advance(server, now);
+    return doorman__server_handle_in(server, request, response, &server->arena, error);
 }
 
 doorman_upstream *doorman_server_upstream(doorman_server *server) {
-    if (!server) return NULL;
-    return &server->upstream;
+    return server ? &server->upstream : NULL;
 }
 
-/* Visits a resource that is due. Removes at most `most` expired leases. Removes the resource if it
- * has no holder left. Returns the number of the removed leases plus 1, or `most` if that is
- * less. */
-static size_t doorman__resource_update(doorman_server *server,
-                                       doorman__server_resource_entry *resource, size_t most) {
-    size_t count = doorman__server_expire_some(server, resource, most);
+/* Visits a resource that is due. Removes at most `most` expired leases, and then the resource if it
+ * has no holder. Returns the number of the removed leases plus 1, but at most `most`. */
+static size_t doorman__resource_update(doorman__resource_entry *resource, size_t most) {
+    doorman_server *server = resource->server;
+    size_t count = doorman__resource_expire(resource, most);
+    assert(count <= most);
     if (count == most) return most;
-    doorman__capacity_grow(server, resource);
+    doorman__resource_grow_capacity(resource);
     const doorman__lease_entry *first = doorman__leases_first(&resource->leases);
     doorman_time due = first ? first->end : doorman__after(server->now, DOORMAN__DEFER_MAX);
     if (resource->overload) due = doorman__earlier(due, resource->overload->step_at);
     doorman__timer_set(&server->dues, &resource->due, due);
-    if (!first) doorman__server_remove_resource(server, resource);
+    if (!first) doorman__resource_remove(resource);
     return count + 1;
 }
 
 /* Frees the memory of expired leases. Every call that reads a resource removes its expired leases
  * first, so an update need not run more than once a second. */
 static void doorman__server_update(doorman_server *server) {
-    doorman_time now = server->now;
-    for (size_t left = DOORMAN__UPDATE_MAX; doorman__timers_due(&server->dues) <= now;) {
+    size_t left = DOORMAN__UPDATE_MAX;
+    while (doorman__timers_due(&server->dues) <= server->now) {
         if (left == 0) return; /* the next update is due at once */
         doorman__timer *due = doorman__timers_first(&server->dues);
-        left -= doorman__resource_update(
-            server, DOORMAN__WITHIN(doorman__server_resource_entry, due, due), left);
+        left -= doorman__resource_update(DOORMAN__WITHIN(doorman__resource_entry, due, due), left);
     }
-    server->update_at = doorman__after(now, DOORMAN_SECOND);
+    server->update_at = doorman__after(server->now, DOORMAN_SECOND);
 }
 
 /* ---- server: what a caller's loop calls */
@@ -9417,9 +9160,8 @@ static doorman_time doorman__server_due(const doorman_upstream *upstream) {
 /* One call reports at most this many ends of leases, so that no call takes long. */
 #define DOORMAN__ENDS_MAX 1000
 
-/* Reports the leases of this node that have ended without a renewal. A lease is reported once,
- * because the timer of its end is not set again. A lease that this node gives back is not
- * reported. */
+/* Reports the leases of this node that have ended without a renewal, each once, because the timer
+ * of its end is not set again. A lease that this node gives back is not reported. */
 static void doorman__server_note_ends(doorman_server *server) {
     doorman__timers *ends = &server->upstream.ends;
     for (size_t i = 0; i < DOORMAN__ENDS_MAX && doorman__timers_due(ends) <= server->now; i++) {
@@ -9437,8 +9179,7 @@ static void doorman__server_note_ends(doorman_server *server) {
 
 static void doorman__server_work(doorman_upstream *upstream, doorman_time now) {
     doorman_server *server = DOORMAN__WITHIN(doorman_server, upstream, upstream);
-    doorman__server_now(server, now);
-    doorman__server_check_mastership(server);
+    doorman__server_advance(server, now);
     doorman__server_update(server);
     doorman__server_note_ends(server);
     if (DOORMAN__HAS_PERMITS) doorman__permits_in_server.work(server);
@@ -9466,8 +9207,7 @@ static doorman_status doorman__server_response(doorman_upstream *upstream, uint6
     doorman_server *server = DOORMAN__WITHIN(doorman_server, upstream, upstream);
     const doorman_capacity_response *item_response = NULL;
     doorman__held_lease *held = NULL;
-    now = doorman__server_now(server, now);
-    doorman__server_check_mastership(server);
+    now = doorman__server_advance(server, now);
     doorman__server_note_ends(server);
     doorman_status status = doorman__upstream_accept(upstream, sequence, response, now);
     if (status == DOORMAN_STALE) return status;
@@ -9493,15 +9233,14 @@ static const doorman__upstream_calls doorman__server_calls = {
 
 /* Describes a resource. If this node is about to release its own lease of the resource, the
  * resource is not shown, and the function returns false. */
-static bool doorman__resource_describe(doorman_server *server,
-                                       doorman__server_resource_entry *resource,
+static bool doorman__resource_describe(doorman__resource_entry *resource,
                                        doorman_server_resource *out) {
-    doorman_time now = server->now;
-    if (resource->upward && doorman__held_lease_ending(&resource->upward->held)) return false;
-    doorman__server_expire(server, resource);
-    const doorman__lease_table *leases = &resource->leases;
+    doorman_time now = resource->server->now;
     const doorman__held_lease *held = resource->upward ? &resource->upward->held : NULL;
-    const doorman__kind *kind = &doorman__kinds[leases->algorithm->kind];
+    if (held && doorman__held_lease_ending(held)) return false;
+    doorman__resource_expire(resource, DOORMAN__EXPIRE_MAX);
+    const doorman__lease_table *leases = &resource->leases;
+    const bool divides = doorman__divides_capacity(leases->algorithm);
     bool leased = !held || doorman__held_lease_live(held, now);
     *out =
         (doorman_server_resource){.resource_id = resource->resource_id,
@@ -9519,10 +9258,10 @@ static bool doorman__resource_describe(doorman_server *server,
                                   .holder_count = leases->entries.count,
                                   .unconfirmed_count = leases->unconfirmed_count,
                                   .expired_count = resource->expired_count,
-                                  .divides_capacity = kind->divides_capacity,
+                                  .divides_capacity = divides,
                                   .is_learning = doorman__leases_learning(leases, now),
                                   .learned_at = leases->learned_at};
-    if (kind->divides_capacity) out->overshoot = doorman__resource_overshoot(server, resource);
+    if (divides) out->overshoot = doorman__resource_overshoot(resource);
     out->has_safe_capacity = doorman__resource_safe_capacity(resource, now, &out->safe_capacity);
     out->configured_capacity = held ? out->capacity : resource->settings->capacity;
     if (resource->overload) {
@@ -9536,11 +9275,10 @@ static bool doorman__resource_describe(doorman_server *server,
 bool doorman_server_next_resource(doorman_server *server, doorman_cursor *cursor,
                                   doorman_server_resource *out, doorman_time now) {
     if (!server || !cursor || !out) return false;
-    doorman__server_now(server, now);
-    doorman__server_check_mastership(server);
+    doorman__server_advance(server, now);
     for (doorman__link *link; (link = doorman__cursor_next(cursor, &server->resources));) {
-        doorman__server_resource_entry *resource = (doorman__server_resource_entry *)(void *)link;
-        if (doorman__resource_describe(server, resource, out)) return true;
+        doorman__resource_entry *resource = (doorman__resource_entry *)(void *)link;
+        if (doorman__resource_describe(resource, out)) return true;
     }
     return false;
 }
@@ -9556,23 +9294,21 @@ size_t doorman_server_lease_count(const doorman_server *server, const char *hold
 bool doorman_server_find(doorman_server *server, const char *resource_id,
                          doorman_server_resource *out, doorman_time now) {
     if (!server || !resource_id || !out) return false;
-    doorman__server_now(server, now);
-    doorman__server_check_mastership(server);
+    doorman__server_advance(server, now);
     uint64_t hash = doorman__hash(server->options.seed, resource_id);
-    doorman__server_resource_entry *resource = doorman__server_find(server, hash, resource_id);
-    return resource && doorman__resource_describe(server, resource, out);
+    doorman__resource_entry *resource = doorman__server_find(server, hash, resource_id);
+    return resource && doorman__resource_describe(resource, out);
 }
 
 bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
                                doorman_cursor *cursor, doorman_server_lease *out,
                                doorman_time now) {
     if (!server || !resource_id || !cursor || !out) return false;
-    doorman__server_now(server, now);
-    doorman__server_check_mastership(server);
+    doorman__server_advance(server, now);
     uint64_t hash = doorman__hash(server->options.seed, resource_id);
-    doorman__server_resource_entry *resource = doorman__server_find(server, hash, resource_id);
+    doorman__resource_entry *resource = doorman__server_find(server, hash, resource_id);
     if (!resource) return false;
-    doorman__server_expire(server, resource);
+    doorman__resource_expire(resource, DOORMAN__EXPIRE_MAX);
     const doorman__link *link = doorman__cursor_next(cursor, &resource->leases.entries);
     if (!link) return false;
     const doorman__lease_entry *entry = (const doorman__lease_entry *)(const void *)link;
@@ -9661,15 +9397,12 @@ doorman_status doorman_election_init(doorman_election *election,
                                      doorman_time now) {
     if (!election) return doorman__missing(error, "election");
     if (!options) return doorman__missing(error, "options");
-    const char *wrong = NULL;
-    if (!doorman__id_valid(options->address)) {
-        wrong = "address: " DOORMAN__ID_RULE;
-    } else if (options->ttl && options->ttl < DOORMAN_SECOND) {
-        wrong = "ttl: must be from 1 to 1e8 seconds";
-    } else if (!doorman__duration_valid(options->ttl)) {
-        wrong = "ttl: must be from 1 to 1e8 seconds";
-    }
-    if (wrong) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", wrong);
+    const doorman__rule rules[] = {
+        {!doorman__id_valid(options->address), "address: " DOORMAN__ID_RULE},
+        {!doorman__duration_valid(options->ttl) || (options->ttl && options->ttl < DOORMAN_SECOND),
+         "ttl: must be from 1 to 1e8 seconds"},
+    };
+    if (DOORMAN__RULES_CHECK(rules, error) != DOORMAN_OK) return DOORMAN_INVALID_ARGUMENT;
     memset(election, 0, sizeof *election);
     memcpy(election->address, options->address, strlen(options->address) + 1);
     election->ttl = options->ttl ? options->ttl : 10 * DOORMAN_SECOND;
@@ -9707,8 +9440,8 @@ static void doorman__election_move(doorman_election *election, doorman_election_
 static void doorman__election_begin_poll(doorman_election *election) {
     assert(election->step == DOORMAN_NO_CALL && election->now >= election->due);
     election->poll_at = election->now;
-    election->due =
-        doorman__after(election->now, doorman__earlier(election->ttl / 5, DOORMAN__POLL_PERIOD));
+    doorman_time period = doorman__earlier(election->ttl / 5, DOORMAN__POLL_PERIOD);
+    election->due = doorman__after(election->now, period);
     election->step = election->lease ? DOORMAN_KEEP_ALIVE : DOORMAN_READ_KEY;
 }
 
@@ -9721,6 +9454,7 @@ static void doorman__election_end_poll(doorman_election *election, doorman_elect
     if (state == DOORMAN_MASTER) until = election->lease_until;
     if (state == DOORMAN_STANDBY) until = doorman__after(election->poll_at, election->ttl);
     if (election->now >= until) state = DOORMAN_NO_MASTER, until = DOORMAN_NEVER, master = NULL;
+    assert(election->step != DOORMAN_NO_CALL);
     doorman__election_move(election, state, until, master);
     election->step = DOORMAN_NO_CALL;
     if (state == DOORMAN_NO_MASTER) {
@@ -9731,6 +9465,7 @@ static void doorman__election_end_poll(doorman_election *election, doorman_elect
 
 /* Ends a poll in which a call has got no answer. */
 static void doorman__election_fail_poll(doorman_election *election) {
+    assert(election->step != DOORMAN_NO_CALL && election->step != DOORMAN_REVOKE_LEASE);
     if (election->now >= election->until) {
         doorman__election_move(election, DOORMAN_NO_MASTER, DOORMAN_NEVER, NULL);
     }
@@ -9742,20 +9477,22 @@ static void doorman__election_fail_poll(doorman_election *election) {
  *   ttl     0: there is no such store lease */
 static void doorman__election_take_lease(doorman_election *election, int64_t lease,
                                          doorman_time ttl) {
+    assert(election->step == DOORMAN_KEEP_ALIVE || election->step == DOORMAN_GRANT_LEASE);
     ttl = doorman__earlier(ttl, DOORMAN_DURATION_MAX);
     election->lease = ttl > 0 ? lease : 0;
     election->lease_until = election->lease ? doorman__after(election->sent_at, ttl / 100 * 95) : 0;
 }
 
-/* Called when our store lease holds the key. If another process has created the key since
- * `vacant_at`, `vacant_at` is not used. */
+/* Called when our store lease holds the key. Forgets `vacant_at` if others had it since then. */
 static void doorman__election_win(doorman_election *election, uint64_t term) {
+    assert(election->lease && election->step != DOORMAN_NO_CALL);
     if (term != election->vacant_term + 1) election->vacant_term = 0;
     doorman__election_end_poll(election, DOORMAN_MASTER, NULL);
 }
 
 /* Called when the key does not exist. */
 static void doorman__election_miss_key(doorman_election *election, uint64_t term) {
+    assert(election->step == DOORMAN_READ_KEY);
     if (term != election->vacant_term) {
         election->vacant_term = term;
         election->vacant_at = election->now;
@@ -9842,6 +9579,7 @@ doorman_status doorman_election_answered(doorman_election *election, uint64_t se
     doorman__election_now(election, now);
     if (!election->under_way || sequence != election->sequence) return DOORMAN_STALE;
     election->under_way = false;
+    assert(election->step != DOORMAN_NO_CALL);
     if (answer) {
         doorman__election_take_answer(election, answer);
     } else if (election->state == DOORMAN_RESIGNED) {
@@ -14595,8 +14333,9 @@ doorman_status doorman_json_exchange_decide(doorman_json_exchange *exchange, doo
         status = doorman__permits_in_json.check_reply(server->permits, request, &below);
     }
     if (status == DOORMAN_OK) {
+        doorman__server_advance(server, now);
         status = doorman__server_handle_in(server, request, &exchange->response, &exchange->arena,
-                                           &below, now);
+                                           &below);
     }
     if (status == DOORMAN_OK) {
         doorman__exchange_keep(exchange);

@@ -9334,8 +9334,7 @@ static void doorman__leased_exchange(doorman_server *server, const doorman_reque
     doorman_upstream *upstream = &server->permits->leases.client->upstream;
     doorman_response response;
     server->asks_itself = true;
-    doorman_status status =
-        doorman__server_handle_in(server, request, &response, NULL, NULL, server->now);
+    doorman_status status = doorman__server_handle_in(server, request, &response, NULL, NULL);
     server->asks_itself = false;
     if (status == DOORMAN_OK) {
         (void)doorman_upstream_response(upstream, request->sequence, &response, server->now);

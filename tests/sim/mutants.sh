@@ -165,20 +165,21 @@ mutant in-flight 'R3: units in use are not claimed' \
     '.outstanding = doorman__resource_in_use(resource),' \
     '.outstanding = 0,' --faults hold,resign,loss,spike --favour hold,resign
 mutant no-keep 'R5: the amount committed to a node does not bound that of its holders' \
-    'return bound ? doorman__min(in_force, doorman__leases_left(leases, entry, leases->may_commit)) : in_force;' \
-    '(void)bound; return in_force;'
+    'if (!bound) return in_force;' \
+    '(void)bound;
+    if (1) return in_force;'
 mutant learner-confirms 'R7: a claim of a node that learns counts as a confirmation' \
     'if (context->names_last_lease && !context->learns) { doorman__leases_confirm(' \
     'if (context->names_last_lease) { doorman__leases_confirm('
 mutant learner-stops 'R8: a node that learns stops as soon as its parent has learned' \
-    'item_response->learn_for = doorman__later(context->end - context->now, 0);' \
-    'item_response->learn_for = 0;'
+    'out->learn_for = doorman__later(context->end - context->now, 0);' \
+    'out->learn_for = 0;'
 mutant end-back 'R9: the end of a lease entry moves back when leases become shorter' \
     'if (end <= entry->end) return;' \
     'if (end == entry->end) return;' --faults spike,reload,gap,stall,loss --favour reload,stall
 mutant outlive 'S6: a lease is longer than the lease of its granter' \
-    'return doorman__earlier(leases->algorithm->lease_length, leases->end_by - now);' \
-    '(void)now; return leases->algorithm->lease_length;'
+    'length = doorman__earlier(leases->algorithm->lease_length, leases->end_by - now);' \
+    'length = leases->algorithm->lease_length;'
 mutant two-rounds 'A1: fair shares are found in two rounds' \
     'terms[0] = (doorman_terms){DOORMAN_ANY_PRIORITY, doorman__index_level(index, capacity), 0};' \
     'double level = capacity / (double)index->subclients;
@@ -186,7 +187,7 @@ mutant two-rounds 'A1: fair shares are found in two rounds' \
     level += (capacity - cut.satisfied - level * cut.cut_subclients) / cut.cut_subclients;
     terms[0] = (doorman_terms){DOORMAN_ANY_PRIORITY, level, 0};'
 mutant straddle 'T2: a demand group may straddle the level' \
-    'doorman__upward_levels(upward, bounds, DOORMAN__BAND_GROUPS - 1 - 2 * step_count);' \
+    'doorman__upward_levels(upward, bounds, most);' \
     '0 * doorman__upward_levels(upward, bounds, 0);' --faults spike,resign --favour spike
 mutant process-id 'T5: each process of a node has an id of its own' \
     'doorman__upstream_init(upstream, server->node, options->parents' \
@@ -202,8 +203,8 @@ mutant other-node 'R9: a lease keeps the later end of a lease from another node'
     'doorman__held_lease_live(held, now);' \
     --faults roam,hold,partition,resign,spike --favour roam,hold,partition,resign
 mutant learn-shorter 'R6: learning ends after half a lease' \
-    'doorman__after(predecessor_gone_at, doorman__server_bound(server, algorithm->lease_length));' \
-    'doorman__after(predecessor_gone_at, doorman__server_bound(server, algorithm->lease_length / 2));'
+    'doorman__after(gone_at, doorman__server_bound(server, algorithm->lease_length));' \
+    'doorman__after(gone_at, doorman__server_bound(server, algorithm->lease_length / 2));'
 mutant learn-grow 'R6: holders grow while a server learns' \
     'doorman__leases_learn(leases, context->entry, target, context->claim_here, context->outstanding);' \
     'doorman__leases_grant(leases, context->entry, target, context->claim_here);'
@@ -219,8 +220,8 @@ mutant learn-spare 'R6: the overstated part of a claim is granted to others' \
     --levels 1 --clients 8 --resources 1 \
     --faults resign,delay,double,spike,stall --favour resign,delay,double,spike
 mutant learn-alien 'R6: claims that name another node are believed' \
-    'item_request->has.id && strcmp(item_request->has.node, server->node) == 0;' \
-    'item_request->has.id != 0;' --favour roam,loss
+    'has->id && strcmp(has->node, server->node) == 0;' \
+    'has->id != 0;' --favour roam,loss
 mutant any-release 'R10: a release counts even if it names another lease' \
     'if (entry && entry->lease_id == item_request->has.id) {' \
     'if (entry) {' --faults close,delay,double --favour close,delay,double
@@ -229,8 +230,9 @@ mutant no-drift 'S8: a lease entry ends without the margin for clock drift' \
     'length + doorman__scale(length, 0 * server->options.drift);' \
     --faults clock,stall,spike --favour clock,stall
 mutant no-round 'R5: the leases of a round have no bound, so they may follow their targets' \
-    'return doorman__min(most, doorman__leases_left_in_round(leases, entry));' \
-    'return most;' --favour reload,spike,cut,overload
+    'return doorman__min(most, doorman__left_by_others(leases->in_round, own, leases->capacity));' \
+    '(void)own;
+    return most;' --favour reload,spike,cut,overload
 mutant growing-lease 'R5: a lease grows to what is in use while the leases do not fit' \
     'most = doorman__min(most, doorman__max(fits, entry->has));' \
     '(void)fits;'
@@ -242,23 +244,23 @@ mutant whole-parts 'A5: a claim of a part of a unit confirms that the whole unit
     'doorman__min(entry->committed, doorman__leases_round_down(leases, claim));' \
     --favour whole,hold
 mutant whole-idle 'A5: units that do not divide evenly are granted to no holder' \
-    '*target = doorman__leases_whole_target(leases, turns, *target, &due, context->now);' \
-    '(void)doorman__leases_whole_target(leases, turns, *target, &due, context->now);' \
+    'if (turns) target = doorman__leases_whole_target(leases, turns, target, &due, context->now);' \
+    'if (turns) (void)doorman__leases_whole_target(leases, turns, target, &due, context->now);' \
     --favour whole
 mutant no-floor 'G5: after a cut, the free capacity is negative' \
     'double most = doorman__max(doorman__leases_free(leases, entry), leased);' \
     'double most = leases->capacity - doorman__total_value(leases->committed) + entry->committed;
     (void)leased;' --favour reload
 mutant no-expiry 'S2: leases do not expire at the server' \
-    'if (server->now < entry->end) break;' \
-    'if (server->now >= 0) break;'
+    'if (resource->server->now < entry->end) break;' \
+    'if (resource->server->now >= 0) break;'
 mutant over-older 'S12: an older capacity does not count, although its leases are in force' \
     'if (covered || server->now >= before.until) return;' \
     'if (!covered || server->now >= before.until) return;'
 mutant over-late 'S12: the older lease of a node does not count until late entries have ended' \
     'if (entry->has > 0 && entry->end > end) {' 'if (0) {'
 mutant over-kept 'S12: an older capacity ends before the repeated lease of a learning child' \
-    'if (server->now < older->until) older->until = doorman__later(older->until, until);' \
+    'older->until = doorman__later(older->until, until);' \
     '(void)older, (void)until;'
 mutant rate-fast 'L1: a rate allows 10 % more' \
     'n * quota->unit_time, quota->most);' \
@@ -621,16 +623,17 @@ mutant overload-raise 'H11: a report of overload can raise the capacity' \
     'if (target >= state->configured) return false;'
 mutant overload-leases 'H11: a cut is shown, but leases keep the old sum' \
     'doorman__leases_set_capacity(leases, capacity, DBL_MAX, DOORMAN_NEVER);
-    doorman__resource_add_older(server, resource, before); }' \
-    'doorman__leases_set_capacity(leases, doorman__max(capacity, leases->capacity), DBL_MAX,
-                                 DOORMAN_NEVER);
-    doorman__resource_add_older(server, resource, before); }' \
+    doorman__resource_add_older(resource, before); }' \
+    'if (resource->overload) capacity = doorman__max(capacity, leases->capacity);
+    doorman__leases_set_capacity(leases, capacity, DBL_MAX, DOORMAN_NEVER);
+    doorman__resource_add_older(resource, before); }' \
     '.capacity = leased ? leases->capacity : 0,' \
     '.capacity = held ? leases->capacity * leased : doorman__resource_capacity(resource),'
 mutant overload-older 'S12: the capacity before a cut does not count' \
     'doorman__leases_set_capacity(leases, capacity, DBL_MAX, DOORMAN_NEVER);
-    doorman__resource_add_older(server, resource, before); }' \
-    'doorman__leases_set_capacity(leases, capacity, DBL_MAX, DOORMAN_NEVER); (void)before; }'
+    doorman__resource_add_older(resource, before); }' \
+    'doorman__leases_set_capacity(leases, capacity, DBL_MAX, DOORMAN_NEVER);
+    if (!resource->overload) doorman__resource_add_older(resource, before); }'
 mutant overload-grow 'H11: the capacity grows while the resource is overloaded' \
     'if (doorman__overload_is_on(&sum, 1)) { state->calm = 0;' \
     'if (0) { state->calm = 0;'

@@ -1763,8 +1763,8 @@ static void audit_dues(const world *w) {
     const doorman__timers *dues = &w->server->dues;
     assert_int_equal(dues->count, w->server->resources.count);
     for (size_t i = 0; i < dues->count; i++) {
-        const doorman__server_resource_entry *resource =
-            DOORMAN__WITHIN(doorman__server_resource_entry, due, dues->heap[i].timer);
+        const doorman__resource_entry *resource =
+            DOORMAN__WITHIN(doorman__resource_entry, due, dues->heap[i].timer);
         const doorman__lease_entry *first = doorman__leases_first(&resource->leases);
         assert_true(!first || resource->due.at <= first->end);
         assert_true(resource->due.at >= dues->heap[0].at);
@@ -1796,8 +1796,7 @@ TEST(an_update_removes_all_resources_that_have_ended) {
         assert_true(due_of(w) >= w->now + DOORMAN_SECOND);
         doorman_cursor cursor = {0};
         for (doorman__link *link; (link = doorman__cursor_next(&cursor, &w->server->resources));) {
-            doorman__server_resource_entry *resource =
-                (doorman__server_resource_entry *)(void *)link;
+            doorman__resource_entry *resource = (doorman__resource_entry *)(void *)link;
             assert_true(doorman__leases_first(&resource->leases)->end > w->now);
         }
     }

@@ -734,7 +734,7 @@ TEST(shares_are_right_after_random_changes) {
             doorman_terms terms[DOORMAN_TERMS_MAX];
             it.algorithm.kind = (doorman_kind)kind;
             check_terms(&it, terms,
-                        doorman__kinds[kind].solve(&it.algorithm, it.capacity, &index, terms));
+                        doorman__solvers[kind](&it.algorithm, it.capacity, &index, terms));
         }
     }
     while (it.count) index_remove(&index, &it.demands[--it.count]);

@@ -1516,8 +1516,8 @@ TEST(invalid_terms_are_refused) {
 }
 
 /* The private state of a resource. NULL: the server has none. */
-static doorman__server_resource_entry *any_resource(const doorman_server *server) {
-    return (doorman__server_resource_entry *)(void *)doorman__table_from(&server->resources, 0);
+static doorman__resource_entry *any_resource(const doorman_server *server) {
+    return (doorman__resource_entry *)(void *)doorman__table_from(&server->resources, 0);
 }
 
 /* T2: a parent may send 16 levels of its own choice. The child's groups end at some of them, and
@@ -1527,7 +1527,7 @@ TEST(more_levels_than_groups_do_no_harm) {
     int leaf = add_node(f, 0);
     for (int i = 1; i <= 300; i++) add_client(f, leaf, i, 1);
     run_for(f, 5, 1e6);
-    doorman__server_resource_entry *resource = any_resource(f->nodes[leaf].server);
+    doorman__resource_entry *resource = any_resource(f->nodes[leaf].server);
     for (int i = 0; i < DOORMAN_TERMS_MAX; i++) {
         resource->upward->terms[i] = (doorman_terms){i, 5.0 + i, 0.5};
     }
