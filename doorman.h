@@ -13325,9 +13325,15 @@ static void doorman__put_escaped(doorman__writer *out, const char *text, const c
 static void doorman__put_string(doorman__writer *out, const char *text) {
     const char *end = text;
     while (doorman__json_plain(*end)) end++;
-    doorman__put_bytes(out, "\"", 1);
-    doorman__put_bytes(out, text, (size_t)(end - text));
-    if (*end) doorman__put_escaped(out, end, end + strlen(end));
+    size_t plain = (size_t)(end - text);
+    char *to = doorman__put_room(out, plain + 2);
+    if (!to) return;
+    *to = '"';
+    memcpy(to + 1, text, plain);
+    to[plain + 1] = '"';
+    out->buffer->bytes += plain + (*end ? 1 : 2);
+    if (!*end) return;
+    doorman__put_escaped(out, end, end + strlen(end));
     doorman__put_bytes(out, "\"", 1);
 }
 
@@ -13431,8 +13437,8 @@ typedef enum doorman__flags {
 
 /* One field of a struct. A table of rows ends with a row of zeros. */
 typedef struct doorman__row {
-    const char *key; /* NULL: the fields of INLINE and OTHER, and an item of a list that is no
-                        object */
+    const char *key;     /* NULL: INLINE, a call, or an item of a list that is no object */
+    const char *written; /* the key with a comma, quotes and a colon */
     unsigned char key_bytes, type, flags;
     signed char usual;  /* the default of a number */
     unsigned short at;  /* the offset in the struct */
@@ -13448,8 +13454,8 @@ typedef struct doorman__row {
 
 /* The rows. The key of a ROW is the name of the field. */
 #define DOORMAN__KEY(key_, type_, flags_)                                                          \
-    .key = key_, .key_bytes = sizeof key_ - 1, .type = DOORMAN__JSON_##type_,                      \
-    .flags = DOORMAN__JSON_##flags_
+    .key = key_, .written = ",\"" key_ "\":", .key_bytes = sizeof key_ - 1,                        \
+    .type = DOORMAN__JSON_##type_, .flags = DOORMAN__JSON_##flags_
 #define DOORMAN__FIELD(key, type, flags, struct_, field)                                           \
     DOORMAN__KEY(key, type, flags), .at = offsetof(struct_, field)
 #define DOORMAN__ROW_AS(key, type, flags, struct_, field)                                          \
@@ -13545,6 +13551,18 @@ static void doorman__number_store(void *to, doorman__storage storage, double num
     case DOORMAN__IN_SIZE: *(size_t *)to = (size_t)number; break;
     case DOORMAN__IN_UINT32: *(uint32_t *)to = (uint32_t)number; break;
     case DOORMAN__IN_INT: *(int *)to = (int)number; break;
+    }
+}
+
+/* Returns an integer or a time. */
+static uint64_t doorman__integer_load(const void *at, doorman__storage storage) {
+    assert(storage != DOORMAN__IN_DOUBLE);
+    switch (storage) {
+    case DOORMAN__IN_SIZE: return *(const size_t *)at;
+    case DOORMAN__IN_UINT32: return *(const uint32_t *)at;
+    case DOORMAN__IN_INT: return (uint64_t) * (const int *)at;
+    case DOORMAN__IN_TIME: return (uint64_t) * (const doorman_time *)at;
+    default: return *(const uint64_t *)at;
     }
 }
 
@@ -13808,32 +13826,24 @@ static bool doorman__has_value(const doorman__row *row, const void *from) {
     default: break;
     }
     if (row->has && !row->usual) return true;
-    switch (doorman__numbers[row->type].storage) {
-    case DOORMAN__IN_DOUBLE: {
-        double number = *(const double *)at;
-        return row->usual ? !doorman__equal(number, row->usual) : number > 0;
+    doorman__storage storage = doorman__numbers[row->type].storage;
+    if (storage != DOORMAN__IN_DOUBLE) {
+        return doorman__integer_load(at, storage) != (uint64_t)row->usual;
     }
-    case DOORMAN__IN_INT: return *(const int *)at != row->usual;
-    case DOORMAN__IN_UINT32: return *(const uint32_t *)at != 0;
-    case DOORMAN__IN_TIME: return *(const doorman_time *)at != 0;
-    case DOORMAN__IN_SIZE: return *(const size_t *)at != 0;
-    default: return *(const uint64_t *)at != 0;
-    }
+    double number = *(const double *)at;
+    return row->usual ? !doorman__equal(number, row->usual) : number > 0;
 }
 
 static void doorman__put_number(doorman__writer *out, const doorman__row *row, const void *at) {
     const doorman__number *type = &doorman__numbers[row->type];
-    double least = row->type == DOORMAN__JSON_CLIENTS ? 1 : -DBL_MAX; /* 0 clients count as 1 */
-    switch (type->storage) {
-    case DOORMAN__IN_DOUBLE:
-        doorman__put_amount(out, doorman__max(least, *(const double *)at),
-                            out->is_exact || type->is_exact);
-        break;
-    case DOORMAN__IN_TIME: doorman__put_seconds(out, *(const doorman_time *)at); break;
-    case DOORMAN__IN_UINT64: doorman__put_decimal(out, *(const uint64_t *)at, 0); break;
-    case DOORMAN__IN_SIZE: doorman__put_decimal(out, *(const size_t *)at, 0); break;
-    case DOORMAN__IN_UINT32: doorman__put_decimal(out, *(const uint32_t *)at, 0); break;
-    case DOORMAN__IN_INT: doorman__put_decimal(out, (uint64_t) * (const int *)at, 0); break;
+    if (type->storage == DOORMAN__IN_DOUBLE) {
+        bool is_none = row->type == DOORMAN__JSON_CLIENTS && *(const double *)at < 1;
+        bool is_exact = out->is_exact || type->is_exact;
+        doorman__put_amount(out, is_none ? 1 : *(const double *)at, is_exact); /* none is one */
+    } else if (type->storage == DOORMAN__IN_TIME) {
+        doorman__put_seconds(out, *(const doorman_time *)at);
+    } else {
+        doorman__put_decimal(out, doorman__integer_load(at, type->storage), 0);
     }
 }
 
@@ -13891,17 +13901,10 @@ static void doorman__put_value(doorman__writer *out, const doorman__row *row, co
 }
 
 /* Writes a key, with a comma before it unless it is the first one of its object. */
-static void doorman__put_key(doorman__writer *out, const char *key, size_t bytes) {
-    char *start = doorman__put_room(out, bytes + 4), *to = start;
-    if (!to) return;
-    assert(out->buffer->bytes > 0);
-    if (start[-1] != '{') *to++ = ',';
-    *to++ = '"';
-    memcpy(to, key, bytes);
-    to += bytes;
-    *to++ = '"';
-    *to++ = ':';
-    out->buffer->bytes += (size_t)(to - start);
+static void doorman__put_key(doorman__writer *out, const doorman__row *row) {
+    const doorman_buffer *buffer = out->buffer;
+    bool is_first = buffer->bytes && buffer->text[buffer->bytes - 1] == '{';
+    doorman__put_bytes(out, row->written + is_first, row->key_bytes + 4u - is_first);
 }
 
 /* Writes the fields of a struct, without the brackets. */
@@ -13914,7 +13917,7 @@ static void doorman__put_rows(doorman__writer *out, const doorman__row *rows, co
         } else if (row->type == DOORMAN__JSON_OTHER) {
             continue;
         } else if (row->flags & DOORMAN__JSON_ALWAYS || doorman__has_value(row, from)) {
-            doorman__put_key(out, row->key, row->key_bytes);
+            doorman__put_key(out, row);
             doorman__put_value(out, row, from);
         }
     }
@@ -14087,7 +14090,7 @@ static void doorman__read_template_limits(const doorman__field *field, void *out
 static void doorman__put_template_limits(doorman__writer *out, const void *from) {
     const doorman__row *limits = doorman__permits_in_json.limits;
     if (!DOORMAN__HAS_PERMITS || !doorman__has_value(limits, from)) return;
-    doorman__put_key(out, limits->key, limits->key_bytes);
+    doorman__put_key(out, limits);
     doorman__put_value(out, limits, from);
 }
 
