@@ -13181,9 +13181,12 @@ static doorman__field doorman__read_start(doorman__reader *reader, const char *t
 typedef struct doorman__writer {
     doorman_buffer *buffer;
     bool failed;
-    bool is_exact;                  /* amounts have as few digits as possible */
-    int64_t epoch;                  /* of the response, as in doorman_json_serve */
-    const doorman_request *request; /* of the response, if it is about permits */
+    bool is_exact; /* amounts have as few digits as possible */
+    /* Of a response: as in doorman_json_serve, whether the holder is a node, and, if it is about
+     * permits, the request. */
+    int64_t epoch;
+    bool is_server;
+    const doorman_request *request;
 } doorman__writer;
 
 void doorman_buffer_uninit(doorman_buffer *buffer) {
@@ -13513,32 +13516,26 @@ typedef struct doorman__number {
 #define DOORMAN__POSITIVE 5e-324 /* the smallest double above 0 */
 
 static const doorman__number doorman__numbers[] = {
-    [DOORMAN__JSON_NUMBER] = {.least = -DBL_MAX, .most = DBL_MAX},
-    [DOORMAN__JSON_AMOUNT] = {.most = DOORMAN_AMOUNT_MAX, .rule = DOORMAN__AMOUNT_RULE},
-    [DOORMAN__JSON_FRACTION] = {.is_exact = true, .most = 1, .rule = "must be from 0 to 1"},
-    [DOORMAN__JSON_SLOPE] = {.most = 1, .rule = "must be from 0 to 1"},
-    [DOORMAN__JSON_DECAY] = {.is_exact = true,
-                             .least = DOORMAN__POSITIVE,
-                             .most = 1,
-                             .rule = "must be more than 0 and at most 1"},
-    [DOORMAN__JSON_RATE] = {.least = DOORMAN__POSITIVE,
-                            .most = DOORMAN_AMOUNT_MAX,
-                            .rule = "must be more than 0 and at most 1e15"},
-    [DOORMAN__JSON_CLIENTS] = {.is_integer = true,
-                               .least = 1,
-                               .most = DOORMAN_SUBCLIENTS_MAX,
-                               .rule = "must be an integer from 1 to 1e9"},
-    [DOORMAN__JSON_SECONDS] = {DOORMAN__IN_TIME, .most = 1e8,
-                               .rule = "must be from 0 to 1e8 seconds"},
-    [DOORMAN__JSON_DURATION] = {DOORMAN__IN_TIME, .least = 1e-9, .most = 1e8,
-                                .rule = DOORMAN__DURATION_RULE},
-    [DOORMAN__JSON_ID] = {DOORMAN__IN_UINT64, .is_integer = true, .least = 1,
-                          .most = DOORMAN__INTEGER_MAX,
-                          .rule = "must be an integer from 1 to 2^53"},
-    [DOORMAN__JSON_PRIORITY] = {DOORMAN__IN_INT, .is_integer = true, .most = DOORMAN_PRIORITY_MAX,
-                                .rule = "must be an integer from 0 to 15"},
-    [DOORMAN__JSON_SIZE] = {DOORMAN__IN_SIZE, .is_integer = true},
-    [DOORMAN__JSON_UINT32] = {DOORMAN__IN_UINT32, .is_integer = true},
+    [DOORMAN__JSON_NUMBER] = {DOORMAN__IN_DOUBLE, false, false, -DBL_MAX, DBL_MAX, NULL},
+    [DOORMAN__JSON_AMOUNT] = {DOORMAN__IN_DOUBLE, false, false, 0, DOORMAN_AMOUNT_MAX,
+                              DOORMAN__AMOUNT_RULE},
+    [DOORMAN__JSON_FRACTION] = {DOORMAN__IN_DOUBLE, false, true, 0, 1, "must be from 0 to 1"},
+    [DOORMAN__JSON_SLOPE] = {DOORMAN__IN_DOUBLE, false, false, 0, 1, "must be from 0 to 1"},
+    [DOORMAN__JSON_DECAY] = {DOORMAN__IN_DOUBLE, false, true, DOORMAN__POSITIVE, 1,
+                             "must be more than 0 and at most 1"},
+    [DOORMAN__JSON_RATE] = {DOORMAN__IN_DOUBLE, false, false, DOORMAN__POSITIVE, DOORMAN_AMOUNT_MAX,
+                            "must be more than 0 and at most 1e15"},
+    [DOORMAN__JSON_CLIENTS] = {DOORMAN__IN_DOUBLE, true, false, 1, DOORMAN_SUBCLIENTS_MAX,
+                               "must be an integer from 1 to 1e9"},
+    [DOORMAN__JSON_SECONDS] = {DOORMAN__IN_TIME, false, false, 0, 1e8,
+                               "must be from 0 to 1e8 seconds"},
+    [DOORMAN__JSON_DURATION] = {DOORMAN__IN_TIME, false, false, 1e-9, 1e8, DOORMAN__DURATION_RULE},
+    [DOORMAN__JSON_ID] = {DOORMAN__IN_UINT64, true, false, 1, DOORMAN__INTEGER_MAX,
+                          "must be an integer from 1 to 2^53"},
+    [DOORMAN__JSON_PRIORITY] = {DOORMAN__IN_INT, true, false, 0, DOORMAN_PRIORITY_MAX,
+                                "must be an integer from 0 to 15"},
+    [DOORMAN__JSON_SIZE] = {DOORMAN__IN_SIZE, true, false, 0, 0, NULL},
+    [DOORMAN__JSON_UINT32] = {DOORMAN__IN_UINT32, true, false, 0, 0, NULL},
 };
 
 /* Stores a number. Seconds are rounded to nanoseconds. So a duration of up to 26 days that this
@@ -14067,12 +14064,6 @@ static void doorman__put_capacity(doorman__writer *out, const void *from) {
     if (!template_->without_capacity) doorman__put(out, "%,'capacity':%x", template_->capacity);
 }
 
-static void doorman__read_template_algorithm(const doorman__field *field, void *out) {
-    doorman_template *template_ = (doorman_template *)out;
-    template_->has_algorithm = field->value != NULL;
-    if (field->value) (void)doorman__read_algorithm(field, &template_->algorithm);
-}
-
 /* Without has_algorithm the template takes the algorithm of `*` (G3). */
 static void doorman__put_template_algorithm(doorman__writer *out, const void *from) {
     const doorman_template *template_ = (const doorman_template *)from;
@@ -14109,8 +14100,9 @@ static const doorman__row doorman__template_rows[] = {
     DOORMAN__ROW_HAS(NUMBER, doorman_template, safe_capacity),
     DOORMAN__ROW(BOOL, OPTIONAL, doorman_template, whole),
     DOORMAN__ROW_OBJECT("overload", doorman_template, overload, doorman__overload_rows),
-    DOORMAN__ROW_OTHER("algorithm", OPTIONAL, doorman__read_template_algorithm,
-                       doorman__put_template_algorithm),
+    {DOORMAN__FIELD("algorithm", OBJECT, OPTIONAL, doorman_template, algorithm),
+     .has = offsetof(doorman_template, has_algorithm), .below = doorman__algorithm_rows,
+     .put = doorman__put_template_algorithm},
     DOORMAN__ROW_OTHER("limits", OPTIONAL, doorman__read_template_limits,
                        doorman__put_template_limits),
     {0},
@@ -14486,22 +14478,13 @@ static void doorman__read_outcome(const doorman__field *object, void *out) {
     }
 }
 
-static void doorman__put_outcome(doorman__writer *out,
-                                 const doorman_capacity_response *item_response, bool is_server) {
-    doorman_capacity_response shown = *item_response; /* without what the defaults say */
-    if (shown.gets.committed <= shown.gets.capacity) shown.gets.committed = 0;
-    if (is_server) shown.whole = false; /* the algorithm says it */
+static void doorman__put_outcome(doorman__writer *out, const void *from) {
+    doorman_capacity_response shown = *(const doorman_capacity_response *)from;
     bool is_granted = shown.outcome == DOORMAN_GRANTED;
+    if (shown.gets.committed <= shown.gets.capacity) shown.gets.committed = 0;
+    if (out->is_server) shown.whole = false; /* the algorithm has it */
     doorman__put(out, is_granted ? "%,'gets':" : "%,'refused':");
     doorman__put_fields(out, is_granted ? doorman__gets_rows : doorman__refused_rows, &shown);
-}
-
-static void doorman__put_client_outcome(doorman__writer *out, const void *from) {
-    doorman__put_outcome(out, (const doorman_capacity_response *)from, false);
-}
-
-static void doorman__put_server_outcome(doorman__writer *out, const void *from) {
-    doorman__put_outcome(out, (const doorman_capacity_response *)from, true);
 }
 
 /* Reads the algorithm of a response to a server. The sender leaves out defaults, so this function
@@ -14535,21 +14518,16 @@ static const doorman__row doorman__term_rows[] = {
     {0},
 };
 
-static const doorman__row doorman__lease_item_rows[] = {
+static const doorman__row doorman__client_result_rows[] = {
     DOORMAN__ROW_RESOURCE(doorman_capacity_response),
     DOORMAN__ROW_HAS(NUMBER, doorman_capacity_response, safe_capacity),
     DOORMAN__ROW(BOOL, OPTIONAL, doorman_capacity_response, learning),
     DOORMAN__ROW(SECONDS, OPTIONAL, doorman_capacity_response, overload_target),
-    {0},
-};
-static const doorman__row doorman__client_result_rows[] = {
-    {.type = DOORMAN__JSON_INLINE, .below = doorman__lease_item_rows},
-    DOORMAN__ROW_CALL(doorman__read_outcome, doorman__put_client_outcome),
+    DOORMAN__ROW_CALL(doorman__read_outcome, doorman__put_outcome),
     {0},
 };
 static const doorman__row doorman__server_result_rows[] = {
-    {.type = DOORMAN__JSON_INLINE, .below = doorman__lease_item_rows},
-    DOORMAN__ROW_CALL(doorman__read_outcome, doorman__put_server_outcome),
+    {.type = DOORMAN__JSON_INLINE, .below = doorman__client_result_rows},
     DOORMAN__ROW_OTHER("algorithm", OPTIONAL, doorman__read_policy, doorman__put_policy),
     {DOORMAN__LIST("terms", OPTIONAL, doorman_capacity_response, terms, terms_count,
                    doorman__term_rows),
@@ -14741,6 +14719,7 @@ static void doorman__put_response(doorman__writer *out, const doorman_response *
                                   int64_t epoch) {
     bool discovery = response->method == DOORMAN_DISCOVERY;
     out->epoch = epoch;
+    out->is_server = response->is_server;
     doorman__put(out, "{%s:{", doorman_method_name(response->method, response->is_server));
     if (discovery || response->is_master) {
         doorman__put_rows(out, doorman__message_rows(response->method, response->is_server, false),
@@ -14883,15 +14862,13 @@ static doorman_status doorman__exchange_fail(doorman_json_exchange *exchange, do
 static void doorman__exchange_forget(doorman_json_exchange *exchange) {
     cJSON_Delete(exchange->tree);
     exchange->tree = NULL;
-    exchange->message.current = exchange->message.first;
-    exchange->message.used = 0;
+    doorman__arena_uninit(&exchange->message);
 }
 
 void doorman_json_exchange_uninit(doorman_json_exchange *exchange) {
     if (!exchange) return;
     doorman__exchange_forget(exchange);
     doorman_buffer_uninit(&exchange->reply);
-    doorman__arena_uninit(&exchange->message);
     doorman__arena_uninit(&exchange->arena);
     DOORMAN_FREE(exchange->kept);
     *exchange = (doorman_json_exchange){.kept = NULL};
