@@ -12867,6 +12867,7 @@ static void doorman__read_permit(const doorman__field *decision, void *out) {
     for (doorman__field item = doorman__read_list(&list); item.value; doorman__next(&item)) {
         doorman__read_permit_details(&item, item.index, details, permit);
         if (count) doorman__read_fields(&item, doorman__grant_rows, &grants[item.index]);
+        if (!count) doorman__read_fields(&item, doorman__no_rows, NULL);
     }
     permit->items = grants;
     permit->item_count = count;
