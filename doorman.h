@@ -13132,34 +13132,23 @@ static const char *doorman__syntax_cause(const char *text, size_t bytes) {
     return NULL;
 }
 
-/* Writes a syntax error of a configuration. */
-static void doorman__config_syntax(doorman__reader *reader, const doorman__scan *scan) {
-    const doorman__problems *problems = reader->problems;
-    doorman_error *error = doorman__problem_add(reader->problems, scan->at);
-    bool is_syntax = reader->status == DOORMAN_INVALID_ARGUMENT;
-    const char *rule = scan->rule;
-    const char *cause = is_syntax ? doorman__syntax_cause(problems->text, problems->bytes) : NULL;
+/* Writes a syntax error. Only a text that people write has a likely cause. */
+static void doorman__read_syntax(doorman__reader *reader, const doorman__scan *scan,
+                                 const char *text, size_t bytes) {
+    doorman__problems *problems = reader->problems;
+    doorman_error *error = problems ? doorman__problem_add(problems, scan->at) : reader->error;
+    bool explains = problems && reader->status == DOORMAN_INVALID_ARGUMENT;
+    const char *rule = scan->rule, *cause = explains ? doorman__syntax_cause(text, bytes) : NULL;
     if (cause) {
         (void)doorman__fail(error, reader->status, "%s", cause);
-    } else if (is_syntax && scan->at == scan->end) {
+    } else if (explains && scan->at == scan->end) {
         size_t skipped = strncmp(rule, "not JSON: ", 10) == 0 ? 10 : 0;
         (void)doorman__fail(error, reader->status, "not JSON: the text ends in the middle: %s",
                             rule + skipped);
+    } else if (!problems && scan->at) {
+        (void)doorman__fail(error, reader->status, "byte %zu: %s", (size_t)(scan->at - text), rule);
     } else {
         (void)doorman__fail(error, reader->status, "%s", rule);
-    }
-}
-
-/* Writes a syntax error. */
-static void doorman__read_syntax(doorman__reader *reader, const doorman__scan *scan,
-                                 const char *text) {
-    if (reader->problems) {
-        doorman__config_syntax(reader, scan);
-    } else if (scan->at) {
-        (void)doorman__fail(reader->error, reader->status, "byte %zu: %s",
-                            (size_t)(scan->at - text), scan->rule);
-    } else {
-        (void)doorman__fail(reader->error, reader->status, "%s", scan->rule);
     }
 }
 
@@ -13168,7 +13157,7 @@ static doorman__field doorman__read_start(doorman__reader *reader, const char *t
     reader->status = doorman__json_parse(&reader->tree, &scan, text, bytes, reader->frame_bytes);
     reader->has_rounded_id = reader->status == DOORMAN_OK && scan.has_rounded_id;
     bool has_error = reader->status != DOORMAN_OK && reader->status != DOORMAN_OUT_OF_MEMORY;
-    if (has_error) doorman__read_syntax(reader, &scan, text);
+    if (has_error) doorman__read_syntax(reader, &scan, text, bytes);
     doorman__field root = {.reader = reader, .value = reader->tree};
     if (reader->status == DOORMAN_OK) doorman__read_unique(&root);
     return root;
@@ -13251,6 +13240,7 @@ static void doorman__put_seconds(doorman__writer *out, doorman_time time) {
  * digit more than needed. The increment never changes a 9 to a 10, because the loop would have
  * ended one digit earlier. */
 static void doorman__put_fraction(doorman__writer *out, double size) {
+    assert(size >= 1.0 / 64 && size < DOORMAN__INTEGER_MAX);
     const uint64_t one = UINT64_C(1) << 60;
     uint64_t rest = (uint64_t)((size - (double)(uint64_t)size) * (double)one);
     uint64_t near = (uint64_t)(size * 64); /* size / 2^54, in the units of `rest` */
@@ -13554,13 +13544,11 @@ static void doorman__number_store(void *to, doorman__storage storage, double num
 /* Returns an integer or a time. */
 static uint64_t doorman__integer_load(const void *at, doorman__storage storage) {
     assert(storage != DOORMAN__IN_DOUBLE);
-    switch (storage) {
-    case DOORMAN__IN_SIZE: return *(const size_t *)at;
-    case DOORMAN__IN_UINT32: return *(const uint32_t *)at;
-    case DOORMAN__IN_INT: return (uint64_t) * (const int *)at;
-    case DOORMAN__IN_TIME: return (uint64_t) * (const doorman_time *)at;
-    default: return *(const uint64_t *)at;
-    }
+    if (storage == DOORMAN__IN_SIZE) return *(const size_t *)at;
+    if (storage == DOORMAN__IN_UINT32) return *(const uint32_t *)at;
+    if (storage == DOORMAN__IN_INT) return (uint64_t) * (const int *)at;
+    if (storage == DOORMAN__IN_TIME) return (uint64_t) * (const doorman_time *)at;
+    return *(const uint64_t *)at;
 }
 
 static bool doorman__number_valid(const doorman__field *field, const doorman__row *row,
@@ -13576,6 +13564,7 @@ static bool doorman__number_valid(const doorman__field *field, const doorman__ro
 
 /* Reads a number. An absent or wrong one leaves the target unchanged. */
 static void doorman__read_number(const doorman__field *field, const doorman__row *row, void *to) {
+    assert(row->type > DOORMAN__JSON_END && row->type < DOORMAN__JSON_BOOL);
     const doorman__number *type = &doorman__numbers[row->type];
     if (!cJSON_IsNumber(field->value)) {
         bool is_read_elsewhere =
@@ -13677,6 +13666,7 @@ static void doorman__read_items(const doorman__field *list, const doorman__row *
     const doorman__row *below = row->below;
     bool is_object = below->key || below->type == DOORMAN__JSON_INLINE;
     size_t count = doorman__list_count(list);
+    assert(row->type == DOORMAN__JSON_LIST && row->bytes > 0);
     if (row->most && count > row->most) {
         char rule[64];
         snprintf(rule, sizeof rule, "must be a list of at most %u", (unsigned)row->most);
@@ -13757,6 +13747,7 @@ static void doorman__read_missing(const doorman__field *field) {
 /* Reads the fields of an object. Most texts have the fields in the order of the rows. So the search
  * for a field begins behind the last one that was found. */
 static void doorman__read_rows(const doorman__field *object, const doorman__row *rows, void *out) {
+    assert(cJSON_IsObject(object->value));
     const cJSON *next = object->value->child;
     for (const doorman__row *row = rows; row->type; row++) {
         if (row->type == DOORMAN__JSON_INLINE) {
@@ -13807,7 +13798,7 @@ static bool doorman__has_value(const doorman__row *row, const void *from) {
     const void *at = base + row->at;
     const char *text;
     if (row->has && !*(const bool *)(base + row->has)) return false;
-    switch ((doorman__type)row->type) {
+    switch (row->type) {
     case DOORMAN__JSON_STRING:
     case DOORMAN__JSON_TEXT:
         memcpy(&text, at, sizeof text);
@@ -13860,7 +13851,7 @@ static void doorman__put_items(doorman__writer *out, const doorman__row *row,
     const unsigned char *item;
     size_t count = *(const size_t *)(const void *)(from + row->count);
     memcpy(&item, from + row->at, sizeof item);
-    assert(count == 0 || item);
+    assert(row->type == DOORMAN__JSON_LIST && row->bytes > 0);
     doorman__put_bytes(out, "[", 1);
     for (size_t i = 0; i < count; i++, item += row->bytes) {
         if (i) doorman__put_bytes(out, ",", 1);
@@ -13873,8 +13864,8 @@ static void doorman__put_items(doorman__writer *out, const doorman__row *row,
 static void doorman__put_choice(doorman__writer *out, const doorman__row *row, const void *at) {
     bool is_flag = row->type == DOORMAN__JSON_FLAG;
     int chosen = is_flag ? *(const bool *)at : *(const int *)at - (int)row->least;
-    assert(chosen >= 0 && chosen < (int)row->most && row->names[chosen]);
-    doorman__put_string(out, row->names[chosen]);
+    const char *name = chosen >= 0 && chosen < (int)row->most ? row->names[chosen] : NULL;
+    doorman__put_string(out, name ? name : "?");
 }
 
 static void doorman__put_value(doorman__writer *out, const doorman__row *row, const void *from) {
@@ -14412,23 +14403,20 @@ static const doorman__row doorman__report_item_rows[] = {
     {0},
 };
 
-#define DOORMAN__REQUEST(rows)                                                                     \
-    DOORMAN__ROW_CALL(doorman__read_holder, doorman__put_holder),                                  \
-        DOORMAN__ROW_LIST("resource", REQUIRED, doorman_request, items, item_count, rows)
-static const doorman__row doorman__client_request_rows[] = {
-    DOORMAN__REQUEST(doorman__client_item_rows), {0}};
-static const doorman__row doorman__release_request_rows[] = {
-    DOORMAN__REQUEST(doorman__release_item_rows), {0}};
-static const doorman__row doorman__report_request_rows[] = {
-    DOORMAN__REQUEST(doorman__report_item_rows), {0}};
-static const doorman__row doorman__server_request_rows[] = {
-    DOORMAN__ROW_CALL(doorman__read_holder, doorman__put_holder),
-    DOORMAN__ROW_CALL(doorman__read_path, NULL),
-    DOORMAN__ROW_LIST("path", REQUIRED, doorman_request, path, path_count, doorman__string_rows),
-    DOORMAN__ROW(STRING, OPTIONAL, doorman_request, http_address),
-    DOORMAN__ROW_LIST("resource", REQUIRED, doorman_request, items, item_count,
-                      doorman__server_item_rows),
-    {0},
+/* The content of the requests on leases, by their methods, and of get_server_capacity. */
+#define DOORMAN__RESOURCES(rows)                                                                   \
+    DOORMAN__ROW_LIST("resource", REQUIRED, doorman_request, items, item_count, rows)
+#define DOORMAN__HOLDER DOORMAN__ROW_CALL(doorman__read_holder, doorman__put_holder)
+enum { DOORMAN__GET_SERVER_CAPACITY = DOORMAN_REPORT_OVERLOAD + 1 };
+static const doorman__row doorman__requests[][6] = {
+    [DOORMAN_GET_CAPACITY] = {DOORMAN__HOLDER, DOORMAN__RESOURCES(doorman__client_item_rows)},
+    [DOORMAN_RELEASE_CAPACITY] = {DOORMAN__HOLDER, DOORMAN__RESOURCES(doorman__release_item_rows)},
+    [DOORMAN_REPORT_OVERLOAD] = {DOORMAN__HOLDER, DOORMAN__RESOURCES(doorman__report_item_rows)},
+    [DOORMAN__GET_SERVER_CAPACITY] = {DOORMAN__HOLDER, DOORMAN__ROW_CALL(doorman__read_path, NULL),
+                                      DOORMAN__ROW_LIST("path", REQUIRED, doorman_request, path,
+                                                        path_count, doorman__string_rows),
+                                      DOORMAN__ROW(STRING, OPTIONAL, doorman_request, http_address),
+                                      DOORMAN__RESOURCES(doorman__server_item_rows)},
 };
 
 /* The names of all values of doorman_outcome except the first one, GRANTED. */
@@ -14544,45 +14532,19 @@ static const doorman__row doorman__report_result_rows[] = {
     {0},
 };
 
-static const doorman__row doorman__discovery_rows[] = {
-    DOORMAN__ROW(BOOL, REQUIRED, doorman_response, is_master),
-    {0},
+/* The content of the responses of a master. */
+#define DOORMAN__RESPONSES(rows)                                                                   \
+    DOORMAN__ROW_LIST("response", REQUIRED, doorman_response, items, item_count, rows)
+static const doorman__row doorman__responses[][4] = {
+    [DOORMAN_DISCOVERY] = {DOORMAN__ROW(BOOL, REQUIRED, doorman_response, is_master)},
+    [DOORMAN_GET_CAPACITY] = {DOORMAN__RESPONSES(doorman__client_result_rows)},
+    [DOORMAN_REPORT_OVERLOAD] = {DOORMAN__RESPONSES(doorman__report_result_rows)},
+    [DOORMAN__GET_SERVER_CAPACITY] = {DOORMAN__ROW(STRING, OPTIONAL, doorman_response,
+                                                   http_address),
+                                      DOORMAN__ROW(BOOL, OPTIONAL, doorman_response, shared_id),
+                                      DOORMAN__RESPONSES(doorman__server_result_rows)},
 };
-static const doorman__row doorman__client_response_rows[] = {
-    DOORMAN__ROW_LIST("response", REQUIRED, doorman_response, items, item_count,
-                      doorman__client_result_rows),
-    {0},
-};
-static const doorman__row doorman__server_response_rows[] = {
-    DOORMAN__ROW(STRING, OPTIONAL, doorman_response, http_address),
-    DOORMAN__ROW(BOOL, OPTIONAL, doorman_response, shared_id),
-    DOORMAN__ROW_LIST("response", REQUIRED, doorman_response, items, item_count,
-                      doorman__server_result_rows),
-    {0},
-};
-static const doorman__row doorman__report_response_rows[] = {
-    DOORMAN__ROW_LIST("response", REQUIRED, doorman_response, items, item_count,
-                      doorman__report_result_rows),
-    {0},
-};
-
-/* The content of the messages on leases, by their methods. get_server_capacity is behind the last
- * method. */
 static const doorman__row doorman__no_rows[] = {{0}};
-static const doorman__row *const doorman__requests[DOORMAN_METHOD_COUNT + 1] = {
-    [DOORMAN_DISCOVERY] = doorman__no_rows,
-    [DOORMAN_GET_CAPACITY] = doorman__client_request_rows,
-    [DOORMAN_RELEASE_CAPACITY] = doorman__release_request_rows,
-    [DOORMAN_REPORT_OVERLOAD] = doorman__report_request_rows,
-    [DOORMAN_METHOD_COUNT] = doorman__server_request_rows,
-};
-static const doorman__row *const doorman__responses[DOORMAN_METHOD_COUNT + 1] = {
-    [DOORMAN_DISCOVERY] = doorman__discovery_rows,
-    [DOORMAN_GET_CAPACITY] = doorman__client_response_rows,
-    [DOORMAN_RELEASE_CAPACITY] = doorman__no_rows,
-    [DOORMAN_REPORT_OVERLOAD] = doorman__report_response_rows,
-    [DOORMAN_METHOD_COUNT] = doorman__server_response_rows,
-};
 
 /* Returns the rows of a message. Returns NULL if it is about permits, and there are none. */
 static const doorman__row *doorman__message_rows(doorman_method method, bool is_server,
@@ -14590,10 +14552,12 @@ static const doorman__row *doorman__message_rows(doorman_method method, bool is_
     const doorman__json_permits *permits = &doorman__permits_in_json;
     if (doorman__method_has_permits(method)) {
         if (!DOORMAN__HAS_PERMITS) return NULL;
-        int index = method - DOORMAN_ACQUIRE;
+        int index = (int)method - (int)DOORMAN_ACQUIRE;
         return is_request ? permits->requests[index] : permits->responses[index];
     }
-    int index = is_server && method == DOORMAN_GET_CAPACITY ? DOORMAN_METHOD_COUNT : (int)method;
+    bool is_node = is_server && method == DOORMAN_GET_CAPACITY;
+    int index = is_node ? DOORMAN__GET_SERVER_CAPACITY : (int)method;
+    assert(index <= DOORMAN__GET_SERVER_CAPACITY);
     return is_request ? doorman__requests[index] : doorman__responses[index];
 }
 
@@ -14656,6 +14620,7 @@ static doorman_method doorman__read_method(const doorman__field *root, bool *is_
     char names[160] = "";
     *body = *root;
     *is_server = false;
+    assert(root->parent == NULL);
     if (doorman__read_content(root)) return DOORMAN_DISCOVERY;
     if (!only || only->next) {
         doorman__read_fail(root, "must be an object with one key, the method");
@@ -14853,6 +14818,7 @@ static void doorman__exchange_move(doorman_json_exchange *exchange, doorman__exc
 
 static doorman_status doorman__exchange_fail(doorman_json_exchange *exchange, doorman_status status,
                                              const char *message) {
+    assert(exchange->state != DOORMAN__EXCHANGE_WRITTEN);
     doorman__fail(&exchange->error, status, "%s", message);
     doorman__exchange_move(exchange, DOORMAN__EXCHANGE_FAILED, status);
     return status;
@@ -14982,6 +14948,7 @@ doorman_status doorman_json_exchange_decide(doorman_json_exchange *exchange, doo
         return doorman__exchange_fail(exchange, DOORMAN_INVALID_ARGUMENT, "no message was read");
     }
     if (exchange->state != DOORMAN__EXCHANGE_READ) return exchange->status;
+    assert(exchange->tree && exchange->request.method < DOORMAN_METHOD_COUNT);
     doorman_status status = DOORMAN_OK;
     if (DOORMAN__HAS_PERMITS && doorman__method_has_permits(request->method)) {
         status = doorman__permits_in_json.check_reply(server->permits, request, &below);
@@ -15064,6 +15031,7 @@ static doorman_status doorman__incoming_give(doorman__incoming *incoming,
                                              doorman_time now) {
     doorman__reader *reader = &incoming->reader;
     const doorman_response *response = &incoming->response;
+    assert(reader->status != DOORMAN_NOT_FOUND); /* it is an invalid response */
     if (reader->status == DOORMAN_OK) {
         reader->status = doorman_upstream_response(upstream, sequence, response, now);
         if (reader->status == DOORMAN_INVALID_ARGUMENT) {

@@ -12753,6 +12753,7 @@ static double doorman__six_decimals(double amount) {
 /* As doorman__six_decimals, but rounded up. */
 static double doorman__six_decimals_up(double amount) {
     double down = doorman__six_decimals(amount);
+    assert(down >= 0);
     if (down >= amount) return down;
     if (amount >= 1e9) return down + 1;
     return (double)((uint64_t)(down * 1e6 + 0.5) + 1) / 1e6;
@@ -12869,6 +12870,7 @@ static void doorman__read_permit(const doorman__field *decision, void *out) {
         if (count) doorman__read_fields(&item, doorman__grant_rows, &grants[item.index]);
         if (!count) doorman__read_fields(&item, doorman__no_rows, NULL);
     }
+    assert(permit->detail_count <= detail_count);
     permit->items = grants;
     permit->item_count = count;
 }
@@ -12934,6 +12936,7 @@ static void doorman__put_permits(doorman__writer *out, const void *from) {
 /* Reads whether an entry of an inspection is granted, and the details. */
 static void doorman__read_inspected(const doorman__field *object, void *out) {
     doorman_permit *state = &((doorman_permit_result *)out)->state;
+    assert(state->detail_count == 0);
     doorman__field limits = doorman__field_of(object, "limits", 6);
     size_t bytes = doorman__list_count(&limits) * sizeof(doorman_permit_detail);
     state->granted = !doorman__field_of(object, "reason", 6).value;
@@ -13117,6 +13120,7 @@ doorman_status doorman_json_exchange_settle(doorman_json_exchange *exchange, uin
     if (!exchange || !decision) return DOORMAN_INVALID_ARGUMENT;
     doorman_permit *permit = doorman__exchange_pending(exchange, ticket);
     if (!permit) return DOORMAN_NOT_FOUND;
+    assert(permit->pending && exchange->state == DOORMAN__EXCHANGE_DECIDED);
     *permit = *decision;
     if (doorman__permit_keep(&exchange->arena, permit)) return DOORMAN_OK;
     return doorman__exchange_fail(exchange, DOORMAN_OUT_OF_MEMORY,
