@@ -13389,8 +13389,9 @@ static doorman__writer doorman__put_start(doorman_buffer *buffer) {
 /* ---- JSON: fields */
 /*
  * Tables of fields say how each message and each struct of a configuration is read and written. A
- * row is one field. The rows are in the order in which the writer writes them. The reader takes the fields of an object in any order. What a table cannot
- * say is in the two functions of a row of the type OTHER.
+ * row is one field. The rows are in the order in which the writer writes them. The reader takes the
+ * fields of an object in any order. What a table cannot say is in the two functions of a row: one
+ * reads, and one writes.
  */
 
 typedef enum doorman__type {
