@@ -1779,7 +1779,8 @@ typedef struct doorman_json_exchange {
     doorman__exchange_state state;
     doorman_status status;
     struct cJSON *tree;
-    void *room, *kept;
+    doorman__arena message; /* what `request` points to */
+    void *kept;
     size_t kept_bytes;
     doorman__arena arena; /* the decisions on permits */
     char node[DOORMAN_ID_BYTES_MAX + 1], master[DOORMAN_ID_BYTES_MAX + 1];
@@ -2286,6 +2287,46 @@ static void doorman__arena_uninit(doorman__arena *arena) {
     }
     *arena = (doorman__arena){.first = NULL};
 }
+
+#if defined DOORMAN_PERMITS || defined DOORMAN_JSON
+#define DOORMAN__CHUNK_BYTES ((size_t)2048)
+
+/* Continues in the next chunk that has room, or in a new chunk. Chunks double in size, so a message
+ * needs few of them. Returns false if memory runs out. */
+static bool doorman__arena_grow(doorman__arena *arena, size_t bytes) {
+    doorman__chunk *last = arena->current;
+    size_t larger = last ? 2 * last->bytes : DOORMAN__CHUNK_BYTES;
+    while (last && last->next) {
+        last = last->next;
+        if (last->bytes < bytes) continue;
+        arena->current = last;
+        arena->used = 0;
+        return true;
+    }
+    if (larger < bytes) larger = bytes;
+    doorman__chunk *chunk = (doorman__chunk *)DOORMAN_MALLOC(sizeof *chunk + larger);
+    if (!chunk) return false;
+    *chunk = (doorman__chunk){.bytes = larger};
+    if (last) last->next = chunk;
+    if (!last) arena->first = chunk;
+    arena->current = chunk;
+    arena->used = 0;
+    return true;
+}
+
+/* Returns memory that is aligned to 8 bytes and not initialised. Returns NULL if memory runs
+ * out. */
+static void *doorman__arena_take(doorman__arena *arena, size_t bytes) {
+    if (bytes > SIZE_MAX / 4) return NULL;
+    bytes = (bytes + 7) / 8 * 8;
+    bool fits = arena->current && arena->current->bytes - arena->used >= bytes;
+    if (!fits && !doorman__arena_grow(arena, bytes)) return NULL;
+    void *memory = (char *)(arena->current + 1) + arena->used;
+    arena->used += bytes;
+    assert(arena->used <= arena->current->bytes);
+    return memory;
+}
+#endif
 
 static char *doorman__copy(const char *text) {
     size_t bytes = strlen(text) + 1;
@@ -12515,11 +12556,9 @@ typedef struct doorman__reader {
     doorman_error *error;        /* for a message; may be NULL */
     doorman__problems *problems; /* for a configuration; NULL for a message */
     cJSON *tree;
-    bool has_rounded_id; /* a number in the text is rounded to 2^53, so it is not a lease id */
-    size_t frame_bytes;  /* as in doorman_json_exchange */
-    /* one block of memory for the structs that are made from the text; aligned to 8 bytes */
-    void *room;
-    void *more_room; /* a list of more blocks. A block begins with a pointer to the next one */
+    bool has_rounded_id;  /* a number in the text is rounded to 2^53, so it is not a lease id */
+    size_t frame_bytes;   /* as in doorman_json_exchange */
+    doorman__arena arena; /* the structs that are made from the text */
 } doorman__reader;
 
 /* A value of a text, and its path. Each doorman__field is on the stack. It points to the
@@ -12539,12 +12578,7 @@ typedef struct doorman__field {
 /* Frees the tree and the memory of the reader, and returns the result of reading. */
 static doorman_status doorman__read_end(doorman__reader *reader) {
     if (reader->status == DOORMAN_OUT_OF_MEMORY) (void)doorman__no_memory(reader->error);
-    DOORMAN_FREE(reader->room);
-    while (reader->more_room) {
-        void **block = (void **)reader->more_room;
-        reader->more_room = *block;
-        DOORMAN_FREE(block);
-    }
+    doorman__arena_uninit(&reader->arena);
     cJSON_Delete(reader->tree);
     return reader->status;
 }
@@ -12703,34 +12737,23 @@ static const char *doorman__syntax_cause(const char *text, size_t bytes) {
     return NULL;
 }
 
-/* Writes a syntax error of a configuration. */
-static void doorman__config_syntax(doorman__reader *reader, const doorman__scan *scan) {
-    const doorman__problems *problems = reader->problems;
-    doorman_error *error = doorman__problem_add(reader->problems, scan->at);
-    bool is_syntax = reader->status == DOORMAN_INVALID_ARGUMENT;
-    const char *rule = scan->rule;
-    const char *cause = is_syntax ? doorman__syntax_cause(problems->text, problems->bytes) : NULL;
+/* Writes a syntax error. Only a text that people write has a likely cause. */
+static void doorman__read_syntax(doorman__reader *reader, const doorman__scan *scan,
+                                 const char *text, size_t bytes) {
+    doorman__problems *problems = reader->problems;
+    doorman_error *error = problems ? doorman__problem_add(problems, scan->at) : reader->error;
+    bool explains = problems && reader->status == DOORMAN_INVALID_ARGUMENT;
+    const char *rule = scan->rule, *cause = explains ? doorman__syntax_cause(text, bytes) : NULL;
     if (cause) {
         (void)doorman__fail(error, reader->status, "%s", cause);
-    } else if (is_syntax && scan->at == scan->end) {
+    } else if (explains && scan->at == scan->end) {
         size_t skipped = strncmp(rule, "not JSON: ", 10) == 0 ? 10 : 0;
         (void)doorman__fail(error, reader->status, "not JSON: the text ends in the middle: %s",
                             rule + skipped);
+    } else if (!problems && scan->at) {
+        (void)doorman__fail(error, reader->status, "byte %zu: %s", (size_t)(scan->at - text), rule);
     } else {
         (void)doorman__fail(error, reader->status, "%s", rule);
-    }
-}
-
-/* Writes a syntax error. */
-static void doorman__read_syntax(doorman__reader *reader, const doorman__scan *scan,
-                                 const char *text) {
-    if (reader->problems) {
-        doorman__config_syntax(reader, scan);
-    } else if (scan->at) {
-        (void)doorman__fail(reader->error, reader->status, "byte %zu: %s",
-                            (size_t)(scan->at - text), scan->rule);
-    } else {
-        (void)doorman__fail(reader->error, reader->status, "%s", scan->rule);
     }
 }
 
@@ -12739,915 +12762,26 @@ static doorman__field doorman__read_start(doorman__reader *reader, const char *t
     reader->status = doorman__json_parse(&reader->tree, &scan, text, bytes, reader->frame_bytes);
     reader->has_rounded_id = reader->status == DOORMAN_OK && scan.has_rounded_id;
     bool has_error = reader->status != DOORMAN_OK && reader->status != DOORMAN_OUT_OF_MEMORY;
-    if (has_error) doorman__read_syntax(reader, &scan, text);
+    if (has_error) doorman__read_syntax(reader, &scan, text, bytes);
     doorman__field root = {.reader = reader, .value = reader->tree};
     if (reader->status == DOORMAN_OK) doorman__read_unique(&root);
     return root;
 }
 
-/* Returns true if a key equals a name of `bytes` bytes. Most keys differ in the first character.
- * For these keys this loop is faster than a call of strncmp. */
-static bool doorman__key_is(const char *key, const char *name, size_t bytes) {
-    size_t same = 0;
-    while (same < bytes && key[same] == name[same]) same++;
-    return same == bytes && !key[same];
-}
-
-/* Returns the end of a field's name in a list of fields. doorman__read explains these lists. */
-static const char *doorman__name_end(const char *fields) {
-    while (*fields != ':' && *fields != '?') fields++;
-    return fields;
-}
-
-/* Returns true if a key is in a list of fields. doorman__read explains these lists. */
-static bool doorman__key_known(const char *fields, const char *key) {
-    while (*fields) {
-        const char *end = doorman__name_end(fields);
-        if (doorman__key_is(key, fields, (size_t)(end - fields))) return true;
-        fields = end + strcspn(end, " ");
-        fields += *fields == ' ';
-    }
-    return false;
-}
-
-static doorman__field doorman__field_of(const doorman__field *object, const char *key,
-                                        size_t bytes) {
-    const cJSON *value = cJSON_IsObject(object->value) ? object->value->child : NULL;
-    while (value && !doorman__key_is(value->string, key, bytes)) value = value->next;
-    return (doorman__field){object->reader, object, key, (int)bytes, 0, value};
-}
-
-static void doorman__read_object(const doorman__field *object, const char *fields) {
-    bool is_object = cJSON_IsObject(object->value);
-    if (!is_object) doorman__read_fail(object, "must be an object");
-    if (!is_object || *fields != '!') return;
-    for (const cJSON *value = object->value->child; value; value = value->next) {
-        if (doorman__key_known(fields + 1, value->string)) continue;
-        doorman__field field = doorman__member(object, value);
-        doorman__read_fail(&field, "is not known");
-    }
-}
-
-static void doorman__read_string(const doorman__field *field, const char **out) {
-    if (cJSON_IsString(field->value)) {
-        *out = field->value->valuestring;
-    } else if (field->value) {
-        doorman__read_fail(field, "must be a string");
-    }
-}
-
-static bool doorman__read_number(const doorman__field *field, double *out) {
-    bool number = cJSON_IsNumber(field->value);
-    bool finite = number && field->value->valuedouble - field->value->valuedouble == 0;
-    if (finite) *out = field->value->valuedouble;
-    if (field->value && !finite) {
-        doorman__read_fail(field, number ? "must be a finite number" : "must be a number");
-    }
-    return finite;
-}
-
-static void doorman__read_amount(const doorman__field *field, double *out) {
-    if (!doorman__read_number(field, out) || doorman__amount_valid(*out)) return;
-    doorman__read_fail(field, DOORMAN__AMOUNT_RULE);
-}
-
-static void doorman__read_part(const doorman__field *field, double *out) {
-    if (!doorman__read_number(field, out) || (*out >= 0 && *out <= 1)) return;
-    doorman__read_fail(field, "must be from 0 to 1");
-}
-
-static void doorman__read_clients(const doorman__field *field, double *out) {
-    if (!doorman__read_number(field, out)) return;
-    bool valid = *out >= 1 && *out <= DOORMAN_SUBCLIENTS_MAX;
-    if (!valid || *out > (double)(uint64_t)*out) {
-        doorman__read_fail(field, "must be an integer from 1 to 1e9");
-    }
-}
-
-static void doorman__read_bool(const doorman__field *field, bool *out) {
-    *out = cJSON_IsTrue(field->value);
-    if (field->value && !cJSON_IsBool(field->value)) doorman__read_fail(field, "must be a boolean");
-}
-
-static void doorman__read_lease_id(const doorman__field *field, uint64_t *out) {
-    double id = 0;
-    if (!doorman__read_number(field, &id)) return;
-    *out = id >= 1 && id <= DOORMAN__INTEGER_MAX ? (uint64_t)id : 0;
-    bool rounded = field->reader->has_rounded_id && id >= DOORMAN__INTEGER_MAX;
-    if (!*out || (double)*out != id || rounded)
-        doorman__read_fail(field, "must be an integer from 1 to 2^53");
-}
-
-static void doorman__read_priority(const doorman__field *field, int *out) {
-    double priority = 1;
-    (void)doorman__read_number(field, &priority);
-    *out = priority >= 0 && priority <= DOORMAN_PRIORITY_MAX ? (int)priority : -1;
-    if (*out < 0 || *out != priority) doorman__read_fail(field, "must be an integer from 0 to 15");
-}
-
-/* Reads seconds, and rounds them to nanoseconds. So a duration of up to 26 days that this section
- * wrote is read back exactly. If `positive` is true, 0 is refused, because 0 in the struct means
- * the default. */
-static void doorman__read_seconds(const doorman__field *field, bool positive, doorman_time *out) {
-    const char *rule = positive ? DOORMAN__DURATION_RULE : "must be from 0 to 1e8 seconds";
-    double seconds = 0;
-    if (!doorman__read_number(field, &seconds)) return;
-    bool valid = seconds >= (positive ? 1e-9 : 0) && seconds <= 1e8;
-    if (valid) *out = (doorman_time)(seconds * 1e9 + 0.5);
-    if (!valid) doorman__read_fail(field, rule);
-}
-
-/* Returns the key of an object that differs from the name of a field only by an `s` at its end, or
- * NULL. An example is `resources` in place of `resource`. */
-static const char *doorman__near_key(const doorman__field *field) {
-    for (const cJSON *value = field->parent->value->child; value; value = value->next) {
-        size_t bytes = strlen(value->string), wanted = (size_t)field->key_bytes;
-        size_t common = bytes < wanted ? bytes : wanted;
-        const char *longer = bytes < wanted ? field->key : value->string;
-        bool by_one = bytes == wanted + 1 || bytes + 1 == wanted;
-        bool same = by_one && strncmp(value->string, field->key, common) == 0;
-        if (same && longer[common] == 's') return value->string;
-    }
-    return NULL;
-}
-
-static void doorman__read_missing(const doorman__field *field) {
-    char rule[80];
-    const char *near = doorman__near_key(field);
-    snprintf(rule, sizeof rule, "is missing; \"%s\" is not a field", near ? near : "");
-    doorman__read_fail(field, near ? rule : "is missing");
-}
-
-/* Reads the fields of an object. The list has an entry for each field. An entry is a key, a mark
- * and a letter. The mark is `:` for a required field, and `?` for an optional field. The letter is
- * the type of the target:
- *   s  const char **, borrowed from the tree     d  doorman_time *, more than 0
- *   a  double *, an amount                       t  doorman_time *, at least 0
- *   r  double *, from 0 to 1                     i  uint64_t *, a lease id
- *   c  double *, a number of clients             p  int *, a priority; 1 if absent
- *   b  bool *                                    o  doorman__field *, read by the caller
- *   n  double *, any number
- *   N  bool *, whether the field is present, and double *, any number
- *   T  bool *, whether the field is present, and doorman_time *, at least 0
- * If the list begins with `!`, a key that is not in the list is refused. */
-static void doorman__read(const doorman__field *object, const char *fields, ...) {
-    va_list targets;
-    va_start(targets, fields);
-    doorman__read_object(object, fields);
-    for (const char *at = fields + (*fields == '!'); *at; at += *at == ' ') {
-        doorman__field field = doorman__field_of(object, at, (size_t)(doorman__name_end(at) - at));
-        at += field.key_bytes;
-        bool is_missing = *at++ == ':' && !field.value && cJSON_IsObject(object->value);
-        if (is_missing) doorman__read_missing(&field);
-        switch (*at++) {
-        case 's': doorman__read_string(&field, va_arg(targets, const char **)); break;
-        case 'N':
-            *va_arg(targets, bool *) = field.value != NULL;
-            (void)doorman__read_number(&field, va_arg(targets, double *));
-            break;
-        case 'n': (void)doorman__read_number(&field, va_arg(targets, double *)); break;
-        case 'a': doorman__read_amount(&field, va_arg(targets, double *)); break;
-        case 'r': doorman__read_part(&field, va_arg(targets, double *)); break;
-        case 'c': doorman__read_clients(&field, va_arg(targets, double *)); break;
-        case 'd': doorman__read_seconds(&field, true, va_arg(targets, doorman_time *)); break;
-        case 'T': *va_arg(targets, bool *) = field.value != NULL; /* fall through */
-        case 't': doorman__read_seconds(&field, false, va_arg(targets, doorman_time *)); break;
-        case 'b': doorman__read_bool(&field, va_arg(targets, bool *)); break;
-        case 'i': doorman__read_lease_id(&field, va_arg(targets, uint64_t *)); break;
-        case 'p': doorman__read_priority(&field, va_arg(targets, int *)); break;
-        default: *va_arg(targets, doorman__field *) = field; break;
-        }
-    }
-    va_end(targets);
-}
-
-static size_t doorman__list_count(const doorman__field *list) {
-    return cJSON_IsArray(list->value) ? (size_t)cJSON_GetArraySize(list->value) : 0;
-}
-
-/* Allocates zeroed memory for the structs that are made from the text. Returns NULL if reading has
- * stopped. */
-static void *doorman__read_room(doorman__reader *reader, size_t bytes) {
-    if (doorman__read_stopped(reader)) return NULL;
-    reader->room = doorman__zalloc(bytes + 1);
-    if (!reader->room) reader->status = DOORMAN_OUT_OF_MEMORY;
-    return reader->room;
-}
-
-/* Does the same as doorman__read_room, and may be called several times. */
-static void *doorman__read_more_room(doorman__reader *reader, size_t bytes) {
-    if (doorman__read_stopped(reader)) return NULL;
-    void **block = (void **)doorman__zalloc(bytes + 8);
-    if (!block) {
-        reader->status = DOORMAN_OUT_OF_MEMORY;
-        return NULL;
-    }
-    *block = reader->more_room;
-    reader->more_room = block;
-    return (unsigned char *)block + 8;
-}
-
-/* Returns the first item of a list. doorman__next moves to the next item. `value` is NULL behind
- * the last item. `value` is also NULL if reading has stopped, because there may be no memory for
- * the items. */
-static doorman__field doorman__read_list(const doorman__field *list) {
-    doorman__field first = {.reader = list->reader, .parent = list};
-    bool is_list = cJSON_IsArray(list->value);
-    if (list->value && !is_list) doorman__read_fail(list, "must be a list");
-    if (is_list && !doorman__read_stopped(list->reader)) first.value = list->value->child;
-    return first;
-}
-
-static void doorman__next(doorman__field *item) {
-    item->index++;
-    item->value = item->value->next;
-}
-
-/* Counts the items of inner lists. Each item of `list` is an object that may have an inner list
- * with this key. Each inner list may have at most `most` items. Returns the sum of the lengths. */
-static size_t doorman__count_below(const doorman__field *list, const char *key, size_t most) {
-    size_t all = 0;
-    doorman__field item = doorman__read_list(list);
-    for (; item.value; doorman__next(&item)) {
-        doorman__field below = doorman__field_of(&item, key, strlen(key));
-        size_t count = doorman__list_count(&below);
-        if (count > most) {
-            char rule[64];
-            snprintf(rule, sizeof rule, "must be a list of at most %zu", most);
-            doorman__read_fail(&below, rule);
-        }
-        all += count;
-    }
-    return all;
-}
-
-/* Returns the index of a field's value among the names. Returns -1 if the field is absent, or if
- * its value is not among the names. */
-static int doorman__read_name(const doorman__field *field, const char *const *names, int count) {
-    const char *name = NULL;
-    doorman__read_string(field, &name);
-    for (int i = 0; name && i < count; i++) {
-        if (strcmp(name, names[i]) == 0) return i;
-    }
-    return -1;
-}
-
-/* Does the same as doorman__read_name, and refuses a value that is not among the names. */
-static int doorman__read_choice(const doorman__field *field, const char *const *names, int count) {
-    int chosen = doorman__read_name(field, names, count);
-    if (!cJSON_IsString(field->value) || chosen >= 0) return chosen;
-    char rule[192] = "must be one of";
-    for (int i = 0; i < count; i++) {
-        size_t used = strlen(rule);
-        snprintf(rule + used, sizeof rule - used, "%s %s", i ? "," : "", names[i]);
-    }
-    doorman__read_fail(field, rule);
-    return -1;
-}
-
-/* The parameters of an algorithm (G7): four durations, two numbers and the handover. An algorithm
- * can also have the first two durations as fields of its own. */
-static const char *const doorman__parameters[] = {
-    "lease_duration_secs", "refresh_interval", "minimum_interval", "minimum_refresh_interval",
-    "decay_factor",        "reserve",          "handover"};
-enum {
-    DOORMAN__MINIMUM_INTERVAL = 2,
-    DOORMAN__DECAY_FACTOR = 4,
-    DOORMAN__RESERVE,
-    DOORMAN__HANDOVER
-};
-
-static const char *const doorman__kind_names[] = {
-#define DOORMAN__KIND_NAME(kind, name) name,
-    DOORMAN_KINDS(DOORMAN__KIND_NAME)};
-
-static const char *const doorman__handovers[] = {
-    [DOORMAN_CONFIRMED] = "confirmed", [DOORMAN_IMMEDIATE] = "immediate"};
-
-static void doorman__read_decay_factor(const doorman__field *field, double *out) {
-    if (!doorman__read_number(field, out) || (*out > 0 && *out <= 1)) return;
-    doorman__read_fail(field, "must be more than 0 and at most 1");
-}
-
-static void doorman__read_setting(const doorman__field *field, int which, doorman_algorithm *out) {
-    doorman_time *times[] = {&out->lease_length, &out->refresh_interval, &out->minimum_interval,
-                             &out->minimum_refresh_interval};
-    if (which < DOORMAN__DECAY_FACTOR) {
-        doorman__read_seconds(field, which != DOORMAN__MINIMUM_INTERVAL, times[which]);
-        if (which == DOORMAN__MINIMUM_INTERVAL) out->has_minimum_interval = true;
-    } else if (which == DOORMAN__HANDOVER) {
-        int handover = doorman__read_choice(field, doorman__handovers, 2);
-        if (handover >= 0) out->handover = (doorman_handover)handover;
-    } else if (which == DOORMAN__DECAY_FACTOR) {
-        doorman__read_decay_factor(field, &out->decay_factor);
-    } else {
-        doorman__read_part(field, &out->reserve);
-    }
-}
-
-/* Reads one parameter. A number may be written as a string, as in configurations of the original
- * Doorman. */
-static void doorman__read_parameter(const doorman__field *field, bool strict, unsigned *given,
-                                    doorman_algorithm *out) {
-    doorman__field name, value;
-    int count = DOORMAN__HANDOVER + 1;
-    doorman__read(field, strict ? "!name:o value:o" : "name:o value:o", &name, &value);
-    int which = strict ? doorman__read_choice(&name, doorman__parameters, count)
-                       : doorman__read_name(&name, doorman__parameters, count);
-    if (which < 0) return;
-    if (*given & 1u << which) doorman__read_fail(&name, "is set already");
-    *given |= 1u << which;
-    cJSON *number = NULL;
-    if (which != DOORMAN__HANDOVER && cJSON_IsString(value.value)) {
-        const char *text = value.value->valuestring;
-        doorman__scan scan;
-        doorman_status status = doorman__json_parse(&number, &scan, text, strlen(text), 0);
-        if (status == DOORMAN_OUT_OF_MEMORY) field->reader->status = status;
-        if (number) value.value = number;
-    }
-    doorman__read_setting(&value, which, out);
-    cJSON_Delete(number);
-}
-
-/* Reads an algorithm. In a configuration (`strict`) the kind and all parameters must be known. A
- * parent may have a newer version than this node, so unknown parameters of a parent are ignored. If
- * a parent sends an unknown kind of algorithm, the function leaves `out` unchanged and returns
- * false. In a configuration the other fields are read too, so that all errors are found. */
-static bool doorman__read_algorithm(const doorman__field *field, bool strict,
-                                    doorman_algorithm *out) {
-    static const char fields[] =
-        "!kind?o lease_length?d refresh_interval?d learning_mode_duration?T parameters?o";
-    doorman__field kind, list;
-    doorman__read(field, "kind:o", &kind);
-    int chosen = strict ? doorman__read_choice(&kind, doorman__kind_names, DOORMAN_KIND_COUNT)
-                        : doorman__read_name(&kind, doorman__kind_names, DOORMAN_KIND_COUNT);
-    if (chosen < 0 && (!strict || !cJSON_IsObject(field->value))) return false;
-    doorman__read(field, strict ? fields : fields + 1, &kind, &out->lease_length,
-                  &out->refresh_interval, &out->has_learning_mode_duration,
-                  &out->learning_mode_duration, &list);
-    if (chosen >= 0) out->kind = (doorman_kind)chosen;
-    unsigned given = (out->lease_length ? 1u : 0) | (out->refresh_interval ? 2u : 0);
-    doorman__field item = doorman__read_list(&list);
-    for (; item.value; doorman__next(&item)) doorman__read_parameter(&item, strict, &given, out);
-    return true;
-}
-
-/* ---- json: templates */
-
-typedef struct doorman__writer doorman__writer;
-
-/* What this section does with permits. The section >>permit_json has the functions. */
-typedef struct doorman__json_permits {
-    void (*read_limits)(const doorman__field *list, doorman_template *out);
-    void (*put_limits)(doorman__writer *out, const doorman_template *template_);
-    void (*read_request)(const doorman__field *body, doorman_request *out);
-    void (*put_request)(doorman__writer *out, const doorman_request *request);
-    void (*read_response)(const doorman__field *body, doorman_response *out);
-    void (*put_response)(doorman__writer *out, const doorman_response *response,
-                         const doorman_request *request);
-    doorman_status (*check_reply)(const doorman_permits *permits, const doorman_request *request,
-                                  doorman_error *error);
-    bool (*is_pending)(const doorman_json_exchange *exchange); /* a permit of it waits */
-} doorman__json_permits;
-static const doorman__json_permits doorman__permits_in_json;
-
-/* Reads a list of strings. Returns NULL if there is none, or if there is no memory. */
-static const char **doorman__read_strings(const doorman__field *list, size_t *count) {
-    *count = 0;
-    if (!cJSON_IsArray(list->value)) {
-        (void)doorman__read_list(list);
-        return NULL;
-    }
-    size_t all = doorman__list_count(list);
-    const char **strings =
-        (const char **)doorman__read_more_room(list->reader, all * sizeof *strings);
-    if (!strings) return NULL;
-    doorman__field item = doorman__read_list(list);
-    for (; item.value; doorman__next(&item)) {
-        strings[item.index] = "";
-        doorman__read_string(&item, &strings[item.index]);
-    }
-    *count = all;
-    return strings;
-}
-
-/* Reports that a template has neither capacity nor limits. A similar key is named, if there is
- * one. */
-static void doorman__read_no_limit(const doorman__field *capacity, const doorman__field *limits) {
-    if (doorman__near_key(capacity)) {
-        doorman__read_missing(capacity);
-    } else if (doorman__near_key(limits)) {
-        doorman__read_missing(limits);
-    } else {
-        doorman__read_fail(capacity, "is missing; a template needs `capacity` or `limits`");
-    }
-}
-
-static void doorman__read_template(const doorman__field *field, doorman_template *out) {
-    doorman__field algorithm, overload;
-    doorman__field limits = doorman__field_of(field, "limits", strlen("limits"));
-    doorman__field capacity = doorman__field_of(field, "capacity", strlen("capacity"));
-    bool is_optional = limits.value || !capacity.value;
-    bool is_missing = cJSON_IsObject(field->value) && !limits.value && !capacity.value;
-    doorman__read(
-        field,
-        is_optional ? "!identifier_glob:s description?s unit?s capacity?a safe_capacity?N whole?b "
-                      "overload?o algorithm?o limits?o"
-                    : "!identifier_glob:s description?s unit?s capacity:a safe_capacity?N whole?b "
-                      "overload?o algorithm?o limits?o",
-        &out->identifier_glob, &out->description, &out->unit, &out->capacity,
-        &out->has_safe_capacity, &out->safe_capacity, &out->whole, &overload, &algorithm, &limits);
-    if (overload.value) {
-        doorman__read(&overload, "!target:t capacity_min?a", &out->overload.target,
-                      &out->overload.capacity_min);
-        if (!out->overload.target) {
-            doorman__field target = doorman__field_of(&overload, "target", strlen("target"));
-            doorman__read_fail(&target, "must be more than 0");
-        }
-    }
-    if (is_missing) doorman__read_no_limit(&capacity, &limits);
-    out->without_capacity = !capacity.value;
-    out->has_algorithm = algorithm.value != NULL;
-    if (out->has_algorithm) (void)doorman__read_algorithm(&algorithm, true, &out->algorithm);
-    if (limits.value && DOORMAN__HAS_PERMITS) {
-        doorman__permits_in_json.read_limits(&limits, out);
-    } else if (limits.value) {
-        doorman__read_fail(&limits, DOORMAN__NO_PERMITS);
-    }
-}
-
-/* A value that a path names, and the objects and lists around it. */
-typedef struct doorman__walk {
-    doorman__field steps[8];
-    size_t count;
-} doorman__walk;
-
-/* Finds the value with a path below `start`, for example "limits[2].tiers[0].window". Returns its
- * field. */
-static const doorman__field *doorman__walk_path(doorman__walk *walk, const doorman__field *start,
-                                                const char *path, size_t bytes) {
-    const doorman__field *at = start;
-    const char *end = path + bytes;
-    walk->count = 0;
-    while (path < end && walk->count < sizeof walk->steps / sizeof *walk->steps) {
-        doorman__field *step = &walk->steps[walk->count++];
-        if (*path == '[') {
-            size_t index = (size_t)strtoul(path + 1, NULL, 10);
-            *step = (doorman__field){.reader = start->reader, .parent = at, .index = index};
-            step->value = cJSON_GetArrayItem(at->value, (int)index);
-            path += strcspn(path, "]") + 1;
-        } else {
-            size_t key_bytes = strcspn(path, ".[:");
-            *step = doorman__field_of(at, path, key_bytes);
-            path += key_bytes;
-        }
-        if (path < end && *path == '.') path++;
-        at = step;
-    }
-    return at;
-}
-
-/* Makes the path of a field in JSON, below a template. In JSON the figures of a limit are fields of
- * the limit. */
-static void doorman__config_path(const char *object, const char *field, size_t bytes,
-                                 char path[256]) {
-    static const char figures[] = "figures.";
-    const size_t skipped = sizeof figures - 1;
-    snprintf(path, 256, "%.128s%.*s", object, (int)bytes, field);
-    char *at = strstr(path, figures);
-    if (at) memmove(at, at + skipped, strlen(at + skipped) + 1);
-}
-
-/* Adds a problem that the section >>configuration reports. `context` is the doorman__field of the
- * whole text. */
-static void doorman__config_problem_add(void *context, size_t index, const char *object,
-                                        const char *text) {
-    const doorman__field *root = (const doorman__field *)context;
-    const char *second = strchr(text, '\n'); /* the names of JSON: see DOORMAN__NAMES */
-    if (second) text = second + 1;
-    const size_t key_bytes = strcspn(text, ":");
-    doorman__field list = doorman__field_of(root, "resources", strlen("resources"));
-    doorman__field item = {.reader = root->reader, .parent = &list, .index = index};
-    if (index != DOORMAN__NO_TEMPLATE) item.value = cJSON_GetArrayItem(list.value, (int)index);
-    char path[256];
-    doorman__config_path(object, text, key_bytes, path);
-    doorman__walk walk;
-    const doorman__field *start = index == DOORMAN__NO_TEMPLATE ? root : &item;
-    const doorman__field *field = doorman__walk_path(&walk, start, path, strlen(path));
-    doorman__read_note(field, text + key_bytes + strlen(": "));
-}
-
-/* Reads and checks the templates. A template with an error in its text is not checked further,
- * because some of its fields are not set. */
-static void doorman__read_templates(const doorman__field *root, const doorman__field *list,
-                                    doorman_template *templates, size_t count) {
-    doorman__reader *reader = root->reader;
-    doorman__field all = *root;
-    const doorman_config_options options = {.templates = templates, .template_count = count};
-    const doorman__config_report report = {doorman__config_problem_add, &all};
-    doorman__field item = doorman__read_list(list);
-    for (; item.value; doorman__next(&item)) {
-        size_t before = reader->problems->count;
-        doorman__read_template(&item, &templates[item.index]);
-        if (doorman__read_stopped(reader)) return; /* without memory the template is not complete */
-        if (reader->problems->count > before) continue;
-        doorman__template_check(&options, item.index, &report);
-        if (reader->problems->count > before) reader->status = DOORMAN_INVALID_ARGUMENT;
-    }
-    if (doorman__read_stopped(reader) || reader->problems->count) return;
-    if (DOORMAN__HAS_PERMITS) doorman__permits_in_config.check_leased(&options, &report);
-    if (reader->problems->count) reader->status = DOORMAN_INVALID_ARGUMENT;
-}
-
-/* Reads and checks the globs of resources in shadow. */
-static void doorman__read_shadow(const doorman__field *root, const doorman__field *list,
-                                 doorman_config_options *options) {
-    doorman__field all = *root;
-    const doorman__config_report report = {doorman__config_problem_add, &all};
-    size_t before = root->reader->problems->count;
-    options->shadow = doorman__read_strings(list, &options->shadow_count);
-    if (doorman__read_stopped(root->reader) || root->reader->problems->count > before) return;
-    doorman__config_check_shadow(options, &report);
-    if (root->reader->problems->count > before) root->reader->status = DOORMAN_INVALID_ARGUMENT;
-}
-
-static doorman_config_options doorman__read_config(const doorman__field *root) {
-    static const char *const policies[] = {"allow", "reject"};
-    doorman__field list, unmatched, shadow;
-    doorman__read(root, "!resources:o unmatched?o shadow?o", &list, &unmatched, &shadow);
-    size_t count = doorman__list_count(&list);
-    if (count > DOORMAN__TEMPLATE_MAX && !doorman__read_stopped(root->reader)) {
-        char rule[64];
-        snprintf(rule, sizeof rule, "at most %d, not %zu", DOORMAN__TEMPLATE_MAX, count);
-        doorman__read_fail(&list, rule);
-        root->reader->status = DOORMAN_RESOURCE_EXHAUSTED;
-    }
-    doorman_template *templates =
-        (doorman_template *)doorman__read_room(root->reader, count * sizeof *templates);
-    doorman__read_templates(root, &list, templates, count);
-    doorman_config_options options = {.templates = templates,
-                                      .template_count = count,
-                                      .reject_unmatched =
-                                          doorman__read_choice(&unmatched, policies, 2) == 1};
-    doorman__read_shadow(root, &shadow, &options);
-    return options;
-}
-
-doorman_status doorman_json_check_config(doorman_config **out, const char *text, size_t bytes,
-                                         doorman_config_problem *problems, size_t room,
-                                         size_t *count) {
-    bool has_text = text || !bytes || bytes > DOORMAN_MESSAGE_BYTES_MAX; /* too large: not read */
-    if (count) *count = 0;
-    if (!count || (room && !problems) || !has_text) return DOORMAN_INVALID_ARGUMENT;
-    doorman__problems list = {text, bytes, problems, room, 0};
-    doorman__reader reader = {.problems = &list};
-    doorman_config *config = NULL;
-    doorman__field root = doorman__read_start(&reader, text, bytes);
-    const doorman_config_options options = doorman__read_config(&root);
-    if (reader.status == DOORMAN_OK && out) {
-        config = doorman__config_make(&options);
-        if (!config) reader.status = DOORMAN_OUT_OF_MEMORY;
-        if (config) config->wire_names = true;
-    }
-    if (reader.status == DOORMAN_OK) {
-        const doorman__config_report report = {doorman__config_problem_add, &root};
-        doorman__config_warn(&options, &report);
-        if (out) *out = config;
-    } else if (reader.status == DOORMAN_OUT_OF_MEMORY) {
-        list.count = 0;
-        (void)doorman__no_memory(doorman__problem_add(&list, NULL));
-    }
-    assert(reader.status == DOORMAN_OK || (list.count > 0 && !config));
-    *count = list.count;
-    return doorman__read_end(&reader);
-}
-
-doorman_status doorman_json_config(doorman_config **out, const char *text, size_t bytes,
-                                   doorman_error *error) {
-    if (!out) return doorman__missing(error, "out");
-    if (bytes && !text) return doorman__missing(error, "text");
-    doorman_config_problem first = {0, 0, {""}};
-    size_t count = 0;
-    doorman_status status =
-        doorman_json_check_config(out, text, bytes, &first, error ? 1 : 0, &count);
-    if (!error) return status;
-    if (count > 0 && first.line > 0) {
-        (void)doorman__fail(error, status, "line %zu, column %zu: %s", first.line, first.column,
-                            first.error.text);
-    } else if (count > 0) {
-        *error = first.error;
-    }
-    doorman__error_end(error, count);
-    return status;
-}
-
-/* The names of all values of doorman_outcome except the first one, GRANTED. */
-static const char *const doorman__reasons[] = {"TRY_LATER", "UNMATCHED", "FULL"};
-
-/* A client can send the content of a method without the method by mistake, because that is the body
- * of a POST to /v1/METHOD. If the message has a key that only such content has, returns true, and
- * sets an error that explains the two forms. */
-static bool doorman__read_content(const doorman__field *root) {
-    bool found = doorman__field_of(root, "client_id", 9).value ||
-                 doorman__field_of(root, "server_id", 9).value ||
-                 doorman__field_of(root, "resource", 8).value ||
-                 doorman__field_of(root, "permit", 6).value ||
-                 doorman__field_of(root, "entry", 5).value;
-    if (found) {
-        doorman__read_fail(root, "must be an object with one key, the method, such as "
-                                 "{\"get_capacity\": {...}}. Only POST /v1/METHOD takes a body "
-                                 "without the method");
-    }
-    return found;
-}
-
-/* Sets an error if the content of a method has a method in it. The client has probably sent a whole
- * message to /v1/METHOD. Called only if the content lacks a required field, because unknown fields
- * of a valid message are ignored. */
-static void doorman__read_nested(const doorman__field *body) {
-    for (int i = 0; i <= DOORMAN_METHOD_COUNT; i++) {
-        bool is_server = i == DOORMAN_METHOD_COUNT;
-        doorman_method method = is_server ? DOORMAN_GET_CAPACITY : (doorman_method)i;
-        const char *name = doorman_method_name(method, is_server);
-        doorman__field inner = doorman__field_of(body, name, strlen(name));
-        if (!inner.value) continue;
-        doorman__read_fail(&inner, "is a method inside a method. POST /v1/METHOD takes only the "
-                                   "content of the method. POST /v1 takes the whole message");
-    }
-}
-
-/* Writes the names of all methods, with a comma between two names. */
-static void doorman__method_names(char *out, size_t room) {
-    size_t used = 0;
-    for (int i = 0; i <= DOORMAN_METHOD_COUNT; i++) {
-        bool is_server = i == DOORMAN_METHOD_COUNT;
-        doorman_method method = is_server ? DOORMAN_GET_CAPACITY : (doorman_method)i;
-        int count = snprintf(out + used, room - used, "%s%s", i ? ", " : "",
-                             doorman_method_name(method, is_server));
-        assert(count > 0 && (size_t)count < room - used);
-        used += (size_t)count;
-    }
-}
-
-/* Returns the method of a message, and sets *body to the object of the method. */
-static doorman_method doorman__read_method(const doorman__field *root, bool *is_server,
-                                           doorman__field *body) {
-    doorman__reader *reader = root->reader;
-    const cJSON *only = cJSON_IsObject(root->value) ? root->value->child : NULL;
-    *body = *root;
-    *is_server = false;
-    if (doorman__read_content(root)) return DOORMAN_DISCOVERY;
-    if (!only || only->next) {
-        doorman__read_fail(root, "must be an object with one key, the method");
-        return DOORMAN_DISCOVERY;
-    }
-    *body = doorman__field_of(root, only->string, strlen(only->string));
-    *is_server = strcmp(only->string, doorman_method_name(DOORMAN_GET_CAPACITY, true)) == 0;
-    if (*is_server) return DOORMAN_GET_CAPACITY;
-    for (int i = 0; i < DOORMAN_METHOD_COUNT; i++) {
-        const char *name = doorman_method_name((doorman_method)i, false);
-        if (strcmp(only->string, name) == 0) return (doorman_method)i;
-    }
-    char names[160];
-    doorman__method_names(names, sizeof names);
-    reader->status =
-        doorman__fail(reader->error, DOORMAN_NOT_FOUND, "no such method: %.40s; the methods are %s",
-                      only->string, names);
-    return DOORMAN_DISCOVERY;
-}
-
-/* Reads the demands of one resource to *demands, and moves *demands behind these demands. A client
- * has one demand. A server has one demand for each group in `list`. */
-static void doorman__read_wants(const doorman__field *field, const doorman__field *list,
-                                doorman_demand **demands, doorman_capacity_request *item_request) {
-    doorman_demand *demand = *demands;
-    item_request->wants = demand;
-    if (list) {
-        doorman__field item = doorman__read_list(list);
-        for (; item.value; doorman__next(&item), demand++) {
-            doorman__read(&item, "priority?p num_clients:c wants:a", &demand->priority,
-                          &demand->subclients, &demand->wants);
-        }
-    } else {
-        doorman__read(field, "priority?p wants:a", &demand->priority, &demand->wants);
-        demand++->subclients = 1;
-    }
-    item_request->wants_count = (size_t)(demand - *demands);
-    *demands = demand;
-}
-
-/* Reads a report (H11). In a message of its own its fields are those of the resource. */
-static void doorman__read_overload(const doorman__field *field, doorman_overload_report *out) {
-    doorman__read(field, "interval:t arrived:a finished:a refused:a late?a", &out->interval,
-                  &out->arrived, &out->finished, &out->refused, &out->late);
-}
-
-static void doorman__read_capacity_request(const doorman__field *field,
-                                           const doorman_request *request, doorman_demand **demands,
-                                           doorman_capacity_request *item_request) {
-    doorman_lease *has = &item_request->has;
-    doorman__field lease, groups, overload;
-    if (request->method == DOORMAN_RELEASE_CAPACITY) {
-        doorman__read(field, "resource_id:s id:i", &item_request->resource_id, &has->id);
-        return;
-    }
-    if (request->method == DOORMAN_REPORT_OVERLOAD) {
-        doorman__read(field, "resource_id:s", &item_request->resource_id);
-        doorman__read_overload(field, &item_request->overload);
-        return;
-    }
-    doorman__read(field, "resource_id:s outstanding?a has?o overload?o", &item_request->resource_id,
-                  &item_request->outstanding, &lease, &overload);
-    if (overload.value) doorman__read_overload(&overload, &item_request->overload);
-    if (request->is_server)
-        doorman__read(field, "learning?b wants:o", &item_request->learning, &groups);
-    doorman__read_wants(field, request->is_server ? &groups : NULL, demands, item_request);
-    if (!lease.value) return;
-    doorman__read(&lease, "id:i node:s capacity:a expires_in:t", &has->id, &has->node,
-                  &has->capacity, &has->expires_in);
-}
-
-/* Reads the holder's id. In a release the key says whether the holder is a client or a server. */
-static void doorman__read_holder(const doorman__field *body, doorman_request *out) {
-    if (out->method == DOORMAN_RELEASE_CAPACITY) {
-        doorman__field server = doorman__field_of(body, "server_id", 9);
-        doorman__field client = doorman__field_of(body, "client_id", 9);
-        out->is_server = server.value != NULL;
-        if (server.value && client.value) {
-            doorman__read_fail(&client, "must not be given with server_id");
-        }
-    }
-    if (!doorman__field_of(body, out->is_server ? "server_id" : "client_id", 9).value) {
-        doorman__read_nested(body);
-    }
-    doorman__read(body, out->is_server ? "server_id:s" : "client_id:s", &out->holder_id);
-}
-
-/* Reads the nodes that a server's request came through. The first node is the sender. */
-static doorman__field doorman__read_path(const doorman__field *body, doorman_request *out) {
-    doorman__field path;
-    doorman__read(body, "path:o", &path);
-    out->path_count = doorman__list_count(&path);
-    bool bounded = out->path_count >= 1 && out->path_count <= DOORMAN__PATH_MAX;
-    if (path.value && !bounded) doorman__read_fail(&path, "must be a list of 1 to 16 ids");
-    return path;
-}
-
-static bool doorman__method_has_permits(doorman_method method) {
-    return method >= DOORMAN_ACQUIRE && method <= DOORMAN_SEIZE;
-}
-
-/* Reads a request. The memory block holds the items, the demands, and the path, in this order. */
-static void doorman__read_request(const doorman__field *root, doorman_request *out) {
-    doorman__reader *reader = root->reader;
-    doorman__field body, list, path = {.reader = reader};
-    out->wire_names = true;
-    out->method = doorman__read_method(root, &out->is_server, &body);
-    doorman__read(&body, "");
-    if (out->method == DOORMAN_DISCOVERY) return;
-    if (doorman__method_has_permits(out->method)) {
-        if (DOORMAN__HAS_PERMITS) doorman__permits_in_json.read_request(&body, out);
-        if (!DOORMAN__HAS_PERMITS) doorman__read_fail(&body, DOORMAN__NO_PERMITS);
-        return;
-    }
-    bool groups = out->is_server;
-    doorman__read_holder(&body, out);
-    if (groups) {
-        path = doorman__read_path(&body, out);
-        doorman__read(&body, "http_address?s", &out->http_address);
-    }
-    doorman__read(&body, "resource:o", &list);
-    out->item_count = doorman__list_count(&list);
-    size_t demand_count =
-        groups ? doorman__count_below(&list, "wants", DOORMAN__GROUPS_MAX) : out->item_count;
-    doorman_capacity_request *items = (doorman_capacity_request *)doorman__read_room(
-        reader, out->item_count * sizeof *items + demand_count * sizeof(doorman_demand) +
-                    out->path_count * sizeof(char *));
-    if (!items) return;
-    doorman_demand *demands = (doorman_demand *)(void *)(items + out->item_count);
-    const char **nodes = (const char **)(void *)(demands + demand_count);
-    doorman__field item = doorman__read_list(&list);
-    for (; item.value; doorman__next(&item)) {
-        doorman__read_capacity_request(&item, out, &demands, &items[item.index]);
-    }
-    item = doorman__read_list(&path);
-    for (; item.value; doorman__next(&item)) doorman__read_string(&item, &nodes[item.index]);
-    out->items = items;
-    out->path = nodes;
-}
-
-/* Reads the fields that only a response to a server has. The function writes the algorithm to
- * *algorithm and the terms to *terms. Then it moves *terms behind these terms. The sender leaves
- * out defaults, so this function sets them. */
-static void doorman__read_policy(const doorman__field *field, doorman_algorithm *algorithm,
-                                 doorman_terms **terms, doorman_capacity_response *out) {
-    doorman__field settings, list, priority;
-    doorman__read(field, "algorithm?o terms?o learn_for?T description?s unit?s", &settings, &list,
-                  &out->has_learn_for, &out->learn_for, &out->description, &out->unit);
-    if (settings.value) doorman__read(&settings, "whole?b", &out->whole);
-    if (settings.value && doorman__read_algorithm(&settings, false, algorithm)) {
-        *algorithm = doorman__algorithm_resolve(algorithm);
-        out->algorithm = algorithm;
-    }
-    out->terms = *terms;
-    doorman__field item = doorman__read_list(&list);
-    for (; item.value; doorman__next(&item)) {
-        doorman_terms *next = (*terms)++;
-        doorman__read(&item, "priority?o level:a slope:r", &priority, &next->level, &next->slope);
-        next->priority = DOORMAN_ANY_PRIORITY;
-        if (priority.value) doorman__read_priority(&priority, &next->priority);
-        out->terms_count++;
-    }
-}
-
-static void doorman__read_capacity_response(const doorman__field *field,
-                                            doorman_capacity_response *out) {
-    doorman_lease *lease = &out->gets;
-    doorman__field gets, refused, reason;
-    int index;
-    doorman__read(field,
-                  "resource_id:s safe_capacity?N learning?b overload_target?t gets?o refused?o",
-                  &out->resource_id, &out->has_safe_capacity, &out->safe_capacity, &out->learning,
-                  &out->overload_target, &gets, &refused);
-    if (refused.value) {
-        doorman__read(&refused, "reason:o refresh_interval:t", &reason, &lease->refresh_interval);
-        index = doorman__read_choice(&reason, doorman__reasons, 3);
-        out->outcome = (doorman_outcome)((int)DOORMAN_TRY_LATER + index);
-        return;
-    }
-    out->outcome = DOORMAN_GRANTED;
-    if (!gets.value) doorman__read_fail(&gets, "is missing");
-    doorman__read(&gets,
-                  "id:i node:s capacity:a keep?a expires_in:t refresh_interval:t whole?b reason?o",
-                  &lease->id, &lease->node, &lease->capacity, &lease->committed, &lease->expires_in,
-                  &lease->refresh_interval, &out->whole, &reason);
-    /* a newer server may know more reasons; a reason that this version does not know is none */
-    index = doorman__read_name(&reason, doorman__lease_reasons, DOORMAN__LEASE_REASON_COUNT);
-    if (index >= 0) lease->reason = (doorman_lease_reason)((int)DOORMAN_LEASE_SHARE + index);
-    lease->committed = doorman__max(lease->committed, lease->capacity);
-}
-
-/* Reads the items of a response. The memory block begins with the items. If the response is for a
- * server, the items are followed by one algorithm for each item, and by all terms. */
-static void doorman__read_capacity_responses(const doorman__field *list, doorman_response *out) {
-    bool policy = out->is_server;
-    size_t count = doorman__list_count(list);
-    size_t terms_count = policy ? doorman__count_below(list, "terms", DOORMAN_TERMS_MAX) : 0;
-    doorman_capacity_response *items = (doorman_capacity_response *)doorman__read_room(
-        list->reader, count * (sizeof *items + (policy ? sizeof(doorman_algorithm) : 0)) +
-                          terms_count * sizeof(doorman_terms));
-    if (!items) return;
-    doorman_algorithm *algorithms = (doorman_algorithm *)(void *)(items + count);
-    doorman_terms *terms = (doorman_terms *)(void *)(algorithms + count);
-    doorman__field item = doorman__read_list(list);
-    for (; item.value; doorman__next(&item)) {
-        doorman_capacity_response *item_response = &items[item.index];
-        if (out->method == DOORMAN_REPORT_OVERLOAD) {
-            doorman__read(&item, "resource_id:s overload_target?t", &item_response->resource_id,
-                          &item_response->overload_target);
-            continue;
-        }
-        doorman__read_capacity_response(&item, item_response);
-        if (policy) doorman__read_policy(&item, &algorithms[item.index], &terms, item_response);
-    }
-    out->items = items;
-    out->item_count = count;
-}
-
-static void doorman__read_response(const doorman__field *root, doorman_response *out) {
-    const char *code = "", *message = "";
-    doorman__reader *reader = root->reader;
-    doorman__field error = doorman__field_of(root, "error", 5), body, mastership, list;
-    if (error.value) {
-        doorman__read(&error, "code:s message:s", &code, &message);
-        if (reader->status != DOORMAN_OK) return;
-        reader->status =
-            doorman__fail(reader->error, DOORMAN_INVALID_ARGUMENT, "%s: %s", code, message);
-        return;
-    }
-    out->method = doorman__read_method(root, &out->is_server, &body);
-    doorman__read(&body, "mastership?o response?o", &mastership, &list);
-    if (mastership.value) doorman__read(&mastership, "master_address?s", &out->master_address);
-    out->is_master = !mastership.value;
-    if (out->method == DOORMAN_DISCOVERY) doorman__read(&body, "is_master:b", &out->is_master);
-    if (out->is_master && doorman__method_has_permits(out->method)) {
-        if (DOORMAN__HAS_PERMITS) doorman__permits_in_json.read_response(&body, out);
-    }
-    bool has_items = out->method == DOORMAN_GET_CAPACITY || out->method == DOORMAN_REPORT_OVERLOAD;
-    if (!has_items || !out->is_master) return;
-    if (out->is_server) {
-        doorman__read(&body, "http_address?s shared_id?b", &out->http_address, &out->shared_id);
-    }
-    if (!list.value) doorman__read_fail(&list, "is missing");
-    doorman__read_capacity_responses(&list, out);
-}
+/* ---- JSON: writing */
 
 /* The state of writing a text. If memory runs out, the buffer stays as it is, and the rest of the
  * text is dropped. So a caller checks for failure only at the end. */
-struct doorman__writer {
+typedef struct doorman__writer {
     doorman_buffer *buffer;
     bool failed;
-};
+    bool is_exact; /* amounts have as few digits as possible */
+    /* Of a response: as in doorman_json_serve, whether the holder is a node, and, if it is about
+     * permits, the request. */
+    int64_t epoch;
+    bool is_server;
+    const doorman_request *request;
+} doorman__writer;
 
 void doorman_buffer_uninit(doorman_buffer *buffer) {
     if (!buffer) return;
@@ -13711,6 +12845,7 @@ static void doorman__put_seconds(doorman__writer *out, doorman_time time) {
  * digit more than needed. The increment never changes a 9 to a 10, because the loop would have
  * ended one digit earlier. */
 static void doorman__put_fraction(doorman__writer *out, double size) {
+    assert(size >= 1.0 / 64 && size < DOORMAN__INTEGER_MAX);
     const uint64_t one = UINT64_C(1) << 60;
     uint64_t rest = (uint64_t)((size - (double)(uint64_t)size) * (double)one);
     uint64_t near = (uint64_t)(size * 64); /* size / 2^54, in the units of `rest` */
@@ -13788,9 +12923,15 @@ static void doorman__put_escaped(doorman__writer *out, const char *text, const c
 static void doorman__put_string(doorman__writer *out, const char *text) {
     const char *end = text;
     while (doorman__json_plain(*end)) end++;
-    doorman__put_bytes(out, "\"", 1);
-    doorman__put_bytes(out, text, (size_t)(end - text));
-    if (*end) doorman__put_escaped(out, end, end + strlen(end));
+    size_t plain = (size_t)(end - text);
+    char *to = doorman__put_room(out, plain + 2);
+    if (!to) return;
+    *to = '"';
+    memcpy(to + 1, text, plain);
+    to[plain + 1] = '"';
+    out->buffer->bytes += plain + (*end ? 1 : 2);
+    if (!*end) return;
+    doorman__put_escaped(out, end, end + strlen(end));
     doorman__put_bytes(out, "\"", 1);
 }
 
@@ -13847,35 +12988,624 @@ static doorman_status doorman__put_end(doorman__writer *out) {
 
 static doorman__writer doorman__put_start(doorman_buffer *buffer) {
     buffer->bytes = 0;
-    return (doorman__writer){buffer, false};
+    return (doorman__writer){.buffer = buffer};
 }
 
-static void doorman__put_capacity_response(doorman__writer *out,
-                                           const doorman_capacity_response *item_response,
-                                           bool is_server, int64_t epoch) {
-    const doorman_lease *gets = &item_response->gets;
-    doorman__put(out, "{'resource_id':%s", item_response->resource_id);
-    if (item_response->has_safe_capacity)
-        doorman__put(out, ",'safe_capacity':%n", item_response->safe_capacity);
-    if (item_response->learning) doorman__put(out, ",'learning':%b", true);
-    if (item_response->overload_target) {
-        doorman__put(out, ",'overload_target':%t", item_response->overload_target);
+/* ---- JSON: fields */
+/*
+ * Tables of fields say how each message and each struct of a configuration is read and written. A
+ * row is one field. The rows are in the order in which the writer writes them. The reader takes the
+ * fields of an object in any order. What a table cannot say is in the two functions of a row: one
+ * reads, and one writes.
+ */
+
+typedef enum doorman__type {
+    DOORMAN__JSON_END,
+    DOORMAN__JSON_NUMBER, /* numbers: see doorman__numbers */
+    DOORMAN__JSON_AMOUNT,
+    DOORMAN__JSON_FRACTION,
+    DOORMAN__JSON_SLOPE,
+    DOORMAN__JSON_DECAY,
+    DOORMAN__JSON_RATE,
+    DOORMAN__JSON_CLIENTS,
+    DOORMAN__JSON_SECONDS,
+    DOORMAN__JSON_DURATION,
+    DOORMAN__JSON_ID,
+    DOORMAN__JSON_PRIORITY,
+    DOORMAN__JSON_SIZE, /* from `least` to `most` of the row */
+    DOORMAN__JSON_UINT32,
+    DOORMAN__JSON_BOOL,
+    DOORMAN__JSON_STRING, /* a const char *; the writer leaves out NULL */
+    DOORMAN__JSON_TEXT,   /* a const char *; the writer leaves out NULL and "" */
+    DOORMAN__JSON_CHOICE, /* an enum: one of `names` */
+    DOORMAN__JSON_FLAG,   /* a bool: one of two `names` */
+    DOORMAN__JSON_OBJECT, /* the writer leaves it out if its first field has its default */
+    DOORMAN__JSON_INLINE, /* a part of the struct. Its fields are fields of the same object */
+    DOORMAN__JSON_LIST,
+    DOORMAN__JSON_OTHER /* two functions read and write it */
+} doorman__type;
+
+typedef enum doorman__flags {
+    DOORMAN__JSON_OPTIONAL, /* the writer leaves out a default: 0, false, an empty list, `usual` */
+    DOORMAN__JSON_NEEDED,   /* the reader refuses an object without the field */
+    DOORMAN__JSON_ALWAYS,   /* the writer always writes the field */
+    DOORMAN__JSON_REQUIRED, /* both */
+    DOORMAN__JSON_LENIENT,  /* an invalid value counts as absent, because the sender may be newer */
+    DOORMAN__JSON_OR_STRING = 8 /* a string is not read, and is no error */
+} doorman__flags;
+
+/* One field of a struct. A table of rows ends with a row of zeros. */
+typedef struct doorman__row {
+    const char *key;     /* NULL: INLINE, a call, or an item of a list that is no object */
+    const char *written; /* the key with a comma, quotes and a colon */
+    unsigned char key_bytes, type, flags;
+    signed char usual;  /* the default of a number */
+    unsigned short at;  /* the offset in the struct */
+    unsigned short has; /* the offset of the bool that tells whether there is a value, or 0 */
+    unsigned short count, bytes; /* of a list: the offset of its count; the size of an item */
+    uint32_t least, most;     /* the bounds of an integer, if `most` is not 0. Of a list, `most` are
+                                 the most items. Of a choice, the first value, and their number */
+    const char *const *names; /* NULL has no name */
+    const struct doorman__row *below; /* the fields of an object or of the items of a list */
+    void (*read)(const doorman__field *field, void *out); /* gets the object if there is no key */
+    void (*put)(doorman__writer *out, const void *from);  /* writes the key and the value */
+} doorman__row;
+
+/* The rows. The key of a ROW is the name of the field. */
+#define DOORMAN__KEY(key_, type_, flags_)                                                          \
+    .key = key_, .written = ",\"" key_ "\":", .key_bytes = sizeof key_ - 1,                        \
+    .type = DOORMAN__JSON_##type_, .flags = DOORMAN__JSON_##flags_
+#define DOORMAN__FIELD(key, type, flags, struct_, field)                                           \
+    DOORMAN__KEY(key, type, flags), .at = offsetof(struct_, field)
+#define DOORMAN__ROW_AS(key, type, flags, struct_, field)                                          \
+    { DOORMAN__FIELD(key, type, flags, struct_, field) }
+#define DOORMAN__ROW(type, flags, struct_, field)                                                  \
+    { DOORMAN__FIELD(#field, type, flags, struct_, field) }
+#define DOORMAN__ROW_HAS(type, struct_, field)                                                     \
+    {                                                                                              \
+        DOORMAN__FIELD(#field, type, OPTIONAL, struct_, field),                                    \
+            .has = offsetof(struct_, has_##field)                                                  \
     }
-    if (item_response->outcome != DOORMAN_GRANTED) {
-        doorman__put(out, ",'refused':{'reason':%s,'refresh_interval':%t}",
-                     doorman__reasons[item_response->outcome - DOORMAN_TRY_LATER],
-                     gets->refresh_interval);
+#define DOORMAN__ROW_BOUNDED(key, type, flags, struct_, field, least_, most_)                      \
+    { DOORMAN__FIELD(key, type, flags, struct_, field), .least = least_, .most = most_ }
+#define DOORMAN__ROW_CHOICE(key, flags, struct_, field, names_)                                    \
+    {                                                                                              \
+        DOORMAN__FIELD(key, CHOICE, flags, struct_, field), .names = names_,                       \
+                                                            .most = sizeof names_ / sizeof *names_ \
+    }
+#define DOORMAN__ROW_OBJECT(key, struct_, field, rows)                                             \
+    { DOORMAN__FIELD(key, OBJECT, OPTIONAL, struct_, field), .below = rows }
+#define DOORMAN__ROW_INLINE(struct_, field, rows)                                                  \
+    { .type = DOORMAN__JSON_INLINE, .at = offsetof(struct_, field), .below = rows }
+#define DOORMAN__LIST(key, flags, struct_, field, counter, rows)                                   \
+    DOORMAN__FIELD(key, LIST, flags, struct_, field), .count = offsetof(struct_, counter),         \
+                                                      .bytes = sizeof *((struct_ *)NULL)->field,   \
+                                                      .below = rows
+#define DOORMAN__ROW_LIST(key, flags, struct_, field, counter, rows)                               \
+    { DOORMAN__LIST(key, flags, struct_, field, counter, rows) }
+#define DOORMAN__ROW_OTHER(key, flags, reader, writer)                                             \
+    { DOORMAN__KEY(key, OTHER, flags), .read = reader, .put = writer }
+#define DOORMAN__ROW_CALL(reader, writer)                                                          \
+    { .type = DOORMAN__JSON_OTHER, .read = reader, .put = writer }
+
+/* The items of a list of strings, or of amounts. */
+static const doorman__row doorman__string_rows[] = {{.type = DOORMAN__JSON_STRING}, {0}};
+static const doorman__row doorman__amount_rows[] = {{.type = DOORMAN__JSON_AMOUNT}, {0}};
+
+typedef enum doorman__storage {
+    DOORMAN__IN_DOUBLE,
+    DOORMAN__IN_TIME, /* in JSON: seconds */
+    DOORMAN__IN_UINT64,
+    DOORMAN__IN_SIZE,
+    DOORMAN__IN_UINT32,
+    DOORMAN__IN_INT
+} doorman__storage;
+
+/* How a number is stored, and which ones are valid. */
+typedef struct doorman__number {
+    doorman__storage storage;
+    bool is_integer, is_exact; /* exact: written with as few digits as possible in each text */
+    double least, most;
+    const char *rule;
+} doorman__number;
+
+#define DOORMAN__POSITIVE 5e-324 /* the smallest double above 0 */
+
+static const doorman__number doorman__numbers[] = {
+    [DOORMAN__JSON_NUMBER] = {DOORMAN__IN_DOUBLE, false, false, -DBL_MAX, DBL_MAX, NULL},
+    [DOORMAN__JSON_AMOUNT] = {DOORMAN__IN_DOUBLE, false, false, 0, DOORMAN_AMOUNT_MAX,
+                              DOORMAN__AMOUNT_RULE},
+    [DOORMAN__JSON_FRACTION] = {DOORMAN__IN_DOUBLE, false, true, 0, 1, "must be from 0 to 1"},
+    [DOORMAN__JSON_SLOPE] = {DOORMAN__IN_DOUBLE, false, false, 0, 1, "must be from 0 to 1"},
+    [DOORMAN__JSON_DECAY] = {DOORMAN__IN_DOUBLE, false, true, DOORMAN__POSITIVE, 1,
+                             "must be more than 0 and at most 1"},
+    [DOORMAN__JSON_RATE] = {DOORMAN__IN_DOUBLE, false, false, DOORMAN__POSITIVE, DOORMAN_AMOUNT_MAX,
+                            "must be more than 0 and at most 1e15"},
+    [DOORMAN__JSON_CLIENTS] = {DOORMAN__IN_DOUBLE, true, false, 1, DOORMAN_SUBCLIENTS_MAX,
+                               "must be an integer from 1 to 1e9"},
+    [DOORMAN__JSON_SECONDS] = {DOORMAN__IN_TIME, false, false, 0, 1e8,
+                               "must be from 0 to 1e8 seconds"},
+    [DOORMAN__JSON_DURATION] = {DOORMAN__IN_TIME, false, false, 1e-9, 1e8, DOORMAN__DURATION_RULE},
+    [DOORMAN__JSON_ID] = {DOORMAN__IN_UINT64, true, false, 1, DOORMAN__INTEGER_MAX,
+                          "must be an integer from 1 to 2^53"},
+    [DOORMAN__JSON_PRIORITY] = {DOORMAN__IN_INT, true, false, 0, DOORMAN_PRIORITY_MAX,
+                                "must be an integer from 0 to 15"},
+    [DOORMAN__JSON_SIZE] = {DOORMAN__IN_SIZE, true, false, 0, 0, NULL},
+    [DOORMAN__JSON_UINT32] = {DOORMAN__IN_UINT32, true, false, 0, 0, NULL},
+};
+
+/* Stores a number. Seconds are rounded to nanoseconds. So a duration of up to 26 days that this
+ * section wrote is read back exactly. */
+static void doorman__number_store(void *to, doorman__storage storage, double number) {
+    switch (storage) {
+    case DOORMAN__IN_DOUBLE: *(double *)to = number; break;
+    case DOORMAN__IN_TIME: *(doorman_time *)to = (doorman_time)(number * 1e9 + 0.5); break;
+    case DOORMAN__IN_UINT64: *(uint64_t *)to = (uint64_t)number; break;
+    case DOORMAN__IN_SIZE: *(size_t *)to = (size_t)number; break;
+    case DOORMAN__IN_UINT32: *(uint32_t *)to = (uint32_t)number; break;
+    case DOORMAN__IN_INT: *(int *)to = (int)number; break;
+    }
+}
+
+/* Returns an integer or a time. */
+static uint64_t doorman__integer_load(const void *at, doorman__storage storage) {
+    assert(storage != DOORMAN__IN_DOUBLE);
+    if (storage == DOORMAN__IN_SIZE) return *(const size_t *)at;
+    if (storage == DOORMAN__IN_UINT32) return *(const uint32_t *)at;
+    if (storage == DOORMAN__IN_INT) return (uint64_t) * (const int *)at;
+    if (storage == DOORMAN__IN_TIME) return (uint64_t) * (const doorman_time *)at;
+    return *(const uint64_t *)at;
+}
+
+static bool doorman__number_valid(const doorman__field *field, const doorman__row *row,
+                                  double number) {
+    const doorman__number *type = &doorman__numbers[row->type];
+    double least = row->most ? row->least : type->least, most = row->most ? row->most : type->most;
+    bool is_integer = type->is_integer && !(row->flags & DOORMAN__JSON_LENIENT);
+    if (!(number >= least && number <= most)) return false;
+    if (is_integer && number > (double)(uint64_t)number) return false;
+    bool rounded = field->reader->has_rounded_id && number >= DOORMAN__INTEGER_MAX;
+    return row->type != DOORMAN__JSON_ID || !rounded;
+}
+
+/* Reads a number. An absent or wrong one leaves the target unchanged. */
+static void doorman__read_number(const doorman__field *field, const doorman__row *row, void *to) {
+    assert(row->type > DOORMAN__JSON_END && row->type < DOORMAN__JSON_BOOL);
+    const doorman__number *type = &doorman__numbers[row->type];
+    if (!cJSON_IsNumber(field->value)) {
+        bool is_read_elsewhere =
+            row->flags & DOORMAN__JSON_OR_STRING && cJSON_IsString(field->value);
+        if (!is_read_elsewhere) doorman__read_fail(field, "must be a number");
         return;
     }
-    doorman__put(out,
-                 ",'gets':{'id':%i,'node':%s,'capacity':%n,'expires_in':%t,'refresh_interval':%t",
-                 gets->id, gets->node, gets->capacity, gets->expires_in, gets->refresh_interval);
-    if (gets->committed > gets->capacity) doorman__put(out, ",'keep':%n", gets->committed);
-    int64_t end = epoch + gets->expires_in / DOORMAN_SECOND;
-    if (epoch) doorman__put(out, ",'expiry_time':%n", (double)end);
-    if (item_response->whole && !is_server) doorman__put(out, ",'whole':%b", true);
-    if (gets->reason) doorman__put(out, ",'reason':%s", doorman_lease_reason_name(gets->reason));
-    doorman__put(out, "}");
+    double number = field->value->valuedouble;
+    char rule[64];
+    if (doorman__number_valid(field, row, number)) {
+        doorman__number_store(to, type->storage, number);
+    } else if (!(number - number == 0)) {
+        doorman__read_fail(field, "must be a finite number");
+    } else if (type->rule) {
+        doorman__read_fail(field, type->rule);
+    } else if (!(row->flags & DOORMAN__JSON_LENIENT)) {
+        snprintf(rule, sizeof rule, "must be an integer from %g to %g", (double)row->least,
+                 (double)row->most);
+        doorman__read_fail(field, rule);
+    }
+}
+
+static void doorman__read_string(const doorman__field *field, const char **out) {
+    if (cJSON_IsString(field->value)) {
+        *out = field->value->valuestring;
+    } else if (field->value) {
+        doorman__read_fail(field, "must be a string");
+    }
+}
+
+static void doorman__read_bool(const doorman__field *field, bool *out) {
+    *out = cJSON_IsTrue(field->value);
+    if (field->value && !cJSON_IsBool(field->value)) doorman__read_fail(field, "must be a boolean");
+}
+
+/* Returns the index of a field's value among the names. Returns -1 if the field is absent, or if
+ * its value is not among the names. That is an error, except for a lenient reader. */
+static int doorman__read_name(const doorman__field *field, const char *const *names, size_t count,
+                              bool is_lenient) {
+    const char *name = NULL, *separator = " ";
+    doorman__read_string(field, &name);
+    for (size_t i = 0; name && i < count; i++) {
+        if (names[i] && strcmp(name, names[i]) == 0) return (int)i;
+    }
+    if (!name || is_lenient) return -1;
+    char rule[192] = "must be one of";
+    for (size_t i = 0; i < count; i++) {
+        size_t used = strlen(rule);
+        if (!names[i]) continue;
+        snprintf(rule + used, sizeof rule - used, "%s%s", separator, names[i]);
+        separator = ", ";
+    }
+    doorman__read_fail(field, rule);
+    return -1;
+}
+
+static void doorman__read_choice(const doorman__field *field, const doorman__row *row, void *to) {
+    int chosen =
+        doorman__read_name(field, row->names, row->most, row->flags & DOORMAN__JSON_LENIENT);
+    if (chosen < 0) return;
+    if (row->type == DOORMAN__JSON_FLAG) *(bool *)to = chosen > 0;
+    if (row->type == DOORMAN__JSON_CHOICE) *(int *)to = (int)row->least + chosen;
+}
+
+static size_t doorman__list_count(const doorman__field *list) {
+    return cJSON_IsArray(list->value) ? (size_t)cJSON_GetArraySize(list->value) : 0;
+}
+
+/* Returns the first item of a list. doorman__next moves to the next item. `value` is NULL behind
+ * the last item. `value` is also NULL if reading has stopped, because there may be no memory for
+ * the items. */
+static doorman__field doorman__read_list(const doorman__field *list) {
+    doorman__field first = {.reader = list->reader, .parent = list};
+    bool is_list = cJSON_IsArray(list->value);
+    if (list->value && !is_list) doorman__read_fail(list, "must be a list");
+    if (is_list && !doorman__read_stopped(list->reader)) first.value = list->value->child;
+    return first;
+}
+
+static void doorman__next(doorman__field *item) {
+    item->index++;
+    item->value = item->value->next;
+}
+
+/* Returns zeroed memory for structs that are made from the text. Returns NULL if reading has
+ * stopped. */
+static void *doorman__read_room(doorman__reader *reader, size_t bytes) {
+    if (doorman__read_stopped(reader)) return NULL;
+    void *room = doorman__arena_take(&reader->arena, bytes);
+    if (!room) reader->status = DOORMAN_OUT_OF_MEMORY;
+    return room ? memset(room, 0, bytes) : NULL;
+}
+
+static void doorman__read_value(const doorman__field *field, const doorman__row *row, void *out);
+static void doorman__read_fields(const doorman__field *object, const doorman__row *rows, void *out);
+
+static void doorman__read_items(const doorman__field *list, const doorman__row *row,
+                                unsigned char *out) {
+    const doorman__row *below = row->below;
+    bool is_object = below->key || below->type == DOORMAN__JSON_INLINE;
+    size_t count = doorman__list_count(list);
+    assert(row->type == DOORMAN__JSON_LIST && row->bytes > 0);
+    if (row->most && count > row->most) {
+        char rule[64];
+        snprintf(rule, sizeof rule, "must be a list of at most %u", (unsigned)row->most);
+        doorman__read_fail(list, rule);
+    }
+    doorman__field item = doorman__read_list(list);
+    unsigned char *items = (unsigned char *)doorman__read_room(list->reader, count * row->bytes);
+    if (!items) return;
+    memcpy(out + row->at, &items, sizeof items);
+    *(size_t *)(void *)(out + row->count) = count;
+    for (; item.value; doorman__next(&item), items += row->bytes) {
+        if (is_object) doorman__read_fields(&item, below, items);
+        if (!is_object) doorman__read_value(&item, below, items);
+    }
+}
+
+/* Reads one field into a struct. If the object lacks the field, the field gets its default. */
+static void doorman__read_value(const doorman__field *field, const doorman__row *row, void *out) {
+    unsigned char *base = (unsigned char *)out;
+    void *to = base + row->at;
+    if (row->has) *(bool *)(base + row->has) = field->value || row->usual;
+    if (row->type == DOORMAN__JSON_OTHER) {
+        if (row->read) row->read(field, out);
+    } else if (row->type == DOORMAN__JSON_BOOL) {
+        doorman__read_bool(field, (bool *)to);
+    } else if (!field->value) {
+        if (!row->usual) return;
+        doorman__number_store(to, doorman__numbers[row->type].storage, row->usual);
+    } else if (row->type == DOORMAN__JSON_STRING || row->type == DOORMAN__JSON_TEXT) {
+        doorman__read_string(field, (const char **)to);
+    } else if (row->names) {
+        doorman__read_choice(field, row, to);
+    } else if (row->type == DOORMAN__JSON_LIST) {
+        doorman__read_items(field, row, base);
+    } else if (row->type == DOORMAN__JSON_OBJECT) {
+        doorman__read_fields(field, row->below, to);
+    } else {
+        doorman__read_number(field, row, to);
+    }
+}
+
+/* Returns true if a key equals a name of `bytes` bytes. Most keys differ in the first character.
+ * For these keys this loop is faster than a call of strncmp. */
+static bool doorman__key_is(const char *key, const char *name, size_t bytes) {
+    size_t same = 0;
+    while (same < bytes && key[same] == name[same]) same++;
+    return same == bytes && !key[same];
+}
+
+static doorman__field doorman__field_of(const doorman__field *object, const char *key,
+                                        size_t bytes) {
+    const cJSON *value = cJSON_IsObject(object->value) ? object->value->child : NULL;
+    while (value && !doorman__key_is(value->string, key, bytes)) value = value->next;
+    return (doorman__field){object->reader, object, key, (int)bytes, 0, value};
+}
+
+/* Returns the key of an object that differs from the name of a field only by an `s` at its end, or
+ * NULL. An example is `resources` in place of `resource`. */
+static const char *doorman__near_key(const doorman__field *field) {
+    for (const cJSON *value = field->parent->value->child; value; value = value->next) {
+        size_t bytes = strlen(value->string), wanted = (size_t)field->key_bytes;
+        size_t common = bytes < wanted ? bytes : wanted;
+        const char *longer = bytes < wanted ? field->key : value->string;
+        bool by_one = bytes == wanted + 1 || bytes + 1 == wanted;
+        bool same = by_one && strncmp(value->string, field->key, common) == 0;
+        if (same && longer[common] == 's') return value->string;
+    }
+    return NULL;
+}
+
+static void doorman__read_missing(const doorman__field *field) {
+    char rule[80];
+    const char *near = doorman__near_key(field);
+    snprintf(rule, sizeof rule, "is missing; \"%s\" is not a field", near ? near : "");
+    doorman__read_fail(field, near ? rule : "is missing");
+}
+
+/* Reads the fields of an object. Most texts have the fields in the order of the rows. So the search
+ * for a field begins behind the last one that was found. */
+static void doorman__read_rows(const doorman__field *object, const doorman__row *rows, void *out) {
+    assert(cJSON_IsObject(object->value));
+    const cJSON *next = object->value->child;
+    for (const doorman__row *row = rows; row->type; row++) {
+        if (row->type == DOORMAN__JSON_INLINE) {
+            doorman__read_rows(object, row->below, (unsigned char *)out + row->at);
+            continue;
+        }
+        if (!row->key) {
+            doorman__read_value(object, row, out);
+            continue;
+        }
+        doorman__field field = {object->reader, object, row->key, row->key_bytes, 0, next};
+        if (!next || !doorman__key_is(next->string, row->key, row->key_bytes)) {
+            field = doorman__field_of(object, row->key, row->key_bytes);
+        }
+        if (field.value) next = field.value->next;
+        if (!field.value && row->flags & DOORMAN__JSON_NEEDED) doorman__read_missing(&field);
+        doorman__read_value(&field, row, out);
+    }
+}
+
+static bool doorman__key_known(const doorman__row *rows, const char *key) {
+    for (const doorman__row *row = rows; row->type; row++) {
+        if (row->key && doorman__key_is(key, row->key, row->key_bytes)) return true;
+        if (row->type == DOORMAN__JSON_INLINE && doorman__key_known(row->below, key)) return true;
+    }
+    return false;
+}
+
+/* Reads an object. In a configuration a key without a row is refused. */
+static void doorman__read_fields(const doorman__field *object, const doorman__row *rows,
+                                 void *out) {
+    if (!cJSON_IsObject(object->value)) {
+        doorman__read_fail(object, "must be an object");
+        return;
+    }
+    const cJSON *value = object->reader->problems ? object->value->child : NULL;
+    for (; value; value = value->next) {
+        if (doorman__key_known(rows, value->string)) continue;
+        doorman__field field = doorman__member(object, value);
+        doorman__read_fail(&field, "is not known");
+    }
+    doorman__read_rows(object, rows, out);
+}
+
+/* Returns whether a field has a value other than its default. */
+static bool doorman__has_value(const doorman__row *row, const void *from) {
+    const unsigned char *base = (const unsigned char *)from;
+    const void *at = base + row->at;
+    const char *text;
+    if (row->has && !*(const bool *)(base + row->has)) return false;
+    switch (row->type) {
+    case DOORMAN__JSON_STRING:
+    case DOORMAN__JSON_TEXT:
+        memcpy(&text, at, sizeof text);
+        return text && (row->type == DOORMAN__JSON_STRING || *text);
+    case DOORMAN__JSON_BOOL:
+    case DOORMAN__JSON_FLAG: return *(const bool *)at;
+    case DOORMAN__JSON_CHOICE: return *(const int *)at != 0;
+    case DOORMAN__JSON_LIST:
+        return row->has || *(const size_t *)(const void *)(base + row->count) > 0;
+    case DOORMAN__JSON_OBJECT: return doorman__has_value(row->below, at);
+    case DOORMAN__JSON_INLINE:
+    case DOORMAN__JSON_OTHER: return true;
+    default: break;
+    }
+    if (row->has && !row->usual) return true;
+    doorman__storage storage = doorman__numbers[row->type].storage;
+    if (storage != DOORMAN__IN_DOUBLE) {
+        return doorman__integer_load(at, storage) != (uint64_t)row->usual;
+    }
+    double number = *(const double *)at;
+    return row->usual ? !doorman__equal(number, row->usual) : number > 0;
+}
+
+static void doorman__put_number(doorman__writer *out, const doorman__row *row, const void *at) {
+    const doorman__number *type = &doorman__numbers[row->type];
+    if (type->storage == DOORMAN__IN_DOUBLE) {
+        bool is_none = row->type == DOORMAN__JSON_CLIENTS && *(const double *)at < 1;
+        bool is_exact = out->is_exact || type->is_exact;
+        doorman__put_amount(out, is_none ? 1 : *(const double *)at, is_exact); /* none is one */
+    } else if (type->storage == DOORMAN__IN_TIME) {
+        doorman__put_seconds(out, *(const doorman_time *)at);
+    } else {
+        doorman__put_decimal(out, doorman__integer_load(at, type->storage), 0);
+    }
+}
+
+static void doorman__put_value(doorman__writer *out, const doorman__row *row, const void *from);
+static void doorman__put_rows(doorman__writer *out, const doorman__row *rows, const void *from);
+
+static void doorman__put_fields(doorman__writer *out, const doorman__row *rows, const void *from) {
+    doorman__put_bytes(out, "{", 1);
+    doorman__put_rows(out, rows, from);
+    doorman__put_bytes(out, "}", 1);
+}
+
+static void doorman__put_items(doorman__writer *out, const doorman__row *row,
+                               const unsigned char *from) {
+    const doorman__row *below = row->below;
+    bool is_object = below->key || below->type == DOORMAN__JSON_INLINE;
+    const unsigned char *item;
+    size_t count = *(const size_t *)(const void *)(from + row->count);
+    memcpy(&item, from + row->at, sizeof item);
+    assert(row->type == DOORMAN__JSON_LIST && row->bytes > 0);
+    doorman__put_bytes(out, "[", 1);
+    for (size_t i = 0; i < count; i++, item += row->bytes) {
+        if (i) doorman__put_bytes(out, ",", 1);
+        if (is_object) doorman__put_fields(out, below, item);
+        if (!is_object) doorman__put_value(out, below, item);
+    }
+    doorman__put_bytes(out, "]", 1);
+}
+
+static void doorman__put_choice(doorman__writer *out, const doorman__row *row, const void *at) {
+    bool is_flag = row->type == DOORMAN__JSON_FLAG;
+    int chosen = is_flag ? *(const bool *)at : *(const int *)at - (int)row->least;
+    const char *name = chosen >= 0 && chosen < (int)row->most ? row->names[chosen] : NULL;
+    doorman__put_string(out, name ? name : "?");
+}
+
+static void doorman__put_value(doorman__writer *out, const doorman__row *row, const void *from) {
+    const unsigned char *base = (const unsigned char *)from;
+    const void *at = base + row->at;
+    if (row->type < DOORMAN__JSON_BOOL) {
+        doorman__put_number(out, row, at);
+    } else if (row->type == DOORMAN__JSON_BOOL) {
+        doorman__put(out, "%b", *(const bool *)at);
+    } else if (row->type == DOORMAN__JSON_STRING || row->type == DOORMAN__JSON_TEXT) {
+        const char *text;
+        memcpy(&text, at, sizeof text);
+        doorman__put_string(out, text ? text : "");
+    } else if (row->names) {
+        doorman__put_choice(out, row, at);
+    } else if (row->type == DOORMAN__JSON_LIST) {
+        doorman__put_items(out, row, base);
+    } else if (row->type == DOORMAN__JSON_OBJECT) {
+        doorman__put_fields(out, row->below, at);
+    }
+}
+
+/* Writes a key, with a comma before it unless it is the first one of its object. */
+static void doorman__put_key(doorman__writer *out, const doorman__row *row) {
+    const doorman_buffer *buffer = out->buffer;
+    bool is_first = buffer->bytes && buffer->text[buffer->bytes - 1] == '{';
+    doorman__put_bytes(out, row->written + is_first, row->key_bytes + 4u - is_first);
+}
+
+/* Writes the fields of a struct, without the brackets. */
+static void doorman__put_rows(doorman__writer *out, const doorman__row *rows, const void *from) {
+    for (const doorman__row *row = rows; row->type; row++) {
+        if (row->put) {
+            row->put(out, from);
+        } else if (row->type == DOORMAN__JSON_INLINE) {
+            doorman__put_rows(out, row->below, (const unsigned char *)from + row->at);
+        } else if (row->type == DOORMAN__JSON_OTHER) {
+            continue;
+        } else if (row->flags & DOORMAN__JSON_ALWAYS || doorman__has_value(row, from)) {
+            doorman__put_key(out, row);
+            doorman__put_value(out, row, from);
+        }
+    }
+}
+/* ---- JSON: configurations */
+
+/* What this section does with permits. The section >>permit_json has the tables. */
+typedef struct doorman__json_permits {
+    const doorman__row *limits;                         /* of a template */
+    const doorman__row (*requests)[3], (*responses)[2]; /* by their methods, from ACQUIRE */
+    doorman_status (*check_reply)(const doorman_permits *permits, const doorman_request *request,
+                                  doorman_error *error);
+    bool (*is_pending)(const doorman_json_exchange *exchange); /* a permit of it waits */
+} doorman__json_permits;
+static const doorman__json_permits doorman__permits_in_json;
+
+static const char *const doorman__kind_names[] = {
+#define DOORMAN__KIND_NAME(kind, name) name,
+    DOORMAN_KINDS(DOORMAN__KIND_NAME)};
+
+static const char *const doorman__handovers[] = {
+    [DOORMAN_CONFIRMED] = "confirmed", [DOORMAN_IMMEDIATE] = "immediate"};
+
+/* The parameters of an algorithm (G7). An algorithm can also have the first two as fields. */
+static const doorman__row doorman__parameter_rows[] = {
+    DOORMAN__ROW_AS("lease_duration_secs", DURATION, OPTIONAL, doorman_algorithm, lease_length),
+    DOORMAN__ROW(DURATION, OPTIONAL, doorman_algorithm, refresh_interval),
+    DOORMAN__ROW_HAS(SECONDS, doorman_algorithm, minimum_interval),
+    DOORMAN__ROW(DURATION, OPTIONAL, doorman_algorithm, minimum_refresh_interval),
+    DOORMAN__ROW(DECAY, OPTIONAL, doorman_algorithm, decay_factor),
+    DOORMAN__ROW(FRACTION, OPTIONAL, doorman_algorithm, reserve),
+    DOORMAN__ROW_CHOICE("handover", OPTIONAL, doorman_algorithm, handover, doorman__handovers),
+    {0},
+};
+enum { DOORMAN__PARAMETER_COUNT = sizeof doorman__parameter_rows / sizeof(doorman__row) - 1 };
+
+static const doorman__row doorman__name_value_rows[] = {
+    DOORMAN__ROW_OTHER("name", NEEDED, NULL, NULL),
+    DOORMAN__ROW_OTHER("value", NEEDED, NULL, NULL),
+    {0},
+};
+
+/* Reads one parameter. A number may be written as a string, as in configurations of the original
+ * Doorman. */
+static void doorman__read_parameter(const doorman__field *field, unsigned *given,
+                                    doorman_algorithm *out) {
+    const char *texts[DOORMAN__PARAMETER_COUNT];
+    for (size_t i = 0; i < DOORMAN__PARAMETER_COUNT; i++) texts[i] = doorman__parameter_rows[i].key;
+    doorman__read_fields(field, doorman__name_value_rows, NULL);
+    doorman__field name = doorman__field_of(field, "name", 4);
+    doorman__field value = doorman__field_of(field, "value", 5);
+    int which =
+        doorman__read_name(&name, texts, DOORMAN__PARAMETER_COUNT, !field->reader->problems);
+    if (which < 0) return;
+    const doorman__row *row = &doorman__parameter_rows[which];
+    if (*given & 1u << which) doorman__read_fail(&name, "is set already");
+    *given |= 1u << which;
+    cJSON *number = NULL;
+    if (!row->names && cJSON_IsString(value.value)) {
+        const char *text = value.value->valuestring;
+        doorman__scan scan;
+        doorman_status status = doorman__json_parse(&number, &scan, text, strlen(text), 0);
+        if (status == DOORMAN_OUT_OF_MEMORY) field->reader->status = status;
+        if (number) value.value = number;
+    }
+    doorman__read_value(&value, row, out);
+    cJSON_Delete(number);
+}
+
+static void doorman__read_parameters(const doorman__field *list, void *out) {
+    doorman_algorithm *algorithm = (doorman_algorithm *)out;
+    unsigned given = (algorithm->lease_length ? 1u : 0) | (algorithm->refresh_interval ? 2u : 0);
+    doorman__field item = doorman__read_list(list);
+    for (; item.value; doorman__next(&item)) doorman__read_parameter(&item, &given, algorithm);
+}
+
+static const doorman__row doorman__algorithm_rows[] = {
+    DOORMAN__ROW_CHOICE("kind", NEEDED, doorman_algorithm, kind, doorman__kind_names),
+    DOORMAN__ROW(DURATION, OPTIONAL, doorman_algorithm, lease_length),
+    DOORMAN__ROW(DURATION, OPTIONAL, doorman_algorithm, refresh_interval),
+    DOORMAN__ROW_HAS(SECONDS, doorman_algorithm, learning_mode_duration),
+    DOORMAN__ROW_OTHER("parameters", OPTIONAL, doorman__read_parameters, NULL),
+    {0},
+};
+
+/* Reads an algorithm. In a configuration the kind and all parameters must be known. A parent may
+ * have a newer version than this node, so unknown parameters of a parent are ignored. If a parent
+ * sends an unknown kind of algorithm, the function leaves `out` unchanged and returns false. */
+static bool doorman__read_algorithm(const doorman__field *field, doorman_algorithm *out) {
+    doorman__field kind = doorman__field_of(field, "kind", 4);
+    bool is_unknown = !field->reader->problems && cJSON_IsString(kind.value) &&
+                      doorman__read_name(&kind, doorman__kind_names, DOORMAN_KIND_COUNT, true) < 0;
+    if (!is_unknown) doorman__read_fields(field, doorman__algorithm_rows, out);
+    return !is_unknown;
 }
 
 /* Writes an algorithm, without the parameters that have their default value. */
@@ -13883,7 +13613,7 @@ static void doorman__put_algorithm(doorman__writer *out, const doorman_algorithm
                                    bool whole) {
     const doorman_algorithm none = {.reserve = 0}, usual = doorman__algorithm_resolve(&none);
     const doorman_algorithm all = doorman__algorithm_resolve(given);
-    doorman__put(out, ",'algorithm':{'kind':%s,'lease_length':%t,'refresh_interval':%t",
+    doorman__put(out, "%,'algorithm':{'kind':%s,'lease_length':%t,'refresh_interval':%t",
                  doorman__kind_names[all.kind], all.lease_length, all.refresh_interval);
     if (whole) doorman__put(out, ",'whole':%b", true);
     if (all.has_learning_mode_duration) {
@@ -13907,36 +13637,244 @@ static void doorman__put_algorithm(doorman__writer *out, const doorman_algorithm
     doorman__put(out, "]}");
 }
 
-/* Writes one template. Without has_algorithm the template takes the algorithm of `*` (G3). */
-static void doorman__put_template(doorman__writer *out, const doorman_template *template_) {
-    const char *description = template_->description ? template_->description : "";
-    const char *unit = template_->unit ? template_->unit : "";
-    doorman__put(out, "%,\n{'identifier_glob':%s", template_->identifier_glob);
-    if (*description) doorman__put(out, ",'description':%s", description);
-    if (*unit) doorman__put(out, ",'unit':%s", unit);
-    if (!template_->without_capacity) doorman__put(out, ",'capacity':%x", template_->capacity);
-    if (template_->has_safe_capacity) {
-        doorman__put(out, ",'safe_capacity':%x", template_->safe_capacity);
+static void doorman__read_target(const doorman__field *object, void *out) {
+    doorman__field target = doorman__field_of(object, "target", strlen("target"));
+    if (!((doorman_overload *)out)->target) doorman__read_fail(&target, "must be more than 0");
+}
+
+static void doorman__read_capacity(const doorman__field *capacity, void *out) {
+    static const doorman__row amount =
+        DOORMAN__ROW_AS("", AMOUNT, OPTIONAL, doorman_template, capacity);
+    doorman__field limits = doorman__field_of(capacity->parent, "limits", strlen("limits"));
+    ((doorman_template *)out)->without_capacity = !capacity->value;
+    if (capacity->value) {
+        doorman__read_value(capacity, &amount, out);
+    } else if (!limits.value && !doorman__near_key(capacity) && !doorman__near_key(&limits)) {
+        doorman__read_fail(capacity, "is missing; a template needs `capacity` or `limits`");
+    } else if (!limits.value) {
+        doorman__read_missing(doorman__near_key(capacity) ? capacity : &limits);
     }
-    if (template_->whole) doorman__put(out, ",'whole':%b", true);
-    if (template_->overload.target) {
-        doorman__put(out, ",'overload':{'target':%t", template_->overload.target);
-        if (template_->overload.capacity_min > 0) {
-            doorman__put(out, ",'capacity_min':%x", template_->overload.capacity_min);
-        }
-        doorman__put(out, "}");
-    }
+}
+
+static void doorman__put_capacity(doorman__writer *out, const void *from) {
+    const doorman_template *template_ = (const doorman_template *)from;
+    if (!template_->without_capacity) doorman__put(out, "%,'capacity':%x", template_->capacity);
+}
+
+/* Without has_algorithm the template takes the algorithm of `*` (G3). */
+static void doorman__put_template_algorithm(doorman__writer *out, const void *from) {
+    const doorman_template *template_ = (const doorman_template *)from;
     if (template_->has_algorithm) doorman__put_algorithm(out, &template_->algorithm, false);
-    if (DOORMAN__HAS_PERMITS && template_->has_limits) {
-        doorman__permits_in_json.put_limits(out, template_);
+}
+
+static void doorman__read_template_limits(const doorman__field *field, void *out) {
+    if (DOORMAN__HAS_PERMITS) {
+        doorman__read_value(field, doorman__permits_in_json.limits, out);
+    } else if (field->value) {
+        doorman__read_fail(field, DOORMAN__NO_PERMITS);
     }
-    doorman__put(out, "}");
+}
+
+static void doorman__put_template_limits(doorman__writer *out, const void *from) {
+    const doorman__row *limits = doorman__permits_in_json.limits;
+    if (!DOORMAN__HAS_PERMITS || !doorman__has_value(limits, from)) return;
+    doorman__put_key(out, limits);
+    doorman__put_value(out, limits, from);
+}
+
+static const doorman__row doorman__overload_rows[] = {
+    DOORMAN__ROW(SECONDS, NEEDED, doorman_overload, target),
+    DOORMAN__ROW(AMOUNT, OPTIONAL, doorman_overload, capacity_min),
+    DOORMAN__ROW_CALL(doorman__read_target, NULL),
+    {0},
+};
+
+static const doorman__row doorman__template_rows[] = {
+    DOORMAN__ROW(STRING, REQUIRED, doorman_template, identifier_glob),
+    DOORMAN__ROW(TEXT, OPTIONAL, doorman_template, description),
+    DOORMAN__ROW(TEXT, OPTIONAL, doorman_template, unit),
+    DOORMAN__ROW_OTHER("capacity", OPTIONAL, doorman__read_capacity, doorman__put_capacity),
+    DOORMAN__ROW_HAS(NUMBER, doorman_template, safe_capacity),
+    DOORMAN__ROW(BOOL, OPTIONAL, doorman_template, whole),
+    DOORMAN__ROW_OBJECT("overload", doorman_template, overload, doorman__overload_rows),
+    {DOORMAN__FIELD("algorithm", OBJECT, OPTIONAL, doorman_template, algorithm),
+     .has = offsetof(doorman_template, has_algorithm), .below = doorman__algorithm_rows,
+     .put = doorman__put_template_algorithm},
+    DOORMAN__ROW_OTHER("limits", OPTIONAL, doorman__read_template_limits,
+                       doorman__put_template_limits),
+    {0},
+};
+
+/* A value that a path names, and the objects and lists around it. */
+typedef struct doorman__walk {
+    doorman__field steps[8];
+    size_t count;
+} doorman__walk;
+
+/* Finds the value with a path below `start`, for example "limits[2].tiers[0].window". Returns its
+ * field. */
+static const doorman__field *doorman__walk_path(doorman__walk *walk, const doorman__field *start,
+                                                const char *path, size_t bytes) {
+    const doorman__field *at = start;
+    const char *end = path + bytes;
+    walk->count = 0;
+    while (path < end && walk->count < sizeof walk->steps / sizeof *walk->steps) {
+        doorman__field *step = &walk->steps[walk->count++];
+        if (*path == '[') {
+            size_t index = (size_t)strtoul(path + 1, NULL, 10);
+            *step = (doorman__field){.reader = start->reader, .parent = at, .index = index};
+            step->value = cJSON_GetArrayItem(at->value, (int)index);
+            path += strcspn(path, "]") + 1;
+        } else {
+            size_t key_bytes = strcspn(path, ".[:");
+            *step = doorman__field_of(at, path, key_bytes);
+            path += key_bytes;
+        }
+        if (path < end && *path == '.') path++;
+        at = step;
+    }
+    return at;
+}
+
+/* Makes the path of a field in JSON, below a template. In JSON the figures of a limit are fields of
+ * the limit. */
+static void doorman__config_path(const char *object, const char *field, size_t bytes,
+                                 char path[256]) {
+    static const char figures[] = "figures.";
+    const size_t skipped = sizeof figures - 1;
+    snprintf(path, 256, "%.128s%.*s", object, (int)bytes, field);
+    char *at = strstr(path, figures);
+    if (at) memmove(at, at + skipped, strlen(at + skipped) + 1);
+}
+
+/* Adds a problem that the section >>configuration reports. `context` is the doorman__field of the
+ * whole text. */
+static void doorman__config_problem_add(void *context, size_t index, const char *object,
+                                        const char *text) {
+    const doorman__field *root = (const doorman__field *)context;
+    const char *second = strchr(text, '\n'); /* the names of JSON: see DOORMAN__NAMES */
+    if (second) text = second + 1;
+    const size_t key_bytes = strcspn(text, ":");
+    doorman__field list = doorman__field_of(root, "resources", strlen("resources"));
+    doorman__field item = {.reader = root->reader, .parent = &list, .index = index};
+    if (index != DOORMAN__NO_TEMPLATE) item.value = cJSON_GetArrayItem(list.value, (int)index);
+    char path[256];
+    doorman__config_path(object, text, key_bytes, path);
+    doorman__walk walk;
+    const doorman__field *start = index == DOORMAN__NO_TEMPLATE ? root : &item;
+    const doorman__field *field = doorman__walk_path(&walk, start, path, strlen(path));
+    doorman__read_note(field, text + key_bytes + strlen(": "));
+}
+
+/* Reads and checks the templates. A template with an error in its text is not checked further,
+ * because some of its fields are not set. */
+static void doorman__read_templates(const doorman__field *list, void *out) {
+    doorman_config_options *options = (doorman_config_options *)out;
+    doorman__reader *reader = list->reader;
+    doorman__field root = *list->parent;
+    const doorman__config_report report = {doorman__config_problem_add, &root};
+    size_t count = doorman__list_count(list), before = reader->problems->count;
+    if (count > DOORMAN__TEMPLATE_MAX && !doorman__read_stopped(reader)) {
+        char rule[64];
+        snprintf(rule, sizeof rule, "at most %d, not %zu", DOORMAN__TEMPLATE_MAX, count);
+        doorman__read_fail(list, rule);
+        reader->status = DOORMAN_RESOURCE_EXHAUSTED;
+    }
+    doorman_template *templates =
+        (doorman_template *)doorman__read_room(reader, count * sizeof *templates);
+    options->templates = templates;
+    options->template_count = count;
+    doorman__field item = doorman__read_list(list);
+    for (; item.value; doorman__next(&item)) {
+        before = reader->problems->count;
+        doorman__read_fields(&item, doorman__template_rows, &templates[item.index]);
+        if (doorman__read_stopped(reader)) return; /* without memory the template is not complete */
+        if (reader->problems->count > before) continue;
+        doorman__template_check(options, item.index, &report);
+        if (reader->problems->count > before) reader->status = DOORMAN_INVALID_ARGUMENT;
+    }
+    if (doorman__read_stopped(reader) || reader->problems->count) return;
+    if (DOORMAN__HAS_PERMITS) doorman__permits_in_config.check_leased(options, &report);
+    if (reader->problems->count) reader->status = DOORMAN_INVALID_ARGUMENT;
+}
+
+/* Reads and checks the globs of resources in shadow. */
+static void doorman__read_shadow(const doorman__field *list, void *out) {
+    static const doorman__row strings = DOORMAN__ROW_LIST(
+        "", OPTIONAL, doorman_config_options, shadow, shadow_count, doorman__string_rows);
+    doorman__reader *reader = list->reader;
+    doorman__field root = *list->parent;
+    const doorman__config_report report = {doorman__config_problem_add, &root};
+    size_t before = reader->problems->count;
+    doorman__read_value(list, &strings, out);
+    if (doorman__read_stopped(reader) || reader->problems->count > before) return;
+    doorman__config_check_shadow((const doorman_config_options *)out, &report);
+    if (reader->problems->count > before) reader->status = DOORMAN_INVALID_ARGUMENT;
+}
+
+static const char *const doorman__policies[] = {"allow", "reject"};
+static const doorman__row doorman__config_rows[] = {
+    DOORMAN__ROW_OTHER("resources", NEEDED, doorman__read_templates, NULL),
+    {DOORMAN__FIELD("unmatched", FLAG, OPTIONAL, doorman_config_options, reject_unmatched),
+     .names = doorman__policies, .most = 2},
+    DOORMAN__ROW_OTHER("shadow", OPTIONAL, doorman__read_shadow, NULL),
+    {0},
+};
+
+doorman_status doorman_json_check_config(doorman_config **out, const char *text, size_t bytes,
+                                         doorman_config_problem *problems, size_t room,
+                                         size_t *count) {
+    bool has_text = text || !bytes || bytes > DOORMAN_MESSAGE_BYTES_MAX; /* too large: not read */
+    if (count) *count = 0;
+    if (!count || (room && !problems) || !has_text) return DOORMAN_INVALID_ARGUMENT;
+    doorman__problems list = {text, bytes, problems, room, 0};
+    doorman__reader reader = {.problems = &list};
+    doorman_config *config = NULL;
+    doorman__field root = doorman__read_start(&reader, text, bytes);
+    doorman_config_options options = {.template_count = 0};
+    doorman__read_fields(&root, doorman__config_rows, &options);
+    if (reader.status == DOORMAN_OK && out) {
+        config = doorman__config_make(&options);
+        if (!config) reader.status = DOORMAN_OUT_OF_MEMORY;
+        if (config) config->wire_names = true;
+    }
+    if (reader.status == DOORMAN_OK) {
+        const doorman__config_report report = {doorman__config_problem_add, &root};
+        doorman__config_warn(&options, &report);
+        if (out) *out = config;
+    } else if (reader.status == DOORMAN_OUT_OF_MEMORY) {
+        list.count = 0;
+        (void)doorman__no_memory(doorman__problem_add(&list, NULL));
+    }
+    assert(reader.status == DOORMAN_OK || (list.count > 0 && !config));
+    *count = list.count;
+    return doorman__read_end(&reader);
+}
+
+doorman_status doorman_json_config(doorman_config **out, const char *text, size_t bytes,
+                                   doorman_error *error) {
+    if (!out) return doorman__missing(error, "out");
+    if (bytes && !text) return doorman__missing(error, "text");
+    doorman_config_problem first = {0, 0, {""}};
+    size_t count = 0;
+    doorman_status status =
+        doorman_json_check_config(out, text, bytes, &first, error ? 1 : 0, &count);
+    if (!error) return status;
+    if (count > 0 && first.line > 0) {
+        (void)doorman__fail(error, status, "line %zu, column %zu: %s", first.line, first.column,
+                            first.error.text);
+    } else if (count > 0) {
+        *error = first.error;
+    }
+    doorman__error_end(error, count);
+    return status;
 }
 
 doorman_status doorman_json_write_config(const doorman_config_options *options,
                                          doorman_buffer *text) {
     if (!options || !text) return DOORMAN_INVALID_ARGUMENT;
     doorman__writer out = doorman__put_start(text);
+    out.is_exact = true;
     doorman__put(&out, "{");
     if (options->reject_unmatched) doorman__put(&out, "'unmatched':%s,", "reject");
     if (options->shadow_count) doorman__put(&out, "'shadow':[");
@@ -13944,66 +13882,426 @@ doorman_status doorman_json_write_config(const doorman_config_options *options,
         doorman__put(&out, "%,%s", options->shadow[i]);
     doorman__put(&out, options->shadow_count ? "],'resources':[" : "'resources':[");
     for (size_t i = 0; i < options->template_count; i++) {
-        doorman__put_template(&out, &options->templates[i]);
+        doorman__put(&out, "%,\n");
+        doorman__put_fields(&out, doorman__template_rows, &options->templates[i]);
     }
     doorman__put(&out, "]}");
     return doorman__put_end(&out);
 }
 
-/* Writes the fields that only a response to a server has: the algorithm, the terms, learn_for, and
- * the texts for people (T9). */
-static void doorman__put_policy(doorman__writer *out,
-                                const doorman_capacity_response *item_response) {
-    if (item_response->algorithm)
-        doorman__put_algorithm(out, item_response->algorithm, item_response->whole);
-    if (item_response->terms_count) doorman__put(out, ",'terms':[");
-    for (size_t i = 0; i < item_response->terms_count; i++) {
-        const doorman_terms *terms = &item_response->terms[i];
-        doorman__put(out, "%,{");
-        if (terms->priority != DOORMAN_ANY_PRIORITY) {
-            doorman__put(out, "'priority':%i", (uint64_t)terms->priority);
+/* ---- JSON: messages on leases */
+
+static bool doorman__method_has_permits(doorman_method method) {
+    return method >= DOORMAN_ACQUIRE && method <= DOORMAN_SEIZE;
+}
+
+/* Reads the holder's id. In a release the key says whether the holder is a client or a server. */
+static void doorman__read_holder(const doorman__field *body, void *out) {
+    doorman_request *request = (doorman_request *)out;
+    doorman__field server = doorman__field_of(body, "server_id", 9);
+    doorman__field client = doorman__field_of(body, "client_id", 9);
+    if (request->method == DOORMAN_RELEASE_CAPACITY) {
+        request->is_server = server.value != NULL;
+        if (server.value && client.value) {
+            doorman__read_fail(&client, "must not be given with server_id");
         }
-        doorman__put(out, "%,'level':%n,'slope':%n}", terms->level, terms->slope);
     }
-    if (item_response->terms_count) doorman__put(out, "]");
-    if (item_response->has_learn_for)
-        doorman__put(out, ",'learn_for':%t", item_response->learn_for);
-    const char *description = item_response->description, *unit = item_response->unit;
-    if (description && *description) doorman__put(out, ",'description':%s", description);
-    if (unit && *unit) doorman__put(out, ",'unit':%s", unit);
+    const doorman__field *id = request->is_server ? &server : &client;
+    if (!id->value) doorman__read_missing(id);
+    doorman__read_string(id, &request->holder_id);
+}
+
+static void doorman__put_holder(doorman__writer *out, const void *from) {
+    const doorman_request *request = (const doorman_request *)from;
+    doorman__put(out, request->is_server ? "'server_id':%s" : "'client_id':%s", request->holder_id);
+}
+
+/* Checks the nodes that a server's request came through. The first node is the sender. */
+static void doorman__read_path(const doorman__field *body, void *out) {
+    doorman__field path = doorman__field_of(body, "path", 4);
+    size_t count = doorman__list_count(&path);
+    bool bounded = count >= 1 && count <= DOORMAN__PATH_MAX;
+    if (path.value && !bounded) doorman__read_fail(&path, "must be a list of 1 to 16 ids");
+    (void)out;
+}
+
+/* A client has one demand. Its fields are fields of the resource. */
+static const doorman__row doorman__demand_rows[] = {
+    {DOORMAN__FIELD("priority", PRIORITY, ALWAYS, doorman_demand, priority), .usual = 1},
+    DOORMAN__ROW(AMOUNT, REQUIRED, doorman_demand, wants),
+    {0},
+};
+
+static void doorman__read_demand(const doorman__field *object, void *out) {
+    doorman_capacity_request *item_request = (doorman_capacity_request *)out;
+    doorman_demand *demand = (doorman_demand *)doorman__read_room(object->reader, sizeof *demand);
+    if (!demand) return;
+    demand->subclients = 1;
+    doorman__read_rows(object, doorman__demand_rows, demand);
+    item_request->wants = demand;
+    item_request->wants_count = 1;
+}
+
+static void doorman__put_demand(doorman__writer *out, const void *from) {
+    const doorman_demand *demand = ((const doorman_capacity_request *)from)->wants;
+    doorman__put_rows(out, doorman__demand_rows, demand);
+}
+
+/* A server has one demand for each group of its clients. */
+static const doorman__row doorman__group_rows[] = {
+    {DOORMAN__FIELD("priority", PRIORITY, ALWAYS, doorman_demand, priority), .usual = 1},
+    DOORMAN__ROW_AS("num_clients", CLIENTS, REQUIRED, doorman_demand, subclients),
+    DOORMAN__ROW(AMOUNT, REQUIRED, doorman_demand, wants),
+    {0},
+};
+
+static const doorman__row doorman__has_rows[] = {
+    DOORMAN__ROW(ID, REQUIRED, doorman_lease, id),
+    DOORMAN__ROW(STRING, REQUIRED, doorman_lease, node),
+    DOORMAN__ROW(AMOUNT, REQUIRED, doorman_lease, capacity),
+    DOORMAN__ROW(SECONDS, REQUIRED, doorman_lease, expires_in),
+    {0},
+};
+
+/* A report (H11). In a message of its own its fields are fields of the resource. */
+static const doorman__row doorman__report_rows[] = {
+    DOORMAN__ROW(SECONDS, REQUIRED, doorman_overload_report, interval),
+    DOORMAN__ROW(AMOUNT, REQUIRED, doorman_overload_report, arrived),
+    DOORMAN__ROW(AMOUNT, REQUIRED, doorman_overload_report, finished),
+    DOORMAN__ROW(AMOUNT, REQUIRED, doorman_overload_report, refused),
+    DOORMAN__ROW(AMOUNT, OPTIONAL, doorman_overload_report, late),
+    {0},
+};
+
+/* The resource of each request, and the fields behind the demand. */
+#define DOORMAN__ROW_RESOURCE(struct_) DOORMAN__ROW(STRING, REQUIRED, struct_, resource_id)
+
+static const doorman__row doorman__held_rows[] = {
+    DOORMAN__ROW(AMOUNT, OPTIONAL, doorman_capacity_request, outstanding),
+    DOORMAN__ROW_OBJECT("has", doorman_capacity_request, has, doorman__has_rows),
+    DOORMAN__ROW_OBJECT("overload", doorman_capacity_request, overload, doorman__report_rows),
+    {0},
+};
+
+static const doorman__row doorman__client_item_rows[] = {
+    DOORMAN__ROW_RESOURCE(doorman_capacity_request),
+    DOORMAN__ROW_CALL(doorman__read_demand, doorman__put_demand),
+    {.type = DOORMAN__JSON_INLINE, .below = doorman__held_rows},
+    {0},
+};
+static const doorman__row doorman__server_item_rows[] = {
+    DOORMAN__ROW_RESOURCE(doorman_capacity_request),
+    DOORMAN__ROW(BOOL, OPTIONAL, doorman_capacity_request, learning),
+    {DOORMAN__LIST("wants", REQUIRED, doorman_capacity_request, wants, wants_count,
+                   doorman__group_rows),
+     .most = DOORMAN__GROUPS_MAX},
+    {.type = DOORMAN__JSON_INLINE, .below = doorman__held_rows},
+    {0},
+};
+static const doorman__row doorman__release_item_rows[] = {
+    DOORMAN__ROW_RESOURCE(doorman_capacity_request),
+    DOORMAN__ROW_AS("id", ID, REQUIRED, doorman_capacity_request, has.id),
+    {0},
+};
+static const doorman__row doorman__report_item_rows[] = {
+    DOORMAN__ROW_RESOURCE(doorman_capacity_request),
+    DOORMAN__ROW_INLINE(doorman_capacity_request, overload, doorman__report_rows),
+    {0},
+};
+
+/* The content of the requests on leases, by their methods, and of get_server_capacity. */
+#define DOORMAN__RESOURCES(rows)                                                                   \
+    DOORMAN__ROW_LIST("resource", REQUIRED, doorman_request, items, item_count, rows)
+#define DOORMAN__HOLDER DOORMAN__ROW_CALL(doorman__read_holder, doorman__put_holder)
+enum { DOORMAN__GET_SERVER_CAPACITY = DOORMAN_REPORT_OVERLOAD + 1 };
+static const doorman__row doorman__requests[][6] = {
+    [DOORMAN_GET_CAPACITY] = {DOORMAN__HOLDER, DOORMAN__RESOURCES(doorman__client_item_rows)},
+    [DOORMAN_RELEASE_CAPACITY] = {DOORMAN__HOLDER, DOORMAN__RESOURCES(doorman__release_item_rows)},
+    [DOORMAN_REPORT_OVERLOAD] = {DOORMAN__HOLDER, DOORMAN__RESOURCES(doorman__report_item_rows)},
+    [DOORMAN__GET_SERVER_CAPACITY] = {DOORMAN__HOLDER, DOORMAN__ROW_CALL(doorman__read_path, NULL),
+                                      DOORMAN__ROW_LIST("path", REQUIRED, doorman_request, path,
+                                                        path_count, doorman__string_rows),
+                                      DOORMAN__ROW(STRING, OPTIONAL, doorman_request, http_address),
+                                      DOORMAN__RESOURCES(doorman__server_item_rows)},
+};
+
+/* The names of all values of doorman_outcome except the first one, GRANTED. */
+static const char *const doorman__reasons[] = {"TRY_LATER", "UNMATCHED", "FULL"};
+static void doorman__put_expiry_time(doorman__writer *out, const void *from) {
+    doorman_time expires_in = ((const doorman_capacity_response *)from)->gets.expires_in;
+    double end = (double)(out->epoch + expires_in / DOORMAN_SECOND);
+    if (out->epoch) doorman__put(out, ",'expiry_time':%n", end);
+}
+
+static const doorman__row doorman__gets_rows[] = {
+    DOORMAN__ROW_AS("id", ID, REQUIRED, doorman_capacity_response, gets.id),
+    DOORMAN__ROW_AS("node", STRING, REQUIRED, doorman_capacity_response, gets.node),
+    DOORMAN__ROW_AS("capacity", AMOUNT, REQUIRED, doorman_capacity_response, gets.capacity),
+    DOORMAN__ROW_AS("expires_in", SECONDS, REQUIRED, doorman_capacity_response, gets.expires_in),
+    DOORMAN__ROW_AS("refresh_interval", SECONDS, REQUIRED, doorman_capacity_response,
+                    gets.refresh_interval),
+    DOORMAN__ROW_AS("keep", AMOUNT, OPTIONAL, doorman_capacity_response, gets.committed),
+    DOORMAN__ROW_CALL(NULL, doorman__put_expiry_time),
+    DOORMAN__ROW(BOOL, OPTIONAL, doorman_capacity_response, whole),
+    {DOORMAN__FIELD("reason", CHOICE, LENIENT, doorman_capacity_response, gets.reason),
+     .names = doorman__lease_reasons, .least = DOORMAN_LEASE_SHARE,
+     .most = DOORMAN__LEASE_REASON_COUNT},
+    {0},
+};
+static const doorman__row doorman__refused_rows[] = {
+    {DOORMAN__FIELD("reason", CHOICE, REQUIRED, doorman_capacity_response, outcome),
+     .names = doorman__reasons, .least = DOORMAN_TRY_LATER, .most = 3},
+    DOORMAN__ROW_AS("refresh_interval", SECONDS, REQUIRED, doorman_capacity_response,
+                    gets.refresh_interval),
+    {0},
+};
+
+static void doorman__read_outcome(const doorman__field *object, void *out) {
+    doorman_capacity_response *item_response = (doorman_capacity_response *)out;
+    doorman_lease *lease = &item_response->gets;
+    doorman__field gets = doorman__field_of(object, "gets", 4);
+    doorman__field refused = doorman__field_of(object, "refused", 7);
+    item_response->outcome = DOORMAN_GRANTED;
+    if (refused.value) {
+        doorman__read_fields(&refused, doorman__refused_rows, out);
+    } else if (gets.value) {
+        doorman__read_fields(&gets, doorman__gets_rows, out);
+        lease->committed = doorman__max(lease->committed, lease->capacity);
+    } else {
+        doorman__read_fail(&gets, "is missing");
+    }
+}
+
+static void doorman__put_outcome(doorman__writer *out, const void *from) {
+    doorman_capacity_response shown = *(const doorman_capacity_response *)from;
+    bool is_granted = shown.outcome == DOORMAN_GRANTED;
+    if (shown.gets.committed <= shown.gets.capacity) shown.gets.committed = 0;
+    if (out->is_server) shown.whole = false; /* the algorithm has it */
+    doorman__put(out, is_granted ? "%,'gets':" : "%,'refused':");
+    doorman__put_fields(out, is_granted ? doorman__gets_rows : doorman__refused_rows, &shown);
+}
+
+/* Reads the algorithm of a response to a server. The sender leaves out defaults, so this function
+ * sets them. */
+static void doorman__read_policy(const doorman__field *settings, void *out) {
+    static const doorman__row whole =
+        DOORMAN__ROW(BOOL, OPTIONAL, doorman_capacity_response, whole);
+    doorman_capacity_response *item_response = (doorman_capacity_response *)out;
+    if (!settings->value) return;
+    doorman__field field = doorman__field_of(settings, "whole", 5);
+    doorman_algorithm *algorithm =
+        (doorman_algorithm *)doorman__read_room(settings->reader, sizeof *algorithm);
+    if (!algorithm) return;
+    doorman__read_value(&field, &whole, out);
+    if (!doorman__read_algorithm(settings, algorithm)) return;
+    *algorithm = doorman__algorithm_resolve(algorithm);
+    item_response->algorithm = algorithm;
+}
+
+static void doorman__put_policy(doorman__writer *out, const void *from) {
+    const doorman_capacity_response *item_response = (const doorman_capacity_response *)from;
+    if (!item_response->algorithm) return;
+    doorman__put_algorithm(out, item_response->algorithm, item_response->whole);
+}
+
+static const doorman__row doorman__term_rows[] = {
+    {DOORMAN__FIELD("priority", PRIORITY, OPTIONAL, doorman_terms, priority),
+     .usual = DOORMAN_ANY_PRIORITY},
+    DOORMAN__ROW(AMOUNT, REQUIRED, doorman_terms, level),
+    DOORMAN__ROW(SLOPE, REQUIRED, doorman_terms, slope),
+    {0},
+};
+
+static const doorman__row doorman__client_result_rows[] = {
+    DOORMAN__ROW_RESOURCE(doorman_capacity_response),
+    DOORMAN__ROW_HAS(NUMBER, doorman_capacity_response, safe_capacity),
+    DOORMAN__ROW(BOOL, OPTIONAL, doorman_capacity_response, learning),
+    DOORMAN__ROW(SECONDS, OPTIONAL, doorman_capacity_response, overload_target),
+    DOORMAN__ROW_CALL(doorman__read_outcome, doorman__put_outcome),
+    {0},
+};
+static const doorman__row doorman__server_result_rows[] = {
+    {.type = DOORMAN__JSON_INLINE, .below = doorman__client_result_rows},
+    DOORMAN__ROW_OTHER("algorithm", OPTIONAL, doorman__read_policy, doorman__put_policy),
+    {DOORMAN__LIST("terms", OPTIONAL, doorman_capacity_response, terms, terms_count,
+                   doorman__term_rows),
+     .most = DOORMAN_TERMS_MAX},
+    DOORMAN__ROW_HAS(SECONDS, doorman_capacity_response, learn_for),
+    /* texts for people (T9) */
+    DOORMAN__ROW(TEXT, OPTIONAL, doorman_capacity_response, description),
+    DOORMAN__ROW(TEXT, OPTIONAL, doorman_capacity_response, unit),
+    {0},
+};
+static const doorman__row doorman__report_result_rows[] = {
+    DOORMAN__ROW_RESOURCE(doorman_capacity_response),
+    DOORMAN__ROW(SECONDS, OPTIONAL, doorman_capacity_response, overload_target),
+    {0},
+};
+
+/* The content of the responses of a master. */
+#define DOORMAN__RESPONSES(rows)                                                                   \
+    DOORMAN__ROW_LIST("response", REQUIRED, doorman_response, items, item_count, rows)
+static const doorman__row doorman__responses[][4] = {
+    [DOORMAN_DISCOVERY] = {DOORMAN__ROW(BOOL, REQUIRED, doorman_response, is_master)},
+    [DOORMAN_GET_CAPACITY] = {DOORMAN__RESPONSES(doorman__client_result_rows)},
+    [DOORMAN_REPORT_OVERLOAD] = {DOORMAN__RESPONSES(doorman__report_result_rows)},
+    [DOORMAN__GET_SERVER_CAPACITY] = {DOORMAN__ROW(STRING, OPTIONAL, doorman_response,
+                                                   http_address),
+                                      DOORMAN__ROW(BOOL, OPTIONAL, doorman_response, shared_id),
+                                      DOORMAN__RESPONSES(doorman__server_result_rows)},
+};
+static const doorman__row doorman__no_rows[] = {{0}};
+
+/* Returns the rows of a message. Returns NULL if it is about permits, and there are none. */
+static const doorman__row *doorman__message_rows(doorman_method method, bool is_server,
+                                                 bool is_request) {
+    const doorman__json_permits *permits = &doorman__permits_in_json;
+    if (doorman__method_has_permits(method)) {
+        if (!DOORMAN__HAS_PERMITS) return NULL;
+        int index = (int)method - (int)DOORMAN_ACQUIRE;
+        return is_request ? permits->requests[index] : permits->responses[index];
+    }
+    bool is_node = is_server && method == DOORMAN_GET_CAPACITY;
+    int index = is_node ? DOORMAN__GET_SERVER_CAPACITY : (int)method;
+    assert(index <= DOORMAN__GET_SERVER_CAPACITY);
+    return is_request ? doorman__requests[index] : doorman__responses[index];
+}
+
+/* Returns the name of the i-th method. get_server_capacity is behind the last one. */
+static const char *doorman__method_name(int i) {
+    bool is_server = i == DOORMAN_METHOD_COUNT;
+    return doorman_method_name(is_server ? DOORMAN_GET_CAPACITY : (doorman_method)i, is_server);
+}
+
+/* The two texts of an error on the wire. */
+typedef struct doorman__wire_error {
+    const char *code, *message;
+} doorman__wire_error;
+
+static const doorman__row doorman__error_rows[] = {
+    DOORMAN__ROW(STRING, REQUIRED, doorman__wire_error, code),
+    DOORMAN__ROW(STRING, REQUIRED, doorman__wire_error, message),
+    {0},
+};
+static const doorman__row doorman__mastership_rows[] = {
+    DOORMAN__ROW(STRING, OPTIONAL, doorman_response, master_address),
+    {0},
+};
+
+/* A client can send the content of a method without the method by mistake, because that is the body
+ * of a POST to /v1/METHOD. If the message has a key that only such content has, returns true, and
+ * sets an error that explains the two forms. */
+static bool doorman__read_content(const doorman__field *root) {
+    static const char *const keys[] = {"client_id", "server_id", "resource", "permit", "entry"};
+    bool found = false;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        found = found || doorman__field_of(root, keys[i], strlen(keys[i])).value;
+    }
+    if (found) {
+        doorman__read_fail(root, "must be an object with one key, the method, such as "
+                                 "{\"get_capacity\": {...}}. Only POST /v1/METHOD takes a body "
+                                 "without the method");
+    }
+    return found;
+}
+
+/* Sets an error if the content of a method has a method in it. The client has probably sent a whole
+ * message to /v1/METHOD. Called only if the content lacks a required field, because unknown fields
+ * of a valid message are ignored. */
+static void doorman__read_nested(const doorman__field *body) {
+    for (int i = 0; i <= DOORMAN_METHOD_COUNT; i++) {
+        const char *name = doorman__method_name(i);
+        doorman__field inner = doorman__field_of(body, name, strlen(name));
+        if (!inner.value) continue;
+        doorman__read_fail(&inner, "is a method inside a method. POST /v1/METHOD takes only the "
+                                   "content of the method. POST /v1 takes the whole message");
+    }
+}
+
+/* Returns the method of a message, and sets *body to the object of the method. */
+static doorman_method doorman__read_method(const doorman__field *root, bool *is_server,
+                                           doorman__field *body) {
+    doorman__reader *reader = root->reader;
+    const cJSON *only = cJSON_IsObject(root->value) ? root->value->child : NULL;
+    char names[160] = "";
+    *body = *root;
+    *is_server = false;
+    assert(root->parent == NULL);
+    if (doorman__read_content(root)) return DOORMAN_DISCOVERY;
+    if (!only || only->next) {
+        doorman__read_fail(root, "must be an object with one key, the method");
+        return DOORMAN_DISCOVERY;
+    }
+    *body = doorman__member(root, only);
+    for (int i = 0; i <= DOORMAN_METHOD_COUNT; i++) {
+        size_t used = strlen(names);
+        const char *name = doorman__method_name(i);
+        *is_server = i == DOORMAN_METHOD_COUNT;
+        if (strcmp(only->string, name) == 0) {
+            return *is_server ? DOORMAN_GET_CAPACITY : (doorman_method)i;
+        }
+        snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", name);
+    }
+    *is_server = false;
+    reader->status =
+        doorman__fail(reader->error, DOORMAN_NOT_FOUND, "no such method: %.40s; the methods are %s",
+                      only->string, names);
+    return DOORMAN_DISCOVERY;
+}
+
+static void doorman__read_request(const doorman__field *root, doorman_request *out) {
+    doorman__field body;
+    out->wire_names = true;
+    out->method = doorman__read_method(root, &out->is_server, &body);
+    const doorman__row *rows = doorman__message_rows(out->method, out->is_server, true);
+    if (!rows) {
+        doorman__read_fail(&body, DOORMAN__NO_PERMITS);
+        return;
+    }
+    const doorman__row *list = NULL; /* the last field: what the request is about */
+    for (const doorman__row *row = rows; row->type; row++) list = row;
+    if (list && !doorman__field_of(&body, list->key, list->key_bytes).value) {
+        doorman__read_nested(&body);
+    }
+    doorman__read_fields(&body, rows, out);
+}
+
+static void doorman__read_response(const doorman__field *root, doorman_response *out) {
+    doorman__reader *reader = root->reader;
+    doorman__field error = doorman__field_of(root, "error", 5), body;
+    if (error.value) {
+        doorman__wire_error texts = {"", ""};
+        doorman__read_fields(&error, doorman__error_rows, &texts);
+        if (reader->status != DOORMAN_OK) return;
+        reader->status = doorman__fail(reader->error, DOORMAN_INVALID_ARGUMENT, "%s: %s",
+                                       texts.code, texts.message);
+        return;
+    }
+    out->method = doorman__read_method(root, &out->is_server, &body);
+    const doorman__row *rows = doorman__message_rows(out->method, out->is_server, false);
+    doorman__field mastership = doorman__field_of(&body, "mastership", 10);
+    if (mastership.value) doorman__read_fields(&mastership, doorman__mastership_rows, out);
+    out->is_master = !mastership.value;
+    bool has_rows = rows && (out->is_master || out->method == DOORMAN_DISCOVERY);
+    doorman__read_fields(&body, has_rows ? rows : doorman__no_rows, out);
 }
 
 static void doorman__put_response(doorman__writer *out, const doorman_response *response,
                                   int64_t epoch) {
     bool discovery = response->method == DOORMAN_DISCOVERY;
+    out->epoch = epoch;
+    out->is_server = response->is_server;
     doorman__put(out, "{%s:{", doorman_method_name(response->method, response->is_server));
-    const char *master = response->master_address, *http = response->http_address;
-    if (discovery) doorman__put(out, "'is_master':%b,", response->is_master);
+    if (discovery || response->is_master) {
+        doorman__put_rows(out, doorman__message_rows(response->method, response->is_server, false),
+                          response);
+    }
     if (discovery || !response->is_master) {
-        doorman__put(out, "'mastership':{");
-        if (master) doorman__put(out, "%,'master_address':%s", master);
+        const char *http = response->http_address;
+        doorman__put(out, "%,'mastership':{");
+        doorman__put_rows(out, doorman__mastership_rows, response);
         if (http) doorman__put(out, "%,'http_address':%s", http);
         doorman__put(out, "}");
-    } else if (response->method == DOORMAN_GET_CAPACITY) {
-        if (response->is_server && http) doorman__put(out, "'http_address':%s,", http);
-        if (response->is_server && response->shared_id) doorman__put(out, "'shared_id':true,");
-        doorman__put(out, "'response':[");
-        for (size_t i = 0; i < response->item_count; i++) {
-            doorman__put(out, "%,");
-            doorman__put_capacity_response(out, &response->items[i], response->is_server, epoch);
-            if (response->is_server) doorman__put_policy(out, &response->items[i]);
-            doorman__put(out, "}");
-        }
-        doorman__put(out, "]");
-    } else if (response->method == DOORMAN_REPORT_OVERLOAD) {
-        doorman__put(out, "'response':[");
-        for (size_t i = 0; i < response->item_count; i++) {
-            doorman__put(out, "%,{'resource_id':%s", response->items[i].resource_id);
-            doorman_time target = response->items[i].overload_target;
-            if (target) doorman__put(out, ",'overload_target':%t", target);
-            doorman__put(out, "}");
-        }
-        doorman__put(out, "]");
     }
     doorman__put(out, "}}");
 }
@@ -14024,88 +14322,14 @@ static void doorman__put_error(doorman__writer *out, doorman_status status, cons
                  message[0] ? message : doorman__status_text(status));
 }
 
-/* Writes the demand of a client, or the demand groups of a server. */
-static void doorman__put_wants(doorman__writer *out, const doorman_capacity_request *item_request,
-                               bool is_server) {
-    if (!is_server) {
-        doorman__put(out, ",'priority':%i,'wants':%n", (uint64_t)item_request->wants->priority,
-                     item_request->wants->wants);
-        return;
-    }
-    if (item_request->learning) doorman__put(out, ",'learning':%b", true);
-    doorman__put(out, ",'wants':[");
-    for (size_t i = 0; i < item_request->wants_count; i++) {
-        const doorman_demand *group = &item_request->wants[i];
-        double clients = doorman__max(1, group->subclients);
-        doorman__put(out, "%,{'priority':%i,'num_clients':%i,'wants':%n}",
-                     (uint64_t)group->priority, (uint64_t)clients, group->wants);
-    }
-    doorman__put(out, "]");
-}
-
-static void doorman__put_overload(doorman__writer *out, const doorman_overload_report *report) {
-    doorman__put(out, "'interval':%t,'arrived':%n,'finished':%n,'refused':%n", report->interval,
-                 report->arrived, report->finished, report->refused);
-    if (report->late > 0) doorman__put(out, ",'late':%n", report->late);
-}
-
-static void doorman__put_capacity_request(doorman__writer *out,
-                                          const doorman_capacity_request *item_request,
-                                          bool is_server) {
-    doorman__put(out, "{'resource_id':%s", item_request->resource_id);
-    doorman__put_wants(out, item_request, is_server);
-    if (item_request->outstanding > 0)
-        doorman__put(out, ",'outstanding':%n", item_request->outstanding);
-    if (item_request->has.id) {
-        doorman__put(out, ",'has':{'id':%i,'node':%s,'capacity':%n,'expires_in':%t}",
-                     item_request->has.id, item_request->has.node, item_request->has.capacity,
-                     item_request->has.expires_in);
-    }
-    if (item_request->overload.interval) {
-        doorman__put(out, ",'overload':{");
-        doorman__put_overload(out, &item_request->overload);
-        doorman__put(out, "}");
-    }
-    doorman__put(out, "}");
-}
-
-/* Writes the holder's id. If the holder is a server, also writes the path of the request. */
-static void doorman__put_holder(doorman__writer *out, const doorman_request *request) {
-    doorman__put(out, request->is_server ? "'server_id':%s" : "'client_id':%s", request->holder_id);
-    if (!request->is_server || request->method != DOORMAN_GET_CAPACITY) return;
-    doorman__put(out, ",'path':[");
-    for (size_t i = 0; i < request->path_count; i++) doorman__put(out, "%,%s", request->path[i]);
-    doorman__put(out, "]");
-    if (request->http_address) doorman__put(out, ",'http_address':%s", request->http_address);
-}
-
 doorman_status doorman_json_request(const doorman_request *request, doorman_buffer *text) {
     if (!request || !text) return DOORMAN_INVALID_ARGUMENT;
+    const doorman__row *rows = doorman__message_rows(request->method, request->is_server, true);
+    if (!rows) return DOORMAN_INVALID_ARGUMENT;
     doorman__writer out = doorman__put_start(text);
-    bool items = request->method != DOORMAN_DISCOVERY;
-    if (doorman__method_has_permits(request->method)) {
-        if (!DOORMAN__HAS_PERMITS) return DOORMAN_INVALID_ARGUMENT;
-        doorman__permits_in_json.put_request(&out, request);
-        return doorman__put_end(&out);
-    }
-    doorman__put(&out, "{%s:{", doorman_method_name(request->method, request->is_server));
-    if (items) doorman__put_holder(&out, request);
-    if (items) doorman__put(&out, ",'resource':[");
-    for (size_t i = 0; i < request->item_count; i++) {
-        const doorman_capacity_request *item_request = &request->items[i];
-        doorman__put(&out, "%,");
-        if (request->method == DOORMAN_GET_CAPACITY) {
-            doorman__put_capacity_request(&out, item_request, request->is_server);
-        } else if (request->method == DOORMAN_REPORT_OVERLOAD) {
-            doorman__put(&out, "{'resource_id':%s,", item_request->resource_id);
-            doorman__put_overload(&out, &item_request->overload);
-            doorman__put(&out, "}");
-        } else {
-            doorman__put(&out, "{'resource_id':%s,'id':%i}", item_request->resource_id,
-                         item_request->has.id);
-        }
-    }
-    doorman__put(&out, items ? "]}}" : "}}");
+    doorman__put(&out, "{%s:", doorman_method_name(request->method, request->is_server));
+    doorman__put_fields(&out, rows, request);
+    doorman__put(&out, "}");
     return doorman__put_end(&out);
 }
 
@@ -14190,7 +14414,7 @@ static void doorman__exchange_move(doorman_json_exchange *exchange, doorman__exc
     case DOORMAN__EXCHANGE_FAILED: assert(status != DOORMAN_OK); break;
     case DOORMAN__EXCHANGE_WRITTEN:
         assert(last == DOORMAN__EXCHANGE_DECIDED || last == DOORMAN__EXCHANGE_FAILED);
-        assert(!exchange->tree && !exchange->room);
+        assert(!exchange->tree);
         break;
     }
     (void)last;
@@ -14200,6 +14424,7 @@ static void doorman__exchange_move(doorman_json_exchange *exchange, doorman__exc
 
 static doorman_status doorman__exchange_fail(doorman_json_exchange *exchange, doorman_status status,
                                              const char *message) {
+    assert(exchange->state != DOORMAN__EXCHANGE_WRITTEN);
     doorman__fail(&exchange->error, status, "%s", message);
     doorman__exchange_move(exchange, DOORMAN__EXCHANGE_FAILED, status);
     return status;
@@ -14207,10 +14432,9 @@ static doorman_status doorman__exchange_fail(doorman_json_exchange *exchange, do
 
 /* Frees the message that was read, and the structs that were made from it. */
 static void doorman__exchange_forget(doorman_json_exchange *exchange) {
-    DOORMAN_FREE(exchange->room);
     cJSON_Delete(exchange->tree);
-    exchange->room = NULL;
     exchange->tree = NULL;
+    doorman__arena_uninit(&exchange->message);
 }
 
 void doorman_json_exchange_uninit(doorman_json_exchange *exchange) {
@@ -14256,13 +14480,15 @@ doorman_status doorman_json_exchange_read(doorman_json_exchange *exchange, const
     if (!exchange) return DOORMAN_INVALID_ARGUMENT;
     if (!text && bytes <= DOORMAN_MESSAGE_BYTES_MAX) text = "", bytes = 0;
     doorman__exchange_forget(exchange);
-    doorman__reader reader = {.error = &exchange->error, .frame_bytes = exchange->frame_bytes};
+    doorman__reader reader = {.error = &exchange->error,
+                              .frame_bytes = exchange->frame_bytes,
+                              .arena = exchange->message};
     exchange->request = (doorman_request){.sequence = 0};
     exchange->error.text[0] = '\0';
     doorman__field root = doorman__read_start(&reader, text, bytes);
     doorman__read_request(&root, &exchange->request);
     exchange->tree = reader.tree;
-    exchange->room = reader.room;
+    exchange->message = reader.arena;
     doorman_status status = reader.status;
     if (status == DOORMAN_OK) status = doorman__exchange_reserve(exchange);
     if (status == DOORMAN_OK) status = doorman__exchange_check_administration(exchange);
@@ -14328,6 +14554,7 @@ doorman_status doorman_json_exchange_decide(doorman_json_exchange *exchange, doo
         return doorman__exchange_fail(exchange, DOORMAN_INVALID_ARGUMENT, "no message was read");
     }
     if (exchange->state != DOORMAN__EXCHANGE_READ) return exchange->status;
+    assert(exchange->tree && exchange->request.method < DOORMAN_METHOD_COUNT);
     doorman_status status = DOORMAN_OK;
     if (DOORMAN__HAS_PERMITS && doorman__method_has_permits(request->method)) {
         status = doorman__permits_in_json.check_reply(server->permits, request, &below);
@@ -14363,12 +14590,8 @@ doorman_status doorman_json_exchange_write(doorman_json_exchange *exchange, int6
         doorman__exchange_fail(exchange, DOORMAN_UNAVAILABLE, "the server is stopping");
     }
     doorman__writer out = doorman__put_start(&exchange->reply);
-    const doorman_response *response = &exchange->response;
-    bool permits = DOORMAN__HAS_PERMITS && response->is_master &&
-                   doorman__method_has_permits(response->method);
-    if (exchange->state == DOORMAN__EXCHANGE_DECIDED && permits) {
-        doorman__permits_in_json.put_response(&out, response, &exchange->request);
-    } else if (exchange->state == DOORMAN__EXCHANGE_DECIDED) {
+    out.request = &exchange->request;
+    if (exchange->state == DOORMAN__EXCHANGE_DECIDED) {
         doorman__put_response(&out, &exchange->response, epoch);
     } else {
         doorman__put_error(&out, exchange->status, exchange->error.text);
@@ -14415,6 +14638,7 @@ static doorman_status doorman__incoming_give(doorman__incoming *incoming,
                                              doorman_time now) {
     doorman__reader *reader = &incoming->reader;
     const doorman_response *response = &incoming->response;
+    assert(reader->status != DOORMAN_NOT_FOUND); /* it is an invalid response */
     if (reader->status == DOORMAN_OK) {
         reader->status = doorman_upstream_response(upstream, sequence, response, now);
         if (reader->status == DOORMAN_INVALID_ARGUMENT) {

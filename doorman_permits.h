@@ -9005,44 +9005,6 @@ static doorman_status doorman__permits_check_limits(const doorman_permits *permi
     return DOORMAN_OK;
 }
 
-#define DOORMAN__CHUNK_BYTES ((size_t)2048)
-
-/* Continues in the next chunk that has room, or in a new chunk. Chunks double in size, so a message
- * needs few of them. Returns false if memory runs out. */
-static bool doorman__arena_grow(doorman__arena *arena, size_t bytes) {
-    doorman__chunk *last = arena->current;
-    size_t larger = last ? 2 * last->bytes : DOORMAN__CHUNK_BYTES;
-    while (last && last->next) {
-        last = last->next;
-        if (last->bytes < bytes) continue;
-        arena->current = last;
-        arena->used = 0;
-        return true;
-    }
-    if (larger < bytes) larger = bytes;
-    doorman__chunk *chunk = (doorman__chunk *)DOORMAN_MALLOC(sizeof *chunk + larger);
-    if (!chunk) return false;
-    *chunk = (doorman__chunk){.bytes = larger};
-    if (last) last->next = chunk;
-    if (!last) arena->first = chunk;
-    arena->current = chunk;
-    arena->used = 0;
-    return true;
-}
-
-/* Returns memory that is aligned to 8 bytes and not initialised. Returns NULL if memory runs
- * out. */
-static void *doorman__arena_take(doorman__arena *arena, size_t bytes) {
-    if (bytes > SIZE_MAX / 4) return NULL;
-    bytes = (bytes + 7) / 8 * 8;
-    bool fits = arena->current && arena->current->bytes - arena->used >= bytes;
-    if (!fits && !doorman__arena_grow(arena, bytes)) return NULL;
-    void *memory = (char *)(arena->current + 1) + arena->used;
-    arena->used += bytes;
-    assert(arena->used <= arena->current->bytes);
-    return memory;
-}
-
 /* Copies bytes. Returns NULL if memory runs out. */
 static void *doorman__arena_copy(doorman__arena *arena, const void *from, size_t bytes) {
     void *copy = doorman__arena_take(arena, bytes);
@@ -12103,683 +12065,305 @@ void doorman_permit_client_read(const doorman_permit_client *client,
 #ifdef DOORMAN_JSON
 /* ---- >>permit_json -------------------------------------------------------------------------- */
 /*
- * This section reads and writes limits and messages on permits, for the section >>json.
+ * This section has the tables of fields of limits and of messages on permits, for the section
+ * >>json.
  */
 
 /* ---- permit JSON: limits */
 
-static const char *const doorman__limit_kinds[] = {"TOKEN_BUCKET", "FIXED_WINDOW", "SLIDING_WINDOW",
-                                                   "CONCURRENCY", "TIERS"};
-static const doorman_limit_kind doorman__limit_kind_codes[] = {
-    DOORMAN_TOKEN_BUCKET, DOORMAN_FIXED_WINDOW, DOORMAN_SLIDING_WINDOW, DOORMAN_CONCURRENCY,
-    DOORMAN_TIERS};
+static const char *const doorman__limit_kinds[] = {[DOORMAN_TOKEN_BUCKET - 1] = "TOKEN_BUCKET",
+                                                   [DOORMAN_FIXED_WINDOW - 1] = "FIXED_WINDOW",
+                                                   [DOORMAN_SLIDING_WINDOW - 1] = "SLIDING_WINDOW",
+                                                   [DOORMAN_CONCURRENCY - 1] = "CONCURRENCY",
+                                                   [DOORMAN_TIERS - 1] = "TIERS"};
 static const char *const doorman__scopes[] = {"key", "resource", "template"};
 static const char *const doorman__overflows[] = {"evict", "refuse"};
 static const char *const doorman__starts[] = {"full", "empty"};
 static const char *const doorman__hold_starts[] = {"learn", "full"};
-static const char *const doorman__calendars[] = {"", "minute", "hour", "day", "week", "month"};
+static const char *const doorman__calendars[] = {"minute", "hour", "day", "week", "month"};
 
-/* Reads an integer from `least` to `most`. */
-static void doorman__read_integer(const doorman__field *field, double least, double most,
-                                  uint64_t *out) {
-    double number = least;
-    if (!field->value || !doorman__read_number(field, &number)) return;
-    bool valid = number >= least && number <= most && number <= (double)(uint64_t)number;
-    if (valid) {
-        *out = (uint64_t)number;
-        return;
-    }
-    char rule[64];
-    snprintf(rule, sizeof rule, "must be an integer from %g to %g", least, most);
-    doorman__read_fail(field, rule);
-}
-
-static void doorman__read_ban(const doorman__field *field, doorman_ban *out) {
-    doorman__field refusals;
-    uint64_t count = 0;
-    doorman__read(field, "!refusals:o window:d duration:d", &refusals, &out->window,
-                  &out->duration);
-    doorman__read_integer(&refusals, 1, 1e9, &count);
-    out->refusals = (uint32_t)count;
-}
-
-static void doorman__read_tiers(const doorman__field *list, doorman_figures *out) {
-    size_t count = doorman__list_count(list);
-    out->has_tiers = list->value != NULL;
-    doorman_tier *tiers =
-        (doorman_tier *)doorman__read_more_room(list->reader, count * sizeof *tiers);
-    if (!tiers) return;
-    doorman__field item = doorman__read_list(list);
-    for (; item.value; doorman__next(&item)) {
-        doorman_tier *tier = &tiers[item.index];
-        doorman__read(&item, "!limit:a window:d active:t cooldown?t skippable?b", &tier->limit,
-                      &tier->window, &tier->active, &tier->cooldown, &tier->skippable);
-    }
-    out->tiers = tiers;
-    out->tier_count = count;
-}
+static const doorman__row doorman__ban_rows[] = {
+    DOORMAN__ROW_BOUNDED("refusals", UINT32, NEEDED, doorman_ban, refusals, 1, 1000000000),
+    DOORMAN__ROW(DURATION, REQUIRED, doorman_ban, window),
+    DOORMAN__ROW(DURATION, REQUIRED, doorman_ban, duration),
+    {0},
+};
+static const doorman__row doorman__tier_rows[] = {
+    DOORMAN__ROW(AMOUNT, REQUIRED, doorman_tier, limit),
+    DOORMAN__ROW(DURATION, REQUIRED, doorman_tier, window),
+    DOORMAN__ROW(SECONDS, REQUIRED, doorman_tier, active),
+    DOORMAN__ROW(SECONDS, OPTIONAL, doorman_tier, cooldown),
+    DOORMAN__ROW(BOOL, OPTIONAL, doorman_tier, skippable),
+    {0},
+};
 
 /* Reads a window: seconds, or a unit of the calendar. */
-static void doorman__read_window(const doorman__field *field, doorman_figures *out) {
-    if (cJSON_IsString(field->value)) {
-        int unit = doorman__read_choice(field, doorman__calendars + 1, DOORMAN_CALENDAR_COUNT - 1);
-        if (unit >= 0) out->calendar = (doorman_calendar)(unit + 1);
-    } else {
-        doorman__read_seconds(field, true, &out->window);
+static void doorman__read_window(const doorman__field *field, void *out) {
+    static const doorman__row calendar = {.type = DOORMAN__JSON_CHOICE,
+                                          .at = offsetof(doorman_figures, calendar),
+                                          .names = doorman__calendars,
+                                          .least = DOORMAN_MINUTE,
+                                          .most = DOORMAN_CALENDAR_COUNT - 1};
+    static const doorman__row window = DOORMAN__ROW(DURATION, OPTIONAL, doorman_figures, window);
+    doorman__read_value(field, cJSON_IsString(field->value) ? &calendar : &window, out);
+}
+
+static void doorman__put_window(doorman__writer *out, const void *from) {
+    const doorman_figures *all = (const doorman_figures *)from;
+    if (all->window) doorman__put(out, "%,'window':%t", all->window);
+    if (all->calendar) doorman__put(out, "%,'window':%s", doorman__calendars[all->calendar - 1]);
+}
+
+static const doorman__row doorman__figure_rows[] = {
+    DOORMAN__ROW(RATE, OR_STRING, doorman_figures, rate),
+    DOORMAN__ROW_HAS(AMOUNT, doorman_figures, size),
+    DOORMAN__ROW_HAS(SECONDS, doorman_figures, max_debt),
+    DOORMAN__ROW_HAS(SECONDS, doorman_figures, max_wait),
+    {DOORMAN__FIELD("limit", AMOUNT, OR_STRING, doorman_figures, limit),
+     .has = offsetof(doorman_figures, has_limit)},
+    DOORMAN__ROW(DURATION, OPTIONAL, doorman_figures, time_to_live),
+    {DOORMAN__FIELD("queue", SIZE, OPTIONAL, doorman_figures, queue),
+     .has = offsetof(doorman_figures, has_queue), .most = DOORMAN__QUEUE_MAX},
+    DOORMAN__ROW_OTHER("window", OPTIONAL, doorman__read_window, doorman__put_window),
+    {DOORMAN__LIST("tiers", OPTIONAL, doorman_figures, tiers, tier_count, doorman__tier_rows),
+     .has = offsetof(doorman_figures, has_tiers)},
+    {0},
+};
+
+/* Reads the strings in place of a rate and of a limit. Returns whether one of them is "leased".
+ *   key   the field that may be leased; NULL: none */
+static bool doorman__read_leased(const doorman__field *object, const char *key) {
+    static const char *const keys[] = {"rate", "limit"};
+    bool leased = false;
+    for (size_t i = 0; i < 2; i++) {
+        doorman__field field = doorman__field_of(object, keys[i], strlen(keys[i]));
+        if (!cJSON_IsString(field.value)) continue;
+        bool allowed = key && strcmp(key, keys[i]) == 0;
+        leased = allowed;
+        if (allowed && strcmp(field.value->valuestring, "leased") == 0) continue;
+        doorman__read_fail(&field,
+                           allowed ? "must be a number, or \"leased\"" : "must be a number");
+    }
+    return leased;
+}
+
+static void doorman__read_override(const doorman__field *object, void *out) {
+    (void)doorman__read_leased(object, NULL);
+    (void)out;
+}
+
+static const doorman__row doorman__override_rows[] = {
+    DOORMAN__ROW_LIST("keys", REQUIRED, doorman_override, keys, key_count, doorman__string_rows),
+    DOORMAN__ROW_INLINE(doorman_override, figures, doorman__figure_rows),
+    DOORMAN__ROW_CALL(doorman__read_override, NULL),
+    {0},
+};
+
+/* Reads how counters begin after a restart. */
+static void doorman__read_start_of_limit(const doorman__field *field, void *out) {
+    doorman_permit_limit *limit = (doorman_permit_limit *)out;
+    bool holds = limit->kind == DOORMAN_CONCURRENCY;
+    const char *const *names = holds ? doorman__hold_starts : doorman__starts;
+    int chosen = doorman__read_name(field, names, 2, false);
+    limit->full_at_start = chosen >= 0 && chosen == holds;
+    limit->empty_at_start = chosen == 1 && !holds;
+}
+
+static void doorman__put_start_of_limit(doorman__writer *out, const void *from) {
+    const doorman_permit_limit *limit = (const doorman_permit_limit *)from;
+    if (limit->empty_at_start) doorman__put(out, ",'on_restart':%s", "empty");
+    if (limit->full_at_start) doorman__put(out, ",'on_restart':%s", "full");
+}
+
+/* Checks what depends on the kind of a limit. */
+static void doorman__read_limit_rest(const doorman__field *object, void *out) {
+    static const char *const needed[][2] = {[DOORMAN_TOKEN_BUCKET] = {"rate", "size"},
+                                            [DOORMAN_FIXED_WINDOW] = {"limit", "window"},
+                                            [DOORMAN_SLIDING_WINDOW] = {"limit", "window"},
+                                            [DOORMAN_CONCURRENCY] = {"limit"},
+                                            [DOORMAN_TIERS] = {"tiers"}};
+    doorman_permit_limit *limit = (doorman_permit_limit *)out;
+    doorman__field keys = doorman__field_of(object, "keys", 4);
+    if (cJSON_IsArray(keys.value) && !keys.value->child) {
+        doorman__read_fail(&keys, "must not be empty; without keys, all keys are concerned");
+    }
+    bool holds = limit->kind == DOORMAN_CONCURRENCY;
+    limit->leased = doorman__read_leased(object, holds ? "limit" : "rate");
+    if (limit->leased) limit->figures.has_limit = false;
+    for (size_t i = 0; i < (limit->leased ? 1 : 2); i++) {
+        const char *key = needed[limit->kind][i];
+        doorman__field field = doorman__field_of(object, key ? key : "", key ? strlen(key) : 0);
+        if (key && !field.value) doorman__read_fail(&field, "is missing");
     }
 }
 
-/* Reads "leased", which may stand instead of a number (P17). Returns whether the field has a
- * string. */
-static bool doorman__read_leased(const doorman__field *field) {
-    if (!field->value || !cJSON_IsString(field->value)) return false;
-    if (strcmp(field->value->valuestring, "leased") == 0) return true;
-    doorman__read_fail(field, "must be a number, or \"leased\"");
-    return true;
-}
-
-static void doorman__read_rate(const doorman__field *field, double *out) {
-    if (!doorman__read_number(field, out) || (*out > 0 && doorman__amount_valid(*out))) return;
-    doorman__read_fail(field, "must be more than 0 and at most 1e15");
-}
-
-/* The fields of figures, as objects that doorman__read_figures reads. */
-typedef struct doorman__figure_fields {
-    doorman__field rate, size, max_debt, max_wait, limit, window, tiers, time_to_live, queue;
-} doorman__figure_fields;
-
-/* Reads figures.
- *   leased   the rate or the limit is "leased" */
-static void doorman__read_figures(const doorman__figure_fields *fields, bool leased,
-                                  doorman_figures *out) {
-    if (!leased || !cJSON_IsString(fields->rate.value)) {
-        doorman__read_rate(&fields->rate, &out->rate);
-    }
-    doorman__read_amount(&fields->size, &out->size);
-    doorman__read_seconds(&fields->max_debt, false, &out->max_debt);
-    doorman__read_seconds(&fields->max_wait, false, &out->max_wait);
-    bool leased_limit = leased && cJSON_IsString(fields->limit.value);
-    if (!leased_limit) doorman__read_amount(&fields->limit, &out->limit);
-    out->has_size = fields->size.value != NULL;
-    out->has_max_debt = fields->max_debt.value != NULL;
-    out->has_max_wait = fields->max_wait.value != NULL;
-    out->has_limit = fields->limit.value != NULL && !leased_limit;
-    uint64_t queue = 0;
-    doorman__read_integer(&fields->queue, 0, DOORMAN__QUEUE_MAX, &queue);
-    out->has_queue = fields->queue.value != NULL;
-    out->queue = (size_t)queue;
-    doorman__read_seconds(&fields->time_to_live, true, &out->time_to_live);
-    doorman__read_window(&fields->window, out);
-    if (fields->tiers.value) doorman__read_tiers(&fields->tiers, out);
-}
-
-/* Reports the fields that a kind needs, but that are missing. */
-static void doorman__read_required(const doorman__figure_fields *fields, doorman_limit_kind kind,
-                                   bool leased) {
-    const doorman__field *bucket[] = {&fields->rate, &fields->size};
-    const doorman__field *window[] = {&fields->limit, &fields->window};
-    const doorman__field *tiers[] = {&fields->tiers, &fields->tiers};
-    const doorman__field **needed = kind == DOORMAN_TOKEN_BUCKET ? bucket : window;
-    if (kind == DOORMAN_TIERS) needed = tiers;
-    size_t count = leased || kind == DOORMAN_TIERS || kind == DOORMAN_CONCURRENCY ? 1 : 2;
-    for (size_t i = 0; kind && i < count; i++) {
-        if (!needed[i]->value) doorman__read_fail(needed[i], "is missing");
-    }
-}
-
-#define DOORMAN__FIGURE_FIELDS                                                                     \
-    "rate?o size?o max_debt?o max_wait?o limit?o window?o tiers?o time_to_live?o queue?o"
-
-static void doorman__read_override(const doorman__field *field, doorman_override *out) {
-    doorman__figure_fields f;
-    doorman__field keys;
-    doorman__read(field, "!keys:o " DOORMAN__FIGURE_FIELDS, &keys, &f.rate, &f.size, &f.max_debt,
-                  &f.max_wait, &f.limit, &f.window, &f.tiers, &f.time_to_live, &f.queue);
-    if (!cJSON_IsObject(field->value)) return;
-    out->keys = doorman__read_strings(&keys, &out->key_count);
-    doorman__read_figures(&f, false, &out->figures);
-}
-
-static void doorman__read_overrides(const doorman__field *list, doorman_permit_limit *out) {
-    size_t count = doorman__list_count(list);
-    doorman_override *overrides =
-        (doorman_override *)doorman__read_more_room(list->reader, count * sizeof *overrides);
-    if (!overrides) return;
-    doorman__field item = doorman__read_list(list);
-    for (; item.value; doorman__next(&item)) {
-        doorman__read_override(&item, &overrides[item.index]);
-    }
-    out->overrides = overrides;
-    out->override_count = count;
-}
-
-/* The fields of a limit that need more than one step. */
-typedef struct doorman__limit_fields {
-    doorman__field per, keys, kind, overrides, ban, max_cost, max_keys, overflow, on_restart;
-    doorman__field priority, subclients;
-    doorman__figure_fields figures;
-} doorman__limit_fields;
-
-static void doorman__read_limit_choices(const doorman__limit_fields *f, doorman_permit_limit *out) {
-    int kind = doorman__read_choice(&f->kind, doorman__limit_kinds, 5);
-    int per = doorman__read_choice(&f->per, doorman__scopes, 3);
-    uint64_t max_keys = 0;
-    if (kind >= 0) out->kind = doorman__limit_kind_codes[kind];
-    if (per >= 0) out->per = (doorman_scope)per;
-    out->refuse_new = doorman__read_choice(&f->overflow, doorman__overflows, 2) == 1;
-    if (out->kind == DOORMAN_CONCURRENCY) {
-        out->full_at_start = doorman__read_choice(&f->on_restart, doorman__hold_starts, 2) == 1;
-    } else {
-        const int start = doorman__read_choice(&f->on_restart, doorman__starts, 2);
-        out->full_at_start = start == 0;
-        out->empty_at_start = start == 1;
-    }
-    doorman__read_integer(&f->max_keys, 1, DOORMAN__COUNTERS_MAX, &max_keys);
-    out->max_keys = (size_t)max_keys;
-}
-
-/* Reads how the permits hold a lease (P17). */
-static void doorman__read_leased_limit(const doorman__limit_fields *f, doorman_permit_limit *out) {
-    uint64_t priority = 0, subclients = 0;
-    const bool holds = out->kind == DOORMAN_CONCURRENCY;
-    out->leased = doorman__read_leased(holds ? &f->figures.limit : &f->figures.rate);
-    doorman__read_integer(&f->priority, 0, DOORMAN_PRIORITY_MAX, &priority);
-    doorman__read_integer(&f->subclients, 1, DOORMAN_SUBCLIENTS_MAX, &subclients);
-    out->has_priority = f->priority.value != NULL;
-    out->priority = (int)priority;
-    out->subclients = (uint32_t)subclients;
-}
-
-static void doorman__read_limit(const doorman__field *field, doorman_permit_limit *out) {
-    doorman__limit_fields f;
-    doorman__figure_fields *g = &f.figures;
-    doorman__read(field,
-                  "!name:s kind:o per?o keys?o overrides?o shadow?b warn_at?r ban?o max_cost?o "
-                  "max_keys?o overflow?o on_restart?o refunds?b lease_of?s priority?o "
-                  "subclients?o " DOORMAN__FIGURE_FIELDS,
-                  &out->name, &f.kind, &f.per, &f.keys, &f.overrides, &out->shadow, &out->warn_at,
-                  &f.ban, &f.max_cost, &f.max_keys, &f.overflow, &f.on_restart, &out->refunds,
-                  &out->lease_of, &f.priority, &f.subclients, &g->rate, &g->size, &g->max_debt,
-                  &g->max_wait, &g->limit, &g->window, &g->tiers, &g->time_to_live, &g->queue);
-    if (!cJSON_IsObject(field->value)) return;
-    doorman__read_limit_choices(&f, out);
-    out->keys = doorman__read_strings(&f.keys, &out->key_count);
-    if (cJSON_IsArray(f.keys.value) && out->key_count == 0) {
-        doorman__read_fail(&f.keys, "must not be empty; without keys, all keys are concerned");
-    }
-    out->has_max_cost = f.max_cost.value != NULL;
-    doorman__read_amount(&f.max_cost, &out->max_cost);
-    if (f.ban.value) doorman__read_ban(&f.ban, &out->ban);
-    if (f.overrides.value) doorman__read_overrides(&f.overrides, out);
-    doorman__read_leased_limit(&f, out);
-    doorman__read_figures(g, out->leased, &out->figures);
-    doorman__read_required(g, out->kind, out->leased);
-}
-
-static void doorman__read_limits(const doorman__field *list, doorman_template *out) {
-    size_t count = doorman__list_count(list);
-    doorman_permit_limit *limits =
-        (doorman_permit_limit *)doorman__read_more_room(list->reader, count * sizeof *limits);
-    if (!limits) return;
-    doorman__field item = doorman__read_list(list);
-    for (; item.value; doorman__next(&item)) doorman__read_limit(&item, &limits[item.index]);
-    out->has_limits = true;
-    out->limits = limits;
-    out->limit_count = count;
-}
-
-/* ---- permit JSON: requests */
-
-/* Reads one permit. Its items are written to *items, which moves behind them. */
-static void doorman__read_permit_request(const doorman__field *field, doorman_permit_item **items,
-                                         doorman_permit_request *out) {
-    doorman__field list;
-    doorman__read(field, "max_wait?t equal?b detail?b item:o", &out->max_wait, &out->equal,
-                  &out->detail, &list);
-    doorman__read(field, "request_id?i time_to_live?d priority?p share?b", &out->request_id,
-                  &out->time_to_live, &out->priority, &out->share);
-    out->has_priority = true;
-    out->items = *items;
-    doorman__field item = doorman__read_list(&list);
-    for (; item.value; doorman__next(&item)) {
-        doorman_permit_item *next = (*items)++;
-        next->cost = 1;
-        doorman__read(&item, "resource_id:s key?s cost?a min?N", &next->resource_id, &next->key,
-                      &next->cost, &next->has_min, &next->min);
-        out->item_count++;
-    }
-}
-
-/* The memory block holds the permits, and then the items of all permits. */
-static void doorman__read_permit_requests(const doorman__field *list, doorman_request *out) {
-    size_t count = doorman__list_count(list);
-    size_t items = doorman__count_below(list, "item", SIZE_MAX);
-    doorman_permit_request *permits = (doorman_permit_request *)doorman__read_room(
-        list->reader, count * sizeof *permits + items * sizeof(doorman_permit_item));
-    if (!permits) return;
-    doorman_permit_item *next = (doorman_permit_item *)(void *)(permits + count);
-    doorman__field item = doorman__read_list(list);
-    for (; item.value; doorman__next(&item)) {
-        doorman__read_permit_request(&item, &next, &permits[item.index]);
-    }
-    out->permits = permits;
-    out->permit_count = count;
-}
-
-static void doorman__read_permit_entries(const doorman__field *list, doorman_request *out) {
-    size_t count = doorman__list_count(list);
-    doorman_permit_entry *entries = (doorman_permit_entry *)doorman__read_room(
-        list->reader, count * sizeof(doorman_permit_entry));
-    if (!entries) return;
-    doorman__field item = doorman__read_list(list);
-    for (; item.value; doorman__next(&item)) {
-        doorman_permit_entry *next = &entries[item.index];
-        doorman__read(&item, "resource_id:s key?s", &next->resource_id, &next->key);
-        if (out->method == DOORMAN_REPORT) {
-            doorman__read(&item, "cost:n", &next->cost);
-        } else {
-            doorman__read(&item, "limit?s", &next->limit);
-        }
-        if (out->method == DOORMAN_RESET) {
-            doorman__read(&item, "ban?T", &next->sets_ban, &next->ban);
-        }
-    }
-    out->entries = entries;
-    out->entry_count = count;
-}
-
-/* The memory for the parts of entries on holds, which the functions below use up. */
-typedef struct doorman__hold_room {
-    double *amounts;
-    doorman_hold_item *items;
-} doorman__hold_room;
-
-/* Reads a list of amounts. */
-static void doorman__read_hold_amounts(const doorman__field *list, doorman__hold_room *room,
-                                       doorman_hold_request *out) {
-    out->amounts = room->amounts;
-    doorman__field item = doorman__read_list(list);
-    for (; item.value; doorman__next(&item)) {
-        doorman__read_amount(&item, room->amounts++);
-        out->amount_count++;
-    }
-}
-
-/* Reads what a client holds. */
-static void doorman__read_hold_items(const doorman__field *list, doorman__hold_room *room,
-                                     doorman_hold_request *out) {
-    out->items = room->items;
-    doorman__field item = doorman__read_list(list);
-    for (; item.value; doorman__next(&item)) {
-        doorman_hold_item *next = room->items++;
-        doorman__read(&item, "resource_id:s key?s amount:a", &next->resource_id, &next->key,
-                      &next->amount);
-        out->item_count++;
-    }
-}
-
-static void doorman__read_hold_request(const doorman__field *field, doorman_method method,
-                                       doorman__hold_room *room, doorman_hold_request *out) {
-    doorman__field list = {.reader = field->reader};
-    if (method == DOORMAN_RENEW) {
-        doorman__read(field, "id:i time_to_live?d item?o", &out->id, &out->time_to_live, &list);
-        doorman__read_hold_items(&list, room, out);
-    } else if (method == DOORMAN_RELEASE) {
-        doorman__read(field, "id?i request_id?i keep?o", &out->id, &out->request_id, &list);
-        doorman__read_hold_amounts(&list, room, out);
-    } else if (method == DOORMAN_TRANSFER) {
-        doorman__read(field, "id:i request_id:i time_to_live?d amount?o", &out->id,
-                      &out->request_id, &out->time_to_live, &list);
-        doorman__read_hold_amounts(&list, room, out);
-    } else {
-        doorman__read(field, "transfer_id:i request_id:i time_to_live?d", &out->id,
-                      &out->request_id, &out->time_to_live);
-    }
-}
-
-/* The memory block holds the entries, then all items, and then all amounts. */
-static void doorman__read_hold_requests(const doorman__field *list, doorman_request *out) {
-    size_t count = doorman__list_count(list);
-    const char *key = out->method == DOORMAN_RELEASE ? "keep" : "amount";
-    size_t items = doorman__count_below(list, "item", SIZE_MAX);
-    size_t amounts = doorman__count_below(list, key, SIZE_MAX);
-    doorman_hold_request *holds = (doorman_hold_request *)doorman__read_room(
-        list->reader,
-        count * sizeof *holds + items * sizeof(doorman_hold_item) + amounts * sizeof(double));
-    if (!holds) return;
-    doorman__hold_room room = {.items = (doorman_hold_item *)(void *)(holds + count)};
-    room.amounts = (double *)(void *)(room.items + items);
-    doorman__field item = doorman__read_list(list);
-    for (; item.value; doorman__next(&item)) {
-        doorman__read_hold_request(&item, out->method, &room, &holds[item.index]);
-    }
-    out->holds = holds;
-    out->hold_count = count;
-}
-
-/* Reads the body of a message on permits. Values that the server checks are not checked here. */
-static void doorman__read_permit_message(const doorman__field *body, doorman_request *out) {
-    bool acquires = out->method == DOORMAN_ACQUIRE;
-    bool holds = doorman__method_has_holds(out->method);
-    bool needs_id = acquires || holds || out->method == DOORMAN_REPORT;
-    doorman__field list;
-    if (!doorman__field_of(body, acquires ? "permit" : "entry", acquires ? 6 : 5).value) {
-        doorman__read_nested(body);
-    }
-    doorman__read(body, needs_id ? "client_id:s" : "client_id?s", &out->holder_id);
-    doorman__read(body, acquires ? "permit:o" : "entry:o", &list);
-    if (list.value && !cJSON_IsArray(list.value)) doorman__read_fail(&list, "must be a list");
-    if (acquires) doorman__read_permit_requests(&list, out);
-    if (holds) doorman__read_hold_requests(&list, out);
-    if (!acquires && !holds) doorman__read_permit_entries(&list, out);
-}
-
-/* ---- permit JSON: responses */
-/*
- * A newer server may know more decisions and reasons. A decision that this version does not know
- * counts as a refusal. A reason that it does not know is DOORMAN_NO_REASON.
- */
-
-/* The memory for the parts of a response, which the functions below use up. */
-typedef struct doorman__permit_room {
-    doorman_permit_grant *grants;
-    doorman_permit_detail *details;
-} doorman__permit_room;
-
-static void doorman__read_permit_detail(const doorman__field *field, doorman_permit_detail *out) {
-    double tier = 0, refusals = 0;
-    doorman__read(field,
-                  "name:s limit?n used?n remaining?n reset_after?t window?t shadow?b tier?n "
-                  "moved_up?b refused?b refusals?n",
-                  &out->limit, &out->most, &out->used, &out->remaining, &out->reset_after,
-                  &out->window, &out->shadow, &tier, &out->moved_up, &out->refused, &refusals);
-    if (tier >= 0 && tier <= DOORMAN_TIERS_MAX) out->tier = (size_t)tier;
-    if (refusals >= 0 && refusals <= UINT32_MAX) out->refusals = (uint32_t)refusals;
-}
-
-/* Reads the list `limits` of an item or of an inspection. */
-static void doorman__read_permit_details(const doorman__field *object, size_t item_index,
-                                         doorman__permit_room *room, doorman_permit *out) {
-    doorman__field list;
-    doorman__read(object, "limits?o", &list);
-    doorman__field item = doorman__read_list(&list);
-    for (; item.value; doorman__next(&item)) {
-        doorman_permit_detail *next = room->details++;
-        next->item_index = item_index;
-        doorman__read_permit_detail(&item, next);
-        out->detail_count++;
-    }
-}
-
-/* Reads why a permit was refused. */
-static void doorman__read_permit_refusal(const doorman__field *field, doorman_permit *out) {
-    const char *reason = NULL;
-    double item_index = 0;
-    doorman__read(field, "reason?s limit?s item_index?n retry_after?T valid_for?t", &reason,
-                  &out->limit, &item_index, &out->has_retry_after, &out->retry_after,
-                  &out->valid_for);
-    if (item_index >= 0 && item_index <= DOORMAN__JSON_VALUES_MAX) {
-        out->item_index = (size_t)item_index;
-    }
-    for (int i = 0; reason && i < DOORMAN_REASON_COUNT; i++) {
-        const char *name = doorman_reason_name((doorman_reason)i);
-        if (strcmp(name, reason) == 0) out->reason = (doorman_reason)i;
-    }
-}
-
-static void doorman__read_permit(const doorman__field *field, doorman__permit_room *room,
-                                 doorman_permit *out) {
-    const char *decision = "";
-    doorman__field list;
-    doorman__read(field, "decision:s item?o", &decision, &list);
-    out->granted = strcmp(decision, "GRANTED") == 0;
-    out->details = room->details;
-    if (out->granted) {
-        out->items = room->grants;
-        doorman__field hold;
-        doorman__read(field, "wait?t warning?b hold?o", &out->wait, &out->warning, &hold);
-        if (hold.value) {
-            doorman__read(&hold, "id:i node?s waited?t expires_in:t", &out->hold_id, &out->node,
-                          &out->waited, &out->expires_in);
-        }
-    } else {
-        doorman__read_permit_refusal(field, out);
-    }
-    doorman__field item = doorman__read_list(&list);
-    for (; item.value; doorman__next(&item)) {
-        doorman__read_permit_details(&item, item.index, room, out);
-        if (!out->granted) continue;
-        doorman_permit_grant *next = room->grants++;
-        doorman__read(&item, "granted:a limit?s remaining?n reset_after?t", &next->granted,
-                      &next->limit, &next->remaining, &next->reset_after);
-        out->item_count++;
-    }
-}
-
-static void doorman__read_permits(const doorman__field *list, doorman_response *out) {
-    size_t count = doorman__list_count(list), details = 0;
-    size_t grants = doorman__count_below(list, "item", SIZE_MAX);
-    doorman__field item = doorman__read_list(list);
-    for (; item.value; doorman__next(&item)) {
-        doorman__field items = doorman__field_of(&item, "item", 4);
-        details += doorman__count_below(&items, "limits", SIZE_MAX);
-    }
-    doorman_permit *permits = (doorman_permit *)doorman__read_room(
-        list->reader, count * sizeof *permits + grants * sizeof(doorman_permit_grant) +
-                          details * sizeof(doorman_permit_detail));
-    if (!permits) return;
-    doorman__permit_room room = {.grants = (doorman_permit_grant *)(void *)(permits + count)};
-    room.details = (doorman_permit_detail *)(void *)(room.grants + grants);
-    item = doorman__read_list(list);
-    for (; item.value; doorman__next(&item)) {
-        doorman__read_permit(&item, &room, &permits[item.index]);
-    }
-    out->permits = permits;
-    out->permit_count = count;
-}
-
-static void doorman__read_permit_results(const doorman__field *list, doorman_response *out) {
-    size_t count = doorman__list_count(list);
-    size_t details = doorman__count_below(list, "limits", SIZE_MAX);
-    doorman_permit_result *results = (doorman_permit_result *)doorman__read_room(
-        list->reader, count * sizeof *results + details * sizeof(doorman_permit_detail));
-    if (!results) return;
-    doorman__permit_room room = {.details = (doorman_permit_detail *)(void *)(results + count)};
-    doorman__field item = doorman__read_list(list);
-    for (; item.value; doorman__next(&item)) {
-        doorman_permit_result *next = &results[item.index];
-        double removed = 0;
-        next->state.details = room.details;
-        next->state.granted = !doorman__field_of(&item, "reason", 6).value;
-        doorman__read(&item, "charged?n count?n", &next->charged, &removed);
-        next->count = removed >= 0 && removed <= 1e9 ? (size_t)removed : 0;
-        doorman__read_permit_refusal(&item, &next->state);
-        doorman__read_permit_details(&item, 0, &room, &next->state);
-    }
-    out->results = results;
-    out->result_count = count;
-}
-
-static doorman_reason doorman__reason_of(const char *name) {
-    for (int i = 0; name && i < DOORMAN_REASON_COUNT; i++) {
-        if (strcmp(doorman_reason_name((doorman_reason)i), name) == 0) return (doorman_reason)i;
-    }
-    return DOORMAN_NO_REASON;
-}
-
-/* Reads the items of a hold: objects, or only their amounts. */
-static void doorman__read_held_items(const doorman__field *field, doorman_hold_item **items,
-                                     doorman_hold *out) {
-    doorman__field objects, amounts;
-    doorman__read(field, "item?o amount?o", &objects, &amounts);
-    out->items = *items;
-    doorman__field item = doorman__read_list(objects.value ? &objects : &amounts);
-    for (; item.value; doorman__next(&item)) {
-        doorman_hold_item *next = (*items)++;
-        if (objects.value) {
-            doorman__read(&item, "resource_id:s key?s amount:a", &next->resource_id, &next->key,
-                          &next->amount);
-        } else {
-            doorman__read_amount(&item, &next->amount);
-        }
-        out->item_count++;
-    }
-}
-
-/* Reads the results of a message on holds. */
-static void doorman__read_holds(const doorman__field *list, doorman_response *out) {
-    size_t count = doorman__list_count(list);
-    size_t all = doorman__count_below(list, "item", SIZE_MAX);
-    all += doorman__count_below(list, "amount", SIZE_MAX);
-    doorman_hold *holds = (doorman_hold *)doorman__read_room(
-        list->reader, count * sizeof *holds + all * sizeof(doorman_hold_item));
-    if (!holds) return;
-    doorman_hold_item *items = (doorman_hold_item *)(void *)(holds + count);
-    const char *id = out->method == DOORMAN_TRANSFER ? "transfer_id?i" : "id?i";
-    doorman__field item = doorman__read_list(list);
-    for (; item.value; doorman__next(&item)) {
-        doorman_hold *next = &holds[item.index];
-        const char *reason = NULL;
-        doorman__read(&item, id, &next->id);
-        doorman__read(&item, "gone?b reason?s node?s expires_in?t", &next->gone, &reason,
-                      &next->node, &next->expires_in);
-        next->reason = doorman__reason_of(reason);
-        doorman__read_held_items(&item, &items, next);
-    }
-    out->holds = holds;
-    out->hold_count = count;
-}
-
-static void doorman__read_permit_response(const doorman__field *body, doorman_response *out) {
-    bool holds = doorman__method_has_holds(out->method);
-    bool acquires = out->method == DOORMAN_ACQUIRE;
-    doorman__field list;
-    doorman__read(body, acquires ? "permit:o" : "entry:o", &list);
-    if (list.value && !cJSON_IsArray(list.value)) doorman__read_fail(&list, "must be a list");
-    if (acquires) doorman__read_permits(&list, out);
-    if (holds) doorman__read_holds(&list, out);
-    if (!acquires && !holds) doorman__read_permit_results(&list, out);
-}
-
-/* ---- permit JSON: writing limits */
-
-static void doorman__put_strings(doorman__writer *out, const char *key, const char *const *strings,
-                                 size_t count) {
-    if (!count) return;
-    doorman__put(out, ",%s:[", key);
-    for (size_t i = 0; i < count; i++) doorman__put(out, "%,%s", strings[i]);
-    doorman__put(out, "]");
-}
-
-static void doorman__put_tiers(doorman__writer *out, const doorman_figures *all) {
-    doorman__put(out, ",'tiers':[");
-    for (size_t i = 0; i < all->tier_count; i++) {
-        const doorman_tier *tier = &all->tiers[i];
-        doorman__put(out, "%,{'limit':%x,'window':%t,'active':%t", tier->limit, tier->window,
-                     tier->active);
-        if (tier->cooldown) doorman__put(out, ",'cooldown':%t", tier->cooldown);
-        if (tier->skippable) doorman__put(out, ",'skippable':%b", true);
-        doorman__put(out, "}");
-    }
-    doorman__put(out, "]");
-}
-
-/* Writes figures. Of an override, only those that are given. */
-static void doorman__put_figures(doorman__writer *out, doorman_limit_kind kind,
-                                 const doorman_figures *all, bool override_) {
-    const bool bucket = kind == DOORMAN_TOKEN_BUCKET, tiers = kind == DOORMAN_TIERS;
-    if (all->rate > 0) doorman__put(out, ",'rate':%x", all->rate);
-    if (bucket && (!override_ || all->has_size)) doorman__put(out, ",'size':%x", all->size);
-    if (override_ ? all->has_max_debt : all->max_debt > 0) {
-        doorman__put(out, ",'max_debt':%t", all->max_debt);
-    }
-    if (all->has_max_wait && (override_ || all->max_wait != all->max_debt)) {
-        doorman__put(out, ",'max_wait':%t", all->max_wait);
-    }
-    if (override_ ? all->has_limit : !bucket && !tiers) {
-        doorman__put(out, ",'limit':%x", all->limit);
-    }
-    if (all->time_to_live) doorman__put(out, ",'time_to_live':%t", all->time_to_live);
-    if (override_ ? all->has_queue : all->queue > 0) {
-        doorman__put(out, ",'queue':%n", (double)all->queue);
-    }
-    if (all->window) doorman__put(out, ",'window':%t", all->window);
-    if (all->calendar) doorman__put(out, ",'window':%s", doorman__calendars[all->calendar]);
-    if (override_ ? all->has_tiers : tiers) doorman__put_tiers(out, all);
-}
-
-static const char *doorman__limit_kind_name(doorman_limit_kind kind) {
-    size_t i = 0;
-    while (i < 4 && doorman__limit_kind_codes[i] != kind) i++;
-    return doorman__limit_kinds[i];
-}
-
-static void doorman__put_overrides(doorman__writer *out, const doorman_permit_limit *limit) {
-    if (!limit->override_count) return;
-    doorman__put(out, ",'overrides':[");
-    for (size_t i = 0; i < limit->override_count; i++) {
-        const doorman_override *override_ = &limit->overrides[i];
-        doorman__put(out, "%,{'keys':[");
-        for (size_t j = 0; j < override_->key_count; j++) {
-            doorman__put(out, "%,%s", override_->keys[j]);
-        }
-        doorman__put(out, "]");
-        doorman__put_figures(out, limit->kind, &override_->figures, true);
-        doorman__put(out, "}");
-    }
-    doorman__put(out, "]");
-}
-
-static void doorman__put_lease(doorman__writer *out, const doorman_permit_limit *limit) {
+static void doorman__put_leased(doorman__writer *out, const doorman_permit_limit *limit) {
     const doorman_figures *all = &limit->figures;
     doorman__put(out, limit->kind == DOORMAN_CONCURRENCY ? ",'limit':%s" : ",'rate':%s", "leased");
     if (all->time_to_live) doorman__put(out, ",'time_to_live':%t", all->time_to_live);
     if (all->queue) doorman__put(out, ",'queue':%n", (double)all->queue);
     if (all->max_wait) doorman__put(out, ",'max_wait':%t", all->max_wait);
-    if (limit->lease_of) doorman__put(out, ",'lease_of':%s", limit->lease_of);
-    if (limit->has_priority) doorman__put(out, ",'priority':%n", (double)limit->priority);
-    if (limit->subclients) doorman__put(out, ",'subclients':%n", (double)limit->subclients);
 }
 
-static void doorman__put_limit(doorman__writer *out, const doorman_permit_limit *limit) {
-    doorman__put(out, "%,{'name':%s", limit->name);
-    if (limit->per) doorman__put(out, ",'per':%s", doorman__scopes[limit->per]);
-    doorman__put_strings(out, "keys", limit->keys, limit->key_count);
-    doorman__put(out, ",'kind':%s", doorman__limit_kind_name(limit->kind));
-    if (limit->leased) {
-        doorman__put_lease(out, limit);
-    } else {
-        doorman__put_figures(out, limit->kind, &limit->figures, false);
-    }
-    doorman__put_overrides(out, limit);
-    if (limit->shadow) doorman__put(out, ",'shadow':%b", true);
-    if (limit->warn_at > 0) doorman__put(out, ",'warn_at':%x", limit->warn_at);
-    if (limit->ban.refusals) {
-        doorman__put(out, ",'ban':{'refusals':%n,'window':%t,'duration':%t}",
-                     (double)limit->ban.refusals, limit->ban.window, limit->ban.duration);
-    }
-    if (limit->has_max_cost) doorman__put(out, ",'max_cost':%x", limit->max_cost);
-    const size_t default_keys = limit->leased ? DOORMAN__MAX_LEASES : DOORMAN__MAX_KEYS;
-    if (limit->max_keys && limit->max_keys != default_keys) {
-        doorman__put(out, ",'max_keys':%n", (double)limit->max_keys);
-    }
-    if (limit->refuse_new) doorman__put(out, ",'overflow':%s", "refuse");
-    if (limit->empty_at_start) doorman__put(out, ",'on_restart':%s", "empty");
-    if (limit->full_at_start) doorman__put(out, ",'on_restart':%s", "full");
-    if (limit->refunds) doorman__put(out, ",'refunds':%b", true);
-    doorman__put(out, "}");
+/* Writes figures. Of an override, only those that are given. */
+static void doorman__put_figures(doorman__writer *out, const doorman_permit_limit *limit) {
+    doorman_figures all = limit->figures; /* and what to write */
+    all.has_size = limit->kind == DOORMAN_TOKEN_BUCKET;
+    all.has_max_debt = all.max_debt > 0;
+    all.has_max_wait = all.has_max_wait && all.max_wait != all.max_debt;
+    all.has_tiers = limit->kind == DOORMAN_TIERS;
+    all.has_limit = !all.has_size && !all.has_tiers;
+    all.has_queue = all.queue > 0;
+    doorman__put_rows(out, doorman__figure_rows, &all);
 }
 
-static void doorman__put_limits(doorman__writer *out, const doorman_template *template_) {
-    doorman__put(out, ",'limits':[");
-    for (size_t i = 0; i < template_->limit_count; i++) {
-        doorman__put_limit(out, &template_->limits[i]);
-    }
-    doorman__put(out, "]");
+static void doorman__put_amounts_of_limit(doorman__writer *out, const void *from) {
+    const doorman_permit_limit *limit = (const doorman_permit_limit *)from;
+    if (limit->leased) doorman__put_leased(out, limit);
+    if (!limit->leased) doorman__put_figures(out, limit);
 }
 
-/* ---- permit JSON: writing messages */
+static void doorman__put_max_keys(doorman__writer *out, const void *from) {
+    const doorman_permit_limit *limit = (const doorman_permit_limit *)from;
+    size_t usual = limit->leased ? DOORMAN__MAX_LEASES : DOORMAN__MAX_KEYS;
+    bool is_usual = !limit->max_keys || limit->max_keys == usual;
+    if (!is_usual) doorman__put(out, ",'max_keys':%n", (double)limit->max_keys);
+}
+
+static const doorman__row doorman__limit_rows[] = {
+    DOORMAN__ROW(STRING, REQUIRED, doorman_permit_limit, name),
+    DOORMAN__ROW_CHOICE("per", OPTIONAL, doorman_permit_limit, per, doorman__scopes),
+    DOORMAN__ROW_LIST("keys", OPTIONAL, doorman_permit_limit, keys, key_count,
+                      doorman__string_rows),
+    {DOORMAN__FIELD("kind", CHOICE, REQUIRED, doorman_permit_limit, kind),
+     .names = doorman__limit_kinds, .least = DOORMAN_TOKEN_BUCKET, .most = DOORMAN_TIERS},
+    {.type = DOORMAN__JSON_INLINE,
+     .at = offsetof(doorman_permit_limit, figures),
+     .below = doorman__figure_rows,
+     .put = doorman__put_amounts_of_limit},
+    DOORMAN__ROW(STRING, OPTIONAL, doorman_permit_limit, lease_of),
+    DOORMAN__ROW_HAS(PRIORITY, doorman_permit_limit, priority),
+    DOORMAN__ROW_BOUNDED("subclients", UINT32, OPTIONAL, doorman_permit_limit, subclients, 1,
+                         1000000000),
+    DOORMAN__ROW_LIST("overrides", OPTIONAL, doorman_permit_limit, overrides, override_count,
+                      doorman__override_rows),
+    DOORMAN__ROW(BOOL, OPTIONAL, doorman_permit_limit, shadow),
+    DOORMAN__ROW(FRACTION, OPTIONAL, doorman_permit_limit, warn_at),
+    DOORMAN__ROW_OBJECT("ban", doorman_permit_limit, ban, doorman__ban_rows),
+    DOORMAN__ROW_HAS(AMOUNT, doorman_permit_limit, max_cost),
+    {DOORMAN__FIELD("max_keys", SIZE, OPTIONAL, doorman_permit_limit, max_keys), .least = 1,
+     .most = DOORMAN__COUNTERS_MAX, .put = doorman__put_max_keys},
+    {DOORMAN__FIELD("overflow", FLAG, OPTIONAL, doorman_permit_limit, refuse_new),
+     .names = doorman__overflows, .most = 2},
+    DOORMAN__ROW_OTHER("on_restart", OPTIONAL, doorman__read_start_of_limit,
+                       doorman__put_start_of_limit),
+    DOORMAN__ROW(BOOL, OPTIONAL, doorman_permit_limit, refunds),
+    DOORMAN__ROW_CALL(doorman__read_limit_rest, NULL),
+    {0},
+};
+
+static const doorman__row doorman__limits_row = {
+    DOORMAN__LIST("limits", OPTIONAL, doorman_template, limits, limit_count, doorman__limit_rows),
+    .has = offsetof(doorman_template, has_limits)};
+
+/* ---- permit JSON: requests */
+
+static const doorman__row doorman__item_rows[] = {
+    DOORMAN__ROW(STRING, REQUIRED, doorman_permit_item, resource_id),
+    DOORMAN__ROW(TEXT, OPTIONAL, doorman_permit_item, key),
+    {DOORMAN__FIELD("cost", AMOUNT, OPTIONAL, doorman_permit_item, cost), .usual = 1},
+    DOORMAN__ROW_HAS(NUMBER, doorman_permit_item, min),
+    {0},
+};
+static const doorman__row doorman__permit_request_rows[] = {
+    DOORMAN__ROW(SECONDS, OPTIONAL, doorman_permit_request, max_wait),
+    DOORMAN__ROW(BOOL, OPTIONAL, doorman_permit_request, equal),
+    DOORMAN__ROW(BOOL, OPTIONAL, doorman_permit_request, detail),
+    DOORMAN__ROW(ID, OPTIONAL, doorman_permit_request, request_id),
+    DOORMAN__ROW(DURATION, OPTIONAL, doorman_permit_request, time_to_live),
+    {DOORMAN__FIELD("priority", PRIORITY, OPTIONAL, doorman_permit_request, priority),
+     .has = offsetof(doorman_permit_request, has_priority), .usual = 1},
+    DOORMAN__ROW(BOOL, OPTIONAL, doorman_permit_request, share),
+    DOORMAN__ROW_LIST("item", REQUIRED, doorman_permit_request, items, item_count,
+                      doorman__item_rows),
+    {0},
+};
+
+/* The entries of a report have a cost. Other entries may name a limit. */
+#define DOORMAN__ENTRY                                                                             \
+    DOORMAN__ROW(STRING, REQUIRED, doorman_permit_entry, resource_id),                             \
+        DOORMAN__ROW(TEXT, OPTIONAL, doorman_permit_entry, key)
+static const doorman__row doorman__report_entry_rows[] = {
+    DOORMAN__ENTRY, DOORMAN__ROW(NUMBER, REQUIRED, doorman_permit_entry, cost), {0}};
+static const doorman__row doorman__inspect_entry_rows[] = {
+    DOORMAN__ENTRY, DOORMAN__ROW(STRING, OPTIONAL, doorman_permit_entry, limit), {0}};
+static const doorman__row doorman__reset_entry_rows[] = {
+    DOORMAN__ENTRY,
+    DOORMAN__ROW(STRING, OPTIONAL, doorman_permit_entry, limit),
+    {DOORMAN__FIELD("ban", SECONDS, OPTIONAL, doorman_permit_entry, ban),
+     .has = offsetof(doorman_permit_entry, sets_ban)},
+    {0},
+};
+
+static const doorman__row doorman__hold_item_rows[] = {
+    DOORMAN__ROW(STRING, REQUIRED, doorman_hold_item, resource_id),
+    DOORMAN__ROW(STRING, ALWAYS, doorman_hold_item, key),
+    DOORMAN__ROW(AMOUNT, REQUIRED, doorman_hold_item, amount),
+    {0},
+};
+static const doorman__row doorman__renew_rows[] = {
+    DOORMAN__ROW(ID, NEEDED, doorman_hold_request, id),
+    DOORMAN__ROW(DURATION, OPTIONAL, doorman_hold_request, time_to_live),
+    DOORMAN__ROW_LIST("item", OPTIONAL, doorman_hold_request, items, item_count,
+                      doorman__hold_item_rows),
+    {0},
+};
+static const doorman__row doorman__release_rows[] = {
+    DOORMAN__ROW(ID, OPTIONAL, doorman_hold_request, id),
+    DOORMAN__ROW(ID, OPTIONAL, doorman_hold_request, request_id),
+    DOORMAN__ROW_LIST("keep", OPTIONAL, doorman_hold_request, amounts, amount_count,
+                      doorman__amount_rows),
+    {0},
+};
+static const doorman__row doorman__transfer_rows[] = {
+    DOORMAN__ROW(ID, NEEDED, doorman_hold_request, id),
+    DOORMAN__ROW(ID, NEEDED, doorman_hold_request, request_id),
+    DOORMAN__ROW(DURATION, OPTIONAL, doorman_hold_request, time_to_live),
+    DOORMAN__ROW_LIST("amount", OPTIONAL, doorman_hold_request, amounts, amount_count,
+                      doorman__amount_rows),
+    {0},
+};
+static const doorman__row doorman__seize_rows[] = {
+    DOORMAN__ROW_AS("transfer_id", ID, NEEDED, doorman_hold_request, id),
+    DOORMAN__ROW(ID, NEEDED, doorman_hold_request, request_id),
+    DOORMAN__ROW(DURATION, OPTIONAL, doorman_hold_request, time_to_live),
+    {0},
+};
+
+/* The content of requests. Values that the server checks are not checked here. */
+#define DOORMAN__CLIENT(flags)                                                                     \
+    DOORMAN__ROW_AS("client_id", STRING, flags, doorman_request, holder_id)
+#define DOORMAN__ENTRIES(rows)                                                                     \
+    DOORMAN__ROW_LIST("entry", REQUIRED, doorman_request, entries, entry_count, rows)
+#define DOORMAN__HOLDS(rows)                                                                       \
+    DOORMAN__ROW_LIST("entry", REQUIRED, doorman_request, holds, hold_count, rows)
+static const doorman__row doorman__permit_requests[][3] = {
+    {DOORMAN__CLIENT(NEEDED), DOORMAN__ROW_LIST("permit", REQUIRED, doorman_request, permits,
+                                                permit_count, doorman__permit_request_rows)},
+    {DOORMAN__CLIENT(NEEDED), DOORMAN__ENTRIES(doorman__report_entry_rows)},
+    {DOORMAN__CLIENT(OPTIONAL), DOORMAN__ENTRIES(doorman__inspect_entry_rows)},
+    {DOORMAN__CLIENT(OPTIONAL), DOORMAN__ENTRIES(doorman__reset_entry_rows)},
+    {DOORMAN__CLIENT(NEEDED), DOORMAN__HOLDS(doorman__renew_rows)},
+    {DOORMAN__CLIENT(NEEDED), DOORMAN__HOLDS(doorman__release_rows)},
+    {DOORMAN__CLIENT(NEEDED), DOORMAN__HOLDS(doorman__transfer_rows)},
+    {DOORMAN__CLIENT(NEEDED), DOORMAN__HOLDS(doorman__seize_rows)},
+};
+
+/* ---- permit JSON: responses */
 /*
+ * A newer server may know more decisions and reasons. A decision that this version does not know
+ * counts as a refusal. A reason that it does not know is DOORMAN_NO_REASON.
+ *
  * Durations are exact to a nanosecond, so they are not rounded. Units of `granted` and `charged`
  * are exact too. What people read has at most six decimals: `remaining` is rounded down, and `used`
  * is rounded up. So no client believes that more is left than there is.
@@ -12798,22 +12382,40 @@ static double doorman__six_decimals(double amount) {
 /* As doorman__six_decimals, but rounded up. */
 static double doorman__six_decimals_up(double amount) {
     double down = doorman__six_decimals(amount);
+    assert(down >= 0);
     if (down >= amount) return down;
     if (amount >= 1e9) return down + 1;
     return (double)((uint64_t)(down * 1e6 + 0.5) + 1) / 1e6;
 }
 
-static void doorman__put_permit_detail(doorman__writer *out, const doorman_permit_detail *detail) {
-    doorman__put(out, "%,{'name':%s,'limit':%n,'used':%n,'remaining':%n,'reset_after':%t",
-                 detail->limit, detail->most, doorman__six_decimals_up(detail->used),
-                 doorman__six_decimals(detail->remaining), detail->reset_after);
-    if (detail->window) doorman__put(out, ",'window':%t", detail->window);
-    if (detail->tier) doorman__put(out, ",'tier':%i", (uint64_t)detail->tier);
-    if (detail->moved_up) doorman__put(out, ",'moved_up':%b", true);
-    if (detail->shadow) doorman__put(out, ",'shadow':%b", true);
-    if (detail->refused) doorman__put(out, ",'refused':%b", true);
-    if (detail->refusals) doorman__put(out, ",'refusals':%i", (uint64_t)detail->refusals);
-    doorman__put(out, "}");
+static const doorman__row doorman__detail_rows[] = {
+    DOORMAN__ROW_AS("name", STRING, REQUIRED, doorman_permit_detail, limit),
+    DOORMAN__ROW_AS("limit", NUMBER, ALWAYS, doorman_permit_detail, most),
+    DOORMAN__ROW(NUMBER, ALWAYS, doorman_permit_detail, used),
+    DOORMAN__ROW(NUMBER, ALWAYS, doorman_permit_detail, remaining),
+    DOORMAN__ROW(SECONDS, ALWAYS, doorman_permit_detail, reset_after),
+    DOORMAN__ROW(SECONDS, OPTIONAL, doorman_permit_detail, window),
+    DOORMAN__ROW_BOUNDED("tier", SIZE, LENIENT, doorman_permit_detail, tier, 0, DOORMAN_TIERS_MAX),
+    DOORMAN__ROW(BOOL, OPTIONAL, doorman_permit_detail, moved_up),
+    DOORMAN__ROW(BOOL, OPTIONAL, doorman_permit_detail, shadow),
+    DOORMAN__ROW(BOOL, OPTIONAL, doorman_permit_detail, refused),
+    DOORMAN__ROW_BOUNDED("refusals", UINT32, LENIENT, doorman_permit_detail, refusals, 0,
+                         UINT32_MAX),
+    {0},
+};
+
+/* Reads the list `limits` of an item or of an inspection. `details` has room for it behind the
+ * details of the items before it. */
+static void doorman__read_permit_details(const doorman__field *object, size_t item_index,
+                                         doorman_permit_detail *details, doorman_permit *out) {
+    doorman__field list = doorman__field_of(object, "limits", 6);
+    doorman__field item = doorman__read_list(&list);
+    for (; item.value; doorman__next(&item)) {
+        doorman_permit_detail *next = &details[out->detail_count++];
+        next->item_index = item_index;
+        doorman__read_fields(&item, doorman__detail_rows, next);
+    }
+    out->details = details;
 }
 
 /* Writes the list `limits` of one item. The details of a permit are in the order of its items. */
@@ -12821,10 +12423,91 @@ static void doorman__put_permit_details(doorman__writer *out, const doorman_perm
                                         size_t item_index, size_t *next) {
     doorman__put(out, "%,'limits':[");
     while (*next < permit->detail_count && permit->details[*next].item_index == item_index) {
-        doorman__put_permit_detail(out, &permit->details[(*next)++]);
+        doorman_permit_detail detail = permit->details[(*next)++];
+        detail.used = doorman__six_decimals_up(detail.used);
+        detail.remaining = doorman__six_decimals(detail.remaining);
+        doorman__put(out, "%,");
+        doorman__put_fields(out, doorman__detail_rows, &detail);
     }
     doorman__put(out, "]");
 }
+
+static const char *const doorman__reason_names[] = {DOORMAN_REASONS(DOORMAN__REASON_NAME)};
+
+/* Why a permit is refused, without the item. */
+#define DOORMAN__REASON_ROW(struct_, flags_)                                                       \
+    {                                                                                              \
+        DOORMAN__FIELD("reason", CHOICE, LENIENT | flags_, struct_, reason),                       \
+            .names = doorman__reason_names, .most = DOORMAN_REASON_COUNT                           \
+    }
+static const doorman__row doorman__reason_rows[] = {
+    DOORMAN__ROW(STRING, OPTIONAL, doorman_permit, limit),
+    DOORMAN__REASON_ROW(doorman_permit, DOORMAN__JSON_ALWAYS),
+    DOORMAN__ROW_HAS(SECONDS, doorman_permit, retry_after),
+    {0},
+};
+static const doorman__row doorman__refusal_rows[] = {
+    {.type = DOORMAN__JSON_INLINE, .below = doorman__reason_rows},
+    DOORMAN__ROW_BOUNDED("item_index", SIZE, LENIENT, doorman_permit, item_index, 0,
+                         DOORMAN__JSON_VALUES_MAX),
+    DOORMAN__ROW(SECONDS, OPTIONAL, doorman_permit, valid_for),
+    {0},
+};
+static const doorman__row doorman__hold_of_permit_rows[] = {
+    DOORMAN__ROW_AS("id", ID, NEEDED, doorman_permit, hold_id),
+    DOORMAN__ROW(STRING, OPTIONAL, doorman_permit, node),
+    DOORMAN__ROW(SECONDS, ALWAYS, doorman_permit, waited),
+    DOORMAN__ROW(SECONDS, REQUIRED, doorman_permit, expires_in),
+    {0},
+};
+static const doorman__row doorman__granted_rows[] = {
+    DOORMAN__ROW(SECONDS, OPTIONAL, doorman_permit, wait),
+    DOORMAN__ROW(BOOL, OPTIONAL, doorman_permit, warning),
+    {DOORMAN__KEY("hold", OBJECT, OPTIONAL), .below = doorman__hold_of_permit_rows},
+    {0},
+};
+static const doorman__row doorman__grant_rows[] = {
+    DOORMAN__ROW(AMOUNT, REQUIRED, doorman_permit_grant, granted),
+    DOORMAN__ROW(STRING, OPTIONAL, doorman_permit_grant, limit),
+    DOORMAN__ROW(NUMBER, OPTIONAL, doorman_permit_grant, remaining),
+    DOORMAN__ROW(SECONDS, OPTIONAL, doorman_permit_grant, reset_after),
+    {0},
+};
+
+static void doorman__read_permit(const doorman__field *decision, void *out) {
+    doorman_permit *permit = (doorman_permit *)out;
+    const doorman__field *object = decision->parent;
+    const char *text = "";
+    doorman__read_string(decision, &text);
+    permit->granted = strcmp(text, "GRANTED") == 0;
+    doorman__read_rows(object, permit->granted ? doorman__granted_rows : doorman__refusal_rows,
+                       permit);
+    size_t detail_count = 0;
+    doorman__field list = doorman__field_of(object, "item", 4);
+    for (doorman__field item = doorman__read_list(&list); item.value; doorman__next(&item)) {
+        doorman__field limits = doorman__field_of(&item, "limits", 6);
+        detail_count += doorman__list_count(&limits);
+    }
+    size_t count = permit->granted ? doorman__list_count(&list) : 0;
+    doorman_permit_detail *details =
+        (doorman_permit_detail *)doorman__read_room(object->reader, detail_count * sizeof *details);
+    doorman_permit_grant *grants =
+        (doorman_permit_grant *)doorman__read_room(object->reader, count * sizeof *grants);
+    if (!details || !grants) return;
+    for (doorman__field item = doorman__read_list(&list); item.value; doorman__next(&item)) {
+        doorman__read_permit_details(&item, item.index, details, permit);
+        if (count) doorman__read_fields(&item, doorman__grant_rows, &grants[item.index]);
+        if (!count) doorman__read_fields(&item, doorman__no_rows, NULL);
+    }
+    assert(permit->detail_count <= detail_count);
+    permit->items = grants;
+    permit->item_count = count;
+}
+
+static const doorman__row doorman__permit_rows[] = {
+    DOORMAN__ROW_OTHER("decision", NEEDED, doorman__read_permit, NULL),
+    {0},
+};
 
 static void doorman__put_permit_items(doorman__writer *out, const doorman_permit *permit,
                                       size_t item_count, bool detail) {
@@ -12846,32 +12529,21 @@ static void doorman__put_permit_items(doorman__writer *out, const doorman_permit
     doorman__put(out, "]");
 }
 
-/* Writes why a permit is refused, without the item. */
-static void doorman__put_permit_reason(doorman__writer *out, const doorman_permit *permit) {
-    if (permit->limit) doorman__put(out, "%,'limit':%s", permit->limit);
-    doorman__put(out, "%,'reason':%s", doorman_reason_name(permit->reason));
-    if (permit->has_retry_after) doorman__put(out, ",'retry_after':%t", permit->retry_after);
-}
-
+/* Writes a permit. A refusal names an item of the request. */
 static void doorman__put_permit(doorman__writer *out, const doorman_permit *permit,
                                 const doorman_permit_request *request) {
     const doorman_permit_item *item = &request->items[permit->item_index];
+    assert(permit->item_index < request->item_count || request->item_count == 0);
     if (permit->granted) {
         doorman__put(out, "%,{'decision':%s", "GRANTED");
-        if (permit->wait) doorman__put(out, ",'wait':%t", permit->wait);
-        if (permit->warning) doorman__put(out, ",'warning':%b", true);
-        if (permit->hold_id) {
-            doorman__put(out, ",'hold':{'id':%i,", permit->hold_id);
-            if (permit->node) doorman__put(out, "'node':%s,", permit->node);
-            doorman__put(out, "'waited':%t,'expires_in':%t}", permit->waited, permit->expires_in);
-        }
+        doorman__put_rows(out, doorman__granted_rows, permit);
     } else {
         doorman__put(out, "%,{'decision':%s,'resource_id':%s", "REFUSED", item->resource_id);
         if (item->key && item->key[0]) doorman__put(out, ",'key':%s", item->key);
         if (permit->item_index) {
             doorman__put(out, ",'item_index':%i", (uint64_t)permit->item_index);
         }
-        doorman__put_permit_reason(out, permit);
+        doorman__put_rows(out, doorman__reason_rows, permit);
         doorman__put(out, ",'valid_for':%t", permit->valid_for);
     }
     if (permit->granted || request->detail) {
@@ -12880,140 +12552,129 @@ static void doorman__put_permit(doorman__writer *out, const doorman_permit *perm
     doorman__put(out, "}");
 }
 
-static void doorman__put_permit_result(doorman__writer *out, doorman_method method,
-                                       const doorman_permit_result *result) {
-    size_t next = 0;
-    doorman__put(out, "%,{");
-    if (method == DOORMAN_REPORT) {
-        doorman__put(out, "'charged':%n", result->charged);
-    } else if (method == DOORMAN_RESET) {
-        doorman__put(out, "'count':%i", (uint64_t)result->count);
-    } else {
-        if (!result->state.granted) doorman__put_permit_reason(out, &result->state);
-        doorman__put_permit_details(out, &result->state, 0, &next);
-    }
-    doorman__put(out, "}");
-}
-
-/* Writes what is held. Only a client that has seized it does not know the items. */
-static void doorman__put_hold(doorman__writer *out, doorman_method method,
-                              const doorman_hold *hold) {
-    if (hold->gone || hold->reason) {
-        if (hold->gone) doorman__put(out, "%,{'gone':%b}", true);
-        if (!hold->gone) doorman__put(out, "%,{'reason':%s}", doorman_reason_name(hold->reason));
-        return;
-    }
-    doorman__put(out, "%,{");
-    if (method == DOORMAN_TRANSFER) doorman__put(out, "%,'transfer_id':%i", hold->id);
-    if (method == DOORMAN_SEIZE) doorman__put(out, "%,'id':%i", hold->id);
-    if (method == DOORMAN_SEIZE && hold->node) doorman__put(out, "%,'node':%s", hold->node);
-    if (method != DOORMAN_RELEASE) doorman__put(out, "%,'expires_in':%t", hold->expires_in);
-    doorman__put(out, method == DOORMAN_SEIZE ? "%,'item':[" : "%,'amount':[");
-    for (size_t i = 0; i < hold->item_count; i++) {
-        const doorman_hold_item *item = &hold->items[i];
-        if (method == DOORMAN_SEIZE) {
-            doorman__put(out, "%,{'resource_id':%s,'key':%s,'amount':%n}", item->resource_id,
-                         item->key, item->amount);
-        } else {
-            doorman__put(out, "%,%n", item->amount);
-        }
-    }
-    doorman__put(out, "]}");
-}
-
-/* Writes the response of a master to a message on permits. A refusal names an item of the
- * request. */
-static void doorman__put_permit_response(doorman__writer *out, const doorman_response *response,
-                                         const doorman_request *request) {
-    bool acquires = response->method == DOORMAN_ACQUIRE;
-    assert(response->permit_count == (acquires ? request->permit_count : 0));
-    doorman__put(out, "{%s:{", doorman_method_name(response->method, false));
-    doorman__put(out, acquires ? "'permit':[" : "'entry':[");
+static void doorman__put_permits(doorman__writer *out, const void *from) {
+    const doorman_response *response = (const doorman_response *)from;
+    assert(response->permit_count == out->request->permit_count);
+    doorman__put(out, "'permit':[");
     for (size_t i = 0; i < response->permit_count; i++) {
-        doorman__put_permit(out, &response->permits[i], &request->permits[i]);
+        doorman__put_permit(out, &response->permits[i], &out->request->permits[i]);
     }
-    for (size_t i = 0; i < response->result_count; i++) {
-        doorman__put_permit_result(out, response->method, &response->results[i]);
-    }
+    doorman__put(out, "]");
+}
+
+/* Reads whether an entry of an inspection is granted, and the details. */
+static void doorman__read_inspected(const doorman__field *object, void *out) {
+    doorman_permit *state = &((doorman_permit_result *)out)->state;
+    assert(state->detail_count == 0);
+    doorman__field limits = doorman__field_of(object, "limits", 6);
+    size_t bytes = doorman__list_count(&limits) * sizeof(doorman_permit_detail);
+    state->granted = !doorman__field_of(object, "reason", 6).value;
+    doorman_permit_detail *details =
+        (doorman_permit_detail *)doorman__read_room(object->reader, bytes);
+    if (details) doorman__read_permit_details(object, 0, details, state);
+}
+
+static void doorman__put_inspected(doorman__writer *out, const void *from) {
+    const doorman_permit *state = &((const doorman_permit_result *)from)->state;
+    size_t next = 0;
+    if (!state->granted) doorman__put_rows(out, doorman__reason_rows, state);
+    doorman__put_permit_details(out, state, 0, &next);
+}
+
+static const doorman__row doorman__charged_rows[] = {
+    DOORMAN__ROW(NUMBER, ALWAYS, doorman_permit_result, charged),
+    DOORMAN__ROW_CALL(doorman__read_inspected, NULL),
+    {0},
+};
+static const doorman__row doorman__count_rows[] = {
+    {DOORMAN__FIELD("count", SIZE, LENIENT | DOORMAN__JSON_ALWAYS, doorman_permit_result, count),
+     .most = 1000000000},
+    DOORMAN__ROW_CALL(doorman__read_inspected, NULL),
+    {0},
+};
+static const doorman__row doorman__inspected_rows[] = {
+    {.type = DOORMAN__JSON_INLINE,
+     .at = offsetof(doorman_permit_result, state),
+     .below = doorman__reason_rows,
+     .put = doorman__put_inspected},
+    DOORMAN__ROW_CALL(doorman__read_inspected, NULL),
+    {0},
+};
+
+/* What is held after a request. If nothing is held, only the first rows have values. */
+static const doorman__row doorman__lost_rows[] = {
+    DOORMAN__ROW(BOOL, OPTIONAL, doorman_hold, gone),
+    DOORMAN__REASON_ROW(doorman_hold, DOORMAN__JSON_OPTIONAL),
+    {0},
+};
+static const doorman__row doorman__amount_of_item_rows[] = {
+    {.type = DOORMAN__JSON_AMOUNT, .at = offsetof(doorman_hold_item, amount)},
+    {0},
+};
+#define DOORMAN__LOST                                                                              \
+    { .type = DOORMAN__JSON_INLINE, .below = doorman__lost_rows }
+#define DOORMAN__HELD_AMOUNTS                                                                      \
+    DOORMAN__ROW_LIST("amount", ALWAYS, doorman_hold, items, item_count,                           \
+                      doorman__amount_of_item_rows)
+static const doorman__row doorman__renewed_rows[] = {
+    DOORMAN__LOST,
+    DOORMAN__ROW(SECONDS, ALWAYS, doorman_hold, expires_in),
+    DOORMAN__HELD_AMOUNTS,
+    {0}};
+static const doorman__row doorman__released_rows[] = {DOORMAN__LOST, DOORMAN__HELD_AMOUNTS, {0}};
+static const doorman__row doorman__transferred_rows[] = {
+    DOORMAN__LOST,
+    DOORMAN__ROW_AS("transfer_id", ID, ALWAYS, doorman_hold, id),
+    DOORMAN__ROW(SECONDS, ALWAYS, doorman_hold, expires_in),
+    DOORMAN__HELD_AMOUNTS,
+    {0},
+};
+static const doorman__row doorman__seized_rows[] = {
+    DOORMAN__LOST,
+    DOORMAN__ROW(ID, ALWAYS, doorman_hold, id),
+    DOORMAN__ROW(STRING, OPTIONAL, doorman_hold, node),
+    DOORMAN__ROW(SECONDS, ALWAYS, doorman_hold, expires_in),
+    DOORMAN__ROW_LIST("item", ALWAYS, doorman_hold, items, item_count, doorman__hold_item_rows),
+    {0},
+};
+
+static void doorman__put_holds(doorman__writer *out, const void *from) {
+    static const doorman__row *const rows[] = {doorman__renewed_rows, doorman__released_rows,
+                                               doorman__transferred_rows, doorman__seized_rows};
+    const doorman_response *response = (const doorman_response *)from;
+    assert(doorman__method_has_holds(response->method));
+    doorman__put(out, "'entry':[");
     for (size_t i = 0; i < response->hold_count; i++) {
-        doorman__put_hold(out, response->method, &response->holds[i]);
+        const doorman_hold *hold = &response->holds[i];
+        bool is_lost = hold->gone || hold->reason;
+        doorman__put(out, "%,");
+        doorman__put_fields(
+            out, is_lost ? doorman__lost_rows : rows[response->method - DOORMAN_RENEW], hold);
     }
-    doorman__put(out, "]}}");
+    doorman__put(out, "]");
 }
 
-static void doorman__put_permit_request(doorman__writer *out,
-                                        const doorman_permit_request *permit) {
-    doorman__put(out, "%,{");
-    if (permit->max_wait) doorman__put(out, "%,'max_wait':%t", permit->max_wait);
-    if (permit->equal) doorman__put(out, "%,'equal':%b", true);
-    if (permit->detail) doorman__put(out, "%,'detail':%b", true);
-    if (permit->request_id) doorman__put(out, "%,'request_id':%i", permit->request_id);
-    if (permit->time_to_live) doorman__put(out, "%,'time_to_live':%t", permit->time_to_live);
-    if (permit->has_priority && permit->priority != 1) {
-        doorman__put(out, "%,'priority':%i", (uint64_t)permit->priority);
+#define DOORMAN__RESULTS(rows)                                                                     \
+    { DOORMAN__ROW_LIST("entry", REQUIRED, doorman_response, results, result_count, rows) }
+#define DOORMAN__HOLDS_AFTER(rows)                                                                 \
+    {                                                                                              \
+        {                                                                                          \
+            DOORMAN__LIST("entry", REQUIRED, doorman_response, holds, hold_count, rows),           \
+                .put = doorman__put_holds                                                          \
+        }                                                                                          \
     }
-    if (permit->share) doorman__put(out, "%,'share':%b", true);
-    doorman__put(out, "%,'item':[");
-    for (size_t i = 0; i < permit->item_count; i++) {
-        const doorman_permit_item *item = &permit->items[i];
-        doorman__put(out, "%,{'resource_id':%s", item->resource_id);
-        if (item->key && item->key[0]) doorman__put(out, ",'key':%s", item->key);
-        if (!doorman__equal(item->cost, 1)) doorman__put(out, ",'cost':%n", item->cost);
-        if (item->has_min) doorman__put(out, ",'min':%n", item->min);
-        doorman__put(out, "}");
-    }
-    doorman__put(out, "]}");
-}
-
-static void doorman__put_permit_entry(doorman__writer *out, doorman_method method,
-                                      const doorman_permit_entry *entry) {
-    doorman__put(out, "%,{'resource_id':%s", entry->resource_id);
-    if (entry->key && entry->key[0]) doorman__put(out, ",'key':%s", entry->key);
-    if (method == DOORMAN_REPORT) doorman__put(out, ",'cost':%n", entry->cost);
-    if (method != DOORMAN_REPORT && entry->limit) doorman__put(out, ",'limit':%s", entry->limit);
-    if (method == DOORMAN_RESET && entry->sets_ban) doorman__put(out, ",'ban':%t", entry->ban);
-    doorman__put(out, "}");
-}
-
-static void doorman__put_hold_request(doorman__writer *out, doorman_method method,
-                                      const doorman_hold_request *hold) {
-    const char *id = method == DOORMAN_SEIZE ? "transfer_id" : "id";
-    const char *amounts = method == DOORMAN_RELEASE ? "keep" : "amount";
-    doorman__put(out, "%,{");
-    if (hold->id) doorman__put(out, "%,%s:%i", id, hold->id);
-    if (hold->request_id) doorman__put(out, "%,'request_id':%i", hold->request_id);
-    if (hold->time_to_live) doorman__put(out, "%,'time_to_live':%t", hold->time_to_live);
-    if (hold->amount_count) doorman__put(out, "%,%s:[", amounts);
-    for (size_t i = 0; i < hold->amount_count; i++) {
-        doorman__put(out, "%,%n", hold->amounts[i]);
-    }
-    if (hold->amount_count) doorman__put(out, "]");
-    if (hold->item_count) doorman__put(out, "%,'item':[");
-    for (size_t i = 0; i < hold->item_count; i++) {
-        const doorman_hold_item *item = &hold->items[i];
-        doorman__put(out, "%,{'resource_id':%s,'key':%s,'amount':%n}", item->resource_id,
-                     item->key ? item->key : "", item->amount);
-    }
-    doorman__put(out, hold->item_count ? "]}" : "}");
-}
-
-/* Writes a request of a client on permits. */
-static void doorman__put_permit_message(doorman__writer *out, const doorman_request *request) {
-    bool acquires = request->method == DOORMAN_ACQUIRE;
-    doorman__put(out, "{%s:{", doorman_method_name(request->method, false));
-    if (request->holder_id) doorman__put(out, "'client_id':%s,", request->holder_id);
-    doorman__put(out, acquires ? "'permit':[" : "'entry':[");
-    for (size_t i = 0; acquires && i < request->permit_count; i++) {
-        doorman__put_permit_request(out, &request->permits[i]);
-    }
-    for (size_t i = 0; !acquires && i < request->entry_count; i++) {
-        doorman__put_permit_entry(out, request->method, &request->entries[i]);
-    }
-    for (size_t i = 0; i < request->hold_count; i++) {
-        doorman__put_hold_request(out, request->method, &request->holds[i]);
-    }
-    doorman__put(out, "]}}");
-}
+static const doorman__row doorman__permit_responses[][2] = {
+    {{DOORMAN__LIST("permit", REQUIRED, doorman_response, permits, permit_count,
+                    doorman__permit_rows),
+      .put = doorman__put_permits}},
+    DOORMAN__RESULTS(doorman__charged_rows),
+    DOORMAN__RESULTS(doorman__inspected_rows),
+    DOORMAN__RESULTS(doorman__count_rows),
+    DOORMAN__HOLDS_AFTER(doorman__renewed_rows),
+    DOORMAN__HOLDS_AFTER(doorman__released_rows),
+    DOORMAN__HOLDS_AFTER(doorman__transferred_rows),
+    DOORMAN__HOLDS_AFTER(doorman__seized_rows),
+};
 
 /* Returns the most bytes that the response to a permit takes. `name` is what the name of a limit
  * takes, and `limits` is how many limits a template has at most. */
@@ -13088,6 +12749,7 @@ doorman_status doorman_json_exchange_settle(doorman_json_exchange *exchange, uin
     if (!exchange || !decision) return DOORMAN_INVALID_ARGUMENT;
     doorman_permit *permit = doorman__exchange_pending(exchange, ticket);
     if (!permit) return DOORMAN_NOT_FOUND;
+    assert(permit->pending && exchange->state == DOORMAN__EXCHANGE_DECIDED);
     *permit = *decision;
     if (doorman__permit_keep(&exchange->arena, permit)) return DOORMAN_OK;
     return doorman__exchange_fail(exchange, DOORMAN_OUT_OF_MEMORY,
@@ -13105,12 +12767,9 @@ static bool doorman__exchange_is_pending(const doorman_json_exchange *exchange) 
 }
 
 static const doorman__json_permits doorman__permits_in_json = {
-    .read_limits = doorman__read_limits,
-    .put_limits = doorman__put_limits,
-    .read_request = doorman__read_permit_message,
-    .put_request = doorman__put_permit_message,
-    .read_response = doorman__read_permit_response,
-    .put_response = doorman__put_permit_response,
+    .limits = &doorman__limits_row,
+    .requests = doorman__permit_requests,
+    .responses = doorman__permit_responses,
     .check_reply = doorman__permits_reply_check,
     .is_pending = doorman__exchange_is_pending,
 };
