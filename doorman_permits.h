@@ -36,8 +36,8 @@
  *
  * THE API, by group. The documentation of each function is above its declaration.
  *
- *     permits        doorman_permits_create  _destroy  _configure  _acquire  _report  _inspect
- *                    _reset  _ban  _due  _update  _read  _next_limit  _next_top
+ *     permits        doorman_permits_create  _destroy  _set_epoch  _configure  _acquire  _report
+ *                    _inspect  _reset  _ban  _due  _update  _read  _next_limit  _next_top
  *                    doorman_reason_name
  *     holds          doorman_permits_renew  _release  _transfer  _seize  _cancel
  *                    _next_decision  _next_hold  _next_wait
@@ -551,9 +551,7 @@ struct doorman_permits_options {
 };
 
 /* A doorman_permits has the counters of all limits of a configuration, and decides on permits. One
- * thread at a time may use this object. It reads no clock: `now` is as everywhere in this file.
- * `epoch` is the time since 1970 in nanoseconds. All windows of FIXED_WINDOW follow it (P26): a
- * `window` of 60 s begins at each full minute of `epoch`, and not of `now`. */
+ * thread at a time may use this object. It reads no clock: `now` is as everywhere in this file. */
 
 /* Creates an object without counters.
  *   out       written only on OK; the caller destroys it
@@ -561,9 +559,16 @@ struct doorman_permits_options {
  *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY | UNAVAILABLE (as doorman_server_create) */
 DOORMAN_API doorman_status doorman_permits_create(doorman_permits **out,
                                                   const doorman_permits_options *options,
-                                                  doorman_error *error, doorman_time epoch,
-                                                  doorman_time now);
+                                                  doorman_error *error, doorman_time now);
 DOORMAN_API void doorman_permits_destroy(doorman_permits *permits); /* NULL has no effect */
+
+/* Says what time it is, for limits of kind FIXED_WINDOW (P26): a `window` of 60 s begins at each
+ * full minute of `epoch`, and not of `now`. Call it after the creation, and then about once a
+ * second, because the clock of the calendar may be set. Without a call the calendar begins at `now`
+ * = 0. For the permits of a server, call doorman_server_set_epoch.
+ *   epoch   the time since 1970 in nanoseconds, at `now` */
+DOORMAN_API void doorman_permits_set_epoch(doorman_permits *permits, doorman_time epoch,
+                                           doorman_time now);
 
 /* Uses another configuration from now on, and keeps the counters (P15).
  *   config    as in doorman_permits_options
@@ -588,7 +593,7 @@ DOORMAN_API doorman_status doorman_permits_configure(doorman_permits *permits,
 DOORMAN_API doorman_status doorman_permits_acquire(doorman_permits *permits,
                                                    const doorman_permit_request *request,
                                                    doorman_permit *out, doorman_error *error,
-                                                   doorman_time epoch, doorman_time now);
+                                                   doorman_time now);
 
 /* Charges what an action has really cost, after the fact (P13).
  *   cost      units, [-1e15, 1e15]. Negative: units come back, where a limit has `refunds`
@@ -598,8 +603,7 @@ DOORMAN_API doorman_status doorman_permits_acquire(doorman_permits *permits,
  *             OUT_OF_MEMORY */
 DOORMAN_API doorman_status doorman_permits_report(doorman_permits *permits, const char *resource_id,
                                                   const char *key, double cost, double *charged,
-                                                  doorman_error *error, doorman_time epoch,
-                                                  doorman_time now);
+                                                  doorman_error *error, doorman_time now);
 
 /* Reads the state of one key without counting a decision.
  *   out       written on OK, as by a permit of cost 0 with `detail`. A banned key is refused, and
@@ -608,7 +612,7 @@ DOORMAN_API doorman_status doorman_permits_report(doorman_permits *permits, cons
 DOORMAN_API doorman_status doorman_permits_inspect(doorman_permits *permits,
                                                    const char *resource_id, const char *key,
                                                    doorman_permit *out, doorman_error *error,
-                                                   doorman_time epoch, doorman_time now);
+                                                   doorman_time now);
 
 /* Makes counters fresh again. The units of CONCURRENCY are held, so they stay.
  *   limit     the name of the limit. Its counter is reset, even if other keys share it. NULL: all
@@ -627,8 +631,7 @@ DOORMAN_API doorman_status doorman_permits_reset(doorman_permits *permits, const
  *   cost       O(log bans), and O(limits) for each ban that must be ended early (P20) */
 DOORMAN_API doorman_status doorman_permits_ban(doorman_permits *permits, const char *resource_id,
                                                const char *key, doorman_time duration,
-                                               doorman_error *error, doorman_time epoch,
-                                               doorman_time now);
+                                               doorman_error *error, doorman_time now);
 
 /* Returns when doorman_permits_update should be called next. DOORMAN_NEVER: there are no counters
  * and no holds. */
@@ -638,8 +641,7 @@ DOORMAN_API doorman_time doorman_permits_due(const doorman_permits *permits);
  * ends at most 1,000 holds and waits. It decides on at most 1,000 permits that wait, and visits at
  * most 10,000 counters. So a call takes some milliseconds at most. If more is to do,
  * doorman_permits_due returns a time that has passed. */
-DOORMAN_API void doorman_permits_update(doorman_permits *permits, doorman_time epoch,
-                                        doorman_time now);
+DOORMAN_API void doorman_permits_update(doorman_permits *permits, doorman_time now);
 
 typedef struct doorman_permits_info {
     size_t counter_count;      /* of all limits */
@@ -786,7 +788,7 @@ struct doorman_hold {
 DOORMAN_API doorman_status doorman_permits_renew(doorman_permits *permits,
                                                  const doorman_hold_request *request,
                                                  doorman_hold *out, doorman_error *error,
-                                                 doorman_time epoch, doorman_time now);
+                                                 doorman_time now);
 
 /* Gives units back. The amount of each item becomes the smaller of what is held and what is kept.
  * So a repeated release has no effect. A request_id also cancels a permit that waits.
@@ -796,7 +798,7 @@ DOORMAN_API doorman_status doorman_permits_renew(doorman_permits *permits,
 DOORMAN_API doorman_status doorman_permits_release(doorman_permits *permits,
                                                    const doorman_hold_request *request,
                                                    doorman_hold *out, doorman_error *error,
-                                                   doorman_time epoch, doorman_time now);
+                                                   doorman_time now);
 
 /* Moves units of a hold into a transfer, which belongs to nobody. Its units stay taken until its
  * end, or until a client seizes them. Only its id gives the right to seize it.
@@ -810,7 +812,7 @@ DOORMAN_API doorman_status doorman_permits_release(doorman_permits *permits,
 DOORMAN_API doorman_status doorman_permits_transfer(doorman_permits *permits,
                                                     const doorman_hold_request *request,
                                                     doorman_hold *out, doorman_error *error,
-                                                    doorman_time epoch, doorman_time now);
+                                                    doorman_time now);
 
 /* Makes the units of a transfer a hold of the client.
  *   request   client_id, id of the transfer, and request_id of the new hold; optionally
@@ -818,14 +820,14 @@ DOORMAN_API doorman_status doorman_permits_transfer(doorman_permits *permits,
 DOORMAN_API doorman_status doorman_permits_seize(doorman_permits *permits,
                                                  const doorman_hold_request *request,
                                                  doorman_hold *out, doorman_error *error,
-                                                 doorman_time epoch, doorman_time now);
+                                                 doorman_time now);
 
 /* Removes all permits of a connection that wait. There are no decisions on them.
  *   connection   as in doorman_permit_request, not 0
  *   returns      how many permits were removed
  *   cost         O(permits that wait) */
 DOORMAN_API size_t doorman_permits_cancel(doorman_permits *permits, uint64_t connection,
-                                          doorman_time epoch, doorman_time now);
+                                          doorman_time now);
 
 /* Gives the next decision on a permit that has waited. Call it after each other call on the
  * permits, until it returns false.
@@ -2567,23 +2569,36 @@ static size_t doorman__chains_sample(const doorman__chains *nodes, uint64_t *ran
 /* The times of one call, and the times at which the permits were created. */
 typedef struct doorman__moment {
     doorman_time now, epoch;
-    doorman_time ahead; /* how far `epoch` is ahead of the epoch that the caller passed */
+    doorman_time ahead; /* how far `epoch` is ahead of the caller's epoch */
     doorman_time rest;  /* less than 16 ns by which `epoch` will still be slowed down */
     doorman_time start, start_epoch;
+    doorman_time given, given_at; /* the caller's epoch at `given_at` */
+    bool has_given;               /* the caller has said it; otherwise it begins at `now` = 0 */
 } doorman__moment;
 
 #define DOORMAN__EPOCH_MAX INT64_C(8000000000000000000) /* the year 2223 */
 
+/* Notes the caller's epoch at `now`. The first one also says when the permits began. */
+static void doorman__moment_set_epoch(doorman__moment *at, doorman_time epoch, doorman_time now) {
+    at->given = doorman__earlier(doorman__later(epoch, 0), DOORMAN__EPOCH_MAX);
+    at->given_at = doorman__later(now, at->now);
+    if (!at->has_given) {
+        at->start_epoch = doorman__later(at->given - (at->given_at - at->start), 0);
+    }
+    at->has_given = true;
+}
+
 /* Moves the clocks of the permits (P26). `now` does not go back either. */
-static void doorman__moment_move(doorman__moment *at, doorman_time epoch, doorman_time now) {
-    doorman_time given = epoch < 0 ? 0 : epoch;
+static void doorman__moment_move(doorman__moment *at, doorman_time now) {
+    now = doorman__later(now, doorman__later(at->now, at->given_at));
+    doorman_time given = doorman__after(at->given, now - at->given_at);
+    doorman_time passed = now - at->now, slow = passed + at->rest;
     if (given > DOORMAN__EPOCH_MAX) given = DOORMAN__EPOCH_MAX;
-    doorman_time passed = now > at->now ? now - at->now : 0;
-    at->now += passed;
-    doorman_time least = at->epoch, slow = passed + at->rest;
     passed -= slow / 16;
+    doorman_time least =
+        at->epoch > DOORMAN__EPOCH_MAX - passed ? DOORMAN__EPOCH_MAX : at->epoch + passed;
+    at->now = now;
     at->rest = slow % 16;
-    least = least > DOORMAN__EPOCH_MAX - passed ? DOORMAN__EPOCH_MAX : least + passed;
     at->epoch = given > least ? given : least;
     at->ahead = at->epoch - given;
 }
@@ -4852,7 +4867,7 @@ typedef struct doorman__decision {
     doorman_time turn; /* the place that the permit has, or would get, in all queues */
     bool inspects;     /* nothing is charged */
     bool may_wait;     /* a new permit may wait */
-    doorman_time epoch, now;
+    doorman_time now;
 } doorman__decision;
 
 /* ---- permits: one decision, prepare */
@@ -7294,7 +7309,7 @@ static doorman_status doorman__permits_run_checked(doorman_permits *permits,
     const int priority = request->has_priority ? request->priority : 1;
     const doorman_time before = (doorman_time)(DOORMAN_PRIORITY_MAX - priority) << 58;
     doorman_status status = DOORMAN_OK;
-    doorman__moment_move(&permits->at, decision->epoch, decision->now);
+    doorman__moment_move(&permits->at, decision->now);
     decision->turn = before + (doorman_time)permits->holds.arrivals + 1;
     if (doorman__holds_due(permits) <= permits->at.now) {
         doorman__holds_settle_for(permits, decision);
@@ -7320,24 +7335,23 @@ static doorman_status doorman__permits_run(doorman_permits *permits, doorman__de
 
 doorman_status doorman_permits_acquire(doorman_permits *permits,
                                        const doorman_permit_request *request, doorman_permit *out,
-                                       doorman_error *error, doorman_time epoch, doorman_time now) {
+                                       doorman_error *error, doorman_time now) {
     if (!permits) return doorman__missing(error, "permits");
     if (!request) return doorman__missing(error, "request");
     if (!out) return doorman__missing(error, "out");
-    doorman__decision decision = {.request = request, .may_wait = true, .epoch = epoch, .now = now};
+    doorman__decision decision = {.request = request, .may_wait = true, .now = now};
     return doorman__permits_run(permits, &decision, out, error);
 }
 
 doorman_status doorman_permits_inspect(doorman_permits *permits, const char *resource_id,
                                        const char *key, doorman_permit *out, doorman_error *error,
-                                       doorman_time epoch, doorman_time now) {
+                                       doorman_time now) {
     if (!permits) return doorman__missing(error, "permits");
     if (!resource_id) return doorman__missing(error, "resource_id");
     if (!out) return doorman__missing(error, "out");
     const doorman_permit_item item = {.resource_id = resource_id, .key = key};
     const doorman_permit_request request = {.items = &item, .item_count = 1, .detail = true};
-    doorman__decision decision = {
-        .request = &request, .inspects = true, .epoch = epoch, .now = now};
+    doorman__decision decision = {.request = &request, .inspects = true, .now = now};
     return doorman__permits_run(permits, &decision, out, error);
 }
 
@@ -7451,7 +7465,7 @@ static doorman_status doorman__reported_cost_check(double cost, doorman_error *e
 
 doorman_status doorman_permits_report(doorman_permits *permits, const char *resource_id,
                                       const char *key, double cost, double *charged,
-                                      doorman_error *error, doorman_time epoch, doorman_time now) {
+                                      doorman_error *error, doorman_time now) {
     if (!permits) return doorman__missing(error, "permits");
     if (!resource_id) return doorman__missing(error, "resource_id");
     if (!charged) return doorman__missing(error, "charged");
@@ -7461,7 +7475,7 @@ doorman_status doorman_permits_report(doorman_permits *permits, const char *reso
     if (status == DOORMAN_OK) status = doorman__reported_cost_check(cost, error);
     if (status != DOORMAN_OK) return status;
     (void)doorman__wants_read(permits->wants, &request, error);
-    doorman__moment_move(&permits->at, epoch, now);
+    doorman__moment_move(&permits->at, now);
     double all = 0;
     status = doorman__permits_charge_report(permits, cost, &all);
     doorman__permits_end_call(permits, 1);
@@ -7526,7 +7540,7 @@ doorman_status doorman_permits_reset(doorman_permits *permits, const char *resou
 
 doorman_status doorman_permits_ban(doorman_permits *permits, const char *resource_id,
                                    const char *key, doorman_time duration, doorman_error *error,
-                                   doorman_time epoch, doorman_time now) {
+                                   doorman_time now) {
     if (!permits) return doorman__missing(error, "permits");
     if (!resource_id) return doorman__missing(error, "resource_id");
     const doorman_permit_item item = {.resource_id = resource_id, .key = key};
@@ -7537,7 +7551,7 @@ doorman_status doorman_permits_ban(doorman_permits *permits, const char *resourc
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
                              "duration: " DOORMAN__DURATION_OR_ZERO_RULE);
     }
-    doorman__moment_move(&permits->at, epoch, now);
+    doorman__moment_move(&permits->at, now);
     doorman__place *place = doorman__permits_place(permits, resource_id);
     if (!place) return doorman__no_memory(error);
     key = key ? key : "";
@@ -7645,10 +7659,10 @@ static bool doorman__transfer_amounts_right(const doorman_permits *permits, cons
 static doorman_status doorman__holds_begin(doorman_permits *permits,
                                            const doorman_hold_request *request,
                                            doorman__hold_needs needs, doorman_error *error,
-                                           doorman_time epoch, doorman_time now) {
+                                           doorman_time now) {
     doorman_status status = doorman__hold_request_check(request, needs, error);
     if (status != DOORMAN_OK) return status;
-    doorman__moment_move(&permits->at, epoch, now);
+    doorman__moment_move(&permits->at, now);
     doorman__holds_settle(permits, DOORMAN__CALL_ENDS);
     if (doorman__hold_amounts_right(permits, request->client_id, request)) return DOORMAN_OK;
     return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
@@ -7830,14 +7844,13 @@ static doorman_status doorman__holds_learn(doorman_permits *permits,
 }
 
 doorman_status doorman_permits_renew(doorman_permits *permits, const doorman_hold_request *request,
-                                     doorman_hold *out, doorman_error *error, doorman_time epoch,
-                                     doorman_time now) {
+                                     doorman_hold *out, doorman_error *error, doorman_time now) {
     if (!permits) return doorman__missing(error, "permits");
     if (!request) return doorman__missing(error, "request");
     if (!out) return doorman__missing(error, "out");
     doorman_status status = doorman__hold_items_check(permits, request, error);
     if (status != DOORMAN_OK) return status;
-    status = doorman__holds_begin(permits, request, DOORMAN__NEEDS_ID, error, epoch, now);
+    status = doorman__holds_begin(permits, request, DOORMAN__NEEDS_ID, error, now);
     if (status != DOORMAN_OK) return status;
     doorman__hold *hold = doorman__holds_of(permits, request->client_id, request->id);
     bool known = doorman__holds_find(permits, request->id) != NULL;
@@ -7893,12 +7906,11 @@ static void doorman__hold_release(doorman_permits *permits, doorman__hold *hold,
 
 doorman_status doorman_permits_release(doorman_permits *permits,
                                        const doorman_hold_request *request, doorman_hold *out,
-                                       doorman_error *error, doorman_time epoch, doorman_time now) {
+                                       doorman_error *error, doorman_time now) {
     if (!permits) return doorman__missing(error, "permits");
     if (!request) return doorman__missing(error, "request");
     if (!out) return doorman__missing(error, "out");
-    doorman_status status =
-        doorman__holds_begin(permits, request, DOORMAN__NEEDS_ONE, error, epoch, now);
+    doorman_status status = doorman__holds_begin(permits, request, DOORMAN__NEEDS_ONE, error, now);
     if (status != DOORMAN_OK) return status;
     const char *client_id = request->client_id;
     doorman__hold *hold = doorman__holds_find_request(permits, client_id, request->request_id);
@@ -8025,13 +8037,11 @@ static doorman_status doorman__holds_move(doorman_permits *permits,
 
 doorman_status doorman_permits_transfer(doorman_permits *permits,
                                         const doorman_hold_request *request, doorman_hold *out,
-                                        doorman_error *error, doorman_time epoch,
-                                        doorman_time now) {
+                                        doorman_error *error, doorman_time now) {
     if (!permits) return doorman__missing(error, "permits");
     if (!request) return doorman__missing(error, "request");
     if (!out) return doorman__missing(error, "out");
-    doorman_status status =
-        doorman__holds_begin(permits, request, DOORMAN__NEEDS_BOTH, error, epoch, now);
+    doorman_status status = doorman__holds_begin(permits, request, DOORMAN__NEEDS_BOTH, error, now);
     if (status != DOORMAN_OK) return status;
     if (!doorman__transfer_amounts_right(permits, request->client_id, request)) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "amounts: " DOORMAN__TRANSFER_RULE);
@@ -8062,13 +8072,11 @@ static void doorman__hold_seize(doorman_permits *permits, doorman__hold *transfe
 }
 
 doorman_status doorman_permits_seize(doorman_permits *permits, const doorman_hold_request *request,
-                                     doorman_hold *out, doorman_error *error, doorman_time epoch,
-                                     doorman_time now) {
+                                     doorman_hold *out, doorman_error *error, doorman_time now) {
     if (!permits) return doorman__missing(error, "permits");
     if (!request) return doorman__missing(error, "request");
     if (!out) return doorman__missing(error, "out");
-    doorman_status status =
-        doorman__holds_begin(permits, request, DOORMAN__NEEDS_BOTH, error, epoch, now);
+    doorman_status status = doorman__holds_begin(permits, request, DOORMAN__NEEDS_BOTH, error, now);
     if (status != DOORMAN_OK) return status;
     doorman__hold *made =
         doorman__holds_find_request(permits, request->client_id, request->request_id);
@@ -8100,10 +8108,9 @@ doorman_status doorman_permits_seize(doorman_permits *permits, const doorman_hol
 
 /* ---- holds: cancelling, decisions and lists */
 
-size_t doorman_permits_cancel(doorman_permits *permits, uint64_t connection, doorman_time epoch,
-                              doorman_time now) {
+size_t doorman_permits_cancel(doorman_permits *permits, uint64_t connection, doorman_time now) {
     if (!permits) return 0;
-    doorman__moment_move(&permits->at, epoch, now);
+    doorman__moment_move(&permits->at, now);
     doorman__owner *owner = doorman__owner_find(permits, &connection, sizeof connection, true);
     size_t count = 0, left = owner ? owner->wait_count : 0;
     doorman__hold *hold = permits->holds.waiting.first;
@@ -8710,14 +8717,17 @@ static doorman_status doorman__permits_check_options(doorman_permits_options *ow
     return wrong ? doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", wrong) : DOORMAN_OK;
 }
 
-/* Starts the clocks. Precondition: there are no counters. */
-static void doorman__permits_restart(doorman_permits *permits, doorman_time epoch,
-                                     doorman_time now) {
+/* Starts the clocks. The caller's epoch stays. Precondition: there are no counters. */
+static void doorman__permits_restart(doorman_permits *permits, doorman_time now) {
     assert(!permits->counter_count && !permits->place_table.count);
-    permits->at = (doorman__moment){.now = now};
-    doorman__moment_move(&permits->at, epoch, now);
-    permits->at.start = now;
-    permits->at.start_epoch = permits->at.epoch;
+    doorman__moment *at = &permits->at;
+    *at = (doorman__moment){.now = now,
+                            .start = now,
+                            .given = at->given,
+                            .given_at = at->given_at,
+                            .has_given = at->has_given};
+    doorman__moment_move(at, now);
+    at->start_epoch = at->epoch;
     permits->updated_at = now;
     permits->holds.learns_until = permits->options.learns_until;
     permits->holds.next_learned = permits->options.learns_until;
@@ -8740,7 +8750,7 @@ static void doorman__permits_learn(doorman_permits *permits, doorman_time predec
 }
 
 doorman_status doorman_permits_create(doorman_permits **out, const doorman_permits_options *options,
-                                      doorman_error *error, doorman_time epoch, doorman_time now) {
+                                      doorman_error *error, doorman_time now) {
     if (!out) return doorman__missing(error, "out");
     if (!options) return doorman__missing(error, "options");
     doorman_permits_options own = *options;
@@ -8751,7 +8761,9 @@ doorman_status doorman_permits_create(doorman_permits **out, const doorman_permi
     permits->options = own;
     permits->random = own.seed[0] ^ own.seed[1];
     permits->empty_hash = doorman__hash(own.seed, "");
-    doorman__permits_restart(permits, epoch, now);
+    permits->at.given = doorman__later(now, 0);
+    permits->at.given_at = now;
+    doorman__permits_restart(permits, now);
     if (!doorman__permits_add_slot(permits, NULL, NULL) ||
         doorman_permits_configure(permits, own.config) != DOORMAN_OK) {
         doorman_permits_destroy(permits);
@@ -8801,6 +8813,10 @@ void doorman_permits_destroy(doorman_permits *permits) {
     DOORMAN_FREE(permits);
 }
 
+void doorman_permits_set_epoch(doorman_permits *permits, doorman_time epoch, doorman_time now) {
+    if (permits) doorman__moment_set_epoch(&permits->at, epoch, now);
+}
+
 doorman_time doorman_permits_due(const doorman_permits *permits) {
     if (!permits) return DOORMAN_NEVER;
     bool empty = !permits->place_table.count && !permits->counter_count;
@@ -8808,9 +8824,9 @@ doorman_time doorman_permits_due(const doorman_permits *permits) {
     return doorman__earlier(due, doorman__holds_due(permits));
 }
 
-void doorman_permits_update(doorman_permits *permits, doorman_time epoch, doorman_time now) {
+void doorman_permits_update(doorman_permits *permits, doorman_time now) {
     if (!permits) return;
-    doorman__moment_move(&permits->at, epoch, now);
+    doorman__moment_move(&permits->at, now);
     permits->updated_at = permits->at.now;
     doorman__holds_settle(permits, DOORMAN__UPDATE_ENDS);
     doorman__permits_sweep_places(permits, DOORMAN__UPDATE_VISITS);
@@ -9184,8 +9200,7 @@ static bool doorman__permit_keep(doorman__arena *arena, doorman_permit *permit) 
 static doorman_status doorman__permits_answer_acquire(doorman_permits *permits,
                                                       const doorman_request *request,
                                                       doorman_response *response,
-                                                      doorman__arena *arena, doorman_time epoch,
-                                                      doorman_time now) {
+                                                      doorman__arena *arena) {
     size_t count = request->permit_count;
     doorman_permit *decided = (doorman_permit *)doorman__arena_take(arena, count * sizeof *decided);
     if (!decided) return DOORMAN_OUT_OF_MEMORY;
@@ -9200,7 +9215,7 @@ static doorman_status doorman__permits_answer_acquire(doorman_permits *permits,
         /* all permits are checked, and the items of the last one are read */
         if (count > 1) (void)doorman__wants_read(permits->wants, permit, NULL);
         doorman__decision decision = {
-            .request = permit, .may_wait = request->may_wait, .epoch = epoch, .now = now};
+            .request = permit, .may_wait = request->may_wait, .now = permits->at.now};
         doorman_status status = doorman__permits_run_checked(permits, &decision, &decided[i]);
         if (status != DOORMAN_OK) return status;
         if (!doorman__permit_keep(arena, &decided[i])) return DOORMAN_OUT_OF_MEMORY;
@@ -9213,10 +9228,10 @@ static doorman_status doorman__permits_answer_acquire(doorman_permits *permits,
 /* Reads the state of a key. Leaves out the details of limits that the entry does not name. */
 static doorman_status doorman__permits_answer_inspect(doorman_permits *permits,
                                                       const doorman_permit_entry *entry,
-                                                      doorman_permit *state, doorman__arena *arena,
-                                                      doorman_time epoch, doorman_time now) {
-    doorman_status status =
-        doorman_permits_inspect(permits, entry->resource_id, entry->key, state, NULL, epoch, now);
+                                                      doorman_permit *state,
+                                                      doorman__arena *arena) {
+    doorman_status status = doorman_permits_inspect(permits, entry->resource_id, entry->key, state,
+                                                    NULL, permits->at.now);
     if (status != DOORMAN_OK) return status;
     size_t kept = 0;
     for (size_t i = 0; i < state->detail_count; i++) {
@@ -9249,7 +9264,7 @@ static doorman_status doorman__permits_state_before(doorman_permits *permits,
                                                     doorman_permit *state, doorman__arena *arena) {
     const doorman_template *template_ = doorman__permits_template(permits, entry->resource_id);
     doorman_status status = doorman_permits_inspect(permits, entry->resource_id, entry->key, state,
-                                                    NULL, permits->at.epoch, permits->at.now);
+                                                    NULL, permits->at.now);
     if (status != DOORMAN_OK) return status;
     size_t kept = 0;
     for (size_t i = 0; i < state->detail_count; i++) {
@@ -9273,9 +9288,8 @@ static doorman_status doorman__permits_answer_reset(doorman_permits *permits,
     memset(out, 0, sizeof *out);
     if (entry->sets_ban) {
         bool banned = doorman__permits_is_banned(permits, entry->resource_id, entry->key);
-        doorman_status status =
-            doorman_permits_ban(permits, entry->resource_id, entry->key, entry->ban, NULL,
-                                permits->at.epoch, permits->at.now);
+        doorman_status status = doorman_permits_ban(permits, entry->resource_id, entry->key,
+                                                    entry->ban, NULL, permits->at.now);
         out->count = status == DOORMAN_OK && (entry->ban || banned);
         return status == DOORMAN_RESOURCE_EXHAUSTED ? DOORMAN_OK : status;
     }
@@ -9291,14 +9305,13 @@ static doorman_status doorman__permits_answer_reset(doorman_permits *permits,
 static doorman_status doorman__permits_answer_entry(doorman_permits *permits, doorman_method method,
                                                     const doorman_permit_entry *entry,
                                                     doorman_permit_result *out,
-                                                    doorman__arena *arena, doorman_time epoch,
-                                                    doorman_time now) {
+                                                    doorman__arena *arena) {
     memset(out, 0, sizeof *out);
     if (method == DOORMAN_INSPECT) {
-        return doorman__permits_answer_inspect(permits, entry, &out->state, arena, epoch, now);
+        return doorman__permits_answer_inspect(permits, entry, &out->state, arena);
     }
-    doorman_status status = doorman_permits_report(permits, entry->resource_id, entry->key,
-                                                   entry->cost, &out->charged, NULL, epoch, now);
+    doorman_status status = doorman_permits_report(
+        permits, entry->resource_id, entry->key, entry->cost, &out->charged, NULL, permits->at.now);
     return status == DOORMAN_RESOURCE_EXHAUSTED ? DOORMAN_OK : status;
 }
 
@@ -9318,8 +9331,8 @@ static bool doorman__hold_keep(doorman__arena *arena, doorman_hold *hold) {
 static doorman_status doorman__permits_answer_holds(doorman_permits *permits,
                                                     const doorman_request *request,
                                                     doorman_response *response,
-                                                    doorman__arena *arena, doorman_time epoch,
-                                                    doorman_time now) {
+                                                    doorman__arena *arena) {
+    const doorman_time now = permits->at.now;
     size_t count = request->hold_count;
     doorman_hold *results = (doorman_hold *)doorman__arena_take(arena, count * sizeof *results);
     if (!results) return DOORMAN_OUT_OF_MEMORY;
@@ -9329,14 +9342,14 @@ static doorman_status doorman__permits_answer_holds(doorman_permits *permits,
         doorman_status status = DOORMAN_OK;
         own.client_id = request->holder_id;
         if (request->method == DOORMAN_RENEW) {
-            status = doorman_permits_renew(permits, &own, out, NULL, epoch, now);
+            status = doorman_permits_renew(permits, &own, out, NULL, now);
         } else if (request->method == DOORMAN_RELEASE) {
-            status = doorman_permits_release(permits, &own, out, NULL, epoch, now);
+            status = doorman_permits_release(permits, &own, out, NULL, now);
         } else if (request->method == DOORMAN_TRANSFER) {
-            status = doorman__holds_begin(permits, &own, DOORMAN__NEEDS_BOTH, NULL, epoch, now);
+            status = doorman__holds_begin(permits, &own, DOORMAN__NEEDS_BOTH, NULL, now);
             if (status == DOORMAN_OK) status = doorman__holds_move(permits, &own, out, NULL);
         } else {
-            status = doorman_permits_seize(permits, &own, out, NULL, epoch, now);
+            status = doorman_permits_seize(permits, &own, out, NULL, now);
         }
         if (status != DOORMAN_OK) return status;
         if (!doorman__hold_keep(arena, out)) return DOORMAN_OUT_OF_MEMORY;
@@ -9350,15 +9363,14 @@ static doorman_status doorman__permits_answer_holds(doorman_permits *permits,
 static doorman_status doorman__permits_answer(doorman_permits *permits,
                                               const doorman_request *request,
                                               doorman_response *response, doorman__arena *arena,
-                                              doorman_error *error, doorman_time epoch,
-                                              doorman_time now) {
+                                              doorman_error *error) {
     size_t count = request->entry_count;
     doorman_status status = DOORMAN_OK;
     if (request->method == DOORMAN_ACQUIRE) {
-        status = doorman__permits_answer_acquire(permits, request, response, arena, epoch, now);
+        status = doorman__permits_answer_acquire(permits, request, response, arena);
     }
     if (doorman__method_has_holds(request->method)) {
-        status = doorman__permits_answer_holds(permits, request, response, arena, epoch, now);
+        status = doorman__permits_answer_holds(permits, request, response, arena);
     }
     if (request->method == DOORMAN_ACQUIRE || doorman__method_has_holds(request->method)) {
         return status == DOORMAN_OUT_OF_MEMORY ? doorman__no_memory(error) : status;
@@ -9366,14 +9378,13 @@ static doorman_status doorman__permits_answer(doorman_permits *permits,
     doorman_permit_result *results =
         (doorman_permit_result *)doorman__arena_take(arena, count * sizeof *results);
     if (!results) return doorman__no_memory(error);
-    doorman__moment_move(&permits->at, epoch, now);
     for (size_t i = 0; i < count && status == DOORMAN_OK; i++) {
         const doorman_permit_entry *entry = &request->entries[i];
         bool details = i < permits->options.message_detail_max;
         status = request->method == DOORMAN_RESET
                      ? doorman__permits_answer_reset(permits, entry, &results[i], details, arena)
                      : doorman__permits_answer_entry(permits, request->method, entry, &results[i],
-                                                     arena, epoch, now);
+                                                     arena);
     }
     if (status == DOORMAN_OUT_OF_MEMORY) return doorman__no_memory(error);
     response->results = results;
@@ -9448,16 +9459,11 @@ static void doorman__leased_exchange(doorman_server *server, const doorman_reque
     }
 }
 
-/* Returns the time since 1970 at the server's `now`. */
-static doorman_time doorman__server_epoch(const doorman_server *server) {
-    return doorman__after(server->epoch, server->now - server->epoch_at);
-}
-
 /* Does the work that is due for the leases of the permits. */
 static void doorman__leased_work(doorman_server *server) {
     doorman_permits *permits = server->permits;
     if (!server->is_master || doorman__leased_due(permits) > server->now) return;
-    doorman__moment_move(&permits->at, doorman__server_epoch(server), server->now);
+    doorman__moment_move(&permits->at, server->now);
     doorman__leased_sync(permits);
     if (permits->leases.sweep_at <= server->now) doorman__leased_sweep(permits);
     doorman_upstream *upstream = &permits->leases.client->upstream;
@@ -9489,7 +9495,7 @@ static doorman_status doorman__permit_node_create(doorman_server *server,
     if (!permits.config) permits.config = server->own_config;
     if (status != DOORMAN_OK) return status;
     doorman_error below = {""};
-    status = doorman_permits_create(&server->permits, &permits, &below, 0, server->now);
+    status = doorman_permits_create(&server->permits, &permits, &below, server->now);
     if (status == DOORMAN_OK) status = doorman__leased_init(server->permits, options->seed);
     if (status == DOORMAN_OK) return status;
     return doorman__fail(error, status, "permits.%s", below.text);
@@ -9502,17 +9508,21 @@ static void doorman__permit_node_destroy(doorman_server *server) {
 
 static doorman_status doorman__permit_node_configure(doorman_server *server,
                                                      const doorman_config *config) {
-    doorman__moment_move(&server->permits->at, doorman__server_epoch(server), server->now);
+    doorman__moment_move(&server->permits->at, server->now);
     return doorman_permits_configure(server->permits, config);
 }
 
 static void doorman__permit_node_start(doorman_server *server) {
-    doorman__permits_restart(server->permits, doorman__server_epoch(server), server->now);
+    doorman__permits_restart(server->permits, server->now);
     doorman__permits_learn(server->permits, server->predecessor_gone_at);
 }
 
 static void doorman__permit_node_stop(doorman_server *server) {
     doorman__permits_clear(server->permits);
+}
+
+static void doorman__permit_node_set_epoch(doorman_server *server, doorman_time epoch) {
+    doorman_permits_set_epoch(server->permits, epoch, server->now);
 }
 
 /* Frees all parts. The arena keeps its memory. */
@@ -9533,8 +9543,8 @@ static doorman_status doorman__permit_node_answer(doorman_server *server,
     }
     if (status == DOORMAN_OK && server->is_master) {
         doorman__arena_clear(arena);
-        status = doorman__permits_answer(permits, request, response, arena, error,
-                                         doorman__server_epoch(server), server->now);
+        doorman__moment_move(&permits->at, server->now);
+        status = doorman__permits_answer(permits, request, response, arena, error);
     }
     doorman__leased_work(server);
     return status;
@@ -9547,7 +9557,7 @@ static doorman_time doorman__permit_node_due(const doorman_server *server) {
 
 static void doorman__permit_node_work(doorman_server *server) {
     if (server->is_master && doorman_permits_due(server->permits) <= server->now) {
-        doorman_permits_update(server->permits, doorman__server_epoch(server), server->now);
+        doorman_permits_update(server->permits, server->now);
     }
     doorman__leased_work(server);
 }
@@ -9563,6 +9573,7 @@ static const doorman__server_permits doorman__permits_in_server = {
     .configure = doorman__permit_node_configure,
     .start = doorman__permit_node_start,
     .stop = doorman__permit_node_stop,
+    .set_epoch = doorman__permit_node_set_epoch,
     .answer = doorman__permit_node_answer,
     .due = doorman__permit_node_due,
     .work = doorman__permit_node_work,
