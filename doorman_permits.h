@@ -7655,20 +7655,6 @@ static bool doorman__transfer_amounts_right(const doorman_permits *permits, cons
     return true;
 }
 
-/* Checks a request, and starts a call. */
-static doorman_status doorman__holds_begin(doorman_permits *permits,
-                                           const doorman_hold_request *request,
-                                           doorman__hold_needs needs, doorman_error *error,
-                                           doorman_time now) {
-    doorman_status status = doorman__hold_request_check(request, needs, error);
-    if (status != DOORMAN_OK) return status;
-    doorman__moment_move(&permits->at, now);
-    doorman__holds_settle(permits, DOORMAN__CALL_ENDS);
-    if (doorman__hold_amounts_right(permits, request->client_id, request)) return DOORMAN_OK;
-    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
-                         "amounts: must be one for each item of the hold");
-}
-
 /* Makes room for the items of a result. */
 static bool doorman__holds_reserve_items(doorman_permits *permits, size_t count) {
     void *items = permits->holds.items;
@@ -7694,8 +7680,26 @@ static void doorman__hold_describe(doorman_permits *permits, const doorman__hold
                           .item_count = hold->item_count};
 }
 
-static void doorman__hold_gone(uint64_t id, doorman_hold *out) {
+/* Says that a hold is gone.
+ *   id   not 0 for a used transfer */
+static doorman_status doorman__hold_gone(uint64_t id, doorman_hold *out) {
     *out = (doorman_hold){.gone = true, .id = id};
+    return DOORMAN_OK;
+}
+
+/* Refuses a transfer or a seizure; nothing has changed. */
+static doorman_status doorman__hold_refused(doorman_reason reason, doorman_hold *out) {
+    *out = (doorman_hold){.reason = reason};
+    return DOORMAN_OK;
+}
+
+/* Lets a hold or a transfer end later, and describes it. */
+static doorman_status doorman__hold_renew(doorman_permits *permits, doorman__hold *hold,
+                                          doorman_hold *out, doorman_error *error) {
+    assert(hold->state == DOORMAN__HELD || hold->state == DOORMAN__TRANSFERRED);
+    if (!doorman__holds_reserve_items(permits, hold->item_count)) return doorman__no_memory(error);
+    doorman__hold_describe(permits, hold, doorman__hold_extend(permits, hold), out);
+    return DOORMAN_OK;
 }
 
 /* Returns the hold with an id, if it belongs to the client and has not ended. */
@@ -7718,32 +7722,24 @@ static double doorman__hold_amount(const doorman_hold_request *request, size_t i
 
 /* ---- holds: renewing, and learning what is held (P16) */
 
-static doorman_status doorman__hold_item_check(const doorman_hold_item *item, size_t index,
-                                               doorman_error *error) {
-    const doorman__rule rules[] = {
-        {!doorman__id_valid(item->resource_id), "resource_id: " DOORMAN__ID_RULE},
-        {item->key && !doorman__key_valid(item->key), "key: " DOORMAN__KEY_RULE},
-        {!doorman__amount_valid(item->amount), "amount: " DOORMAN__AMOUNT_RULE},
-    };
-    size_t next = 0;
-    const char *text = DOORMAN__RULE_NEXT(rules, &next);
-    if (!text) return DOORMAN_OK;
-    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "items[%zu].%s", index, text);
-}
-
 static doorman_status doorman__hold_items_check(const doorman_permits *permits,
                                                 const doorman_hold_request *request,
                                                 doorman_error *error) {
-    if (request->item_count > permits->options.item_max) {
-        return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "items: at most %zu",
-                             permits->options.item_max);
-    }
-    if (request->item_count && !request->items) {
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "items: must not be NULL");
+    const size_t most = permits->options.item_max;
+    if (request->item_count > most) {
+        return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "items: at most %zu", most);
     }
     for (size_t i = 0; i < request->item_count; i++) {
-        doorman_status status = doorman__hold_item_check(&request->items[i], i, error);
-        if (status != DOORMAN_OK) return status;
+        const doorman_hold_item *item = &request->items[i];
+        const doorman__rule rules[] = {
+            {!doorman__id_valid(item->resource_id), "resource_id: " DOORMAN__ID_RULE},
+            {item->key && !doorman__key_valid(item->key), "key: " DOORMAN__KEY_RULE},
+            {!doorman__amount_valid(item->amount), "amount: " DOORMAN__AMOUNT_RULE},
+        };
+        size_t next = 0;
+        const char *text = DOORMAN__RULE_NEXT(rules, &next);
+        if (!text) continue;
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "items[%zu].%s", i, text);
     }
     return DOORMAN_OK;
 }
@@ -7843,31 +7839,21 @@ static doorman_status doorman__holds_learn(doorman_permits *permits,
     return DOORMAN_OK;
 }
 
-doorman_status doorman_permits_renew(doorman_permits *permits, const doorman_hold_request *request,
-                                     doorman_hold *out, doorman_error *error, doorman_time now) {
-    if (!permits) return doorman__missing(error, "permits");
-    if (!request) return doorman__missing(error, "request");
-    if (!out) return doorman__missing(error, "out");
-    doorman_status status = doorman__hold_items_check(permits, request, error);
-    if (status != DOORMAN_OK) return status;
-    status = doorman__holds_begin(permits, request, DOORMAN__NEEDS_ID, error, now);
-    if (status != DOORMAN_OK) return status;
+static doorman_status doorman__holds_renew(doorman_permits *permits,
+                                           const doorman_hold_request *request, doorman_hold *out,
+                                           doorman_error *error) {
     doorman__hold *hold = doorman__holds_of(permits, request->client_id, request->id);
-    bool known = doorman__holds_find(permits, request->id) != NULL;
-    size_t count = hold ? hold->item_count : request->item_count;
-    if (!doorman__holds_reserve_items(permits, count)) return doorman__no_memory(error);
-    bool learns = permits->at.now < permits->holds.learns_until;
-    if (!hold && !known && learns && request->item_count) {
-        status = doorman__holds_learn(permits, request, &hold);
-        doorman__permits_end_call(permits, request->item_count);
-        if (status != DOORMAN_OK) return doorman__no_memory(error);
+    if (hold) return doorman__hold_renew(permits, hold, out, error);
+    bool learns = permits->at.now < permits->holds.learns_until && request->item_count &&
+                  !doorman__holds_find(permits, request->id);
+    if (!learns) return doorman__hold_gone(0, out);
+    if (!doorman__holds_reserve_items(permits, request->item_count)) {
+        return doorman__no_memory(error);
     }
-    if (!hold) {
-        doorman__hold_gone(0, out);
-        return DOORMAN_OK;
-    }
-    doorman__hold_describe(permits, hold, doorman__hold_extend(permits, hold), out);
-    return DOORMAN_OK;
+    doorman_status status = doorman__holds_learn(permits, request, &hold);
+    doorman__permits_end_call(permits, request->item_count);
+    if (status != DOORMAN_OK) return doorman__no_memory(error);
+    return hold ? doorman__hold_renew(permits, hold, out, error) : doorman__hold_gone(0, out);
 }
 
 /* ---- holds: releasing, and sharing results (P10) */
@@ -7904,14 +7890,9 @@ static void doorman__hold_release(doorman_permits *permits, doorman__hold *hold,
     doorman__hold_destroy(permits, hold);
 }
 
-doorman_status doorman_permits_release(doorman_permits *permits,
-                                       const doorman_hold_request *request, doorman_hold *out,
-                                       doorman_error *error, doorman_time now) {
-    if (!permits) return doorman__missing(error, "permits");
-    if (!request) return doorman__missing(error, "request");
-    if (!out) return doorman__missing(error, "out");
-    doorman_status status = doorman__holds_begin(permits, request, DOORMAN__NEEDS_ONE, error, now);
-    if (status != DOORMAN_OK) return status;
+static doorman_status doorman__holds_release(doorman_permits *permits,
+                                             const doorman_hold_request *request, doorman_hold *out,
+                                             doorman_error *error) {
     const char *client_id = request->client_id;
     doorman__hold *hold = doorman__holds_find_request(permits, client_id, request->request_id);
     bool waits = hold && hold->state == DOORMAN__WAITING;
@@ -7920,7 +7901,7 @@ doorman_status doorman_permits_release(doorman_permits *permits,
         doorman__hold_refuse(permits, hold, DOORMAN_REASON_TIMED_OUT);
         *out = (doorman_hold){.gone = false};
     } else if (!hold) {
-        doorman__hold_gone(0, out);
+        (void)doorman__hold_gone(0, out);
     } else {
         bool room = doorman__holds_reserve_items(permits, hold->item_count);
         if (!room) return doorman__no_memory(error);
@@ -7931,12 +7912,6 @@ doorman_status doorman_permits_release(doorman_permits *permits,
 }
 
 /* ---- holds: transferring and seizing (P11) */
-
-/* Refuses a transfer or a seizure; nothing has changed. */
-static doorman_status doorman__hold_refused(doorman_reason reason, doorman_hold *out) {
-    *out = (doorman_hold){.reason = reason};
-    return DOORMAN_OK;
-}
 
 /* Makes a copy of a hold without units, and with room for its takes. Returns OK,
  * RESOURCE_EXHAUSTED or OUT_OF_MEMORY. */
@@ -7959,18 +7934,20 @@ static doorman_status doorman__hold_copy(doorman_permits *permits, const doorman
     return DOORMAN_OUT_OF_MEMORY;
 }
 
+/* Answers what needs a copy of a hold. */
+static doorman_status doorman__hold_copied(doorman_status status, doorman_hold *out,
+                                           doorman_error *error) {
+    if (status == DOORMAN_OUT_OF_MEMORY) return doorman__no_memory(error);
+    if (status == DOORMAN_OK) return DOORMAN_OK;
+    return doorman__hold_refused(DOORMAN_REASON_MAX_HOLDS, out);
+}
+
 /* Answers a transfer that was made already. */
 static doorman_status doorman__transfer_repeat(doorman_permits *permits, doorman__hold *transfer,
                                                doorman_hold *out, doorman_error *error) {
-    if (transfer->state == DOORMAN__SPENT || transfer->end.at <= permits->at.now) {
-        doorman__hold_gone(transfer->id, out);
-        return DOORMAN_OK;
-    }
-    if (!doorman__holds_reserve_items(permits, transfer->item_count)) {
-        return doorman__no_memory(error);
-    }
-    doorman__hold_describe(permits, transfer, doorman__hold_extend(permits, transfer), out);
-    return DOORMAN_OK;
+    bool ended = transfer->state == DOORMAN__SPENT || transfer->end.at <= permits->at.now;
+    return ended ? doorman__hold_gone(transfer->id, out)
+                 : doorman__hold_renew(permits, transfer, out, error);
 }
 
 /* Returns how many of `amount` units a request moves. A part of them is rounded down to what
@@ -8022,31 +7999,10 @@ static doorman_status doorman__holds_move(doorman_permits *permits,
     }
     if (made) return doorman__hold_refused(DOORMAN_REASON_REPEATED, out);
     doorman__hold *hold = doorman__holds_of(permits, request->client_id, request->id);
-    if (!hold || !doorman__hold_moves(hold, request)) {
-        doorman__hold_gone(0, out);
-        return DOORMAN_OK;
-    }
+    if (!hold || !doorman__hold_moves(hold, request)) return doorman__hold_gone(0, out);
     doorman_status status = doorman__hold_copy(permits, hold, request, &made);
-    if (status == DOORMAN_RESOURCE_EXHAUSTED) {
-        return doorman__hold_refused(DOORMAN_REASON_MAX_HOLDS, out);
-    }
-    if (status != DOORMAN_OK) return doorman__no_memory(error);
-    doorman__hold_transfer(permits, hold, made, request, out);
-    return DOORMAN_OK;
-}
-
-doorman_status doorman_permits_transfer(doorman_permits *permits,
-                                        const doorman_hold_request *request, doorman_hold *out,
-                                        doorman_error *error, doorman_time now) {
-    if (!permits) return doorman__missing(error, "permits");
-    if (!request) return doorman__missing(error, "request");
-    if (!out) return doorman__missing(error, "out");
-    doorman_status status = doorman__holds_begin(permits, request, DOORMAN__NEEDS_BOTH, error, now);
-    if (status != DOORMAN_OK) return status;
-    if (!doorman__transfer_amounts_right(permits, request->client_id, request)) {
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "amounts: " DOORMAN__TRANSFER_RULE);
-    }
-    return doorman__holds_move(permits, request, out, error);
+    if (status == DOORMAN_OK) doorman__hold_transfer(permits, hold, made, request, out);
+    return doorman__hold_copied(status, out, error);
 }
 
 /* Returns the transfer with an id, if it has not ended. */
@@ -8071,39 +8027,96 @@ static void doorman__hold_seize(doorman_permits *permits, doorman__hold *transfe
     doorman__transfer_spend(permits, transfer);
 }
 
-doorman_status doorman_permits_seize(doorman_permits *permits, const doorman_hold_request *request,
-                                     doorman_hold *out, doorman_error *error, doorman_time now) {
-    if (!permits) return doorman__missing(error, "permits");
-    if (!request) return doorman__missing(error, "request");
-    if (!out) return doorman__missing(error, "out");
-    doorman_status status = doorman__holds_begin(permits, request, DOORMAN__NEEDS_BOTH, error, now);
-    if (status != DOORMAN_OK) return status;
+static doorman_status doorman__holds_seize(doorman_permits *permits,
+                                           const doorman_hold_request *request, doorman_hold *out,
+                                           doorman_error *error) {
     doorman__hold *made =
         doorman__holds_find_request(permits, request->client_id, request->request_id);
-    bool known = made != NULL;
-    if (known && made->seized != request->id) {
+    if (made && made->seized != request->id) {
         return doorman__hold_refused(DOORMAN_REASON_REPEATED, out);
     }
-    if (known) made = doorman__holds_of(permits, request->client_id, made->id);
-    if (made) {
-        if (!doorman__holds_reserve_items(permits, made->item_count)) {
-            return doorman__no_memory(error);
-        }
-        doorman__hold_describe(permits, made, doorman__hold_extend(permits, made), out);
-        return DOORMAN_OK;
-    }
+    if (made) made = doorman__holds_of(permits, request->client_id, made->id);
+    if (made) return doorman__hold_renew(permits, made, out, error);
     doorman__hold *transfer = doorman__holds_transfer(permits, request->id);
-    if (!transfer) {
-        doorman__hold_gone(0, out);
-        return DOORMAN_OK;
+    if (!transfer) return doorman__hold_gone(0, out);
+    doorman_status status = doorman__hold_copy(permits, transfer, request, &made);
+    if (status == DOORMAN_OK) doorman__hold_seize(permits, transfer, made, out);
+    return doorman__hold_copied(status, out, error);
+}
+
+/* ---- holds: calls */
+
+/* What a client asks about a hold. */
+typedef struct doorman__hold_call {
+    doorman_method method; /* RENEW to SEIZE */
+    const doorman_hold_request *request;
+    doorman_hold *out;
+    bool in_message; /* its amounts were checked with the whole message */
+    doorman_time now;
+} doorman__hold_call;
+
+static doorman__hold_needs doorman__method_needs(doorman_method method) {
+    if (method == DOORMAN_RENEW) return DOORMAN__NEEDS_ID;
+    return method == DOORMAN_RELEASE ? DOORMAN__NEEDS_ONE : DOORMAN__NEEDS_BOTH;
+}
+
+/* Checks what a client asks, and does it. */
+static doorman_status doorman__holds_call(doorman_permits *permits, const doorman__hold_call *call,
+                                          doorman_error *error) {
+    static doorman_status (*const functions[])(doorman_permits *, const doorman_hold_request *,
+                                               doorman_hold *, doorman_error *) = {
+        doorman__holds_renew, doorman__holds_release, doorman__holds_move, doorman__holds_seize};
+    const doorman_hold_request *request = call->request;
+    if (!permits) return doorman__missing(error, "permits");
+    if (!request) return doorman__missing(error, "request");
+    if (!call->out) return doorman__missing(error, "out");
+    const bool renews = call->method == DOORMAN_RENEW;
+    const bool transfers = call->method == DOORMAN_TRANSFER && !call->in_message;
+    doorman_status status =
+        doorman__hold_request_check(request, doorman__method_needs(call->method), error);
+    if (status == DOORMAN_OK && renews) status = doorman__hold_items_check(permits, request, error);
+    if (status != DOORMAN_OK) return status;
+    doorman__moment_move(&permits->at, call->now);
+    doorman__holds_settle(permits, DOORMAN__CALL_ENDS);
+    const char *rule = NULL;
+    if (!doorman__hold_amounts_right(permits, request->client_id, request)) {
+        rule = "must be one for each item of the hold";
+    } else if (transfers &&
+               !doorman__transfer_amounts_right(permits, request->client_id, request)) {
+        rule = DOORMAN__TRANSFER_RULE;
     }
-    status = doorman__hold_copy(permits, transfer, request, &made);
-    if (status == DOORMAN_RESOURCE_EXHAUSTED) {
-        return doorman__hold_refused(DOORMAN_REASON_MAX_HOLDS, out);
-    }
-    if (status != DOORMAN_OK) return doorman__no_memory(error);
-    doorman__hold_seize(permits, transfer, made, out);
-    return DOORMAN_OK;
+    if (rule) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "amounts: %s", rule);
+    return functions[call->method - DOORMAN_RENEW](permits, request, call->out, error);
+}
+
+doorman_status doorman_permits_renew(doorman_permits *permits, const doorman_hold_request *request,
+                                     doorman_hold *out, doorman_error *error, doorman_time now) {
+    const doorman__hold_call call = {
+        .method = DOORMAN_RENEW, .request = request, .out = out, .now = now};
+    return doorman__holds_call(permits, &call, error);
+}
+
+doorman_status doorman_permits_release(doorman_permits *permits,
+                                       const doorman_hold_request *request, doorman_hold *out,
+                                       doorman_error *error, doorman_time now) {
+    const doorman__hold_call call = {
+        .method = DOORMAN_RELEASE, .request = request, .out = out, .now = now};
+    return doorman__holds_call(permits, &call, error);
+}
+
+doorman_status doorman_permits_transfer(doorman_permits *permits,
+                                        const doorman_hold_request *request, doorman_hold *out,
+                                        doorman_error *error, doorman_time now) {
+    const doorman__hold_call call = {
+        .method = DOORMAN_TRANSFER, .request = request, .out = out, .now = now};
+    return doorman__holds_call(permits, &call, error);
+}
+
+doorman_status doorman_permits_seize(doorman_permits *permits, const doorman_hold_request *request,
+                                     doorman_hold *out, doorman_error *error, doorman_time now) {
+    const doorman__hold_call call = {
+        .method = DOORMAN_SEIZE, .request = request, .out = out, .now = now};
+    return doorman__holds_call(permits, &call, error);
 }
 
 /* ---- holds: cancelling, decisions and lists */
@@ -9002,11 +9015,6 @@ static bool doorman__method_has_holds(doorman_method method) {
     return method >= DOORMAN_RENEW && method <= DOORMAN_SEIZE;
 }
 
-static doorman__hold_needs doorman__method_needs(doorman_method method) {
-    if (method == DOORMAN_RENEW) return DOORMAN__NEEDS_ID;
-    return method == DOORMAN_RELEASE ? DOORMAN__NEEDS_ONE : DOORMAN__NEEDS_BOTH;
-}
-
 static doorman_status doorman__permits_check_holds(const doorman_permits *permits,
                                                    const doorman_request *request,
                                                    doorman_error *error) {
@@ -9332,27 +9340,20 @@ static doorman_status doorman__permits_answer_holds(doorman_permits *permits,
                                                     const doorman_request *request,
                                                     doorman_response *response,
                                                     doorman__arena *arena) {
-    const doorman_time now = permits->at.now;
     size_t count = request->hold_count;
     doorman_hold *results = (doorman_hold *)doorman__arena_take(arena, count * sizeof *results);
     if (!results) return DOORMAN_OUT_OF_MEMORY;
     for (size_t i = 0; i < count; i++) {
         doorman_hold_request own = request->holds[i];
-        doorman_hold *out = &results[i];
-        doorman_status status = DOORMAN_OK;
         own.client_id = request->holder_id;
-        if (request->method == DOORMAN_RENEW) {
-            status = doorman_permits_renew(permits, &own, out, NULL, now);
-        } else if (request->method == DOORMAN_RELEASE) {
-            status = doorman_permits_release(permits, &own, out, NULL, now);
-        } else if (request->method == DOORMAN_TRANSFER) {
-            status = doorman__holds_begin(permits, &own, DOORMAN__NEEDS_BOTH, NULL, now);
-            if (status == DOORMAN_OK) status = doorman__holds_move(permits, &own, out, NULL);
-        } else {
-            status = doorman_permits_seize(permits, &own, out, NULL, now);
-        }
+        const doorman__hold_call call = {.method = request->method,
+                                         .request = &own,
+                                         .out = &results[i],
+                                         .in_message = true,
+                                         .now = permits->at.now};
+        doorman_status status = doorman__holds_call(permits, &call, NULL);
         if (status != DOORMAN_OK) return status;
-        if (!doorman__hold_keep(arena, out)) return DOORMAN_OUT_OF_MEMORY;
+        if (!doorman__hold_keep(arena, &results[i])) return DOORMAN_OUT_OF_MEMORY;
     }
     response->holds = results;
     response->hold_count = count;
