@@ -7463,18 +7463,23 @@ static doorman_status doorman__reported_cost_check(double cost, doorman_error *e
                          "cost: must be a finite number from -1e15 to 1e15");
 }
 
+/* Checks a key that an application names, and reads it as an item of a permit. */
+static doorman_status doorman__permits_check_key(doorman_permits *permits, const char *resource_id,
+                                                 const char *key, doorman_error *error) {
+    if (!permits) return doorman__missing(error, "permits");
+    if (!resource_id) return doorman__missing(error, "resource_id");
+    const doorman_permit_item item = {.resource_id = resource_id, .key = key};
+    const doorman_permit_request request = {.items = &item, .item_count = 1};
+    return doorman__permits_check_whole(permits, &request, NULL, error);
+}
+
 doorman_status doorman_permits_report(doorman_permits *permits, const char *resource_id,
                                       const char *key, double cost, double *charged,
                                       doorman_error *error, doorman_time now) {
-    if (!permits) return doorman__missing(error, "permits");
-    if (!resource_id) return doorman__missing(error, "resource_id");
-    if (!charged) return doorman__missing(error, "charged");
-    const doorman_permit_item item = {.resource_id = resource_id, .key = key};
-    const doorman_permit_request request = {.items = &item, .item_count = 1};
-    doorman_status status = doorman__permits_check(permits, &request, NULL, error);
+    doorman_status status = doorman__permits_check_key(permits, resource_id, key, error);
+    if (status == DOORMAN_OK && !charged) status = doorman__missing(error, "charged");
     if (status == DOORMAN_OK) status = doorman__reported_cost_check(cost, error);
     if (status != DOORMAN_OK) return status;
-    (void)doorman__wants_read(permits->wants, &request, error);
     doorman__moment_move(&permits->at, now);
     double all = 0;
     status = doorman__permits_charge_report(permits, cost, &all);
@@ -7517,11 +7522,7 @@ static bool doorman__reset_means(const doorman_permit_limit *limit, const char *
 doorman_status doorman_permits_reset(doorman_permits *permits, const char *resource_id,
                                      const char *key, const char *limit, size_t *count,
                                      doorman_error *error) {
-    if (!permits) return doorman__missing(error, "permits");
-    if (!resource_id) return doorman__missing(error, "resource_id");
-    const doorman_permit_item item = {.resource_id = resource_id, .key = key};
-    const doorman_permit_request request = {.items = &item, .item_count = 1};
-    doorman_status status = doorman__permits_check(permits, &request, NULL, error);
+    doorman_status status = doorman__permits_check_key(permits, resource_id, key, error);
     if (status != DOORMAN_OK) return status;
     doorman__place *place = doorman__permits_place(permits, resource_id);
     size_t removed = 0;
@@ -7541,11 +7542,7 @@ doorman_status doorman_permits_reset(doorman_permits *permits, const char *resou
 doorman_status doorman_permits_ban(doorman_permits *permits, const char *resource_id,
                                    const char *key, doorman_time duration, doorman_error *error,
                                    doorman_time now) {
-    if (!permits) return doorman__missing(error, "permits");
-    if (!resource_id) return doorman__missing(error, "resource_id");
-    const doorman_permit_item item = {.resource_id = resource_id, .key = key};
-    const doorman_permit_request request = {.items = &item, .item_count = 1};
-    doorman_status status = doorman__permits_check(permits, &request, NULL, error);
+    doorman_status status = doorman__permits_check_key(permits, resource_id, key, error);
     if (status != DOORMAN_OK) return status;
     if (!doorman__duration_valid(duration)) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
@@ -7764,13 +7761,12 @@ static bool doorman__holds_read_claim(doorman_permits *permits,
 /* P16: returns whether all limits that concern a hold learn. If one has learned, the hold has
  * ended, because it ends with the shortest time to live of its limits. */
 static bool doorman__permits_all_learn(const doorman_permits *permits) {
-    bool all = true;
     for (size_t i = 0; i < permits->charge_count; i++) {
         const doorman__charge *charge = &permits->charges[i];
         if (charge->limit->kind != DOORMAN_CONCURRENCY || charge->limit->leased) continue;
-        all = all && permits->at.now < charge->own->learns_until;
+        if (permits->at.now >= charge->own->learns_until) return false;
     }
-    return all;
+    return true;
 }
 
 /* Divides what is free among the items, in their order. Rates are not charged: the predecessor has
@@ -7785,7 +7781,7 @@ static void doorman__holds_believe(doorman_permits *permits, size_t count) {
         bool bound = charge->limit->kind == DOORMAN_CONCURRENCY;
         charge->reason = DOORMAN_NO_REASON;
         charge->spare = !bound ? UINT64_MAX : held < most ? most - held : 0;
-        charge->granted = 0;
+        charge->granted = charge->offer = 0;
     }
     for (size_t i = 0; i < count; i++) {
         doorman__want *want = &permits->wants[i];
@@ -7797,13 +7793,11 @@ static void doorman__holds_believe(doorman_permits *permits, size_t count) {
         want->granted = doorman__min(want->cost, doorman__grains_units(want->grains));
         for (size_t j = 0; j < want->charge_count; j++) {
             doorman__charge *charge = &permits->charges[want->charges[j]];
-            bool holds = charge->limit->kind == DOORMAN_CONCURRENCY;
-            charge->spare -= charge->spare < UINT64_MAX ? want->grains : 0;
-            if (holds) charge->granted += want->grains;
+            if (charge->limit->kind != DOORMAN_CONCURRENCY) continue;
+            assert(charge->spare >= want->grains);
+            charge->spare -= want->grains;
+            charge->offer = charge->granted += want->grains;
         }
-    }
-    for (size_t i = 0; i < permits->charge_count; i++) {
-        permits->charges[i].offer = permits->charges[i].granted;
     }
 }
 
@@ -8240,10 +8234,10 @@ static const doorman_permit_limit *doorman__recount_limits(const doorman__recoun
     return *count ? found->limits : NULL;
 }
 
-static bool doorman__recount_concerns(const doorman_permit_limit *limit,
-                                      const doorman__hold_item *item) {
+/* Returns whether a limit counts the units that a key holds. */
+static bool doorman__limit_holds(const doorman_permit_limit *limit, const char *key) {
     if (limit->kind != DOORMAN_CONCURRENCY) return false;
-    return !limit->key_count || doorman__keys_concern(limit->keys, limit->key_count, item->key);
+    return !limit->key_count || doorman__keys_concern(limit->keys, limit->key_count, key);
 }
 
 /* Returns the new counter of a limit for an item. Returns NULL if memory runs out. */
@@ -8268,14 +8262,14 @@ static bool doorman__recount_hold(doorman_permits *permits, const doorman__recou
     for (size_t i = 0; i < hold->item_count; i++) {
         const doorman_permit_limit *limits = doorman__recount_limits(recount, &items[i], &count);
         for (size_t j = 0; items[i].amount > 0 && j < count; j++) {
-            all += doorman__recount_concerns(&limits[j], &items[i]);
+            all += doorman__limit_holds(&limits[j], items[i].key);
         }
     }
     if (!doorman__takes_reserve(&hold->next_takes, all)) return false;
     for (size_t i = 0; i < hold->item_count; i++) {
         const doorman_permit_limit *limits = doorman__recount_limits(recount, &items[i], &count);
         for (size_t j = 0; items[i].amount > 0 && j < count; j++) {
-            if (!doorman__recount_concerns(&limits[j], &items[i])) continue;
+            if (!doorman__limit_holds(&limits[j], items[i].key)) continue;
             doorman__counter *counter =
                 doorman__recount_item(permits, recount, &limits[j], &items[i]);
             if (!counter) return false;
@@ -8304,7 +8298,7 @@ static bool doorman__recount_wait(doorman_permits *permits, const doorman__recou
         size_t count = 0;
         const doorman_permit_limit *limits = doorman__recount_limits(recount, item, &count);
         for (size_t j = 0; j < count && !queue->slot; j++) {
-            if (!(item->cost > 0) || !doorman__recount_concerns(&limits[j], item)) continue;
+            if (!(item->cost > 0) || !doorman__limit_holds(&limits[j], item->key)) continue;
             doorman__counter *counter = doorman__recount_item(permits, recount, &limits[j], item);
             doorman__slot *slot = recount->own[doorman__limit_index(recount->config, &limits[j])];
             queue = counter ? doorman__hold_queue_get(permits, slot, counter) : NULL;
@@ -8672,7 +8666,6 @@ static void doorman__holds_keep_learning(doorman_permits *permits) {
 
 doorman_status doorman_permits_configure(doorman_permits *permits, const doorman_config *config) {
     if (!permits || !config) return DOORMAN_INVALID_ARGUMENT;
-    if (!config) return DOORMAN_INVALID_ARGUMENT;
     doorman__slot **own = doorman__permits_make_slots(permits, config);
     if (!own) return DOORMAN_OUT_OF_MEMORY;
     size_t limits = 0, count = doorman__config_slots(config, &limits);
@@ -8927,12 +8920,7 @@ static doorman_status doorman__permits_check_request_id(const doorman_permits *p
         const doorman_permit_item *item = &permit->items[i];
         const doorman_template *found = doorman__permits_template(permits, item->resource_id);
         for (size_t j = 0; found && item->cost > 0 && j < found->limit_count; j++) {
-            const doorman_permit_limit *limit = &found->limits[j];
-            if (limit->kind != DOORMAN_CONCURRENCY) continue;
-            const char *key = item->key ? item->key : "";
-            if (limit->key_count && !doorman__keys_concern(limit->keys, limit->key_count, key)) {
-                continue;
-            }
+            if (!doorman__limit_holds(&found->limits[j], item->key ? item->key : "")) continue;
             return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, DOORMAN__HOLD_RULE);
         }
     }
@@ -9233,25 +9221,6 @@ static doorman_status doorman__permits_answer_acquire(doorman_permits *permits,
     return DOORMAN_OK;
 }
 
-/* Reads the state of a key. Leaves out the details of limits that the entry does not name. */
-static doorman_status doorman__permits_answer_inspect(doorman_permits *permits,
-                                                      const doorman_permit_entry *entry,
-                                                      doorman_permit *state,
-                                                      doorman__arena *arena) {
-    doorman_status status = doorman_permits_inspect(permits, entry->resource_id, entry->key, state,
-                                                    NULL, permits->at.now);
-    if (status != DOORMAN_OK) return status;
-    size_t kept = 0;
-    for (size_t i = 0; i < state->detail_count; i++) {
-        const doorman_permit_detail detail = permits->details[i];
-        if (!entry->limit || strcmp(entry->limit, detail.limit) == 0) {
-            permits->details[kept++] = detail;
-        }
-    }
-    state->detail_count = kept;
-    return doorman__permit_keep(arena, state) ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
-}
-
 /* Returns whether a key has a counter of a limit of its resource. */
 static bool doorman__permits_has_counter(doorman_permits *permits,
                                          const doorman_permit_entry *entry, const char *limit) {
@@ -9266,9 +9235,9 @@ static bool doorman__permits_has_counter(doorman_permits *permits,
     return false;
 }
 
-/* Reads the state of a key before a reset, with the limits that the reset means. */
-static doorman_status doorman__permits_state_before(doorman_permits *permits,
-                                                    const doorman_permit_entry *entry,
+/* Reads the state of a key, with the details of the limits that an INSPECT or a RESET means. */
+static doorman_status doorman__permits_answer_state(doorman_permits *permits,
+                                                    const doorman_permit_entry *entry, bool resets,
                                                     doorman_permit *state, doorman__arena *arena) {
     const doorman_template *template_ = doorman__permits_template(permits, entry->resource_id);
     doorman_status status = doorman_permits_inspect(permits, entry->resource_id, entry->key, state,
@@ -9278,8 +9247,9 @@ static doorman_status doorman__permits_state_before(doorman_permits *permits,
     for (size_t i = 0; i < state->detail_count; i++) {
         doorman_permit_detail detail = permits->details[i];
         const doorman_permit_limit *limit = doorman__template_limit(template_, detail.limit);
-        if (!limit || !doorman__reset_means(limit, entry->limit)) continue;
-        detail.was_reset = detail.kind != DOORMAN_CONCURRENCY &&
+        bool some = resets || entry->limit;
+        if (some && !(limit && doorman__reset_means(limit, entry->limit))) continue;
+        detail.was_reset = resets && detail.kind != DOORMAN_CONCURRENCY &&
                            doorman__permits_has_counter(permits, entry, detail.limit);
         permits->details[kept++] = detail;
     }
@@ -9287,40 +9257,57 @@ static doorman_status doorman__permits_state_before(doorman_permits *permits,
     return doorman__permit_keep(arena, state) ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
 }
 
-/* Resets a key, or sets or ends a ban. A ban for which there is no room has no effect.
- *   details   false: the state before is not wanted */
-static doorman_status doorman__permits_answer_reset(doorman_permits *permits,
-                                                    const doorman_permit_entry *entry,
-                                                    doorman_permit_result *out, bool details,
+/* Sets or ends a ban. A ban for which there is no room has no effect. */
+static doorman_status doorman__permits_answer_ban(doorman_permits *permits,
+                                                  const doorman_permit_entry *entry,
+                                                  doorman_permit_result *out) {
+    bool banned = doorman__permits_is_banned(permits, entry->resource_id, entry->key);
+    doorman_status status = doorman_permits_ban(permits, entry->resource_id, entry->key, entry->ban,
+                                                NULL, permits->at.now);
+    out->count = status == DOORMAN_OK && (entry->ban || banned);
+    return status == DOORMAN_RESOURCE_EXHAUSTED ? DOORMAN_OK : status;
+}
+
+/* Answers an entry of a REPORT, an INSPECT or a RESET. A report for which there is no room for one
+ * more counter has no effect. */
+static doorman_status doorman__permits_answer_entry(doorman_permits *permits,
+                                                    const doorman_request *request, size_t index,
+                                                    doorman_permit_result *out,
                                                     doorman__arena *arena) {
+    const doorman_permit_entry *entry = &request->entries[index];
+    const bool resets = request->method == DOORMAN_RESET;
+    doorman_status status = DOORMAN_OK;
     memset(out, 0, sizeof *out);
-    if (entry->sets_ban) {
-        bool banned = doorman__permits_is_banned(permits, entry->resource_id, entry->key);
-        doorman_status status = doorman_permits_ban(permits, entry->resource_id, entry->key,
-                                                    entry->ban, NULL, permits->at.now);
-        out->count = status == DOORMAN_OK && (entry->ban || banned);
+    if (request->method == DOORMAN_REPORT) {
+        status = doorman_permits_report(permits, entry->resource_id, entry->key, entry->cost,
+                                        &out->charged, NULL, permits->at.now);
         return status == DOORMAN_RESOURCE_EXHAUSTED ? DOORMAN_OK : status;
     }
-    doorman_status status = DOORMAN_OK;
-    if (details) status = doorman__permits_state_before(permits, entry, &out->state, arena);
-    if (status != DOORMAN_OK) return status;
+    if (resets && entry->sets_ban) return doorman__permits_answer_ban(permits, entry, out);
+    if (!resets || index < permits->options.message_detail_max) {
+        status = doorman__permits_answer_state(permits, entry, resets, &out->state, arena);
+    }
+    if (status != DOORMAN_OK || !resets) return status;
     return doorman_permits_reset(permits, entry->resource_id, entry->key, entry->limit, &out->count,
                                  NULL);
 }
 
-/* Answers an entry of an INSPECT or a REPORT. A report for which there is no room for one more
- * counter has no effect. */
-static doorman_status doorman__permits_answer_entry(doorman_permits *permits, doorman_method method,
-                                                    const doorman_permit_entry *entry,
-                                                    doorman_permit_result *out,
-                                                    doorman__arena *arena) {
-    memset(out, 0, sizeof *out);
-    if (method == DOORMAN_INSPECT) {
-        return doorman__permits_answer_inspect(permits, entry, &out->state, arena);
+static doorman_status doorman__permits_answer_entries(doorman_permits *permits,
+                                                      const doorman_request *request,
+                                                      doorman_response *response,
+                                                      doorman__arena *arena) {
+    size_t count = request->entry_count;
+    doorman_permit_result *results =
+        (doorman_permit_result *)doorman__arena_take(arena, count * sizeof *results);
+    if (!results) return DOORMAN_OUT_OF_MEMORY;
+    for (size_t i = 0; i < count; i++) {
+        doorman_status status =
+            doorman__permits_answer_entry(permits, request, i, &results[i], arena);
+        if (status != DOORMAN_OK) return status;
     }
-    doorman_status status = doorman_permits_report(
-        permits, entry->resource_id, entry->key, entry->cost, &out->charged, NULL, permits->at.now);
-    return status == DOORMAN_RESOURCE_EXHAUSTED ? DOORMAN_OK : status;
+    response->results = results;
+    response->result_count = count;
+    return DOORMAN_OK;
 }
 
 /* Copies what a result points to. Returns false if memory runs out. */
@@ -9358,39 +9345,6 @@ static doorman_status doorman__permits_answer_holds(doorman_permits *permits,
     response->holds = results;
     response->hold_count = count;
     return DOORMAN_OK;
-}
-
-/* Decides a message that has been checked. */
-static doorman_status doorman__permits_answer(doorman_permits *permits,
-                                              const doorman_request *request,
-                                              doorman_response *response, doorman__arena *arena,
-                                              doorman_error *error) {
-    size_t count = request->entry_count;
-    doorman_status status = DOORMAN_OK;
-    if (request->method == DOORMAN_ACQUIRE) {
-        status = doorman__permits_answer_acquire(permits, request, response, arena);
-    }
-    if (doorman__method_has_holds(request->method)) {
-        status = doorman__permits_answer_holds(permits, request, response, arena);
-    }
-    if (request->method == DOORMAN_ACQUIRE || doorman__method_has_holds(request->method)) {
-        return status == DOORMAN_OUT_OF_MEMORY ? doorman__no_memory(error) : status;
-    }
-    doorman_permit_result *results =
-        (doorman_permit_result *)doorman__arena_take(arena, count * sizeof *results);
-    if (!results) return doorman__no_memory(error);
-    for (size_t i = 0; i < count && status == DOORMAN_OK; i++) {
-        const doorman_permit_entry *entry = &request->entries[i];
-        bool details = i < permits->options.message_detail_max;
-        status = request->method == DOORMAN_RESET
-                     ? doorman__permits_answer_reset(permits, entry, &results[i], details, arena)
-                     : doorman__permits_answer_entry(permits, request->method, entry, &results[i],
-                                                     arena);
-    }
-    if (status == DOORMAN_OUT_OF_MEMORY) return doorman__no_memory(error);
-    response->results = results;
-    response->result_count = count;
-    return status;
 }
 
 /* ---- permits: the leases of the permits of a server */
@@ -9526,12 +9480,6 @@ static void doorman__permit_node_set_epoch(doorman_server *server, doorman_time 
     doorman_permits_set_epoch(server->permits, epoch, server->now);
 }
 
-/* Frees all parts. The arena keeps its memory. */
-static void doorman__arena_clear(doorman__arena *arena) {
-    arena->current = arena->first;
-    arena->used = 0;
-}
-
 /* Checks a message, and answers it if the server is master. */
 static doorman_status doorman__permit_node_answer(doorman_server *server,
                                                   const doorman_request *request,
@@ -9543,9 +9491,15 @@ static doorman_status doorman__permit_node_answer(doorman_server *server,
         status = doorman__permits_check_limits(permits, request, error);
     }
     if (status == DOORMAN_OK && server->is_master) {
-        doorman__arena_clear(arena);
+        arena->current = arena->first; /* the parts of the last response end; the memory stays */
+        arena->used = 0;
         doorman__moment_move(&permits->at, server->now);
-        status = doorman__permits_answer(permits, request, response, arena, error);
+        status = request->method == DOORMAN_ACQUIRE
+                     ? doorman__permits_answer_acquire(permits, request, response, arena)
+                 : doorman__method_has_holds(request->method)
+                     ? doorman__permits_answer_holds(permits, request, response, arena)
+                     : doorman__permits_answer_entries(permits, request, response, arena);
+        if (status == DOORMAN_OUT_OF_MEMORY) (void)doorman__no_memory(error);
     }
     doorman__leased_work(server);
     return status;
@@ -9632,24 +9586,31 @@ void doorman_limiter_map_destroy(doorman_limiter_map *map) {
     DOORMAN_FREE(map);
 }
 
-static doorman__entry *doorman__map_find(const doorman_limiter_map *map, uint32_t hash,
-                                         const void *key, size_t key_bytes) {
-    doorman__chain *node = doorman__chains_first(&map->nodes, hash);
+/* A key that is looked up. */
+typedef struct doorman__map_key {
+    const void *bytes;
+    size_t count;
+    uint32_t hash;
+} doorman__map_key;
+
+/* Returns false if the key is not valid, or if there is no map. */
+static bool doorman__map_key_read(const doorman_limiter_map *map, const void *key, size_t key_bytes,
+                                  doorman__map_key *out) {
+    if (!map || key_bytes > DOORMAN_ID_BYTES_MAX || (!key && key_bytes)) return false;
+    uint64_t hash = doorman__hash_bytes(map->options.seed, (const unsigned char *)key, key_bytes);
+    *out = (doorman__map_key){key, key_bytes, (uint32_t)hash};
+    return true;
+}
+
+static doorman__entry *doorman__map_find(const doorman_limiter_map *map,
+                                         const doorman__map_key *key) {
+    doorman__chain *node = doorman__chains_first(&map->nodes, key->hash);
     for (; node; node = node->next) {
-        if (node->hash != hash || node->tag != key_bytes) continue;
+        if (node->hash != key->hash || node->tag != key->count) continue;
         doorman__entry *entry = (doorman__entry *)(void *)node;
-        if (!key_bytes || memcmp(entry + 1, key, key_bytes) == 0) return entry;
+        if (!key->count || memcmp(entry + 1, key->bytes, key->count) == 0) return entry;
     }
     return NULL;
-}
-
-static bool doorman__map_key_valid(const void *key, size_t key_bytes) {
-    return key_bytes <= DOORMAN_ID_BYTES_MAX && (key || !key_bytes);
-}
-
-static uint32_t doorman__map_hash(const doorman_limiter_map *map, const void *key,
-                                  size_t key_bytes) {
-    return (uint32_t)doorman__hash_bytes(map->options.seed, (const unsigned char *)key, key_bytes);
 }
 
 static void doorman__map_remove(doorman_limiter_map *map, doorman__entry *entry) {
@@ -9660,14 +9621,14 @@ static void doorman__map_remove(doorman_limiter_map *map, doorman__entry *entry)
 /* Returns how near an entry is to a new one: 0 if it equals one, DOORMAN_NEVER if units are in
  * use. */
 static doorman_time doorman__map_distance(const doorman_limiter_map *map,
-                                          const doorman__entry *entry, doorman_time now) {
+                                          const doorman__entry *entry) {
     const uint64_t *words = entry->limiter.state.words;
     if (map->limit.kind == DOORMAN_CONCURRENCY) return words[0] ? DOORMAN_NEVER : 0;
-    return doorman__limit_look(&map->limit, words, 0, now).reset_after;
+    return doorman__limit_look(&map->limit, words, 0, map->now).reset_after;
 }
 
 /* Forgets idle keys. Visits about `visits` keys, and no bucket twice. */
-static void doorman__map_sweep(doorman_limiter_map *map, size_t visits, doorman_time now) {
+static void doorman__map_sweep(doorman_limiter_map *map, size_t visits) {
     doorman__chains *nodes = &map->nodes;
     size_t most = visits < nodes->bucket_count / 2 ? 2 * visits : nodes->bucket_count;
     for (size_t visited = 0, steps = 0; visited < visits && steps < most; steps++) {
@@ -9677,20 +9638,20 @@ static void doorman__map_sweep(doorman_limiter_map *map, size_t visits, doorman_
         for (doorman__chain *next = NULL; node; node = next, visited++) {
             next = node->next;
             doorman__entry *entry = (doorman__entry *)(void *)node;
-            if (doorman__map_distance(map, entry, now) <= 0) doorman__map_remove(map, entry);
+            if (doorman__map_distance(map, entry) <= 0) doorman__map_remove(map, entry);
         }
     }
 }
 
 /* Forgets the entry that is nearest to a new one, among 8 that are sampled. */
-static bool doorman__map_evict(doorman_limiter_map *map, doorman_time now) {
+static bool doorman__map_evict(doorman_limiter_map *map) {
     doorman__chain *samples[DOORMAN__EVICT_SAMPLES];
     doorman__entry *best = NULL;
     doorman_time least = DOORMAN_NEVER;
     size_t count = doorman__chains_sample(&map->nodes, &map->random, samples);
     for (size_t i = 0; i < count; i++) {
         doorman__entry *entry = (doorman__entry *)(void *)samples[i];
-        doorman_time distance = doorman__map_distance(map, entry, now);
+        doorman_time distance = doorman__map_distance(map, entry);
         if (distance >= least) continue;
         least = distance;
         best = entry;
@@ -9700,42 +9661,42 @@ static bool doorman__map_evict(doorman_limiter_map *map, doorman_time now) {
 }
 
 /* Adds an entry with a limiter. Returns NULL if there is no room or no memory. */
-static doorman__entry *doorman__map_add(doorman_limiter_map *map, uint32_t hash, const void *key,
-                                        size_t key_bytes, const doorman_limiter *limiter,
-                                        doorman_time now) {
+static doorman__entry *doorman__map_add(doorman_limiter_map *map, const doorman__map_key *key,
+                                        const doorman_limiter *limiter) {
     bool full = map->nodes.count >= map->options.max_keys;
-    if (full && (map->options.refuse_new || !doorman__map_evict(map, now))) return NULL;
-    doorman__entry *entry = (doorman__entry *)doorman__zalloc(sizeof *entry + key_bytes);
+    if (full && (map->options.refuse_new || !doorman__map_evict(map))) return NULL;
+    assert(map->nodes.count < map->options.max_keys);
+    doorman__entry *entry = (doorman__entry *)doorman__zalloc(sizeof *entry + key->count);
     if (!entry) return NULL;
-    if (key_bytes) memcpy(entry + 1, key, key_bytes);
+    if (key->count) memcpy(entry + 1, key->bytes, key->count);
     entry->limiter = *limiter;
-    entry->node.tag = (uint32_t)key_bytes;
-    if (doorman__chains_add(&map->nodes, &entry->node, hash)) return entry;
+    entry->node.tag = (uint32_t)key->count;
+    if (doorman__chains_add(&map->nodes, &entry->node, key->hash)) return entry;
     DOORMAN_FREE(entry);
     return NULL;
 }
 
-static void doorman__map_refuse(doorman_result *out, const doorman_limit *limit,
-                                doorman_decision decision) {
-    if (!out) return;
-    memset(out, 0, sizeof *out);
-    out->decision = decision;
-    out->limit = limit->amount;
-    out->retry_after = decision == DOORMAN_IMPOSSIBLE ? DOORMAN_NEVER : DOORMAN_SECOND;
+static doorman_decision doorman__map_refuse(doorman_result *out, const doorman_limit *limit,
+                                            doorman_decision decision) {
+    doorman_time retry_after = decision == DOORMAN_IMPOSSIBLE ? DOORMAN_NEVER : DOORMAN_SECOND;
+    if (out) {
+        *out = (doorman_result){
+            .decision = decision, .limit = limit->amount, .retry_after = retry_after};
+    }
+    return decision;
 }
 
 doorman_decision doorman_limiter_map_try(doorman_limiter_map *map, const void *key,
                                          size_t key_bytes, double n, doorman_result *out,
                                          doorman_time now) {
+    doorman__map_key of_key;
     if (!map) return doorman__impossible(out);
-    if (!doorman__map_key_valid(key, key_bytes)) {
-        doorman__map_refuse(out, &map->limit, DOORMAN_IMPOSSIBLE);
-        return DOORMAN_IMPOSSIBLE;
+    if (!doorman__map_key_read(map, key, key_bytes, &of_key)) {
+        return doorman__map_refuse(out, &map->limit, DOORMAN_IMPOSSIBLE);
     }
     now = map->now = doorman__later(map->now, now);
-    doorman__map_sweep(map, 4, now);
-    uint32_t hash = doorman__map_hash(map, key, key_bytes);
-    doorman__entry *entry = doorman__map_find(map, hash, key, key_bytes);
+    doorman__map_sweep(map, 4);
+    doorman__entry *entry = doorman__map_find(map, &of_key);
     doorman_limiter limiter = {.state = {.words = {0, 0}}};
     (void)doorman_limiter_init(&limiter, &map->limit, NULL, now);
     doorman_result result;
@@ -9743,9 +9704,8 @@ doorman_decision doorman_limiter_map_try(doorman_limiter_map *map, const void *k
     doorman_decision decision = doorman_limiter_try(&limiter, &map->limit, n, &result, now);
     bool keeps = decision == DOORMAN_ALLOWED && n > 0;
     if (keeps && entry) entry->limiter = limiter;
-    if (keeps && !entry && !doorman__map_add(map, hash, key, key_bytes, &limiter, now)) {
-        doorman__map_refuse(out, &map->limit, DOORMAN_REFUSED);
-        return DOORMAN_REFUSED;
+    if (keeps && !entry && !doorman__map_add(map, &of_key, &limiter)) {
+        return doorman__map_refuse(out, &map->limit, DOORMAN_REFUSED);
     }
     if (out) *out = result;
     return decision;
@@ -9753,17 +9713,17 @@ doorman_decision doorman_limiter_map_try(doorman_limiter_map *map, const void *k
 
 doorman_status doorman_limiter_map_release(doorman_limiter_map *map, const void *key,
                                            size_t key_bytes, double n) {
-    if (!map || !doorman__map_key_valid(key, key_bytes)) return DOORMAN_INVALID_ARGUMENT;
-    uint32_t hash = doorman__map_hash(map, key, key_bytes);
-    doorman__entry *entry = doorman__map_find(map, hash, key, key_bytes);
+    doorman__map_key of_key;
+    if (!doorman__map_key_read(map, key, key_bytes, &of_key)) return DOORMAN_INVALID_ARGUMENT;
+    doorman__entry *entry = doorman__map_find(map, &of_key);
     doorman_limiter unused = {.state = {.words = {0, 0}}};
     return doorman_limiter_release(entry ? &entry->limiter : &unused, &map->limit, n);
 }
 
 bool doorman_limiter_map_reset(doorman_limiter_map *map, const void *key, size_t key_bytes) {
-    if (!map || !doorman__map_key_valid(key, key_bytes)) return false;
-    uint32_t hash = doorman__map_hash(map, key, key_bytes);
-    doorman__entry *entry = doorman__map_find(map, hash, key, key_bytes);
+    doorman__map_key of_key;
+    if (!doorman__map_key_read(map, key, key_bytes, &of_key)) return false;
+    doorman__entry *entry = doorman__map_find(map, &of_key);
     if (entry) doorman__map_remove(map, entry);
     return entry != NULL;
 }
@@ -9771,7 +9731,7 @@ bool doorman_limiter_map_reset(doorman_limiter_map *map, const void *key, size_t
 size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t visits_max, doorman_time now) {
     if (!map) return 0;
     map->now = doorman__later(map->now, now);
-    doorman__map_sweep(map, visits_max, map->now);
+    doorman__map_sweep(map, visits_max);
     return map->nodes.count;
 }
 
