@@ -6077,6 +6077,7 @@ static doorman__owner *doorman__owner_get(doorman_permits *permits, const void *
                                           bool connection) {
     doorman__owner *owner = doorman__owner_find(permits, name, bytes, connection);
     if (owner) return owner;
+    assert(bytes > 0 && bytes <= DOORMAN_ID_BYTES_MAX);
     owner = (doorman__owner *)doorman__zalloc(sizeof *owner + bytes + 1);
     if (!owner) return NULL;
     memcpy(owner + 1, name, bytes);
@@ -6095,6 +6096,7 @@ static doorman__owner *doorman__owner_get(doorman_permits *permits, const void *
 /* Frees an owner that has nothing. NULL has no effect. */
 static void doorman__owner_leave(doorman_permits *permits, doorman__owner *owner) {
     if (!owner || owner->hold_count || owner->wait_count) return;
+    assert(permits->node_bytes >= sizeof *owner + owner->name_bytes + 1);
     permits->node_bytes -= sizeof *owner + owner->name_bytes + 1;
     doorman__chains_remove(&permits->holds.owners, &owner->node);
     DOORMAN_FREE(owner);
@@ -6158,6 +6160,7 @@ static uint64_t doorman__holds_new_id(doorman_permits *permits) {
     while (!id || doorman__holds_find(permits, id)) {
         id = doorman__holds_id(permits, ++permits->holds.ids);
     }
+    assert(id <= DOORMAN__REQUEST_ID_MAX);
     return id;
 }
 
@@ -6213,6 +6216,7 @@ static void doorman__hold_unlink(doorman__hold_list *list, doorman__hold *hold) 
 }
 
 static void doorman__hold_append(doorman__hold_list *list, doorman__hold *hold) {
+    assert(list->last ? !list->last->later : !list->count);
     hold->earlier = list->last;
     hold->later = NULL;
     *(list->last ? &list->last->later : &list->first) = hold;
@@ -6245,6 +6249,7 @@ static void doorman__hold_enter(doorman_permits *permits, doorman__hold *hold,
 static void doorman__hold_queue_wake(doorman_permits *permits, doorman__hold_queue *queue) {
     doorman__holds *holds = &permits->holds;
     if (!queue || queue->ready) return;
+    assert(!holds->first_ready == !holds->last_ready);
     queue->ready = true;
     queue->next_ready = NULL;
     *(holds->last_ready ? &holds->last_ready->next_ready : &holds->first_ready) = queue;
@@ -6254,6 +6259,7 @@ static void doorman__hold_queue_wake(doorman_permits *permits, doorman__hold_que
 /* Frees a queue that is empty and not ready. */
 static void doorman__hold_queue_free_empty(doorman_permits *permits, doorman__hold_queue *queue) {
     if (queue->turns.count || queue->ready || !queue->counter) return;
+    assert(doorman__counter_queue(queue->counter) == queue);
     doorman__counter_state(queue->counter)[1] = 0;
     doorman__timers_uninit(&queue->turns);
     DOORMAN_FREE(queue);
@@ -6276,6 +6282,7 @@ static doorman__hold_queue *doorman__hold_queue_get(doorman_permits *permits, do
                                                     doorman__counter *counter) {
     doorman__hold_queue *queue = doorman__counter_queue(counter);
     if (queue) {
+        assert(queue->counter == counter && queue->slot == slot);
         size_t count = queue->turns.count + queue->expected + 1;
         return doorman__timers_reserve(&queue->turns, count) ? queue : NULL;
     }
@@ -6297,17 +6304,20 @@ static doorman__wait *doorman__turn_wait(doorman__timer *turn) {
 
 /* Put a waiting permit into its queue, and take it out. */
 static void doorman__turn_set(doorman__wait *wait) {
+    assert(!wait->turn.position && wait->hold->state == DOORMAN__WAITING);
     doorman__timer_set(&wait->queue->turns, &wait->turn, wait->rank);
     if (wait->queue->slot) wait->queue->slot->totals.waiting++;
 }
 
 static void doorman__turn_clear(doorman__wait *wait) {
+    assert(!wait->queue->slot || wait->queue->slot->totals.waiting > 0);
     doorman__timer_clear(&wait->queue->turns, &wait->turn);
     if (wait->queue->slot) wait->queue->slot->totals.waiting--;
 }
 
 /* Removes a waiting permit from its queue. */
 static void doorman__hold_queue_leave(doorman_permits *permits, doorman__wait *wait) {
+    assert(wait->turn.position > 0 && wait->turn.position <= wait->queue->turns.count);
     bool first = doorman__timers_first(&wait->queue->turns) == &wait->turn;
     doorman__turn_clear(wait);
     if (first) doorman__hold_queue_wake(permits, wait->queue);
@@ -6330,6 +6340,7 @@ static void doorman__holds_trim(doorman_permits *permits) {
     if (!heap) return;
     ends->heap = (doorman__timer_entry *)heap;
     ends->capacity = half;
+    assert(ends->count <= ends->capacity);
 }
 
 /* Ensures that a table has a bucket, so that an addition cannot fail. */
@@ -6358,6 +6369,7 @@ static void doorman__hold_fill(doorman__hold *hold, const doorman__hold_item *it
         own[i].place->hold_count++;
         key += bytes;
     }
+    assert(key == (char *)hold + hold->bytes);
 }
 
 static size_t doorman__hold_items_bytes(const doorman__hold_item *items, size_t count) {
@@ -6414,6 +6426,7 @@ static void doorman__hold_destroy(doorman_permits *permits, doorman__hold *hold)
 static void doorman__hold_drop_transfers(doorman_permits *permits, doorman__hold *hold) {
     for (doorman__hold *next = NULL, *transfer = hold->transfers; transfer; transfer = next) {
         next = transfer->next_transfer;
+        assert(transfer->source == hold);
         transfer->source = NULL;
         if (transfer->state == DOORMAN__SPENT) doorman__hold_destroy(permits, transfer);
     }
@@ -6539,6 +6552,7 @@ static doorman_time doorman__hold_extend(doorman_permits *permits, doorman__hold
     if (!hold->end.position || end > hold->end.at) {
         doorman__timer_set(&permits->holds.ends, &hold->end, end);
     }
+    assert(hold->end.position && hold->end.at >= permits->at.now);
     return life;
 }
 
@@ -6598,6 +6612,7 @@ static doorman__wait *doorman__hold_end_wait(doorman_permits *permits, doorman__
 /* Refuses a permit that waits, for a reason that is not of a counter. */
 static void doorman__hold_refuse(doorman_permits *permits, doorman__hold *hold,
                                  doorman_reason reason) {
+    assert(hold->state == DOORMAN__WAITING && reason != DOORMAN_NO_REASON);
     doorman__slot *slot = hold->wait->queue->slot;
     const doorman__hold_item *item = &doorman__hold_items(hold)[hold->wait->item];
     doorman__wait *wait = doorman__hold_end_wait(permits, hold);
@@ -6613,6 +6628,7 @@ static void doorman__hold_refuse(doorman_permits *permits, doorman__hold *hold,
 /* Copies a decision that was made now to the record of its wait. Without memory the details are
  * left out. */
 static void doorman__wait_keep(doorman__wait *wait, const doorman_permit *permit) {
+    assert(!wait->details && !permit->pending);
     doorman_permit_grant *grants = (doorman_permit_grant *)(void *)(wait + 1);
     wait->permit = *permit;
     wait->permit.items = permit->item_count ? grants : NULL;
@@ -6698,6 +6714,7 @@ static doorman_status doorman__permits_reserve_hold(doorman_permits *permits,
     bool made = items && hold && doorman__chains_ready(&permits->holds.by_id) &&
                 doorman__takes_reserve(&hold->takes, takes);
     if (made) {
+        assert(!hold->takes.count && hold->takes.capacity == takes);
         *out = hold;
         return DOORMAN_OK;
     }
@@ -6711,6 +6728,7 @@ static doorman_status doorman__permits_reserve_hold(doorman_permits *permits,
 static void doorman__hold_grant(doorman_permits *permits, doorman__hold *hold,
                                 const doorman_permit_request *request, uint64_t id,
                                 doorman_permit *out) {
+    assert(hold->state == (hold->wait ? DOORMAN__WAITING : DOORMAN__NEW));
     for (size_t i = 0; i < hold->item_count; i++) {
         const doorman__want *want = &permits->wants[i];
         doorman__hold_items(hold)[i].amount = want->granted;
@@ -6783,6 +6801,7 @@ static bool doorman__connection_has_room(const doorman_permits *permits, uint64_
 static bool doorman__permits_queue_full(const doorman_permits *permits,
                                         const doorman__decision *decision,
                                         const doorman__charge *charge) {
+    assert(charge->limit->kind == DOORMAN_CONCURRENCY);
     const doorman_permit_request *request = decision->request;
     const doorman_permits_options *options = &permits->options;
     const doorman__hold_queue *queue =
@@ -6800,6 +6819,7 @@ static bool doorman__permits_queue_full(const doorman_permits *permits,
  * the limit allow. Precondition: the queue has room. */
 static void doorman__wait_enter(doorman_permits *permits, doorman__wait *wait,
                                 doorman__hold_queue *queue, const doorman__charge *charge) {
+    assert(wait->hold->wait == wait && queue->slot == charge->slot);
     if (wait->queue) doorman__hold_queue_leave(permits, wait);
     wait->queue = queue;
     wait->need = charge->need;
@@ -6815,6 +6835,7 @@ static void doorman__wait_enter(doorman_permits *permits, doorman__wait *wait,
 /* Lets a new permit wait, in no queue yet. */
 static void doorman__hold_begin_wait(doorman_permits *permits, doorman__hold *hold,
                                      doorman__wait *wait, const doorman__decision *decision) {
+    assert(!hold->wait && !wait->queue);
     const doorman_permit_request *request = decision->request;
     if (wait->connection) wait->connection->wait_count++;
     wait->hold = hold;
@@ -6865,6 +6886,7 @@ static doorman__hold *doorman__permits_new_wait(doorman_permits *permits,
 
 static void doorman__permit_pending(const doorman__hold *hold, const char *limit,
                                     doorman_permit *out) {
+    assert(hold->state == DOORMAN__WAITING && hold->wait->queue);
     memset(out, 0, sizeof *out);
     out->pending = true;
     out->ticket = hold->wait->ticket;
@@ -6884,6 +6906,7 @@ static doorman_status doorman__permits_make_queue(doorman_permits *permits, door
         return DOORMAN_OK;
     }
     if (status != DOORMAN_OK) return status;
+    assert(charge->counter);
     *out = doorman__hold_queue_get(permits, charge->slot, charge->counter);
     if (*out) return DOORMAN_OK;
     doorman__permits_undo(permits);
@@ -6900,6 +6923,7 @@ static doorman_status doorman__permits_wait(doorman_permits *permits,
     doorman__hold_queue *queue = NULL;
     out->pending = false;
     if (!charge) return DOORMAN_OK;
+    assert(!hold || hold->state == DOORMAN__WAITING);
     doorman_time waited = hold ? permits->at.now - hold->wait->asked_at : 0;
     doorman_time most = hold ? hold->wait->max_wait : request->max_wait;
     most = doorman__earlier(most, charge->figures->max_wait);
@@ -6959,6 +6983,7 @@ static doorman_status doorman__permits_reserve(doorman_permits *permits,
     doorman__permits_divide(permits, decision->request->item_count, decision->request->equal);
     doorman_status status = doorman__permits_create_counters(permits, fits);
     if (status != DOORMAN_OK || !*fits || decision->inspects) return status;
+    assert(permits->charge_count <= permits->charge_capacity);
     return doorman__permits_reserve_hold(permits, decision, out, fits);
 }
 
@@ -6967,6 +6992,7 @@ static void doorman__permits_commit(doorman_permits *permits, const doorman_perm
                                     doorman__hold *hold, doorman_permit *result) {
     for (size_t i = 0; i < permits->charge_count; i++) {
         doorman__charge *charge = &permits->charges[i];
+        assert(!charge->reason || charge->shadow);
         if (doorman__charge_commit(permits, charge)) result->warning = true;
         bool waits = charge->granted > 0 && !charge->shadow;
         if (waits) result->wait = doorman__later(result->wait, charge->wait);
@@ -7004,6 +7030,7 @@ static doorman_status doorman__permits_decide(doorman_permits *permits,
         if (!fits) doorman__permits_refuse(permits, count, request->max_wait, inspects, &result);
         if (request->detail) doorman__permits_fill_details(permits, count, &result);
     }
+    assert(!result.granted || !result.pending);
     *out = result;
     return DOORMAN_OK;
 }
@@ -7044,6 +7071,7 @@ static void doorman__hold_wants(doorman_permits *permits, const doorman__hold *h
  * memory runs out; the permit still waits then. */
 static bool doorman__hold_decide(doorman_permits *permits, doorman__hold *hold) {
     doorman__wait *wait = hold->wait;
+    assert(hold->state == DOORMAN__WAITING && wait->hold == hold);
     const doorman_permit_request request = {.item_count = hold->item_count,
                                             .max_wait =
                                                 wait->max_wait - (permits->at.now - wait->asked_at),
@@ -7074,6 +7102,7 @@ static void doorman__holds_serve(doorman_permits *permits, size_t decisions) {
     holds->stuck = false;
     while (holds->first_ready && decisions > 0 && moves > 0) {
         doorman__hold_queue *queue = holds->first_ready;
+        assert(queue->ready);
         doorman__timer *turn = doorman__timers_first(&queue->turns);
         doorman__hold *hold = turn ? doorman__turn_wait(turn)->hold : NULL;
         if (!hold || !doorman__hold_queue_fits(permits, queue, hold->wait)) {
@@ -7100,6 +7129,7 @@ static void doorman__holds_serve(doorman_permits *permits, size_t decisions) {
 /* ---- holds: ends */
 
 static void doorman__hold_expire(doorman_permits *permits, doorman__hold *hold) {
+    assert(hold->state == DOORMAN__HELD || hold->state == DOORMAN__TRANSFERRED);
     for (size_t i = 0; i < hold->item_count; i++) {
         const doorman__hold_item *item = &doorman__hold_items(hold)[i];
         if (!(item->amount > 0)) continue;
@@ -7119,6 +7149,7 @@ static void doorman__holds_end_due(doorman_permits *permits, size_t most) {
     const doorman__timers *ends = &permits->holds.ends;
     for (size_t i = 0; i < most && doorman__timers_due(ends) <= permits->at.now; i++) {
         doorman__hold *hold = DOORMAN__WITHIN(doorman__hold, end, doorman__timers_first(ends));
+        assert(hold->state != DOORMAN__NEW && hold->state != DOORMAN__SPENT);
         if (hold->state == DOORMAN__WAITING) {
             doorman__hold_refuse(permits, hold, DOORMAN_REASON_TIMED_OUT);
         } else {
@@ -7135,6 +7166,7 @@ static void doorman__holds_find_learned(doorman_permits *permits) {
         doorman_time until = permits->slots[i]->learns_until;
         if (until > permits->at.now) next = doorman__earlier(next, until);
     }
+    assert(next >= permits->at.now);
     permits->holds.next_learned = next;
 }
 
@@ -7180,6 +7212,7 @@ static bool doorman__hold_same(const doorman_permits *permits, const doorman__ho
 /* Describes a hold that its permit has renewed. */
 static void doorman__hold_regrant(doorman_permits *permits, doorman__hold *hold,
                                   doorman_permit *out) {
+    assert(hold->state == DOORMAN__HELD && hold->item_count <= permits->grant_capacity);
     memset(out, 0, sizeof *out);
     for (size_t i = 0; i < hold->item_count; i++) {
         permits->grants[i] = (doorman_permit_grant){.granted = doorman__hold_items(hold)[i].amount};
@@ -7198,6 +7231,7 @@ static doorman_status doorman__hold_take_over(doorman_permits *permits, doorman_
                                               doorman_permit *out) {
     doorman__wait *wait = hold->wait, *earlier = doorman__wait_create(permits, 0);
     doorman__owner *connection = NULL;
+    assert(hold->state == DOORMAN__WAITING && wait->queue);
     if (earlier && request->connection) {
         connection =
             doorman__owner_get(permits, &request->connection, sizeof request->connection, true);
@@ -7244,6 +7278,7 @@ static bool doorman__permits_repeat(doorman_permits *permits, const doorman__dec
         hold = NULL;
     }
     if (!hold) return false;
+    assert(hold->state != DOORMAN__NEW && hold->request_id == request->request_id);
     bool same = !hold->seized && doorman__hold_same(permits, hold, request->item_count);
     bool may_wait = request->max_wait > 0 && decision->may_wait;
     if (same && hold->state == DOORMAN__WAITING && !may_wait) {
@@ -7309,6 +7344,7 @@ static doorman_status doorman__permits_run_checked(doorman_permits *permits,
     const int priority = request->has_priority ? request->priority : 1;
     const doorman_time before = (doorman_time)(DOORMAN_PRIORITY_MAX - priority) << 58;
     doorman_status status = DOORMAN_OK;
+    assert(request->item_count <= permits->want_capacity);
     doorman__moment_move(&permits->at, decision->now);
     decision->turn = before + (doorman_time)permits->holds.arrivals + 1;
     if (doorman__holds_due(permits) <= permits->at.now) {
@@ -7504,6 +7540,7 @@ static size_t doorman__permits_reset_ban(doorman_permits *permits,
 /* Removes the counter of one limit. Returns how many counters were removed. */
 static size_t doorman__permits_reset_limit(doorman_permits *permits, const doorman__place *place,
                                            size_t index, const doorman__identity *of_key) {
+    assert(index < place->slot_count);
     const doorman_permit_limit *limit = &place->template_->limits[index];
     doorman__slot *slot = place->slots[index].slot;
     const doorman__identity identity = doorman__limit_identity(permits, limit, place, of_key);
@@ -7665,6 +7702,7 @@ static bool doorman__holds_reserve_items(doorman_permits *permits, size_t count)
  * keys are only freed by a call. Precondition: there is room for the items. */
 static void doorman__hold_describe(doorman_permits *permits, const doorman__hold *hold,
                                    doorman_time expires_in, doorman_hold *out) {
+    assert(hold->item_count <= permits->holds.item_capacity);
     for (size_t i = 0; i < hold->item_count; i++) {
         const doorman__hold_item *item = &doorman__hold_items(hold)[i];
         permits->holds.items[i] =
@@ -7806,6 +7844,7 @@ static void doorman__holds_believe(doorman_permits *permits, size_t count) {
 static doorman_status doorman__holds_learn(doorman_permits *permits,
                                            const doorman_hold_request *request,
                                            doorman__hold **out) {
+    assert(permits->at.now < permits->holds.learns_until);
     const doorman_permit_request permit = {.item_count = request->item_count,
                                            .client_id = request->client_id,
                                            .time_to_live = request->time_to_live};
@@ -7861,6 +7900,7 @@ static void doorman__holds_share(doorman_permits *permits, const doorman__hold_i
     for (doorman__chain *next = NULL; node; node = next) {
         next = node->next;
         doorman__hold *hold = DOORMAN__WITHIN(doorman__wait, by_key, node)->hold;
+        assert(hold->state == DOORMAN__WAITING && hold->wait->share);
         const doorman__hold_item *other = doorman__hold_items(hold);
         bool same = other->place == item->place && strcmp(other->key, item->key) == 0;
         if (!same) continue;
@@ -7872,6 +7912,7 @@ static void doorman__holds_share(doorman_permits *permits, const doorman__hold_i
 /* Releases units of a hold. */
 static void doorman__hold_release(doorman_permits *permits, doorman__hold *hold,
                                   const doorman_hold_request *request, doorman_hold *out) {
+    assert(hold->state == DOORMAN__HELD);
     for (size_t i = 0; i < hold->item_count; i++) {
         doorman__hold_cut(permits, hold, i, doorman__hold_amount(request, i), NULL);
     }
@@ -7911,6 +7952,7 @@ static doorman_status doorman__holds_release(doorman_permits *permits,
  * RESOURCE_EXHAUSTED or OUT_OF_MEMORY. */
 static doorman_status doorman__hold_copy(doorman_permits *permits, const doorman__hold *hold,
                                          const doorman_hold_request *request, doorman__hold **out) {
+    assert(hold->state == DOORMAN__HELD || hold->state == DOORMAN__TRANSFERRED);
     const doorman__hold_item *items = doorman__hold_items(hold);
     size_t bytes = doorman__hold_items_bytes(items, hold->item_count);
     if (!doorman__holds_reserve_items(permits, hold->item_count)) return DOORMAN_OUT_OF_MEMORY;
@@ -7957,6 +7999,7 @@ static double doorman__hold_moved(const doorman_hold_request *request, size_t in
 static void doorman__hold_transfer(doorman_permits *permits, doorman__hold *hold,
                                    doorman__hold *transfer, const doorman_hold_request *request,
                                    doorman_hold *out) {
+    assert(hold->state == DOORMAN__HELD && transfer->state == DOORMAN__NEW);
     for (size_t i = 0; i < hold->item_count; i++) {
         double amount = doorman__hold_items(hold)[i].amount;
         double moved = doorman__hold_moved(request, i, amount);
@@ -8011,6 +8054,7 @@ static doorman__hold *doorman__holds_transfer(doorman_permits *permits, uint64_t
 /* Moves all units of a transfer into a new hold. */
 static void doorman__hold_seize(doorman_permits *permits, doorman__hold *transfer,
                                 doorman__hold *hold, doorman_hold *out) {
+    assert(transfer->state == DOORMAN__TRANSFERRED && hold->state == DOORMAN__NEW);
     for (size_t i = 0; i < transfer->item_count; i++) {
         doorman__hold_cut(permits, transfer, i, 0, hold);
     }
@@ -8057,6 +8101,7 @@ static doorman__hold_needs doorman__method_needs(doorman_method method) {
 /* Checks what a client asks, and does it. */
 static doorman_status doorman__holds_call(doorman_permits *permits, const doorman__hold_call *call,
                                           doorman_error *error) {
+    assert(call->method >= DOORMAN_RENEW && call->method <= DOORMAN_SEIZE);
     static doorman_status (*const functions[])(doorman_permits *, const doorman_hold_request *,
                                                doorman_hold *, doorman_error *) = {
         doorman__holds_renew, doorman__holds_release, doorman__holds_move, doorman__holds_seize};
@@ -8128,6 +8173,7 @@ size_t doorman_permits_cancel(doorman_permits *permits, uint64_t connection, doo
         doorman__hold_destroy(permits, hold);
         count++;
     }
+    assert(count == left);
     doorman__holds_settle(permits, DOORMAN__CALL_ENDS);
     return count;
 }
@@ -8139,6 +8185,7 @@ bool doorman_permits_next_decision(doorman_permits *permits, uint64_t *ticket,
     doorman__wait_free(holds->given);
     doorman__wait *wait = holds->given = holds->first_decision;
     if (!wait) return false;
+    assert(!wait->hold && !wait->queue);
     holds->first_decision = wait->next;
     if (!holds->first_decision) holds->last_decision = NULL;
     *ticket = wait->ticket;
@@ -8203,6 +8250,7 @@ bool doorman_permits_next_wait(const doorman_permits *permits, doorman_cursor *c
 static doorman__counter *doorman__recount_counter(doorman_permits *permits, doorman__slot *slot,
                                                   const doorman_permit_limit *limit,
                                                   const doorman__identity *identity) {
+    assert(slot->kind == DOORMAN_CONCURRENCY && limit->kind == DOORMAN_CONCURRENCY);
     doorman__counter *counter = doorman__counter_find(&slot->next_nodes, identity);
     if (counter) return counter;
     counter = doorman__counter_create(identity, 2, 0);
@@ -8278,6 +8326,7 @@ static bool doorman__recount_hold(doorman_permits *permits, const doorman__recou
             uint64_t units = doorman__grains_ceil(items[i].amount);
             if (units > most - state[0]) units = most - state[0];
             if (!units) continue; /* the counter cannot count more */
+            assert(state[0] < most);
             state[0] += units;
             doorman__takes_add(&hold->next_takes, counter, units, i, figures->time_to_live);
         }
@@ -8291,6 +8340,7 @@ static bool doorman__recount_hold(doorman_permits *permits, const doorman__recou
  * false if memory runs out. */
 static bool doorman__recount_wait(doorman_permits *permits, const doorman__recount *recount,
                                   doorman__hold *hold) {
+    assert(hold->state == DOORMAN__WAITING && !hold->wait->next_queue);
     doorman__wait *wait = hold->wait;
     doorman__hold_queue *queue = &permits->holds.loose;
     for (size_t i = 0; i < hold->item_count && !queue->slot; i++) {
@@ -8318,6 +8368,7 @@ static void doorman__recount_free(doorman_permits *permits, doorman__chains *nod
         for (; node; node = node->next) {
             doorman__hold_queue *queue = doorman__counter_queue((doorman__counter *)(void *)node);
             if (!queue) continue;
+            assert(!queue->turns.count);
             doorman__timers_uninit(&queue->turns);
             DOORMAN_FREE(queue);
             permits->node_bytes -= sizeof *queue;
@@ -8332,6 +8383,7 @@ static void doorman__recount_sums(doorman_permits *permits, const doorman__chain
     for (size_t i = 0; i < nodes->bucket_count; i++) {
         doorman__chain *node = *doorman__chains_at(nodes, i);
         for (; node; node = node->next) {
+            assert(adds || permits->counter_count > 0);
             doorman__place *place = doorman__permits_place_of(permits, node->tag);
             size_t bytes = doorman__counter_bytes((doorman__counter *)(void *)node);
             permits->counter_count = adds ? permits->counter_count + 1 : permits->counter_count - 1;
@@ -8397,6 +8449,7 @@ static void doorman__holds_recounted(doorman_permits *permits) {
     for (doorman__hold *hold = holds->waiting.first; hold; hold = hold->later) {
         doorman__wait *wait = hold->wait;
         wait->queue = wait->next_queue;
+        assert(wait->queue);
         wait->next_queue = NULL;
         wait->need = 0; /* it is decided again */
         wait->queue->expected = 0;
@@ -8420,6 +8473,7 @@ static const char *doorman__config_limit_name(const doorman_config *config, cons
  * that is not there any more becomes NULL. */
 static void doorman__holds_rename(doorman_permits *permits, const doorman_config *config) {
     for (doorman__wait *wait = permits->holds.first_decision; wait; wait = wait->next) {
+        assert(!wait->hold);
         doorman_permit_grant *grants = (doorman_permit_grant *)(void *)(wait + 1);
         wait->permit.limit = doorman__config_limit_name(config, wait->permit.limit);
         for (size_t i = 0; i < wait->permit.item_count; i++) {
@@ -8534,6 +8588,7 @@ static doorman__slot *doorman__permits_add_slot(doorman_permits *permits,
     doorman__slot *slot = room ? doorman__slot_create(template_, limit) : NULL;
     if (slot) permits->slots[permits->slot_count++] = slot;
     if (slot && slot->kind == DOORMAN_CONCURRENCY) slot->learns_until = permits->holds.learns_until;
+    assert(permits->slot_count <= permits->slot_capacity);
     return slot;
 }
 
@@ -8585,6 +8640,7 @@ static doorman__slot **doorman__permits_make_slots(doorman_permits *permits,
     for (size_t i = 0; made && i < config->template_count; i++) {
         if (own[count + i]) own[limits++] = own[count + i];
     }
+    assert(!made || limits == count);
     if (made && doorman__holds_recount(permits, config, own)) return own;
     DOORMAN_FREE(own);
     while (permits->slot_count > before) DOORMAN_FREE(permits->slots[--permits->slot_count]);
@@ -8648,6 +8704,7 @@ static void doorman__holds_note_life(doorman_permits *permits, const doorman_con
             permits->leases.has_gauges = permits->leases.has_gauges || (holds && limit->leased);
             if (!holds || limit->leased) continue;
             doorman__slot *slot = permits->own_slots[doorman__limit_index(config, limit)];
+            assert(slot->kind == DOORMAN_CONCURRENCY);
             doorman_time longest = doorman__limit_longest(permits, template_, limit);
             slot->longest = doorman__later(slot->longest, longest);
             permits->holds.longest = doorman__later(permits->holds.longest, longest);
@@ -8671,6 +8728,7 @@ doorman_status doorman_permits_configure(doorman_permits *permits, const doorman
     size_t limits = 0, count = doorman__config_slots(config, &limits);
     for (size_t i = 0; i < permits->slot_count; i++) permits->slots[i]->limit = NULL;
     for (size_t i = 0; i < count; i++) {
+        assert(own[i]);
         own[i]->limit = i < limits ? &config->limits->limits[i] : &doorman__open_limit;
     }
     DOORMAN_FREE(permits->own_slots);
@@ -8799,6 +8857,7 @@ static void doorman__permits_clear(doorman_permits *permits) {
         if (i > 0 && !slot->limit) doorman__permits_free_slot(permits, i);
     }
     permits->sweep_slot = 0;
+    assert(!permits->place_table.count && !permits->holds.granted.count);
     permits->counter_count = permits->node_bytes = permits->ban_bytes = 0;
 }
 
@@ -9141,6 +9200,7 @@ static bool doorman__arena_grow(doorman__arena *arena, size_t bytes) {
     *chunk = (doorman__chunk){.bytes = larger};
     if (last) last->next = chunk;
     if (!last) arena->first = chunk;
+    assert(chunk->bytes >= bytes);
     arena->current = chunk;
     arena->used = 0;
     return true;
@@ -9243,6 +9303,7 @@ static doorman_status doorman__permits_answer_state(doorman_permits *permits,
     doorman_status status = doorman_permits_inspect(permits, entry->resource_id, entry->key, state,
                                                     NULL, permits->at.now);
     if (status != DOORMAN_OK) return status;
+    assert(state->detail_count <= permits->detail_capacity);
     size_t kept = 0;
     for (size_t i = 0; i < state->detail_count; i++) {
         doorman_permit_detail detail = permits->details[i];
@@ -9352,6 +9413,7 @@ static doorman_status doorman__permits_answer_holds(doorman_permits *permits,
 /* Tells the gauge of a lease what is held, and how much permits wait for. If the limit is not
  * leased any more, the gauge keeps what it was told: its holds end no later than the lease. */
 static void doorman__leased_sync_one(doorman_permits *permits, doorman__permit_lease *lease) {
+    assert(lease->resource->kind == DOORMAN_GAUGE);
     const doorman__place *place = doorman__permits_place_of(permits, lease->place);
     doorman__counter *counter = NULL;
     size_t at = doorman__leased_limit_of_place(permits, lease, place);
@@ -9403,6 +9465,7 @@ static doorman_time doorman__leased_due(const doorman_permits *permits) {
 static void doorman__leased_exchange(doorman_server *server, const doorman_request *request) {
     doorman_upstream *upstream = &server->permits->leases.client->upstream;
     doorman_response response;
+    assert(server->is_master && !server->asks_itself);
     server->asks_itself = true;
     doorman_status status =
         doorman__server_handle_in(server, request, &response, NULL, NULL, server->now);
@@ -9614,6 +9677,7 @@ static doorman__entry *doorman__map_find(const doorman_limiter_map *map,
 }
 
 static void doorman__map_remove(doorman_limiter_map *map, doorman__entry *entry) {
+    assert(map->nodes.count > 0);
     doorman__chains_remove(&map->nodes, &entry->node);
     DOORMAN_FREE(entry);
 }
