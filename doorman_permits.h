@@ -702,7 +702,8 @@ typedef enum doorman_top_kind {
 /* A key that a limit grants or refuses often. */
 typedef struct doorman_permits_top {
     const char *resource_id, *key;
-    uint64_t count; /* decisions. All counts are halved at each full minute of `now` */
+    uint64_t count; /* decisions. All counts are halved at each full minute of `now`, with the next
+                       call on the permits that has a `now` */
     uint64_t error; /* the count is too large by at most so many */
     double units;   /* what was granted; of refusals: what was asked for. Only since the key is in
                        the list, and halved like the count */
@@ -719,7 +720,7 @@ typedef struct doorman_permits_top {
  *   cost          O(100) */
 DOORMAN_API bool doorman_permits_next_top(const doorman_permits *permits, size_t limit_index,
                                           doorman_top_kind kind, doorman_cursor *cursor,
-                                          doorman_permits_top *out, doorman_time now);
+                                          doorman_permits_top *out);
 
 /* ---- holds, the public part ----------------------------------------------------------------- */
 /* A hold is a granted permit on a limit of kind CONCURRENCY. Its units stay taken until they are
@@ -8932,14 +8933,14 @@ bool doorman_permits_next_limit(const doorman_permits *permits, doorman_cursor *
 
 bool doorman_permits_next_top(const doorman_permits *permits, size_t limit_index,
                               doorman_top_kind kind, doorman_cursor *cursor,
-                              doorman_permits_top *out, doorman_time now) {
+                              doorman_permits_top *out) {
     if (!permits || !cursor || !out) return false;
     const doorman__top *top = NULL;
     bool known = limit_index < permits->own_count && (unsigned)kind < DOORMAN_TOP_COUNT;
     if (known) top = permits->own_slots[limit_index]->tops[kind];
     size_t last = cursor->position ? (size_t)cursor->position - 1 : DOORMAN__TOP_NONE;
     size_t next = top ? doorman__top_next(top, last) : DOORMAN__TOP_NONE;
-    unsigned halvings = top ? doorman__top_halvings(top, now) : 0;
+    unsigned halvings = top ? doorman__top_halvings(top, permits->at.now) : 0;
     cursor->at_end = next == DOORMAN__TOP_NONE || !(top->counts[next] >> halvings);
     if (cursor->at_end) return false;
     const doorman__top_entry *entry = &top->entries[next];

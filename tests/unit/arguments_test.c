@@ -360,10 +360,10 @@ TEST(the_state_of_permits_refuses_null) {
     assert_false(doorman_permits_next_limit(NULL, &cursor, &limit));
     assert_false(doorman_permits_next_limit(permits, NULL, &limit));
     assert_false(doorman_permits_next_limit(permits, &cursor, NULL));
-    assert_false(doorman_permits_next_top(NULL, 0, DOORMAN_TOP_GRANTED, &cursor, &top, 0));
-    assert_false(doorman_permits_next_top(permits, 0, DOORMAN_TOP_GRANTED, NULL, &top, 0));
-    assert_false(doorman_permits_next_top(permits, 0, DOORMAN_TOP_GRANTED, &cursor, NULL, 0));
-    assert_false(doorman_permits_next_top(permits, 0, DOORMAN_TOP_COUNT, &cursor, &top, 0));
+    assert_false(doorman_permits_next_top(NULL, 0, DOORMAN_TOP_GRANTED, &cursor, &top));
+    assert_false(doorman_permits_next_top(permits, 0, DOORMAN_TOP_GRANTED, NULL, &top));
+    assert_false(doorman_permits_next_top(permits, 0, DOORMAN_TOP_GRANTED, &cursor, NULL));
+    assert_false(doorman_permits_next_top(permits, 0, DOORMAN_TOP_COUNT, &cursor, &top));
     doorman_permits_destroy(permits);
     doorman_config_destroy(config);
 }
