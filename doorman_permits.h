@@ -6180,14 +6180,6 @@ static void doorman__hold_prefetch_lines(const doorman__hold *hold) {
     for (size_t at = 0; at < bytes; at += DOORMAN__LINE_BYTES) __builtin_prefetch(line + at);
 }
 
-/* Loads what the removal of a hold changes. */
-static void doorman__hold_prefetch(const doorman_permits *permits, const doorman__hold *hold) {
-    doorman__hold_prefetch_lines(hold);
-    if (!hold->request_id) return;
-    uint32_t hash = hold->by_request.hash;
-    doorman__chains_prefetch(&permits->holds.by_request, hash, DOORMAN__AHEAD_BUCKET);
-}
-
 /* Loads the neighbours of a hold in its list and in the heap. */
 static void doorman__hold_prefetch_neighbours(const doorman_permits *permits,
                                               const doorman__hold *hold) {
@@ -6594,17 +6586,37 @@ static void doorman__wait_decided(doorman_permits *permits, doorman__wait *wait)
     holds->last_decision = wait;
 }
 
+/* Lets no connection wait for a permit. */
+static void doorman__wait_disconnect(doorman_permits *permits, doorman__wait *wait) {
+    assert(!wait->connection || wait->connection->wait_count > 0);
+    if (wait->connection) wait->connection->wait_count--;
+    doorman__owner_leave(permits, wait->connection);
+    wait->connection = NULL;
+}
+
+/* Lets a connection wait for a permit, instead of the previous one. Returns false if memory runs
+ * out; nothing has changed then.
+ *   connection   0: there is none */
+static bool doorman__wait_connect(doorman_permits *permits, doorman__wait *wait,
+                                  uint64_t connection) {
+    doorman__owner *owner = NULL;
+    if (connection) owner = doorman__owner_get(permits, &connection, sizeof connection, true);
+    if (connection && !owner) return false;
+    if (owner) owner->wait_count++;
+    doorman__wait_disconnect(permits, wait);
+    wait->connection = owner;
+    return true;
+}
+
 /* Ends the wait of a permit. The permit is NEW then. Returns the record. */
 static doorman__wait *doorman__hold_end_wait(doorman_permits *permits, doorman__hold *hold) {
     doorman__wait *wait = hold->wait;
     assert(hold->state == DOORMAN__WAITING && wait->hold == hold);
     doorman__hold_queue_leave(permits, wait);
     if (wait->share) doorman__chains_remove(&permits->holds.by_key, &wait->by_key);
-    if (wait->connection) wait->connection->wait_count--;
-    doorman__owner_leave(permits, wait->connection);
+    doorman__wait_disconnect(permits, wait);
     doorman__timer_clear(&permits->holds.ends, &hold->end);
     doorman__hold_enter(permits, hold, DOORMAN__NEW);
-    wait->connection = NULL;
     wait->hold = NULL;
     hold->wait = NULL;
     return wait;
@@ -6838,7 +6850,6 @@ static void doorman__hold_begin_wait(doorman_permits *permits, doorman__hold *ho
                                      doorman__wait *wait, const doorman__decision *decision) {
     assert(!hold->wait && !wait->queue);
     const doorman_permit_request *request = decision->request;
-    if (wait->connection) wait->connection->wait_count++;
     wait->hold = hold;
     wait->asked_at = permits->at.now;
     wait->max_wait = request->max_wait;
@@ -6864,19 +6875,14 @@ static doorman__hold *doorman__permits_new_wait(doorman_permits *permits,
               : NULL;
     if (!hold) return NULL;
     doorman__wait *wait = doorman__wait_create(permits, count);
-    bool made = wait != NULL;
-    if (made && request->connection) {
-        wait->connection =
-            doorman__owner_get(permits, &request->connection, sizeof request->connection, true);
-        made = wait->connection != NULL;
-    }
+    bool made = wait && doorman__wait_connect(permits, wait, request->connection);
     if (made && request->share) {
         const doorman__identity of_key =
             doorman__identity_of(permits, items[0].place, items[0].key);
         made = doorman__chains_add(&holds->by_key, &wait->by_key, (uint32_t)of_key.hash);
     }
     if (!made) {
-        if (wait) doorman__owner_leave(permits, wait->connection);
+        if (wait) doorman__wait_disconnect(permits, wait);
         doorman__wait_free(wait);
         doorman__hold_destroy(permits, hold);
         return NULL;
@@ -7231,20 +7237,11 @@ static doorman_status doorman__hold_take_over(doorman_permits *permits, doorman_
                                               const doorman_permit_request *request,
                                               doorman_permit *out) {
     doorman__wait *wait = hold->wait, *earlier = doorman__wait_create(permits, 0);
-    doorman__owner *connection = NULL;
     assert(hold->state == DOORMAN__WAITING && wait->queue);
-    if (earlier && request->connection) {
-        connection =
-            doorman__owner_get(permits, &request->connection, sizeof request->connection, true);
-    }
-    if (!earlier || (request->connection && !connection)) {
+    if (!earlier || !doorman__wait_connect(permits, wait, request->connection)) {
         doorman__wait_free(earlier);
         return DOORMAN_OUT_OF_MEMORY;
     }
-    if (connection) connection->wait_count++;
-    if (wait->connection) wait->connection->wait_count--;
-    doorman__owner_leave(permits, wait->connection);
-    wait->connection = connection;
     uint64_t ticket = earlier->ticket;
     earlier->ticket = wait->ticket;
     wait->ticket = ticket;
@@ -7743,7 +7740,11 @@ static doorman__hold *doorman__holds_of(doorman_permits *permits, const char *cl
                                         uint64_t id) {
     doorman__hold *hold = doorman__holds_find(permits, id);
     if (!hold || hold->state != DOORMAN__HELD) return NULL;
-    doorman__hold_prefetch(permits, hold);
+    doorman__hold_prefetch_lines(hold);
+    if (hold->request_id) {
+        doorman__chains_prefetch(&permits->holds.by_request, hold->by_request.hash,
+                                 DOORMAN__AHEAD_BUCKET);
+    }
     if (strcmp(doorman__owner_name(hold->owner), client_id) != 0) return NULL;
     doorman__hold_prefetch_neighbours(permits, hold);
     if (hold->end.at > permits->at.now) return hold;
@@ -9019,42 +9020,35 @@ static doorman_status doorman__permits_check_acquire(doorman_permits *permits,
                          options->message_detail_max, details);
 }
 
-static doorman_status doorman__permit_entry_check(const doorman_request *request, size_t index,
-                                                  doorman_error *error) {
-    const doorman_permit_entry *entry = &request->entries[index];
-    bool reports = request->method == DOORMAN_REPORT;
-    bool resets = request->method == DOORMAN_RESET;
-    bool bans = resets && entry->sets_ban;
-    const doorman__rule rules[] = {
-        {!doorman__id_valid(entry->resource_id), "resource_id: " DOORMAN__ID_RULE},
-        {entry->key && !doorman__key_valid(entry->key), "key: " DOORMAN__KEY_RULE},
-        {reports && !doorman__amount_valid(entry->cost < 0 ? -entry->cost : entry->cost),
-         "cost: must be a finite number from -1e15 to 1e15"},
-        {bans && (entry->ban < 0 || entry->ban > DOORMAN_DURATION_MAX),
-         "ban: " DOORMAN__DURATION_OR_ZERO_RULE},
-        {bans && entry->limit, "limit: must be absent beside a ban"},
-        {!resets && entry->sets_ban, "ban: only in a reset"},
-    };
-    size_t next = 0;
-    const char *text = DOORMAN__RULE_NEXT(rules, &next);
-    if (!text) return DOORMAN_OK;
-    return doorman__message_fail(error, DOORMAN_INVALID_ARGUMENT,
-                                 doorman__name(request, "entries", "entry"), index, text);
-}
-
 static doorman_status doorman__permits_check_entries(const doorman_permits *permits,
                                                      const doorman_request *request,
                                                      doorman_error *error) {
-    size_t most = permits->options.message_item_max;
-    if (request->method == DOORMAN_INSPECT) most = permits->options.message_detail_max;
+    const bool reports = request->method == DOORMAN_REPORT;
+    const bool resets = request->method == DOORMAN_RESET;
+    const bool inspects = request->method == DOORMAN_INSPECT;
+    const size_t most =
+        inspects ? permits->options.message_detail_max : permits->options.message_item_max;
+    const char *list = doorman__name(request, "entries", "entry");
     if (request->entry_count > most) {
-        return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "%s: at most %zu, not %zu",
-                             doorman__name(request, "entries", "entry"), most,
-                             request->entry_count);
+        return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "%s: at most %zu, not %zu", list,
+                             most, request->entry_count);
     }
     for (size_t i = 0; i < request->entry_count; i++) {
-        doorman_status status = doorman__permit_entry_check(request, i, error);
-        if (status != DOORMAN_OK) return status;
+        const doorman_permit_entry *entry = &request->entries[i];
+        const bool bans = resets && entry->sets_ban;
+        const doorman__rule rules[] = {
+            {!doorman__id_valid(entry->resource_id), "resource_id: " DOORMAN__ID_RULE},
+            {entry->key && !doorman__key_valid(entry->key), "key: " DOORMAN__KEY_RULE},
+            {reports && !doorman__amount_valid(entry->cost < 0 ? -entry->cost : entry->cost),
+             "cost: must be a finite number from -1e15 to 1e15"},
+            {bans && (entry->ban < 0 || entry->ban > DOORMAN_DURATION_MAX),
+             "ban: " DOORMAN__DURATION_OR_ZERO_RULE},
+            {bans && entry->limit, "limit: must be absent beside a ban"},
+            {!resets && entry->sets_ban, "ban: only in a reset"},
+        };
+        size_t next = 0;
+        const char *text = DOORMAN__RULE_NEXT(rules, &next);
+        if (text) return doorman__message_fail(error, DOORMAN_INVALID_ARGUMENT, list, i, text);
     }
     return DOORMAN_OK;
 }
