@@ -7251,10 +7251,10 @@ struct doorman_server {
     doorman_terms *terms; /* for a response to a server: DOORMAN_TERMS_MAX for each item */
     size_t request_items_capacity, places_capacity, response_items_capacity, terms_capacity;
     doorman_permits *permits;   /* has no counters while the server is not master */
-    doorman_config *own_config; /* of the permits of a node without a configuration: refuses all */
-    doorman_time epoch, epoch_at; /* the time since 1970 at `epoch_at` */
-    bool asks_itself;             /* a request of the permits is answered: see >>permit_node */
-    doorman__arena arena;         /* the last response to a message on permits */
+    doorman_config *own_config; /* of the permits: refuses all. Only for a node with a parent whose
+                                   options have no configuration; else NULL */
+    bool asks_itself;           /* a request of the permits is answered: see >>permit_node */
+    doorman__arena arena;       /* the last response to a message on permits */
 };
 
 /* What a server does with the permits of its node. The section >>permit_node has the functions. */
@@ -7265,6 +7265,7 @@ typedef struct doorman__server_permits {
     doorman_status (*configure)(doorman_server *server, const doorman_config *config);
     void (*start)(doorman_server *server); /* the server becomes master; cannot fail */
     void (*stop)(doorman_server *server);  /* the server is not master any more */
+    void (*set_epoch)(doorman_server *server, doorman_time epoch);
     doorman_status (*answer)(doorman_server *server, const doorman_request *request,
                              doorman_response *response, doorman__arena *arena,
                              doorman_error *error);
@@ -7771,8 +7772,8 @@ doorman_status doorman_server_configure(doorman_server *server, const doorman_co
 
 void doorman_server_set_epoch(doorman_server *server, doorman_time epoch, doorman_time now) {
     if (!server) return;
-    server->epoch_at = doorman__server_now(server, now);
-    server->epoch = epoch;
+    (void)doorman__server_now(server, now);
+    if (DOORMAN__HAS_PERMITS) doorman__permits_in_server.set_epoch(server, epoch);
 }
 
 doorman_status doorman_server_set_master(doorman_server *server,

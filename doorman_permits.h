@@ -36,8 +36,8 @@
  *
  * THE API, by group. The documentation of each function is above its declaration.
  *
- *     permits        doorman_permits_create  _destroy  _configure  _acquire  _report  _inspect
- *                    _reset  _ban  _due  _update  _read  _next_limit  _next_top
+ *     permits        doorman_permits_create  _destroy  _set_epoch  _configure  _acquire  _report
+ *                    _inspect  _reset  _ban  _due  _update  _read  _next_limit  _next_top
  *                    doorman_reason_name
  *     holds          doorman_permits_renew  _release  _transfer  _seize  _cancel
  *                    _next_decision  _next_hold  _next_wait
@@ -551,9 +551,7 @@ struct doorman_permits_options {
 };
 
 /* A doorman_permits has the counters of all limits of a configuration, and decides on permits. One
- * thread at a time may use this object. It reads no clock: `now` is as everywhere in this file.
- * `epoch` is the time since 1970 in nanoseconds. All windows of FIXED_WINDOW follow it (P26): a
- * `window` of 60 s begins at each full minute of `epoch`, and not of `now`. */
+ * thread at a time may use this object. It reads no clock: `now` is as everywhere in this file. */
 
 /* Creates an object without counters.
  *   out       written only on OK; the caller destroys it
@@ -561,9 +559,16 @@ struct doorman_permits_options {
  *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY | UNAVAILABLE (as doorman_server_create) */
 DOORMAN_API doorman_status doorman_permits_create(doorman_permits **out,
                                                   const doorman_permits_options *options,
-                                                  doorman_error *error, doorman_time epoch,
-                                                  doorman_time now);
+                                                  doorman_error *error, doorman_time now);
 DOORMAN_API void doorman_permits_destroy(doorman_permits *permits); /* NULL has no effect */
+
+/* Says what time it is, for limits of kind FIXED_WINDOW (P26): a `window` of 60 s begins at each
+ * full minute of `epoch`, and not of `now`. Call it after the creation, and then about once a
+ * second, because the clock of the calendar may be set. Without a call the calendar begins at `now`
+ * = 0. For the permits of a server, call doorman_server_set_epoch.
+ *   epoch   the time since 1970 in nanoseconds, at `now` */
+DOORMAN_API void doorman_permits_set_epoch(doorman_permits *permits, doorman_time epoch,
+                                           doorman_time now);
 
 /* Uses another configuration from now on, and keeps the counters (P15).
  *   config    as in doorman_permits_options
@@ -588,7 +593,7 @@ DOORMAN_API doorman_status doorman_permits_configure(doorman_permits *permits,
 DOORMAN_API doorman_status doorman_permits_acquire(doorman_permits *permits,
                                                    const doorman_permit_request *request,
                                                    doorman_permit *out, doorman_error *error,
-                                                   doorman_time epoch, doorman_time now);
+                                                   doorman_time now);
 
 /* Charges what an action has really cost, after the fact (P13).
  *   cost      units, [-1e15, 1e15]. Negative: units come back, where a limit has `refunds`
@@ -598,8 +603,7 @@ DOORMAN_API doorman_status doorman_permits_acquire(doorman_permits *permits,
  *             OUT_OF_MEMORY */
 DOORMAN_API doorman_status doorman_permits_report(doorman_permits *permits, const char *resource_id,
                                                   const char *key, double cost, double *charged,
-                                                  doorman_error *error, doorman_time epoch,
-                                                  doorman_time now);
+                                                  doorman_error *error, doorman_time now);
 
 /* Reads the state of one key without counting a decision.
  *   out       written on OK, as by a permit of cost 0 with `detail`. A banned key is refused, and
@@ -608,7 +612,7 @@ DOORMAN_API doorman_status doorman_permits_report(doorman_permits *permits, cons
 DOORMAN_API doorman_status doorman_permits_inspect(doorman_permits *permits,
                                                    const char *resource_id, const char *key,
                                                    doorman_permit *out, doorman_error *error,
-                                                   doorman_time epoch, doorman_time now);
+                                                   doorman_time now);
 
 /* Makes counters fresh again. The units of CONCURRENCY are held, so they stay.
  *   limit     the name of the limit. Its counter is reset, even if other keys share it. NULL: all
@@ -627,8 +631,7 @@ DOORMAN_API doorman_status doorman_permits_reset(doorman_permits *permits, const
  *   cost       O(log bans), and O(limits) for each ban that must be ended early (P20) */
 DOORMAN_API doorman_status doorman_permits_ban(doorman_permits *permits, const char *resource_id,
                                                const char *key, doorman_time duration,
-                                               doorman_error *error, doorman_time epoch,
-                                               doorman_time now);
+                                               doorman_error *error, doorman_time now);
 
 /* Returns when doorman_permits_update should be called next. DOORMAN_NEVER: there are no counters
  * and no holds. */
@@ -638,8 +641,7 @@ DOORMAN_API doorman_time doorman_permits_due(const doorman_permits *permits);
  * ends at most 1,000 holds and waits. It decides on at most 1,000 permits that wait, and visits at
  * most 10,000 counters. So a call takes some milliseconds at most. If more is to do,
  * doorman_permits_due returns a time that has passed. */
-DOORMAN_API void doorman_permits_update(doorman_permits *permits, doorman_time epoch,
-                                        doorman_time now);
+DOORMAN_API void doorman_permits_update(doorman_permits *permits, doorman_time now);
 
 typedef struct doorman_permits_info {
     size_t counter_count;      /* of all limits */
@@ -700,7 +702,8 @@ typedef enum doorman_top_kind {
 /* A key that a limit grants or refuses often. */
 typedef struct doorman_permits_top {
     const char *resource_id, *key;
-    uint64_t count; /* decisions. All counts are halved at each full minute of `now` */
+    uint64_t count; /* decisions. All counts are halved at each full minute of `now`, with the next
+                       call on the permits that has a `now` */
     uint64_t error; /* the count is too large by at most so many */
     double units;   /* what was granted; of refusals: what was asked for. Only since the key is in
                        the list, and halved like the count */
@@ -717,7 +720,7 @@ typedef struct doorman_permits_top {
  *   cost          O(100) */
 DOORMAN_API bool doorman_permits_next_top(const doorman_permits *permits, size_t limit_index,
                                           doorman_top_kind kind, doorman_cursor *cursor,
-                                          doorman_permits_top *out, doorman_time now);
+                                          doorman_permits_top *out);
 
 /* ---- holds, the public part ----------------------------------------------------------------- */
 /* A hold is a granted permit on a limit of kind CONCURRENCY. Its units stay taken until they are
@@ -788,7 +791,7 @@ struct doorman_hold {
 DOORMAN_API doorman_status doorman_permits_renew(doorman_permits *permits,
                                                  const doorman_hold_request *request,
                                                  doorman_hold *out, doorman_error *error,
-                                                 doorman_time epoch, doorman_time now);
+                                                 doorman_time now);
 
 /* Gives units back. The amount of each item becomes the smaller of what is held and what is kept.
  * So a repeated release has no effect. A request_id also cancels a permit that waits.
@@ -798,7 +801,7 @@ DOORMAN_API doorman_status doorman_permits_renew(doorman_permits *permits,
 DOORMAN_API doorman_status doorman_permits_release(doorman_permits *permits,
                                                    const doorman_hold_request *request,
                                                    doorman_hold *out, doorman_error *error,
-                                                   doorman_time epoch, doorman_time now);
+                                                   doorman_time now);
 
 /* Moves units of a hold into a transfer, which belongs to nobody. Its units stay taken until its
  * end, or until a client seizes them. Only its id gives the right to seize it.
@@ -812,7 +815,7 @@ DOORMAN_API doorman_status doorman_permits_release(doorman_permits *permits,
 DOORMAN_API doorman_status doorman_permits_transfer(doorman_permits *permits,
                                                     const doorman_hold_request *request,
                                                     doorman_hold *out, doorman_error *error,
-                                                    doorman_time epoch, doorman_time now);
+                                                    doorman_time now);
 
 /* Makes the units of a transfer a hold of the client.
  *   request   client_id, id of the transfer, and request_id of the new hold; optionally
@@ -820,14 +823,14 @@ DOORMAN_API doorman_status doorman_permits_transfer(doorman_permits *permits,
 DOORMAN_API doorman_status doorman_permits_seize(doorman_permits *permits,
                                                  const doorman_hold_request *request,
                                                  doorman_hold *out, doorman_error *error,
-                                                 doorman_time epoch, doorman_time now);
+                                                 doorman_time now);
 
 /* Removes all permits of a connection that wait. There are no decisions on them.
  *   connection   as in doorman_permit_request, not 0
  *   returns      how many permits were removed
  *   cost         O(permits that wait) */
 DOORMAN_API size_t doorman_permits_cancel(doorman_permits *permits, uint64_t connection,
-                                          doorman_time epoch, doorman_time now);
+                                          doorman_time now);
 
 /* Gives the next decision on a permit that has waited. Call it after each other call on the
  * permits, until it returns false.
@@ -2509,23 +2512,36 @@ static size_t doorman__chains_sample(const doorman__chains *nodes, uint64_t *ran
 /* The times of one call, and the times at which the permits were created. */
 typedef struct doorman__moment {
     doorman_time now, epoch;
-    doorman_time ahead; /* how far `epoch` is ahead of the epoch that the caller passed */
+    doorman_time ahead; /* how far `epoch` is ahead of the caller's epoch */
     doorman_time rest;  /* less than 16 ns by which `epoch` will still be slowed down */
     doorman_time start, start_epoch;
+    doorman_time given, given_at; /* the caller's epoch at `given_at` */
+    bool has_given;               /* the caller has said it; otherwise it begins at `now` = 0 */
 } doorman__moment;
 
 #define DOORMAN__EPOCH_MAX INT64_C(8000000000000000000) /* the year 2223 */
 
+/* Notes the caller's epoch at `now`. The first one also says when the permits began. */
+static void doorman__moment_set_epoch(doorman__moment *at, doorman_time epoch, doorman_time now) {
+    at->given = doorman__earlier(doorman__later(epoch, 0), DOORMAN__EPOCH_MAX);
+    at->given_at = doorman__later(now, at->now);
+    if (!at->has_given) {
+        at->start_epoch = doorman__later(at->given - (at->given_at - at->start), 0);
+    }
+    at->has_given = true;
+}
+
 /* Moves the clocks of the permits (P26). `now` does not go back either. */
-static void doorman__moment_move(doorman__moment *at, doorman_time epoch, doorman_time now) {
-    doorman_time given = epoch < 0 ? 0 : epoch;
+static void doorman__moment_move(doorman__moment *at, doorman_time now) {
+    now = doorman__later(now, doorman__later(at->now, at->given_at));
+    doorman_time given = doorman__after(at->given, now - at->given_at);
+    doorman_time passed = now - at->now, slow = passed + at->rest;
     if (given > DOORMAN__EPOCH_MAX) given = DOORMAN__EPOCH_MAX;
-    doorman_time passed = now > at->now ? now - at->now : 0;
-    at->now += passed;
-    doorman_time least = at->epoch, slow = passed + at->rest;
     passed -= slow / 16;
+    doorman_time least =
+        at->epoch > DOORMAN__EPOCH_MAX - passed ? DOORMAN__EPOCH_MAX : at->epoch + passed;
+    at->now = now;
     at->rest = slow % 16;
-    least = least > DOORMAN__EPOCH_MAX - passed ? DOORMAN__EPOCH_MAX : least + passed;
     at->epoch = given > least ? given : least;
     at->ahead = at->epoch - given;
     assert(at->ahead >= 0 && at->rest >= 0 && at->rest < 16);
@@ -4769,7 +4785,7 @@ typedef struct doorman__decision {
     doorman_time turn; /* the place that the permit has, or would get, in all queues */
     bool inspects;     /* nothing is charged */
     bool may_wait;     /* a new permit may wait */
-    doorman_time epoch, now;
+    doorman_time now;
 } doorman__decision;
 
 /* ---- permits: one decision, prepare */
@@ -5951,6 +5967,7 @@ static doorman__owner *doorman__owner_get(doorman_permits *permits, const void *
                                           bool connection) {
     doorman__owner *owner = doorman__owner_find(permits, name, bytes, connection);
     if (owner) return owner;
+    assert(bytes > 0 && bytes <= DOORMAN_ID_BYTES_MAX);
     owner = (doorman__owner *)doorman__zalloc(sizeof *owner + bytes + 1);
     if (!owner) return NULL;
     memcpy(owner + 1, name, bytes);
@@ -5969,6 +5986,7 @@ static doorman__owner *doorman__owner_get(doorman_permits *permits, const void *
 /* Frees an owner that has nothing. NULL has no effect. */
 static void doorman__owner_leave(doorman_permits *permits, doorman__owner *owner) {
     if (!owner || owner->hold_count || owner->wait_count) return;
+    assert(permits->node_bytes >= sizeof *owner + owner->name_bytes + 1);
     permits->node_bytes -= sizeof *owner + owner->name_bytes + 1;
     doorman__chains_remove(&permits->holds.owners, &owner->node);
     DOORMAN_FREE(owner);
@@ -6032,6 +6050,7 @@ static uint64_t doorman__holds_new_id(doorman_permits *permits) {
     while (!id || doorman__holds_find(permits, id)) {
         id = doorman__holds_id(permits, ++permits->holds.ids);
     }
+    assert(id <= DOORMAN__REQUEST_ID_MAX);
     return id;
 }
 
@@ -6048,14 +6067,6 @@ static void doorman__hold_prefetch_lines(const doorman__hold *hold) {
     const char *line = (const char *)hold;
     const size_t bytes = hold ? sizeof *hold + sizeof(doorman__hold_item) : 0;
     for (size_t at = 0; at < bytes; at += DOORMAN__LINE_BYTES) __builtin_prefetch(line + at);
-}
-
-/* Loads what the removal of a hold changes. */
-static void doorman__hold_prefetch(const doorman_permits *permits, const doorman__hold *hold) {
-    doorman__hold_prefetch_lines(hold);
-    if (!hold->request_id) return;
-    uint32_t hash = hold->by_request.hash;
-    doorman__chains_prefetch(&permits->holds.by_request, hash, DOORMAN__AHEAD_BUCKET);
 }
 
 /* Loads the neighbours of a hold in its list and in the heap. */
@@ -6087,6 +6098,7 @@ static void doorman__hold_unlink(doorman__hold_list *list, doorman__hold *hold) 
 }
 
 static void doorman__hold_append(doorman__hold_list *list, doorman__hold *hold) {
+    assert(list->last ? !list->last->later : !list->count);
     hold->earlier = list->last;
     hold->later = NULL;
     *(list->last ? &list->last->later : &list->first) = hold;
@@ -6119,6 +6131,7 @@ static void doorman__hold_enter(doorman_permits *permits, doorman__hold *hold,
 static void doorman__hold_queue_wake(doorman_permits *permits, doorman__hold_queue *queue) {
     doorman__holds *holds = &permits->holds;
     if (!queue || queue->ready) return;
+    assert(!holds->first_ready == !holds->last_ready);
     queue->ready = true;
     queue->next_ready = NULL;
     *(holds->last_ready ? &holds->last_ready->next_ready : &holds->first_ready) = queue;
@@ -6128,6 +6141,7 @@ static void doorman__hold_queue_wake(doorman_permits *permits, doorman__hold_que
 /* Frees a queue that is empty and not ready. */
 static void doorman__hold_queue_free_empty(doorman_permits *permits, doorman__hold_queue *queue) {
     if (queue->turns.count || queue->ready || !queue->counter) return;
+    assert(doorman__counter_queue(queue->counter) == queue);
     doorman__counter_state(queue->counter)[1] = 0;
     doorman__timers_uninit(&queue->turns);
     DOORMAN_FREE(queue);
@@ -6150,6 +6164,7 @@ static doorman__hold_queue *doorman__hold_queue_get(doorman_permits *permits, do
                                                     doorman__counter *counter) {
     doorman__hold_queue *queue = doorman__counter_queue(counter);
     if (queue) {
+        assert(queue->counter == counter && queue->slot == slot);
         size_t count = queue->turns.count + queue->expected + 1;
         return doorman__timers_reserve(&queue->turns, count) ? queue : NULL;
     }
@@ -6171,17 +6186,20 @@ static doorman__wait *doorman__turn_wait(doorman__timer *turn) {
 
 /* Put a waiting permit into its queue, and take it out. */
 static void doorman__turn_set(doorman__wait *wait) {
+    assert(!wait->turn.position && wait->hold->state == DOORMAN__WAITING);
     doorman__timer_set(&wait->queue->turns, &wait->turn, wait->rank);
     if (wait->queue->slot) wait->queue->slot->totals.waiting++;
 }
 
 static void doorman__turn_clear(doorman__wait *wait) {
+    assert(!wait->queue->slot || wait->queue->slot->totals.waiting > 0);
     doorman__timer_clear(&wait->queue->turns, &wait->turn);
     if (wait->queue->slot) wait->queue->slot->totals.waiting--;
 }
 
 /* Removes a waiting permit from its queue. */
 static void doorman__hold_queue_leave(doorman_permits *permits, doorman__wait *wait) {
+    assert(wait->turn.position > 0 && wait->turn.position <= wait->queue->turns.count);
     bool first = doorman__timers_first(&wait->queue->turns) == &wait->turn;
     doorman__turn_clear(wait);
     if (first) doorman__hold_queue_wake(permits, wait->queue);
@@ -6204,6 +6222,7 @@ static void doorman__holds_trim(doorman_permits *permits) {
     if (!heap) return;
     ends->heap = (doorman__timer_entry *)heap;
     ends->capacity = half;
+    assert(ends->count <= ends->capacity);
 }
 
 /* Ensures that a table has a bucket, so that an addition cannot fail. */
@@ -6232,6 +6251,7 @@ static void doorman__hold_fill(doorman__hold *hold, const doorman__hold_item *it
         own[i].place->hold_count++;
         key += bytes;
     }
+    assert(key == (char *)hold + hold->bytes);
 }
 
 static size_t doorman__hold_items_bytes(const doorman__hold_item *items, size_t count) {
@@ -6288,6 +6308,7 @@ static void doorman__hold_destroy(doorman_permits *permits, doorman__hold *hold)
 static void doorman__hold_drop_transfers(doorman_permits *permits, doorman__hold *hold) {
     for (doorman__hold *next = NULL, *transfer = hold->transfers; transfer; transfer = next) {
         next = transfer->next_transfer;
+        assert(transfer->source == hold);
         transfer->source = NULL;
         if (transfer->state == DOORMAN__SPENT) doorman__hold_destroy(permits, transfer);
     }
@@ -6413,6 +6434,7 @@ static doorman_time doorman__hold_extend(doorman_permits *permits, doorman__hold
     if (!hold->end.position || end > hold->end.at) {
         doorman__timer_set(&permits->holds.ends, &hold->end, end);
     }
+    assert(hold->end.position && hold->end.at >= permits->at.now);
     return life;
 }
 
@@ -6453,17 +6475,37 @@ static void doorman__wait_decided(doorman_permits *permits, doorman__wait *wait)
     holds->last_decision = wait;
 }
 
+/* Lets no connection wait for a permit. */
+static void doorman__wait_disconnect(doorman_permits *permits, doorman__wait *wait) {
+    assert(!wait->connection || wait->connection->wait_count > 0);
+    if (wait->connection) wait->connection->wait_count--;
+    doorman__owner_leave(permits, wait->connection);
+    wait->connection = NULL;
+}
+
+/* Lets a connection wait for a permit, instead of the previous one. Returns false if memory runs
+ * out; nothing has changed then.
+ *   connection   0: there is none */
+static bool doorman__wait_connect(doorman_permits *permits, doorman__wait *wait,
+                                  uint64_t connection) {
+    doorman__owner *owner = NULL;
+    if (connection) owner = doorman__owner_get(permits, &connection, sizeof connection, true);
+    if (connection && !owner) return false;
+    if (owner) owner->wait_count++;
+    doorman__wait_disconnect(permits, wait);
+    wait->connection = owner;
+    return true;
+}
+
 /* Ends the wait of a permit. The permit is NEW then. Returns the record. */
 static doorman__wait *doorman__hold_end_wait(doorman_permits *permits, doorman__hold *hold) {
     doorman__wait *wait = hold->wait;
     assert(hold->state == DOORMAN__WAITING && wait->hold == hold);
     doorman__hold_queue_leave(permits, wait);
     if (wait->share) doorman__chains_remove(&permits->holds.by_key, &wait->by_key);
-    if (wait->connection) wait->connection->wait_count--;
-    doorman__owner_leave(permits, wait->connection);
+    doorman__wait_disconnect(permits, wait);
     doorman__timer_clear(&permits->holds.ends, &hold->end);
     doorman__hold_enter(permits, hold, DOORMAN__NEW);
-    wait->connection = NULL;
     wait->hold = NULL;
     hold->wait = NULL;
     return wait;
@@ -6472,6 +6514,7 @@ static doorman__wait *doorman__hold_end_wait(doorman_permits *permits, doorman__
 /* Refuses a permit that waits, for a reason that is not of a counter. */
 static void doorman__hold_refuse(doorman_permits *permits, doorman__hold *hold,
                                  doorman_reason reason) {
+    assert(hold->state == DOORMAN__WAITING && reason != DOORMAN_NO_REASON);
     doorman__slot *slot = hold->wait->queue->slot;
     const doorman__hold_item *item = &doorman__hold_items(hold)[hold->wait->item];
     doorman__wait *wait = doorman__hold_end_wait(permits, hold);
@@ -6488,6 +6531,7 @@ static void doorman__hold_refuse(doorman_permits *permits, doorman__hold *hold,
 /* Copies a decision that was made now to the record of its wait. Without memory the details are
  * left out. */
 static void doorman__wait_keep(doorman__wait *wait, const doorman_permit *permit) {
+    assert(!wait->details && !permit->pending);
     doorman_permit_grant *grants = (doorman_permit_grant *)(void *)(wait + 1);
     wait->permit = *permit;
     wait->permit.items = permit->item_count ? grants : NULL;
@@ -6573,6 +6617,7 @@ static doorman_status doorman__permits_reserve_hold(doorman_permits *permits,
     bool made = items && hold && doorman__chains_ready(&permits->holds.by_id) &&
                 doorman__takes_reserve(&hold->takes, takes);
     if (made) {
+        assert(!hold->takes.count && hold->takes.capacity == takes);
         *out = hold;
         return DOORMAN_OK;
     }
@@ -6586,6 +6631,7 @@ static doorman_status doorman__permits_reserve_hold(doorman_permits *permits,
 static void doorman__hold_grant(doorman_permits *permits, doorman__hold *hold,
                                 const doorman_permit_request *request, uint64_t id,
                                 doorman_permit *out) {
+    assert(hold->state == (hold->wait ? DOORMAN__WAITING : DOORMAN__NEW));
     for (size_t i = 0; i < hold->item_count; i++) {
         const doorman__want *want = &permits->wants[i];
         doorman__hold_items(hold)[i].amount = want->granted;
@@ -6658,6 +6704,7 @@ static bool doorman__connection_has_room(const doorman_permits *permits, uint64_
 static bool doorman__permits_queue_full(const doorman_permits *permits,
                                         const doorman__decision *decision,
                                         const doorman__charge *charge) {
+    assert(charge->limit->kind == DOORMAN_CONCURRENCY);
     const doorman_permit_request *request = decision->request;
     const doorman_permits_options *options = &permits->options;
     const doorman__hold_queue *queue =
@@ -6675,6 +6722,7 @@ static bool doorman__permits_queue_full(const doorman_permits *permits,
  * the limit allow. Precondition: the queue has room. */
 static void doorman__wait_enter(doorman_permits *permits, doorman__wait *wait,
                                 doorman__hold_queue *queue, const doorman__charge *charge) {
+    assert(wait->hold->wait == wait && queue->slot == charge->slot);
     if (wait->queue) doorman__hold_queue_leave(permits, wait);
     wait->queue = queue;
     wait->need = charge->need;
@@ -6690,8 +6738,8 @@ static void doorman__wait_enter(doorman_permits *permits, doorman__wait *wait,
 /* Lets a new permit wait, in no queue yet. */
 static void doorman__hold_begin_wait(doorman_permits *permits, doorman__hold *hold,
                                      doorman__wait *wait, const doorman__decision *decision) {
+    assert(!hold->wait && !wait->queue);
     const doorman_permit_request *request = decision->request;
-    if (wait->connection) wait->connection->wait_count++;
     wait->hold = hold;
     wait->asked_at = permits->at.now;
     wait->max_wait = request->max_wait;
@@ -6717,19 +6765,14 @@ static doorman__hold *doorman__permits_new_wait(doorman_permits *permits,
               : NULL;
     if (!hold) return NULL;
     doorman__wait *wait = doorman__wait_create(permits, count);
-    bool made = wait != NULL;
-    if (made && request->connection) {
-        wait->connection =
-            doorman__owner_get(permits, &request->connection, sizeof request->connection, true);
-        made = wait->connection != NULL;
-    }
+    bool made = wait && doorman__wait_connect(permits, wait, request->connection);
     if (made && request->share) {
         const doorman__identity of_key =
             doorman__identity_of(permits, items[0].place, items[0].key);
         made = doorman__chains_add(&holds->by_key, &wait->by_key, (uint32_t)of_key.hash);
     }
     if (!made) {
-        if (wait) doorman__owner_leave(permits, wait->connection);
+        if (wait) doorman__wait_disconnect(permits, wait);
         doorman__wait_free(wait);
         doorman__hold_destroy(permits, hold);
         return NULL;
@@ -6740,6 +6783,7 @@ static doorman__hold *doorman__permits_new_wait(doorman_permits *permits,
 
 static void doorman__permit_pending(const doorman__hold *hold, const char *limit,
                                     doorman_permit *out) {
+    assert(hold->state == DOORMAN__WAITING && hold->wait->queue);
     memset(out, 0, sizeof *out);
     out->pending = true;
     out->ticket = hold->wait->ticket;
@@ -6759,6 +6803,7 @@ static doorman_status doorman__permits_make_queue(doorman_permits *permits, door
         return DOORMAN_OK;
     }
     if (status != DOORMAN_OK) return status;
+    assert(charge->counter);
     *out = doorman__hold_queue_get(permits, charge->slot, charge->counter);
     if (*out) return DOORMAN_OK;
     doorman__permits_undo(permits);
@@ -6775,6 +6820,7 @@ static doorman_status doorman__permits_wait(doorman_permits *permits,
     doorman__hold_queue *queue = NULL;
     out->pending = false;
     if (!charge) return DOORMAN_OK;
+    assert(!hold || hold->state == DOORMAN__WAITING);
     doorman_time waited = hold ? permits->at.now - hold->wait->asked_at : 0;
     doorman_time most = hold ? hold->wait->max_wait : request->max_wait;
     most = doorman__earlier(most, charge->figures->max_wait);
@@ -6834,6 +6880,7 @@ static doorman_status doorman__permits_reserve(doorman_permits *permits,
     doorman__permits_divide(permits, decision->request->item_count, decision->request->equal);
     doorman_status status = doorman__permits_create_counters(permits, fits);
     if (status != DOORMAN_OK || !*fits || decision->inspects) return status;
+    assert(permits->charge_count <= permits->charge_capacity);
     return doorman__permits_reserve_hold(permits, decision, out, fits);
 }
 
@@ -6842,6 +6889,7 @@ static void doorman__permits_commit(doorman_permits *permits, const doorman_perm
                                     doorman__hold *hold, doorman_permit *result) {
     for (size_t i = 0; i < permits->charge_count; i++) {
         doorman__charge *charge = &permits->charges[i];
+        assert(!charge->reason || charge->shadow);
         if (doorman__charge_commit(permits, charge)) result->warning = true;
         bool waits = charge->granted > 0 && !charge->shadow;
         if (waits) result->wait = doorman__later(result->wait, charge->wait);
@@ -6879,6 +6927,7 @@ static doorman_status doorman__permits_decide(doorman_permits *permits,
         if (!fits) doorman__permits_refuse(permits, count, request->max_wait, inspects, &result);
         if (request->detail) doorman__permits_fill_details(permits, count, &result);
     }
+    assert(!result.granted || !result.pending);
     *out = result;
     return DOORMAN_OK;
 }
@@ -6919,6 +6968,7 @@ static void doorman__hold_wants(doorman_permits *permits, const doorman__hold *h
  * memory runs out; the permit still waits then. */
 static bool doorman__hold_decide(doorman_permits *permits, doorman__hold *hold) {
     doorman__wait *wait = hold->wait;
+    assert(hold->state == DOORMAN__WAITING && wait->hold == hold);
     const doorman_permit_request request = {.item_count = hold->item_count,
                                             .max_wait =
                                                 wait->max_wait - (permits->at.now - wait->asked_at),
@@ -6949,6 +6999,7 @@ static void doorman__holds_serve(doorman_permits *permits, size_t decisions) {
     holds->stuck = false;
     while (holds->first_ready && decisions > 0 && moves > 0) {
         doorman__hold_queue *queue = holds->first_ready;
+        assert(queue->ready);
         doorman__timer *turn = doorman__timers_first(&queue->turns);
         doorman__hold *hold = turn ? doorman__turn_wait(turn)->hold : NULL;
         if (!hold || !doorman__hold_queue_fits(permits, queue, hold->wait)) {
@@ -6975,6 +7026,7 @@ static void doorman__holds_serve(doorman_permits *permits, size_t decisions) {
 /* ---- holds: ends */
 
 static void doorman__hold_expire(doorman_permits *permits, doorman__hold *hold) {
+    assert(hold->state == DOORMAN__HELD || hold->state == DOORMAN__TRANSFERRED);
     for (size_t i = 0; i < hold->item_count; i++) {
         const doorman__hold_item *item = &doorman__hold_items(hold)[i];
         if (!(item->amount > 0)) continue;
@@ -6997,6 +7049,7 @@ static void doorman__holds_end_due(doorman_permits *permits, size_t most) {
     const doorman__timers *ends = &permits->holds.ends;
     for (size_t i = 0; i < most && doorman__timers_due(ends) <= permits->at.now; i++) {
         doorman__hold *hold = DOORMAN__WITHIN(doorman__hold, end, doorman__timers_first(ends));
+        assert(hold->state != DOORMAN__NEW && hold->state != DOORMAN__SPENT);
         if (hold->state == DOORMAN__WAITING) {
             doorman__hold_refuse(permits, hold, DOORMAN_REASON_TIMED_OUT);
         } else {
@@ -7013,6 +7066,7 @@ static void doorman__holds_find_learned(doorman_permits *permits) {
         doorman_time until = permits->slots[i]->learns_until;
         if (until > permits->at.now) next = doorman__earlier(next, until);
     }
+    assert(next >= permits->at.now);
     permits->holds.next_learned = next;
 }
 
@@ -7058,6 +7112,7 @@ static bool doorman__hold_same(const doorman_permits *permits, const doorman__ho
 /* Describes a hold that its permit has renewed. */
 static void doorman__hold_regrant(doorman_permits *permits, doorman__hold *hold,
                                   doorman_permit *out) {
+    assert(hold->state == DOORMAN__HELD && hold->item_count <= permits->grant_capacity);
     memset(out, 0, sizeof *out);
     for (size_t i = 0; i < hold->item_count; i++) {
         permits->grants[i] = (doorman_permit_grant){.granted = doorman__hold_items(hold)[i].amount};
@@ -7075,19 +7130,11 @@ static doorman_status doorman__hold_take_over(doorman_permits *permits, doorman_
                                               const doorman_permit_request *request,
                                               doorman_permit *out) {
     doorman__wait *wait = hold->wait, *earlier = doorman__wait_create(permits, 0);
-    doorman__owner *connection = NULL;
-    if (earlier && request->connection) {
-        connection =
-            doorman__owner_get(permits, &request->connection, sizeof request->connection, true);
-    }
-    if (!earlier || (request->connection && !connection)) {
+    assert(hold->state == DOORMAN__WAITING && wait->queue);
+    if (!earlier || !doorman__wait_connect(permits, wait, request->connection)) {
         doorman__wait_free(earlier);
         return DOORMAN_OUT_OF_MEMORY;
     }
-    if (connection) connection->wait_count++;
-    if (wait->connection) wait->connection->wait_count--;
-    doorman__owner_leave(permits, wait->connection);
-    wait->connection = connection;
     uint64_t ticket = earlier->ticket;
     earlier->ticket = wait->ticket;
     wait->ticket = ticket;
@@ -7122,6 +7169,7 @@ static bool doorman__permits_repeat(doorman_permits *permits, const doorman__dec
         hold = NULL;
     }
     if (!hold) return false;
+    assert(hold->state != DOORMAN__NEW && hold->request_id == request->request_id);
     bool same = !hold->seized && doorman__hold_same(permits, hold, request->item_count);
     bool may_wait = request->max_wait > 0 && decision->may_wait;
     if (same && hold->state == DOORMAN__WAITING && !may_wait) {
@@ -7186,7 +7234,8 @@ static doorman_status doorman__permits_run_checked(doorman_permits *permits,
     const int priority = request->has_priority ? request->priority : 1;
     const doorman_time before = (doorman_time)(DOORMAN_PRIORITY_MAX - priority) << 58;
     doorman_status status = DOORMAN_OK;
-    doorman__moment_move(&permits->at, decision->epoch, decision->now);
+    assert(request->item_count <= permits->want_capacity);
+    doorman__moment_move(&permits->at, decision->now);
     decision->turn = before + (doorman_time)permits->holds.arrivals + 1;
     if (doorman__holds_due(permits) <= permits->at.now) {
         doorman__holds_settle_for(permits, decision);
@@ -7212,24 +7261,23 @@ static doorman_status doorman__permits_run(doorman_permits *permits, doorman__de
 
 doorman_status doorman_permits_acquire(doorman_permits *permits,
                                        const doorman_permit_request *request, doorman_permit *out,
-                                       doorman_error *error, doorman_time epoch, doorman_time now) {
+                                       doorman_error *error, doorman_time now) {
     if (!permits) return doorman__missing(error, "permits");
     if (!request) return doorman__missing(error, "request");
     if (!out) return doorman__missing(error, "out");
-    doorman__decision decision = {.request = request, .may_wait = true, .epoch = epoch, .now = now};
+    doorman__decision decision = {.request = request, .may_wait = true, .now = now};
     return doorman__permits_run(permits, &decision, out, error);
 }
 
 doorman_status doorman_permits_inspect(doorman_permits *permits, const char *resource_id,
                                        const char *key, doorman_permit *out, doorman_error *error,
-                                       doorman_time epoch, doorman_time now) {
+                                       doorman_time now) {
     if (!permits) return doorman__missing(error, "permits");
     if (!resource_id) return doorman__missing(error, "resource_id");
     if (!out) return doorman__missing(error, "out");
     const doorman_permit_item item = {.resource_id = resource_id, .key = key};
     const doorman_permit_request request = {.items = &item, .item_count = 1, .detail = true};
-    doorman__decision decision = {
-        .request = &request, .inspects = true, .epoch = epoch, .now = now};
+    doorman__decision decision = {.request = &request, .inspects = true, .now = now};
     return doorman__permits_run(permits, &decision, out, error);
 }
 
@@ -7341,19 +7389,24 @@ static doorman_status doorman__reported_cost_check(double cost, doorman_error *e
                          "cost: must be a finite number from -1e15 to 1e15");
 }
 
-doorman_status doorman_permits_report(doorman_permits *permits, const char *resource_id,
-                                      const char *key, double cost, double *charged,
-                                      doorman_error *error, doorman_time epoch, doorman_time now) {
+/* Checks a key that an application names, and reads it as an item of a permit. */
+static doorman_status doorman__permits_check_key(doorman_permits *permits, const char *resource_id,
+                                                 const char *key, doorman_error *error) {
     if (!permits) return doorman__missing(error, "permits");
     if (!resource_id) return doorman__missing(error, "resource_id");
-    if (!charged) return doorman__missing(error, "charged");
     const doorman_permit_item item = {.resource_id = resource_id, .key = key};
     const doorman_permit_request request = {.items = &item, .item_count = 1};
-    doorman_status status = doorman__permits_check(permits, &request, NULL, error);
+    return doorman__permits_check_whole(permits, &request, NULL, error);
+}
+
+doorman_status doorman_permits_report(doorman_permits *permits, const char *resource_id,
+                                      const char *key, double cost, double *charged,
+                                      doorman_error *error, doorman_time now) {
+    doorman_status status = doorman__permits_check_key(permits, resource_id, key, error);
+    if (status == DOORMAN_OK && !charged) status = doorman__missing(error, "charged");
     if (status == DOORMAN_OK) status = doorman__reported_cost_check(cost, error);
     if (status != DOORMAN_OK) return status;
-    (void)doorman__wants_read(permits->wants, &request, error);
-    doorman__moment_move(&permits->at, epoch, now);
+    doorman__moment_move(&permits->at, now);
     double all = 0;
     status = doorman__permits_charge_report(permits, cost, &all);
     doorman__permits_end_call(permits, 1);
@@ -7377,6 +7430,7 @@ static size_t doorman__permits_reset_ban(doorman_permits *permits,
 /* Removes the counter of one limit. Returns how many counters were removed. */
 static size_t doorman__permits_reset_limit(doorman_permits *permits, const doorman__place *place,
                                            size_t index, const doorman__identity *of_key) {
+    assert(index < place->slot_count);
     const doorman_permit_limit *limit = &place->template_->limits[index];
     doorman__slot *slot = place->slots[index].slot;
     const doorman__identity identity = doorman__limit_identity(permits, limit, place, of_key);
@@ -7395,11 +7449,7 @@ static bool doorman__reset_means(const doorman_permit_limit *limit, const char *
 doorman_status doorman_permits_reset(doorman_permits *permits, const char *resource_id,
                                      const char *key, const char *limit, size_t *count,
                                      doorman_error *error) {
-    if (!permits) return doorman__missing(error, "permits");
-    if (!resource_id) return doorman__missing(error, "resource_id");
-    const doorman_permit_item item = {.resource_id = resource_id, .key = key};
-    const doorman_permit_request request = {.items = &item, .item_count = 1};
-    doorman_status status = doorman__permits_check(permits, &request, NULL, error);
+    doorman_status status = doorman__permits_check_key(permits, resource_id, key, error);
     if (status != DOORMAN_OK) return status;
     doorman__place *place = doorman__permits_place(permits, resource_id);
     size_t removed = 0;
@@ -7418,18 +7468,14 @@ doorman_status doorman_permits_reset(doorman_permits *permits, const char *resou
 
 doorman_status doorman_permits_ban(doorman_permits *permits, const char *resource_id,
                                    const char *key, doorman_time duration, doorman_error *error,
-                                   doorman_time epoch, doorman_time now) {
-    if (!permits) return doorman__missing(error, "permits");
-    if (!resource_id) return doorman__missing(error, "resource_id");
-    const doorman_permit_item item = {.resource_id = resource_id, .key = key};
-    const doorman_permit_request request = {.items = &item, .item_count = 1};
-    doorman_status status = doorman__permits_check(permits, &request, NULL, error);
+                                   doorman_time now) {
+    doorman_status status = doorman__permits_check_key(permits, resource_id, key, error);
     if (status != DOORMAN_OK) return status;
     if (!doorman__duration_valid(duration)) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
                              "duration: " DOORMAN__DURATION_OR_ZERO_RULE);
     }
-    doorman__moment_move(&permits->at, epoch, now);
+    doorman__moment_move(&permits->at, now);
     doorman__place *place = doorman__permits_place(permits, resource_id);
     if (!place) return doorman__no_memory(error);
     key = key ? key : "";
@@ -7537,20 +7583,6 @@ static bool doorman__transfer_amounts_right(const doorman_permits *permits, cons
     return true;
 }
 
-/* Checks a request, and starts a call. */
-static doorman_status doorman__holds_begin(doorman_permits *permits,
-                                           const doorman_hold_request *request,
-                                           doorman__hold_needs needs, doorman_error *error,
-                                           doorman_time epoch, doorman_time now) {
-    doorman_status status = doorman__hold_request_check(request, needs, error);
-    if (status != DOORMAN_OK) return status;
-    doorman__moment_move(&permits->at, epoch, now);
-    doorman__holds_settle(permits, DOORMAN__CALL_ENDS);
-    if (doorman__hold_amounts_right(permits, request->client_id, request)) return DOORMAN_OK;
-    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
-                         "amounts: must be one for each item of the hold");
-}
-
 /* Makes room for the items of a result. */
 static bool doorman__holds_reserve_items(doorman_permits *permits, size_t count) {
     void *items = permits->holds.items;
@@ -7564,6 +7596,7 @@ static bool doorman__holds_reserve_items(doorman_permits *permits, size_t count)
  * keys are only freed by a call. Precondition: there is room for the items. */
 static void doorman__hold_describe(doorman_permits *permits, const doorman__hold *hold,
                                    doorman_time expires_in, doorman_hold *out) {
+    assert(hold->item_count <= permits->holds.item_capacity);
     for (size_t i = 0; i < hold->item_count; i++) {
         const doorman__hold_item *item = &doorman__hold_items(hold)[i];
         permits->holds.items[i] =
@@ -7576,8 +7609,26 @@ static void doorman__hold_describe(doorman_permits *permits, const doorman__hold
                           .item_count = hold->item_count};
 }
 
-static void doorman__hold_gone(uint64_t id, doorman_hold *out) {
+/* Says that a hold is gone.
+ *   id   not 0 for a used transfer */
+static doorman_status doorman__hold_gone(uint64_t id, doorman_hold *out) {
     *out = (doorman_hold){.gone = true, .id = id};
+    return DOORMAN_OK;
+}
+
+/* Refuses a transfer or a seizure; nothing has changed. */
+static doorman_status doorman__hold_refused(doorman_reason reason, doorman_hold *out) {
+    *out = (doorman_hold){.reason = reason};
+    return DOORMAN_OK;
+}
+
+/* Lets a hold or a transfer end later, and describes it. */
+static doorman_status doorman__hold_renew(doorman_permits *permits, doorman__hold *hold,
+                                          doorman_hold *out, doorman_error *error) {
+    assert(hold->state == DOORMAN__HELD || hold->state == DOORMAN__TRANSFERRED);
+    if (!doorman__holds_reserve_items(permits, hold->item_count)) return doorman__no_memory(error);
+    doorman__hold_describe(permits, hold, doorman__hold_extend(permits, hold), out);
+    return DOORMAN_OK;
 }
 
 /* Returns the hold with an id, if it belongs to the client and has not ended. */
@@ -7585,7 +7636,11 @@ static doorman__hold *doorman__holds_of(doorman_permits *permits, const char *cl
                                         uint64_t id) {
     doorman__hold *hold = doorman__holds_find(permits, id);
     if (!hold || hold->state != DOORMAN__HELD) return NULL;
-    doorman__hold_prefetch(permits, hold);
+    doorman__hold_prefetch_lines(hold);
+    if (hold->request_id) {
+        doorman__chains_prefetch(&permits->holds.by_request, hold->by_request.hash,
+                                 DOORMAN__AHEAD_BUCKET);
+    }
     if (strcmp(doorman__owner_name(hold->owner), client_id) != 0) return NULL;
     doorman__hold_prefetch_neighbours(permits, hold);
     if (hold->end.at > permits->at.now) return hold;
@@ -7600,32 +7655,24 @@ static double doorman__hold_amount(const doorman_hold_request *request, size_t i
 
 /* ---- holds: renewing, and learning what is held (P16) */
 
-static doorman_status doorman__hold_item_check(const doorman_hold_item *item, size_t index,
-                                               doorman_error *error) {
-    const doorman__rule rules[] = {
-        {!doorman__id_valid(item->resource_id), "resource_id: " DOORMAN__ID_RULE},
-        {item->key && !doorman__key_valid(item->key), "key: " DOORMAN__KEY_RULE},
-        {!doorman__amount_valid(item->amount), "amount: " DOORMAN__AMOUNT_RULE},
-    };
-    size_t next = 0;
-    const char *text = DOORMAN__RULE_NEXT(rules, &next);
-    if (!text) return DOORMAN_OK;
-    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "items[%zu].%s", index, text);
-}
-
 static doorman_status doorman__hold_items_check(const doorman_permits *permits,
                                                 const doorman_hold_request *request,
                                                 doorman_error *error) {
-    if (request->item_count > permits->options.item_max) {
-        return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "items: at most %zu",
-                             permits->options.item_max);
-    }
-    if (request->item_count && !request->items) {
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "items: must not be NULL");
+    const size_t most = permits->options.item_max;
+    if (request->item_count > most) {
+        return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "items: at most %zu", most);
     }
     for (size_t i = 0; i < request->item_count; i++) {
-        doorman_status status = doorman__hold_item_check(&request->items[i], i, error);
-        if (status != DOORMAN_OK) return status;
+        const doorman_hold_item *item = &request->items[i];
+        const doorman__rule rules[] = {
+            {!doorman__id_valid(item->resource_id), "resource_id: " DOORMAN__ID_RULE},
+            {item->key && !doorman__key_valid(item->key), "key: " DOORMAN__KEY_RULE},
+            {!doorman__amount_valid(item->amount), "amount: " DOORMAN__AMOUNT_RULE},
+        };
+        size_t next = 0;
+        const char *text = DOORMAN__RULE_NEXT(rules, &next);
+        if (!text) continue;
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "items[%zu].%s", i, text);
     }
     return DOORMAN_OK;
 }
@@ -7650,13 +7697,12 @@ static bool doorman__holds_read_claim(doorman_permits *permits,
 /* P16: returns whether all limits that concern a hold learn. If one has learned, the hold has
  * ended, because it ends with the shortest time to live of its limits. */
 static bool doorman__permits_all_learn(const doorman_permits *permits) {
-    bool all = true;
     for (size_t i = 0; i < permits->charge_count; i++) {
         const doorman__charge *charge = &permits->charges[i];
         if (charge->limit->kind != DOORMAN_CONCURRENCY || charge->limit->leased) continue;
-        all = all && permits->at.now < charge->own->learns_until;
+        if (permits->at.now >= charge->own->learns_until) return false;
     }
-    return all;
+    return true;
 }
 
 /* Divides what is free among the items, in their order. Rates are not charged: the predecessor has
@@ -7671,7 +7717,7 @@ static void doorman__holds_believe(doorman_permits *permits, size_t count) {
         bool bound = charge->limit->kind == DOORMAN_CONCURRENCY;
         charge->reason = DOORMAN_NO_REASON;
         charge->spare = !bound ? UINT64_MAX : held < most ? most - held : 0;
-        charge->granted = 0;
+        charge->granted = charge->offer = 0;
     }
     for (size_t i = 0; i < count; i++) {
         doorman__want *want = &permits->wants[i];
@@ -7683,13 +7729,11 @@ static void doorman__holds_believe(doorman_permits *permits, size_t count) {
         want->granted = doorman__min(want->cost, doorman__grains_units(want->grains));
         for (size_t j = 0; j < want->charge_count; j++) {
             doorman__charge *charge = &permits->charges[want->charges[j]];
-            bool holds = charge->limit->kind == DOORMAN_CONCURRENCY;
-            charge->spare -= charge->spare < UINT64_MAX ? want->grains : 0;
-            if (holds) charge->granted += want->grains;
+            if (charge->limit->kind != DOORMAN_CONCURRENCY) continue;
+            assert(charge->spare >= want->grains);
+            charge->spare -= want->grains;
+            charge->offer = charge->granted += want->grains;
         }
-    }
-    for (size_t i = 0; i < permits->charge_count; i++) {
-        permits->charges[i].offer = permits->charges[i].granted;
     }
 }
 
@@ -7698,6 +7742,7 @@ static void doorman__holds_believe(doorman_permits *permits, size_t count) {
 static doorman_status doorman__holds_learn(doorman_permits *permits,
                                            const doorman_hold_request *request,
                                            doorman__hold **out) {
+    assert(permits->at.now < permits->holds.learns_until);
     const doorman_permit_request permit = {.item_count = request->item_count,
                                            .client_id = request->client_id,
                                            .time_to_live = request->time_to_live};
@@ -7725,32 +7770,21 @@ static doorman_status doorman__holds_learn(doorman_permits *permits,
     return DOORMAN_OK;
 }
 
-doorman_status doorman_permits_renew(doorman_permits *permits, const doorman_hold_request *request,
-                                     doorman_hold *out, doorman_error *error, doorman_time epoch,
-                                     doorman_time now) {
-    if (!permits) return doorman__missing(error, "permits");
-    if (!request) return doorman__missing(error, "request");
-    if (!out) return doorman__missing(error, "out");
-    doorman_status status = doorman__hold_items_check(permits, request, error);
-    if (status != DOORMAN_OK) return status;
-    status = doorman__holds_begin(permits, request, DOORMAN__NEEDS_ID, error, epoch, now);
-    if (status != DOORMAN_OK) return status;
+static doorman_status doorman__holds_renew(doorman_permits *permits,
+                                           const doorman_hold_request *request, doorman_hold *out,
+                                           doorman_error *error) {
     doorman__hold *hold = doorman__holds_of(permits, request->client_id, request->id);
-    bool known = doorman__holds_find(permits, request->id) != NULL;
-    size_t count = hold ? hold->item_count : request->item_count;
-    if (!doorman__holds_reserve_items(permits, count)) return doorman__no_memory(error);
-    bool learns = permits->at.now < permits->holds.learns_until;
-    if (!hold && !known && learns && request->item_count) {
-        status = doorman__holds_learn(permits, request, &hold);
-        doorman__permits_end_call(permits, request->item_count);
-        if (status != DOORMAN_OK) return doorman__no_memory(error);
+    if (hold) return doorman__hold_renew(permits, hold, out, error);
+    bool learns = permits->at.now < permits->holds.learns_until && request->item_count &&
+                  !doorman__holds_find(permits, request->id);
+    if (!learns) return doorman__hold_gone(0, out);
+    if (!doorman__holds_reserve_items(permits, request->item_count)) {
+        return doorman__no_memory(error);
     }
-    if (!hold) {
-        doorman__hold_gone(0, out);
-        return DOORMAN_OK;
-    }
-    doorman__hold_describe(permits, hold, doorman__hold_extend(permits, hold), out);
-    return DOORMAN_OK;
+    doorman_status status = doorman__holds_learn(permits, request, &hold);
+    doorman__permits_end_call(permits, request->item_count);
+    if (status != DOORMAN_OK) return doorman__no_memory(error);
+    return hold ? doorman__hold_renew(permits, hold, out, error) : doorman__hold_gone(0, out);
 }
 
 /* ---- holds: releasing, and sharing results (P10) */
@@ -7764,6 +7798,7 @@ static void doorman__holds_share(doorman_permits *permits, const doorman__hold_i
     for (doorman__chain *next = NULL; node; node = next) {
         next = node->next;
         doorman__hold *hold = DOORMAN__WITHIN(doorman__wait, by_key, node)->hold;
+        assert(hold->state == DOORMAN__WAITING && hold->wait->share);
         const doorman__hold_item *other = doorman__hold_items(hold);
         bool same = other->place == item->place && strcmp(other->key, item->key) == 0;
         if (!same) continue;
@@ -7775,6 +7810,7 @@ static void doorman__holds_share(doorman_permits *permits, const doorman__hold_i
 /* Releases units of a hold. */
 static void doorman__hold_release(doorman_permits *permits, doorman__hold *hold,
                                   const doorman_hold_request *request, doorman_hold *out) {
+    assert(hold->state == DOORMAN__HELD);
     for (size_t i = 0; i < hold->item_count; i++) {
         doorman__hold_cut(permits, hold, i, doorman__hold_amount(request, i), NULL);
     }
@@ -7787,15 +7823,9 @@ static void doorman__hold_release(doorman_permits *permits, doorman__hold *hold,
     doorman__hold_destroy(permits, hold);
 }
 
-doorman_status doorman_permits_release(doorman_permits *permits,
-                                       const doorman_hold_request *request, doorman_hold *out,
-                                       doorman_error *error, doorman_time epoch, doorman_time now) {
-    if (!permits) return doorman__missing(error, "permits");
-    if (!request) return doorman__missing(error, "request");
-    if (!out) return doorman__missing(error, "out");
-    doorman_status status =
-        doorman__holds_begin(permits, request, DOORMAN__NEEDS_ONE, error, epoch, now);
-    if (status != DOORMAN_OK) return status;
+static doorman_status doorman__holds_release(doorman_permits *permits,
+                                             const doorman_hold_request *request, doorman_hold *out,
+                                             doorman_error *error) {
     const char *client_id = request->client_id;
     doorman__hold *hold = doorman__holds_find_request(permits, client_id, request->request_id);
     bool waits = hold && hold->state == DOORMAN__WAITING;
@@ -7804,7 +7834,7 @@ doorman_status doorman_permits_release(doorman_permits *permits,
         doorman__hold_refuse(permits, hold, DOORMAN_REASON_TIMED_OUT);
         *out = (doorman_hold){.gone = false};
     } else if (!hold) {
-        doorman__hold_gone(0, out);
+        (void)doorman__hold_gone(0, out);
     } else {
         bool room = doorman__holds_reserve_items(permits, hold->item_count);
         if (!room) return doorman__no_memory(error);
@@ -7816,16 +7846,11 @@ doorman_status doorman_permits_release(doorman_permits *permits,
 
 /* ---- holds: transferring and seizing (P11) */
 
-/* Refuses a transfer or a seizure; nothing has changed. */
-static doorman_status doorman__hold_refused(doorman_reason reason, doorman_hold *out) {
-    *out = (doorman_hold){.reason = reason};
-    return DOORMAN_OK;
-}
-
 /* Makes a copy of a hold without units, and with room for its takes. Returns OK,
  * RESOURCE_EXHAUSTED or OUT_OF_MEMORY. */
 static doorman_status doorman__hold_copy(doorman_permits *permits, const doorman__hold *hold,
                                          const doorman_hold_request *request, doorman__hold **out) {
+    assert(hold->state == DOORMAN__HELD || hold->state == DOORMAN__TRANSFERRED);
     const doorman__hold_item *items = doorman__hold_items(hold);
     size_t bytes = doorman__hold_items_bytes(items, hold->item_count);
     if (!doorman__holds_reserve_items(permits, hold->item_count)) return DOORMAN_OUT_OF_MEMORY;
@@ -7843,18 +7868,20 @@ static doorman_status doorman__hold_copy(doorman_permits *permits, const doorman
     return DOORMAN_OUT_OF_MEMORY;
 }
 
+/* Answers what needs a copy of a hold. */
+static doorman_status doorman__hold_copied(doorman_status status, doorman_hold *out,
+                                           doorman_error *error) {
+    if (status == DOORMAN_OUT_OF_MEMORY) return doorman__no_memory(error);
+    if (status == DOORMAN_OK) return DOORMAN_OK;
+    return doorman__hold_refused(DOORMAN_REASON_MAX_HOLDS, out);
+}
+
 /* Answers a transfer that was made already. */
 static doorman_status doorman__transfer_repeat(doorman_permits *permits, doorman__hold *transfer,
                                                doorman_hold *out, doorman_error *error) {
-    if (transfer->state == DOORMAN__SPENT || transfer->end.at <= permits->at.now) {
-        doorman__hold_gone(transfer->id, out);
-        return DOORMAN_OK;
-    }
-    if (!doorman__holds_reserve_items(permits, transfer->item_count)) {
-        return doorman__no_memory(error);
-    }
-    doorman__hold_describe(permits, transfer, doorman__hold_extend(permits, transfer), out);
-    return DOORMAN_OK;
+    bool ended = transfer->state == DOORMAN__SPENT || transfer->end.at <= permits->at.now;
+    return ended ? doorman__hold_gone(transfer->id, out)
+                 : doorman__hold_renew(permits, transfer, out, error);
 }
 
 /* Returns how many of `amount` units a request moves. A part of them is rounded down to what
@@ -7870,6 +7897,7 @@ static double doorman__hold_moved(const doorman_hold_request *request, size_t in
 static void doorman__hold_transfer(doorman_permits *permits, doorman__hold *hold,
                                    doorman__hold *transfer, const doorman_hold_request *request,
                                    doorman_hold *out) {
+    assert(hold->state == DOORMAN__HELD && transfer->state == DOORMAN__NEW);
     for (size_t i = 0; i < hold->item_count; i++) {
         double amount = doorman__hold_items(hold)[i].amount;
         double moved = doorman__hold_moved(request, i, amount);
@@ -7906,33 +7934,10 @@ static doorman_status doorman__holds_move(doorman_permits *permits,
     }
     if (made) return doorman__hold_refused(DOORMAN_REASON_REPEATED, out);
     doorman__hold *hold = doorman__holds_of(permits, request->client_id, request->id);
-    if (!hold || !doorman__hold_moves(hold, request)) {
-        doorman__hold_gone(0, out);
-        return DOORMAN_OK;
-    }
+    if (!hold || !doorman__hold_moves(hold, request)) return doorman__hold_gone(0, out);
     doorman_status status = doorman__hold_copy(permits, hold, request, &made);
-    if (status == DOORMAN_RESOURCE_EXHAUSTED) {
-        return doorman__hold_refused(DOORMAN_REASON_MAX_HOLDS, out);
-    }
-    if (status != DOORMAN_OK) return doorman__no_memory(error);
-    doorman__hold_transfer(permits, hold, made, request, out);
-    return DOORMAN_OK;
-}
-
-doorman_status doorman_permits_transfer(doorman_permits *permits,
-                                        const doorman_hold_request *request, doorman_hold *out,
-                                        doorman_error *error, doorman_time epoch,
-                                        doorman_time now) {
-    if (!permits) return doorman__missing(error, "permits");
-    if (!request) return doorman__missing(error, "request");
-    if (!out) return doorman__missing(error, "out");
-    doorman_status status =
-        doorman__holds_begin(permits, request, DOORMAN__NEEDS_BOTH, error, epoch, now);
-    if (status != DOORMAN_OK) return status;
-    if (!doorman__transfer_amounts_right(permits, request->client_id, request)) {
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "amounts: " DOORMAN__TRANSFER_RULE);
-    }
-    return doorman__holds_move(permits, request, out, error);
+    if (status == DOORMAN_OK) doorman__hold_transfer(permits, hold, made, request, out);
+    return doorman__hold_copied(status, out, error);
 }
 
 /* Returns the transfer with an id, if it has not ended. */
@@ -7947,6 +7952,7 @@ static doorman__hold *doorman__holds_transfer(doorman_permits *permits, uint64_t
 /* Moves all units of a transfer into a new hold. */
 static void doorman__hold_seize(doorman_permits *permits, doorman__hold *transfer,
                                 doorman__hold *hold, doorman_hold *out) {
+    assert(transfer->state == DOORMAN__TRANSFERRED && hold->state == DOORMAN__NEW);
     for (size_t i = 0; i < transfer->item_count; i++) {
         doorman__hold_cut(permits, transfer, i, 0, hold);
     }
@@ -7957,49 +7963,104 @@ static void doorman__hold_seize(doorman_permits *permits, doorman__hold *transfe
     doorman__transfer_spend(permits, transfer);
 }
 
-doorman_status doorman_permits_seize(doorman_permits *permits, const doorman_hold_request *request,
-                                     doorman_hold *out, doorman_error *error, doorman_time epoch,
-                                     doorman_time now) {
-    if (!permits) return doorman__missing(error, "permits");
-    if (!request) return doorman__missing(error, "request");
-    if (!out) return doorman__missing(error, "out");
-    doorman_status status =
-        doorman__holds_begin(permits, request, DOORMAN__NEEDS_BOTH, error, epoch, now);
-    if (status != DOORMAN_OK) return status;
+static doorman_status doorman__holds_seize(doorman_permits *permits,
+                                           const doorman_hold_request *request, doorman_hold *out,
+                                           doorman_error *error) {
     doorman__hold *made =
         doorman__holds_find_request(permits, request->client_id, request->request_id);
-    bool known = made != NULL;
-    if (known && made->seized != request->id) {
+    if (made && made->seized != request->id) {
         return doorman__hold_refused(DOORMAN_REASON_REPEATED, out);
     }
-    if (known) made = doorman__holds_of(permits, request->client_id, made->id);
-    if (made) {
-        if (!doorman__holds_reserve_items(permits, made->item_count)) {
-            return doorman__no_memory(error);
-        }
-        doorman__hold_describe(permits, made, doorman__hold_extend(permits, made), out);
-        return DOORMAN_OK;
-    }
+    if (made) made = doorman__holds_of(permits, request->client_id, made->id);
+    if (made) return doorman__hold_renew(permits, made, out, error);
     doorman__hold *transfer = doorman__holds_transfer(permits, request->id);
-    if (!transfer) {
-        doorman__hold_gone(0, out);
-        return DOORMAN_OK;
+    if (!transfer) return doorman__hold_gone(0, out);
+    doorman_status status = doorman__hold_copy(permits, transfer, request, &made);
+    if (status == DOORMAN_OK) doorman__hold_seize(permits, transfer, made, out);
+    return doorman__hold_copied(status, out, error);
+}
+
+/* ---- holds: calls */
+
+/* What a client asks about a hold. */
+typedef struct doorman__hold_call {
+    doorman_method method; /* RENEW to SEIZE */
+    const doorman_hold_request *request;
+    doorman_hold *out;
+    bool in_message; /* its amounts were checked with the whole message */
+    doorman_time now;
+} doorman__hold_call;
+
+static doorman__hold_needs doorman__method_needs(doorman_method method) {
+    if (method == DOORMAN_RENEW) return DOORMAN__NEEDS_ID;
+    return method == DOORMAN_RELEASE ? DOORMAN__NEEDS_ONE : DOORMAN__NEEDS_BOTH;
+}
+
+/* Checks what a client asks, and does it. */
+static doorman_status doorman__holds_call(doorman_permits *permits, const doorman__hold_call *call,
+                                          doorman_error *error) {
+    assert(call->method >= DOORMAN_RENEW && call->method <= DOORMAN_SEIZE);
+    static doorman_status (*const functions[])(doorman_permits *, const doorman_hold_request *,
+                                               doorman_hold *, doorman_error *) = {
+        doorman__holds_renew, doorman__holds_release, doorman__holds_move, doorman__holds_seize};
+    const doorman_hold_request *request = call->request;
+    if (!permits) return doorman__missing(error, "permits");
+    if (!request) return doorman__missing(error, "request");
+    if (!call->out) return doorman__missing(error, "out");
+    const bool renews = call->method == DOORMAN_RENEW;
+    const bool transfers = call->method == DOORMAN_TRANSFER && !call->in_message;
+    doorman_status status =
+        doorman__hold_request_check(request, doorman__method_needs(call->method), error);
+    if (status == DOORMAN_OK && renews) status = doorman__hold_items_check(permits, request, error);
+    if (status != DOORMAN_OK) return status;
+    doorman__moment_move(&permits->at, call->now);
+    doorman__holds_settle(permits, DOORMAN__CALL_ENDS);
+    const char *rule = NULL;
+    if (!doorman__hold_amounts_right(permits, request->client_id, request)) {
+        rule = "must be one for each item of the hold";
+    } else if (transfers &&
+               !doorman__transfer_amounts_right(permits, request->client_id, request)) {
+        rule = DOORMAN__TRANSFER_RULE;
     }
-    status = doorman__hold_copy(permits, transfer, request, &made);
-    if (status == DOORMAN_RESOURCE_EXHAUSTED) {
-        return doorman__hold_refused(DOORMAN_REASON_MAX_HOLDS, out);
-    }
-    if (status != DOORMAN_OK) return doorman__no_memory(error);
-    doorman__hold_seize(permits, transfer, made, out);
-    return DOORMAN_OK;
+    if (rule) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "amounts: %s", rule);
+    return functions[call->method - DOORMAN_RENEW](permits, request, call->out, error);
+}
+
+doorman_status doorman_permits_renew(doorman_permits *permits, const doorman_hold_request *request,
+                                     doorman_hold *out, doorman_error *error, doorman_time now) {
+    const doorman__hold_call call = {
+        .method = DOORMAN_RENEW, .request = request, .out = out, .now = now};
+    return doorman__holds_call(permits, &call, error);
+}
+
+doorman_status doorman_permits_release(doorman_permits *permits,
+                                       const doorman_hold_request *request, doorman_hold *out,
+                                       doorman_error *error, doorman_time now) {
+    const doorman__hold_call call = {
+        .method = DOORMAN_RELEASE, .request = request, .out = out, .now = now};
+    return doorman__holds_call(permits, &call, error);
+}
+
+doorman_status doorman_permits_transfer(doorman_permits *permits,
+                                        const doorman_hold_request *request, doorman_hold *out,
+                                        doorman_error *error, doorman_time now) {
+    const doorman__hold_call call = {
+        .method = DOORMAN_TRANSFER, .request = request, .out = out, .now = now};
+    return doorman__holds_call(permits, &call, error);
+}
+
+doorman_status doorman_permits_seize(doorman_permits *permits, const doorman_hold_request *request,
+                                     doorman_hold *out, doorman_error *error, doorman_time now) {
+    const doorman__hold_call call = {
+        .method = DOORMAN_SEIZE, .request = request, .out = out, .now = now};
+    return doorman__holds_call(permits, &call, error);
 }
 
 /* ---- holds: cancelling, decisions and lists */
 
-size_t doorman_permits_cancel(doorman_permits *permits, uint64_t connection, doorman_time epoch,
-                              doorman_time now) {
+size_t doorman_permits_cancel(doorman_permits *permits, uint64_t connection, doorman_time now) {
     if (!permits) return 0;
-    doorman__moment_move(&permits->at, epoch, now);
+    doorman__moment_move(&permits->at, now);
     doorman__owner *owner = doorman__owner_find(permits, &connection, sizeof connection, true);
     size_t count = 0, left = owner ? owner->wait_count : 0;
     doorman__hold *hold = permits->holds.waiting.first;
@@ -8010,6 +8071,7 @@ size_t doorman_permits_cancel(doorman_permits *permits, uint64_t connection, doo
         doorman__hold_destroy(permits, hold);
         count++;
     }
+    assert(count == left);
     doorman__holds_settle(permits, DOORMAN__CALL_ENDS);
     return count;
 }
@@ -8021,6 +8083,7 @@ bool doorman_permits_next_decision(doorman_permits *permits, uint64_t *ticket,
     doorman__wait_free(holds->given);
     doorman__wait *wait = holds->given = holds->first_decision;
     if (!wait) return false;
+    assert(!wait->hold && !wait->queue);
     holds->first_decision = wait->next;
     if (!holds->first_decision) holds->last_decision = NULL;
     *ticket = wait->ticket;
@@ -8085,6 +8148,7 @@ bool doorman_permits_next_wait(const doorman_permits *permits, doorman_cursor *c
 static doorman__counter *doorman__recount_counter(doorman_permits *permits, doorman__slot *slot,
                                                   const doorman_permit_limit *limit,
                                                   const doorman__identity *identity) {
+    assert(slot->kind == DOORMAN_CONCURRENCY && limit->kind == DOORMAN_CONCURRENCY);
     doorman__counter *counter = doorman__counter_find(&slot->next_nodes, identity);
     if (counter) return counter;
     counter = doorman__counter_create(identity, 2, 0);
@@ -8116,10 +8180,10 @@ static const doorman_permit_limit *doorman__recount_limits(const doorman__recoun
     return *count ? found->limits : NULL;
 }
 
-static bool doorman__recount_concerns(const doorman_permit_limit *limit,
-                                      const doorman__hold_item *item) {
+/* Returns whether a limit counts the units that a key holds. */
+static bool doorman__limit_holds(const doorman_permit_limit *limit, const char *key) {
     if (limit->kind != DOORMAN_CONCURRENCY) return false;
-    return !limit->key_count || doorman__keys_concern(limit->keys, limit->key_count, item->key);
+    return !limit->key_count || doorman__keys_concern(limit->keys, limit->key_count, key);
 }
 
 /* Returns the new counter of a limit for an item. Returns NULL if memory runs out. */
@@ -8144,14 +8208,14 @@ static bool doorman__recount_hold(doorman_permits *permits, const doorman__recou
     for (size_t i = 0; i < hold->item_count; i++) {
         const doorman_permit_limit *limits = doorman__recount_limits(recount, &items[i], &count);
         for (size_t j = 0; items[i].amount > 0 && j < count; j++) {
-            all += doorman__recount_concerns(&limits[j], &items[i]);
+            all += doorman__limit_holds(&limits[j], items[i].key);
         }
     }
     if (!doorman__takes_reserve(&hold->next_takes, all)) return false;
     for (size_t i = 0; i < hold->item_count; i++) {
         const doorman_permit_limit *limits = doorman__recount_limits(recount, &items[i], &count);
         for (size_t j = 0; items[i].amount > 0 && j < count; j++) {
-            if (!doorman__recount_concerns(&limits[j], &items[i])) continue;
+            if (!doorman__limit_holds(&limits[j], items[i].key)) continue;
             doorman__counter *counter =
                 doorman__recount_item(permits, recount, &limits[j], &items[i]);
             if (!counter) return false;
@@ -8160,6 +8224,7 @@ static bool doorman__recount_hold(doorman_permits *permits, const doorman__recou
             uint64_t units = doorman__grains_ceil(items[i].amount);
             if (units > most - state[0]) units = most - state[0];
             if (!units) continue; /* the counter cannot count more */
+            assert(state[0] < most);
             state[0] += units;
             doorman__takes_add(&hold->next_takes, counter, units, i, figures->time_to_live);
         }
@@ -8173,6 +8238,7 @@ static bool doorman__recount_hold(doorman_permits *permits, const doorman__recou
  * false if memory runs out. */
 static bool doorman__recount_wait(doorman_permits *permits, const doorman__recount *recount,
                                   doorman__hold *hold) {
+    assert(hold->state == DOORMAN__WAITING && !hold->wait->next_queue);
     doorman__wait *wait = hold->wait;
     doorman__hold_queue *queue = &permits->holds.loose;
     for (size_t i = 0; i < hold->item_count && !queue->slot; i++) {
@@ -8180,7 +8246,7 @@ static bool doorman__recount_wait(doorman_permits *permits, const doorman__recou
         size_t count = 0;
         const doorman_permit_limit *limits = doorman__recount_limits(recount, item, &count);
         for (size_t j = 0; j < count && !queue->slot; j++) {
-            if (!(item->cost > 0) || !doorman__recount_concerns(&limits[j], item)) continue;
+            if (!(item->cost > 0) || !doorman__limit_holds(&limits[j], item->key)) continue;
             doorman__counter *counter = doorman__recount_item(permits, recount, &limits[j], item);
             doorman__slot *slot = recount->own[doorman__limit_index(recount->config, &limits[j])];
             queue = counter ? doorman__hold_queue_get(permits, slot, counter) : NULL;
@@ -8200,6 +8266,7 @@ static void doorman__recount_free(doorman_permits *permits, doorman__chains *nod
         for (; node; node = node->next) {
             doorman__hold_queue *queue = doorman__counter_queue((doorman__counter *)(void *)node);
             if (!queue) continue;
+            assert(!queue->turns.count);
             doorman__timers_uninit(&queue->turns);
             DOORMAN_FREE(queue);
             permits->node_bytes -= sizeof *queue;
@@ -8214,6 +8281,7 @@ static void doorman__recount_sums(doorman_permits *permits, const doorman__chain
     for (size_t i = 0; i < nodes->bucket_count; i++) {
         doorman__chain *node = *doorman__chains_at(nodes, i);
         for (; node; node = node->next) {
+            assert(adds || permits->counter_count > 0);
             doorman__place *place = doorman__permits_place_of(permits, node->tag);
             size_t bytes = doorman__counter_bytes((doorman__counter *)(void *)node);
             permits->counter_count = adds ? permits->counter_count + 1 : permits->counter_count - 1;
@@ -8279,6 +8347,7 @@ static void doorman__holds_recounted(doorman_permits *permits) {
     for (doorman__hold *hold = holds->waiting.first; hold; hold = hold->later) {
         doorman__wait *wait = hold->wait;
         wait->queue = wait->next_queue;
+        assert(wait->queue);
         wait->next_queue = NULL;
         wait->need = 0; /* it is decided again */
         wait->queue->expected = 0;
@@ -8302,6 +8371,7 @@ static const char *doorman__config_limit_name(const doorman_config *config, cons
  * that is not there any more becomes NULL. */
 static void doorman__holds_rename(doorman_permits *permits, const doorman_config *config) {
     for (doorman__wait *wait = permits->holds.first_decision; wait; wait = wait->next) {
+        assert(!wait->hold);
         doorman_permit_grant *grants = (doorman_permit_grant *)(void *)(wait + 1);
         wait->permit.limit = doorman__config_limit_name(config, wait->permit.limit);
         for (size_t i = 0; i < wait->permit.item_count; i++) {
@@ -8416,6 +8486,7 @@ static doorman__slot *doorman__permits_add_slot(doorman_permits *permits,
     doorman__slot *slot = room ? doorman__slot_create(template_, limit) : NULL;
     if (slot) permits->slots[permits->slot_count++] = slot;
     if (slot && slot->kind == DOORMAN_CONCURRENCY) slot->learns_until = permits->holds.learns_until;
+    assert(permits->slot_count <= permits->slot_capacity);
     return slot;
 }
 
@@ -8467,6 +8538,7 @@ static doorman__slot **doorman__permits_make_slots(doorman_permits *permits,
     for (size_t i = 0; made && i < config->template_count; i++) {
         if (own[count + i]) own[limits++] = own[count + i];
     }
+    assert(!made || limits == count);
     if (made && doorman__holds_recount(permits, config, own)) return own;
     DOORMAN_FREE(own);
     while (permits->slot_count > before) DOORMAN_FREE(permits->slots[--permits->slot_count]);
@@ -8530,6 +8602,7 @@ static void doorman__holds_note_life(doorman_permits *permits, const doorman_con
             permits->leases.has_gauges = permits->leases.has_gauges || (holds && limit->leased);
             if (!holds || limit->leased) continue;
             doorman__slot *slot = permits->own_slots[doorman__limit_index(config, limit)];
+            assert(slot->kind == DOORMAN_CONCURRENCY);
             doorman_time longest = doorman__limit_longest(permits, template_, limit);
             slot->longest = doorman__later(slot->longest, longest);
             permits->holds.longest = doorman__later(permits->holds.longest, longest);
@@ -8548,12 +8621,12 @@ static void doorman__holds_keep_learning(doorman_permits *permits) {
 
 doorman_status doorman_permits_configure(doorman_permits *permits, const doorman_config *config) {
     if (!permits || !config) return DOORMAN_INVALID_ARGUMENT;
-    if (!config) return DOORMAN_INVALID_ARGUMENT;
     doorman__slot **own = doorman__permits_make_slots(permits, config);
     if (!own) return DOORMAN_OUT_OF_MEMORY;
     size_t limits = 0, count = doorman__config_slots(config, &limits);
     for (size_t i = 0; i < permits->slot_count; i++) permits->slots[i]->limit = NULL;
     for (size_t i = 0; i < count; i++) {
+        assert(own[i]);
         own[i]->limit = i < limits ? &config->limits->limits[i] : &doorman__open_limit;
     }
     DOORMAN_FREE(permits->own_slots);
@@ -8606,14 +8679,17 @@ static doorman_status doorman__permits_check_options(doorman_permits_options *ow
     return wrong ? doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", wrong) : DOORMAN_OK;
 }
 
-/* Starts the clocks. Precondition: there are no counters. */
-static void doorman__permits_restart(doorman_permits *permits, doorman_time epoch,
-                                     doorman_time now) {
+/* Starts the clocks. The caller's epoch stays. Precondition: there are no counters. */
+static void doorman__permits_restart(doorman_permits *permits, doorman_time now) {
     assert(!permits->counter_count && !permits->place_table.count);
-    permits->at = (doorman__moment){.now = now};
-    doorman__moment_move(&permits->at, epoch, now);
-    permits->at.start = now;
-    permits->at.start_epoch = permits->at.epoch;
+    doorman__moment *at = &permits->at;
+    *at = (doorman__moment){.now = now,
+                            .start = now,
+                            .given = at->given,
+                            .given_at = at->given_at,
+                            .has_given = at->has_given};
+    doorman__moment_move(at, now);
+    at->start_epoch = at->epoch;
     permits->updated_at = now;
     permits->holds.learns_until = permits->options.learns_until;
     permits->holds.next_learned = permits->options.learns_until;
@@ -8636,7 +8712,7 @@ static void doorman__permits_learn(doorman_permits *permits, doorman_time predec
 }
 
 doorman_status doorman_permits_create(doorman_permits **out, const doorman_permits_options *options,
-                                      doorman_error *error, doorman_time epoch, doorman_time now) {
+                                      doorman_error *error, doorman_time now) {
     if (!out) return doorman__missing(error, "out");
     if (!options) return doorman__missing(error, "options");
     doorman_permits_options own = *options;
@@ -8647,7 +8723,9 @@ doorman_status doorman_permits_create(doorman_permits **out, const doorman_permi
     permits->options = own;
     permits->random = own.seed[0] ^ own.seed[1];
     permits->empty_hash = doorman__hash(own.seed, "");
-    doorman__permits_restart(permits, epoch, now);
+    permits->at.given = doorman__later(now, 0);
+    permits->at.given_at = now;
+    doorman__permits_restart(permits, now);
     if (!doorman__permits_add_slot(permits, NULL, NULL) ||
         doorman_permits_configure(permits, own.config) != DOORMAN_OK) {
         doorman_permits_destroy(permits);
@@ -8677,6 +8755,7 @@ static void doorman__permits_clear(doorman_permits *permits) {
         if (i > 0 && !slot->limit) doorman__permits_free_slot(permits, i);
     }
     permits->sweep_slot = 0;
+    assert(!permits->place_table.count && !permits->holds.granted.count);
     permits->counter_count = permits->node_bytes = permits->ban_bytes = 0;
 }
 
@@ -8697,6 +8776,10 @@ void doorman_permits_destroy(doorman_permits *permits) {
     DOORMAN_FREE(permits);
 }
 
+void doorman_permits_set_epoch(doorman_permits *permits, doorman_time epoch, doorman_time now) {
+    if (permits) doorman__moment_set_epoch(&permits->at, epoch, now);
+}
+
 doorman_time doorman_permits_due(const doorman_permits *permits) {
     if (!permits) return DOORMAN_NEVER;
     bool empty = !permits->place_table.count && !permits->counter_count;
@@ -8704,9 +8787,9 @@ doorman_time doorman_permits_due(const doorman_permits *permits) {
     return doorman__earlier(due, doorman__holds_due(permits));
 }
 
-void doorman_permits_update(doorman_permits *permits, doorman_time epoch, doorman_time now) {
+void doorman_permits_update(doorman_permits *permits, doorman_time now) {
     if (!permits) return;
-    doorman__moment_move(&permits->at, epoch, now);
+    doorman__moment_move(&permits->at, now);
     permits->updated_at = permits->at.now;
     doorman__holds_settle(permits, DOORMAN__UPDATE_ENDS);
     doorman__permits_sweep_places(permits, DOORMAN__UPDATE_VISITS);
@@ -8747,14 +8830,14 @@ bool doorman_permits_next_limit(const doorman_permits *permits, doorman_cursor *
 
 bool doorman_permits_next_top(const doorman_permits *permits, size_t limit_index,
                               doorman_top_kind kind, doorman_cursor *cursor,
-                              doorman_permits_top *out, doorman_time now) {
+                              doorman_permits_top *out) {
     if (!permits || !cursor || !out) return false;
     const doorman__top *top = NULL;
     bool known = limit_index < permits->own_count && (unsigned)kind < DOORMAN_TOP_COUNT;
     if (known) top = permits->own_slots[limit_index]->tops[kind];
     size_t last = cursor->position ? (size_t)cursor->position - 1 : DOORMAN__TOP_NONE;
     size_t next = top ? doorman__top_next(top, last) : DOORMAN__TOP_NONE;
-    unsigned halvings = top ? doorman__top_halvings(top, now) : 0;
+    unsigned halvings = top ? doorman__top_halvings(top, permits->at.now) : 0;
     cursor->at_end = next == DOORMAN__TOP_NONE || !(top->counts[next] >> halvings);
     if (cursor->at_end) return false;
     const doorman__top_entry *entry = &top->entries[next];
@@ -8794,12 +8877,7 @@ static doorman_status doorman__permits_check_request_id(const doorman_permits *p
         const doorman_permit_item *item = &permit->items[i];
         const doorman_template *found = doorman__permits_template(permits, item->resource_id);
         for (size_t j = 0; found && item->cost > 0 && j < found->limit_count; j++) {
-            const doorman_permit_limit *limit = &found->limits[j];
-            if (limit->kind != DOORMAN_CONCURRENCY) continue;
-            const char *key = item->key ? item->key : "";
-            if (limit->key_count && !doorman__keys_concern(limit->keys, limit->key_count, key)) {
-                continue;
-            }
+            if (!doorman__limit_holds(&found->limits[j], item->key ? item->key : "")) continue;
             return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, DOORMAN__HOLD_RULE);
         }
     }
@@ -8838,53 +8916,41 @@ static doorman_status doorman__permits_check_acquire(doorman_permits *permits,
                          options->message_detail_max, details);
 }
 
-static doorman_status doorman__permit_entry_check(const doorman_request *request, size_t index,
-                                                  doorman_error *error) {
-    const doorman_permit_entry *entry = &request->entries[index];
-    bool reports = request->method == DOORMAN_REPORT;
-    bool resets = request->method == DOORMAN_RESET;
-    bool bans = resets && entry->sets_ban;
-    const doorman__rule rules[] = {
-        {!doorman__id_valid(entry->resource_id), "resource_id: " DOORMAN__ID_RULE},
-        {entry->key && !doorman__key_valid(entry->key), "key: " DOORMAN__KEY_RULE},
-        {reports && !doorman__amount_valid(entry->cost < 0 ? -entry->cost : entry->cost),
-         "cost: must be a finite number from -1e15 to 1e15"},
-        {bans && (entry->ban < 0 || entry->ban > DOORMAN_DURATION_MAX),
-         "ban: " DOORMAN__DURATION_OR_ZERO_RULE},
-        {bans && entry->limit, "limit: must be absent beside a ban"},
-        {!resets && entry->sets_ban, "ban: only in a reset"},
-    };
-    size_t next = 0;
-    const char *text = DOORMAN__RULE_NEXT(rules, &next);
-    if (!text) return DOORMAN_OK;
-    return doorman__message_fail(error, DOORMAN_INVALID_ARGUMENT,
-                                 doorman__name(request, "entries", "entry"), index, text);
-}
-
 static doorman_status doorman__permits_check_entries(const doorman_permits *permits,
                                                      const doorman_request *request,
                                                      doorman_error *error) {
-    size_t most = permits->options.message_item_max;
-    if (request->method == DOORMAN_INSPECT) most = permits->options.message_detail_max;
+    const bool reports = request->method == DOORMAN_REPORT;
+    const bool resets = request->method == DOORMAN_RESET;
+    const bool inspects = request->method == DOORMAN_INSPECT;
+    const size_t most =
+        inspects ? permits->options.message_detail_max : permits->options.message_item_max;
+    const char *list = doorman__name(request, "entries", "entry");
     if (request->entry_count > most) {
-        return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "%s: at most %zu, not %zu",
-                             doorman__name(request, "entries", "entry"), most,
-                             request->entry_count);
+        return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "%s: at most %zu, not %zu", list,
+                             most, request->entry_count);
     }
     for (size_t i = 0; i < request->entry_count; i++) {
-        doorman_status status = doorman__permit_entry_check(request, i, error);
-        if (status != DOORMAN_OK) return status;
+        const doorman_permit_entry *entry = &request->entries[i];
+        const bool bans = resets && entry->sets_ban;
+        const doorman__rule rules[] = {
+            {!doorman__id_valid(entry->resource_id), "resource_id: " DOORMAN__ID_RULE},
+            {entry->key && !doorman__key_valid(entry->key), "key: " DOORMAN__KEY_RULE},
+            {reports && !doorman__amount_valid(entry->cost < 0 ? -entry->cost : entry->cost),
+             "cost: must be a finite number from -1e15 to 1e15"},
+            {bans && (entry->ban < 0 || entry->ban > DOORMAN_DURATION_MAX),
+             "ban: " DOORMAN__DURATION_OR_ZERO_RULE},
+            {bans && entry->limit, "limit: must be absent beside a ban"},
+            {!resets && entry->sets_ban, "ban: only in a reset"},
+        };
+        size_t next = 0;
+        const char *text = DOORMAN__RULE_NEXT(rules, &next);
+        if (text) return doorman__message_fail(error, DOORMAN_INVALID_ARGUMENT, list, i, text);
     }
     return DOORMAN_OK;
 }
 
 static bool doorman__method_has_holds(doorman_method method) {
     return method >= DOORMAN_RENEW && method <= DOORMAN_SEIZE;
-}
-
-static doorman__hold_needs doorman__method_needs(doorman_method method) {
-    if (method == DOORMAN_RENEW) return DOORMAN__NEEDS_ID;
-    return method == DOORMAN_RELEASE ? DOORMAN__NEEDS_ONE : DOORMAN__NEEDS_BOTH;
 }
 
 static doorman_status doorman__permits_check_holds(const doorman_permits *permits,
@@ -9042,8 +9108,7 @@ static bool doorman__permit_keep(doorman__arena *arena, doorman_permit *permit) 
 static doorman_status doorman__permits_answer_acquire(doorman_permits *permits,
                                                       const doorman_request *request,
                                                       doorman_response *response,
-                                                      doorman__arena *arena, doorman_time epoch,
-                                                      doorman_time now) {
+                                                      doorman__arena *arena) {
     size_t count = request->permit_count;
     doorman_permit *decided = (doorman_permit *)doorman__arena_take(arena, count * sizeof *decided);
     if (!decided) return DOORMAN_OUT_OF_MEMORY;
@@ -9058,7 +9123,7 @@ static doorman_status doorman__permits_answer_acquire(doorman_permits *permits,
         /* all permits are checked, and the items of the last one are read */
         if (count > 1) (void)doorman__wants_read(permits->wants, permit, NULL);
         doorman__decision decision = {
-            .request = permit, .may_wait = request->may_wait, .epoch = epoch, .now = now};
+            .request = permit, .may_wait = request->may_wait, .now = permits->at.now};
         doorman_status status = doorman__permits_run_checked(permits, &decision, &decided[i]);
         if (status != DOORMAN_OK) return status;
         if (!doorman__permit_keep(arena, &decided[i])) return DOORMAN_OUT_OF_MEMORY;
@@ -9066,25 +9131,6 @@ static doorman_status doorman__permits_answer_acquire(doorman_permits *permits,
     response->permits = decided;
     response->permit_count = count;
     return DOORMAN_OK;
-}
-
-/* Reads the state of a key. Leaves out the details of limits that the entry does not name. */
-static doorman_status doorman__permits_answer_inspect(doorman_permits *permits,
-                                                      const doorman_permit_entry *entry,
-                                                      doorman_permit *state, doorman__arena *arena,
-                                                      doorman_time epoch, doorman_time now) {
-    doorman_status status =
-        doorman_permits_inspect(permits, entry->resource_id, entry->key, state, NULL, epoch, now);
-    if (status != DOORMAN_OK) return status;
-    size_t kept = 0;
-    for (size_t i = 0; i < state->detail_count; i++) {
-        const doorman_permit_detail detail = permits->details[i];
-        if (!entry->limit || strcmp(entry->limit, detail.limit) == 0) {
-            permits->details[kept++] = detail;
-        }
-    }
-    state->detail_count = kept;
-    return doorman__permit_keep(arena, state) ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
 }
 
 /* Returns whether a key has a counter of a limit of its resource. */
@@ -9101,20 +9147,22 @@ static bool doorman__permits_has_counter(doorman_permits *permits,
     return false;
 }
 
-/* Reads the state of a key before a reset, with the limits that the reset means. */
-static doorman_status doorman__permits_state_before(doorman_permits *permits,
-                                                    const doorman_permit_entry *entry,
+/* Reads the state of a key, with the details of the limits that an INSPECT or a RESET means. */
+static doorman_status doorman__permits_answer_state(doorman_permits *permits,
+                                                    const doorman_permit_entry *entry, bool resets,
                                                     doorman_permit *state, doorman__arena *arena) {
     const doorman_template *template_ = doorman__permits_template(permits, entry->resource_id);
     doorman_status status = doorman_permits_inspect(permits, entry->resource_id, entry->key, state,
-                                                    NULL, permits->at.epoch, permits->at.now);
+                                                    NULL, permits->at.now);
     if (status != DOORMAN_OK) return status;
+    assert(state->detail_count <= permits->detail_capacity);
     size_t kept = 0;
     for (size_t i = 0; i < state->detail_count; i++) {
         doorman_permit_detail detail = permits->details[i];
         const doorman_permit_limit *limit = doorman__template_limit(template_, detail.limit);
-        if (!limit || !doorman__reset_means(limit, entry->limit)) continue;
-        detail.was_reset = detail.kind != DOORMAN_CONCURRENCY &&
+        bool some = resets || entry->limit;
+        if (some && !(limit && doorman__reset_means(limit, entry->limit))) continue;
+        detail.was_reset = resets && detail.kind != DOORMAN_CONCURRENCY &&
                            doorman__permits_has_counter(permits, entry, detail.limit);
         permits->details[kept++] = detail;
     }
@@ -9122,42 +9170,57 @@ static doorman_status doorman__permits_state_before(doorman_permits *permits,
     return doorman__permit_keep(arena, state) ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
 }
 
-/* Resets a key, or sets or ends a ban. A ban for which there is no room has no effect.
- *   details   false: the state before is not wanted */
-static doorman_status doorman__permits_answer_reset(doorman_permits *permits,
-                                                    const doorman_permit_entry *entry,
-                                                    doorman_permit_result *out, bool details,
+/* Sets or ends a ban. A ban for which there is no room has no effect. */
+static doorman_status doorman__permits_answer_ban(doorman_permits *permits,
+                                                  const doorman_permit_entry *entry,
+                                                  doorman_permit_result *out) {
+    bool banned = doorman__permits_is_banned(permits, entry->resource_id, entry->key);
+    doorman_status status = doorman_permits_ban(permits, entry->resource_id, entry->key, entry->ban,
+                                                NULL, permits->at.now);
+    out->count = status == DOORMAN_OK && (entry->ban || banned);
+    return status == DOORMAN_RESOURCE_EXHAUSTED ? DOORMAN_OK : status;
+}
+
+/* Answers an entry of a REPORT, an INSPECT or a RESET. A report for which there is no room for one
+ * more counter has no effect. */
+static doorman_status doorman__permits_answer_entry(doorman_permits *permits,
+                                                    const doorman_request *request, size_t index,
+                                                    doorman_permit_result *out,
                                                     doorman__arena *arena) {
+    const doorman_permit_entry *entry = &request->entries[index];
+    const bool resets = request->method == DOORMAN_RESET;
+    doorman_status status = DOORMAN_OK;
     memset(out, 0, sizeof *out);
-    if (entry->sets_ban) {
-        bool banned = doorman__permits_is_banned(permits, entry->resource_id, entry->key);
-        doorman_status status =
-            doorman_permits_ban(permits, entry->resource_id, entry->key, entry->ban, NULL,
-                                permits->at.epoch, permits->at.now);
-        out->count = status == DOORMAN_OK && (entry->ban || banned);
+    if (request->method == DOORMAN_REPORT) {
+        status = doorman_permits_report(permits, entry->resource_id, entry->key, entry->cost,
+                                        &out->charged, NULL, permits->at.now);
         return status == DOORMAN_RESOURCE_EXHAUSTED ? DOORMAN_OK : status;
     }
-    doorman_status status = DOORMAN_OK;
-    if (details) status = doorman__permits_state_before(permits, entry, &out->state, arena);
-    if (status != DOORMAN_OK) return status;
+    if (resets && entry->sets_ban) return doorman__permits_answer_ban(permits, entry, out);
+    if (!resets || index < permits->options.message_detail_max) {
+        status = doorman__permits_answer_state(permits, entry, resets, &out->state, arena);
+    }
+    if (status != DOORMAN_OK || !resets) return status;
     return doorman_permits_reset(permits, entry->resource_id, entry->key, entry->limit, &out->count,
                                  NULL);
 }
 
-/* Answers an entry of an INSPECT or a REPORT. A report for which there is no room for one more
- * counter has no effect. */
-static doorman_status doorman__permits_answer_entry(doorman_permits *permits, doorman_method method,
-                                                    const doorman_permit_entry *entry,
-                                                    doorman_permit_result *out,
-                                                    doorman__arena *arena, doorman_time epoch,
-                                                    doorman_time now) {
-    memset(out, 0, sizeof *out);
-    if (method == DOORMAN_INSPECT) {
-        return doorman__permits_answer_inspect(permits, entry, &out->state, arena, epoch, now);
+static doorman_status doorman__permits_answer_entries(doorman_permits *permits,
+                                                      const doorman_request *request,
+                                                      doorman_response *response,
+                                                      doorman__arena *arena) {
+    size_t count = request->entry_count;
+    doorman_permit_result *results =
+        (doorman_permit_result *)doorman__arena_take(arena, count * sizeof *results);
+    if (!results) return DOORMAN_OUT_OF_MEMORY;
+    for (size_t i = 0; i < count; i++) {
+        doorman_status status =
+            doorman__permits_answer_entry(permits, request, i, &results[i], arena);
+        if (status != DOORMAN_OK) return status;
     }
-    doorman_status status = doorman_permits_report(permits, entry->resource_id, entry->key,
-                                                   entry->cost, &out->charged, NULL, epoch, now);
-    return status == DOORMAN_RESOURCE_EXHAUSTED ? DOORMAN_OK : status;
+    response->results = results;
+    response->result_count = count;
+    return DOORMAN_OK;
 }
 
 /* Copies what a result points to. Returns false if memory runs out. */
@@ -9176,67 +9239,25 @@ static bool doorman__hold_keep(doorman__arena *arena, doorman_hold *hold) {
 static doorman_status doorman__permits_answer_holds(doorman_permits *permits,
                                                     const doorman_request *request,
                                                     doorman_response *response,
-                                                    doorman__arena *arena, doorman_time epoch,
-                                                    doorman_time now) {
+                                                    doorman__arena *arena) {
     size_t count = request->hold_count;
     doorman_hold *results = (doorman_hold *)doorman__arena_take(arena, count * sizeof *results);
     if (!results) return DOORMAN_OUT_OF_MEMORY;
     for (size_t i = 0; i < count; i++) {
         doorman_hold_request own = request->holds[i];
-        doorman_hold *out = &results[i];
-        doorman_status status = DOORMAN_OK;
         own.client_id = request->holder_id;
-        if (request->method == DOORMAN_RENEW) {
-            status = doorman_permits_renew(permits, &own, out, NULL, epoch, now);
-        } else if (request->method == DOORMAN_RELEASE) {
-            status = doorman_permits_release(permits, &own, out, NULL, epoch, now);
-        } else if (request->method == DOORMAN_TRANSFER) {
-            status = doorman__holds_begin(permits, &own, DOORMAN__NEEDS_BOTH, NULL, epoch, now);
-            if (status == DOORMAN_OK) status = doorman__holds_move(permits, &own, out, NULL);
-        } else {
-            status = doorman_permits_seize(permits, &own, out, NULL, epoch, now);
-        }
+        const doorman__hold_call call = {.method = request->method,
+                                         .request = &own,
+                                         .out = &results[i],
+                                         .in_message = true,
+                                         .now = permits->at.now};
+        doorman_status status = doorman__holds_call(permits, &call, NULL);
         if (status != DOORMAN_OK) return status;
-        if (!doorman__hold_keep(arena, out)) return DOORMAN_OUT_OF_MEMORY;
+        if (!doorman__hold_keep(arena, &results[i])) return DOORMAN_OUT_OF_MEMORY;
     }
     response->holds = results;
     response->hold_count = count;
     return DOORMAN_OK;
-}
-
-/* Decides a message that has been checked. */
-static doorman_status doorman__permits_answer(doorman_permits *permits,
-                                              const doorman_request *request,
-                                              doorman_response *response, doorman__arena *arena,
-                                              doorman_error *error, doorman_time epoch,
-                                              doorman_time now) {
-    size_t count = request->entry_count;
-    doorman_status status = DOORMAN_OK;
-    if (request->method == DOORMAN_ACQUIRE) {
-        status = doorman__permits_answer_acquire(permits, request, response, arena, epoch, now);
-    }
-    if (doorman__method_has_holds(request->method)) {
-        status = doorman__permits_answer_holds(permits, request, response, arena, epoch, now);
-    }
-    if (request->method == DOORMAN_ACQUIRE || doorman__method_has_holds(request->method)) {
-        return status == DOORMAN_OUT_OF_MEMORY ? doorman__no_memory(error) : status;
-    }
-    doorman_permit_result *results =
-        (doorman_permit_result *)doorman__arena_take(arena, count * sizeof *results);
-    if (!results) return doorman__no_memory(error);
-    doorman__moment_move(&permits->at, epoch, now);
-    for (size_t i = 0; i < count && status == DOORMAN_OK; i++) {
-        const doorman_permit_entry *entry = &request->entries[i];
-        bool details = i < permits->options.message_detail_max;
-        status = request->method == DOORMAN_RESET
-                     ? doorman__permits_answer_reset(permits, entry, &results[i], details, arena)
-                     : doorman__permits_answer_entry(permits, request->method, entry, &results[i],
-                                                     arena, epoch, now);
-    }
-    if (status == DOORMAN_OUT_OF_MEMORY) return doorman__no_memory(error);
-    response->results = results;
-    response->result_count = count;
-    return status;
 }
 
 /* ---- permits: the leases of the permits of a server */
@@ -9244,6 +9265,7 @@ static doorman_status doorman__permits_answer(doorman_permits *permits,
 /* Tells the gauge of a lease what is held, and how much permits wait for. If the limit is not
  * leased any more, the gauge keeps what it was told: its holds end no later than the lease. */
 static void doorman__leased_sync_one(doorman_permits *permits, doorman__permit_lease *lease) {
+    assert(lease->resource->kind == DOORMAN_GAUGE);
     const doorman__place *place = doorman__permits_place_of(permits, lease->place);
     doorman__counter *counter = NULL;
     size_t at = doorman__leased_limit_of_place(permits, lease, place);
@@ -9295,6 +9317,7 @@ static doorman_time doorman__leased_due(const doorman_permits *permits) {
 static void doorman__leased_exchange(doorman_server *server, const doorman_request *request) {
     doorman_upstream *upstream = &server->permits->leases.client->upstream;
     doorman_response response;
+    assert(server->is_master && !server->asks_itself);
     server->asks_itself = true;
     doorman_status status = doorman__server_handle_in(server, request, &response, NULL, NULL);
     server->asks_itself = false;
@@ -9305,16 +9328,11 @@ static void doorman__leased_exchange(doorman_server *server, const doorman_reque
     }
 }
 
-/* Returns the time since 1970 at the server's `now`. */
-static doorman_time doorman__server_epoch(const doorman_server *server) {
-    return doorman__after(server->epoch, server->now - server->epoch_at);
-}
-
 /* Does the work that is due for the leases of the permits. */
 static void doorman__leased_work(doorman_server *server) {
     doorman_permits *permits = server->permits;
     if (!server->is_master || doorman__leased_due(permits) > server->now) return;
-    doorman__moment_move(&permits->at, doorman__server_epoch(server), server->now);
+    doorman__moment_move(&permits->at, server->now);
     doorman__leased_sync(permits);
     if (permits->leases.sweep_at <= server->now) doorman__leased_sweep(permits);
     doorman_upstream *upstream = &permits->leases.client->upstream;
@@ -9346,7 +9364,7 @@ static doorman_status doorman__permit_node_create(doorman_server *server,
     if (!permits.config) permits.config = server->own_config;
     if (status != DOORMAN_OK) return status;
     doorman_error below = {""};
-    status = doorman_permits_create(&server->permits, &permits, &below, 0, server->now);
+    status = doorman_permits_create(&server->permits, &permits, &below, server->now);
     if (status == DOORMAN_OK) status = doorman__leased_init(server->permits, options->seed);
     if (status == DOORMAN_OK) return status;
     return doorman__fail(error, status, "permits.%s", below.text);
@@ -9359,12 +9377,12 @@ static void doorman__permit_node_destroy(doorman_server *server) {
 
 static doorman_status doorman__permit_node_configure(doorman_server *server,
                                                      const doorman_config *config) {
-    doorman__moment_move(&server->permits->at, doorman__server_epoch(server), server->now);
+    doorman__moment_move(&server->permits->at, server->now);
     return doorman_permits_configure(server->permits, config);
 }
 
 static void doorman__permit_node_start(doorman_server *server) {
-    doorman__permits_restart(server->permits, doorman__server_epoch(server), server->now);
+    doorman__permits_restart(server->permits, server->now);
     doorman__permits_learn(server->permits, server->predecessor_gone_at);
 }
 
@@ -9372,10 +9390,8 @@ static void doorman__permit_node_stop(doorman_server *server) {
     doorman__permits_clear(server->permits);
 }
 
-/* Frees all parts. The arena keeps its memory. */
-static void doorman__arena_clear(doorman__arena *arena) {
-    arena->current = arena->first;
-    arena->used = 0;
+static void doorman__permit_node_set_epoch(doorman_server *server, doorman_time epoch) {
+    doorman_permits_set_epoch(server->permits, epoch, server->now);
 }
 
 /* Checks a message, and answers it if the server is master. */
@@ -9389,9 +9405,15 @@ static doorman_status doorman__permit_node_answer(doorman_server *server,
         status = doorman__permits_check_limits(permits, request, error);
     }
     if (status == DOORMAN_OK && server->is_master) {
-        doorman__arena_clear(arena);
-        status = doorman__permits_answer(permits, request, response, arena, error,
-                                         doorman__server_epoch(server), server->now);
+        arena->current = arena->first; /* the parts of the last response end; the memory stays */
+        arena->used = 0;
+        doorman__moment_move(&permits->at, server->now);
+        status = request->method == DOORMAN_ACQUIRE
+                     ? doorman__permits_answer_acquire(permits, request, response, arena)
+                 : doorman__method_has_holds(request->method)
+                     ? doorman__permits_answer_holds(permits, request, response, arena)
+                     : doorman__permits_answer_entries(permits, request, response, arena);
+        if (status == DOORMAN_OUT_OF_MEMORY) (void)doorman__no_memory(error);
     }
     doorman__leased_work(server);
     return status;
@@ -9404,7 +9426,7 @@ static doorman_time doorman__permit_node_due(const doorman_server *server) {
 
 static void doorman__permit_node_work(doorman_server *server) {
     if (server->is_master && doorman_permits_due(server->permits) <= server->now) {
-        doorman_permits_update(server->permits, doorman__server_epoch(server), server->now);
+        doorman_permits_update(server->permits, server->now);
     }
     doorman__leased_work(server);
 }
@@ -9420,6 +9442,7 @@ static const doorman__server_permits doorman__permits_in_server = {
     .configure = doorman__permit_node_configure,
     .start = doorman__permit_node_start,
     .stop = doorman__permit_node_stop,
+    .set_epoch = doorman__permit_node_set_epoch,
     .answer = doorman__permit_node_answer,
     .due = doorman__permit_node_due,
     .work = doorman__permit_node_work,
@@ -9477,27 +9500,35 @@ void doorman_limiter_map_destroy(doorman_limiter_map *map) {
     DOORMAN_FREE(map);
 }
 
-static doorman__entry *doorman__map_find(const doorman_limiter_map *map, uint32_t hash,
-                                         const void *key, size_t key_bytes) {
-    doorman__chain *node = doorman__chains_first(&map->nodes, hash);
+/* A key that is looked up. */
+typedef struct doorman__map_key {
+    const void *bytes;
+    size_t count;
+    uint32_t hash;
+} doorman__map_key;
+
+/* Returns false if the key is not valid, or if there is no map. */
+static bool doorman__map_key_read(const doorman_limiter_map *map, const void *key, size_t key_bytes,
+                                  doorman__map_key *out) {
+    if (!map || key_bytes > DOORMAN_ID_BYTES_MAX || (!key && key_bytes)) return false;
+    uint64_t hash = doorman__hash_bytes(map->options.seed, (const unsigned char *)key, key_bytes);
+    *out = (doorman__map_key){key, key_bytes, (uint32_t)hash};
+    return true;
+}
+
+static doorman__entry *doorman__map_find(const doorman_limiter_map *map,
+                                         const doorman__map_key *key) {
+    doorman__chain *node = doorman__chains_first(&map->nodes, key->hash);
     for (; node; node = node->next) {
-        if (node->hash != hash || node->tag != key_bytes) continue;
+        if (node->hash != key->hash || node->tag != key->count) continue;
         doorman__entry *entry = (doorman__entry *)(void *)node;
-        if (!key_bytes || memcmp(entry + 1, key, key_bytes) == 0) return entry;
+        if (!key->count || memcmp(entry + 1, key->bytes, key->count) == 0) return entry;
     }
     return NULL;
 }
 
-static bool doorman__map_key_valid(const void *key, size_t key_bytes) {
-    return key_bytes <= DOORMAN_ID_BYTES_MAX && (key || !key_bytes);
-}
-
-static uint32_t doorman__map_hash(const doorman_limiter_map *map, const void *key,
-                                  size_t key_bytes) {
-    return (uint32_t)doorman__hash_bytes(map->options.seed, (const unsigned char *)key, key_bytes);
-}
-
 static void doorman__map_remove(doorman_limiter_map *map, doorman__entry *entry) {
+    assert(map->nodes.count > 0);
     doorman__chains_remove(&map->nodes, &entry->node);
     DOORMAN_FREE(entry);
 }
@@ -9505,14 +9536,14 @@ static void doorman__map_remove(doorman_limiter_map *map, doorman__entry *entry)
 /* Returns how near an entry is to a new one: 0 if it equals one, DOORMAN_NEVER if units are in
  * use. */
 static doorman_time doorman__map_distance(const doorman_limiter_map *map,
-                                          const doorman__entry *entry, doorman_time now) {
+                                          const doorman__entry *entry) {
     const uint64_t *words = entry->limiter.state.words;
     if (map->limit.kind == DOORMAN_CONCURRENCY) return words[0] ? DOORMAN_NEVER : 0;
-    return doorman__limit_look(&map->limit, words, 0, now).reset_after;
+    return doorman__limit_look(&map->limit, words, 0, map->now).reset_after;
 }
 
 /* Forgets idle keys. Visits about `visits` keys, and no bucket twice. */
-static void doorman__map_sweep(doorman_limiter_map *map, size_t visits, doorman_time now) {
+static void doorman__map_sweep(doorman_limiter_map *map, size_t visits) {
     doorman__chains *nodes = &map->nodes;
     size_t most = visits < nodes->bucket_count / 2 ? 2 * visits : nodes->bucket_count;
     for (size_t visited = 0, steps = 0; visited < visits && steps < most; steps++) {
@@ -9522,20 +9553,20 @@ static void doorman__map_sweep(doorman_limiter_map *map, size_t visits, doorman_
         for (doorman__chain *next = NULL; node; node = next, visited++) {
             next = node->next;
             doorman__entry *entry = (doorman__entry *)(void *)node;
-            if (doorman__map_distance(map, entry, now) <= 0) doorman__map_remove(map, entry);
+            if (doorman__map_distance(map, entry) <= 0) doorman__map_remove(map, entry);
         }
     }
 }
 
 /* Forgets the entry that is nearest to a new one, among 8 that are sampled. */
-static bool doorman__map_evict(doorman_limiter_map *map, doorman_time now) {
+static bool doorman__map_evict(doorman_limiter_map *map) {
     doorman__chain *samples[DOORMAN__EVICT_SAMPLES];
     doorman__entry *best = NULL;
     doorman_time least = DOORMAN_NEVER;
     size_t count = doorman__chains_sample(&map->nodes, &map->random, samples);
     for (size_t i = 0; i < count; i++) {
         doorman__entry *entry = (doorman__entry *)(void *)samples[i];
-        doorman_time distance = doorman__map_distance(map, entry, now);
+        doorman_time distance = doorman__map_distance(map, entry);
         if (distance >= least) continue;
         least = distance;
         best = entry;
@@ -9545,42 +9576,42 @@ static bool doorman__map_evict(doorman_limiter_map *map, doorman_time now) {
 }
 
 /* Adds an entry with a limiter. Returns NULL if there is no room or no memory. */
-static doorman__entry *doorman__map_add(doorman_limiter_map *map, uint32_t hash, const void *key,
-                                        size_t key_bytes, const doorman_limiter *limiter,
-                                        doorman_time now) {
+static doorman__entry *doorman__map_add(doorman_limiter_map *map, const doorman__map_key *key,
+                                        const doorman_limiter *limiter) {
     bool full = map->nodes.count >= map->options.max_keys;
-    if (full && (map->options.refuse_new || !doorman__map_evict(map, now))) return NULL;
-    doorman__entry *entry = (doorman__entry *)doorman__zalloc(sizeof *entry + key_bytes);
+    if (full && (map->options.refuse_new || !doorman__map_evict(map))) return NULL;
+    assert(map->nodes.count < map->options.max_keys);
+    doorman__entry *entry = (doorman__entry *)doorman__zalloc(sizeof *entry + key->count);
     if (!entry) return NULL;
-    if (key_bytes) memcpy(entry + 1, key, key_bytes);
+    if (key->count) memcpy(entry + 1, key->bytes, key->count);
     entry->limiter = *limiter;
-    entry->node.tag = (uint32_t)key_bytes;
-    if (doorman__chains_add(&map->nodes, &entry->node, hash)) return entry;
+    entry->node.tag = (uint32_t)key->count;
+    if (doorman__chains_add(&map->nodes, &entry->node, key->hash)) return entry;
     DOORMAN_FREE(entry);
     return NULL;
 }
 
-static void doorman__map_refuse(doorman_result *out, const doorman_limit *limit,
-                                doorman_decision decision) {
-    if (!out) return;
-    memset(out, 0, sizeof *out);
-    out->decision = decision;
-    out->limit = limit->amount;
-    out->retry_after = decision == DOORMAN_IMPOSSIBLE ? DOORMAN_NEVER : DOORMAN_SECOND;
+static doorman_decision doorman__map_refuse(doorman_result *out, const doorman_limit *limit,
+                                            doorman_decision decision) {
+    doorman_time retry_after = decision == DOORMAN_IMPOSSIBLE ? DOORMAN_NEVER : DOORMAN_SECOND;
+    if (out) {
+        *out = (doorman_result){
+            .decision = decision, .limit = limit->amount, .retry_after = retry_after};
+    }
+    return decision;
 }
 
 doorman_decision doorman_limiter_map_try(doorman_limiter_map *map, const void *key,
                                          size_t key_bytes, double n, doorman_result *out,
                                          doorman_time now) {
+    doorman__map_key of_key;
     if (!map) return doorman__impossible(out);
-    if (!doorman__map_key_valid(key, key_bytes)) {
-        doorman__map_refuse(out, &map->limit, DOORMAN_IMPOSSIBLE);
-        return DOORMAN_IMPOSSIBLE;
+    if (!doorman__map_key_read(map, key, key_bytes, &of_key)) {
+        return doorman__map_refuse(out, &map->limit, DOORMAN_IMPOSSIBLE);
     }
     now = map->now = doorman__later(map->now, now);
-    doorman__map_sweep(map, 4, now);
-    uint32_t hash = doorman__map_hash(map, key, key_bytes);
-    doorman__entry *entry = doorman__map_find(map, hash, key, key_bytes);
+    doorman__map_sweep(map, 4);
+    doorman__entry *entry = doorman__map_find(map, &of_key);
     doorman_limiter limiter = {.state = {.words = {0, 0}}};
     (void)doorman_limiter_init(&limiter, &map->limit, NULL, now);
     doorman_result result;
@@ -9588,9 +9619,8 @@ doorman_decision doorman_limiter_map_try(doorman_limiter_map *map, const void *k
     doorman_decision decision = doorman_limiter_try(&limiter, &map->limit, n, &result, now);
     bool keeps = decision == DOORMAN_ALLOWED && n > 0;
     if (keeps && entry) entry->limiter = limiter;
-    if (keeps && !entry && !doorman__map_add(map, hash, key, key_bytes, &limiter, now)) {
-        doorman__map_refuse(out, &map->limit, DOORMAN_REFUSED);
-        return DOORMAN_REFUSED;
+    if (keeps && !entry && !doorman__map_add(map, &of_key, &limiter)) {
+        return doorman__map_refuse(out, &map->limit, DOORMAN_REFUSED);
     }
     if (out) *out = result;
     return decision;
@@ -9598,17 +9628,17 @@ doorman_decision doorman_limiter_map_try(doorman_limiter_map *map, const void *k
 
 doorman_status doorman_limiter_map_release(doorman_limiter_map *map, const void *key,
                                            size_t key_bytes, double n) {
-    if (!map || !doorman__map_key_valid(key, key_bytes)) return DOORMAN_INVALID_ARGUMENT;
-    uint32_t hash = doorman__map_hash(map, key, key_bytes);
-    doorman__entry *entry = doorman__map_find(map, hash, key, key_bytes);
+    doorman__map_key of_key;
+    if (!doorman__map_key_read(map, key, key_bytes, &of_key)) return DOORMAN_INVALID_ARGUMENT;
+    doorman__entry *entry = doorman__map_find(map, &of_key);
     doorman_limiter unused = {.state = {.words = {0, 0}}};
     return doorman_limiter_release(entry ? &entry->limiter : &unused, &map->limit, n);
 }
 
 bool doorman_limiter_map_reset(doorman_limiter_map *map, const void *key, size_t key_bytes) {
-    if (!map || !doorman__map_key_valid(key, key_bytes)) return false;
-    uint32_t hash = doorman__map_hash(map, key, key_bytes);
-    doorman__entry *entry = doorman__map_find(map, hash, key, key_bytes);
+    doorman__map_key of_key;
+    if (!doorman__map_key_read(map, key, key_bytes, &of_key)) return false;
+    doorman__entry *entry = doorman__map_find(map, &of_key);
     if (entry) doorman__map_remove(map, entry);
     return entry != NULL;
 }
@@ -9616,7 +9646,7 @@ bool doorman_limiter_map_reset(doorman_limiter_map *map, const void *key, size_t
 size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t visits_max, doorman_time now) {
     if (!map) return 0;
     map->now = doorman__later(map->now, now);
-    doorman__map_sweep(map, visits_max, map->now);
+    doorman__map_sweep(map, visits_max);
     return map->nodes.count;
 }
 

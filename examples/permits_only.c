@@ -25,15 +25,14 @@ int main(int argc, char **argv) {
     doorman_permits_options options = {.seed = {1, 2}}; /* a program takes random bits */
     bool started = doorman_json_config(&config, text, strlen(text), &error) == DOORMAN_OK;
     options.config = config;
-    started = started && doorman_permits_create(&permits, &options, &error, 0, 0) == DOORMAN_OK;
+    started = started && doorman_permits_create(&permits, &options, &error, 0) == DOORMAN_OK;
     for (int second = 0; started && second < 12; second++) {
         const char *key = second % 4 == 3 ? "bob" : "ann";
         const doorman_permit_item item = {.resource_id = "login", .key = key, .cost = 1};
         const doorman_permit_request request = {.items = &item, .item_count = 1};
         doorman_permit permit;
         doorman_time now = second * DOORMAN_SECOND;
-        started =
-            doorman_permits_acquire(permits, &request, &permit, &error, now, now) == DOORMAN_OK;
+        started = doorman_permits_acquire(permits, &request, &permit, &error, now) == DOORMAN_OK;
         if (!started) break;
         if (permit.granted) {
             printf("%2d s: %s may log in; %s has %.1f left\n", second, key, permit.items[0].limit,

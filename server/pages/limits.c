@@ -172,7 +172,7 @@ static void top_list_take(struct top_list *list, struct service *service, size_t
     server_lock(&service->lock);
     const doorman_permits *permits = doorman_server_permits(service->server);
     while (permits && list->count < TOPS_SHOWN &&
-           doorman_permits_next_top(permits, limit_index, kind, &cursor, &top, doorman_clock())) {
+           doorman_permits_next_top(permits, limit_index, kind, &cursor, &top)) {
         char *resource = strdup(top.resource_id), *key = strdup(top.key);
         list->rows[list->count] = (struct top_row){resource, key, top.count, top.error, top.units};
         if (resource && key) {

@@ -126,12 +126,6 @@ static void waiter_end(struct waiting *waiting, struct waiter *waiter, bool answ
 
 /* ---- decisions */
 
-static doorman_time epoch_now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_REALTIME, &time);
-    return time.tv_sec * DOORMAN_SECOND + time.tv_nsec;
-}
-
 /* Returns the permits, or NULL if the server is not master now. Without this call, a server whose
  * mastership has just ended could decide once more. */
 static doorman_permits *permits_now(const struct service *service) {
@@ -285,7 +279,7 @@ static bool waiting_add(struct service *service, struct waiter *waiter) {
     if (waiting_is_closed(waiting, waiter->connection)) {
         doorman_permits *permits = permits_now(service);
         if (permits) {
-            (void)doorman_permits_cancel(permits, waiter->connection, epoch_now(), doorman_clock());
+            (void)doorman_permits_cancel(permits, waiter->connection, doorman_clock());
         }
         doorman_json_exchange_undo(waiter->exchange); /* nobody reads the response */
         return false;
@@ -332,7 +326,7 @@ static void waiting_disconnect(struct service *service, uint64_t connection) {
         waiter_end(waiting, waiter, false);
     }
     doorman_permits *permits = found ? permits_now(service) : NULL;
-    if (permits) (void)doorman_permits_cancel(permits, connection, epoch_now(), doorman_clock());
+    if (permits) (void)doorman_permits_cancel(permits, connection, doorman_clock());
     if (found) pthread_cond_signal(&waiting->wake);
     server_unlock(&service->lock);
 }

@@ -15,7 +15,7 @@ typedef struct hold_client {
 typedef struct hold_fleet {
     doorman_config *config;
     doorman_permits *permits;
-    doorman_time now, epoch;
+    doorman_time now;
     hold_client clients[CLIENTS];
     uint64_t ids[HOLDS]; /* the hold with index i belongs to the client i % CLIENTS */
     uint64_t last_request, random;
@@ -52,8 +52,7 @@ static uint64_t acquire(hold_fleet *f, const char *client_id, const char *key,
                                             .request_id = ++f->last_request,
                                             .max_wait = max_wait};
     doorman_permit permit;
-    doorman_status status =
-        doorman_permits_acquire(f->permits, &request, &permit, NULL, f->epoch, f->now);
+    doorman_status status = doorman_permits_acquire(f->permits, &request, &permit, NULL, f->now);
     must(status == DOORMAN_OK && permit.granted == !max_wait && permit.pending == !!max_wait,
          "a hold was refused");
     return permit.hold_id;
@@ -63,20 +62,15 @@ static void release(hold_fleet *f, size_t index) {
     const doorman_hold_request request = {.client_id = f->clients[index % CLIENTS].id,
                                           .id = f->ids[index]};
     doorman_hold hold;
-    doorman_status status =
-        doorman_permits_release(f->permits, &request, &hold, NULL, f->epoch, f->now);
+    doorman_status status = doorman_permits_release(f->permits, &request, &hold, NULL, f->now);
     must(status == DOORMAN_OK && !hold.gone, "a hold was lost");
 }
 
-static void advance(hold_fleet *f, doorman_time by) {
-    f->now += by;
-    f->epoch += by;
-}
+static void advance(hold_fleet *f, doorman_time by) { f->now += by; }
 
 /* Returns the bytes of a hold. */
 static double holds_start(hold_fleet *f) {
     f->now = 1000 * DOORMAN_SECOND;
-    f->epoch = 1700000000 * DOORMAN_SECOND;
     f->random = 1;
     for (size_t i = 0; i < CLIENTS; i++) {
         write_holder_id(f->clients[i].id, i);
@@ -84,8 +78,9 @@ static double holds_start(hold_fleet *f) {
     }
     f->config = create_config(HOLDS / CLIENTS);
     const doorman_permits_options of = {.config = f->config, .seed = {1, 2}};
-    must(doorman_permits_create(&f->permits, &of, NULL, f->epoch, f->now) == DOORMAN_OK,
+    must(doorman_permits_create(&f->permits, &of, NULL, f->now) == DOORMAN_OK,
          "cannot make permits");
+    doorman_permits_set_epoch(f->permits, 1700000000 * DOORMAN_SECOND, f->now);
     double before = bytes_in_use();
     for (size_t i = 0; i < HOLDS; i++) {
         const hold_client *client = &f->clients[i % CLIENTS];
@@ -113,7 +108,7 @@ static void settle(hold_fleet *f) {
     uint64_t ticket = 0;
     for (size_t i = 0; i < HOLDS && doorman_permits_due(f->permits) <= f->now; i++) {
         doorman_time start = cpu_time();
-        doorman_permits_update(f->permits, f->epoch, f->now);
+        doorman_permits_update(f->permits, f->now);
         while (doorman_permits_next_decision(f->permits, &ticket, &permit)) {
         }
         note_pause(&f->pause, start);

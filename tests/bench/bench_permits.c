@@ -18,7 +18,7 @@ typedef struct key {
 typedef struct key_fleet {
     doorman_config *config;
     doorman_permits *permits;
-    doorman_time now, epoch;
+    doorman_time now;
     key *keys;
     const key *next;     /* is decided on next */
     size_t count, items; /* items: of each permit */
@@ -52,9 +52,7 @@ static void decide(key_fleet *f, const char *text) {
     const doorman_permit_request request = {.items = items, .item_count = f->items};
     doorman_permit permit;
     f->now += 1000;
-    f->epoch += 1000;
-    doorman_status status =
-        doorman_permits_acquire(f->permits, &request, &permit, NULL, f->epoch, f->now);
+    doorman_status status = doorman_permits_acquire(f->permits, &request, &permit, NULL, f->now);
     must(status == DOORMAN_OK && permit.granted, "a permit was refused");
 }
 
@@ -69,14 +67,14 @@ static void create_permits(key_fleet *f) {
     must(doorman_config_create(&f->config, &options, NULL) == DOORMAN_OK,
          "cannot make a configuration");
     const doorman_permits_options of = {.config = f->config, .seed = {1, 2}};
-    must(doorman_permits_create(&f->permits, &of, NULL, f->epoch, f->now) == DOORMAN_OK,
+    must(doorman_permits_create(&f->permits, &of, NULL, f->now) == DOORMAN_OK,
          "cannot make permits");
+    doorman_permits_set_epoch(f->permits, 1700000000 * DOORMAN_SECOND, f->now);
 }
 
 static void keys_arrive(key_fleet *f, bench *b, size_t count, size_t items) {
     *f = (key_fleet){.count = count, .items = items, .random = 1};
     f->now = 1000 * DOORMAN_SECOND;
-    f->epoch = 1700000000 * DOORMAN_SECOND;
     f->keys = aligned_alloc(sizeof *f->keys, count * sizeof *f->keys);
     must(f->keys, "out of memory");
     for (size_t i = 0; i < count; i++) write_holder_id(f->keys[i].text, i);
@@ -97,10 +95,9 @@ static void keys_expire(key_fleet *f, bench *b) {
     doorman_permits_info info = {.counter_count = f->count};
     f->pause = 0;
     f->now += 3600 * DOORMAN_SECOND;
-    f->epoch += 3600 * DOORMAN_SECOND;
     for (size_t i = 0; info.counter_count > 100 && i < f->count; i++) {
         doorman_time start = cpu_time();
-        if (i % BATCH == 0) doorman_permits_update(f->permits, f->epoch, f->now);
+        if (i % BATCH == 0) doorman_permits_update(f->permits, f->now);
         if (i % BATCH) decide(f, f->keys[i % 50].text);
         note_pause(&f->pause, start);
         doorman_permits_read(f->permits, &info);

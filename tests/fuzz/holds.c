@@ -114,7 +114,7 @@ static void acquire(holds_world *world, unsigned op, unsigned value, unsigned mo
                                          .has_min = op > 128 && !request.equal};
     }
     doorman_status status =
-        doorman_permits_acquire(world->permits, &request, &permit, NULL, world->now, world->now);
+        doorman_permits_acquire(world->permits, &request, &permit, NULL, world->now);
     must(status == DOORMAN_OK || status == DOORMAN_INVALID_ARGUMENT);
     if (status != DOORMAN_OK) return;
     if (!permit.pending) check_decision(world, &permit);
@@ -122,8 +122,7 @@ static void acquire(holds_world *world, unsigned op, unsigned value, unsigned mo
 }
 
 typedef doorman_status (*hold_call)(doorman_permits *permits, const doorman_hold_request *request,
-                                    doorman_hold *out, doorman_error *error, doorman_time epoch,
-                                    doorman_time now);
+                                    doorman_hold *out, doorman_error *error, doorman_time now);
 
 /* Calls one of the functions on holds, with an id of somebody and amounts that may be too large. */
 static void call_hold(holds_world *world, unsigned op, unsigned value, unsigned more) {
@@ -150,7 +149,7 @@ static void call_hold(holds_world *world, unsigned op, unsigned value, unsigned 
         request.amounts = amounts;
         request.amount_count = more / 32 % 3;
     }
-    if (function(world->permits, &request, &out, NULL, world->now, world->now) != DOORMAN_OK) {
+    if (function(world->permits, &request, &out, NULL, world->now) != DOORMAN_OK) {
         return;
     }
     remember(world, out.id);
@@ -162,15 +161,14 @@ static void call(holds_world *world, unsigned op, unsigned value, unsigned more)
     case 0: world->now += DOORMAN_SECOND * value / 16; break;
     case 1:
         if (op > 192) {
-            world->pending -=
-                doorman_permits_cancel(world->permits, 1 + more % 2, world->now, world->now);
+            world->pending -= doorman_permits_cancel(world->permits, 1 + more % 2, world->now);
         } else if (op > 128) {
             world->second = !world->second;
             world->changed = true;
             must(doorman_permits_configure(world->permits, world->configs[world->second]) ==
                  DOORMAN_OK);
         } else {
-            doorman_permits_update(world->permits, world->now, world->now);
+            doorman_permits_update(world->permits, world->now);
         }
         break;
     case 2:
@@ -186,7 +184,7 @@ static void call(holds_world *world, unsigned op, unsigned value, unsigned more)
 static void drain(holds_world *world) {
     for (int i = 0; i < IDLE_ROUNDS; i++) {
         world->now += i < 3 ? 5 * DOORMAN_DURATION_MAX : 0;
-        doorman_permits_update(world->permits, world->now, world->now);
+        doorman_permits_update(world->permits, world->now);
         take_decisions(world);
     }
     doorman_permits_info info;
@@ -212,8 +210,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
                                              .client_hold_max = HOLD_MAX / 2,
                                              .learns_until = bytes % 2 ? 10 * DOORMAN_SECOND : 0};
     if (valid) {
-        must(doorman_permits_create(&world.permits, &options, NULL, world.now, world.now) ==
-             DOORMAN_OK);
+        must(doorman_permits_create(&world.permits, &options, NULL, world.now) == DOORMAN_OK);
         for (size_t i = 0; i + 2 < rest.bytes && i < 3 * CALLS; i += 3) {
             const uint8_t *at = (const uint8_t *)rest.text + i;
             call(&world, at[0], at[1], at[2]);

@@ -46,7 +46,7 @@ static void acquire(permits_world *world, unsigned op) {
                                          .has_min = op % 4 == 0};
     }
     doorman_status status =
-        doorman_permits_acquire(world->permits, &request, &permit, NULL, world->epoch, world->now);
+        doorman_permits_acquire(world->permits, &request, &permit, NULL, world->now);
     bool invalid = status == DOORMAN_INVALID_ARGUMENT; /* CONCURRENCY needs a request_id */
     must(status == DOORMAN_OK || invalid);
     if (status == DOORMAN_OK) check_permit(&permit, &request);
@@ -60,21 +60,22 @@ static void call(permits_world *world, unsigned op, unsigned value) {
     case 0: world->now += DOORMAN_SECOND * value / 4; break;
     case 1:
         world->epoch += (value % 2 ? -1 : 1) * DOORMAN_SECOND * (doorman_time)(value << 12);
+        doorman_permits_set_epoch(world->permits, world->epoch, world->now);
         break;
     case 2:
         (void)doorman_permits_report(world->permits, id, key, op > 128 ? -cost : cost, &charged,
-                                     NULL, world->epoch, world->now);
+                                     NULL, world->now);
         must(op > 128 ? charged <= 0 && charged >= -cost - 1 : charged >= 0 && charged <= cost + 1);
         break;
     case 3:
         must((op > 128 ? doorman_permits_ban(world->permits, id, key, value * DOORMAN_SECOND, NULL,
-                                             world->epoch, world->now)
+                                             world->now)
                        : doorman_permits_reset(world->permits, id, key, NULL, NULL, NULL)) ==
              DOORMAN_OK);
         break;
     case 4:
-        must(doorman_permits_inspect(world->permits, id, key, &permit, NULL, world->epoch,
-                                     world->now) == DOORMAN_OK);
+        must(doorman_permits_inspect(world->permits, id, key, &permit, NULL, world->now) ==
+             DOORMAN_OK);
         break;
     case 5: must(doorman_permits_configure(world->permits, world->config) == DOORMAN_OK); break;
     default: acquire(world, value << 3 | op); break;
@@ -88,15 +89,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     if (doorman_json_config(&world.config, line.text, line.bytes, NULL) != DOORMAN_OK) return 0;
     const doorman_permits_options options = {
         .config = world.config, .seed = {1, 2}, .counter_max = 20, .memory_max = 4000};
-    must(doorman_permits_create(&world.permits, &options, NULL, world.epoch, world.now) ==
-         DOORMAN_OK);
+    must(doorman_permits_create(&world.permits, &options, NULL, world.now) == DOORMAN_OK);
+    doorman_permits_set_epoch(world.permits, world.epoch, world.now);
     for (size_t i = 0; i + 1 < rest.bytes && i < 2000; i += 2) {
         call(&world, (uint8_t)rest.text[i], (uint8_t)rest.text[i + 1]);
     }
     for (int i = 0; i < 3; i++) {
         world.now += 5 * DOORMAN_DURATION_MAX;
-        world.epoch += 5 * DOORMAN_DURATION_MAX;
-        for (int j = 0; j < 4; j++) doorman_permits_update(world.permits, world.epoch, world.now);
+        for (int j = 0; j < 4; j++) doorman_permits_update(world.permits, world.now);
     }
     doorman_permits_info info;
     doorman_permits_read(world.permits, &info);

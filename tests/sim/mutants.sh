@@ -467,8 +467,8 @@ mutant hold-seized 'P11: a transfer can be seized twice' \
         doorman__hold_items(transfer)[i].amount = doorman__hold_items(hold)[i].amount;
     }' --holds
 mutant hold-spent 'P11: a transfer that was seized is answered as one that can be seized' \
-    'if (transfer->state == DOORMAN__SPENT || transfer->end.at <= permits->at.now) {' \
-    'if (transfer->end.at <= permits->at.now) {' --holds --favour delay,double
+    'bool ended = transfer->state == DOORMAN__SPENT || transfer->end.at <= permits->at.now;' \
+    'bool ended = transfer->end.at <= permits->at.now;' --holds --favour delay,double
 mutant hold-lowered 'P15: after a limit was lowered, as much as it has now may be held besides' \
     'charge->offer = held >= most || learns || after ? 0 : most - held;' \
     'charge->offer = learns || after ? 0 : held >= most ? most : most - held;' --holds
@@ -567,8 +567,8 @@ mutant hold-transfer-life 'P11: a transfer lasts longer than its limits allow' \
     'transfer->takes.time_to_live = hold->takes.time_to_live;' \
     'transfer->takes.time_to_live = 15 * DOORMAN_SECOND;' --holds
 mutant hold-seize-again 'P9: a repeated seizure is gone' \
-    'if (known) made = doorman__holds_of(permits, request->client_id, made->id);' \
-    'if (known) made = NULL;' --holds
+    'if (made) made = doorman__holds_of(permits, request->client_id, made->id);' \
+    'made = NULL;' --holds
 
 mutant overload-least 'H11: a cut ignores capacity_min' \
     'target = doorman__max(target, state->least);' \

@@ -202,7 +202,7 @@ static double excess_of(const sim_world *world, size_t process, const sim_hold_i
     doorman_permit permit = {.detail_count = 0};
     double excess = 0;
     if (permits) {
-        (void)doorman_permits_inspect(permits, place, key, &permit, NULL, world->now,
+        (void)doorman_permits_inspect(permits, place, key, &permit, NULL,
                                       sim_hold_local(world, process));
     }
     for (size_t i = 0; i < permit.detail_count; i++) {
@@ -251,8 +251,7 @@ static bool has_room(const sim_world *world, doorman_permits *permits, const sim
         const char *place = sim_hold_places[call->items[i].place];
         const char *key = sim_hold_keys[call->items[i].key];
         doorman_permit permit;
-        if (doorman_permits_inspect(permits, place, key, &permit, NULL, world->now, now) !=
-            DOORMAN_OK) {
+        if (doorman_permits_inspect(permits, place, key, &permit, NULL, now) != DOORMAN_OK) {
             return false;
         }
         for (size_t j = 0; j < permit.detail_count; j++) {

@@ -244,7 +244,7 @@ static void step(sim_world *world, size_t process) {
     doorman_time now = sim_hold_local(world, process);
     take_decisions(world, process);
     for (int i = 0; i < UPDATES_MAX; i++) {
-        doorman_permits_update(permits, world->now, now);
+        doorman_permits_update(permits, now);
         take_decisions(world, process);
         sim_hold_account_shared(world, process, 0, 0);
         if (doorman_permits_due(permits) > now) break;
@@ -568,8 +568,7 @@ void sim_holds_close(sim_world *world, uint64_t *random) {
     size_t removed = 0;
     if (!permits || server->machine.paused_until) return;
     take_decisions(world, process);
-    size_t count =
-        doorman_permits_cancel(permits, client + 1, world->now, sim_hold_local(world, process));
+    size_t count = doorman_permits_cancel(permits, client + 1, sim_hold_local(world, process));
     for (size_t i = own->wait_count; i-- > 0;) {
         const sim_hold_call *call = &world->holds->calls[own->waits[i].call];
         if (call->client != client || !call->connected) continue;

@@ -287,7 +287,7 @@ void sim_leased_stepped(sim_world *world, size_t process) {
     }
     take_decisions(world, process);
     for (int i = 0; i < UPDATES_MAX && doorman_permits_due(permits) <= now; i++) {
-        doorman_permits_update(permits, world->now, now);
+        doorman_permits_update(permits, now);
         take_decisions(world, process);
     }
     sim_leased_observe(world, process);

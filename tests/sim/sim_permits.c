@@ -64,7 +64,7 @@ static void update(sim_world *world, size_t process) {
     sim_account *account = move_account(world, process);
     if (!permits || !account->open) return;
     for (int i = 0; i < 2; i++) {
-        doorman_permits_update(permits, epoch_of(world, process), local_of(world, process));
+        doorman_permits_update(permits, local_of(world, process));
     }
     sim_account_check(account, permits);
 }

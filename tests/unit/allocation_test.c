@@ -436,7 +436,7 @@ static doorman_status create_limits(fixture *s) {
 static doorman_status create_permits(fixture *s) {
     const doorman_permits_options options = {.config = s->other_config, .seed = {5, 6}};
     doorman_error error = {""};
-    doorman_status status = doorman_permits_create(&s->permits, &options, &error, SECOND, s->now);
+    doorman_status status = doorman_permits_create(&s->permits, &options, &error, s->now);
     if (status != DOORMAN_OK) assert_null(s->permits);
     if (status != DOORMAN_OK) assert_string_equal(error.text, "out of memory");
     return status;
@@ -460,8 +460,7 @@ static doorman_status acquire_permit(fixture *s) {
                                          {.resource_id = "s", .key = "vip-1", .cost = 2}};
     const doorman_permit_request request = {.items = items, .item_count = 2, .detail = true};
     doorman_permit permit = {.granted = false};
-    doorman_status status =
-        doorman_permits_acquire(s->permits, &request, &permit, NULL, SECOND, s->now);
+    doorman_status status = doorman_permits_acquire(s->permits, &request, &permit, NULL, s->now);
     if (status != DOORMAN_OK) assert_int_equal(permit_counters(s), 0);
     if (status != DOORMAN_OK) return status;
     assert_true(permit.granted);
@@ -471,16 +470,14 @@ static doorman_status acquire_permit(fixture *s) {
 
 static doorman_status inspect_permits(fixture *s) {
     doorman_permit permit = {.granted = false};
-    doorman_status status =
-        doorman_permits_inspect(s->permits, "r", "a", &permit, NULL, SECOND, s->now);
+    doorman_status status = doorman_permits_inspect(s->permits, "r", "a", &permit, NULL, s->now);
     if (status == DOORMAN_OK) add(&s->outcome, "%zu details\n", permit.detail_count);
     return status;
 }
 
 static doorman_status report_cost(fixture *s) {
     double charged = -1;
-    doorman_status status =
-        doorman_permits_report(s->permits, "r", "a", 2, &charged, NULL, SECOND, s->now);
+    doorman_status status = doorman_permits_report(s->permits, "r", "a", 2, &charged, NULL, s->now);
     if (status != DOORMAN_OK) assert_int_equal(permit_counters(s), 0);
     if (status == DOORMAN_OK) add(&s->outcome, "charged %.17g\n", charged);
     return status;
@@ -491,7 +488,7 @@ static doorman_status reset_permits(fixture *s) {
 }
 
 static doorman_status ban_key(fixture *s) {
-    doorman_status status = doorman_permits_ban(s->permits, "r", "a", SECOND, NULL, SECOND, s->now);
+    doorman_status status = doorman_permits_ban(s->permits, "r", "a", SECOND, NULL, s->now);
     doorman_permits_info info;
     doorman_permits_read(s->permits, &info);
     assert_int_equal(info.ban_count, status == DOORMAN_OK);
@@ -511,13 +508,12 @@ static void prepare_holds(fixture *s) {
     assert_int_equal(doorman_config_create(&s->other_config, &options, NULL), DOORMAN_OK);
     const doorman_permits_options permits = {
         .config = s->other_config, .seed = {1, 2}, .learns_until = s->now};
-    assert_int_equal(doorman_permits_create(&s->permits, &permits, NULL, SECOND, s->now),
-                     DOORMAN_OK);
+    assert_int_equal(doorman_permits_create(&s->permits, &permits, NULL, s->now), DOORMAN_OK);
     const doorman_permit_item item = {.resource_id = "r", .key = "a", .cost = 2};
     const doorman_permit_request request = {
         .items = &item, .item_count = 1, .client_id = "ann", .request_id = 1};
     doorman_permit permit = {.granted = false};
-    assert_int_equal(doorman_permits_acquire(s->permits, &request, &permit, NULL, SECOND, s->now),
+    assert_int_equal(doorman_permits_acquire(s->permits, &request, &permit, NULL, s->now),
                      DOORMAN_OK);
     assert_true(permit.granted);
 }
@@ -525,8 +521,7 @@ static void prepare_holds(fixture *s) {
 /* Calls a function of holds on the hold that was granted last. Without memory the units stay. */
 static doorman_status
 call_holds(fixture *s, doorman_status (*function)(doorman_permits *, const doorman_hold_request *,
-                                                  doorman_hold *, doorman_error *, doorman_time,
-                                                  doorman_time)) {
+                                                  doorman_hold *, doorman_error *, doorman_time)) {
     const doorman__hold *last = s->permits->holds.granted.last;
     const bool seizes = last->state == DOORMAN__TRANSFERRED;
     const doorman_hold_request request = {
@@ -537,7 +532,7 @@ call_holds(fixture *s, doorman_status (*function)(doorman_permits *, const doorm
     doorman_permits_info before, after;
     doorman_hold hold = {.gone = true};
     doorman_permits_read(s->permits, &before);
-    doorman_status status = function(s->permits, &request, &hold, NULL, SECOND, s->now);
+    doorman_status status = function(s->permits, &request, &hold, NULL, s->now);
     doorman_permits_read(s->permits, &after);
     if (status != DOORMAN_OK) assert_int_equal(after.hold_count, before.hold_count);
     if (status == DOORMAN_OK) assert_false(hold.gone);

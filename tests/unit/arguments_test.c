@@ -313,33 +313,32 @@ TEST(decisions_refuse_null) {
     const doorman_permit_request no_items = {.item_count = 1};
     const doorman_permit_request no_resource = {.items = &(doorman_permit_item){.cost = 1},
                                                 .item_count = 1};
-    NAMED("out: ", doorman_permits_create(NULL, &options, &error, 0, 0));
-    NAMED("options: ", doorman_permits_create(&permits, NULL, &error, 0, 0));
-    assert_int_equal(doorman_permits_create(&permits, &options, NULL, 0, 0), DOORMAN_OK);
+    NAMED("out: ", doorman_permits_create(NULL, &options, &error, 0));
+    NAMED("options: ", doorman_permits_create(&permits, NULL, &error, 0));
+    assert_int_equal(doorman_permits_create(&permits, &options, NULL, 0), DOORMAN_OK);
     REFUSED(doorman_permits_configure(NULL, config));
     REFUSED(doorman_permits_configure(permits, NULL));
-    NAMED("permits: ", doorman_permits_acquire(NULL, &permit_request, &permit, &error, 0, 0));
-    NAMED("request: ", doorman_permits_acquire(permits, NULL, &permit, &error, 0, 0));
-    NAMED("out: ", doorman_permits_acquire(permits, &permit_request, NULL, &error, 0, 0));
-    NAMED("items: ", doorman_permits_acquire(permits, &no_items, &permit, &error, 0, 0));
+    NAMED("permits: ", doorman_permits_acquire(NULL, &permit_request, &permit, &error, 0));
+    NAMED("request: ", doorman_permits_acquire(permits, NULL, &permit, &error, 0));
+    NAMED("out: ", doorman_permits_acquire(permits, &permit_request, NULL, &error, 0));
+    NAMED("items: ", doorman_permits_acquire(permits, &no_items, &permit, &error, 0));
     NAMED("items[0].resource_id: ",
-          doorman_permits_acquire(permits, &no_resource, &permit, &error, 0, 0));
-    NAMED("permits: ", doorman_permits_report(NULL, "db", "", 1, &charged, &error, 0, 0));
-    NAMED("resource_id: ", doorman_permits_report(permits, NULL, "", 1, &charged, &error, 0, 0));
-    NAMED("charged: ", doorman_permits_report(permits, "db", "", 1, NULL, &error, 0, 0));
-    assert_int_equal(doorman_permits_report(permits, "db", NULL, 1, &charged, NULL, 0, 0),
-                     DOORMAN_OK);
-    NAMED("permits: ", doorman_permits_inspect(NULL, "db", NULL, &permit, &error, 0, 0));
-    NAMED("resource_id: ", doorman_permits_inspect(permits, NULL, NULL, &permit, &error, 0, 0));
-    NAMED("out: ", doorman_permits_inspect(permits, "db", NULL, NULL, &error, 0, 0));
+          doorman_permits_acquire(permits, &no_resource, &permit, &error, 0));
+    NAMED("permits: ", doorman_permits_report(NULL, "db", "", 1, &charged, &error, 0));
+    NAMED("resource_id: ", doorman_permits_report(permits, NULL, "", 1, &charged, &error, 0));
+    NAMED("charged: ", doorman_permits_report(permits, "db", "", 1, NULL, &error, 0));
+    assert_int_equal(doorman_permits_report(permits, "db", NULL, 1, &charged, NULL, 0), DOORMAN_OK);
+    NAMED("permits: ", doorman_permits_inspect(NULL, "db", NULL, &permit, &error, 0));
+    NAMED("resource_id: ", doorman_permits_inspect(permits, NULL, NULL, &permit, &error, 0));
+    NAMED("out: ", doorman_permits_inspect(permits, "db", NULL, NULL, &error, 0));
     NAMED("permits: ", doorman_permits_reset(NULL, "db", NULL, NULL, NULL, &error));
     NAMED("resource_id: ", doorman_permits_reset(permits, NULL, NULL, NULL, NULL, &error));
-    NAMED("permits: ", doorman_permits_ban(NULL, "db", NULL, 1, &error, 0, 0));
-    NAMED("resource_id: ", doorman_permits_ban(permits, NULL, NULL, 1, &error, 0, 0));
+    NAMED("permits: ", doorman_permits_ban(NULL, "db", NULL, 1, &error, 0));
+    NAMED("resource_id: ", doorman_permits_ban(permits, NULL, NULL, 1, &error, 0));
     doorman_permits_destroy(NULL);
     doorman_permits_destroy(permits);
     options.config = NULL;
-    NAMED("config: ", doorman_permits_create(&permits, &options, &error, 0, 0));
+    NAMED("config: ", doorman_permits_create(&permits, &options, &error, 0));
     doorman_config_destroy(config);
 }
 
@@ -351,28 +350,29 @@ TEST(the_state_of_permits_refuses_null) {
     doorman_permits_limit limit;
     doorman_permits_top top;
     doorman_cursor cursor = {0, false};
-    assert_int_equal(doorman_permits_create(&permits, &options, NULL, 0, 0), DOORMAN_OK);
+    assert_int_equal(doorman_permits_create(&permits, &options, NULL, 0), DOORMAN_OK);
     assert_int_equal(doorman_permits_due(NULL), DOORMAN_NEVER);
-    doorman_permits_update(NULL, 0, 0);
+    doorman_permits_update(NULL, 0);
+    doorman_permits_set_epoch(NULL, 0, 0);
     doorman_permits_read(permits, NULL);
     doorman_permits_read(NULL, &info);
     assert_int_equal(info.bytes, 0);
     assert_false(doorman_permits_next_limit(NULL, &cursor, &limit));
     assert_false(doorman_permits_next_limit(permits, NULL, &limit));
     assert_false(doorman_permits_next_limit(permits, &cursor, NULL));
-    assert_false(doorman_permits_next_top(NULL, 0, DOORMAN_TOP_GRANTED, &cursor, &top, 0));
-    assert_false(doorman_permits_next_top(permits, 0, DOORMAN_TOP_GRANTED, NULL, &top, 0));
-    assert_false(doorman_permits_next_top(permits, 0, DOORMAN_TOP_GRANTED, &cursor, NULL, 0));
-    assert_false(doorman_permits_next_top(permits, 0, DOORMAN_TOP_COUNT, &cursor, &top, 0));
+    assert_false(doorman_permits_next_top(NULL, 0, DOORMAN_TOP_GRANTED, &cursor, &top));
+    assert_false(doorman_permits_next_top(permits, 0, DOORMAN_TOP_GRANTED, NULL, &top));
+    assert_false(doorman_permits_next_top(permits, 0, DOORMAN_TOP_GRANTED, &cursor, NULL));
+    assert_false(doorman_permits_next_top(permits, 0, DOORMAN_TOP_COUNT, &cursor, &top));
     doorman_permits_destroy(permits);
     doorman_config_destroy(config);
 }
 
 TEST(holds_refuse_null) {
-    static doorman_status (*const calls[])(
-        doorman_permits *, const doorman_hold_request *, doorman_hold *, doorman_error *,
-        doorman_time, doorman_time) = {doorman_permits_renew, doorman_permits_release,
-                                       doorman_permits_transfer, doorman_permits_seize};
+    static doorman_status (*const calls[])(doorman_permits *, const doorman_hold_request *,
+                                           doorman_hold *, doorman_error *, doorman_time) = {
+        doorman_permits_renew, doorman_permits_release, doorman_permits_transfer,
+        doorman_permits_seize};
     doorman_config *config = config_create();
     const doorman_permits_options options = {.config = config, .seed = {1, 2}};
     doorman_permits *permits = NULL;
@@ -383,22 +383,22 @@ TEST(holds_refuse_null) {
     doorman_cursor cursor = {0, false};
     uint64_t ticket;
     doorman_hold_request request = hold_request;
-    assert_int_equal(doorman_permits_create(&permits, &options, NULL, 0, 0), DOORMAN_OK);
+    assert_int_equal(doorman_permits_create(&permits, &options, NULL, 0), DOORMAN_OK);
     for (size_t i = 0; i < COUNT(calls); i++) {
-        NAMED("permits: ", calls[i](NULL, &request, &hold, &error, 0, 0));
-        NAMED("request: ", calls[i](permits, NULL, &hold, &error, 0, 0));
-        NAMED("out: ", calls[i](permits, &request, NULL, &error, 0, 0));
+        NAMED("permits: ", calls[i](NULL, &request, &hold, &error, 0));
+        NAMED("request: ", calls[i](permits, NULL, &hold, &error, 0));
+        NAMED("out: ", calls[i](permits, &request, NULL, &error, 0));
         request.client_id = NULL;
-        NAMED("client_id: ", calls[i](permits, &request, &hold, &error, 0, 0));
+        NAMED("client_id: ", calls[i](permits, &request, &hold, &error, 0));
         request = hold_request;
     }
     request.amount_count = 1, request.request_id = 0;
-    NAMED("amounts: ", doorman_permits_release(permits, &request, &hold, &error, 0, 0));
+    NAMED("amounts: ", doorman_permits_release(permits, &request, &hold, &error, 0));
     request.request_id = 1;
-    NAMED("amounts: ", doorman_permits_transfer(permits, &request, &hold, &error, 0, 0));
+    NAMED("amounts: ", doorman_permits_transfer(permits, &request, &hold, &error, 0));
     request.amount_count = 0, request.item_count = 1, request.request_id = 0;
-    NAMED("items: ", doorman_permits_renew(permits, &request, &hold, &error, 0, 0));
-    assert_int_equal(doorman_permits_cancel(NULL, 1, 0, 0), 0);
+    NAMED("items: ", doorman_permits_renew(permits, &request, &hold, &error, 0));
+    assert_int_equal(doorman_permits_cancel(NULL, 1, 0), 0);
     assert_false(doorman_permits_next_decision(NULL, &ticket, &permit));
     assert_false(doorman_permits_next_decision(permits, NULL, &permit));
     assert_false(doorman_permits_next_decision(permits, &ticket, NULL));
@@ -699,7 +699,7 @@ TEST(errors_of_permits_have_the_names_of_c) {
     doorman_config *config = config_create();
     doorman_permits *permits = NULL;
     const doorman_permits_options options = {.config = config, .seed = {1, 2}, .item_max = 2};
-    assert_int_equal(doorman_permits_create(&permits, &options, NULL, 0, 0), DOORMAN_OK);
+    assert_int_equal(doorman_permits_create(&permits, &options, NULL, 0), DOORMAN_OK);
     const doorman_permit_item bad[3] = {
         item, {.resource_id = "db", .key = "\xff", .cost = 1}, item};
     const doorman_permit_request none = {.item_count = 0};
@@ -716,29 +716,29 @@ TEST(errors_of_permits_have_the_names_of_c) {
     double charged = 0;
     size_t count = 0;
     TEXT("items: must be a list of items",
-         doorman_permits_acquire(permits, &none, &permit, &error, 0, 0));
+         doorman_permits_acquire(permits, &none, &permit, &error, 0));
     TEXT("items[1].key: must be 0 to 256 bytes of UTF-8",
-         doorman_permits_acquire(permits, &second, &permit, &error, 0, 0));
-    TEXT("items: at most 2, not 3", doorman_permits_acquire(permits, &many, &permit, &error, 0, 0));
+         doorman_permits_acquire(permits, &second, &permit, &error, 0));
+    TEXT("items: at most 2, not 3", doorman_permits_acquire(permits, &many, &permit, &error, 0));
     TEXT("resource_id: must be 1 to 256 bytes ",
-         doorman_permits_report(permits, "", NULL, 1, &charged, &error, 0, 0));
+         doorman_permits_report(permits, "", NULL, 1, &charged, &error, 0));
     TEXT("key: must be 0 to 256 bytes of UTF-8",
-         doorman_permits_report(permits, "db", "\xff", 1, &charged, &error, 0, 0));
+         doorman_permits_report(permits, "db", "\xff", 1, &charged, &error, 0));
     TEXT("key: must be 0 to 256 bytes of UTF-8",
-         doorman_permits_inspect(permits, "db", "\xff", &permit, &error, 0, 0));
+         doorman_permits_inspect(permits, "db", "\xff", &permit, &error, 0));
     TEXT("key: must be 0 to 256 bytes of UTF-8",
          doorman_permits_reset(permits, "db", "\xff", NULL, &count, &error));
     TEXT("key: must be 0 to 256 bytes of UTF-8",
-         doorman_permits_ban(permits, "db", "\xff", 1, &error, 0, 0));
+         doorman_permits_ban(permits, "db", "\xff", 1, &error, 0));
     TEXT("amounts[0]: must be ", doorman_permits_release(permits,
                                                          &(doorman_hold_request){.client_id = "c",
                                                                                  .id = 1,
                                                                                  .amounts = amounts,
                                                                                  .amount_count = 1},
-                                                         &hold, &error, 0, 0));
-    TEXT("amounts[0]: must be ", doorman_permits_transfer(permits, &amount, &hold, &error, 0, 0));
+                                                         &hold, &error, 0));
+    TEXT("amounts[0]: must be ", doorman_permits_transfer(permits, &amount, &hold, &error, 0));
     TEXT("items[0].resource_id: must be 1 to 256 bytes ",
-         doorman_permits_renew(permits, &items, &hold, &error, 0, 0));
+         doorman_permits_renew(permits, &items, &hold, &error, 0));
     doorman_permits_destroy(permits);
     doorman_config_destroy(config);
 }

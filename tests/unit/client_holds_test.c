@@ -915,8 +915,7 @@ static void permits_start(model *m, doorman_time learns) {
                                              .learns_until = learns ? m->now + learns : 0};
     doorman_permits_destroy(m->permits);
     m->permits = NULL;
-    assert_int_equal(doorman_permits_create(&m->permits, &options, NULL, m->now, m->now),
-                     DOORMAN_OK);
+    assert_int_equal(doorman_permits_create(&m->permits, &options, NULL, m->now), DOORMAN_OK);
 }
 
 static message *message_new(model *m) {
@@ -996,16 +995,16 @@ static void decide_hold(model *m, message *to, size_t i) {
     request.client_id = (const char *[]){"c0", "c1", "c2"}[to->client];
     switch ((int)to->request.method) {
     case DOORMAN_RENEW:
-        status = doorman_permits_renew(m->permits, &request, &out, NULL, now, now);
+        status = doorman_permits_renew(m->permits, &request, &out, NULL, now);
         break;
     case DOORMAN_RELEASE:
-        status = doorman_permits_release(m->permits, &request, &out, NULL, now, now);
+        status = doorman_permits_release(m->permits, &request, &out, NULL, now);
         break;
     case DOORMAN_TRANSFER:
-        status = doorman_permits_transfer(m->permits, &request, &out, NULL, now, now);
+        status = doorman_permits_transfer(m->permits, &request, &out, NULL, now);
         break;
     case DOORMAN_SEIZE:
-        status = doorman_permits_seize(m->permits, &request, &out, NULL, now, now);
+        status = doorman_permits_seize(m->permits, &request, &out, NULL, now);
         break;
     default: break;
     }
@@ -1025,9 +1024,8 @@ static void message_decide(model *m, message *to) {
         doorman_permit out = {.pending = false};
         c->permits[i].client_id = (const char *[]){"c0", "c1", "c2"}[to->client];
         c->permits[i].connection = 1 + to->client;
-        assert_int_equal(
-            doorman_permits_acquire(m->permits, &c->permits[i], &out, NULL, m->now, m->now),
-            DOORMAN_OK);
+        assert_int_equal(doorman_permits_acquire(m->permits, &c->permits[i], &out, NULL, m->now),
+                         DOORMAN_OK);
         keep_permit(to, i, &out);
         to->tickets[i] = out.pending ? out.ticket : 0;
         to->pending += out.pending;
@@ -1222,7 +1220,7 @@ static void change_master(model *m) {
 
 static void step(model *m) {
     m->now += (doorman_time)random_below(40) * MILLISECOND;
-    doorman_permits_update(m->permits, m->now, m->now);
+    doorman_permits_update(m->permits, m->now);
     take_decisions(m);
     deliver(m);
     run_loops(m);

@@ -303,8 +303,9 @@ static void player_start(player *p, const char *text, size_t bytes, int line) {
     }
     assert_int_equal(doorman_json_config(&p->config, text, bytes, &error), DOORMAN_OK);
     const doorman_permits_options options = {.config = p->config, .seed = {3, 4}};
-    status = doorman_permits_create(&p->permits, &options, &error, MONDAY * DOORMAN_SECOND, UPTIME);
+    status = doorman_permits_create(&p->permits, &options, &error, UPTIME);
     if (status != DOORMAN_OK) fail_msg(PAGE ":%d: %s", line, error.text);
+    doorman_permits_set_epoch(p->permits, MONDAY * DOORMAN_SECOND, UPTIME);
     p->at = 0;
     p->rows = 0;
     p->recipes++;
@@ -314,14 +315,14 @@ static void player_start(player *p, const char *text, size_t bytes, int line) {
 static void player_ask(player *p, const row *asked, facts *out) {
     doorman_permit permit = {.granted = false};
     doorman_error error = {""};
-    doorman_time epoch = MONDAY * DOORMAN_SECOND + p->at, now = UPTIME + p->at;
+    doorman_time now = UPTIME + p->at;
     const doorman_permit_item *item = &asked->items[0];
     doorman_status status = DOORMAN_OK;
     memset(out, 0, sizeof *out);
     if (asked->reports) {
         double charged = 0;
         status = doorman_permits_report(p->permits, item->resource_id, item->key, item->cost,
-                                        &charged, &error, epoch, now);
+                                        &charged, &error, now);
         snprintf(add_fact(out, true), CELL_BYTES, "charged %.6g", charged);
     } else if (asked->resets) {
         size_t count = 0;
@@ -332,7 +333,7 @@ static void player_ask(player *p, const row *asked, facts *out) {
         doorman_permit_request request = asked->request;
         request.client_id = "cookbook";
         request.request_id = ++p->request_id; /* each hold is another one */
-        status = doorman_permits_acquire(p->permits, &request, &permit, &error, epoch, now);
+        status = doorman_permits_acquire(p->permits, &request, &permit, &error, now);
         if (status == DOORMAN_OK) describe_permit(out, asked, &permit);
     }
     if (status != DOORMAN_OK) fail_msg(PAGE ":%d: %s", asked->line, error.text);

@@ -48,7 +48,7 @@ static void begin(fixture *f) {
     f->options.seed[0] = 7;
     f->options.on_event = count_event;
     f->options.context = f;
-    assert_int_equal(doorman_permits_create(&f->permits, &f->options, NULL, 0, f->now), DOORMAN_OK);
+    assert_int_equal(doorman_permits_create(&f->permits, &f->options, NULL, f->now), DOORMAN_OK);
 }
 
 static fixture start(const char *limits) {
@@ -69,7 +69,7 @@ static void reload(fixture *f, const char *limits) {
 
 static void update(fixture *f) {
     for (int i = 0; i < 1000; i++) {
-        doorman_permits_update(f->permits, f->now, f->now);
+        doorman_permits_update(f->permits, f->now);
         if (doorman_permits_due(f->permits) > f->now) return;
     }
     fail_msg("updates do not end");
@@ -93,7 +93,7 @@ static bool ask(fixture *f, const char *client, uint64_t request_id, const char 
                                             .client_id = client,
                                             .request_id = request_id};
     doorman_status status =
-        doorman_permits_acquire(f->permits, &request, &f->out, &f->error, f->now, f->now);
+        doorman_permits_acquire(f->permits, &request, &f->out, &f->error, f->now);
     if (status != DOORMAN_OK) fail_msg("%s", f->error.text);
     return f->out.granted;
 }
@@ -105,7 +105,7 @@ static bool ask_with(fixture *f, const doorman_permit_request *given, const char
     request.items = &item;
     request.item_count = 1;
     doorman_status status =
-        doorman_permits_acquire(f->permits, &request, &f->out, &f->error, f->now, f->now);
+        doorman_permits_acquire(f->permits, &request, &f->out, &f->error, f->now);
     if (status != DOORMAN_OK) fail_msg("%s", f->error.text);
     return f->out.granted;
 }
@@ -117,12 +117,11 @@ static uint64_t next(fixture *f) {
 }
 
 typedef doorman_status (*hold_call)(doorman_permits *permits, const doorman_hold_request *request,
-                                    doorman_hold *out, doorman_error *error, doorman_time epoch,
-                                    doorman_time now);
+                                    doorman_hold *out, doorman_error *error, doorman_time now);
 
 /* Returns whether the hold is not gone. */
 static bool call(fixture *f, hold_call function, doorman_hold_request request) {
-    doorman_status status = function(f->permits, &request, &f->hold, &f->error, f->now, f->now);
+    doorman_status status = function(f->permits, &request, &f->hold, &f->error, f->now);
     if (status != DOORMAN_OK) fail_msg("%s", f->error.text);
     return !f->hold.gone;
 }
@@ -144,16 +143,14 @@ static bool keep(fixture *f, const char *client, uint64_t id, double amount) {
 /* Returns the units that a key can still get. */
 static double left(fixture *f, const char *key) {
     doorman_permit out;
-    assert_int_equal(doorman_permits_inspect(f->permits, "r", key, &out, NULL, f->now, f->now),
-                     DOORMAN_OK);
+    assert_int_equal(doorman_permits_inspect(f->permits, "r", key, &out, NULL, f->now), DOORMAN_OK);
     return out.details[0].remaining;
 }
 
 /* P6: returns the units of a key that are held. */
 static double used(fixture *f, const char *key) {
     doorman_permit out;
-    assert_int_equal(doorman_permits_inspect(f->permits, "r", key, &out, NULL, f->now, f->now),
-                     DOORMAN_OK);
+    assert_int_equal(doorman_permits_inspect(f->permits, "r", key, &out, NULL, f->now), DOORMAN_OK);
     return out.details[0].used;
 }
 
@@ -352,8 +349,7 @@ TEST(items_are_held_and_released_one_by_one) {
                                          {.resource_id = "s", .key = "b", .cost = 2}};
     const doorman_permit_request request = {
         .items = items, .item_count = 2, .client_id = "ann", .request_id = 1};
-    assert_int_equal(doorman_permits_acquire(f.permits, &request, &f.out, NULL, 0, f.now),
-                     DOORMAN_OK);
+    assert_int_equal(doorman_permits_acquire(f.permits, &request, &f.out, NULL, f.now), DOORMAN_OK);
     uint64_t id = f.out.hold_id;
     assert_int_equal(f.out.expires_in, 5 * SECOND); /* the smallest */
     assert_false(ask(&f, "bob", 1, "c", 2, 0));
@@ -387,13 +383,12 @@ TEST(a_list_of_amounts_must_have_one_for_each_item) {
     by_request.request_id = 1;
     moves.request_id = 7;
     gone.id = id + 1;
-    assert_int_equal(doorman_permits_release(f.permits, &wrong, &f.hold, &f.error, f.now, f.now),
+    assert_int_equal(doorman_permits_release(f.permits, &wrong, &f.hold, &f.error, f.now),
                      DOORMAN_INVALID_ARGUMENT);
     assert_string_equal(f.error.text, "amounts: must be one for each item of the hold");
-    assert_int_equal(
-        doorman_permits_release(f.permits, &by_request, &f.hold, &f.error, f.now, f.now),
-        DOORMAN_INVALID_ARGUMENT);
-    assert_int_equal(doorman_permits_transfer(f.permits, &moves, &f.hold, &f.error, f.now, f.now),
+    assert_int_equal(doorman_permits_release(f.permits, &by_request, &f.hold, &f.error, f.now),
+                     DOORMAN_INVALID_ARGUMENT);
+    assert_int_equal(doorman_permits_transfer(f.permits, &moves, &f.hold, &f.error, f.now),
                      DOORMAN_INVALID_ARGUMENT);
     assert_exact(left(&f, "k"), 2);
     assert_false(call(&f, doorman_permits_release, gone));
@@ -411,8 +406,7 @@ TEST(fractions_of_units_come_back_in_full) {
     }
     const doorman_permit_request request = {
         .items = items, .item_count = 10, .client_id = "ann", .request_id = 1};
-    assert_int_equal(doorman_permits_acquire(f.permits, &request, &f.out, NULL, 0, f.now),
-                     DOORMAN_OK);
+    assert_int_equal(doorman_permits_acquire(f.permits, &request, &f.out, NULL, f.now), DOORMAN_OK);
     assert_exact(f.out.items[9].granted, 0.1);
     uint64_t id = f.out.hold_id;
     assert_exact(left(&f, "k"), 4 - 4100 / 4096.0);
@@ -440,12 +434,12 @@ TEST(a_permit_that_holds_needs_a_request_id) {
     begin(&f);
     doorman_permit_item item = {.resource_id = "r", .cost = 1};
     const doorman_permit_request request = {.items = &item, .item_count = 1};
-    assert_int_equal(doorman_permits_acquire(f.permits, &request, &f.out, &f.error, 0, f.now),
+    assert_int_equal(doorman_permits_acquire(f.permits, &request, &f.out, &f.error, f.now),
                      DOORMAN_INVALID_ARGUMENT);
     assert_string_equal(f.error.text, "request_id: is needed for a limit of kind CONCURRENCY");
     assert_int_equal(info(&f).counter_count, 0);
     item.cost = 0; /* only looks */
-    assert_int_equal(doorman_permits_acquire(f.permits, &request, &f.out, &f.error, 0, f.now),
+    assert_int_equal(doorman_permits_acquire(f.permits, &request, &f.out, &f.error, f.now),
                      DOORMAN_OK);
     assert_true(f.out.granted && f.out.hold_id == 0);
     assert_exact(f.out.items[0].remaining, 4);
@@ -484,7 +478,7 @@ TEST(wrong_requests_are_named) {
         doorman_permit_request request = permits[i].request;
         request.items = items;
         request.item_count = 2;
-        assert_int_equal(doorman_permits_acquire(f.permits, &request, &f.out, &f.error, 0, f.now),
+        assert_int_equal(doorman_permits_acquire(f.permits, &request, &f.out, &f.error, f.now),
                          DOORMAN_INVALID_ARGUMENT);
         if (strncmp(f.error.text, permits[i].error, strlen(permits[i].error)) != 0)
             fail_msg("%s", f.error.text);
@@ -521,9 +515,8 @@ TEST(wrong_requests_are_named) {
          "time_to_live: must be"},
     };
     for (size_t i = 0; i < COUNT(calls); i++) {
-        assert_int_equal(
-            calls[i].function(f.permits, &calls[i].request, &f.hold, &f.error, 0, f.now),
-            DOORMAN_INVALID_ARGUMENT);
+        assert_int_equal(calls[i].function(f.permits, &calls[i].request, &f.hold, &f.error, f.now),
+                         DOORMAN_INVALID_ARGUMENT);
         if (strncmp(f.error.text, calls[i].error, strlen(calls[i].error)) != 0)
             fail_msg("%zu: %s", i, f.error.text);
     }
@@ -784,8 +777,8 @@ TEST(a_closed_connection_cancels_its_permits) {
     assert_false(ask_with(&f, &request, "k", 2));
     assert_false(f.out.pending);
     assert_int_equal(info(&f).wait_count, 101);
-    assert_int_equal(doorman_permits_cancel(f.permits, 9, 0, f.now), 0);
-    assert_int_equal(doorman_permits_cancel(f.permits, 8, 0, f.now), 100);
+    assert_int_equal(doorman_permits_cancel(f.permits, 9, f.now), 0);
+    assert_int_equal(doorman_permits_cancel(f.permits, 8, f.now), 100);
     assert_true(next(&f) && f.out.granted); /* cyd */
     assert_true(next(&f) == 0);             /* nobody is there to hear the others */
     assert_int_equal(info(&f).wait_count, 0);
@@ -1010,18 +1003,18 @@ TEST(a_transfer_of_more_than_was_asked_for_is_an_error) {
                                     .request_id = 2,
                                     .amounts = &more,
                                     .amount_count = 1};
-    assert_int_equal(doorman_permits_transfer(f.permits, &request, &f.hold, &f.error, f.now, f.now),
+    assert_int_equal(doorman_permits_transfer(f.permits, &request, &f.hold, &f.error, f.now),
                      DOORMAN_INVALID_ARGUMENT);
     assert_string_equal(f.error.text,
                         "amounts: must be at most what the item of the hold has asked for");
     assert_exact(used(&f, "k"), 3);
     assert_true(keep(&f, "ann", f.out.hold_id, 2));
     request.amounts = &all;
-    assert_int_equal(doorman_permits_transfer(f.permits, &request, &f.hold, &f.error, f.now, f.now),
+    assert_int_equal(doorman_permits_transfer(f.permits, &request, &f.hold, &f.error, f.now),
                      DOORMAN_OK);
     assert_exact(f.hold.items[0].amount, 2);
     request.amounts = &more; /* a repeat has no effect */
-    assert_int_equal(doorman_permits_transfer(f.permits, &request, &f.hold, &f.error, f.now, f.now),
+    assert_int_equal(doorman_permits_transfer(f.permits, &request, &f.hold, &f.error, f.now),
                      DOORMAN_OK);
     recount(&f);
     stop(&f);
@@ -1042,7 +1035,7 @@ TEST(the_end_of_a_hold_lets_the_next_permit_do_the_shared_work) {
                                                 .request_id = i + 1,
                                                 .max_wait = 60 * SECOND,
                                                 .share = true};
-        assert_int_equal(doorman_permits_acquire(f.permits, &request, &f.out, NULL, f.now, f.now),
+        assert_int_equal(doorman_permits_acquire(f.permits, &request, &f.out, NULL, f.now),
                          DOORMAN_OK);
         assert_true(f.out.pending);
         tickets[i] = f.out.ticket;
@@ -1412,7 +1405,7 @@ TEST(a_reset_does_not_free_what_is_held) {
     uint64_t ann = f.out.hold_id;
     assert_int_equal(doorman_permits_reset(f.permits, "r", "k", NULL, &count, NULL), DOORMAN_OK);
     assert_int_equal(count, 0);
-    assert_int_equal(doorman_permits_report(f.permits, "r", "k", 5, &charged, NULL, f.now, f.now),
+    assert_int_equal(doorman_permits_report(f.permits, "r", "k", 5, &charged, NULL, f.now),
                      DOORMAN_OK);
     assert_exact(left(&f, "k"), 1); /* a report does not charge it either (P13) */
     assert_true(release(&f, "ann", ann));
@@ -1441,7 +1434,7 @@ TEST(many_timeouts_take_many_short_updates) {
         assert_true(doorman_permits_due(f.permits) <= f.now && updates < 100);
         struct timespec before, after;
         clock_gettime(CLOCK_MONOTONIC, &before);
-        doorman_permits_update(f.permits, f.now, f.now);
+        doorman_permits_update(f.permits, f.now);
         clock_gettime(CLOCK_MONOTONIC, &after);
         doorman_time took = (doorman_time)(after.tv_sec - before.tv_sec) * SECOND +
                             (after.tv_nsec - before.tv_nsec);
@@ -1722,7 +1715,7 @@ static void random_ask(fixture *f, model *m) {
                                             .priority = h.priority,
                                             .share = h.share};
     if (known < 0 && model_free(m) < 0) return;
-    assert_int_equal(doorman_permits_acquire(f->permits, &request, &f->out, NULL, f->now, f->now),
+    assert_int_equal(doorman_permits_acquire(f->permits, &request, &f->out, NULL, f->now),
                      DOORMAN_OK);
     if (known >= 0) {
         model_hold *old = &m->holds[known];
@@ -1887,7 +1880,7 @@ static void random_cancel(fixture *f, model *m) {
         h->state = M_NONE;
         count++;
     }
-    assert_int_equal(doorman_permits_cancel(f->permits, connection, f->now, f->now), count);
+    assert_int_equal(doorman_permits_cancel(f->permits, connection, f->now), count);
     model_serve(m, f->now);
 }
 
@@ -2069,8 +2062,7 @@ static void many_ask(fixture *f, holder *h, uint64_t request_id) {
                                             .has_priority = true,
                                             .priority = (int)random_below(3),
                                             .detail = random_below(2) != 0};
-    doorman_status status =
-        doorman_permits_acquire(f->permits, &request, &out, NULL, f->now, f->now);
+    doorman_status status = doorman_permits_acquire(f->permits, &request, &out, NULL, f->now);
     if (status == DOORMAN_OUT_OF_MEMORY) return;
     assert_int_equal(status, DOORMAN_OK);
     h->item_count = count;
@@ -2104,8 +2096,7 @@ static void many_release(fixture *f, holder *h) {
                                           .amounts = amounts,
                                           .amount_count = part ? h->item_count : 0};
     doorman_hold out;
-    doorman_status status =
-        doorman_permits_release(f->permits, &request, &out, NULL, f->now, f->now);
+    doorman_status status = doorman_permits_release(f->permits, &request, &out, NULL, f->now);
     if (status != DOORMAN_OK) return;
     for (size_t i = 0; i < h->item_count; i++) {
         if (!part || out.gone) amounts[i] = 0;
@@ -2117,7 +2108,7 @@ static void many_release(fixture *f, holder *h) {
 static void many_renew(fixture *f, holder *h) {
     const doorman_hold_request request = {.client_id = "ann", .id = h->id};
     doorman_hold out;
-    if (doorman_permits_renew(f->permits, &request, &out, NULL, f->now, f->now) != DOORMAN_OK) {
+    if (doorman_permits_renew(f->permits, &request, &out, NULL, f->now) != DOORMAN_OK) {
         return;
     }
     if (!out.gone) h->until = f->now + (doorman_time)((double)out.expires_in / h->speed);
@@ -2150,7 +2141,7 @@ TEST(holders_never_use_more_than_a_limit) {
             if (random_below(2)) pass(&f, (doorman_time)random_below(SECOND));
             if (random_below(100) == 0) reload(&f, many_limits[random_below(2)]);
             if (random_below(20) == 0) memory_fails_at(1 + random_below(6));
-            if (random_below(8) == 0) doorman_permits_update(f.permits, f.now, f.now);
+            if (random_below(8) == 0) doorman_permits_update(f.permits, f.now);
             many_step(&f, all, &requests);
             (void)memory_works();
             many_decisions(&f, all);
@@ -2185,7 +2176,7 @@ static doorman_status step_ask(fixture *f, const char *client, uint64_t request_
                                             .request_id = request_id,
                                             .connection = max_wait ? 5 : 0,
                                             .share = share};
-    return doorman_permits_acquire(f->permits, &request, &f->out, NULL, f->now, f->now);
+    return doorman_permits_acquire(f->permits, &request, &f->out, NULL, f->now);
 }
 
 static doorman_status step_hold(fixture *f) { return step_ask(f, "ann", 1, 0, false); }
@@ -2210,7 +2201,7 @@ static doorman_status step_reload(fixture *f) {
 static doorman_status step_renew(fixture *f) {
     const doorman_hold_request request = {.client_id = "ann",
                                           .id = f->permits->holds.granted.first->id};
-    return doorman_permits_renew(f->permits, &request, &f->hold, NULL, f->now, f->now);
+    return doorman_permits_renew(f->permits, &request, &f->hold, NULL, f->now);
 }
 
 static doorman_status step_transfer(fixture *f) {
@@ -2220,26 +2211,26 @@ static doorman_status step_transfer(fixture *f) {
                                           .request_id = 2,
                                           .amounts = &amount,
                                           .amount_count = 1};
-    return doorman_permits_transfer(f->permits, &request, &f->hold, NULL, f->now, f->now);
+    return doorman_permits_transfer(f->permits, &request, &f->hold, NULL, f->now);
 }
 
 static doorman_status step_seize(fixture *f) {
     const doorman_hold_request request = {
         .client_id = "dan", .id = f->permits->holds.granted.last->id, .request_id = 1};
-    return doorman_permits_seize(f->permits, &request, &f->hold, NULL, f->now, f->now);
+    return doorman_permits_seize(f->permits, &request, &f->hold, NULL, f->now);
 }
 
 static doorman_status step_release(fixture *f) {
     const doorman_hold_request request = {.client_id = "ann",
                                           .id = f->permits->holds.granted.first->id};
-    return doorman_permits_release(f->permits, &request, &f->hold, NULL, f->now, f->now);
+    return doorman_permits_release(f->permits, &request, &f->hold, NULL, f->now);
 }
 
 static doorman_status step_learn(fixture *f) {
     const doorman_hold_item item = {"s", "k", 1};
     const doorman_hold_request request = {
         .client_id = "eve", .id = 9, .items = &item, .item_count = 1};
-    return doorman_permits_renew(f->permits, &request, &f->hold, NULL, f->now, f->now);
+    return doorman_permits_renew(f->permits, &request, &f->hold, NULL, f->now);
 }
 
 /* C4: each allocation of each call fails once. The call then changes nothing, and works the next
@@ -2546,9 +2537,9 @@ static doorman_reason asks_server(doorman_server *server, const char *resource_i
     const doorman_permit_request request = {
         .items = &item, .item_count = 1, .client_id = "new", .request_id = request_id};
     doorman_permit out = {.pending = false};
-    assert_int_equal(doorman_permits_acquire(doorman_server_permits(server), &request, &out, NULL,
-                                             1700000000 * SECOND, now),
-                     DOORMAN_OK);
+    assert_int_equal(
+        doorman_permits_acquire(doorman_server_permits(server), &request, &out, NULL, now),
+        DOORMAN_OK);
     return out.reason;
 }
 
@@ -2560,9 +2551,9 @@ static bool believes(doorman_server *server, uint64_t id, const char *one, const
     const doorman_hold_request request = {
         .client_id = "ann", .id = id, .items = items, .item_count = other ? 2 : 1};
     doorman_hold out = {.gone = false};
-    assert_int_equal(doorman_permits_renew(doorman_server_permits(server), &request, &out, NULL,
-                                           1700000000 * SECOND, now),
-                     DOORMAN_OK);
+    assert_int_equal(
+        doorman_permits_renew(doorman_server_permits(server), &request, &out, NULL, now),
+        DOORMAN_OK);
     return !out.gone;
 }
 
@@ -2599,12 +2590,12 @@ TEST(a_permit_that_waits_is_granted_when_its_limit_has_learned) {
                                             .request_id = 1,
                                             .max_wait = 60 * SECOND};
     doorman_permit out = {.granted = false};
-    assert_int_equal(doorman_permits_acquire(permits, &request, &out, NULL, now, now), DOORMAN_OK);
+    assert_int_equal(doorman_permits_acquire(permits, &request, &out, NULL, now), DOORMAN_OK);
     assert_true(out.pending);
     uint64_t ticket = out.ticket;
-    doorman_permits_update(permits, now, fast - 1);
+    doorman_permits_update(permits, fast - 1);
     assert_int_equal(doorman_permits_due(permits), fast);
-    doorman_permits_update(permits, now, fast);
+    doorman_permits_update(permits, fast);
     assert_true(doorman_permits_next_decision(permits, &ticket, &out) && out.granted);
     doorman_server_destroy(server);
     doorman_config_destroy(config);
@@ -2694,7 +2685,7 @@ TEST(an_update_ends_at_most_a_thousand_holds) {
     pass(&f, 11 * SECOND);
     for (size_t left_over = CROWD; left_over; left_over -= 1000) {
         assert_true(doorman_permits_due(f.permits) <= f.now);
-        doorman_permits_update(f.permits, f.now, f.now);
+        doorman_permits_update(f.permits, f.now);
         assert_int_equal(info(&f).hold_count, left_over - 1000);
     }
     assert_true(doorman_permits_due(f.permits) > f.now);

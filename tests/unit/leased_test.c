@@ -212,7 +212,7 @@ TEST(a_permit_of_cost_0_and_an_inspection_open_no_lease) {
     doorman_server_lease lease;
     (void)acquire_cost(&f, 0, "db", 0);
     doorman_permits *permits = doorman_server_permits(f.servers[0]);
-    assert_int_equal(doorman_permits_inspect(permits, "db", "", &f.out, &f.error, f.now, f.now),
+    assert_int_equal(doorman_permits_inspect(permits, "db", "", &f.out, &f.error, f.now),
                      DOORMAN_OK);
     assert_int_equal(f.out.detail_count, 1);
     assert_string_equal(f.out.details[0].limit, "share");
@@ -369,7 +369,7 @@ TEST(a_refusal_by_another_limit_takes_nothing_of_the_lease) {
         assert_false(acquire_cost(&f, 0, "db", 0.01));
     }
     doorman_permits *permits = doorman_server_permits(f.servers[0]);
-    assert_int_equal(doorman_permits_inspect(permits, "db", "", &f.out, &f.error, f.now, f.now),
+    assert_int_equal(doorman_permits_inspect(permits, "db", "", &f.out, &f.error, f.now),
                      DOORMAN_OK);
     assert_about(f.out.details[0].remaining, 1); /* the wants of an idle lease are 1, all saved */
     stop(&f);
@@ -395,12 +395,11 @@ TEST(limits_with_one_lease_share_it) {
                                          {.resource_id = "api/b", .cost = 4}};
     const doorman_permit_request both = {.items = items, .item_count = 2};
     doorman_permits *permits = doorman_server_permits(f.servers[0]);
-    assert_int_equal(doorman_permits_inspect(permits, "api/a", "", &f.out, &f.error, f.now, f.now),
+    assert_int_equal(doorman_permits_inspect(permits, "api/a", "", &f.out, &f.error, f.now),
                      DOORMAN_OK);
     const double before = f.out.details[0].remaining;
     assert_true(before >= 8);
-    assert_int_equal(doorman_permits_acquire(permits, &both, &f.out, &f.error, f.now, f.now),
-                     DOORMAN_OK);
+    assert_int_equal(doorman_permits_acquire(permits, &both, &f.out, &f.error, f.now), DOORMAN_OK);
     assert_true(f.out.granted);
     assert_about(f.out.items[0].remaining, before - 8);
     assert_about(f.out.items[1].remaining, before - 8);
@@ -445,7 +444,7 @@ TEST(an_item_gets_whole_units_above_its_minimum) {
         .resource_id = "db", .cost = 5000, .has_min = true, .min = 0.5};
     const doorman_permit_request request = {.items = &item, .item_count = 1};
     doorman_permits *permits = doorman_server_permits(f.servers[0]);
-    assert_int_equal(doorman_permits_acquire(permits, &request, &f.out, &f.error, f.now, f.now),
+    assert_int_equal(doorman_permits_acquire(permits, &request, &f.out, &f.error, f.now),
                      DOORMAN_OK);
     assert_true(f.out.granted);
     assert_true(f.out.items[0].granted >= 50 && f.out.items[0].granted <= 100.5);
@@ -460,18 +459,17 @@ TEST(a_report_charges_what_is_saved_and_raises_the_wants) {
     (void)run_model(&f, "db", 1000, 10);
     pass(&f, SECOND);
     doorman_permits *permits = doorman_server_permits(f.servers[0]);
-    assert_int_equal(doorman_permits_report(permits, "db", "", 5, &charged, NULL, f.now, f.now),
+    assert_int_equal(doorman_permits_report(permits, "db", "", 5, &charged, NULL, f.now),
                      DOORMAN_OK);
     assert_exact(charged, 5);
-    assert_int_equal(
-        doorman_permits_report(permits, "db", "", 100000, &charged, NULL, f.now, f.now),
-        DOORMAN_OK);
+    assert_int_equal(doorman_permits_report(permits, "db", "", 100000, &charged, NULL, f.now),
+                     DOORMAN_OK);
     assert_true(charged > 10 && charged < 100000);
     assert_false(acquire(&f, 0, "db")); /* no debt, but nothing is left either */
-    assert_int_equal(doorman_permits_report(permits, "db", "", 5, &charged, NULL, f.now, f.now),
+    assert_int_equal(doorman_permits_report(permits, "db", "", 5, &charged, NULL, f.now),
                      DOORMAN_OK);
     assert_exact(charged, 0);
-    assert_int_equal(doorman_permits_report(permits, "db", "", -5, &charged, NULL, f.now, f.now),
+    assert_int_equal(doorman_permits_report(permits, "db", "", -5, &charged, NULL, f.now),
                      DOORMAN_OK);
     assert_exact(charged, 0);
     size_t count = 9;
@@ -539,9 +537,9 @@ TEST(permits_without_a_server_have_no_lease) {
     const doorman_permit_request request = {.items = &item, .item_count = 1};
     doorman_permits *permits = NULL;
     doorman_permit out;
-    assert_int_equal(doorman_permits_create(&permits, &options, NULL, 0, 0), DOORMAN_OK);
+    assert_int_equal(doorman_permits_create(&permits, &options, NULL, 0), DOORMAN_OK);
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(doorman_permits_acquire(permits, &request, &out, NULL, 0, i * SECOND),
+        assert_int_equal(doorman_permits_acquire(permits, &request, &out, NULL, i * SECOND),
                          DOORMAN_OK);
         assert_false(out.granted);
         assert_int_equal(out.reason, DOORMAN_REASON_LEARNING);
@@ -583,7 +581,7 @@ static bool hold_one(fixture *f, slots *all, size_t server, doorman_time max_wai
                                             .request_id = ++all->next_request,
                                             .max_wait = max_wait};
     doorman_permits *permits = doorman_server_permits(f->servers[server]);
-    assert_int_equal(doorman_permits_acquire(permits, &request, &f->out, &f->error, f->now, f->now),
+    assert_int_equal(doorman_permits_acquire(permits, &request, &f->out, &f->error, f->now),
                      DOORMAN_OK);
     if (!f->out.granted) return false;
     assert_true(all->count < SLOTS_MAX);
@@ -598,7 +596,7 @@ static void release_one(fixture *f, slots *all, size_t index) {
     doorman_hold out;
     all->list[index] = all->list[--all->count];
     assert_int_equal(doorman_permits_release(doorman_server_permits(f->servers[own.server]),
-                                             &request, &out, NULL, f->now, f->now),
+                                             &request, &out, NULL, f->now),
                      DOORMAN_OK);
 }
 
@@ -608,7 +606,7 @@ static void renew_one(fixture *f, slot *own) {
         .client_id = "web", .id = own->id, .items = &item, .item_count = 1};
     doorman_hold out;
     assert_int_equal(doorman_permits_renew(doorman_server_permits(f->servers[own->server]),
-                                           &request, &out, NULL, f->now, f->now),
+                                           &request, &out, NULL, f->now),
                      DOORMAN_OK);
     if (out.gone) return;
     if (f->now + out.expires_in > own->end) own->end = f->now + out.expires_in;
@@ -701,8 +699,7 @@ TEST(a_hold_ends_no_later_than_its_lease) {
     f.now = end - 5 * SECOND;
     const doorman_hold_request request = {.client_id = "web", .id = all.list[0].id};
     doorman_hold out;
-    assert_int_equal(doorman_permits_renew(permits, &request, &out, NULL, f.now, f.now),
-                     DOORMAN_OK);
+    assert_int_equal(doorman_permits_renew(permits, &request, &out, NULL, f.now), DOORMAN_OK);
     assert_false(out.gone);
     doorman_cursor cursor = {0};
     doorman_permits_hold info = {.ends_at = 0};
@@ -739,7 +736,7 @@ TEST(a_new_master_does_not_believe_a_hold_out_of_a_lease) {
             .client_id = "web", .id = 99, .items = items, .item_count = count};
         doorman_hold out;
         assert_int_equal(doorman_permits_renew(doorman_server_permits(f.servers[0]), &request, &out,
-                                               NULL, f.now, f.now),
+                                               NULL, f.now),
                          DOORMAN_OK);
         assert_int_equal(out.gone, count == 1);
         if (count == 2) assert_float_equal(out.items[0].amount, 0, 0);

@@ -513,11 +513,21 @@ static fixture start_config(doorman_config *config) {
     return (fixture){.config = config, .now = 1000 * SECOND, .epoch = 1700000000 * SECOND};
 }
 
+/* Sets the clock of the calendar. */
+static void set_epoch(fixture *f, doorman_time epoch) {
+    f->epoch = epoch;
+    doorman_permits_set_epoch(f->permits, epoch, f->now);
+}
+
+static void create_with(fixture *f, const doorman_permits_options *options) {
+    assert_int_equal(doorman_permits_create(&f->permits, options, NULL, f->now), DOORMAN_OK);
+    set_epoch(f, f->epoch);
+}
+
 static void create(fixture *f) {
     const doorman_permits_options options = {
         .config = f->config, .seed = {7, 9}, .on_event = count_event, .context = f};
-    assert_int_equal(doorman_permits_create(&f->permits, &options, NULL, f->epoch, f->now),
-                     DOORMAN_OK);
+    create_with(f, &options);
 }
 
 static void stop(fixture *f) {
@@ -535,8 +545,7 @@ static bool acquire_items(fixture *f, const doorman_permit_item *items, size_t c
     const doorman_permit_request request = {
         .items = items, .item_count = count, .max_wait = max_wait, .detail = true};
     doorman_error error = {""};
-    doorman_status status =
-        doorman_permits_acquire(f->permits, &request, &f->out, &error, f->epoch, f->now);
+    doorman_status status = doorman_permits_acquire(f->permits, &request, &f->out, &error, f->now);
     if (status != DOORMAN_OK) fail_msg("%s", error.text);
     return f->out.granted;
 }
@@ -574,7 +583,7 @@ TEST(a_refusal_charges_nothing_and_creates_nothing) {
     assert_string_equal(f.out.limit, "all");
     assert_int_equal(f.out.reason, DOORMAN_REASON_RATE);
     assert_int_equal(counters(&f), before);
-    assert_int_equal(doorman_permits_inspect(f.permits, "r", "cyd", &f.out, NULL, f.epoch, f.now),
+    assert_int_equal(doorman_permits_inspect(f.permits, "r", "cyd", &f.out, NULL, f.now),
                      DOORMAN_OK);
     assert_int_equal(f.out.detail_count, 2);
     assert_exact(f.out.details[0].remaining, 5);
@@ -666,7 +675,7 @@ TEST(a_limit_grants_a_cost_that_is_equal_to_it) {
         if (i % 2 && !lends) item.min = 0.65;
         const doorman_permit_request request = {
             .items = &item, .item_count = 1, .client_id = "c", .request_id = 1, .detail = true};
-        assert_int_equal(doorman_permits_acquire(f.permits, &request, &f.out, NULL, f.epoch, f.now),
+        assert_int_equal(doorman_permits_acquire(f.permits, &request, &f.out, NULL, f.now),
                          DOORMAN_OK);
         assert_true(f.out.granted);
         assert_exact(f.out.items[0].granted, 1.3);
@@ -714,7 +723,7 @@ TEST(no_permit_is_granted_more_than_max_cost) {
                                        {.resource_id = "r", .cost = 100}};
         doorman_permit_request request = {
             .items = items, .item_count = 1, .client_id = "c", .request_id = 1};
-        assert_int_equal(doorman_permits_acquire(f.permits, &request, &f.out, NULL, f.epoch, f.now),
+        assert_int_equal(doorman_permits_acquire(f.permits, &request, &f.out, NULL, f.now),
                          DOORMAN_OK);
         assert_int_equal(f.out.reason, DOORMAN_REASON_MAX_COST);
         assert_false(f.out.has_retry_after);
@@ -724,9 +733,8 @@ TEST(no_permit_is_granted_more_than_max_cost) {
             items[0].has_min = items[1].has_min = true;
             items[0].min = count == 1 ? 4.5 : 1;
             items[1].min = 2;
-            assert_int_equal(
-                doorman_permits_acquire(f.permits, &request, &f.out, NULL, f.epoch, f.now),
-                DOORMAN_OK);
+            assert_int_equal(doorman_permits_acquire(f.permits, &request, &f.out, NULL, f.now),
+                             DOORMAN_OK);
             assert_true(f.out.granted);
             assert_exact(f.out.items[0].granted, count == 1 ? 4.5 : 3);
             if (count == 2) assert_exact(f.out.items[1].granted, 2);
@@ -734,12 +742,12 @@ TEST(no_permit_is_granted_more_than_max_cost) {
         request.equal = true;
         items[0].min = items[1].min = 1;
         request.request_id++;
-        assert_int_equal(doorman_permits_acquire(f.permits, &request, &f.out, NULL, f.epoch, f.now),
+        assert_int_equal(doorman_permits_acquire(f.permits, &request, &f.out, NULL, f.now),
                          DOORMAN_OK);
         assert_exact(f.out.items[0].granted + f.out.items[1].granted, 4);
         items[0].min = items[1].min = 3;
         request.request_id++;
-        assert_int_equal(doorman_permits_acquire(f.permits, &request, &f.out, NULL, f.epoch, f.now),
+        assert_int_equal(doorman_permits_acquire(f.permits, &request, &f.out, NULL, f.now),
                          DOORMAN_OK);
         assert_int_equal(f.out.reason, DOORMAN_REASON_MAX_COST);
         stop(&f);
@@ -774,9 +782,8 @@ TEST(a_report_charges_no_more_than_its_cost_and_refunds_no_more_than_it_charged)
     assert_true(acquire(&f, "r", "a", 1));
     for (int i = 0; i < 2; i++) {
         double cost = i ? -0.1 : 0.1;
-        assert_int_equal(
-            doorman_permits_report(f.permits, "r", "a", cost, &charged, NULL, f.epoch, f.now),
-            DOORMAN_OK);
+        assert_int_equal(doorman_permits_report(f.permits, "r", "a", cost, &charged, NULL, f.now),
+                         DOORMAN_OK);
         assert_exact(charged, i ? -409.0 / 4096 : 0.1);
     }
     assert_true(acquire(&f, "r", "a", 0));
@@ -807,15 +814,14 @@ TEST(equal_items_get_the_same_whole_number) {
         {.resource_id = "r", .key = "b", .cost = 9, .has_min = true, .min = 1},
         {.resource_id = "r", .key = "b", .cost = 5, .has_min = true, .min = 0}};
     doorman_permit_request request = {.items = items, .item_count = 3, .equal = true};
-    assert_int_equal(doorman_permits_acquire(f.permits, &request, &f.out, NULL, f.epoch, f.now),
-                     DOORMAN_OK);
+    assert_int_equal(doorman_permits_acquire(f.permits, &request, &f.out, NULL, f.now), DOORMAN_OK);
     assert_true(f.out.granted);
     for (int i = 0; i < 3; i++) assert_exact(f.out.items[i].granted, 2);
     const doorman_permit_item half = {
         .resource_id = "r", .cost = 0.75, .has_min = true, .min = 0.5};
     request.items = &half;
     request.item_count = 1;
-    assert_int_equal(doorman_permits_acquire(f.permits, &request, &f.out, NULL, f.epoch, f.now),
+    assert_int_equal(doorman_permits_acquire(f.permits, &request, &f.out, NULL, f.now),
                      DOORMAN_INVALID_ARGUMENT);
     stop(&f);
 }
@@ -860,8 +866,8 @@ TEST(a_cost_of_zero_looks_and_creates_nothing) {
 /* P4, P5 */
 TEST(the_refusal_that_lasts_longest_is_named) {
     fixture f = start_config(limits_of(BUCKET ", " ALL));
-    create(&f);
     f.epoch = 1700000040 * SECOND; /* a minute begins */
+    create(&f);
     assert_true(acquire(&f, "r", "a", 5));
     assert_true(acquire(&f, "r", "b", 2));
     assert_false(acquire(&f, "r", "a", 1));
@@ -922,7 +928,7 @@ TEST(items_without_limits_are_counted_and_named) {
         assert_int_equal(f.events[DOORMAN_PERMIT_UNMATCHED], 2);
         assert_true(acquire(&f, "api", "b", 1));
         if (!reject) assert_true(acquire(&f, "open", "b", 1));
-        assert_int_equal(doorman_permits_inspect(f.permits, "x", "", &f.out, NULL, f.epoch, f.now),
+        assert_int_equal(doorman_permits_inspect(f.permits, "x", "", &f.out, NULL, f.now),
                          DOORMAN_OK);
         assert_int_equal(f.events[DOORMAN_PERMIT_UNMATCHED], 2);
         doorman_permits_info info;
@@ -939,8 +945,7 @@ TEST(only_the_events_that_are_asked_for_are_raised) {
                                        .on_event = count_event,
                                        .event_kinds = 1u << DOORMAN_PERMIT_REFUSED,
                                        .context = &f};
-    assert_int_equal(doorman_permits_create(&f.permits, &options, NULL, f.epoch, f.now),
-                     DOORMAN_OK);
+    create_with(&f, &options);
     while (acquire(&f, "r", "a", 1)) continue;
     assert_int_equal(f.events[DOORMAN_PERMIT_REFUSED], 1);
     for (int i = 0; i < DOORMAN_PERMIT_EVENT_COUNT; i++) {
@@ -949,7 +954,7 @@ TEST(only_the_events_that_are_asked_for_are_raised) {
     doorman_permits *none = NULL;
     doorman_error error = {""};
     options.event_kinds = 1u << DOORMAN_PERMIT_EVENT_COUNT;
-    assert_int_equal(doorman_permits_create(&none, &options, &error, f.epoch, f.now),
+    assert_int_equal(doorman_permits_create(&none, &options, &error, f.now),
                      DOORMAN_INVALID_ARGUMENT);
     assert_string_equal(error.text, "event_kinds: has an unknown kind");
     stop(&f);
@@ -1171,8 +1176,7 @@ TEST(reset_makes_a_key_fresh_and_ends_its_ban) {
     create(&f);
     for (int i = 0; i < 6; i++) (void)acquire(&f, "r", "a", 1);
     assert_int_equal(f.out.reason, DOORMAN_REASON_BANNED);
-    assert_int_equal(doorman_permits_inspect(f.permits, "r", "a", &f.out, NULL, f.epoch, f.now),
-                     DOORMAN_OK);
+    assert_int_equal(doorman_permits_inspect(f.permits, "r", "a", &f.out, NULL, f.now), DOORMAN_OK);
     assert_int_equal(f.out.reason, DOORMAN_REASON_BANNED);
     assert_int_equal(f.out.detail_count, 2);
     assert_exact(f.out.details[0].used, 1);
@@ -1183,8 +1187,7 @@ TEST(reset_makes_a_key_fresh_and_ends_its_ban) {
     assert_exact(f.out.details[1].used, 2); /* the counter of all keys has stayed */
     assert_int_equal(doorman_permits_reset(f.permits, "r", "a", "all", &count, NULL), DOORMAN_OK);
     assert_int_equal(count, 1);
-    assert_int_equal(doorman_permits_inspect(f.permits, "r", "a", &f.out, NULL, f.epoch, f.now),
-                     DOORMAN_OK);
+    assert_int_equal(doorman_permits_inspect(f.permits, "r", "a", &f.out, NULL, f.now), DOORMAN_OK);
     assert_exact(f.out.details[1].used, 0);
     assert_int_equal(doorman_permits_reset(f.permits, "none", NULL, NULL, &count, NULL),
                      DOORMAN_OK);
@@ -1195,7 +1198,7 @@ TEST(reset_makes_a_key_fresh_and_ends_its_ban) {
 /* P13 */
 /* P20 */
 static doorman_status ban(fixture *f, const char *id, const char *key, doorman_time duration) {
-    return doorman_permits_ban(f->permits, id, key, duration, NULL, f->epoch, f->now);
+    return doorman_permits_ban(f->permits, id, key, duration, NULL, f->now);
 }
 
 TEST(a_ban_can_be_set_changed_and_ended) {
@@ -1252,27 +1255,23 @@ TEST(a_report_charges_what_was_used) {
                                        "7, \"window\": 60, \"refunds\": true}"));
     create(&f);
     double charged = -1;
-    assert_int_equal(doorman_permits_report(f.permits, "r", "a", 4, &charged, NULL, f.epoch, f.now),
+    assert_int_equal(doorman_permits_report(f.permits, "r", "a", 4, &charged, NULL, f.now),
                      DOORMAN_OK);
     assert_exact(charged, 4);
-    assert_int_equal(
-        doorman_permits_report(f.permits, "r", "a", 99, &charged, NULL, f.epoch, f.now),
-        DOORMAN_OK);
-    assert_exact(charged, 5); /* max_cost of the bucket; the window takes 7 */
-    assert_int_equal(
-        doorman_permits_report(f.permits, "r", "a", 99, &charged, NULL, f.epoch, f.now),
-        DOORMAN_OK);
-    assert_exact(charged, 1); /* the debt is at most size / rate */
-    assert_int_equal(doorman_permits_inspect(f.permits, "r", "a", &f.out, NULL, f.epoch, f.now),
+    assert_int_equal(doorman_permits_report(f.permits, "r", "a", 99, &charged, NULL, f.now),
                      DOORMAN_OK);
+    assert_exact(charged, 5); /* max_cost of the bucket; the window takes 7 */
+    assert_int_equal(doorman_permits_report(f.permits, "r", "a", 99, &charged, NULL, f.now),
+                     DOORMAN_OK);
+    assert_exact(charged, 1); /* the debt is at most size / rate */
+    assert_int_equal(doorman_permits_inspect(f.permits, "r", "a", &f.out, NULL, f.now), DOORMAN_OK);
     assert_exact(f.out.details[0].used, 10);
-    assert_int_equal(
-        doorman_permits_report(f.permits, "r", "a", -99, &charged, NULL, f.epoch, f.now),
-        DOORMAN_OK);
+    assert_int_equal(doorman_permits_report(f.permits, "r", "a", -99, &charged, NULL, f.now),
+                     DOORMAN_OK);
     assert_exact(charged, -10);
     assert_true(acquire(&f, "r", "a", 5));
     assert_int_equal(
-        doorman_permits_report(f.permits, "r", "a", (double)NAN, &charged, NULL, f.epoch, f.now),
+        doorman_permits_report(f.permits, "r", "a", (double)NAN, &charged, NULL, f.now),
         DOORMAN_INVALID_ARGUMENT);
     stop(&f);
 }
@@ -1301,7 +1300,7 @@ TEST(idle_counters_are_removed) {
     assert_true(counters(&f) > 0);
     assert_true(doorman_permits_due(f.permits) < DOORMAN_NEVER);
     pass(&f, 200 * SECOND);
-    for (int i = 0; i < 10; i++) doorman_permits_update(f.permits, f.epoch, f.now);
+    for (int i = 0; i < 10; i++) doorman_permits_update(f.permits, f.now);
     doorman_permits_info info;
     doorman_permits_read(f.permits, &info);
     assert_int_equal(info.counter_count + info.ban_count + info.resource_count, 0);
@@ -1338,8 +1337,7 @@ TEST(memory_stays_within_its_bound) {
     fixture f = start_config(limits_of(BUCKET));
     const doorman_permits_options options = {
         .config = f.config, .seed = {7, 9}, .counter_max = 1000, .memory_max = 20000};
-    assert_int_equal(doorman_permits_create(&f.permits, &options, NULL, f.epoch, f.now),
-                     DOORMAN_OK);
+    create_with(&f, &options);
     char key[32];
     for (int i = 0; i < 3000; i++) {
         snprintf(key, sizeof key, "key-%d", i);
@@ -1372,15 +1370,14 @@ TEST(wrong_requests_are_named_by_path) {
     doorman_error error;
     for (size_t i = 0; i < COUNT(wrong); i++) {
         doorman_permit_request request = {.items = &wrong[i].item, .item_count = 1};
-        assert_int_equal(
-            doorman_permits_acquire(f.permits, &request, &f.out, &error, f.epoch, f.now),
-            DOORMAN_INVALID_ARGUMENT);
+        assert_int_equal(doorman_permits_acquire(f.permits, &request, &f.out, &error, f.now),
+                         DOORMAN_INVALID_ARGUMENT);
         assert_true(strstr(error.text, wrong[i].error) == error.text);
     }
     doorman_permit_item items[101];
     for (int i = 0; i < 101; i++) items[i] = (doorman_permit_item){.resource_id = "r", .cost = 0};
     const doorman_permit_request many = {.items = items, .item_count = 101};
-    assert_int_equal(doorman_permits_acquire(f.permits, &many, &f.out, &error, f.epoch, f.now),
+    assert_int_equal(doorman_permits_acquire(f.permits, &many, &f.out, &error, f.now),
                      DOORMAN_RESOURCE_EXHAUSTED);
     long_key[256] = 0;
     assert_true(acquire(&f, "r", long_key, 1) && acquire(&f, "r", long_key, 4));
@@ -1439,7 +1436,7 @@ TEST(windows_go_on_when_the_clock_steps_back) {
     f.epoch = 1700000040 * SECOND;
     create(&f);
     assert_true(acquire(&f, "r", "a", 1));
-    f.epoch -= 365 * 86400 * SECOND;
+    set_epoch(&f, f.epoch - 365 * 86400 * SECOND);
     assert_false(acquire(&f, "r", "a", 1));
     doorman_time rest = f.out.retry_after;
     assert_int_equal(rest, 64 * SECOND - 1); /* the clock runs at 15/16 of its speed */
@@ -1447,7 +1444,8 @@ TEST(windows_go_on_when_the_clock_steps_back) {
     assert_false(acquire(&f, "r", "a", 1));
     pass(&f, 1);
     assert_true(acquire(&f, "r", "a", 1));
-    f.epoch += 366 * 86400 * SECOND; /* the clock is right again, and another window has begun */
+    /* the clock is right again, and another window has begun */
+    set_epoch(&f, f.epoch + 366 * 86400 * SECOND);
     assert_true(acquire(&f, "r", "a", 1));
     f.now -= 500 * SECOND; /* time that goes back stands still */
     assert_false(acquire(&f, "r", "a", 1));
@@ -1475,6 +1473,24 @@ TEST(nothing_is_saved_at_the_start_if_the_limit_says_so) {
         pass(&f, 1);
         assert_true(acquire(&f, "r", "a", 1));
         pass(&f, 100 * SECOND);
+        assert_true(acquire(&f, "r", "b", 5));
+        stop(&f);
+    }
+}
+
+/* P16: an epoch that is said late counts back to the creation. */
+TEST(the_first_epoch_says_in_which_window_the_permits_began) {
+    const doorman_time minute = 1700000040 * SECOND;
+    for (doorman_time at = 5; at <= 15; at += 10) {
+        fixture f =
+            start_config(limits_of("{\"name\": \"e\", \"kind\": \"FIXED_WINDOW\", \"limit\": 5, "
+                                   "\"window\": 60, \"on_restart\": \"empty\"}"));
+        const doorman_permits_options options = {.config = f.config, .seed = {7, 9}};
+        assert_int_equal(doorman_permits_create(&f.permits, &options, NULL, f.now), DOORMAN_OK);
+        pass(&f, 10 * SECOND);
+        set_epoch(&f, minute + at * SECOND);
+        assert_int_equal(acquire(&f, "r", "a", 5), at < 10);
+        set_epoch(&f, minute + 86400 * SECOND); /* a later one does not change it */
         assert_true(acquire(&f, "r", "b", 5));
         stop(&f);
     }
@@ -1598,14 +1614,13 @@ TEST(an_empty_list_of_limits_counts_what_it_grants) {
         assert_false(doorman_permits_next_limit(f.permits, &cursor, &limit));
         doorman_permits_top top;
         doorman_cursor tops = {0};
-        assert_true(
-            doorman_permits_next_top(f.permits, 1, DOORMAN_TOP_GRANTED, &tops, &top, f.now));
+        assert_true(doorman_permits_next_top(f.permits, 1, DOORMAN_TOP_GRANTED, &tops, &top));
         assert_string_equal(top.key, "ann");
         configure(&f, config_of(open)); /* a reload keeps the counts */
-        for (int i = 0; i < 10; i++) doorman_permits_update(f.permits, f.epoch, f.now);
+        for (int i = 0; i < 10; i++) doorman_permits_update(f.permits, f.now);
     }
     configure(&f, limits_of(BUCKET)); /* the slots are freed */
-    for (int i = 0; i < 10; i++) doorman_permits_update(f.permits, f.epoch, f.now);
+    for (int i = 0; i < 10; i++) doorman_permits_update(f.permits, f.now);
     assert_true(acquire(&f, "a1", "ann", 1));
     stop(&f);
 }
@@ -1617,7 +1632,7 @@ TEST(an_event_names_the_limit_that_a_counter_had) {
     assert_true(acquire(&f, "r", "a", 1));
     configure(&f, limits_of(BUCKET));
     f.limit[0] = 0;
-    doorman_permits_update(f.permits, f.epoch, f.now);
+    doorman_permits_update(f.permits, f.now);
     assert_int_equal(f.events[DOORMAN_PERMIT_KEY_REMOVED], 1);
     assert_string_equal(f.limit, "all");
     stop(&f);
@@ -2431,7 +2446,7 @@ static void compare(fixture *f, model *m, const doorman_config_options *config) 
     model_collect(m, config, &request, &d);
     model_evaluate(m, &request, &d);
     if (d.granted) model_commit(m, &request, &d);
-    assert_int_equal(doorman_permits_acquire(f->permits, &request, &f->out, NULL, f->epoch, f->now),
+    assert_int_equal(doorman_permits_acquire(f->permits, &request, &f->out, NULL, f->now),
                      DOORMAN_OK);
     const doorman_permit *out = &f->out;
     if (!is_same(&request, &d, out)) print_decision(&request, &d, out, m);
@@ -2478,6 +2493,7 @@ static void random_clock(fixture *f) {
     if (kind == 1) f->now -= pick(100) * STEP;
     if (kind == 2) f->epoch += (pick(200000) - 100000) * SECOND;
     if (kind == 3 && pick(50) == 0) f->epoch += pick(60) * 86400 * SECOND;
+    set_epoch(f, f->epoch);
 }
 
 static void reset_one(fixture *f, model *m, const doorman_config_options *config) {
@@ -2496,8 +2512,7 @@ static void reset_one(fixture *f, model *m, const doorman_config_options *config
 static void ban_one(fixture *f, model *m) {
     const char *id = model_resources[pick(MODEL_RESOURCES)], *key = model_keys[pick(MODEL_KEYS)];
     doorman_time duration = pick(3) * SECOND;
-    assert_int_equal(doorman_permits_ban(f->permits, id, key, duration, NULL, f->epoch, f->now),
-                     DOORMAN_OK);
+    assert_int_equal(doorman_permits_ban(f->permits, id, key, duration, NULL, f->now), DOORMAN_OK);
     model_find_ban(m, id, key)->until = m->now + duration;
 }
 
@@ -2581,11 +2596,11 @@ TEST(random_decisions_are_those_of_the_model) {
             granted += f.out.granted;
             if (pick(100) == 0) reset_one(&f, &m, &config);
             if (pick(200) == 0) ban_one(&f, &m);
-            if (pick(50) == 0) doorman_permits_update(f.permits, f.epoch, f.now);
+            if (pick(50) == 0) doorman_permits_update(f.permits, f.now);
             if (pick(100) == 0) recount(f.permits);
             if (pick(200)) continue;
             reloads++;
-            for (int u = 0; u < 4; u++) doorman_permits_update(f.permits, f.epoch, f.now);
+            for (int u = 0; u < 4; u++) doorman_permits_update(f.permits, f.now);
             model_settle(&m, &config);
             configure(&f, random_config());
             doorman_config_read(f.config, &config);
@@ -2593,7 +2608,7 @@ TEST(random_decisions_are_those_of_the_model) {
         }
         if (left == 0) print_message("%zu of %zu granted, %zu reloads\n", granted, all, reloads);
         for (int i = 0; i < 3; i++) pass(&f, 1000000 * SECOND);
-        for (int i = 0; i < 50; i++) doorman_permits_update(f.permits, f.epoch, f.now);
+        for (int i = 0; i < 50; i++) doorman_permits_update(f.permits, f.now);
         assert_int_equal(f.permits->node_bytes, 0);
         free(m.counters);
         stop(&f);
@@ -2609,8 +2624,7 @@ static void create_bounded(fixture *f, size_t counter_max, size_t memory_max) {
                                              .memory_max = memory_max,
                                              .on_event = count_event,
                                              .context = f};
-    assert_int_equal(doorman_permits_create(&f->permits, &options, NULL, f->epoch, f->now),
-                     DOORMAN_OK);
+    create_with(f, &options);
 }
 
 static size_t longest_list(const doorman__chains *chains) {
@@ -2798,8 +2812,7 @@ TEST(all_memory_of_permits_stays_within_memory_max) {
         if (i < 1000) id[1] = 0; /* at first, few resources with many keys */
         (void)acquire(&f, id, key, 1);
         if (!f.out.granted) assert_int_equal(f.out.reason, DOORMAN_REASON_MAX_KEYS);
-        if (pick(4) == 0)
-            (void)doorman_permits_ban(f.permits, id, key, SECOND, NULL, f.epoch, f.now);
+        if (pick(4) == 0) (void)doorman_permits_ban(f.permits, id, key, SECOND, NULL, f.now);
         memset(id, 'x', sizeof id);
         size_t bytes = f.permits->node_bytes + f.permits->top_bytes;
         assert_true(bytes <= most + 1000); /* a resource of the last permit */
@@ -2995,7 +3008,7 @@ TEST(bans_have_a_bound) {
         assert_true(f.permits->node_bytes <= 10000);
         recount(f.permits);
         pass(&f, 2 * SECOND);
-        for (int i = 0; i < 4; i++) doorman_permits_update(f.permits, f.epoch, f.now);
+        for (int i = 0; i < 4; i++) doorman_permits_update(f.permits, f.now);
         assert_int_equal(f.permits->ban_bytes, 0);
         recount(f.permits);
         stop(&f);
@@ -3021,7 +3034,7 @@ static size_t top_list(const fixture *f, size_t limit, doorman_top_kind kind, si
     doorman_cursor cursor = {.position = 0};
     size_t count = 0;
     while (count < room &&
-           doorman_permits_next_top(f->permits, limit, kind, &cursor, &out[count], f->now)) {
+           doorman_permits_next_top(f->permits, limit, kind, &cursor, &out[count])) {
         if (count) assert_true(out[count].count <= out[count - 1].count);
         count++;
     }
@@ -3073,9 +3086,11 @@ TEST(counts_of_frequent_keys_are_halved_each_minute) {
     for (int i = 0; i < 9; i++) assert_true(acquire(&f, "r", "a", 1));
     for (int i = 0; i < 4; i++) assert_true(acquire(&f, "r", "b", 1));
     pass(&f, 60 * SECOND - 1);
+    doorman_permits_update(f.permits, f.now);
     assert_int_equal(top_list(&f, 0, DOORMAN_TOP_GRANTED, 101, list), 2);
     assert_int_equal(list[0].count, 9);
     pass(&f, 1);
+    doorman_permits_update(f.permits, f.now);
     assert_int_equal(top_list(&f, 0, DOORMAN_TOP_GRANTED, 101, list), 2);
     assert_int_equal(list[0].count, 4);
     assert_int_equal(list[1].count, 2);
@@ -3084,6 +3099,7 @@ TEST(counts_of_frequent_keys_are_halved_each_minute) {
     assert_string_equal(list[0].key, "b");
     assert_int_equal(list[0].count, 7);
     pass(&f, 3 * 60 * SECOND);
+    doorman_permits_update(f.permits, f.now);
     assert_int_equal(top_list(&f, 0, DOORMAN_TOP_GRANTED, 101, list), 0);
     pass(&f, DOORMAN_DURATION_MAX);
     assert_true(acquire(&f, "r", "c", 1));
@@ -3101,12 +3117,12 @@ TEST(the_list_of_frequent_keys_has_their_units) {
     for (int i = 0; i < 2; i++) assert_true(acquire(&f, "r", "large", 1000));
     for (int i = 0; i < 2; i++) assert_false(acquire(&f, "r", "large", 2e9));
     f.now += 60 * SECOND - f.now % (60 * SECOND); /* the numbers are halved */
+    doorman_permits_update(f.permits, f.now);
     for (int kind = 0; kind < DOORMAN_TOP_COUNT; kind++) {
         doorman_cursor cursor = {0};
         doorman_permits_top top;
         size_t count = 0;
-        while (
-            doorman_permits_next_top(f.permits, 0, (doorman_top_kind)kind, &cursor, &top, f.now)) {
+        while (doorman_permits_next_top(f.permits, 0, (doorman_top_kind)kind, &cursor, &top)) {
             bool granted = kind == DOORMAN_TOP_GRANTED, large = strcmp(top.key, "large") == 0;
             assert_exact(top.units, !granted ? 2e9 : large ? 1000 : 2);
             assert_int_equal(top.count, large ? 1 : 2);
@@ -3126,8 +3142,7 @@ TEST(refused_keys_are_listed_also_in_shadow_and_while_banned) {
     pass(&f, 60 * SECOND - f.now % (60 * SECOND));
     for (int i = 0; i < 6; i++) (void)acquire(&f, "r", "a", 1); /* 1 granted, 3 refused, 2 banned */
     (void)acquire(&f, "r", "b", 0);
-    assert_int_equal(doorman_permits_inspect(f.permits, "r", "a", &f.out, NULL, f.epoch, f.now),
-                     DOORMAN_OK);
+    assert_int_equal(doorman_permits_inspect(f.permits, "r", "a", &f.out, NULL, f.now), DOORMAN_OK);
     assert_int_equal(top_list(&f, 0, DOORMAN_TOP_GRANTED, 101, list), 1);
     assert_int_equal(list[0].count, 1);
     assert_int_equal(top_list(&f, 0, DOORMAN_TOP_REFUSED, 101, list), 1);
@@ -3145,7 +3160,7 @@ TEST(a_key_has_one_entry_after_its_resource_was_forgotten) {
     for (int i = 0; i < 50; i++) {
         static const char *const ids[] = {"r", "s", "t"};
         assert_false(acquire(&f, ids[i % 3], "a", 1)); /* no counter keeps the resource */
-        if (i % 5 == 0) doorman_permits_update(f.permits, f.epoch, f.now);
+        if (i % 5 == 0) doorman_permits_update(f.permits, f.now);
     }
     assert_int_equal(top_list(&f, 0, DOORMAN_TOP_REFUSED, 101, list), 3);
     assert_int_equal(list[0].count + list[1].count + list[2].count, 50);
@@ -3226,8 +3241,7 @@ TEST(figures_mean_the_same_in_a_limiter_and_in_a_permit) {
         doorman_limiter limiter;
         assert_int_equal(doorman_config_create(&config, &given, NULL), DOORMAN_OK);
         permits_options.config = config;
-        assert_int_equal(doorman_permits_create(&permits, &permits_options, NULL, 0, 0),
-                         DOORMAN_OK);
+        assert_int_equal(doorman_permits_create(&permits, &permits_options, NULL, 0), DOORMAN_OK);
         assert_int_equal(doorman_limit_init(&limit, &options, NULL), DOORMAN_OK);
         assert_int_equal(doorman_limiter_init(&limiter, &limit, NULL, 0), DOORMAN_OK);
         doorman_time now = 0;
@@ -3241,7 +3255,7 @@ TEST(figures_mean_the_same_in_a_limiter_and_in_a_permit) {
             doorman_permit permit;
             doorman_decision decision =
                 doorman_limiter_try(&limiter, &limit, item.cost, &result, now);
-            assert_int_equal(doorman_permits_acquire(permits, &request, &permit, NULL, now, now),
+            assert_int_equal(doorman_permits_acquire(permits, &request, &permit, NULL, now),
                              DOORMAN_OK);
             assert_int_equal(permit.granted, decision == DOORMAN_ALLOWED);
             assert_int_equal(permit.wait, result.wait);
@@ -3367,7 +3381,7 @@ TEST(a_decision_without_memory_charges_nothing) {
         size_t n = 0, before = counters(&f);
         do {
             memory_fails_at(++n);
-            status = doorman_permits_acquire(f.permits, &request, &f.out, NULL, f.epoch, f.now);
+            status = doorman_permits_acquire(f.permits, &request, &f.out, NULL, f.now);
             bool failed = !memory_works();
             if (status != DOORMAN_OK) assert_int_equal(counters(&f), before);
             if (status == DOORMAN_OK) break;
