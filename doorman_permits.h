@@ -596,13 +596,14 @@ DOORMAN_API doorman_status doorman_permits_acquire(doorman_permits *permits,
                                                    doorman_time now);
 
 /* Charges what an action has really cost, after the fact (P13).
- *   cost      units, [-1e15, 1e15]. Negative: units come back, where a limit has `refunds`
+ *   item      resource_id, key and cost; used only during the call. The cost is in units,
+ *             [-1e15, 1e15]. Negative: units come back, where a limit has `refunds`
  *   charged   written on OK: the smallest amount that a limit has charged. For a negative cost: the
  *             negative amount that came back everywhere
  *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (no room for one more counter) |
  *             OUT_OF_MEMORY */
-DOORMAN_API doorman_status doorman_permits_report(doorman_permits *permits, const char *resource_id,
-                                                  const char *key, double cost, double *charged,
+DOORMAN_API doorman_status doorman_permits_report(doorman_permits *permits,
+                                                  const doorman_permit_item *item, double *charged,
                                                   doorman_error *error, doorman_time now);
 
 /* Reads the state of one key without counting a decision.
@@ -1035,13 +1036,12 @@ DOORMAN_API doorman_status doorman_permit_client_acquire(doorman_permit_client *
 
 /* Reports what an action has really cost (P13). The report is sent with the next message. It is
  * lost, and counted, if no server takes it. Units that do not fit into a limit are counted too.
- *   key       NULL means ""
- *   cost      units, [-1e15, 1e15]
+ *   item      resource_id, key (NULL means "") and cost, in units, [-1e15, 1e15]; used only during
+ *             the call
  *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY */
 DOORMAN_API doorman_status doorman_permit_client_report(doorman_permit_client *client,
-                                                        const char *resource_id, const char *key,
-                                                        double cost, doorman_error *error,
-                                                        doorman_time now);
+                                                        const doorman_permit_item *item,
+                                                        doorman_error *error, doorman_time now);
 
 /* Returns the next decision.
  *   context   written on true: that of doorman_permit_client_acquire
@@ -7399,16 +7399,17 @@ static doorman_status doorman__permits_check_key(doorman_permits *permits, const
     return doorman__permits_check_whole(permits, &request, NULL, error);
 }
 
-doorman_status doorman_permits_report(doorman_permits *permits, const char *resource_id,
-                                      const char *key, double cost, double *charged,
-                                      doorman_error *error, doorman_time now) {
-    doorman_status status = doorman__permits_check_key(permits, resource_id, key, error);
+doorman_status doorman_permits_report(doorman_permits *permits, const doorman_permit_item *item,
+                                      double *charged, doorman_error *error, doorman_time now) {
+    if (!item) return doorman__missing(error, "item");
+    doorman_status status =
+        doorman__permits_check_key(permits, item->resource_id, item->key, error);
     if (status == DOORMAN_OK && !charged) status = doorman__missing(error, "charged");
-    if (status == DOORMAN_OK) status = doorman__reported_cost_check(cost, error);
+    if (status == DOORMAN_OK) status = doorman__reported_cost_check(item->cost, error);
     if (status != DOORMAN_OK) return status;
     doorman__moment_move(&permits->at, now);
     double all = 0;
-    status = doorman__permits_charge_report(permits, cost, &all);
+    status = doorman__permits_charge_report(permits, item->cost, &all);
     doorman__permits_end_call(permits, 1);
     if (status == DOORMAN_OK) *charged = all;
     if (status == DOORMAN_OUT_OF_MEMORY) return doorman__no_memory(error);
@@ -8432,10 +8433,11 @@ static void doorman__holds_uninit(doorman__holds *holds) {
 
 /* ---- permits: the whole object */
 
-const char *doorman_reason_name(doorman_reason reason) {
 #define DOORMAN__REASON_NAME(code, name) name,
-    static const char *const names[] = {DOORMAN_REASONS(DOORMAN__REASON_NAME)};
-    return (unsigned)reason < DOORMAN_REASON_COUNT ? names[reason] : "?";
+static const char *const doorman__reason_names[] = {DOORMAN_REASONS(DOORMAN__REASON_NAME)};
+
+const char *doorman_reason_name(doorman_reason reason) {
+    return (unsigned)reason < DOORMAN_REASON_COUNT ? doorman__reason_names[reason] : "?";
 }
 
 /* Makes a slot without counters. Returns NULL if memory runs out. */
@@ -9192,8 +9194,9 @@ static doorman_status doorman__permits_answer_entry(doorman_permits *permits,
     doorman_status status = DOORMAN_OK;
     memset(out, 0, sizeof *out);
     if (request->method == DOORMAN_REPORT) {
-        status = doorman_permits_report(permits, entry->resource_id, entry->key, entry->cost,
-                                        &out->charged, NULL, permits->at.now);
+        const doorman_permit_item item = {
+            .resource_id = entry->resource_id, .key = entry->key, .cost = entry->cost};
+        status = doorman_permits_report(permits, &item, &out->charged, NULL, permits->at.now);
         return status == DOORMAN_RESOURCE_EXHAUSTED ? DOORMAN_OK : status;
     }
     if (resets && entry->sets_ban) return doorman__permits_answer_ban(permits, entry, out);
@@ -11900,21 +11903,22 @@ doorman_status doorman_permit_client_acquire(doorman_permit_client *client,
     return doorman__permit_client_ask(client, &ask, &call, error, now);
 }
 
-doorman_status doorman_permit_client_report(doorman_permit_client *client, const char *resource_id,
-                                            const char *key, double cost, doorman_error *error,
+doorman_status doorman_permit_client_report(doorman_permit_client *client,
+                                            const doorman_permit_item *item, doorman_error *error,
                                             doorman_time now) {
     if (!client) return doorman__missing(error, "client");
-    if (!resource_id) return doorman__missing(error, "resource_id");
-    const doorman_permit_item item = {.resource_id = resource_id, .key = key};
-    const doorman_permit_request request = {.items = &item, .item_count = 1};
-    doorman_status status = doorman__permit_item_check(&item, NULL, 0, error);
-    if (status == DOORMAN_OK) status = doorman__reported_cost_check(cost, error);
+    if (!item) return doorman__missing(error, "item");
+    if (!item->resource_id) return doorman__missing(error, "resource_id");
+    const doorman_permit_item place = {.resource_id = item->resource_id, .key = item->key};
+    const doorman_permit_request request = {.items = &place, .item_count = 1};
+    doorman_status status = doorman__permit_item_check(&place, NULL, 0, error);
+    if (status == DOORMAN_OK) status = doorman__reported_cost_check(item->cost, error);
     if (status != DOORMAN_OK) return status;
     now = doorman__upstream_now(&client->main.upstream, now);
     if (!doorman__permit_client_reserve(client, false)) return doorman__no_memory(error);
     doorman__call *call = doorman__call_create(client, &request, NULL);
     if (!call) return doorman__no_memory(error);
-    ((doorman_permit_item *)(void *)(call + 1))->cost = cost;
+    ((doorman_permit_item *)(void *)(call + 1))->cost = item->cost;
     call->kind = DOORMAN__CALL_REPORT;
     call->attended = false;
     (void)doorman__call_start(call, now);
@@ -12461,8 +12465,6 @@ static void doorman__put_permit_details(doorman__writer *out, const doorman_perm
     }
     doorman__put(out, "]");
 }
-
-static const char *const doorman__reason_names[] = {DOORMAN_REASONS(DOORMAN__REASON_NAME)};
 
 /* Why a permit is refused, without the item. */
 #define DOORMAN__REASON_ROW(struct_, flags_)                                                       \
@@ -13366,10 +13368,10 @@ doorman_status doorman_agent_report(doorman_agent *agent, const char *resource_i
                                     double cost, doorman_error *error) {
     if (!agent) return doorman__missing(error, "agent");
     if (!resource_id) return doorman__missing(error, "resource_id");
+    const doorman_permit_item item = {.resource_id = resource_id, .key = key, .cost = cost};
     doorman_status status = doorman__agent_permits_begin(agent, error);
     if (status != DOORMAN_OK) return status;
-    status = doorman_permit_client_report(agent->permits->client, resource_id, key, cost, error,
-                                          doorman_clock());
+    status = doorman_permit_client_report(agent->permits->client, &item, error, doorman_clock());
     doorman__agent_permits_unlock(agent->permits);
     return status;
 }

@@ -63,8 +63,10 @@ static void call(permits_world *world, unsigned op, unsigned value) {
         doorman_permits_set_epoch(world->permits, world->epoch, world->now);
         break;
     case 2:
-        (void)doorman_permits_report(world->permits, id, key, op > 128 ? -cost : cost, &charged,
-                                     NULL, world->now);
+        (void)doorman_permits_report(
+            world->permits,
+            &(doorman_permit_item){.resource_id = id, .key = key, .cost = op > 128 ? -cost : cost},
+            &charged, NULL, world->now);
         must(op > 128 ? charged <= 0 && charged >= -cost - 1 : charged >= 0 && charged <= cost + 1);
         break;
     case 3:

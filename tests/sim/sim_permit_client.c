@@ -269,8 +269,7 @@ static void report(sim_world *world, size_t index, uint64_t *random) {
     if (sim_below(random, 3) == 0) item->cost = -item->cost;
     ask->is_report = true;
     sim_model_before_report(model, ask, now);
-    doorman_status status = doorman_permit_client_report(clients[index], item->resource_id,
-                                                         item->key, item->cost, &error, now);
+    doorman_status status = doorman_permit_client_report(clients[index], item, &error, now);
     if (status != DOORMAN_OK) sim_fail(world, "%s: %s", model->name, error.text);
     take_decisions(world, index);
 }

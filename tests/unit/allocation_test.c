@@ -477,7 +477,9 @@ static doorman_status inspect_permits(fixture *s) {
 
 static doorman_status report_cost(fixture *s) {
     double charged = -1;
-    doorman_status status = doorman_permits_report(s->permits, "r", "a", 2, &charged, NULL, s->now);
+    doorman_status status = doorman_permits_report(
+        s->permits, &(doorman_permit_item){.resource_id = "r", .key = "a", .cost = 2}, &charged,
+        NULL, s->now);
     if (status != DOORMAN_OK) assert_int_equal(permit_counters(s), 0);
     if (status == DOORMAN_OK) add(&s->outcome, "charged %.17g\n", charged);
     return status;
@@ -1095,8 +1097,9 @@ static doorman_status acquire_by_permit_client(fixture *s) {
 }
 
 static doorman_status report_by_permit_client(fixture *s) {
-    doorman_status status =
-        doorman_permit_client_report(s->permit_client, "r", "a", 2, NULL, s->now);
+    doorman_status status = doorman_permit_client_report(
+        s->permit_client, &(doorman_permit_item){.resource_id = "r", .key = "a", .cost = 2}, NULL,
+        s->now);
     check_permit_client(s, status);
     return status;
 }

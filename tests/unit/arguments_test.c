@@ -324,10 +324,23 @@ TEST(decisions_refuse_null) {
     NAMED("items: ", doorman_permits_acquire(permits, &no_items, &permit, &error, 0));
     NAMED("items[0].resource_id: ",
           doorman_permits_acquire(permits, &no_resource, &permit, &error, 0));
-    NAMED("permits: ", doorman_permits_report(NULL, "db", "", 1, &charged, &error, 0));
-    NAMED("resource_id: ", doorman_permits_report(permits, NULL, "", 1, &charged, &error, 0));
-    NAMED("charged: ", doorman_permits_report(permits, "db", "", 1, NULL, &error, 0));
-    assert_int_equal(doorman_permits_report(permits, "db", NULL, 1, &charged, NULL, 0), DOORMAN_OK);
+    NAMED("item: ", doorman_permits_report(permits, NULL, &charged, &error, 0));
+    NAMED("permits: ", doorman_permits_report(
+                           NULL, &(doorman_permit_item){.resource_id = "db", .key = "", .cost = 1},
+                           &charged, &error, 0));
+    NAMED("resource_id: ",
+          doorman_permits_report(permits,
+                                 &(doorman_permit_item){.resource_id = NULL, .key = "", .cost = 1},
+                                 &charged, &error, 0));
+    NAMED("charged: ",
+          doorman_permits_report(permits,
+                                 &(doorman_permit_item){.resource_id = "db", .key = "", .cost = 1},
+                                 NULL, &error, 0));
+    assert_int_equal(
+        doorman_permits_report(permits,
+                               &(doorman_permit_item){.resource_id = "db", .key = NULL, .cost = 1},
+                               &charged, NULL, 0),
+        DOORMAN_OK);
     NAMED("permits: ", doorman_permits_inspect(NULL, "db", NULL, &permit, &error, 0));
     NAMED("resource_id: ", doorman_permits_inspect(permits, NULL, NULL, &permit, &error, 0));
     NAMED("out: ", doorman_permits_inspect(permits, "db", NULL, NULL, &error, 0));
@@ -503,8 +516,14 @@ TEST(a_permit_client_refuses_null) {
     NAMED("client: ", doorman_permit_client_acquire(NULL, &permit_request, 1, NULL, &error, 0));
     NAMED("request: ", doorman_permit_client_acquire(client, NULL, 1, NULL, &error, 0));
     NAMED("items: ", doorman_permit_client_acquire(client, &no_items, 1, NULL, &error, 0));
-    NAMED("client: ", doorman_permit_client_report(NULL, "db", NULL, 1, &error, 0));
-    NAMED("resource_id: ", doorman_permit_client_report(client, NULL, NULL, 1, &error, 0));
+    NAMED("item: ", doorman_permit_client_report(client, NULL, &error, 0));
+    NAMED("client: ", doorman_permit_client_report(
+                          NULL, &(doorman_permit_item){.resource_id = "db", .key = NULL, .cost = 1},
+                          &error, 0));
+    NAMED("resource_id: ",
+          doorman_permit_client_report(
+              client, &(doorman_permit_item){.resource_id = NULL, .key = NULL, .cost = 1}, &error,
+              0));
     assert_false(doorman_permit_client_next(NULL, &context, &acquired, 0));
     assert_false(doorman_permit_client_next(client, NULL, &acquired, 0));
     assert_false(doorman_permit_client_next(client, &context, NULL, 0));
@@ -721,9 +740,13 @@ TEST(errors_of_permits_have_the_names_of_c) {
          doorman_permits_acquire(permits, &second, &permit, &error, 0));
     TEXT("items: at most 2, not 3", doorman_permits_acquire(permits, &many, &permit, &error, 0));
     TEXT("resource_id: must be 1 to 256 bytes ",
-         doorman_permits_report(permits, "", NULL, 1, &charged, &error, 0));
+         doorman_permits_report(permits,
+                                &(doorman_permit_item){.resource_id = "", .key = NULL, .cost = 1},
+                                &charged, &error, 0));
     TEXT("key: must be 0 to 256 bytes of UTF-8",
-         doorman_permits_report(permits, "db", "\xff", 1, &charged, &error, 0));
+         doorman_permits_report(
+             permits, &(doorman_permit_item){.resource_id = "db", .key = "\xff", .cost = 1},
+             &charged, &error, 0));
     TEXT("key: must be 0 to 256 bytes of UTF-8",
          doorman_permits_inspect(permits, "db", "\xff", &permit, &error, 0));
     TEXT("key: must be 0 to 256 bytes of UTF-8",
@@ -757,9 +780,12 @@ TEST(errors_of_permit_clients_have_the_names_of_c) {
     TEXT(list, doorman_permit_client_acquire(client, &none, 1, NULL, &error, 0));
     TEXT(cost, doorman_permit_client_acquire(client, &wrong, 1, NULL, &error, 0));
     TEXT("resource_id: must be 1 to 256 bytes ",
-         doorman_permit_client_report(client, "", NULL, 1, &error, 0));
+         doorman_permit_client_report(
+             client, &(doorman_permit_item){.resource_id = "", .key = NULL, .cost = 1}, &error, 0));
     TEXT("cost: must be a finite number from -1e15 to 1e15",
-         doorman_permit_client_report(client, "db", NULL, -2e15, &error, 0));
+         doorman_permit_client_report(
+             client, &(doorman_permit_item){.resource_id = "db", .key = NULL, .cost = -2e15},
+             &error, 0));
     TEXT(list, doorman_agent_acquire(agent, &none, 1, &out, &error));
     TEXT(cost, doorman_agent_acquire(agent, &wrong, 1, &out, &error));
     TEXT(cost, doorman_agent_acquire_async(agent, &wrong, 1, on_decided, NULL, &error));

@@ -321,8 +321,7 @@ static void player_ask(player *p, const row *asked, facts *out) {
     memset(out, 0, sizeof *out);
     if (asked->reports) {
         double charged = 0;
-        status = doorman_permits_report(p->permits, item->resource_id, item->key, item->cost,
-                                        &charged, &error, now);
+        status = doorman_permits_report(p->permits, item, &charged, &error, now);
         snprintf(add_fact(out, true), CELL_BYTES, "charged %.6g", charged);
     } else if (asked->resets) {
         size_t count = 0;

@@ -1405,8 +1405,11 @@ TEST(a_reset_does_not_free_what_is_held) {
     uint64_t ann = f.out.hold_id;
     assert_int_equal(doorman_permits_reset(f.permits, "r", "k", NULL, &count, NULL), DOORMAN_OK);
     assert_int_equal(count, 0);
-    assert_int_equal(doorman_permits_report(f.permits, "r", "k", 5, &charged, NULL, f.now),
-                     DOORMAN_OK);
+    assert_int_equal(
+        doorman_permits_report(f.permits,
+                               &(doorman_permit_item){.resource_id = "r", .key = "k", .cost = 5},
+                               &charged, NULL, f.now),
+        DOORMAN_OK);
     assert_exact(left(&f, "k"), 1); /* a report does not charge it either (P13) */
     assert_true(release(&f, "ann", ann));
     stop(&f);

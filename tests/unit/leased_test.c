@@ -459,18 +459,28 @@ TEST(a_report_charges_what_is_saved_and_raises_the_wants) {
     (void)run_model(&f, "db", 1000, 10);
     pass(&f, SECOND);
     doorman_permits *permits = doorman_server_permits(f.servers[0]);
-    assert_int_equal(doorman_permits_report(permits, "db", "", 5, &charged, NULL, f.now),
+    assert_int_equal(doorman_permits_report(
+                         permits, &(doorman_permit_item){.resource_id = "db", .key = "", .cost = 5},
+                         &charged, NULL, f.now),
                      DOORMAN_OK);
     assert_exact(charged, 5);
-    assert_int_equal(doorman_permits_report(permits, "db", "", 100000, &charged, NULL, f.now),
+    assert_int_equal(doorman_permits_report(
+                         permits,
+                         &(doorman_permit_item){.resource_id = "db", .key = "", .cost = 100000},
+                         &charged, NULL, f.now),
                      DOORMAN_OK);
     assert_true(charged > 10 && charged < 100000);
     assert_false(acquire(&f, 0, "db")); /* no debt, but nothing is left either */
-    assert_int_equal(doorman_permits_report(permits, "db", "", 5, &charged, NULL, f.now),
+    assert_int_equal(doorman_permits_report(
+                         permits, &(doorman_permit_item){.resource_id = "db", .key = "", .cost = 5},
+                         &charged, NULL, f.now),
                      DOORMAN_OK);
     assert_exact(charged, 0);
-    assert_int_equal(doorman_permits_report(permits, "db", "", -5, &charged, NULL, f.now),
-                     DOORMAN_OK);
+    assert_int_equal(
+        doorman_permits_report(permits,
+                               &(doorman_permit_item){.resource_id = "db", .key = "", .cost = -5},
+                               &charged, NULL, f.now),
+        DOORMAN_OK);
     assert_exact(charged, 0);
     size_t count = 9;
     assert_int_equal(doorman_permits_reset(permits, "db", "", "share", &count, NULL), DOORMAN_OK);

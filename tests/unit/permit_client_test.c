@@ -218,7 +218,9 @@ TEST(a_message_has_a_bound_of_items_and_of_text) {
 }
 
 static doorman_status report(world *w, const char *key, double cost) {
-    return doorman_permit_client_report(w->client, "login", key, cost, NULL, w->now);
+    return doorman_permit_client_report(
+        w->client, &(doorman_permit_item){.resource_id = "login", .key = key, .cost = cost}, NULL,
+        w->now);
 }
 
 TEST(permits_and_reports_alternate) {

@@ -782,7 +782,10 @@ TEST(a_report_charges_no_more_than_its_cost_and_refunds_no_more_than_it_charged)
     assert_true(acquire(&f, "r", "a", 1));
     for (int i = 0; i < 2; i++) {
         double cost = i ? -0.1 : 0.1;
-        assert_int_equal(doorman_permits_report(f.permits, "r", "a", cost, &charged, NULL, f.now),
+        assert_int_equal(doorman_permits_report(
+                             f.permits,
+                             &(doorman_permit_item){.resource_id = "r", .key = "a", .cost = cost},
+                             &charged, NULL, f.now),
                          DOORMAN_OK);
         assert_exact(charged, i ? -409.0 / 4096 : 0.1);
     }
@@ -1255,23 +1258,37 @@ TEST(a_report_charges_what_was_used) {
                                        "7, \"window\": 60, \"refunds\": true}"));
     create(&f);
     double charged = -1;
-    assert_int_equal(doorman_permits_report(f.permits, "r", "a", 4, &charged, NULL, f.now),
-                     DOORMAN_OK);
+    assert_int_equal(
+        doorman_permits_report(f.permits,
+                               &(doorman_permit_item){.resource_id = "r", .key = "a", .cost = 4},
+                               &charged, NULL, f.now),
+        DOORMAN_OK);
     assert_exact(charged, 4);
-    assert_int_equal(doorman_permits_report(f.permits, "r", "a", 99, &charged, NULL, f.now),
-                     DOORMAN_OK);
+    assert_int_equal(
+        doorman_permits_report(f.permits,
+                               &(doorman_permit_item){.resource_id = "r", .key = "a", .cost = 99},
+                               &charged, NULL, f.now),
+        DOORMAN_OK);
     assert_exact(charged, 5); /* max_cost of the bucket; the window takes 7 */
-    assert_int_equal(doorman_permits_report(f.permits, "r", "a", 99, &charged, NULL, f.now),
-                     DOORMAN_OK);
+    assert_int_equal(
+        doorman_permits_report(f.permits,
+                               &(doorman_permit_item){.resource_id = "r", .key = "a", .cost = 99},
+                               &charged, NULL, f.now),
+        DOORMAN_OK);
     assert_exact(charged, 1); /* the debt is at most size / rate */
     assert_int_equal(doorman_permits_inspect(f.permits, "r", "a", &f.out, NULL, f.now), DOORMAN_OK);
     assert_exact(f.out.details[0].used, 10);
-    assert_int_equal(doorman_permits_report(f.permits, "r", "a", -99, &charged, NULL, f.now),
-                     DOORMAN_OK);
+    assert_int_equal(
+        doorman_permits_report(f.permits,
+                               &(doorman_permit_item){.resource_id = "r", .key = "a", .cost = -99},
+                               &charged, NULL, f.now),
+        DOORMAN_OK);
     assert_exact(charged, -10);
     assert_true(acquire(&f, "r", "a", 5));
     assert_int_equal(
-        doorman_permits_report(f.permits, "r", "a", (double)NAN, &charged, NULL, f.now),
+        doorman_permits_report(
+            f.permits, &(doorman_permit_item){.resource_id = "r", .key = "a", .cost = (double)NAN},
+            &charged, NULL, f.now),
         DOORMAN_INVALID_ARGUMENT);
     stop(&f);
 }
