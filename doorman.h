@@ -7420,7 +7420,9 @@ static size_t doorman__resource_expire(doorman__resource_entry *resource, size_t
 static void doorman__server_resign(doorman_server *server) {
     doorman__upstream_forget(&server->upstream);
     for (doorman__timer *due = NULL; (due = doorman__timers_first(&server->dues));) {
-        doorman__resource_drop(DOORMAN__WITHIN(doorman__resource_entry, due, due));
+        doorman__resource_entry *resource = DOORMAN__WITHIN(doorman__resource_entry, due, due);
+        assert(resource->server == server);
+        doorman__resource_drop(resource);
     }
     assert(server->resources.count == 0 && server->usages.count == 0);
     if (server->permits) doorman__permits_in_server.stop(server);
@@ -13054,7 +13056,7 @@ typedef struct doorman__row {
 
 /* The rows. The key of a ROW is the name of the field. */
 #define DOORMAN__KEY(key_, type_, flags_)                                                          \
-    .key = key_, .written = ",\"" key_ "\":", .key_bytes = sizeof key_ - 1,                        \
+    .key = (key_), .written = ",\"" key_ "\":", .key_bytes = sizeof(key_) - 1,                     \
     .type = DOORMAN__JSON_##type_, .flags = DOORMAN__JSON_##flags_
 #define DOORMAN__FIELD(key, type, flags, struct_, field)                                           \
     DOORMAN__KEY(key, type, flags), .at = offsetof(struct_, field)
@@ -13068,26 +13070,26 @@ typedef struct doorman__row {
             .has = offsetof(struct_, has_##field)                                                  \
     }
 #define DOORMAN__ROW_BOUNDED(key, type, flags, struct_, field, least_, most_)                      \
-    { DOORMAN__FIELD(key, type, flags, struct_, field), .least = least_, .most = most_ }
+    { DOORMAN__FIELD(key, type, flags, struct_, field), .least = (least_), .most = (most_) }
 #define DOORMAN__ROW_CHOICE(key, flags, struct_, field, names_)                                    \
     {                                                                                              \
-        DOORMAN__FIELD(key, CHOICE, flags, struct_, field), .names = names_,                       \
-                                                            .most = sizeof names_ / sizeof *names_ \
+        DOORMAN__FIELD(key, CHOICE, flags, struct_, field),                                        \
+            .names = (names_), .most = sizeof(names_) / sizeof *(names_)                           \
     }
 #define DOORMAN__ROW_OBJECT(key, struct_, field, rows)                                             \
-    { DOORMAN__FIELD(key, OBJECT, OPTIONAL, struct_, field), .below = rows }
+    { DOORMAN__FIELD(key, OBJECT, OPTIONAL, struct_, field), .below = (rows) }
 #define DOORMAN__ROW_INLINE(struct_, field, rows)                                                  \
-    { .type = DOORMAN__JSON_INLINE, .at = offsetof(struct_, field), .below = rows }
+    { .type = DOORMAN__JSON_INLINE, .at = offsetof(struct_, field), .below = (rows) }
 #define DOORMAN__LIST(key, flags, struct_, field, counter, rows)                                   \
     DOORMAN__FIELD(key, LIST, flags, struct_, field), .count = offsetof(struct_, counter),         \
                                                       .bytes = sizeof *((struct_ *)NULL)->field,   \
-                                                      .below = rows
+                                                      .below = (rows)
 #define DOORMAN__ROW_LIST(key, flags, struct_, field, counter, rows)                               \
     { DOORMAN__LIST(key, flags, struct_, field, counter, rows) }
 #define DOORMAN__ROW_OTHER(key, flags, reader, writer)                                             \
-    { DOORMAN__KEY(key, OTHER, flags), .read = reader, .put = writer }
+    { DOORMAN__KEY(key, OTHER, flags), .read = (reader), .put = (writer) }
 #define DOORMAN__ROW_CALL(reader, writer)                                                          \
-    { .type = DOORMAN__JSON_OTHER, .read = reader, .put = writer }
+    { .type = DOORMAN__JSON_OTHER, .read = (reader), .put = (writer) }
 
 /* The items of a list of strings, or of amounts. */
 static const doorman__row doorman__string_rows[] = {{.type = DOORMAN__JSON_STRING}, {0}};
@@ -13677,8 +13679,9 @@ static void doorman__read_template_limits(const doorman__field *field, void *out
 }
 
 static void doorman__put_template_limits(doorman__writer *out, const void *from) {
+    if (!DOORMAN__HAS_PERMITS) return;
     const doorman__row *limits = doorman__permits_in_json.limits;
-    if (!DOORMAN__HAS_PERMITS || !doorman__has_value(limits, from)) return;
+    if (!doorman__has_value(limits, from)) return;
     doorman__put_key(out, limits);
     doorman__put_value(out, limits, from);
 }
@@ -13774,7 +13777,7 @@ static void doorman__read_templates(const doorman__field *list, void *out) {
     doorman__reader *reader = list->reader;
     doorman__field root = *list->parent;
     const doorman__config_report report = {doorman__config_problem_add, &root};
-    size_t count = doorman__list_count(list), before = reader->problems->count;
+    size_t count = doorman__list_count(list);
     if (count > DOORMAN__TEMPLATE_MAX && !doorman__read_stopped(reader)) {
         char rule[64];
         snprintf(rule, sizeof rule, "at most %d, not %zu", DOORMAN__TEMPLATE_MAX, count);
@@ -13787,7 +13790,7 @@ static void doorman__read_templates(const doorman__field *list, void *out) {
     options->template_count = count;
     doorman__field item = doorman__read_list(list);
     for (; item.value; doorman__next(&item)) {
-        before = reader->problems->count;
+        const size_t before = reader->problems->count;
         doorman__read_fields(&item, doorman__template_rows, &templates[item.index]);
         if (doorman__read_stopped(reader)) return; /* without memory the template is not complete */
         if (reader->problems->count > before) continue;
@@ -14030,8 +14033,8 @@ static const doorman__row doorman__requests[][6] = {
 static const char *const doorman__reasons[] = {"TRY_LATER", "UNMATCHED", "FULL"};
 static void doorman__put_expiry_time(doorman__writer *out, const void *from) {
     doorman_time expires_in = ((const doorman_capacity_response *)from)->gets.expires_in;
-    double end = (double)(out->epoch + expires_in / DOORMAN_SECOND);
-    if (out->epoch) doorman__put(out, ",'expiry_time':%n", end);
+    int64_t end = out->epoch + expires_in / DOORMAN_SECOND;
+    if (out->epoch) doorman__put(out, ",'expiry_time':%n", (double)end);
 }
 
 static const doorman__row doorman__gets_rows[] = {

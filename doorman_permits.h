@@ -12469,7 +12469,7 @@ static void doorman__put_permit_details(doorman__writer *out, const doorman_perm
 /* Why a permit is refused, without the item. */
 #define DOORMAN__REASON_ROW(struct_, flags_)                                                       \
     {                                                                                              \
-        DOORMAN__FIELD("reason", CHOICE, LENIENT | flags_, struct_, reason),                       \
+        DOORMAN__FIELD("reason", CHOICE, LENIENT | (flags_), struct_, reason),                     \
             .names = doorman__reason_names, .most = DOORMAN_REASON_COUNT                           \
     }
 static const doorman__row doorman__reason_rows[] = {
