@@ -463,7 +463,7 @@ static void handle_allow(struct service *service, const struct http_request *req
     allow_report(&allow, service, request, status, started_at);
 }
 
-static const struct http_route routes[] = {
+static const struct http_route allow_routes[] = {
     {"/v1/allow", .is_immediate = true, .charges = true, .handle = handle_allow}, {NULL}};
 
-const struct server_part server_part_allow = {.routes = routes};
+const struct server_part server_part_allow = {.routes = allow_routes};

@@ -282,10 +282,10 @@ static void health_stop(struct service *service) {
     free(health);
 }
 
-static const struct http_route routes[] = {
+static const struct http_route health_routes[] = {
     {"/healthz", .is_open = true, .is_immediate = true, .handle = handle_health},
     {"/readyz", .is_open = true, .is_immediate = true, .handle = handle_ready},
     {NULL}};
 
 const struct server_part server_part_health = {
-    .start = health_start, .stop = health_stop, .routes = routes};
+    .start = health_start, .stop = health_stop, .routes = health_routes};

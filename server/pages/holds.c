@@ -225,7 +225,7 @@ static void handle_holds(struct service *service, const struct http_request *req
     free(list);
 }
 
-static const struct http_route routes[] = {
+static const struct http_route holds_routes[] = {
     {"/holds", .handle = handle_holds}, {"/v1/holds", .handle = handle_json_holds}, {NULL}};
 
-const struct server_part server_part_holds = {.routes = routes};
+const struct server_part server_part_holds = {.routes = holds_routes};

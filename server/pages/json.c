@@ -462,10 +462,10 @@ static void handle_description(struct service *service, const struct http_reques
     }
 }
 
-static const struct http_route routes[] = {
+static const struct http_route json_routes[] = {
     {"/v1/status", .handle = handle_status},
     {"/v1/config", .handle = handle_config},
     {"/v1/openapi.json", .is_immediate = true, .handle = handle_description},
     {NULL}};
 
-const struct server_part server_part_json = {.routes = routes};
+const struct server_part server_part_json = {.routes = json_routes};

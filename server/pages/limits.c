@@ -712,11 +712,11 @@ static void handle_first_page(struct service *service, const struct http_request
     limit_list_free(&list);
 }
 
-static const struct http_route routes[] = {
+static const struct http_route limits_routes[] = {
     {"/", .handle = handle_first_page, .applies = has_only_limits},
     {"/limits", .handle = handle_limits},
     {"/keys", .handle = handle_keys},
     {"/v1/limits", .handle = handle_json_limits},
     {NULL}};
 
-const struct server_part server_part_limits = {.routes = routes};
+const struct server_part server_part_limits = {.routes = limits_routes};

@@ -419,6 +419,7 @@ static void handle_metrics(struct service *service, const struct http_request *r
     server_snapshot_uninit(&snapshot);
 }
 
-static const struct http_route routes[] = {{"/metrics", .handle = handle_metrics}, {NULL}};
+static const struct http_route metrics_routes[] = {{"/metrics", .handle = handle_metrics}, {NULL}};
 
-const struct server_part server_part_metrics = {.message = metrics_count_message, .routes = routes};
+const struct server_part server_part_metrics = {.message = metrics_count_message,
+                                                .routes = metrics_routes};

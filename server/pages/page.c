@@ -693,9 +693,9 @@ static void handle_clients(struct service *service, const struct http_request *r
     server_search_uninit(&search);
 }
 
-static const struct http_route routes[] = {{"/", .handle = handle_page},
-                                           {"/resources", .handle = handle_leases},
-                                           {"/clients", .handle = handle_clients},
-                                           {NULL}};
+static const struct http_route page_routes[] = {{"/", .handle = handle_page},
+                                                {"/resources", .handle = handle_leases},
+                                                {"/clients", .handle = handle_clients},
+                                                {NULL}};
 
-const struct server_part server_part_pages = {.routes = routes};
+const struct server_part server_part_pages = {.routes = page_routes};

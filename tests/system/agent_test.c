@@ -1335,7 +1335,7 @@ static void *add_lane(void *context) {
 /* Returns 0 while another thread has the mutex. */
 static size_t lane_count(doorman__agent_permits *permits) {
     if (pthread_mutex_trylock(&permits->mutex) != 0) return 0;
-    size_t count = permits->lane_count;
+    size_t count = permits->transport_count - 1; /* the first one is that of the client */
     pthread_mutex_unlock(&permits->mutex);
     return count;
 }
@@ -2228,7 +2228,7 @@ static void pause_permits(doorman_agent *agent) {
                          DOORMAN_OK);
     }
     pthread_mutex_lock(&agent->permits->mutex);
-    doorman_upstream *upstream = &agent->permits->client->upstream;
+    doorman_upstream *upstream = &agent->permits->client->main.upstream;
     assert_int_equal(upstream->state, DOORMAN__BACKING_OFF);
     upstream->retry_at = doorman_clock() + 10 * TEST_TIMEOUT;
     pthread_mutex_unlock(&agent->permits->mutex);
@@ -2236,7 +2236,7 @@ static void pause_permits(doorman_agent *agent) {
 
 static bool permits_may_ask(doorman_agent *agent) {
     pthread_mutex_lock(&agent->permits->mutex);
-    bool soon = agent->permits->client->upstream.retry_at < doorman_clock() + TEST_TIMEOUT;
+    bool soon = agent->permits->client->main.upstream.retry_at < doorman_clock() + TEST_TIMEOUT;
     pthread_mutex_unlock(&agent->permits->mutex);
     return soon;
 }
