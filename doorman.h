@@ -8,10 +8,11 @@
  * limited time. The process limits itself to that amount. The application never waits for the
  * server before it uses the resource.
  *
- * PERMITS. A server decides on each request, by rules for each of very many keys. A permit for
- * something that lasts is a HOLD. A program that has permits includes doorman_permits.h in place of
- * this header. Here, messages and configurations have fields for permits. A program without them
- * leaves these fields empty, and refuses permits and limits by name.
+ * PERMITS. A server decides on each request, by rules for each of very many keys. A granted permit
+ * whose units stay taken, until they are released or its time ends, is a HOLD. A program that has
+ * permits includes doorman_permits.h in place of this header. Here, messages and configurations
+ * have fields for permits. A program without them leaves these fields empty, and refuses permits
+ * and limits by name.
  *
  * THROTTLE. A loaded server decides which requests it takes: see doorman_throttle.h.
  *
@@ -762,8 +763,9 @@ DOORMAN_API doorman_time doorman_upstream_due(const doorman_upstream *upstream);
  *     server   frees memory, removes counters of permits that equal fresh ones, and ends a
  *              mastership whose time has passed. Responses depend on this work only if more than
  *              1,000 leases of a resource expire together (S2). One call visits at most 10,000
- *              resources and expired leases. These visits take some milliseconds. If more work is
- *              left, the upstream is due again at once
+ *              resources and expired leases together, except the call that ends a mastership: it
+ *              drops all of them. These visits take some milliseconds. If more work is left, the
+ *              upstream is due again at once
  *
  *   out       written in full. Pointers in out are valid until the next call on the upstream
  *   returns   true: send this request to out->address. false: there is nothing to send now, and
@@ -1411,8 +1413,8 @@ DOORMAN_API doorman_status doorman_client_set_wants(doorman_client_resource *res
                                                     doorman_time now);
 
 /* Counters of the units of all attempts on a resource since it was created. A program can export
- * them as metrics. Each count is exact to 1/4096 of a unit, and starts again from 0 after 2^52
- * units. */
+ * them as metrics. Units are counted in 1/4096 of a unit, and start again from 0 after 2^52 units.
+ * Above 2^41 units a double rounds them. */
 typedef struct doorman_counts {
     double allowed;      /* units that were allowed; exact with any number of threads */
     double refused;      /* units that were refused. This is an estimate if many threads are refused
@@ -1459,7 +1461,7 @@ struct doorman_resource_info {
 };
 
 /* Reports what a server behind the resource has counted, so that the capacity of the resource
- * follows what the server can do (H11). The caller reports about once in each refresh interval;
+ * follows what the server can do (H11). Report at least once in each refresh interval.
  * doorman_throttle_report makes such a report. Reports are added up, and the next request for
  * capacity of this resource sends the sum. If the request is lost, the sum is lost too. The report
  * has no effect while overload_target of doorman_resource_info is 0. The law (H11) assumes that
@@ -1518,9 +1520,9 @@ typedef uint64_t DOORMAN__ALIGNED doorman__shared; /* private */
  * back. The field `wait` of the result has this time. A bucket has three uses:
  *
  *     token bucket      only size is set. Unused units are saved for a burst
- *     leaky bucket      only max_debt is set. The bucket is a queue that has room for the units of
- *                       max_debt. Units leave the queue evenly. An allowed caller is in the queue,
- *                       and may continue after `wait`
+ *     leaky bucket      only max_debt is set. The bucket is a queue. It has room for the units that
+ *                       the bucket gains in the time max_debt. Units leave the queue evenly. An
+ *                       allowed caller is in the queue, and may continue after `wait`
  *     bucket with debt  size and max_debt are set. A caller may take more units than the bucket
  *                       has, and continues at once. The next callers wait. Example with 10 units a
  *                       second, a size of 5 units and a max_debt of 1 s: at 0 s a caller takes 15
@@ -1962,11 +1964,11 @@ DOORMAN_API doorman_status doorman_resource_close(doorman_resource *resource);
  * A rate allows at most rate * (t + burst) units in any time t (L1). The time of n units is n /
  * rate. If it is longer than the burst, it replaces the burst for this call. Example: at 100 units
  * a second, a call with n = 20 is allowed 0.2 s after the last units were taken. With burst_units,
- * at most rate * t + burst_units units are allowed in any time t, and an n of more than burst_units
- * is IMPOSSIBLE. A rate starts with nothing saved. The time of one unit is rounded up to 1/256 ns.
- * Therefore at most 2.5e11 single units are allowed in a second, and a rate of 1e8 units a second
- * is 0.04 % too slow. A rate below 3e-8 units a second, which is one unit in a year, allows no
- * whole unit.
+ * at most rate * t + b units are allowed in any time t, and an n of more than b is IMPOSSIBLE. b is
+ * burst_units, but at least 1. An unlimited capacity allows any n. A rate starts with nothing
+ * saved. The time of one unit is rounded up to 1/256 ns. Therefore at most 2.5e11 single units are
+ * allowed in a second, and a rate of 1e8 units a second is 0.04 % too slow. A rate below 2.8e-8
+ * units a second, which is one unit in 407 days, allows no whole unit.
  *
  * A gauge never has more units in use than its capacity. If the capacity falls below the units in
  * use, nothing new is allowed until enough units are released. The caller must release the same n.
@@ -2174,8 +2176,8 @@ DOORMAN_API void doorman_transport_send(doorman_transport *transport);
  *
  * C1 A function that depends on time has a parameter `now`. No section before >>nng reads a clock,
  *    does I/O, starts a thread or has global state. Random numbers come only from a seed. With
- *    DOORMAN_NNG a seed of 0 is replaced by random bits of the system. Otherwise the same calls
- *    with the same seeds give the same results on every machine.
+ *    DOORMAN_NNG, random bits of the system replace a seed of 0, except in a throttle. Otherwise
+ *    the same calls with the same seeds give the same results on every machine.
  * C2 Only one thread at a time may use a server. Only one thread at a time may use a client and its
  *    resources. The caller provides the lock. Any number of threads may use a limiter at once.
  * C3 An option that is zero has its default value. Each create function has a destroy function.
@@ -2688,9 +2690,9 @@ static void doorman__timer_set(doorman__timers *timers, doorman__timer *timer, d
     ((const type *)(const void *)((const unsigned char *)(part)-offsetof(type, field)))
 
 /* An exact sum of amounts (C9). It is a number of 128 bits, and 48 of these bits are behind the
- * binary point. The order of additions and subtractions does not change the sum, to the last bit.
- * So the sum shows exactly whether the leases exceed the capacity. The amounts are multiples of
- * 2^-48 of a unit. Every double of at least 32 is such a multiple. */
+ * binary point. The sum is the same, to the last bit, in whatever order amounts are added and
+ * subtracted. So the sum shows exactly whether the leases exceed the capacity. The amounts are
+ * multiples of 2^-48 of a unit. Every double of at least 32 is such a multiple. */
 typedef struct doorman__total {
     uint64_t high, low;
 } doorman__total;
@@ -3181,7 +3183,8 @@ static bool doorman__glob_is_open(const char *glob) {
 
 #define DOORMAN__LONG (3600 * DOORMAN_SECOND) /* longer leases and windows cause warnings (G9) */
 
-#define DOORMAN__COVERS_MAX 1000 /* templates, and keys of a limit, compared with earlier ones */
+#define DOORMAN__COVERS_MAX 1000 /* templates, and keys in the overrides of one limit, that are
+                                    compared with earlier ones */
 
 /* Returns whether a glob matches all that another one matches. May return false for globs with
  * brackets and escapes. If `wide` has only literal characters and `*`, its literal characters can
@@ -4627,9 +4630,10 @@ typedef struct doorman__lease_entry {
     char holder_id[];
 } doorman__lease_entry;
 
-/* If leases are whole units, each holder has a rotation. It records how the holder takes turns when
- * its target is not an integer (see "leases: whole units"). Resources without whole units need no
- * memory for rotations. A rotation takes 80 bytes, including its place in the table. */
+/* If leases are whole units, a holder has a rotation from its next request on. It records how the
+ * holder takes turns when its target is not an integer (see "leases: whole units"). Resources
+ * without whole units need no memory for rotations. A rotation takes 80 bytes, including its place
+ * in the table. */
 typedef struct doorman__rotation {
     doorman__link link; /* in `rotations` of the table; must be the first field */
     const doorman__lease_entry *entry;
@@ -6915,8 +6919,9 @@ static void doorman__overload_set_bounds(doorman__overload_state *state,
     state->step_at = full ? DOORMAN_NEVER : doorman__earlier(state->step_at, next);
 }
 
-/* Makes the state of a resource of which the first report has arrived.
- *   leased   the sum of the leases; returns NULL if memory runs out */
+/* Creates the overload state of a resource when its first report arrives. Returns NULL if memory
+ * runs out.
+ *   leased   the sum of the leases */
 static doorman__overload_state *doorman__overload_create(const doorman_template *settings,
                                                          double leased, doorman_time now) {
     doorman__overload_state *state = (doorman__overload_state *)doorman__zalloc(sizeof *state);
@@ -7403,7 +7408,8 @@ static void doorman__resource_expire_entry(doorman__resource_entry *resource,
         doorman__server_event(server, DOORMAN_EVENT_CHILD_ENDED, resource->resource_id,
                               entry->holder_id, entry->has);
     }
-    if (entry->lease_id) resource->expired_count++; /* 0: the holder had to try later */
+    if (entry->lease_id) resource->expired_count++; /* 0: the holder never had a lease from this
+                                                       master */
     doorman__resource_remove_entry(resource, entry);
 }
 
@@ -9719,8 +9725,9 @@ void doorman_election_resign(doorman_election *election, doorman_time now) {
  * L2 A limiter has three calls: try, delay and release. The call `delay` takes no units. It returns
  *    how long to wait before a try. The calls that wait are in the section >>nng. The ceiling is
  *    the largest capacity that the limiter can ever get. A try for n units is IMPOSSIBLE only if n
- *    does not fit at the ceiling. A try is REFUSED if n fits at the ceiling, but not now. Such a
- *    refusal counts as demand, so a larger lease may come.
+ *    does not fit at the ceiling. A try is REFUSED if n does not fit now, but fits at the ceiling,
+ *    or if the ceiling is 0, which means not known. Such a refusal counts as demand, so a larger
+ *    lease may come.
  * L3 Limiters take no lock and make no system call. So any number of threads may share a limiter
  *    (C2). Only one thread at a time may use any other object of this file. The try of a resource
  *    performs no division: divisions by an amount are done when the amount changes. A try with its
@@ -9745,7 +9752,7 @@ static inline uint64_t doorman__ticks(doorman_time now) { return (uint64_t)now *
 /* Returns nanoseconds, rounded up. */
 static inline doorman_time doorman__nanoseconds(int64_t ticks) { return (ticks + 255) / 256; }
 
-/* Returns x rounded up. Precondition: x is at most 2^63. */
+/* Returns x rounded up. Precondition: x is at least -2^63 and less than 2^63. */
 static inline int64_t doorman__round_up(double x) {
     int64_t whole = (int64_t)x;
     return whole + ((double)whole < x);
@@ -11232,7 +11239,8 @@ static double doorman__estimator_recent(const doorman__estimator *estimator) {
 
 /* Remembers the largest request. A rate may be saving units for it (L1). A gauge forgets a request
  * that can never fit, because it is more than the maximum of the wants, or than the server can
- * give. Returns whether the reading has such a request. If so, its refused units are no demand. */
+ * give. Returns whether the largest request of this reading can never fit; false for a rate. If so,
+ * its refused units are no demand. */
 static bool doorman__estimator_remember(doorman__estimator *estimator,
                                         const doorman__reading *reading,
                                         const doorman__supply *supply) {
@@ -12300,10 +12308,11 @@ doorman_status doorman_client_report_overload(doorman_client_resource *resource,
  *
  * The reading of a message stops at its first error. The reading of a configuration continues
  * behind the error of a field, so that one call finds all errors. A syntax error ends both. An
- * error of a message has the number of the byte, or the path of the field. An error of a
- * configuration has the path of the field, and its line and column. cJSON keeps no positions. But
- * the tree of cJSON has its values in the order of the text. So the n-th value of the tree is the
- * n-th value of the text, and a second syntax check that stops there finds its position.
+ * error of a message has the number of the byte, or the path of the field. An error in a field of a
+ * configuration has the path, the line and the column of the field. A syntax error has a line and a
+ * column. cJSON keeps no positions. But the tree of cJSON has its values in the order of the text.
+ * So the n-th value of the tree is the n-th value of the text, and a second syntax check that stops
+ * there finds its position.
  *
  * docs/protocol.md is the reference of the protocol. It has the fields of each message, their
  * defaults, an example of each message, the errors, and the duties of a client. A parent may have a
@@ -12842,9 +12851,9 @@ static void doorman__put_seconds(doorman__writer *out, doorman_time time) {
 
 /* Writes the decimal point of `size` and the digits behind the point. Precondition: `size` is at
  * least 1/64 and less than 2^53. So it has at most 58 bits behind the point. The method is that of
- * Steele and White (1990). The loop writes digits until no other double is as near to the written
- * number as `size`. The loop ends when the written number differs from `size` by less than `near`.
- * The written number may also be the one with the last digit incremented. Two doubles of this size
+ * Steele and White (1990). The loop writes digits until `size` is the double nearest to the written
+ * number. The loop ends when the written number differs from `size` by less than `near`. The
+ * written number may also be the one with the last digit incremented. Two doubles of this size
  * differ by at least size / 2^53. `near` is half of this difference, so the function may write one
  * digit more than needed. The increment never changes a 9 to a 10, because the loop would have
  * ended one digit earlier. */
@@ -13024,7 +13033,8 @@ typedef enum doorman__type {
     DOORMAN__JSON_CHOICE, /* an enum: one of `names` */
     DOORMAN__JSON_FLAG,   /* a bool: one of two `names` */
     DOORMAN__JSON_OBJECT, /* the writer leaves it out if its first field has its default */
-    DOORMAN__JSON_INLINE, /* a part of the struct. Its fields are fields of the same object */
+    DOORMAN__JSON_INLINE, /* a struct inside the struct. In JSON its fields are in the outer object
+                             itself */
     DOORMAN__JSON_LIST,
     DOORMAN__JSON_OTHER /* two functions read and write it */
 } doorman__type;
@@ -14683,14 +14693,15 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
  * A node with a parent has a transport too. The node's program calls the transport from a thread.
  *
  * The mutex (K7). The thread unlocks the mutex while it closes or dials a connection, sends a
- * request or parses a response. So no caller waits for the network. When the thread waits for the
- * mutex, each call that locks it lets the thread pass once. Otherwise many threads that open and
- * close resources could keep the thread from renewing a lease in time. The thread sleeps on a mutex
- * of its own, so that it needs no turn to wake up. The thread updates 100 resources at a time, and
- * a request has at most 500 resources: on a busy machine, the mutex was locked for up to 1.1 ms to
- * make a request of 1,000 resources, and again to process its response. The callback of nng only
- * stores which event has occurred. After a request has failed, the next request uses a new
- * connection, because a server that does not respond may have lost the old one.
+ * request or parses a response. So no call waits for the mutex while the thread uses the network.
+ * When the thread waits for the mutex, each call that locks it lets the thread pass once. Otherwise
+ * many threads that open and close resources could keep the thread from renewing a lease in time.
+ * The thread sleeps on a mutex of its own, so that it needs no turn to wake up. The thread updates
+ * 100 resources at a time, and a request has at most 500 resources: on a busy machine, the mutex
+ * was locked for up to 1.1 ms to make a request of 1,000 resources, and again to process its
+ * response. The callback of nng only stores which event has occurred. After a request has failed,
+ * the next request uses a new connection, because a server that does not respond may have lost the
+ * old one.
  *
  * Waiting (L1, L2). Among the waiters of a resource, only the first one tries to take units. It
  * sleeps until the limiter could allow its units, or until the lease may have changed. When it
@@ -14709,8 +14720,9 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
  * their units 3 % faster than the rate. After 10 ms, they get them 2.8 times as fast. After 12.5
  * ms, there is no pause. The other 7/8 of the burst can still save units while threads oversleep.
  *
- * Condition variables use a clock that stops while the machine is suspended. doorman_clock does not
- * stop. Therefore a thread sleeps for at most a second at a time.
+ * Condition variables use CLOCK_MONOTONIC. On Linux this clock stops while the machine is
+ * suspended, but doorman_clock (CLOCK_BOOTTIME) does not. Therefore a thread sleeps for at most a
+ * second at a time.
  *
  * on_change is called with the mutex locked. If on_change calls the agent, the thread locks the
  * mutex again. The mutex reports this as an error, and the call returns DEADLOCK. A wait that does

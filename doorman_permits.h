@@ -182,8 +182,10 @@ extern "C" {
  * P22 A client and an agent remember a refusal of a permit of one item while the refusal is valid
  *    (P5). In that time they refuse every permit that has an item with the same resource and key,
  *    the same minimum or more, and the same max_wait or less.
- * P23 The fallback decides if a server gives no answer within the timeout, if no server can be
- *    reached, if the response is an error, and if a refusal says UNMATCHED or LEARNING.
+ * P23 The fallback decides in each of these cases: no server answers within the timeout; the
+ *    message of the call has failed more often than there are addresses; a server refuses with
+ *    UNMATCHED; 100,000 calls wait already. A refusal with LEARNING is a decision of the server:
+ *    what it does not know yet may be in force.
  *       A breaker saves the callers from waiting for servers that fail. After 5 failed messages in
  *    a row the breaker opens. While it is open, the fallback decides at once. The breaker opens for
  *    1 s at first, and then for twice as long after each failure, up to `max_pause`. While servers
@@ -286,9 +288,10 @@ struct doorman_permit_limit {
     const char *name;        /* required, unique in the template: 1 to 256 bytes of UTF-8 */
     doorman_scope per;       /* default DOORMAN_PER_KEY */
     doorman_limit_kind kind; /* required */
-    const char *const *keys; /* globs, 1 to 256 bytes each. A glob with `!` before it excludes keys.
-                                A key is concerned if it matches no glob with `!`, and one glob
-                                without `!`, if there is one. NULL: all keys are concerned */
+    const char *const *keys; /* globs; each has 1 to 256 bytes of UTF-8, without the `!`. A glob
+                                with `!` before it excludes keys. A key is concerned if it matches
+                                no glob with `!`, and one glob without `!`, if there is one. NULL:
+                                all keys are concerned */
     size_t key_count;        /* 0 to 10,000 */
     doorman_figures figures;
     const doorman_override *overrides; /* other figures for some keys; only for DOORMAN_PER_KEY. The
@@ -303,7 +306,8 @@ struct doorman_permit_limit {
                         10,000,000; default 1,000,000. If there are more bans, the one that ends
                         first is ended early. If leased: the most leases of the permits; default
                         10,000 */
-    bool has_max_cost; /* false: max_cost is what the limit could ever grant */
+    bool has_max_cost; /* false: one permit may be granted up to the most that the limit can ever
+                          grant */
     bool shadow;       /* true: the limit decides and counts, but never refuses. It does not charge
                           what it would refuse */
     bool refuse_new;   /* true: a permit that needs one more counter is refused with MAX_KEYS.
@@ -807,10 +811,10 @@ DOORMAN_API doorman_status doorman_permits_release(doorman_permits *permits,
 /* Moves units of a hold into a transfer, which belongs to nobody. Its units stay taken until its
  * end, or until a client seizes them. Only its id gives the right to seize it.
  *   request   client_id, id of the hold, and request_id; optionally amounts: what is moved, and
- *             time_to_live. Without amounts all units are moved. More than the item has asked
- *             for is an INVALID_ARGUMENT. Between this and what is held, all units are moved,
- *             because the holder may not know yet that it holds less. A part of the units is
- *             rounded down to 1/4096
+ *             time_to_live. Without amounts all units are moved. If an amount is larger than the
+ *             cost of its item, the call returns INVALID_ARGUMENT. Between this and what is held,
+ *             all units are moved, because the holder may not know yet that it holds less. A part
+ *             of the units is rounded down to 1/4096
  *   out       the transfer. It is gone if it was seized, or has ended, or if no units would be
  *             moved. The hold stays then */
 DOORMAN_API doorman_status doorman_permits_transfer(doorman_permits *permits,
@@ -826,7 +830,8 @@ DOORMAN_API doorman_status doorman_permits_seize(doorman_permits *permits,
                                                  doorman_hold *out, doorman_error *error,
                                                  doorman_time now);
 
-/* Removes all permits of a connection that wait. There are no decisions on them.
+/* Removes all permits of a connection that wait. doorman_permits_next_decision returns no decision
+ * on them.
  *   connection   as in doorman_permit_request, not 0
  *   returns      how many permits were removed
  *   cost         O(permits that wait) */
@@ -4617,8 +4622,7 @@ static void doorman__leased_note_held(const doorman_permits *permits, doorman__p
 }
 
 /* Returns how long a hold may last from now on under one lease. A lease that has committed less
- * than what is held has shrunk. What is held too much ends with an older lease (K' in R3), and is
- * not prolonged. */
+ * than what is held has shrunk. Then no hold of the counter is prolonged, and each keeps its end. */
 static doorman_time doorman__leased_rest(const doorman_permits *permits,
                                          const doorman__permit_lease *lease, uint64_t held) {
     if (!lease || !doorman__held_lease_live(&lease->resource->held, permits->at.now)) return 0;
@@ -5186,8 +5190,8 @@ static void doorman__charge_bound(doorman__charge *charge, uint64_t saved) {
     if (charge->need > max_cost) charge->reason = DOORMAN_REASON_MAX_COST;
 }
 
-/* P7, P16: asks a counter of CONCURRENCY. It offers nothing while it learns, and while a permit
- * waits that comes before this one. */
+/* P7, P16: finds how many units a counter of CONCURRENCY offers. It offers nothing while it learns,
+ * and while a permit waits that comes before this one. */
 static void doorman__charge_evaluate_hold(const doorman_permits *permits, doorman__charge *charge,
                                           doorman_time turn) {
     assert(charge->limit->kind == DOORMAN_CONCURRENCY && !charge->reason);
@@ -5207,7 +5211,7 @@ static void doorman__charge_evaluate_hold(const doorman_permits *permits, doorma
     doorman__charge_bound(charge, charge->offer);
 }
 
-/* P17: asks a lease. It offers nothing if it is not in force. */
+/* P17: finds how many units a lease offers: none if it is not in force. */
 static void doorman__charge_evaluate_lease(const doorman_permits *permits,
                                            doorman__charge *charge) {
     assert(doorman__limit_is_leased_rate(charge->limit) && !charge->reason);
@@ -5886,8 +5890,8 @@ static void doorman__permits_fill_details(doorman_permits *permits, size_t count
  *
  * A transfer whose source is freed already becomes (freed) instead of SPENT.
  *
- * A hold has a list of takes. A take says how many units of which item a counter counts. These are
- * invariants:
+ * A hold has a list of takes. A take points to a counter. It says how many units the counter counts
+ * for this hold, and for which item. These are invariants:
  *     units    the units of a counter are the sum of the takes that point to it
  *     bound    no call raises the units of a counter above the limit, except that a change of the
  *              configuration counts what is held already, and limits in shadow
@@ -5911,14 +5915,15 @@ static void doorman__permits_fill_details(doorman_permits *permits, size_t count
  *    difference would be subtracted twice.
  * Repeats (P9). A repeated acquire with the same client_id, request_id and items renews the hold.
  *    It takes over the place of a waiting permit, with its priority, `share` and `equal`: the
- *    earlier ticket is refused as REPEATED, and the wait counts from the repeat. So its holder can
- *    measure its end from the repeat. A repeat for a connection that is full is refused as
- *    QUEUE_FULL, and the first one waits on. A repeat that may not wait ends the wait, and is
- *    decided like a new permit. Other items with the same request_id are refused as REPEATED. A
- *    request_id that is released cancels a waiting permit, which is then refused as TIMED_OUT.
+ *    earlier ticket is refused as REPEATED, and the wait counts from the repeat. So the client can
+ *    compute the end of the hold from the time at which it sent the repeat. A repeat on another
+ *    connection that already has connection_waiting_max waiting permits is refused as QUEUE_FULL.
+ *    The earlier permit continues to wait. A repeat that may not wait ends the wait, and is decided
+ *    like a new permit. Other items with the same request_id are refused as REPEATED. A request_id
+ *    that is released cancels a waiting permit, which is then refused as TIMED_OUT.
  *       A transfer stays known after it was used, for as long as its source is held. Otherwise a
- *    late copy of the request would take units from the source a second time. Its holder would
- *    still use them.
+ *    late copy of the request would take units from the source a second time. The client that holds
+ *    the source would still use these units.
  * P10 A full release of a hold refuses the waiting permits of the same resource and key that have
  *    `share`, as SHARED: the work is done, and its result is there. An end, a transfer and a
  *    partial release do not. A hold that ends has lost its holder, and the work is perhaps not
@@ -8200,7 +8205,7 @@ static doorman__counter *doorman__recount_item(doorman_permits *permits,
 }
 
 /* Counts a hold in the new counters. The sum of several old counters may be larger than a counter
- * can count. It then counts as much as it can. Returns false if memory runs out. */
+ * can count. The new counter then counts up to its maximum. Returns false if memory runs out. */
 static bool doorman__recount_hold(doorman_permits *permits, const doorman__recount *recount,
                                   doorman__hold *hold) {
     size_t all = 0, count = 0;
@@ -8574,7 +8579,8 @@ static void doorman__permits_measure(doorman_permits *permits, const doorman_con
     }
 }
 
-/* Returns how long a hold of a limit may last, with the drift. */
+/* Returns how long a hold of a limit may last: the longest time to live of its figures and
+ * overrides, plus the drift, but at least the learning_mode_duration of the template. */
 static doorman_time doorman__limit_longest(const doorman_permits *permits,
                                            const doorman_template *template_,
                                            const doorman_permit_limit *limit) {
@@ -8587,9 +8593,10 @@ static doorman_time doorman__limit_longest(const doorman_permits *permits,
     return doorman__later(life, template_->algorithm.learning_mode_duration);
 }
 
-/* Notes how long holds may last in a configuration. Holds of earlier configurations may last
- * longer. If an operator restarts with a shorter time to live, learning_mode_duration says for how
- * long holds of the previous file may last. Precondition: own_slots are those of `config`. */
+/* Notes how long holds may last in a configuration. Keeps the longest time of all configurations so
+ * far, because their holds may still exist. If an operator restarts with a shorter time to live,
+ * learning_mode_duration says for how long holds of the previous file may last. Precondition:
+ * own_slots are those of `config`. */
 static void doorman__holds_note_life(doorman_permits *permits, const doorman_config *config) {
     const doorman_time before = permits->holds.longest;
     const bool changes = config != permits->config && before;
@@ -9664,7 +9671,8 @@ size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t visits_max, do
  *    DOORMAN__MESSAGE_ITEMS items and DOORMAN__MESSAGE_TEXT bytes of text, and only calls of one
  *    kind. The kinds alternate. A server answers a message when all its permits are decided. So a
  *    permit that may wait for units of CONCURRENCY travels alone, in a lane beside the messages of
- *    the client. Without lanes it travels like others, and the next message waits for its decision.
+ *    the client. Without lanes it travels alone among the other messages of the client, and the
+ *    next message waits until it is decided.
  * About P22: the time begins when the message was sent, which is before the server decided. So a
  *    refusal never lasts longer than the server allows. The client remembers at most
  *    DOORMAN__REFUSALS_MAX refusals, the newest ones. An idle client forgets them when all have
@@ -9681,7 +9689,8 @@ size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t visits_max, do
  *    client queues a permit that no caller waits for. It asks for the missing units with a minimum
  *    of 0. So it is never refused for lack of units, and no ban counts it. If its message fails, it
  *    is not sent again, because a lost answer may have charged.
- *       The time of units begins when their message was sent. So they never last longer than twice
+ *       Units that were taken ahead are lost at the latest twice `prefetch` after their message was
+ *    sent. So they never last longer than twice
  *    `prefetch` after the server has charged them. A stock has at most two lots of units with
  *    different ends. Costs are rounded up as servers do it, and a permit gets no more out of the
  *    stock than a server has granted to one permit, because a limit may have a max_cost. A key that
@@ -10292,8 +10301,9 @@ static const doorman__known_refusal *doorman__known_refusal_of(const doorman__ca
  * Nothing leaks while a server answers. The client releases what a server may count and the
  * application does not use: after a timeout, a release, a decision that comes too late, and the end
  * of the hold. It repeats the release until a server has answered. If a message that asked for the
- * hold ends later with a grant or without an answer, the client releases again. It stops when the
- * server must have ended the hold by itself, or after DOORMAN__RELEASE_TIME if this is not known.
+ * hold ends later with a grant or without an answer, the client releases again. The client stops
+ * one time to live after the end of the hold. If the hold was never in use, it stops
+ * DOORMAN__RELEASE_TIME after the first try.
  *
  * A release, a renewal or a transfer that is repeated does no harm. The first two name what is
  * kept, and a transfer has a request_id. A transfer is repeated until it has an answer, even after
@@ -10346,7 +10356,8 @@ static bool doorman__client_hold_set_items(doorman__client_hold *hold,
     return true;
 }
 
-/* Gives out the next number. Numbers repeat after 2^53, so no two holds have the same one. */
+/* Gives out the next number. The numbers are 1 to 2^53 - 1, and then start again. No client makes
+ * that many holds, so no two holds have the same number. */
 static uint64_t doorman__client_number(doorman_permit_client *client) {
     client->hold_number = client->hold_number % DOORMAN__REQUEST_ID_MAX + 1;
     client->number_count++;
@@ -13069,8 +13080,8 @@ static void *doorman__agent_permits_main(void *context) {
     return NULL;
 }
 
-/* Returns whether the caller is an on_decided. Precondition: the mutex is locked, because the first
- * call of another thread may start the thread. */
+/* Returns whether the caller is an on_decided. Precondition: the mutex is locked. It guards the
+ * members that the first call which needs the thread sets. */
 static bool doorman__agent_permits_is_own_thread(const doorman__agent_permits *permits) {
     return permits->has_thread && pthread_equal(pthread_self(), permits->thread);
 }

@@ -10,11 +10,11 @@
  *         #include "doorman_throttle.h"
  *
  *     The header includes doorman.h, which must be in the same folder and have the same version.
- *     This one file then has the implementation of both, so no other file may define
- *     DOORMAN_IMPLEMENTATION. If the program has permits too, this file includes doorman_permits.h
- *     first. Other files include the header without this macro. The macros of doorman.h, for JSON,
- *     nng, memory and DOORMAN_STATIC, are defined as for doorman.h. Without them the throttle needs
- *     only the C standard library.
+ *     That C file then has the implementation of doorman.h too. Without DOORMAN_STATIC, no other
+ *     file may define DOORMAN_IMPLEMENTATION. If the program has permits too, this file includes
+ *     doorman_permits.h first. Other files include the header without this macro. The macros of
+ *     doorman.h, for JSON, nng, memory and DOORMAN_STATIC, are defined as for doorman.h. Without
+ *     them the throttle needs only the C standard library.
  *
  * THE THROTTLE
  *
@@ -203,8 +203,8 @@ DOORMAN_API void doorman_throttle_update(doorman_throttle *throttle, doorman_tim
 DOORMAN_API doorman_time doorman_throttle_due(const doorman_throttle *throttle);
 
 /* Returns the requests that earlier calls have refused, one by one. The room of a refused request
- * is free again only after this call has returned it. So call it after each other call, until it
- * returns false.
+ * is free again only after this call has returned it. So after every call of another function, call
+ * doorman_throttle_next_refused until it returns false.
  *   out       written only if the call returns true */
 DOORMAN_API bool doorman_throttle_next_refused(doorman_throttle *throttle,
                                                doorman_throttle_refusal *out);
@@ -269,7 +269,7 @@ DOORMAN_API bool doorman_retry_budget_retry(doorman_retry_budget *budget);
  * H3 At most `concurrency` requests are worked on at once. With `rate`, a bucket of tokens limits
  *    the predicted cost that starts. The bucket holds 0.1 s of the rate. A request starts if the
  *    bucket has its cost, or is full. The bucket can be in debt after this. `finish` adds the
- *    difference between the predicted and the actual cost.
+ *    predicted cost to the bucket, and subtracts the actual cost.
  * H4 If there is no room for a request, the requests that would go after it (H6) are refused until
  *    there is room: always the one that would go last. If all these requests are not sufficient,
  *    only the request that arrives is refused.

@@ -355,7 +355,8 @@ struct pem {
  * certificates. */
 struct tls_watch {
     uint64_t count;                /* failed handshakes at the last look */
-    doorman_time look_at, warn_at; /* when to look next at the handshakes, and at the ends */
+    doorman_time look_at, warn_at; /* when to count failed handshakes next, and when to look at the
+                                      ends of the certificates next */
 };
 
 /* How long a thread held the lock of the service. */
@@ -422,7 +423,8 @@ struct service {
     struct sender sender;
     struct suspects *suspects; /* NULL: none */
     struct learning learning;
-    size_t *last_counters; /* of the limits, before the new configuration; NULL: not known */
+    size_t *last_counters; /* how many counters each limit had before a new configuration; NULL: not
+                              known, or no configuration is being applied */
     int64_t certificate_ends[CERTIFICATE_COUNT]; /* seconds since 1970; 0: not known */
     uint64_t evicted_bans;                       /* bans that had ended early at the last look */
     uint64_t ended_lease_count; /* leases that ended since memory was last returned */

@@ -9,8 +9,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Each event is one line of logfmt (V6). A line has key=value pairs, with quotes around a value
- * that needs them. */
+/* Each call of server_log writes at most one line of logfmt (V6). A line has key=value pairs, with
+ * quotes around a value that needs them. */
 
 static const char *const level_names[LEVEL_COUNT] = {"debug", "info", "warning", "error"};
 

@@ -268,7 +268,8 @@ static bool etcd_authenticate(struct etcd *etcd) {
     return etcd->token[0] || code == ETCD_NO_AUTHENTICATION;
 }
 
-/* Tries the current member once. A token that etcd refuses is replaced once. */
+/* Tries the current member once. If etcd refuses the token of an earlier call, the call gets a new
+ * token and is made once more. A token that this call has just obtained is only dropped. */
 static cJSON *etcd_try(struct etcd *etcd, const char *path, const char *body) {
     bool had_token = etcd->token[0] != 0;
     int code = 0;

@@ -1,5 +1,5 @@
-/* doorman_server, part ETCD: what only the files of this part share. server.h has the head of the
- * part. */
+/* doorman_server, part ETCD: what only the files of this part share. The settings and fields of the
+ * part that other files read are in server.h. */
 #ifndef DOORMAN_SERVER_ETCD_H
 #define DOORMAN_SERVER_ETCD_H
 

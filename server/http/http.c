@@ -67,8 +67,8 @@
  * In ANSWERING, only the holder of the lock of HTTP may start or end the wait for a response. The
  *    thread of pages sets `is_answered` and cancels the receive operation. The callback of this
  *    operation then sends the response. Without a receive operation, the thread of pages itself
- *    sends the response. In ABANDONED, no operation is in progress, and only the thread of pages
- *    uses the connection.
+ *    sends the response. In ABANDONED, no operation is in progress, and only one thread uses the
+ *    connection: the thread of pages, or the thread that finishes the message whose permits waited.
  * In DELAYED, the connection receives too, and the time of the response is its timeout. So no
  *    thread waits, and the connection of a client that leaves is free at once. The units of this
  *    client stay charged, because permits of rates cannot be given back. With TLS, and when

@@ -90,7 +90,8 @@ struct http_request {
     int coding_count;               /* how often Transfer-Encoding occurs */
     bool has_length, is_chunked;    /* Content-Length occurs; the body comes in chunks */
     bool is_old, is_head;           /* the version is HTTP/1.0; the verb is HEAD */
-    bool is_last;                   /* the peer wants the connection to close after the response */
+    bool is_last;                   /* the connection closes after the response: the request says
+                                       so, or is HTTP/1.0 */
     bool expects_continue; /* the peer may wait for an interim response before it sends the body */
     const char *body;
     size_t body_bytes;

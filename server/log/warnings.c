@@ -99,7 +99,8 @@ static void warning_update(struct service *service, int kind, doorman_time now) 
     }
 }
 
-/* Stores the pairs without gaps, because a key that is NULL ends the line. */
+/* Counts a warning, and logs it if its interval has passed. Pairs without a value are left out. The
+ * others are stored one after the other, because the first NULL key ends the line. */
 void server_log_warning_pairs(struct service *service, int kind,
                               const char *const pairs[WARNING_PAIR_MAX][2], doorman_time now) {
     struct repeated_warning *warning = &service->warnings[kind];

@@ -5,7 +5,8 @@
  * the status page show it. It has a point every ten seconds, for at most 10,000 resources (10 MB).
  * The ids are in the same block as the points. Otherwise they would lie between blocks of leases,
  * so the memory of leases that have ended could not go back to the system. The main thread adds the
- * points. It merges the last list with a new snapshot. Both are sorted by id.
+ * points. Every ten seconds it merges the list of histories with a new snapshot of the resources.
+ * Both are sorted by id.
  *
  * A resource vanishes from the server with its last holder. Its history stays until all its points
  * are from the time after that, and so do its metrics. Such a resource only has the room that the

@@ -1,10 +1,11 @@
 /* doorman_server, part HTTP: the status page. This file reads snapshots and the history, and writes
  * HTML. page.css and page.js are the style and the script; the build embeds them.
  *
- * The pages are for operators. One page lists all resources, and each resource has a page with its
- * leases. The pages work without JavaScript. With JavaScript, a short script fetches the page again
- * every two seconds and replaces <main>. The Content-Security-Policy lets a page load only itself.
- * It also forbids style attributes, so bars and lines are SVG. */
+ * The pages are for operators. `/` lists the resources, 100 on a page. Each resource has a page
+ * with its leases, and `/clients` searches the leases of holders. The pages work without
+ * JavaScript. With JavaScript, a short script fetches the page again every two seconds and replaces
+ * <main>. The Content-Security-Policy lets a page load only itself. It also forbids style
+ * attributes, so bars and lines are SVG. */
 #include "pages.h"
 
 #include "build/page_files.h" /* page_css and page_js, made from page.css and page.js */

@@ -1,5 +1,5 @@
-/* doorman_server, part HTTP: what the files of the pages, of the JSON for programs and of the
- * metrics share. */
+/* doorman_server, part HTTP: declarations for the files that write the pages, the JSON for programs
+ * and the metrics. */
 #ifndef DOORMAN_SERVER_PAGES_H
 #define DOORMAN_SERVER_PAGES_H
 

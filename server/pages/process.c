@@ -1,6 +1,6 @@
 /* doorman_server, part HTTP: metrics of the process. They have the names and units that the client
  * libraries of Prometheus use, so that general dashboards and alerts work for this server too. The
- * functions read only the state of the process.
+ * functions do not read the state of the server, so they need no lock.
  *
  * A metric is left out if the system does not provide its value. Systems without /proc, such as
  * FreeBSD, provide only the CPU time and the limit of file descriptors. */

@@ -8,12 +8,12 @@
 #include <malloc.h>
 #endif
 
-/* An arena allocator for cJSON. cJSON allocates two or three small blocks for each value. malloc
- * and free would take a quarter of the time of cJSON. So each thread has an arena, and takes the
- * blocks from it one after the other. The whole arena is free again when the last block is freed.
- * The arena is large enough for a request with 250 resources. For larger requests the arena gets
- * more pieces from malloc. These pieces are freed together with the last block, so a message of 4
- * MiB leaves no memory in use.
+/* An arena allocator for cJSON. cJSON allocates one to three small blocks for each value, and
+ * malloc and free would take much of the time of reading a message. So each thread has an arena,
+ * and takes the blocks from it one after the other. The whole arena is free again when the last
+ * block is freed. The arena is large enough for a request with 250 resources. For larger requests
+ * the arena gets more pieces from malloc. These pieces are freed together with the last block, so a
+ * message of 4 MiB leaves no memory in use.
  *
  * The thread that parses a JSON tree must also delete the tree. All code here does this, except for
  * messages that may wait. Their trees come from malloc, because any thread may delete them. */

@@ -134,7 +134,8 @@ static doorman_permits *permits_now(const struct service *service) {
     return doorman_server_permits(service->server);
 }
 
-/* Returns the permits that decide on the waiters, or NULL if the server has forgotten them. */
+/* Returns the permits of the server in which the messages wait. Returns NULL if the server is not
+ * master, or has become master again since, so that it has forgotten what waits. */
 static doorman_permits *waiting_permits(const struct service *service) {
     doorman_permits_info info;
     doorman_permits *permits = doorman_server_permits(service->server);
