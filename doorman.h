@@ -3183,7 +3183,8 @@ static bool doorman__glob_is_open(const char *glob) {
 
 #define DOORMAN__LONG (3600 * DOORMAN_SECOND) /* longer leases and windows cause warnings (G9) */
 
-#define DOORMAN__COVERS_MAX 1000 /* templates, and keys in the overrides of one limit, that are
+#define DOORMAN__COVERS_MAX                                                                        \
+    1000 /* templates, and keys in the overrides of one limit, that are
                                     compared with earlier ones */
 
 /* Returns whether a glob matches all that another one matches. May return false for globs with
@@ -7408,7 +7409,8 @@ static void doorman__resource_expire_entry(doorman__resource_entry *resource,
         doorman__server_event(server, DOORMAN_EVENT_CHILD_ENDED, resource->resource_id,
                               entry->holder_id, entry->has);
     }
-    if (entry->lease_id) resource->expired_count++; /* 0: the holder never had a lease from this
+    if (entry->lease_id)
+        resource->expired_count++; /* 0: the holder never had a lease from this
                                                        master */
     doorman__resource_remove_entry(resource, entry);
 }

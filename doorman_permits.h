@@ -4622,7 +4622,8 @@ static void doorman__leased_note_held(const doorman_permits *permits, doorman__p
 }
 
 /* Returns how long a hold may last from now on under one lease. A lease that has committed less
- * than what is held has shrunk. Then no hold of the counter is prolonged, and each keeps its end. */
+ * than what is held has shrunk. Then no hold of the counter is prolonged, and each keeps its
+ * end. */
 static doorman_time doorman__leased_rest(const doorman_permits *permits,
                                          const doorman__permit_lease *lease, uint64_t held) {
     if (!lease || !doorman__held_lease_live(&lease->resource->held, permits->at.now)) return 0;
