@@ -210,7 +210,7 @@ $(foreach flavor,$(FLAVORS) coverage,\
 $(TEST_SHELL) $(TEST_EXAMPLES): build/asan/doorman.o
 build/plain/doorman.o build/plain/doorman_server: build/plain/%: build/%
 	$(announce)
-	@cp $< $@
+	@cp -f $< $@
 
 # Other tests call private functions. These flavors have an object in which all functions are
 # public, and the tests include their declarations: see tests/unit/open.awk. Unit tests link a copy

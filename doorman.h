@@ -2255,9 +2255,9 @@ __attribute__((noinline)) static bool doorman__grow(void *array, size_t *capacit
         larger *= 2;
     }
     if (larger > SIZE_MAX / item_bytes) return false;
-    items = DOORMAN_REALLOC(items, larger * item_bytes);
-    if (!items) return false;
-    memcpy(array, &items, sizeof items);
+    void *larger_items = DOORMAN_REALLOC(items, larger * item_bytes);
+    if (!larger_items) return false;
+    memcpy(array, &larger_items, sizeof larger_items);
     *capacity = larger;
     return true;
 }

@@ -539,7 +539,7 @@ static void parent_link_note_result(struct service *service, doorman_transport_r
     if (result->status == DOORMAN_STALE) result->status = DOORMAN_OK;
     if (!result->is_probe) server_counter_add(&service->counters.parent[result->status], 1);
     EACH_PART(part, parent_answered)(*part)->parent_answered(service, result, now);
-    if (!server_parts[0] && result->status != DOORMAN_OK) {
+    if (!server_has_part("reports") && result->status != DOORMAN_OK) {
         server_log(service->settings, LEVEL_WARNING, "a request to the parent has failed", "parent",
                    result->address, "error", result->error.text, LOG_END);
     }

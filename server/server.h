@@ -2,8 +2,9 @@
  * top of doorman_server.c lists the files. Every file includes this header first. Functions that
  * several files use start with server_.
  *
- * Each function is in doorman_server.c, unless the name of its section is that of a part. A part is
- * left out unless its macro is defined, such as DOORMAN_SERVER_HTTP: see server/core/parts.h. */
+ * The functions of the sections >>host and >>base64 are in server/util/, those of >>warnings and
+ * >>tls in the folders of these parts, and all others in the core. A part is left out unless its
+ * macro is defined, such as DOORMAN_SERVER_HTTP: see server/core/parts.h. */
 
 #ifndef DOORMAN_SERVER_H
 #define DOORMAN_SERVER_H

@@ -105,11 +105,11 @@ static doorman_config *config_replace(struct service *service, doorman_config *c
     return last;
 }
 
-/* Tells the parts. Without any part, the log has a line. */
+/* Tells the parts. Without the part that reports it, the log has a line. */
 static void config_note(struct service *service, const struct config_change *change) {
     const char *error = service->last_load.error;
     EACH_PART(part, configured)(*part)->configured(service, change);
-    if (server_parts[0] || change->is_first) return;
+    if (server_has_part("reports") || change->is_first) return;
     server_log(service->settings, error[0] ? LEVEL_ERROR : LEVEL_INFO,
                error[0] ? "configuration refused; the last one stays in force"
                         : "configuration loaded",

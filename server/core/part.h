@@ -55,7 +55,8 @@ struct server_part {
     /* Any thread calls these. */
     void (*message)(struct service *service, const struct message_report *report);
 
-    /* Prints why the first configuration cannot be loaded, and returns the exit code. */
+    /* Prints why the first configuration cannot be loaded, and returns the exit code. Only the first
+     * part that has this function is asked. */
     enum exit_status (*refuse_config)(const struct settings *settings,
                                       const struct config_problems *problems);
     void (*configured)(struct service *service, const struct config_change *change);
@@ -87,7 +88,7 @@ struct server_part {
 /* The last part comes first. */
 #define EACH_PART_BACKWARDS(part, function)                                                        \
     for (const struct server_part *const *part = server_parts + server_part_count;                 \
-         part-- != server_parts;)                                                                  \
+         part != server_parts && (part--, true);)                                                  \
         if ((*part)->function)
 
 extern const struct server_part *const server_parts[]; /* NULL ends the list */

@@ -165,8 +165,6 @@ struct http_route {
     bool is_immediate; /* needs few steps, so any thread may make the response */
     bool charges;      /* takes units of permits: see request_check_access */
     server_handler *handle;
-    bool (*applies)(struct service *service); /* NULL: always. Of several paths that apply, the last
-                                                 one of the list of parts counts */
 };
 
 /* Reads a head.

@@ -258,15 +258,13 @@ const char *const server_message_names[MESSAGE_KIND_COUNT] = {"discovery",
                                                               "seize",
                                                               "unknown"};
 
-static const struct http_route *route_find(struct service *service, const char *path) {
-    const struct http_route *found = NULL;
+static const struct http_route *route_find(const char *path) {
     EACH_PART(part, routes) {
         for (const struct http_route *route = (*part)->routes; route->path; route++) {
-            if (strcmp(route->path, path) != 0) continue;
-            if (!route->applies || route->applies(service)) found = route;
+            if (strcmp(route->path, path) == 0) return route;
         }
     }
-    return found;
+    return NULL;
 }
 
 /* Returns whether the path accepts messages of the protocol. Such a path is /v1, or /v1/ and the
@@ -483,7 +481,7 @@ static void request_log(const struct service *service, const struct http_request
 
 bool server_http_request_check(struct service *service, struct http_request *request,
                                struct http_response *response) {
-    request->route = route_find(service, request->path);
+    request->route = route_find(request->path);
     request_check_access(service, request, response);
     if (response->code == 200) request_check_path(request, response);
     if (response->code == 200) request_check_role(service, request, response);

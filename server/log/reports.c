@@ -634,7 +634,8 @@ static void reports_update(struct service *service, doorman_time now) {
     report_learning(service, LEARNING_OF_MASTER, now);
 }
 
-const struct server_part server_part_reports = {.update = reports_update,
+const struct server_part server_part_reports = {.name = "reports",
+                                                .update = reports_update,
                                                 .message = report_message,
                                                 .configures = reports_configures,
                                                 .configured = reports_configured,

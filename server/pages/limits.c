@@ -683,22 +683,8 @@ static void handle_keys(struct service *service, const struct http_request *requ
     server_page_end(response, true);
 }
 
-/* Returns whether the configuration has limits alone, and no parent leases capacity to the node. */
-static bool has_only_limits(struct service *service) {
-    doorman_config_options config;
-    server_lock(&service->lock);
-    bool only = service->config && service->settings->parents.count == 0;
-    if (service->config) doorman_config_read(service->config, &config);
-    for (size_t i = 0; only && i < config.template_count; i++) {
-        only = config.templates[i].without_capacity;
-    }
-    server_unlock(&service->lock);
-    return only;
-}
-
-/* The first page of a server that only decides on permits: what the process is, and its limits. */
-static void handle_first_page(struct service *service, const struct http_request *request,
-                              struct http_response *response) {
+void server_page_limits(struct service *service, const struct http_request *request,
+                        struct http_response *response) {
     struct text *text = &response->text;
     struct limit_list list = limit_list_take(service, response->abandoned);
     struct snapshot snapshot = {.abandoned = response->abandoned};
@@ -712,11 +698,9 @@ static void handle_first_page(struct service *service, const struct http_request
     limit_list_free(&list);
 }
 
-static const struct http_route limits_routes[] = {
-    {"/", .handle = handle_first_page, .applies = has_only_limits},
-    {"/limits", .handle = handle_limits},
-    {"/keys", .handle = handle_keys},
-    {"/v1/limits", .handle = handle_json_limits},
-    {NULL}};
+static const struct http_route limits_routes[] = {{"/limits", .handle = handle_limits},
+                                                  {"/keys", .handle = handle_keys},
+                                                  {"/v1/limits", .handle = handle_json_limits},
+                                                  {NULL}};
 
 const struct server_part server_part_limits = {.routes = limits_routes};

@@ -405,8 +405,8 @@ static void view_add_bars(struct text *text, const struct view *view, const char
     server_text_add(text, "</nav></div>");
 }
 
-static void handle_page(struct service *service, const struct http_request *request,
-                        struct http_response *response) {
+void server_page_resources(struct service *service, const struct http_request *request,
+                           struct http_response *response) {
     struct view view = view_read(request, row_orders);
     struct snapshot snapshot = {.now = 0};
     struct text *text = &response->text;
@@ -694,9 +694,7 @@ static void handle_clients(struct service *service, const struct http_request *r
     server_search_uninit(&search);
 }
 
-static const struct http_route page_routes[] = {{"/", .handle = handle_page},
-                                                {"/resources", .handle = handle_leases},
-                                                {"/clients", .handle = handle_clients},
-                                                {NULL}};
+static const struct http_route page_routes[] = {
+    {"/resources", .handle = handle_leases}, {"/clients", .handle = handle_clients}, {NULL}};
 
 const struct server_part server_part_pages = {.routes = page_routes};

@@ -211,6 +211,10 @@ void server_children_text(const struct service *service, char text[CHILDREN_TEXT
 void server_page_start(struct service *service, const struct http_request *request,
                        struct http_response *response, const char *filter, const char *client);
 
+/* Two first pages: the resources, and the limits of a server that only decides on permits. Both
+ * begin with what the process is. */
+server_handler server_page_resources, server_page_limits;
+
 /* Ends a page.
  *   has_script   the page has the script */
 void server_page_end(struct http_response *response, bool has_script);
