@@ -10131,7 +10131,10 @@ doorman_status doorman_limit_init(doorman_limit *limit, const doorman_limit_opti
     if (!limit) return doorman__missing(error, "limit");
     if (!options) return doorman__missing(error, "options");
     const char *wrong = doorman__limit_wrong(options);
-    if (wrong) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", wrong);
+    if (wrong) {
+        (void)doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", wrong);
+        return DOORMAN_INVALID_ARGUMENT; /* a compiler sees that *limit is set after OK */
+    }
     bool is_bucket = options->kind == DOORMAN_TOKEN_BUCKET;
     double grains = options->kind == DOORMAN_SLIDING_LOG ? 1 : DOORMAN__UNIT;
     *limit = (doorman_limit){.kind = options->kind,
@@ -14006,7 +14009,7 @@ static const doorman__row doorman__client_item_rows[] = {
     {.type = DOORMAN__JSON_INLINE, .below = doorman__held_rows},
     {0},
 };
-static const doorman__row doorman__server_item_rows[] = {
+static const doorman__row doorman__node_item_rows[] = {
     DOORMAN__ROW_RESOURCE(doorman_capacity_request),
     DOORMAN__ROW(BOOL, OPTIONAL, doorman_capacity_request, learning),
     {DOORMAN__LIST("wants", REQUIRED, doorman_capacity_request, wants, wants_count,
@@ -14039,7 +14042,7 @@ static const doorman__row doorman__requests[][6] = {
                                       DOORMAN__ROW_LIST("path", REQUIRED, doorman_request, path,
                                                         path_count, doorman__string_rows),
                                       DOORMAN__ROW(STRING, OPTIONAL, doorman_request, http_address),
-                                      DOORMAN__RESOURCES(doorman__server_item_rows)},
+                                      DOORMAN__RESOURCES(doorman__node_item_rows)},
 };
 
 /* The names of all values of doorman_outcome except the first one, GRANTED. */
@@ -14137,7 +14140,7 @@ static const doorman__row doorman__client_result_rows[] = {
     DOORMAN__ROW_CALL(doorman__read_outcome, doorman__put_outcome),
     {0},
 };
-static const doorman__row doorman__server_result_rows[] = {
+static const doorman__row doorman__node_result_rows[] = {
     {.type = DOORMAN__JSON_INLINE, .below = doorman__client_result_rows},
     DOORMAN__ROW_OTHER("algorithm", OPTIONAL, doorman__read_policy, doorman__put_policy),
     {DOORMAN__LIST("terms", OPTIONAL, doorman_capacity_response, terms, terms_count,
@@ -14165,7 +14168,7 @@ static const doorman__row doorman__responses[][4] = {
     [DOORMAN__GET_SERVER_CAPACITY] = {DOORMAN__ROW(STRING, OPTIONAL, doorman_response,
                                                    http_address),
                                       DOORMAN__ROW(BOOL, OPTIONAL, doorman_response, shared_id),
-                                      DOORMAN__RESPONSES(doorman__server_result_rows)},
+                                      DOORMAN__RESPONSES(doorman__node_result_rows)},
 };
 static const doorman__row doorman__no_rows[] = {{0}};
 
