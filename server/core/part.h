@@ -32,7 +32,8 @@ struct server_part {
     enum exit_status (*run)(const struct settings *settings);   /* if the flags ask for it: does
                                                                    something instead of serving */
     enum exit_status (*load)(struct service *service);   /* before the configuration is loaded */
-    enum exit_status (*open)(struct service *service);   /* nothing listens yet */
+    enum exit_status (*open)(struct service *service);   /* nothing listens yet. Makes what the
+                                                            threads of other parts read */
     enum exit_status (*listen)(struct service *service); /* the addresses and names are known */
     enum exit_status (*start)(struct service *service);  /* messages are answered */
     enum exit_status (*serve)(struct service *service);  /* the log says that the process serves */
@@ -55,8 +56,8 @@ struct server_part {
     /* Any thread calls these. */
     void (*message)(struct service *service, const struct message_report *report);
 
-    /* Prints why the first configuration cannot be loaded, and returns the exit code. Only the first
-     * part that has this function is asked. */
+    /* Prints why the first configuration cannot be loaded, and returns the exit code. Only the
+     * first part that has this function is asked. */
     enum exit_status (*refuse_config)(const struct settings *settings,
                                       const struct config_problems *problems);
     void (*configured)(struct service *service, const struct config_change *change);

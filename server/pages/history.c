@@ -167,7 +167,7 @@ static void history_work(struct service *service, doorman_time now) {
     }
 }
 
-static enum exit_status history_start(struct service *service) {
+static enum exit_status history_open(struct service *service) {
     if (!server_http_is_on(service->settings)) return CONTINUE;
     struct history *history = (struct history *)calloc(1, sizeof *history);
     service->history = history;
@@ -185,4 +185,4 @@ static void history_destroy(struct service *service) {
 }
 
 const struct server_part server_part_history = {
-    .start = history_start, .work = history_work, .destroy = history_destroy};
+    .open = history_open, .work = history_work, .destroy = history_destroy};

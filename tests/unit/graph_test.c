@@ -59,7 +59,7 @@ static void world_setup(struct world *w) {
     assert_true(server_lock_init(&w->service.lock, LOCK_SERVICE));
     w->settings.http = HTTP_DEFAULT;
     w->service.settings = &w->settings;
-    assert_int_equal(history_start(&w->service), CONTINUE);
+    assert_int_equal(history_open(&w->service), CONTINUE);
     w->now = 1;
 }
 
