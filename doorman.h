@@ -6341,20 +6341,26 @@ static void doorman__upstream_add_item(doorman_upstream *upstream, doorman__held
 /* H11: adds a report to a sum. The interval of the sum stays. */
 static void doorman__overload_report_add(doorman_overload_report *sum,
                                          const doorman_overload_report *more) {
-    sum->arrived = doorman__min(sum->arrived + more->arrived, DOORMAN_AMOUNT_MAX);
-    sum->finished = doorman__min(sum->finished + more->finished, DOORMAN_AMOUNT_MAX);
-    sum->refused = doorman__min(sum->refused + more->refused, DOORMAN_AMOUNT_MAX);
-    sum->late = doorman__min(sum->late + more->late, sum->finished);
-    assert(sum->late >= 0 && sum->late <= sum->finished);
+    sum->arrived += more->arrived;
+    sum->finished += more->finished;
+    sum->refused += more->refused;
+    sum->late += more->late;
+    assert(sum->arrived >= 0 && sum->late >= 0);
 }
 
-/* H11: adds a report to what was counted. */
+/* H11: adds a report to what was counted. The sum is a report too, so its numbers are bounded. */
 static void doorman__tally_add(doorman__tally *tally, const doorman_overload_report *report,
                                doorman_time now) {
     assert(report->interval > 0);
     if (!tally->has_counted) *tally = (doorman__tally){.since = now, .has_counted = true};
     tally->since = doorman__earlier(tally->since, now - report->interval);
-    doorman__overload_report_add(&tally->sum, report);
+    doorman_overload_report *sum = &tally->sum;
+    doorman__overload_report_add(sum, report);
+    sum->arrived = doorman__min(sum->arrived, DOORMAN_AMOUNT_MAX);
+    sum->finished = doorman__min(sum->finished, DOORMAN_AMOUNT_MAX);
+    sum->refused = doorman__min(sum->refused, DOORMAN_AMOUNT_MAX);
+    sum->late = doorman__min(sum->late, sum->finished);
+    assert(sum->late >= 0);
 }
 
 /* Returns what was counted, and forgets it. So if the request is lost, the report is lost too. */

@@ -4,7 +4,7 @@
 
 /* Returns whether the configuration has limits alone, and no parent leases capacity to the node. */
 static bool has_only_limits(struct service *service) {
-    doorman_config_options config;
+    doorman_config_options config = {.template_count = 0};
     server_lock(&service->lock);
     bool only = service->config && service->settings->parents.count == 0;
     if (service->config) doorman_config_read(service->config, &config);
