@@ -13585,7 +13585,7 @@ static void doorman__read_parameter(const doorman__field *field, unsigned *given
                                     doorman_algorithm *out) {
     const char *texts[DOORMAN__PARAMETER_COUNT];
     for (size_t i = 0; i < DOORMAN__PARAMETER_COUNT; i++) texts[i] = doorman__parameter_rows[i].key;
-    doorman__read_fields(field, doorman__name_value_rows, NULL);
+    doorman__read_fields(field, doorman__name_value_rows, out); /* stores nothing */
     doorman__field name = doorman__field_of(field, "name", 4);
     doorman__field value = doorman__field_of(field, "value", 5);
     int which =
