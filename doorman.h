@@ -10412,14 +10412,22 @@ typedef struct DOORMAN__ALIGNED doorman__usage {
     doorman__shared over_released; /* only for a gauge: see doorman_counts */
 } doorman__usage;
 
+/* The type of an amount that threads share. It is aligned to 8 bytes in its struct, which a pointer
+ * to a double does not say on 32-bit x86. */
+typedef double doorman__shared_amount DOORMAN__ALIGNED;
+
 static double doorman__load(const double *from) {
+    const doorman__shared_amount *at = (const doorman__shared_amount *)(const void *)from;
     double value;
-    __atomic_load(from, &value, __ATOMIC_RELAXED);
+    assert((uintptr_t)from % 8 == 0);
+    __atomic_load(at, &value, __ATOMIC_RELAXED);
     return value;
 }
 
 static void doorman__store(double *to, double value) {
-    __atomic_store(to, &value, __ATOMIC_RELAXED);
+    doorman__shared_amount *at = (doorman__shared_amount *)(void *)to;
+    assert((uintptr_t)to % 8 == 0);
+    __atomic_store(at, &value, __ATOMIC_RELAXED);
 }
 
 /* Returns a count of grains in units. */
@@ -13113,9 +13121,8 @@ typedef struct doorman__row {
 #define DOORMAN__ROW_CALL(reader, writer)                                                          \
     { .type = DOORMAN__JSON_OTHER, .read = (reader), .put = (writer) }
 
-/* The items of a list of strings, or of amounts. */
+/* The items of a list of strings. */
 static const doorman__row doorman__string_rows[] = {{.type = DOORMAN__JSON_STRING}, {0}};
-static const doorman__row doorman__amount_rows[] = {{.type = DOORMAN__JSON_AMOUNT}, {0}};
 
 typedef enum doorman__storage {
     DOORMAN__IN_DOUBLE,

@@ -12364,6 +12364,8 @@ static const doorman__row doorman__renew_rows[] = {
                       doorman__hold_item_rows),
     {0},
 };
+static const doorman__row doorman__amount_rows[] = {{.type = DOORMAN__JSON_AMOUNT}, {0}};
+
 static const doorman__row doorman__release_rows[] = {
     DOORMAN__ROW(ID, OPTIONAL, doorman_hold_request, id),
     DOORMAN__ROW(ID, OPTIONAL, doorman_hold_request, request_id),

@@ -464,6 +464,6 @@ static void handle_allow(struct service *service, const struct http_request *req
 }
 
 static const struct http_route allow_routes[] = {
-    {"/v1/allow", .is_immediate = true, .charges = true, .handle = handle_allow}, {NULL}};
+    {"/v1/allow", .is_immediate = true, .charges = true, .handle = handle_allow}, {.path = NULL}};
 
 const struct server_part server_part_allow = {.routes = allow_routes};

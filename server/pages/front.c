@@ -21,6 +21,6 @@ static void handle_front(struct service *service, const struct http_request *req
     handle(service, request, response);
 }
 
-static const struct http_route front_routes[] = {{"/", .handle = handle_front}, {NULL}};
+static const struct http_route front_routes[] = {{"/", .handle = handle_front}, {.path = NULL}};
 
 const struct server_part server_part_front = {.routes = front_routes};

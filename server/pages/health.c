@@ -285,7 +285,7 @@ static void health_stop(struct service *service) {
 static const struct http_route health_routes[] = {
     {"/healthz", .is_open = true, .is_immediate = true, .handle = handle_health},
     {"/readyz", .is_open = true, .is_immediate = true, .handle = handle_ready},
-    {NULL}};
+    {.path = NULL}};
 
 const struct server_part server_part_health = {
     .start = health_start, .stop = health_stop, .routes = health_routes};

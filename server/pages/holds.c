@@ -226,6 +226,6 @@ static void handle_holds(struct service *service, const struct http_request *req
 }
 
 static const struct http_route holds_routes[] = {
-    {"/holds", .handle = handle_holds}, {"/v1/holds", .handle = handle_json_holds}, {NULL}};
+    {"/holds", .handle = handle_holds}, {"/v1/holds", .handle = handle_json_holds}, {.path = NULL}};
 
 const struct server_part server_part_holds = {.routes = holds_routes};

@@ -466,6 +466,6 @@ static const struct http_route json_routes[] = {
     {"/v1/status", .handle = handle_status},
     {"/v1/config", .handle = handle_config},
     {"/v1/openapi.json", .is_immediate = true, .handle = handle_description},
-    {NULL}};
+    {.path = NULL}};
 
 const struct server_part server_part_json = {.routes = json_routes};

@@ -701,6 +701,6 @@ void server_page_limits(struct service *service, const struct http_request *requ
 static const struct http_route limits_routes[] = {{"/limits", .handle = handle_limits},
                                                   {"/keys", .handle = handle_keys},
                                                   {"/v1/limits", .handle = handle_json_limits},
-                                                  {NULL}};
+                                                  {.path = NULL}};
 
 const struct server_part server_part_limits = {.routes = limits_routes};

@@ -419,7 +419,8 @@ static void handle_metrics(struct service *service, const struct http_request *r
     server_snapshot_uninit(&snapshot);
 }
 
-static const struct http_route metrics_routes[] = {{"/metrics", .handle = handle_metrics}, {NULL}};
+static const struct http_route metrics_routes[] = {{"/metrics", .handle = handle_metrics},
+                                                   {.path = NULL}};
 
 const struct server_part server_part_metrics = {.message = metrics_count_message,
                                                 .routes = metrics_routes};

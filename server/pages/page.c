@@ -694,7 +694,8 @@ static void handle_clients(struct service *service, const struct http_request *r
     server_search_uninit(&search);
 }
 
-static const struct http_route page_routes[] = {
-    {"/resources", .handle = handle_leases}, {"/clients", .handle = handle_clients}, {NULL}};
+static const struct http_route page_routes[] = {{"/resources", .handle = handle_leases},
+                                                {"/clients", .handle = handle_clients},
+                                                {.path = NULL}};
 
 const struct server_part server_part_pages = {.routes = page_routes};

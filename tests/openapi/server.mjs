@@ -351,7 +351,7 @@ const source = ['http', 'pages'].map((folder) => `server/${folder}`)
 
 // The paths in the source of the server.
 function pathsOfServer() {
-  const routes = [...source.matchAll(/http_route \w+_routes\[\] = \{([^]*?)\{NULL\}\};/g)]
+  const routes = [...source.matchAll(/http_route \w+_routes\[\] = \{([^]*?)\{\.path = NULL\}\};/g)]
     .flatMap(([, list]) => [...list.matchAll(/\{"([^"]*)"/g)]);
   const methods = source
     .match(/server_message_names\[MESSAGE_KIND_COUNT\] = \{([^}]*)\}/)[1].matchAll(/"([^"]*)"/g);
