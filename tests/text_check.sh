@@ -73,7 +73,7 @@ quotes_are_in_their_files() {
     ' $pages doorman.h doorman_permits.h doorman_throttle.h
 }
 
-# A mark stands in the line above its block.
+# The line above a block has its mark.
 # shellcheck disable=SC2086
 blocks_are_checked() {
     awk '

@@ -2,7 +2,7 @@
  *
  * A part adds to the core what operators need, and can be left out. server/core/parts.h lists the
  * parts that the build has chosen, in an order in which a part uses only the core and the parts
- * before it. The core knows no part by name: it calls the functions that the parts have put in
+ * before it. The core calls no part by name: it calls the functions that the parts have put in
  * their struct. The functions are called in the order of the list, and those that end something in
  * the opposite order. */
 #ifndef DOORMAN_SERVER_PART_H
