@@ -2,8 +2,8 @@
  * top of doorman_server.c lists the files. Every file includes this header first. Functions that
  * several files use start with server_.
  *
- * The functions of the sections >>host and >>base64 are in server/util/, those of >>warnings and
- * >>tls in the folders of these parts, and all others in the core. A part is left out unless its
+ * The functions of the sections >>host and >>base64 are in server/util/, those of >>warnings
+ * in server/log/, and all others in the core. A part is left out unless its
  * macro is defined, such as DOORMAN_SERVER_HTTP: see server/core/parts.h. */
 
 #ifndef DOORMAN_SERVER_H
@@ -84,6 +84,19 @@ struct settings {
     enum log_level log_level;
     bool check_config;
 };
+
+/* Returns whether an address has a scheme of nng that uses TLS. */
+static inline bool server_url_wants_tls(const char *url) {
+    return strncmp(url, "tls+", 4) == 0 || strncmp(url, "wss", 3) == 0;
+}
+
+static inline bool server_addresses_want_tls(const struct addresses *addresses) {
+    bool wanted = false;
+    for (size_t i = 0; i < addresses->count; i++) {
+        wanted = wanted || server_url_wants_tls(addresses->items[i]);
+    }
+    return wanted;
+}
 
 static inline bool server_http_is_on(const struct settings *settings) {
     return server_has_part("HTTP") && strcmp(settings->http, "off") != 0;
@@ -527,10 +540,6 @@ bool server_host_is_http_address(const char *text);
 /* ---- >>warnings ----------------------------------------------------------------------------- */
 
 #include "log/warnings.h"
-
-/* ---- >>tls ---------------------------------------------------------------------------------- */
-
-#include "tls/tls.h"
 
 /* ---- >>base64 ------------------------------------------------------------------------------- */
 

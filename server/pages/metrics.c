@@ -9,6 +9,8 @@
  * holders is 0. So a graph falls to 0, and an alert sees it. */
 #include "pages.h"
 
+#include "../tls/tls.h"
+
 #define SERIES_MAX 1000
 
 /* The upper bounds of the buckets, in seconds. */

@@ -1,20 +1,8 @@
-/* doorman_server, part TLS: certificates, and which addresses need them. server.h includes this
- * file. */
+/* doorman_server, part TLS: when certificates are valid, and the flags that name them. */
 #ifndef DOORMAN_SERVER_TLS_H
 #define DOORMAN_SERVER_TLS_H
 
-/* Returns whether an address has a scheme of nng that uses TLS. */
-static inline bool server_url_wants_tls(const char *url) {
-    return strncmp(url, "tls+", 4) == 0 || strncmp(url, "wss", 3) == 0;
-}
-
-static inline bool server_addresses_want_tls(const struct addresses *addresses) {
-    bool wanted = false;
-    for (size_t i = 0; i < addresses->count; i++) {
-        wanted = wanted || server_url_wants_tls(addresses->items[i]);
-    }
-    return wanted;
-}
+#include "../server.h"
 
 static inline const char *server_certificate_flag(int file) {
     return server_flag_name(file == CERTIFICATE_OWN ? FLAG_TLS_CERT : FLAG_TLS_CA);
