@@ -10419,14 +10419,12 @@ typedef double doorman__shared_amount DOORMAN__ALIGNED;
 static double doorman__load(const double *from) {
     const doorman__shared_amount *at = (const doorman__shared_amount *)(const void *)from;
     double value;
-    assert((uintptr_t)from % 8 == 0);
     __atomic_load(at, &value, __ATOMIC_RELAXED);
     return value;
 }
 
 static void doorman__store(double *to, double value) {
     doorman__shared_amount *at = (doorman__shared_amount *)(void *)to;
-    assert((uintptr_t)to % 8 == 0);
     __atomic_store(at, &value, __ATOMIC_RELAXED);
 }
 
