@@ -13,7 +13,7 @@
 
 # shellcheck disable=SC2086 # compilers and flags are several words
 set -u
-export CPPFLAGS="${CPPFLAGS:-}" WARNINGS="${WARNINGS:-}"
+export CPPFLAGS="${CPPFLAGS:-}" WARNINGS="${WARNINGS:-}" emulator="${emulator:-}"
 mingw=x86_64-w64-mingw32
 nng='-DDOORMAN_JSON -DDOORMAN_NNG -D_DEFAULT_SOURCE'
 
@@ -115,8 +115,16 @@ is_one_error() { # a compiler of C++, a header
 
 core() { compile_c "$@" -DDOORMAN_IMPLEMENTATION $headers -c -x c /dev/null -o "$own/core.o"; }
 
+# Runs a program. Some kernels for 64 bits run no program for 32 bits. Then an emulator runs it.
+run() { # the program, its arguments
+    case $(od -An -tx1 -N5 "$1") in
+    ' 7f 45 4c 46 01') $emulator "$@" ;; # ELF for 32 bits
+    *) "$@" ;;
+    esac
+}
+
 # Builds a program and runs it.
-works() { "$@" -o "$own/use" && "$own/use"; }
+works() { "$@" -o "$own/use" && run "$own/use"; }
 
 # Sections 1 to 8 have no global state (C2), so the object has no writable data. It also must not
 # need libatomic, which programs do not link. Programs in C and in C++ link it.
@@ -137,7 +145,7 @@ example_is_the_same() { # an example, a compiler, the flags
 # Simulates random systems and faults. The last line of the output ends with a hash of all events.
 sim() { # a compiler, the number of runs
     compile_c "$1" c11 -O2 -D_DEFAULT_SOURCE tests/sim/*.c -o "$own/sim" -lm &&
-        "$own/sim" faults --seeds "$2" >"$own/log"
+        run "$own/sim" faults --seeds "$2" >"$own/log"
 }
 sim_is_the_same() {
     sim "$@" && tail -n 1 "$own/log" >"$own/hash" && cat "$own/hash" &&
@@ -320,6 +328,7 @@ programs() { # a compiler of C and one of C++
 
 for_32_bits() { # a compiler of C, a compiler of C++, both for 64 bits
     can_build multilib "$1 -m32" "$2 -m32" || return 0
+    can_run_32_bits || return 0
     sections "$1 -m32" "$2 -m32" "$nng"
     echo "object_works '$1 -m32' '$2 -m32'"
     for example in examples/library_only.c examples/local_limiters.c; do
@@ -364,6 +373,17 @@ can_build() { # their name in .ci/deps, a compiler of C, a compiler of C++
         skipped=$((skipped + 1))
         return 1
     done
+}
+
+# Returns whether the program that can_build has made last can run. Sets the emulator if it needs
+# one.
+can_run_32_bits() {
+    for emulator in '' qemu-i386; do
+        $emulator "$folder/program" 2>/dev/null && return
+    done
+    echo "needs: emulator" >&2
+    skipped=$((skipped + 1))
+    return 1
 }
 
 if [ "${1:-}" = --line ]; then
