@@ -905,6 +905,39 @@ DOORMAN_API doorman_status doorman_server_set_master(doorman_server *server,
                                                      const doorman_mastership *mastership,
                                                      doorman_time now);
 
+/* Receives a part of what a server hands over.
+ *   context   of the call that has it as an argument
+ *   bytes     valid during the call
+ *   returns   false: there is no room for it */
+typedef bool doorman_write(void *context, const void *bytes, size_t count);
+
+/* Hands the leases of a master over to the next master of its node, for a stop that is planned. In
+ * one step the server writes all its leases and stops being master (D8). The next master then need
+ * not learn. doorman_server_set_master does not make this server master again until one call has
+ * said that it is not. So the caller can store the bytes first, where the next master finds them,
+ * and then resign. The bytes are the same on every machine.
+ *   write     is called with one part after the other; must not call the server
+ *   context   for `write`
+ *   returns   OK | INVALID_ARGUMENT (NULL) | UNAVAILABLE: the server is not master, or `write` has
+ *             returned false. Then nothing has changed, and what was written must not be used
+ *   cost      O(holders log holders). A million holders are about 100 MB */
+DOORMAN_API doorman_status doorman_server_hand_over(doorman_server *server, doorman_write *write,
+                                                    void *context, doorman_time now);
+
+/* Takes over what the last master has handed over. Call it right after the victory, and only if no
+ * other process has been master since, and never twice with the same bytes: the leases would count
+ * as they were, and not as they are. If it fails, the server learns, as without the call.
+ *   bytes     used only during the call; checked
+ *   error     may be NULL; describes an INVALID_ARGUMENT or a RESOURCE_EXHAUSTED
+ *   returns   OK | INVALID_ARGUMENT: the bytes are damaged, of another node or of a later version;
+ *             or the server is not master, or has leases already |
+ *             RESOURCE_EXHAUSTED: a limit of the options is smaller than that of the last master |
+ *             OUT_OF_MEMORY
+ *   cost      O(holders log holders) */
+DOORMAN_API doorman_status doorman_server_take_over(doorman_server *server,
+                                                    const unsigned char *bytes, size_t count,
+                                                    doorman_error *error, doorman_time now);
+
 /* Says what time it is, for limits of kind FIXED_WINDOW (P26). Call it before the server becomes
  * master, and then about once a second, because the clock of the calendar may be set. Without a
  * call the calendar begins at `now` = 0.
@@ -7248,6 +7281,7 @@ struct doorman_server {
     doorman_time now, master_until;
     doorman_time predecessor_gone_at; /* see doorman_mastership */
     bool is_master;
+    bool has_left; /* it has handed over its leases, and has not heard yet that it is not master */
     const doorman_config *config; /* NULL: a node with a parent */
     doorman_time *learned_at;     /* for each template: when the learning of a new resource ends */
     doorman_time drains_at;       /* when all leases from earlier configurations have ended */
@@ -7432,7 +7466,8 @@ static size_t doorman__resource_expire(doorman__resource_entry *resource, size_t
     return count;
 }
 
-static void doorman__server_resign(doorman_server *server) {
+/* Forgets all leases: those of its holders, and its own. */
+static void doorman__server_drop_leases(doorman_server *server) {
     doorman__upstream_forget(&server->upstream);
     for (doorman__timer *due = NULL; (due = doorman__timers_first(&server->dues));) {
         doorman__resource_entry *resource = DOORMAN__WITHIN(doorman__resource_entry, due, due);
@@ -7440,6 +7475,10 @@ static void doorman__server_resign(doorman_server *server) {
         doorman__resource_drop(resource);
     }
     assert(server->resources.count == 0 && server->usages.count == 0);
+}
+
+static void doorman__server_resign(doorman_server *server) {
+    doorman__server_drop_leases(server);
     if (server->permits) doorman__permits_in_server.stop(server);
     server->is_master = false;
     server->master[0] = 0;
@@ -7630,6 +7669,15 @@ static doorman_time doorman__server_learned_at(const doorman_server *server,
     return doorman__later(last, server->drains_at);
 }
 
+/* R8: sets when a new master has learned about resources that it knows nothing about. */
+static void doorman__server_begin_learning(doorman_server *server) {
+    for (size_t i = 0; server->config && i < server->config->template_count; i++) {
+        const doorman_algorithm *algorithm = &server->config->templates[i].algorithm;
+        server->learned_at[i] =
+            doorman__server_learned_at(server, algorithm, server->predecessor_gone_at);
+    }
+}
+
 /* Returns when the learning of new resources with a template of a new configuration ends: as for
  * the template with the same glob in the last configuration. If the server still learns, it may be
  * later, because the predecessor may have had the new configuration, with longer leases. Without
@@ -7797,10 +7845,11 @@ doorman_status doorman_server_set_master(doorman_server *server,
                                          const doorman_mastership *mastership, doorman_time now) {
     if (!server || !mastership) return DOORMAN_INVALID_ARGUMENT;
     now = doorman__server_advance(server, now);
-    bool is_master = mastership->until > now;
-    if (mastership->address ? !doorman__id_valid(mastership->address) : is_master) {
+    bool is_named = mastership->until > now, is_master = is_named && !server->has_left;
+    if (mastership->address ? !doorman__id_valid(mastership->address) : is_named) {
         return DOORMAN_INVALID_ARGUMENT;
     }
+    server->has_left = server->has_left && is_named;
     if (server->is_master && !is_master) doorman__server_resign(server);
     size_t bytes = mastership->address ? strlen(mastership->address) : 0;
     if (bytes) memcpy(server->master, mastership->address, bytes);
@@ -7810,10 +7859,7 @@ doorman_status doorman_server_set_master(doorman_server *server,
         doorman_time gone_at = mastership->predecessor_gone ? mastership->predecessor_gone : now;
         server->predecessor_gone_at = gone_at;
         assert(server->resources.count == 0 && server->usages.count == 0);
-        for (size_t i = 0; server->config && i < server->config->template_count; i++) {
-            const doorman_algorithm *algorithm = &server->config->templates[i].algorithm;
-            server->learned_at[i] = doorman__server_learned_at(server, algorithm, gone_at);
-        }
+        doorman__server_begin_learning(server);
         if (DOORMAN__HAS_PERMITS) doorman__permits_in_server.start(server);
     }
     server->is_master = is_master;
@@ -9384,6 +9430,453 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
                                   .granted_at = entry->granted_at,
                                   .expires_at = entry->end};
     return true;
+}
+
+/* ---- >>handover ----------------------------------------------------------------------------- */
+/*
+ * A master that stops as planned hands its lease tables over to the next master of its node.
+ *
+ * D8 The next master knows all that the last one knew, so it need not learn (R6). What the last
+ *    master had still to learn, the next one learns. For the proof of T7 both are one master that
+ *    stood still in between:
+ *       - The bytes have u, g and v of each holder, and the id of its last lease. So claims confirm
+ *         leases (R4), and a round goes on (see "round" in >>leases).
+ *       - The last master grants nothing after it has written. So nothing is missing.
+ *       - The time in between is not known, because the clocks of two machines have no common
+ *         start. An entry ends when its rest has passed once more, with the drift, from the time of
+ *         reading. A holder that has gone stays committed for longer by the time in between, which
+ *         is safe. So does what is left of the learning.
+ *       - The next master does not repeat a lease of the last one within the minimum interval (S3),
+ *         but grants a new one. A repeated lease would end later than the holder was told.
+ *       - A template of the next master's configuration that the last one had not, by its glob,
+ *         learns (R8), because requests for its resources may have been granted without a record.
+ *         Leases of a resource without a template are dropped (G5).
+ *       - A node with a parent does not have its own lease any more, which may have ended in
+ *         between. It grants nothing until its parent has answered (T4). It knows what its holders
+ *         may use, and reports it as outstanding. The parent still has that committed (R4), or it
+ *         has ended, and with it the leases of the holders (S6).
+ *    Not handed over, because no promise needs it: the lags of whole units (A5), the signs of
+ *    shared ids (S10), the reports of overload (H11), the paths below the node (T8).
+ *
+ * The bytes, integers with the lowest byte first, amounts as the bits of IEEE doubles, texts with
+ * their length in two bytes before and a NUL behind:
+ *
+ *     start       8 bytes  "doorman", the version
+ *                 text     the node
+ *                 8        the rest of drains_at
+ *     template    1        'T'          one for each template with a capacity; only in a root
+ *                 text     its glob
+ *                 8        the rest of its learning; 0: it has learned
+ *     resource    1        'R'          followed by its entries, the first to end first
+ *                 text     its id
+ *                 8        the rest of its learning; all bits set: its end is not known
+ *                 1        1: a round is active
+ *     entry       1        'E'
+ *                 text     the id of the holder
+ *                 1        1: a server; 3: a server that learns (R7); 0: a client
+ *                 8 8      the lease id; the rest until the end of the entry
+ *                 8 8 8 8  g, u, the part of u that leases commit, v
+ *                 1        the reason (S14)
+ *                 2        the number of demands, each: 8 the wants, 4 the subclients, 1 the priority
+ *     end         1        '.'
+ */
+
+#define DOORMAN__HANDOVER_MAGIC "doorman\1"
+
+/* Bytes that are being handed over. */
+typedef struct doorman__handover_writer {
+    doorman_write *write;
+    void *context;
+    size_t count; /* of the bytes that are not written yet */
+    bool failed;
+    unsigned char bytes[4096];
+} doorman__handover_writer;
+
+static void doorman__handover_flush(doorman__handover_writer *out) {
+    if (!out->failed && out->count) out->failed = !out->write(out->context, out->bytes, out->count);
+    out->count = 0;
+}
+
+static void doorman__handover_add(doorman__handover_writer *out, const void *bytes, size_t count) {
+    assert(count <= sizeof out->bytes);
+    if (count > sizeof out->bytes - out->count) doorman__handover_flush(out);
+    memcpy(out->bytes + out->count, bytes, count);
+    out->count += count;
+}
+
+static void doorman__handover_add_number(doorman__handover_writer *out, uint64_t number,
+                                         size_t count) {
+    unsigned char bytes[8];
+    for (size_t i = 0; i < count; i++) bytes[i] = (unsigned char)(number >> 8 * i);
+    doorman__handover_add(out, bytes, count);
+}
+
+static void doorman__handover_add_amount(doorman__handover_writer *out, double amount) {
+    uint64_t bits;
+    memcpy(&bits, &amount, sizeof bits);
+    doorman__handover_add_number(out, bits, 8);
+}
+
+static void doorman__handover_add_text(doorman__handover_writer *out, const char *text) {
+    size_t bytes = strlen(text);
+    assert(bytes <= UINT16_MAX);
+    doorman__handover_add_number(out, bytes, 2);
+    doorman__handover_add(out, text, bytes + 1);
+}
+
+/* Adds how long something lasts from now on. */
+static void doorman__handover_add_rest(doorman__handover_writer *out, doorman_time until,
+                                       doorman_time now) {
+    bool is_known = until != DOORMAN_NEVER;
+    uint64_t rest = until > now ? (uint64_t)(until - now) : 0;
+    doorman__handover_add_number(out, is_known ? rest : UINT64_MAX, 8);
+}
+
+static void doorman__handover_add_demand(doorman__handover_writer *out,
+                                         const doorman__demand *demand, int priority) {
+    doorman__handover_add_amount(out, demand->wants);
+    doorman__handover_add_number(out, demand->subclients, 4);
+    doorman__handover_add_number(out, (unsigned)priority, 1);
+}
+
+static void doorman__handover_add_entry(doorman__handover_writer *out,
+                                        const doorman__lease_table *leases,
+                                        const doorman__lease_entry *entry, doorman_time now) {
+    const doorman__child *child = doorman__entry_child(entry);
+    doorman__handover_add_number(out, 'E', 1);
+    doorman__handover_add_text(out, entry->holder_id);
+    doorman__handover_add_number(out, child ? 1U + 2U * child->frozen : 0, 1);
+    doorman__handover_add_number(out, entry->lease_id, 8);
+    doorman__handover_add_rest(out, entry->end, now);
+    doorman__handover_add_amount(out, entry->has);
+    doorman__handover_add_amount(out, entry->committed);
+    doorman__handover_add_amount(out, doorman__entry_leased(entry));
+    doorman__handover_add_amount(out, doorman__entry_in_round(leases, entry));
+    doorman__handover_add_number(out, entry->reason, 1);
+    doorman__handover_add_number(out, child ? child->now.count : entry->indexed, 2);
+    for (size_t i = 0; child && i < child->now.count; i++) {
+        const doorman__demand_group *group = &child->now.items[i];
+        doorman__handover_add_demand(out, &group->demand, group->priority);
+    }
+    if (child || !entry->indexed) return;
+    doorman__demand own = doorman__entry_demand(leases, entry);
+    doorman__handover_add_demand(out, &own, (int)entry->priority);
+}
+
+/* Adds a resource. Its entries are in two lists, each in the order of their ends. */
+static void doorman__handover_add_resource(doorman__handover_writer *out,
+                                           const doorman__resource_entry *resource,
+                                           doorman_time now) {
+    const doorman__lease_table *leases = &resource->leases;
+    const doorman__lease_entry *older = leases->draining, *newer = leases->oldest;
+    doorman__handover_add_number(out, 'R', 1);
+    doorman__handover_add_text(out, resource->resource_id);
+    doorman__handover_add_rest(out, leases->learned_at, now);
+    doorman__handover_add_number(out, leases->round_is_on, 1);
+    while (older || newer) {
+        bool is_older = older && (!newer || older->end <= newer->end);
+        const doorman__lease_entry *entry = is_older ? older : newer;
+        if (entry->end > now) doorman__handover_add_entry(out, leases, entry, now);
+        *(is_older ? &older : &newer) = entry->newer;
+    }
+}
+
+doorman_status doorman_server_hand_over(doorman_server *server, doorman_write *write, void *context,
+                                        doorman_time now) {
+    if (!server || !write) return DOORMAN_INVALID_ARGUMENT;
+    now = doorman__server_advance(server, now);
+    if (!server->is_master) return DOORMAN_UNAVAILABLE;
+    doorman__handover_writer out = {.write = write, .context = context};
+    doorman__handover_add(&out, DOORMAN__HANDOVER_MAGIC, 8);
+    doorman__handover_add_text(&out, server->node);
+    doorman__handover_add_rest(&out, server->drains_at, now);
+    for (size_t i = 0; server->config && i < server->config->template_count; i++) {
+        const doorman_template *settings = &server->config->templates[i];
+        if (settings->without_capacity) continue;
+        doorman__handover_add_number(&out, 'T', 1);
+        doorman__handover_add_text(&out, settings->identifier_glob);
+        doorman__handover_add_rest(&out, server->learned_at[i], now);
+    }
+    doorman_cursor cursor = {0};
+    for (doorman__link *link; (link = doorman__cursor_next(&cursor, &server->resources));) {
+        doorman__handover_add_resource(&out, (doorman__resource_entry *)(void *)link, now);
+    }
+    doorman__handover_add_number(&out, '.', 1);
+    doorman__handover_flush(&out);
+    if (out.failed) return DOORMAN_UNAVAILABLE;
+    doorman__server_resign(server);
+    server->has_left = true;
+    return DOORMAN_OK;
+}
+
+/* ---- handover: taking over */
+
+/* Bytes that are being taken over. After the first fault, every value is 0 or "". */
+typedef struct doorman__handover_reader {
+    doorman_server *server;
+    const unsigned char *at;
+    size_t left;
+    const char *wrong;     /* the first fault; NULL: none */
+    doorman_status status; /* of the fault */
+} doorman__handover_reader;
+
+static void doorman__handover_fail(doorman__handover_reader *in, doorman_status status,
+                                   const char *wrong) {
+    if (in->wrong) return;
+    in->wrong = wrong;
+    in->status = status;
+    in->left = 0;
+}
+
+/* Returns the next bytes, or NULL if there are fewer. */
+static const unsigned char *doorman__handover_take(doorman__handover_reader *in, size_t count) {
+    if (count > in->left) {
+        doorman__handover_fail(in, DOORMAN_INVALID_ARGUMENT, "they end too early");
+        return NULL;
+    }
+    const unsigned char *at = in->at;
+    in->at += count;
+    in->left -= count;
+    return at;
+}
+
+static uint64_t doorman__handover_take_number(doorman__handover_reader *in, size_t count) {
+    const unsigned char *at = doorman__handover_take(in, count);
+    uint64_t number = 0;
+    for (size_t i = 0; at && i < count; i++) number |= (uint64_t)at[i] << 8 * i;
+    return number;
+}
+
+static double doorman__handover_take_amount(doorman__handover_reader *in) {
+    uint64_t bits = doorman__handover_take_number(in, 8);
+    double amount;
+    memcpy(&amount, &bits, sizeof amount);
+    if (amount >= 0 && amount <= DOORMAN_AMOUNT_MAX) return amount;
+    doorman__handover_fail(in, DOORMAN_INVALID_ARGUMENT, "an amount is not valid");
+    return 0;
+}
+
+/* Returns a text, which points into the bytes. */
+static const char *doorman__handover_take_text(doorman__handover_reader *in) {
+    size_t bytes = (size_t)doorman__handover_take_number(in, 2);
+    const char *text = (const char *)doorman__handover_take(in, bytes + 1);
+    if (text && !memchr(text, 0, bytes) && !text[bytes]) return text;
+    doorman__handover_fail(in, DOORMAN_INVALID_ARGUMENT, "a text is not valid");
+    return "";
+}
+
+static const char *doorman__handover_take_id(doorman__handover_reader *in) {
+    const char *id = doorman__handover_take_text(in);
+    if (doorman__id_valid(id)) return id;
+    doorman__handover_fail(in, DOORMAN_INVALID_ARGUMENT, "an id is not valid");
+    return "";
+}
+
+/* Returns until when something lasts, with the drift. */
+static doorman_time doorman__handover_take_rest(doorman__handover_reader *in) {
+    uint64_t rest = doorman__handover_take_number(in, 8);
+    if (rest == UINT64_MAX) return DOORMAN_NEVER;
+    if (rest > 2 * (uint64_t)DOORMAN_DURATION_MAX) {
+        doorman__handover_fail(in, DOORMAN_INVALID_ARGUMENT, "a time is not valid");
+        return 0;
+    }
+    const doorman_server *server = in->server;
+    return doorman__after(server->now, doorman__server_bound(server, (doorman_time)rest));
+}
+
+/* Takes a number that is at most `most`. */
+static unsigned doorman__handover_take_choice(doorman__handover_reader *in, size_t count,
+                                              unsigned most) {
+    uint64_t number = doorman__handover_take_number(in, count);
+    if (number <= most) return (unsigned)number;
+    doorman__handover_fail(in, DOORMAN_INVALID_ARGUMENT, "a number is not valid");
+    return 0;
+}
+
+static void doorman__handover_take_template(doorman__handover_reader *in, size_t place) {
+    const doorman_server *server = in->server;
+    const char *glob = doorman__handover_take_text(in);
+    doorman_time learned_at = doorman__handover_take_rest(in);
+    if (in->wrong || !server->config) return;
+    size_t index = doorman__config_same(server->config, glob, place);
+    if (index < server->config->template_count) server->learned_at[index] = learned_at;
+}
+
+/* Adds a resource without entries. Returns NULL if it has no template, or after a fault. */
+static doorman__resource_entry *doorman__handover_take_resource(doorman__handover_reader *in) {
+    doorman_server *server = in->server;
+    const char *id = doorman__handover_take_id(in);
+    doorman_time learned_at = doorman__handover_take_rest(in);
+    bool round_is_on = doorman__handover_take_choice(in, 1, 1);
+    const doorman_template *settings = NULL;
+    if (in->wrong) return NULL;
+    if (server->config) settings = doorman__config_find_capacity(server->config, id);
+    if (doorman__server_is_root(server) && !settings) return NULL;
+    uint64_t hash = doorman__hash(server->options.seed, id);
+    if (doorman__server_find(server, hash, id)) {
+        doorman__handover_fail(in, DOORMAN_INVALID_ARGUMENT, "a resource occurs twice");
+    } else if (server->resources.count >= server->options.resource_max) {
+        doorman__handover_fail(in, DOORMAN_RESOURCE_EXHAUSTED, "more resources than resource_max");
+    }
+    if (in->wrong) return NULL;
+    doorman__resource_entry *resource = doorman__server_add_resource(
+        server, hash, id, doorman__server_is_root(server) ? settings : NULL);
+    if (!resource) {
+        doorman__handover_fail(in, DOORMAN_OUT_OF_MEMORY, "out of memory");
+        return NULL;
+    }
+    resource->leases.learned_at = learned_at;
+    resource->leases.round_is_on = round_is_on;
+    resource->leases.round = round_is_on;
+    return resource;
+}
+
+/* An entry as it is in the bytes. */
+typedef struct doorman__handed_entry {
+    const char *holder_id;
+    bool is_server, is_frozen;
+    uint64_t lease_id;
+    doorman_time end;
+    double has, committed, leased, in_round;
+    unsigned reason;
+    size_t demand_count;
+    doorman_demand demands[DOORMAN__GROUPS_MAX];
+} doorman__handed_entry;
+
+static void doorman__handover_take_entry(doorman__handover_reader *in, doorman__handed_entry *out) {
+    out->holder_id = doorman__handover_take_id(in);
+    unsigned kind = doorman__handover_take_choice(in, 1, 3);
+    out->is_server = kind & 1U;
+    out->is_frozen = kind & 2U;
+    out->lease_id = doorman__handover_take_number(in, 8);
+    out->end = doorman__handover_take_rest(in);
+    out->has = doorman__handover_take_amount(in);
+    out->committed = doorman__handover_take_amount(in);
+    out->leased = doorman__handover_take_amount(in);
+    out->in_round = doorman__handover_take_amount(in);
+    out->reason =
+        doorman__handover_take_choice(in, 1, DOORMAN_LEASE_LEARNING - DOORMAN_LEASE_SHARE + 1U);
+    out->demand_count =
+        doorman__handover_take_choice(in, 2, out->is_server ? DOORMAN__GROUPS_MAX : 1);
+    for (size_t i = 0; i < out->demand_count; i++) {
+        out->demands[i].wants = doorman__handover_take_amount(in);
+        out->demands[i].subclients = (double)doorman__handover_take_number(in, 4);
+        out->demands[i].priority = (int)doorman__handover_take_choice(in, 1, DOORMAN_PRIORITY_MAX);
+    }
+    bool is_valid = kind != 2 && out->lease_id <= UINT64_C(1) << 53 && out->end != DOORMAN_NEVER &&
+                    out->has <= out->leased && out->leased <= out->committed &&
+                    (out->is_server || out->leased >= out->committed) &&
+                    out->in_round <= doorman__float_up(out->committed);
+    if (!is_valid) doorman__handover_fail(in, DOORMAN_INVALID_ARGUMENT, "a lease is not valid");
+}
+
+/* Adds an entry without a lease. Returns NULL after a fault. */
+static doorman__lease_entry *doorman__handover_add_holder(doorman__handover_reader *in,
+                                                          doorman__lease_table *leases,
+                                                          const doorman__handed_entry *handed) {
+    doorman_server *server = in->server;
+    uint64_t hash = doorman__holder_hash(server, handed->holder_id, handed->is_server);
+    if (doorman__leases_find(leases, hash, handed->holder_id, handed->is_server)) {
+        doorman__handover_fail(in, DOORMAN_INVALID_ARGUMENT, "a holder occurs twice");
+        return NULL;
+    }
+    doorman_status status = DOORMAN_RESOURCE_EXHAUSTED;
+    if (leases->entries.count < server->options.holder_max) {
+        status = doorman__server_count(server, hash, handed->is_server);
+    }
+    doorman__lease_entry *entry = NULL;
+    if (status == DOORMAN_OK) {
+        entry = doorman__leases_add(leases, hash, handed->holder_id, handed->is_server);
+        if (!entry) doorman__server_uncount(server, hash);
+    }
+    if (status == DOORMAN_RESOURCE_EXHAUSTED) {
+        doorman__handover_fail(in, status,
+                               "more holders than holder_max, or more resources of one "
+                               "than resource_max_per_holder");
+    } else if (!entry) {
+        doorman__handover_fail(in, DOORMAN_OUT_OF_MEMORY, "out of memory");
+    }
+    return entry;
+}
+
+/* Restores the demands and the lease of a holder. */
+static void doorman__handover_restore(doorman__handover_reader *in,
+                                      doorman__resource_entry *resource,
+                                      const doorman__handed_entry *handed) {
+    doorman__lease_table *leases = &resource->leases;
+    doorman__lease_entry *entry = doorman__handover_add_holder(in, leases, handed);
+    if (!entry) return;
+    if (handed->demand_count) {
+        if (!doorman__leases_reserve(leases, entry, handed->demands, handed->demand_count)) {
+            doorman__handover_fail(in, DOORMAN_OUT_OF_MEMORY, "out of memory");
+            return;
+        }
+        doorman__leases_set_demands(leases, entry, handed->demands, handed->demand_count);
+    }
+    entry->lease_id = handed->lease_id;
+    entry->granted_at = entry->lease_end = in->server->now; /* so S3 repeats no lease */
+    entry->reason = handed->reason & 7U;
+    doorman__child *child = doorman__entry_child(entry);
+    if (child) child->leased = handed->leased;
+    doorman__leases_set_amounts(leases, entry, handed->has, handed->committed);
+    if (handed->is_frozen) doorman__leases_freeze(leases, entry);
+    if (leases->round_is_on) doorman__leases_set_in_round(leases, entry, handed->in_round);
+    entry->step = leases->step & 3;
+    entry->recent = doorman__float_up(handed->committed);
+    doorman__leases_set_end(leases, entry, handed->end);
+    leases->late_end = doorman__later(leases->late_end, entry->end);
+    doorman__resource_update_by(resource, entry->end);
+    resource->older[0] = (doorman__maximum){doorman__total_ceil(leases->committed), entry->end};
+}
+
+/* Takes over one part after the other, until the end or the first fault. */
+static void doorman__handover_take_all(doorman__handover_reader *in) {
+    doorman__resource_entry *resource = NULL;
+    doorman__handed_entry handed;
+    size_t template_count = 0;
+    for (;;) {
+        switch (doorman__handover_take_number(in, 1)) {
+        case 'T': doorman__handover_take_template(in, template_count++); break;
+        case 'R': resource = doorman__handover_take_resource(in); break;
+        case 'E':
+            doorman__handover_take_entry(in, &handed);
+            if (resource && !in->wrong) doorman__handover_restore(in, resource, &handed);
+            break;
+        case '.':
+            if (in->left)
+                doorman__handover_fail(in, DOORMAN_INVALID_ARGUMENT, "they go on after the end");
+            return;
+        default:
+            doorman__handover_fail(in, DOORMAN_INVALID_ARGUMENT, "a part is not known");
+            return;
+        }
+    }
+}
+
+doorman_status doorman_server_take_over(doorman_server *server, const unsigned char *bytes,
+                                        size_t count, doorman_error *error, doorman_time now) {
+    if (!server) return doorman__missing(error, "server");
+    if (!bytes) return doorman__missing(error, "bytes");
+    (void)doorman__server_advance(server, now);
+    if (!server->is_master || server->resources.count) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                             "server: it is not master, or has leases already");
+    }
+    doorman__handover_reader in = {.server = server, .at = bytes, .left = count};
+    const unsigned char *magic = doorman__handover_take(&in, 8);
+    if (magic && memcmp(magic, DOORMAN__HANDOVER_MAGIC, 8) != 0) {
+        doorman__handover_fail(&in, DOORMAN_INVALID_ARGUMENT, "they are of another version");
+    }
+    if (strcmp(doorman__handover_take_text(&in), server->node) != 0) {
+        doorman__handover_fail(&in, DOORMAN_INVALID_ARGUMENT, "they are of another node");
+    }
+    doorman_time drains_at = doorman__handover_take_rest(&in);
+    server->drains_at = doorman__later(server->drains_at, drains_at);
+    if (!in.wrong) doorman__handover_take_all(&in);
+    if (!in.wrong) return DOORMAN_OK;
+    doorman__server_drop_leases(server);
+    doorman__server_begin_learning(server);
+    return doorman__fail(error, in.status, "bytes: %s", in.wrong);
 }
 
 /* ---- >>election ----------------------------------------------------------------------------- */

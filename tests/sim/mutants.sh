@@ -652,6 +652,40 @@ mutant overload-reload 'H11: a new configuration brings all capacity back' \
     'state->capacity = lowered ? doorman__min(state->capacity, configured) : configured;' \
     'state->capacity = configured; (void)lowered;'
 
+mutant handover-used 'D8: leases are handed over, but not what is in use beyond them' \
+    'doorman__leases_set_amounts(leases, entry, handed->has, handed->committed);' \
+    'doorman__leases_set_amounts(leases, entry, handed->has, handed->has);' \
+    --favour handover,resign
+mutant handover-aged 'D8: what is in use beyond a lease is forgotten when the next step begins' \
+    'entry->recent = doorman__float_up(handed->committed);' \
+    'entry->recent = doorman__float_up(handed->has); entry->step = (leases->step + 3) & 3;' \
+    --favour handover,resign
+mutant handover-round 'D8: a round begins again without the leases that it had' \
+    'if (leases->round_is_on) doorman__leases_set_in_round(leases, entry, handed->in_round);' \
+    '' --favour handover,resign,cut,reload,spike
+mutant handover-learned 'D8: a master that learns hands a resource over as learned' \
+    'resource->leases.learned_at = learned_at;' \
+    'resource->leases.learned_at = learned_at < DOORMAN_NEVER ? server->now : learned_at;' \
+    --favour handover,resign
+mutant handover-templates 'D8: a master that learns hands its templates over as learned' \
+    'server->learned_at[index] = learned_at;' \
+    'server->learned_at[index] = server->now + 0 * learned_at;' --favour handover,resign
+mutant handover-new 'D8: a template that the last master had not does not learn' \
+    'if (!in.wrong) return DOORMAN_OK; doorman__server_drop_leases(server);' \
+    'for (size_t i = 0; !in.wrong && server->config && i < server->config->template_count; i++) {
+        if (server->config->templates[i].has_algorithm) server->learned_at[i] = server->now;
+    }
+    if (!in.wrong) return DOORMAN_OK; doorman__server_drop_leases(server);' \
+    --favour handover,resign,reload
+mutant handover-stays 'D8: a server that has handed over becomes master again at once' \
+    'server->has_left = true;' '' --favour handover,resign
+mutant handover-both 'D8: a server that has handed over goes on granting' \
+    'doorman__server_resign(server); server->has_left = true;' '' --favour handover,resign
+mutant handover-repeat 'S3, D8: a lease of the last master is repeated' \
+    'entry->granted_at = entry->lease_end = in->server->now; /* so S3 repeats no lease */' \
+    'entry->granted_at = in->server->now; entry->lease_end = handed->end;' \
+    --favour handover,resign
+
 mutant throttle-full 'H4: a full queue refuses every request' \
     'if (!doorman__throttle_can_have_room(throttle, level, cohort)) return false;' \
     'if (level <= DOORMAN_CRITICALITIES || cohort) return false;' --throttle

@@ -100,7 +100,8 @@ size_t sim_block_count(void);
     X(CUT, "cut", "the capacity falls, several times in a row, and sometimes rises")               \
     X(WHOLE, "whole", "resources are in whole units, or change to that and back")                  \
     X(TIME, "time", "permits only: the time of day is set back or forward")                        \
-    X(OVERLOAD, "overload", "the capacity follows reports of overload, true ones and wrong ones")
+    X(OVERLOAD, "overload", "the capacity follows reports of overload, true ones and wrong ones")  \
+    X(HANDOVER, "handover", "a master that resigns hands its leases over to the next one")
 
 #define SIM_FAULT_CODE(code, name, text) SIM_##code,
 typedef enum sim_fault { SIM_FAULTS(SIM_FAULT_CODE) SIM_FAULT_COUNT } sim_fault;
@@ -268,8 +269,18 @@ typedef struct sim_store_lease {
     doorman_time end; /* by simulated time */
 } sim_store_lease;
 
+/* What a master that resigned has handed over, in the store of its node. */
+typedef struct sim_handover {
+    unsigned char *bytes; /* NULL: nothing */
+    size_t count, capacity;
+    bool is_cut;                                            /* the store has lost the end of it */
+    uint64_t term;                                          /* of the master that has handed over */
+    double granted[SIM_RESOURCES][SIM_CLIENTS + SIM_NODES]; /* as in its process */
+} sim_handover;
+
 /* The store in which the processes of a node elect their master. */
 typedef struct sim_store {
+    sim_handover handover;
     sim_store_lease leases[SIM_STORE_LEASES];
     uint64_t grant_count;      /* store leases granted so far */
     int64_t key;               /* the store lease of the key; 0: there is no key */
@@ -429,6 +440,9 @@ bool sim_is_root(const sim_world *world, const sim_process *process);
 
 /* Begins the election of a process that has just started. */
 void sim_begin_election(sim_world *world, size_t process);
+
+/* Forgets what a store has of a master that has handed over. */
+void sim_drop_handover(sim_store *store);
 /* The master of the node resigns, and no process is elected before `vacant_until`. */
 void sim_resign(sim_world *world, size_t node, doorman_time vacant_until);
 size_t sim_key_holder(sim_world *world, size_t node);
@@ -485,6 +499,7 @@ void sim_overload_sent(sim_world *world, const sim_message *message);
 void sim_overload_before(sim_world *world, size_t process);
 void sim_overload_handled(sim_world *world, size_t process, const sim_message *message,
                           const doorman_response *response);
+void sim_overload_forget(sim_process *process);
 void sim_overload_stepped(sim_world *world, size_t process);
 void sim_overload_configured(sim_world *world, size_t process);
 /* Must be called at each check. `learns`: some server learns, so leases may be repeated. */

@@ -11,6 +11,7 @@
 #include "sim.h"
 
 #include <assert.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- the store of a node */
@@ -109,6 +110,68 @@ static void check_master(sim_world *world, size_t index) {
     }
 }
 
+/* ---- planned stops */
+
+static bool add_bytes(void *context, const void *bytes, size_t count) {
+    sim_handover *handover = (sim_handover *)context;
+    while (handover->capacity - handover->count < count) {
+        handover->capacity = handover->capacity ? 2 * handover->capacity : 4096;
+        handover->bytes = (unsigned char *)realloc(handover->bytes, handover->capacity);
+        if (!handover->bytes) abort();
+    }
+    memcpy(handover->bytes + handover->count, bytes, count);
+    handover->count += count;
+    return true;
+}
+
+void sim_drop_handover(sim_store *store) {
+    free(store->handover.bytes);
+    store->handover = (sim_handover){.bytes = NULL};
+}
+
+/* D8: a master that is about to resign hands its leases over. Sometimes the store loses the end of
+ * what it writes. Returns whether the master has left. */
+static bool hand_over(sim_world *world, sim_process *process) {
+    sim_store *store = &world->nodes[process->node].store;
+    doorman_time local = sim_local(&process->machine.clock, world->now);
+    sim_handover *handover = &store->handover;
+    sim_drop_handover(store);
+    if (process->election_state != DOORMAN_MASTER) return false;
+    if (!sim_fault_occurs(world, SIM_HANDOVER, 0.9)) return false;
+    doorman_status status = doorman_server_hand_over(process->server, add_bytes, handover, local);
+    if (status == DOORMAN_UNAVAILABLE) sim_drop_handover(store); /* its mastership has ended */
+    if (status != DOORMAN_OK) return false;
+    handover->is_cut = sim_fault_occurs(world, SIM_HANDOVER, 0.1);
+    if (handover->is_cut) {
+        handover->count = (size_t)sim_below(&world->fault_random[SIM_HANDOVER], handover->count);
+    }
+    handover->term = store->term;
+    memcpy(handover->granted, process->granted, sizeof handover->granted);
+    sim_log(world, "%s hands over %zu bytes", process->address, handover->count);
+    return true;
+}
+
+/* D8, D9: the next master takes over once, and only what the master before it has written. */
+static void take_over(sim_world *world, sim_process *process) {
+    sim_store *store = &world->nodes[process->node].store;
+    const sim_handover *handover = &store->handover;
+    doorman_time local = sim_local(&process->machine.clock, world->now);
+    doorman_error error = {""};
+    if (handover->bytes && handover->term + 1 == store->term) {
+        doorman_status status = doorman_server_take_over(process->server, handover->bytes,
+                                                         handover->count, &error, local);
+        if ((status == DOORMAN_OK) == handover->is_cut) {
+            sim_fail(world, "%s takes over: %s", process->address, error.text);
+        }
+        if (status == DOORMAN_OK) {
+            memcpy(process->granted, handover->granted, sizeof process->granted);
+            sim_overload_forget(process); /* reports are not handed over */
+            sim_log(world, "%s takes over", process->address);
+        }
+    }
+    sim_drop_handover(store);
+}
+
 /* Passes the mastership on to the server. */
 static void apply(sim_world *world, size_t index) {
     sim_process *process = &world->processes[index];
@@ -123,6 +186,9 @@ static void apply(sim_world *world, size_t index) {
     }
     if (doorman_server_set_master(process->server, &mastership, local) != DOORMAN_OK) {
         sim_fail(world, "%s refuses a mastership", process->address);
+    }
+    if (state == DOORMAN_MASTER && process->election_state != DOORMAN_MASTER) {
+        take_over(world, process);
     }
     sim_permits_elected(world, index, mastership.until);
     sim_holds_elected(world, index, mastership.until);
@@ -260,20 +326,42 @@ static void on_return(sim_world *world, const sim_event *event) {
     step_election(world, event->actor);
 }
 
-/* The process takes part again after all others have polled the store. */
-void sim_resign(sim_world *world, size_t node, doorman_time vacant_until) {
-    size_t index = sim_key_holder(world, node);
-    if (index == SIM_NONE) return;
+/* Resigns. The process takes part again after all others have polled the store. */
+static void resign(sim_world *world, size_t index, doorman_time vacant_until) {
     sim_process *process = &world->processes[index];
     doorman_time local = sim_local(&process->machine.clock, world->now);
-    if (!process->server || process->machine.paused_until) return;
-    if (process->election_state == DOORMAN_RESIGNED) return; /* the store does not know it yet */
     sim_log(world, "%s resigns", process->address);
-    world->nodes[node].store.vacant_until = vacant_until;
+    world->nodes[process->node].store.vacant_until = vacant_until;
     doorman_election_resign(&process->election, local);
     apply(world, index);
     step_election(world, index);
     sim_event event = {.handler = on_return, .actor = index};
     event.incarnation = call_number(process, 0);
     sim_schedule(world, world->now + DOORMAN_SECOND + DOORMAN_SECOND / 50 + 1, event);
+}
+
+static void on_stored(sim_world *world, const sim_event *event) {
+    if (misses(world, event)) return;
+    if (world->processes[event->actor].election_state == DOORMAN_RESIGNED) return;
+    resign(world, event->actor, (doorman_time)event->term);
+}
+
+/* A process that hands over resigns when the store has its leases. */
+void sim_resign(sim_world *world, size_t node, doorman_time vacant_until) {
+    size_t index = sim_key_holder(world, node);
+    if (index == SIM_NONE) return;
+    sim_process *process = &world->processes[index];
+    if (!process->server || process->machine.paused_until) return;
+    if (process->election_state == DOORMAN_RESIGNED) return; /* the store does not know it yet */
+    if (!hand_over(world, process)) {
+        resign(world, index, vacant_until);
+        return;
+    }
+    uint64_t *random = &world->fault_random[SIM_HANDOVER];
+    bool at_once = sim_below(random, 2);
+    doorman_time stored = world->now;
+    if (!at_once) stored += sim_time_between(random, 0, 3 * DOORMAN_SECOND);
+    sim_event event = {.handler = on_stored, .actor = index, .term = (uint64_t)vacant_until};
+    event.incarnation = call_number(process, 0);
+    sim_schedule(world, stored, event);
 }

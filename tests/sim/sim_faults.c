@@ -443,7 +443,7 @@ static void set_up_cuts(sim_world *world, const sim_run_options *options) {
 static void set_up_faults(sim_world *world, const sim_run_options *options) {
     for (size_t i = 0; i < SIM_FAULT_COUNT; i++) {
         bool later = i == SIM_CARELESS || i == SIM_CUT || i == SIM_WHOLE || i == SIM_TIME ||
-                     i == SIM_OVERLOAD;
+                     i == SIM_OVERLOAD || i == SIM_HANDOVER;
         uint64_t *random = later ? &world->fault_random[i] : &world->random;
         double intensity = sim_below(random, later ? 4 : 3) ? sim_unit(random) : 0;
         if (later && intensity < 0.7) intensity = 0;

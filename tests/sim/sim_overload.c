@@ -420,6 +420,12 @@ void sim_overload_before(sim_world *world, size_t index) {
     }
 }
 
+/* The process has taken over leases, without the reports of the last master. */
+void sim_overload_forget(sim_process *process) {
+    memset(process->followed, 0, sizeof process->followed);
+    for (size_t i = 0; i < SIM_RESOURCES; i++) process->pending[i].uncertain = true;
+}
+
 void sim_overload_stepped(sim_world *world, size_t index) {
     sim_process *process = &world->processes[index];
     doorman_time local = sim_local(&process->machine.clock, world->now);

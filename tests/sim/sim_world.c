@@ -184,6 +184,7 @@ void sim_uninit(sim_world *world) {
     for (size_t i = 0; i < world->version_count; i++) {
         doorman_config_destroy(world->versions[i].config);
     }
+    for (size_t i = 0; i < world->node_count; i++) sim_drop_handover(&world->nodes[i].store);
     free(world->heap);
 }
 
