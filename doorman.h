@@ -552,7 +552,8 @@ DOORMAN_API doorman_status doorman_shares(const doorman_algorithm *algorithm, do
  * there is no reason: the holder was granted all its wants, or the server is older and sends no
  * reasons. A reason is for people, for logs and for metrics. No rule for a holder depends on it. */
 typedef enum doorman_lease_reason {
-    DOORMAN_LEASE_SHARE = 300, /* the lease is the holder's share. It is no value of another enum */
+    DOORMAN_LEASE_SHARE = 300, /* the lease is the holder's share. No other enum has the value
+                                  300 */
     DOORMAN_LEASE_CUT,         /* the capacity was cut, and older leases do not fit into it yet */
     DOORMAN_LEASE_RESERVED,    /* a part of the share is still committed for other holders */
     DOORMAN_LEASE_LEARNING     /* no lease grows yet, because the granter or the holder learns */
@@ -574,14 +575,14 @@ typedef struct doorman_lease {
                                       from the request to the end of the lease */
     doorman_time refresh_interval; /* only in `gets`: after this time the holder should renew */
     doorman_lease_reason reason;   /* only in `gets`: why the lease is less than the wants in the
-                                      request (S14); 0: it is not */
+                                      request (S14); 0: it is not less */
 } doorman_lease;
 
-/* What servers behind a resource have counted in a time (H11). doorman_throttle_read has these
+/* What servers behind a resource have counted in an interval (H11). doorman_throttle_read has these
  * numbers. */
 typedef struct doorman_overload_report {
     doorman_time interval; /* how long they have counted, at most 1e8 s; 0: there is no report */
-    double arrived;        /* requests, [0, 1e15]; so are the other numbers */
+    double arrived;        /* requests. All counts are in [0, 1e15] */
     double finished;       /* requests that were answered */
     double refused;        /* requests that were refused, for any reason */
     double late;           /* those of `finished` that had to wait longer than overload_target */
@@ -603,7 +604,7 @@ typedef struct doorman_capacity_request {
 } doorman_capacity_request;
 
 typedef enum doorman_outcome {
-    DOORMAN_GRANTED = 200, /* no value of a doorman_status, so a mistake in C equals nothing */
+    DOORMAN_GRANTED = 200, /* no value of a doorman_status, so a wrong comparison is never true */
     DOORMAN_TRY_LATER,     /* the server learns, or has no lease from its parent */
     DOORMAN_UNMATCHED,     /* no template matches, and reject_unmatched is true */
     DOORMAN_FULL           /* a limit of the server would be exceeded (C7) */
@@ -688,7 +689,7 @@ typedef struct doorman_request {
     const doorman_permit_entry *entries;   /* only REPORT, INSPECT, RESET */
     size_t entry_count;                    /* may be 0 */
     const doorman_hold_request *holds;     /* only RENEW, RELEASE, TRANSFER, SEIZE. Their client_id
-                                              is NULL: holder_id counts */
+                                              is NULL: holder_id is used */
     size_t hold_count;                     /* may be 0 */
     bool may_wait; /* not on the wire: permits of an ACQUIRE may be pending. The owner of the server
                       then takes decisions from doorman_permits_next_decision */
@@ -763,9 +764,9 @@ DOORMAN_API doorman_time doorman_upstream_due(const doorman_upstream *upstream);
  *     server   frees memory, removes counters of permits that equal fresh ones, and ends a
  *              mastership whose time has passed. Responses depend on this work only if more than
  *              1,000 leases of a resource expire together (S2). One call visits at most 10,000
- *              resources and expired leases together, except the call that ends a mastership: it
- *              drops all of them. These visits take some milliseconds. If more work is left, the
- *              upstream is due again at once
+ *              resources and expired leases together, which takes some milliseconds. Only the call
+ *              that ends a mastership drops all of them. If more work is left, the upstream is due
+ *              again at once
  *
  *   out       written in full. Pointers in out are valid until the next call on the upstream
  *   returns   true: send this request to out->address. false: there is nothing to send now, and
@@ -950,7 +951,7 @@ typedef struct doorman_server_resource {
     doorman_outcome outcome;          /* only for a node with a parent: the last outcome from the
                                          parent; 0: none yet */
     doorman_lease_reason reason;      /* if `leased` is true: why the node's own lease is less than
-                                         what the node wanted (S14); 0: it is not */
+                                         what the node wanted (S14); 0: it is not less */
     double has;                       /* sum of the leases, in the resource's units */
     double committed;                 /* sum of the committed amounts, at least has */
     double wants;                     /* sum of what the holders want */
@@ -964,12 +965,12 @@ typedef struct doorman_server_resource {
     doorman_time learned_at; /* when the server stops learning; DOORMAN_NEVER: not known yet */
     /* By how much `has` exceeds what the node may have in force at this moment, in the resource's
      * units. 0 if the leases fit, or if divides_capacity is false. S12 says what the node may have.
-     * After a cut this includes the older, larger capacity until its leases have ended. So a cut
-     * alone causes no overshoot. With `immediate` handover the parent of a node does not wait for
-     * that end, so a cut of the node's lease causes an overshoot. The overshoot includes only what
-     * this server has granted. So it includes neither what clients use without a lease, nor leases
-     * of an earlier master that no holder has claimed. If two processes use one id, each of them
-     * uses the whole lease, but the overshoot includes the lease once. */
+     * After a cut, that amount includes the older, larger capacity until its leases have ended. So
+     * a cut alone causes no overshoot. With `immediate` handover the parent of a node does not wait
+     * for that end, so a cut of the node's lease causes an overshoot. The overshoot includes only
+     * what this server has granted. So it includes neither what clients use without a lease, nor
+     * leases of an earlier master that no holder has claimed. If two processes use one id, each of
+     * them uses the whole lease, but the overshoot includes the lease once. */
     double overshoot;
     bool has_safe_capacity;
     double safe_capacity;
@@ -991,7 +992,8 @@ typedef struct doorman_server_lease {
     double subclients;
     int priority;
     doorman_lease_reason reason; /* why `has` is less than `wants`, as the last response with a
-                                    lease said (S14); 0: it is not, or there was no lease yet */
+                                    lease said (S14); 0: it is not less, or there was no lease
+                                    yet */
     doorman_time granted_at;     /* when the holder's last lease was granted */
     doorman_time expires_at;     /* the server keeps `committed` for the holder until this time */
 } doorman_server_lease;
@@ -1182,7 +1184,7 @@ DOORMAN_API void doorman_election_resign(doorman_election *election, doorman_tim
 /* ---- decisions, the public part ------------------------------------------------------------- */
 
 typedef enum doorman_decision {
-    DOORMAN_ALLOWED = 100, /* no value of a doorman_status, so a mistake in C equals nothing */
+    DOORMAN_ALLOWED = 100, /* no value of a doorman_status, so a wrong comparison is never true */
     DOORMAN_REFUSED,       /* the units may not be used now */
     DOORMAN_IMPOSSIBLE /* never: n, the number of units, is negative, NaN, or more than the limiter
                           can ever allow */
@@ -1252,8 +1254,8 @@ typedef struct doorman_permit_policy {
      * 0: never. Only for limits of kind TOKEN_BUCKET. The client does not know the kinds. So the
      * resources whose limits are windows or TIERS belong to a client without prefetch. The cost: in
      * any time t, a process may use what the limit allows in t + 2 * prefetch. It learns of a ban
-     * or a lower limit up to 2 * prefetch later. Units that it does not use are lost to others. And
-     * about 500 bytes for each of at most 10,000 keys */
+     * or a lower limit up to 2 * prefetch later. Units that it does not use are lost to others. The
+     * client needs about 500 bytes for each of at most 10,000 keys */
     doorman_time prefetch;
     doorman_time max_pause; /* the longest time for which the breaker opens (P23): from 1 s to
                                3600 s; default 30 s */
@@ -1276,9 +1278,10 @@ typedef struct doorman_permit_client_info {
     uint64_t fallback_refused;   /* P23 */
     uint64_t bypassed;           /* refusals that the kill switch or `shadow` has prevented */
     uint64_t timed_out;          /* permits without a decision within their timeout */
-    uint64_t reported, lost;     /* reports: that a server has answered; that were given up */
+    uint64_t reported, lost;     /* reports that a server has answered; reports that were given
+                                    up */
     double uncharged;            /* units of answered reports that did not fit into a limit (P13) */
-    uint64_t messages, failures; /* messages that were sent; of these, that have failed */
+    uint64_t messages, failures; /* messages that were sent; those of them that have failed */
     uint64_t pauses;             /* how often the breaker has opened (P23) */
     size_t hold_count;           /* holds that the client keeps or asks for, or still has to
                                     release, and numbers that no permit has yet */
@@ -1290,10 +1293,10 @@ typedef struct doorman_client_options {
     const char *client_id; /* required; no other client may have the same id */
     /* Required: 1 to 16 addresses, tried in turn. doorman_agent_start lists the forms of address
      * that an agent accepts. A client without a thread also accepts any other text. But no text may
-     * begin or end with a space. If an address begins with tcp://, tcp4://, tcp6://, the same
-     * after tls+, ws:// or wss://, it must not contain a space, and its port must be from 1 to
-     * 65535. doorman_request.address is one of these addresses, or the address of a master that a
-     * server has sent. The address of a master may have another scheme. */
+     * begin or end with a space. If an address begins with tcp://, tcp4:// or tcp6://, with tls+
+     * and one of these, or with ws:// or wss://, it must not contain a space, and its port must be
+     * from 1 to 65535. doorman_request.address is one of these addresses, or the address of a
+     * master that a server has sent. The address of a master may have another scheme. */
     const char *const *addresses;
     size_t address_count;
     uint64_t seed;                 /* required: a random number that is new for each client. If
@@ -1438,8 +1441,8 @@ struct doorman_resource_info {
     double in_use;           /* only for a gauge: units that are not released yet */
     doorman_time expires_at; /* if `leased` is true: the end of the lease */
     doorman_lease_reason reason; /* if `leased` is true: why the lease is less than what the
-                                    resource wanted when it asked (S14). 0: it is not, or the server
-                                    is older and sends no reasons */
+                                    resource wanted when it asked (S14). 0: it is not less, or the
+                                    server is older and sends no reasons */
     doorman_outcome outcome; /* if has_outcome is true: the outcome in the last response. UNMATCHED
                                 and FULL need an operator */
     bool has_outcome;        /* true: a server has responded */
@@ -1586,8 +1589,8 @@ typedef struct doorman_limit_options {
      * `size`, and max_debt, must together be at most 1e7 s. */
     double rate;           /* required: units a second that the bucket gains; (0, 1e15] */
     double size;           /* units that can be saved; [0, 1e15] */
-    doorman_time max_debt; /* how much of the future rate may be lent. n units are n / rate seconds,
-                              rounded up */
+    doorman_time max_debt; /* the most time in which lent units are gained back. n units need n /
+                              rate seconds, rounded up */
     bool has_max_wait;     /* false: callers may wait as long as max_debt allows */
     doorman_time max_wait; /* an attempt is refused if its caller would have to wait longer than
                               this time, [0, 1e8 s]; 0: no caller waits */
@@ -1869,7 +1872,7 @@ DOORMAN_API doorman_time doorman_clock(void);
  *             uses "HOST:PID:" and 64 random bits. An address must have one of the forms
  *             tcp://HOST:PORT, tls+tcp://HOST:PORT, ipc://PATH, inproc://NAME, ws://HOST:PORT/PATH
  *             or wss://HOST:PORT/PATH. tls+tcp and wss need the field `tls`. tcp4 and tcp6 are tcp
- *             with this version of IP alone, and unix is another name of ipc
+ *             with IPv4 or IPv6 alone, and unix is another name of ipc
  *   error     may be NULL
  *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY | UNAVAILABLE (the system has no thread or no
  *             random bits, or nng does not work because of a fork). nng does not work in a child
@@ -6786,7 +6789,7 @@ static doorman_time doorman__overload_length(const doorman__overload_state *stat
     return doorman__later(state->interval / 4, 1);
 }
 
-/* Returns the number of the part in which a time is. */
+/* Returns the number of the part of the interval, counted from 0, that contains a time. */
 static uint64_t doorman__overload_number(const doorman__overload_state *state, doorman_time now) {
     return (uint64_t)now / (uint64_t)doorman__overload_length(state);
 }

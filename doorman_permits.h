@@ -2,8 +2,8 @@
  * doorman_permits.h, version 0.1.0: permits, in addition to the leases of doorman.h.
  *
  * PERMITS. A server decides on each request, by rules for each of very many keys, such as users,
- * tenants or addresses. A permit for something that lasts is a HOLD. It waits its turn in a queue,
- * and its units come back if its holder crashes.
+ * tenants or addresses. A permit for something that lasts is a HOLD. Such a permit can wait in a
+ * queue, and its units come back if the holder crashes.
  *
  * DO THIS
  *
@@ -56,8 +56,8 @@
  * LIMITS
  *
  *     permits         16 limits of a template, 100 items of a permit, 1,000,000 counters of a
- *                     limit, 10,000,000 counters in all; 10,000 items and 100 permits with detail
- *                     of a message. The options can change all but the first
+ *                     limit, 10,000,000 counters in all; in a message 10,000 items, and 100 permits
+ *                     with detail. The options can change all but the first
  *
  * NAMES AND UNITS. A limit of permits and a limit of one process have the same names and units. A
  * field of a configuration has the same name in C and in JSON, unless a row below has two names. A
@@ -122,8 +122,8 @@ extern "C" {
 
 /* ---- permits, the public part --------------------------------------------------------------- */
 /* A permit is a decision on one request. A lease serves a few programs that keep to what they are
- * granted. Permits serve very many keys, such as users, tenants or addresses. One place decides
- * about each request.
+ * granted. Permits serve very many keys, such as users, tenants or addresses. One process decides
+ * on each request.
  *
  *     limit      a rule that a permit must satisfy. It has a name, a scope and a kind
  *     key        on whose behalf a permit is asked: 0 to 256 bytes of UTF-8, chosen by the caller
@@ -168,10 +168,12 @@ extern "C" {
  *    together never exceed the capacity. In a tree, each node decides out of its own lease. The
  *    wants of this holder follow grants and refusals (L4). Its id is "(permits)", which no other
  *    client may use.
- *       A leased TOKEN_BUCKET has the burst of a rate limiter, and no debt (L1). A permit may cost
+ *       A leased TOKEN_BUCKET has the same burst as a rate of an agent (L1), and no debt. A permit
+ *       may cost
  *    more than the burst, if nothing was taken for long enough. Without a lease, permits are
- *    refused with LEARNING, and retry_after is 1 s. The first permit for a resource is refused so,
- *    because the permits have no lease yet. A lease that was not used for a minute is released.
+ *    refused with LEARNING, and retry_after is 1 s. The first permit for a resource is refused in
+ *    this way, because the permits have no lease yet. A lease that was not used for a minute is
+ *    released.
  *       A leased CONCURRENCY holds at most as many units as its lease has. A hold ends no later
  *    than the lease: each grant and each renewal lasts at most the rest of the lease, divided by
  *    1 + drift. If the lease shrinks below what is held, no permit is granted until the holds fit.
@@ -191,10 +193,10 @@ extern "C" {
  *    1 s at first, and then for twice as long after each failure, up to `max_pause`. While servers
  *    answer that they know no master, it opens for at most 4 s, because an election ends soon. When
  *    a master answers the leases of an agent, a test of its permits is due at once, but not within
- *    1 s after the last one. The same holds for its leases when a master answers its permits.
+ *    1 s after the last test. The same holds for its leases when a master answers its permits.
  * P24 With `prefetch`, a client and an agent take units ahead for a resource and key of which the
  *    servers have granted at least two permits in this time. They take at most what the callers
- *    used of it in this time, and at most half of what remains according to the last answer. Later
+ *    used in this time, and at most half of what remains according to the last answer. Later
  *    permits are granted out of these units at once and in full, without a message. What is not
  *    used is lost twice `prefetch` after it was asked for. This concerns permits of one item that
  *    hold nothing and are not `equal`. A server never refuses units that are taken ahead, because
@@ -290,8 +292,8 @@ struct doorman_permit_limit {
     doorman_limit_kind kind; /* required */
     const char *const *keys; /* globs; each has 1 to 256 bytes of UTF-8, without the `!`. A glob
                                 with `!` before it excludes keys. A key is concerned if it matches
-                                no glob with `!`, and one glob without `!`, if there is one. NULL:
-                                all keys are concerned */
+                                no glob with `!`, and at least one glob without `!` if there are
+                                any. NULL: all keys are concerned */
     size_t key_count;        /* 0 to 10,000 */
     doorman_figures figures;
     const doorman_override *overrides; /* other figures for some keys; only for DOORMAN_PER_KEY. The
@@ -318,9 +320,9 @@ struct doorman_permit_limit {
     bool empty_at_start; /* true: nothing is saved when the permits are created: see P16. Not for
                             TIERS and CONCURRENCY */
     bool full_at_start;  /* CONCURRENCY: true: new holds are granted while the permits learn the
-                            holds of a predecessor. Other kinds: true: that the counters begin
-                            fresh after a restart is intended, so it causes no warning (G9). Not
-                            together with empty_at_start */
+                            holds of a predecessor. Other kinds: true: there is no warning that
+                            counters begin fresh after a restart (G9). Not together with
+                            empty_at_start */
     bool refunds;        /* true: a report may have a negative cost. Only for TOKEN_BUCKET and
                             FIXED_WINDOW */
 
@@ -387,7 +389,8 @@ struct doorman_permit_request {
     uint64_t request_id;       /* required for a hold: 1 to 2^53 - 1, chosen by the client. Permit
                                   clients and agents: 0, or the number of the hold, which
                                   doorman_permit_client_new_hold or doorman_agent_new_hold has given
-                                  out; then the permit may hold units, and `hold` must be NULL */
+                                  out. With a number the permit may hold units, and `hold` must be
+                                  NULL */
     uint64_t connection;       /* names the connection that waits; 0: none */
     doorman_time time_to_live; /* of the hold, at most that of its limits; 0: that of its limits */
     bool has_priority;         /* false: the priority is 1 */
@@ -396,12 +399,11 @@ struct doorman_permit_request {
     bool share;                /* true: if the permit waits, it ends as SHARED when a hold of the
                                   same resource and key is released in full. Only for one item */
     uint64_t *hold;            /* only for permit clients and agents, which choose client_id: not
-                                  NULL if the permit may hold units, and the client chooses their
-                                  number. The call writes the number to it, before it waits. Another
-                                  thread must not read it before the call has returned: a number
-                                  in `request_id` is for that. Without both, a server answers a
-                                  permit on CONCURRENCY with an error, so the fallback decides
-                                  (P23) */
+                                  NULL if the permit may hold units. The client chooses the number
+                                  of the hold, and the call writes it here before it waits. Another
+                                  thread must not read it before the call has returned, but can know
+                                  a number in `request_id`. Without both, a server answers a permit
+                                  on CONCURRENCY with an error, so the fallback decides (P23) */
 };
 
 /* What one item of a granted permit got. */
@@ -489,9 +491,9 @@ struct doorman_permit_result {
     size_t count;         /* RESET: counters and bans that were removed. With sets_ban: 1 if a ban
                              was set or ended */
     doorman_permit state; /* INSPECT: see doorman_permits_inspect. With `limit` of the entry it has
-                             only the details of that limit. RESET: the state before it, with the
-                             details of the limits that the entry means; not in a message, not with
-                             sets_ban, and only for the first message_detail_max entries */
+                             only the details of that limit. RESET: the state before the reset, with
+                             the details of the limits that the entry means; not in a message, not
+                             with sets_ban, and only for the first message_detail_max entries */
 };
 
 typedef enum doorman_permit_event_kind {
@@ -501,8 +503,8 @@ typedef enum doorman_permit_event_kind {
                                     if doorman_permits_ban has set the ban */
     DOORMAN_PERMIT_KEY_CREATED,  /* a counter was created */
     DOORMAN_PERMIT_KEY_EVICTED,  /* a counter was removed to make room for another; `amount` has
-                                    the fraction of its limit that it had used, or of the refusals
-                                    of a ban: 0: it equals a fresh one; 1: it refused */
+                                    the fraction of its limit that was used, or of the refusals of a
+                                    ban: 0: it was fresh; 1: it refused */
     DOORMAN_PERMIT_KEY_REMOVED,  /* a counter was removed, because it equals a fresh one */
     DOORMAN_PERMIT_BAN_EVICTED,  /* a ban was ended early to make room: see P20. limit: NULL if
                                     doorman_permits_ban has set the ban */
@@ -628,8 +630,8 @@ DOORMAN_API doorman_status doorman_permits_reset(doorman_permits *permits, const
                                                  const char *key, const char *limit, size_t *count,
                                                  doorman_error *error);
 
-/* Bans a (resource, key), or ends its ban. The ban replaces one that is in force. It needs no limit
- * with a ban, and no template: every permit with this (resource, key) is refused.
+/* Bans a (resource, key), or ends its ban. The ban replaces one that is in force. The call needs no
+ * template, and no limit with a ban: every permit with this (resource, key) is refused.
  *   duration   counts from `now`, [0, 1e8 s]; 0: the ban ends
  *   returns    OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (memory_max is too small for a ban) |
  *              OUT_OF_MEMORY. After an error, a ban of the (resource, key) is as before
@@ -638,8 +640,8 @@ DOORMAN_API doorman_status doorman_permits_ban(doorman_permits *permits, const c
                                                const char *key, doorman_time duration,
                                                doorman_error *error, doorman_time now);
 
-/* Returns when doorman_permits_update should be called next. DOORMAN_NEVER: there are no counters
- * and no holds. */
+/* Returns when doorman_permits_update should be called next. DOORMAN_NEVER: there are no counters,
+ * holds or waiting permits. */
 DOORMAN_API doorman_time doorman_permits_due(const doorman_permits *permits);
 
 /* Ends holds and waits whose time has come, and removes counters that equal fresh ones. One call
@@ -669,7 +671,7 @@ typedef struct doorman_permits_info {
 DOORMAN_API void doorman_permits_read(const doorman_permits *permits, doorman_permits_info *out);
 
 /* What one limit has decided since it is in the configuration. A template whose list of limits is
- * empty has one too. It counts each item that such a template has granted. */
+ * empty has such counts too: they count each item that the template has granted. */
 typedef struct doorman_permits_limit {
     const char *identifier_glob;          /* of the template */
     const char *limit;                    /* "" if the list of limits is empty */
@@ -681,7 +683,7 @@ typedef struct doorman_permits_limit {
                                                all limits of the template that have a ban */
     uint64_t shadow_refused;                /* refusals that shadow has prevented */
     uint64_t evicted;
-    uint64_t evicted_in_use; /* those of them that had used a part of the limit */
+    uint64_t evicted_in_use; /* evicted counters that had used a part of the limit */
     uint64_t bans_evicted;   /* its bans that were ended early to make room (P20) */
     uint64_t waited;         /* how often a permit has entered its queues */
     size_t waiting;          /* permits that wait in its queues now */
@@ -709,7 +711,7 @@ typedef struct doorman_permits_top {
     const char *resource_id, *key;
     uint64_t count; /* decisions. All counts are halved at each full minute of `now`, with the next
                        call on the permits that has a `now` */
-    uint64_t error; /* the count is too large by at most so many */
+    uint64_t error; /* the count is at most this much too large */
     double units;   /* what was granted; of refusals: what was asked for. Only since the key is in
                        the list, and halved like the count */
 } doorman_permits_top;
@@ -760,8 +762,8 @@ struct doorman_hold_request {
     uint64_t id;               /* of the hold, or of the transfer that is seized */
     uint64_t request_id;       /* 1 to 2^53 - 1 */
     doorman_time time_to_live; /* at most that of the limits; 0: that of the limits */
-    doorman_time timeout;      /* only for a transfer or a seizure of a permit client or an agent:
-                                  how long its caller waits, more than 0 */
+    doorman_time timeout;      /* only for permit clients and agents: how long the caller of a
+                                  transfer or a seizure waits, more than 0 */
     const double *amounts; /* units, one for each item of the hold, in the order of its permit */
     size_t amount_count;   /* 0: see the function */
     const doorman_hold_item *items; /* RENEW after a change of master: what is held */
@@ -809,12 +811,12 @@ DOORMAN_API doorman_status doorman_permits_release(doorman_permits *permits,
                                                    doorman_time now);
 
 /* Moves units of a hold into a transfer, which belongs to nobody. Its units stay taken until its
- * end, or until a client seizes them. Only its id gives the right to seize it.
+ * end, or until a client seizes them. Any client that knows its id can seize it.
  *   request   client_id, id of the hold, and request_id; optionally amounts: what is moved, and
  *             time_to_live. Without amounts all units are moved. If an amount is larger than the
- *             cost of its item, the call returns INVALID_ARGUMENT. Between this and what is held,
- *             all units are moved, because the holder may not know yet that it holds less. A part
- *             of the units is rounded down to 1/4096
+ *             cost of its item, the call returns INVALID_ARGUMENT. If it is larger than what is
+ *             held, all units are moved, because the holder may not know yet that it holds less. If
+ *             only some units are moved, their amount is rounded down to 1/4096
  *   out       the transfer. It is gone if it was seized, or has ended, or if no units would be
  *             moved. The hold stays then */
 DOORMAN_API doorman_status doorman_permits_transfer(doorman_permits *permits,
@@ -881,8 +883,8 @@ DOORMAN_API bool doorman_permits_next_wait(const doorman_permits *permits, doorm
 
 /* ---- limiters by key, the public part ------------------------------------------------------- */
 /* A map has one limit, and a limiter for each key that was used lately. A program without a server
- * can so limit each of a million users. Idle keys are forgotten: their limiters equal new ones. The
- * map grows without a pause. One thread at a time may use a map. */
+ * can limit each of a million users with it. Idle keys are forgotten: their limiters equal new
+ * ones. The map grows a little at a time, so no call pauses. One thread at a time may use a map. */
 typedef struct doorman_limiter_map doorman_limiter_map;
 
 typedef struct doorman_limiter_map_options {
@@ -942,7 +944,7 @@ DOORMAN_API size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t vi
  *         while (doorman_permit_client_next(client, &context, &acquired, now))
  *             tell the caller who passed this context
  *
- * It decides some permits by itself: see P22 to P25 in "permits, the public part". */
+ * The client decides some permits by itself: see P22 to P25 in "permits, the public part". */
 typedef struct doorman_permit_client doorman_permit_client;
 
 #define DOORMAN_PERMIT_ITEMS_MAX 100 /* of one permit */
@@ -965,7 +967,7 @@ typedef struct doorman_acquired {
     bool warning; /* granted, but a warn_at was passed */
     doorman_decider decided_by;
     doorman_time wait; /* granted: 0, because the caller has waited already. More than 0 only if the
-                          timeout has passed: the caller must wait so much longer */
+                          timeout has passed: the caller must wait this much longer */
     double units[DOORMAN_PERMIT_ITEMS_MAX]; /* granted: the units of each item, in their order. The
                                                rest is 0 */
     /* granted: the limit that has the fewest units left. Refused: the limit that refuses. "": there
@@ -992,8 +994,8 @@ typedef struct doorman_acquired {
 /* A hold of a permit client, as its application may use it. */
 struct doorman_held {
     uint64_t hold;        /* its number */
-    bool gone;            /* the server does not count the hold any more, or it has ended. It is not
-                             renewed */
+    bool gone;            /* the hold has ended, or the server does not count it any more. The
+                             client does not renew it */
     doorman_time ends_at; /* the application may use the units before this time */
     size_t item_count;
     double units[DOORMAN_PERMIT_ITEMS_MAX]; /* of each item, in the order of the permit */
@@ -1081,9 +1083,9 @@ DOORMAN_API bool doorman_permit_client_next(doorman_permit_client *client, void 
 DOORMAN_API doorman_status doorman_permit_client_new_hold(doorman_permit_client *client,
                                                           uint64_t *out);
 
-/* Releases units of a hold. It is safe at any moment. Before the decision on a permit, it cancels
- * the permit. If the hold is gone, was released or comes from a fallback, the call does nothing. A
- * release needs no memory.
+/* Releases units of a hold. The call is safe at any moment. Before the decision on a permit, it
+ * cancels the permit. If the hold is gone, was released or comes from a fallback, the call does
+ * nothing. A release needs no memory.
  *   request   id; optionally amounts: what is kept, in the order of the items. An item without an
  *             amount keeps nothing */
 DOORMAN_API doorman_status doorman_permit_client_release(doorman_permit_client *client,
@@ -1134,9 +1136,9 @@ DOORMAN_API void doorman_permit_client_read(const doorman_permit_client *client,
 
 /* ---- permits of a server and of an agent, the public part ------------------------------------ */
 
-/* Returns the counters and the decisions on permits, for metrics and status pages. They begin with
- * each mastership without counters. Messages of ACQUIRE, REPORT, INSPECT and RESET use them, and so
- * does the work that is due. So the caller need not call doorman_permits_update.
+/* Returns the counters and the decisions on permits, for metrics and status pages. Each mastership
+ * begins without counters. The server uses them for messages of ACQUIRE, REPORT, INSPECT and RESET,
+ * and for the work that is due, so the caller need not call doorman_permits_update.
  *   returns   belongs to the server, and is valid until the next call on the server; NULL: the
  *             server was not master at its last call */
 DOORMAN_API doorman_permits *doorman_server_permits(doorman_server *server);
@@ -1171,8 +1173,8 @@ DOORMAN_API void doorman_json_exchange_undo(doorman_json_exchange *exchange);
  *   error     may be NULL
  *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY | UNAVAILABLE (the agent is shut down, or the
  *             system has no thread) | DEADLOCK (also within on_decided)
- *   cost      a message at most. No message after a refusal that is still valid (P22), out of units
- *             that were taken ahead (P24), and while the servers fail (P23) */
+ *   cost      at most one message. None after a refusal that is still valid (P22), for units that
+ *             were taken ahead (P24), or while the servers fail (P23) */
 DOORMAN_API doorman_status doorman_agent_acquire(doorman_agent *agent,
                                                  const doorman_permit_request *request,
                                                  doorman_time timeout, doorman_acquired *out,
@@ -1431,7 +1433,7 @@ static void doorman__concurrency_check(doorman__check *check, const doorman_figu
     DOORMAN__CHECK(check, rules);
 }
 
-/* Checks resolved figures. `check` is that of what has the figures. */
+/* Checks resolved figures. `check` is that of the limit or override that has the figures. */
 static void doorman__figures_check(doorman__check *check, doorman_limit_kind kind,
                                    const doorman_figures *all) {
     assert(doorman__permit_kind_valid(kind));
@@ -1517,8 +1519,8 @@ static doorman_figures doorman__figures_resolve(doorman_limit_kind kind,
     return all;
 }
 
-/* Returns the figures for the keys of an override. If the override changes max_debt, and no
- * max_wait is given, max_wait is the new max_debt. */
+/* Returns the figures for the keys of an override. If neither it nor the limit gives max_wait,
+ * max_wait is max_debt. A longer max_wait of the limit is cut to max_debt. */
 static doorman_figures doorman__override_resolve(const doorman_permit_limit *limit,
                                                  const doorman_figures *given) {
     doorman_figures all = limit->figures;
@@ -1909,7 +1911,7 @@ static void doorman__most_warn(doorman__check *check, const doorman_permit_limit
                            : "grants nothing, so every permit that costs something is refused");
 }
 
-/* Returns how long a bucket needs to gain some units; 0: it is leased, so nobody knows. */
+/* Returns how long a bucket needs to gain some units; 0: it is leased, so the time is not known. */
 static doorman_time doorman__rate_time(const doorman_figures *all, double units) {
     assert(units >= 0);
     if (!(all->rate > 0)) return 0;
@@ -2009,8 +2011,8 @@ static bool doorman__keys_exclude(const doorman_override *override_) {
 }
 
 /* Returns whether a key of an override is never used, because `earlier` has it, and sets *place to
- * the key that hides it. The first override that has a key counts. Within one override, only the
- * same key twice is a mistake.
+ * the index of the key that hides it. The first override that has a key counts. Within one
+ * override, only the same key twice is a mistake.
  *   own     the override; may be `earlier`
  *   index   of the key */
 static bool doorman__key_is_hidden(const doorman_override *own, size_t index,
@@ -2027,7 +2029,8 @@ static bool doorman__key_is_hidden(const doorman_override *own, size_t index,
 }
 
 /* Warns of the keys of an override that are never used.
- *   compared   in/out: how many keys of this limit were compared; later keys are not checked */
+ *   compared   in/out: how many keys of this limit were compared. At DOORMAN__COVERS_MAX the call
+ *              compares no more */
 static void doorman__hidden_keys_warn(doorman__check *check, const doorman_permit_limit *limit,
                                       size_t index, size_t *compared) {
     const doorman_override *own = &limit->overrides[index];
@@ -2087,7 +2090,7 @@ static void doorman__limits_warn(const doorman_template *template_, size_t index
 
 /* ---- limits: copies */
 
-/* How many of each the limits of a configuration have. */
+/* How much memory the limits of a configuration need: items of each array, and bytes of strings. */
 typedef struct doorman__config_size {
     size_t limits, overrides, tiers, keys, string_bytes;
 } doorman__config_size;
@@ -2105,7 +2108,7 @@ static void doorman__config_count_keys(doorman__config_size *size, const char *c
     for (size_t i = 0; i < count; i++) size->string_bytes += strlen(keys[i]) + 1;
 }
 
-/* Returns how many of each the copies of all limits need. */
+/* Returns how much memory the copies of all limits need. */
 static doorman__config_size doorman__limits_measure(const doorman_config_options *options) {
     doorman__config_size size = {0, 0, 0, 0, 0};
     doorman__config_count_keys(&size, options->shadow, options->shadow_count);
@@ -2129,7 +2132,7 @@ static doorman__config_size doorman__limits_measure(const doorman_config_options
     return size;
 }
 
-/* The next free place in each array of a configuration that is copied. */
+/* The next free position in each array of a configuration that is copied. */
 typedef struct doorman__config_places {
     doorman_permit_limit *limit;
     doorman_override *override_;
@@ -2235,7 +2238,7 @@ static const doorman__config_permits doorman__permits_in_config = {
 /* ---- >>counters ----------------------------------------------------------------------------- */
 /*
  * This section has what the permits store, and the arithmetic of each kind of limit. It is pure, as
- * all sections on permits are: they read no clock, do no I/O and start no thread.
+ * all sections before >>permit_agent are: they read no clock, do no I/O and start no thread.
  *
  * A limit has the parameters, and a counter has the state. A counter belongs to a slot. A slot is
  * the table of the counters of one limit. The key of a counter in its slot is its resource and its
@@ -2271,16 +2274,15 @@ static const doorman__config_permits doorman__permits_in_config = {
  *       A limit has at most max_keys bans, apart from its counters: so a flood of keys ends no ban,
  *    and a flood of bans evicts no counter. If there is one more, the ban of the limit that ends
  *    first is ended early, and counted. All bans together are at most counter_max, and use at most
- *    half of memory_max: here the ban of any limit that ends first gives way. The bans of an
- *    administrator give way only to his own. If memory_max is full of counters, a ban evicts a
- *    counter of the limit that has most.
+ *    half of memory_max: here the ban of any limit that ends first gives way. A ban by an
+ *    administrator gives way only to another ban by an administrator. If memory_max is full of
+ *    counters, a ban evicts a counter of the limit that has most.
  *       Each limit counts which (resource, key)s it grants and refuses most, in two sketches. A
  *    sketch gets its memory when the limit first decides. Without memory a decision is not counted
  *    in the sketch.
  * P26 The clock `epoch` never goes back, and runs at least at 15/16 of the speed of `now`. So after
- *    `epoch` was set back, windows go on in the right length, and the difference disappears slowly.
- *    If windows waited for the old time, a clock that was wrong by a year would block keys for a
- *    year.
+ *    `epoch` was set back, windows keep their length, and the difference disappears slowly. If
+ *    windows waited for the old time, a clock that was wrong by a year would block keys for a year.
  */
 
 /* ---- permits: a table that grows and shrinks without a pause */
@@ -2481,11 +2483,12 @@ static bool doorman__samples_have(doorman__chain *const *samples, size_t count,
     return false;
 }
 
-/* Samples 8 different nodes for an eviction, or all if the table has fewer. Returns how many there
- * are.
+/* Samples 8 different nodes for an eviction, or all if the table has fewer. Returns how many nodes
+ * were sampled.
  *     The buckets are drawn one by one. So a list loses nodes in proportion to its length, and
- * stays short. If neighbouring buckets were taken, each part of the table would lose as many nodes,
- * however full it is. Under a flood of new keys, some lists would then grow without a bound. */
+ * stays short. If neighbouring buckets were taken, each part of the table would lose equally many
+ * nodes, however full it is. Under a flood of new keys, some lists would then grow without a
+ * bound. */
 static size_t doorman__chains_sample(const doorman__chains *nodes, uint64_t *random,
                                      doorman__chain *out[DOORMAN__EVICT_SAMPLES]) {
     size_t buckets[DOORMAN__EVICT_BUCKETS], count = 0, last = 0;
@@ -2521,7 +2524,8 @@ typedef struct doorman__moment {
     doorman_time rest;  /* less than 16 ns by which `epoch` will still be slowed down */
     doorman_time start, start_epoch;
     doorman_time given, given_at; /* the caller's epoch at `given_at` */
-    bool has_given;               /* the caller has said it; otherwise it begins at `now` = 0 */
+    bool has_given;               /* the caller has set the epoch; otherwise it begins at `now` =
+                                     0 */
 } doorman__moment;
 
 #define DOORMAN__EPOCH_MAX INT64_C(8000000000000000000) /* the year 2223 */
@@ -2553,7 +2557,7 @@ static void doorman__moment_move(doorman__moment *at, doorman_time now) {
 }
 
 /* Returns how long `now` must run until the epoch has moved by `rest`. If the epoch is ahead, it
- * runs at 15/16 of the speed, or until the caller's clock has caught up. */
+ * runs at 15/16 of the speed until the caller's clock has caught up. */
 static doorman_time doorman__moment_delay(const doorman__moment *at, doorman_time rest) {
     assert(at->rest < 16 && at->ahead >= 0);
     if (rest <= 0) return 0;
@@ -2566,7 +2570,7 @@ static doorman_time doorman__moment_delay(const doorman__moment *at, doorman_tim
 
 /* Returns the day since 1970 on which a month begins. Months count from January 1970. From Howard
  * Hinnant, "chrono-compatible low-level date algorithms" (2013): years begin in March, so that the
- * day of a leap year is the last day of a year. */
+ * leap day is the last day of a year. */
 static int64_t doorman__month_day(int64_t month) {
     int64_t from_march = month + 1970 * 12 - 2, year = from_march / 12, of_year = from_march % 12;
     int64_t century = year / 100;
@@ -2696,13 +2700,13 @@ static uint64_t doorman__ring_end(const uint64_t *ring, uint64_t now) {
 /* More units than any sum of minimums that a counter accepts. Their grains fit into 63 bits. */
 #define DOORMAN__SUM_MAX (2 * DOORMAN_AMOUNT_MAX)
 
-/* For what is there: a lease, or what a bucket has gained. */
+/* Rounds down what is available: a lease, or what a bucket has gained. */
 static uint64_t doorman__grains_floor(double units) {
     return units > 0 ? (uint64_t)(doorman__min(units, DOORMAN__SUM_MAX) * DOORMAN__UNIT) : 0;
 }
 
-/* For costs, and for limits too: so a limit of 1.3 grants a cost of 1.3. A sum of costs has a
- * rounding error, which does not count: a hundred times 0.05 is 5. */
+/* Rounds costs and limits up, so a limit of 1.3 grants a cost of 1.3. A sum of costs has a rounding
+ * error, which does not count: a hundred times 0.05 is 5. */
 static uint64_t doorman__grains_ceil(double units) {
     double grains = doorman__min(units, DOORMAN__SUM_MAX) * DOORMAN__UNIT;
     uint64_t whole = (uint64_t)grains;
@@ -2784,7 +2788,8 @@ static doorman_time doorman__level_reached(const doorman_figures *figures, const
     return from + guess;
 }
 
-/* Returns the grains that a bucket offers, and sets *wait to the time of its debt. */
+/* Returns the grains that a bucket offers, and sets *wait to the time that the bucket needs to pay
+ * its debt. */
 static uint64_t doorman__bucket_offer(const doorman_figures *figures, const uint64_t *state,
                                       doorman_time max_wait, doorman_time *wait, doorman_time now) {
     double level = doorman__level_at(figures, state, now);
@@ -3097,8 +3102,8 @@ static void doorman__fixed_charge(const doorman__meter *meter, int64_t grains,
     meter->state[1] = grains >= 0 ? used + (uint64_t)grains : used - (less < used ? less : used);
 }
 
-/* Takes grains out of a bucket, or gives them back if `grains` is negative. What the rounding of a
- * full bucket has added is no debt. */
+/* Takes grains out of a bucket, or gives them back if `grains` is negative. What rounding has added
+ * to a full bucket is no debt. */
 static void doorman__bucket_charge(const doorman_figures *figures, uint64_t *state, int64_t grains,
                                    doorman_time now) {
     assert(figures->size >= 0 && figures->max_debt >= 0);
@@ -3216,7 +3221,7 @@ static bool doorman__meter_fresh(const doorman__meter *meter, const doorman__mom
 
 #define DOORMAN__NO_PLACE UINT32_MAX
 
-/* Which counter of a slot is meant. Also which (resource, key). */
+/* Names a counter of a slot, or a (resource, key). */
 typedef struct doorman__identity {
     const char *key;
     size_t key_bytes;
@@ -3228,9 +3233,9 @@ typedef struct doorman__identity {
 /*
  * A sketch counts keys in bounded memory ("space-saving", Metwally, Agrawal and El Abbadi 2005). It
  * has 100 entries. A key without an entry takes over an entry with the smallest count, and the
- * count goes on from there. So a count is too large by at most the count of the entry before. A key
- * with more than a hundredth of all decisions always has an entry. Counts are halved at each full
- * minute, so the sketch shows the last minutes.
+ * count continues from there. So a count is too large by at most the count that its entry had then.
+ * A key with more than a hundredth of all decisions always has an entry. Counts are halved at each
+ * full minute, so the sketch shows the last minutes.
  *
  * A hand goes round the entries and finds the smallest count, like the hand of a clock in page
  * replacement. No count is below `least`. The hand stops at the next entry whose count is `least`.
@@ -3250,12 +3255,12 @@ typedef struct doorman__top_entry {
     uint64_t error;
     char *text;          /* the id of the resource, and the key; each ends with a NUL. NULL: the
                             entry was never used */
-    uint16_t text_bytes; /* as allocated */
+    uint16_t text_bytes; /* the allocated bytes of `text` */
     uint8_t next;        /* the next entry with the same head, or DOORMAN__TOP_NONE */
 } doorman__top_entry;
 
 typedef struct doorman__top {
-    uint64_t ages; /* since `now` was 0, when the counts were last halved */
+    uint64_t ages; /* the ages that had passed since `now` = 0 when the counts were last halved */
     uint64_t least;
     size_t hand;
     uint8_t heads[DOORMAN__TOP_HEADS];
@@ -3284,7 +3289,7 @@ static void doorman__top_destroy(doorman__top *top) {
     DOORMAN_FREE(top);
 }
 
-/* Returns how often the counts must be halved. */
+/* Returns how many times the counts must be halved now. */
 static unsigned doorman__top_halvings(const doorman__top *top, doorman_time now) {
     uint64_t ages = (uint64_t)(now / DOORMAN__TOP_AGE);
     uint64_t passed = ages > top->ages ? ages - top->ages : 0;
@@ -3366,14 +3371,14 @@ static size_t doorman__top_next(const doorman__top *top, size_t last) {
  * of CONCURRENCY. Such a counter never moves, and stays until it is fresh. */
 typedef struct doorman__counter {
     doorman__chain node; /* tag: the index of its place, or DOORMAN__NO_PLACE */
-    uint16_t generation; /* of the configuration for which the next field is right */
+    uint16_t generation; /* of the configuration for which `override_` is right */
     uint16_t override_;  /* 0: the figures of the limit; else the index of the override plus 1 */
     uint16_t key_bytes;
     uint8_t words; /* of the state, with the two words of DOORMAN__COUNTS_REFUSALS */
     uint8_t flags;
 } doorman__counter;
 
-#define DOORMAN__COUNTS_REFUSALS 1 /* the state ends with a count, and when this count began */
+#define DOORMAN__COUNTS_REFUSALS 1 /* the state ends with a count of refusals, and its beginning */
 #define DOORMAN__IN_USE 2          /* a charge of the present call points to the counter */
 #define DOORMAN__LEASED_UNITS 4    /* CONCURRENCY: the limit is leased */
 
@@ -3388,7 +3393,7 @@ typedef struct doorman__slot {
     doorman__chains nodes;
     doorman__chains next_nodes; /* only while a configuration changes, for CONCURRENCY */
     doorman__timers bans;       /* the ends of the bans that the limit has set. The slot of the bans
-                                   has those of the bans that an administrator has set */
+                                   has the ends of the bans by an administrator */
     size_t references;          /* by places */
     doorman_time longest;      /* CONCURRENCY: how long a hold may last in any configuration so far;
                                    0: the holds are not learned */
@@ -3397,7 +3402,7 @@ typedef struct doorman__slot {
     doorman__top *tops[DOORMAN_TOP_COUNT]; /* NULL: nothing was counted yet */
 } doorman__slot;
 
-/* A ban is a counter of the slot of the bans. It has this instead of a state. */
+/* A ban is a counter of the slot of the bans. It has this struct instead of a state. */
 typedef struct doorman__ban {
     doorman__timer end;  /* in the heap `bans` of `slot` */
     doorman__slot *slot; /* of the limit that has set it */
@@ -3405,8 +3410,8 @@ typedef struct doorman__ban {
 
 #define DOORMAN__BAN_WORDS ((sizeof(doorman__ban) + 7) / 8)
 
-/* A slot of a place. A counter of the slot that is older than `since` is from a time before a
- * configuration in which the resource did not have this limit. Such a counter does not count. */
+/* A slot of a place. A counter that is older than `since` does not count: after the counter was
+ * used, a configuration did not have this limit for the resource. */
 typedef struct doorman__place_slot {
     doorman__slot *slot;
     uint32_t since; /* the generation of the configuration with which the place got the slot */
@@ -3473,17 +3478,17 @@ typedef struct doorman__holds {
     doorman__wait *given;            /* the decision that doorman_permits_next_decision gave last */
     uint64_t ids, arrivals, tickets; /* how many were given */
     doorman_time learns_until;
-    doorman_time longest;      /* how long a hold may last in any configuration so far; 0: there are
-                                  none that are learned */
+    doorman_time longest;      /* how long a hold may last in any configuration so far; 0: no hold
+                                  is learned */
     doorman_time mixed_until;  /* holds of earlier configurations may last until then */
     doorman_time next_learned; /* when the next limit has learned; DOORMAN_NEVER: all have */
     bool configured;           /* the configuration has a limit of kind CONCURRENCY */
     bool stuck;                /* memory ran out when a queue was served */
     doorman__hold_queue loose; /* permits that no CONCURRENCY limit concerns any more */
-    doorman_hold_item *items;  /* of the last result; so is the next field */
+    doorman_hold_item *items;  /* of the last result, and their capacity */
     size_t item_capacity;
 
-    doorman__hold_item *made; /* the items of a hold that is made; so is the next field */
+    doorman__hold_item *made; /* the items of a hold that is made, and their capacity */
     size_t made_capacity;
 } doorman__holds;
 
@@ -3590,7 +3595,7 @@ struct doorman__hold_item {
     double amount;    /* what is held, in units */
 };
 
-/* Units of one part that one counter counts. */
+/* Units of one item that one counter counts. */
 typedef struct doorman__take {
     doorman__counter *counter;
     uint64_t grains; /* 1/4096 of a unit */
@@ -3605,8 +3610,8 @@ typedef struct doorman__takes {
     doorman_time time_to_live; /* the smallest of the limits; DOORMAN_NEVER: there are none */
 } doorman__takes;
 
-/* What a hold needs only while it waits, and then the decision. Room for the grants of the items is
- * behind the struct. */
+/* What a hold needs only while its permit waits, and then the decision. Room for the grants of the
+ * items is behind the struct. */
 struct doorman__wait {
     doorman__chain by_key; /* only with `share` */
     doorman__timer turn;
@@ -3616,7 +3621,7 @@ struct doorman__wait {
     doorman__owner *connection;      /* NULL: none */
     doorman_time asked_at, max_wait;
     doorman_time rank; /* its `at` in the turns of all queues */
-    uint64_t need;     /* the units that the counter of the queue must have */
+    uint64_t need;     /* the grains that the counter of the queue must have */
     size_t item;       /* the first item that needs this counter */
     bool equal, detail, share;
 
@@ -4041,8 +4046,8 @@ static uint8_t doorman__limit_flags(const doorman_permit_limit *limit) {
     return limit->ban.refusals ? DOORMAN__COUNTS_REFUSALS : 0;
 }
 
-/* Gives a counter the number of words that its figures need now. What the state had at the same
- * places stays. Returns the counter, which may have moved, or NULL if memory runs out. */
+/* Gives a counter the number of words that its figures need now. The words that the state keeps do
+ * not change. Returns the counter, which may have moved, or NULL if memory runs out. */
 static doorman__counter *doorman__counter_resize(doorman_permits *permits, doorman__slot *slot,
                                                  const doorman_permit_limit *limit,
                                                  doorman__counter *counter, size_t words) {
@@ -4221,7 +4226,7 @@ static void doorman__permits_sweep_places(doorman_permits *permits, size_t visit
     }
 }
 
-/* Visits about `visits` counters, and all of a bucket. */
+/* Visits about `visits` counters: always whole buckets. */
 static void doorman__permits_sweep_counters(doorman_permits *permits, size_t visits) {
     size_t all = permits->slot_count + 4 * (permits->counter_count + 1);
     all += 4 * doorman__permits_bans(permits)->nodes.count;
@@ -4243,8 +4248,8 @@ static void doorman__permits_sweep_counters(doorman_permits *permits, size_t vis
 
 /* ---- permits: room for one more counter */
 
-/* Returns how much of its limit a counter has used, and of the refusals of a ban: 0 if it equals a
- * fresh one, 1 if it refuses one unit now. */
+/* Returns the larger of two fractions: what a counter has used of its limit, and its refusals of
+ * those that a ban needs. 0: it equals a fresh one; 1: it refuses one unit now. */
 static double doorman__counter_use(const doorman_permits *permits,
                                    const doorman_permit_limit *limit, doorman__counter *counter) {
     const doorman__meter meter = doorman__counter_meter(limit, counter);
@@ -4346,8 +4351,8 @@ static bool doorman__permits_has_memory(const doorman_permits *permits, size_t b
     return used <= most && bytes <= most - used;
 }
 
-/* Ends the ban of a limit that ends first, before its end. Returns false if there is none.
- *   slot   of the limit. The slot of the bans: those that an administrator has set */
+/* Ends early the ban of a limit that would end first. Returns false if there is none.
+ *   slot   of the limit; or the slot of the bans, for the bans by an administrator */
 static bool doorman__permits_evict_ban(doorman_permits *permits, doorman__slot *slot) {
     doorman__timer *first = doorman__timers_first(&slot->bans);
     if (!first) return false;
@@ -4368,7 +4373,7 @@ static bool doorman__permits_evict_ban(doorman_permits *permits, doorman__slot *
     return true;
 }
 
-/* Does the same for the ban that ends first among those of all limits. */
+/* Ends early the ban that would end first among the bans of all limits. */
 static bool doorman__permits_evict_any_ban(doorman_permits *permits) {
     size_t found = 0;
     doorman_time least = DOORMAN_NEVER;
@@ -4438,8 +4443,8 @@ static bool doorman__permits_make_room(doorman_permits *permits, doorman__slot *
  * by releases, or at the ends.
  *     When a lease has changed, all queues of leased limits are ready, and are served next.
  *
- * A doorman_client would never see a server that is not master, because the leases are cleared
- * then. It sees no failure either: a request fails only without memory, and is repeated (K2).
+ * This client never sees a server that is not master, because the leases are cleared then. The
+ * client sees no failure either: a request fails only without memory, and is repeated (K2).
  */
 
 #define DOORMAN__LEASE_IDLE                                                                        \
@@ -4475,7 +4480,7 @@ static const char *doorman__leased_id(const doorman_permit_limit *limit,
 }
 
 /* Finds the lease that a leased limit uses for a place. A lease of the other kind is from an
- * earlier configuration. It is closed when it was not used for a minute, and cannot be used before.
+ * earlier configuration. Such a lease cannot be used, and is closed after a minute without use.
  * Each counter of CONCURRENCY has a lease of its own: the configuration is refused otherwise. */
 static doorman__permit_lease *doorman__leased_find(const doorman_permits *permits,
                                                    const doorman_permit_limit *limit,
@@ -4558,8 +4563,8 @@ static void doorman__leased_clear(doorman_permits *permits) {
     assert(!client->upstream.first && !permits->leases.table.count);
 }
 
-/* Returns whether a lease is in force. A changed configuration may have changed how the permits
- * hold it. */
+/* Returns whether a lease is in force. First sets its priority and subclients, which a changed
+ * configuration may have changed. */
 static bool doorman__leased_live(const doorman_permits *permits, doorman__permit_lease *lease,
                                  const doorman_permit_limit *limit) {
     if (!lease) return false;
@@ -4603,7 +4608,7 @@ static uint64_t doorman__leased_most(const doorman_permits *permits,
     return doorman__grains_floor(doorman__leased_figures(permits, lease, limit)->limit);
 }
 
-/* Tells the gauge how many parts are held. */
+/* Sets the grains in use of the gauge. */
 static void doorman__leased_set_held(doorman__permit_lease *lease, uint64_t held) {
     doorman__gauge *gauge = &lease->resource->gauge;
     __atomic_store_n(&gauge->in_flight, held, __ATOMIC_SEQ_CST);
@@ -4687,7 +4692,7 @@ static doorman__meter doorman__leased_meter(const doorman_permits *permits,
     return (doorman__meter){limit, figures, room};
 }
 
-/* Takes n units that a view has found. n may be more than what is saved by a rounding error, which
+/* Takes n units that a view has found. n may exceed the saved units by a rounding error, which
  * costs nothing. Only one thread may use the rate. */
 static void doorman__rate_charge(doorman__rate *rate, double n, doorman_time now) {
     doorman__quota quota;
@@ -4745,7 +4750,7 @@ static void doorman__leased_sweep(doorman_permits *permits) {
 /* ---- >>charges ------------------------------------------------------------------------------ */
 /*
  * This section asks all counters that concern a permit, and charges them. The section >>permits
- * makes decisions out of it.
+ * uses it to decide.
  *
  * A decision has four steps. Only the last step writes to counters.
  *     prepare    finds the counters of all limits of all items. What several items want of one
@@ -4761,8 +4766,7 @@ static void doorman__leased_sweep(doorman_permits *permits) {
  *                       nothing if the debt takes longer to pay than the allowed wait. The allowed
  *                       wait is the smaller of max_wait of the limit and of the permit
  *      windows          the limit minus what is used
- *      TIERS            the room of the current tier, and the limits of the tiers that can be
- *                       entered in turn
+ *      TIERS            the room of the current tier, and of the tiers that can be entered in turn
  *      CONCURRENCY      the limit minus what is held
  *    A permit fits if each counter offers the sum of the minimums, and if its max_cost allows this
  *    sum. Above its minimum, an item gets whole units, or all of its cost if that fits. No counter
@@ -4787,7 +4791,7 @@ static void doorman__leased_sweep(doorman_permits *permits) {
 typedef struct doorman__decision {
     const doorman_permit_request *request; /* its items are read already: see `wants` */
     doorman__hold *hold;                   /* the waiting permit; NULL: a new permit */
-    doorman_time turn; /* the place that the permit has, or would get, in all queues */
+    doorman_time turn; /* the position that the permit has, or would get, in all queues */
     bool inspects;     /* nothing is charged */
     bool may_wait;     /* a new permit may wait */
     doorman_time now;
@@ -5144,7 +5148,7 @@ static bool doorman__permits_prepare(doorman_permits *permits, size_t count, boo
 }
 
 /* Ends a call: its counters and places may be removed again. A call adds at most one place for each
- * item, and visits four. So refused permits with new resources do not fill the memory. */
+ * item, and visits four for each. So refused permits with new resources do not fill the memory. */
 static void doorman__permits_end_call(doorman_permits *permits, size_t item_count) {
     assert(permits->charge_count <= permits->charge_capacity);
     for (size_t i = 0; i < permits->charge_count; i++) {
@@ -5492,7 +5496,7 @@ static bool doorman__charge_commit(doorman_permits *permits, doorman__charge *ch
 
 /* ---- permits: one decision, refusals and bans */
 
-/* Evicts a counter of the limit that has most of those that may evict. */
+/* Evicts a counter of the limit with the most counters, among those that may evict. */
 static bool doorman__permits_evict_largest(doorman_permits *permits) {
     doorman__slot *largest = NULL;
     for (size_t i = 1; i < permits->slot_count; i++) {
@@ -5505,7 +5509,7 @@ static bool doorman__permits_evict_largest(doorman_permits *permits) {
 }
 
 /* Makes room for one more ban. Returns false if a bound forbids it (P20).
- *   slot   of the limit that bans; the slot of the bans: an administrator does */
+ *   slot   of the limit that bans; or the slot of the bans, if an administrator does */
 static bool doorman__permits_make_ban_room(doorman_permits *permits, doorman__slot *slot,
                                            size_t bytes) {
     const size_t all_max = permits->options.counter_max;
@@ -5695,8 +5699,8 @@ static int doorman__reason_rank(doorman_reason reason) {
     return doorman__reason_holds(reason) ? 0 : doorman__reason_waits(reason) ? 1 : 2;
 }
 
-/* Keeps the refusal that the permit names. A refusal that waiting does not help comes first, then
- * the longest one, and last one that lacks units of holds. */
+/* Keeps the one of two refusals that the permit names. A refusal that waiting does not help comes
+ * first, then the longest one, and last one that lacks units of holds. */
 static void doorman__refusal_add(doorman__refusal *best, doorman__refusal given) {
     int best_rank = doorman__reason_rank(best->reason), rank = doorman__reason_rank(given.reason);
     bool better = rank > best_rank || (rank == 1 && best_rank == 1 && given.delay > best->delay);
@@ -5894,8 +5898,8 @@ static void doorman__permits_fill_details(doorman_permits *permits, size_t count
  * A hold has a list of takes. A take points to a counter. It says how many units the counter counts
  * for this hold, and for which item. These are invariants:
  *     units    the units of a counter are the sum of the takes that point to it
- *     bound    no call raises the units of a counter above the limit, except that a change of the
- *              configuration counts what is held already, and limits in shadow
+ *     bound    no call raises the units of a counter above the limit. Exceptions: a limit in
+ *              shadow, and a changed configuration, which counts what is held already
  *     queue    if a queue is not ready, its first permit does not fit its counter
  *     ends     each hold with units has an end, and each waiting permit has one too. All of them
  *              are in one heap
@@ -5915,7 +5919,7 @@ static void doorman__permits_fill_details(doorman_permits *permits, size_t count
  *    back. A release says what is kept. So a release that arrives twice, or late, has no effect. A
  *    difference would be subtracted twice.
  * Repeats (P9). A repeated acquire with the same client_id, request_id and items renews the hold.
- *    It takes over the place of a waiting permit, with its priority, `share` and `equal`: the
+ *    It takes over the position of a waiting permit, with its priority, `share` and `equal`: the
  *    earlier ticket is refused as REPEATED, and the wait counts from the repeat. So the client can
  *    compute the end of the hold from the time at which it sent the repeat. A repeat on another
  *    connection that already has connection_waiting_max waiting permits is refused as QUEUE_FULL.
@@ -5935,15 +5939,15 @@ static void doorman__permits_fill_details(doorman_permits *permits, size_t count
  * Configurations (P15). A changed configuration counts all holds again, in new counters. So the
  *    call costs O(holds). Bounds on counters do not apply, and there are no events. Waiting permits
  *    enter the queue of the first limit that concerns them, and are decided again.
- * Learning (P16). A limit learns for as long as a hold of the predecessor may last that concerns
- *    the limit: its longest time to live in any configuration so far, with the drift. Meanwhile it
+ * Learning (P16). A limit learns for as long as a hold of the predecessor that concerns it may
+ *    last: its longest time to live in any configuration so far, with the drift. Meanwhile it
  *    refuses new permits as LEARNING, or lets them wait. A renewal of an unknown hold is believed,
  *    within what is free, if all limits of CONCURRENCY that concern it learn: a hold ends with the
  *    shortest time to live of its limits.
- *       A change of the configuration can let another limit count a hold. So if the predecessor was
- *    gone less than the longest time to live of all limits after a change, all limits learn for
- *    this time. If the configuration changes while a limit learns, all limits learn until the last
- *    of them has learned. No configuration shortens the learning.
+ *       A change of the configuration can let another limit count a hold. So if the predecessor
+ *    ended soon after such a change, all limits learn for the longest time to live of all limits.
+ *    Soon means within this time. If the configuration changes while a limit learns, all limits
+ *    learn until the last of them has learned. No configuration shortens the learning.
  * Bounds (P19). A client has at most client_hold_max holds and transfers, used transfers included.
  * Many ends at once. A call ends at most 256 holds and waits, an update 1,000. The rest stays due.
  *    If an acquire lacks units, it also ends up to 4,096 of the rest, 256 at a time, and stops when
@@ -6481,7 +6485,7 @@ static void doorman__wait_decided(doorman_permits *permits, doorman__wait *wait)
     holds->last_decision = wait;
 }
 
-/* Lets no connection wait for a permit. */
+/* Removes the connection, if any, from a permit that waits. */
 static void doorman__wait_disconnect(doorman_permits *permits, doorman__wait *wait) {
     assert(!wait->connection || wait->connection->wait_count > 0);
     if (wait->connection) wait->connection->wait_count--;
@@ -6517,7 +6521,7 @@ static doorman__wait *doorman__hold_end_wait(doorman_permits *permits, doorman__
     return wait;
 }
 
-/* Refuses a permit that waits, for a reason that is not of a counter. */
+/* Refuses a permit that waits, for a reason that no counter gives. */
 static void doorman__hold_refuse(doorman_permits *permits, doorman__hold *hold,
                                  doorman_reason reason) {
     assert(hold->state == DOORMAN__WAITING && reason != DOORMAN_NO_REASON);
@@ -6672,7 +6676,7 @@ static void doorman__hold_grant(doorman_permits *permits, doorman__hold *hold,
  *    permits that would hold no units. The rest of P16 is in >>holds.
  * P18 Every decision raises events, and is counted by limit and reason. A template whose list of
  *    limits is empty grants everything, and counts it. An item whose resource matches no template
- *    with limits is counted too, and has an event: also if it is granted.
+ *    with limits is counted too, and raises an event, also if it is granted.
  */
 
 /* ---- holds: waiting (P7) */
@@ -6816,7 +6820,7 @@ static doorman_status doorman__permits_make_queue(doorman_permits *permits, door
     return DOORMAN_OUT_OF_MEMORY;
 }
 
-/* Lets a permit wait that does not fit, if it may. Sets out->pending if it waits now. */
+/* Lets a permit that does not fit wait, if it may wait. Sets out->pending if it waits now. */
 static doorman_status doorman__permits_wait(doorman_permits *permits,
                                             const doorman__decision *decision,
                                             doorman_permit *out) {
@@ -6864,8 +6868,8 @@ static bool doorman__permits_needs_hold(const doorman_permits *permits, size_t c
     return false;
 }
 
-/* Finds what a decision needs. Returns OUT_OF_MEMORY, or INVALID_ARGUMENT if the permit needs a
- * request_id. */
+/* Finds what a decision needs. Returns OUT_OF_MEMORY, or INVALID_ARGUMENT if the permit lacks a
+ * request_id that it needs. */
 static doorman_status doorman__permits_find(doorman_permits *permits,
                                             const doorman__decision *decision) {
     const doorman_permit_request *request = decision->request;
@@ -6907,7 +6911,7 @@ static void doorman__permits_commit(doorman_permits *permits, const doorman_perm
 }
 
 /* Decides on a permit whose wants are read. The permit is granted, refused, or pending then.
- * Returns INVALID_ARGUMENT if it needs a request_id. */
+ * Returns INVALID_ARGUMENT if it needs a request_id and has none. */
 static doorman_status doorman__permits_decide(doorman_permits *permits,
                                               const doorman__decision *decision,
                                               doorman_permit *out) {
@@ -7076,7 +7080,7 @@ static void doorman__holds_find_learned(doorman_permits *permits) {
     permits->holds.next_learned = next;
 }
 
-/* Ends at most so many holds and waits whose time has come, and serves the queues. */
+/* Ends at most `most` holds and waits whose time has come, and serves the queues. */
 static void doorman__holds_settle(doorman_permits *permits, size_t most) {
     doorman__holds *holds = &permits->holds;
     if (permits->at.now >= holds->next_learned) {
@@ -7088,7 +7092,7 @@ static void doorman__holds_settle(doorman_permits *permits, size_t most) {
     doorman__holds_serve(permits, most);
 }
 
-/* Returns when the holds want to be updated. */
+/* Returns when the holds must be updated next. */
 static doorman_time doorman__holds_due(const doorman_permits *permits) {
     const doorman__holds *holds = &permits->holds;
     doorman_time due = doorman__timers_due(&holds->ends);
@@ -7131,7 +7135,7 @@ static void doorman__hold_regrant(doorman_permits *permits, doorman__hold *hold,
     out->expires_in = doorman__hold_extend(permits, hold);
 }
 
-/* Lets a repeat take over the place of a waiting permit. The earlier ticket is refused. */
+/* Lets a repeat take over the position of a waiting permit. The earlier ticket is refused. */
 static doorman_status doorman__hold_take_over(doorman_permits *permits, doorman__hold *hold,
                                               const doorman_permit_request *request,
                                               doorman_permit *out) {
@@ -7217,7 +7221,7 @@ static bool doorman__permits_lacks_units(doorman_permits *permits,
 }
 
 /* Settles holds before a decision. If many holds end together, the units that the permit needs may
- * belong to one of those that a call leaves for later. So a permit that lacks units ends more
+ * belong to a hold whose end the call leaves for later. So a permit that lacks units ends more
  * holds. */
 static void doorman__holds_settle_for(doorman_permits *permits, const doorman__decision *decision) {
     const doorman_permit_request *request = decision->request;
@@ -7228,7 +7232,7 @@ static void doorman__holds_settle_for(doorman_permits *permits, const doorman__d
         if (!late || !doorman__permits_lacks_units(permits, decision)) break;
         doorman__holds_end_due(permits, DOORMAN__CALL_ENDS);
     }
-    (void)doorman__wants_read(permits->wants, request, NULL); /* others were decided on */
+    (void)doorman__wants_read(permits->wants, request, NULL); /* decisions on others used them */
 }
 
 /* Decides on the request that doorman__permits_check_whole has checked last. Sets the turn of the
@@ -7324,7 +7328,7 @@ static uint64_t doorman__leased_report_room(const doorman_permits *permits,
     return max_cost < saved ? max_cost : saved;
 }
 
-/* P17: charges a report to a lease. What the lease does not have shows demand. */
+/* P17: charges a report to a lease. What the lease does not have counts as demand. */
 static void doorman__leased_charge_report(doorman_permits *permits, const doorman__charge *charge,
                                           int64_t grains, double cost) {
     double taken = (double)grains / DOORMAN__UNIT;
@@ -7573,8 +7577,8 @@ static bool doorman__hold_amounts_right(const doorman_permits *permits, const ch
 /* Returns whether a transfer moves at most what each item has asked for. More was never held. Less
  * may be held now: a late release, or a new master that had no room, may have taken units that the
  * holder still has. So that is no error. Without such a hold, or if the transfer is repeated, the
- * amounts have no effect. Of a hold that was learned, nobody knows what was asked for. A grain more
- * is right, because an amount is rounded on its way. */
+ * amounts have no effect. Of a hold that was learned, nobody knows what was asked for. One grain
+ * more is accepted, because an amount is rounded on its way. */
 static bool doorman__transfer_amounts_right(const doorman_permits *permits, const char *client_id,
                                             const doorman_hold_request *request) {
     const doorman__hold *hold = doorman__holds_find(permits, request->id);
@@ -7744,7 +7748,7 @@ static void doorman__holds_believe(doorman_permits *permits, size_t count) {
     }
 }
 
-/* Makes a hold with the id that its client says. Sets *out to NULL if nothing is free, or if a
+/* Makes a hold with the id that its client has named. Sets *out to NULL if nothing is free, or if a
  * bound forbids it. */
 static doorman_status doorman__holds_learn(doorman_permits *permits,
                                            const doorman_hold_request *request,
@@ -7875,7 +7879,7 @@ static doorman_status doorman__hold_copy(doorman_permits *permits, const doorman
     return DOORMAN_OUT_OF_MEMORY;
 }
 
-/* Answers what needs a copy of a hold. */
+/* Turns the status of doorman__hold_copy into an answer: RESOURCE_EXHAUSTED becomes a refusal. */
 static doorman_status doorman__hold_copied(doorman_status status, doorman_hold *out,
                                            doorman_error *error) {
     if (status == DOORMAN_OUT_OF_MEMORY) return doorman__no_memory(error);
@@ -7891,8 +7895,8 @@ static doorman_status doorman__transfer_repeat(doorman_permits *permits, doorman
                  : doorman__hold_renew(permits, transfer, out, error);
 }
 
-/* Returns how many of `amount` units a request moves. A part of them is rounded down to what
- * counters count, so that both holds are counted in full. */
+/* Returns how many of `amount` units a request moves. If it moves only some, they are rounded down
+ * to whole grains, so that both holds are counted in full. */
 static double doorman__hold_moved(const doorman_hold_request *request, size_t index,
                                   double amount) {
     double asked = doorman__hold_amount(request, index);
@@ -7930,7 +7934,7 @@ static bool doorman__hold_moves(const doorman__hold *hold, const doorman_hold_re
 
 #define DOORMAN__TRANSFER_RULE "must be at most what the item of the hold has asked for"
 
-/* Moves units that were checked. More than is held is not moved. */
+/* Moves units of a hold, at most what is held. Precondition: the amounts were checked. */
 static doorman_status doorman__holds_move(doorman_permits *permits,
                                           const doorman_hold_request *request, doorman_hold *out,
                                           doorman_error *error) {
@@ -8282,7 +8286,7 @@ static void doorman__recount_free(doorman_permits *permits, doorman__chains *nod
     doorman__chains_free_all(nodes);
 }
 
-/* Adds the counters of a table to what is counted of all counters, or subtracts them. */
+/* Adds the counters of a table to the sums over all counters, or subtracts them. */
 static void doorman__recount_sums(doorman_permits *permits, const doorman__chains *nodes,
                                   bool adds) {
     for (size_t i = 0; i < nodes->bucket_count; i++) {
@@ -8564,8 +8568,8 @@ static size_t doorman__quoted_bytes(const char *text) {
     return bytes;
 }
 
-/* Notes how long the names of limits are at most, and how many limits a template has at most. So a
- * message whose response would be too large can be refused before anything is decided. */
+/* Notes the length of the longest name of a limit, and the most limits of a template. So a message
+ * whose response would be too large can be refused before anything is decided. */
 static void doorman__permits_measure(doorman_permits *permits, const doorman_config *config) {
     permits->name_bytes = permits->limits_most = 0;
     for (size_t i = 0; i < config->template_count; i++) {
@@ -9191,8 +9195,8 @@ static doorman_status doorman__permits_answer_ban(doorman_permits *permits,
     return status == DOORMAN_RESOURCE_EXHAUSTED ? DOORMAN_OK : status;
 }
 
-/* Answers an entry of a REPORT, an INSPECT or a RESET. A report for which there is no room for one
- * more counter has no effect. */
+/* Answers an entry of a REPORT, an INSPECT or a RESET. If there is no room for a counter that a
+ * report needs, the report has no effect. */
 static doorman_status doorman__permits_answer_entry(doorman_permits *permits,
                                                     const doorman_request *request, size_t index,
                                                     doorman_permit_result *out,
@@ -9273,8 +9277,8 @@ static doorman_status doorman__permits_answer_holds(doorman_permits *permits,
 
 /* ---- permits: the leases of the permits of a server */
 
-/* Tells the gauge of a lease what is held, and how much permits wait for. If the limit is not
- * leased any more, the gauge keeps what it was told: its holds end no later than the lease. */
+/* Sets the units in use of the gauge of a lease, and the units that permits wait for. If the limit
+ * is not leased any more, changes nothing: its holds end no later than the lease. */
 static void doorman__leased_sync_one(doorman_permits *permits, doorman__permit_lease *lease) {
     assert(lease->resource->kind == DOORMAN_GAUGE);
     const doorman__place *place = doorman__permits_place_of(permits, lease->place);
@@ -9295,7 +9299,7 @@ static void doorman__leased_sync_one(doorman_permits *permits, doorman__permit_l
     if (waiting) lease->used_at = permits->at.now;
 }
 
-/* Tells all gauges what is held, before the client claims it (R3). */
+/* Sets the units in use of all gauges, before the client claims them (R3). */
 static void doorman__leased_sync(doorman_permits *permits) {
     const doorman__chains *table = &permits->leases.table;
     for (size_t i = 0; permits->leases.has_gauges && i < table->bucket_count; i++) {
@@ -9416,7 +9420,7 @@ static doorman_status doorman__permit_node_answer(doorman_server *server,
         status = doorman__permits_check_limits(permits, request, error);
     }
     if (status == DOORMAN_OK && server->is_master) {
-        arena->current = arena->first; /* the parts of the last response end; the memory stays */
+        arena->current = arena->first; /* the last response ends; its memory is used again */
         arena->used = 0;
         doorman__moment_move(&permits->at, server->now);
         status = request->method == DOORMAN_ACQUIRE
@@ -9461,7 +9465,7 @@ static const doorman__server_permits doorman__permits_in_server = {
 
 /* ---- permits: limiters by key */
 
-/* A key of a map. The key is behind the struct. tag: the bytes of the key. */
+/* An entry of a map. Its key is behind the struct. tag: how many bytes the key has. */
 typedef struct doorman__entry {
     doorman__chain node;
     doorman_limiter limiter;
@@ -9667,8 +9671,8 @@ size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t visits_max, do
  * Its upstream has the address (K3), the states of a request, and the check of a response (R2), but
  * no held leases.
  *
- * P21 Permits travel in batches. While one message is under way, the next one fills. So a caller
- *    alone waits for one round trip, and many callers share it. A message has at most
+ * P21 Permits travel in batches. While one message is under way, the next one fills. So a single
+ *    caller waits for one round trip, and many callers share one. A message has at most
  *    DOORMAN__MESSAGE_ITEMS items and DOORMAN__MESSAGE_TEXT bytes of text, and only calls of one
  *    kind. The kinds alternate. A server answers a message when all its permits are decided. So a
  *    permit that may wait for units of CONCURRENCY travels alone, in a lane beside the messages of
@@ -9680,23 +9684,22 @@ size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t visits_max, do
  *    ended.
  * About P23: a message has failed if it has no valid response of a master. Its permits are sent
  *    again, to the next address, at most once more than there are addresses. They then travel
- *    alone, so that a permit that a server refuses to read harms no other permit. A lost answer may
- *    have charged. So such a permit may be refused too early, but is never granted too often. The
- *    first message after the time of an open breaker is a test. If it fails, the breaker opens
- *    again.
+ *    alone, so that a permit that a server refuses to read harms no other permit. A message whose
+ *    answer was lost may have charged units. So such a permit may be refused too early, but is
+ *    never granted too often. The first message after the time of an open breaker is a test. If it
+ *    fails, the breaker opens again.
  * About P24: the client keeps a stock for each (resource, key) that was used a short time ago. The
  *    stock counts the use in four slices of the time `prefetch`. So it knows the use of the last
  *    3/4 of this time, or more. After a grant that leaves at most half of this use in stock, the
  *    client queues a permit that no caller waits for. It asks for the missing units with a minimum
  *    of 0. So it is never refused for lack of units, and no ban counts it. If its message fails, it
- *    is not sent again, because a lost answer may have charged.
+ *    is not sent again, because it may have charged units.
  *       Units that were taken ahead are lost at the latest twice `prefetch` after their message was
- *    sent. So they never last longer than twice
- *    `prefetch` after the server has charged them. A stock has at most two lots of units with
- *    different ends. Costs are rounded up as servers do it, and a permit gets no more out of the
- *    stock than a server has granted to one permit, because a limit may have a max_cost. A key that
- *    is banned loses its stock. The client keeps at most DOORMAN__STOCKS_MAX stocks, those that
- *    were used last. An idle client forgets them.
+ *    sent. So they never last longer than twice `prefetch` after the server has charged them. A
+ *    stock has at most two lots of units with different ends. Costs are rounded up as servers do
+ *    it, and a permit gets no more out of the stock than a server has granted to one permit,
+ *    because a limit may have a max_cost. A key that is banned loses its stock. The client keeps at
+ *    most DOORMAN__STOCKS_MAX stocks, those that were used last. An idle client forgets them.
  *
  * A call is a permit, a report or a request about a hold, from its beginning to its result. Only
  * doorman__call_move changes its state:
@@ -9717,7 +9720,7 @@ size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t visits_max, do
  * after 5 failures: the message under way is the test. Otherwise: the breaker is closed.
  */
 
-/* With the longest names of limits, a response of so many items and so many bytes of text fits in 4
+/* With the longest names of limits, a response with this many items and bytes of text fits in 4
  * MiB. P19 would allow 10,000 items. */
 #define DOORMAN__MESSAGE_ITEMS ((size_t)4000)
 #define DOORMAN__MESSAGE_TEXT ((size_t)256 << 10)
@@ -9783,7 +9786,8 @@ typedef struct doorman__call {
     doorman_time sent_max_wait;
     doorman_time waits_until;          /* WAIT: in a queue of a server; 0: it was not sent yet */
     struct doorman__client_hold *hold; /* NULL: the call concerns no hold */
-    struct doorman__call *peer;        /* a transfer: its result, and the other way round */
+    struct doorman__call *peer;        /* of a transfer: the call that has its result, and the other
+                                          way round */
     doorman_hold_request hold_request; /* TRANSFER, SEIZURE */
     size_t text_bytes;
     void *context;
@@ -9836,7 +9840,7 @@ typedef struct doorman__stock {
     size_t times_used[DOORMAN__USE_SLICES];
     doorman__lot lots[2]; /* the one that ends earlier is first */
     double min_max;       /* the largest minimum of a permit that a server has granted */
-    double remaining;     /* this and the next two: of the last answer */
+    double remaining;     /* this field and the next two: of the last answer */
     doorman_time reset_at;
     char limit[DOORMAN_ID_BYTES_MAX + 1];
 } doorman__stock;
@@ -10067,7 +10071,7 @@ static void doorman__call_free(doorman__call *call) {
     client->action_count--;
 }
 
-/* Sets that the result of a call is in `acquired`. A peer does not change this result any more. */
+/* Notes that `acquired` has the result of a call. A peer does not change this result any more. */
 static void doorman__call_settle(doorman__call *call) {
     doorman__timer_clear(&call->client->timers, &call->timer);
     doorman__call_part(call);
@@ -10166,8 +10170,8 @@ static doorman__known *doorman__known_find(const doorman__known_table *known,
     return NULL;
 }
 
-/* Makes an object that begins with a doorman__known. It must be kept until a time: see below.
- * Returns NULL if memory runs out. */
+/* Makes an object that begins with a doorman__known. The caller must pass it to
+ * doorman__known_keep. Returns NULL if memory runs out. */
 static doorman__known *doorman__known_add(doorman__known_table *known, size_t object_bytes,
                                           const doorman_permit_item *item, uint64_t hash) {
     size_t bytes = doorman__pair_bytes(item->resource_id, item->key);
@@ -10213,7 +10217,7 @@ static doorman_time doorman__known_due(const doorman__known_table *known) {
 
 /* ---- permit client: refusals that are still valid (P22) */
 
-/* Forgets the oldest refusals while they have ended, and one more if the table is full. */
+/* Forgets the oldest refusals if they have ended, and one more if the table is full. */
 static void doorman__known_refusals_forget(doorman_permit_client *client, doorman_time now) {
     doorman__known *oldest;
     while ((oldest = doorman__known_oldest(&client->refusals, DOORMAN__REFUSALS_MAX, now))) {
@@ -10272,10 +10276,10 @@ static const doorman__known_refusal *doorman__known_refusal_of(const doorman__ca
 
 /* ---- permit client: holds */
 /*
- * The client gives each hold a number, which is the request_id on the wire. So an ask that is
- * repeated gets the same hold (P9). An application may take a number before it asks for the permit.
- * Then each thread that knows the number can cancel the permit at any time. A hold of the client is
- * in one of four states:
+ * The client gives each hold a number, which is the request_id on the wire. So a repeated request
+ * gets the same hold (P9). An application may take a number before it asks for the permit. Then
+ * each thread that knows the number can cancel the permit at any time. A hold of the client is in
+ * one of four states:
  *
  *   state    meaning                          event                               next state
  *   NEW      no permit has its number yet     a permit or a seizure asks for it   -> ASKED
@@ -10294,10 +10298,10 @@ static const doorman__known_refusal *doorman__known_refusal_of(const doorman__ca
  * plus expires_in (P8). An end never moves back.
  *
  * The `action` of a hold is its renewal or its release. At most one of them is queued or under way.
- * When the first renewal is due, the client renews all holds that are past half of this time. So
- * renewals travel together. A renewal names the id alone. If the server answers `gone`, it may be a
- * new master. The client then says at once what it holds (P16). The hold is gone if the server
- * answers `gone` to this too.
+ * When the first renewal is due, the client renews all holds that are past half of the time to
+ * theirs. So renewals travel together. A renewal names the id alone. If the server answers `gone`,
+ * it may be a new master. The client then says at once what it holds (P16). The hold is gone if the
+ * server answers `gone` to this too.
  *
  * Nothing leaks while a server answers. The client releases what a server may count and the
  * application does not use: after a timeout, a release, a decision that comes too late, and the end
@@ -10489,7 +10493,8 @@ static void doorman__client_hold_end(doorman__client_hold *hold, bool must_relea
         in_use ? doorman__after(hold->end, hold->life) : doorman__after(now, DOORMAN__RELEASE_TIME);
 }
 
-/* Ends a call that gets no hold, and its hold. A server may grant the hold, if it was sent. */
+/* Ends a call that gets no hold, and the hold that it asked for. If the call was sent, a server may
+ * still grant the hold. */
 static void doorman__call_end_ask(doorman__call *call, doorman_time now) {
     doorman__client_hold *hold = call->hold;
     assert(!hold || hold->state == DOORMAN__HOLD_ASKED);
@@ -10499,7 +10504,7 @@ static void doorman__call_end_ask(doorman__call *call, doorman_time now) {
 }
 
 /* P8: sets the end of a hold that a server has granted or renewed.
- *   begin   from when the client counts its life */
+ *   begin   the time from which the client counts the life */
 static void doorman__client_hold_extend(doorman__client_hold *hold, doorman_time begin,
                                         doorman_time life, doorman_time now) {
     assert(hold->state == DOORMAN__HOLD_ASKED || hold->state == DOORMAN__HOLD_IN_USE);
@@ -10725,8 +10730,8 @@ static bool doorman__stock_spend(doorman__call *call, doorman_time now) {
 }
 
 /* Stores the units that a server has granted ahead. If both lots have units, the new units end with
- * the second lot, which is earlier than they have to. Nobody waits for the wait of such a grant, so
- * its units are lost. So are the units of a stock that was forgotten. */
+ * the second lot, which is earlier than they have to. If such a grant has a wait, no caller waits,
+ * so the units are lost. The units of a stock that was forgotten are lost too. */
 static void doorman__stock_receive(const doorman__call *call, doorman__stock *stock,
                                    const doorman_permit *permit, doorman_time sent_at,
                                    doorman_time now) {
@@ -10858,7 +10863,7 @@ static bool doorman__breaker_is_open(const doorman_permit_client *client, doorma
     return upstream->state == DOORMAN__REQUESTED && upstream->failures >= DOORMAN__BREAKER_FAILURES;
 }
 
-/* Says what a new call asks.
+/* Sets the kind and the hold of a new call.
  *   hold   NULL: none */
 static void doorman__call_set_hold(doorman__call *call, doorman__call_kind kind,
                                    doorman__client_hold *hold) {
@@ -10898,7 +10903,7 @@ static bool doorman__call_start(doorman__call *call, doorman_time now) {
 
 /* ---- permit client: its messages */
 
-/* Returns a call of a message that has no response to its queue, or ends it. */
+/* A message has no response: puts one of its calls back into its queue, or ends the call. */
 static void doorman__call_return(doorman__call *call, bool failed, doorman_time now) {
     assert(call->state == DOORMAN__CALL_SENT);
     if (call->kind == DOORMAN__CALL_RENEWAL || call->kind == DOORMAN__CALL_RELEASE) {
@@ -10936,7 +10941,7 @@ static void doorman__sent_return(doorman__sent *sent, bool failed, doorman_time 
     doorman__client_hold_plan(hold, now);
 }
 
-/* Decides on the calls of a message that has no response. From the last one to the first one,
+/* Decides on the calls of a message that has no response. Goes from the last call to the first one,
  * because each becomes the first of its queue.
  *   failed   false: the message was redirected */
 static void doorman__batch_return(doorman__batch *batch, bool failed, doorman_time now) {
@@ -10987,8 +10992,8 @@ static void doorman__batch_fail(doorman__batch *batch, bool alive, doorman_time 
     }
 }
 
-/* Returns how many items the message, or its response, has for a call. Nobody knows what a seizure
- * brings. */
+/* Returns how many items the message, or its response, has for a call. How many a seizure brings is
+ * not known. */
 static size_t doorman__call_items(const doorman__call *call) {
     bool seizes = call->kind == DOORMAN__CALL_SEIZURE;
     return seizes ? DOORMAN_PERMIT_ITEMS_MAX : call->request.item_count;
@@ -11145,8 +11150,8 @@ static doorman_time doorman__batch_due(const doorman_upstream *upstream) {
     return doorman__breaker_is_open(client, main->now) ? due : 0;
 }
 
-/* Gives the next message of a lane its address: that which the client uses now, or for a permit
- * that has failed another one. */
+/* Gives the next message of a lane its address: the one that the client uses now, or another one if
+ * the permit has failed before. */
 static void doorman__lane_begin(doorman__batch *lane, const doorman__call *call) {
     doorman_upstream *upstream = &lane->upstream;
     const doorman_upstream *main = &lane->client->main.upstream;
@@ -11732,8 +11737,9 @@ static doorman_status doorman__client_hold_check(const doorman_hold_request *req
     return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "id: is missing");
 }
 
-/* P25: grants a permit in full, and sends a copy that no caller waits for. The hold is that of the
- * copy. So it is renewed if a server grants it. If memory runs out, no copy is sent. */
+/* P25: grants a permit in full, and sends a copy that no caller waits for. The hold belongs to the
+ * copy. So the client renews the hold if a server grants it. If memory runs out, no copy is
+ * sent. */
 static void doorman__call_bypass(doorman__call *call, doorman_time now) {
     doorman_permit_client *client = call->client;
     doorman__client_hold *hold = call->hold;
@@ -11815,8 +11821,9 @@ static bool doorman__client_hold_take(doorman__client_hold *hold,
     return moves;
 }
 
-/* Starts a transfer: a call that has the result, which is returned, and a call that travels, with
- * an amount of each item of the hold behind it. Returns NULL if memory runs out. */
+/* Starts a transfer with two calls. The call that is returned gets the result. The other one
+ * travels, and has an amount for each item of the hold behind it. Returns NULL if memory runs
+ * out. */
 static doorman__call *doorman__transfer_start(doorman_permit_client *client,
                                               const doorman__ask *ask, doorman_time now) {
     const doorman_permit_request none = {.item_count = 0};
@@ -12880,7 +12887,7 @@ typedef struct doorman__receiver {
 /* A thread that waits for a decision. Its agent uses the struct again for other threads, and frees
  * it when the agent stops. So a late signal to the condition variable does no harm. */
 typedef struct doorman__acquirer {
-    struct doorman__acquirer *next; /* in the list of those that nobody uses */
+    struct doorman__acquirer *next; /* in the list of unused structs */
     doorman__receiver receiver;
     doorman__agent_permits *permits;
     doorman_acquired *out;
@@ -13083,8 +13090,8 @@ static void *doorman__agent_permits_main(void *context) {
     return NULL;
 }
 
-/* Returns whether the caller is an on_decided. Precondition: the mutex is locked. It guards the
- * members that the first call which needs the thread sets. */
+/* Returns whether the caller is an on_decided. Precondition: the mutex is locked. The mutex guards
+ * the members that the first call which needs the thread sets. */
 static bool doorman__agent_permits_is_own_thread(const doorman__agent_permits *permits) {
     return permits->has_thread && pthread_equal(pthread_self(), permits->thread);
 }
@@ -13164,8 +13171,8 @@ static void doorman__acquirer_end_call(doorman__acquirer *acquirer, bool gives_u
 }
 
 /* Waits for the decision, which the thread of the permits is about to tell. A thread that is
- * cancelled here would leave the mutex locked, and that thread would wait for it for ever. So the
- * cancellation waits until the call has returned. */
+ * cancelled here would leave the mutex locked, and the thread of the permits would wait for ever.
+ * So the cancellation waits until the call has returned. */
 static void doorman__acquirer_join(doorman__acquirer *acquirer) {
     int before;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
