@@ -2821,16 +2821,20 @@ static bool doorman__random_bits(void *out, size_t bytes) {
  *    with a warning: after a change of master the leases may exceed the capacity (R8). The longest
  *    lease lasts for the lease length plus the default drift. A template with `immediate` handover,
  *    STATIC or NO_ALGORITHM needs no learning, so it causes no warning. These also cause a warning:
- *    a glob with a `[` that has no `]`, a refresh interval that equals the lease length, and an
- *    empty list of templates. So do a lease length above an hour, a safe capacity above the
- *    capacity, a window above an hour that is empty at a restart, and a key of an override that an
- *    earlier key hides (of the first 1,000 keys of a limit). So does a quota of an hour or more,
- *    because nothing keeps it over a restart: a window, a tier with its cooldown, or a bucket that
- *    needs so long to fill. With full_at_start it causes none. So do a bucket that is empty at a
- *    restart and needs more than an hour for its first unit, a time to live above an hour, because
- *    the limit learns for so long, and a template that an earlier one hides (of the first 1,000
- *    templates). A warning about an algorithm names the template that has it, not the templates
- *    that take it (G3).
+ *      - a glob with a `[` that has no `]`
+ *      - a refresh interval that equals the lease length, and a lease length above an hour
+ *      - an empty list of templates
+ *      - a safe capacity above the capacity
+ *      - a window above an hour that is empty at a restart, and a bucket that is empty at a restart
+ *        and needs more than an hour for its first unit
+ *      - a quota of an hour or more, because nothing keeps it over a restart: a window, a tier with
+ *        its cooldown, or a bucket that needs so long to fill. With full_at_start it causes none
+ *      - a time to live above an hour, because the limit learns for so long
+ *      - a template, or a key of an override, that an earlier one hides (of the first 1,000
+ *        templates, and of the first 1,000 keys of a limit)
+ *      - limits that cannot act: see doorman__limits_warn
+ *    A warning about an algorithm names the template that has it, not the templates that take it
+ *    (G3).
  *
  * >>server defines G5 (reloading) and C7 (limits, such as the number of templates).
  * >>json defines G7 (named parameters).
@@ -2897,7 +2901,7 @@ static bool doorman__glob_step(const char **glob, const char **id, const char **
 
 /* Returns whether a shell glob matches a whole id. `*` matches `/` too. When a match fails, the
  * last `*` takes one more character, and the match is tried again from there. An earlier `*` need
- * not, because the last `*` can take them instead. So the cost is O(glob * id). */
+ * not take more, because the last `*` can take those characters. So the cost is O(glob * id). */
 static bool doorman__glob_match(const char *glob, const char *id) {
     const char *star = NULL, *resume = NULL, *open = NULL;
     for (;;) {
@@ -3554,8 +3558,8 @@ static size_t doorman__config_first(const doorman_config *config, const char *id
 }
 
 /* Finds the template of a resource (G1). Returns NULL if no template matches, or if the id is not
- * valid. Costs a hash lookup for each length of literal starts, and a match for each glob that
- * begins as the id does. */
+ * valid. The cost is a hash lookup for each different length of a literal start, and a match for
+ * each glob whose literal start begins the id. */
 static const doorman_template *doorman__config_find(const doorman_config *config,
                                                     const char *resource_id) {
     if (!doorman__id_valid(resource_id)) return NULL;
@@ -5266,7 +5270,8 @@ static void doorman__leases_sum_frozen(doorman__lease_table *leases) {
     }
 }
 
-/* R7: freezes a child that learns. The shares exclude its demands, and the capacity its lease. */
+/* R7: freezes a child that learns. The shares leave out its demands, and divide the capacity
+ * without its lease. */
 static void doorman__leases_freeze(doorman__lease_table *leases, doorman__lease_entry *entry) {
     assert(entry->is_server);
     doorman__child *child = entry->demand.child;
@@ -5280,7 +5285,7 @@ static void doorman__leases_freeze(doorman__lease_table *leases, doorman__lease_
     doorman__leases_sum_frozen(leases);
 }
 
-/* Ends the freeze of a child. Precondition: its demands are those of its beginning. */
+/* Ends the freeze of a child. Precondition: its demands have not changed since the freeze began. */
 static void doorman__leases_unfreeze(doorman__lease_table *leases, doorman__lease_entry *entry) {
     doorman__child *child = entry->demand.child, **at = &leases->frozen_children;
     assert(child->frozen);
@@ -5436,8 +5441,8 @@ static void doorman__leases_solve(doorman__lease_table *leases) {
         doorman__solvers[algorithm->kind](algorithm, capacity, &leases->index, leases->terms);
 }
 
-/* Returns the target of a holder, which may be more than what is free. That of a frozen child is
- * its lease. */
+/* Returns the target of a holder, which may be more than what is free. The target of a frozen child
+ * is its lease. */
 static double doorman__leases_target(doorman__lease_table *leases,
                                      const doorman__lease_entry *entry) {
     const doorman__child *child = doorman__entry_child(entry);
@@ -5780,7 +5785,8 @@ typedef enum doorman__upstream_state {
  * upstream, and have a table of their own. So this section knows none of them. */
 typedef struct doorman__upstream_calls {
     doorman_time (*due)(const doorman_upstream *upstream);
-    void (*work)(doorman_upstream *upstream, doorman_time now); /* that is due, without a request */
+    void (*work)(doorman_upstream *upstream, doorman_time now); /* does what is due, except
+                                                                   requests */
     /* makes a request, if one is due; `work` was called, and `out` is zeroed */
     bool (*request)(doorman_upstream *upstream, doorman_request *out, doorman_time now);
     doorman_status (*response)(doorman_upstream *upstream, uint64_t sequence,
@@ -5798,7 +5804,7 @@ struct doorman_upstream {
     size_t address_count, address_index;     /* a root has no addresses */
     char redirect[DOORMAN_ID_BYTES_MAX + 1]; /* the address of a redirect; "": none */
     unsigned redirects, failures;            /* `failures`: failed requests in a row */
-    size_t tried_count;                      /* the addresses that have failed in this round (K2) */
+    size_t tried_count;                      /* how many addresses have failed in this round (K2) */
     unsigned rounds;        /* the rounds in which all addresses failed, up to `rounds_max` */
     unsigned rounds_max;    /* bounds `rounds` at the end of this round */
     uint64_t failure_count; /* the number of failed requests since the start */
@@ -6258,7 +6264,7 @@ static void doorman__upstream_retry_soon(doorman_upstream *upstream, doorman_tim
 }
 #endif
 
-/* Ends a request that got no response, unless another one is under way, or none. */
+/* Ends a request that got no response. Has no effect unless this request is under way. */
 static void doorman__upstream_fail(doorman_upstream *upstream, uint64_t sequence,
                                    doorman_time now) {
     doorman__upstream_now(upstream, now);
@@ -6758,7 +6764,7 @@ enum { DOORMAN__OVERLOAD_PARTS = 9, DOORMAN__OVERLOAD_MARKS = 20, DOORMAN__OVERL
 #define DOORMAN__OVERLOAD_NEAR 0.2 /* the part of an overload that prevents large steps */
 #define DOORMAN__OVERLOAD_CALM 10  /* steps before they double */
 
-/* The reports that arrived in a part of the time. */
+/* The reports that arrived in one part, which is a quarter of a refresh interval. */
 typedef struct doorman__overload_part {
     uint64_t number;          /* of the part, counted from time 0 */
     doorman_time from, until; /* the time that the reports are about */
@@ -6789,7 +6795,7 @@ static doorman_time doorman__overload_length(const doorman__overload_state *stat
     return doorman__later(state->interval / 4, 1);
 }
 
-/* Returns the number of the part of the interval, counted from 0, that contains a time. */
+/* Returns the number, counted from time 0, of the part that contains a time. */
 static uint64_t doorman__overload_number(const doorman__overload_state *state, doorman_time now) {
     return (uint64_t)now / (uint64_t)doorman__overload_length(state);
 }
@@ -6844,7 +6850,7 @@ static doorman_overload_report doorman__overload_sum(const doorman__overload_sta
     return sum;
 }
 
-/* Returns whether more is refused, or late, than a part of what an overload needs. */
+/* Returns whether the refused or the late requests exceed a part of what an overload needs. */
 static bool doorman__overload_is_on(const doorman_overload_report *sum, double part) {
     return sum->arrived >= DOORMAN__OVERLOAD_LEAST &&
            (sum->refused > part * 0.05 * sum->arrived || sum->late > part * 0.5 * sum->finished);
@@ -6989,9 +6995,10 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *    capacity by the number of known subclients, with those of the request. There is none while the
  *    server learns, for a holder that is a server, and for an algorithm that does not divide the
  *    capacity. A node with a parent has only as much capacity as its clients want, so the quotient
- *    may be much too small. So it is at least the highest level that the parent sent. If leases are
- *    whole units, it is rounded down. With more clients than units it is 0, because one unit for
- *    each client would exceed the capacity. A node with a parent does not send a 0.
+ *    may be much too small. So the safe capacity is at least the highest level that the parent
+ *    sent. If leases are whole units, it is rounded down. With more clients than units it is 0,
+ *    because one unit for each client would exceed the capacity. A node with a parent does not send
+ *    a 0.
  * S8 A lease entry lasts 1 + drift times as long as its lease. So the entry outlasts the lease even
  *    if the holder's clock is slower by the drift. The time that messages take does not matter,
  *    because the holder counts from the time at which it sent the request.
@@ -7472,7 +7479,8 @@ static doorman__maximum doorman__resource_maximum(const doorman__resource_entry 
     return maximum;
 }
 
-/* Stores `before`, the present amount before a change, as an older amount, unless it has risen. */
+/* Stores `before`, the amount before a change, as an older amount, unless the change has raised
+ * it. */
 static void doorman__resource_add_older(doorman__resource_entry *resource,
                                         doorman__maximum before) {
     const doorman_server *server = resource->server;
@@ -7634,10 +7642,10 @@ static doorman_time doorman__server_learned_at(const doorman_server *server,
 }
 
 /* Returns when the learning of new resources with a template of a new configuration ends: as for
- * the template with the same glob in the last configuration. If the server still learns, it may be
- * later, because the predecessor may have had the new configuration, with longer leases. Without
- * such a template, every request may have been granted. So the resources learn for as long as any
- * granted lease may last (G5). */
+ * the template with the same glob in the last configuration. If the server still learns, the end
+ * may be later, because the predecessor may have had the new configuration, with longer leases.
+ * Without such a template, every request may have been granted. So the resources learn for as long
+ * as any granted lease may last (G5). */
 static doorman_time doorman__server_inherit(const doorman_server *server,
                                             const doorman_template *settings, size_t index) {
     const doorman_config *last = server->config;
@@ -7667,7 +7675,7 @@ static double doorman__resource_capacity(const doorman__resource_entry *resource
     return doorman__leases_round_down(&resource->leases, overload->capacity);
 }
 
-/* Returns from which wait on a request is late; 0: reports have no effect. */
+/* Returns how long a request may wait before it is late; 0: reports have no effect. */
 static doorman_time doorman__resource_overload_target(const doorman__resource_entry *resource) {
     bool divides = doorman__divides_capacity(resource->leases.algorithm);
     return divides ? resource->settings->overload.target : 0;
@@ -7852,7 +7860,7 @@ static doorman_status doorman__item_wrong(const doorman_request *request, size_t
                          doorman__name(request, "items", "resource"), index, field, rule);
 }
 
-/* Checks the demands of an item. On the wire, the fields of a client's one are the resource's. */
+/* Checks the demands of an item. On the wire, a client's only demand is a part of the resource. */
 static doorman_status doorman__demands_check(const doorman_request *request, size_t index,
                                              doorman_error *error) {
     const doorman_capacity_request *item_request = &request->items[index];
@@ -8408,7 +8416,7 @@ static void doorman__upward_set_algorithm(doorman__upward *upward,
     assert(algorithm->lease_length > 0 && algorithm->refresh_interval > 0);
 }
 
-/* R8: sets the time at which the learning of the node ends, which then tells its parent at once.
+/* R8: sets the time at which the learning of the node ends. The node tells its parent at once.
  * `learn_for` includes the drift, so it is long enough even if a clock is slow. */
 static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_for) {
     doorman_server *server = upward->resource->server;
@@ -8892,7 +8900,7 @@ static doorman_lease doorman__context_new_lease(const doorman__request_context *
                            .refresh_interval = doorman__context_refresh(context)};
 }
 
-/* S14: returns why a lease is less than what the request wants, or 0 if it is not. */
+/* S14: returns why a lease is less than what the request wants, or 0 if it is not less. */
 static doorman_lease_reason doorman__context_reason(const doorman__request_context *context,
                                                     double capacity) {
     const doorman__lease_table *leases = context->leases;
@@ -9066,7 +9074,8 @@ static void doorman__server_release(doorman_server *server, const doorman_reques
     }
 }
 
-/* H11: processes reports on resources. A resource without leases needs none. */
+/* H11: processes reports on resources. A report on a resource that no holder has asked for has no
+ * effect. */
 static doorman_status doorman__server_report(doorman_server *server,
                                              const doorman_request *request) {
     assert(server->is_master);
@@ -9545,7 +9554,8 @@ static void doorman__election_take_lease(doorman_election *election, int64_t lea
     election->lease_until = election->lease ? doorman__after(election->sent_at, ttl / 100 * 95) : 0;
 }
 
-/* Called when our store lease holds the key. Forgets `vacant_at` if others had it since then. */
+/* Called when our store lease holds the key. Forgets `vacant_at` if others had the key since
+ * then. */
 static void doorman__election_win(doorman_election *election, uint64_t term) {
     assert(election->lease && election->step != DOORMAN_NO_CALL);
     if (term != election->vacant_term + 1) election->vacant_term = 0;
@@ -9723,10 +9733,10 @@ void doorman_election_resign(doorman_election *election, doorman_time now) {
  *    Times are in ticks of 1/256 ns, and wrap around after 2^64 ticks (834 days). paid_until is in
  *    the future if it is ahead of the clock by less than 18 minutes plus the largest debt: another
  *    thread has read the clock after this thread, or units were taken as a debt. Any other
- *    paid_until is in the past. So a bucket saves at most about 400 days, and a rate below 3e-8
- *    units a second (one unit a year) never allows a whole unit. The time of a unit is rounded up
- *    to a tick. So requests for one unit get at most 2.5e11 units in a second, and up to 0.04 %
- *    less than a rate of 1e8 units a second.
+ *    paid_until is in the past. So a bucket saves at most 407 days, and a rate below 2.8e-8 units a
+ *    second (one unit in 407 days) never allows a whole unit. The time of a unit is rounded up to a
+ *    tick. So requests for one unit get at most 2.5e11 units in a second, and up to 0.04 % less
+ *    than a rate of 1e8 units a second.
  *
  *    A gauge counts the units in flight. A thread that takes units adds them to this count, and
  *    then checks that the allowance is still the one that the thread has read. The client first
@@ -9856,8 +9866,8 @@ DOORMAN__INLINE doorman__attempt doorman__bucket_try(const doorman__bucket *buck
 
 /* ---- limiters: concurrency */
 
-/* Nobody knows when units are released, so a refusal does not say how long to wait, and no attempt
- * sets reset_after. */
+/* When units will be released is not known, so a refusal does not say how long to wait, and no
+ * attempt sets reset_after. */
 DOORMAN__INLINE doorman__attempt doorman__concurrency_try(uint64_t most, uint64_t in_use,
                                                           uint64_t units) {
     uint64_t room = in_use < most ? most - in_use : 0;
@@ -9995,10 +10005,11 @@ DOORMAN__INLINE doorman__attempt doorman__sliding_try(uint64_t most, doorman_tim
 
 /* ---- limiters: log */
 
-/* An arrival is the time at which a unit was allowed. A ring has one place for each unit of the
- * limit. Each new unit replaces the oldest arrival, and is allowed if this arrival is at least a
- * whole window old. So a window has at most as many units as the ring has places. Arrivals never go
- * back in time, even if the clock of this thread is behind the clock of another thread. */
+/* An arrival is the time at which a unit was asked for, also if it was refused. A ring has one
+ * place for each unit of the limit. Each new unit replaces the oldest arrival, and is allowed if
+ * this arrival is at least a whole window old. So a window has at most as many units as the ring
+ * has places. Arrivals never go back in time, even if the clock of this thread is behind the clock
+ * of another thread. */
 static inline doorman__attempt doorman__arrival_try(doorman_time window, doorman_time before,
                                                     doorman_time now) {
     assert(window > 0);
@@ -10098,7 +10109,7 @@ static const char *doorman__bucket_wrong(const doorman_limit_options *options) {
 
 #define DOORMAN__ONLY_BUCKET_RULE "must be 0: only a TOKEN_BUCKET has one"
 
-/* Does the same for a limit of another kind. */
+/* Returns the first rule that a limit of another kind breaks, or NULL. */
 static const char *doorman__count_limit_wrong(const doorman_limit_options *options) {
     const double limit = options->limit;
     const bool held = options->kind == DOORMAN_CONCURRENCY;
@@ -10436,7 +10447,7 @@ static double doorman__counted(const doorman__shared *grains) {
     return (double)__atomic_load_n(grains, __ATOMIC_RELAXED) / DOORMAN__UNIT;
 }
 
-/* Raises a count to a value. */
+/* Raises a count to a value, unless the count is larger already. */
 static inline void doorman__raise(doorman__shared *most, uint64_t value) {
     uint64_t before = __atomic_load_n(most, __ATOMIC_RELAXED);
     while (before < value && !__atomic_compare_exchange_n(most, &before, value, true,
@@ -10928,8 +10939,8 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *   PESSIMISTIC   0
  *   OPTIMISTIC    what the resource wants
  *
- * doorman__resource_publish sets the limiter to the capacity in force, until when, and what
- * follows. So the limiter follows the end of a lease without another call.
+ * doorman__resource_publish sets the limiter to the capacity in force, its end, and the capacity
+ * that follows. So the limiter follows the end of a lease without another call.
  *
  * In a request, a client claims the capacity of its lease, and reports its units in use as
  * outstanding (R3). If the client wants less than it has, it first gives the difference back, and
@@ -10960,10 +10971,10 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *
  * How soon a lease follows demand. A limiter that refuses units sets a flag, which the client
  * checks every 0.2 s. The client waits until 0.1 s have passed since the refusal, because this time
- * shows the rate of a demand. A gauge does not need it. Then the client asks at once if the last
- * response granted all wants. Example: a resource is idle, and its capacity is free at the server.
- * After the first refusal, the resource gets its whole share within 250 ms and one round trip. When
- * a call waits for a gauge of an agent, the agent asks at once.
+ * shows the rate of a demand. For a gauge it does not wait. Then the client asks at once if the
+ * last response granted all wants. Example: a resource is idle, and its capacity is free at the
+ * server. After the first refusal, the resource gets its whole share within 250 ms and one round
+ * trip. When a call waits for a gauge of an agent, the agent asks at once.
  *
  * An idle resource asks only for its minimum, even if its safe capacity is larger. A safe capacity
  * that is not configured is the capacity divided by the number of clients. If each idle resource
@@ -11108,7 +11119,7 @@ typedef struct doorman__estimator {
     double largest; /* the largest request, until largest_until */
     doorman_time largest_until;
     /* The other fields except `wants` and `unmet` are only for a gauge. */
-    bool served; /* so many units as `largest` were in use at the same time */
+    bool served; /* as many units as `largest` were in use at the same time */
     doorman_time
         short_since; /* since when `largest` has not fitted into the lease; NEVER: it fits */
     double ceiling;  /* the capacity that the server granted when more was wanted */
@@ -13063,7 +13074,7 @@ typedef enum doorman__flags {
     DOORMAN__JSON_OPTIONAL, /* the writer leaves out a default: 0, false, an empty list, `usual` */
     DOORMAN__JSON_NEEDED,   /* the reader refuses an object without the field */
     DOORMAN__JSON_ALWAYS,   /* the writer always writes the field */
-    DOORMAN__JSON_REQUIRED, /* both */
+    DOORMAN__JSON_REQUIRED, /* both NEEDED and ALWAYS */
     DOORMAN__JSON_LENIENT,  /* an invalid value counts as absent, because the sender may be newer */
     DOORMAN__JSON_OR_STRING = 8 /* a string is not read, and is no error */
 } doorman__flags;
@@ -16057,7 +16068,7 @@ static void doorman__agent_process_connection(doorman_agent *agent, doorman_time
     doorman__agent_keep_error(agent, &error, now);
 }
 
-/* Processes the result of the last request. Keeps the error text of a failure, also that a server
+/* Processes the result of the last request. Keeps the error text of a failure, also if a server
  * knows no master. */
 static void doorman__agent_process_result(doorman_agent *agent, doorman_time now) {
     doorman_transport_result result;

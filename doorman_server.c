@@ -1,13 +1,13 @@
 /* doorman_server: a process that serves one node of a Doorman tree. It reads requests from sockets,
  * passes them to doorman.h, and sends the responses. doorman.h makes all decisions about capacity.
  *
- * Threads: nng calls worker_step on its own threads. The same thread handles the request, because
- * passing the request to another thread would cost more than the decision. One mutex guards the
- * server object. A thread holds the mutex only for the decision. It reads and writes JSON without
- * the mutex. The main thread waits for signals. Once a second it does the work that is due. With
- * --parent, one more thread does the work that is due for the link to the parent. With --etcd, one
- * more thread takes part in the election of the master and watches the configuration. With HTTP,
- * one more thread makes pages and metrics.
+ * Threads: nng calls server_worker_step on its own threads. The same thread handles the request,
+ * because passing the request to another thread would cost more than the decision. One mutex guards
+ * the server object. A thread holds the mutex only for the decision. It reads and writes JSON
+ * without the mutex. The main thread waits for signals. Once a second it does the work that is due.
+ * With --parent, one more thread does the work that is due for the link to the parent. With --etcd,
+ * one more thread takes part in the election of the master and watches the configuration. With
+ * HTTP, one more thread makes pages and metrics.
  *
  * With --parent, the capacities come from the parent, so --config may only have limits of permits
  * (G8). When a node gets the first request for a resource, it requests the resource from its parent
@@ -25,11 +25,12 @@
  *    A message has at most 4 MiB (V5). A peer that sends invalid data, or disconnects in the middle
  *    of a message, does not affect other peers.
  * V6 The server writes log lines in logfmt to standard error. A warning that repeats is logged once
- *    a minute, with a count. The line describes the last event, or, about permits, the first one
- *    since the last line. The line about leases from the parent that have ended names their
- *    resources. Refused messages have a line for each method. Each id that two processes seem to
- *    use has a line of its own. Only 8 ids have one at the same time, and all further ids share one
- *    line. No thread waits for the log. A line that cannot be written at once is lost and counted.
+ *    a minute, with a count. The line describes the last event. A line about permits describes the
+ *    first event since the last line. The line about leases from the parent that have ended names
+ *    their resources. Refused messages have a line for each method. Each id that two processes seem
+ *    to use has a line of its own. Only 8 ids have a line at the same time, and all further ids
+ *    share one line. No thread waits for the log. A line that cannot be written at once is lost and
+ *    counted.
  * V7 The exit code is 0 for success, 1 for a failure and 2 for a usage error. One line on standard
  *    error says what is wrong and what to do. For a configuration, the lines before it list at most
  *    20 errors, each with its line and column.

@@ -35,7 +35,7 @@
  *                         to these requests with `retry_after`
  *     at doorman_throttle_due   doorman_throttle_update, and then doorman_throttle_next
  *
- * What happens when 2,000 requests arrive at once, and each work takes 1 ms:
+ * What happens when 2,000 requests arrive at once, and the work of each takes 1 ms:
  *
  *     0 ms     1,600 requests are taken, 320 of these with a warning, and 400 are refused: FULL.
  *              The 16 workers start the oldest 16
@@ -48,8 +48,8 @@
  *
  * The throttle has an effect only if the caller calls doorman_throttle_next just before a worker
  * starts, or sets `concurrency`. It needs no listener for events: each call returns what happens to
- * its request, doorman_throttle_next_refused what happens to others, and doorman_throttle_read all
- * counters, for a program that exports them. Only one thread at a time may use a throttle.
+ * its request. doorman_throttle_next_refused returns what happens to others, and
+ * doorman_throttle_read returns all counters. Only one thread at a time may use a throttle.
  *
  * THE API. The documentation of each function is above its declaration.
  *
@@ -126,9 +126,9 @@ typedef struct doorman_throttle_request {
     unsigned criticality;  /* 0 to 15; the highest goes first */
     const char *user;      /* the user that it belongs to. Only used during the call. Users are in 8
                               groups that change each hour, and a lower group goes first (H6). So
-                              under overload some users are served, and not a part of each. NULL:
-                              none; it goes with the first group, before most users of the same
-                              criticality */
+                              under overload some users are served in full, and others are not.
+                              NULL: none; it goes with the first group, before most users of the
+                              same criticality */
     doorman_time deadline; /* when its answer becomes useless, on the clock of `now`; 0: never. The
                               request waits for at most half of the time until then */
 } doorman_throttle_request;
@@ -149,8 +149,8 @@ typedef struct doorman_throttle_counters {
     size_t waiting;            /* requests that wait now */
     size_t running;            /* requests that are worked on now */
     double waiting_cost;       /* the sum of the predicted costs of the requests that wait now */
-    double mean_cost;          /* the mean cost of all classes; initial_cost before any finished */
-    doorman_time mean_service; /* the mean time from next to finish; 0 before any finished */
+    double mean_cost;          /* the mean cost of all classes; initial_cost if none has finished */
+    doorman_time mean_service; /* the mean time from next to finish; 0 if none has finished */
     doorman_time max_wait;     /* how long a request may wait now (H5) */
 } doorman_throttle_counters;
 
@@ -324,7 +324,7 @@ typedef struct doorman__queued {
     uint64_t number;      /* counts the requests that were taken; the newest has the largest */
     double cost;          /* predicted */
     doorman_time since;   /* when it arrived; while it runs: when it started */
-    doorman_time half_at; /* half of the time to its deadline has passed; DOORMAN_NEVER: none */
+    doorman_time half_at; /* when half of the time to its deadline has passed; NEVER: none */
     doorman_time retry_after;
     uint32_t previous[2], next[2]; /* by list: DOORMAN__BY_COHORT, DOORMAN__BY_AGE */
     uint32_t next_id;              /* in its bucket of the table of ids */
@@ -377,7 +377,7 @@ struct doorman_throttle {
     uint64_t late;                    /* requests that have finished, and had waited longer */
     doorman_time reported_at;         /* the last report, or else the first call; before any call:
                                          DOORMAN_NEVER */
-    doorman_overload_report reported; /* the sums up to then */
+    doorman_overload_report reported; /* the sums up to reported_at */
 };
 
 /* ---- throttle: lists, the table of ids, the heap of limits */
@@ -437,7 +437,7 @@ static void doorman__deadlines_put(doorman_throttle *throttle, size_t at, uint32
     throttle->slots[index].heap_index = (uint32_t)at;
 }
 
-/* Moves a slot up or down from the place `at`, until the heap is in order. */
+/* Moves a slot up or down from the position `at`, until the heap is in order. */
 static void doorman__deadlines_move(doorman_throttle *throttle, size_t at, uint32_t index) {
     const doorman__queued *slots = throttle->slots;
     const uint32_t *heap = throttle->heap;
@@ -619,7 +619,7 @@ static bool doorman__throttle_has_room(const doorman_throttle *throttle, size_t 
 }
 
 /* Returns whether a request of a criticality and a cohort goes before the request that goes last.
- * If so, the slot of the latter is written. Precondition: a request waits. */
+ * Sets *index to the slot of the latter. Precondition: a request waits. */
 static bool doorman__throttle_last(const doorman_throttle *throttle, unsigned level,
                                    unsigned cohort, uint32_t *index) {
     unsigned last_level = doorman__lowest_bit(throttle->used_criticalities);
@@ -872,8 +872,8 @@ void doorman_throttle_read(const doorman_throttle *throttle, doorman_throttle_co
     out->max_wait = doorman__throttle_max_wait(throttle);
 }
 
-/* A request that the throttle could not take for a mistake of the caller did not arrive. A report
- * without an interval has no effect, so what was counted stays for the next report. */
+/* A BAD_REQUEST is a mistake of the caller, and does not count as arrived. A report without an
+ * interval has no effect, so what was counted stays for the next report. */
 void doorman_throttle_report(doorman_throttle *throttle, doorman_time target,
                              doorman_overload_report *out, doorman_time now) {
     if (!out) return;

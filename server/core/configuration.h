@@ -84,8 +84,8 @@ static bool config_configure(struct service *service, const doorman_config *conf
     return false;
 }
 
-/* Puts a configuration into force, and notes the result. Returns the configuration that is not in
- * force now.
+/* Puts a configuration into force, and notes the result. Returns the last configuration, or
+ * `config` if it is refused. The caller destroys what is returned.
  *   config   NULL: it could not be loaded */
 static doorman_config *config_replace(struct service *service, doorman_config *config,
                                       const struct config_problems *problems) {
@@ -105,7 +105,7 @@ static doorman_config *config_replace(struct service *service, doorman_config *c
     return last;
 }
 
-/* Tells the parts. Without the part that reports it, the log has a line. */
+/* Tells the parts about a change. If the part REPORTS is missing, logs the change. */
 static void config_note(struct service *service, const struct config_change *change) {
     const char *error = service->last_load.error;
     EACH_PART(part, configured)(*part)->configured(service, change);

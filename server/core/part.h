@@ -16,7 +16,7 @@ enum file_group { FILES_OF_TLS, FILES_OF_TOKENS };
 
 /* A configuration that was loaded or refused. */
 struct config_change {
-    const doorman_config *last; /* the one before it; NULL: none. If it was refused: itself */
+    const doorman_config *last; /* the one before it, or itself if it was refused; NULL: none */
     const struct config_problems *problems;
     bool valid;    /* it could be read; it may have been refused for another reason */
     bool is_first; /* the process has started with it */

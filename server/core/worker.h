@@ -39,7 +39,7 @@ void server_worker_receive(struct worker *worker) {
     nng_ctx_recv(worker->context, worker->aio);
 }
 
-/* Counts a worker that begins to send. Returns the timeout of its send. */
+/* Counts a worker that begins to send, unless it retires. Returns the timeout of its send. */
 static nng_duration worker_count_send(const struct worker *worker) {
     if (worker->retires) return SEND_TIMEOUT_RETIRED_MS;
     unsigned sending = __atomic_add_fetch(&worker->service->sending_count, 1, __ATOMIC_RELAXED);
@@ -75,7 +75,7 @@ static void worker_answer(struct worker *worker) {
     }
 }
 
-/* The permits of the message of a worker wait no longer.
+/* Called when the permits of a worker's message wait no longer.
  *   answers   false: nobody waits for the response */
 static void worker_finish(struct waiter *waiter, bool answers) {
     struct worker *worker = server_worker_of(waiter);

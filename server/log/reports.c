@@ -193,8 +193,8 @@ struct config_changes {
     size_t lines;            /* about limits and shortened times, also those that are not logged */
 };
 
-/* Returns whether the templates that both configurations have come in another order.
- *   places   for each template of the last configuration: its new place plus 1; 0: removed */
+/* Returns whether the templates that are in both configurations have another order now.
+ *   places   for each template of the last configuration: its new index plus 1; 0: removed */
 static bool places_are_reordered(const size_t *places, size_t count) {
     size_t highest = 0;
     bool reordered = false;
@@ -206,7 +206,7 @@ static bool places_are_reordered(const size_t *places, size_t count) {
     return reordered;
 }
 
-/* Merges the sorted lists.
+/* Merges the sorted lists, and finds the templates that were removed, added or changed.
  *   places   out, see places_are_reordered */
 static void changes_merge(struct config_changes *changes, const doorman_template **last,
                           const doorman_template **now, size_t *places) {
@@ -347,8 +347,8 @@ static size_t limit_counters(const struct config_changes *changes,
     return 0;
 }
 
-/* Logs what has changed in one limit. It is a warning with the number of counters, if the change
- * has dropped some. After LIMIT_LINES_MAX, the lines are only counted. */
+/* Logs what has changed in one limit. If the change has dropped counters, the line is a warning
+ * with their number. After LIMIT_LINES_MAX, the lines are only counted. */
 static void limit_log(const struct service *service, struct config_changes *changes,
                       const doorman_template *template, const doorman_permit_limit *last,
                       const doorman_permit_limit *now) {

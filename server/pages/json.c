@@ -56,7 +56,7 @@ static void json_overload(struct text *text, const doorman_server_resource *info
     server_text_add(text, "}");
 }
 
-/* `clients` is the number of holders. Its name is older than the word.
+/* `clients` is the number of holders. The field is older than the word `holder`.
  *   description   NULL: none */
 static void json_resource(struct text *text, const struct row *row, const char *id,
                           const char *description, doorman_time now) {

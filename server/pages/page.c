@@ -128,7 +128,7 @@ void server_page_start(struct service *service, const struct http_request *reque
 }
 
 /* Ends a page.
- *   is_live   the script loads the page again every two seconds */
+ *   is_live   the page has the script */
 void server_page_end(struct http_response *response, bool is_live) {
     struct text *text = &response->text;
     server_text_add(text,
@@ -644,7 +644,7 @@ static void page_found(struct text *text, const struct found_lease *found, doorm
     page_lease(text, &found->lease, now);
 }
 
-/* Says what the list has, and how to go on. */
+/* Says how many leases the list has, and links to its next part. */
 static void page_search_end(struct text *text, const struct service *service,
                             const struct lease_search *search) {
     server_text_addf(text,

@@ -277,7 +277,8 @@ void server_text_add_amount(struct text *text, double amount);
  * have, what they want, and the capacity. If the holders share one capacity, an edge marks it. */
 void server_graph_add_bar(struct text *text, const struct row *row);
 
-/* Adds a graph of the last ten minutes, with its axes. A dashed line is the capacity of then. */
+/* Adds a graph of the last ten minutes, with its axes. A dashed line shows the capacity over
+ * time. */
 void server_graph_add_trend(struct text *text, struct service *service, const char *id);
 
 /* ---- >>metrics ------------------------------------------------------------------------------ */

@@ -92,7 +92,8 @@ static int check_dialer(const char *url) {
     return error;
 }
 
-/* Returns whether the port of an address fits. nng only finds out when it connects. */
+/* Returns whether the port of an address is from 1 to 65535. nng checks it only when it
+ * connects. */
 static bool port_fits(const char *url) {
     nng_url *parts = NULL;
     if (nng_url_parse(&parts, url) != 0) return true; /* check_dialer has the error */
@@ -102,8 +103,8 @@ static bool port_fits(const char *url) {
     return port >= 1 && port <= UINT16_MAX;
 }
 
-/* A proxy can have the TLS, so nng need not support it here. Without --advertise, the address is
- * the first --listen, which nng has accepted. */
+/* A proxy can do the TLS, so nng need not support TLS here. Without --advertise, the address is the
+ * first --listen, which nng has accepted. */
 static enum exit_status check_advertise(const struct service *service) {
     const char *url = service->settings->advertise;
     char host[256];

@@ -104,8 +104,9 @@ static struct certificate_period der_read_period(struct der at) {
 #define PEM_BEGIN "-----BEGIN CERTIFICATE-----"
 #define PEM_END "-----END CERTIFICATE-----"
 
-/* Decodes the base64 of a certificate, which has line breaks. Both times are 0 if it is not valid.
- *   room   has place for the text and a final 0 */
+/* Reads when a certificate is valid, from its base64, which has line breaks. Both times are 0 if
+ * they cannot be read.
+ *   room   has space for the text and a final 0 */
 static struct certificate_period pem_read_period(const char *from, const char *to, char *room) {
     size_t count = 0;
     for (; from < to; from++) {
@@ -119,7 +120,7 @@ static struct certificate_period pem_read_period(const char *from, const char *t
 
 /* Reads the next certificate of a text.
  *   at     in/out: where to search; after the certificate's first line if there is one
- *   room   has place for the text and a final 0 */
+ *   room   has space for the text and a final 0 */
 static bool pem_next(const char **at, char *room, struct certificate_period *period) {
     const char *begin = strstr(*at, PEM_BEGIN);
     if (!begin) return false;

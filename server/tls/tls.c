@@ -163,8 +163,8 @@ static int loopback_send(struct loopback *loopback) {
 }
 
 /* The aios are freed first: nng's thread for timeouts may use their streams until then. The streams
- * hold the dialer. So it is freed before them: the thread of nng that frees the last of them then
- * sees all that this thread has done with the dialer. */
+ * refer to the dialer. So the dialer is freed before the streams: the thread of nng that frees the
+ * last stream then sees all that this thread has done with the dialer. */
 static void loopback_close(struct loopback *loopback) {
     for (int i = 0; i < SIDE_COUNT; i++) nng_aio_free(loopback->aios[i]);
     if (loopback->dialer) nng_stream_dialer_free(loopback->dialer);

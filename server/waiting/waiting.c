@@ -3,8 +3,8 @@
  * A message may wait if one of its permits has a max_wait and a request_id. The worker of such a
  * message keeps its context of nng until it has answered. Another worker receives in its place. So
  * messages that wait never occupy the workers that answer. The replaced worker retires after its
- * answer, and can replace another one later. There are at most as many workers as messages that
- * have waited at the same time. The permits have bounds for them (P19).
+ * answer, and can replace another one later. There are at most as many extra workers as messages
+ * that have waited at the same time. The permits have bounds for them (P19).
  *
  *     event                            what happens to the message
  *     its last permit is decided       the thread that has caused the decision answers it
@@ -56,7 +56,7 @@ struct waiting {
     struct waiter_list waiters, done; /* done: they wait no longer, and are not answered yet */
     size_t done_count;                /* atomic; also those that are being answered */
     struct waiter_ticket *buckets[BUCKETS];
-    doorman_time victory; /* when the permits began that decide on the waiters */
+    doorman_time victory; /* when the permits in which the waiters wait began */
     uint64_t closed[CLOSED_COUNT];
     size_t closed_count; /* since the start */
     struct lock pool_lock;
