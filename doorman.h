@@ -406,7 +406,7 @@ typedef struct doorman_algorithm {
     bool has_minimum_interval;             /* false: the minimum interval is 5 s */
     doorman_time minimum_interval;         /* a holder that asks again within this time gets its
                                               last lease again (S3); 0: it gets a new lease */
-    doorman_time minimum_refresh_interval; /* a lower bound of the refresh interval: in responses of
+    doorman_time minimum_refresh_interval; /* a lower bound of the refresh interval: for a holder of
                                               a node with a parent, for a holder that should ask
                                               again early (R12), and for a lease that cannot be
                                               extended (S6); default 1 s */
@@ -635,7 +635,7 @@ typedef enum doorman_method {
     DOORMAN_DISCOVERY,
     DOORMAN_GET_CAPACITY, /* if is_server is true, the message is GetServerCapacity */
     DOORMAN_RELEASE_CAPACITY,
-    DOORMAN_REPORT_OVERLOAD, /* tells what servers behind resources have counted (H11) */
+    DOORMAN_REPORT_OVERLOAD, /* reports what servers behind resources have counted (H11) */
     DOORMAN_ACQUIRE,         /* asks for decisions on permits */
     DOORMAN_REPORT,          /* charges what actions have really cost */
     DOORMAN_INSPECT,         /* reads the limits of keys */
@@ -887,7 +887,8 @@ DOORMAN_API doorman_status doorman_server_configure(doorman_server *server,
                                                     const doorman_config *config, doorman_time now);
 
 typedef struct doorman_mastership {
-    const char *address;           /* the address of the master, 1 to 256 bytes; NULL: not known */
+    const char *address;           /* the address of the master, 1 to 256 bytes; required if this
+                                      server is master. NULL: not known */
     doorman_time until;            /* this server is master until this time. DOORMAN_NEVER: no end
                                       is known. `now` or earlier: this server is not master */
     doorman_time predecessor_gone; /* a time by which the previous master had certainly stopped; 0:
@@ -2065,8 +2066,8 @@ typedef struct doorman_transport_options {
     void (*on_wakeup)(void *context);
     void *context;
     const doorman_tls *tls; /* required if an address needs TLS */
-    /* The address of this node's status page over HTTP, which its requests tell the parent. NULL or
-     * "": not known. Only doorman_transport_update reads the text, so the text may change while the
+    /* The address of this node's status page over HTTP, for the requests to the parent. NULL or "":
+     * not known. Only doorman_transport_update reads the text, so the text may change while the
      * lock is held. The text must outlive the transport. */
     const char *http_address;
     /* true: while the upstream has nothing to request, the transport sends probes. A probe is a
@@ -3310,8 +3311,9 @@ static doorman_status doorman__config_check(const doorman_config_options *option
 
 /* ---- configuration: what is valid but causes a warning (G9) */
 
-/* Warns of leases that end before they are renewed, that may outlast the learning of a new master,
- * or that are longer than an hour, because nothing takes a lease back before its end. */
+/* Warns of leases that end before they are renewed, or that may outlast the learning of a new
+ * master. Warns of leases longer than an hour, because nothing takes a lease back before its
+ * end. */
 static void doorman__algorithm_warn(const doorman_algorithm *given, size_t index,
                                     const doorman__config_report *report) {
     const doorman_algorithm all = doorman__algorithm_resolve(given);
@@ -3857,7 +3859,7 @@ static doorman__sums doorman__node_sums(const doorman__node *node) {
     return all;
 }
 
-/* Copies `count` entries of a node to a place in another node, or in the same node. */
+/* Copies `count` entries of a node to a position in another node, or in the same node. */
 static void doorman__node_move(doorman__node *to, size_t to_at, doorman__node *from, size_t from_at,
                                size_t count) {
     assert(to->height == from->height);
@@ -3873,14 +3875,14 @@ static void doorman__node_move(doorman__node *to, size_t to_at, doorman__node *f
     memmove(&target->below[to_at], &source->below[from_at], count * sizeof *source->below);
 }
 
-/* Makes place `at` free. The entries from `at` on move up by one place. */
+/* Makes the position `at` free. The entries from `at` on move up by one. */
 static void doorman__node_open(doorman__node *node, size_t at) {
     assert(at <= node->count && node->count < node->room);
     doorman__node_move(node, at + 1, node, at, node->count - at);
     node->count++;
 }
 
-/* Removes the entry at a place. */
+/* Removes the entry at a position. */
 static void doorman__node_close(doorman__node *node, size_t at) {
     assert(at < node->count);
     node->count--;
@@ -3956,7 +3958,7 @@ static bool doorman__index_reserve(doorman__index *index, int band, const doorma
     return done;
 }
 
-/* Makes a node the child of another node, at a free place. */
+/* Makes a node the child of another node, at a free position. */
 static void doorman__inner_set(doorman__inner *inner, size_t at, doorman__node *node) {
     assert(at < inner->node.count && inner->node.height == node->height + 1);
     inner->below[at] = node;
@@ -4451,8 +4453,9 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *       The exception is for leases, not for units in use without a lease. A child node may have
  *    more committed than its leases (R6). The exception then ends at what its leases commit. If the
  *    sum of u is above C, no lease grows while the sum of all g is above C, even if the holder uses
- *    more than its lease: a grant is at most the larger of its last g and C minus the sum of the
- *    others' g. And the leases of a round have a bound of their own (see "round").
+ *    more than its lease. A grant is then at most the larger of two amounts: its last g, and C
+ *    minus the sum of the others' g. And the leases of a round have a bound of their own (see
+ *    "round").
  *       The response also says how much of the claim stays committed (`keep` on the wire): the
  *    larger of g and min(u, x). u can be even larger, because an earlier lease that the request
  *    does not name stays committed until it ends (R4).
@@ -4941,8 +4944,8 @@ static void doorman__leases_check_round(doorman__lease_table *leases) {
 /* Records a new lease in the entry of its holder. `committed` is the amount that the lease commits.
  * The caller sets the end of the lease afterwards. With `immediate` handover only this lease stays
  * committed for the holder. T7: no lease raises the committed sum above the capacity, or further if
- * it is already above: after a cut, or while the table learns, because the outstanding amounts of
- * child nodes are then committed too. STATIC and NO_ALGORITHM have no such bound. */
+ * it is already above. It is above after a cut, and while the table learns, because the outstanding
+ * amounts of child nodes are then committed too. STATIC and NO_ALGORITHM have no such bound. */
 static void doorman__leases_commit(doorman__lease_table *leases, doorman__lease_entry *entry,
                                    double has, double committed) {
     bool immediate = leases->algorithm->handover == DOORMAN_IMMEDIATE;
@@ -4991,9 +4994,9 @@ static double doorman__entry_wants(const doorman__lease_entry *entry) {
  *     never confirms a cut cannot get more than its share.
  *
  * A `turn` is an amount of lag: one unit * half a lease length. A holder is owed a unit if its lag
- * is at least one turn. A new holder is owed a unit until it has had its first unit, and so is a
- * holder that wanted nothing before. A unit that is in no lease is idle. Let the target of a holder
- * be f plus a fraction. These rules decide how many units the holder gets:
+ * is at least one turn. A new holder, or a holder that wanted nothing before, is owed a unit until
+ * it has had its first unit. A unit that is in no lease is idle. Let the target of a holder be f
+ * plus a fraction. These rules decide how many units the holder gets:
  *
  *   if it has more than f   It gets f in the two cases below. In all other cases it keeps f + 1.
  *                           First case: more units are owed to other holders than are idle, and its
@@ -5431,8 +5434,9 @@ static bool doorman__leases_take_parent_terms(doorman__lease_table *leases, doub
     return true;
 }
 
-/* Computes the terms in force: those of the parent if they fit into the capacity, so that all
- * clients of a tree are treated as if they had one server, or else terms of its own (T2). */
+/* Computes the terms in force (T2): those of the parent if they fit into the capacity, or else
+ * terms of the node's own. With those of the parent, all clients of a tree are treated as if they
+ * had one server. */
 static void doorman__leases_solve(doorman__lease_table *leases) {
     const doorman_algorithm *algorithm = leases->algorithm;
     double capacity = doorman__total_left(leases->frozen, leases->capacity);
@@ -5748,7 +5752,7 @@ typedef struct doorman__held_lease {
 /* What servers behind a resource have counted since the last request (H11). */
 typedef struct doorman__tally {
     doorman_overload_report sum; /* its interval is not used */
-    doorman_time since;          /* only if it has counted: when that began */
+    doorman_time since;          /* if has_counted is true: when the counting began */
     bool has_counted;
 } doorman__tally;
 
@@ -6968,10 +6972,10 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *    but not while the server learns. First, a holder that wanted nothing and now wants something
  *    gets a new lease. It may be 0 too, but then a unit is owed to the holder from now on (A5).
  *    Second, a holder gets a new, larger lease if it was granted all its wants and now wants more,
- *    or if it has a lease of 0 or is a server, which asks often only when its holders need more
- *    (T1). The second exception applies only if enough capacity is free for a larger lease, and not
- *    during a round (see >>leases). R5 bounds the new lease too: the holder may have given back a
- *    part of its last lease, and that part may now belong to another holder.
+ *    or if it has a lease of 0, or if it is a server. A server asks often only when its holders
+ *    need more (T1). The second exception applies only if enough capacity is free for a larger
+ *    lease, and not during a round (see >>leases). R5 bounds the new lease too: the holder may have
+ *    given back a part of its last lease, and that part may now belong to another holder.
  * S4 While the server learns (R6), a holder that names no lease of this node gets TRY_LATER, not a
  *    lease of 0. So it continues to use its fallback, as if no server answered. But a holder that
  *    names a lease of 0 of this node gets a lease of 0 again. That lease ended its fallback: the
@@ -7047,10 +7051,10 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  * R12 Capacity moves fast to the holders that should have it. A client confirms a smaller lease at
  *    once. A node does so when the amount that it has committed for its holders fits into the
  *    lease. If a lease is below the target by more than a thousandth, its holder should ask again
- *    after the longer of two times: the minimum interval and `minimum_refresh_interval`. A holder
- *    that has nothing, or is a server, should ask again after `minimum_refresh_interval` if the
- *    node asks its parent soon: because the parent last granted all that the node wanted (T1), or
- *    because the next request of the node is due within twice that time.
+ *    after the longer of two times: the minimum interval and `minimum_refresh_interval`. If the
+ *    node asks its parent soon, a holder that has nothing, or is a server, should ask again after
+ *    `minimum_refresh_interval`. The node asks soon if the parent last granted all that the node
+ *    wanted (T1), or if its next request is due within twice that time.
  * G5 A new configuration drops no lease of a resource that still has a template. A resource that
  *    gets its first template learns first, because no lease table recorded the earlier grants.
  * C7 Three numbers are limited: the resources, the holders of one resource, and the resources of
@@ -7118,11 +7122,11 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *    treats these demands as equal. The shares are exact unless a level lies between the two
  *    boundaries. So there is a boundary at each level of the last response, and more boundaries
  *    around the first of these levels, denser near it. The level at which a reserve is shared
- *    matters only if some priority gets nothing but its part of the reserve, and then the level of
- *    that priority is the level of the reserve, so it has a boundary. The amount that a group gets
- *    is a concave function of the level. So the parent overestimates this amount, and the level
- *    that it finds is never too high. From request to request this level approaches the exact level
- *    from below, as in Newton's method, and then stays there.
+ *    matters only if some priority gets nothing but its part of the reserve. Then the level of that
+ *    priority is the level of the reserve, so there is a boundary at it. The amount that a group
+ *    gets is a concave function of the level. So the parent overestimates this amount, and the
+ *    level that it finds is never too high. From request to request this level approaches the exact
+ *    level from below, as in Newton's method, and then stays there.
  * T3 A node with a parent uses the algorithm and the parameters that its parent sends. At each
  *    level of the tree the refresh interval is multiplied by decay_factor.
  * T4 A node that has no lease of its own grants no lease: it answers TRY_LATER. When a holder first
@@ -7232,7 +7236,8 @@ typedef struct doorman__request_item {
     uint64_t hash;
     size_t index;
     doorman__resource_entry *resource; /* NULL: not found yet, or there is none */
-    doorman__lease_entry *entry;       /* of the holder; NULL: as above */
+    doorman__lease_entry *entry;       /* that of the holder; NULL: not found yet, or there is
+                                          none */
     doorman__item_state state;
 } doorman__request_item;
 
@@ -7274,8 +7279,8 @@ struct doorman_server {
     doorman_terms *terms; /* for a response to a server: DOORMAN_TERMS_MAX for each item */
     size_t request_items_capacity, places_capacity, response_items_capacity, terms_capacity;
     doorman_permits *permits;   /* has no counters while the server is not master */
-    doorman_config *own_config; /* of the permits: refuses all. Only for a node with a parent whose
-                                   options have no configuration; else NULL */
+    doorman_config *own_config; /* a configuration that refuses all permits. Only for a node with a
+                                   parent whose options have none; else NULL */
     bool asks_itself;           /* a request of the permits is answered: see >>permit_node */
     doorman__arena arena;       /* the last response to a message on permits */
 };
@@ -7838,7 +7843,7 @@ doorman_time doorman_server_learns_until(const doorman_server *server, doorman_t
     for (size_t i = 0; server->config && i < server->config->template_count; i++) {
         const doorman_template *settings = &server->config->templates[i];
         if (!doorman__divides_capacity(&settings->algorithm)) continue;
-        /* nobody gets a lease of a template without a capacity */
+        /* no holder gets a lease of a template without a capacity */
         if (!settings->without_capacity) last = doorman__later(last, server->learned_at[i]);
     }
     return server->is_master && now < server->master_until && now < last ? last : 0;
@@ -9792,8 +9797,8 @@ static double doorman__unit_time(double amount) {
     return amount > 0 ? DOORMAN__TICKS_PER_SECOND / amount : DBL_MAX;
 }
 
-/* Rounds a price up to whole ticks. Returns -1 if the price is NaN, negative, or more than `most`,
- * with a tolerance for rounding errors, so that all of `most` can be taken at once. */
+/* Rounds a price up to whole ticks. Returns -1 if the price is NaN, negative, or more than `most`.
+ * A rounding error above `most` is tolerated, so that all of `most` can be taken at once. */
 static inline int64_t doorman__price(double price, int64_t most) {
     if (!(price >= 0 && price <= (double)most * (1 + 1e-9))) return -1;
     int64_t ticks = doorman__round_up(price);
@@ -10006,10 +10011,10 @@ DOORMAN__INLINE doorman__attempt doorman__sliding_try(uint64_t most, doorman_tim
 /* ---- limiters: log */
 
 /* An arrival is the time at which a unit was asked for, also if it was refused. A ring has one
- * place for each unit of the limit. Each new unit replaces the oldest arrival, and is allowed if
+ * arrival for each unit of the limit. Each new unit replaces the oldest arrival, and is allowed if
  * this arrival is at least a whole window old. So a window has at most as many units as the ring
- * has places. Arrivals never go back in time, even if the clock of this thread is behind the clock
- * of another thread. */
+ * has arrivals. Arrivals never go back in time, even if the clock of this thread is behind the
+ * clock of another thread. */
 static inline doorman__attempt doorman__arrival_try(doorman_time window, doorman_time before,
                                                     doorman_time now) {
     assert(window > 0);
@@ -10209,7 +10214,7 @@ static uint64_t doorman__log_next(const doorman_limiter *limiter) {
     return __atomic_load_n(&limiter->state.log.next, __ATOMIC_RELAXED);
 }
 
-/* Returns how long it takes until the log could allow a unit at the place `index`. */
+/* Returns how long it takes until the log could allow a unit at the position `index`. */
 static doorman_time doorman__log_wait(const doorman_limiter *limiter, const doorman_limit *limit,
                                       uint64_t index, doorman_time now) {
     const doorman_arrival *place = doorman__log_place(limiter, limit, index);
@@ -10245,7 +10250,7 @@ static doorman_time doorman__log_delay(const doorman_limiter *limiter, const doo
     return doorman__log_wait(limiter, limit, doorman__log_next(limiter) + units - 1, now);
 }
 
-/* Returns how many units could be allowed now. From the next place on, the arrivals are in the
+/* Returns how many units could be allowed now. From the next position on, the arrivals are in the
  * order of their times. So a binary search finds the first arrival that is too new. */
 static uint64_t doorman__log_left(const doorman_limiter *limiter, const doorman_limit *limit,
                                   doorman_time now) {
@@ -10994,8 +10999,8 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * Refused units count as demand. If they did not count, a resource that has too little would never
  * grow. But a caller that repeats its try in a loop is refused a million times for one unit. So
  * while the server has no more capacity (it grants less than was wanted), refused units count only
- * up to a bound: seven times the units that were allowed, or that the capacity allows if they are
- * more. So a resource with endless demand asks for eight times what it has.
+ * up to a bound: seven times the units that were allowed, or seven times what the capacity allows
+ * if that is more. So a resource with endless demand asks for eight times what it has.
  *
  * Example: a lease of 50 units a second allows 50 units a second, and 10,000 units a second are
  * refused. The bound is 7 * 50 = 350. So the demand is 50 + 350 = 400 units a second.
@@ -11027,8 +11032,8 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * would take capacity from other clients without using it. Requests that are IMPOSSIBLE do not
  * count as demand either.
  *
- * Bounds that are multiples of what a resource has, or of its minimum, use 1 in place of a minimum
- * of 0, and so do the wants of a resource that is not idle. Otherwise a resource with a lease of 0
+ * Bounds that are multiples of what a resource has, or of its minimum, use 1 instead of a minimum
+ * of 0. The wants of a resource that is not idle use 1 too. Otherwise a resource with a lease of 0
  * would never ask for its first unit.
  *
  * While the server may have more, the estimator also looks at the counts between two samples. A
@@ -11263,8 +11268,8 @@ static double doorman__estimator_recent(const doorman__estimator *estimator) {
     return recent;
 }
 
-/* For how many windows the largest request is remembered, and after how many windows without room
- * for the largest request of a gauge the server has no more capacity. */
+/* The largest request is remembered for this many windows. If the largest request of a gauge does
+ * not fit for this many windows, the server has no more capacity. */
 #define DOORMAN__WINDOWS_REMEMBERED 10
 #define DOORMAN__WINDOWS_SHORT 2
 
@@ -12840,8 +12845,8 @@ static bool doorman__buffer_reserve(doorman_buffer *buffer, size_t bytes) {
     return room;
 }
 
-/* Returns a place for `bytes` bytes, or NULL if there is no memory. The caller writes the bytes,
- * and adds their number to the count. */
+/* Returns room for `bytes` bytes, or NULL if there is no memory. The caller writes the bytes, and
+ * adds their number to the count. */
 static char *doorman__put_room(doorman__writer *out, size_t bytes) {
     doorman_buffer *buffer = out->buffer;
     out->failed = out->failed || !doorman__buffer_reserve(buffer, buffer->bytes + bytes);
@@ -13086,7 +13091,7 @@ typedef struct doorman__row {
     unsigned char key_bytes, type, flags;
     signed char usual;  /* the default of a number */
     unsigned short at;  /* the offset in the struct */
-    unsigned short has; /* the offset of the bool that tells whether there is a value, or 0 */
+    unsigned short has; /* the offset of the bool that says whether there is a value, or 0 */
     unsigned short count, bytes; /* of a list: the offset of its count; the size of an item */
     uint32_t least, most;     /* the bounds of an integer, if `most` is not 0. Of a list, `most` are
                                  the most items. Of a choice, the first value, and their number */
@@ -13565,7 +13570,7 @@ static void doorman__put_rows(doorman__writer *out, const doorman__row *rows, co
 /* What this section does with permits. The section >>permit_json has the tables. */
 typedef struct doorman__json_permits {
     const doorman__row *limits;                         /* of a template */
-    const doorman__row (*requests)[3], (*responses)[2]; /* by their methods, from ACQUIRE */
+    const doorman__row (*requests)[3], (*responses)[2]; /* for each method from ACQUIRE on */
     doorman_status (*check_reply)(const doorman_permits *permits, const doorman_request *request,
                                   doorman_error *error);
     bool (*is_pending)(const doorman_json_exchange *exchange); /* a permit of it waits */
@@ -14727,8 +14732,8 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
  * When the thread waits for the mutex, each call that locks it lets the thread pass once. Otherwise
  * many threads that open and close resources could keep the thread from renewing a lease in time.
  * The thread sleeps on a mutex of its own, so that it needs no turn to wake up. The thread updates
- * 100 resources at a time, and a request has at most 500 resources: on a busy machine, the mutex
- * was locked for up to 1.1 ms to make a request of 1,000 resources, and again to process its
+ * 100 resources at a time, and a request has at most 500 resources. With 1,000 resources, on a busy
+ * machine, the mutex was locked for up to 1.1 ms to make a request, and again to process its
  * response. The callback of nng only stores which event has occurred. After a request has failed,
  * the next request uses a new connection, because a server that does not respond may have lost the
  * old one.
@@ -15622,8 +15627,8 @@ static void doorman__transport_look(doorman_transport *transport) {
     transport->options.on_wakeup(transport->options.context);
 }
 
-/* A thread of nng calls this when nng has sent the request, has a response, or has failed, and when
- * it is time to check for failures to connect. */
+/* A thread of nng calls this function when nng has sent the request, has a response, or has failed.
+ * nng also calls it when it is time to check for failures to connect. */
 static void doorman__transport_on_aio(void *context) {
     doorman_transport *transport = (doorman_transport *)context;
     int nng_error = nng_aio_result(transport->aio);
@@ -15711,8 +15716,8 @@ doorman_status doorman_transport_create(doorman_transport **out,
 /* nng_aio_stop aborts the operation of the aio, and waits until the callback has returned. If the
  * callback tries to send again after the stop, nng does not take the message. The socket is closed
  * when the aio is freed: nng's thread for timeouts uses the socket of an operation that times out,
- * even if the operation ends otherwise at the same time, and nng 1.5.2 only waits for this thread
- * in nng_aio_free. */
+ * even if the operation ends otherwise at the same time. nng 1.5.2 waits for this thread only in
+ * nng_aio_free. */
 void doorman_transport_destroy(doorman_transport *transport) {
     if (!transport) return;
     if (transport->aio) nng_aio_stop(transport->aio);

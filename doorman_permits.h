@@ -182,8 +182,8 @@ extern "C" {
  *       A report charges at most what is saved. What does not fit raises the wants. A
  *    doorman_permits without a server has no leases, so it refuses everything.
  * P22 A client and an agent remember a refusal of a permit of one item while the refusal is valid
- *    (P5). In that time they refuse every permit that has an item with the same resource and key,
- *    the same minimum or more, and the same max_wait or less.
+ *    (P5). In that time they refuse every permit with an item of the same resource and key, if its
+ *    minimum is not smaller and its max_wait is not longer.
  * P23 The fallback decides in each of these cases: no server answers within the timeout; the
  *    message of the call has failed more often than there are addresses; a server refuses with
  *    UNMATCHED; 100,000 calls wait already. A refusal with LEARNING is a decision of the server:
@@ -366,7 +366,7 @@ typedef enum doorman_reason {
  * is static. */
 DOORMAN_API const char *doorman_reason_name(doorman_reason reason);
 
-/* One part of a permit. */
+/* One item of a permit: units of one resource for one key. */
 typedef struct doorman_permit_item {
     const char *resource_id; /* 1 to 256 bytes */
     const char *key;         /* 0 to 256 bytes of UTF-8; NULL means "" */
@@ -442,22 +442,23 @@ typedef struct doorman_permit_detail {
 struct doorman_permit {
     bool granted;
     bool warning;                      /* granted, but a warn_at was passed */
-    doorman_time wait;                 /* granted: the caller must wait so long before it uses the
+    doorman_time wait;                 /* granted: how long the caller must wait before it uses the
                                           units */
     const doorman_permit_grant *items; /* granted: one for each item of the request */
     size_t item_count;
 
-    /* Refused: the limit that refuses for the longest time. */
+    /* Refused: the limit that refuses. Of several, the one that must be waited for longest (P4). */
     doorman_reason reason;    /* NO_REASON: a server has sent a reason that this version does not
                                  know */
     size_t item_index;        /* the item that is refused */
-    const char *limit;        /* NULL: the reason is BANNED, or UNMATCHED */
-    bool has_retry_after;     /* false: waiting does not help */
+    const char *limit;        /* NULL: no limit has refused, for example if the reason is BANNED,
+                                 UNMATCHED or REPEATED */
+    bool has_retry_after;     /* false: waiting does not help, or holds have the units */
     doorman_time retry_after; /* the same permit could be granted then, if there are no other
                                  calls */
-    doorman_time valid_for;   /* for so long the caller may refuse permits for this item by itself,
-                                 if they ask for the same min (without one: the same cost) or
-                                 more, and the same max_wait or less */
+    doorman_time valid_for;   /* for this time the caller may refuse permits for this item by
+                                 itself, if their min (or cost, without a min) is not smaller, and
+                                 their max_wait is not longer */
 
     const doorman_permit_detail *details; /* only with `detail` of the request */
     size_t detail_count;
@@ -529,13 +530,13 @@ struct doorman_permits_options {
     const doorman_config *config; /* required; must stay valid until doorman_permits_configure
                                      replaces it, or until the permits are destroyed */
     uint64_t seed[2];             /* required: random bits, as in doorman_server_options */
-    size_t item_max;              /* the most items of a permit; default 100 */
+    size_t item_max;              /* the most items of a permit, up to 1,000,000; default 100 */
     size_t message_item_max;      /* only for a server: the most items of all permits of a message,
                                      and the most entries of a message; default 10,000 */
     size_t message_detail_max;    /* only for a server: the most permits with `detail` in a message,
                                      and the most entries of an INSPECT; default 100 */
-    size_t counter_max;           /* the most counters of all limits, and the most bans; default
-                                     10,000,000 */
+    size_t counter_max;           /* the most counters of all limits, and the most bans, up to 1e9;
+                                     default 10,000,000 */
     size_t memory_max;      /* the most bytes of all counters, bans, resources, holds and lists of
                                frequent keys, without free buckets. The resources of one permit, and
                                permits that wait, may exceed it. Default: no bound */
@@ -789,8 +790,8 @@ struct doorman_hold {
  *   error     may be NULL; describes an INVALID_ARGUMENT
  *   returns   OK, also if the hold is gone | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (a renewal has
  *             more than item_max items) | OUT_OF_MEMORY: nothing has changed
- *   cost      O(log holds) for each item and limit, the decisions on permits that wait for the
- *             units, at most 256 of them, and the ends of other holds, at most 256 of them */
+ *   cost      O(log holds) for each item and limit. The call also decides on at most 256 permits
+ *             that wait for the units, and ends at most 256 other holds */
 
 /* Lets a hold end later. While the permits learn, an unknown hold is believed within the units that
  * are free, if `items` says what is held.
@@ -981,7 +982,7 @@ typedef struct doorman_acquired {
      * the header RateLimit-Policy, also of a refusal. Else 0 */
     double quota;             /* units: `most` of doorman_permit_detail */
     doorman_time window;      /* as in doorman_permit_detail */
-    doorman_reason reason;    /* refused; NO_REASON: by the fallback */
+    doorman_reason reason;    /* refused; NO_REASON: no server has given a reason */
     size_t item_index;        /* refused: the item that is refused */
     bool has_retry_after;     /* refused; false: waiting does not help, or it is not known */
     doorman_time retry_after; /* refused: the same permit could be granted then */
@@ -1721,10 +1722,10 @@ static size_t doorman__options_find(const doorman_config_options *options,
     return found;
 }
 
-/* Returns the first rule that a leased limit and an earlier leased limit break together. The
- * function finds all pairs that can have one lease: two limits that name the same resource, two
- * limits of one template that name none, and a limit that names a resource of the template of the
- * other. Two rates with one lease are one holder, so they must agree.
+/* Returns the first rule that a leased limit and an earlier leased limit break together. Two limits
+ * can have one lease if they name the same resource, if both are in one template and name none, or
+ * if one names a resource of the template of the other. Two rates with one lease are one holder, so
+ * they must agree.
  *   own, other   the indices of their templates */
 static const char *doorman__lease_pair_wrong(const doorman_config_options *options, size_t own,
                                              const doorman_permit_limit *limit, size_t other,
@@ -1942,8 +1943,8 @@ static doorman_time doorman__empty_time(doorman_limit_kind kind, const doorman_f
     return doorman__figures_period(kind, all);
 }
 
-/* Returns whether a restart changes much of what a limit grants: a long window that is empty then
- * refuses everything (P16), and a quota of an hour or more is granted once more. A limit with
+/* Returns whether a restart changes much of what a limit grants. A long window that is empty then
+ * refuses everything (P16). A quota of an hour or more is granted once more. A limit with
  * full_at_start says that this is intended. */
 static bool doorman__restart_harms(const doorman_permit_limit *limit, const doorman_figures *all) {
     if (limit->shadow || limit->full_at_start) return false;
@@ -2486,9 +2487,8 @@ static bool doorman__samples_have(doorman__chain *const *samples, size_t count,
 /* Samples 8 different nodes for an eviction, or all if the table has fewer. Returns how many nodes
  * were sampled.
  *     The buckets are drawn one by one. So a list loses nodes in proportion to its length, and
- * stays short. If neighbouring buckets were taken, each part of the table would lose equally many
- * nodes, however full it is. Under a flood of new keys, some lists would then grow without a
- * bound. */
+ * stays short. If neighbouring buckets were taken, full and empty parts of the table would lose
+ * equally many nodes. Under a flood of new keys, some lists would then grow without a bound. */
 static size_t doorman__chains_sample(const doorman__chains *nodes, uint64_t *random,
                                      doorman__chain *out[DOORMAN__EVICT_SAMPLES]) {
     size_t buckets[DOORMAN__EVICT_BUCKETS], count = 0, last = 0;
@@ -3827,9 +3827,9 @@ static bool doorman__slot_is(const doorman__slot *slot, const doorman_permit_lim
            strcmp(slot->name, limit->name) == 0;
 }
 
-/* Returns the slot for a limit of a place. If the place had the slot of a limit with the same name,
- * kind and scope, it keeps this slot, so that its counters stay (P15). A place without counters
- * takes the slot of the limit itself. */
+/* Returns the slot for a limit of a place. If the place had a slot for a limit with the same name,
+ * kind and scope, the place keeps that slot, so that its counters stay (P15). A place without
+ * counters takes the slot of the limit itself. */
 static doorman__place_slot doorman__place_slot_for(const doorman_permits *permits,
                                                    const doorman__place *place,
                                                    const doorman_permit_limit *limit) {
@@ -4427,8 +4427,8 @@ static bool doorman__permits_make_room(doorman_permits *permits, doorman__slot *
  *
  * Loss of mastership. When a server stops being master, it forgets its leases, and decides on no
  * permits any more. A crash has the same effect. A new master begins without a lease of the
- * permits. While it learns a resource, no holder gets more than it had, so nobody gets the part of
- * the lost lease. Learning ends when all leases of the predecessor have ended (R8), also that of
+ * permits. While it learns a resource, no holder gets more than it had, so no holder gets the part
+ * of the lost lease. Learning ends when all leases of the predecessor have ended (R8), also that of
  * its permits. So the capacity is not exceeded. A rate has no units that outlast its lease. A hold
  * does not outlast its lease either.
  *
@@ -4777,13 +4777,15 @@ static void doorman__leased_sweep(doorman_permits *permits) {
  * P3 The wait of a grant is the debt of the bucket before this permit. Of several buckets, the
  *    longest wait counts. An item that only looks does not wait.
  * P4 Every limit that refuses counts the refusal. The refusal names the limit with the longest
- *    retry_after. MAX_COST, MAX_KEYS and UNMATCHED have no retry_after, and are named before all
+ *    retry_after. MAX_COST, MAX_KEYS, MAX_HOLDS and UNMATCHED have no retry_after, and are named
+ *    before all others. Missing units of holds have no retry_after either, and are named after all
  *    others. After retry_after the named limit has room. If several limits refuse, a tier of
  *    another limit may have ended by then. If a ban begins with the refusal, the ban counts like a
  *    refusal of its limit that ends with the ban. A refusal without retry_after counts for no ban:
  *    it names another limit, so the caller does not know of the limit that would ban the key.
- * P5 valid_for is at most retry_after and 1 s. It is 1 s without retry_after. It is 0 for a permit
- *    of several items, and where a refusal counts for a ban.
+ * P5 valid_for is at most retry_after and 1 s. It is 1 s for MAX_COST, MAX_KEYS and UNMATCHED. It
+ *    is 0 for a permit of several items, where a refusal counts for a ban, and where holds have the
+ *    units or MAX_HOLDS refuses.
  * P6 Details list each limit of each item.
  */
 
@@ -5443,7 +5445,7 @@ static void doorman__want_event(const doorman_permits *permits, const doorman__w
     doorman__permits_event(permits, event);
 }
 
-/* P17: tells the lease of a charge what was refused, so that its wants grow. */
+/* P17: counts what was refused at the lease of a charge, so that its wants grow. */
 static void doorman__charge_refuse_lease(doorman_permits *permits, const doorman__charge *charge) {
     bool wanted = charge->reason == DOORMAN_REASON_RATE ||
                   charge->reason == DOORMAN_REASON_LEARNING ||
@@ -5687,8 +5689,8 @@ static bool doorman__reason_waits(doorman_reason reason) {
            reason == DOORMAN_REASON_LEARNING;
 }
 
-/* Returns whether a permit with this reason lacked units that holds have. Nobody knows when these
- * units are released. */
+/* Returns whether a permit with this reason lacked units that holds have. When these units are
+ * released is not known. */
 static bool doorman__reason_holds(doorman_reason reason) {
     return reason == DOORMAN_REASON_CONCURRENCY || reason == DOORMAN_REASON_QUEUE_FULL ||
            reason == DOORMAN_REASON_TIMED_OUT || reason == DOORMAN_REASON_SHARED;
@@ -6701,7 +6703,7 @@ static doorman__charge *doorman__permits_lacking(doorman_permits *permits, size_
 
 /* Returns whether one more permit of a connection may wait.
  *   connection   0: there is none
- *   repeated     takes the place of this permit; NULL: it is a new one */
+ *   repeated     the waiting permit that the new one replaces; NULL: none */
 static bool doorman__connection_has_room(const doorman_permits *permits, uint64_t connection,
                                          const doorman__wait *repeated) {
     const doorman__owner *owner =
@@ -7577,7 +7579,7 @@ static bool doorman__hold_amounts_right(const doorman_permits *permits, const ch
 /* Returns whether a transfer moves at most what each item has asked for. More was never held. Less
  * may be held now: a late release, or a new master that had no room, may have taken units that the
  * holder still has. So that is no error. Without such a hold, or if the transfer is repeated, the
- * amounts have no effect. Of a hold that was learned, nobody knows what was asked for. One grain
+ * amounts have no effect. What was asked for is not known of a hold that was learned. One grain
  * more is accepted, because an amount is rounded on its way. */
 static bool doorman__transfer_amounts_right(const doorman_permits *permits, const char *client_id,
                                             const doorman_hold_request *request) {
@@ -9840,7 +9842,7 @@ typedef struct doorman__stock {
     size_t times_used[DOORMAN__USE_SLICES];
     doorman__lot lots[2]; /* the one that ends earlier is first */
     double min_max;       /* the largest minimum of a permit that a server has granted */
-    double remaining;     /* this field and the next two: of the last answer */
+    double remaining;     /* this field and the next two are those of the last answer */
     doorman_time reset_at;
     char limit[DOORMAN_ID_BYTES_MAX + 1];
 } doorman__stock;
@@ -9864,7 +9866,7 @@ typedef struct doorman__client_hold {
     doorman__call *call;  /* asks for the hold; NULL: its caller has the result */
     doorman__call action; /* the renewal or the release */
     doorman_time begin, life, end, renew_at, give_up_at;
-    size_t transfers;  /* that have no answer yet */
+    size_t transfers;  /* how many have no answer yet */
     bool was_sent;     /* a server may know the hold */
     bool asking;       /* a message that asks for the hold is under way */
     bool must_release; /* the server may count more than `amounts` */
@@ -9878,7 +9880,7 @@ typedef struct doorman__client_hold {
 /* A call in a message under way. */
 typedef struct doorman__sent {
     doorman__call *call;        /* NULL: the call has its result already */
-    doorman__client_hold *hold; /* that the message asks for; NULL: none */
+    doorman__client_hold *hold; /* the hold that the message asks for; NULL: none */
 } doorman__sent;
 
 /* What a message has for a call. All calls of a message have the same kind. */
@@ -10303,12 +10305,12 @@ static const doorman__known_refusal *doorman__known_refusal_of(const doorman__ca
  * it may be a new master. The client then says at once what it holds (P16). The hold is gone if the
  * server answers `gone` to this too.
  *
- * Nothing leaks while a server answers. The client releases what a server may count and the
- * application does not use: after a timeout, a release, a decision that comes too late, and the end
- * of the hold. It repeats the release until a server has answered. If a message that asked for the
- * hold ends later with a grant or without an answer, the client releases again. The client stops
- * one time to live after the end of the hold. If the hold was never in use, it stops
- * DOORMAN__RELEASE_TIME after the first try.
+ * Nothing leaks while a server answers. The client releases units that a server may count and the
+ * application does not use. This happens after a timeout, a release, a decision that comes too
+ * late, and the end of the hold. It repeats the release until a server has answered. If a message
+ * that asked for the hold ends later with a grant or without an answer, the client releases again.
+ * The client stops one time to live after the end of the hold. If the hold was never in use, it
+ * stops DOORMAN__RELEASE_TIME after the first try.
  *
  * A release, a renewal or a transfer that is repeated does no harm. The first two name what is
  * kept, and a transfer has a request_id. A transfer is repeated until it has an answer, even after
@@ -10555,7 +10557,7 @@ static void doorman__client_holds_work(doorman_permit_client *client, doorman_ti
     }
 }
 
-/* Ends a transfer, and tells its caller. */
+/* Ends a transfer, and the call that has its result. */
 static void doorman__transfer_end(doorman__call *call, doorman_time now) {
     doorman__client_hold *hold = call->hold;
     assert(call->kind == DOORMAN__CALL_TRANSFER && hold->transfers > 0);
@@ -11010,9 +11012,8 @@ static bool doorman__batch_fits(const doorman__batch *batch, const doorman__call
 }
 
 /* Prepares a permit for a message.
- *   max_wait   the server may let the caller wait no longer than its timeout. The answer to a
- *              permit that may queue must also come in time, and the wait for another server counts
- *              as a wait */
+ *   max_wait   in the message: at most what is left of the timeout. For a permit that may queue,
+ *              some time is left for the answer, and the time at an earlier server counts */
 static void doorman__permit_put(doorman__call *call, doorman_permit_request *to, doorman_time now) {
     doorman_time rest = doorman__later(call->deadline - now, 0);
     if (call->kind == DOORMAN__CALL_WAIT) {
@@ -13182,8 +13183,8 @@ static void doorman__acquirer_join(doorman__acquirer *acquirer) {
     pthread_setcancelstate(before, NULL);
 }
 
-/* Takes an acquirer that nobody uses, or makes one. Precondition: the mutex of the permits is
- * locked. So only one thread at a time takes from the list, while others add to it. */
+/* Takes an unused acquirer, or makes one. Precondition: the mutex of the permits is locked. So only
+ * one thread at a time takes from the list, while others add to it. */
 static doorman__acquirer *doorman__acquirer_begin(doorman_agent *agent, doorman_acquired *out) {
     doorman__agent_permits *permits = agent->permits;
     doorman__acquirer *acquirer = __atomic_load_n(&permits->unused, __ATOMIC_ACQUIRE);

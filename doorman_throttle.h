@@ -43,7 +43,7 @@
  *     2 ms     it goes first, and 15 of the oldest requests start beside it
  *     51 ms    the oldest has waited more than half of 100 ms, so now the newest go first
  *     100 ms   the last ones start. If the work took longer than 1 ms, what is left would have
- *              waited too long now, and would be refused: WAITED. Each client would be told to try
+ *              waited too long now, and would be refused: WAITED. Each client would have to try
  *              again after 50 to 150 ms
  *
  * The throttle has an effect only if the caller calls doorman_throttle_next just before a worker
@@ -59,9 +59,9 @@
  *
  * ERRORS, THREADS, TIME AND MEMORY are as in doorman.h. A throttle allocates memory only when it is
  * created. A NULL throttle or request is refused: doorman_throttle_offer returns
- * DOORMAN_THROTTLE_REFUSED. doorman_throttle_report makes the report of overload that
- * doorman_resource_report_overload of an agent sends, so that the capacity of a resource follows
- * what its servers can do (H11 in doorman.h).
+ * DOORMAN_THROTTLE_REFUSED. doorman_throttle_report makes a report of overload for
+ * doorman_resource_report_overload. With such reports, the capacity of a resource follows what its
+ * servers can do (H11 in doorman.h).
  *
  * MIT licence, as doorman.h.
  */
@@ -190,7 +190,7 @@ DOORMAN_API bool doorman_throttle_next(doorman_throttle *throttle, uint64_t *id,
 /* Ends a request that doorman_throttle_next has returned.
  *   cost      what the work has cost, in units of cost, [0, 1e15]. The prediction learns nothing
  *             from another number, for example NaN
- *   returns   false if no request of this id is worked on; then nothing changes */
+ *   returns   false if no request of this id is worked on; then no request ends */
 DOORMAN_API bool doorman_throttle_finish(doorman_throttle *throttle, uint64_t id, double cost,
                                          doorman_time now);
 
@@ -373,7 +373,8 @@ struct doorman_throttle {
     double tokens;                  /* of `rate` */
     uint64_t number;
     doorman_throttle_counters counters;
-    doorman_time target;              /* of reports; DOORMAN_NEVER: no request is late */
+    doorman_time target;              /* that of the last report; DOORMAN_NEVER: no request is
+                                         late */
     uint64_t late;                    /* requests that have finished, and had waited longer */
     doorman_time reported_at;         /* the last report, or else the first call; before any call:
                                          DOORMAN_NEVER */

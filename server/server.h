@@ -209,7 +209,7 @@ struct worker {
     nng_aio *aio;
     bool sending;
     bool retires;        /* another worker receives in its place */
-    struct worker *next; /* of the workers that are idle */
+    struct worker *next; /* in the list of idle workers */
     nng_msg *message;    /* the request that it handles */
     doorman_json_exchange exchange;
     struct waiter waiter;
@@ -365,7 +365,7 @@ struct pem {
     char *certificate, *key, *authority;
 };
 
-/* What the main thread has seen of TLS: the failed handshakes that nng counts, and the ends of the
+/* What the main thread checks of TLS: the failed handshakes that nng counts, and the ends of the
  * certificates. */
 struct tls_watch {
     uint64_t count;                /* failed handshakes at the last look */
@@ -447,11 +447,11 @@ struct service {
     bool stopping;
     struct config_load last_load;
     struct reload reload;          /* used only by the main thread */
-    struct lock_hold longest_hold; /* of pages and of the history */
+    struct lock_hold longest_hold; /* the longest time that pages or the history held the lock */
     struct parent_link parent_link;
     struct children *children;     /* NULL: none */
     struct election *election;     /* NULL: no etcd */
-    struct trouble no_master;      /* of the node; with an election */
+    struct trouble no_master;      /* why the node has no master; only with an election */
     struct trouble last_loss;      /* when and why this process lost its mastership */
     struct trouble etcd;           /* why the last call to etcd failed */
     doorman_time etcd_answered_at; /* 0: it has not answered yet */

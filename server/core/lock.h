@@ -1,4 +1,4 @@
-/* doorman_server: locks that have an order, and condition variables whose clock nobody sets.
+/* doorman_server: locks that have an order, and condition variables whose clock cannot be set.
  * server.h includes this file. */
 #ifndef DOORMAN_SERVER_LOCK_H
 #define DOORMAN_SERVER_LOCK_H

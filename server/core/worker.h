@@ -15,9 +15,9 @@
  * block all other peers. A shorter timeout would be wrong. On a busy machine threads wait for tens
  * of milliseconds, which is not the fault of the peer.
  *
- * A worker that retires blocks nobody, because another worker receives in its place (waiting.c). So
- * it does not count, and its timeout is long. Thousands of permits may end their wait at once, and
- * then a response can wait for seconds until nng has sent the others. */
+ * A worker that retires blocks no peer, because another worker receives in its place (waiting.c).
+ * So it does not count, and its timeout is long. Thousands of permits may end their wait at once,
+ * and then a response can wait for seconds until nng has sent the others. */
 #define SEND_TIMEOUT_MS 250
 #define SEND_TIMEOUT_SHORT_MS 50
 #define SEND_TIMEOUT_RETIRED_MS 10000
@@ -76,7 +76,7 @@ static void worker_answer(struct worker *worker) {
 }
 
 /* Called when the permits of a worker's message wait no longer.
- *   answers   false: nobody waits for the response */
+ *   answers   false: no peer waits for the response */
 static void worker_finish(struct waiter *waiter, bool answers) {
     struct worker *worker = server_worker_of(waiter);
     if (answers) {

@@ -33,14 +33,14 @@ struct election {
     pthread_cond_t wake;
     struct etcd etcd;
     doorman_election core;                    /* decides; not initialised without an election key */
-    char revision[ETCD_REVISION];             /* of the configuration that was loaded last */
+    char revision[ETCD_REVISION];             /* that of the configuration that was loaded last */
     doorman_time config_due;                  /* when to read the configuration next */
     char http_read[DOORMAN_ID_BYTES_MAX + 1]; /* the HTTP address in the key that was read last */
     bool reachable;                           /* the last call to etcd succeeded */
     bool reload;  /* reload the configuration; the lock guards this and the rest */
     bool resigns; /* the thread deletes the key, and its call must not be cancelled */
-    doorman_election_state state;           /* that was applied last */
-    doorman_time until;                     /* of the mastership that was applied last */
+    doorman_election_state state;           /* the state that was applied last */
+    doorman_time until;                     /* the end of the mastership that was applied last */
     char address[DOORMAN_ID_BYTES_MAX + 1]; /* of the master; "": not known */
 };
 

@@ -363,7 +363,7 @@ static void limit_log(const struct service *service, struct config_changes *chan
                "change", change, count > 0 ? "counters" : LOG_END, counters, LOG_END);
 }
 
-/* Returns how long a hold of a limit may last that nobody renews. */
+/* Returns how long a hold of a limit may last without a renewal. */
 static doorman_time limit_life(const doorman_permit_limit *limit) {
     doorman_time life = limit->figures.time_to_live;
     for (size_t i = 0; i < limit->override_count; i++) {

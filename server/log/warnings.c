@@ -25,7 +25,7 @@
 
 #define WARNING_INTERVAL                                                                           \
     (60 * DOORMAN_SECOND) /* between two lines of the same repeated warning (V6) */
-#define ENDED_INTERVAL (10 * DOORMAN_SECOND) /* of those about leases from the parent */
+#define ENDED_INTERVAL (10 * DOORMAN_SECOND) /* between two lines about leases from the parent */
 
 #define CHILD_ENDED_TEXT                                                                           \
     "all leases of a child node have ended, because it is silent; its capacity goes to others"

@@ -258,9 +258,9 @@ static void json_leases(struct text *text, const struct service *service,
     server_text_add(text, "}\n");
 }
 
-/* Writes a page of the leases of one resource. A page costs only its own leases, whatever the
- * number of holders is. So the leases come in the order of the lease table, and not in the order of
- * their ids. Leases that last while a program reads all pages appear exactly once. */
+/* Writes a page of the leases of one resource. A page costs only its own leases, for any number of
+ * holders. So the leases come in the order of the lease table, and not in the order of their ids.
+ * Leases that last while a program reads all pages appear exactly once. */
 static void status_write_leases(struct service *service, const struct http_request *request,
                                 struct http_response *response, const char *id) {
     struct text *text = &response->text;

@@ -29,7 +29,8 @@ struct snapshot {
     char parent_http[DOORMAN_ID_BYTES_MAX + 1]; /* of the parent's pages; "": not known */
     size_t resource_count, leased_count, learning_count, holder_count, match_count;
     doorman_time learned_at, lease_end; /* latest end of learning; earliest lease end */
-    doorman_time learns_until; /* of the process, also without resources; 0: it does not learn */
+    doorman_time learns_until; /* when the process stops learning, also if it has no resources; 0:
+                                  it does not learn */
     struct parent_state parent;
     struct trouble no_master, last_loss, etcd;   /* see struct service */
     doorman_time etcd_answered_at, master_until; /* see struct service */
@@ -56,7 +57,7 @@ struct lease_list {
                               next list starts */
     bool has_more;         /* there are more leases than `limit` */
     doorman_time now;
-    doorman_time late_age; /* of the last renewal of a late holder */
+    doorman_time late_age; /* the age from which the last renewal of a holder is late */
     bool found;
     struct row resource;
     char *description; /* NULL: none */
@@ -123,10 +124,10 @@ void server_lease_row_uninit(struct lease_row *row);
 
 /* A position in the leases of all resources. {0} is the start. */
 struct search_position {
-    uint64_t before;   /* of a cursor before the current resource */
-    uint64_t resource; /* of the same cursor behind the current resource; another value: the current
-                          resource is gone, so `lease` is not valid */
-    uint64_t lease;    /* of a cursor in the leases of the current resource */
+    uint64_t before;   /* the position of a cursor before the current resource */
+    uint64_t resource; /* the position of this cursor behind the current resource. If it differs
+                          now, the resource is gone, and `lease` is not valid */
+    uint64_t lease;    /* the position of a cursor in the leases of the current resource */
 };
 
 struct found_lease {

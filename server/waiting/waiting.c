@@ -174,7 +174,7 @@ static void waiting_repeat(struct service *service) {
 static void waiting_settle(struct waiting *waiting, uint64_t number,
                            const doorman_permit *decision) {
     struct waiter_ticket **link = ticket_find(waiting, number), *ticket = *link;
-    if (!ticket) return; /* of a message that has failed */
+    if (!ticket) return; /* its message has failed */
     struct waiter *waiter = ticket->waiter;
     *link = ticket->next;
     waiter->left--;
@@ -282,7 +282,7 @@ static bool waiting_add(struct service *service, struct waiter *waiter) {
         if (permits) {
             (void)doorman_permits_cancel(permits, waiter->connection, doorman_clock());
         }
-        doorman_json_exchange_undo(waiter->exchange); /* nobody reads the response */
+        doorman_json_exchange_undo(waiter->exchange); /* the response is not read */
         return false;
     }
     if (!waiter_register(waiting, waiter)) return false;

@@ -11,7 +11,7 @@ struct waiter {
     struct peer peer;
     char *http_address;    /* room for the HTTP address of the master, of DOORMAN_ID_BYTES_MAX + 1
                            bytes; NULL: the response must not have it */
-    uint64_t connection;   /* not 0; nobody else has this number while the connection is open. The
+    uint64_t connection;   /* not 0; no other connection has this number while this one is open. The
                             function `prepare` may set it */
     doorman_status status; /* written before `finish`, and when the message does not wait */
     /* Prepares the owner to wait. Returns false if the message may not wait. NULL: it may not. */
