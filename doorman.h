@@ -4658,7 +4658,8 @@ typedef struct doorman__rotation {
     bool served;       /* has had a unit since it was added, or since it last wanted nothing */
 } doorman__rotation;
 
-/* The owner sets the first eight fields and learned_at. Their pointers are to its memory. */
+/* The owner sets the first eight fields and learned_at. Pointers in these fields point to the
+ * owner's memory. */
 typedef struct doorman__lease_table {
     const doorman_algorithm *algorithm;
     doorman_time lease_length;         /* a copy from the last doorman__leases_set_algorithm */
@@ -5118,8 +5119,8 @@ static void doorman__rotation_end(doorman__lease_table *leases, const doorman__l
     DOORMAN_FREE(rotation);
 }
 
-/* Called after a grant. If the holder has less than `due` units, it is owed the rest. It is urgent
- * if the holder has less than its target rounded down, or has never had a unit. */
+/* Called after a grant. If the holder has less than `due` units, it is owed the rest. The owed
+ * units are urgent if the holder has less than its target rounded down, or has never had a unit. */
 static void doorman__rotation_granted(doorman__lease_table *leases, doorman__rotation *rotation,
                                       double due) {
     double has = rotation->entry->has, base = doorman__whole_floor(rotation->share);
@@ -6724,8 +6725,8 @@ void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, door
 /*
  * The capacity of a resource can follow what the servers behind the resource report. An example is
  * a database that has lost half of its disks: clients that hold themselves to their leases then
- * send twice as much as it can do. This section has the law, for one resource at a root. It is a
- * pure state machine: the section >>server passes it the reports and the sum of the leases.
+ * send twice as much as it can do. This section has the law, for one resource at a root. The law is
+ * a pure state machine: the section >>server passes it the reports and the sum of the leases.
  *
  * H11 A server behind a resource reports once in each refresh interval how many requests arrived,
  *    finished, were refused, and waited longer than `target`. A node adds up what it receives, and
@@ -6970,21 +6971,21 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *    holder that names its last lease. A request within the interval gets that lease again (R11).
  *    So a holder whose wants were not met gains nothing by asking often. There are two exceptions,
  *    but not while the server learns. First, a holder that wanted nothing and now wants something
- *    gets a new lease. It may be 0 too, but then a unit is owed to the holder from now on (A5).
- *    Second, a holder gets a new, larger lease if it was granted all its wants and now wants more,
- *    or if it has a lease of 0, or if it is a server. A server asks often only when its holders
- *    need more (T1). The second exception applies only if enough capacity is free for a larger
- *    lease, and not during a round (see >>leases). R5 bounds the new lease too: the holder may have
- *    given back a part of its last lease, and that part may now belong to another holder.
+ *    gets a new lease. That lease may be 0 too, but then a unit is owed to the holder from now on
+ *    (A5). Second, a holder gets a new, larger lease if it was granted all its wants and now wants
+ *    more, or if it has a lease of 0, or if it is a server. A server asks often only when its
+ *    holders need more (T1). The second exception applies only if enough capacity is free for a
+ *    larger lease, and not during a round (see >>leases). R5 bounds the new lease too: the holder
+ *    may have given back a part of its last lease, and that part may now belong to another holder.
  * S4 While the server learns (R6), a holder that names no lease of this node gets TRY_LATER, not a
  *    lease of 0. So it continues to use its fallback, as if no server answered. But a holder that
- *    names a lease of 0 of this node gets a lease of 0 again. That lease ended its fallback: the
- *    capacity may be 0, or other holders may have all of it. With TRY_LATER the fallback would
- *    begin only because the master has changed. A lease of 0 commits nothing, so it is always safe.
- *    The refused holder should ask again after its usual interval, or when the learning ends if
- *    that is earlier. The server records its wants, commits nothing, and removes the lease entry if
- *    the holder does not ask again. STATIC and NO_ALGORITHM divide no capacity, so they need no
- *    learning.
+ *    names a lease of 0 of this node gets a lease of 0 again. That lease ended the holder's
+ *    fallback: the capacity may be 0, or other holders may have all of it. With TRY_LATER the
+ *    fallback would begin only because the master has changed. A lease of 0 commits nothing, so it
+ *    is always safe. The refused holder should ask again after its usual interval, or when the
+ *    learning ends if that is earlier. The server records its wants, commits nothing, and removes
+ *    the lease entry if the holder does not ask again. STATIC and NO_ALGORITHM divide no capacity,
+ *    so they need no learning.
  * S5 If neither S3 nor S4 applies, the holder gets its target from the algorithm. The grant is at
  *    most the larger of two amounts: what is free, and what the holder may still be using (R5).
  * S6 A lease lasts `lease_length`, but never longer than the server's own lease. The refresh
@@ -7101,10 +7102,10 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *
  * Expiry. Every function removes expired leases first (S2). doorman__server_update removes the
  * rest, and frees memory. A heap orders all resources by the time at which an update must visit
- * them at the latest, which is not later than the end of the lease entry that ends first. It may be
- * earlier, because a renewal does not move the resource in the heap. The next update sets the exact
- * time. So within one lease length, the updates of a resource cost O(log resources), for any number
- * of renewals.
+ * them at the latest, which is not later than the end of the lease entry that ends first. That time
+ * may be earlier, because a renewal does not move the resource in the heap. The next update sets
+ * the exact time. So within one lease length, the updates of a resource cost O(log resources), for
+ * any number of renewals.
  *
  * The tree. A server with a parent has a lease of its own for each resource: a held lease (see
  * >>upstream). Its capacity is C of the lease table of that resource, and what the parent has
@@ -7137,11 +7138,11 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  * T5 All servers of a node send the name of the node as their id to the parent. So for the parent,
  *    a new master has the lease that its predecessor had.
  * T6 A new master learns until the leases of its predecessor have ended. Its requests say that it
- *    learns. Those leases end no later than the lease that the predecessor had from the parent. So
- *    the parent sends the time until its entry for that lease ends (`learn_for`), or the time that
- *    it learns itself if that is longer. The new master uses only the first such response, because
- *    then the entry of the parent is for a lease of the new master. The node releases nothing
- *    before it has learned (R10).
+ *    learns. The leases of the predecessor end no later than the lease that the predecessor had
+ *    from the parent. So the parent sends the time until its entry for that lease ends
+ *    (`learn_for`), or the time that it learns itself if that is longer. The new master uses only
+ *    the first such response, because then the entry of the parent is for a lease of the new
+ *    master. The node releases nothing before it has learned (R10).
  * R7 While a child learns, its parent grants it its last lease again, or a smaller lease if K has
  *    no room for the last lease. The claims of the child confirm nothing. The shares of the other
  *    holders are those of the capacity minus this lease, without the demands of the child.
@@ -8755,8 +8756,9 @@ static doorman_time doorman__entry_defer(const doorman__lease_entry *entry) {
 }
 
 /* T4: responds for a node that has no lease of its own. If the node learns, it commits what the
- * holder claims under a lease of this node, so that its own claim to its parent is complete. It
- * keeps the wants of the holder for three times the interval after which it should ask again. */
+ * holder claims under a lease of this node, so that its own claim to its parent is complete. The
+ * node keeps the wants of the holder for three times the interval after which the holder should ask
+ * again. */
 static void doorman__context_defer(const doorman__request_context *context) {
     doorman__lease_table *leases = context->leases;
     doorman__lease_entry *entry = context->entry;
@@ -9710,7 +9712,7 @@ void doorman_election_resign(doorman_election *election, doorman_time now) {
  *   sliding window   doorman__sliding_try        the numbers of two windows, and their units
  *   sliding log      doorman__arrival_try        for each unit of the limit, its last arrival
  *
- * A rate is a token bucket without debt, and a gauge is a concurrency limiter. They follow an
+ * A rate is a token bucket without debt, and a gauge is a concurrency limiter. Both follow an
  * allowance, which has one quota until a point in time and another quota from then on. So a lease
  * ends even if no function is called. Only one thread writes an allowance. It fills the one of two
  * slots that is not in use, and then increments the version, which tells readers the slot in use.
@@ -9740,8 +9742,8 @@ void doorman_election_resign(doorman_election *election, doorman_time now) {
  *    thread has read the clock after this thread, or units were taken as a debt. Any other
  *    paid_until is in the past. So a bucket saves at most 407 days, and a rate below 2.8e-8 units a
  *    second (one unit in 407 days) never allows a whole unit. The time of a unit is rounded up to a
- *    tick. So requests for one unit get at most 2.5e11 units in a second, and up to 0.04 % less
- *    than a rate of 1e8 units a second.
+ *    tick. So requests for one unit get at most 2.5e11 units in a second. At a rate of 1e8 units a
+ *    second, they get up to 0.04 % too few.
  *
  *    A gauge counts the units in flight. A thread that takes units adds them to this count, and
  *    then checks that the allowance is still the one that the thread has read. The client first
@@ -10961,10 +10963,10 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *    sent. doorman_agent_stop releases at once.
  * K6 Either the application sets the wants, or the wants follow use. Wants that follow use begin at
  *    an initial value, and stay between a minimum and a maximum. An idle resource wants the
- *    minimum. It is 1 by default for a rate, so that its first call need not wait, and 0 for a
- *    gauge, so that idle clients take no unit from others. With the minimum 0, a resource wants at
- *    least 1 as soon as it is used, so its first call needs a request to the server. Until then it
- *    has a lease of 0, so the server knows it all the same.
+ *    minimum. The default is 1 for a rate, so that its first call need not wait. The default is 0
+ *    for a gauge, so that idle clients take no unit from others. With the minimum 0, a resource
+ *    wants at least 1 as soon as it is used, so its first call needs a request to the server. Until
+ *    then it has a lease of 0, so the server knows it all the same.
  * K7 A server cannot block or crash the application, whatever it sends, or if it sends nothing.
  * L4 Use is measured in a moving window, in which newer amounts count more. Use consists of the
  *    units that were allowed, the units that were refused, and the units that callers wait for (see
@@ -11009,8 +11011,8 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * A worker waits for a unit, is busy with the unit, and waits for the next unit. The estimator
  * assumes as many workers as have waited at the same time. On average `waiting` workers wait. If no
  * worker had to wait, all together would use workers / (workers - waiting) times as much. The
- * additional units are the demand of the waiting workers. It counts up to the bound. If all workers
- * wait, it is equal to the bound.
+ * additional units are the demand of the waiting workers. This demand counts up to the bound. If
+ * all workers wait, the demand is equal to the bound.
  *
  * Example with 50 units a second: there are two workers, and a unit keeps a worker busy for 20 ms.
  * On average one worker is busy, and one waits. Without the wait the workers would use 2 / (2 - 1)
@@ -14951,8 +14953,8 @@ static void doorman__agent_lock_first(doorman_agent *agent) {
 }
 
 /* Lets the agent's thread lock the mutex before this call, at most once in a call. The mutex is
- * locked before and after. pthread_cond_wait would cancel a thread, but most calls of an agent are
- * not points of cancellation. */
+ * locked before and after. pthread_cond_wait is a point of cancellation, but most calls of an agent
+ * are not. So the call disables cancellation meanwhile. */
 static void doorman__agent_let_pass(doorman_agent *agent) {
     int before;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
@@ -15118,9 +15120,9 @@ static doorman_time doorman__pace_due(doorman_time paced, const doorman__rate_vi
     return paced + (doorman_time)((double)view->price / 256 * (1 - late * late));
 }
 
-/* Returns the time at which pacing lets this waiter pass, or 0 if pacing does not apply. It applies
- * to the first waiter of the queue, and to a call outside the queue if less than half a burst has
- * passed since the last waiter got its units. */
+/* Returns the time at which pacing lets this waiter pass, or 0 if pacing does not apply. Pacing
+ * applies to the first waiter of the queue, and to a call outside the queue if less than half a
+ * burst has passed since the last waiter got its units. */
 static doorman_time doorman__waiter_pace(const doorman__waiter *waiter,
                                          const doorman__rate_view *view, doorman_time now) {
     doorman_time paced = __atomic_load_n(&waiter->queue->paced, __ATOMIC_RELAXED);
@@ -15303,8 +15305,9 @@ doorman_status doorman_resource_release(doorman_resource *resource, double n) {
 /* A socket of nng, and what nng's threads use until the socket is closed. */
 typedef struct doorman__socket {
     nng_socket nng;
-    /* The id of nng's dialer, and in the lower half the id of its connection. 0: none. They are one
-     * atomic word, so that a connection of the last dialer cannot count as one of this dialer. */
+    /* The id of nng's dialer, and in the lower half the id of its connection. 0: none. Both are in
+     * one atomic word, so that a connection of the last dialer cannot count as one of this
+     * dialer. */
     doorman__shared ids;
 
     /* How the socket closes. The mutex protects `closed` and `abandoned`. */
@@ -15314,7 +15317,7 @@ typedef struct doorman__socket {
     bool abandoned; /* nobody waits; the thread that closes the socket frees the struct */
 } doorman__socket;
 
-/* How long a caller waits until a socket is closed. It usually takes less than 1 ms. */
+/* How long a caller waits until a socket is closed. Closing usually takes less than 1 ms. */
 #define DOORMAN__CLOSE_MAX (DOORMAN_SECOND / 2)
 
 static bool doorman__socket_init_close(doorman__socket *own) {
@@ -15850,7 +15853,7 @@ static void doorman__transport_set_address(doorman_transport *transport, const c
     memcpy(transport->address, address, strlen(address) + 1);
 }
 
-/* When the next probe is due after a result. It is due sooner after a failure or without a
+/* When the next probe is due after a result. The probe is due sooner after a failure or without a
  * connection, because the server may be gone. */
 #define DOORMAN__PROBE_AFTER (60 * DOORMAN_SECOND)
 #define DOORMAN__PROBE_SOON (5 * DOORMAN_SECOND)

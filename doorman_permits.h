@@ -28,7 +28,7 @@
  *
  *     permit          a decision on one request, for strict limits on very many keys
  *     hold            a granted permit whose units stay taken until they are released, or until its
- *                     time to live ends. Its client renews it
+ *                     time to live ends. Its client renews the hold
  *     limit           a rule that a permit must satisfy. It has a name, a scope and a kind
  *     key             on whose behalf a permit is asked
  *     item            one resource, one key and a cost. A permit has one or several items
@@ -198,9 +198,9 @@ extern "C" {
  *    servers have granted at least two permits in this time. They take at most what the callers
  *    used in this time, and at most half of what remains according to the last answer. Later
  *    permits are granted out of these units at once and in full, without a message. What is not
- *    used is lost twice `prefetch` after it was asked for. This concerns permits of one item that
- *    hold nothing and are not `equal`. A server never refuses units that are taken ahead, because
- *    it may grant fewer, or none.
+ *    used is lost twice `prefetch` after it was asked for. Units are taken ahead only for permits
+ *    of one item that hold nothing and are not `equal`. A server never refuses units that are taken
+ *    ahead, because it may grant fewer, or none.
  * P25 While the kill switch is on, or with `shadow`, each permit is granted in full, and at once.
  *    A copy of the permit is sent, so that server and client count what would have been refused. */
 
@@ -273,7 +273,7 @@ typedef struct doorman_override {
 } doorman_override;
 
 /* Refuses a key that keeps sending after refusals. A count of refusals begins with a refusal by the
- * limit. It begins again with the first refusal that comes later than `window` after its
+ * limit. The count begins again with the first refusal that comes later than `window` after its
  * beginning. When the count reaches `refusals`, every permit with this (resource, key) is refused
  * for `duration`. */
 typedef struct doorman_ban {
@@ -315,8 +315,8 @@ struct doorman_permit_limit {
     bool refuse_new;   /* true: a permit that needs one more counter is refused with MAX_KEYS.
                           false: of 8 sampled counters, the one that has used the smallest
                           fraction of its limit is evicted; of several, the one that is fresh
-                          soonest. Its key starts again. Without effect for CONCURRENCY: a
-                          counter with holds is never evicted */
+                          soonest. The key of that counter starts again. Without effect for
+                          CONCURRENCY: a counter with holds is never evicted */
     bool empty_at_start; /* true: nothing is saved when the permits are created: see P16. Not for
                             TIERS and CONCURRENCY */
     bool full_at_start;  /* CONCURRENCY: true: new holds are granted while the permits learn the
@@ -558,7 +558,7 @@ struct doorman_permits_options {
 };
 
 /* A doorman_permits has the counters of all limits of a configuration, and decides on permits. One
- * thread at a time may use this object. It reads no clock: `now` is as everywhere in this file. */
+ * thread at a time may use this object. The object reads no clock: `now` is as in doorman.h. */
 
 /* Creates an object without counters.
  *   out       written only on OK; the caller destroys it
@@ -1058,9 +1058,9 @@ DOORMAN_API doorman_status doorman_permit_client_report(doorman_permit_client *c
 DOORMAN_API bool doorman_permit_client_next(doorman_permit_client *client, void **context,
                                             doorman_acquired *out, doorman_time now);
 
-/* Holds of a client. A hold belongs to the client, not to a thread. It has a number. The client
- * renews it at a third of its life. If servers fail, the hold lasts until ends_at, and no longer.
- * The application stops using units before it releases or transfers them.
+/* Holds of a client. A hold has a number, and belongs to the client, not to a thread. The client
+ * renews a hold at a third of its life. If servers fail, the hold lasts until ends_at, and no
+ * longer. The application stops using units before it releases or transfers them.
  *
  * Release, transfer and seize take a doorman_hold_request. `id` is the number of the hold, or the
  * id of the transfer that is seized. client_id, request_id and items have no effect. The results
@@ -1206,9 +1206,9 @@ DOORMAN_API doorman_status doorman_agent_acquire_async(
  *
  * Later, doorman_agent_release(p->agent, hold) gives the units back.
  *
- * To cancel a permit that waits, another thread releases its number. It cannot read `hold` before
- * the call has returned, because the call writes it. So the program takes a number first, with
- * doorman_agent_new_hold(agent, &job->number). The thread that waits asks with this number:
+ * To cancel a permit that waits, another thread releases its number. That thread cannot read `hold`
+ * before the call has returned, because the call writes it. So the program takes a number first,
+ * with doorman_agent_new_hold(agent, &job->number). The thread that waits asks with this number:
  *
  * <!-- file: tests/system/agent_holds_test.c -->
  *     const doorman_permit_request request = {
@@ -1225,7 +1225,7 @@ DOORMAN_API doorman_status doorman_agent_acquire_async(
  * is released, gone, or until the agent stops. If the thread that uses a hold ends without a
  * release, the hold stays. A thread that is cancelled in doorman_agent_acquire gets no hold.
  * doorman_agent_stop sends the releases that are left, but does not release other holds, because
- * their units may still be in use. They end when their time to live has passed. */
+ * their units may still be in use. Those holds end when their time to live has passed. */
 
 /* Gives out the number of a hold, for the request_id of a permit: see "holds of an agent" and
  * doorman_permit_client_new_hold. A number that is not used must be released.
@@ -4762,7 +4762,7 @@ static void doorman__leased_sweep(doorman_permits *permits) {
  * P1 All limits of all items are evaluated before anything is charged. A refusal charges nothing.
  *    What several items want of one counter is added up.
  * P2 A counter offers:
- *      TOKEN_BUCKET     what is saved, or minus what is owed, plus what max_debt lends. It offers
+ *      TOKEN_BUCKET     what is saved (or minus what is owed), plus what max_debt lends. It offers
  *                       nothing if the debt takes longer to pay than the allowed wait. The allowed
  *                       wait is the smaller of max_wait of the limit and of the permit
  *      windows          the limit minus what is used
@@ -5121,8 +5121,8 @@ static bool doorman__permits_locate_item(doorman_permits *permits, doorman__want
     return true;
 }
 
-/* Finds the charges of all items. A sweep runs while their counters are loaded. It removes no
- * places, because the items point to theirs.
+/* Finds the charges of all items. A sweep runs while their counters are loaded. The sweep removes
+ * no places, because the items point to theirs.
  *   inspects   true: the limits of a banned key are evaluated too */
 static bool doorman__permits_prepare(doorman_permits *permits, size_t count, bool inspects) {
     assert(count <= permits->want_capacity);
@@ -5909,10 +5909,10 @@ static void doorman__permits_fill_details(doorman_permits *permits, size_t count
  * P7 A permit that lacks only units of CONCURRENCY waits in the queue of the first counter that
  *    lacks room. A queue is ordered by priority, then by arrival. A permit fits a counter only if
  *    no permit waits there that comes before it. When the first permit of a queue fits its counter,
- *    it is decided again. It is then granted, refused, or moved to another queue. It keeps its
- *    arrival when it moves. Rates are charged with the grant. One call moves at most 64 permits and
- *    decides on at most 256, or 1,000 in an update. The queues that remain stay ready, and nobody
- *    overtakes them.
+ *    the permit is decided again. It is then granted, refused, or moved to another queue. It keeps
+ *    its arrival when it moves. Rates are charged with the grant. One call moves at most 64 permits
+ *    and decides on at most 256, or 1,000 in an update. The queues that remain stay ready, and
+ *    nobody overtakes them.
  *       The time in queues, plus the wait of P3, is at most max_wait of the permit. A permit leaves
  *    the queue of a limit at the latest max_wait of this limit after its arrival. A wait has ended
  *    when now >= its end.
@@ -5921,7 +5921,7 @@ static void doorman__permits_fill_details(doorman_permits *permits, size_t count
  *    back. A release says what is kept. So a release that arrives twice, or late, has no effect. A
  *    difference would be subtracted twice.
  * Repeats (P9). A repeated acquire with the same client_id, request_id and items renews the hold.
- *    It takes over the position of a waiting permit, with its priority, `share` and `equal`: the
+ *    If the permit waits, the repeat takes over its position, priority, `share` and `equal`: the
  *    earlier ticket is refused as REPEATED, and the wait counts from the repeat. So the client can
  *    compute the end of the hold from the time at which it sent the repeat. A repeat on another
  *    connection that already has connection_waiting_max waiting permits is refused as QUEUE_FULL.
@@ -5934,8 +5934,8 @@ static void doorman__permits_fill_details(doorman_permits *permits, size_t count
  * P10 A full release of a hold refuses the waiting permits of the same resource and key that have
  *    `share`, as SHARED: the work is done, and its result is there. An end, a transfer and a
  *    partial release do not. A hold that ends has lost its holder, and the work is perhaps not
- *    done. So the next permit that waits is granted, and its caller does the work. Its release
- *    answers the others.
+ *    done. So the next permit that waits is granted, and its caller does the work. The release of
+ *    that hold answers the other permits.
  * P11 A transfer is counted until it ends. It can only be seized. A repeated seizure by the same
  *    client returns the same hold.
  * Configurations (P15). A changed configuration counts all holds again, in new counters. So the
@@ -6594,7 +6594,7 @@ static doorman__hold_item *doorman__permits_items(doorman_permits *permits, size
     return room ? permits->holds.made : NULL;
 }
 
-/* There is no room for the hold of a permit: all its charges of CONCURRENCY refuse. */
+/* Makes all charges of CONCURRENCY refuse, because there is no room for the hold of the permit. */
 static void doorman__permits_no_hold(doorman_permits *permits, bool *fits) {
     for (size_t i = 0; i < permits->charge_count; i++) {
         doorman__charge *charge = &permits->charges[i];
@@ -9693,9 +9693,9 @@ size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t visits_max, do
  * About P24: the client keeps a stock for each (resource, key) that was used a short time ago. The
  *    stock counts the use in four slices of the time `prefetch`. So it knows the use of the last
  *    3/4 of this time, or more. After a grant that leaves at most half of this use in stock, the
- *    client queues a permit that no caller waits for. It asks for the missing units with a minimum
- *    of 0. So it is never refused for lack of units, and no ban counts it. If its message fails, it
- *    is not sent again, because it may have charged units.
+ *    client queues a permit that no caller waits for. That permit asks for the missing units with a
+ *    minimum of 0. So it is never refused for lack of units, and no ban counts it. If its message
+ *    fails, it is not sent again, because it may have charged units.
  *       Units that were taken ahead are lost at the latest twice `prefetch` after their message was
  *    sent. So they never last longer than twice `prefetch` after the server has charged them. A
  *    stock has at most two lots of units with different ends. Costs are rounded up as servers do
@@ -10307,10 +10307,10 @@ static const doorman__known_refusal *doorman__known_refusal_of(const doorman__ca
  *
  * Nothing leaks while a server answers. The client releases units that a server may count and the
  * application does not use. This happens after a timeout, a release, a decision that comes too
- * late, and the end of the hold. It repeats the release until a server has answered. If a message
- * that asked for the hold ends later with a grant or without an answer, the client releases again.
- * The client stops one time to live after the end of the hold. If the hold was never in use, it
- * stops DOORMAN__RELEASE_TIME after the first try.
+ * late, and the end of the hold. The client repeats the release until a server has answered. If a
+ * message that asked for the hold ends later with a grant or without an answer, the client releases
+ * again. The client stops one time to live after the end of the hold. If the hold was never in use,
+ * it stops DOORMAN__RELEASE_TIME after the first try.
  *
  * A release, a renewal or a transfer that is repeated does no harm. The first two name what is
  * kept, and a transfer has a request_id. A transfer is repeated until it has an answer, even after
@@ -12834,8 +12834,8 @@ static const doorman__json_permits doorman__permits_in_json = {
 /*
  * An agent has a permit client with a mutex, a thread and a connection of their own. So a slow
  * response with leases does not delay a permit, and many permits do not delay a lease. The thread
- * starts with the first permit, so an agent without permits does not have it. It repeats these
- * steps:
+ * starts with the first permit, so an agent without permits does not have it. The thread repeats
+ * these steps:
  *
  *   1. Parse the response that has come, without the mutex.
  *   2. Pass it to the client, and take the next message and all decisions from the client.

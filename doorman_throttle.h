@@ -47,8 +47,8 @@
  *              again after 50 to 150 ms
  *
  * The throttle has an effect only if the caller calls doorman_throttle_next just before a worker
- * starts, or sets `concurrency`. It needs no listener for events: each call returns what happens to
- * its request. doorman_throttle_next_refused returns what happens to others, and
+ * starts, or sets `concurrency`. The throttle needs no listener for events: each call returns what
+ * happens to its request. doorman_throttle_next_refused returns what happens to others, and
  * doorman_throttle_read returns all counters. Only one thread at a time may use a throttle.
  *
  * THE API. The documentation of each function is above its declaration.
@@ -264,8 +264,9 @@ DOORMAN_API bool doorman_retry_budget_retry(doorman_retry_budget *budget);
  * H2 The cost of a request is predicted from its class: an average with the weight max(1/n, 0.02),
  *    where n counts the requests of the class that have finished. A class of which no request has
  *    finished has the mean of all classes. The queue is bounded by the sum of the predicted costs
- *    and by a number. It has room while the sum is below its bound, so one request can pass the
- *    bound. Otherwise cheap requests would fill the room for an expensive one, again and again.
+ *    and by the number of requests. There is room while the sum is below its bound, so one request
+ *    can pass the bound. Otherwise cheap requests would fill the room for an expensive one, again
+ *    and again.
  * H3 At most `concurrency` requests are worked on at once. With `rate`, a bucket of tokens limits
  *    the predicted cost that starts. The bucket holds 0.1 s of the rate. A request starts if the
  *    bucket has its cost, or is full. The bucket can be in debt after this. `finish` adds the
@@ -545,7 +546,7 @@ static bool doorman__newest_first(const doorman_throttle *throttle, const doorma
     return cohort->newest_first || throttle->now - since > limit / 2;
 }
 
-/* Takes a slot that waits out of all queues. It stays in the table of ids. */
+/* Takes a slot that waits out of all queues. The slot stays in the table of ids. */
 static void doorman__throttle_dequeue(doorman_throttle *throttle, uint32_t index) {
     const doorman__queued *slot = &throttle->slots[index];
     unsigned level = slot->criticality;

@@ -195,7 +195,7 @@ static void election_read_value(struct election *election, char value[ELECTION_V
 }
 
 /* Reads the key. A value that does not fit is not known.
- *   value   room for the value. It has the address of the answer */
+ *   value   room for the value. The address of the answer points into it */
 static cJSON *election_read_key(struct service *service, doorman_election_answer *out,
                                 char value[ELECTION_VALUE]) {
     const cJSON *entry = NULL;

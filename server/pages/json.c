@@ -186,8 +186,8 @@ static void status_write_resources(struct service *service, const struct http_re
 #define LEASES_MAX 5000
 
 /* A position in the leases of a resource is "POSITION-PROCESS", in hexadecimal digits. Each process
- * has an order of its own, so the second number names the process. It is the time of its start.
- * Returns false if the query has a position that is not from this process. */
+ * has an order of its own, so the second number names the process. That number is the time at which
+ * the process started. Returns false if the query has a position that is not from this process. */
 static bool leases_read_position(const char *query, const struct service *service,
                                  doorman_cursor *out) {
     char value[48];

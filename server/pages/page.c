@@ -96,8 +96,8 @@ static void page_search(struct text *text, const char *client) {
 }
 
 /* Starts a page.
- *   filter   the filter of the list on the page; NULL: the page has no filter. It is not loaded
- *            again every two seconds either, because it can be expensive
+ *   filter   the filter of the list on the page; NULL: the page has no filter. Such a page is not
+ *            loaded again every two seconds, because it can be expensive
  *   client   the text in the search for a client */
 void server_page_start(struct service *service, const struct http_request *request,
                        struct http_response *response, const char *filter, const char *client) {

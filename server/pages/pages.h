@@ -175,7 +175,7 @@ struct child {
     char http_address[DOORMAN_ID_BYTES_MAX + 1]; /* of its pages; "": not known */
     doorman_time seen_at;                        /* the time of its last request */
     enum child_state state;
-    doorman_time lease_end;        /* of the lease that ends last; 0: it had none */
+    doorman_time lease_end;        /* of the lease that ends last; 0: the child had none */
     doorman_time refresh_interval; /* of its last response; 0: not known, because it had no lease,
                                       or has released one since then */
 };
@@ -206,8 +206,8 @@ void server_children_text(const struct service *service, char text[CHILDREN_TEXT
 /* ---- >>pages -------------------------------------------------------------------------------- */
 
 /* Starts a page.
- *   filter   the filter of the list on the page; NULL: the page has no filter. It is not loaded
- *            again every two seconds either, because it can be expensive
+ *   filter   the filter of the list on the page; NULL: the page has no filter. Such a page is not
+ *            loaded again every two seconds, because it can be expensive
  *   client   the text in the search for a client */
 void server_page_start(struct service *service, const struct http_request *request,
                        struct http_response *response, const char *filter, const char *client);

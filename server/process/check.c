@@ -1,6 +1,7 @@
 /* doorman_server, part CHECK: what a process checks before it serves, and --check-config. This file
  * only reads the settings and prints or logs what is wrong. A server without this part shows only
- * the first error of a configuration. It finds a wrong address later, when it uses the address. */
+ * the first error of a configuration. Such a server finds a wrong address later, when it uses the
+ * address. */
 #include "../server.h"
 
 #include <nng/protocol/reqrep0/req.h>

@@ -82,8 +82,8 @@ static void watch_missing(struct service *service, bool missing) {
 }
 
 /* Returns whether the configuration file has another version than the stored one. A missing file
- * counts as unchanged. It is called once a second. If the file is missing in two calls in a row,
- * the second call logs a warning. */
+ * counts as unchanged. The function is called once a second. If the file is missing in two calls in
+ * a row, the second call logs a warning. */
 static bool watch_poll(struct service *service) {
     const struct settings *settings = service->settings;
     const struct file_version *last = &service->watch.loaded;

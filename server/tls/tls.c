@@ -383,7 +383,7 @@ static void tls_destroy(struct service *service) {
 
 /* ---- failed handshakes ---------------------------------------------------------------------- */
 /* nng reports no failed handshake of its listeners, but counts those of tls+tcp in its statistics.
- * It does not count those of wss. The statistics have a counter `auth` for each listener. After a
+ * nng does not count those of wss. The statistics have a counter `auth` for each listener. After a
  * failed handshake, a listener of nng 1.5.2 waits 0.1 s before it takes the next connection. So its
  * counter rises at most ten times a second. */
 

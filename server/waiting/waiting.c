@@ -13,8 +13,8 @@
  *     the server stops                 it is answered as UNAVAILABLE
  *     memory runs out                  it is answered as OUT_OF_MEMORY
  *
- * The server forgets all permits that wait when it loses its mastership. It may win again in the
- * same call. Therefore each look compares the time of the last victory.
+ * The server forgets all permits that wait when it loses its mastership. The server may win again
+ * in the same call. Therefore each look compares the time of the last victory.
  *
  * A connection may be closed while its message is decided. nng reports the end of a connection only
  * once. So the numbers of the last connections that were closed are kept, and a message of such a
