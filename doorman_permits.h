@@ -1043,7 +1043,8 @@ DOORMAN_API doorman_status doorman_permit_client_acquire(doorman_permit_client *
                                                          doorman_error *error, doorman_time now);
 
 /* Reports what an action has really cost (P13). The report is sent with the next message. It is
- * lost, and counted, if no server takes it. Units that do not fit into a limit are counted too.
+ * lost, and counted, if no server takes it, or if 10,000 reports wait already. Units that do not
+ * fit into a limit are counted too.
  *   item      resource_id, key (NULL means "") and cost, in units, [-1e15, 1e15]; used only during
  *             the call
  *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY */
@@ -11011,9 +11012,9 @@ static bool doorman__batch_fits(const doorman__batch *batch, const doorman__call
            bytes + call->text_bytes <= DOORMAN__MESSAGE_TEXT;
 }
 
-/* Prepares a permit for a message.
- *   max_wait   in the message: at most what is left of the timeout. For a permit that may queue,
- *              some time is left for the answer, and the time at an earlier server counts */
+/* Prepares a permit for a message. Its max_wait in the message is at most what is left of the
+ * timeout. For a permit that may queue, some of this time is left for the answer, and the wait at an
+ * earlier server counts. */
 static void doorman__permit_put(doorman__call *call, doorman_permit_request *to, doorman_time now) {
     doorman_time rest = doorman__later(call->deadline - now, 0);
     if (call->kind == DOORMAN__CALL_WAIT) {

@@ -83,7 +83,7 @@ static enum exit_status check_config(const struct settings *settings) {
     return exit_status;
 }
 
-/* Returns whether nng supports an address: 0, or an error of nng. Does not use the network. */
+/* Returns 0 if nng supports an address, else an error of nng. Does not use the network. */
 static int check_dialer(const char *url) {
     nng_socket socket = NNG_SOCKET_INITIALIZER;
     nng_dialer dialer = NNG_DIALER_INITIALIZER;

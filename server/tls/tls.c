@@ -278,7 +278,7 @@ static bool tls_load(struct pem *pem, nng_tls_config **tls, const struct setting
     return done;
 }
 
-/* Returns whether libnng has TLS. */
+/* Checks that libnng has TLS. */
 static enum exit_status tls_check_library(void) {
     nng_tls_config *tls = NULL;
     int error = nng_tls_config_alloc(&tls, NNG_TLS_MODE_CLIENT);
