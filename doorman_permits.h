@@ -74,7 +74,7 @@
  *     refuse_new                        overflow: "refuse"
  *     empty_at_start, full_at_start     on_restart: "empty", "full"
  *     leased                            rate: "leased", limit: "leased"
- *     has_NAME, without_capacity        whether NAME, capacity is there
+ *     has_NAME, without_capacity        NAME is given; capacity is absent
  *     templates                         resources
  *     reject_unmatched                  unmatched: "reject"
  *     algorithm.minimum_interval,       algorithm.parameters, with    ns; s in JSON
@@ -2267,10 +2267,10 @@ static const doorman__config_permits doorman__permits_in_config = {
  *    next. So a counter that was full or over under the previous figures may be fresh, or may have
  *    its state again.
  * P19 Every quantity has a bound: see doorman_permits_options and doorman_permit_limit. A message
- *    beyond a bound is refused as a whole, by name. Where a new counter may take the place of
- *    another, 8 counters are sampled. The one that has used the smallest fraction of its limit is
- *    evicted, and of several the one that is fresh soonest. A count of refusals for a ban counts as
- *    such a fraction too. So a counter that refuses now goes last of all.
+ *    beyond a bound is refused as a whole, and the error names the field. Where a new counter may
+ *    take the place of another, 8 counters are sampled. The one that has used the smallest fraction
+ *    of its limit is evicted, and of several the one that is fresh soonest. A count of refusals for
+ *    a ban counts as such a fraction too. So a counter that refuses now goes last of all.
  * P20 An administrator can ban any (resource, key), or end its ban. A ban replaces the ban that the
  *    (resource, key) has.
  *       A limit has at most max_keys bans, apart from its counters: so a flood of keys ends no ban,
@@ -3499,7 +3499,7 @@ struct doorman_permits {
     uint32_t generation;
     doorman__moment at;
     uint64_t random, empty_hash; /* empty_hash: the hash of the key "" */
-    doorman__slot **slots;       /* all; the first one is that of the bans */
+    doorman__slot **slots;       /* all slots; the first one is that of the bans */
     size_t slot_count, slot_capacity;
     doorman__slot **own_slots; /* one for each limit of the configuration, then one for each
                                   template whose list of limits is empty */
@@ -9891,9 +9891,9 @@ typedef union doorman__sent_item {
     doorman_hold_request hold;
 } doorman__sent_item;
 
-/* The messages of a client or of a lane. One at a time is under way. A lane sends one permit at a
- * time, which may wait in the queue of a server. It follows the redirects of its own message, and
- * begins at the address that the client uses now. */
+/* The messages of a client or of a lane. One message at a time is under way. A lane sends one
+ * permit at a time, which may wait in the queue of a server. It follows the redirects of its own
+ * message, and begins at the address that the client uses now. */
 typedef struct doorman__batch {
     doorman_upstream upstream;
     doorman_permit_client *client;
@@ -11013,8 +11013,8 @@ static bool doorman__batch_fits(const doorman__batch *batch, const doorman__call
 }
 
 /* Prepares a permit for a message. Its max_wait in the message is at most what is left of the
- * timeout. For a permit that may queue, some of this time is left for the answer, and the wait at an
- * earlier server counts. */
+ * timeout. For a permit that may queue, some of this time is left for the answer, and the wait at
+ * an earlier server counts. */
 static void doorman__permit_put(doorman__call *call, doorman_permit_request *to, doorman_time now) {
     doorman_time rest = doorman__later(call->deadline - now, 0);
     if (call->kind == DOORMAN__CALL_WAIT) {
