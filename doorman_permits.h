@@ -240,7 +240,7 @@ typedef struct doorman_figures {
     /* TOKEN_BUCKET. size and max_debt must not both be 0. */
     double rate;           /* required: units a second that the bucket gains; (0, 1e15] */
     double size;           /* units that can be saved, [0, 1e15]; worth at most 1e8 s of the rate */
-    doorman_time max_debt; /* how much of the future rate may be lent, [0, 1e8 s] */
+    doorman_time max_debt; /* the most time in which lent units are gained back, [0, 1e8 s] */
     doorman_time max_wait; /* how long a caller may have to wait, [0, 1e8 s]. CONCURRENCY: how long
                               a permit may wait in the queue; default 0 */
 
@@ -8627,7 +8627,8 @@ static void doorman__holds_note_life(doorman_permits *permits, const doorman_con
     }
 }
 
-/* A change of the configuration may let another limit count a hold that is not known yet. */
+/* Lets all limits learn until the last of them has learned. A changed configuration may let another
+ * limit count a hold that is not known yet. */
 static void doorman__holds_keep_learning(doorman_permits *permits) {
     for (size_t i = 0; i < permits->own_count; i++) {
         doorman__slot *slot = permits->own_slots[i];
@@ -10572,7 +10573,7 @@ static void doorman__transfer_end(doorman__call *call, doorman_time now) {
     doorman__client_hold_plan(hold, now);
 }
 
-/* Grants a call the minimum of each item, or its cost. */
+/* Grants a call the minimum of each item, or in full the cost of each item. */
 static void doorman__call_grant(doorman__call *call, bool in_full) {
     call->acquired.granted = true;
     for (size_t i = 0; i < call->request.item_count; i++) {

@@ -125,8 +125,8 @@ void server_lease_row_uninit(struct lease_row *row);
 /* A position in the leases of all resources. {0} is the start. */
 struct search_position {
     uint64_t before;   /* the position of a cursor before the current resource */
-    uint64_t resource; /* the position of this cursor behind the current resource. If it differs
-                          now, the resource is gone, and `lease` is not valid */
+    uint64_t resource; /* the position to which that cursor moved with the current resource. If it
+                          moves elsewhere now, the resource is gone, and `lease` is not valid */
     uint64_t lease;    /* the position of a cursor in the leases of the current resource */
 };
 
