@@ -4478,8 +4478,8 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *    because each grant replaces a claim, or uses what others have given back.
  *       If nothing of C is free for a claim, the holder gets a lease of 0, so that it stops using
  *    its old lease. Otherwise it could claim the old lease from the next master, which could grant
- *    it in addition to the leases for which C is used now. What a child node reports as outstanding
- *    is committed even if the sum of u then exceeds C (see doorman__leases_learn).
+ *    it in addition to the leases that use C now. What a child node reports as outstanding is
+ *    committed even if the sum of u then exceeds C (see doorman__leases_learn).
  *
  * With `immediate` handover a grant sets u to g. Capacity then moves to other holders without a
  * confirmation. The sum of the leases in force can exceed the capacity until each holder has

@@ -5912,8 +5912,8 @@ static void doorman__permits_fill_details(doorman_permits *permits, size_t count
  *    no permit waits there that comes before it. When the first permit of a queue fits its counter,
  *    the permit is decided again. It is then granted, refused, or moved to another queue. It keeps
  *    its arrival when it moves. Rates are charged with the grant. One call moves at most 64 permits
- *    and decides on at most 256, or 1,000 in an update. The queues that remain stay ready, and
- *    nobody overtakes them.
+ *    and decides on at most 256, or 1,000 in an update. The remaining queues stay ready, and no new
+ *    permit overtakes them.
  *       The time in queues, plus the wait of P3, is at most max_wait of the permit. A permit leaves
  *    the queue of a limit at the latest max_wait of this limit after its arrival. A wait has ended
  *    when now >= its end.
@@ -8878,7 +8878,7 @@ bool doorman_permits_next_top(const doorman_permits *permits, size_t limit_index
  * arena, also of the names of limits.
  */
 
-/* Writes the error of a part of a message, with its path. */
+/* Writes the error of an item of a message, with its path. */
 static doorman_status doorman__message_fail(doorman_error *error, doorman_status status,
                                             const char *list, size_t index, const char *text) {
     if (status == DOORMAN_OUT_OF_MEMORY) return doorman__no_memory(error);

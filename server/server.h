@@ -440,7 +440,8 @@ struct service {
     size_t *last_counters; /* how many counters each limit had before a new configuration; NULL: not
                               known, or no configuration is being applied */
     int64_t certificate_ends[CERTIFICATE_COUNT]; /* seconds since 1970; 0: not known */
-    uint64_t evicted_bans;                       /* bans that had ended early at the last look */
+    uint64_t evicted_bans;                       /* how many bans had been ended early at the last
+                                                    look */
     uint64_t ended_lease_count; /* leases that ended since memory was last returned */
     doorman_time trim_due;      /* the earliest time to return memory to the system */
     bool trim_again;            /* return memory once more, even if no more leases end */

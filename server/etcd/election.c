@@ -153,7 +153,7 @@ static void election_log_etcd(struct service *service, bool reachable) {
     }
 }
 
-/* Returns how often the configuration is read: as often as the election polls. */
+/* Returns the time between two reads of the configuration, which is that between two polls. */
 static doorman_time election_period(const struct service *service) {
     doorman_time period = service->settings->election_ttl * DOORMAN_SECOND / 5;
     return period < DOORMAN_SECOND ? period : DOORMAN_SECOND;
@@ -185,7 +185,7 @@ static cJSON *election_create_key(struct service *service, const doorman_electio
 }
 
 /* Reads the two lines of a value, and splits it in place. Further lines are ignored. An HTTP
- * address that is not valid is not known. The election checks the first line. */
+ * address that is not valid counts as not known. The election checks the first line. */
 static void election_read_value(struct election *election, char value[ELECTION_VALUE]) {
     char *line = strchr(value, '\n');
     if (line) *line++ = 0;

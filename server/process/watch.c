@@ -103,8 +103,9 @@ static bool watch_poll(struct service *service) {
  * of the tokens is a group of its own. If a file of a group is missing or cannot be read, a program
  * may be replacing it, and nothing of this group is loaded.
  *
- * libcurl reads the certificates for etcd again for each connection. So those are not loaded here.
- * They are only reported if they are missing, because the next connection to etcd would fail. */
+ * libcurl reads the certificates for etcd again for each connection. So those files are not loaded
+ * here. They are only reported if they are missing, because the next connection to etcd would
+ * fail. */
 
 /* How many looks, one each second, the server waits for the other files before it refuses files of
  * TLS that do not fit. */

@@ -1,6 +1,6 @@
 /* doorman_server, part TLS: when certificates are valid. This file reads the fields notBefore and
- * notAfter of X.509 certificates in PEM. nng loads a certificate that has ended without an error,
- * and does not say when certificates end. The functions use only their arguments.
+ * notAfter of X.509 certificates in PEM. nng reports no error for a certificate that has ended, and
+ * does not say when certificates end. The functions use only their arguments.
  *
  * A certificate is a tree of elements in DER. Each element has a tag, a length and a content:
  *
