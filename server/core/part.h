@@ -81,16 +81,19 @@ struct server_part {
     const struct http_route *routes; /* paths of HTTP: see server/http/http.h */
 };
 
-/* Calls a function of each part that has it, in the order of the parts. */
+/* Calls a function of each part that has it, in the order of the parts. The statement behind the
+ * macro belongs to an `else`, so an `else` that follows it cannot belong to the macro. */
 #define EACH_PART(part, function)                                                                  \
     for (const struct server_part *const *part = server_parts; *part; part++)                      \
-        if ((*part)->function)
+        if (!(*part)->function) {                                                                  \
+        } else
 
 /* The last part comes first. */
 #define EACH_PART_BACKWARDS(part, function)                                                        \
     for (const struct server_part *const *part = server_parts + server_part_count;                 \
          part != server_parts && (part--, true);)                                                  \
-        if ((*part)->function)
+        if (!(*part)->function) {                                                                  \
+        } else
 
 extern const struct server_part *const server_parts[]; /* NULL ends the list */
 extern const size_t server_part_count;
