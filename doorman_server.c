@@ -102,6 +102,24 @@ bool server_has_part(const char *name) {
     return found;
 }
 
+enum exit_status server_make_states(struct service *service) {
+    bool made = true;
+    EACH_PART(part, state_bytes) {
+        void *state = calloc(1, (*part)->state_bytes);
+        memcpy((char *)service + (*part)->state_at, &state, sizeof state);
+        made = made && state;
+    }
+    return made ? CONTINUE : server_fatal_error(EXIT_ERROR, "out of memory");
+}
+
+void server_free_states(struct service *service) {
+    EACH_PART(part, state_bytes) {
+        void *state = NULL;
+        memcpy(&state, (char *)service + (*part)->state_at, sizeof state);
+        free(state);
+    }
+}
+
 void server_note_message(struct service *service, const struct message_report *report) {
     EACH_PART(part, message)(*part)->message(service, report);
 }
@@ -847,6 +865,7 @@ void server_end(struct service *service) {
     server_unlock(&service->lock);
     doorman_config_destroy(service->config);
     EACH_PART_BACKWARDS(part, destroy)(*part)->destroy(service);
+    server_free_states(service);
 }
 
 /* ---- >>signals ------------------------------------------------------------------------------ */

@@ -61,6 +61,7 @@ enum exit_status server_load_config(struct service *service, struct config_probl
     enum exit_status exit_status = CONTINUE;
     char text[PROBLEM_TEXT];
     problems->count = 0;
+    exit_status = server_make_states(service);
     EACH_PART(part, load) if (exit_status == CONTINUE) exit_status = (*part)->load(service);
     if (exit_status != CONTINUE || !settings->config) return exit_status;
     bool loaded = service->source ? service->source->load(service, &service->config, problems)

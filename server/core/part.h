@@ -25,6 +25,7 @@ struct config_change {
 /* All functions may be NULL. */
 struct server_part {
     const char *name; /* what flags.h calls it; flags of a missing part are refused. NULL: none */
+    size_t state_bytes, state_at; /* see SERVER_PART_STATE */
 
     /* The start, in this order. CONTINUE, or why the process ends. */
     void (*init)(void);                                         /* before anything else */
@@ -80,6 +81,13 @@ struct server_part {
 
     const struct http_route *routes; /* paths of HTTP: see server/http/http.h */
 };
+
+/* What only the part uses, as a struct to which a member of struct service points. The core makes
+ * it, filled with zeros, before it calls the functions that have a service, and frees it at the
+ * end. Only the file of the part knows what is in it. */
+#define SERVER_PART_STATE(member)                                                                  \
+    .state_bytes = sizeof *((struct service *)NULL)->member,                                       \
+    .state_at = offsetof(struct service, member)
 
 /* Calls a function of each part that has it, in the order of the parts. The statement behind the
  * macro belongs to an `else`, so an `else` that follows it cannot belong to the macro. */

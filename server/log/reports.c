@@ -1,11 +1,24 @@
 /* doorman_server, part REPORTS: log lines for a person who looks for a cause (V6). They tell which
  * messages are refused, how a new configuration differs from the last one, how long the server
- * learns, and whether the parent answers. This file changes service->learning and the state of the
- * link to the parent, and logs warnings through server/log/warnings.c. */
-#include "../server.h"
+ * learns, and whether the parent answers. This file changes the state of the link to the parent, and
+ * logs warnings through server/log/warnings.c. */
+#include "warnings.h"
 
 #define CONFIG_LOADED "configuration loaded"
 #define CONFIG_REFUSED "configuration refused; the last one stays in force"
+
+/* What the log has said about learning. */
+struct learning {
+    bool is_logged; /* the log says that the server learns */
+    doorman_time started_at, until;
+};
+
+/* What this part keeps. The lock of the service guards `learning`. */
+struct reports {
+    struct learning learning;
+    size_t *last_counters; /* how many counters each limit had before a new configuration; NULL: not
+                              known, or no configuration is being applied */
+};
 
 /* ---- messages ------------------------------------------------------------------------------- */
 
@@ -515,7 +528,7 @@ static const char *const learning_starts[] = {
  * then has the whole time. The log of a root also says when a new configuration moves the end. A
  * server that loses its mastership logs only this loss. */
 static void report_learning(struct service *service, enum learning_cause cause, doorman_time now) {
-    struct learning *learning = &service->learning;
+    struct learning *learning = &service->reports->learning;
     doorman_time until = doorman_server_learns_until(service->server, now);
     assert(server_lock_is_held(&service->lock));
     if (until && !learning->is_logged) {
@@ -621,23 +634,21 @@ static void report_parent(struct service *service, const doorman_transport_resul
 /* ---- the part ------------------------------------------------------------------------------- */
 
 static void reports_configures(struct service *service) {
-    service->last_counters = count_counters(service); /* before some of them are dropped */
+    service->reports->last_counters = count_counters(service); /* before some of them are dropped */
 }
 
 static void reports_configured(struct service *service, const struct config_change *change) {
-    if (!change->is_first) report_config(service, change->last, service->last_counters);
-    free(service->last_counters);
-    service->last_counters = NULL;
+    if (!change->is_first) report_config(service, change->last, service->reports->last_counters);
+    free(service->reports->last_counters);
+    service->reports->last_counters = NULL;
 }
 
 static void reports_update(struct service *service, doorman_time now) {
     report_learning(service, LEARNING_OF_MASTER, now);
 }
 
-const struct server_part server_part_reports = {.name = "reports",
-                                                .update = reports_update,
-                                                .message = report_message,
-                                                .configures = reports_configures,
-                                                .configured = reports_configured,
-                                                .learns = report_learning,
-                                                .parent_answered = report_parent};
+const struct server_part server_part_reports = {
+    SERVER_PART_STATE(reports),       .name = "reports",
+    .update = reports_update,         .message = report_message,
+    .configures = reports_configures, .configured = reports_configured,
+    .learns = report_learning,        .parent_answered = report_parent};

@@ -11,6 +11,7 @@
 struct world {
     struct settings settings;
     struct service service;
+    struct watch watch;
     char folder[32], path[48], kept[48];
     char own[RELOAD_FILE_COUNT][48]; /* the files of certificates and tokens; "": none */
 };
@@ -75,6 +76,7 @@ static void world_setup(struct world *w) {
     write_file(w, "one");
     w->settings.config = w->path;
     w->service.settings = &w->settings;
+    w->service.watch = &w->watch;
     watch_start(&w->service);
     missing_lines = again_lines = tls_loads = token_loads = 0;
 }

@@ -1,6 +1,7 @@
-/* doorman_server, part WAITING: messages whose permits wait (P7). server.h includes this file. */
-#ifndef DOORMAN_SERVER_WAITING_H
-#define DOORMAN_SERVER_WAITING_H
+/* doorman_server: messages whose permits may wait (P7). server/waiting/ lets them wait. server.h
+ * includes this file. */
+#ifndef DOORMAN_SERVER_WAITER_H
+#define DOORMAN_SERVER_WAITER_H
 
 struct waiter_ticket;
 struct worker;
