@@ -50,14 +50,16 @@ enum {
 #define ETCD_KEY_BYTES_MAX DOORMAN_ID_BYTES_MAX /* the election key is the default node name */
 #define HTTP_DEFAULT "127.0.0.1:15050"
 
-bool server_has_part(const char *name); /* such as "HTTP": see server/core/flags.h */
-
 /* Prints why the process ends, as one line on standard error, and returns the status (V7). */
 __attribute__((format(printf, 2, 3))) enum exit_status
 server_fatal_error(enum exit_status exit_status, const char *format, ...);
 #define server_usage_error(...) server_fatal_error(EXIT_USAGE, __VA_ARGS__)
 
 const char *server_flag_name(int flag); /* without the two hyphens */
+
+/* Returns the part that a flag needs, if this server was built without it; otherwise NULL. */
+const char *server_flag_lacks(int flag);
+
 const char *server_status_text(doorman_status status);
 
 enum log_level { LEVEL_DEBUG, LEVEL_INFO, LEVEL_WARNING, LEVEL_ERROR, LEVEL_COUNT };
@@ -99,7 +101,7 @@ static inline bool server_addresses_want_tls(const struct addresses *addresses) 
 }
 
 static inline bool server_http_is_on(const struct settings *settings) {
-    return server_has_part("HTTP") && strcmp(settings->http, "off") != 0;
+    return !server_flag_lacks(FLAG_HTTP) && strcmp(settings->http, "off") != 0;
 }
 
 /* ---- >>log ---------------------------------------------------------------------------------- */
@@ -294,13 +296,6 @@ enum learning_cause {
     LEARNING_OF_CONFIGURATION /* a new configuration has new templates, or longer leases */
 };
 
-/* Where a configuration comes from that is not in a file. */
-struct config_source {
-    /* Loads it for the first time. On failure, returns false. */
-    bool (*load)(struct service *service, doorman_config **out, struct config_problems *problems);
-    void (*reload)(struct service *service); /* another thread then applies it */
-};
-
 /* The files of certificates, and their flags. */
 enum { CERTIFICATE_OWN, CERTIFICATE_AUTHORITY, CERTIFICATE_COUNT };
 
@@ -314,7 +309,6 @@ struct service {
     struct tls_watch *tls_watch;
     const char *id, *node, *advertise;
     doorman_time started_at;
-    const struct config_source *source;            /* NULL: the configuration is in a file */
     struct pem pem;                                /* `lock` guards it while workers run */
     nng_tls_config *tls;                           /* NULL: none; used only by the main thread */
     nng_tls_config *last_tls;                      /* the one before `tls`; NULL: none */
@@ -334,7 +328,7 @@ struct service {
     struct worker workers[WORKER_COUNT];
     unsigned sending_count;            /* workers that send and do not retire; atomic */
     struct waiting *waiting;           /* NULL: permits never wait */
-    const struct waiting_calls *waits; /* those of `waiting` */
+    const struct waiting_calls *waits; /* of the part that lets permits wait; NULL: none */
     struct lock config_lock; /* held while a configuration is destroyed. A thread that holds it can
                                 use `config` without `lock` */
     struct lock lock;        /* guards all members below while workers run */

@@ -57,10 +57,19 @@ struct server_part {
     /* Any thread calls these. */
     void (*message)(struct service *service, const struct message_report *report);
 
+    /* A configuration that is not in a file, if settings->config_key names it.
+     *   out       in: NULL; out: the configuration, on success
+     *   returns   false: it cannot be loaded */
+    bool (*load_config)(struct service *service, doorman_config **out,
+                        struct config_problems *problems);
+    void (*reload_config)(struct service *service); /* another thread then applies it */
+
     /* Prints why the first configuration cannot be loaded, and returns the exit code. Only the
      * first part that has this function is asked. */
     enum exit_status (*refuse_config)(const struct settings *settings,
                                       const struct config_problems *problems);
+    /* Logs a configuration that was loaded or refused. Without such a part the core logs a line. */
+    void (*report_config)(struct service *service, const struct config_change *change);
     void (*configured)(struct service *service, const struct config_change *change);
 
     /* Any thread calls these, with the lock. */
@@ -68,7 +77,7 @@ struct server_part {
     void (*configures)(struct service *service); /* a new configuration will come into force */
     void (*learns)(struct service *service, enum learning_cause cause, doorman_time now);
     void (*parent_answered)(struct service *service, const doorman_transport_result *result,
-                            doorman_time now); /* a request to the parent has ended */
+                            doorman_time now); /* a request to the parent has ended. Logs it */
 
     /* An event of the server object. The last part of the list is asked first.
      *   returns   true: the event is dealt with, and no other part is asked */
@@ -78,6 +87,8 @@ struct server_part {
      *   permit_events   a bit for each kind of event that the part wants */
     void (*permit_event)(struct service *service, const doorman_permit_event *event);
     unsigned permit_events;
+
+    const struct waiting_calls *waits; /* messages whose permits wait. At most one part has them */
 
     const struct http_route *routes; /* paths of HTTP: see server/http/http.h */
 };

@@ -29,7 +29,8 @@ struct waiter {
     bool answers;
 };
 
-/* What the part does with messages. service->waits has these functions if the part is there. */
+/* What a part does with messages whose permits wait. service->waits has these functions if such a
+ * part is there. */
 struct waiting_calls {
     /* Returns whether a message that is not read yet may ask to wait. Then its tree should be
      * shared: see server_shares_memory. */

@@ -637,7 +637,7 @@ static void reports_configures(struct service *service) {
     service->reports->last_counters = count_counters(service); /* before some of them are dropped */
 }
 
-static void reports_configured(struct service *service, const struct config_change *change) {
+static void reports_config(struct service *service, const struct config_change *change) {
     if (!change->is_first) report_config(service, change->last, service->reports->last_counters);
     free(service->reports->last_counters);
     service->reports->last_counters = NULL;
@@ -648,7 +648,6 @@ static void reports_update(struct service *service, doorman_time now) {
 }
 
 const struct server_part server_part_reports = {
-    SERVER_PART_STATE(reports),       .name = "reports",
-    .update = reports_update,         .message = report_message,
-    .configures = reports_configures, .configured = reports_configured,
-    .learns = report_learning,        .parent_answered = report_parent};
+    SERVER_PART_STATE(reports),       .update = reports_update,        .message = report_message,
+    .configures = reports_configures, .report_config = reports_config, .learns = report_learning,
+    .parent_answered = report_parent};

@@ -1,6 +1,6 @@
 /* doorman_server, part WARNINGS: warnings about events that peers can cause at any rate (V6). This
- * file changes some counters. All functions are called with the lock held,
- * except those about peers.
+ * file changes some counters. All functions are called with the lock held, except those about
+ * peers.
  *
  * A kind of warning is logged at once, and then at most once a minute with the number of events.
  * The line describes the last event, except for permits (see below). When a problem such as a dead

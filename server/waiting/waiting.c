@@ -473,14 +473,14 @@ static enum exit_status waiting_start(struct service *service) {
         waiting->started = server_condition_init(&waiting->wake) &&
                            pthread_create(&waiting->thread, NULL, waiting_main, service) == 0;
     }
-    service->waits = &waiting_calls;
     return waiting && waiting->started
                ? CONTINUE
                : server_fatal_error(EXIT_ERROR,
                                     "cannot let permits wait: out of memory or threads");
 }
 
-const struct server_part server_part_waiting = {.open = waiting_start,
+const struct server_part server_part_waiting = {.waits = &waiting_calls,
+                                                .open = waiting_start,
                                                 .stopping = waiting_end,
                                                 .stop = waiting_end,
                                                 .destroy = waiting_destroy};

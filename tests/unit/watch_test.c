@@ -40,7 +40,6 @@ const char *server_flag_name(int flag) {
     return flag == FLAG_TLS_KEY ? "tls-key" : flag == FLAG_ETCD_CA ? "etcd-ca" : "other";
 }
 
-bool server_has_part(const char *name) { return name != NULL; }
 void server_reload_config(struct service *service) { (void)service; }
 
 bool server_load_files(struct service *service, enum file_group group, bool is_quiet) {
