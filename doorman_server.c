@@ -510,14 +510,14 @@ static bool message_decide(struct service *service, doorman_json_exchange *excha
     return waits;
 }
 
-bool server_handle_waiter(struct service *service, struct waiter *waiter, const char *text,
-                          size_t bytes) {
+bool server_handle_message(struct service *service, struct waiter *waiter, const char *text,
+                           size_t bytes) {
     doorman_time started_at = doorman_clock();
     doorman_json_exchange *exchange = waiter->exchange;
     const struct waiting_calls *waits = service->waits;
     bool shared = waits && waits->is_likely(waiter, text, bytes);
     server_shares_memory = shared;
-    bool was_read = doorman_json_exchange_read(exchange, text, bytes) == DOORMAN_OK;
+    bool was_read = doorman_json_exchange_read(exchange, waiter->method, text, bytes) == DOORMAN_OK;
     server_shares_memory = false;
     bool may_wait = waits && was_read && waits->prepare(service, waiter, text, bytes, &shared);
     const struct peer peer = waiter->peer;

@@ -2,8 +2,8 @@
  * top of doorman_server.c lists the files. Every file includes this header first. Functions that
  * several files use start with server_.
  *
- * The functions of the sections >>host and >>base64 are in server/util/, and all others in the core.
- * A part is left out unless its macro is defined, such as DOORMAN_SERVER_HTTP: see
+ * The functions of the sections >>host and >>base64 are in server/util/, and all others in the
+ * core. A part is left out unless its macro is defined, such as DOORMAN_SERVER_HTTP: see
  * server/core/parts.h. */
 
 #ifndef DOORMAN_SERVER_H
@@ -410,8 +410,8 @@ doorman_status server_finish_message(struct service *service, doorman_json_excha
  * reply is empty if memory runs out.
  *   returns   false: the message waits. Another thread may have answered it already, so the caller
  *             must not use the waiter */
-bool server_handle_waiter(struct service *service, struct waiter *waiter, const char *text,
-                          size_t bytes);
+bool server_handle_message(struct service *service, struct waiter *waiter, const char *text,
+                           size_t bytes);
 
 /* Whether other threads may delete the JSON trees that this thread makes. The part MEMORY reads it.
  * A tree must be deleted under the value under which it was made. Each file that includes this

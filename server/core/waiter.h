@@ -9,6 +9,7 @@ struct worker;
 /* A message whose permits may wait. The owner sets the first members. */
 struct waiter {
     doorman_json_exchange *exchange;
+    const char *method; /* as in doorman_json_exchange_read; only used until the message is read */
     struct peer peer;
     char *http_address;    /* room for the HTTP address of the master, of DOORMAN_ID_BYTES_MAX + 1
                            bytes; NULL: the response must not have it */

@@ -1,7 +1,7 @@
 /* doorman_server, part REPORTS: log lines for a person who looks for a cause (V6). They tell which
  * messages are refused, how a new configuration differs from the last one, how long the server
- * learns, and whether the parent answers. This file changes the state of the link to the parent, and
- * logs warnings through server/log/warnings.c. */
+ * learns, and whether the parent answers. This file changes the state of the link to the parent,
+ * and logs warnings through server/log/warnings.c. */
 #include "warnings.h"
 
 #define CONFIG_LOADED "configuration loaded"
@@ -46,32 +46,22 @@ static const char *message_name(int kind) {
     return doorman_method_name(message_methods[kind].method, message_methods[kind].is_server);
 }
 
-/* Finds the kind of a message. If the message could not be read, its kind is the method at the
- * start of the error, for example "get_capacity.client_id: is required".
- *   bytes   the length of the name of the method */
-static int message_find_kind(const struct message_report *report, size_t *bytes) {
-    const doorman_request *request = &report->exchange->request;
-    const char *method = report->exchange->error.text;
-    *bytes = strcspn(method, ".:");
-    if (report->was_read) {
-        method = doorman_method_name(request->method, request->is_server);
-        *bytes = strlen(method);
-    }
-    int kind = 0;
-    for (; kind < MESSAGE_UNKNOWN; kind++) {
-        const char *name = message_name(kind);
-        if (strlen(name) == *bytes && strncmp(name, method, *bytes) == 0) break;
-    }
+/* Finds the kind of a message. A message that is refused has one too, if it names a method. */
+static int message_find_kind(const doorman_json_exchange *exchange) {
+    const doorman_request *request = &exchange->request;
+    const char *method = doorman_method_name(request->method, request->is_server);
+    int kind = exchange->has_method ? 0 : MESSAGE_UNKNOWN;
+    while (kind < MESSAGE_UNKNOWN && strcmp(message_name(kind), method) != 0) kind++;
     return kind;
 }
 
 /* Logs a refused message. Its error is "METHOD.FIELD: RULE", or a text without a field.
- *   kind     of the message
- *   bytes    the length of the name of the method */
+ *   kind   of the message */
 static void message_log_refusal(struct service *service, const struct message_report *report,
-                                const char *peer, int kind, size_t bytes) {
+                                const char *peer, int kind) {
     const char *error = report->exchange->error.text, *rule = error;
     const char *token = report->peer->token;
+    const size_t bytes = strlen(message_name(kind));
     char field[sizeof(doorman_error)] = "";
     if (!error[0]) rule = server_status_text(report->status);
     if (kind != MESSAGE_UNKNOWN && strncmp(error, message_name(kind), bytes) == 0 &&
@@ -124,11 +114,10 @@ static void report_message(struct service *service, const struct message_report 
     bool is_refused = report->status != DOORMAN_OK && report->status != DOORMAN_UNAVAILABLE;
     bool is_debug = service->settings->log_level == LEVEL_DEBUG;
     char peer[PEER_BYTES];
-    size_t bytes = 0;
     if (!is_refused && !is_debug) return;
-    int kind = message_find_kind(report, &bytes);
+    int kind = message_find_kind(report->exchange);
     server_peer_write(report->peer, peer);
-    if (is_refused) message_log_refusal(service, report, peer, kind, bytes);
+    if (is_refused) message_log_refusal(service, report, peer, kind);
     if (is_debug) message_log(service, report, peer, kind);
 }
 

@@ -999,9 +999,11 @@ TEST(a_reply_does_not_need_the_server) {
     doorman_json_exchange one = {.status = DOORMAN_OK}, two = {.status = DOORMAN_OK};
     char first[1000] = "";
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(doorman_json_exchange_read(&one, message, strlen(message)), DOORMAN_OK);
+        assert_int_equal(doorman_json_exchange_read(&one, NULL, message, strlen(message)),
+                         DOORMAN_OK);
         assert_int_equal(doorman_json_exchange_decide(&one, n->server, n->now), DOORMAN_OK);
-        assert_int_equal(doorman_json_exchange_read(&two, message, strlen(message)), DOORMAN_OK);
+        assert_int_equal(doorman_json_exchange_read(&two, NULL, message, strlen(message)),
+                         DOORMAN_OK);
         assert_int_equal(doorman_json_exchange_decide(&two, n->server, n->now), DOORMAN_OK);
         doorman_config *other = config_of(capacities);
         assert_int_equal(doorman_server_configure(n->server, other, n->now), DOORMAN_OK);
@@ -1031,7 +1033,7 @@ TEST(an_exchange_can_forbid_administration) {
     for (size_t i = 0; i < COUNT(messages); i++) {
         const char *text = messages[i];
         doorman_status expected = i < 2 ? DOORMAN_NOT_FOUND : DOORMAN_OK;
-        assert_int_equal(doorman_json_exchange_read(&exchange, text, strlen(text)), expected);
+        assert_int_equal(doorman_json_exchange_read(&exchange, NULL, text, strlen(text)), expected);
         assert_int_equal(doorman_json_exchange_decide(&exchange, n->server, n->now), expected);
         assert_int_equal(doorman_json_exchange_write(&exchange, 0), expected);
         static const char *const hints[] = {"as POST /v1/inspect with a token of the role read",
@@ -1157,7 +1159,7 @@ static void check_round_trip(node *n, doorman_json_exchange *exchange, const ran
     doorman__incoming incoming;
     doorman_error error = {""};
     assert_int_equal(doorman_json_request(&r->request, &text), DOORMAN_OK);
-    doorman_status status = doorman_json_exchange_read(exchange, text.text, text.bytes);
+    doorman_status status = doorman_json_exchange_read(exchange, NULL, text.text, text.bytes);
     if (status != DOORMAN_OK) fail_msg("%s\n%s", text.text, exchange->error.text);
     status = doorman_json_exchange_decide(exchange, n->server, n->now);
     if (status != DOORMAN_OK) fail_msg("%s\n%s", text.text, exchange->error.text);
