@@ -7,8 +7,8 @@
 #
 # FOLDER has the object files: doorman_server.o, and server/SUBFOLDER/NAME.o. An arrow is a symbol
 # that one file defines and another one uses, or a header that a file includes. server/server.h,
-# which all files include, belongs to the core. The core finds the parts in a table of their structs,
-# whose names start with server_part_. So these symbols are no arrows.
+# which all files include, belongs to the core. The core finds the parts in a table of their
+# structs, whose names start with server_part_. So these symbols are no arrows.
 set -eu
 page=docs/architecture.md
 if [ "$1" = --graph ]; then page= && shift; fi
