@@ -1099,8 +1099,7 @@ typedef struct doorman_election_call {
     doorman_time ttl;    /* GRANT_LEASE: the TTL to request */
     const char *address; /* CREATE_KEY: the value of the key; belongs to the election */
     doorman_time due;    /* NO_CALL: when to ask for the next call. DOORMAN_NEVER: ask after the
-                            answer to the call under way. After the last call there is no next
-                            call */
+                            answer to the call under way; or it has resigned, and no call follows */
 } doorman_election_call;
 
 /* What the store has answered. */
@@ -1769,19 +1768,18 @@ typedef enum doorman__exchange_state {
 typedef struct doorman_json_exchange {
     doorman_request request; /* if _read has returned OK: the parsed message. Its pointers are valid
                                 until _write */
-    doorman_buffer reply;    /* valid from _write to the next _read */
+    bool has_method; /* set by _read, also if it fails: the message has a method that exists, which
+                        is in request.method and request.is_server */
+    doorman_buffer reply;      /* valid from _write to the next _read */
     doorman_response response; /* if _decide has returned OK: the response. The caller may set its
                                   http_address before _write, to at most 256 bytes of a URL */
     doorman_error error;       /* if a step has failed, and memory did not run out: what is wrong */
     bool forbids_administration; /* the caller may set it before _read: INSPECT and RESET are
                                     refused, because anybody may have sent the message. _uninit sets
                                     it to false */
-    /* How many bytes of the next message do not count against DOORMAN_MESSAGE_BYTES_MAX. The caller
-     * may set this field before _read. A server that puts a method around the body of a request
-     * over HTTP uses it. At most DOORMAN_MESSAGE_BYTES_MAX. */
-    size_t frame_bytes;
 
     /* Private. */
+    bool is_body; /* the message came without its method, and so does the reply */
     doorman__exchange_state state;
     doorman_status status;
     struct cJSON *tree;
@@ -1795,16 +1793,22 @@ typedef struct doorman_json_exchange {
 /* Frees all memory of an exchange, after any step. The exchange may be used again. */
 DOORMAN_API void doorman_json_exchange_uninit(doorman_json_exchange *exchange);
 
-/* Step 1: reads a message, and allocates all memory that its response will need. The call drops the
+/* Step 1: reads a message, and allocates the memory for a response on leases. The call drops the
  * previous message of the exchange.
+ *   method    NULL: the text is a whole message, {"METHOD": {...}}. Otherwise the name of the
+ *             method, such as "get_capacity", used only during the call. The text is then only the
+ *             inner object, and so is the reply, unless it is an error. Over HTTP the path has the
+ *             method
  *   text      used only during the call. A message of more than DOORMAN_MESSAGE_BYTES_MAX is
  *             refused before it is read. For such a message the caller may pass NULL, and need not
  *             receive the whole message
- *   returns   OK | a status that says what is wrong with the message. _write then writes the error
+ *   returns   OK | a status that says what is wrong with the message, NOT_FOUND if there is no such
+ *             method. _write then writes the error
  *   cost      O(bytes), about 0.85 us for each resource, and about 0.3 us for each permit; and
  *             O(keys log keys) for an object with more than 16 keys */
 DOORMAN_API doorman_status doorman_json_exchange_read(doorman_json_exchange *exchange,
-                                                      const char *text, size_t bytes);
+                                                      const char *method, const char *text,
+                                                      size_t bytes);
 
 /* Step 2: lets the server answer the message. If the message is wrong, or step 2 has been done
  * already, the call only returns the status of the exchange.
@@ -1849,7 +1853,7 @@ DOORMAN_API doorman_status doorman_json_response(doorman_upstream *upstream, uin
 
 /* A client with a clock, a thread and a connection of its own. It has a second thread and a second
  * connection when it is asked for permits. Any thread may call the functions of an agent and its
- * resources. Only doorman_resource_wait, doorman_agent_acquire and doorman_agent_stop block.
+ * resources. Only doorman_resource_wait and doorman_agent_acquire, _transfer, _seize and _stop block.
  * If n units may be used now, doorman_resource_wait takes them and returns without a wait.
  *
  * Each function of an agent or a resource that returns a status can also return
@@ -4876,7 +4880,7 @@ static void doorman__leases_set_in_round(doorman__lease_table *leases, doorman__
     entry->in_round = doorman__float_up(amount);
 }
 
-/* Returns the rotation of a holder, or NULL if leases are not whole units. */
+/* Returns the rotation of a holder, or NULL if it has none. */
 static doorman__rotation *doorman__leases_rotation(const doorman__lease_table *leases,
                                                    const doorman__lease_entry *entry) {
     uint64_t hash = entry->link.hash;
@@ -11034,9 +11038,9 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * would take capacity from other clients without using it. Requests that are IMPOSSIBLE do not
  * count as demand either.
  *
- * Bounds that are multiples of what a resource has, or of its minimum, use 1 instead of a minimum
- * of 0. The wants of a resource that is not idle use 1 too. Otherwise a resource with a lease of 0
- * would never ask for its first unit.
+ * The bound is also at least seven times the minimum, where 0 counts as 1. The wants of a resource
+ * that is not idle use 1 too. Otherwise a resource with a lease of 0 would never ask for its first
+ * unit.
  *
  * While the server may have more, the estimator also looks at the counts between two samples. A
  * look can raise the wants to the rate of the requests that came after the first refusal, for two
@@ -12567,20 +12571,21 @@ static bool doorman__scan_value(doorman__scan *scan) {
     return sound;
 }
 
+/* Text follows a value that is complete. */
+static const char doorman__json_end_rule[] = "not JSON: expected the end of the text";
+
 /* Checks a text and parses it into a tree. The caller deletes the tree. cJSON fails for a valid
  * text in two cases: there is no memory, or the decimal separator of the locale is longer than one
  * byte.
- *   scan         written in full. After a syntax error it has the position and the rule. If the
- *                whole text is too large, the position is NULL
- *   frame_bytes  as in doorman_json_exchange */
+ *   scan   written in full. After a syntax error it has the position and the rule. If the whole
+ *          text is too large, the position is NULL */
 static doorman_status doorman__json_parse(cJSON **out, doorman__scan *scan, const char *text,
-                                          size_t bytes, size_t frame_bytes) {
+                                          size_t bytes) {
     *scan = (doorman__scan){.rule = "larger than 4 MiB"};
-    assert(frame_bytes <= DOORMAN_MESSAGE_BYTES_MAX);
-    if (bytes > DOORMAN_MESSAGE_BYTES_MAX + frame_bytes) return DOORMAN_RESOURCE_EXHAUSTED;
+    if (bytes > DOORMAN_MESSAGE_BYTES_MAX) return DOORMAN_RESOURCE_EXHAUSTED;
     *scan = (doorman__scan){.at = text,
                             .end = text + bytes,
-                            .rule = "not JSON: expected the end of the text",
+                            .rule = doorman__json_end_rule,
                             .values_max = DOORMAN__JSON_VALUES_MAX};
     if (!doorman__scan_value(scan) || scan->at < scan->end) {
         bool full = scan->depth > DOORMAN__JSON_DEPTH_MAX || scan->values > scan->values_max;
@@ -12608,7 +12613,6 @@ typedef struct doorman__reader {
     doorman__problems *problems; /* for a configuration; NULL for a message */
     cJSON *tree;
     bool has_rounded_id;  /* a number in the text is rounded to 2^53, so it is not a lease id */
-    size_t frame_bytes;   /* as in doorman_json_exchange */
     doorman__arena arena; /* the structs that are made from the text */
 } doorman__reader;
 
@@ -12770,15 +12774,24 @@ static void doorman__read_unique(const doorman__field *field) {
     if (object && !doorman__read_stopped(field->reader)) doorman__read_unique_keys(field, count);
 }
 
+static bool doorman__text_is_blank(const char *text, size_t bytes) {
+    size_t spaces = 0;
+    while (spaces < bytes && strchr(" \t\r\n", text[spaces]) && text[spaces]) spaces++;
+    return spaces == bytes;
+}
+
+/* Returns whether a text begins with the byte-order mark of UTF-8. */
+static bool doorman__text_is_marked(const char *text, size_t bytes) {
+    return bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0;
+}
+
 /* Finds a likely cause why a text that people write is not JSON: the text is empty, or an editor
  * has saved it with a byte-order mark or as UTF-16. UTF-16 begins with a mark, or one of the first
  * two bytes is 0. Returns NULL if there is no such cause; then the rule of the syntax is the
  * error. */
 static const char *doorman__syntax_cause(const char *text, size_t bytes) {
-    size_t spaces = 0;
-    while (spaces < bytes && strchr(" \t\r\n", text[spaces]) && text[spaces]) spaces++;
-    if (spaces == bytes) return "not JSON: the text is empty";
-    if (bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) {
+    if (doorman__text_is_blank(text, bytes)) return "not JSON: the text is empty";
+    if (doorman__text_is_marked(text, bytes)) {
         return "not JSON: the text begins with a byte-order mark; save it as UTF-8 without one";
     }
     bool marked = bytes >= 2 && (!memcmp(text, "\xff\xfe", 2) || !memcmp(text, "\xfe\xff", 2));
@@ -12810,7 +12823,7 @@ static void doorman__read_syntax(doorman__reader *reader, const doorman__scan *s
 
 static doorman__field doorman__read_start(doorman__reader *reader, const char *text, size_t bytes) {
     doorman__scan scan;
-    reader->status = doorman__json_parse(&reader->tree, &scan, text, bytes, reader->frame_bytes);
+    reader->status = doorman__json_parse(&reader->tree, &scan, text, bytes);
     reader->has_rounded_id = reader->status == DOORMAN_OK && scan.has_rounded_id;
     bool has_error = reader->status != DOORMAN_OK && reader->status != DOORMAN_OUT_OF_MEMORY;
     if (has_error) doorman__read_syntax(reader, &scan, text, bytes);
@@ -12827,10 +12840,10 @@ typedef struct doorman__writer {
     doorman_buffer *buffer;
     bool failed;
     bool is_exact; /* amounts have as few digits as possible */
-    /* Of a response: as in doorman_json_serve, whether the holder is a node, and, if it is about
-     * permits, the request. */
+    /* Of a response: as in doorman_json_serve, whether the holder is a node, whether only the
+     * object of the method is written, and, if it is about permits, the request. */
     int64_t epoch;
-    bool is_server;
+    bool is_server, is_body;
     const doorman_request *request;
 } doorman__writer;
 
@@ -13624,7 +13637,7 @@ static void doorman__read_parameter(const doorman__field *field, unsigned *given
     if (!row->names && cJSON_IsString(value.value)) {
         const char *text = value.value->valuestring;
         doorman__scan scan;
-        doorman_status status = doorman__json_parse(&number, &scan, text, strlen(text), 0);
+        doorman_status status = doorman__json_parse(&number, &scan, text, strlen(text));
         if (status == DOORMAN_OUT_OF_MEMORY) field->reader->status = status;
         if (number) value.value = number;
     }
@@ -14270,52 +14283,66 @@ static void doorman__read_nested(const doorman__field *body) {
     }
 }
 
-/* Returns the method of a message, and sets *body to the object of the method. */
-static doorman_method doorman__read_method(const doorman__field *root, bool *is_server,
-                                           doorman__field *body) {
-    doorman__reader *reader = root->reader;
-    const cJSON *only = cJSON_IsObject(root->value) ? root->value->child : NULL;
+/* Finds the method with a name. If there is none, returns false, and sets an error. */
+static bool doorman__method_find(doorman__reader *reader, const char *name, doorman_method *method,
+                                 bool *is_server) {
     char names[160] = "";
-    *body = *root;
-    *is_server = false;
-    assert(root->parent == NULL);
-    if (doorman__read_content(root)) return DOORMAN_DISCOVERY;
-    if (!only || only->next) {
-        doorman__read_fail(root, "must be an object with one key, the method");
-        return DOORMAN_DISCOVERY;
-    }
-    *body = doorman__member(root, only);
     for (int i = 0; i <= DOORMAN_METHOD_COUNT; i++) {
         size_t used = strlen(names);
-        const char *name = doorman__method_name(i);
+        const char *known = doorman__method_name(i);
         *is_server = i == DOORMAN_METHOD_COUNT;
-        if (strcmp(only->string, name) == 0) {
-            return *is_server ? DOORMAN_GET_CAPACITY : (doorman_method)i;
-        }
-        snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", name);
+        *method = *is_server ? DOORMAN_GET_CAPACITY : (doorman_method)i;
+        if (strcmp(name, known) == 0) return true;
+        snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", known);
     }
     *is_server = false;
-    reader->status =
-        doorman__fail(reader->error, DOORMAN_NOT_FOUND, "no such method: %.40s; the methods are %s",
-                      only->string, names);
-    return DOORMAN_DISCOVERY;
+    *method = DOORMAN_DISCOVERY;
+    reader->status = doorman__fail(reader->error, DOORMAN_NOT_FOUND,
+                                   "no such method: %.40s; the methods are %s", name, names);
+    return false;
 }
 
-static void doorman__read_request(const doorman__field *root, doorman_request *out) {
-    doorman__field body;
-    out->wire_names = true;
-    out->method = doorman__read_method(root, &out->is_server, &body);
+/* Finds the method of a whole message.
+ *   body      out: the object of the method
+ *   returns   false: there is none, and an error is set */
+static bool doorman__read_method(const doorman__field *root, doorman_method *method,
+                                 bool *is_server, doorman__field *body) {
+    const cJSON *only = cJSON_IsObject(root->value) ? root->value->child : NULL;
+    *body = *root;
+    *is_server = false;
+    *method = DOORMAN_DISCOVERY;
+    assert(root->parent == NULL);
+    if (doorman__read_content(root)) return false;
+    if (!only || only->next) {
+        doorman__read_fail(root, "must be an object with one key, the method");
+        return false;
+    }
+    *body = doorman__member(root, only);
+    return doorman__method_find(root->reader, only->string, method, is_server);
+}
+
+/* Reads the object of a method. Precondition: the method of the request is set. */
+static void doorman__read_body(const doorman__field *body, doorman_request *out) {
     const doorman__row *rows = doorman__message_rows(out->method, out->is_server, true);
+    out->wire_names = true;
     if (!rows) {
-        doorman__read_fail(&body, DOORMAN__NO_PERMITS);
+        doorman__read_fail(body, DOORMAN__NO_PERMITS);
         return;
     }
     const doorman__row *list = NULL; /* the last field: what the request is about */
     for (const doorman__row *row = rows; row->type; row++) list = row;
-    if (list && !doorman__field_of(&body, list->key, list->key_bytes).value) {
-        doorman__read_nested(&body);
+    if (list && !doorman__field_of(body, list->key, list->key_bytes).value) {
+        doorman__read_nested(body);
     }
-    doorman__read_fields(&body, rows, out);
+    doorman__read_fields(body, rows, out);
+}
+
+/* Reads a whole message. Returns whether it has a method that exists. */
+static bool doorman__read_request(const doorman__field *root, doorman_request *out) {
+    doorman__field body;
+    bool found = doorman__read_method(root, &out->method, &out->is_server, &body);
+    if (found) doorman__read_body(&body, out);
+    return found;
 }
 
 static void doorman__read_response(const doorman__field *root, doorman_response *out) {
@@ -14329,7 +14356,7 @@ static void doorman__read_response(const doorman__field *root, doorman_response 
                                        texts.code, texts.message);
         return;
     }
-    out->method = doorman__read_method(root, &out->is_server, &body);
+    (void)doorman__read_method(root, &out->method, &out->is_server, &body);
     const doorman__row *rows = doorman__message_rows(out->method, out->is_server, false);
     doorman__field mastership = doorman__field_of(&body, "mastership", 10);
     if (mastership.value) doorman__read_fields(&mastership, doorman__mastership_rows, out);
@@ -14343,7 +14370,9 @@ static void doorman__put_response(doorman__writer *out, const doorman_response *
     bool discovery = response->method == DOORMAN_DISCOVERY;
     out->epoch = epoch;
     out->is_server = response->is_server;
-    doorman__put(out, "{%s:{", doorman_method_name(response->method, response->is_server));
+    const char *method = doorman_method_name(response->method, response->is_server);
+    if (!out->is_body) doorman__put(out, "{%s:", method);
+    doorman__put(out, "{");
     if (discovery || response->is_master) {
         doorman__put_rows(out, doorman__message_rows(response->method, response->is_server, false),
                           response);
@@ -14355,7 +14384,7 @@ static void doorman__put_response(doorman__writer *out, const doorman_response *
         if (http) doorman__put(out, "%,'http_address':%s", http);
         doorman__put(out, "}");
     }
-    doorman__put(out, "}}");
+    doorman__put(out, out->is_body ? "}" : "}}");
 }
 
 static const char *doorman__status_text(doorman_status status) {
@@ -14527,18 +14556,61 @@ static doorman_status doorman__exchange_check_administration(doorman_json_exchan
                          name, resets ? "admin" : "read");
 }
 
-doorman_status doorman_json_exchange_read(doorman_json_exchange *exchange, const char *text,
-                                          size_t bytes) {
+/* Writes a syntax error of a body without its method. Its cause is often what a client of HTTP has
+ * done. */
+static void doorman__body_syntax(doorman__reader *reader, const doorman__scan *scan,
+                                 const char *text, size_t bytes) {
+    const char *cause = NULL;
+    if (doorman__text_is_blank(text, bytes)) {
+        cause = "the body is empty: send {}, or the content of the method";
+    } else if (doorman__text_is_marked(text, bytes)) {
+        cause = "byte 0: not JSON: remove the byte order mark";
+    } else if (scan->rule == doorman__json_end_rule) {
+        cause = "not JSON: text follows the content of the method";
+    }
+    if (cause && reader->status == DOORMAN_INVALID_ARGUMENT) {
+        doorman__fail(reader->error, reader->status, "%s", cause);
+    } else if (reader->status != DOORMAN_OUT_OF_MEMORY) {
+        doorman__read_syntax(reader, scan, text, bytes);
+    }
+}
+
+/* Reads the object of a method whose name is not in the text. The paths of errors begin with the
+ * name, as in a whole message. */
+static void doorman__exchange_read_body(doorman_json_exchange *exchange, doorman__reader *reader,
+                                        const char *method, const char *text, size_t bytes) {
+    doorman_request *request = &exchange->request;
+    doorman__scan scan;
+    exchange->has_method =
+        doorman__method_find(reader, method, &request->method, &request->is_server);
+    if (!exchange->has_method) return;
+    reader->status = doorman__json_parse(&reader->tree, &scan, text, bytes);
+    if (reader->status != DOORMAN_OK) {
+        doorman__body_syntax(reader, &scan, text, bytes);
+        return;
+    }
+    const doorman__field whole = {.reader = reader};
+    const doorman__field body = {reader, &whole, method, (int)strlen(method), 0, reader->tree};
+    reader->has_rounded_id = scan.has_rounded_id;
+    doorman__read_unique(&body);
+    doorman__read_body(&body, request);
+}
+
+doorman_status doorman_json_exchange_read(doorman_json_exchange *exchange, const char *method,
+                                          const char *text, size_t bytes) {
     if (!exchange) return DOORMAN_INVALID_ARGUMENT;
     if (!text && bytes <= DOORMAN_MESSAGE_BYTES_MAX) text = "", bytes = 0;
     doorman__exchange_forget(exchange);
-    doorman__reader reader = {.error = &exchange->error,
-                              .frame_bytes = exchange->frame_bytes,
-                              .arena = exchange->message};
+    doorman__reader reader = {.error = &exchange->error, .arena = exchange->message};
     exchange->request = (doorman_request){.sequence = 0};
     exchange->error.text[0] = '\0';
-    doorman__field root = doorman__read_start(&reader, text, bytes);
-    doorman__read_request(&root, &exchange->request);
+    exchange->is_body = method != NULL;
+    if (method) {
+        doorman__exchange_read_body(exchange, &reader, method, text, bytes);
+    } else {
+        doorman__field whole = doorman__read_start(&reader, text, bytes);
+        exchange->has_method = doorman__read_request(&whole, &exchange->request);
+    }
     exchange->tree = reader.tree;
     exchange->message = reader.arena;
     doorman_status status = reader.status;
@@ -14643,6 +14715,7 @@ doorman_status doorman_json_exchange_write(doorman_json_exchange *exchange, int6
     }
     doorman__writer out = doorman__put_start(&exchange->reply);
     out.request = &exchange->request;
+    out.is_body = exchange->is_body;
     if (exchange->state == DOORMAN__EXCHANGE_DECIDED) {
         doorman__put_response(&out, &exchange->response, epoch);
     } else {
@@ -14659,7 +14732,7 @@ doorman_status doorman_json_serve(doorman_server *server, const char *text, size
                                   doorman_buffer *reply, int64_t epoch, doorman_time now) {
     if (!server || !reply) return DOORMAN_INVALID_ARGUMENT;
     doorman_json_exchange exchange = {.reply = *reply};
-    (void)doorman_json_exchange_read(&exchange, text, bytes);
+    (void)doorman_json_exchange_read(&exchange, NULL, text, bytes);
     (void)doorman_json_exchange_decide(&exchange, server, now);
     doorman_status status = doorman_json_exchange_write(&exchange, epoch);
     *reply = exchange.reply;
@@ -14872,7 +14945,7 @@ doorman_time doorman_clock(void) {
 /* ---- nng: processes that fork */
 
 /* The order of the locks: this mutex, that of an agent, that of its permits, and its wake_mutex. A
- * thread that holds one of them locks only later ones. */
+ * thread that holds one of them locks only later ones, except in fork (below). */
 static struct doorman__process {
     pthread_mutex_t mutex; /* guards the other fields */
     doorman_agent *agents; /* the agents that run in this process, linked by `next` */

@@ -256,7 +256,7 @@ typedef struct doorman_figures {
                                   changes it, the counters start fresh */
     doorman_calendar calendar; /* only for FIXED_WINDOW; instead of window */
 
-    /* Which fields are given, in an override. A limit needs only has_max_wait. */
+    /* Which fields are given, in an override. A limit uses only has_max_wait. */
     bool has_size, has_max_debt, has_queue, has_limit, has_tiers;
     bool has_max_wait; /* false: max_wait is max_debt */
 
@@ -605,8 +605,8 @@ DOORMAN_API doorman_status doorman_permits_acquire(doorman_permits *permits,
 /* Charges what an action has really cost, after the fact (P13).
  *   item      resource_id, key and cost; used only during the call. The cost is in units,
  *             [-1e15, 1e15]. Negative: units come back, where a limit has `refunds`
- *   charged   written on OK: the smallest amount that a limit has charged. For a negative cost: the
- *             negative amount that came back everywhere
+ *   charged   written on OK: the smallest amount that a limit has charged. For a negative cost:
+ *             minus the smallest amount that a limit gave back
  *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (no room for one more counter) |
  *             OUT_OF_MEMORY */
 DOORMAN_API doorman_status doorman_permits_report(doorman_permits *permits,
@@ -2066,7 +2066,7 @@ static void doorman__override_warn(doorman__check *check, const doorman_template
     if (given->has_tiers && given->tiers != own->tiers) doorman__tiers_warn(&item, given);
 }
 
-/* Warns of limits that cannot act. Precondition: the limits are valid. */
+/* Makes the warnings about limits (G9). Precondition: the limits are valid. */
 static void doorman__limits_warn(const doorman_template *template_, size_t index,
                                  const doorman__config_report *report) {
     doorman__check all = {.report = report, .index = index};
@@ -2269,8 +2269,8 @@ static const doorman__config_permits doorman__permits_in_config = {
  * P19 Every quantity has a bound: see doorman_permits_options and doorman_permit_limit. A message
  *    beyond a bound is refused as a whole, and the error names the field. Where a new counter may
  *    take the place of another, 8 counters are sampled. The one that has used the smallest fraction
- *    of its limit is evicted, and of several the one that is fresh soonest. A count of refusals for
- *    a ban counts as such a fraction too. So a counter that refuses now goes last of all.
+ *    of its limit is evicted, and of several the one that is fresh soonest. Refusals
+ *    count as a fraction of those that a ban needs. So a counter that refuses now goes last of all.
  * P20 An administrator can ban any (resource, key), or end its ban. A ban replaces the ban that the
  *    (resource, key) has.
  *       A limit has at most max_keys bans, apart from its counters: so a flood of keys ends no ban,
@@ -10314,7 +10314,7 @@ static const doorman__known_refusal *doorman__known_refusal_of(const doorman__ca
  * again. The client stops one time to live after the end of the hold. If the hold was never in use,
  * it stops DOORMAN__RELEASE_TIME after the first try.
  *
- * A release, a renewal or a transfer that is repeated does no harm. The first two name what is
+ * A release, a renewal or a transfer that is repeated does no harm. A release names what is
  * kept, and a transfer has a request_id. A transfer is repeated until it has an answer, even after
  * its caller's timeout. A release waits for the transfers of the same hold.
  */

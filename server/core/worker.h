@@ -97,8 +97,8 @@ static void worker_handle(struct worker *worker, nng_msg *message) {
                                      .connection = (uint64_t)nng_pipe_id(pipe),
                                      .prepare = waits ? waits->replace_worker : NULL,
                                      .finish = worker_finish};
-    if (server_handle_waiter(worker->service, &worker->waiter, (const char *)nng_msg_body(message),
-                             nng_msg_len(message))) {
+    if (server_handle_message(worker->service, &worker->waiter, (const char *)nng_msg_body(message),
+                              nng_msg_len(message))) {
         worker_answer(worker);
     }
 }

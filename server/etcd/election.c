@@ -380,9 +380,7 @@ static void election_reload_config(struct service *service) {
 
 /* Makes the state if the settings name an etcd. Does not start the thread. */
 static enum exit_status election_create(struct service *service) {
-    static const struct config_source source = {election_fetch_config, election_reload_config};
     enum exit_status exit_status = CONTINUE;
-    if (service->settings->config_key) service->source = &source;
     if (service->settings->etcd.count > 0) {
         service->election = (struct election *)calloc(1, sizeof *service->election);
         if (service->election) {
@@ -436,6 +434,8 @@ static void election_stop(struct service *service) {
 const struct server_part server_part_etcd = {.name = "etcd",
                                              .check = server_etcd_check_settings,
                                              .load = election_create,
+                                             .load_config = election_fetch_config,
+                                             .reload_config = election_reload_config,
                                              .listen = election_check_address,
                                              .serve = election_start,
                                              .stopping = election_stop,

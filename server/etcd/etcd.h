@@ -3,7 +3,7 @@
 #ifndef DOORMAN_SERVER_ETCD_H
 #define DOORMAN_SERVER_ETCD_H
 
-#include "../server.h"
+#include "../log/warnings.h"
 
 /* ---- >>etcd calls --------------------------------------------------------------------------- */
 

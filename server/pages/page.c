@@ -627,7 +627,7 @@ static const struct order search_columns[] = {
     {"priority", "priority", NULL},   {"expiry", "ends in", NULL},
     {"seen", "last renewal", NULL},   {NULL, NULL, NULL}};
 
-/* Adds a row. The link leads to the page of the resource, which then shows only this holder. */
+/* Adds a row. The link leads to the page of the resource, filtered by this holder id. */
 static void page_found(struct text *text, const struct found_lease *found, doorman_time now) {
     server_text_add(text, "<tr><td><a href=\"/resources?resource=");
     server_text_add_escaped(text, found->resource_id, server_escape_query);

@@ -2,7 +2,7 @@
 #ifndef DOORMAN_SERVER_TLS_H
 #define DOORMAN_SERVER_TLS_H
 
-#include "../server.h"
+#include "../log/warnings.h"
 
 static inline const char *server_certificate_flag(int file) {
     return server_flag_name(file == CERTIFICATE_OWN ? FLAG_TLS_CERT : FLAG_TLS_CA);

@@ -227,14 +227,13 @@ static bool waiting_is_likely(const struct waiter *waiter, const char *text, siz
 }
 
 /* Reads a message again, so that any thread may delete its tree. */
-static bool exchange_share(doorman_json_exchange *exchange, const char *text, size_t bytes) {
+static bool waiter_share(struct waiter *waiter, const char *text, size_t bytes) {
+    doorman_json_exchange *exchange = waiter->exchange;
     bool forbids = exchange->forbids_administration;
-    size_t frame_bytes = exchange->frame_bytes;
     doorman_json_exchange_uninit(exchange);
     exchange->forbids_administration = forbids;
-    exchange->frame_bytes = frame_bytes;
     server_shares_memory = true;
-    doorman_status status = doorman_json_exchange_read(exchange, text, bytes);
+    doorman_status status = doorman_json_exchange_read(exchange, waiter->method, text, bytes);
     server_shares_memory = false;
     return status == DOORMAN_OK;
 }
@@ -258,7 +257,7 @@ static bool waiting_prepare(struct service *service, struct waiter *waiter, cons
     /* if memory runs out now, the reply says so, and the exchange has no tree */
     bool again = !*shared;
     *shared = true;
-    if (again && !exchange_share(waiter->exchange, text, bytes)) return true;
+    if (again && !waiter_share(waiter, text, bytes)) return true;
     request->may_wait = true;
     request->connection = waiter->connection;
     return true;
@@ -473,14 +472,14 @@ static enum exit_status waiting_start(struct service *service) {
         waiting->started = server_condition_init(&waiting->wake) &&
                            pthread_create(&waiting->thread, NULL, waiting_main, service) == 0;
     }
-    service->waits = &waiting_calls;
     return waiting && waiting->started
                ? CONTINUE
                : server_fatal_error(EXIT_ERROR,
                                     "cannot let permits wait: out of memory or threads");
 }
 
-const struct server_part server_part_waiting = {.open = waiting_start,
+const struct server_part server_part_waiting = {.waits = &waiting_calls,
+                                                .open = waiting_start,
                                                 .stopping = waiting_end,
                                                 .stop = waiting_end,
                                                 .destroy = waiting_destroy};
