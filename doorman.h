@@ -1853,7 +1853,8 @@ DOORMAN_API doorman_status doorman_json_response(doorman_upstream *upstream, uin
 
 /* A client with a clock, a thread and a connection of its own. It has a second thread and a second
  * connection when it is asked for permits. Any thread may call the functions of an agent and its
- * resources. Only doorman_resource_wait and doorman_agent_acquire, _transfer, _seize and _stop block.
+ * resources. Only doorman_resource_wait and doorman_agent_acquire, _transfer, _seize and
+ * _stop block.
  * If n units may be used now, doorman_resource_wait takes them and returns without a wait.
  *
  * Each function of an agent or a resource that returns a status can also return
