@@ -9782,9 +9782,14 @@ static void doorman__handover_take_entry(doorman__handover_reader *in, doorman__
         doorman__handover_take_choice(in, 1, DOORMAN_LEASE_LEARNING - DOORMAN_LEASE_SHARE + 1U);
     out->demand_count =
         doorman__handover_take_choice(in, 2, out->is_server ? DOORMAN__GROUPS_MAX : 1);
+    const bool weighs = out->is_server || strcmp(out->holder_id, DOORMAN__PERMITS_HOLDER) == 0;
+    const unsigned most = weighs ? (unsigned)DOORMAN_SUBCLIENTS_MAX : 1;
     for (size_t i = 0; i < out->demand_count; i++) {
         out->demands[i].wants = doorman__handover_take_amount(in);
-        out->demands[i].subclients = (double)doorman__handover_take_number(in, 4);
+        out->demands[i].subclients = doorman__handover_take_choice(in, 4, most);
+        if (out->demands[i].subclients < 1) {
+            doorman__handover_fail(in, DOORMAN_INVALID_ARGUMENT, "a demand is not valid");
+        }
         out->demands[i].priority = (int)doorman__handover_take_choice(in, 1, DOORMAN_PRIORITY_MAX);
     }
     bool is_valid = kind != 2 && out->lease_id <= UINT64_C(1) << 53 && out->end != DOORMAN_NEVER &&
@@ -9830,6 +9835,7 @@ static void doorman__handover_restore(doorman__handover_reader *in,
     doorman__lease_table *leases = &resource->leases;
     doorman__lease_entry *entry = doorman__handover_add_holder(in, leases, handed);
     if (!entry) return;
+    doorman__leases_set_end(leases, entry, handed->end); /* before anything can fail */
     if (handed->demand_count) {
         if (!doorman__leases_reserve(leases, entry, handed->demands, handed->demand_count)) {
             doorman__handover_fail(in, DOORMAN_OUT_OF_MEMORY, "out of memory");
@@ -9847,7 +9853,6 @@ static void doorman__handover_restore(doorman__handover_reader *in,
     if (leases->round_is_on) doorman__leases_set_in_round(leases, entry, handed->in_round);
     entry->step = leases->step & 3;
     entry->recent = doorman__float_up(handed->committed);
-    doorman__leases_set_end(leases, entry, handed->end);
     leases->late_end = doorman__later(leases->late_end, entry->end);
     doorman__resource_update_by(resource, entry->end);
     resource->older[0] = (doorman__maximum){doorman__total_ceil(leases->committed), entry->end};
