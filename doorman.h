@@ -130,7 +130,7 @@
  *     upstream       doorman_upstream_due  _request  _response  _failed
  *     server         doorman_server_create  _destroy  _configure  _set_master  _set_epoch
  *                    _handle  _upstream  _next_resource  _next_lease  _find
- *                    _learns_until
+ *                    _learns_until  _hand_over  _take_over
  *     election       doorman_election_init  _next  _answered  _mastership  _resign
  *     client         doorman_client_create  _destroy  _upstream  _open  _close  _set_wants
  *                    _report_overload  _read  _try  _release

@@ -661,6 +661,34 @@ static doorman_status configure_server(fixture *s) {
     return status;
 }
 
+/* What a master has handed over. */
+static unsigned char handed[1 << 14];
+static size_t handed_bytes;
+
+static bool keep_handed(void *context, const void *bytes, size_t count) {
+    (void)context;
+    assert_true(handed_bytes + count <= sizeof handed);
+    memcpy(handed + handed_bytes, bytes, count);
+    handed_bytes += count;
+    return true;
+}
+
+/* Needs no memory. The server is then master again, and has no leases. */
+static void hand_over(fixture *s) {
+    const doorman_mastership other = {.address = "tcp://other:1"};
+    const doorman_mastership mastership = {.address = "tcp://here:1", .until = DOORMAN_NEVER};
+    handed_bytes = 0;
+    memory_fails_from(1);
+    assert_int_equal(doorman_server_hand_over(s->root, keep_handed, NULL, s->now), DOORMAN_OK);
+    assert_true(memory_works());
+    assert_int_equal(doorman_server_set_master(s->root, &other, s->now), DOORMAN_OK);
+    assert_int_equal(doorman_server_set_master(s->root, &mastership, s->now), DOORMAN_OK);
+}
+
+static doorman_status take_over(fixture *s) {
+    return doorman_server_take_over(s->root, handed, handed_bytes, NULL, s->now);
+}
+
 static void dump_response(text *outcome, const doorman_response *response) {
     for (size_t i = 0; i < response->item_count; i++) {
         const doorman_capacity_response *item = &response->items[i];
@@ -1313,6 +1341,7 @@ static const test_case test_cases[] = {
     {"doorman_server_handle", "a new server gets nothing", NULL, request_by_new_server, 40},
     {"doorman_server_handle", "a server keeps what it has", NULL, request_by_known_server, 40},
     {"doorman_server_handle", "nothing is released", NULL, release_by_client, 1},
+    {"doorman_server_take_over", "no lease is taken over", hand_over, take_over, 10},
     {"doorman_upstream_request", "a node sends no request", start_node_with_one_resource,
      compose_request, 1},
     {"doorman_client_create", "no client is made", NULL, create_client, 4},
@@ -1371,6 +1400,7 @@ static const test_case test_cases[] = {
 static const char *const other_functions[] = {
     "doorman_upstream_response",
     "doorman_server_set_master",
+    "doorman_server_hand_over",
     "doorman_client_set_wants",
     "doorman_limit_init",
     "doorman_limiter_init",

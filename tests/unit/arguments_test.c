@@ -175,6 +175,10 @@ TEST(a_throttle_refuses_null) {
     doorman_throttle_destroy(throttle);
 }
 
+static bool write_nothing(void *context, const void *bytes, size_t count) {
+    return !context && bytes && count;
+}
+
 /* ---- servers, elections and permits ---------------------------------------------------------- */
 
 TEST(a_server_refuses_null) {
@@ -194,6 +198,10 @@ TEST(a_server_refuses_null) {
     REFUSED(doorman_server_configure(server, NULL, 0));
     REFUSED(doorman_server_set_master(NULL, &(doorman_mastership){.until = 1}, 0));
     REFUSED(doorman_server_set_master(server, NULL, 0));
+    REFUSED(doorman_server_hand_over(NULL, write_nothing, NULL, 0));
+    REFUSED(doorman_server_hand_over(server, NULL, NULL, 0));
+    NAMED("server: ", doorman_server_take_over(NULL, (const unsigned char *)"", 0, &error, 0));
+    NAMED("bytes: ", doorman_server_take_over(server, NULL, 0, &error, 0));
     doorman_server_set_epoch(NULL, 0, 0);
     assert_null(doorman_server_permits(NULL));
     assert_null(doorman_server_upstream(NULL));
