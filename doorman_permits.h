@@ -39,6 +39,8 @@
  *     permits        doorman_permits_create  _destroy  _set_epoch  _configure  _acquire  _report
  *                    _inspect  _reset  _ban  _due  _update  _read  _next_limit  _next_top
  *                    doorman_reason_name
+ *     state          doorman_permits_next_changed  _mark_changed  _restore  _set_rows
+ *                    doorman_permit_row_read
  *     holds          doorman_permits_renew  _release  _transfer  _seize  _cancel
  *                    _next_decision  _next_hold  _next_wait
  *     limiters       doorman_limiter_map_create  _destroy  _try  _release  _reset  _sweep
@@ -74,6 +76,7 @@
  *     refuse_new                        overflow: "refuse"
  *     empty_at_start, full_at_start     on_restart: "empty", "full"
  *     leased                            rate: "leased", limit: "leased"
+ *     refuse_unread                     on_unread: "refuse"
  *     has_NAME, without_capacity        whether NAME, capacity is there
  *     templates                         resources
  *     reject_unmatched                  unmatched: "reject"
@@ -323,6 +326,13 @@ struct doorman_permit_limit {
                             together with empty_at_start */
     bool refunds;        /* true: a report may have a negative cost. Only for TOKEN_BUCKET and
                             FIXED_WINDOW */
+    bool has_durable;    /* false: `durable` is true if a counter may need a minute or more until it
+                            is fresh, or if a ban lasts as long */
+    bool durable; /* the counters and bans have rows, which a store keeps over a restart: see P27.
+                     Not if leased, and not for CONCURRENCY */
+    bool refuse_unread; /* only if durable. true: while the rows could not be read, permits are
+                           refused with LEARNING. false: counters begin as after a restart without
+                           a store. See doorman_permits_set_rows */
 
     /* The amount can be the lease that the permits of the server have: see P17. */
     bool leased;          /* only for DOORMAN_PER_RESOURCE, for a TOKEN_BUCKET without figures, and
@@ -662,6 +672,10 @@ typedef struct doorman_permits_info {
     uint64_t banned;           /* items that were refused as BANNED */
     uint64_t bans_evicted;     /* bans that were ended early to make room (P20) */
     size_t bytes;              /* memory of all that memory_max bounds, and of permits that wait */
+    size_t changed_count;      /* rows that doorman_permits_next_changed would yield now */
+    doorman_time changed_since; /* when the oldest of these changes was made, or earlier: at most
+                                   one round of rows earlier. DOORMAN_NEVER: there are none */
+    uint64_t removals_lost; /* rows of removed counters that were dropped, because 100,000 waited */
 } doorman_permits_info;
 
 /* Describes the whole object.
@@ -726,6 +740,118 @@ typedef struct doorman_permits_top {
 DOORMAN_API bool doorman_permits_next_top(const doorman_permits *permits, size_t limit_index,
                                           doorman_top_kind kind, doorman_cursor *cursor,
                                           doorman_permits_top *out);
+
+/* ---- state, the public part ------------------------------------------------------------------ */
+/* A limit that is `durable` has a row for each of its counters that is not fresh, and for each of
+ * its bans. So do the bans of an administrator. A store keeps the rows, so that what was used
+ * before a restart is used after it. The permits know no store: the application writes and reads.
+ *
+ *     each second                       doorman_permits_next_changed until it returns 0, then write
+ *     a batch could not be written      write the same bytes again before later rows; or
+ *                                       doorman_permits_mark_changed with each of them
+ *     before doorman_permits_configure  the same as each second, because the changes of a limit
+ *                                       that is removed are yielded only before
+ *     after a restart                   doorman_permits_set_rows with DOORMAN_ROWS_AWAITED, set the
+ *                                       epoch, doorman_permits_restore with each row, and
+ *                                       doorman_permits_set_rows with DOORMAN_ROWS_READ
+ *
+ * P27 If all changes are yielded and written, the store has a row for each counter and each ban of
+ *    the permits, and no others, except for rows that are fresh. A row that replaces another has
+ *    the same identity. A counter that is evicted, reset or refunded until it is fresh, and a ban
+ *    that ends early, are yielded as removed. What becomes fresh as time passes is not yielded: the
+ *    store may delete a row after its fresh_at. At most 100,000 removals wait to be yielded, and
+ *    at most 50,000 of evictions. If there are more, the oldest are dropped: their rows stay in the
+ *    store until they are fresh, and are only too strict.
+ * P28 A restored counter never offers more than the counter that was written would offer now, by
+ *    the clock `epoch` (P26). The times in a row are since 1970. If a row was written later than
+ *    the present epoch, the epoch moves forward to that time, as if this process had written the
+ *    row. So no window that was used begins again after the clock was set back. What was left of a
+ *    ban when it was written, minus the time since then, is left. If there is a counter already,
+ *    it has used what both have used; a row that was yielded or restored before does not count
+ *    twice. Refusals that count for a ban are not in a row. */
+
+#define DOORMAN_PERMIT_ROW_VERSION 1      /* of the rows that this version writes */
+#define DOORMAN_PERMIT_ROW_BYTES_MAX 4096 /* no row is longer */
+
+/* What a row is about. The strings and the identity point into the row. */
+typedef struct doorman_permit_row {
+    unsigned version;        /* of the figures. Every version has the fields of this struct at the
+                                same places */
+    bool removed;            /* the counter or the ban is gone: the store deletes the row with this
+                                identity. There are no figures */
+    bool is_ban;             /* of a (resource, key), and not of a limit */
+    doorman_limit_kind kind; /* not of a ban */
+    doorman_scope per;       /* a ban is per key */
+    const char *limit;       /* its name. A ban: the limit that has set it; "": an administrator */
+    const char *resource_id; /* "": the counter is per template */
+    const char *key;         /* "" if the counter is not per key */
+    const char *identifier_glob;   /* of the template of the limit when the row was written */
+    const unsigned char *identity; /* equal for two rows if and only if they are about the same
+                                      counter or ban (P15). Not for people */
+    size_t identity_bytes;         /* at most 800 */
+    doorman_time written_at;       /* since 1970, by the clock of P26 */
+    doorman_time fresh_at;         /* since 1970: when the counter is fresh, or the ban ends. The
+                                      store may delete the row then */
+} doorman_permit_row;
+
+/* Reads what a row is about, also one of a later version. The figures are not checked.
+ *   row, bytes   as doorman_permits_next_changed has written it
+ *   out          written on OK; valid as long as the bytes of the row
+ *   error        may be NULL; names what is wrong with the row: "key: ..."
+ *   returns      OK | INVALID_ARGUMENT */
+DOORMAN_API doorman_status doorman_permit_row_read(const unsigned char *row, size_t bytes,
+                                                   doorman_permit_row *out, doorman_error *error);
+
+/* Yields the next row that has changed since it was yielded last. Removed ones come first. A
+ * counter that changes again is yielded again. Rows of different counters come in any order, so a
+ * caller that lets others use the permits between two calls stops after info.changed_count rows, or
+ * later.
+ *   out       room for DOORMAN_PERMIT_ROW_BYTES_MAX bytes. A row has the same bytes on every machine
+ *   returns   the length of the row in bytes; 0: nothing has changed
+ *   cost      O(1), and at most one pass over one bit for each counter of durable limits for all
+ *             rows together */
+DOORMAN_API size_t doorman_permits_next_changed(doorman_permits *permits, unsigned char *out,
+                                                doorman_time now);
+
+/* Says that a row was yielded but not written, so that its counter or ban is yielded again, as it
+ * is then. A caller that keeps the bytes and writes them again later need not call this.
+ *   row, bytes   used only during the call
+ *   error        may be NULL
+ *   returns      OK | INVALID_ARGUMENT (as doorman_permit_row_read) | OUT_OF_MEMORY: the call may
+ *                be repeated */
+DOORMAN_API doorman_status doorman_permits_mark_changed(doorman_permits *permits,
+                                                        const unsigned char *row, size_t bytes,
+                                                        doorman_error *error);
+
+/* Restores one row (P28). Precondition: the epoch was set.
+ *   row, bytes   used only during the call; checked completely
+ *   error        may be NULL; says what is wrong with the row: "figures[0].level: ..."
+ *   returns      OK, also if the row is fresh by now, or `removed` |
+ *                INVALID_ARGUMENT: the row is malformed, or its version is later than
+ *                DOORMAN_PERMIT_ROW_VERSION. Nothing has changed |
+ *                NOT_FOUND: the configuration has no durable limit with this name, kind and scope
+ *                for the resource. The caller keeps the row until fresh_at, and restores it after
+ *                a configuration that has the limit |
+ *                RESOURCE_EXHAUSTED: there is no room for one more counter or ban |
+ *                OUT_OF_MEMORY: nothing has changed
+ *   cost         as of a permit of one item */
+DOORMAN_API doorman_status doorman_permits_restore(doorman_permits *permits,
+                                                   const unsigned char *row, size_t bytes,
+                                                   doorman_error *error, doorman_time now);
+
+/* Whether the rows of a store are restored. */
+typedef enum doorman_rows {
+    DOORMAN_ROWS_READ,    /* the default: all limits decide. Also without a store */
+    DOORMAN_ROWS_AWAITED, /* permits that a durable limit concerns are refused with LEARNING */
+    DOORMAN_ROWS_UNREAD,  /* the same, but only for limits with refuse_unread. What is restored
+                             later only takes away */
+    DOORMAN_ROWS_COUNT
+} doorman_rows;
+
+/* Says whether the rows are restored. New permits begin with READ, and so do those of a server with
+ * each victory. So a caller that has a store calls this right after doorman_server_set_master.
+ *   returns   OK | INVALID_ARGUMENT */
+DOORMAN_API doorman_status doorman_permits_set_rows(doorman_permits *permits, doorman_rows rows);
 
 /* ---- holds, the public part ----------------------------------------------------------------- */
 /* A hold is a granted permit on a limit of kind CONCURRENCY. Its units stay taken until they are
