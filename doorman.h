@@ -13440,7 +13440,7 @@ static bool doorman__has_value(const doorman__row *row, const void *from) {
         memcpy(&text, at, sizeof text);
         return text && (row->type == DOORMAN__JSON_STRING || *text);
     case DOORMAN__JSON_BOOL:
-    case DOORMAN__JSON_FLAG: return *(const bool *)at;
+    case DOORMAN__JSON_FLAG: return row->has || *(const bool *)at;
     case DOORMAN__JSON_CHOICE: return *(const int *)at != 0;
     case DOORMAN__JSON_LIST:
         return row->has || *(const size_t *)(const void *)(base + row->count) > 0;
