@@ -768,6 +768,210 @@ TEST(a_window_that_is_longer_than_the_machine_runs_is_restored) {
     process_end(&p);
 }
 
+/* ---- rows that cannot be read --------------------------------------------------------------- */
+
+/* Returns a row of the counter or ban of ("r", "acme"). */
+static size_t row_of(const char *limits, unsigned char *row) {
+    struct process p = process_of(limits);
+    if (strstr(limits, "ban")) {
+        doorman_permits_ban(p.permits, "r", "acme", HOUR, NULL, p.now);
+    } else {
+        assert_true(take(&p, "acme", 12));
+    }
+    size_t bytes = doorman_permits_next_changed(p.permits, row, p.now);
+    assert_true(bytes > 0);
+    process_end(&p);
+    return bytes;
+}
+
+#define BANNING                                                                                    \
+    "{\"name\": \"f\", \"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": 60, \"ban\": "        \
+    "{\"refusals\": 1, \"window\": 1, \"duration\": 60}}"
+static const char *const row_limits[] = {QUOTA, BUCKET, SLIDING, TIERS, BANNING};
+
+static doorman_status restore_bytes(const unsigned char *row, size_t bytes, doorman_error *error) {
+    struct process p = process_of(QUOTA ", " BUCKET ", " SLIDING ", " TIERS);
+    doorman_status status = doorman_permits_restore(p.permits, row, bytes, error, p.now);
+    if (status == DOORMAN_INVALID_ARGUMENT) { /* nothing has changed */
+        doorman_permits_info info;
+        doorman_permits_read(p.permits, &info);
+        assert_int_equal(info.counter_count + info.ban_count + info.resource_count, 0);
+        assert_int_equal(p.permits->at.ahead, 0);
+        assert_true(error->text[0]);
+    }
+    process_end(&p);
+    return status;
+}
+
+TEST(a_row_that_is_too_short_or_too_long_is_refused) {
+    for (size_t i = 0; i < COUNT(row_limits); i++) {
+        unsigned char row[ROW_MAX + 1] = {0};
+        size_t whole = row_of(row_limits[i], row);
+        for (size_t bytes = 0; bytes < whole; bytes++) {
+            doorman_error error = {""};
+            unsigned char *copy =
+                (unsigned char *)malloc(bytes ? bytes : 1); /* for the sanitizer */
+            assert_non_null(copy);
+            memcpy(copy, row, bytes);
+            assert_int_equal(restore_bytes(copy, bytes, &error), DOORMAN_INVALID_ARGUMENT);
+            assert_true(strncmp(error.text, "bytes: ", 7) == 0);
+            free(copy);
+        }
+        doorman_error error = {""};
+        assert_int_equal(restore_bytes(row, whole, &error), DOORMAN_OK);
+        assert_int_equal(restore_bytes(row, whole + 1, &error), DOORMAN_INVALID_ARGUMENT);
+        assert_int_equal(restore_bytes(row, ROW_MAX + 1, &error), DOORMAN_INVALID_ARGUMENT);
+        assert_string_equal(error.text, "bytes: must be at most 4,096");
+    }
+}
+
+/* The identity of the rows of this test has 11 bytes, and is followed by "*", and the limit. */
+#define FIGURES (20 + 11 + 4)
+
+TEST(a_malformed_row_is_refused_by_name) {
+    static const struct {
+        const char *limits, *error;
+        size_t at, count;
+        const char *bytes;
+    } cases[] = {
+        {QUOTA, "version: must not be 0", 0, 1, "\0"},
+        {QUOTA, "version: 2 is later than 1", 0, 1, "\2"},
+        {QUOTA, "removed: must be 0 or 1", 1, 1, "\2"},
+        {QUOTA, "identity_bytes: differs", 2, 1, "\7"},
+        {QUOTA, "written_at: must be a time", 4, 8, "\377\377\377\377\377\377\377\377"},
+        {QUOTA, "written_at: must be a time", 4, 8, "\377\377\377\377\377\377\377\177"},
+        {QUOTA, "fresh_at: must not be before", 12, 8, "\0\0\0\0\0\0\0\0"},
+        {QUOTA, "kind: is not known", 20, 1, "?"},
+        {QUOTA, "kind: is not known", 20, 1, "\0"},
+        {QUOTA, "per: is not known", 21, 1, "?"},
+        {QUOTA, "key: needs a counter per key", 21, 1, "r"},
+        {QUOTA, "limit: must be the same twice", 22, 1, "p"},
+        {QUOTA, "limit: must be 1 to 256 bytes", FIGURES - 2, 1, "\1"},
+        {QUOTA, "resource_id: must be 1 to 256 bytes", 24, 1, "\1"},
+        {QUOTA, "key: must be 0 to 256 bytes", 26, 1, "\377"},
+        {QUOTA, "identifier_glob: must be", FIGURES - 4, 1, "\377"},
+        {QUOTA, "begin: must be before", FIGURES, 8, "\0\0\0\0\0\0\0\177"},
+        {QUOTA, "end: must be after", FIGURES + 8, 8, "\0\0\0\0\0\0\0\0"},
+        {QUOTA, "end: must be after", FIGURES + 8, 8, "\0\0\0\0\0\0\0\177"},
+        {QUOTA, "used: is too much", FIGURES + 16, 8, "\1\0\0\0\0\0\0\200"},
+        {BUCKET, "level: must be a number", FIGURES, 8, "\0\0\0\0\0\0\370\177"}, /* NaN */
+        {BUCKET, "level: must be a number", FIGURES, 8, "\0\0\0\0\0\0\360\177"}, /* infinite */
+        {BUCKET, "level: must be a number", FIGURES, 8, "\0\0\0\0\0\0\360\377"},
+        {BUCKET, "at: must be before", FIGURES + 8, 8, "\0\0\0\0\0\0\0\177"},
+        {BUCKET, "at: must be before", FIGURES + 8, 8, "\0\0\0\0\0\0\0\200"},
+        {SLIDING, "window: must be", FIGURES, 8, "\0\0\0\0\0\0\0\200"},
+        {SLIDING, "grains: need a window", FIGURES, 8, "\0\0\0\0\0\0\0\0"},
+        {SLIDING, "begin: must be before", FIGURES + 8, 8, "\0\0\0\0\0\0\0\177"},
+        {SLIDING, "grains: are too many", FIGURES + 16, 16,
+         "\0\0\0\0\0\0\0\100\1\0\0\0\0\0\0\100\1\0\0\0\0\0\0\100"},
+        {SLIDING, "grains: are too many", FIGURES + 16, 8, "\377\377\377\377\377\377\377\377"},
+        {TIERS, "tiers: must be at most 8", FIGURES, 1, "\11"},
+        {TIERS, "entered: must be before", FIGURES + 1, 8, "\0\0\0\0\0\0\0\177"},
+        {TIERS, "window: must be", FIGURES + 9, 8, "\377\377\377\377\377\377\377\377"},
+        {BANNING, "per: must be key", 21, 1, "r"},
+        {BANNING, "identity_bytes: differs", 22, 1, "x"}, /* the name of a limit */
+        {BANNING, "rest: must be", 20 + 10 + 2, 8, "\0\0\0\0\0\0\0\0"},
+        {BANNING, "rest: must be", 20 + 10 + 2, 8, "\0\0\0\0\0\0\0\177"},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        unsigned char row[ROW_MAX];
+        doorman_error error = {""};
+        size_t bytes = row_of(cases[i].limits, row);
+        memcpy(row + cases[i].at, cases[i].bytes, cases[i].count);
+        doorman_status status = restore_bytes(row, bytes, &error);
+        if (status != DOORMAN_INVALID_ARGUMENT ||
+            strncmp(error.text, cases[i].error, strlen(cases[i].error)) != 0) {
+            fail_msg("case %zu, %s: %s", i, cases[i].error, error.text);
+        }
+    }
+}
+
+/* Any bytes are refused, or restored: then the counter never offers more than its limit. */
+TEST(a_damaged_row_does_no_harm) {
+    for (int i = 0; i < 2000; i++) {
+        unsigned char row[ROW_MAX];
+        struct process p = process_of(QUOTA ", " BUCKET ", " SLIDING ", " TIERS);
+        size_t bytes = row_of(row_limits[random_below(COUNT(row_limits))], row);
+        for (size_t changes = 1 + random_below(3); changes > 0; changes--) {
+            row[random_below(bytes)] = (unsigned char)random_bits();
+        }
+        doorman_status status = doorman_permits_restore(p.permits, row, bytes, NULL, p.now);
+        assert_true(status == DOORMAN_OK || status == DOORMAN_INVALID_ARGUMENT ||
+                    status == DOORMAN_NOT_FOUND);
+        for (int steps = 0; steps < 3; steps++) {
+            (void)take(&p, "acme", 1);
+            for (size_t j = 0; j < p.out.detail_count; j++) {
+                assert_true(p.out.details[j].remaining >= 0);
+                assert_true(p.out.details[j].remaining <= p.out.details[j].most);
+            }
+            pass(&p, (doorman_time)random_below(100000) * SECOND);
+        }
+        (void)process_write(&p);
+        process_restart(&p, HOUR);
+        process_end(&p);
+    }
+}
+
+/* ---- without memory ------------------------------------------------------------------------- */
+
+/* A row that could not be restored or yielded without memory is restored and yielded later. */
+TEST(no_row_is_lost_when_memory_runs_out) {
+    for (size_t i = 0; i < COUNT(row_limits); i++) {
+        unsigned char row[ROW_MAX];
+        const size_t bytes = row_of(row_limits[i], row);
+        doorman_permit_row header = header_of(row, bytes);
+        for (size_t n = 1, done = 0; !done; n++) {
+            struct process p = process_of(QUOTA ", " BUCKET ", " SLIDING ", " TIERS);
+            memory_fails_at(n);
+            doorman_status status = doorman_permits_restore(p.permits, row, bytes, NULL, p.now);
+            done = memory_works();
+            assert_true(status == (done ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY));
+            assert_int_equal(doorman_permits_restore(p.permits, row, bytes, NULL, p.now),
+                             DOORMAN_OK);
+            memory_fails_from(1);
+            status = doorman_permits_mark_changed(p.permits, row, bytes, NULL);
+            assert_int_equal(status, DOORMAN_OK);
+            (void)memory_works();
+            assert_int_equal(process_write(&p), 1);
+            assert_int_equal(store_find(&p.store, &header), 0);
+            process_end(&p);
+        }
+    }
+}
+
+TEST(a_removal_that_was_not_written_needs_memory) {
+    struct process p = process_of(QUOTA);
+    unsigned char row[ROW_MAX];
+    assert_true(take(&p, "a", 1));
+    (void)process_write(&p);
+    doorman_permits_reset(p.permits, "r", "a", NULL, NULL, NULL);
+    size_t bytes = doorman_permits_next_changed(p.permits, row, p.now);
+    assert_true(header_of(row, bytes).removed);
+    memory_fails_from(1);
+    assert_int_equal(doorman_permits_mark_changed(p.permits, row, bytes, NULL),
+                     DOORMAN_OUT_OF_MEMORY);
+    (void)memory_works();
+    assert_int_equal(doorman_permits_mark_changed(p.permits, row, bytes, NULL), DOORMAN_OK);
+    assert_int_equal(process_write(&p), 1);
+    assert_int_equal(p.store.count, 0);
+    process_end(&p);
+}
+
+/* P19 */
+TEST(a_row_without_room_is_refused) {
+    struct process p = process_of("{\"name\": \"q\", \"kind\": \"FIXED_WINDOW\", \"limit\": 100, "
+                                  "\"window\": \"month\", \"max_keys\": 1, \"overflow\": "
+                                  "\"refuse\"}");
+    unsigned char row[ROW_MAX];
+    const size_t bytes = row_of(QUOTA, row);
+    doorman_error error = {""};
+    assert_true(take(&p, "a", 1));
+    assert_int_equal(doorman_permits_restore(p.permits, row, bytes, &error, p.now),
+                     DOORMAN_RESOURCE_EXHAUSTED);
+    assert_string_equal(error.text, "there is no room for one more row");
+    process_end(&p);
+}
+
 /* ---- random histories ----------------------------------------------------------------------- */
 
 static const char *const keys[] = {"a", "b", "vip-c", ""};
