@@ -9501,7 +9501,8 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
  *                 8 8      the lease id; the rest until the end of the entry
  *                 8 8 8 8  g, u, the part of u that leases commit, v
  *                 1        the reason (S14)
- *                 2        the number of demands, each: 8 the wants, 4 the subclients, 1 the priority
+ *                 2        the number of demands
+ *     demand      8 4 1    the wants, the subclients, the priority; behind its entry
  *     end         1        '.'
  */
 
@@ -13973,7 +13974,7 @@ static bool doorman__has_value(const doorman__row *row, const void *from) {
         memcpy(&text, at, sizeof text);
         return text && (row->type == DOORMAN__JSON_STRING || *text);
     case DOORMAN__JSON_BOOL:
-    case DOORMAN__JSON_FLAG: return *(const bool *)at;
+    case DOORMAN__JSON_FLAG: return row->has || *(const bool *)at;
     case DOORMAN__JSON_CHOICE: return *(const int *)at != 0;
     case DOORMAN__JSON_LIST:
         return row->has || *(const size_t *)(const void *)(base + row->count) > 0;

@@ -39,6 +39,8 @@
  *     permits        doorman_permits_create  _destroy  _set_epoch  _configure  _acquire  _report
  *                    _inspect  _reset  _ban  _due  _update  _read  _next_limit  _next_top
  *                    doorman_reason_name
+ *     state          doorman_permits_next_changed  _mark_changed  _restore  _set_rows
+ *                    doorman_permit_row_read
  *     holds          doorman_permits_renew  _release  _transfer  _seize  _cancel
  *                    _next_decision  _next_hold  _next_wait
  *     limiters       doorman_limiter_map_create  _destroy  _try  _release  _reset  _sweep
@@ -74,6 +76,7 @@
  *     refuse_new                        overflow: "refuse"
  *     empty_at_start, full_at_start     on_restart: "empty", "full"
  *     leased                            rate: "leased", limit: "leased"
+ *     refuse_unread                     on_unread: "refuse"
  *     has_NAME, without_capacity        NAME is given; capacity is absent
  *     templates                         resources
  *     reject_unmatched                  unmatched: "reject"
@@ -93,6 +96,7 @@
  *     >>holds           units that stay taken until they are released, and their queues
  *     >>permits         decisions on new and on waiting requests
  *     >>hold_requests   what clients do with their holds
+ *     >>state           rows of counters and bans, which a store keeps over a restart
  *     >>permit_node     all permits of a node, and the messages on them; limiters by key
  *     >>permit_client   what asks servers for permits, on behalf of many callers
  *     >>permit_json     limits and messages on permits in JSON
@@ -325,6 +329,14 @@ struct doorman_permit_limit {
                             empty_at_start */
     bool refunds;        /* true: a report may have a negative cost. Only for TOKEN_BUCKET and
                             FIXED_WINDOW */
+    bool has_durable;    /* false: `durable` is not read. The configuration sets it to true if a
+                            counter may need a minute or more until it is fresh, or if a ban lasts
+                            as long */
+    bool durable; /* the counters and bans have rows, which a store keeps over a restart: see P27.
+                     Not if leased, and not for CONCURRENCY */
+    bool refuse_unread; /* only if durable. true: while the rows could not be read, permits are
+                           refused with LEARNING. false: counters begin as after a restart without
+                           a store. See doorman_permits_set_rows */
 
     /* The amount can be the lease that the permits of the server have: see P17. */
     bool leased;          /* only for DOORMAN_PER_RESOURCE, for a TOKEN_BUCKET without figures, and
@@ -350,9 +362,9 @@ struct doorman_permit_limit {
     X(DOORMAN_REASON_MAX_KEYS, "MAX_KEYS") /* there is no room for one more counter */             \
     X(DOORMAN_REASON_UNMATCHED, "UNMATCHED") /* no template with limits matches the resource */    \
     X(DOORMAN_REASON_CONCURRENCY, "CONCURRENCY") /* the units are held by others */                \
-    X(DOORMAN_REASON_LEARNING, "LEARNING")     /* the holds of a predecessor are not known yet */  \
-    X(DOORMAN_REASON_QUEUE_FULL, "QUEUE_FULL") /* too many permits wait */                         \
-    X(DOORMAN_REASON_TIMED_OUT, "TIMED_OUT")   /* the units did not come in time */                \
+    X(DOORMAN_REASON_LEARNING, "LEARNING")       /* a predecessor's holds or rows are not known */ \
+    X(DOORMAN_REASON_QUEUE_FULL, "QUEUE_FULL")   /* too many permits wait */                       \
+    X(DOORMAN_REASON_TIMED_OUT, "TIMED_OUT")     /* the units did not come in time */              \
     X(DOORMAN_REASON_SHARED, "SHARED")       /* a hold of the same key was released: see share */  \
     X(DOORMAN_REASON_MAX_HOLDS, "MAX_HOLDS") /* there are too many holds */                        \
     X(DOORMAN_REASON_REPEATED, "REPEATED")   /* another permit has the same request_id */
@@ -665,6 +677,10 @@ typedef struct doorman_permits_info {
     uint64_t banned;           /* items that were refused as BANNED */
     uint64_t bans_evicted;     /* bans that were ended early to make room (P20) */
     size_t bytes;              /* memory of all that memory_max bounds, and of permits that wait */
+    size_t changed_count;      /* rows that doorman_permits_next_changed would yield now */
+    doorman_time changed_since; /* when the first change was made since there were none: no change
+                                   that waits is older. DOORMAN_NEVER: there are none */
+    uint64_t removals_lost; /* rows of removed counters that were dropped, because 100,000 waited */
 } doorman_permits_info;
 
 /* Describes the whole object.
@@ -729,6 +745,123 @@ typedef struct doorman_permits_top {
 DOORMAN_API bool doorman_permits_next_top(const doorman_permits *permits, size_t limit_index,
                                           doorman_top_kind kind, doorman_cursor *cursor,
                                           doorman_permits_top *out);
+
+/* ---- state, the public part ------------------------------------------------------------------ */
+/* A limit that is `durable` has a row for each of its counters that is not fresh, and for each of
+ * its bans. So do the bans of an administrator. A store keeps the rows, so that what was used
+ * before a restart is used after it. The permits know no store: the application writes and reads.
+ *
+ *     each second                       doorman_permits_next_changed until it returns 0, then write
+ *     a batch could not be written      write the same bytes again before later rows; or
+ *                                       doorman_permits_mark_changed with each of them
+ *     before doorman_permits_configure  the same as each second, because the changes of a limit
+ *                                       that is removed are yielded only before
+ *     after a restart                   doorman_permits_set_rows with DOORMAN_ROWS_AWAITED, set the
+ *                                       epoch, doorman_permits_restore with each row, and
+ *                                       doorman_permits_set_rows with DOORMAN_ROWS_READ
+ *
+ * P27 If all changes are yielded and written, the store has a row for each counter and each ban of
+ *    the permits, and no others, except for rows that are fresh, and rows of limits that are not in
+ *    the configuration or not durable any more. A row that replaces another has the same identity.
+ *    A counter that is evicted, reset or refunded until it is fresh, and a ban that ends early, are
+ *    yielded as removed. What becomes fresh as time passes is not yielded: the store may delete a
+ *    row after its fresh_at. At most 100,000 removals wait to be yielded. An eviction is yielded
+ *    only if fewer than 50,000 wait. The rows of the others stay in the store until they are fresh,
+ *    which is only too strict.
+ * P28 A restored counter never offers more than the counter that was written would offer now, by
+ *    the clock `epoch` (P26). The times in a row are since 1970. If a row was written later than
+ *    the present epoch, the epoch moves forward to that time, as if this process had written the
+ *    row. So no window that was used begins again after the clock was set back. A row of the clock
+ *    follows removed rows, because the store forgets their times. What was left of a ban when it
+ *    was written, minus the time since then, is left. If there is a counter already, it has used
+ *    what both have used; a row that was yielded or restored before does not count twice. Refusals
+ *    that count for a ban are not in a row. */
+
+#define DOORMAN_PERMIT_ROW_VERSION 1      /* of the rows that this version writes */
+#define DOORMAN_PERMIT_ROW_BYTES_MAX 4096 /* no row is longer */
+
+/* What a row is about. The strings and the identity point into the row. */
+typedef struct doorman_permit_row {
+    unsigned version;        /* of the figures. Every version has the fields of this struct at the
+                                same places */
+    bool removed;            /* the counter or the ban is gone: the store deletes the row with this
+                                identity. There are no figures */
+    bool is_ban;             /* of a (resource, key), and not of a limit */
+    bool is_clock;           /* only written_at has a meaning: how far the clock of P26 was. The row
+                                follows removed rows, and changes that have no row any more */
+    doorman_limit_kind kind; /* not of a ban */
+    doorman_scope per;       /* a ban is per key */
+    const char *limit;       /* its name. A ban: the limit that has set it; "": an administrator */
+    const char *resource_id; /* "": the counter is per template */
+    const char *key;         /* "" if the counter is not per key */
+    const char *identifier_glob;   /* of the template of the limit when the row was written */
+    const unsigned char *identity; /* equal for two rows if and only if they are about the same
+                                      counter or ban (P15). Not for people */
+    size_t identity_bytes;         /* at most 800 */
+    doorman_time written_at;       /* since 1970, by the clock of P26 */
+    doorman_time fresh_at;         /* since 1970: when the counter is fresh, or the ban ends. The
+                                      store may delete the row then */
+} doorman_permit_row;
+
+/* Reads what a row is about, also one of a later version. The figures are not checked.
+ *   row, bytes   as doorman_permits_next_changed has written it
+ *   out          written on OK; valid as long as the bytes of the row
+ *   error        may be NULL; names what is wrong with the row: "key: ..."
+ *   returns      OK | INVALID_ARGUMENT */
+DOORMAN_API doorman_status doorman_permit_row_read(const unsigned char *row, size_t bytes,
+                                                   doorman_permit_row *out, doorman_error *error);
+
+/* Yields the next row that has changed since it was yielded last. Removed ones come first. A
+ * counter that changes again is yielded again. Rows of different counters come in any order, so a
+ * caller that lets others use the permits between two calls stops after info.changed_count rows, or
+ * later.
+ *   out       room for DOORMAN_PERMIT_ROW_BYTES_MAX bytes. Every machine writes the same bytes
+ *   returns   the length of the row in bytes; 0: nothing has changed, or the rows of the store are
+ *             not read (doorman_permits_set_rows), or memory ran out
+ *   cost      O(1), and at most one pass over one bit for each counter of durable limits for all
+ *             rows together */
+DOORMAN_API size_t doorman_permits_next_changed(doorman_permits *permits, unsigned char *out,
+                                                doorman_time now);
+
+/* Says that a row was yielded but not written, so that its counter or ban is yielded again, as it
+ * is then. A caller that keeps the bytes and writes them again later need not call this.
+ *   row, bytes   used only during the call
+ *   error        may be NULL
+ *   returns      OK | INVALID_ARGUMENT (as doorman_permit_row_read) | OUT_OF_MEMORY: the call may
+ *                be repeated */
+DOORMAN_API doorman_status doorman_permits_mark_changed(doorman_permits *permits,
+                                                        const unsigned char *row, size_t bytes,
+                                                        doorman_error *error);
+
+/* Restores one row (P28). Precondition: the epoch was set.
+ *   row, bytes   used only during the call; checked completely
+ *   error        may be NULL; says what is wrong with the row: "figures[0].level: ..."
+ *   returns      OK, also if the row is fresh by now, or `removed` |
+ *                INVALID_ARGUMENT: the row is malformed, or its version is later than
+ *                DOORMAN_PERMIT_ROW_VERSION. Nothing has changed |
+ *                NOT_FOUND: the configuration has no durable limit with this name, kind and scope
+ *                for the resource. The caller keeps the row until fresh_at, and restores it after
+ *                a configuration that has the limit |
+ *                RESOURCE_EXHAUSTED: there is no room for one more counter or ban |
+ *                OUT_OF_MEMORY: nothing has changed
+ *   cost         as of a permit of one item */
+DOORMAN_API doorman_status doorman_permits_restore(doorman_permits *permits,
+                                                   const unsigned char *row, size_t bytes,
+                                                   doorman_error *error, doorman_time now);
+
+/* Whether the rows of a store are restored. */
+typedef enum doorman_rows {
+    DOORMAN_ROWS_READ,    /* the default: all limits decide, and changes are yielded */
+    DOORMAN_ROWS_AWAITED, /* permits that a durable limit concerns are refused with LEARNING */
+    DOORMAN_ROWS_UNREAD,  /* the same, but only for limits with refuse_unread. What is restored
+                             later only takes away */
+    DOORMAN_ROWS_COUNT
+} doorman_rows;
+
+/* Says whether the rows are restored. New permits begin with READ, and so do those of a server with
+ * each victory. So a caller that has a store calls this right after doorman_server_set_master.
+ *   returns   OK | INVALID_ARGUMENT */
+DOORMAN_API doorman_status doorman_permits_set_rows(doorman_permits *permits, doorman_rows rows);
 
 /* ---- holds, the public part ----------------------------------------------------------------- */
 /* A hold is a granted permit on a limit of kind CONCURRENCY. Its units stay taken until they are
@@ -1304,6 +1437,7 @@ DOORMAN_API doorman_status doorman_agent_report(doorman_agent *agent, const char
 #define DOORMAN__MAX_LEASES 10000 /* the default of a leased limit, because a lease needs 3 KB */
 #define DOORMAN__QUEUE_MAX 1000000
 #define DOORMAN__TIME_TO_LIVE (15 * DOORMAN_SECOND) /* the default */
+#define DOORMAN__DURABLE (60 * DOORMAN_SECOND)      /* what lasts as long is durable by default */
 
 /* Where a part of a configuration is checked. `object` is the path of the part below the template,
  * with the names of C, for example "limits[2].overrides[0].figures.". */
@@ -1567,6 +1701,7 @@ static void doorman__limit_fields_check(doorman__check *check, const doorman_per
     const bool counts_units =
         limit->kind == DOORMAN_TOKEN_BUCKET || limit->kind == DOORMAN_FIXED_WINDOW;
     const bool holds = limit->kind == DOORMAN_CONCURRENCY;
+    const bool says_durable = limit->has_durable && limit->durable;
     const doorman__rule rules[] = {
         {!doorman__id_valid(limit->name), "name: " DOORMAN__ID_RULE},
         {(unsigned)limit->per > DOORMAN_PER_TEMPLATE, "per: must be key, resource or template"},
@@ -1597,6 +1732,9 @@ static void doorman__limit_fields_check(doorman__check *check, const doorman_per
         {limit->full_at_start && limit->empty_at_start,
          DOORMAN__NAMES("full_at_start: must be false with empty_at_start",
                         "on_restart: must be full or empty")},
+        {says_durable && holds,
+         "durable: CONCURRENCY has no rows, because clients say what they hold"},
+        {says_durable && limit->leased, "durable: the units of a lease end with the lease"},
     };
     DOORMAN__CHECK(check, rules);
 }
@@ -1667,6 +1805,48 @@ static void doorman__overrides_check(doorman__check *check, const doorman_permit
     }
 }
 
+/* Returns how long a bucket needs to gain some units; 0: it is leased, so the time is not known. */
+static doorman_time doorman__rate_time(const doorman_figures *all, double units) {
+    assert(units >= 0);
+    if (!(all->rate > 0)) return 0;
+    return (doorman_time)doorman__min(units / all->rate * 1e9, (double)DOORMAN_DURATION_MAX);
+}
+
+/* Returns how long it can take until a counter that has used everything is fresh again. */
+static doorman_time doorman__figures_period(doorman_limit_kind kind, const doorman_figures *all) {
+    static const int minutes[DOORMAN_CALENDAR_COUNT] = {[DOORMAN_MINUTE] = 1,
+                                                        [DOORMAN_HOUR] = 60,
+                                                        [DOORMAN_DAY] = 24 * 60,
+                                                        [DOORMAN_WEEK] = 7 * 24 * 60,
+                                                        [DOORMAN_MONTH] = 31 * 24 * 60};
+    doorman_time longest = 0;
+    assert((unsigned)all->calendar < DOORMAN_CALENDAR_COUNT);
+    if (kind == DOORMAN_CONCURRENCY) return 0;
+    if (kind == DOORMAN_TOKEN_BUCKET) return doorman__rate_time(all, all->size) + all->max_debt;
+    for (size_t i = 0; kind == DOORMAN_TIERS && i < all->tier_count; i++) {
+        const doorman_tier *tier = &all->tiers[i];
+        if (!tier->active) continue;
+        longest = doorman__later(longest, tier->window);
+        longest = doorman__later(longest, tier->active + tier->cooldown);
+    }
+    if (kind == DOORMAN_TIERS) return longest;
+    return all->calendar ? minutes[all->calendar] * DOORMAN__DURABLE : all->window;
+}
+
+/* Returns whether the counters and bans of a limit have rows (P27). Precondition: the limit is
+ * valid. */
+static bool doorman__limit_durable(const doorman_permit_limit *limit) {
+    if (limit->has_durable) return limit->durable;
+    if (limit->leased || limit->kind == DOORMAN_CONCURRENCY) return false;
+    if (limit->ban.refusals && limit->ban.duration >= DOORMAN__DURABLE) return true;
+    doorman_time longest = doorman__figures_period(limit->kind, &limit->figures);
+    for (size_t i = 0; i < limit->override_count; i++) {
+        const doorman_figures all = doorman__override_resolve(limit, &limit->overrides[i].figures);
+        longest = doorman__later(longest, doorman__figures_period(limit->kind, &all));
+    }
+    return longest >= DOORMAN__DURABLE;
+}
+
 /* Checks one limit. Other limits of the template do not matter. */
 static void doorman__permit_limit_check(doorman__check *check, const doorman_permit_limit *limit) {
     doorman__limit_fields_check(check, limit);
@@ -1679,6 +1859,10 @@ static void doorman__permit_limit_check(doorman__check *check, const doorman_per
     bool leased_rate = limit->leased && limit->kind == DOORMAN_TOKEN_BUCKET;
     if (!leased_rate) doorman__figures_check(check, limit->kind, &all);
     if (check->count == 0) doorman__overrides_check(check, limit);
+    if (check->count == 0 && limit->refuse_unread && !doorman__limit_durable(limit)) {
+        doorman__check_add(check, DOORMAN__NAMES("refuse_unread: needs a durable limit",
+                                                 "on_unread: needs a durable limit"));
+    }
 }
 
 /* Reports all errors of the limits of one template. */
@@ -1911,31 +2095,6 @@ static void doorman__most_warn(doorman__check *check, const doorman_permit_limit
                        most > 0
                            ? "grants less than 1, so a permit of cost 1 is always refused"
                            : "grants nothing, so every permit that costs something is refused");
-}
-
-/* Returns how long a bucket needs to gain some units; 0: it is leased, so the time is not known. */
-static doorman_time doorman__rate_time(const doorman_figures *all, double units) {
-    assert(units >= 0);
-    if (!(all->rate > 0)) return 0;
-    return (doorman_time)doorman__min(units / all->rate * 1e9, (double)DOORMAN_DURATION_MAX);
-}
-
-/* Returns how long it can take until a counter that has used everything is fresh again. */
-static doorman_time doorman__figures_period(doorman_limit_kind kind, const doorman_figures *all) {
-    static const int hours[DOORMAN_CALENDAR_COUNT] = {
-        [DOORMAN_HOUR] = 1, [DOORMAN_DAY] = 24, [DOORMAN_WEEK] = 168, [DOORMAN_MONTH] = 31 * 24};
-    doorman_time longest = 0;
-    assert((unsigned)all->calendar < DOORMAN_CALENDAR_COUNT);
-    if (kind == DOORMAN_CONCURRENCY) return 0;
-    if (kind == DOORMAN_TOKEN_BUCKET) return doorman__rate_time(all, all->size) + all->max_debt;
-    for (size_t i = 0; kind == DOORMAN_TIERS && i < all->tier_count; i++) {
-        const doorman_tier *tier = &all->tiers[i];
-        if (!tier->active) continue;
-        longest = doorman__later(longest, tier->window);
-        longest = doorman__later(longest, tier->active + tier->cooldown);
-    }
-    if (kind == DOORMAN_TIERS) return longest;
-    return all->calendar ? hours[all->calendar] * DOORMAN__LONG : all->window;
 }
 
 /* Returns for how long a limit refuses everything that begins empty. */
@@ -2177,6 +2336,7 @@ static void doorman__config_copy_limit(doorman__config_places *at,
     }
     copy->figures = doorman__figures_resolve(copy->kind, &copy->figures);
     if (!copy->max_keys) copy->max_keys = copy->leased ? DOORMAN__MAX_LEASES : DOORMAN__MAX_KEYS;
+    copy->durable = doorman__limit_durable(copy);
     assert(doorman__permit_kind_valid(copy->kind) && copy->max_keys <= DOORMAN__COUNTERS_MAX);
 }
 
@@ -2225,6 +2385,16 @@ static size_t doorman__template_first_leased(const doorman_template *template_) 
     assert(template_->limits || !template_->limit_count);
     while (i < template_->limit_count && !template_->limits[i].leased) i++;
     return i;
+}
+
+/* Returns the limit of a template with this name, or NULL.
+ *   template_   may be NULL */
+static const doorman_permit_limit *doorman__template_limit(const doorman_template *template_,
+                                                           const char *name) {
+    for (size_t i = 0; template_ && i < template_->limit_count; i++) {
+        if (strcmp(template_->limits[i].name, name) == 0) return &template_->limits[i];
+    }
+    return NULL;
 }
 
 static const doorman__config_permits doorman__permits_in_config = {
@@ -2297,12 +2467,18 @@ typedef struct doorman__chain {
 
 #define DOORMAN__SEGMENT_BUCKETS 64
 
+/* Some buckets of a table. */
+typedef struct doorman__segment {
+    doorman__chain **buckets;
+    uint64_t marks; /* one bit for each bucket that may have a node that its owner has marked */
+} doorman__segment;
+
 /* A hash table by linear hashing (Litwin 1980). The buckets are in segments, so a new bucket moves
  * no other bucket. The table has about as many buckets as entries. If an entry is added when there
  * are at least as many entries as buckets, one bucket is split in two. When there are less than
  * half as many entries as buckets, each removal takes back up to two splits. */
 typedef struct doorman__chains {
-    doorman__chain ***segments;
+    doorman__segment *segments;
     size_t segment_capacity; /* of the array `segments` */
     size_t bucket_count, count;
     uint32_t mask; /* the smallest 2^k - 1 that is at least bucket_count - 1 */
@@ -2311,14 +2487,35 @@ typedef struct doorman__chains {
 
 static doorman__chain **doorman__chains_at(const doorman__chains *nodes, size_t bucket) {
     assert(bucket < nodes->bucket_count);
-    return &nodes->segments[bucket / DOORMAN__SEGMENT_BUCKETS][bucket % DOORMAN__SEGMENT_BUCKETS];
+    const doorman__segment *segment = &nodes->segments[bucket / DOORMAN__SEGMENT_BUCKETS];
+    return &segment->buckets[bucket % DOORMAN__SEGMENT_BUCKETS];
 }
 
-/* Precondition: the table has a bucket. */
-static doorman__chain **doorman__chains_bucket(const doorman__chains *nodes, uint32_t hash) {
+/* Returns the index of the bucket of a hash. Precondition: the table has a bucket. */
+static size_t doorman__chains_index(const doorman__chains *nodes, uint32_t hash) {
     size_t bucket = hash & nodes->mask;
-    if (bucket >= nodes->bucket_count) bucket &= nodes->mask >> 1;
-    return doorman__chains_at(nodes, bucket);
+    return bucket < nodes->bucket_count ? bucket : bucket & (nodes->mask >> 1);
+}
+
+static doorman__chain **doorman__chains_bucket(const doorman__chains *nodes, uint32_t hash) {
+    return doorman__chains_at(nodes, doorman__chains_index(nodes, hash));
+}
+
+/* Marks a bucket. */
+static void doorman__chains_mark(doorman__chains *nodes, size_t bucket) {
+    assert(bucket < nodes->bucket_count);
+    nodes->segments[bucket / DOORMAN__SEGMENT_BUCKETS].marks |=
+        UINT64_C(1) << bucket % DOORMAN__SEGMENT_BUCKETS;
+}
+
+/* Removes the mark of a bucket. Returns whether there was one. */
+static bool doorman__chains_unmark(doorman__chains *nodes, size_t bucket) {
+    assert(bucket < nodes->bucket_count);
+    uint64_t *marks = &nodes->segments[bucket / DOORMAN__SEGMENT_BUCKETS].marks;
+    const uint64_t mark = UINT64_C(1) << bucket % DOORMAN__SEGMENT_BUCKETS;
+    bool marked = (*marks & mark) != 0;
+    *marks &= ~mark;
+    return marked;
 }
 
 /* Makes room for `count` items in a growing array, as doorman__reserve does.
@@ -2338,20 +2535,27 @@ static bool doorman__chains_split(doorman__chains *nodes) {
     size_t added = nodes->bucket_count;
     if (added % DOORMAN__SEGMENT_BUCKETS == 0) {
         size_t index = added / DOORMAN__SEGMENT_BUCKETS;
-        size_t bytes = DOORMAN__SEGMENT_BUCKETS * sizeof **nodes->segments;
+        size_t bytes = DOORMAN__SEGMENT_BUCKETS * sizeof(doorman__chain *);
         if (!doorman__reserve_list(&nodes->segments, &nodes->segment_capacity, index + 1,
                                    sizeof *nodes->segments)) {
             return false;
         }
-        nodes->segments[index] = (doorman__chain **)doorman__zalloc(bytes);
-        if (!nodes->segments[index]) return false;
+        doorman__segment *segment = &nodes->segments[index];
+        *segment = (doorman__segment){.buckets = (doorman__chain **)doorman__zalloc(bytes)};
+        if (!segment->buckets) return false;
     }
     nodes->bucket_count++;
     if (added == 0) return true;
     if (added > nodes->mask) nodes->mask = 2 * nodes->mask + 1;
     assert(added <= nodes->mask && added > nodes->mask >> 1);
-    doorman__chain **from = doorman__chains_at(nodes, added & (nodes->mask >> 1));
+    const size_t split = added & (nodes->mask >> 1);
+    doorman__chain **from = doorman__chains_at(nodes, split);
     doorman__chain **to = doorman__chains_at(nodes, added);
+    if (nodes->segments[split / DOORMAN__SEGMENT_BUCKETS].marks >>
+            split % DOORMAN__SEGMENT_BUCKETS &
+        1) {
+        doorman__chains_mark(nodes, added);
+    }
     while (*from) {
         doorman__chain *node = *from;
         if ((node->hash & nodes->mask) == added) {
@@ -2369,22 +2573,26 @@ static bool doorman__chains_split(doorman__chains *nodes) {
 static void doorman__chains_merge(doorman__chains *nodes) {
     size_t last = nodes->bucket_count - 1;
     assert(last > 0 && last <= nodes->mask);
+    const size_t merged = last & (nodes->mask >> 1);
     doorman__chain **from = doorman__chains_at(nodes, last);
-    doorman__chain **to = doorman__chains_at(nodes, last & (nodes->mask >> 1));
+    doorman__chain **to = doorman__chains_at(nodes, merged);
+    if (doorman__chains_unmark(nodes, last)) doorman__chains_mark(nodes, merged);
     while (*to) to = &(*to)->next;
     *to = *from;
     *from = NULL;
     nodes->bucket_count = last;
     if (last - 1 <= nodes->mask >> 1) nodes->mask >>= 1;
     if (last % DOORMAN__SEGMENT_BUCKETS == 0) {
-        DOORMAN_FREE(nodes->segments[last / DOORMAN__SEGMENT_BUCKETS]);
+        DOORMAN_FREE(nodes->segments[last / DOORMAN__SEGMENT_BUCKETS].buckets);
     }
 }
 
 /* Frees the buckets of an empty table. */
 static void doorman__chains_uninit(doorman__chains *nodes) {
     size_t last = nodes->bucket_count + DOORMAN__SEGMENT_BUCKETS - 1;
-    for (size_t i = 0; i < last / DOORMAN__SEGMENT_BUCKETS; i++) DOORMAN_FREE(nodes->segments[i]);
+    for (size_t i = 0; i < last / DOORMAN__SEGMENT_BUCKETS; i++) {
+        DOORMAN_FREE(nodes->segments[i].buckets);
+    }
     DOORMAN_FREE(nodes->segments);
     *nodes = (doorman__chains){.segments = NULL};
 }
@@ -2403,7 +2611,7 @@ static void doorman__chains_free_all(doorman__chains *nodes) {
 static size_t doorman__chains_bytes(const doorman__chains *nodes) {
     size_t last = nodes->bucket_count + DOORMAN__SEGMENT_BUCKETS - 1;
     size_t buckets = last / DOORMAN__SEGMENT_BUCKETS * DOORMAN__SEGMENT_BUCKETS;
-    return (nodes->segment_capacity + buckets) * sizeof(void *);
+    return nodes->segment_capacity * sizeof *nodes->segments + buckets * sizeof(void *);
 }
 
 /* Returns false if memory runs out. A table that has a bucket needs no memory, because its lists
@@ -2557,6 +2765,23 @@ static void doorman__moment_move(doorman__moment *at, doorman_time now) {
     assert(at->ahead >= 0 && at->rest >= 0 && at->rest < 16);
 }
 
+/* P28: moves the epoch forward to a time that a row has, if it is earlier. */
+static void doorman__moment_reach(doorman__moment *at, doorman_time epoch) {
+    assert(epoch <= DOORMAN__EPOCH_MAX);
+    if (epoch <= at->epoch) return;
+    at->ahead += epoch - at->epoch;
+    at->epoch = epoch;
+}
+
+/* Returns the time since 1970 of a time `now`, and the reverse. Both may be before the permits
+ * began. */
+static doorman_time doorman__moment_epoch_of(const doorman__moment *at, doorman_time now) {
+    return at->epoch - (at->now - now);
+}
+static doorman_time doorman__moment_now_of(const doorman__moment *at, doorman_time epoch) {
+    return at->now - (at->epoch - epoch);
+}
+
 /* Returns how long `now` must run until the epoch has moved by `rest`. If the epoch is ahead, it
  * runs at 15/16 of the speed until the caller's clock has caught up. */
 static doorman_time doorman__moment_delay(const doorman__moment *at, doorman_time rest) {
@@ -2684,7 +2909,8 @@ static uint64_t doorman__ring_end(const uint64_t *ring, uint64_t now) {
  * The state of a counter is an array of words:
  *     TOKEN_BUCKET     the level in units, as the bits of a double; when it had this level
  *     FIXED_WINDOW     a number for its window; the units of that window
- *     SLIDING_WINDOW   the length of the window; a ring
+ *     SLIDING_WINDOW   the length of the window; the time at which its slices begin to count, which
+ *                      is 0 except after a restore (P28); a ring
  *     TIERS            for each tier: when it was entered, the length of its window (0: it was
  *                      never entered), when the slices of its window begin, and a ring
  *     CONCURRENCY      the units that are held; the address of its queue, or 0
@@ -2696,6 +2922,7 @@ static uint64_t doorman__ring_end(const uint64_t *ring, uint64_t now) {
  * saved units stay, and only the time since the last use counts at the new rate (P15).
  */
 
+#define DOORMAN__SLIDING_WORDS (2 + DOORMAN__RING_WORDS)
 #define DOORMAN__TIER_WORDS (3 + DOORMAN__RING_WORDS)
 
 /* More units than any sum of minimums that a counter accepts. Their grains fit into 63 bits. */
@@ -2717,7 +2944,7 @@ static uint64_t doorman__grains_ceil(double units) {
 static double doorman__grains_units(uint64_t grains) { return (double)grains / DOORMAN__UNIT; }
 
 static size_t doorman__state_words(doorman_limit_kind kind, const doorman_figures *figures) {
-    if (kind == DOORMAN_SLIDING_WINDOW) return 1 + DOORMAN__RING_WORDS;
+    if (kind == DOORMAN_SLIDING_WINDOW) return DOORMAN__SLIDING_WORDS;
     return kind == DOORMAN_TIERS ? figures->tier_count * DOORMAN__TIER_WORDS : 2;
 }
 
@@ -2973,10 +3200,20 @@ static uint64_t doorman__fixed_fresh(const doorman_permit_limit *limit,
     return used_up ? doorman__grains_ceil(figures->limit) : 0;
 }
 
+/* Returns the slice of a SLIDING_WINDOW that contains a time, and when a slice begins. */
+static uint64_t doorman__sliding_slice(const doorman_figures *figures, const uint64_t *state,
+                                       doorman_time time) {
+    return doorman__slice_at(time - (doorman_time)state[1], figures->window);
+}
+static doorman_time doorman__sliding_begin(const doorman_figures *figures, const uint64_t *state,
+                                           uint64_t slice) {
+    return (doorman_time)state[1] + doorman__slice_begin(slice, figures->window);
+}
+
 static uint64_t doorman__sliding_used(const doorman_figures *figures, const uint64_t *state,
                                       doorman_time time) {
     if (state[0] != (uint64_t)figures->window) return 0;
-    return doorman__ring_sum(state + 1, doorman__slice_at(time, figures->window));
+    return doorman__ring_sum(state + 2, doorman__sliding_slice(figures, state, time));
 }
 
 /* Returns when a SLIDING_WINDOW has room for `grains`. */
@@ -2986,9 +3223,10 @@ static doorman_time doorman__sliding_fits_at(const doorman_figures *figures, con
     doorman_time time = now;
     if (grains > most) return DOORMAN_NEVER;
     while (doorman__sliding_used(figures, state, time) > most - grains) {
-        uint64_t slice = doorman__ring_next(state + 1, doorman__slice_at(time, figures->window));
+        uint64_t now_slice = doorman__sliding_slice(figures, state, time);
+        uint64_t slice = doorman__ring_next(state + 2, now_slice);
         assert(slice > 0);
-        time = doorman__slice_begin(slice, figures->window);
+        time = doorman__sliding_begin(figures, state, slice);
     }
     return time;
 }
@@ -3019,7 +3257,7 @@ static void doorman__meter_init(const doorman__meter *meter, const doorman__mome
         meter->state[0] = (uint64_t)figures->window;
         if (!empty) return;
         uint64_t slice = doorman__slice_at(at->start, figures->window);
-        doorman__ring_add(meter->state + 1, slice, doorman__grains_ceil(figures->limit));
+        doorman__ring_add(meter->state + 2, slice, doorman__grains_ceil(figures->limit));
     }
 }
 
@@ -3126,10 +3364,11 @@ static size_t doorman__meter_charge(const doorman__meter *meter, int64_t grains,
     case DOORMAN_SLIDING_WINDOW:
         assert(grains >= 0);
         if (state[0] != (uint64_t)figures->window) {
-            memset(state, 0, (1 + DOORMAN__RING_WORDS) * sizeof *state);
+            memset(state, 0, DOORMAN__SLIDING_WORDS * sizeof *state);
             state[0] = (uint64_t)figures->window;
         }
-        doorman__ring_add(state + 1, doorman__slice_at(at->now, figures->window), (uint64_t)grains);
+        doorman__ring_add(state + 2, doorman__sliding_slice(figures, state, at->now),
+                          (uint64_t)grains);
         return 0;
     case DOORMAN_TIERS:
         assert(grains >= 0);
@@ -3178,8 +3417,8 @@ static doorman_time doorman__meter_reset_after(const doorman__meter *meter,
         doorman__span span = doorman__span_at(figures, at->epoch);
         return doorman__moment_delay(at, span.end - at->epoch);
     }
-    uint64_t slice = doorman__slice_at(at->now, figures->window);
-    return doorman__slice_begin(doorman__ring_end(state + 1, slice), figures->window) - at->now;
+    uint64_t last = doorman__ring_end(state + 2, doorman__sliding_slice(figures, state, at->now));
+    return doorman__sliding_begin(figures, state, last) - at->now;
 }
 
 /* Returns the time until the counter has one more whole unit, or all of its units. Returns 0 if it
@@ -3382,6 +3621,8 @@ typedef struct doorman__counter {
 #define DOORMAN__COUNTS_REFUSALS 1 /* the state ends with a count of refusals, and its beginning */
 #define DOORMAN__IN_USE 2          /* a charge of the present call points to the counter */
 #define DOORMAN__LEASED_UNITS 4    /* CONCURRENCY: the limit is leased */
+#define DOORMAN__CHANGED 8         /* a row must be yielded (P27). The bucket has a mark */
+#define DOORMAN__STORED 16         /* a store has a row, or may have one */
 
 /* The table of the counters of one limit, and what the limit has counted. The two strings are
  * behind the struct, because a slot may outlive its configuration. */
@@ -3458,6 +3699,25 @@ typedef struct doorman__permit_leases {
     bool has_gauges;        /* a configuration has had leased limits of CONCURRENCY */
 } doorman__permit_leases;
 
+/* A row that says that a counter or a ban was removed. The bytes of the row are behind the
+ * struct. */
+typedef struct doorman__removal {
+    struct doorman__removal *next;
+    size_t bytes;
+} doorman__removal;
+
+/* What must be yielded as rows: see P27 and >>state. */
+typedef struct doorman__changes {
+    size_t count;       /* of counters and bans that are CHANGED */
+    doorman_time since; /* when the first change was made since there were none */
+    doorman__removal *first, *last;
+    size_t removal_count;
+    uint64_t removals_lost;
+    bool clock_due; /* the row of the clock must be yielded, because that of a counter is not */
+    size_t slot, segment; /* where the next row is looked for */
+    doorman_rows rows;
+} doorman__changes;
+
 /* A list of holds, in the order in which they were added. */
 typedef struct doorman__hold_list {
     doorman__hold *first, *last;
@@ -3521,6 +3781,7 @@ struct doorman_permits {
     doorman_time updated_at;
     doorman__holds holds;
     doorman__permit_leases leases;
+    doorman__changes changes;
 
     /* The present call. */
     doorman__charge *charges;
@@ -3765,6 +4026,147 @@ static void doorman__ban_enter(doorman__ban *ban, doorman__slot *slot, doorman_t
     doorman__timer_set(&slot->bans, &ban->end, doorman__earlier(end, DOORMAN_NEVER - 1));
 }
 
+/* ---- permits: changes that a store must have (P27) */
+/*
+ * A row has a header, which is the same for all versions, and figures. Numbers have the byte order
+ * of little-endian machines, and strings end with a NUL.
+ *
+ *     offset  bytes
+ *      0       1    the version
+ *      1       1    1: the counter or the ban was removed
+ *      2       2    the length of the identity
+ *      4       8    written_at
+ *     12       8    fresh_at
+ *     20            the identity: one letter for the kind, one for the scope, and three strings:
+ *                   the limit, "" for a ban; the resource, or the glob of a limit per template; the
+ *                   key. The strings of the clock are empty
+ *                   the glob; the name of the limit; the figures: see >>state
+ */
+
+#define DOORMAN__PERMIT_ROW_HEADER 20
+#define DOORMAN__PERMIT_ROW_BAN 'x' /* in place of the kind; so is the next one */
+#define DOORMAN__PERMIT_ROW_CLOCK 'c'
+
+/* The letters of kinds and scopes in rows. They never change. */
+static const char doorman__kind_letters[] = {[DOORMAN_TOKEN_BUCKET] = 'b',
+                                             [DOORMAN_FIXED_WINDOW] = 'w',
+                                             [DOORMAN_SLIDING_WINDOW] = 's',
+                                             [DOORMAN_TIERS] = 't'};
+static const char doorman__scope_letters[] = {
+    [DOORMAN_PER_KEY] = 'k', [DOORMAN_PER_RESOURCE] = 'r', [DOORMAN_PER_TEMPLATE] = 't'};
+
+/* Returns the number of the lowest bit that is set. Precondition: there is one. */
+static size_t doorman__lowest_mark(uint64_t bits) {
+    assert(bits);
+    return (size_t)__builtin_ctzll(bits);
+}
+
+/* Writes a number, and returns the end. */
+static unsigned char *doorman__le_write(unsigned char *to, uint64_t number, size_t bytes) {
+    assert(bytes <= 8);
+    for (size_t i = 0; i < bytes; i++) *to++ = (unsigned char)(number >> (8 * i));
+    return to;
+}
+
+/* Writes a string with a NUL, and returns the end. */
+static unsigned char *doorman__le_write_text(unsigned char *to, const char *text, size_t bytes) {
+    assert(bytes <= DOORMAN_ID_BYTES_MAX);
+    memcpy(to, text, bytes);
+    to[bytes] = 0;
+    return to + bytes + 1;
+}
+
+/* Writes what is before the identity of a row, and returns its end. `fresh_at` is the present epoch
+ * until doorman__permit_row_set_fresh. */
+static unsigned char *doorman__permit_row_times(const doorman_permits *permits,
+                                                unsigned char *row) {
+    memset(row, 0, DOORMAN__PERMIT_ROW_HEADER);
+    row[0] = DOORMAN_PERMIT_ROW_VERSION;
+    (void)doorman__le_write(row + 4, (uint64_t)permits->at.epoch, 8);
+    return doorman__le_write(row + 12, (uint64_t)permits->at.epoch, 8);
+}
+
+/* Writes the header of a row about a counter or a ban, and returns its end. */
+static unsigned char *doorman__permit_row_begin(const doorman_permits *permits,
+                                                const doorman__slot *slot,
+                                                doorman__counter *counter, bool removed,
+                                                unsigned char *row) {
+    const bool is_ban = slot == permits->slots[0];
+    const doorman__slot *of = is_ban ? doorman__counter_ban(counter)->slot : slot;
+    const char *limit = is_ban ? "" : slot->name, *resource_id = slot->glob;
+    if (counter->node.tag != DOORMAN__NO_PLACE) {
+        resource_id = doorman__place_id(permits->places[counter->node.tag]);
+    }
+    const char kind = is_ban ? DOORMAN__PERMIT_ROW_BAN : doorman__kind_letters[slot->kind];
+    unsigned char *at = doorman__permit_row_times(permits, row);
+    assert(kind);
+    *at++ = (unsigned char)kind;
+    *at++ = (unsigned char)doorman__scope_letters[is_ban ? DOORMAN_PER_KEY : slot->per];
+    at = doorman__le_write_text(at, limit, strlen(limit));
+    at = doorman__le_write_text(at, resource_id, strlen(resource_id));
+    at = doorman__le_write_text(at, doorman__counter_key(counter), counter->key_bytes);
+    size_t identity_bytes = (size_t)(at - row) - DOORMAN__PERMIT_ROW_HEADER;
+    at = doorman__le_write_text(at, of->glob, strlen(of->glob));
+    at = doorman__le_write_text(at, of->name, strlen(of->name));
+    row[1] = removed;
+    (void)doorman__le_write(row + 2, identity_bytes, 2);
+    return at;
+}
+
+static void doorman__permit_row_set_fresh(unsigned char *row, doorman_time fresh_at) {
+    (void)doorman__le_write(row + 12, (uint64_t)fresh_at, 8);
+}
+
+/* Notes that a counter or a ban has changed. */
+static void doorman__permits_mark(doorman_permits *permits, doorman__slot *slot,
+                                  doorman__counter *counter) {
+    if (counter->flags & DOORMAN__CHANGED) return;
+    counter->flags |= DOORMAN__CHANGED;
+    doorman__chains_mark(&slot->nodes, doorman__chains_index(&slot->nodes, counter->node.hash));
+    doorman__changes *changes = &permits->changes;
+    if (!changes->count++ && !changes->removal_count) changes->since = permits->at.now;
+}
+
+/* Notes that no row of a counter or a ban must be yielded. The mark of its bucket stays. */
+static void doorman__permits_unmark(doorman_permits *permits, doorman__counter *counter) {
+    if (!(counter->flags & DOORMAN__CHANGED)) return;
+    counter->flags &= (uint8_t)~DOORMAN__CHANGED;
+    assert(permits->changes.count > 0);
+    permits->changes.count--;
+}
+
+#define DOORMAN__REMOVALS_MAX 100000 /* that wait to be yielded */
+
+/* Lets a row of a removed counter or ban be yielded. Returns false if memory runs out. */
+static bool doorman__permits_add_removal(doorman_permits *permits, const unsigned char *row,
+                                         size_t bytes) {
+    doorman__changes *changes = &permits->changes;
+    doorman__removal *removal = (doorman__removal *)DOORMAN_MALLOC(sizeof *removal + bytes);
+    if (!removal) return false;
+    *removal = (doorman__removal){.bytes = bytes};
+    memcpy(removal + 1, row, bytes);
+    if (!changes->count && !changes->removal_count) changes->since = permits->at.now;
+    changes->removal_count++;
+    if (changes->last) changes->last->next = removal;
+    if (!changes->first) changes->first = removal;
+    changes->last = removal;
+    return true;
+}
+
+/* Lets the store delete the row of a counter or a ban, which is removed next. If there is no room,
+ * the row stays in the store until it is fresh, which is only too strict.
+ *   most   how many removals may wait */
+static void doorman__permits_forget_row(doorman_permits *permits, const doorman__slot *slot,
+                                        doorman__counter *counter, size_t most) {
+    unsigned char row[DOORMAN_PERMIT_ROW_BYTES_MAX];
+    permits->changes.clock_due = true;
+    if (!(counter->flags & DOORMAN__STORED)) return;
+    size_t bytes = (size_t)(doorman__permit_row_begin(permits, slot, counter, true, row) - row);
+    bool added =
+        permits->changes.removal_count < most && doorman__permits_add_removal(permits, row, bytes);
+    permits->changes.removals_lost += !added;
+}
+
 /* Removes a counter or a ban from its slot, and frees it. */
 static void doorman__permits_remove(doorman_permits *permits, doorman__slot *slot,
                                     doorman__counter *counter) {
@@ -3772,6 +4174,7 @@ static void doorman__permits_remove(doorman_permits *permits, doorman__slot *slo
     doorman__place *place = doorman__permits_place_of(permits, counter->node.tag);
     bool is_ban = slot == doorman__permits_bans(permits);
     size_t bytes = doorman__counter_bytes(counter);
+    doorman__permits_unmark(permits, counter);
     doorman__chains_remove(&slot->nodes, &counter->node);
     if (is_ban) {
         bytes = doorman__ban_bytes(counter->key_bytes);
@@ -4066,6 +4469,8 @@ static doorman__counter *doorman__counter_resize(doorman_permits *permits, doorm
         memcpy(doorman__counter_refusals(other), doorman__counter_refusals(counter),
                2 * sizeof(uint64_t));
     }
+    other->flags |= counter->flags & DOORMAN__STORED;
+    if (counter->flags & DOORMAN__CHANGED) doorman__permits_mark(permits, slot, other);
     doorman__permits_remove(permits, slot, counter);
     return other;
 }
@@ -4093,6 +4498,9 @@ static doorman__counter *doorman__counter_adapt(doorman_permits *permits, doorma
     if (limit->kind == DOORMAN_SLIDING_WINDOW && meter.state[0] != (uint64_t)figures->window) {
         doorman__meter_init(&meter, &permits->at);
     }
+    /* the limit may be durable only since this configuration */
+    bool unknown = limit->durable && !(counter->flags & DOORMAN__STORED);
+    if (unknown) doorman__permits_mark(permits, slot, counter);
     return counter;
 }
 
@@ -4146,8 +4554,11 @@ static void doorman__permits_visit(doorman_permits *permits, doorman__slot *slot
                                    doorman__counter *counter) {
     bool failed = false;
     if (slot == doorman__permits_bans(permits)) {
-        bool ended = doorman__counter_ban(counter)->end.at <= permits->at.now;
-        if (ended) doorman__permits_remove(permits, slot, counter);
+        if (doorman__counter_ban(counter)->end.at > permits->at.now) return;
+        /* a ban that was made shorter may have a row that ends later */
+        bool known = !(counter->flags & DOORMAN__CHANGED);
+        if (!known) doorman__permits_forget_row(permits, slot, counter, DOORMAN__REMOVALS_MAX);
+        doorman__permits_remove(permits, slot, counter);
         return;
     }
     const doorman_permit_limit *limit = doorman__counter_limit(permits, slot, counter, &failed);
@@ -4161,6 +4572,9 @@ static void doorman__permits_visit(doorman_permits *permits, doorman__slot *slot
         bool fresh = doorman__meter_fresh(&meter, &permits->at) &&
                      !doorman__counter_counts(counter, limit, permits->at.now);
         if (!fresh) return;
+        /* a refund may have made it fresh; a row that is the last one is fresh by now too */
+        bool known = !(counter->flags & DOORMAN__CHANGED);
+        if (!known) doorman__permits_forget_row(permits, slot, counter, DOORMAN__REMOVALS_MAX);
     }
     doorman__permits_drop(permits, slot, counter);
 }
@@ -4194,6 +4608,7 @@ static void doorman__permits_free_slot(doorman_permits *permits, size_t index) {
     doorman__chains_uninit(&slot->nodes);
     DOORMAN_FREE(slot);
     permits->slots[index] = permits->slots[--permits->slot_count];
+    permits->changes.slot = permits->changes.segment = 0; /* a slot has moved */
 }
 
 /* Moves the sweep to the next slot. A slot whose limit is gone is freed when it is empty. */
@@ -4333,6 +4748,7 @@ static bool doorman__permits_evict(doorman_permits *permits, doorman__slot *slot
     slot->totals.evicted_in_use += victim.use > 0;
     const doorman_permit_event about = {
         .kind = DOORMAN_PERMIT_KEY_EVICTED, .limit = slot->name, .amount = victim.use};
+    doorman__permits_forget_row(permits, slot, victim.counter, DOORMAN__REMOVALS_MAX / 2);
     doorman__permits_drop_as(permits, slot, victim.counter, about);
     return true;
 }
@@ -4364,6 +4780,7 @@ static bool doorman__permits_evict_ban(doorman_permits *permits, doorman__slot *
     bool ended = first->at <= permits->at.now;
     slot->totals.bans_evicted += !ended;
     permits->bans_evicted += !ended;
+    doorman__permits_forget_row(permits, bans, counter, DOORMAN__REMOVALS_MAX / 2);
     if (ended) {
         doorman__permits_remove(permits, bans, counter);
     } else {
@@ -5239,6 +5656,13 @@ static void doorman__charge_evaluate_lease(const doorman_permits *permits,
     doorman__charge_bound(charge, charge->offer);
 }
 
+/* Returns whether the counters of a limit are not restored yet. */
+static bool doorman__permits_awaits_rows(const doorman_permits *permits,
+                                         const doorman_permit_limit *limit) {
+    if (permits->changes.rows == DOORMAN_ROWS_READ || !limit->durable) return false;
+    return permits->changes.rows == DOORMAN_ROWS_AWAITED || limit->refuse_unread;
+}
+
 static void doorman__charge_evaluate(const doorman_permits *permits, doorman__charge *charge,
                                      const doorman__decision *decision) {
     if (doorman__limit_is_leased_rate(charge->limit)) {
@@ -5253,8 +5677,12 @@ static void doorman__charge_evaluate(const doorman_permits *permits, doorman__ch
     const doorman__meter meter = doorman__charge_meter(permits, charge, room);
     charge->offer =
         doorman__meter_offer(&meter, decision->request->max_wait, &charge->wait, &permits->at);
-    if (charge->need > charge->offer) charge->reason = DOORMAN_REASON_RATE;
-    doorman__charge_bound(charge, doorman__meter_saved(&meter, &permits->at));
+    const bool waits = doorman__permits_awaits_rows(permits, charge->limit);
+    if (waits) charge->offer = 0;
+    if (charge->need > charge->offer) {
+        charge->reason = waits ? DOORMAN_REASON_LEARNING : DOORMAN_REASON_RATE;
+    }
+    doorman__charge_bound(charge, waits ? 0 : doorman__meter_saved(&meter, &permits->at));
 }
 
 /* Returns how long it takes until the counter of a refused charge offers enough. */
@@ -5269,7 +5697,8 @@ static doorman_time doorman__charge_delay(const doorman_permits *permits,
         return retry == DOORMAN_NEVER ? DOORMAN_SECOND : retry; /* the lease may have grown then */
     }
     if (charge->reason == DOORMAN_REASON_LEARNING) {
-        return charge->own->learns_until - permits->at.now;
+        bool holds = charge->limit->kind == DOORMAN_CONCURRENCY;
+        return holds ? charge->own->learns_until - permits->at.now : DOORMAN_SECOND;
     }
     uint64_t room[DOORMAN__STATE_WORDS_MAX];
     const doorman__meter meter = doorman__charge_meter(permits, charge, room);
@@ -5478,6 +5907,7 @@ static bool doorman__charge_commit(doorman_permits *permits, doorman__charge *ch
     doorman__meter meter = doorman__counter_meter(charge->limit, charge->counter);
     if (charge->lease) meter.figures = charge->figures;
     charge->tier_entered = doorman__meter_charge(&meter, (int64_t)amount, &permits->at);
+    if (charge->limit->durable) doorman__permits_mark(permits, charge->slot, charge->counter);
     if (charge->tier_entered) {
         doorman__charge_event(permits, charge, DOORMAN_PERMIT_TIER_ENTERED,
                               (double)charge->tier_entered);
@@ -5560,6 +5990,9 @@ static doorman_status doorman__permits_start_ban(doorman_permits *permits, doorm
     }
     doorman_time end = doorman__after(permits->at.now, duration);
     doorman__ban_enter(doorman__counter_ban(ban), slot, end);
+    if (slot == bans || (slot->limit && slot->limit->durable)) {
+        doorman__permits_mark(permits, bans, ban);
+    }
     return DOORMAN_OK;
 }
 
@@ -6675,8 +7108,9 @@ static void doorman__hold_grant(doorman_permits *permits, doorman__hold *hold,
  *    units. So a repeated request may be refused too early, but is never granted too often.
  * P16 With empty_at_start nothing is saved when the permits are created: a bucket has what it has
  *    gained since then, and a window that contains this time is used up. When a server becomes
- *    master, its permits have no counters and no bans. While it learns, it decides as usual on
- *    permits that would hold no units. The rest of P16 is in >>holds.
+ *    master, its permits have no counters and no bans, until rows are restored (P28). While it
+ *    learns, it decides as usual on permits that would hold no units. The rest of P16 is in
+ *    >>holds.
  * P18 Every decision raises events, and is counted by limit and reason. A template whose list of
  *    limits is empty grants everything, and counts it. An item whose resource matches no template
  *    with limits is counted too, and raises an event, also if it is granted.
@@ -6694,8 +7128,9 @@ static doorman__charge *doorman__permits_lacking(doorman_permits *permits, size_
     for (size_t i = 0; i < permits->charge_count; i++) {
         doorman__charge *charge = &permits->charges[i];
         if (charge->shadow || !charge->reason) continue;
-        bool lacks = charge->reason == DOORMAN_REASON_CONCURRENCY ||
-                     charge->reason == DOORMAN_REASON_LEARNING;
+        bool lacks = charge->limit->kind == DOORMAN_CONCURRENCY &&
+                     (charge->reason == DOORMAN_REASON_CONCURRENCY ||
+                      charge->reason == DOORMAN_REASON_LEARNING);
         if (!lacks) return NULL;
         if (!first) first = charge;
     }
@@ -7391,6 +7826,7 @@ static doorman_status doorman__permits_charge_report(doorman_permits *permits, d
         if (charge->created) doorman__charge_event(permits, charge, DOORMAN_PERMIT_KEY_CREATED, 0);
         const doorman__meter meter = doorman__counter_meter(charge->limit, charge->counter);
         (void)doorman__meter_charge(&meter, amounts[i], &permits->at);
+        if (charge->limit->durable) doorman__permits_mark(permits, charge->slot, charge->counter);
     }
     *charged = doorman__min((double)least / DOORMAN__UNIT, doorman__max(cost, 0));
     return DOORMAN_OK;
@@ -7437,7 +7873,10 @@ static size_t doorman__permits_reset_ban(doorman_permits *permits,
                                          const doorman__identity *of_key) {
     doorman__counter *ban = doorman__permits_find_ban(permits, of_key);
     bool in_force = ban && doorman__counter_ban(ban)->end.at > permits->at.now;
-    if (ban) doorman__permits_remove(permits, doorman__permits_bans(permits), ban);
+    if (!ban) return 0;
+    doorman__slot *bans = doorman__permits_bans(permits);
+    if (in_force) doorman__permits_forget_row(permits, bans, ban, DOORMAN__REMOVALS_MAX);
+    doorman__permits_remove(permits, bans, ban);
     return in_force ? 1 : 0;
 }
 
@@ -7450,6 +7889,7 @@ static size_t doorman__permits_reset_limit(doorman_permits *permits, const doorm
     const doorman__identity identity = doorman__limit_identity(permits, limit, place, of_key);
     doorman__counter *counter = doorman__slot_find(slot, &identity);
     if (!counter || limit->kind == DOORMAN_CONCURRENCY) return 0; /* its units are still held */
+    doorman__permits_forget_row(permits, slot, counter, DOORMAN__REMOVALS_MAX);
     doorman__permits_drop(permits, slot, counter);
     return 1;
 }
@@ -8438,6 +8878,794 @@ static void doorman__holds_uninit(doorman__holds *holds) {
     DOORMAN_FREE(holds->made);
 }
 
+/* ---- >>state -------------------------------------------------------------------------------- */
+/*
+ * Rows of counters and bans, which a store keeps over a restart. The public part has the rules P27
+ * and P28, and >>counters has the header of a row and notes what has changed.
+ *
+ * A change sets a flag in its counter, and a bit for its bucket in the table of its limit. So it
+ * costs no memory, and a counter that is removed needs no care. The next row is found by the bits:
+ * 64 of them are one word, so a million counters are 16,000 words. A removed counter leaves its row
+ * in a list.
+ *
+ * The figures follow the header of a row. Times are since 1970.
+ *     ban              what is left of it
+ *     TOKEN_BUCKET     the level, as the bits of a double; when it had this level
+ *     FIXED_WINDOW     begin and end of the window; its grains
+ *     SLIDING_WINDOW   a ring: the length of the window; the begin of the last slice that has
+ *                      units; the grains of 16 slices, the last one first
+ *     TIERS            one byte: how many tiers follow; for each tier: when it was entered, and a
+ *                      ring whose length is 0 if the tier was never entered
+ *
+ * A restored ring keeps the begin of its slices: the time from which its slices count is set so
+ * that its last slice has the index 16. So units return exactly when they would have returned, also
+ * after many restarts.
+ */
+
+/* ---- state: reading the header of a row */
+
+/* What is left of a row. */
+typedef struct doorman__permit_row_rest {
+    const unsigned char *at, *end;
+    bool short_; /* the row has ended too early */
+} doorman__permit_row_rest;
+
+static uint64_t doorman__permit_row_number(doorman__permit_row_rest *rest, size_t bytes) {
+    uint64_t number = 0;
+    assert(bytes <= 8 && rest->at <= rest->end);
+    rest->short_ = rest->short_ || (size_t)(rest->end - rest->at) < bytes;
+    if (rest->short_) return 0;
+    for (size_t i = 0; i < bytes; i++) number |= (uint64_t)*rest->at++ << (8 * i);
+    return number;
+}
+
+static doorman_time doorman__permit_row_time(doorman__permit_row_rest *rest) {
+    return (doorman_time)doorman__permit_row_number(rest, 8);
+}
+
+/* Returns a string of at most 256 bytes, or "" if there is none. */
+static const char *doorman__permit_row_string(doorman__permit_row_rest *rest) {
+    const size_t left = (size_t)(rest->end - rest->at), most = DOORMAN_ID_BYTES_MAX + 1;
+    const void *end = rest->short_ ? NULL : memchr(rest->at, 0, left < most ? left : most);
+    const char *text = (const char *)rest->at;
+    rest->short_ = !end;
+    if (!end) return "";
+    rest->at = (const unsigned char *)end + 1;
+    return text;
+}
+
+/* Returns the index of a letter, or `count` if there is none. */
+static size_t doorman__letter_index(const char *letters, size_t count, unsigned char letter) {
+    size_t i = 0;
+    while (i < count && (!letters[i] || (unsigned char)letters[i] != letter)) i++;
+    return i;
+}
+
+/* Returns the first rule that the header of a row breaks, or NULL.
+ *   of_limit, of_resource   the strings of the identity */
+static const char *doorman__permit_row_wrong(const doorman_permit_row *row, const char *of_limit,
+                                             const char *of_resource) {
+    const bool counts = !row->is_ban && !row->is_clock;
+    const bool shares = counts && row->per == DOORMAN_PER_TEMPLATE;
+    const bool empty = !of_resource[0] && !row->limit[0] && !row->key[0];
+    const doorman__rule rules[] = {
+        {!row->version, "version: must not be 0"},
+        {!counts && row->per != DOORMAN_PER_KEY, "per: must be key without a limit"},
+        {!counts && of_limit[0], "limit: must be empty in the identity of a ban"},
+        {row->is_clock && (row->removed || !empty), "key: the clock has none"},
+        {(counts || row->limit[0]) && !doorman__id_valid(row->limit), "limit: " DOORMAN__ID_RULE},
+        {counts && strcmp(of_limit, row->limit) != 0, "limit: must be the same twice"},
+        {!row->is_clock && !doorman__id_valid(of_resource), "resource_id: " DOORMAN__ID_RULE},
+        {!doorman__key_valid(row->key), "key: " DOORMAN__KEY_RULE},
+        {row->per != DOORMAN_PER_KEY && row->key[0], "key: needs a counter per key"},
+        {!doorman__key_valid(row->identifier_glob), "identifier_glob: " DOORMAN__KEY_RULE},
+        {shares && strcmp(of_resource, row->identifier_glob) != 0,
+         "identifier_glob: must be the same twice"},
+        {row->written_at < 0 || row->written_at > DOORMAN__EPOCH_MAX,
+         "written_at: must be a time from 1970 to 2223"},
+        {row->fresh_at < row->written_at, "fresh_at: must not be before written_at"},
+    };
+    size_t next = 0;
+    return DOORMAN__RULE_NEXT(rules, &next);
+}
+
+/* Reads the header of a row, and leaves the figures in `rest`. Returns what is wrong, or NULL. */
+static const char *doorman__permit_row_parse(const unsigned char *bytes, size_t count,
+                                             doorman_permit_row *out,
+                                             doorman__permit_row_rest *rest) {
+    *rest = (doorman__permit_row_rest){.at = bytes, .end = bytes + count};
+    if (count > DOORMAN_PERMIT_ROW_BYTES_MAX) return "bytes: must be at most 4,096";
+    *out = (doorman_permit_row){.version = (unsigned)doorman__permit_row_number(rest, 1)};
+    const uint64_t removed = doorman__permit_row_number(rest, 1);
+    out->removed = removed > 0;
+    out->identity_bytes = (size_t)doorman__permit_row_number(rest, 2);
+    out->written_at = doorman__permit_row_time(rest);
+    out->fresh_at = doorman__permit_row_time(rest);
+    out->identity = rest->at;
+    const unsigned char kind = (unsigned char)doorman__permit_row_number(rest, 1);
+    const unsigned char per = (unsigned char)doorman__permit_row_number(rest, 1);
+    const char *of_limit = doorman__permit_row_string(rest);
+    const char *of_resource = doorman__permit_row_string(rest);
+    out->key = doorman__permit_row_string(rest);
+    const size_t identity_bytes = (size_t)(rest->at - out->identity);
+    out->identifier_glob = doorman__permit_row_string(rest);
+    out->limit = doorman__permit_row_string(rest);
+    if (rest->short_) return "bytes: the row ends within its header";
+    if (removed > 1) return "removed: must be 0 or 1";
+    if (identity_bytes != out->identity_bytes) return "identity_bytes: differs from the identity";
+    const size_t kinds = sizeof doorman__kind_letters, scopes = sizeof doorman__scope_letters;
+    const size_t index = doorman__letter_index(doorman__kind_letters, kinds, kind);
+    const size_t scope = doorman__letter_index(doorman__scope_letters, scopes, per);
+    out->is_ban = kind == DOORMAN__PERMIT_ROW_BAN;
+    out->is_clock = kind == DOORMAN__PERMIT_ROW_CLOCK;
+    if (index == kinds && !out->is_ban && !out->is_clock) return "kind: is not known";
+    if (scope == scopes) return "per: is not known";
+    if (index < kinds) out->kind = (doorman_limit_kind)index;
+    out->per = (doorman_scope)scope;
+    out->resource_id = out->per == DOORMAN_PER_TEMPLATE ? "" : of_resource;
+    return doorman__permit_row_wrong(out, of_limit, of_resource);
+}
+
+doorman_status doorman_permit_row_read(const unsigned char *row, size_t bytes,
+                                       doorman_permit_row *out, doorman_error *error) {
+    if (!row) return doorman__missing(error, "row");
+    if (!out) return doorman__missing(error, "out");
+    doorman_permit_row read;
+    doorman__permit_row_rest rest;
+    const char *wrong = doorman__permit_row_parse(row, bytes, &read, &rest);
+    if (wrong) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", wrong);
+    *out = read;
+    return DOORMAN_OK;
+}
+
+/* ---- state: figures of a row */
+
+/* The units of a window with slices. In a row the times are since 1970; in a ring that is restored
+ * they are those of `now`. */
+typedef struct doorman__row_ring {
+    doorman_time window;              /* 0: there was none */
+    doorman_time begin;               /* of the last slice */
+    uint64_t grains[DOORMAN__SLICES]; /* the last slice first */
+} doorman__row_ring;
+
+/* The figures of a row, by kind. */
+typedef struct doorman__row_figures {
+    doorman_time rest; /* of a ban */
+    double level;      /* TOKEN_BUCKET, at the time `at` */
+    doorman_time at;
+    doorman__span span; /* FIXED_WINDOW */
+    uint64_t used;
+    size_t ring_count; /* of tiers; of a SLIDING_WINDOW: 1 */
+    doorman_time entered[DOORMAN_TIERS_MAX];
+    doorman__row_ring rings[DOORMAN_TIERS_MAX];
+} doorman__row_figures;
+
+#define DOORMAN__ROW_GRAINS_MAX (UINT64_C(1) << 63) /* more than any counter has */
+
+static doorman__row_ring doorman__row_ring_of(doorman_time window, doorman_time origin,
+                                              const uint64_t *ring, const doorman__moment *at) {
+    const uint64_t last = ring[0], now = doorman__slice_at(at->now - origin, window);
+    doorman_time begin = origin + doorman__slice_begin(last, window);
+    doorman__row_ring out = {.window = window, .begin = doorman__moment_epoch_of(at, begin)};
+    assert(last <= now);
+    for (uint64_t back = 0; back < DOORMAN__SLICES && back <= last; back++) {
+        if (last - back + DOORMAN__SLICES <= now) break;
+        out.grains[back] = ring[1 + (last - back) % DOORMAN__SLICES];
+    }
+    return out;
+}
+
+static unsigned char *doorman__row_ring_write(unsigned char *to, const doorman__row_ring *ring) {
+    to = doorman__le_write(to, (uint64_t)ring->window, 8);
+    to = doorman__le_write(to, (uint64_t)ring->begin, 8);
+    for (size_t i = 0; i < DOORMAN__SLICES; i++) to = doorman__le_write(to, ring->grains[i], 8);
+    return to;
+}
+
+static unsigned char *doorman__tiers_write(unsigned char *to, const doorman__meter *meter,
+                                           const doorman__moment *at) {
+    const size_t count = meter->figures->tier_count;
+    *to++ = (unsigned char)count;
+    for (size_t i = 0; i < count; i++) {
+        const uint64_t *words = doorman__tier_state(meter->state, i);
+        const doorman_time window = (doorman_time)words[1];
+        doorman__row_ring ring = {.window = 0};
+        doorman_time entered = 0;
+        if (window) {
+            ring = doorman__row_ring_of(window, (doorman_time)words[2], words + 3, at);
+            entered = doorman__moment_epoch_of(at, (doorman_time)words[0]);
+        }
+        to = doorman__le_write(to, (uint64_t)entered, 8);
+        to = doorman__row_ring_write(to, &ring);
+    }
+    return to;
+}
+
+/* Writes the figures of a counter, and returns their end. */
+static unsigned char *doorman__figures_write(unsigned char *to, const doorman__meter *meter,
+                                             const doorman__moment *at) {
+    const doorman_limit_kind kind = meter->limit->kind;
+    const uint64_t *state = meter->state;
+    if (kind == DOORMAN_TOKEN_BUCKET) {
+        doorman_time time = doorman__moment_epoch_of(at, (doorman_time)state[1]);
+        to = doorman__le_write(to, state[0], 8);
+        return doorman__le_write(to, (uint64_t)time, 8);
+    }
+    if (kind == DOORMAN_FIXED_WINDOW) {
+        const doorman__span span = doorman__span_at(meter->figures, at->epoch);
+        to = doorman__le_write(to, (uint64_t)span.begin, 8);
+        to = doorman__le_write(to, (uint64_t)span.end, 8);
+        return doorman__le_write(to, doorman__meter_used(meter, at), 8);
+    }
+    if (kind == DOORMAN_TIERS) return doorman__tiers_write(to, meter, at);
+    assert(kind == DOORMAN_SLIDING_WINDOW);
+    const doorman__row_ring ring =
+        doorman__row_ring_of((doorman_time)state[0], (doorman_time)state[1], state + 2, at);
+    return doorman__row_ring_write(to, &ring);
+}
+
+/* Returns whether a time of a row is valid. It may be before 1970 if nobody has set the epoch. */
+static bool doorman__row_time_valid(doorman_time time, doorman_time written_at) {
+    return time >= -4 * DOORMAN_DURATION_MAX && time <= written_at;
+}
+
+/* Reads a ring. Returns what is wrong with it, or NULL. */
+static const char *doorman__row_ring_read(doorman__permit_row_rest *rest, doorman_time written_at,
+                                          doorman__row_ring *out) {
+    uint64_t sum = 0;
+    bool valid = true;
+    out->window = doorman__permit_row_time(rest);
+    out->begin = doorman__permit_row_time(rest);
+    for (size_t i = 0; i < DOORMAN__SLICES; i++) {
+        out->grains[i] = doorman__permit_row_number(rest, 8);
+        valid = valid && out->grains[i] <= DOORMAN__ROW_GRAINS_MAX - sum;
+        if (valid) sum += out->grains[i];
+    }
+    if (!valid) return "grains: are too many";
+    if (!doorman__duration_valid(out->window)) return "window: " DOORMAN__DURATION_OR_ZERO_RULE;
+    if (!doorman__row_time_valid(out->begin, written_at)) return "begin: must be before written_at";
+    return out->window || !sum ? NULL : "grains: need a window";
+}
+
+static const char *doorman__tiers_read(doorman__permit_row_rest *rest, doorman_time written_at,
+                                       doorman__row_figures *out) {
+    out->ring_count = (size_t)doorman__permit_row_number(rest, 1);
+    if (out->ring_count > DOORMAN_TIERS_MAX) return "tiers: must be at most 8";
+    for (size_t i = 0; i < out->ring_count; i++) {
+        out->entered[i] = doorman__permit_row_time(rest);
+        const char *wrong = doorman__row_ring_read(rest, written_at, &out->rings[i]);
+        if (wrong) return wrong;
+        if (!doorman__row_time_valid(out->entered[i], written_at)) {
+            return "entered: must be before written_at";
+        }
+    }
+    return NULL;
+}
+
+/* Reads the figures of a row. Returns what is wrong with them, or NULL. */
+static const char *doorman__figures_read(const doorman_permit_row *row,
+                                         doorman__permit_row_rest *rest,
+                                         doorman__row_figures *out) {
+    const doorman_time written_at = row->written_at;
+    *out = (doorman__row_figures){.ring_count = 0};
+    if (row->is_ban) {
+        out->rest = doorman__permit_row_time(rest);
+        bool valid = out->rest > 0 && doorman__duration_valid(out->rest);
+        return valid ? NULL : "rest: " DOORMAN__DURATION_RULE;
+    }
+    if (row->kind == DOORMAN_TIERS) return doorman__tiers_read(rest, written_at, out);
+    if (row->kind == DOORMAN_SLIDING_WINDOW) {
+        const char *wrong = doorman__row_ring_read(rest, written_at, &out->rings[0]);
+        out->ring_count = 1;
+        return wrong || out->rings[0].window ? wrong : "window: " DOORMAN__DURATION_RULE;
+    }
+    if (row->kind == DOORMAN_TOKEN_BUCKET) {
+        const uint64_t level = doorman__permit_row_number(rest, 8);
+        memcpy(&out->level, &level, sizeof level);
+        out->at = doorman__permit_row_time(rest);
+        bool valid = out->level >= -DOORMAN__SUM_MAX && out->level <= DOORMAN__SUM_MAX;
+        if (!valid) return "level: must be a number from -2e15 to 2e15";
+        return doorman__row_time_valid(out->at, written_at) ? NULL
+                                                            : "at: must be before written_at";
+    }
+    out->span.begin = doorman__permit_row_time(rest);
+    out->span.end = doorman__permit_row_time(rest);
+    out->used = doorman__permit_row_number(rest, 8);
+    if (!doorman__row_time_valid(out->span.begin, written_at)) {
+        return "begin: must be before written_at";
+    }
+    bool valid = out->span.end > written_at && out->span.end - written_at <= DOORMAN_DURATION_MAX;
+    if (!valid) return "end: must be after written_at";
+    return out->used <= DOORMAN__ROW_GRAINS_MAX ? NULL : "used: is too much";
+}
+
+/* Reads a whole row of this version. */
+static doorman_status doorman__permit_row_check(const unsigned char *bytes, size_t count,
+                                                doorman_permit_row *row,
+                                                doorman__row_figures *figures,
+                                                doorman_error *error) {
+    doorman__permit_row_rest rest;
+    const char *wrong = doorman__permit_row_parse(bytes, count, row, &rest);
+    if (!wrong && row->version > DOORMAN_PERMIT_ROW_VERSION) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                             "version: %u is later than %u, which this version reads", row->version,
+                             (unsigned)DOORMAN_PERMIT_ROW_VERSION);
+    }
+    if (!wrong && !row->removed && !row->is_clock) {
+        wrong = doorman__figures_read(row, &rest, figures);
+        if (rest.short_) wrong = "bytes: the row ends within its figures";
+    }
+    if (!wrong && rest.at != rest.end) wrong = "bytes: something follows the row";
+    return wrong ? doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", wrong) : DOORMAN_OK;
+}
+
+/* ---- state: yielding changes (P27) */
+
+static size_t doorman__changes_count(const doorman__changes *changes) {
+    return changes->count + changes->removal_count;
+}
+
+/* Takes the first removal out of the list. Returns the length of its row; 0: there is none. */
+static size_t doorman__changes_take_removal(doorman__changes *changes, unsigned char *out) {
+    doorman__removal *first = changes->first;
+    if (!first) return 0;
+    const size_t bytes = first->bytes;
+    assert(changes->removal_count > 0 && bytes <= DOORMAN_PERMIT_ROW_BYTES_MAX);
+    memcpy(out, first + 1, bytes);
+    changes->first = first->next;
+    if (!changes->first) changes->last = NULL;
+    changes->removal_count--;
+    DOORMAN_FREE(first);
+    return bytes;
+}
+
+/* Forgets all changes, because the permits forget their counters. */
+static void doorman__changes_clear(doorman__changes *changes) {
+    unsigned char row[DOORMAN_PERMIT_ROW_BYTES_MAX];
+    while (doorman__changes_take_removal(changes, row)) continue;
+    changes->count = changes->slot = changes->segment = 0;
+    changes->clock_due = false;
+}
+
+/* Finds the next counter or ban that has changed, and its slot. Returns NULL if there is none. */
+static doorman__counter *doorman__changes_find(doorman_permits *permits, doorman__slot **slot) {
+    doorman__changes *changes = &permits->changes;
+    while (changes->count) {
+        *slot = permits->slots[changes->slot];
+        doorman__chains *nodes = &(*slot)->nodes;
+        const size_t first = changes->segment * DOORMAN__SEGMENT_BUCKETS;
+        if (first >= nodes->bucket_count) {
+            changes->segment = 0;
+            changes->slot = changes->slot + 1 < permits->slot_count ? changes->slot + 1 : 0;
+            continue;
+        }
+        const uint64_t marks = nodes->segments[changes->segment].marks;
+        if (!marks) {
+            changes->segment++;
+            continue;
+        }
+        const size_t bucket = first + doorman__lowest_mark(marks);
+        doorman__chain *node = *doorman__chains_at(nodes, bucket);
+        for (; node; node = node->next) {
+            doorman__counter *counter = (doorman__counter *)(void *)node;
+            if (counter->flags & DOORMAN__CHANGED) return counter;
+        }
+        (void)doorman__chains_unmark(nodes, bucket);
+    }
+    return NULL;
+}
+
+/* Writes the row of the clock, if it is due. Returns its length, or 0. */
+static size_t doorman__changes_yield_clock(doorman_permits *permits, unsigned char *out) {
+    static const unsigned char rest[] = {DOORMAN__PERMIT_ROW_CLOCK, 'k', 0, 0, 0, 0, 0};
+    const size_t identity_bytes = sizeof rest - 2; /* without the glob and the name */
+    if (!permits->changes.clock_due) return 0;
+    permits->changes.clock_due = false;
+    unsigned char *end = doorman__permit_row_times(permits, out);
+    memcpy(end, rest, sizeof rest);
+    (void)doorman__le_write(out + 2, identity_bytes, 2);
+    return (size_t)(end - out) + sizeof rest;
+}
+
+/* Yields a counter or a ban that has no units left: the store deletes its row, if it has one. */
+static size_t doorman__changes_yield_fresh(doorman_permits *permits, const doorman__slot *slot,
+                                           doorman__counter *counter, unsigned char *out) {
+    permits->changes.clock_due = true;
+    if (!(counter->flags & DOORMAN__STORED)) return 0;
+    counter->flags &= (uint8_t)~DOORMAN__STORED;
+    return (size_t)(doorman__permit_row_begin(permits, slot, counter, true, out) - out);
+}
+
+/* Writes the row of a ban. Returns its length, or 0 if there is nothing to write. */
+static size_t doorman__changes_yield_ban(doorman_permits *permits, doorman__slot *bans,
+                                         doorman__counter *counter, unsigned char *out) {
+    const doorman_time rest = doorman__counter_ban(counter)->end.at - permits->at.now;
+    doorman__permits_unmark(permits, counter);
+    if (rest <= 0) return doorman__changes_yield_fresh(permits, bans, counter, out);
+    unsigned char *end = doorman__permit_row_begin(permits, bans, counter, false, out);
+    end = doorman__le_write(end, (uint64_t)doorman__earlier(rest, DOORMAN_DURATION_MAX), 8);
+    doorman__permit_row_set_fresh(out, doorman__after(permits->at.epoch, rest));
+    counter->flags |= DOORMAN__STORED;
+    return (size_t)(end - out);
+}
+
+/* Writes the row of a counter. Returns its length, or 0 if there is nothing to write.
+ *   failed   set to true if memory runs out: the counter stays changed */
+static size_t doorman__changes_yield_counter(doorman_permits *permits, doorman__slot *slot,
+                                             doorman__counter *counter, unsigned char *out,
+                                             bool *failed) {
+    const doorman__moment *at = &permits->at;
+    const doorman_permit_limit *limit = doorman__counter_limit(permits, slot, counter, failed);
+    if (*failed) return 0;
+    if (!limit || !limit->durable) {
+        doorman__permits_unmark(permits, counter);
+        return 0;
+    }
+    counter = doorman__counter_adapt(permits, slot, limit, counter);
+    *failed = !counter;
+    if (!counter) return 0;
+    doorman__permits_unmark(permits, counter);
+    const doorman__meter meter = doorman__counter_meter(limit, counter);
+    const doorman_time rest = doorman__meter_reset_after(&meter, at);
+    if (rest <= 0) return doorman__changes_yield_fresh(permits, slot, counter, out);
+    doorman_time fresh_at = doorman__after(at->epoch, rest);
+    if (limit->kind == DOORMAN_FIXED_WINDOW) {
+        fresh_at = doorman__span_at(meter.figures, at->epoch).end;
+    }
+    unsigned char *end = doorman__permit_row_begin(permits, slot, counter, false, out);
+    end = doorman__figures_write(end, &meter, at);
+    doorman__permit_row_set_fresh(out, fresh_at);
+    counter->flags |= DOORMAN__STORED;
+    assert(end - out <= DOORMAN_PERMIT_ROW_BYTES_MAX);
+    return (size_t)(end - out);
+}
+
+size_t doorman_permits_next_changed(doorman_permits *permits, unsigned char *out,
+                                    doorman_time now) {
+    if (!permits || !out || permits->changes.rows != DOORMAN_ROWS_READ) return 0;
+    doorman__moment_move(&permits->at, now);
+    size_t bytes = doorman__changes_take_removal(&permits->changes, out);
+    bool failed = false;
+    while (!bytes && !failed) {
+        doorman__slot *slot = NULL;
+        doorman__counter *counter = doorman__changes_find(permits, &slot);
+        if (!counter) return doorman__changes_yield_clock(permits, out);
+        bytes = slot == doorman__permits_bans(permits)
+                    ? doorman__changes_yield_ban(permits, slot, counter, out)
+                    : doorman__changes_yield_counter(permits, slot, counter, out, &failed);
+    }
+    return bytes;
+}
+
+/* ---- state: restoring figures (P28) */
+
+/* How a row is added to a counter. */
+typedef enum doorman__restoring {
+    DOORMAN__ALONE, /* there is no counter */
+    DOORMAN__ADDED, /* the counter has used its units since the row was written */
+    DOORMAN__LARGER /* the row may be about the same units as the counter */
+} doorman__restoring;
+
+/* Returns what is used after a restore. */
+static uint64_t doorman__grains_restored(uint64_t own, uint64_t given, doorman__restoring how) {
+    if (how == DOORMAN__ALONE) return given;
+    if (how == DOORMAN__LARGER) return own > given ? own : given;
+    return given < DOORMAN__ROW_GRAINS_MAX - own ? own + given : DOORMAN__ROW_GRAINS_MAX;
+}
+
+/* Gives a ring the slices of a row.
+ *   origin   written: the time from which the slices of the ring count */
+static void doorman__ring_set(uint64_t *origin, uint64_t *ring, const doorman__row_ring *given) {
+    assert(given->window > 0);
+    *origin = (uint64_t)(given->begin - given->window);
+    ring[0] = DOORMAN__SLICES; /* it begins one window after the origin */
+    for (size_t back = 0; back < DOORMAN__SLICES; back++) {
+        ring[1 + (DOORMAN__SLICES - back) % DOORMAN__SLICES] = given->grains[back];
+    }
+}
+
+/* Moves the units of a ring to slices of which the last one begins now. No unit returns earlier.
+ * Slices that have ended are left out. */
+static doorman__row_ring doorman__row_ring_shift(const doorman__row_ring *from, doorman_time now) {
+    doorman__row_ring out = {.window = from->window, .begin = now};
+    for (size_t i = 0; i < DOORMAN__SLICES; i++) {
+        doorman_time before = from->window / DOORMAN__SLICES * (doorman_time)i +
+                              from->window % DOORMAN__SLICES * (doorman_time)i / DOORMAN__SLICES;
+        doorman_time age = now - (from->begin - before);
+        if (age >= from->window) continue;
+        assert(age >= 0);
+        out.grains[doorman__slice_at(age, from->window)] += from->grains[i];
+    }
+    return out;
+}
+
+/* Adds the ring of a row to a ring with the same window. */
+static void doorman__ring_restore(uint64_t *origin, uint64_t *ring, const doorman__row_ring *given,
+                                  doorman__restoring how, const doorman__moment *at) {
+    doorman__row_ring sum = *given;
+    sum.begin = doorman__moment_now_of(at, given->begin);
+    if (at->now - sum.begin >= 2 * given->window) {
+        sum = (doorman__row_ring){.window = given->window, .begin = at->now};
+    }
+    if (how != DOORMAN__ALONE) {
+        doorman__row_ring own =
+            doorman__row_ring_of(given->window, (doorman_time)*origin, ring, at);
+        own.begin = doorman__moment_now_of(at, own.begin);
+        own = doorman__row_ring_shift(&own, at->now);
+        sum = doorman__row_ring_shift(&sum, at->now);
+        uint64_t room = DOORMAN__ROW_GRAINS_MAX;
+        for (size_t i = 0; i < DOORMAN__SLICES; i++) {
+            uint64_t all = doorman__grains_restored(own.grains[i], sum.grains[i], how);
+            sum.grains[i] = all < room ? all : room;
+            room -= sum.grains[i];
+        }
+    }
+    doorman__ring_set(origin, ring, &sum);
+}
+
+/* Restores a bucket. A bucket that owes more than it gains in 1e8 s owes so much. */
+static void doorman__bucket_restore(const doorman__meter *meter, const doorman__row_figures *row,
+                                    doorman__restoring how, const doorman__moment *at) {
+    const doorman_figures *figures = meter->figures;
+    const double least = -figures->rate * ((double)DOORMAN_DURATION_MAX / 1e9);
+    uint64_t given[2];
+    doorman__level_write(given, doorman__max(row->level, least),
+                         doorman__moment_now_of(at, row->at));
+    if (how == DOORMAN__ALONE) {
+        memcpy(meter->state, given, sizeof given);
+        return;
+    }
+    const double own = doorman__level_at(figures, meter->state, at->now);
+    double level = doorman__level_at(figures, given, at->now);
+    if (how == DOORMAN__ADDED) level -= doorman__max(0, figures->size - own);
+    level = doorman__max(doorman__min(level, own), least);
+    doorman__level_write(meter->state, level, at->now);
+}
+
+/* Restores tiers. Tiers of a counter that exists keep their phases, but a tier cools down as
+ * in the row. */
+static void doorman__tiers_restore(const doorman__meter *meter, const doorman__row_figures *row,
+                                   doorman__restoring how, const doorman__moment *at) {
+    for (size_t i = 0; i < row->ring_count && i < meter->figures->tier_count; i++) {
+        const doorman__row_ring *ring = &row->rings[i];
+        const doorman_tier *tier = &meter->figures->tiers[i];
+        uint64_t *words = meter->state + i * DOORMAN__TIER_WORDS;
+        if (!ring->window) continue;
+        const doorman_time entered = doorman__moment_now_of(at, row->entered[i]);
+        const uint64_t given[2] = {(uint64_t)entered, (uint64_t)ring->window};
+        const doorman__phase phase = doorman__tier_phase(tier, given, at->now);
+        const bool first = !words[1];
+        bool keeps = how != DOORMAN__ALONE && phase == DOORMAN__ACTIVE;
+        if (doorman__tier_phase(tier, words, at->now) == DOORMAN__INACTIVE && !keeps) {
+            words[0] = (uint64_t)entered;
+        } else if (first) {
+            words[0] = (uint64_t)(at->now - tier->active - tier->cooldown);
+        }
+        if (first) words[1] = (uint64_t)ring->window;
+        if (words[1] != (uint64_t)ring->window) continue;
+        doorman__ring_restore(&words[2], words + 3, ring, first ? DOORMAN__ALONE : how, at);
+    }
+}
+
+/* Adds the figures of a row to a state of the same kind. A window of changed length starts fresh
+ * (P15). */
+static void doorman__meter_restore(const doorman__meter *meter, const doorman__row_figures *row,
+                                   doorman__restoring how, const doorman__moment *at) {
+    const doorman_limit_kind kind = meter->limit->kind;
+    uint64_t *state = meter->state;
+    if (kind == DOORMAN_TOKEN_BUCKET) {
+        doorman__bucket_restore(meter, row, how, at);
+    } else if (kind == DOORMAN_TIERS) {
+        doorman__tiers_restore(meter, row, how, at);
+    } else if (kind == DOORMAN_FIXED_WINDOW) {
+        const uint64_t id = doorman__span_id(doorman__span_at(meter->figures, at->epoch));
+        if (doorman__span_id(row->span) != id) return;
+        state[1] = doorman__grains_restored(doorman__meter_used(meter, at), row->used, how);
+        state[0] = id;
+    } else if (state[0] == (uint64_t)row->rings[0].window) {
+        assert(kind == DOORMAN_SLIDING_WINDOW);
+        doorman__ring_restore(&state[1], state + 2, &row->rings[0], how, at);
+    }
+}
+
+/* ---- state: finding what a row is about */
+
+/* The counter that a row is about. */
+typedef struct doorman__row_target {
+    const doorman_permit_limit *limit; /* NULL: the configuration has none */
+    doorman__slot *slot;
+    doorman__counter *counter; /* NULL: there is none */
+    doorman__identity identity;
+} doorman__row_target;
+
+static const doorman_template *doorman__permits_row_template(const doorman_permits *permits,
+                                                             const doorman_permit_row *row) {
+    const doorman_config *config = permits->config;
+    if (row->is_ban || row->per != DOORMAN_PER_TEMPLATE) {
+        return doorman__permits_template(permits, row->resource_id);
+    }
+    size_t index = doorman__config_same(config, row->identifier_glob, 0);
+    return index < config->template_count ? &config->templates[index] : NULL;
+}
+
+/* Finds the counter of a row (P15). Returns false if memory runs out. */
+static bool doorman__permits_row_find(doorman_permits *permits, const doorman_permit_row *row,
+                                      doorman__row_target *out) {
+    *out = (doorman__row_target){.limit = NULL};
+    const doorman_template *template_ = doorman__permits_row_template(permits, row);
+    const doorman_permit_limit *limit = doorman__template_limit(template_, row->limit);
+    if (!limit || limit->kind != row->kind || limit->per != row->per) return true;
+    doorman__place *place = NULL;
+    uint32_t since = 0;
+    doorman__identity of_key = {.tag = DOORMAN__NO_PLACE};
+    out->slot = doorman__permits_own_slot(permits, limit);
+    if (limit->per != DOORMAN_PER_TEMPLATE) {
+        place = doorman__permits_place(permits, row->resource_id);
+        if (!place) return false;
+        const size_t index = (size_t)(limit - template_->limits);
+        assert(place->template_ == template_ && index < place->slot_count);
+        out->slot = place->slots[index].slot;
+        since = place->slots[index].since;
+        of_key = doorman__identity_of(permits, place, row->key);
+    }
+    out->identity = doorman__limit_identity(permits, limit, place, &of_key);
+    out->counter = doorman__slot_find(out->slot, &out->identity);
+    if (out->counter && place && doorman__counter_stale(out->counter, since)) {
+        doorman__permits_drop(permits, out->slot, out->counter);
+        out->counter = NULL;
+    }
+    if (out->counter) {
+        out->counter = doorman__counter_adapt(permits, out->slot, limit, out->counter);
+        if (!out->counter) return false;
+    }
+    out->limit = limit;
+    return true;
+}
+
+/* Finds the ban of a row, or NULL. */
+static doorman__counter *doorman__permits_row_ban(const doorman_permits *permits,
+                                                  const doorman_permit_row *row) {
+    const doorman__place *place = doorman__permits_find_place(permits, row->resource_id);
+    if (!place) return NULL;
+    const doorman__identity of_key = doorman__identity_of(permits, place, row->key);
+    return doorman__permits_find_ban(permits, &of_key);
+}
+
+doorman_status doorman_permits_mark_changed(doorman_permits *permits, const unsigned char *row,
+                                            size_t bytes, doorman_error *error) {
+    doorman_permit_row read;
+    doorman__row_target target = {.slot = NULL};
+    if (!permits) return doorman__missing(error, "permits");
+    doorman_status status = doorman_permit_row_read(row, bytes, &read, error);
+    if (status != DOORMAN_OK) return status;
+    if (read.is_clock) {
+        permits->changes.clock_due = true;
+        return DOORMAN_OK;
+    }
+    if (read.is_ban) {
+        target.slot = doorman__permits_bans(permits);
+        target.counter = doorman__permits_row_ban(permits, &read);
+    } else if (!doorman__permits_row_find(permits, &read, &target)) {
+        return doorman__no_memory(error);
+    }
+    if (target.counter) {
+        target.counter->flags |= DOORMAN__STORED; /* so it is yielded, also if it is fresh */
+        doorman__permits_mark(permits, target.slot, target.counter);
+        return DOORMAN_OK;
+    }
+    permits->changes.clock_due = true;
+    if (!read.removed) return DOORMAN_OK; /* its removal is yielded, if it needs one */
+    bool added = doorman__permits_add_removal(permits, row, bytes);
+    return added ? DOORMAN_OK : doorman__no_memory(error);
+}
+
+/* ---- state: restoring rows */
+
+static doorman_status doorman__restore_full(doorman_error *error) {
+    return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "there is no room for one more row");
+}
+
+/* Creates the counter of a row, if it is not fresh. */
+static doorman_status doorman__restore_new(doorman_permits *permits, doorman__row_target *target,
+                                           const doorman__row_figures *figures,
+                                           doorman_error *error) {
+    uint64_t state[DOORMAN__STATE_WORDS_MAX];
+    const doorman_permit_limit *limit = target->limit;
+    const doorman__identity *identity = &target->identity;
+    const uint16_t override_ = doorman__limit_override(limit, identity->key);
+    const doorman__meter meter = {limit, doorman__limit_figures(limit, override_), state};
+    doorman__meter_init(&meter, &permits->at);
+    doorman__meter_restore(&meter, figures, DOORMAN__ALONE, &permits->at);
+    if (doorman__meter_fresh(&meter, &permits->at)) return DOORMAN_OK;
+    const size_t words = doorman__state_words(limit->kind, meter.figures);
+    const size_t bytes =
+        sizeof(doorman__counter) + (words + 2) * sizeof(uint64_t) + identity->key_bytes;
+    if (!doorman__permits_make_room(permits, target->slot, limit, bytes)) {
+        return doorman__restore_full(error);
+    }
+    doorman__counter *counter =
+        doorman__permits_add(permits, target->slot, identity, words, doorman__limit_flags(limit));
+    if (!counter) return doorman__no_memory(error);
+    counter->generation = (uint16_t)permits->generation;
+    counter->override_ = override_;
+    counter->flags |= DOORMAN__STORED;
+    memcpy(doorman__counter_state(counter), state, words * sizeof *state);
+    return DOORMAN_OK;
+}
+
+static doorman_status doorman__restore_counter(doorman_permits *permits,
+                                               const doorman_permit_row *row,
+                                               const doorman__row_figures *figures,
+                                               doorman_error *error) {
+    doorman__row_target target;
+    if (!doorman__permits_row_find(permits, row, &target)) return doorman__no_memory(error);
+    if (!target.limit || !target.limit->durable) {
+        return doorman__fail(error, DOORMAN_NOT_FOUND, "limit: no durable limit has this name");
+    }
+    doorman__moment_reach(&permits->at, row->written_at);
+    doorman__counter *counter = target.counter;
+    if (!counter) return doorman__restore_new(permits, &target, figures, error);
+    /* what is missing at the start was not used */
+    bool known = counter->flags & DOORMAN__STORED || target.limit->empty_at_start;
+    const doorman__meter meter = doorman__counter_meter(target.limit, counter);
+    doorman__meter_restore(&meter, figures, known ? DOORMAN__LARGER : DOORMAN__ADDED, &permits->at);
+    counter->flags |= DOORMAN__STORED;
+    doorman__permits_mark(permits, target.slot, counter);
+    return DOORMAN_OK;
+}
+
+/* Restores a ban. A ban that is in force ends at its end or at that of the row, whichever is
+ * later. */
+static doorman_status doorman__restore_ban(doorman_permits *permits, const doorman_permit_row *row,
+                                           doorman_time rest, doorman_error *error) {
+    doorman__moment_reach(&permits->at, row->written_at);
+    rest -= permits->at.epoch - row->written_at;
+    if (rest <= 0) return DOORMAN_OK;
+    doorman__place *place = doorman__permits_place(permits, row->resource_id);
+    if (!place) return doorman__no_memory(error);
+    const doorman_permit_limit *limit = doorman__template_limit(place->template_, row->limit);
+    const bool by_limit = limit && limit->ban.refusals;
+    doorman__slot *slot =
+        by_limit ? doorman__permits_own_slot(permits, limit) : doorman__permits_bans(permits);
+    const doorman__identity of_key = doorman__identity_of(permits, place, row->key);
+    doorman__counter *ban = doorman__permits_find_ban(permits, &of_key);
+    const bool known = ban != NULL;
+    if (ban) rest = doorman__later(rest, doorman__counter_ban(ban)->end.at - permits->at.now);
+    doorman_status status = doorman__permits_start_ban(permits, slot, &of_key, rest);
+    if (status == DOORMAN_OUT_OF_MEMORY) return doorman__no_memory(error);
+    if (status != DOORMAN_OK) return doorman__restore_full(error);
+    ban = doorman__permits_find_ban(permits, &of_key);
+    assert(ban);
+    ban->flags |= DOORMAN__STORED;
+    if (!known) doorman__permits_unmark(permits, ban);
+    return DOORMAN_OK;
+}
+
+doorman_status doorman_permits_restore(doorman_permits *permits, const unsigned char *row,
+                                       size_t bytes, doorman_error *error, doorman_time now) {
+    doorman_permit_row read;
+    doorman__row_figures figures;
+    if (!permits) return doorman__missing(error, "permits");
+    if (!row) return doorman__missing(error, "row");
+    doorman_status status = doorman__permit_row_check(row, bytes, &read, &figures, error);
+    if (status != DOORMAN_OK || read.removed) return status;
+    doorman__moment_move(&permits->at, now);
+    if (read.is_clock) {
+        doorman__moment_reach(&permits->at, read.written_at);
+        return DOORMAN_OK;
+    }
+    status = read.is_ban ? doorman__restore_ban(permits, &read, figures.rest, error)
+                         : doorman__restore_counter(permits, &read, &figures, error);
+    doorman__permits_sweep_places(permits, DOORMAN__CALL_VISITS); /* the row may be fresh */
+    return status;
+}
+
+doorman_status doorman_permits_set_rows(doorman_permits *permits, doorman_rows rows) {
+    if (!permits || (unsigned)rows >= DOORMAN_ROWS_COUNT) return DOORMAN_INVALID_ARGUMENT;
+    permits->changes.rows = rows;
+    return DOORMAN_OK;
+}
+
 /* ---- >>permit_node -------------------------------------------------------------------------- */
 /*
  * The object that has all permits of a node, the messages on permits, and their leases. The section
@@ -8709,6 +9937,7 @@ static void doorman__permits_restart(doorman_permits *permits, doorman_time now)
     doorman__moment_move(at, now);
     at->start_epoch = at->epoch;
     permits->updated_at = now;
+    permits->changes.rows = DOORMAN_ROWS_READ;
     permits->holds.learns_until = permits->options.learns_until;
     permits->holds.next_learned = permits->options.learns_until;
 }
@@ -8756,6 +9985,7 @@ doorman_status doorman_permits_create(doorman_permits **out, const doorman_permi
 /* Removes all counters, bans, places and lists of frequent keys. Counts of decisions stay. Slots of
  * limits that are no longer in the configuration are freed. The first slot is that of the bans. */
 static void doorman__permits_clear(doorman_permits *permits) {
+    doorman__changes_clear(&permits->changes);
     doorman__holds_clear(permits);
     doorman__leased_clear(permits);
     for (size_t i = 0; i < permits->place_count; i++) {
@@ -8828,7 +10058,11 @@ void doorman_permits_read(const doorman_permits *permits, doorman_permits_info *
                                   .unmatched = permits->unmatched,
                                   .banned = permits->banned,
                                   .bans_evicted = permits->bans_evicted,
-                                  .bytes = doorman__permits_bytes(permits)};
+                                  .bytes = doorman__permits_bytes(permits),
+                                  .changed_count = doorman__changes_count(&permits->changes),
+                                  .changed_since = permits->changes.since,
+                                  .removals_lost = permits->changes.removals_lost};
+    if (!out->changed_count) out->changed_since = DOORMAN_NEVER;
 }
 
 bool doorman_permits_next_limit(const doorman_permits *permits, doorman_cursor *cursor,
@@ -9023,16 +10257,6 @@ static bool doorman__permits_is_banned(const doorman_permits *permits, const cha
     const doorman__identity of_key = doorman__identity_of(permits, place, key ? key : "");
     doorman__counter *ban = doorman__permits_find_ban(permits, &of_key);
     return ban && doorman__counter_ban(ban)->end.at > permits->at.now;
-}
-
-/* Returns the limit of a template with this name, or NULL.
- *   template_   may be NULL */
-static const doorman_permit_limit *doorman__template_limit(const doorman_template *template_,
-                                                           const char *name) {
-    for (size_t i = 0; template_ && i < template_->limit_count; i++) {
-        if (strcmp(template_->limits[i].name, name) == 0) return &template_->limits[i];
-    }
-    return NULL;
 }
 
 /* Checks the amounts that a message has for the items of its holds. */
@@ -12135,6 +13359,7 @@ static const char *const doorman__limit_kinds[] = {[DOORMAN_TOKEN_BUCKET - 1] = 
 static const char *const doorman__scopes[] = {"key", "resource", "template"};
 static const char *const doorman__overflows[] = {"evict", "refuse"};
 static const char *const doorman__starts[] = {"full", "empty"};
+static const char *const doorman__unread[] = {"grant", "refuse"};
 static const char *const doorman__hold_starts[] = {"learn", "full"};
 static const char *const doorman__calendars[] = {"minute", "hour", "day", "week", "month"};
 
@@ -12314,6 +13539,9 @@ static const doorman__row doorman__limit_rows[] = {
     DOORMAN__ROW_OTHER("on_restart", OPTIONAL, doorman__read_start_of_limit,
                        doorman__put_start_of_limit),
     DOORMAN__ROW(BOOL, OPTIONAL, doorman_permit_limit, refunds),
+    DOORMAN__ROW_HAS(BOOL, doorman_permit_limit, durable),
+    {DOORMAN__FIELD("on_unread", FLAG, OPTIONAL, doorman_permit_limit, refuse_unread),
+     .names = doorman__unread, .most = 2},
     DOORMAN__ROW_CALL(doorman__read_limit_rest, NULL),
     {0},
 };

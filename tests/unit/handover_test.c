@@ -155,7 +155,7 @@ TEST(holders_confirm_leases_of_the_last_master) {
     world_stop(&w);
 }
 
-/* A holder that has died keeps its capacity for its rest, with the drift, from the time of reading. */
+/* A holder that has died keeps its capacity for its rest, with the drift, once more. */
 TEST(a_lease_that_is_not_renewed_ends_after_its_rest) {
     world w;
     world_start(&w);
