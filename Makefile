@@ -201,8 +201,7 @@ $(filter $(OF_SERVER:%=\%/unit/%_test),$(ALL_FLAVORS)): doorman_server.c $(SERVE
 
 # These programs and the servers call no private function of the header, so each flavor compiles the
 # headers for them once.
-LINKED = doorman_server fuzz/calls fuzz/handover fuzz/http fuzz/permits fuzz/response \
-    fuzz/rows \
+LINKED = doorman_server $(addprefix fuzz/,calls handover http permits response rows) \
     $(addprefix system/,abuse_test agent_holds_test agent_permits_test etcd_test leased_test \
     status_test tls_test tree_test) \
     $(addprefix unit/,arguments_test graph_test notify_test reports_test warnings_test)
