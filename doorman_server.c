@@ -33,6 +33,11 @@
  * V7 The exit code is 0 for success, 1 for a failure and 2 for a usage error. One line on standard
  *    error says what is wrong and what to do. For a configuration, the lines before it list at most
  *    20 errors, each with its line and column.
+ * V8 With --state, counters of durable limits and bans are in a file. A process reads all of it
+ *    before it decides about such limits. Afterwards it decides in memory, and a thread writes what
+ *    has changed once in each --state-interval. No decision waits for the file. SIGTERM forgets
+ *    nothing. After a crash, what was granted in the last interval, and while the last write was in
+ *    progress, is forgotten.
  *
  * The sections of this file: parts, flags, request, parent link, sockets, start and end, signals,
  * main. The files of server/core/ that it includes have the rest of the core: the log, the
@@ -41,8 +46,8 @@
  *
  * This file alone is enough for a node of a tree: cc doorman_server.c -lnng -lcjson -pthread. The
  * build adds the parts in the other folders of server/. A part registers itself: see
- * server/core/part.h. `make HTTP=0 ETCD=0 TLS=0` leaves out three of them. A folder uses only those
- * above it in this list, and `make lint` checks that:
+ * server/core/part.h. `make HTTP=0 ETCD=0 TLS=0 STATE=0` leaves out four of them. A folder uses
+ * only those above it in this list, and `make lint` checks that:
  *
  *     server/core/      the core, and server/server.h, which all files include
  *     server/util/      hosts in addresses, base64
@@ -50,6 +55,7 @@
  *     server/process/   the checks before the start, files that change, systemd, memory
  *     server/tls/       certificates
  *     server/etcd/      the election, and the configuration in a key of etcd
+ *     server/state/     the file in which counters outlast a restart (V8)
  *     server/waiting/   messages whose permits wait (P7)
  *     server/http/      connections, requests, tokens, the protocol over HTTP, /v1/allow
  *     server/pages/     the pages for people, JSON for programs, metrics, probes */
@@ -140,6 +146,8 @@ static void on_permit_event(void *context, const doorman_permit_event *event) {
 
 #define FLAG_FIRST 256 /* getopt's code for flag 0; larger than any character */
 #define TTL_DEFAULT 10
+#define STATE_INTERVAL_DEFAULT 1
+#define STATE_WAIT_DEFAULT 10
 
 static const struct flag {
     const char *name, *argument, *variable, *part; /* see server/core/flags.h */
@@ -291,6 +299,12 @@ static enum exit_status settings_store(struct settings *settings, int flag, cons
         exit_status = settings_set_number(&number, flag, value, TTL_MIN, TTL_MAX);
         settings->election_ttl = (int)number;
         break;
+    case FLAG_STATE_INTERVAL:
+        exit_status = settings_set_number(&settings->state_interval, flag, value, 1, 3600);
+        break;
+    case FLAG_STATE_WAIT:
+        exit_status = settings_set_number(&settings->state_wait, flag, value, 0, 3600);
+        break;
     case FLAG_MAX_RESOURCES:
         exit_status = settings_set_number(&settings->resource_max, flag, value, 1, 1000000000);
         break;
@@ -401,6 +415,8 @@ static enum exit_status settings_check_tls(const struct settings *settings) {
 static enum exit_status settings_read(struct settings *settings, int argc, char **argv) {
     settings->log_level = LEVEL_INFO;
     settings->election_ttl = TTL_DEFAULT;
+    settings->state_interval = STATE_INTERVAL_DEFAULT;
+    settings->state_wait = STATE_WAIT_DEFAULT;
     settings->http = HTTP_DEFAULT;
     settings->message_max = DOORMAN_MESSAGE_BYTES_MAX;
     enum exit_status exit_status = settings_read_flags(settings, argc, argv);
@@ -804,6 +820,7 @@ static enum exit_status service_open(struct service *service) {
     if (exit_status != CONTINUE) return exit_status;
     server_lock(&service->lock);
     exit_status = service_create_server(service);
+    if (exit_status == CONTINUE) EACH_PART(part, begin)(*part)->begin(service);
     server_unlock(&service->lock);
     return exit_status;
 }
@@ -870,6 +887,7 @@ static void block_signals(sigset_t *signals) {
     sigaddset(signals, SIGHUP);
     pthread_sigmask(SIG_BLOCK, signals, NULL);
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a write to a file that is too large fails, as on a full disk */
 }
 
 static void service_reload(struct service *service) {

@@ -92,6 +92,7 @@ static doorman_config *config_replace(struct service *service, doorman_config *c
     char hash[CONFIG_HASH_BYTES], error[PROBLEM_TEXT] = "";
     doorman_config *last = config;
     server_config_hash(config, hash);
+    if (config) EACH_PART(part, before_config)(*part)->before_config(service);
     if (!config) server_problems_text(problems, error);
     server_lock(&service->lock);
     if (config && config_configure(service, config, error)) {
