@@ -65,6 +65,7 @@ enum exit_status server_load_config(struct service *service, struct config_probl
     if (exit_status != CONTINUE || !settings->config) return exit_status;
     bool loaded = service->source ? service->source->load(service, &service->config, problems)
                                   : config_load(&service->config, settings->config, problems);
+    if (loaded && settings->state) server_drop_warnings(problems);
     if (loaded) return CONTINUE;
     EACH_PART(part, refuse_config) return (*part)->refuse_config(settings, problems);
     server_problems_text(problems, text);
@@ -135,7 +136,8 @@ void server_reload_config(struct service *service) {
     if (service->source) {
         service->source->reload(service);
     } else {
-        config_load(&config, service->settings->config, &problems);
+        bool loaded = config_load(&config, service->settings->config, &problems);
+        if (loaded && service->settings->state) server_drop_warnings(&problems);
         server_apply_config(service, config, &problems);
     }
 }

@@ -543,6 +543,35 @@ TEST(counters_that_cannot_be_read_are_granted_or_refused_as_the_limit_says) {
     }
 }
 
+/* D2: also what is not durable, and what the file makes void. */
+TEST(check_config_says_what_a_restart_forgets) {
+    static const char config[] = MAPS(LIMIT("quota", "") ", " LIMIT(
+        "other",
+        ", \"durable\": false") ", {\"name\": \"burst\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 9, "
+                                "\"size\": 9}"
+                                ", {\"name\": \"slots\", \"kind\": \"CONCURRENCY\", \"limit\": 9}");
+    const char *const expected[2][4] = {
+        {"limit quota of maps is durable, but without --state each restart begins",
+         "limit other of maps is not durable", "limit burst of maps is not durable",
+         "limit slots of maps keeps no counters"},
+        {"limit quota of maps lasts: a restart forgets nothing",
+         "limit other of maps is not durable", "limit burst of maps is not durable",
+         "limit slots of maps keeps no counters"}};
+    for (int i = 0; i < 2; i++) {
+        struct process *process = process_new();
+        file_write(process->config, config);
+        const char *const arguments[] = {"--config",           process->config,   "--check-config",
+                                         i ? "--state" : NULL, "/nowhere/at/all", NULL};
+        assert_int_equal(process_run(process, arguments, NULL), 0);
+        char *out = file_read(process->out);
+        for (int k = 0; k < 4; k++) {
+            if (!strstr(out, expected[i][k])) fail_msg("no '%s' in %s", expected[i][k], out);
+        }
+        free(out);
+        assert_int_equal(process_logged(process, "is kept only in memory"), i ? 1 : 2);
+    }
+}
+
 TEST(flags_that_do_not_fit_are_refused) {
     expect_refusal((const char *[]){"--state-interval", "2", NULL}, 2,
                    "--state-interval needs --state");
