@@ -285,6 +285,7 @@ TEST_WITH(world, a_file_that_was_moved_away_is_written_when_it_is_back) {
 static void fill_the_disk(struct world *w) {
     char record[4096];
     memset(record, 'x', sizeof record);
+    record[sizeof record - 1] = 0;
     const struct rlimit small = {256 << 10, RLIM_INFINITY}, large = {RLIM_INFINITY, RLIM_INFINITY};
     signal(SIGXFSZ, SIG_IGN);
     put(w, "first", "1");
@@ -293,8 +294,7 @@ static void fill_the_disk(struct world *w) {
     for (int i = 0; i < 1000 && result == STORE_OK; i++) {
         char key[16];
         snprintf(key, sizeof key, "key %d", i);
-        struct store_row row = row_of(key, record, 1000);
-        row.record_bytes = sizeof record;
+        const struct store_row row = row_of(key, record, 1000);
         result = server_store_write(w->store, &row, 1);
     }
     bool failed = result == STORE_FAILED && strstr(server_store_error(w->store), "disk");
