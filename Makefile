@@ -205,7 +205,7 @@ $(filter %/unit/store_test,$(ALL_FLAVORS)) build/coverage/unit/store_test: LIBRA
 
 # These programs and the servers call no private function of the header, so each flavor compiles the
 # headers for them once.
-LINKED = doorman_server fuzz/calls fuzz/http fuzz/permits fuzz/response \
+LINKED = doorman_server fuzz/calls fuzz/http fuzz/permits fuzz/response fuzz/rows \
     $(addprefix system/,abuse_test agent_holds_test agent_permits_test etcd_test leased_test \
     status_test tls_test tree_test) \
     $(addprefix unit/,arguments_test graph_test notify_test reports_test warnings_test)

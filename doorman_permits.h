@@ -757,19 +757,21 @@ DOORMAN_API bool doorman_permits_next_top(const doorman_permits *permits, size_t
  *                                       doorman_permits_set_rows with DOORMAN_ROWS_READ
  *
  * P27 If all changes are yielded and written, the store has a row for each counter and each ban of
- *    the permits, and no others, except for rows that are fresh. A row that replaces another has
- *    the same identity. A counter that is evicted, reset or refunded until it is fresh, and a ban
- *    that ends early, are yielded as removed. What becomes fresh as time passes is not yielded: the
- *    store may delete a row after its fresh_at. At most 100,000 removals wait to be yielded. An
- *    eviction is yielded only if fewer than 50,000 wait. The rows of the others stay in the store
- *    until they are fresh, which is only too strict.
+ *    the permits, and no others, except for rows that are fresh, and rows of limits that are not in
+ *    the configuration or not durable any more. A row that replaces another has the same identity.
+ *    A counter that is evicted, reset or refunded until it is fresh, and a ban that ends early, are
+ *    yielded as removed. What becomes fresh as time passes is not yielded: the store may delete a
+ *    row after its fresh_at. At most 100,000 removals wait to be yielded. An eviction is yielded
+ *    only if fewer than 50,000 wait. The rows of the others stay in the store until they are fresh,
+ *    which is only too strict.
  * P28 A restored counter never offers more than the counter that was written would offer now, by
  *    the clock `epoch` (P26). The times in a row are since 1970. If a row was written later than
  *    the present epoch, the epoch moves forward to that time, as if this process had written the
- *    row. So no window that was used begins again after the clock was set back. What was left of a
- *    ban when it was written, minus the time since then, is left. If there is a counter already,
- *    it has used what both have used; a row that was yielded or restored before does not count
- *    twice. Refusals that count for a ban are not in a row. */
+ *    row. So no window that was used begins again after the clock was set back. A row of the clock
+ *    follows removed rows, because the store forgets their times. What was left of a ban when it
+ *    was written, minus the time since then, is left. If there is a counter already, it has used
+ *    what both have used; a row that was yielded or restored before does not count twice. Refusals
+ *    that count for a ban are not in a row. */
 
 #define DOORMAN_PERMIT_ROW_VERSION 1      /* of the rows that this version writes */
 #define DOORMAN_PERMIT_ROW_BYTES_MAX 4096 /* no row is longer */
@@ -781,6 +783,8 @@ typedef struct doorman_permit_row {
     bool removed;            /* the counter or the ban is gone: the store deletes the row with this
                                 identity. There are no figures */
     bool is_ban;             /* of a (resource, key), and not of a limit */
+    bool is_clock;           /* only written_at has a meaning: how far the clock of P26 was. The row
+                                follows removed rows, and changes that have no row any more */
     doorman_limit_kind kind; /* not of a ban */
     doorman_scope per;       /* a ban is per key */
     const char *limit;       /* its name. A ban: the limit that has set it; "": an administrator */
@@ -808,7 +812,8 @@ DOORMAN_API doorman_status doorman_permit_row_read(const unsigned char *row, siz
  * caller that lets others use the permits between two calls stops after info.changed_count rows, or
  * later.
  *   out       room for DOORMAN_PERMIT_ROW_BYTES_MAX bytes. Every machine writes the same bytes
- *   returns   the length of the row in bytes; 0: nothing has changed
+ *   returns   the length of the row in bytes; 0: nothing has changed, or the rows of the store are
+ *             not read (doorman_permits_set_rows), or memory ran out
  *   cost      O(1), and at most one pass over one bit for each counter of durable limits for all
  *             rows together */
 DOORMAN_API size_t doorman_permits_next_changed(doorman_permits *permits, unsigned char *out,
@@ -842,7 +847,7 @@ DOORMAN_API doorman_status doorman_permits_restore(doorman_permits *permits,
 
 /* Whether the rows of a store are restored. */
 typedef enum doorman_rows {
-    DOORMAN_ROWS_READ,    /* the default: all limits decide. Also without a store */
+    DOORMAN_ROWS_READ,    /* the default: all limits decide, and changes are yielded */
     DOORMAN_ROWS_AWAITED, /* permits that a durable limit concerns are refused with LEARNING */
     DOORMAN_ROWS_UNREAD,  /* the same, but only for limits with refuse_unread. What is restored
                              later only takes away */
@@ -3706,6 +3711,7 @@ typedef struct doorman__changes {
     doorman__removal *first, *last;
     size_t removal_count;
     uint64_t removals_lost;
+    bool clock_due; /* the row of the clock must be yielded, because that of a counter is not */
     size_t slot, segment; /* where the next row is looked for */
     doorman_rows rows;
 } doorman__changes;
@@ -4031,12 +4037,13 @@ static void doorman__ban_enter(doorman__ban *ban, doorman__slot *slot, doorman_t
  *     12       8    fresh_at
  *     20            the identity: one letter for the kind, one for the scope, and three strings:
  *                   the limit, "" for a ban; the resource, or the glob of a limit per template; the
- *                   key
+ *                   key. The strings of the clock are empty
  *                   the glob; the name of the limit; the figures: see >>state
  */
 
 #define DOORMAN__PERMIT_ROW_HEADER 20
-#define DOORMAN__PERMIT_ROW_BAN 'x' /* in place of the kind */
+#define DOORMAN__PERMIT_ROW_BAN 'x' /* in place of the kind; so is the next one */
+#define DOORMAN__PERMIT_ROW_CLOCK 'c'
 
 /* The letters of kinds and scopes in rows. They never change. */
 static const char doorman__kind_letters[] = {[DOORMAN_TOKEN_BUCKET] = 'b',
@@ -4067,8 +4074,17 @@ static unsigned char *doorman__le_write_text(unsigned char *to, const char *text
     return to + bytes + 1;
 }
 
-/* Writes the header of a row about a counter or a ban, and returns its end. `fresh_at` is the
- * present epoch until doorman__permit_row_set_fresh. */
+/* Writes what is before the identity of a row, and returns its end. `fresh_at` is the present epoch
+ * until doorman__permit_row_set_fresh. */
+static unsigned char *doorman__permit_row_times(const doorman_permits *permits,
+                                                unsigned char *row) {
+    memset(row, 0, DOORMAN__PERMIT_ROW_HEADER);
+    row[0] = DOORMAN_PERMIT_ROW_VERSION;
+    (void)doorman__le_write(row + 4, (uint64_t)permits->at.epoch, 8);
+    return doorman__le_write(row + 12, (uint64_t)permits->at.epoch, 8);
+}
+
+/* Writes the header of a row about a counter or a ban, and returns its end. */
 static unsigned char *doorman__permit_row_begin(const doorman_permits *permits,
                                                 const doorman__slot *slot,
                                                 doorman__counter *counter, bool removed,
@@ -4079,9 +4095,10 @@ static unsigned char *doorman__permit_row_begin(const doorman_permits *permits,
     if (counter->node.tag != DOORMAN__NO_PLACE) {
         resource_id = doorman__place_id(permits->places[counter->node.tag]);
     }
-    unsigned char *at = row + DOORMAN__PERMIT_ROW_HEADER;
-    assert(is_ban || doorman__kind_letters[slot->kind]);
-    *at++ = (unsigned char)(is_ban ? DOORMAN__PERMIT_ROW_BAN : doorman__kind_letters[slot->kind]);
+    const char kind = is_ban ? DOORMAN__PERMIT_ROW_BAN : doorman__kind_letters[slot->kind];
+    unsigned char *at = doorman__permit_row_times(permits, row);
+    assert(kind);
+    *at++ = (unsigned char)kind;
     *at++ = (unsigned char)doorman__scope_letters[is_ban ? DOORMAN_PER_KEY : slot->per];
     at = doorman__le_write_text(at, limit, strlen(limit));
     at = doorman__le_write_text(at, resource_id, strlen(resource_id));
@@ -4089,11 +4106,8 @@ static unsigned char *doorman__permit_row_begin(const doorman_permits *permits,
     size_t identity_bytes = (size_t)(at - row) - DOORMAN__PERMIT_ROW_HEADER;
     at = doorman__le_write_text(at, of->glob, strlen(of->glob));
     at = doorman__le_write_text(at, of->name, strlen(of->name));
-    row[0] = DOORMAN_PERMIT_ROW_VERSION;
     row[1] = removed;
     (void)doorman__le_write(row + 2, identity_bytes, 2);
-    (void)doorman__le_write(row + 4, (uint64_t)permits->at.epoch, 8);
-    (void)doorman__le_write(row + 12, (uint64_t)permits->at.epoch, 8);
     return at;
 }
 
@@ -4143,6 +4157,7 @@ static bool doorman__permits_add_removal(doorman_permits *permits, const unsigne
 static void doorman__permits_forget_row(doorman_permits *permits, const doorman__slot *slot,
                                         doorman__counter *counter, size_t most) {
     unsigned char row[DOORMAN_PERMIT_ROW_BYTES_MAX];
+    permits->changes.clock_due = true;
     if (!(counter->flags & DOORMAN__STORED)) return;
     size_t bytes = (size_t)(doorman__permit_row_begin(permits, slot, counter, true, row) - row);
     bool added =
@@ -7090,8 +7105,9 @@ static void doorman__hold_grant(doorman_permits *permits, doorman__hold *hold,
  *    units. So a repeated request may be refused too early, but is never granted too often.
  * P16 With empty_at_start nothing is saved when the permits are created: a bucket has what it has
  *    gained since then, and a window that contains this time is used up. When a server becomes
- *    master, its permits have no counters and no bans. While it learns, it decides as usual on
- *    permits that would hold no units. The rest of P16 is in >>holds.
+ *    master, its permits have no counters and no bans, until rows are restored (P28). While it
+ *    learns, it decides as usual on permits that would hold no units. The rest of P16 is in
+ *    >>holds.
  * P18 Every decision raises events, and is counted by limit and reason. A template whose list of
  *    limits is empty grants everything, and counts it. An item whose resource matches no template
  *    with limits is counted too, and has an event: also if it is granted.
@@ -8926,15 +8942,17 @@ static size_t doorman__letter_index(const char *letters, size_t count, unsigned 
  *   of_limit, of_resource   the strings of the identity */
 static const char *doorman__permit_row_wrong(const doorman_permit_row *row, const char *of_limit,
                                              const char *of_resource) {
-    const bool shares = !row->is_ban && row->per == DOORMAN_PER_TEMPLATE;
+    const bool counts = !row->is_ban && !row->is_clock;
+    const bool shares = counts && row->per == DOORMAN_PER_TEMPLATE;
+    const bool empty = !of_resource[0] && !row->limit[0] && !row->key[0];
     const doorman__rule rules[] = {
         {!row->version, "version: must not be 0"},
-        {row->is_ban && row->per != DOORMAN_PER_KEY, "per: must be key for a ban"},
-        {row->is_ban && of_limit[0], "limit: must be empty in the identity of a ban"},
-        {(!row->is_ban || row->limit[0]) && !doorman__id_valid(row->limit),
-         "limit: " DOORMAN__ID_RULE},
-        {!row->is_ban && strcmp(of_limit, row->limit) != 0, "limit: must be the same twice"},
-        {!doorman__id_valid(of_resource), "resource_id: " DOORMAN__ID_RULE},
+        {!counts && row->per != DOORMAN_PER_KEY, "per: must be key without a limit"},
+        {!counts && of_limit[0], "limit: must be empty in the identity of a ban"},
+        {row->is_clock && (row->removed || !empty), "key: the clock has none"},
+        {(counts || row->limit[0]) && !doorman__id_valid(row->limit), "limit: " DOORMAN__ID_RULE},
+        {counts && strcmp(of_limit, row->limit) != 0, "limit: must be the same twice"},
+        {!row->is_clock && !doorman__id_valid(of_resource), "resource_id: " DOORMAN__ID_RULE},
         {!doorman__key_valid(row->key), "key: " DOORMAN__KEY_RULE},
         {row->per != DOORMAN_PER_KEY && row->key[0], "key: needs a counter per key"},
         {!doorman__key_valid(row->identifier_glob), "identifier_glob: " DOORMAN__KEY_RULE},
@@ -8976,9 +8994,10 @@ static const char *doorman__permit_row_parse(const unsigned char *bytes, size_t 
     const size_t index = doorman__letter_index(doorman__kind_letters, kinds, kind);
     const size_t scope = doorman__letter_index(doorman__scope_letters, scopes, per);
     out->is_ban = kind == DOORMAN__PERMIT_ROW_BAN;
-    if (index == kinds && !out->is_ban) return "kind: is not known";
+    out->is_clock = kind == DOORMAN__PERMIT_ROW_CLOCK;
+    if (index == kinds && !out->is_ban && !out->is_clock) return "kind: is not known";
     if (scope == scopes) return "per: is not known";
-    if (!out->is_ban) out->kind = (doorman_limit_kind)index;
+    if (index < kinds) out->kind = (doorman_limit_kind)index;
     out->per = (doorman_scope)scope;
     out->resource_id = out->per == DOORMAN_PER_TEMPLATE ? "" : of_resource;
     return doorman__permit_row_wrong(out, of_limit, of_resource);
@@ -9082,9 +9101,9 @@ static unsigned char *doorman__figures_write(unsigned char *to, const doorman__m
     return doorman__row_ring_write(to, &ring);
 }
 
-/* Returns whether a time of a row is valid: some windows have begun before 1970 in tests. */
+/* Returns whether a time of a row is valid. It may be before 1970 if nobody has set the epoch. */
 static bool doorman__row_time_valid(doorman_time time, doorman_time written_at) {
-    return time >= -DOORMAN_DURATION_MAX && time <= written_at;
+    return time >= -4 * DOORMAN_DURATION_MAX && time <= written_at;
 }
 
 /* Reads a ring. Returns what is wrong with it, or NULL. */
@@ -9169,7 +9188,7 @@ static doorman_status doorman__permit_row_check(const unsigned char *bytes, size
                              "version: %u is later than %u, which this version reads", row->version,
                              (unsigned)DOORMAN_PERMIT_ROW_VERSION);
     }
-    if (!wrong && !row->removed) {
+    if (!wrong && !row->removed && !row->is_clock) {
         wrong = doorman__figures_read(row, &rest, figures);
         if (rest.short_) wrong = "bytes: the row ends within its figures";
     }
@@ -9202,6 +9221,7 @@ static void doorman__changes_clear(doorman__changes *changes) {
     unsigned char row[DOORMAN_PERMIT_ROW_BYTES_MAX];
     while (doorman__changes_take_removal(changes, row)) continue;
     changes->count = changes->slot = changes->segment = 0;
+    changes->clock_due = false;
 }
 
 /* Finds the next counter or ban that has changed, and its slot. Returns NULL if there is none. */
@@ -9232,10 +9252,22 @@ static doorman__counter *doorman__changes_find(doorman_permits *permits, doorman
     return NULL;
 }
 
+/* Writes the row of the clock, if it is due. Returns its length, or 0. */
+static size_t doorman__changes_yield_clock(doorman_permits *permits, unsigned char *out) {
+    static const unsigned char rest[] = {DOORMAN__PERMIT_ROW_CLOCK, 'k', 0, 0, 0, 0, 0};
+    const size_t identity_bytes = sizeof rest - 2; /* without the glob and the name */
+    if (!permits->changes.clock_due) return 0;
+    permits->changes.clock_due = false;
+    unsigned char *end = doorman__permit_row_times(permits, out);
+    memcpy(end, rest, sizeof rest);
+    (void)doorman__le_write(out + 2, identity_bytes, 2);
+    return (size_t)(end - out) + sizeof rest;
+}
+
 /* Yields a counter or a ban that has no units left: the store deletes its row, if it has one. */
-static size_t doorman__changes_yield_fresh(const doorman_permits *permits,
-                                           const doorman__slot *slot, doorman__counter *counter,
-                                           unsigned char *out) {
+static size_t doorman__changes_yield_fresh(doorman_permits *permits, const doorman__slot *slot,
+                                           doorman__counter *counter, unsigned char *out) {
+    permits->changes.clock_due = true;
     if (!(counter->flags & DOORMAN__STORED)) return 0;
     counter->flags &= (uint8_t)~DOORMAN__STORED;
     return (size_t)(doorman__permit_row_begin(permits, slot, counter, true, out) - out);
@@ -9287,14 +9319,14 @@ static size_t doorman__changes_yield_counter(doorman_permits *permits, doorman__
 
 size_t doorman_permits_next_changed(doorman_permits *permits, unsigned char *out,
                                     doorman_time now) {
-    if (!permits || !out) return 0;
+    if (!permits || !out || permits->changes.rows != DOORMAN_ROWS_READ) return 0;
     doorman__moment_move(&permits->at, now);
     size_t bytes = doorman__changes_take_removal(&permits->changes, out);
     bool failed = false;
     while (!bytes && !failed) {
         doorman__slot *slot = NULL;
         doorman__counter *counter = doorman__changes_find(permits, &slot);
-        if (!counter) return 0;
+        if (!counter) return doorman__changes_yield_clock(permits, out);
         bytes = slot == doorman__permits_bans(permits)
                     ? doorman__changes_yield_ban(permits, slot, counter, out)
                     : doorman__changes_yield_counter(permits, slot, counter, out, &failed);
@@ -9349,6 +9381,9 @@ static void doorman__ring_restore(uint64_t *origin, uint64_t *ring, const doorma
                                   doorman__restoring how, const doorman__moment *at) {
     doorman__row_ring sum = *given;
     sum.begin = doorman__moment_now_of(at, given->begin);
+    if (at->now - sum.begin >= 2 * given->window) {
+        sum = (doorman__row_ring){.window = given->window, .begin = at->now};
+    }
     if (how != DOORMAN__ALONE) {
         doorman__row_ring own =
             doorman__row_ring_of(given->window, (doorman_time)*origin, ring, at);
@@ -9500,6 +9535,10 @@ doorman_status doorman_permits_mark_changed(doorman_permits *permits, const unsi
     if (!permits) return doorman__missing(error, "permits");
     doorman_status status = doorman_permit_row_read(row, bytes, &read, error);
     if (status != DOORMAN_OK) return status;
+    if (read.is_clock) {
+        permits->changes.clock_due = true;
+        return DOORMAN_OK;
+    }
     if (read.is_ban) {
         target.slot = doorman__permits_bans(permits);
         target.counter = doorman__permits_row_ban(permits, &read);
@@ -9511,6 +9550,7 @@ doorman_status doorman_permits_mark_changed(doorman_permits *permits, const unsi
         doorman__permits_mark(permits, target.slot, target.counter);
         return DOORMAN_OK;
     }
+    permits->changes.clock_due = true;
     if (!read.removed) return DOORMAN_OK; /* its removal is yielded, if it needs one */
     bool added = doorman__permits_add_removal(permits, row, bytes);
     return added ? DOORMAN_OK : doorman__no_memory(error);
@@ -9607,8 +9647,14 @@ doorman_status doorman_permits_restore(doorman_permits *permits, const unsigned 
     doorman_status status = doorman__permit_row_check(row, bytes, &read, &figures, error);
     if (status != DOORMAN_OK || read.removed) return status;
     doorman__moment_move(&permits->at, now);
-    if (read.is_ban) return doorman__restore_ban(permits, &read, figures.rest, error);
-    return doorman__restore_counter(permits, &read, &figures, error);
+    if (read.is_clock) {
+        doorman__moment_reach(&permits->at, read.written_at);
+        return DOORMAN_OK;
+    }
+    status = read.is_ban ? doorman__restore_ban(permits, &read, figures.rest, error)
+                         : doorman__restore_counter(permits, &read, &figures, error);
+    doorman__permits_sweep_places(permits, DOORMAN__CALL_VISITS); /* the row may be fresh */
+    return status;
 }
 
 doorman_status doorman_permits_set_rows(doorman_permits *permits, doorman_rows rows) {

@@ -497,6 +497,55 @@ static doorman_status ban_key(fixture *s) {
     return status;
 }
 
+/* A row of the limit of prepare_rows, as other permits have yielded it. */
+static unsigned char row[DOORMAN_PERMIT_ROW_BYTES_MAX];
+static size_t row_bytes;
+
+/* Creates permits, and a row of a counter that they do not have.
+ *   removed   the row says that the counter was removed */
+static void prepare_row_of(fixture *s, bool removed) {
+    const doorman_permit_limit limit = {
+        .name = "q", .kind = DOORMAN_FIXED_WINDOW, .figures = {.limit = 4, .window = 100 * SECOND}};
+    const doorman_template template_ = {.identifier_glob = "*",
+                                        .without_capacity = true,
+                                        .has_limits = true,
+                                        .limits = &limit,
+                                        .limit_count = 1};
+    const doorman_config_options options = {.templates = &template_, .template_count = 1};
+    assert_int_equal(doorman_config_create(&s->other_config, &options, NULL), DOORMAN_OK);
+    const doorman_permits_options permits = {.config = s->other_config, .seed = {1, 2}};
+    doorman_permits *writer = NULL;
+    double charged = 0;
+    assert_int_equal(doorman_permits_create(&writer, &permits, NULL, s->now), DOORMAN_OK);
+    assert_int_equal(doorman_permits_create(&s->permits, &permits, NULL, s->now), DOORMAN_OK);
+    const doorman_permit_item item = {.resource_id = "r", .key = "a", .cost = 1};
+    assert_int_equal(doorman_permits_report(writer, &item, &charged, NULL, s->now), DOORMAN_OK);
+    row_bytes = doorman_permits_next_changed(writer, row, s->now);
+    if (removed) {
+        assert_int_equal(doorman_permits_reset(writer, "r", "a", "q", NULL, NULL), DOORMAN_OK);
+        row_bytes = doorman_permits_next_changed(writer, row, s->now);
+    }
+    assert_true(row_bytes > 0);
+    doorman_permits_destroy(writer);
+}
+
+static void prepare_row(fixture *s) { prepare_row_of(s, false); }
+static void prepare_removal(fixture *s) { prepare_row_of(s, true); }
+
+static doorman_status restore_row(fixture *s) {
+    doorman_status status = doorman_permits_restore(s->permits, row, row_bytes, NULL, s->now);
+    assert_int_equal(permit_counters(s), status == DOORMAN_OK);
+    return status;
+}
+
+static doorman_status mark_removal(fixture *s) {
+    doorman_status status = doorman_permits_mark_changed(s->permits, row, row_bytes, NULL);
+    doorman_permits_info info;
+    doorman_permits_read(s->permits, &info);
+    assert_int_equal(info.changed_count, status == DOORMAN_OK);
+    return status;
+}
+
 /* Creates permits with a hold of 2 units, whose id is that of the first hold. */
 static void prepare_holds(fixture *s) {
     const doorman_permit_limit limit = {
@@ -1290,6 +1339,8 @@ static const test_case test_cases[] = {
     {"doorman_permits_report", "no cost is charged", prepare_permits, report_cost, 10},
     {"doorman_permits_reset", "nothing is reset", prepare_permits, reset_permits, 3},
     {"doorman_permits_ban", "there is no ban", prepare_permits, ban_key, 3},
+    {"doorman_permits_restore", "no row is restored", prepare_row, restore_row, 5},
+    {"doorman_permits_mark_changed", "no removal is yielded", prepare_removal, mark_removal, 1},
     {"doorman_permits_renew", "no hold is renewed", prepare_holds, renew_hold, 1},
     {"doorman_permits_release", "no hold is released", prepare_holds, release_hold, 1},
     {"doorman_permits_transfer", "nothing is transferred", prepare_holds, transfer_hold, 2},
@@ -1395,6 +1446,8 @@ static const char *const other_functions[] = {
     "doorman_client_report_overload",
     "doorman_resource_report_overload",
     "doorman_config_fits",
+    "doorman_permit_row_read",
+    "doorman_permits_set_rows",
 };
 
 static void limiters_start(doorman_time now) {

@@ -38,11 +38,13 @@ static const char example[] =
     "     \"size\": 5, \"ban\": {\"refusals\": 20, \"window\": 60, \"duration\": 3600}},\n"
     "    {\"name\": \"all\", \"per\": \"resource\", \"kind\": \"FIXED_WINDOW\", \"limit\": "
     "1000000,\n"
-    "     \"window\": \"day\", \"warn_at\": 0.8, \"on_restart\": \"full\"}]},\n"
+    "     \"window\": \"day\", \"warn_at\": 0.8, \"on_restart\": \"full\",\n"
+    "     \"on_unread\": \"refuse\"}]},\n"
     "  {\"identifier_glob\": \"api-*\", \"capacity\": 5000, \"limits\": [\n"
     "    {\"name\": \"burst\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 10, \"size\": 50, "
     "\"max_debt\": 2,\n"
     "     \"max_cost\": 60, \"max_keys\": 1000, \"overflow\": \"refuse\", \"refunds\": true,\n"
+    "     \"durable\": false,\n"
     "     \"overrides\": [{\"keys\": [\"acme\", \"globex-*\"], \"rate\": 100, \"size\": 500}]},\n"
     "    {\"name\": \"trials\", \"per\": \"template\", \"keys\": [\"trial-*\", \"!trial-vip\"],\n"
     "     \"kind\": \"SLIDING_WINDOW\", \"limit\": 100, \"window\": 60, \"on_restart\": "
@@ -79,6 +81,9 @@ TEST(limits_are_read_with_all_their_fields) {
     assert_true(all[1].limits[1].empty_at_start && all[1].limits[1].shadow);
     assert_int_equal(all[1].limits[1].per, DOORMAN_PER_TEMPLATE);
     assert_true(all[2].limits[0].figures.tiers[0].skippable);
+    assert_true(burst->has_durable && !burst->durable);
+    assert_true(!user->has_durable && user->durable && !user->refuse_unread);
+    assert_true(all[0].limits[1].refuse_unread);
     assert_true(all[3].has_limits && all[3].limit_count == 0);
     assert_string_equal(read.shadow[0], "beta-*");
     doorman_config_destroy(config);
@@ -206,6 +211,12 @@ static const struct {
      ".keys[1]: must be a string"},
     {"{\"name\": \"a\", \"kind\": \"TIERS\", \"tiers\": [], \"max_keys\": 0}",
      ".max_keys: must be an integer from 1 to 1e+07"},
+    {"{\"name\": \"a\", \"kind\": \"CONCURRENCY\", \"limit\": 1, \"durable\": true}",
+     ".durable: CONCURRENCY has no rows, because clients say what they hold"},
+    {"{\"name\": \"a\", \"kind\": \"TIERS\", \"tiers\": [], \"on_unread\": \"refuse\"}",
+     ".on_unread: needs a durable limit"},
+    {"{\"name\": \"a\", \"kind\": \"TIERS\", \"tiers\": [], \"durable\": 1}",
+     ".durable: must be true or false"},
     {"{\"name\": \"a\", \"kind\": \"TIERS\", \"tiers\": [], \"warn_at\": 2}",
      ".warn_at: must be from 0 to 1"},
     {"{\"name\": \"a\", \"kind\": \"TIERS\", \"tiers\": [], \"colour\": 2}",

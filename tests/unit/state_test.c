@@ -27,6 +27,7 @@ struct stored_row {
 struct store {
     struct stored_row *rows;
     size_t count, capacity;
+    struct stored_row clock; /* bytes: 0: there is none */
 };
 
 static doorman_permit_row header_of(const unsigned char *row, size_t bytes) {
@@ -53,6 +54,11 @@ static size_t store_find(const struct store *store, const doorman_permit_row *wa
 static void store_write(struct store *store, const unsigned char *row, size_t bytes) {
     const doorman_permit_row header = header_of(row, bytes);
     size_t at = store_find(store, &header);
+    if (header.is_clock) {
+        store->clock.bytes = bytes;
+        memcpy(store->clock.row, row, bytes);
+        return;
+    }
     if (header.removed) {
         if (at < store->count) store->rows[at] = store->rows[--store->count];
         return;
@@ -75,6 +81,7 @@ struct process {
     doorman_permits *permits;
     struct store store;
     doorman_time now, epoch; /* `epoch` is what the clock of the wall says */
+    doorman_time boot;       /* `now` at the next start; 0: any */
     doorman_permit out;
 };
 
@@ -114,12 +121,13 @@ static void pass(struct process *p, doorman_time time) {
     doorman_permits_set_epoch(p->permits, p->epoch, p->now);
 }
 
-/* Writes all changes. Returns how many there were. */
+/* Writes all changes. Returns how many there were, without the clock. */
 static size_t process_write(struct process *p) {
     unsigned char row[ROW_MAX];
     size_t count = 0;
-    for (size_t bytes; (bytes = doorman_permits_next_changed(p->permits, row, p->now)); count++) {
+    for (size_t bytes; (bytes = doorman_permits_next_changed(p->permits, row, p->now));) {
         store_write(&p->store, row, bytes);
+        count += !header_of(row, bytes).is_clock;
         assert_true(count < 1000000);
     }
     doorman_permits_info info;
@@ -131,8 +139,9 @@ static size_t process_write(struct process *p) {
 /* Returns how many rows were not restored, because no limit is there for them. */
 static size_t process_read(struct process *p) {
     size_t unknown = 0;
-    for (size_t i = 0; i < p->store.count; i++) {
-        const struct stored_row *row = &p->store.rows[i];
+    for (size_t i = 0; i <= p->store.count; i++) {
+        const struct stored_row *row = i < p->store.count ? &p->store.rows[i] : &p->store.clock;
+        if (!row->bytes) break;
         doorman_error error = {""};
         doorman_status status =
             doorman_permits_restore(p->permits, row->row, row->bytes, &error, p->now);
@@ -145,7 +154,7 @@ static size_t process_read(struct process *p) {
 /* Stops without a word, and starts after some time. The clock `now` of the machine begins again. */
 static void process_crash(struct process *p, doorman_time down) {
     doorman_permits_destroy(p->permits);
-    p->now = (doorman_time)random_below(100) * SECOND;
+    p->now = p->boot ? p->boot : (doorman_time)random_below(100) * SECOND;
     p->epoch += down;
     process_start(p);
     process_read(p);
@@ -260,4 +269,886 @@ TEST(a_ban_lasts_for_the_rest_of_its_time) {
     pass(&p, 70 * SECOND);
     assert_true(take(&p, "bad", 1));
     process_end(&p);
+}
+/* A counter per resource and one per template have no key. All are found again. */
+TEST(limits_of_all_scopes_are_restored) {
+    struct process p = process_of(
+        "{\"name\": \"k\", \"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": \"day\"}, "
+        "{\"name\": \"r\", \"kind\": \"FIXED_WINDOW\", \"limit\": 90, \"window\": \"day\", "
+        "\"per\": \"resource\"}, "
+        "{\"name\": \"t\", \"kind\": \"FIXED_WINDOW\", \"limit\": 900, \"window\": \"day\", "
+        "\"per\": \"template\"}");
+    assert_true(take(&p, "a", 5));
+    assert_int_equal(process_write(&p), 3);
+    process_restart(&p, SECOND);
+    assert_exact(left(&p, "a"), 4);
+    assert_exact(p.out.details[1].remaining, 85);
+    assert_exact(p.out.details[2].remaining, 895);
+    process_end(&p);
+}
+
+/* D2: what lasts less than a minute has no rows, except if the configuration says so. */
+TEST(a_limit_has_rows_if_it_lasts_a_minute_or_says_so) {
+    static const struct {
+        const char *limit;
+        bool durable;
+    } cases[] = {
+        {"\"kind\": \"FIXED_WINDOW\", \"limit\": 1, \"window\": 59.9", false},
+        {"\"kind\": \"FIXED_WINDOW\", \"limit\": 1, \"window\": 60", true},
+        {"\"kind\": \"FIXED_WINDOW\", \"limit\": 1, \"window\": \"minute\"", true},
+        {"\"kind\": \"FIXED_WINDOW\", \"limit\": 1, \"window\": 1, \"durable\": true", true},
+        {"\"kind\": \"FIXED_WINDOW\", \"limit\": 1, \"window\": \"month\", \"durable\": false",
+         false},
+        {"\"kind\": \"TOKEN_BUCKET\", \"rate\": 2, \"size\": 119", false},
+        {"\"kind\": \"TOKEN_BUCKET\", \"rate\": 2, \"size\": 120", true},
+        {"\"kind\": \"TOKEN_BUCKET\", \"rate\": 2, \"size\": 1, \"overrides\": [{\"keys\": "
+         "[\"a\"], \"size\": 120}]",
+         true},
+        {"\"kind\": \"TOKEN_BUCKET\", \"rate\": 2, \"size\": 1, \"ban\": {\"refusals\": 9, "
+         "\"window\": 1, \"duration\": 60}",
+         true},
+        {"\"kind\": \"TIERS\", \"tiers\": [{\"limit\": 1, \"window\": 1, \"active\": 30, "
+         "\"cooldown\": 29}]",
+         false},
+        {"\"kind\": \"TIERS\", \"tiers\": [{\"limit\": 1, \"window\": 1, \"active\": 30, "
+         "\"cooldown\": 30}]",
+         true},
+        {"\"kind\": \"CONCURRENCY\", \"limit\": 1, \"time_to_live\": 90", false},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char text[512];
+        snprintf(text, sizeof text, "{\"name\": \"l\", %s}", cases[i].limit);
+        doorman_config *config = limits_of(text);
+        doorman_config_options read;
+        doorman_config_read(config, &read);
+        if (read.templates[0].limits[0].durable != cases[i].durable) fail_msg("%s", text);
+        doorman_config_destroy(config);
+    }
+}
+
+TEST(a_limit_without_rows_yields_nothing_and_takes_none) {
+    struct process p = process_of(QUOTA);
+    assert_true(take(&p, "a", 60));
+    process_write(&p);
+    reload(&p, "{\"name\": \"q\", \"kind\": \"FIXED_WINDOW\", \"limit\": 100, \"window\": "
+               "\"month\", \"durable\": false}");
+    assert_true(take(&p, "a", 20));
+    assert_int_equal(process_write(&p), 0);
+    process_crash(&p, SECOND);
+    assert_int_equal(process_read(&p), 1);
+    assert_exact(left(&p, "a"), 100);
+    process_end(&p);
+}
+
+/* ---- changes -------------------------------------------------------------------------------- */
+
+TEST(only_what_changed_is_yielded) {
+    struct process p = process_of(QUOTA);
+    for (int i = 0; i < 500; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "k%d", i);
+        assert_true(take(&p, key, 1));
+        assert_true(take(&p, key, 1));
+    }
+    assert_int_equal(process_write(&p), 500);
+    assert_int_equal(process_write(&p), 0);
+    assert_true(take(&p, "k7", 1) && take(&p, "k400", 1));
+    assert_false(take(&p, "k8", 99)); /* a refusal changes nothing */
+    assert_exact(left(&p, "k9"), 98);
+    doorman_permits_info info;
+    doorman_permits_read(p.permits, &info);
+    assert_int_equal(info.changed_count, 2);
+    assert_int_equal(process_write(&p), 2);
+    assert_int_equal(p.store.count, 500);
+    process_end(&p);
+}
+
+TEST(a_counter_that_changes_again_is_yielded_again) {
+    struct process p = process_of(QUOTA);
+    unsigned char row[ROW_MAX];
+    assert_true(take(&p, "a", 1) && take(&p, "b", 1));
+    size_t bytes = doorman_permits_next_changed(p.permits, row, p.now);
+    const doorman_permit_row first = header_of(row, bytes);
+    char key[4];
+    snprintf(key, sizeof key, "%s", first.key);
+    store_write(&p.store, row, bytes);
+    assert_true(take(&p, key, 5)); /* in the middle of the batch */
+    assert_int_equal(process_write(&p), 2);
+    process_crash(&p, SECOND);
+    assert_exact(left(&p, key), 94);
+    assert_exact(left(&p, key[0] == 'a' ? "b" : "a"), 99);
+    process_end(&p);
+}
+
+/* changed_since is the age of the oldest change that waits. */
+TEST(the_age_of_the_oldest_change_is_known) {
+    struct process p = process_of(QUOTA);
+    doorman_permits_info info;
+    doorman_permits_read(p.permits, &info);
+    assert_int_equal(info.changed_since, DOORMAN_NEVER);
+    pass(&p, SECOND);
+    doorman_time at = p.now;
+    assert_true(take(&p, "a", 1));
+    pass(&p, SECOND);
+    assert_true(take(&p, "b", 1));
+    doorman_permits_read(p.permits, &info);
+    assert_int_equal(info.changed_since, at);
+    process_write(&p);
+    pass(&p, SECOND);
+    assert_int_equal(doorman_permits_reset(p.permits, "r", "a", NULL, NULL, NULL), DOORMAN_OK);
+    doorman_permits_read(p.permits, &info);
+    assert_int_equal(info.changed_since, at + SECOND); /* the time of the last call with a time */
+    process_end(&p);
+}
+
+TEST(a_reset_counter_is_deleted_from_the_store) {
+    struct process p = process_of(QUOTA);
+    assert_true(take(&p, "a", 100) && take(&p, "b", 100));
+    process_write(&p);
+    assert_int_equal(doorman_permits_reset(p.permits, "r", "a", NULL, NULL, NULL), DOORMAN_OK);
+    process_restart(&p, SECOND);
+    assert_int_equal(p.store.count, 1);
+    assert_exact(left(&p, "a"), 100);
+    assert_exact(left(&p, "b"), 0);
+    assert_int_equal(doorman_permits_reset(p.permits, "r", "b", NULL, NULL, NULL), DOORMAN_OK);
+    assert_true(take(&p, "b", 7)); /* the removal is written first, and then the new row */
+    process_restart(&p, SECOND);
+    assert_exact(left(&p, "b"), 93);
+    process_end(&p);
+}
+
+TEST(a_counter_that_a_refund_has_made_fresh_is_deleted_from_the_store) {
+    struct process p = process_of("{\"name\": \"q\", \"kind\": \"FIXED_WINDOW\", \"limit\": 100, "
+                                  "\"window\": \"month\", \"refunds\": true}");
+    for (int sweeps = 0; sweeps < 2; sweeps++) {
+        assert_true(take(&p, "a", 60));
+        process_write(&p);
+        assert_int_equal(p.store.count, 1);
+        const doorman_permit_item item = {.resource_id = "r", .key = "a", .cost = -60};
+        double charged = 0;
+        assert_int_equal(doorman_permits_report(p.permits, &item, &charged, NULL, p.now),
+                         DOORMAN_OK);
+        assert_exact(charged, -60);
+        if (sweeps) doorman_permits_update(p.permits, p.now); /* removes the fresh counter */
+        process_write(&p);
+        assert_int_equal(p.store.count, 0);
+    }
+    process_end(&p);
+}
+
+TEST(a_ban_that_ends_early_is_deleted_from_the_store) {
+    struct process p = process_of(QUOTA);
+    for (int by_reset = 0; by_reset < 2; by_reset++) {
+        doorman_permits_ban(p.permits, "r", "bad", HOUR, NULL, p.now);
+        process_write(&p);
+        assert_int_equal(p.store.count, 1);
+        if (by_reset) {
+            doorman_permits_reset(p.permits, "r", "bad", NULL, NULL, NULL);
+        } else {
+            doorman_permits_ban(p.permits, "r", "bad", 0, NULL, p.now);
+        }
+        process_write(&p);
+        assert_int_equal(p.store.count, 0);
+    }
+    doorman_permits_ban(p.permits, "r", "bad", HOUR, NULL, p.now);
+    process_write(&p);
+    doorman_permits_ban(p.permits, "r", "bad", SECOND, NULL, p.now); /* shorter */
+    pass(&p, 2 * SECOND);
+    doorman_permits_update(p.permits, p.now);
+    process_restart(&p, SECOND);
+    assert_true(take(&p, "bad", 1));
+    process_end(&p);
+}
+
+/* What is fresh because time has passed is not written. fresh_at says when that is. */
+TEST(a_row_says_when_it_is_fresh) {
+    static const struct {
+        const char *limit;
+        doorman_time fresh_after;
+    } cases[] = {{QUOTA, 31 * DAY - 12 * HOUR},
+                 {BUCKET, 80 * SECOND},
+                 {SLIDING, 1600 * SECOND}, /* `now` is 0, the begin of a slice */
+                 {TIERS, 900 * SECOND}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        unsigned char row[ROW_MAX];
+        struct process p = {.config = limits_of(cases[i].limit), .epoch = noon};
+        process_start(&p);
+        assert_true(take(&p, "a", 40));
+        size_t bytes = doorman_permits_next_changed(p.permits, row, p.now);
+        const doorman_permit_row header = header_of(row, bytes);
+        assert_int_equal(header.fresh_at, noon + cases[i].fresh_after);
+        assert_int_equal(header.written_at, noon);
+        pass(&p, cases[i].fresh_after);
+        doorman_permits_update(p.permits, p.now);
+        doorman_permits_info info;
+        doorman_permits_read(p.permits, &info);
+        assert_int_equal(info.counter_count, 0);
+        assert_int_equal(info.changed_count, 0);
+        process_end(&p);
+    }
+}
+
+TEST(a_row_names_its_counter) {
+    struct process p = process_of(QUOTA);
+    unsigned char row[ROW_MAX];
+    assert_true(take(&p, "acme", 1));
+    size_t bytes = doorman_permits_next_changed(p.permits, row, p.now);
+    doorman_permit_row header = header_of(row, bytes);
+    assert_int_equal(header.version, DOORMAN_PERMIT_ROW_VERSION);
+    assert_false(header.removed || header.is_ban);
+    assert_int_equal(header.kind, DOORMAN_FIXED_WINDOW);
+    assert_int_equal(header.per, DOORMAN_PER_KEY);
+    assert_string_equal(header.limit, "q");
+    assert_string_equal(header.resource_id, "r");
+    assert_string_equal(header.key, "acme");
+    assert_string_equal(header.identifier_glob, "*");
+    doorman_permits_ban(p.permits, "r", "acme", HOUR, NULL, p.now);
+    bytes = doorman_permits_next_changed(p.permits, row, p.now);
+    header = header_of(row, bytes);
+    assert_true(header.is_ban);
+    assert_string_equal(header.limit, "");
+    assert_string_equal(header.key, "acme");
+    assert_int_equal(header.fresh_at, noon + HOUR);
+    process_end(&p);
+}
+
+/* The bytes are the same on every machine, and a later version must read them. */
+TEST(the_bytes_of_a_row_never_change) {
+    static const unsigned char expected[] = {
+        1,   0,   11,  0,                                   /* version, identity */
+        0,   128, 161, 54, 156, 153, 134, 24,               /* written_at */
+        0,   48,  48,  39, 184, 153, 134, 24,               /* fresh_at */
+        'b', 'k', 'b', 0,  'r', 0,   'a', 'c', 'm', 'e', 0, /* the identity */
+        '*', 0,   'b', 0,                                   /* the glob, the limit */
+        0,   0,   0,   0,  0,   0,   68,  64,               /* the level is 40.0 */
+        0,   128, 161, 54, 156, 153, 134, 24};              /* at this time */
+    struct process p = process_of(BUCKET);
+    unsigned char row[ROW_MAX];
+    assert_true(take(&p, "acme", 60));
+    size_t bytes = doorman_permits_next_changed(p.permits, row, p.now);
+    assert_int_equal(bytes, sizeof expected);
+    assert_memory_equal(row, expected, bytes);
+    process_end(&p);
+}
+
+/* P27. The store has the keys that the permits have, so a flood of keys does not fill it. */
+TEST(an_evicted_counter_is_deleted_from_the_store) {
+    struct process p = process_of("{\"name\": \"q\", \"kind\": \"FIXED_WINDOW\", \"limit\": 100, "
+                                  "\"window\": \"month\", \"max_keys\": 20}");
+    for (int i = 0; i < 400; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "k%d", i);
+        assert_true(take(&p, key, 1 + i % 50));
+        if (i % 7 == 0) process_write(&p);
+        if (i % 7 == 0) assert_true(p.store.count <= 20);
+    }
+    process_write(&p);
+    assert_int_equal(p.store.count, 20);
+    double before[20];
+    for (size_t i = 0; i < 20; i++) {
+        before[i] = left(&p, header_of(p.store.rows[i].row, p.store.rows[i].bytes).key);
+        assert_true(before[i] < 100);
+    }
+    process_crash(&p, SECOND);
+    for (size_t i = 0; i < 20; i++) {
+        const struct stored_row *row = &p.store.rows[i];
+        assert_exact(left(&p, header_of(row->row, row->bytes).key), before[i]);
+    }
+    process_end(&p);
+}
+
+/* Takes one unit for many keys. */
+static void take_many(struct process *p, int first, int count) {
+    for (int i = first; i < first + count; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "k%d", i);
+        assert_true(take(p, key, 1));
+    }
+}
+
+/* Yields all rows, and forgets them. */
+static void yield_all(struct process *p) {
+    unsigned char row[ROW_MAX];
+    while (doorman_permits_next_changed(p->permits, row, p->now)) continue;
+}
+
+/* D6. Memory does not grow with time while nobody takes the rows. */
+TEST(removals_that_nobody_takes_are_bounded) {
+    struct process p = process_of("{\"name\": \"q\", \"kind\": \"FIXED_WINDOW\", \"limit\": 9, "
+                                  "\"window\": \"month\", \"max_keys\": 60000}");
+    doorman_permits_info info;
+    take_many(&p, 0, 60000);
+    yield_all(&p);
+    take_many(&p, 60000, 240000); /* each of them evicts a counter, also most of the first ones */
+    doorman_permits_read(p.permits, &info);
+    assert_int_equal(p.permits->changes.removal_count, 50000);
+    assert_true(info.removals_lost > 0 && info.removals_lost <= 10000);
+    yield_all(&p);
+    process_end(&p);
+}
+
+/* ---- rows that were not written ------------------------------------------------------------- */
+
+TEST(rows_that_were_not_written_come_again) {
+    struct process p = process_of(QUOTA);
+    assert_true(take(&p, "a", 10) && take(&p, "b", 20) && take(&p, "c", 30));
+    process_write(&p);
+    doorman_permits_reset(p.permits, "r", "a", NULL, NULL, NULL);
+    doorman_permits_ban(p.permits, "r", "x", HOUR, NULL, p.now);
+    assert_true(take(&p, "b", 1));
+    struct store lost = {.rows = NULL};
+    unsigned char row[ROW_MAX];
+    for (size_t bytes; (bytes = doorman_permits_next_changed(p.permits, row, p.now));) {
+        lost.rows = (struct stored_row *)realloc(lost.rows, (lost.count + 1) * sizeof *lost.rows);
+        lost.rows[lost.count].bytes = bytes;
+        memcpy(lost.rows[lost.count++].row, row, bytes);
+    }
+    assert_int_equal(lost.count, 4); /* with the clock */
+    assert_true(take(&p, "b", 1));   /* before the failure is known */
+    for (size_t i = 0; i < lost.count; i++) {
+        doorman_status status =
+            doorman_permits_mark_changed(p.permits, lost.rows[i].row, lost.rows[i].bytes, NULL);
+        assert_int_equal(status, DOORMAN_OK);
+    }
+    assert_int_equal(process_write(&p), 3);
+    process_crash(&p, SECOND);
+    assert_exact(left(&p, "a"), 100);
+    assert_exact(left(&p, "b"), 78);
+    assert_exact(left(&p, "c"), 70);
+    assert_false(take(&p, "x", 1));
+    free(lost.rows);
+    process_end(&p);
+}
+
+/* ---- reading -------------------------------------------------------------------------------- */
+
+/* D4. Read first, then grant. Other limits do not wait. */
+TEST(durable_limits_learn_until_the_rows_are_read) {
+    struct process p = process_of(QUOTA ", {\"name\": \"fast\", \"kind\": \"TOKEN_BUCKET\", "
+                                        "\"rate\": 1, \"size\": 1, \"keys\": [\"never\"]}");
+    assert_true(take(&p, "a", 60));
+    process_write(&p);
+    doorman_permits_destroy(p.permits);
+    process_start(&p);
+    assert_int_equal(doorman_permits_set_rows(p.permits, DOORMAN_ROWS_AWAITED), DOORMAN_OK);
+    assert_false(take(&p, "a", 1));
+    assert_int_equal(p.out.reason, DOORMAN_REASON_LEARNING);
+    assert_string_equal(p.out.limit, "q");
+    assert_true(p.out.has_retry_after);
+    assert_int_equal(p.out.retry_after, SECOND);
+    const doorman_permit_item greedy = {
+        .resource_id = "r", .key = "a", .cost = 5, .has_min = true, .min = 0};
+    const doorman_permit_request request = {.items = &greedy, .item_count = 1};
+    assert_int_equal(doorman_permits_acquire(p.permits, &request, &p.out, NULL, p.now), DOORMAN_OK);
+    assert_true(p.out.granted);
+    assert_exact(p.out.items[0].granted, 0); /* it accepts nothing, and gets nothing */
+    assert_int_equal(process_read(&p), 0);
+    assert_int_equal(doorman_permits_set_rows(p.permits, DOORMAN_ROWS_READ), DOORMAN_OK);
+    assert_false(take(&p, "a", 41));
+    assert_true(take(&p, "a", 40));
+    process_end(&p);
+}
+
+/* D4. "on_unread": by limit. What is read later only takes away. */
+TEST(without_the_rows_each_limit_does_what_it_says) {
+    struct process p = process_of(QUOTA);
+    assert_true(take(&p, "a", 60));
+    process_write(&p);
+    process_crash(&p, SECOND);
+    doorman_permits_destroy(p.permits);
+    process_start(&p);
+    assert_int_equal(doorman_permits_set_rows(p.permits, DOORMAN_ROWS_UNREAD), DOORMAN_OK);
+    assert_true(take(&p, "a", 30)); /* "on_unread": "grant" is the default */
+    unsigned char row[ROW_MAX];
+    assert_int_equal(doorman_permits_next_changed(p.permits, row, p.now), 0); /* nothing is lost */
+    for (int again = 0; again < 2; again++) {
+        process_read(&p); /* to read twice does no harm */
+        assert_exact(left(&p, "a"), 10);
+    }
+    assert_int_equal(doorman_permits_set_rows(p.permits, DOORMAN_ROWS_READ), DOORMAN_OK);
+    process_restart(&p, SECOND);
+    assert_exact(left(&p, "a"), 10);
+    reload(&p, "{\"name\": \"q\", \"kind\": \"FIXED_WINDOW\", \"limit\": 100, \"window\": "
+               "\"month\", \"on_unread\": \"refuse\"}");
+    assert_true(take(&p, "a", 1));
+    assert_int_equal(doorman_permits_set_rows(p.permits, DOORMAN_ROWS_UNREAD), DOORMAN_OK);
+    assert_false(take(&p, "a", 1));
+    assert_int_equal(p.out.reason, DOORMAN_REASON_LEARNING);
+    assert_int_equal(doorman_permits_set_rows(p.permits, DOORMAN_ROWS_COUNT),
+                     DOORMAN_INVALID_ARGUMENT);
+    process_end(&p);
+}
+
+/* A row that is read late counts together with what was granted in the meantime. */
+TEST(what_is_read_late_is_added_to_what_was_used_meanwhile) {
+    static const struct {
+        const char *limit;
+        double left;
+    } cases[] = {{QUOTA, 20}, {BUCKET, 30}, {SLIDING, 20}, {TIERS, 15}}; /* tier 2 has 15 of 30 */
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct process p = process_of(cases[i].limit);
+        const double first = i == 3 ? 5 : 50;
+        assert_true(take(&p, "a", first));
+        process_write(&p);
+        doorman_permits_destroy(p.permits);
+        p.now = 1000 * SECOND;
+        p.epoch += 20 * SECOND;
+        process_start(&p);
+        assert_true(take(&p, "a", i == 3 ? 25 : 30)); /* the row is read after it */
+        process_read(&p);
+        assert_exact(left(&p, "a"), cases[i].left);
+        process_read(&p);
+        assert_exact(left(&p, "a"), cases[i].left);
+        process_end(&p);
+    }
+}
+
+/* D10 */
+TEST(a_row_waits_until_its_limit_comes_back) {
+    struct process p = process_of(QUOTA);
+    assert_true(take(&p, "a", 60));
+    process_write(&p);
+    reload(&p, BUCKET);
+    process_restart(&p, SECOND);
+    assert_int_equal(p.store.count, 1);
+    assert_int_equal(process_read(&p), 1);
+    reload(&p, QUOTA);
+    assert_int_equal(process_read(&p), 0);
+    assert_exact(left(&p, "a"), 40);
+    process_end(&p);
+}
+
+/* ---- clocks --------------------------------------------------------------------------------- */
+
+/* P26, P28. Without its lead, the clock would go back to a window that was used, or begin one. */
+TEST(a_clock_that_was_set_back_gives_no_new_window) {
+    struct process p = process_of(
+        "{\"name\": \"q\", \"kind\": \"FIXED_WINDOW\", \"limit\": 100, \"window\": \"day\"}");
+    assert_true(take(&p, "a", 100));
+    p.epoch -= DAY; /* while the process runs */
+    pass(&p, SECOND);
+    assert_exact(left(&p, "a"), 0);
+    process_restart(&p, SECOND);
+    assert_exact(left(&p, "a"), 0);
+    process_write(&p);
+    process_crash(&p, -DAY); /* while it is down */
+    assert_exact(left(&p, "a"), 0);
+    process_end(&p);
+}
+
+TEST(a_time_in_the_future_counts_as_now) {
+    struct process p = process_of(BUCKET ", " SLIDING);
+    assert_true(take(&p, "a", 60));
+    doorman_permits_ban(p.permits, "r", "bad", 10 * SECOND, NULL, p.now);
+    process_write(&p);
+    process_crash(&p, -DAY);
+    assert_exact(left(&p, "a"), 40);
+    assert_exact(p.out.details[1].remaining, 40);
+    assert_false(take(&p, "bad", 1));
+    assert_int_equal(p.out.retry_after, 10 * SECOND);
+    process_end(&p);
+}
+
+/* A machine that has just started has a small `now`. Units return in time all the same. */
+TEST(a_window_that_is_longer_than_the_machine_runs_is_restored) {
+    struct process p = process_of(SLIDING);
+    assert_true(take(&p, "a", 60));
+    pass(&p, 800 * SECOND);
+    assert_true(take(&p, "a", 40));
+    process_write(&p);
+    doorman_permits_destroy(p.permits);
+    p.now = 0;
+    process_start(&p);
+    process_read(&p);
+    assert_exact(left(&p, "a"), 0);
+    pass(&p, 800 * SECOND);
+    assert_exact(left(&p, "a"), 60);
+    pass(&p, 800 * SECOND);
+    assert_exact(left(&p, "a"), 100);
+    process_end(&p);
+}
+
+/* ---- rows that cannot be read --------------------------------------------------------------- */
+
+/* Returns a row of the counter or ban of ("r", "acme"). */
+static size_t row_of(const char *limits, unsigned char *row) {
+    struct process p = process_of(limits);
+    if (strstr(limits, "ban")) {
+        doorman_permits_ban(p.permits, "r", "acme", HOUR, NULL, p.now);
+    } else {
+        assert_true(take(&p, "acme", 12));
+    }
+    size_t bytes = doorman_permits_next_changed(p.permits, row, p.now);
+    assert_true(bytes > 0);
+    process_end(&p);
+    return bytes;
+}
+
+#define BANNING                                                                                    \
+    "{\"name\": \"f\", \"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": 60, \"ban\": "        \
+    "{\"refusals\": 1, \"window\": 1, \"duration\": 60}}"
+static const char *const row_limits[] = {QUOTA, BUCKET, SLIDING, TIERS, BANNING};
+
+static doorman_status restore_bytes(const unsigned char *row, size_t bytes, doorman_error *error) {
+    struct process p = process_of(QUOTA ", " BUCKET ", " SLIDING ", " TIERS);
+    doorman_status status = doorman_permits_restore(p.permits, row, bytes, error, p.now);
+    if (status == DOORMAN_INVALID_ARGUMENT) { /* nothing has changed */
+        doorman_permits_info info;
+        doorman_permits_read(p.permits, &info);
+        assert_int_equal(info.counter_count + info.ban_count + info.resource_count, 0);
+        assert_int_equal(p.permits->at.ahead, 0);
+        assert_true(error->text[0]);
+    }
+    process_end(&p);
+    return status;
+}
+
+TEST(a_row_that_is_too_short_or_too_long_is_refused) {
+    for (size_t i = 0; i < COUNT(row_limits); i++) {
+        unsigned char row[ROW_MAX + 1] = {0};
+        size_t whole = row_of(row_limits[i], row);
+        for (size_t bytes = 0; bytes < whole; bytes++) {
+            doorman_error error = {""};
+            unsigned char *copy =
+                (unsigned char *)malloc(bytes ? bytes : 1); /* for the sanitizer */
+            assert_non_null(copy);
+            memcpy(copy, row, bytes);
+            assert_int_equal(restore_bytes(copy, bytes, &error), DOORMAN_INVALID_ARGUMENT);
+            assert_true(strncmp(error.text, "bytes: ", 7) == 0);
+            free(copy);
+        }
+        doorman_error error = {""};
+        assert_int_equal(restore_bytes(row, whole, &error), DOORMAN_OK);
+        assert_int_equal(restore_bytes(row, whole + 1, &error), DOORMAN_INVALID_ARGUMENT);
+        assert_int_equal(restore_bytes(row, ROW_MAX + 1, &error), DOORMAN_INVALID_ARGUMENT);
+        assert_string_equal(error.text, "bytes: must be at most 4,096");
+    }
+}
+
+/* The identity of the rows of this test has 11 bytes, and is followed by "*", and the limit. */
+#define FIGURES (20 + 11 + 4)
+
+TEST(a_malformed_row_is_refused_by_name) {
+    static const struct {
+        const char *limits, *error;
+        size_t at, count;
+        const char *bytes;
+    } cases[] = {
+        {QUOTA, "version: must not be 0", 0, 1, "\0"},
+        {QUOTA, "version: 2 is later than 1", 0, 1, "\2"},
+        {QUOTA, "removed: must be 0 or 1", 1, 1, "\2"},
+        {QUOTA, "identity_bytes: differs", 2, 1, "\7"},
+        {QUOTA, "written_at: must be a time", 4, 8, "\377\377\377\377\377\377\377\377"},
+        {QUOTA, "written_at: must be a time", 4, 8, "\377\377\377\377\377\377\377\177"},
+        {QUOTA, "fresh_at: must not be before", 12, 8, "\0\0\0\0\0\0\0\0"},
+        {QUOTA, "kind: is not known", 20, 1, "?"},
+        {QUOTA, "kind: is not known", 20, 1, "\0"},
+        {QUOTA, "per: is not known", 21, 1, "?"},
+        {QUOTA, "key: needs a counter per key", 21, 1, "r"},
+        {QUOTA, "limit: must be the same twice", 22, 1, "p"},
+        {QUOTA, "limit: must be 1 to 256 bytes", FIGURES - 2, 1, "\1"},
+        {QUOTA, "resource_id: must be 1 to 256 bytes", 24, 1, "\1"},
+        {QUOTA, "key: must be 0 to 256 bytes", 26, 1, "\377"},
+        {QUOTA, "identifier_glob: must be", FIGURES - 4, 1, "\377"},
+        {QUOTA, "begin: must be before", FIGURES, 8, "\0\0\0\0\0\0\0\177"},
+        {QUOTA, "end: must be after", FIGURES + 8, 8, "\0\0\0\0\0\0\0\0"},
+        {QUOTA, "end: must be after", FIGURES + 8, 8, "\0\0\0\0\0\0\0\177"},
+        {QUOTA, "used: is too much", FIGURES + 16, 8, "\1\0\0\0\0\0\0\200"},
+        {BUCKET, "level: must be a number", FIGURES, 8, "\0\0\0\0\0\0\370\177"}, /* NaN */
+        {BUCKET, "level: must be a number", FIGURES, 8, "\0\0\0\0\0\0\360\177"}, /* infinite */
+        {BUCKET, "level: must be a number", FIGURES, 8, "\0\0\0\0\0\0\360\377"},
+        {BUCKET, "at: must be before", FIGURES + 8, 8, "\0\0\0\0\0\0\0\177"},
+        {BUCKET, "at: must be before", FIGURES + 8, 8, "\0\0\0\0\0\0\0\200"},
+        {SLIDING, "window: must be", FIGURES, 8, "\0\0\0\0\0\0\0\200"},
+        {SLIDING, "grains: need a window", FIGURES, 8, "\0\0\0\0\0\0\0\0"},
+        {SLIDING, "begin: must be before", FIGURES + 8, 8, "\0\0\0\0\0\0\0\177"},
+        {SLIDING, "grains: are too many", FIGURES + 16, 16,
+         "\0\0\0\0\0\0\0\100\1\0\0\0\0\0\0\100\1\0\0\0\0\0\0\100"},
+        {SLIDING, "grains: are too many", FIGURES + 16, 8, "\377\377\377\377\377\377\377\377"},
+        {TIERS, "tiers: must be at most 8", FIGURES, 1, "\11"},
+        {TIERS, "entered: must be before", FIGURES + 1, 8, "\0\0\0\0\0\0\0\177"},
+        {TIERS, "window: must be", FIGURES + 9, 8, "\377\377\377\377\377\377\377\377"},
+        {BANNING, "per: must be key", 21, 1, "r"},
+        {BANNING, "identity_bytes: differs", 22, 1, "x"}, /* the name of a limit */
+        {BANNING, "rest: must be", 20 + 10 + 2, 8, "\0\0\0\0\0\0\0\0"},
+        {BANNING, "rest: must be", 20 + 10 + 2, 8, "\0\0\0\0\0\0\0\177"},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        unsigned char row[ROW_MAX];
+        doorman_error error = {""};
+        size_t bytes = row_of(cases[i].limits, row);
+        memcpy(row + cases[i].at, cases[i].bytes, cases[i].count);
+        doorman_status status = restore_bytes(row, bytes, &error);
+        if (status != DOORMAN_INVALID_ARGUMENT ||
+            strncmp(error.text, cases[i].error, strlen(cases[i].error)) != 0) {
+            fail_msg("case %zu, %s: %s", i, cases[i].error, error.text);
+        }
+    }
+}
+
+/* Any bytes are refused, or restored: then the counter never offers more than its limit. */
+TEST(a_damaged_row_does_no_harm) {
+    for (int i = 0; i < 2000; i++) {
+        unsigned char row[ROW_MAX];
+        struct process p = process_of(QUOTA ", " BUCKET ", " SLIDING ", " TIERS);
+        size_t bytes = row_of(row_limits[random_below(COUNT(row_limits))], row);
+        for (size_t changes = 1 + random_below(3); changes > 0; changes--) {
+            row[random_below(bytes)] = (unsigned char)random_bits();
+        }
+        doorman_status status = doorman_permits_restore(p.permits, row, bytes, NULL, p.now);
+        assert_true(status == DOORMAN_OK || status == DOORMAN_INVALID_ARGUMENT ||
+                    status == DOORMAN_NOT_FOUND);
+        for (int steps = 0; steps < 3; steps++) {
+            (void)take(&p, "acme", 1);
+            for (size_t j = 0; j < p.out.detail_count; j++) {
+                assert_true(p.out.details[j].remaining >= 0);
+                assert_true(p.out.details[j].remaining <= p.out.details[j].most);
+            }
+            pass(&p, (doorman_time)random_below(100000) * SECOND);
+        }
+        (void)process_write(&p);
+        process_restart(&p, HOUR);
+        process_end(&p);
+    }
+}
+
+/* ---- without memory ------------------------------------------------------------------------- */
+
+/* A row that could not be restored or yielded without memory is restored and yielded later. */
+TEST(no_row_is_lost_when_memory_runs_out) {
+    for (size_t i = 0; i < COUNT(row_limits); i++) {
+        unsigned char row[ROW_MAX];
+        const size_t bytes = row_of(row_limits[i], row);
+        doorman_permit_row header = header_of(row, bytes);
+        for (size_t n = 1, done = 0; !done; n++) {
+            struct process p = process_of(QUOTA ", " BUCKET ", " SLIDING ", " TIERS);
+            memory_fails_at(n);
+            doorman_status status = doorman_permits_restore(p.permits, row, bytes, NULL, p.now);
+            done = memory_works();
+            assert_true(status == (done ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY));
+            assert_int_equal(doorman_permits_restore(p.permits, row, bytes, NULL, p.now),
+                             DOORMAN_OK);
+            memory_fails_from(1);
+            status = doorman_permits_mark_changed(p.permits, row, bytes, NULL);
+            assert_int_equal(status, DOORMAN_OK);
+            (void)memory_works();
+            assert_int_equal(process_write(&p), 1);
+            assert_int_equal(store_find(&p.store, &header), 0);
+            process_end(&p);
+        }
+    }
+}
+
+TEST(a_removal_that_was_not_written_needs_memory) {
+    struct process p = process_of(QUOTA);
+    unsigned char row[ROW_MAX];
+    assert_true(take(&p, "a", 1));
+    (void)process_write(&p);
+    doorman_permits_reset(p.permits, "r", "a", NULL, NULL, NULL);
+    size_t bytes = doorman_permits_next_changed(p.permits, row, p.now);
+    assert_true(header_of(row, bytes).removed);
+    memory_fails_from(1);
+    assert_int_equal(doorman_permits_mark_changed(p.permits, row, bytes, NULL),
+                     DOORMAN_OUT_OF_MEMORY);
+    (void)memory_works();
+    assert_int_equal(doorman_permits_mark_changed(p.permits, row, bytes, NULL), DOORMAN_OK);
+    assert_int_equal(process_write(&p), 1);
+    assert_int_equal(p.store.count, 0);
+    process_end(&p);
+}
+
+/* P19 */
+TEST(a_row_without_room_is_refused) {
+    struct process p = process_of("{\"name\": \"q\", \"kind\": \"FIXED_WINDOW\", \"limit\": 100, "
+                                  "\"window\": \"month\", \"max_keys\": 1, \"overflow\": "
+                                  "\"refuse\"}");
+    unsigned char row[ROW_MAX];
+    const size_t bytes = row_of(QUOTA, row);
+    doorman_error error = {""};
+    assert_true(take(&p, "a", 1));
+    assert_int_equal(doorman_permits_restore(p.permits, row, bytes, &error, p.now),
+                     DOORMAN_RESOURCE_EXHAUSTED);
+    assert_string_equal(error.text, "there is no room for one more row");
+    process_end(&p);
+}
+
+/* ---- random histories ----------------------------------------------------------------------- */
+
+static const char *const keys[] = {"a", "b", "vip-c", ""};
+static const char *const resources[] = {"r", "s"};
+
+/* All kinds and scopes. The windows are short, so that much happens in a history. */
+#define RANDOM_LIMITS                                                                              \
+    "{\"name\": \"w\", \"kind\": \"FIXED_WINDOW\", \"limit\": 40, \"window\": 90, "                \
+    "\"refunds\": true, \"durable\": true, \"overrides\": [{\"keys\": [\"vip-*\"], \"limit\": "    \
+    "60}]}, "                                                                                      \
+    "{\"name\": \"b\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 0.3, \"size\": 30, \"max_debt\": "    \
+    "20, "                                                                                         \
+    "\"refunds\": true, \"durable\": true}, "                                                      \
+    "{\"name\": \"s\", \"kind\": \"SLIDING_WINDOW\", \"limit\": 50, \"window\": 77, "              \
+    "\"durable\": true}, "                                                                         \
+    "{\"name\": \"t\", \"kind\": \"TIERS\", \"durable\": true, \"tiers\": [{\"limit\": 10, "       \
+    "\"window\": 16, \"active\": 20, \"cooldown\": 5, \"skippable\": true}, {\"limit\": 30, "      \
+    "\"window\": 64, \"active\": 40, \"cooldown\": 30}]}, "                                        \
+    "{\"name\": \"p\", \"kind\": \"SLIDING_WINDOW\", \"limit\": 90, \"window\": 60, \"per\": "     \
+    "\"resource\", \"durable\": true}, "                                                           \
+    "{\"name\": \"g\", \"kind\": \"FIXED_WINDOW\", \"limit\": 150, \"window\": \"minute\", "       \
+    "\"per\": \"template\", \"durable\": true}"
+
+static void random_item(doorman_permit_item *item) {
+    *item = (doorman_permit_item){.resource_id = resources[random_below(COUNT(resources))],
+                                  .key = keys[random_below(COUNT(keys))],
+                                  .cost = (double)random_below(48) / 4};
+    item->has_min = random_below(3) == 0;
+    if (item->has_min) item->min = (double)random_below((size_t)(item->cost * 4) + 1) / 4;
+}
+
+static void assert_same_permit(const doorman_permit *p, const doorman_permit *twin) {
+    assert_int_equal(p->granted, twin->granted);
+    assert_int_equal(p->wait, twin->wait);
+    assert_int_equal(p->reason, twin->reason);
+    assert_int_equal(p->retry_after, twin->retry_after);
+    for (size_t i = 0; i < p->item_count; i++) {
+        assert_exact(p->items[i].granted, twin->items[i].granted);
+    }
+    assert_int_equal(p->detail_count, twin->detail_count);
+    for (size_t i = 0; i < p->detail_count; i++) {
+        assert_exact(p->details[i].used, twin->details[i].used);
+        assert_exact(p->details[i].remaining, twin->details[i].remaining);
+        assert_int_equal(p->details[i].reset_after, twin->details[i].reset_after);
+        assert_int_equal(p->details[i].tier, twin->details[i].tier);
+    }
+}
+
+/* The same call for both. The second one is never stopped. */
+static void random_call(struct process *p, struct process *twin) {
+    struct process *both[] = {p, twin};
+    doorman_permit_item item;
+    random_item(&item);
+    const size_t kind = random_below(24);
+    const doorman_time ban = (doorman_time)random_below(40) * SECOND;
+    const double refund = random_below(2) ? -1 : 1;
+    for (size_t i = 0; i < 2; i++) {
+        struct process *one = both[i];
+        double charged = 0;
+        doorman_status status = DOORMAN_OK;
+        if (kind == 0) {
+            status = doorman_permits_reset(one->permits, item.resource_id, item.key,
+                                           item.has_min ? "s" : NULL, NULL, NULL);
+        } else if (kind == 1) {
+            status =
+                doorman_permits_ban(one->permits, item.resource_id, item.key, ban, NULL, one->now);
+        } else if (kind < 6) {
+            doorman_permit_item report = item;
+            report.has_min = false;
+            report.min = 0;
+            report.cost *= refund;
+            status = doorman_permits_report(one->permits, &report, &charged, NULL, one->now);
+        } else {
+            const doorman_permit_request request = {
+                .items = &item, .item_count = 1, .detail = true, .max_wait = ban / 2};
+            status = doorman_permits_acquire(one->permits, &request, &one->out, NULL, one->now);
+        }
+        assert_int_equal(status, DOORMAN_OK);
+    }
+    if (kind >= 6) assert_same_permit(&p->out, &twin->out);
+}
+
+/* P27, P28. A process that writes before it stops, and reads after it, decides exactly like a
+ * process that never stops. */
+TEST(a_process_that_is_restarted_decides_like_one_that_is_not) {
+    for (int history = 0; history < 40; history++) {
+        struct process p = process_of(RANDOM_LIMITS), twin = process_of(RANDOM_LIMITS);
+        for (int step = 0; step < 400; step++) {
+            const doorman_time time =
+                (doorman_time)(random_below(3) ? random_below(4000) : random_below(20000)) *
+                (SECOND / 1000);
+            const size_t what = random_below(24);
+            if (what == 0) {
+                pass(&twin, time);
+                /* new slices begin at multiples of window / 16 of `now` (P12) */
+                p.boot = twin.now % (77 * 60 * SECOND) + 77 * 60 * SECOND;
+                process_restart(&p, time);
+            } else if (what == 1) {
+                (void)process_write(&p);
+            } else if (what < 10) {
+                pass(&p, time);
+                pass(&twin, time);
+            } else {
+                random_call(&p, &twin);
+            }
+            if (what == 2) doorman_permits_update(p.permits, p.now);
+            if (what == 3) doorman_permits_update(twin.permits, twin.now);
+        }
+        process_end(&p);
+        process_end(&twin);
+    }
+}
+
+/* P28. Wherever the clock of the wall is set to, a restarted process never offers more than one
+ * that is not restarted and that measures time without that clock. */
+TEST(a_clock_that_is_set_back_never_gives_more) {
+    for (int history = 0; history < 40; history++) {
+        struct process p = process_of(BUCKET ", " SLIDING), twin = process_of(BUCKET ", " SLIDING);
+        for (int step = 0; step < 300; step++) {
+            const doorman_time time = (doorman_time)random_below(60000) * (SECOND / 1000);
+            const size_t what = random_below(16);
+            const char *key = keys[random_below(COUNT(keys))];
+            const double cost = (double)random_below(120) / 4;
+            if (what == 0) {
+                process_restart(&p, time - (doorman_time)random_below(2) * HOUR);
+                pass(&twin, time);
+            } else if (what == 1) {
+                p.epoch -= (doorman_time)random_below(7200) * SECOND;
+            } else if (what < 6) {
+                pass(&p, time);
+                pass(&twin, time);
+            } else if (take(&p, key, cost)) {
+                assert_true(take(&twin, key, cost));
+                for (size_t i = 0; i < 2; i++) {
+                    assert_true(p.out.details[i].remaining <= twin.out.details[i].remaining);
+                }
+            }
+        }
+        process_end(&p);
+        process_end(&twin);
+    }
+}
+
+/* D5, P28. In each window of the clock `epoch` at most the limit is granted, plus what was granted
+ * since the last write before each crash. The clock is set back and forward at any moment. */
+TEST(a_crash_forgets_only_what_was_granted_since_the_last_write) {
+    enum { WINDOWS = 4096 };
+    for (int history = 0; history < 40; history++) {
+        static double granted[WINDOWS], unwritten[WINDOWS];
+        struct process p = process_of("{\"name\": \"q\", \"kind\": \"FIXED_WINDOW\", "
+                                      "\"limit\": 50, \"window\": 60, \"durable\": true}");
+        memset(granted, 0, sizeof granted);
+        memset(unwritten, 0, sizeof unwritten);
+        const int64_t origin = p.epoch / (60 * SECOND) - WINDOWS / 2;
+        for (int step = 0; step < 500; step++) {
+            const doorman_time time = (doorman_time)random_below(20) * SECOND;
+            const size_t what = random_below(16);
+            if (what < 2) {
+                (void)process_write(&p);
+                memset(unwritten, 0, sizeof unwritten);
+            } else if (what == 2) {
+                process_crash(&p, time - (doorman_time)random_below(3) * 40 * SECOND);
+                for (size_t i = 0; i < WINDOWS; i++) granted[i] -= unwritten[i];
+                memset(unwritten, 0, sizeof unwritten);
+            } else if (what == 3) {
+                p.epoch += ((doorman_time)random_below(200) - 110) * SECOND;
+                pass(&p, 0);
+            } else if (what < 8) {
+                pass(&p, time);
+            } else if (take(&p, "a", (double)random_below(20))) {
+                int64_t window = p.permits->at.epoch / (60 * SECOND) - origin;
+                assert_true(window >= 0 && window < WINDOWS);
+                granted[window] += p.out.items[0].granted;
+                unwritten[window] += p.out.items[0].granted;
+                assert_true(granted[window] <= 50);
+            }
+        }
+        process_end(&p);
+    }
 }
