@@ -29,8 +29,10 @@
 #define STEP_ROWS 512
 #define PAUSE_NANOSECONDS 100000
 
-#define BATCH_ROWS 8192
-#define BATCH_BYTES (2U << 20)
+/* Of one transaction. With many rows in random order each page of the file has several of them, so
+ * a large batch writes fewer pages for each row. */
+#define BATCH_ROWS 32768
+#define BATCH_BYTES (8U << 20)
 
 #define NAMES_MAX 20 /* rows that cannot be read and have a line of the log, for each reading */
 
@@ -187,6 +189,23 @@ static bool batch_copy(struct batch *batch, const struct store_row *from) {
     return true;
 }
 
+/* The order of the file, so that each page is visited once. A row that was taken later comes behind
+ * one with the same identity. */
+static int compare_rows(const void *left, const void *right) {
+    const struct store_row *one = (const struct store_row *)left;
+    const struct store_row *other = (const struct store_row *)right;
+    bool is_shorter = one->identity_bytes < other->identity_bytes;
+    int order = memcmp(one->identity, other->identity,
+                       is_shorter ? one->identity_bytes : other->identity_bytes);
+    if (order != 0) return order;
+    if (one->identity_bytes != other->identity_bytes) return is_shorter ? -1 : 1;
+    return one->identity < other->identity ? -1 : one->identity > other->identity;
+}
+
+static void batch_sort(struct batch *batch) {
+    qsort(batch->rows, batch->count, sizeof *batch->rows, compare_rows);
+}
+
 static void batch_clear(struct batch *batch) { batch->count = batch->bytes = 0; }
 
 /* ---- reading -------------------------------------------------------------------------------- */
@@ -319,6 +338,7 @@ static enum round state_write(struct state *state) {
         state->filled = state->written;
         state->written = filled;
         server_unlock(&service->lock);
+        batch_sort(state->written);
     }
     size_t count = state->written->count;
     if (count > 0 && server_store_write(state->store, state->written->rows, count) != STORE_OK) {

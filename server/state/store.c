@@ -38,6 +38,11 @@
 /* The log of SQLite grows with the largest transaction. It is cut to this size afterwards. */
 #define LOG_BYTES_MAX "67108864"
 
+/* Memory for pages of the file, in KiB, and the pages of the log after which it is copied into the
+ * file. The defaults are for small databases. A transaction with random rows changes most pages. */
+#define CACHE_KIB "32768"
+#define LOG_PAGES "8192"
+
 struct store {
     sqlite3 *database;
     int lock;   /* a descriptor of the file, with its lock */
@@ -173,7 +178,8 @@ static bool open_tables(struct store *store) {
     int64_t version = 0, epoch = 0;
     if (!check_schema(store, &version)) return false;
     if (!run(store, "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;"
-                    "PRAGMA journal_size_limit = " LOG_BYTES_MAX)) {
+                    "PRAGMA journal_size_limit = " LOG_BYTES_MAX ";PRAGMA cache_size = -" CACHE_KIB
+                    ";PRAGMA wal_autocheckpoint = " LOG_PAGES)) {
         return fail(store, "cannot be written") == STORE_OK;
     }
     bool done = run(store, "BEGIN IMMEDIATE") && (version > 0 || run(store, schema)) &&
