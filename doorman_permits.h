@@ -327,8 +327,9 @@ struct doorman_permit_limit {
                             together with empty_at_start */
     bool refunds;        /* true: a report may have a negative cost. Only for TOKEN_BUCKET and
                             FIXED_WINDOW */
-    bool has_durable;    /* false: `durable` is true if a counter may need a minute or more until it
-                            is fresh, or if a ban lasts as long */
+    bool has_durable;    /* false: `durable` is not read. The configuration sets it to true if a
+                            counter may need a minute or more until it is fresh, or if a ban lasts
+                            as long */
     bool durable; /* the counters and bans have rows, which a store keeps over a restart: see P27.
                      Not if leased, and not for CONCURRENCY */
     bool refuse_unread; /* only if durable. true: while the rows could not be read, permits are
@@ -359,9 +360,9 @@ struct doorman_permit_limit {
     X(DOORMAN_REASON_MAX_KEYS, "MAX_KEYS") /* there is no room for one more counter */             \
     X(DOORMAN_REASON_UNMATCHED, "UNMATCHED") /* no template with limits matches the resource */    \
     X(DOORMAN_REASON_CONCURRENCY, "CONCURRENCY") /* the units are held by others */                \
-    X(DOORMAN_REASON_LEARNING, "LEARNING")     /* the holds of a predecessor are not known yet */  \
-    X(DOORMAN_REASON_QUEUE_FULL, "QUEUE_FULL") /* too many permits wait */                         \
-    X(DOORMAN_REASON_TIMED_OUT, "TIMED_OUT")   /* the units did not come in time */                \
+    X(DOORMAN_REASON_LEARNING, "LEARNING")       /* a predecessor's holds or rows are not known */ \
+    X(DOORMAN_REASON_QUEUE_FULL, "QUEUE_FULL")   /* too many permits wait */                       \
+    X(DOORMAN_REASON_TIMED_OUT, "TIMED_OUT")     /* the units did not come in time */              \
     X(DOORMAN_REASON_SHARED, "SHARED")       /* a hold of the same key was released: see share */  \
     X(DOORMAN_REASON_MAX_HOLDS, "MAX_HOLDS") /* there are too many holds */                        \
     X(DOORMAN_REASON_REPEATED, "REPEATED")   /* another permit has the same request_id */
@@ -1696,6 +1697,7 @@ static void doorman__limit_fields_check(doorman__check *check, const doorman_per
     const bool counts_units =
         limit->kind == DOORMAN_TOKEN_BUCKET || limit->kind == DOORMAN_FIXED_WINDOW;
     const bool holds = limit->kind == DOORMAN_CONCURRENCY;
+    const bool says_durable = limit->has_durable && limit->durable;
     const doorman__rule rules[] = {
         {!doorman__id_valid(limit->name), "name: " DOORMAN__ID_RULE},
         {(unsigned)limit->per > DOORMAN_PER_TEMPLATE, "per: must be key, resource or template"},
@@ -1726,10 +1728,9 @@ static void doorman__limit_fields_check(doorman__check *check, const doorman_per
         {limit->full_at_start && limit->empty_at_start,
          DOORMAN__NAMES("full_at_start: must be false with empty_at_start",
                         "on_restart: must be full or empty")},
-        {!limit->has_durable && limit->durable, "durable: needs has_durable"},
-        {limit->durable && holds,
+        {says_durable && holds,
          "durable: CONCURRENCY has no rows, because clients say what they hold"},
-        {limit->durable && limit->leased, "durable: the units of a lease end with the lease"},
+        {says_durable && limit->leased, "durable: the units of a lease end with the lease"},
     };
     DOORMAN__CHECK(check, rules);
 }

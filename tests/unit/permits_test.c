@@ -216,7 +216,7 @@ static const struct {
     {"{\"name\": \"a\", \"kind\": \"TIERS\", \"tiers\": [], \"on_unread\": \"refuse\"}",
      ".on_unread: needs a durable limit"},
     {"{\"name\": \"a\", \"kind\": \"TIERS\", \"tiers\": [], \"durable\": 1}",
-     ".durable: must be true or false"},
+     ".durable: must be a boolean"},
     {"{\"name\": \"a\", \"kind\": \"TIERS\", \"tiers\": [], \"warn_at\": 2}",
      ".warn_at: must be from 0 to 1"},
     {"{\"name\": \"a\", \"kind\": \"TIERS\", \"tiers\": [], \"colour\": 2}",
