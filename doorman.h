@@ -406,7 +406,7 @@ typedef struct doorman_algorithm {
     bool has_minimum_interval;             /* false: the minimum interval is 5 s */
     doorman_time minimum_interval;         /* a holder that asks again within this time gets its
                                               last lease again (S3); 0: it gets a new lease */
-    doorman_time minimum_refresh_interval; /* a lower bound of the refresh interval: in responses of
+    doorman_time minimum_refresh_interval; /* a lower bound of the refresh interval: for a holder of
                                               a node with a parent, for a holder that should ask
                                               again early (R12), and for a lease that cannot be
                                               extended (S6); default 1 s */
@@ -552,7 +552,8 @@ DOORMAN_API doorman_status doorman_shares(const doorman_algorithm *algorithm, do
  * there is no reason: the holder was granted all its wants, or the server is older and sends no
  * reasons. A reason is for people, for logs and for metrics. No rule for a holder depends on it. */
 typedef enum doorman_lease_reason {
-    DOORMAN_LEASE_SHARE = 300, /* the lease is the holder's share. It is no value of another enum */
+    DOORMAN_LEASE_SHARE = 300, /* the lease is the holder's share. No other enum has the value
+                                  300 */
     DOORMAN_LEASE_CUT,         /* the capacity was cut, and older leases do not fit into it yet */
     DOORMAN_LEASE_RESERVED,    /* a part of the share is still committed for other holders */
     DOORMAN_LEASE_LEARNING     /* no lease grows yet, because the granter or the holder learns */
@@ -574,14 +575,14 @@ typedef struct doorman_lease {
                                       from the request to the end of the lease */
     doorman_time refresh_interval; /* only in `gets`: after this time the holder should renew */
     doorman_lease_reason reason;   /* only in `gets`: why the lease is less than the wants in the
-                                      request (S14); 0: it is not */
+                                      request (S14); 0: it is not less */
 } doorman_lease;
 
-/* What servers behind a resource have counted in a time (H11). doorman_throttle_read has these
+/* What servers behind a resource have counted in an interval (H11). doorman_throttle_read has these
  * numbers. */
 typedef struct doorman_overload_report {
     doorman_time interval; /* how long they have counted, at most 1e8 s; 0: there is no report */
-    double arrived;        /* requests, [0, 1e15]; so are the other numbers */
+    double arrived;        /* requests. All counts are in [0, 1e15] */
     double finished;       /* requests that were answered */
     double refused;        /* requests that were refused, for any reason */
     double late;           /* those of `finished` that had to wait longer than overload_target */
@@ -603,7 +604,7 @@ typedef struct doorman_capacity_request {
 } doorman_capacity_request;
 
 typedef enum doorman_outcome {
-    DOORMAN_GRANTED = 200, /* no value of a doorman_status, so a mistake in C equals nothing */
+    DOORMAN_GRANTED = 200, /* no value of a doorman_status, so a wrong comparison is never true */
     DOORMAN_TRY_LATER,     /* the server learns, or has no lease from its parent */
     DOORMAN_UNMATCHED,     /* no template matches, and reject_unmatched is true */
     DOORMAN_FULL           /* a limit of the server would be exceeded (C7) */
@@ -634,7 +635,7 @@ typedef enum doorman_method {
     DOORMAN_DISCOVERY,
     DOORMAN_GET_CAPACITY, /* if is_server is true, the message is GetServerCapacity */
     DOORMAN_RELEASE_CAPACITY,
-    DOORMAN_REPORT_OVERLOAD, /* tells what servers behind resources have counted (H11) */
+    DOORMAN_REPORT_OVERLOAD, /* reports what servers behind resources have counted (H11) */
     DOORMAN_ACQUIRE,         /* asks for decisions on permits */
     DOORMAN_REPORT,          /* charges what actions have really cost */
     DOORMAN_INSPECT,         /* reads the limits of keys */
@@ -688,7 +689,7 @@ typedef struct doorman_request {
     const doorman_permit_entry *entries;   /* only REPORT, INSPECT, RESET */
     size_t entry_count;                    /* may be 0 */
     const doorman_hold_request *holds;     /* only RENEW, RELEASE, TRANSFER, SEIZE. Their client_id
-                                              is NULL: holder_id counts */
+                                              is NULL: holder_id is used */
     size_t hold_count;                     /* may be 0 */
     bool may_wait; /* not on the wire: permits of an ACQUIRE may be pending. The owner of the server
                       then takes decisions from doorman_permits_next_decision */
@@ -763,9 +764,9 @@ DOORMAN_API doorman_time doorman_upstream_due(const doorman_upstream *upstream);
  *     server   frees memory, removes counters of permits that equal fresh ones, and ends a
  *              mastership whose time has passed. Responses depend on this work only if more than
  *              1,000 leases of a resource expire together (S2). One call visits at most 10,000
- *              resources and expired leases together, except the call that ends a mastership: it
- *              drops all of them. These visits take some milliseconds. If more work is left, the
- *              upstream is due again at once
+ *              resources and expired leases together, which takes some milliseconds. Only the call
+ *              that ends a mastership drops all of them. If more work is left, the upstream is due
+ *              again at once
  *
  *   out       written in full. Pointers in out are valid until the next call on the upstream
  *   returns   true: send this request to out->address. false: there is nothing to send now, and
@@ -886,7 +887,8 @@ DOORMAN_API doorman_status doorman_server_configure(doorman_server *server,
                                                     const doorman_config *config, doorman_time now);
 
 typedef struct doorman_mastership {
-    const char *address;           /* the address of the master, 1 to 256 bytes; NULL: not known */
+    const char *address;           /* the address of the master, 1 to 256 bytes; required if this
+                                      server is master. NULL: not known */
     doorman_time until;            /* this server is master until this time. DOORMAN_NEVER: no end
                                       is known. `now` or earlier: this server is not master */
     doorman_time predecessor_gone; /* a time by which the previous master had certainly stopped; 0:
@@ -950,7 +952,7 @@ typedef struct doorman_server_resource {
     doorman_outcome outcome;          /* only for a node with a parent: the last outcome from the
                                          parent; 0: none yet */
     doorman_lease_reason reason;      /* if `leased` is true: why the node's own lease is less than
-                                         what the node wanted (S14); 0: it is not */
+                                         what the node wanted (S14); 0: it is not less */
     double has;                       /* sum of the leases, in the resource's units */
     double committed;                 /* sum of the committed amounts, at least has */
     double wants;                     /* sum of what the holders want */
@@ -964,12 +966,12 @@ typedef struct doorman_server_resource {
     doorman_time learned_at; /* when the server stops learning; DOORMAN_NEVER: not known yet */
     /* By how much `has` exceeds what the node may have in force at this moment, in the resource's
      * units. 0 if the leases fit, or if divides_capacity is false. S12 says what the node may have.
-     * After a cut this includes the older, larger capacity until its leases have ended. So a cut
-     * alone causes no overshoot. With `immediate` handover the parent of a node does not wait for
-     * that end, so a cut of the node's lease causes an overshoot. The overshoot includes only what
-     * this server has granted. So it includes neither what clients use without a lease, nor leases
-     * of an earlier master that no holder has claimed. If two processes use one id, each of them
-     * uses the whole lease, but the overshoot includes the lease once. */
+     * After a cut, that amount includes the older, larger capacity until its leases have ended. So
+     * a cut alone causes no overshoot. With `immediate` handover the parent of a node does not wait
+     * for that end, so a cut of the node's lease causes an overshoot. The overshoot includes only
+     * what this server has granted. So it includes neither what clients use without a lease, nor
+     * leases of an earlier master that no holder has claimed. If two processes use one id, each of
+     * them uses the whole lease, but the overshoot includes the lease once. */
     double overshoot;
     bool has_safe_capacity;
     double safe_capacity;
@@ -991,7 +993,8 @@ typedef struct doorman_server_lease {
     double subclients;
     int priority;
     doorman_lease_reason reason; /* why `has` is less than `wants`, as the last response with a
-                                    lease said (S14); 0: it is not, or there was no lease yet */
+                                    lease said (S14); 0: it is not less, or there was no lease
+                                    yet */
     doorman_time granted_at;     /* when the holder's last lease was granted */
     doorman_time expires_at;     /* the server keeps `committed` for the holder until this time */
 } doorman_server_lease;
@@ -1096,8 +1099,7 @@ typedef struct doorman_election_call {
     doorman_time ttl;    /* GRANT_LEASE: the TTL to request */
     const char *address; /* CREATE_KEY: the value of the key; belongs to the election */
     doorman_time due;    /* NO_CALL: when to ask for the next call. DOORMAN_NEVER: ask after the
-                            answer to the call under way. After the last call there is no next
-                            call */
+                            answer to the call under way; or it has resigned, and no call follows */
 } doorman_election_call;
 
 /* What the store has answered. */
@@ -1182,7 +1184,7 @@ DOORMAN_API void doorman_election_resign(doorman_election *election, doorman_tim
 /* ---- decisions, the public part ------------------------------------------------------------- */
 
 typedef enum doorman_decision {
-    DOORMAN_ALLOWED = 100, /* no value of a doorman_status, so a mistake in C equals nothing */
+    DOORMAN_ALLOWED = 100, /* no value of a doorman_status, so a wrong comparison is never true */
     DOORMAN_REFUSED,       /* the units may not be used now */
     DOORMAN_IMPOSSIBLE /* never: n, the number of units, is negative, NaN, or more than the limiter
                           can ever allow */
@@ -1252,8 +1254,8 @@ typedef struct doorman_permit_policy {
      * 0: never. Only for limits of kind TOKEN_BUCKET. The client does not know the kinds. So the
      * resources whose limits are windows or TIERS belong to a client without prefetch. The cost: in
      * any time t, a process may use what the limit allows in t + 2 * prefetch. It learns of a ban
-     * or a lower limit up to 2 * prefetch later. Units that it does not use are lost to others. And
-     * about 500 bytes for each of at most 10,000 keys */
+     * or a lower limit up to 2 * prefetch later. Units that it does not use are lost to others. The
+     * client needs about 500 bytes for each of at most 10,000 keys */
     doorman_time prefetch;
     doorman_time max_pause; /* the longest time for which the breaker opens (P23): from 1 s to
                                3600 s; default 30 s */
@@ -1276,9 +1278,10 @@ typedef struct doorman_permit_client_info {
     uint64_t fallback_refused;   /* P23 */
     uint64_t bypassed;           /* refusals that the kill switch or `shadow` has prevented */
     uint64_t timed_out;          /* permits without a decision within their timeout */
-    uint64_t reported, lost;     /* reports: that a server has answered; that were given up */
+    uint64_t reported, lost;     /* reports that a server has answered; reports that were given
+                                    up */
     double uncharged;            /* units of answered reports that did not fit into a limit (P13) */
-    uint64_t messages, failures; /* messages that were sent; of these, that have failed */
+    uint64_t messages, failures; /* messages that were sent; those of them that have failed */
     uint64_t pauses;             /* how often the breaker has opened (P23) */
     size_t hold_count;           /* holds that the client keeps or asks for, or still has to
                                     release, and numbers that no permit has yet */
@@ -1290,10 +1293,10 @@ typedef struct doorman_client_options {
     const char *client_id; /* required; no other client may have the same id */
     /* Required: 1 to 16 addresses, tried in turn. doorman_agent_start lists the forms of address
      * that an agent accepts. A client without a thread also accepts any other text. But no text may
-     * begin or end with a space. If an address begins with tcp://, tcp4://, tcp6://, the same
-     * after tls+, ws:// or wss://, it must not contain a space, and its port must be from 1 to
-     * 65535. doorman_request.address is one of these addresses, or the address of a master that a
-     * server has sent. The address of a master may have another scheme. */
+     * begin or end with a space. If an address begins with tcp://, tcp4:// or tcp6://, with tls+
+     * and one of these, or with ws:// or wss://, it must not contain a space, and its port must be
+     * from 1 to 65535. doorman_request.address is one of these addresses, or the address of a
+     * master that a server has sent. The address of a master may have another scheme. */
     const char *const *addresses;
     size_t address_count;
     uint64_t seed;                 /* required: a random number that is new for each client. If
@@ -1438,8 +1441,8 @@ struct doorman_resource_info {
     double in_use;           /* only for a gauge: units that are not released yet */
     doorman_time expires_at; /* if `leased` is true: the end of the lease */
     doorman_lease_reason reason; /* if `leased` is true: why the lease is less than what the
-                                    resource wanted when it asked (S14). 0: it is not, or the server
-                                    is older and sends no reasons */
+                                    resource wanted when it asked (S14). 0: it is not less, or the
+                                    server is older and sends no reasons */
     doorman_outcome outcome; /* if has_outcome is true: the outcome in the last response. UNMATCHED
                                 and FULL need an operator */
     bool has_outcome;        /* true: a server has responded */
@@ -1586,8 +1589,8 @@ typedef struct doorman_limit_options {
      * `size`, and max_debt, must together be at most 1e7 s. */
     double rate;           /* required: units a second that the bucket gains; (0, 1e15] */
     double size;           /* units that can be saved; [0, 1e15] */
-    doorman_time max_debt; /* how much of the future rate may be lent. n units are n / rate seconds,
-                              rounded up */
+    doorman_time max_debt; /* the most time in which lent units are gained back. n units need n /
+                              rate seconds, rounded up */
     bool has_max_wait;     /* false: callers may wait as long as max_debt allows */
     doorman_time max_wait; /* an attempt is refused if its caller would have to wait longer than
                               this time, [0, 1e8 s]; 0: no caller waits */
@@ -1766,19 +1769,18 @@ typedef enum doorman__exchange_state {
 typedef struct doorman_json_exchange {
     doorman_request request; /* if _read has returned OK: the parsed message. Its pointers are valid
                                 until _write */
-    doorman_buffer reply;    /* valid from _write to the next _read */
+    bool has_method; /* set by _read, also if it fails: the message has a method that exists, which
+                        is in request.method and request.is_server */
+    doorman_buffer reply;      /* valid from _write to the next _read */
     doorman_response response; /* if _decide has returned OK: the response. The caller may set its
                                   http_address before _write, to at most 256 bytes of a URL */
     doorman_error error;       /* if a step has failed, and memory did not run out: what is wrong */
     bool forbids_administration; /* the caller may set it before _read: INSPECT and RESET are
                                     refused, because anybody may have sent the message. _uninit sets
                                     it to false */
-    /* How many bytes of the next message do not count against DOORMAN_MESSAGE_BYTES_MAX. The caller
-     * may set this field before _read. A server that puts a method around the body of a request
-     * over HTTP uses it. At most DOORMAN_MESSAGE_BYTES_MAX. */
-    size_t frame_bytes;
 
     /* Private. */
+    bool is_body; /* the message came without its method, and so does the reply */
     doorman__exchange_state state;
     doorman_status status;
     struct cJSON *tree;
@@ -1792,16 +1794,22 @@ typedef struct doorman_json_exchange {
 /* Frees all memory of an exchange, after any step. The exchange may be used again. */
 DOORMAN_API void doorman_json_exchange_uninit(doorman_json_exchange *exchange);
 
-/* Step 1: reads a message, and allocates all memory that its response will need. The call drops the
+/* Step 1: reads a message, and allocates the memory for a response on leases. The call drops the
  * previous message of the exchange.
+ *   method    NULL: the text is a whole message, {"METHOD": {...}}. Otherwise the name of the
+ *             method, such as "get_capacity", used only during the call. The text is then only the
+ *             inner object, and so is the reply, unless it is an error. Over HTTP the path has the
+ *             method
  *   text      used only during the call. A message of more than DOORMAN_MESSAGE_BYTES_MAX is
  *             refused before it is read. For such a message the caller may pass NULL, and need not
  *             receive the whole message
- *   returns   OK | a status that says what is wrong with the message. _write then writes the error
+ *   returns   OK | a status that says what is wrong with the message, NOT_FOUND if there is no such
+ *             method. _write then writes the error
  *   cost      O(bytes), about 0.85 us for each resource, and about 0.3 us for each permit; and
  *             O(keys log keys) for an object with more than 16 keys */
 DOORMAN_API doorman_status doorman_json_exchange_read(doorman_json_exchange *exchange,
-                                                      const char *text, size_t bytes);
+                                                      const char *method, const char *text,
+                                                      size_t bytes);
 
 /* Step 2: lets the server answer the message. If the message is wrong, or step 2 has been done
  * already, the call only returns the status of the exchange.
@@ -1846,7 +1854,8 @@ DOORMAN_API doorman_status doorman_json_response(doorman_upstream *upstream, uin
 
 /* A client with a clock, a thread and a connection of its own. It has a second thread and a second
  * connection when it is asked for permits. Any thread may call the functions of an agent and its
- * resources. Only doorman_resource_wait, doorman_agent_acquire and doorman_agent_stop block.
+ * resources. Only doorman_resource_wait and doorman_agent_acquire, _transfer, _seize and
+ * _stop block.
  * If n units may be used now, doorman_resource_wait takes them and returns without a wait.
  *
  * Each function of an agent or a resource that returns a status can also return
@@ -1870,7 +1879,7 @@ DOORMAN_API doorman_time doorman_clock(void);
  *             uses "HOST:PID:" and 64 random bits. An address must have one of the forms
  *             tcp://HOST:PORT, tls+tcp://HOST:PORT, ipc://PATH, inproc://NAME, ws://HOST:PORT/PATH
  *             or wss://HOST:PORT/PATH. tls+tcp and wss need the field `tls`. tcp4 and tcp6 are tcp
- *             with this version of IP alone, and unix is another name of ipc
+ *             with IPv4 or IPv6 alone, and unix is another name of ipc
  *   error     may be NULL
  *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY | UNAVAILABLE (the system has no thread or no
  *             random bits, or nng does not work because of a fork). nng does not work in a child
@@ -2063,8 +2072,8 @@ typedef struct doorman_transport_options {
     void (*on_wakeup)(void *context);
     void *context;
     const doorman_tls *tls; /* required if an address needs TLS */
-    /* The address of this node's status page over HTTP, which its requests tell the parent. NULL or
-     * "": not known. Only doorman_transport_update reads the text, so the text may change while the
+    /* The address of this node's status page over HTTP, for the requests to the parent. NULL or "":
+     * not known. Only doorman_transport_update reads the text, so the text may change while the
      * lock is held. The text must outlive the transport. */
     const char *http_address;
     /* true: while the upstream has nothing to request, the transport sends probes. A probe is a
@@ -2819,16 +2828,20 @@ static bool doorman__random_bits(void *out, size_t bytes) {
  *    with a warning: after a change of master the leases may exceed the capacity (R8). The longest
  *    lease lasts for the lease length plus the default drift. A template with `immediate` handover,
  *    STATIC or NO_ALGORITHM needs no learning, so it causes no warning. These also cause a warning:
- *    a glob with a `[` that has no `]`, a refresh interval that equals the lease length, and an
- *    empty list of templates. So do a lease length above an hour, a safe capacity above the
- *    capacity, a window above an hour that is empty at a restart, and a key of an override that an
- *    earlier key hides (of the first 1,000 keys of a limit). So does a quota of an hour or more,
- *    because nothing keeps it over a restart: a window, a tier with its cooldown, or a bucket that
- *    needs so long to fill. With full_at_start it causes none. So do a bucket that is empty at a
- *    restart and needs more than an hour for its first unit, a time to live above an hour, because
- *    the limit learns for so long, and a template that an earlier one hides (of the first 1,000
- *    templates). A warning about an algorithm names the template that has it, not the templates
- *    that take it (G3).
+ *      - a glob with a `[` that has no `]`
+ *      - a refresh interval that equals the lease length, and a lease length above an hour
+ *      - an empty list of templates
+ *      - a safe capacity above the capacity
+ *      - a window above an hour that is empty at a restart, and a bucket that is empty at a restart
+ *        and needs more than an hour for its first unit
+ *      - a quota of an hour or more, because nothing keeps it over a restart: a window, a tier with
+ *        its cooldown, or a bucket that needs so long to fill. With full_at_start it causes none
+ *      - a time to live above an hour, because the limit learns for so long
+ *      - a template, or a key of an override, that an earlier one hides (of the first 1,000
+ *        templates, and of the first 1,000 keys of a limit)
+ *      - limits that cannot act: see doorman__limits_warn
+ *    A warning about an algorithm names the template that has it, not the templates that take it
+ *    (G3).
  *
  * >>server defines G5 (reloading) and C7 (limits, such as the number of templates).
  * >>json defines G7 (named parameters).
@@ -2895,7 +2908,7 @@ static bool doorman__glob_step(const char **glob, const char **id, const char **
 
 /* Returns whether a shell glob matches a whole id. `*` matches `/` too. When a match fails, the
  * last `*` takes one more character, and the match is tried again from there. An earlier `*` need
- * not, because the last `*` can take them instead. So the cost is O(glob * id). */
+ * not take more, because the last `*` can take those characters. So the cost is O(glob * id). */
 static bool doorman__glob_match(const char *glob, const char *id) {
     const char *star = NULL, *resume = NULL, *open = NULL;
     for (;;) {
@@ -3306,8 +3319,9 @@ static doorman_status doorman__config_check(const doorman_config_options *option
 
 /* ---- configuration: what is valid but causes a warning (G9) */
 
-/* Warns of leases that end before they are renewed, that may outlast the learning of a new master,
- * or that are longer than an hour, because nothing takes a lease back before its end. */
+/* Warns of leases that end before they are renewed, or that may outlast the learning of a new
+ * master. Warns of leases longer than an hour, because nothing takes a lease back before its
+ * end. */
 static void doorman__algorithm_warn(const doorman_algorithm *given, size_t index,
                                     const doorman__config_report *report) {
     const doorman_algorithm all = doorman__algorithm_resolve(given);
@@ -3554,8 +3568,8 @@ static size_t doorman__config_first(const doorman_config *config, const char *id
 }
 
 /* Finds the template of a resource (G1). Returns NULL if no template matches, or if the id is not
- * valid. Costs a hash lookup for each length of literal starts, and a match for each glob that
- * begins as the id does. */
+ * valid. The cost is a hash lookup for each different length of a literal start, and a match for
+ * each glob whose literal start begins the id. */
 static const doorman_template *doorman__config_find(const doorman_config *config,
                                                     const char *resource_id) {
     if (!doorman__id_valid(resource_id)) return NULL;
@@ -3853,7 +3867,7 @@ static doorman__sums doorman__node_sums(const doorman__node *node) {
     return all;
 }
 
-/* Copies `count` entries of a node to a place in another node, or in the same node. */
+/* Copies `count` entries of a node to a position in another node, or in the same node. */
 static void doorman__node_move(doorman__node *to, size_t to_at, doorman__node *from, size_t from_at,
                                size_t count) {
     assert(to->height == from->height);
@@ -3869,14 +3883,14 @@ static void doorman__node_move(doorman__node *to, size_t to_at, doorman__node *f
     memmove(&target->below[to_at], &source->below[from_at], count * sizeof *source->below);
 }
 
-/* Makes place `at` free. The entries from `at` on move up by one place. */
+/* Makes the position `at` free. The entries from `at` on move up by one. */
 static void doorman__node_open(doorman__node *node, size_t at) {
     assert(at <= node->count && node->count < node->room);
     doorman__node_move(node, at + 1, node, at, node->count - at);
     node->count++;
 }
 
-/* Removes the entry at a place. */
+/* Removes the entry at a position. */
 static void doorman__node_close(doorman__node *node, size_t at) {
     assert(at < node->count);
     node->count--;
@@ -3952,7 +3966,7 @@ static bool doorman__index_reserve(doorman__index *index, int band, const doorma
     return done;
 }
 
-/* Makes a node the child of another node, at a free place. */
+/* Makes a node the child of another node, at a free position. */
 static void doorman__inner_set(doorman__inner *inner, size_t at, doorman__node *node) {
     assert(at < inner->node.count && inner->node.height == node->height + 1);
     inner->below[at] = node;
@@ -4447,8 +4461,9 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *       The exception is for leases, not for units in use without a lease. A child node may have
  *    more committed than its leases (R6). The exception then ends at what its leases commit. If the
  *    sum of u is above C, no lease grows while the sum of all g is above C, even if the holder uses
- *    more than its lease: a grant is at most the larger of its last g and C minus the sum of the
- *    others' g. And the leases of a round have a bound of their own (see "round").
+ *    more than its lease. A grant is then at most the larger of two amounts: its last g, and C
+ *    minus the sum of the others' g. And the leases of a round have a bound of their own (see
+ *    "round").
  *       The response also says how much of the claim stays committed (`keep` on the wire): the
  *    larger of g and min(u, x). u can be even larger, because an earlier lease that the request
  *    does not name stays committed until it ends (R4).
@@ -4471,8 +4486,8 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *    because each grant replaces a claim, or uses what others have given back.
  *       If nothing of C is free for a claim, the holder gets a lease of 0, so that it stops using
  *    its old lease. Otherwise it could claim the old lease from the next master, which could grant
- *    it in addition to the leases for which C is used now. What a child node reports as outstanding
- *    is committed even if the sum of u then exceeds C (see doorman__leases_learn).
+ *    it in addition to the leases that use C now. What a child node reports as outstanding is
+ *    committed even if the sum of u then exceeds C (see doorman__leases_learn).
  *
  * With `immediate` handover a grant sets u to g. Capacity then moves to other holders without a
  * confirmation. The sum of the leases in force can exceed the capacity until each holder has
@@ -4651,7 +4666,8 @@ typedef struct doorman__rotation {
     bool served;       /* has had a unit since it was added, or since it last wanted nothing */
 } doorman__rotation;
 
-/* The owner sets the first eight fields and learned_at. Their pointers are to its memory. */
+/* The owner sets the first eight fields and learned_at. Pointers in these fields point to the
+ * owner's memory. */
 typedef struct doorman__lease_table {
     const doorman_algorithm *algorithm;
     doorman_time lease_length;         /* a copy from the last doorman__leases_set_algorithm */
@@ -4868,7 +4884,7 @@ static void doorman__leases_set_in_round(doorman__lease_table *leases, doorman__
     entry->in_round = doorman__float_up(amount);
 }
 
-/* Returns the rotation of a holder, or NULL if leases are not whole units. */
+/* Returns the rotation of a holder, or NULL if it has none. */
 static doorman__rotation *doorman__leases_rotation(const doorman__lease_table *leases,
                                                    const doorman__lease_entry *entry) {
     uint64_t hash = entry->link.hash;
@@ -4937,8 +4953,8 @@ static void doorman__leases_check_round(doorman__lease_table *leases) {
 /* Records a new lease in the entry of its holder. `committed` is the amount that the lease commits.
  * The caller sets the end of the lease afterwards. With `immediate` handover only this lease stays
  * committed for the holder. T7: no lease raises the committed sum above the capacity, or further if
- * it is already above: after a cut, or while the table learns, because the outstanding amounts of
- * child nodes are then committed too. STATIC and NO_ALGORITHM have no such bound. */
+ * it is already above. It is above after a cut, and while the table learns, because the outstanding
+ * amounts of child nodes are then committed too. STATIC and NO_ALGORITHM have no such bound. */
 static void doorman__leases_commit(doorman__lease_table *leases, doorman__lease_entry *entry,
                                    double has, double committed) {
     bool immediate = leases->algorithm->handover == DOORMAN_IMMEDIATE;
@@ -4987,9 +5003,9 @@ static double doorman__entry_wants(const doorman__lease_entry *entry) {
  *     never confirms a cut cannot get more than its share.
  *
  * A `turn` is an amount of lag: one unit * half a lease length. A holder is owed a unit if its lag
- * is at least one turn. A new holder is owed a unit until it has had its first unit, and so is a
- * holder that wanted nothing before. A unit that is in no lease is idle. Let the target of a holder
- * be f plus a fraction. These rules decide how many units the holder gets:
+ * is at least one turn. A new holder, or a holder that wanted nothing before, is owed a unit until
+ * it has had its first unit. A unit that is in no lease is idle. Let the target of a holder be f
+ * plus a fraction. These rules decide how many units the holder gets:
  *
  *   if it has more than f   It gets f in the two cases below. In all other cases it keeps f + 1.
  *                           First case: more units are owed to other holders than are idle, and its
@@ -5111,8 +5127,8 @@ static void doorman__rotation_end(doorman__lease_table *leases, const doorman__l
     DOORMAN_FREE(rotation);
 }
 
-/* Called after a grant. If the holder has less than `due` units, it is owed the rest. It is urgent
- * if the holder has less than its target rounded down, or has never had a unit. */
+/* Called after a grant. If the holder has less than `due` units, it is owed the rest. The owed
+ * units are urgent if the holder has less than its target rounded down, or has never had a unit. */
 static void doorman__rotation_granted(doorman__lease_table *leases, doorman__rotation *rotation,
                                       double due) {
     double has = rotation->entry->has, base = doorman__whole_floor(rotation->share);
@@ -5266,7 +5282,8 @@ static void doorman__leases_sum_frozen(doorman__lease_table *leases) {
     }
 }
 
-/* R7: freezes a child that learns. The shares exclude its demands, and the capacity its lease. */
+/* R7: freezes a child that learns. The shares leave out its demands, and divide the capacity
+ * without its lease. */
 static void doorman__leases_freeze(doorman__lease_table *leases, doorman__lease_entry *entry) {
     assert(entry->is_server);
     doorman__child *child = entry->demand.child;
@@ -5280,7 +5297,7 @@ static void doorman__leases_freeze(doorman__lease_table *leases, doorman__lease_
     doorman__leases_sum_frozen(leases);
 }
 
-/* Ends the freeze of a child. Precondition: its demands are those of its beginning. */
+/* Ends the freeze of a child. Precondition: its demands have not changed since the freeze began. */
 static void doorman__leases_unfreeze(doorman__lease_table *leases, doorman__lease_entry *entry) {
     doorman__child *child = entry->demand.child, **at = &leases->frozen_children;
     assert(child->frozen);
@@ -5426,8 +5443,9 @@ static bool doorman__leases_take_parent_terms(doorman__lease_table *leases, doub
     return true;
 }
 
-/* Computes the terms in force: those of the parent if they fit into the capacity, so that all
- * clients of a tree are treated as if they had one server, or else terms of its own (T2). */
+/* Computes the terms in force (T2): those of the parent if they fit into the capacity, or else
+ * terms of the node's own. With those of the parent, all clients of a tree are treated as if they
+ * had one server. */
 static void doorman__leases_solve(doorman__lease_table *leases) {
     const doorman_algorithm *algorithm = leases->algorithm;
     double capacity = doorman__total_left(leases->frozen, leases->capacity);
@@ -5436,8 +5454,8 @@ static void doorman__leases_solve(doorman__lease_table *leases) {
         doorman__solvers[algorithm->kind](algorithm, capacity, &leases->index, leases->terms);
 }
 
-/* Returns the target of a holder, which may be more than what is free. That of a frozen child is
- * its lease. */
+/* Returns the target of a holder, which may be more than what is free. The target of a frozen child
+ * is its lease. */
 static double doorman__leases_target(doorman__lease_table *leases,
                                      const doorman__lease_entry *entry) {
     const doorman__child *child = doorman__entry_child(entry);
@@ -5743,7 +5761,7 @@ typedef struct doorman__held_lease {
 /* What servers behind a resource have counted since the last request (H11). */
 typedef struct doorman__tally {
     doorman_overload_report sum; /* its interval is not used */
-    doorman_time since;          /* only if it has counted: when that began */
+    doorman_time since;          /* if has_counted is true: when the counting began */
     bool has_counted;
 } doorman__tally;
 
@@ -5780,7 +5798,8 @@ typedef enum doorman__upstream_state {
  * upstream, and have a table of their own. So this section knows none of them. */
 typedef struct doorman__upstream_calls {
     doorman_time (*due)(const doorman_upstream *upstream);
-    void (*work)(doorman_upstream *upstream, doorman_time now); /* that is due, without a request */
+    void (*work)(doorman_upstream *upstream, doorman_time now); /* does what is due, except
+                                                                   requests */
     /* makes a request, if one is due; `work` was called, and `out` is zeroed */
     bool (*request)(doorman_upstream *upstream, doorman_request *out, doorman_time now);
     doorman_status (*response)(doorman_upstream *upstream, uint64_t sequence,
@@ -5798,7 +5817,7 @@ struct doorman_upstream {
     size_t address_count, address_index;     /* a root has no addresses */
     char redirect[DOORMAN_ID_BYTES_MAX + 1]; /* the address of a redirect; "": none */
     unsigned redirects, failures;            /* `failures`: failed requests in a row */
-    size_t tried_count;                      /* the addresses that have failed in this round (K2) */
+    size_t tried_count;                      /* how many addresses have failed in this round (K2) */
     unsigned rounds;        /* the rounds in which all addresses failed, up to `rounds_max` */
     unsigned rounds_max;    /* bounds `rounds` at the end of this round */
     uint64_t failure_count; /* the number of failed requests since the start */
@@ -6258,7 +6277,7 @@ static void doorman__upstream_retry_soon(doorman_upstream *upstream, doorman_tim
 }
 #endif
 
-/* Ends a request that got no response, unless another one is under way, or none. */
+/* Ends a request that got no response. Has no effect unless this request is under way. */
 static void doorman__upstream_fail(doorman_upstream *upstream, uint64_t sequence,
                                    doorman_time now) {
     doorman__upstream_now(upstream, now);
@@ -6714,8 +6733,8 @@ void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, door
 /*
  * The capacity of a resource can follow what the servers behind the resource report. An example is
  * a database that has lost half of its disks: clients that hold themselves to their leases then
- * send twice as much as it can do. This section has the law, for one resource at a root. It is a
- * pure state machine: the section >>server passes it the reports and the sum of the leases.
+ * send twice as much as it can do. This section has the law, for one resource at a root. The law is
+ * a pure state machine: the section >>server passes it the reports and the sum of the leases.
  *
  * H11 A server behind a resource reports once in each refresh interval how many requests arrived,
  *    finished, were refused, and waited longer than `target`. A node adds up what it receives, and
@@ -6758,7 +6777,7 @@ enum { DOORMAN__OVERLOAD_PARTS = 9, DOORMAN__OVERLOAD_MARKS = 20, DOORMAN__OVERL
 #define DOORMAN__OVERLOAD_NEAR 0.2 /* the part of an overload that prevents large steps */
 #define DOORMAN__OVERLOAD_CALM 10  /* steps before they double */
 
-/* The reports that arrived in a part of the time. */
+/* The reports that arrived in one part, which is a quarter of a refresh interval. */
 typedef struct doorman__overload_part {
     uint64_t number;          /* of the part, counted from time 0 */
     doorman_time from, until; /* the time that the reports are about */
@@ -6789,7 +6808,7 @@ static doorman_time doorman__overload_length(const doorman__overload_state *stat
     return doorman__later(state->interval / 4, 1);
 }
 
-/* Returns the number of the part in which a time is. */
+/* Returns the number, counted from time 0, of the part that contains a time. */
 static uint64_t doorman__overload_number(const doorman__overload_state *state, doorman_time now) {
     return (uint64_t)now / (uint64_t)doorman__overload_length(state);
 }
@@ -6844,7 +6863,7 @@ static doorman_overload_report doorman__overload_sum(const doorman__overload_sta
     return sum;
 }
 
-/* Returns whether more is refused, or late, than a part of what an overload needs. */
+/* Returns whether the refused or the late requests exceed a part of what an overload needs. */
 static bool doorman__overload_is_on(const doorman_overload_report *sum, double part) {
     return sum->arrived >= DOORMAN__OVERLOAD_LEAST &&
            (sum->refused > part * 0.05 * sum->arrived || sum->late > part * 0.5 * sum->finished);
@@ -6960,21 +6979,21 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *    holder that names its last lease. A request within the interval gets that lease again (R11).
  *    So a holder whose wants were not met gains nothing by asking often. There are two exceptions,
  *    but not while the server learns. First, a holder that wanted nothing and now wants something
- *    gets a new lease. It may be 0 too, but then a unit is owed to the holder from now on (A5).
- *    Second, a holder gets a new, larger lease if it was granted all its wants and now wants more,
- *    or if it has a lease of 0 or is a server, which asks often only when its holders need more
- *    (T1). The second exception applies only if enough capacity is free for a larger lease, and not
- *    during a round (see >>leases). R5 bounds the new lease too: the holder may have given back a
- *    part of its last lease, and that part may now belong to another holder.
+ *    gets a new lease. That lease may be 0 too, but then a unit is owed to the holder from now on
+ *    (A5). Second, a holder gets a new, larger lease if it was granted all its wants and now wants
+ *    more, or if it has a lease of 0, or if it is a server. A server asks often only when its
+ *    holders need more (T1). The second exception applies only if enough capacity is free for a
+ *    larger lease, and not during a round (see >>leases). R5 bounds the new lease too: the holder
+ *    may have given back a part of its last lease, and that part may now belong to another holder.
  * S4 While the server learns (R6), a holder that names no lease of this node gets TRY_LATER, not a
  *    lease of 0. So it continues to use its fallback, as if no server answered. But a holder that
- *    names a lease of 0 of this node gets a lease of 0 again. That lease ended its fallback: the
- *    capacity may be 0, or other holders may have all of it. With TRY_LATER the fallback would
- *    begin only because the master has changed. A lease of 0 commits nothing, so it is always safe.
- *    The refused holder should ask again after its usual interval, or when the learning ends if
- *    that is earlier. The server records its wants, commits nothing, and removes the lease entry if
- *    the holder does not ask again. STATIC and NO_ALGORITHM divide no capacity, so they need no
- *    learning.
+ *    names a lease of 0 of this node gets a lease of 0 again. That lease ended the holder's
+ *    fallback: the capacity may be 0, or other holders may have all of it. With TRY_LATER the
+ *    fallback would begin only because the master has changed. A lease of 0 commits nothing, so it
+ *    is always safe. The refused holder should ask again after its usual interval, or when the
+ *    learning ends if that is earlier. The server records its wants, commits nothing, and removes
+ *    the lease entry if the holder does not ask again. STATIC and NO_ALGORITHM divide no capacity,
+ *    so they need no learning.
  * S5 If neither S3 nor S4 applies, the holder gets its target from the algorithm. The grant is at
  *    most the larger of two amounts: what is free, and what the holder may still be using (R5).
  * S6 A lease lasts `lease_length`, but never longer than the server's own lease. The refresh
@@ -6989,9 +7008,10 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *    capacity by the number of known subclients, with those of the request. There is none while the
  *    server learns, for a holder that is a server, and for an algorithm that does not divide the
  *    capacity. A node with a parent has only as much capacity as its clients want, so the quotient
- *    may be much too small. So it is at least the highest level that the parent sent. If leases are
- *    whole units, it is rounded down. With more clients than units it is 0, because one unit for
- *    each client would exceed the capacity. A node with a parent does not send a 0.
+ *    may be much too small. So the safe capacity is at least the highest level that the parent
+ *    sent. If leases are whole units, it is rounded down. With more clients than units it is 0,
+ *    because one unit for each client would exceed the capacity. A node with a parent does not send
+ *    a 0.
  * S8 A lease entry lasts 1 + drift times as long as its lease. So the entry outlasts the lease even
  *    if the holder's clock is slower by the drift. The time that messages take does not matter,
  *    because the holder counts from the time at which it sent the request.
@@ -7040,10 +7060,10 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  * R12 Capacity moves fast to the holders that should have it. A client confirms a smaller lease at
  *    once. A node does so when the amount that it has committed for its holders fits into the
  *    lease. If a lease is below the target by more than a thousandth, its holder should ask again
- *    after the longer of two times: the minimum interval and `minimum_refresh_interval`. A holder
- *    that has nothing, or is a server, should ask again after `minimum_refresh_interval` if the
- *    node asks its parent soon: because the parent last granted all that the node wanted (T1), or
- *    because the next request of the node is due within twice that time.
+ *    after the longer of two times: the minimum interval and `minimum_refresh_interval`. If the
+ *    node asks its parent soon, a holder that has nothing, or is a server, should ask again after
+ *    `minimum_refresh_interval`. The node asks soon if the parent last granted all that the node
+ *    wanted (T1), or if its next request is due within twice that time.
  * G5 A new configuration drops no lease of a resource that still has a template. A resource that
  *    gets its first template learns first, because no lease table recorded the earlier grants.
  * C7 Three numbers are limited: the resources, the holders of one resource, and the resources of
@@ -7090,10 +7110,10 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *
  * Expiry. Every function removes expired leases first (S2). doorman__server_update removes the
  * rest, and frees memory. A heap orders all resources by the time at which an update must visit
- * them at the latest, which is not later than the end of the lease entry that ends first. It may be
- * earlier, because a renewal does not move the resource in the heap. The next update sets the exact
- * time. So within one lease length, the updates of a resource cost O(log resources), for any number
- * of renewals.
+ * them at the latest, which is not later than the end of the lease entry that ends first. That time
+ * may be earlier, because a renewal does not move the resource in the heap. The next update sets
+ * the exact time. So within one lease length, the updates of a resource cost O(log resources), for
+ * any number of renewals.
  *
  * The tree. A server with a parent has a lease of its own for each resource: a held lease (see
  * >>upstream). Its capacity is C of the lease table of that resource, and what the parent has
@@ -7111,11 +7131,11 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *    treats these demands as equal. The shares are exact unless a level lies between the two
  *    boundaries. So there is a boundary at each level of the last response, and more boundaries
  *    around the first of these levels, denser near it. The level at which a reserve is shared
- *    matters only if some priority gets nothing but its part of the reserve, and then the level of
- *    that priority is the level of the reserve, so it has a boundary. The amount that a group gets
- *    is a concave function of the level. So the parent overestimates this amount, and the level
- *    that it finds is never too high. From request to request this level approaches the exact level
- *    from below, as in Newton's method, and then stays there.
+ *    matters only if some priority gets nothing but its part of the reserve. Then the level of that
+ *    priority is the level of the reserve, so there is a boundary at it. The amount that a group
+ *    gets is a concave function of the level. So the parent overestimates this amount, and the
+ *    level that it finds is never too high. From request to request this level approaches the exact
+ *    level from below, as in Newton's method, and then stays there.
  * T3 A node with a parent uses the algorithm and the parameters that its parent sends. At each
  *    level of the tree the refresh interval is multiplied by decay_factor.
  * T4 A node that has no lease of its own grants no lease: it answers TRY_LATER. When a holder first
@@ -7126,11 +7146,11 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  * T5 All servers of a node send the name of the node as their id to the parent. So for the parent,
  *    a new master has the lease that its predecessor had.
  * T6 A new master learns until the leases of its predecessor have ended. Its requests say that it
- *    learns. Those leases end no later than the lease that the predecessor had from the parent. So
- *    the parent sends the time until its entry for that lease ends (`learn_for`), or the time that
- *    it learns itself if that is longer. The new master uses only the first such response, because
- *    then the entry of the parent is for a lease of the new master. The node releases nothing
- *    before it has learned (R10).
+ *    learns. The leases of the predecessor end no later than the lease that the predecessor had
+ *    from the parent. So the parent sends the time until its entry for that lease ends
+ *    (`learn_for`), or the time that it learns itself if that is longer. The new master uses only
+ *    the first such response, because then the entry of the parent is for a lease of the new
+ *    master. The node releases nothing before it has learned (R10).
  * R7 While a child learns, its parent grants it its last lease again, or a smaller lease if K has
  *    no room for the last lease. The claims of the child confirm nothing. The shares of the other
  *    holders are those of the capacity minus this lease, without the demands of the child.
@@ -7225,7 +7245,8 @@ typedef struct doorman__request_item {
     uint64_t hash;
     size_t index;
     doorman__resource_entry *resource; /* NULL: not found yet, or there is none */
-    doorman__lease_entry *entry;       /* of the holder; NULL: as above */
+    doorman__lease_entry *entry;       /* that of the holder; NULL: not found yet, or there is
+                                          none */
     doorman__item_state state;
 } doorman__request_item;
 
@@ -7267,8 +7288,8 @@ struct doorman_server {
     doorman_terms *terms; /* for a response to a server: DOORMAN_TERMS_MAX for each item */
     size_t request_items_capacity, places_capacity, response_items_capacity, terms_capacity;
     doorman_permits *permits;   /* has no counters while the server is not master */
-    doorman_config *own_config; /* of the permits: refuses all. Only for a node with a parent whose
-                                   options have no configuration; else NULL */
+    doorman_config *own_config; /* a configuration that refuses all permits. Only for a node with a
+                                   parent whose options have none; else NULL */
     bool asks_itself;           /* a request of the permits is answered: see >>permit_node */
     doorman__arena arena;       /* the last response to a message on permits */
 };
@@ -7472,7 +7493,8 @@ static doorman__maximum doorman__resource_maximum(const doorman__resource_entry 
     return maximum;
 }
 
-/* Stores `before`, the present amount before a change, as an older amount, unless it has risen. */
+/* Stores `before`, the amount before a change, as an older amount, unless the change has raised
+ * it. */
 static void doorman__resource_add_older(doorman__resource_entry *resource,
                                         doorman__maximum before) {
     const doorman_server *server = resource->server;
@@ -7634,10 +7656,10 @@ static doorman_time doorman__server_learned_at(const doorman_server *server,
 }
 
 /* Returns when the learning of new resources with a template of a new configuration ends: as for
- * the template with the same glob in the last configuration. If the server still learns, it may be
- * later, because the predecessor may have had the new configuration, with longer leases. Without
- * such a template, every request may have been granted. So the resources learn for as long as any
- * granted lease may last (G5). */
+ * the template with the same glob in the last configuration. If the server still learns, the end
+ * may be later, because the predecessor may have had the new configuration, with longer leases.
+ * Without such a template, every request may have been granted. So the resources learn for as long
+ * as any granted lease may last (G5). */
 static doorman_time doorman__server_inherit(const doorman_server *server,
                                             const doorman_template *settings, size_t index) {
     const doorman_config *last = server->config;
@@ -7667,7 +7689,7 @@ static double doorman__resource_capacity(const doorman__resource_entry *resource
     return doorman__leases_round_down(&resource->leases, overload->capacity);
 }
 
-/* Returns from which wait on a request is late; 0: reports have no effect. */
+/* Returns how long a request may wait before it is late; 0: reports have no effect. */
 static doorman_time doorman__resource_overload_target(const doorman__resource_entry *resource) {
     bool divides = doorman__divides_capacity(resource->leases.algorithm);
     return divides ? resource->settings->overload.target : 0;
@@ -7830,7 +7852,7 @@ doorman_time doorman_server_learns_until(const doorman_server *server, doorman_t
     for (size_t i = 0; server->config && i < server->config->template_count; i++) {
         const doorman_template *settings = &server->config->templates[i];
         if (!doorman__divides_capacity(&settings->algorithm)) continue;
-        /* nobody gets a lease of a template without a capacity */
+        /* no holder gets a lease of a template without a capacity */
         if (!settings->without_capacity) last = doorman__later(last, server->learned_at[i]);
     }
     return server->is_master && now < server->master_until && now < last ? last : 0;
@@ -7852,7 +7874,7 @@ static doorman_status doorman__item_wrong(const doorman_request *request, size_t
                          doorman__name(request, "items", "resource"), index, field, rule);
 }
 
-/* Checks the demands of an item. On the wire, the fields of a client's one are the resource's. */
+/* Checks the demands of an item. On the wire, a client's only demand is a part of the resource. */
 static doorman_status doorman__demands_check(const doorman_request *request, size_t index,
                                              doorman_error *error) {
     const doorman_capacity_request *item_request = &request->items[index];
@@ -8408,7 +8430,7 @@ static void doorman__upward_set_algorithm(doorman__upward *upward,
     assert(algorithm->lease_length > 0 && algorithm->refresh_interval > 0);
 }
 
-/* R8: sets the time at which the learning of the node ends, which then tells its parent at once.
+/* R8: sets the time at which the learning of the node ends. The node tells its parent at once.
  * `learn_for` includes the drift, so it is long enough even if a clock is slow. */
 static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_for) {
     doorman_server *server = upward->resource->server;
@@ -8742,8 +8764,9 @@ static doorman_time doorman__entry_defer(const doorman__lease_entry *entry) {
 }
 
 /* T4: responds for a node that has no lease of its own. If the node learns, it commits what the
- * holder claims under a lease of this node, so that its own claim to its parent is complete. It
- * keeps the wants of the holder for three times the interval after which it should ask again. */
+ * holder claims under a lease of this node, so that its own claim to its parent is complete. The
+ * node keeps the wants of the holder for three times the interval after which the holder should ask
+ * again. */
 static void doorman__context_defer(const doorman__request_context *context) {
     doorman__lease_table *leases = context->leases;
     doorman__lease_entry *entry = context->entry;
@@ -8892,7 +8915,7 @@ static doorman_lease doorman__context_new_lease(const doorman__request_context *
                            .refresh_interval = doorman__context_refresh(context)};
 }
 
-/* S14: returns why a lease is less than what the request wants, or 0 if it is not. */
+/* S14: returns why a lease is less than what the request wants, or 0 if it is not less. */
 static doorman_lease_reason doorman__context_reason(const doorman__request_context *context,
                                                     double capacity) {
     const doorman__lease_table *leases = context->leases;
@@ -9066,7 +9089,8 @@ static void doorman__server_release(doorman_server *server, const doorman_reques
     }
 }
 
-/* H11: processes reports on resources. A resource without leases needs none. */
+/* H11: processes reports on resources. A report on a resource that no holder has asked for has no
+ * effect. */
 static doorman_status doorman__server_report(doorman_server *server,
                                              const doorman_request *request) {
     assert(server->is_master);
@@ -9545,7 +9569,8 @@ static void doorman__election_take_lease(doorman_election *election, int64_t lea
     election->lease_until = election->lease ? doorman__after(election->sent_at, ttl / 100 * 95) : 0;
 }
 
-/* Called when our store lease holds the key. Forgets `vacant_at` if others had it since then. */
+/* Called when our store lease holds the key. Forgets `vacant_at` if others had the key since
+ * then. */
 static void doorman__election_win(doorman_election *election, uint64_t term) {
     assert(election->lease && election->step != DOORMAN_NO_CALL);
     if (term != election->vacant_term + 1) election->vacant_term = 0;
@@ -9695,7 +9720,7 @@ void doorman_election_resign(doorman_election *election, doorman_time now) {
  *   sliding window   doorman__sliding_try        the numbers of two windows, and their units
  *   sliding log      doorman__arrival_try        for each unit of the limit, its last arrival
  *
- * A rate is a token bucket without debt, and a gauge is a concurrency limiter. They follow an
+ * A rate is a token bucket without debt, and a gauge is a concurrency limiter. Both follow an
  * allowance, which has one quota until a point in time and another quota from then on. So a lease
  * ends even if no function is called. Only one thread writes an allowance. It fills the one of two
  * slots that is not in use, and then increments the version, which tells readers the slot in use.
@@ -9723,10 +9748,10 @@ void doorman_election_resign(doorman_election *election, doorman_time now) {
  *    Times are in ticks of 1/256 ns, and wrap around after 2^64 ticks (834 days). paid_until is in
  *    the future if it is ahead of the clock by less than 18 minutes plus the largest debt: another
  *    thread has read the clock after this thread, or units were taken as a debt. Any other
- *    paid_until is in the past. So a bucket saves at most about 400 days, and a rate below 3e-8
- *    units a second (one unit a year) never allows a whole unit. The time of a unit is rounded up
- *    to a tick. So requests for one unit get at most 2.5e11 units in a second, and up to 0.04 %
- *    less than a rate of 1e8 units a second.
+ *    paid_until is in the past. So a bucket saves at most 407 days, and a rate below 2.8e-8 units a
+ *    second (one unit in 407 days) never allows a whole unit. The time of a unit is rounded up to a
+ *    tick. So requests for one unit get at most 2.5e11 units in a second. At a rate of 1e8 units a
+ *    second, they get up to 0.04 % too few.
  *
  *    A gauge counts the units in flight. A thread that takes units adds them to this count, and
  *    then checks that the allowance is still the one that the thread has read. The client first
@@ -9782,8 +9807,8 @@ static double doorman__unit_time(double amount) {
     return amount > 0 ? DOORMAN__TICKS_PER_SECOND / amount : DBL_MAX;
 }
 
-/* Rounds a price up to whole ticks. Returns -1 if the price is NaN, negative, or more than `most`,
- * with a tolerance for rounding errors, so that all of `most` can be taken at once. */
+/* Rounds a price up to whole ticks. Returns -1 if the price is NaN, negative, or more than `most`.
+ * A rounding error above `most` is tolerated, so that all of `most` can be taken at once. */
 static inline int64_t doorman__price(double price, int64_t most) {
     if (!(price >= 0 && price <= (double)most * (1 + 1e-9))) return -1;
     int64_t ticks = doorman__round_up(price);
@@ -9856,8 +9881,8 @@ DOORMAN__INLINE doorman__attempt doorman__bucket_try(const doorman__bucket *buck
 
 /* ---- limiters: concurrency */
 
-/* Nobody knows when units are released, so a refusal does not say how long to wait, and no attempt
- * sets reset_after. */
+/* When units will be released is not known, so a refusal does not say how long to wait, and no
+ * attempt sets reset_after. */
 DOORMAN__INLINE doorman__attempt doorman__concurrency_try(uint64_t most, uint64_t in_use,
                                                           uint64_t units) {
     uint64_t room = in_use < most ? most - in_use : 0;
@@ -9995,10 +10020,11 @@ DOORMAN__INLINE doorman__attempt doorman__sliding_try(uint64_t most, doorman_tim
 
 /* ---- limiters: log */
 
-/* An arrival is the time at which a unit was allowed. A ring has one place for each unit of the
- * limit. Each new unit replaces the oldest arrival, and is allowed if this arrival is at least a
- * whole window old. So a window has at most as many units as the ring has places. Arrivals never go
- * back in time, even if the clock of this thread is behind the clock of another thread. */
+/* An arrival is the time at which a unit was asked for, also if it was refused. A ring has one
+ * arrival for each unit of the limit. Each new unit replaces the oldest arrival, and is allowed if
+ * this arrival is at least a whole window old. So a window has at most as many units as the ring
+ * has arrivals. Arrivals never go back in time, even if the clock of this thread is behind the
+ * clock of another thread. */
 static inline doorman__attempt doorman__arrival_try(doorman_time window, doorman_time before,
                                                     doorman_time now) {
     assert(window > 0);
@@ -10098,7 +10124,7 @@ static const char *doorman__bucket_wrong(const doorman_limit_options *options) {
 
 #define DOORMAN__ONLY_BUCKET_RULE "must be 0: only a TOKEN_BUCKET has one"
 
-/* Does the same for a limit of another kind. */
+/* Returns the first rule that a limit of another kind breaks, or NULL. */
 static const char *doorman__count_limit_wrong(const doorman_limit_options *options) {
     const double limit = options->limit;
     const bool held = options->kind == DOORMAN_CONCURRENCY;
@@ -10198,7 +10224,7 @@ static uint64_t doorman__log_next(const doorman_limiter *limiter) {
     return __atomic_load_n(&limiter->state.log.next, __ATOMIC_RELAXED);
 }
 
-/* Returns how long it takes until the log could allow a unit at the place `index`. */
+/* Returns how long it takes until the log could allow a unit at the position `index`. */
 static doorman_time doorman__log_wait(const doorman_limiter *limiter, const doorman_limit *limit,
                                       uint64_t index, doorman_time now) {
     const doorman_arrival *place = doorman__log_place(limiter, limit, index);
@@ -10234,7 +10260,7 @@ static doorman_time doorman__log_delay(const doorman_limiter *limiter, const doo
     return doorman__log_wait(limiter, limit, doorman__log_next(limiter) + units - 1, now);
 }
 
-/* Returns how many units could be allowed now. From the next place on, the arrivals are in the
+/* Returns how many units could be allowed now. From the next position on, the arrivals are in the
  * order of their times. So a binary search finds the first arrival that is too new. */
 static uint64_t doorman__log_left(const doorman_limiter *limiter, const doorman_limit *limit,
                                   doorman_time now) {
@@ -10436,7 +10462,7 @@ static double doorman__counted(const doorman__shared *grains) {
     return (double)__atomic_load_n(grains, __ATOMIC_RELAXED) / DOORMAN__UNIT;
 }
 
-/* Raises a count to a value. */
+/* Raises a count to a value, unless the count is larger already. */
 static inline void doorman__raise(doorman__shared *most, uint64_t value) {
     uint64_t before = __atomic_load_n(most, __ATOMIC_RELAXED);
     while (before < value && !__atomic_compare_exchange_n(most, &before, value, true,
@@ -10928,8 +10954,8 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *   PESSIMISTIC   0
  *   OPTIMISTIC    what the resource wants
  *
- * doorman__resource_publish sets the limiter to the capacity in force, until when, and what
- * follows. So the limiter follows the end of a lease without another call.
+ * doorman__resource_publish sets the limiter to the capacity in force, its end, and the capacity
+ * that follows. So the limiter follows the end of a lease without another call.
  *
  * In a request, a client claims the capacity of its lease, and reports its units in use as
  * outstanding (R3). If the client wants less than it has, it first gives the difference back, and
@@ -10945,10 +10971,10 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *    sent. doorman_agent_stop releases at once.
  * K6 Either the application sets the wants, or the wants follow use. Wants that follow use begin at
  *    an initial value, and stay between a minimum and a maximum. An idle resource wants the
- *    minimum. It is 1 by default for a rate, so that its first call need not wait, and 0 for a
- *    gauge, so that idle clients take no unit from others. With the minimum 0, a resource wants at
- *    least 1 as soon as it is used, so its first call needs a request to the server. Until then it
- *    has a lease of 0, so the server knows it all the same.
+ *    minimum. The default is 1 for a rate, so that its first call need not wait. The default is 0
+ *    for a gauge, so that idle clients take no unit from others. With the minimum 0, a resource
+ *    wants at least 1 as soon as it is used, so its first call needs a request to the server. Until
+ *    then it has a lease of 0, so the server knows it all the same.
  * K7 A server cannot block or crash the application, whatever it sends, or if it sends nothing.
  * L4 Use is measured in a moving window, in which newer amounts count more. Use consists of the
  *    units that were allowed, the units that were refused, and the units that callers wait for (see
@@ -10960,10 +10986,10 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *
  * How soon a lease follows demand. A limiter that refuses units sets a flag, which the client
  * checks every 0.2 s. The client waits until 0.1 s have passed since the refusal, because this time
- * shows the rate of a demand. A gauge does not need it. Then the client asks at once if the last
- * response granted all wants. Example: a resource is idle, and its capacity is free at the server.
- * After the first refusal, the resource gets its whole share within 250 ms and one round trip. When
- * a call waits for a gauge of an agent, the agent asks at once.
+ * shows the rate of a demand. For a gauge it does not wait. Then the client asks at once if the
+ * last response granted all wants. Example: a resource is idle, and its capacity is free at the
+ * server. After the first refusal, the resource gets its whole share within 250 ms and one round
+ * trip. When a call waits for a gauge of an agent, the agent asks at once.
  *
  * An idle resource asks only for its minimum, even if its safe capacity is larger. A safe capacity
  * that is not configured is the capacity divided by the number of clients. If each idle resource
@@ -10983,8 +11009,8 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * Refused units count as demand. If they did not count, a resource that has too little would never
  * grow. But a caller that repeats its try in a loop is refused a million times for one unit. So
  * while the server has no more capacity (it grants less than was wanted), refused units count only
- * up to a bound: seven times the units that were allowed, or that the capacity allows if they are
- * more. So a resource with endless demand asks for eight times what it has.
+ * up to a bound: seven times the units that were allowed, or seven times what the capacity allows
+ * if that is more. So a resource with endless demand asks for eight times what it has.
  *
  * Example: a lease of 50 units a second allows 50 units a second, and 10,000 units a second are
  * refused. The bound is 7 * 50 = 350. So the demand is 50 + 350 = 400 units a second.
@@ -10993,8 +11019,8 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * A worker waits for a unit, is busy with the unit, and waits for the next unit. The estimator
  * assumes as many workers as have waited at the same time. On average `waiting` workers wait. If no
  * worker had to wait, all together would use workers / (workers - waiting) times as much. The
- * additional units are the demand of the waiting workers. It counts up to the bound. If all workers
- * wait, it is equal to the bound.
+ * additional units are the demand of the waiting workers. This demand counts up to the bound. If
+ * all workers wait, the demand is equal to the bound.
  *
  * Example with 50 units a second: there are two workers, and a unit keeps a worker busy for 20 ms.
  * On average one worker is busy, and one waits. Without the wait the workers would use 2 / (2 - 1)
@@ -11016,9 +11042,9 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * would take capacity from other clients without using it. Requests that are IMPOSSIBLE do not
  * count as demand either.
  *
- * Bounds that are multiples of what a resource has, or of its minimum, use 1 in place of a minimum
- * of 0, and so do the wants of a resource that is not idle. Otherwise a resource with a lease of 0
- * would never ask for its first unit.
+ * The bound is also at least seven times the minimum, where 0 counts as 1. The wants of a resource
+ * that is not idle use 1 too. Otherwise a resource with a lease of 0 would never ask for its first
+ * unit.
  *
  * While the server may have more, the estimator also looks at the counts between two samples. A
  * look can raise the wants to the rate of the requests that came after the first refusal, for two
@@ -11108,7 +11134,7 @@ typedef struct doorman__estimator {
     double largest; /* the largest request, until largest_until */
     doorman_time largest_until;
     /* The other fields except `wants` and `unmet` are only for a gauge. */
-    bool served; /* so many units as `largest` were in use at the same time */
+    bool served; /* as many units as `largest` were in use at the same time */
     doorman_time
         short_since; /* since when `largest` has not fitted into the lease; NEVER: it fits */
     double ceiling;  /* the capacity that the server granted when more was wanted */
@@ -11252,8 +11278,8 @@ static double doorman__estimator_recent(const doorman__estimator *estimator) {
     return recent;
 }
 
-/* For how many windows the largest request is remembered, and after how many windows without room
- * for the largest request of a gauge the server has no more capacity. */
+/* The largest request is remembered for this many windows. If the largest request of a gauge does
+ * not fit for this many windows, the server has no more capacity. */
 #define DOORMAN__WINDOWS_REMEMBERED 10
 #define DOORMAN__WINDOWS_SHORT 2
 
@@ -12549,20 +12575,21 @@ static bool doorman__scan_value(doorman__scan *scan) {
     return sound;
 }
 
+/* Text follows a value that is complete. */
+static const char doorman__json_end_rule[] = "not JSON: expected the end of the text";
+
 /* Checks a text and parses it into a tree. The caller deletes the tree. cJSON fails for a valid
  * text in two cases: there is no memory, or the decimal separator of the locale is longer than one
  * byte.
- *   scan         written in full. After a syntax error it has the position and the rule. If the
- *                whole text is too large, the position is NULL
- *   frame_bytes  as in doorman_json_exchange */
+ *   scan   written in full. After a syntax error it has the position and the rule. If the whole
+ *          text is too large, the position is NULL */
 static doorman_status doorman__json_parse(cJSON **out, doorman__scan *scan, const char *text,
-                                          size_t bytes, size_t frame_bytes) {
+                                          size_t bytes) {
     *scan = (doorman__scan){.rule = "larger than 4 MiB"};
-    assert(frame_bytes <= DOORMAN_MESSAGE_BYTES_MAX);
-    if (bytes > DOORMAN_MESSAGE_BYTES_MAX + frame_bytes) return DOORMAN_RESOURCE_EXHAUSTED;
+    if (bytes > DOORMAN_MESSAGE_BYTES_MAX) return DOORMAN_RESOURCE_EXHAUSTED;
     *scan = (doorman__scan){.at = text,
                             .end = text + bytes,
-                            .rule = "not JSON: expected the end of the text",
+                            .rule = doorman__json_end_rule,
                             .values_max = DOORMAN__JSON_VALUES_MAX};
     if (!doorman__scan_value(scan) || scan->at < scan->end) {
         bool full = scan->depth > DOORMAN__JSON_DEPTH_MAX || scan->values > scan->values_max;
@@ -12590,7 +12617,6 @@ typedef struct doorman__reader {
     doorman__problems *problems; /* for a configuration; NULL for a message */
     cJSON *tree;
     bool has_rounded_id;  /* a number in the text is rounded to 2^53, so it is not a lease id */
-    size_t frame_bytes;   /* as in doorman_json_exchange */
     doorman__arena arena; /* the structs that are made from the text */
 } doorman__reader;
 
@@ -12752,15 +12778,24 @@ static void doorman__read_unique(const doorman__field *field) {
     if (object && !doorman__read_stopped(field->reader)) doorman__read_unique_keys(field, count);
 }
 
+static bool doorman__text_is_blank(const char *text, size_t bytes) {
+    size_t spaces = 0;
+    while (spaces < bytes && strchr(" \t\r\n", text[spaces]) && text[spaces]) spaces++;
+    return spaces == bytes;
+}
+
+/* Returns whether a text begins with the byte-order mark of UTF-8. */
+static bool doorman__text_is_marked(const char *text, size_t bytes) {
+    return bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0;
+}
+
 /* Finds a likely cause why a text that people write is not JSON: the text is empty, or an editor
  * has saved it with a byte-order mark or as UTF-16. UTF-16 begins with a mark, or one of the first
  * two bytes is 0. Returns NULL if there is no such cause; then the rule of the syntax is the
  * error. */
 static const char *doorman__syntax_cause(const char *text, size_t bytes) {
-    size_t spaces = 0;
-    while (spaces < bytes && strchr(" \t\r\n", text[spaces]) && text[spaces]) spaces++;
-    if (spaces == bytes) return "not JSON: the text is empty";
-    if (bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) {
+    if (doorman__text_is_blank(text, bytes)) return "not JSON: the text is empty";
+    if (doorman__text_is_marked(text, bytes)) {
         return "not JSON: the text begins with a byte-order mark; save it as UTF-8 without one";
     }
     bool marked = bytes >= 2 && (!memcmp(text, "\xff\xfe", 2) || !memcmp(text, "\xfe\xff", 2));
@@ -12792,7 +12827,7 @@ static void doorman__read_syntax(doorman__reader *reader, const doorman__scan *s
 
 static doorman__field doorman__read_start(doorman__reader *reader, const char *text, size_t bytes) {
     doorman__scan scan;
-    reader->status = doorman__json_parse(&reader->tree, &scan, text, bytes, reader->frame_bytes);
+    reader->status = doorman__json_parse(&reader->tree, &scan, text, bytes);
     reader->has_rounded_id = reader->status == DOORMAN_OK && scan.has_rounded_id;
     bool has_error = reader->status != DOORMAN_OK && reader->status != DOORMAN_OUT_OF_MEMORY;
     if (has_error) doorman__read_syntax(reader, &scan, text, bytes);
@@ -12809,10 +12844,10 @@ typedef struct doorman__writer {
     doorman_buffer *buffer;
     bool failed;
     bool is_exact; /* amounts have as few digits as possible */
-    /* Of a response: as in doorman_json_serve, whether the holder is a node, and, if it is about
-     * permits, the request. */
+    /* Of a response: as in doorman_json_serve, whether the holder is a node, whether only the
+     * object of the method is written, and, if it is about permits, the request. */
     int64_t epoch;
-    bool is_server;
+    bool is_server, is_body;
     const doorman_request *request;
 } doorman__writer;
 
@@ -12829,8 +12864,8 @@ static bool doorman__buffer_reserve(doorman_buffer *buffer, size_t bytes) {
     return room;
 }
 
-/* Returns a place for `bytes` bytes, or NULL if there is no memory. The caller writes the bytes,
- * and adds their number to the count. */
+/* Returns room for `bytes` bytes, or NULL if there is no memory. The caller writes the bytes, and
+ * adds their number to the count. */
 static char *doorman__put_room(doorman__writer *out, size_t bytes) {
     doorman_buffer *buffer = out->buffer;
     out->failed = out->failed || !doorman__buffer_reserve(buffer, buffer->bytes + bytes);
@@ -13063,7 +13098,7 @@ typedef enum doorman__flags {
     DOORMAN__JSON_OPTIONAL, /* the writer leaves out a default: 0, false, an empty list, `usual` */
     DOORMAN__JSON_NEEDED,   /* the reader refuses an object without the field */
     DOORMAN__JSON_ALWAYS,   /* the writer always writes the field */
-    DOORMAN__JSON_REQUIRED, /* both */
+    DOORMAN__JSON_REQUIRED, /* both NEEDED and ALWAYS */
     DOORMAN__JSON_LENIENT,  /* an invalid value counts as absent, because the sender may be newer */
     DOORMAN__JSON_OR_STRING = 8 /* a string is not read, and is no error */
 } doorman__flags;
@@ -13075,7 +13110,7 @@ typedef struct doorman__row {
     unsigned char key_bytes, type, flags;
     signed char usual;  /* the default of a number */
     unsigned short at;  /* the offset in the struct */
-    unsigned short has; /* the offset of the bool that tells whether there is a value, or 0 */
+    unsigned short has; /* the offset of the bool that says whether there is a value, or 0 */
     unsigned short count, bytes; /* of a list: the offset of its count; the size of an item */
     uint32_t least, most;     /* the bounds of an integer, if `most` is not 0. Of a list, `most` are
                                  the most items. Of a choice, the first value, and their number */
@@ -13554,7 +13589,7 @@ static void doorman__put_rows(doorman__writer *out, const doorman__row *rows, co
 /* What this section does with permits. The section >>permit_json has the tables. */
 typedef struct doorman__json_permits {
     const doorman__row *limits;                         /* of a template */
-    const doorman__row (*requests)[3], (*responses)[2]; /* by their methods, from ACQUIRE */
+    const doorman__row (*requests)[3], (*responses)[2]; /* for each method from ACQUIRE on */
     doorman_status (*check_reply)(const doorman_permits *permits, const doorman_request *request,
                                   doorman_error *error);
     bool (*is_pending)(const doorman_json_exchange *exchange); /* a permit of it waits */
@@ -13606,7 +13641,7 @@ static void doorman__read_parameter(const doorman__field *field, unsigned *given
     if (!row->names && cJSON_IsString(value.value)) {
         const char *text = value.value->valuestring;
         doorman__scan scan;
-        doorman_status status = doorman__json_parse(&number, &scan, text, strlen(text), 0);
+        doorman_status status = doorman__json_parse(&number, &scan, text, strlen(text));
         if (status == DOORMAN_OUT_OF_MEMORY) field->reader->status = status;
         if (number) value.value = number;
     }
@@ -14255,52 +14290,66 @@ static void doorman__read_nested(const doorman__field *body) {
     }
 }
 
-/* Returns the method of a message, and sets *body to the object of the method. */
-static doorman_method doorman__read_method(const doorman__field *root, bool *is_server,
-                                           doorman__field *body) {
-    doorman__reader *reader = root->reader;
-    const cJSON *only = cJSON_IsObject(root->value) ? root->value->child : NULL;
+/* Finds the method with a name. If there is none, returns false, and sets an error. */
+static bool doorman__method_find(doorman__reader *reader, const char *name, doorman_method *method,
+                                 bool *is_server) {
     char names[160] = "";
-    *body = *root;
-    *is_server = false;
-    assert(root->parent == NULL);
-    if (doorman__read_content(root)) return DOORMAN_DISCOVERY;
-    if (!only || only->next) {
-        doorman__read_fail(root, "must be an object with one key, the method");
-        return DOORMAN_DISCOVERY;
-    }
-    *body = doorman__member(root, only);
     for (int i = 0; i <= DOORMAN_METHOD_COUNT; i++) {
         size_t used = strlen(names);
-        const char *name = doorman__method_name(i);
+        const char *known = doorman__method_name(i);
         *is_server = i == DOORMAN_METHOD_COUNT;
-        if (strcmp(only->string, name) == 0) {
-            return *is_server ? DOORMAN_GET_CAPACITY : (doorman_method)i;
-        }
-        snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", name);
+        *method = *is_server ? DOORMAN_GET_CAPACITY : (doorman_method)i;
+        if (strcmp(name, known) == 0) return true;
+        snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", known);
     }
     *is_server = false;
-    reader->status =
-        doorman__fail(reader->error, DOORMAN_NOT_FOUND, "no such method: %.40s; the methods are %s",
-                      only->string, names);
-    return DOORMAN_DISCOVERY;
+    *method = DOORMAN_DISCOVERY;
+    reader->status = doorman__fail(reader->error, DOORMAN_NOT_FOUND,
+                                   "no such method: %.40s; the methods are %s", name, names);
+    return false;
 }
 
-static void doorman__read_request(const doorman__field *root, doorman_request *out) {
-    doorman__field body;
-    out->wire_names = true;
-    out->method = doorman__read_method(root, &out->is_server, &body);
+/* Finds the method of a whole message.
+ *   body      out: the object of the method
+ *   returns   false: there is none, and an error is set */
+static bool doorman__read_method(const doorman__field *root, doorman_method *method,
+                                 bool *is_server, doorman__field *body) {
+    const cJSON *only = cJSON_IsObject(root->value) ? root->value->child : NULL;
+    *body = *root;
+    *is_server = false;
+    *method = DOORMAN_DISCOVERY;
+    assert(root->parent == NULL);
+    if (doorman__read_content(root)) return false;
+    if (!only || only->next) {
+        doorman__read_fail(root, "must be an object with one key, the method");
+        return false;
+    }
+    *body = doorman__member(root, only);
+    return doorman__method_find(root->reader, only->string, method, is_server);
+}
+
+/* Reads the object of a method. Precondition: the method of the request is set. */
+static void doorman__read_body(const doorman__field *body, doorman_request *out) {
     const doorman__row *rows = doorman__message_rows(out->method, out->is_server, true);
+    out->wire_names = true;
     if (!rows) {
-        doorman__read_fail(&body, DOORMAN__NO_PERMITS);
+        doorman__read_fail(body, DOORMAN__NO_PERMITS);
         return;
     }
     const doorman__row *list = NULL; /* the last field: what the request is about */
     for (const doorman__row *row = rows; row->type; row++) list = row;
-    if (list && !doorman__field_of(&body, list->key, list->key_bytes).value) {
-        doorman__read_nested(&body);
+    if (list && !doorman__field_of(body, list->key, list->key_bytes).value) {
+        doorman__read_nested(body);
     }
-    doorman__read_fields(&body, rows, out);
+    doorman__read_fields(body, rows, out);
+}
+
+/* Reads a whole message. Returns whether it has a method that exists. */
+static bool doorman__read_request(const doorman__field *root, doorman_request *out) {
+    doorman__field body;
+    bool found = doorman__read_method(root, &out->method, &out->is_server, &body);
+    if (found) doorman__read_body(&body, out);
+    return found;
 }
 
 static void doorman__read_response(const doorman__field *root, doorman_response *out) {
@@ -14314,7 +14363,7 @@ static void doorman__read_response(const doorman__field *root, doorman_response 
                                        texts.code, texts.message);
         return;
     }
-    out->method = doorman__read_method(root, &out->is_server, &body);
+    (void)doorman__read_method(root, &out->method, &out->is_server, &body);
     const doorman__row *rows = doorman__message_rows(out->method, out->is_server, false);
     doorman__field mastership = doorman__field_of(&body, "mastership", 10);
     if (mastership.value) doorman__read_fields(&mastership, doorman__mastership_rows, out);
@@ -14328,7 +14377,9 @@ static void doorman__put_response(doorman__writer *out, const doorman_response *
     bool discovery = response->method == DOORMAN_DISCOVERY;
     out->epoch = epoch;
     out->is_server = response->is_server;
-    doorman__put(out, "{%s:{", doorman_method_name(response->method, response->is_server));
+    const char *method = doorman_method_name(response->method, response->is_server);
+    if (!out->is_body) doorman__put(out, "{%s:", method);
+    doorman__put(out, "{");
     if (discovery || response->is_master) {
         doorman__put_rows(out, doorman__message_rows(response->method, response->is_server, false),
                           response);
@@ -14340,7 +14391,7 @@ static void doorman__put_response(doorman__writer *out, const doorman_response *
         if (http) doorman__put(out, "%,'http_address':%s", http);
         doorman__put(out, "}");
     }
-    doorman__put(out, "}}");
+    doorman__put(out, out->is_body ? "}" : "}}");
 }
 
 static const char *doorman__status_text(doorman_status status) {
@@ -14512,18 +14563,61 @@ static doorman_status doorman__exchange_check_administration(doorman_json_exchan
                          name, resets ? "admin" : "read");
 }
 
-doorman_status doorman_json_exchange_read(doorman_json_exchange *exchange, const char *text,
-                                          size_t bytes) {
+/* Writes a syntax error of a body without its method. Its cause is often what a client of HTTP has
+ * done. */
+static void doorman__body_syntax(doorman__reader *reader, const doorman__scan *scan,
+                                 const char *text, size_t bytes) {
+    const char *cause = NULL;
+    if (doorman__text_is_blank(text, bytes)) {
+        cause = "the body is empty: send {}, or the content of the method";
+    } else if (doorman__text_is_marked(text, bytes)) {
+        cause = "byte 0: not JSON: remove the byte order mark";
+    } else if (scan->rule == doorman__json_end_rule) {
+        cause = "not JSON: text follows the content of the method";
+    }
+    if (cause && reader->status == DOORMAN_INVALID_ARGUMENT) {
+        doorman__fail(reader->error, reader->status, "%s", cause);
+    } else if (reader->status != DOORMAN_OUT_OF_MEMORY) {
+        doorman__read_syntax(reader, scan, text, bytes);
+    }
+}
+
+/* Reads the object of a method whose name is not in the text. The paths of errors begin with the
+ * name, as in a whole message. */
+static void doorman__exchange_read_body(doorman_json_exchange *exchange, doorman__reader *reader,
+                                        const char *method, const char *text, size_t bytes) {
+    doorman_request *request = &exchange->request;
+    doorman__scan scan;
+    exchange->has_method =
+        doorman__method_find(reader, method, &request->method, &request->is_server);
+    if (!exchange->has_method) return;
+    reader->status = doorman__json_parse(&reader->tree, &scan, text, bytes);
+    if (reader->status != DOORMAN_OK) {
+        doorman__body_syntax(reader, &scan, text, bytes);
+        return;
+    }
+    const doorman__field whole = {.reader = reader};
+    const doorman__field body = {reader, &whole, method, (int)strlen(method), 0, reader->tree};
+    reader->has_rounded_id = scan.has_rounded_id;
+    doorman__read_unique(&body);
+    doorman__read_body(&body, request);
+}
+
+doorman_status doorman_json_exchange_read(doorman_json_exchange *exchange, const char *method,
+                                          const char *text, size_t bytes) {
     if (!exchange) return DOORMAN_INVALID_ARGUMENT;
     if (!text && bytes <= DOORMAN_MESSAGE_BYTES_MAX) text = "", bytes = 0;
     doorman__exchange_forget(exchange);
-    doorman__reader reader = {.error = &exchange->error,
-                              .frame_bytes = exchange->frame_bytes,
-                              .arena = exchange->message};
+    doorman__reader reader = {.error = &exchange->error, .arena = exchange->message};
     exchange->request = (doorman_request){.sequence = 0};
     exchange->error.text[0] = '\0';
-    doorman__field root = doorman__read_start(&reader, text, bytes);
-    doorman__read_request(&root, &exchange->request);
+    exchange->is_body = method != NULL;
+    if (method) {
+        doorman__exchange_read_body(exchange, &reader, method, text, bytes);
+    } else {
+        doorman__field whole = doorman__read_start(&reader, text, bytes);
+        exchange->has_method = doorman__read_request(&whole, &exchange->request);
+    }
     exchange->tree = reader.tree;
     exchange->message = reader.arena;
     doorman_status status = reader.status;
@@ -14628,6 +14722,7 @@ doorman_status doorman_json_exchange_write(doorman_json_exchange *exchange, int6
     }
     doorman__writer out = doorman__put_start(&exchange->reply);
     out.request = &exchange->request;
+    out.is_body = exchange->is_body;
     if (exchange->state == DOORMAN__EXCHANGE_DECIDED) {
         doorman__put_response(&out, &exchange->response, epoch);
     } else {
@@ -14644,7 +14739,7 @@ doorman_status doorman_json_serve(doorman_server *server, const char *text, size
                                   doorman_buffer *reply, int64_t epoch, doorman_time now) {
     if (!server || !reply) return DOORMAN_INVALID_ARGUMENT;
     doorman_json_exchange exchange = {.reply = *reply};
-    (void)doorman_json_exchange_read(&exchange, text, bytes);
+    (void)doorman_json_exchange_read(&exchange, NULL, text, bytes);
     (void)doorman_json_exchange_decide(&exchange, server, now);
     doorman_status status = doorman_json_exchange_write(&exchange, epoch);
     *reply = exchange.reply;
@@ -14719,8 +14814,8 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
  * When the thread waits for the mutex, each call that locks it lets the thread pass once. Otherwise
  * many threads that open and close resources could keep the thread from renewing a lease in time.
  * The thread sleeps on a mutex of its own, so that it needs no turn to wake up. The thread updates
- * 100 resources at a time, and a request has at most 500 resources: on a busy machine, the mutex
- * was locked for up to 1.1 ms to make a request of 1,000 resources, and again to process its
+ * 100 resources at a time, and a request has at most 500 resources. With 1,000 resources, on a busy
+ * machine, the mutex was locked for up to 1.1 ms to make a request, and again to process its
  * response. The callback of nng only stores which event has occurred. After a request has failed,
  * the next request uses a new connection, because a server that does not respond may have lost the
  * old one.
@@ -14857,7 +14952,7 @@ doorman_time doorman_clock(void) {
 /* ---- nng: processes that fork */
 
 /* The order of the locks: this mutex, that of an agent, that of its permits, and its wake_mutex. A
- * thread that holds one of them locks only later ones. */
+ * thread that holds one of them locks only later ones, except in fork (below). */
 static struct doorman__process {
     pthread_mutex_t mutex; /* guards the other fields */
     doorman_agent *agents; /* the agents that run in this process, linked by `next` */
@@ -14938,8 +15033,8 @@ static void doorman__agent_lock_first(doorman_agent *agent) {
 }
 
 /* Lets the agent's thread lock the mutex before this call, at most once in a call. The mutex is
- * locked before and after. pthread_cond_wait would cancel a thread, but most calls of an agent are
- * not points of cancellation. */
+ * locked before and after. pthread_cond_wait is a point of cancellation, but most calls of an agent
+ * are not. So the call disables cancellation meanwhile. */
 static void doorman__agent_let_pass(doorman_agent *agent) {
     int before;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
@@ -15105,9 +15200,9 @@ static doorman_time doorman__pace_due(doorman_time paced, const doorman__rate_vi
     return paced + (doorman_time)((double)view->price / 256 * (1 - late * late));
 }
 
-/* Returns the time at which pacing lets this waiter pass, or 0 if pacing does not apply. It applies
- * to the first waiter of the queue, and to a call outside the queue if less than half a burst has
- * passed since the last waiter got its units. */
+/* Returns the time at which pacing lets this waiter pass, or 0 if pacing does not apply. Pacing
+ * applies to the first waiter of the queue, and to a call outside the queue if less than half a
+ * burst has passed since the last waiter got its units. */
 static doorman_time doorman__waiter_pace(const doorman__waiter *waiter,
                                          const doorman__rate_view *view, doorman_time now) {
     doorman_time paced = __atomic_load_n(&waiter->queue->paced, __ATOMIC_RELAXED);
@@ -15290,8 +15385,9 @@ doorman_status doorman_resource_release(doorman_resource *resource, double n) {
 /* A socket of nng, and what nng's threads use until the socket is closed. */
 typedef struct doorman__socket {
     nng_socket nng;
-    /* The id of nng's dialer, and in the lower half the id of its connection. 0: none. They are one
-     * atomic word, so that a connection of the last dialer cannot count as one of this dialer. */
+    /* The id of nng's dialer, and in the lower half the id of its connection. 0: none. Both are in
+     * one atomic word, so that a connection of the last dialer cannot count as one of this
+     * dialer. */
     doorman__shared ids;
 
     /* How the socket closes. The mutex protects `closed` and `abandoned`. */
@@ -15301,7 +15397,7 @@ typedef struct doorman__socket {
     bool abandoned; /* nobody waits; the thread that closes the socket frees the struct */
 } doorman__socket;
 
-/* How long a caller waits until a socket is closed. It usually takes less than 1 ms. */
+/* How long a caller waits until a socket is closed. Closing usually takes less than 1 ms. */
 #define DOORMAN__CLOSE_MAX (DOORMAN_SECOND / 2)
 
 static bool doorman__socket_init_close(doorman__socket *own) {
@@ -15614,8 +15710,8 @@ static void doorman__transport_look(doorman_transport *transport) {
     transport->options.on_wakeup(transport->options.context);
 }
 
-/* A thread of nng calls this when nng has sent the request, has a response, or has failed, and when
- * it is time to check for failures to connect. */
+/* A thread of nng calls this function when nng has sent the request, has a response, or has failed.
+ * nng also calls it when it is time to check for failures to connect. */
 static void doorman__transport_on_aio(void *context) {
     doorman_transport *transport = (doorman_transport *)context;
     int nng_error = nng_aio_result(transport->aio);
@@ -15703,8 +15799,8 @@ doorman_status doorman_transport_create(doorman_transport **out,
 /* nng_aio_stop aborts the operation of the aio, and waits until the callback has returned. If the
  * callback tries to send again after the stop, nng does not take the message. The socket is closed
  * when the aio is freed: nng's thread for timeouts uses the socket of an operation that times out,
- * even if the operation ends otherwise at the same time, and nng 1.5.2 only waits for this thread
- * in nng_aio_free. */
+ * even if the operation ends otherwise at the same time. nng 1.5.2 waits for this thread only in
+ * nng_aio_free. */
 void doorman_transport_destroy(doorman_transport *transport) {
     if (!transport) return;
     if (transport->aio) nng_aio_stop(transport->aio);
@@ -15837,7 +15933,7 @@ static void doorman__transport_set_address(doorman_transport *transport, const c
     memcpy(transport->address, address, strlen(address) + 1);
 }
 
-/* When the next probe is due after a result. It is due sooner after a failure or without a
+/* When the next probe is due after a result. The probe is due sooner after a failure or without a
  * connection, because the server may be gone. */
 #define DOORMAN__PROBE_AFTER (60 * DOORMAN_SECOND)
 #define DOORMAN__PROBE_SOON (5 * DOORMAN_SECOND)
@@ -16060,7 +16156,7 @@ static void doorman__agent_process_connection(doorman_agent *agent, doorman_time
     doorman__agent_keep_error(agent, &error, now);
 }
 
-/* Processes the result of the last request. Keeps the error text of a failure, also that a server
+/* Processes the result of the last request. Keeps the error text of a failure, also if a server
  * knows no master. */
 static void doorman__agent_process_result(doorman_agent *agent, doorman_time now) {
     doorman_transport_result result;

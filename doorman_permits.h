@@ -2,8 +2,8 @@
  * doorman_permits.h, version 0.1.0: permits, in addition to the leases of doorman.h.
  *
  * PERMITS. A server decides on each request, by rules for each of very many keys, such as users,
- * tenants or addresses. A permit for something that lasts is a HOLD. It waits its turn in a queue,
- * and its units come back if its holder crashes.
+ * tenants or addresses. A permit for something that lasts is a HOLD. Such a permit can wait in a
+ * queue, and its units come back if the holder crashes.
  *
  * DO THIS
  *
@@ -28,7 +28,7 @@
  *
  *     permit          a decision on one request, for strict limits on very many keys
  *     hold            a granted permit whose units stay taken until they are released, or until its
- *                     time to live ends. Its client renews it
+ *                     time to live ends. Its client renews the hold
  *     limit           a rule that a permit must satisfy. It has a name, a scope and a kind
  *     key             on whose behalf a permit is asked
  *     item            one resource, one key and a cost. A permit has one or several items
@@ -58,8 +58,8 @@
  * LIMITS
  *
  *     permits         16 limits of a template, 100 items of a permit, 1,000,000 counters of a
- *                     limit, 10,000,000 counters in all; 10,000 items and 100 permits with detail
- *                     of a message. The options can change all but the first
+ *                     limit, 10,000,000 counters in all; in a message 10,000 items, and 100 permits
+ *                     with detail. The options can change all but the first
  *
  * NAMES AND UNITS. A limit of permits and a limit of one process have the same names and units. A
  * field of a configuration has the same name in C and in JSON, unless a row below has two names. A
@@ -77,7 +77,7 @@
  *     empty_at_start, full_at_start     on_restart: "empty", "full"
  *     leased                            rate: "leased", limit: "leased"
  *     refuse_unread                     on_unread: "refuse"
- *     has_NAME, without_capacity        whether NAME, capacity is there
+ *     has_NAME, without_capacity        NAME is given; capacity is absent
  *     templates                         resources
  *     reject_unmatched                  unmatched: "reject"
  *     algorithm.minimum_interval,       algorithm.parameters, with    ns; s in JSON
@@ -126,8 +126,8 @@ extern "C" {
 
 /* ---- permits, the public part --------------------------------------------------------------- */
 /* A permit is a decision on one request. A lease serves a few programs that keep to what they are
- * granted. Permits serve very many keys, such as users, tenants or addresses. One place decides
- * about each request.
+ * granted. Permits serve very many keys, such as users, tenants or addresses. One process decides
+ * on each request.
  *
  *     limit      a rule that a permit must satisfy. It has a name, a scope and a kind
  *     key        on whose behalf a permit is asked: 0 to 256 bytes of UTF-8, chosen by the caller
@@ -172,10 +172,12 @@ extern "C" {
  *    together never exceed the capacity. In a tree, each node decides out of its own lease. The
  *    wants of this holder follow grants and refusals (L4). Its id is "(permits)", which no other
  *    client may use.
- *       A leased TOKEN_BUCKET has the burst of a rate limiter, and no debt (L1). A permit may cost
+ *       A leased TOKEN_BUCKET has the same burst as a rate of an agent (L1), and no debt. A permit
+ *       may cost
  *    more than the burst, if nothing was taken for long enough. Without a lease, permits are
- *    refused with LEARNING, and retry_after is 1 s. The first permit for a resource is refused so,
- *    because the permits have no lease yet. A lease that was not used for a minute is released.
+ *    refused with LEARNING, and retry_after is 1 s. The first permit for a resource is refused in
+ *    this way, because the permits have no lease yet. A lease that was not used for a minute is
+ *    released.
  *       A leased CONCURRENCY holds at most as many units as its lease has. A hold ends no later
  *    than the lease: each grant and each renewal lasts at most the rest of the lease, divided by
  *    1 + drift. If the lease shrinks below what is held, no permit is granted until the holds fit.
@@ -184,8 +186,8 @@ extern "C" {
  *       A report charges at most what is saved. What does not fit raises the wants. A
  *    doorman_permits without a server has no leases, so it refuses everything.
  * P22 A client and an agent remember a refusal of a permit of one item while the refusal is valid
- *    (P5). In that time they refuse every permit that has an item with the same resource and key,
- *    the same minimum or more, and the same max_wait or less.
+ *    (P5). In that time they refuse every permit with an item of the same resource and key, if its
+ *    minimum is not smaller and its max_wait is not longer.
  * P23 The fallback decides in each of these cases: no server answers within the timeout; the
  *    message of the call has failed more often than there are addresses; a server refuses with
  *    UNMATCHED; 100,000 calls wait already. A refusal with LEARNING is a decision of the server:
@@ -195,14 +197,14 @@ extern "C" {
  *    1 s at first, and then for twice as long after each failure, up to `max_pause`. While servers
  *    answer that they know no master, it opens for at most 4 s, because an election ends soon. When
  *    a master answers the leases of an agent, a test of its permits is due at once, but not within
- *    1 s after the last one. The same holds for its leases when a master answers its permits.
+ *    1 s after the last test. The same holds for its leases when a master answers its permits.
  * P24 With `prefetch`, a client and an agent take units ahead for a resource and key of which the
  *    servers have granted at least two permits in this time. They take at most what the callers
- *    used of it in this time, and at most half of what remains according to the last answer. Later
+ *    used in this time, and at most half of what remains according to the last answer. Later
  *    permits are granted out of these units at once and in full, without a message. What is not
- *    used is lost twice `prefetch` after it was asked for. This concerns permits of one item that
- *    hold nothing and are not `equal`. A server never refuses units that are taken ahead, because
- *    it may grant fewer, or none.
+ *    used is lost twice `prefetch` after it was asked for. Units are taken ahead only for permits
+ *    of one item that hold nothing and are not `equal`. A server never refuses units that are taken
+ *    ahead, because it may grant fewer, or none.
  * P25 While the kill switch is on, or with `shadow`, each permit is granted in full, and at once.
  *    A copy of the permit is sent, so that server and client count what would have been refused. */
 
@@ -242,7 +244,7 @@ typedef struct doorman_figures {
     /* TOKEN_BUCKET. size and max_debt must not both be 0. */
     double rate;           /* required: units a second that the bucket gains; (0, 1e15] */
     double size;           /* units that can be saved, [0, 1e15]; worth at most 1e8 s of the rate */
-    doorman_time max_debt; /* how much of the future rate may be lent, [0, 1e8 s] */
+    doorman_time max_debt; /* the most time in which lent units are gained back, [0, 1e8 s] */
     doorman_time max_wait; /* how long a caller may have to wait, [0, 1e8 s]. CONCURRENCY: how long
                               a permit may wait in the queue; default 0 */
 
@@ -258,7 +260,7 @@ typedef struct doorman_figures {
                                   changes it, the counters start fresh */
     doorman_calendar calendar; /* only for FIXED_WINDOW; instead of window */
 
-    /* Which fields are given, in an override. A limit needs only has_max_wait. */
+    /* Which fields are given, in an override. A limit uses only has_max_wait. */
     bool has_size, has_max_debt, has_queue, has_limit, has_tiers;
     bool has_max_wait; /* false: max_wait is max_debt */
 
@@ -275,7 +277,7 @@ typedef struct doorman_override {
 } doorman_override;
 
 /* Refuses a key that keeps sending after refusals. A count of refusals begins with a refusal by the
- * limit. It begins again with the first refusal that comes later than `window` after its
+ * limit. The count begins again with the first refusal that comes later than `window` after its
  * beginning. When the count reaches `refusals`, every permit with this (resource, key) is refused
  * for `duration`. */
 typedef struct doorman_ban {
@@ -294,8 +296,8 @@ struct doorman_permit_limit {
     doorman_limit_kind kind; /* required */
     const char *const *keys; /* globs; each has 1 to 256 bytes of UTF-8, without the `!`. A glob
                                 with `!` before it excludes keys. A key is concerned if it matches
-                                no glob with `!`, and one glob without `!`, if there is one. NULL:
-                                all keys are concerned */
+                                no glob with `!`, and at least one glob without `!` if there are
+                                any. NULL: all keys are concerned */
     size_t key_count;        /* 0 to 10,000 */
     doorman_figures figures;
     const doorman_override *overrides; /* other figures for some keys; only for DOORMAN_PER_KEY. The
@@ -317,14 +319,14 @@ struct doorman_permit_limit {
     bool refuse_new;   /* true: a permit that needs one more counter is refused with MAX_KEYS.
                           false: of 8 sampled counters, the one that has used the smallest
                           fraction of its limit is evicted; of several, the one that is fresh
-                          soonest. Its key starts again. Without effect for CONCURRENCY: a
-                          counter with holds is never evicted */
+                          soonest. The key of that counter starts again. Without effect for
+                          CONCURRENCY: a counter with holds is never evicted */
     bool empty_at_start; /* true: nothing is saved when the permits are created: see P16. Not for
                             TIERS and CONCURRENCY */
     bool full_at_start;  /* CONCURRENCY: true: new holds are granted while the permits learn the
-                            holds of a predecessor. Other kinds: true: that the counters begin
-                            fresh after a restart is intended, so it causes no warning (G9). Not
-                            together with empty_at_start */
+                            holds of a predecessor. Other kinds: true: there is no warning that
+                            counters begin fresh after a restart (G9). Not together with
+                            empty_at_start */
     bool refunds;        /* true: a report may have a negative cost. Only for TOKEN_BUCKET and
                             FIXED_WINDOW */
     bool has_durable;    /* false: `durable` is not read. The configuration sets it to true if a
@@ -376,7 +378,7 @@ typedef enum doorman_reason {
  * is static. */
 DOORMAN_API const char *doorman_reason_name(doorman_reason reason);
 
-/* One part of a permit. */
+/* One item of a permit: units of one resource for one key. */
 typedef struct doorman_permit_item {
     const char *resource_id; /* 1 to 256 bytes */
     const char *key;         /* 0 to 256 bytes of UTF-8; NULL means "" */
@@ -399,7 +401,8 @@ struct doorman_permit_request {
     uint64_t request_id;       /* required for a hold: 1 to 2^53 - 1, chosen by the client. Permit
                                   clients and agents: 0, or the number of the hold, which
                                   doorman_permit_client_new_hold or doorman_agent_new_hold has given
-                                  out; then the permit may hold units, and `hold` must be NULL */
+                                  out. With a number the permit may hold units, and `hold` must be
+                                  NULL */
     uint64_t connection;       /* names the connection that waits; 0: none */
     doorman_time time_to_live; /* of the hold, at most that of its limits; 0: that of its limits */
     bool has_priority;         /* false: the priority is 1 */
@@ -408,12 +411,11 @@ struct doorman_permit_request {
     bool share;                /* true: if the permit waits, it ends as SHARED when a hold of the
                                   same resource and key is released in full. Only for one item */
     uint64_t *hold;            /* only for permit clients and agents, which choose client_id: not
-                                  NULL if the permit may hold units, and the client chooses their
-                                  number. The call writes the number to it, before it waits. Another
-                                  thread must not read it before the call has returned: a number
-                                  in `request_id` is for that. Without both, a server answers a
-                                  permit on CONCURRENCY with an error, so the fallback decides
-                                  (P23) */
+                                  NULL if the permit may hold units. The client chooses the number
+                                  of the hold, and the call writes it here before it waits. Another
+                                  thread must not read it before the call has returned, but can know
+                                  a number in `request_id`. Without both, a server answers a permit
+                                  on CONCURRENCY with an error, so the fallback decides (P23) */
 };
 
 /* What one item of a granted permit got. */
@@ -452,22 +454,23 @@ typedef struct doorman_permit_detail {
 struct doorman_permit {
     bool granted;
     bool warning;                      /* granted, but a warn_at was passed */
-    doorman_time wait;                 /* granted: the caller must wait so long before it uses the
+    doorman_time wait;                 /* granted: how long the caller must wait before it uses the
                                           units */
     const doorman_permit_grant *items; /* granted: one for each item of the request */
     size_t item_count;
 
-    /* Refused: the limit that refuses for the longest time. */
+    /* Refused: the limit that refuses. Of several, the one that must be waited for longest (P4). */
     doorman_reason reason;    /* NO_REASON: a server has sent a reason that this version does not
                                  know */
     size_t item_index;        /* the item that is refused */
-    const char *limit;        /* NULL: the reason is BANNED, or UNMATCHED */
-    bool has_retry_after;     /* false: waiting does not help */
+    const char *limit;        /* NULL: no limit has refused, for example if the reason is BANNED,
+                                 UNMATCHED or REPEATED */
+    bool has_retry_after;     /* false: waiting does not help, or holds have the units */
     doorman_time retry_after; /* the same permit could be granted then, if there are no other
                                  calls */
-    doorman_time valid_for;   /* for so long the caller may refuse permits for this item by itself,
-                                 if they ask for the same min (without one: the same cost) or
-                                 more, and the same max_wait or less */
+    doorman_time valid_for;   /* for this time the caller may refuse permits for this item by
+                                 itself, if their min (or cost, without a min) is not smaller, and
+                                 their max_wait is not longer */
 
     const doorman_permit_detail *details; /* only with `detail` of the request */
     size_t detail_count;
@@ -501,9 +504,9 @@ struct doorman_permit_result {
     size_t count;         /* RESET: counters and bans that were removed. With sets_ban: 1 if a ban
                              was set or ended */
     doorman_permit state; /* INSPECT: see doorman_permits_inspect. With `limit` of the entry it has
-                             only the details of that limit. RESET: the state before it, with the
-                             details of the limits that the entry means; not in a message, not with
-                             sets_ban, and only for the first message_detail_max entries */
+                             only the details of that limit. RESET: the state before the reset, with
+                             the details of the limits that the entry means; not in a message, not
+                             with sets_ban, and only for the first message_detail_max entries */
 };
 
 typedef enum doorman_permit_event_kind {
@@ -513,8 +516,8 @@ typedef enum doorman_permit_event_kind {
                                     if doorman_permits_ban has set the ban */
     DOORMAN_PERMIT_KEY_CREATED,  /* a counter was created */
     DOORMAN_PERMIT_KEY_EVICTED,  /* a counter was removed to make room for another; `amount` has
-                                    the fraction of its limit that it had used, or of the refusals
-                                    of a ban: 0: it equals a fresh one; 1: it refused */
+                                    the fraction of its limit that was used, or of the refusals of a
+                                    ban: 0: it was fresh; 1: it refused */
     DOORMAN_PERMIT_KEY_REMOVED,  /* a counter was removed, because it equals a fresh one */
     DOORMAN_PERMIT_BAN_EVICTED,  /* a ban was ended early to make room: see P20. limit: NULL if
                                     doorman_permits_ban has set the ban */
@@ -539,13 +542,13 @@ struct doorman_permits_options {
     const doorman_config *config; /* required; must stay valid until doorman_permits_configure
                                      replaces it, or until the permits are destroyed */
     uint64_t seed[2];             /* required: random bits, as in doorman_server_options */
-    size_t item_max;              /* the most items of a permit; default 100 */
+    size_t item_max;              /* the most items of a permit, up to 1,000,000; default 100 */
     size_t message_item_max;      /* only for a server: the most items of all permits of a message,
                                      and the most entries of a message; default 10,000 */
     size_t message_detail_max;    /* only for a server: the most permits with `detail` in a message,
                                      and the most entries of an INSPECT; default 100 */
-    size_t counter_max;           /* the most counters of all limits, and the most bans; default
-                                     10,000,000 */
+    size_t counter_max;           /* the most counters of all limits, and the most bans, up to 1e9;
+                                     default 10,000,000 */
     size_t memory_max;      /* the most bytes of all counters, bans, resources, holds and lists of
                                frequent keys, without free buckets. The resources of one permit, and
                                permits that wait, may exceed it. Default: no bound */
@@ -567,7 +570,7 @@ struct doorman_permits_options {
 };
 
 /* A doorman_permits has the counters of all limits of a configuration, and decides on permits. One
- * thread at a time may use this object. It reads no clock: `now` is as everywhere in this file. */
+ * thread at a time may use this object. The object reads no clock: `now` is as in doorman.h. */
 
 /* Creates an object without counters.
  *   out       written only on OK; the caller destroys it
@@ -614,8 +617,8 @@ DOORMAN_API doorman_status doorman_permits_acquire(doorman_permits *permits,
 /* Charges what an action has really cost, after the fact (P13).
  *   item      resource_id, key and cost; used only during the call. The cost is in units,
  *             [-1e15, 1e15]. Negative: units come back, where a limit has `refunds`
- *   charged   written on OK: the smallest amount that a limit has charged. For a negative cost: the
- *             negative amount that came back everywhere
+ *   charged   written on OK: the smallest amount that a limit has charged. For a negative cost:
+ *             minus the smallest amount that a limit gave back
  *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (no room for one more counter) |
  *             OUT_OF_MEMORY */
 DOORMAN_API doorman_status doorman_permits_report(doorman_permits *permits,
@@ -640,8 +643,8 @@ DOORMAN_API doorman_status doorman_permits_reset(doorman_permits *permits, const
                                                  const char *key, const char *limit, size_t *count,
                                                  doorman_error *error);
 
-/* Bans a (resource, key), or ends its ban. The ban replaces one that is in force. It needs no limit
- * with a ban, and no template: every permit with this (resource, key) is refused.
+/* Bans a (resource, key), or ends its ban. The ban replaces one that is in force. The call needs no
+ * template, and no limit with a ban: every permit with this (resource, key) is refused.
  *   duration   counts from `now`, [0, 1e8 s]; 0: the ban ends
  *   returns    OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (memory_max is too small for a ban) |
  *              OUT_OF_MEMORY. After an error, a ban of the (resource, key) is as before
@@ -650,8 +653,8 @@ DOORMAN_API doorman_status doorman_permits_ban(doorman_permits *permits, const c
                                                const char *key, doorman_time duration,
                                                doorman_error *error, doorman_time now);
 
-/* Returns when doorman_permits_update should be called next. DOORMAN_NEVER: there are no counters
- * and no holds. */
+/* Returns when doorman_permits_update should be called next. DOORMAN_NEVER: there are no counters,
+ * holds or waiting permits. */
 DOORMAN_API doorman_time doorman_permits_due(const doorman_permits *permits);
 
 /* Ends holds and waits whose time has come, and removes counters that equal fresh ones. One call
@@ -685,7 +688,7 @@ typedef struct doorman_permits_info {
 DOORMAN_API void doorman_permits_read(const doorman_permits *permits, doorman_permits_info *out);
 
 /* What one limit has decided since it is in the configuration. A template whose list of limits is
- * empty has one too. It counts each item that such a template has granted. */
+ * empty has such counts too: they count each item that the template has granted. */
 typedef struct doorman_permits_limit {
     const char *identifier_glob;          /* of the template */
     const char *limit;                    /* "" if the list of limits is empty */
@@ -697,7 +700,7 @@ typedef struct doorman_permits_limit {
                                                all limits of the template that have a ban */
     uint64_t shadow_refused;                /* refusals that shadow has prevented */
     uint64_t evicted;
-    uint64_t evicted_in_use; /* those of them that had used a part of the limit */
+    uint64_t evicted_in_use; /* evicted counters that had used a part of the limit */
     uint64_t bans_evicted;   /* its bans that were ended early to make room (P20) */
     uint64_t waited;         /* how often a permit has entered its queues */
     size_t waiting;          /* permits that wait in its queues now */
@@ -725,7 +728,7 @@ typedef struct doorman_permits_top {
     const char *resource_id, *key;
     uint64_t count; /* decisions. All counts are halved at each full minute of `now`, with the next
                        call on the permits that has a `now` */
-    uint64_t error; /* the count is too large by at most so many */
+    uint64_t error; /* the count is at most this much too large */
     double units;   /* what was granted; of refusals: what was asked for. Only since the key is in
                        the list, and halved like the count */
 } doorman_permits_top;
@@ -893,8 +896,8 @@ struct doorman_hold_request {
     uint64_t id;               /* of the hold, or of the transfer that is seized */
     uint64_t request_id;       /* 1 to 2^53 - 1 */
     doorman_time time_to_live; /* at most that of the limits; 0: that of the limits */
-    doorman_time timeout;      /* only for a transfer or a seizure of a permit client or an agent:
-                                  how long its caller waits, more than 0 */
+    doorman_time timeout;      /* only for permit clients and agents: how long the caller of a
+                                  transfer or a seizure waits, more than 0 */
     const double *amounts; /* units, one for each item of the hold, in the order of its permit */
     size_t amount_count;   /* 0: see the function */
     const doorman_hold_item *items; /* RENEW after a change of master: what is held */
@@ -920,8 +923,8 @@ struct doorman_hold {
  *   error     may be NULL; describes an INVALID_ARGUMENT
  *   returns   OK, also if the hold is gone | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (a renewal has
  *             more than item_max items) | OUT_OF_MEMORY: nothing has changed
- *   cost      O(log holds) for each item and limit, the decisions on permits that wait for the
- *             units, at most 256 of them, and the ends of other holds, at most 256 of them */
+ *   cost      O(log holds) for each item and limit. The call also decides on at most 256 permits
+ *             that wait for the units, and ends at most 256 other holds */
 
 /* Lets a hold end later. While the permits learn, an unknown hold is believed within the units that
  * are free, if `items` says what is held.
@@ -942,12 +945,12 @@ DOORMAN_API doorman_status doorman_permits_release(doorman_permits *permits,
                                                    doorman_time now);
 
 /* Moves units of a hold into a transfer, which belongs to nobody. Its units stay taken until its
- * end, or until a client seizes them. Only its id gives the right to seize it.
+ * end, or until a client seizes them. Any client that knows its id can seize it.
  *   request   client_id, id of the hold, and request_id; optionally amounts: what is moved, and
  *             time_to_live. Without amounts all units are moved. If an amount is larger than the
- *             cost of its item, the call returns INVALID_ARGUMENT. Between this and what is held,
- *             all units are moved, because the holder may not know yet that it holds less. A part
- *             of the units is rounded down to 1/4096
+ *             cost of its item, the call returns INVALID_ARGUMENT. If it is larger than what is
+ *             held, all units are moved, because the holder may not know yet that it holds less. If
+ *             only some units are moved, their amount is rounded down to 1/4096
  *   out       the transfer. It is gone if it was seized, or has ended, or if no units would be
  *             moved. The hold stays then */
 DOORMAN_API doorman_status doorman_permits_transfer(doorman_permits *permits,
@@ -1014,8 +1017,8 @@ DOORMAN_API bool doorman_permits_next_wait(const doorman_permits *permits, doorm
 
 /* ---- limiters by key, the public part ------------------------------------------------------- */
 /* A map has one limit, and a limiter for each key that was used lately. A program without a server
- * can so limit each of a million users. Idle keys are forgotten: their limiters equal new ones. The
- * map grows without a pause. One thread at a time may use a map. */
+ * can limit each of a million users with it. Idle keys are forgotten: their limiters equal new
+ * ones. The map grows a little at a time, so no call pauses. One thread at a time may use a map. */
 typedef struct doorman_limiter_map doorman_limiter_map;
 
 typedef struct doorman_limiter_map_options {
@@ -1075,7 +1078,7 @@ DOORMAN_API size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t vi
  *         while (doorman_permit_client_next(client, &context, &acquired, now))
  *             tell the caller who passed this context
  *
- * It decides some permits by itself: see P22 to P25 in "permits, the public part". */
+ * The client decides some permits by itself: see P22 to P25 in "permits, the public part". */
 typedef struct doorman_permit_client doorman_permit_client;
 
 #define DOORMAN_PERMIT_ITEMS_MAX 100 /* of one permit */
@@ -1098,7 +1101,7 @@ typedef struct doorman_acquired {
     bool warning; /* granted, but a warn_at was passed */
     doorman_decider decided_by;
     doorman_time wait; /* granted: 0, because the caller has waited already. More than 0 only if the
-                          timeout has passed: the caller must wait so much longer */
+                          timeout has passed: the caller must wait this much longer */
     double units[DOORMAN_PERMIT_ITEMS_MAX]; /* granted: the units of each item, in their order. The
                                                rest is 0 */
     /* granted: the limit that has the fewest units left. Refused: the limit that refuses. "": there
@@ -1112,7 +1115,7 @@ typedef struct doorman_acquired {
      * the header RateLimit-Policy, also of a refusal. Else 0 */
     double quota;             /* units: `most` of doorman_permit_detail */
     doorman_time window;      /* as in doorman_permit_detail */
-    doorman_reason reason;    /* refused; NO_REASON: by the fallback */
+    doorman_reason reason;    /* refused; NO_REASON: no server has given a reason */
     size_t item_index;        /* refused: the item that is refused */
     bool has_retry_after;     /* refused; false: waiting does not help, or it is not known */
     doorman_time retry_after; /* refused: the same permit could be granted then */
@@ -1125,8 +1128,8 @@ typedef struct doorman_acquired {
 /* A hold of a permit client, as its application may use it. */
 struct doorman_held {
     uint64_t hold;        /* its number */
-    bool gone;            /* the server does not count the hold any more, or it has ended. It is not
-                             renewed */
+    bool gone;            /* the hold has ended, or the server does not count it any more. The
+                             client does not renew it */
     doorman_time ends_at; /* the application may use the units before this time */
     size_t item_count;
     double units[DOORMAN_PERMIT_ITEMS_MAX]; /* of each item, in the order of the permit */
@@ -1173,7 +1176,8 @@ DOORMAN_API doorman_status doorman_permit_client_acquire(doorman_permit_client *
                                                          doorman_error *error, doorman_time now);
 
 /* Reports what an action has really cost (P13). The report is sent with the next message. It is
- * lost, and counted, if no server takes it. Units that do not fit into a limit are counted too.
+ * lost, and counted, if no server takes it, or if 10,000 reports wait already. Units that do not
+ * fit into a limit are counted too.
  *   item      resource_id, key (NULL means "") and cost, in units, [-1e15, 1e15]; used only during
  *             the call
  *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY */
@@ -1188,9 +1192,9 @@ DOORMAN_API doorman_status doorman_permit_client_report(doorman_permit_client *c
 DOORMAN_API bool doorman_permit_client_next(doorman_permit_client *client, void **context,
                                             doorman_acquired *out, doorman_time now);
 
-/* Holds of a client. A hold belongs to the client, not to a thread. It has a number. The client
- * renews it at a third of its life. If servers fail, the hold lasts until ends_at, and no longer.
- * The application stops using units before it releases or transfers them.
+/* Holds of a client. A hold has a number, and belongs to the client, not to a thread. The client
+ * renews a hold at a third of its life. If servers fail, the hold lasts until ends_at, and no
+ * longer. The application stops using units before it releases or transfers them.
  *
  * Release, transfer and seize take a doorman_hold_request. `id` is the number of the hold, or the
  * id of the transfer that is seized. client_id, request_id and items have no effect. The results
@@ -1214,9 +1218,9 @@ DOORMAN_API bool doorman_permit_client_next(doorman_permit_client *client, void 
 DOORMAN_API doorman_status doorman_permit_client_new_hold(doorman_permit_client *client,
                                                           uint64_t *out);
 
-/* Releases units of a hold. It is safe at any moment. Before the decision on a permit, it cancels
- * the permit. If the hold is gone, was released or comes from a fallback, the call does nothing. A
- * release needs no memory.
+/* Releases units of a hold. The call is safe at any moment. Before the decision on a permit, it
+ * cancels the permit. If the hold is gone, was released or comes from a fallback, the call does
+ * nothing. A release needs no memory.
  *   request   id; optionally amounts: what is kept, in the order of the items. An item without an
  *             amount keeps nothing */
 DOORMAN_API doorman_status doorman_permit_client_release(doorman_permit_client *client,
@@ -1267,9 +1271,9 @@ DOORMAN_API void doorman_permit_client_read(const doorman_permit_client *client,
 
 /* ---- permits of a server and of an agent, the public part ------------------------------------ */
 
-/* Returns the counters and the decisions on permits, for metrics and status pages. They begin with
- * each mastership without counters. Messages of ACQUIRE, REPORT, INSPECT and RESET use them, and so
- * does the work that is due. So the caller need not call doorman_permits_update.
+/* Returns the counters and the decisions on permits, for metrics and status pages. Each mastership
+ * begins without counters. The server uses them for messages of ACQUIRE, REPORT, INSPECT and RESET,
+ * and for the work that is due, so the caller need not call doorman_permits_update.
  *   returns   belongs to the server, and is valid until the next call on the server; NULL: the
  *             server was not master at its last call */
 DOORMAN_API doorman_permits *doorman_server_permits(doorman_server *server);
@@ -1304,8 +1308,8 @@ DOORMAN_API void doorman_json_exchange_undo(doorman_json_exchange *exchange);
  *   error     may be NULL
  *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY | UNAVAILABLE (the agent is shut down, or the
  *             system has no thread) | DEADLOCK (also within on_decided)
- *   cost      a message at most. No message after a refusal that is still valid (P22), out of units
- *             that were taken ahead (P24), and while the servers fail (P23) */
+ *   cost      at most one message. None after a refusal that is still valid (P22), for units that
+ *             were taken ahead (P24), or while the servers fail (P23) */
 DOORMAN_API doorman_status doorman_agent_acquire(doorman_agent *agent,
                                                  const doorman_permit_request *request,
                                                  doorman_time timeout, doorman_acquired *out,
@@ -1336,9 +1340,9 @@ DOORMAN_API doorman_status doorman_agent_acquire_async(
  *
  * Later, doorman_agent_release(p->agent, hold) gives the units back.
  *
- * To cancel a permit that waits, another thread releases its number. It cannot read `hold` before
- * the call has returned, because the call writes it. So the program takes a number first, with
- * doorman_agent_new_hold(agent, &job->number). The thread that waits asks with this number:
+ * To cancel a permit that waits, another thread releases its number. That thread cannot read `hold`
+ * before the call has returned, because the call writes it. So the program takes a number first,
+ * with doorman_agent_new_hold(agent, &job->number). The thread that waits asks with this number:
  *
  * <!-- file: tests/system/agent_holds_test.c -->
  *     const doorman_permit_request request = {
@@ -1355,7 +1359,7 @@ DOORMAN_API doorman_status doorman_agent_acquire_async(
  * is released, gone, or until the agent stops. If the thread that uses a hold ends without a
  * release, the hold stays. A thread that is cancelled in doorman_agent_acquire gets no hold.
  * doorman_agent_stop sends the releases that are left, but does not release other holds, because
- * their units may still be in use. They end when their time to live has passed. */
+ * their units may still be in use. Those holds end when their time to live has passed. */
 
 /* Gives out the number of a hold, for the request_id of a permit: see "holds of an agent" and
  * doorman_permit_client_new_hold. A number that is not used must be released.
@@ -1565,7 +1569,7 @@ static void doorman__concurrency_check(doorman__check *check, const doorman_figu
     DOORMAN__CHECK(check, rules);
 }
 
-/* Checks resolved figures. `check` is that of what has the figures. */
+/* Checks resolved figures. `check` is that of the limit or override that has the figures. */
 static void doorman__figures_check(doorman__check *check, doorman_limit_kind kind,
                                    const doorman_figures *all) {
     assert(doorman__permit_kind_valid(kind));
@@ -1651,8 +1655,8 @@ static doorman_figures doorman__figures_resolve(doorman_limit_kind kind,
     return all;
 }
 
-/* Returns the figures for the keys of an override. If the override changes max_debt, and no
- * max_wait is given, max_wait is the new max_debt. */
+/* Returns the figures for the keys of an override. If neither it nor the limit gives max_wait,
+ * max_wait is max_debt. A longer max_wait of the limit is cut to max_debt. */
 static doorman_figures doorman__override_resolve(const doorman_permit_limit *limit,
                                                  const doorman_figures *given) {
     doorman_figures all = limit->figures;
@@ -1903,10 +1907,10 @@ static size_t doorman__options_find(const doorman_config_options *options,
     return found;
 }
 
-/* Returns the first rule that a leased limit and an earlier leased limit break together. The
- * function finds all pairs that can have one lease: two limits that name the same resource, two
- * limits of one template that name none, and a limit that names a resource of the template of the
- * other. Two rates with one lease are one holder, so they must agree.
+/* Returns the first rule that a leased limit and an earlier leased limit break together. Two limits
+ * can have one lease if they name the same resource, if both are in one template and name none, or
+ * if one names a resource of the template of the other. Two rates with one lease are one holder, so
+ * they must agree.
  *   own, other   the indices of their templates */
 static const char *doorman__lease_pair_wrong(const doorman_config_options *options, size_t own,
                                              const doorman_permit_limit *limit, size_t other,
@@ -2099,8 +2103,8 @@ static doorman_time doorman__empty_time(doorman_limit_kind kind, const doorman_f
     return doorman__figures_period(kind, all);
 }
 
-/* Returns whether a restart changes much of what a limit grants: a long window that is empty then
- * refuses everything (P16), and a quota of an hour or more is granted once more. A limit with
+/* Returns whether a restart changes much of what a limit grants. A long window that is empty then
+ * refuses everything (P16). A quota of an hour or more is granted once more. A limit with
  * full_at_start says that this is intended. */
 static bool doorman__restart_harms(const doorman_permit_limit *limit, const doorman_figures *all) {
     if (limit->shadow || limit->full_at_start) return false;
@@ -2173,8 +2177,8 @@ static bool doorman__keys_exclude(const doorman_override *override_) {
 }
 
 /* Returns whether a key of an override is never used, because `earlier` has it, and sets *place to
- * the key that hides it. The first override that has a key counts. Within one override, only the
- * same key twice is a mistake.
+ * the index of the key that hides it. The first override that has a key counts. Within one
+ * override, only the same key twice is a mistake.
  *   own     the override; may be `earlier`
  *   index   of the key */
 static bool doorman__key_is_hidden(const doorman_override *own, size_t index,
@@ -2191,7 +2195,8 @@ static bool doorman__key_is_hidden(const doorman_override *own, size_t index,
 }
 
 /* Warns of the keys of an override that are never used.
- *   compared   in/out: how many keys of this limit were compared; later keys are not checked */
+ *   compared   in/out: how many keys of this limit were compared. At DOORMAN__COVERS_MAX the call
+ *              compares no more */
 static void doorman__hidden_keys_warn(doorman__check *check, const doorman_permit_limit *limit,
                                       size_t index, size_t *compared) {
     const doorman_override *own = &limit->overrides[index];
@@ -2225,7 +2230,7 @@ static void doorman__override_warn(doorman__check *check, const doorman_template
     if (given->has_tiers && given->tiers != own->tiers) doorman__tiers_warn(&item, given);
 }
 
-/* Warns of limits that cannot act. Precondition: the limits are valid. */
+/* Makes the warnings about limits (G9). Precondition: the limits are valid. */
 static void doorman__limits_warn(const doorman_template *template_, size_t index,
                                  const doorman__config_report *report) {
     doorman__check all = {.report = report, .index = index};
@@ -2251,7 +2256,7 @@ static void doorman__limits_warn(const doorman_template *template_, size_t index
 
 /* ---- limits: copies */
 
-/* How many of each the limits of a configuration have. */
+/* How much memory the limits of a configuration need: items of each array, and bytes of strings. */
 typedef struct doorman__config_size {
     size_t limits, overrides, tiers, keys, string_bytes;
 } doorman__config_size;
@@ -2269,7 +2274,7 @@ static void doorman__config_count_keys(doorman__config_size *size, const char *c
     for (size_t i = 0; i < count; i++) size->string_bytes += strlen(keys[i]) + 1;
 }
 
-/* Returns how many of each the copies of all limits need. */
+/* Returns how much memory the copies of all limits need. */
 static doorman__config_size doorman__limits_measure(const doorman_config_options *options) {
     doorman__config_size size = {0, 0, 0, 0, 0};
     doorman__config_count_keys(&size, options->shadow, options->shadow_count);
@@ -2293,7 +2298,7 @@ static doorman__config_size doorman__limits_measure(const doorman_config_options
     return size;
 }
 
-/* The next free place in each array of a configuration that is copied. */
+/* The next free position in each array of a configuration that is copied. */
 typedef struct doorman__config_places {
     doorman_permit_limit *limit;
     doorman_override *override_;
@@ -2410,7 +2415,7 @@ static const doorman__config_permits doorman__permits_in_config = {
 /* ---- >>counters ----------------------------------------------------------------------------- */
 /*
  * This section has what the permits store, and the arithmetic of each kind of limit. It is pure, as
- * all sections on permits are: they read no clock, do no I/O and start no thread.
+ * all sections before >>permit_agent are: they read no clock, do no I/O and start no thread.
  *
  * A limit has the parameters, and a counter has the state. A counter belongs to a slot. A slot is
  * the table of the counters of one limit. The key of a counter in its slot is its resource and its
@@ -2437,25 +2442,24 @@ static const doorman__config_permits doorman__permits_in_config = {
  *    next. So a counter that was full or over under the previous figures may be fresh, or may have
  *    its state again.
  * P19 Every quantity has a bound: see doorman_permits_options and doorman_permit_limit. A message
- *    beyond a bound is refused as a whole, by name. Where a new counter may take the place of
- *    another, 8 counters are sampled. The one that has used the smallest fraction of its limit is
- *    evicted, and of several the one that is fresh soonest. A count of refusals for a ban counts as
- *    such a fraction too. So a counter that refuses now goes last of all.
+ *    beyond a bound is refused as a whole, and the error names the field. Where a new counter may
+ *    take the place of another, 8 counters are sampled. The one that has used the smallest fraction
+ *    of its limit is evicted, and of several the one that is fresh soonest. Refusals
+ *    count as a fraction of those that a ban needs. So a counter that refuses now goes last of all.
  * P20 An administrator can ban any (resource, key), or end its ban. A ban replaces the ban that the
  *    (resource, key) has.
  *       A limit has at most max_keys bans, apart from its counters: so a flood of keys ends no ban,
  *    and a flood of bans evicts no counter. If there is one more, the ban of the limit that ends
  *    first is ended early, and counted. All bans together are at most counter_max, and use at most
- *    half of memory_max: here the ban of any limit that ends first gives way. The bans of an
- *    administrator give way only to his own. If memory_max is full of counters, a ban evicts a
- *    counter of the limit that has most.
+ *    half of memory_max: here the ban of any limit that ends first gives way. A ban by an
+ *    administrator gives way only to another ban by an administrator. If memory_max is full of
+ *    counters, a ban evicts a counter of the limit that has most.
  *       Each limit counts which (resource, key)s it grants and refuses most, in two sketches. A
  *    sketch gets its memory when the limit first decides. Without memory a decision is not counted
  *    in the sketch.
  * P26 The clock `epoch` never goes back, and runs at least at 15/16 of the speed of `now`. So after
- *    `epoch` was set back, windows go on in the right length, and the difference disappears slowly.
- *    If windows waited for the old time, a clock that was wrong by a year would block keys for a
- *    year.
+ *    `epoch` was set back, windows keep their length, and the difference disappears slowly. If
+ *    windows waited for the old time, a clock that was wrong by a year would block keys for a year.
  */
 
 /* ---- permits: a table that grows and shrinks without a pause */
@@ -2694,11 +2698,11 @@ static bool doorman__samples_have(doorman__chain *const *samples, size_t count,
     return false;
 }
 
-/* Samples 8 different nodes for an eviction, or all if the table has fewer. Returns how many there
- * are.
+/* Samples 8 different nodes for an eviction, or all if the table has fewer. Returns how many nodes
+ * were sampled.
  *     The buckets are drawn one by one. So a list loses nodes in proportion to its length, and
- * stays short. If neighbouring buckets were taken, each part of the table would lose as many nodes,
- * however full it is. Under a flood of new keys, some lists would then grow without a bound. */
+ * stays short. If neighbouring buckets were taken, full and empty parts of the table would lose
+ * equally many nodes. Under a flood of new keys, some lists would then grow without a bound. */
 static size_t doorman__chains_sample(const doorman__chains *nodes, uint64_t *random,
                                      doorman__chain *out[DOORMAN__EVICT_SAMPLES]) {
     size_t buckets[DOORMAN__EVICT_BUCKETS], count = 0, last = 0;
@@ -2734,7 +2738,8 @@ typedef struct doorman__moment {
     doorman_time rest;  /* less than 16 ns by which `epoch` will still be slowed down */
     doorman_time start, start_epoch;
     doorman_time given, given_at; /* the caller's epoch at `given_at` */
-    bool has_given;               /* the caller has said it; otherwise it begins at `now` = 0 */
+    bool has_given;               /* the caller has set the epoch; otherwise it begins at `now` =
+                                     0 */
 } doorman__moment;
 
 #define DOORMAN__EPOCH_MAX INT64_C(8000000000000000000) /* the year 2223 */
@@ -2783,7 +2788,7 @@ static doorman_time doorman__moment_now_of(const doorman__moment *at, doorman_ti
 }
 
 /* Returns how long `now` must run until the epoch has moved by `rest`. If the epoch is ahead, it
- * runs at 15/16 of the speed, or until the caller's clock has caught up. */
+ * runs at 15/16 of the speed until the caller's clock has caught up. */
 static doorman_time doorman__moment_delay(const doorman__moment *at, doorman_time rest) {
     assert(at->rest < 16 && at->ahead >= 0);
     if (rest <= 0) return 0;
@@ -2796,7 +2801,7 @@ static doorman_time doorman__moment_delay(const doorman__moment *at, doorman_tim
 
 /* Returns the day since 1970 on which a month begins. Months count from January 1970. From Howard
  * Hinnant, "chrono-compatible low-level date algorithms" (2013): years begin in March, so that the
- * day of a leap year is the last day of a year. */
+ * leap day is the last day of a year. */
 static int64_t doorman__month_day(int64_t month) {
     int64_t from_march = month + 1970 * 12 - 2, year = from_march / 12, of_year = from_march % 12;
     int64_t century = year / 100;
@@ -2928,13 +2933,13 @@ static uint64_t doorman__ring_end(const uint64_t *ring, uint64_t now) {
 /* More units than any sum of minimums that a counter accepts. Their grains fit into 63 bits. */
 #define DOORMAN__SUM_MAX (2 * DOORMAN_AMOUNT_MAX)
 
-/* For what is there: a lease, or what a bucket has gained. */
+/* Rounds down what is available: a lease, or what a bucket has gained. */
 static uint64_t doorman__grains_floor(double units) {
     return units > 0 ? (uint64_t)(doorman__min(units, DOORMAN__SUM_MAX) * DOORMAN__UNIT) : 0;
 }
 
-/* For costs, and for limits too: so a limit of 1.3 grants a cost of 1.3. A sum of costs has a
- * rounding error, which does not count: a hundred times 0.05 is 5. */
+/* Rounds costs and limits up, so a limit of 1.3 grants a cost of 1.3. A sum of costs has a rounding
+ * error, which does not count: a hundred times 0.05 is 5. */
 static uint64_t doorman__grains_ceil(double units) {
     double grains = doorman__min(units, DOORMAN__SUM_MAX) * DOORMAN__UNIT;
     uint64_t whole = (uint64_t)grains;
@@ -3016,7 +3021,8 @@ static doorman_time doorman__level_reached(const doorman_figures *figures, const
     return from + guess;
 }
 
-/* Returns the grains that a bucket offers, and sets *wait to the time of its debt. */
+/* Returns the grains that a bucket offers, and sets *wait to the time that the bucket needs to pay
+ * its debt. */
 static uint64_t doorman__bucket_offer(const doorman_figures *figures, const uint64_t *state,
                                       doorman_time max_wait, doorman_time *wait, doorman_time now) {
     double level = doorman__level_at(figures, state, now);
@@ -3340,8 +3346,8 @@ static void doorman__fixed_charge(const doorman__meter *meter, int64_t grains,
     meter->state[1] = grains >= 0 ? used + (uint64_t)grains : used - (less < used ? less : used);
 }
 
-/* Takes grains out of a bucket, or gives them back if `grains` is negative. What the rounding of a
- * full bucket has added is no debt. */
+/* Takes grains out of a bucket, or gives them back if `grains` is negative. What rounding has added
+ * to a full bucket is no debt. */
 static void doorman__bucket_charge(const doorman_figures *figures, uint64_t *state, int64_t grains,
                                    doorman_time now) {
     assert(figures->size >= 0 && figures->max_debt >= 0);
@@ -3460,7 +3466,7 @@ static bool doorman__meter_fresh(const doorman__meter *meter, const doorman__mom
 
 #define DOORMAN__NO_PLACE UINT32_MAX
 
-/* Which counter of a slot is meant. Also which (resource, key). */
+/* Names a counter of a slot, or a (resource, key). */
 typedef struct doorman__identity {
     const char *key;
     size_t key_bytes;
@@ -3472,9 +3478,9 @@ typedef struct doorman__identity {
 /*
  * A sketch counts keys in bounded memory ("space-saving", Metwally, Agrawal and El Abbadi 2005). It
  * has 100 entries. A key without an entry takes over an entry with the smallest count, and the
- * count goes on from there. So a count is too large by at most the count of the entry before. A key
- * with more than a hundredth of all decisions always has an entry. Counts are halved at each full
- * minute, so the sketch shows the last minutes.
+ * count continues from there. So a count is too large by at most the count that its entry had then.
+ * A key with more than a hundredth of all decisions always has an entry. Counts are halved at each
+ * full minute, so the sketch shows the last minutes.
  *
  * A hand goes round the entries and finds the smallest count, like the hand of a clock in page
  * replacement. No count is below `least`. The hand stops at the next entry whose count is `least`.
@@ -3494,12 +3500,12 @@ typedef struct doorman__top_entry {
     uint64_t error;
     char *text;          /* the id of the resource, and the key; each ends with a NUL. NULL: the
                             entry was never used */
-    uint16_t text_bytes; /* as allocated */
+    uint16_t text_bytes; /* the allocated bytes of `text` */
     uint8_t next;        /* the next entry with the same head, or DOORMAN__TOP_NONE */
 } doorman__top_entry;
 
 typedef struct doorman__top {
-    uint64_t ages; /* since `now` was 0, when the counts were last halved */
+    uint64_t ages; /* the ages that had passed since `now` = 0 when the counts were last halved */
     uint64_t least;
     size_t hand;
     uint8_t heads[DOORMAN__TOP_HEADS];
@@ -3528,7 +3534,7 @@ static void doorman__top_destroy(doorman__top *top) {
     DOORMAN_FREE(top);
 }
 
-/* Returns how often the counts must be halved. */
+/* Returns how many times the counts must be halved now. */
 static unsigned doorman__top_halvings(const doorman__top *top, doorman_time now) {
     uint64_t ages = (uint64_t)(now / DOORMAN__TOP_AGE);
     uint64_t passed = ages > top->ages ? ages - top->ages : 0;
@@ -3610,14 +3616,14 @@ static size_t doorman__top_next(const doorman__top *top, size_t last) {
  * of CONCURRENCY. Such a counter never moves, and stays until it is fresh. */
 typedef struct doorman__counter {
     doorman__chain node; /* tag: the index of its place, or DOORMAN__NO_PLACE */
-    uint16_t generation; /* of the configuration for which the next field is right */
+    uint16_t generation; /* of the configuration for which `override_` is right */
     uint16_t override_;  /* 0: the figures of the limit; else the index of the override plus 1 */
     uint16_t key_bytes;
     uint8_t words; /* of the state, with the two words of DOORMAN__COUNTS_REFUSALS */
     uint8_t flags;
 } doorman__counter;
 
-#define DOORMAN__COUNTS_REFUSALS 1 /* the state ends with a count, and when this count began */
+#define DOORMAN__COUNTS_REFUSALS 1 /* the state ends with a count of refusals, and its beginning */
 #define DOORMAN__IN_USE 2          /* a charge of the present call points to the counter */
 #define DOORMAN__LEASED_UNITS 4    /* CONCURRENCY: the limit is leased */
 #define DOORMAN__CHANGED 8         /* a row must be yielded (P27). The bucket has a mark */
@@ -3634,7 +3640,7 @@ typedef struct doorman__slot {
     doorman__chains nodes;
     doorman__chains next_nodes; /* only while a configuration changes, for CONCURRENCY */
     doorman__timers bans;       /* the ends of the bans that the limit has set. The slot of the bans
-                                   has those of the bans that an administrator has set */
+                                   has the ends of the bans by an administrator */
     size_t references;          /* by places */
     doorman_time longest;      /* CONCURRENCY: how long a hold may last in any configuration so far;
                                    0: the holds are not learned */
@@ -3643,7 +3649,7 @@ typedef struct doorman__slot {
     doorman__top *tops[DOORMAN_TOP_COUNT]; /* NULL: nothing was counted yet */
 } doorman__slot;
 
-/* A ban is a counter of the slot of the bans. It has this instead of a state. */
+/* A ban is a counter of the slot of the bans. It has this struct instead of a state. */
 typedef struct doorman__ban {
     doorman__timer end;  /* in the heap `bans` of `slot` */
     doorman__slot *slot; /* of the limit that has set it */
@@ -3651,8 +3657,8 @@ typedef struct doorman__ban {
 
 #define DOORMAN__BAN_WORDS ((sizeof(doorman__ban) + 7) / 8)
 
-/* A slot of a place. A counter of the slot that is older than `since` is from a time before a
- * configuration in which the resource did not have this limit. Such a counter does not count. */
+/* A slot of a place. A counter that is older than `since` does not count: after the counter was
+ * used, a configuration did not have this limit for the resource. */
 typedef struct doorman__place_slot {
     doorman__slot *slot;
     uint32_t since; /* the generation of the configuration with which the place got the slot */
@@ -3738,17 +3744,17 @@ typedef struct doorman__holds {
     doorman__wait *given;            /* the decision that doorman_permits_next_decision gave last */
     uint64_t ids, arrivals, tickets; /* how many were given */
     doorman_time learns_until;
-    doorman_time longest;      /* how long a hold may last in any configuration so far; 0: there are
-                                  none that are learned */
+    doorman_time longest;      /* how long a hold may last in any configuration so far; 0: no hold
+                                  is learned */
     doorman_time mixed_until;  /* holds of earlier configurations may last until then */
     doorman_time next_learned; /* when the next limit has learned; DOORMAN_NEVER: all have */
     bool configured;           /* the configuration has a limit of kind CONCURRENCY */
     bool stuck;                /* memory ran out when a queue was served */
     doorman__hold_queue loose; /* permits that no CONCURRENCY limit concerns any more */
-    doorman_hold_item *items;  /* of the last result; so is the next field */
+    doorman_hold_item *items;  /* of the last result, and their capacity */
     size_t item_capacity;
 
-    doorman__hold_item *made; /* the items of a hold that is made; so is the next field */
+    doorman__hold_item *made; /* the items of a hold that is made, and their capacity */
     size_t made_capacity;
 } doorman__holds;
 
@@ -3758,7 +3764,7 @@ struct doorman_permits {
     uint32_t generation;
     doorman__moment at;
     uint64_t random, empty_hash; /* empty_hash: the hash of the key "" */
-    doorman__slot **slots;       /* all; the first one is that of the bans */
+    doorman__slot **slots;       /* all slots; the first one is that of the bans */
     size_t slot_count, slot_capacity;
     doorman__slot **own_slots; /* one for each limit of the configuration, then one for each
                                   template whose list of limits is empty */
@@ -3856,7 +3862,7 @@ struct doorman__hold_item {
     double amount;    /* what is held, in units */
 };
 
-/* Units of one part that one counter counts. */
+/* Units of one item that one counter counts. */
 typedef struct doorman__take {
     doorman__counter *counter;
     uint64_t grains; /* 1/4096 of a unit */
@@ -3871,8 +3877,8 @@ typedef struct doorman__takes {
     doorman_time time_to_live; /* the smallest of the limits; DOORMAN_NEVER: there are none */
 } doorman__takes;
 
-/* What a hold needs only while it waits, and then the decision. Room for the grants of the items is
- * behind the struct. */
+/* What a hold needs only while its permit waits, and then the decision. Room for the grants of the
+ * items is behind the struct. */
 struct doorman__wait {
     doorman__chain by_key; /* only with `share` */
     doorman__timer turn;
@@ -3882,7 +3888,7 @@ struct doorman__wait {
     doorman__owner *connection;      /* NULL: none */
     doorman_time asked_at, max_wait;
     doorman_time rank; /* its `at` in the turns of all queues */
-    uint64_t need;     /* the units that the counter of the queue must have */
+    uint64_t need;     /* the grains that the counter of the queue must have */
     size_t item;       /* the first item that needs this counter */
     bool equal, detail, share;
 
@@ -4230,9 +4236,9 @@ static bool doorman__slot_is(const doorman__slot *slot, const doorman_permit_lim
            strcmp(slot->name, limit->name) == 0;
 }
 
-/* Returns the slot for a limit of a place. If the place had the slot of a limit with the same name,
- * kind and scope, it keeps this slot, so that its counters stay (P15). A place without counters
- * takes the slot of the limit itself. */
+/* Returns the slot for a limit of a place. If the place had a slot for a limit with the same name,
+ * kind and scope, the place keeps that slot, so that its counters stay (P15). A place without
+ * counters takes the slot of the limit itself. */
 static doorman__place_slot doorman__place_slot_for(const doorman_permits *permits,
                                                    const doorman__place *place,
                                                    const doorman_permit_limit *limit) {
@@ -4449,8 +4455,8 @@ static uint8_t doorman__limit_flags(const doorman_permit_limit *limit) {
     return limit->ban.refusals ? DOORMAN__COUNTS_REFUSALS : 0;
 }
 
-/* Gives a counter the number of words that its figures need now. What the state had at the same
- * places stays. Returns the counter, which may have moved, or NULL if memory runs out. */
+/* Gives a counter the number of words that its figures need now. The words that the state keeps do
+ * not change. Returns the counter, which may have moved, or NULL if memory runs out. */
 static doorman__counter *doorman__counter_resize(doorman_permits *permits, doorman__slot *slot,
                                                  const doorman_permit_limit *limit,
                                                  doorman__counter *counter, size_t words) {
@@ -4641,7 +4647,7 @@ static void doorman__permits_sweep_places(doorman_permits *permits, size_t visit
     }
 }
 
-/* Visits about `visits` counters, and all of a bucket. */
+/* Visits about `visits` counters: always whole buckets. */
 static void doorman__permits_sweep_counters(doorman_permits *permits, size_t visits) {
     size_t all = permits->slot_count + 4 * (permits->counter_count + 1);
     all += 4 * doorman__permits_bans(permits)->nodes.count;
@@ -4663,8 +4669,8 @@ static void doorman__permits_sweep_counters(doorman_permits *permits, size_t vis
 
 /* ---- permits: room for one more counter */
 
-/* Returns how much of its limit a counter has used, and of the refusals of a ban: 0 if it equals a
- * fresh one, 1 if it refuses one unit now. */
+/* Returns the larger of two fractions: what a counter has used of its limit, and its refusals of
+ * those that a ban needs. 0: it equals a fresh one; 1: it refuses one unit now. */
 static double doorman__counter_use(const doorman_permits *permits,
                                    const doorman_permit_limit *limit, doorman__counter *counter) {
     const doorman__meter meter = doorman__counter_meter(limit, counter);
@@ -4767,8 +4773,8 @@ static bool doorman__permits_has_memory(const doorman_permits *permits, size_t b
     return used <= most && bytes <= most - used;
 }
 
-/* Ends the ban of a limit that ends first, before its end. Returns false if there is none.
- *   slot   of the limit. The slot of the bans: those that an administrator has set */
+/* Ends early the ban of a limit that would end first. Returns false if there is none.
+ *   slot   of the limit; or the slot of the bans, for the bans by an administrator */
 static bool doorman__permits_evict_ban(doorman_permits *permits, doorman__slot *slot) {
     doorman__timer *first = doorman__timers_first(&slot->bans);
     if (!first) return false;
@@ -4790,7 +4796,7 @@ static bool doorman__permits_evict_ban(doorman_permits *permits, doorman__slot *
     return true;
 }
 
-/* Does the same for the ban that ends first among those of all limits. */
+/* Ends early the ban that would end first among the bans of all limits. */
 static bool doorman__permits_evict_any_ban(doorman_permits *permits) {
     size_t found = 0;
     doorman_time least = DOORMAN_NEVER;
@@ -4844,8 +4850,8 @@ static bool doorman__permits_make_room(doorman_permits *permits, doorman__slot *
  *
  * Loss of mastership. When a server stops being master, it forgets its leases, and decides on no
  * permits any more. A crash has the same effect. A new master begins without a lease of the
- * permits. While it learns a resource, no holder gets more than it had, so nobody gets the part of
- * the lost lease. Learning ends when all leases of the predecessor have ended (R8), also that of
+ * permits. While it learns a resource, no holder gets more than it had, so no holder gets the part
+ * of the lost lease. Learning ends when all leases of the predecessor have ended (R8), also that of
  * its permits. So the capacity is not exceeded. A rate has no units that outlast its lease. A hold
  * does not outlast its lease either.
  *
@@ -4860,8 +4866,8 @@ static bool doorman__permits_make_room(doorman_permits *permits, doorman__slot *
  * by releases, or at the ends.
  *     When a lease has changed, all queues of leased limits are ready, and are served next.
  *
- * A doorman_client would never see a server that is not master, because the leases are cleared
- * then. It sees no failure either: a request fails only without memory, and is repeated (K2).
+ * This client never sees a server that is not master, because the leases are cleared then. The
+ * client sees no failure either: a request fails only without memory, and is repeated (K2).
  */
 
 #define DOORMAN__LEASE_IDLE                                                                        \
@@ -4897,7 +4903,7 @@ static const char *doorman__leased_id(const doorman_permit_limit *limit,
 }
 
 /* Finds the lease that a leased limit uses for a place. A lease of the other kind is from an
- * earlier configuration. It is closed when it was not used for a minute, and cannot be used before.
+ * earlier configuration. Such a lease cannot be used, and is closed after a minute without use.
  * Each counter of CONCURRENCY has a lease of its own: the configuration is refused otherwise. */
 static doorman__permit_lease *doorman__leased_find(const doorman_permits *permits,
                                                    const doorman_permit_limit *limit,
@@ -4980,8 +4986,8 @@ static void doorman__leased_clear(doorman_permits *permits) {
     assert(!client->upstream.first && !permits->leases.table.count);
 }
 
-/* Returns whether a lease is in force. A changed configuration may have changed how the permits
- * hold it. */
+/* Returns whether a lease is in force. First sets its priority and subclients, which a changed
+ * configuration may have changed. */
 static bool doorman__leased_live(const doorman_permits *permits, doorman__permit_lease *lease,
                                  const doorman_permit_limit *limit) {
     if (!lease) return false;
@@ -5025,7 +5031,7 @@ static uint64_t doorman__leased_most(const doorman_permits *permits,
     return doorman__grains_floor(doorman__leased_figures(permits, lease, limit)->limit);
 }
 
-/* Tells the gauge how many parts are held. */
+/* Sets the grains in use of the gauge. */
 static void doorman__leased_set_held(doorman__permit_lease *lease, uint64_t held) {
     doorman__gauge *gauge = &lease->resource->gauge;
     __atomic_store_n(&gauge->in_flight, held, __ATOMIC_SEQ_CST);
@@ -5109,7 +5115,7 @@ static doorman__meter doorman__leased_meter(const doorman_permits *permits,
     return (doorman__meter){limit, figures, room};
 }
 
-/* Takes n units that a view has found. n may be more than what is saved by a rounding error, which
+/* Takes n units that a view has found. n may exceed the saved units by a rounding error, which
  * costs nothing. Only one thread may use the rate. */
 static void doorman__rate_charge(doorman__rate *rate, double n, doorman_time now) {
     doorman__quota quota;
@@ -5167,7 +5173,7 @@ static void doorman__leased_sweep(doorman_permits *permits) {
 /* ---- >>charges ------------------------------------------------------------------------------ */
 /*
  * This section asks all counters that concern a permit, and charges them. The section >>permits
- * makes decisions out of it.
+ * uses it to decide.
  *
  * A decision has four steps. Only the last step writes to counters.
  *     prepare    finds the counters of all limits of all items. What several items want of one
@@ -5179,12 +5185,11 @@ static void doorman__leased_sweep(doorman_permits *permits) {
  * P1 All limits of all items are evaluated before anything is charged. A refusal charges nothing.
  *    What several items want of one counter is added up.
  * P2 A counter offers:
- *      TOKEN_BUCKET     what is saved, or minus what is owed, plus what max_debt lends. It offers
+ *      TOKEN_BUCKET     what is saved (or minus what is owed), plus what max_debt lends. It offers
  *                       nothing if the debt takes longer to pay than the allowed wait. The allowed
  *                       wait is the smaller of max_wait of the limit and of the permit
  *      windows          the limit minus what is used
- *      TIERS            the room of the current tier, and the limits of the tiers that can be
- *                       entered in turn
+ *      TIERS            the room of the current tier, and of the tiers that can be entered in turn
  *      CONCURRENCY      the limit minus what is held
  *    A permit fits if each counter offers the sum of the minimums, and if its max_cost allows this
  *    sum. Above its minimum, an item gets whole units, or all of its cost if that fits. No counter
@@ -5195,13 +5200,15 @@ static void doorman__leased_sweep(doorman_permits *permits) {
  * P3 The wait of a grant is the debt of the bucket before this permit. Of several buckets, the
  *    longest wait counts. An item that only looks does not wait.
  * P4 Every limit that refuses counts the refusal. The refusal names the limit with the longest
- *    retry_after. MAX_COST, MAX_KEYS and UNMATCHED have no retry_after, and are named before all
+ *    retry_after. MAX_COST, MAX_KEYS, MAX_HOLDS and UNMATCHED have no retry_after, and are named
+ *    before all others. Missing units of holds have no retry_after either, and are named after all
  *    others. After retry_after the named limit has room. If several limits refuse, a tier of
  *    another limit may have ended by then. If a ban begins with the refusal, the ban counts like a
  *    refusal of its limit that ends with the ban. A refusal without retry_after counts for no ban:
  *    it names another limit, so the caller does not know of the limit that would ban the key.
- * P5 valid_for is at most retry_after and 1 s. It is 1 s without retry_after. It is 0 for a permit
- *    of several items, and where a refusal counts for a ban.
+ * P5 valid_for is at most retry_after and 1 s. It is 1 s for MAX_COST, MAX_KEYS and UNMATCHED. It
+ *    is 0 for a permit of several items, where a refusal counts for a ban, and where holds have the
+ *    units or MAX_HOLDS refuses.
  * P6 Details list each limit of each item.
  */
 
@@ -5209,7 +5216,7 @@ static void doorman__leased_sweep(doorman_permits *permits) {
 typedef struct doorman__decision {
     const doorman_permit_request *request; /* its items are read already: see `wants` */
     doorman__hold *hold;                   /* the waiting permit; NULL: a new permit */
-    doorman_time turn; /* the place that the permit has, or would get, in all queues */
+    doorman_time turn; /* the position that the permit has, or would get, in all queues */
     bool inspects;     /* nothing is charged */
     bool may_wait;     /* a new permit may wait */
     doorman_time now;
@@ -5537,8 +5544,8 @@ static bool doorman__permits_locate_item(doorman_permits *permits, doorman__want
     return true;
 }
 
-/* Finds the charges of all items. A sweep runs while their counters are loaded. It removes no
- * places, because the items point to theirs.
+/* Finds the charges of all items. A sweep runs while their counters are loaded. The sweep removes
+ * no places, because the items point to theirs.
  *   inspects   true: the limits of a banned key are evaluated too */
 static bool doorman__permits_prepare(doorman_permits *permits, size_t count, bool inspects) {
     assert(count <= permits->want_capacity);
@@ -5566,7 +5573,7 @@ static bool doorman__permits_prepare(doorman_permits *permits, size_t count, boo
 }
 
 /* Ends a call: its counters and places may be removed again. A call adds at most one place for each
- * item, and visits four. So refused permits with new resources do not fill the memory. */
+ * item, and visits four for each. So refused permits with new resources do not fill the memory. */
 static void doorman__permits_end_call(doorman_permits *permits, size_t item_count) {
     assert(permits->charge_count <= permits->charge_capacity);
     for (size_t i = 0; i < permits->charge_count; i++) {
@@ -5873,7 +5880,7 @@ static void doorman__want_event(const doorman_permits *permits, const doorman__w
     doorman__permits_event(permits, event);
 }
 
-/* P17: tells the lease of a charge what was refused, so that its wants grow. */
+/* P17: counts what was refused at the lease of a charge, so that its wants grow. */
 static void doorman__charge_refuse_lease(doorman_permits *permits, const doorman__charge *charge) {
     bool wanted = charge->reason == DOORMAN_REASON_RATE ||
                   charge->reason == DOORMAN_REASON_LEARNING ||
@@ -5927,7 +5934,7 @@ static bool doorman__charge_commit(doorman_permits *permits, doorman__charge *ch
 
 /* ---- permits: one decision, refusals and bans */
 
-/* Evicts a counter of the limit that has most of those that may evict. */
+/* Evicts a counter of the limit with the most counters, among those that may evict. */
 static bool doorman__permits_evict_largest(doorman_permits *permits) {
     doorman__slot *largest = NULL;
     for (size_t i = 1; i < permits->slot_count; i++) {
@@ -5940,7 +5947,7 @@ static bool doorman__permits_evict_largest(doorman_permits *permits) {
 }
 
 /* Makes room for one more ban. Returns false if a bound forbids it (P20).
- *   slot   of the limit that bans; the slot of the bans: an administrator does */
+ *   slot   of the limit that bans; or the slot of the bans, if an administrator does */
 static bool doorman__permits_make_ban_room(doorman_permits *permits, doorman__slot *slot,
                                            size_t bytes) {
     const size_t all_max = permits->options.counter_max;
@@ -6121,8 +6128,8 @@ static bool doorman__reason_waits(doorman_reason reason) {
            reason == DOORMAN_REASON_LEARNING;
 }
 
-/* Returns whether a permit with this reason lacked units that holds have. Nobody knows when these
- * units are released. */
+/* Returns whether a permit with this reason lacked units that holds have. When these units are
+ * released is not known. */
 static bool doorman__reason_holds(doorman_reason reason) {
     return reason == DOORMAN_REASON_CONCURRENCY || reason == DOORMAN_REASON_QUEUE_FULL ||
            reason == DOORMAN_REASON_TIMED_OUT || reason == DOORMAN_REASON_SHARED;
@@ -6133,8 +6140,8 @@ static int doorman__reason_rank(doorman_reason reason) {
     return doorman__reason_holds(reason) ? 0 : doorman__reason_waits(reason) ? 1 : 2;
 }
 
-/* Keeps the refusal that the permit names. A refusal that waiting does not help comes first, then
- * the longest one, and last one that lacks units of holds. */
+/* Keeps the one of two refusals that the permit names. A refusal that waiting does not help comes
+ * first, then the longest one, and last one that lacks units of holds. */
 static void doorman__refusal_add(doorman__refusal *best, doorman__refusal given) {
     int best_rank = doorman__reason_rank(best->reason), rank = doorman__reason_rank(given.reason);
     bool better = rank > best_rank || (rank == 1 && best_rank == 1 && given.delay > best->delay);
@@ -6332,8 +6339,8 @@ static void doorman__permits_fill_details(doorman_permits *permits, size_t count
  * A hold has a list of takes. A take points to a counter. It says how many units the counter counts
  * for this hold, and for which item. These are invariants:
  *     units    the units of a counter are the sum of the takes that point to it
- *     bound    no call raises the units of a counter above the limit, except that a change of the
- *              configuration counts what is held already, and limits in shadow
+ *     bound    no call raises the units of a counter above the limit. Exceptions: a limit in
+ *              shadow, and a changed configuration, which counts what is held already
  *     queue    if a queue is not ready, its first permit does not fit its counter
  *     ends     each hold with units has an end, and each waiting permit has one too. All of them
  *              are in one heap
@@ -6341,10 +6348,10 @@ static void doorman__permits_fill_details(doorman_permits *permits, size_t count
  * P7 A permit that lacks only units of CONCURRENCY waits in the queue of the first counter that
  *    lacks room. A queue is ordered by priority, then by arrival. A permit fits a counter only if
  *    no permit waits there that comes before it. When the first permit of a queue fits its counter,
- *    it is decided again. It is then granted, refused, or moved to another queue. It keeps its
- *    arrival when it moves. Rates are charged with the grant. One call moves at most 64 permits and
- *    decides on at most 256, or 1,000 in an update. The queues that remain stay ready, and nobody
- *    overtakes them.
+ *    the permit is decided again. It is then granted, refused, or moved to another queue. It keeps
+ *    its arrival when it moves. Rates are charged with the grant. One call moves at most 64 permits
+ *    and decides on at most 256, or 1,000 in an update. The remaining queues stay ready, and no new
+ *    permit overtakes them.
  *       The time in queues, plus the wait of P3, is at most max_wait of the permit. A permit leaves
  *    the queue of a limit at the latest max_wait of this limit after its arrival. A wait has ended
  *    when now >= its end.
@@ -6353,7 +6360,7 @@ static void doorman__permits_fill_details(doorman_permits *permits, size_t count
  *    back. A release says what is kept. So a release that arrives twice, or late, has no effect. A
  *    difference would be subtracted twice.
  * Repeats (P9). A repeated acquire with the same client_id, request_id and items renews the hold.
- *    It takes over the place of a waiting permit, with its priority, `share` and `equal`: the
+ *    If the permit waits, the repeat takes over its position, priority, `share` and `equal`: the
  *    earlier ticket is refused as REPEATED, and the wait counts from the repeat. So the client can
  *    compute the end of the hold from the time at which it sent the repeat. A repeat on another
  *    connection that already has connection_waiting_max waiting permits is refused as QUEUE_FULL.
@@ -6366,22 +6373,22 @@ static void doorman__permits_fill_details(doorman_permits *permits, size_t count
  * P10 A full release of a hold refuses the waiting permits of the same resource and key that have
  *    `share`, as SHARED: the work is done, and its result is there. An end, a transfer and a
  *    partial release do not. A hold that ends has lost its holder, and the work is perhaps not
- *    done. So the next permit that waits is granted, and its caller does the work. Its release
- *    answers the others.
+ *    done. So the next permit that waits is granted, and its caller does the work. The release of
+ *    that hold answers the other permits.
  * P11 A transfer is counted until it ends. It can only be seized. A repeated seizure by the same
  *    client returns the same hold.
  * Configurations (P15). A changed configuration counts all holds again, in new counters. So the
  *    call costs O(holds). Bounds on counters do not apply, and there are no events. Waiting permits
  *    enter the queue of the first limit that concerns them, and are decided again.
- * Learning (P16). A limit learns for as long as a hold of the predecessor may last that concerns
- *    the limit: its longest time to live in any configuration so far, with the drift. Meanwhile it
+ * Learning (P16). A limit learns for as long as a hold of the predecessor that concerns it may
+ *    last: its longest time to live in any configuration so far, with the drift. Meanwhile it
  *    refuses new permits as LEARNING, or lets them wait. A renewal of an unknown hold is believed,
  *    within what is free, if all limits of CONCURRENCY that concern it learn: a hold ends with the
  *    shortest time to live of its limits.
- *       A change of the configuration can let another limit count a hold. So if the predecessor was
- *    gone less than the longest time to live of all limits after a change, all limits learn for
- *    this time. If the configuration changes while a limit learns, all limits learn until the last
- *    of them has learned. No configuration shortens the learning.
+ *       A change of the configuration can let another limit count a hold. So if the predecessor
+ *    ended soon after such a change, all limits learn for the longest time to live of all limits.
+ *    Soon means within this time. If the configuration changes while a limit learns, all limits
+ *    learn until the last of them has learned. No configuration shortens the learning.
  * Bounds (P19). A client has at most client_hold_max holds and transfers, used transfers included.
  * Many ends at once. A call ends at most 256 holds and waits, an update 1,000. The rest stays due.
  *    If an acquire lacks units, it also ends up to 4,096 of the rest, 256 at a time, and stops when
@@ -6919,7 +6926,7 @@ static void doorman__wait_decided(doorman_permits *permits, doorman__wait *wait)
     holds->last_decision = wait;
 }
 
-/* Lets no connection wait for a permit. */
+/* Removes the connection, if any, from a permit that waits. */
 static void doorman__wait_disconnect(doorman_permits *permits, doorman__wait *wait) {
     assert(!wait->connection || wait->connection->wait_count > 0);
     if (wait->connection) wait->connection->wait_count--;
@@ -6955,7 +6962,7 @@ static doorman__wait *doorman__hold_end_wait(doorman_permits *permits, doorman__
     return wait;
 }
 
-/* Refuses a permit that waits, for a reason that is not of a counter. */
+/* Refuses a permit that waits, for a reason that no counter gives. */
 static void doorman__hold_refuse(doorman_permits *permits, doorman__hold *hold,
                                  doorman_reason reason) {
     assert(hold->state == DOORMAN__WAITING && reason != DOORMAN_NO_REASON);
@@ -7026,7 +7033,7 @@ static doorman__hold_item *doorman__permits_items(doorman_permits *permits, size
     return room ? permits->holds.made : NULL;
 }
 
-/* There is no room for the hold of a permit: all its charges of CONCURRENCY refuse. */
+/* Makes all charges of CONCURRENCY refuse, because there is no room for the hold of the permit. */
 static void doorman__permits_no_hold(doorman_permits *permits, bool *fits) {
     for (size_t i = 0; i < permits->charge_count; i++) {
         doorman__charge *charge = &permits->charges[i];
@@ -7111,7 +7118,7 @@ static void doorman__hold_grant(doorman_permits *permits, doorman__hold *hold,
  *    >>holds.
  * P18 Every decision raises events, and is counted by limit and reason. A template whose list of
  *    limits is empty grants everything, and counts it. An item whose resource matches no template
- *    with limits is counted too, and has an event: also if it is granted.
+ *    with limits is counted too, and raises an event, also if it is granted.
  */
 
 /* ---- holds: waiting (P7) */
@@ -7137,7 +7144,7 @@ static doorman__charge *doorman__permits_lacking(doorman_permits *permits, size_
 
 /* Returns whether one more permit of a connection may wait.
  *   connection   0: there is none
- *   repeated     takes the place of this permit; NULL: it is a new one */
+ *   repeated     the waiting permit that the new one replaces; NULL: none */
 static bool doorman__connection_has_room(const doorman_permits *permits, uint64_t connection,
                                          const doorman__wait *repeated) {
     const doorman__owner *owner =
@@ -7256,7 +7263,7 @@ static doorman_status doorman__permits_make_queue(doorman_permits *permits, door
     return DOORMAN_OUT_OF_MEMORY;
 }
 
-/* Lets a permit wait that does not fit, if it may. Sets out->pending if it waits now. */
+/* Lets a permit that does not fit wait, if it may wait. Sets out->pending if it waits now. */
 static doorman_status doorman__permits_wait(doorman_permits *permits,
                                             const doorman__decision *decision,
                                             doorman_permit *out) {
@@ -7304,8 +7311,8 @@ static bool doorman__permits_needs_hold(const doorman_permits *permits, size_t c
     return false;
 }
 
-/* Finds what a decision needs. Returns OUT_OF_MEMORY, or INVALID_ARGUMENT if the permit needs a
- * request_id. */
+/* Finds what a decision needs. Returns OUT_OF_MEMORY, or INVALID_ARGUMENT if the permit lacks a
+ * request_id that it needs. */
 static doorman_status doorman__permits_find(doorman_permits *permits,
                                             const doorman__decision *decision) {
     const doorman_permit_request *request = decision->request;
@@ -7347,7 +7354,7 @@ static void doorman__permits_commit(doorman_permits *permits, const doorman_perm
 }
 
 /* Decides on a permit whose wants are read. The permit is granted, refused, or pending then.
- * Returns INVALID_ARGUMENT if it needs a request_id. */
+ * Returns INVALID_ARGUMENT if it needs a request_id and has none. */
 static doorman_status doorman__permits_decide(doorman_permits *permits,
                                               const doorman__decision *decision,
                                               doorman_permit *out) {
@@ -7516,7 +7523,7 @@ static void doorman__holds_find_learned(doorman_permits *permits) {
     permits->holds.next_learned = next;
 }
 
-/* Ends at most so many holds and waits whose time has come, and serves the queues. */
+/* Ends at most `most` holds and waits whose time has come, and serves the queues. */
 static void doorman__holds_settle(doorman_permits *permits, size_t most) {
     doorman__holds *holds = &permits->holds;
     if (permits->at.now >= holds->next_learned) {
@@ -7528,7 +7535,7 @@ static void doorman__holds_settle(doorman_permits *permits, size_t most) {
     doorman__holds_serve(permits, most);
 }
 
-/* Returns when the holds want to be updated. */
+/* Returns when the holds must be updated next. */
 static doorman_time doorman__holds_due(const doorman_permits *permits) {
     const doorman__holds *holds = &permits->holds;
     doorman_time due = doorman__timers_due(&holds->ends);
@@ -7571,7 +7578,7 @@ static void doorman__hold_regrant(doorman_permits *permits, doorman__hold *hold,
     out->expires_in = doorman__hold_extend(permits, hold);
 }
 
-/* Lets a repeat take over the place of a waiting permit. The earlier ticket is refused. */
+/* Lets a repeat take over the position of a waiting permit. The earlier ticket is refused. */
 static doorman_status doorman__hold_take_over(doorman_permits *permits, doorman__hold *hold,
                                               const doorman_permit_request *request,
                                               doorman_permit *out) {
@@ -7657,7 +7664,7 @@ static bool doorman__permits_lacks_units(doorman_permits *permits,
 }
 
 /* Settles holds before a decision. If many holds end together, the units that the permit needs may
- * belong to one of those that a call leaves for later. So a permit that lacks units ends more
+ * belong to a hold whose end the call leaves for later. So a permit that lacks units ends more
  * holds. */
 static void doorman__holds_settle_for(doorman_permits *permits, const doorman__decision *decision) {
     const doorman_permit_request *request = decision->request;
@@ -7668,7 +7675,7 @@ static void doorman__holds_settle_for(doorman_permits *permits, const doorman__d
         if (!late || !doorman__permits_lacks_units(permits, decision)) break;
         doorman__holds_end_due(permits, DOORMAN__CALL_ENDS);
     }
-    (void)doorman__wants_read(permits->wants, request, NULL); /* others were decided on */
+    (void)doorman__wants_read(permits->wants, request, NULL); /* decisions on others used them */
 }
 
 /* Decides on the request that doorman__permits_check_whole has checked last. Sets the turn of the
@@ -7764,7 +7771,7 @@ static uint64_t doorman__leased_report_room(const doorman_permits *permits,
     return max_cost < saved ? max_cost : saved;
 }
 
-/* P17: charges a report to a lease. What the lease does not have shows demand. */
+/* P17: charges a report to a lease. What the lease does not have counts as demand. */
 static void doorman__leased_charge_report(doorman_permits *permits, const doorman__charge *charge,
                                           int64_t grains, double cost) {
     double taken = (double)grains / DOORMAN__UNIT;
@@ -8018,8 +8025,8 @@ static bool doorman__hold_amounts_right(const doorman_permits *permits, const ch
 /* Returns whether a transfer moves at most what each item has asked for. More was never held. Less
  * may be held now: a late release, or a new master that had no room, may have taken units that the
  * holder still has. So that is no error. Without such a hold, or if the transfer is repeated, the
- * amounts have no effect. Of a hold that was learned, nobody knows what was asked for. A grain more
- * is right, because an amount is rounded on its way. */
+ * amounts have no effect. What was asked for is not known of a hold that was learned. One grain
+ * more is accepted, because an amount is rounded on its way. */
 static bool doorman__transfer_amounts_right(const doorman_permits *permits, const char *client_id,
                                             const doorman_hold_request *request) {
     const doorman__hold *hold = doorman__holds_find(permits, request->id);
@@ -8189,7 +8196,7 @@ static void doorman__holds_believe(doorman_permits *permits, size_t count) {
     }
 }
 
-/* Makes a hold with the id that its client says. Sets *out to NULL if nothing is free, or if a
+/* Makes a hold with the id that its client has named. Sets *out to NULL if nothing is free, or if a
  * bound forbids it. */
 static doorman_status doorman__holds_learn(doorman_permits *permits,
                                            const doorman_hold_request *request,
@@ -8320,7 +8327,7 @@ static doorman_status doorman__hold_copy(doorman_permits *permits, const doorman
     return DOORMAN_OUT_OF_MEMORY;
 }
 
-/* Answers what needs a copy of a hold. */
+/* Turns the status of doorman__hold_copy into an answer: RESOURCE_EXHAUSTED becomes a refusal. */
 static doorman_status doorman__hold_copied(doorman_status status, doorman_hold *out,
                                            doorman_error *error) {
     if (status == DOORMAN_OUT_OF_MEMORY) return doorman__no_memory(error);
@@ -8336,8 +8343,8 @@ static doorman_status doorman__transfer_repeat(doorman_permits *permits, doorman
                  : doorman__hold_renew(permits, transfer, out, error);
 }
 
-/* Returns how many of `amount` units a request moves. A part of them is rounded down to what
- * counters count, so that both holds are counted in full. */
+/* Returns how many of `amount` units a request moves. If it moves only some, they are rounded down
+ * to whole grains, so that both holds are counted in full. */
 static double doorman__hold_moved(const doorman_hold_request *request, size_t index,
                                   double amount) {
     double asked = doorman__hold_amount(request, index);
@@ -8375,7 +8382,7 @@ static bool doorman__hold_moves(const doorman__hold *hold, const doorman_hold_re
 
 #define DOORMAN__TRANSFER_RULE "must be at most what the item of the hold has asked for"
 
-/* Moves units that were checked. More than is held is not moved. */
+/* Moves units of a hold, at most what is held. Precondition: the amounts were checked. */
 static doorman_status doorman__holds_move(doorman_permits *permits,
                                           const doorman_hold_request *request, doorman_hold *out,
                                           doorman_error *error) {
@@ -8727,7 +8734,7 @@ static void doorman__recount_free(doorman_permits *permits, doorman__chains *nod
     doorman__chains_free_all(nodes);
 }
 
-/* Adds the counters of a table to what is counted of all counters, or subtracts them. */
+/* Adds the counters of a table to the sums over all counters, or subtracts them. */
 static void doorman__recount_sums(doorman_permits *permits, const doorman__chains *nodes,
                                   bool adds) {
     for (size_t i = 0; i < nodes->bucket_count; i++) {
@@ -9797,8 +9804,8 @@ static size_t doorman__quoted_bytes(const char *text) {
     return bytes;
 }
 
-/* Notes how long the names of limits are at most, and how many limits a template has at most. So a
- * message whose response would be too large can be refused before anything is decided. */
+/* Notes the length of the longest name of a limit, and the most limits of a template. So a message
+ * whose response would be too large can be refused before anything is decided. */
 static void doorman__permits_measure(doorman_permits *permits, const doorman_config *config) {
     permits->name_bytes = permits->limits_most = 0;
     for (size_t i = 0; i < config->template_count; i++) {
@@ -9853,7 +9860,8 @@ static void doorman__holds_note_life(doorman_permits *permits, const doorman_con
     }
 }
 
-/* A change of the configuration may let another limit count a hold that is not known yet. */
+/* Lets all limits learn until the last of them has learned. A changed configuration may let another
+ * limit count a hold that is not known yet. */
 static void doorman__holds_keep_learning(doorman_permits *permits) {
     for (size_t i = 0; i < permits->own_count; i++) {
         doorman__slot *slot = permits->own_slots[i];
@@ -10109,7 +10117,7 @@ bool doorman_permits_next_top(const doorman_permits *permits, size_t limit_index
  * arena, also of the names of limits.
  */
 
-/* Writes the error of a part of a message, with its path. */
+/* Writes the error of an item of a message, with its path. */
 static doorman_status doorman__message_fail(doorman_error *error, doorman_status status,
                                             const char *list, size_t index, const char *text) {
     if (status == DOORMAN_OUT_OF_MEMORY) return doorman__no_memory(error);
@@ -10420,8 +10428,8 @@ static doorman_status doorman__permits_answer_ban(doorman_permits *permits,
     return status == DOORMAN_RESOURCE_EXHAUSTED ? DOORMAN_OK : status;
 }
 
-/* Answers an entry of a REPORT, an INSPECT or a RESET. A report for which there is no room for one
- * more counter has no effect. */
+/* Answers an entry of a REPORT, an INSPECT or a RESET. If there is no room for a counter that a
+ * report needs, the report has no effect. */
 static doorman_status doorman__permits_answer_entry(doorman_permits *permits,
                                                     const doorman_request *request, size_t index,
                                                     doorman_permit_result *out,
@@ -10502,8 +10510,8 @@ static doorman_status doorman__permits_answer_holds(doorman_permits *permits,
 
 /* ---- permits: the leases of the permits of a server */
 
-/* Tells the gauge of a lease what is held, and how much permits wait for. If the limit is not
- * leased any more, the gauge keeps what it was told: its holds end no later than the lease. */
+/* Sets the units in use of the gauge of a lease, and the units that permits wait for. If the limit
+ * is not leased any more, changes nothing: its holds end no later than the lease. */
 static void doorman__leased_sync_one(doorman_permits *permits, doorman__permit_lease *lease) {
     assert(lease->resource->kind == DOORMAN_GAUGE);
     const doorman__place *place = doorman__permits_place_of(permits, lease->place);
@@ -10524,7 +10532,7 @@ static void doorman__leased_sync_one(doorman_permits *permits, doorman__permit_l
     if (waiting) lease->used_at = permits->at.now;
 }
 
-/* Tells all gauges what is held, before the client claims it (R3). */
+/* Sets the units in use of all gauges, before the client claims them (R3). */
 static void doorman__leased_sync(doorman_permits *permits) {
     const doorman__chains *table = &permits->leases.table;
     for (size_t i = 0; permits->leases.has_gauges && i < table->bucket_count; i++) {
@@ -10645,7 +10653,7 @@ static doorman_status doorman__permit_node_answer(doorman_server *server,
         status = doorman__permits_check_limits(permits, request, error);
     }
     if (status == DOORMAN_OK && server->is_master) {
-        arena->current = arena->first; /* the parts of the last response end; the memory stays */
+        arena->current = arena->first; /* the last response ends; its memory is used again */
         arena->used = 0;
         doorman__moment_move(&permits->at, server->now);
         status = request->method == DOORMAN_ACQUIRE
@@ -10690,7 +10698,7 @@ static const doorman__server_permits doorman__permits_in_server = {
 
 /* ---- permits: limiters by key */
 
-/* A key of a map. The key is behind the struct. tag: the bytes of the key. */
+/* An entry of a map. Its key is behind the struct. tag: how many bytes the key has. */
 typedef struct doorman__entry {
     doorman__chain node;
     doorman_limiter limiter;
@@ -10896,8 +10904,8 @@ size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t visits_max, do
  * Its upstream has the address (K3), the states of a request, and the check of a response (R2), but
  * no held leases.
  *
- * P21 Permits travel in batches. While one message is under way, the next one fills. So a caller
- *    alone waits for one round trip, and many callers share it. A message has at most
+ * P21 Permits travel in batches. While one message is under way, the next one fills. So a single
+ *    caller waits for one round trip, and many callers share one. A message has at most
  *    DOORMAN__MESSAGE_ITEMS items and DOORMAN__MESSAGE_TEXT bytes of text, and only calls of one
  *    kind. The kinds alternate. A server answers a message when all its permits are decided. So a
  *    permit that may wait for units of CONCURRENCY travels alone, in a lane beside the messages of
@@ -10909,23 +10917,22 @@ size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t visits_max, do
  *    ended.
  * About P23: a message has failed if it has no valid response of a master. Its permits are sent
  *    again, to the next address, at most once more than there are addresses. They then travel
- *    alone, so that a permit that a server refuses to read harms no other permit. A lost answer may
- *    have charged. So such a permit may be refused too early, but is never granted too often. The
- *    first message after the time of an open breaker is a test. If it fails, the breaker opens
- *    again.
+ *    alone, so that a permit that a server refuses to read harms no other permit. A message whose
+ *    answer was lost may have charged units. So such a permit may be refused too early, but is
+ *    never granted too often. The first message after the time of an open breaker is a test. If it
+ *    fails, the breaker opens again.
  * About P24: the client keeps a stock for each (resource, key) that was used a short time ago. The
  *    stock counts the use in four slices of the time `prefetch`. So it knows the use of the last
  *    3/4 of this time, or more. After a grant that leaves at most half of this use in stock, the
- *    client queues a permit that no caller waits for. It asks for the missing units with a minimum
- *    of 0. So it is never refused for lack of units, and no ban counts it. If its message fails, it
- *    is not sent again, because a lost answer may have charged.
+ *    client queues a permit that no caller waits for. That permit asks for the missing units with a
+ *    minimum of 0. So it is never refused for lack of units, and no ban counts it. If its message
+ *    fails, it is not sent again, because it may have charged units.
  *       Units that were taken ahead are lost at the latest twice `prefetch` after their message was
- *    sent. So they never last longer than twice
- *    `prefetch` after the server has charged them. A stock has at most two lots of units with
- *    different ends. Costs are rounded up as servers do it, and a permit gets no more out of the
- *    stock than a server has granted to one permit, because a limit may have a max_cost. A key that
- *    is banned loses its stock. The client keeps at most DOORMAN__STOCKS_MAX stocks, those that
- *    were used last. An idle client forgets them.
+ *    sent. So they never last longer than twice `prefetch` after the server has charged them. A
+ *    stock has at most two lots of units with different ends. Costs are rounded up as servers do
+ *    it, and a permit gets no more out of the stock than a server has granted to one permit,
+ *    because a limit may have a max_cost. A key that is banned loses its stock. The client keeps at
+ *    most DOORMAN__STOCKS_MAX stocks, those that were used last. An idle client forgets them.
  *
  * A call is a permit, a report or a request about a hold, from its beginning to its result. Only
  * doorman__call_move changes its state:
@@ -10946,7 +10953,7 @@ size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t visits_max, do
  * after 5 failures: the message under way is the test. Otherwise: the breaker is closed.
  */
 
-/* With the longest names of limits, a response of so many items and so many bytes of text fits in 4
+/* With the longest names of limits, a response with this many items and bytes of text fits in 4
  * MiB. P19 would allow 10,000 items. */
 #define DOORMAN__MESSAGE_ITEMS ((size_t)4000)
 #define DOORMAN__MESSAGE_TEXT ((size_t)256 << 10)
@@ -11012,7 +11019,8 @@ typedef struct doorman__call {
     doorman_time sent_max_wait;
     doorman_time waits_until;          /* WAIT: in a queue of a server; 0: it was not sent yet */
     struct doorman__client_hold *hold; /* NULL: the call concerns no hold */
-    struct doorman__call *peer;        /* a transfer: its result, and the other way round */
+    struct doorman__call *peer;        /* of a transfer: the call that has its result, and the other
+                                          way round */
     doorman_hold_request hold_request; /* TRANSFER, SEIZURE */
     size_t text_bytes;
     void *context;
@@ -11065,7 +11073,7 @@ typedef struct doorman__stock {
     size_t times_used[DOORMAN__USE_SLICES];
     doorman__lot lots[2]; /* the one that ends earlier is first */
     double min_max;       /* the largest minimum of a permit that a server has granted */
-    double remaining;     /* this and the next two: of the last answer */
+    double remaining;     /* this field and the next two are those of the last answer */
     doorman_time reset_at;
     char limit[DOORMAN_ID_BYTES_MAX + 1];
 } doorman__stock;
@@ -11089,7 +11097,7 @@ typedef struct doorman__client_hold {
     doorman__call *call;  /* asks for the hold; NULL: its caller has the result */
     doorman__call action; /* the renewal or the release */
     doorman_time begin, life, end, renew_at, give_up_at;
-    size_t transfers;  /* that have no answer yet */
+    size_t transfers;  /* how many have no answer yet */
     bool was_sent;     /* a server may know the hold */
     bool asking;       /* a message that asks for the hold is under way */
     bool must_release; /* the server may count more than `amounts` */
@@ -11103,7 +11111,7 @@ typedef struct doorman__client_hold {
 /* A call in a message under way. */
 typedef struct doorman__sent {
     doorman__call *call;        /* NULL: the call has its result already */
-    doorman__client_hold *hold; /* that the message asks for; NULL: none */
+    doorman__client_hold *hold; /* the hold that the message asks for; NULL: none */
 } doorman__sent;
 
 /* What a message has for a call. All calls of a message have the same kind. */
@@ -11113,9 +11121,9 @@ typedef union doorman__sent_item {
     doorman_hold_request hold;
 } doorman__sent_item;
 
-/* The messages of a client or of a lane. One at a time is under way. A lane sends one permit at a
- * time, which may wait in the queue of a server. It follows the redirects of its own message, and
- * begins at the address that the client uses now. */
+/* The messages of a client or of a lane. One message at a time is under way. A lane sends one
+ * permit at a time, which may wait in the queue of a server. It follows the redirects of its own
+ * message, and begins at the address that the client uses now. */
 typedef struct doorman__batch {
     doorman_upstream upstream;
     doorman_permit_client *client;
@@ -11296,7 +11304,7 @@ static void doorman__call_free(doorman__call *call) {
     client->action_count--;
 }
 
-/* Sets that the result of a call is in `acquired`. A peer does not change this result any more. */
+/* Notes that `acquired` has the result of a call. A peer does not change this result any more. */
 static void doorman__call_settle(doorman__call *call) {
     doorman__timer_clear(&call->client->timers, &call->timer);
     doorman__call_part(call);
@@ -11395,8 +11403,8 @@ static doorman__known *doorman__known_find(const doorman__known_table *known,
     return NULL;
 }
 
-/* Makes an object that begins with a doorman__known. It must be kept until a time: see below.
- * Returns NULL if memory runs out. */
+/* Makes an object that begins with a doorman__known. The caller must pass it to
+ * doorman__known_keep. Returns NULL if memory runs out. */
 static doorman__known *doorman__known_add(doorman__known_table *known, size_t object_bytes,
                                           const doorman_permit_item *item, uint64_t hash) {
     size_t bytes = doorman__pair_bytes(item->resource_id, item->key);
@@ -11442,7 +11450,7 @@ static doorman_time doorman__known_due(const doorman__known_table *known) {
 
 /* ---- permit client: refusals that are still valid (P22) */
 
-/* Forgets the oldest refusals while they have ended, and one more if the table is full. */
+/* Forgets the oldest refusals if they have ended, and one more if the table is full. */
 static void doorman__known_refusals_forget(doorman_permit_client *client, doorman_time now) {
     doorman__known *oldest;
     while ((oldest = doorman__known_oldest(&client->refusals, DOORMAN__REFUSALS_MAX, now))) {
@@ -11501,10 +11509,10 @@ static const doorman__known_refusal *doorman__known_refusal_of(const doorman__ca
 
 /* ---- permit client: holds */
 /*
- * The client gives each hold a number, which is the request_id on the wire. So an ask that is
- * repeated gets the same hold (P9). An application may take a number before it asks for the permit.
- * Then each thread that knows the number can cancel the permit at any time. A hold of the client is
- * in one of four states:
+ * The client gives each hold a number, which is the request_id on the wire. So a repeated request
+ * gets the same hold (P9). An application may take a number before it asks for the permit. Then
+ * each thread that knows the number can cancel the permit at any time. A hold of the client is in
+ * one of four states:
  *
  *   state    meaning                          event                               next state
  *   NEW      no permit has its number yet     a permit or a seizure asks for it   -> ASKED
@@ -11523,19 +11531,19 @@ static const doorman__known_refusal *doorman__known_refusal_of(const doorman__ca
  * plus expires_in (P8). An end never moves back.
  *
  * The `action` of a hold is its renewal or its release. At most one of them is queued or under way.
- * When the first renewal is due, the client renews all holds that are past half of this time. So
- * renewals travel together. A renewal names the id alone. If the server answers `gone`, it may be a
- * new master. The client then says at once what it holds (P16). The hold is gone if the server
- * answers `gone` to this too.
+ * When the first renewal is due, the client renews all holds that are past half of the time to
+ * theirs. So renewals travel together. A renewal names the id alone. If the server answers `gone`,
+ * it may be a new master. The client then says at once what it holds (P16). The hold is gone if the
+ * server answers `gone` to this too.
  *
- * Nothing leaks while a server answers. The client releases what a server may count and the
- * application does not use: after a timeout, a release, a decision that comes too late, and the end
- * of the hold. It repeats the release until a server has answered. If a message that asked for the
- * hold ends later with a grant or without an answer, the client releases again. The client stops
- * one time to live after the end of the hold. If the hold was never in use, it stops
- * DOORMAN__RELEASE_TIME after the first try.
+ * Nothing leaks while a server answers. The client releases units that a server may count and the
+ * application does not use. This happens after a timeout, a release, a decision that comes too
+ * late, and the end of the hold. The client repeats the release until a server has answered. If a
+ * message that asked for the hold ends later with a grant or without an answer, the client releases
+ * again. The client stops one time to live after the end of the hold. If the hold was never in use,
+ * it stops DOORMAN__RELEASE_TIME after the first try.
  *
- * A release, a renewal or a transfer that is repeated does no harm. The first two name what is
+ * A release, a renewal or a transfer that is repeated does no harm. A release names what is
  * kept, and a transfer has a request_id. A transfer is repeated until it has an answer, even after
  * its caller's timeout. A release waits for the transfers of the same hold.
  */
@@ -11718,7 +11726,8 @@ static void doorman__client_hold_end(doorman__client_hold *hold, bool must_relea
         in_use ? doorman__after(hold->end, hold->life) : doorman__after(now, DOORMAN__RELEASE_TIME);
 }
 
-/* Ends a call that gets no hold, and its hold. A server may grant the hold, if it was sent. */
+/* Ends a call that gets no hold, and the hold that it asked for. If the call was sent, a server may
+ * still grant the hold. */
 static void doorman__call_end_ask(doorman__call *call, doorman_time now) {
     doorman__client_hold *hold = call->hold;
     assert(!hold || hold->state == DOORMAN__HOLD_ASKED);
@@ -11728,7 +11737,7 @@ static void doorman__call_end_ask(doorman__call *call, doorman_time now) {
 }
 
 /* P8: sets the end of a hold that a server has granted or renewed.
- *   begin   from when the client counts its life */
+ *   begin   the time from which the client counts the life */
 static void doorman__client_hold_extend(doorman__client_hold *hold, doorman_time begin,
                                         doorman_time life, doorman_time now) {
     assert(hold->state == DOORMAN__HOLD_ASKED || hold->state == DOORMAN__HOLD_IN_USE);
@@ -11779,7 +11788,7 @@ static void doorman__client_holds_work(doorman_permit_client *client, doorman_ti
     }
 }
 
-/* Ends a transfer, and tells its caller. */
+/* Ends a transfer, and the call that has its result. */
 static void doorman__transfer_end(doorman__call *call, doorman_time now) {
     doorman__client_hold *hold = call->hold;
     assert(call->kind == DOORMAN__CALL_TRANSFER && hold->transfers > 0);
@@ -11793,7 +11802,7 @@ static void doorman__transfer_end(doorman__call *call, doorman_time now) {
     doorman__client_hold_plan(hold, now);
 }
 
-/* Grants a call the minimum of each item, or its cost. */
+/* Grants a call the minimum of each item, or in full the cost of each item. */
 static void doorman__call_grant(doorman__call *call, bool in_full) {
     call->acquired.granted = true;
     for (size_t i = 0; i < call->request.item_count; i++) {
@@ -11954,8 +11963,8 @@ static bool doorman__stock_spend(doorman__call *call, doorman_time now) {
 }
 
 /* Stores the units that a server has granted ahead. If both lots have units, the new units end with
- * the second lot, which is earlier than they have to. Nobody waits for the wait of such a grant, so
- * its units are lost. So are the units of a stock that was forgotten. */
+ * the second lot, which is earlier than they have to. If such a grant has a wait, no caller waits,
+ * so the units are lost. The units of a stock that was forgotten are lost too. */
 static void doorman__stock_receive(const doorman__call *call, doorman__stock *stock,
                                    const doorman_permit *permit, doorman_time sent_at,
                                    doorman_time now) {
@@ -12087,7 +12096,7 @@ static bool doorman__breaker_is_open(const doorman_permit_client *client, doorma
     return upstream->state == DOORMAN__REQUESTED && upstream->failures >= DOORMAN__BREAKER_FAILURES;
 }
 
-/* Says what a new call asks.
+/* Sets the kind and the hold of a new call.
  *   hold   NULL: none */
 static void doorman__call_set_hold(doorman__call *call, doorman__call_kind kind,
                                    doorman__client_hold *hold) {
@@ -12127,7 +12136,7 @@ static bool doorman__call_start(doorman__call *call, doorman_time now) {
 
 /* ---- permit client: its messages */
 
-/* Returns a call of a message that has no response to its queue, or ends it. */
+/* A message has no response: puts one of its calls back into its queue, or ends the call. */
 static void doorman__call_return(doorman__call *call, bool failed, doorman_time now) {
     assert(call->state == DOORMAN__CALL_SENT);
     if (call->kind == DOORMAN__CALL_RENEWAL || call->kind == DOORMAN__CALL_RELEASE) {
@@ -12165,7 +12174,7 @@ static void doorman__sent_return(doorman__sent *sent, bool failed, doorman_time 
     doorman__client_hold_plan(hold, now);
 }
 
-/* Decides on the calls of a message that has no response. From the last one to the first one,
+/* Decides on the calls of a message that has no response. Goes from the last call to the first one,
  * because each becomes the first of its queue.
  *   failed   false: the message was redirected */
 static void doorman__batch_return(doorman__batch *batch, bool failed, doorman_time now) {
@@ -12216,8 +12225,8 @@ static void doorman__batch_fail(doorman__batch *batch, bool alive, doorman_time 
     }
 }
 
-/* Returns how many items the message, or its response, has for a call. Nobody knows what a seizure
- * brings. */
+/* Returns how many items the message, or its response, has for a call. How many a seizure brings is
+ * not known. */
 static size_t doorman__call_items(const doorman__call *call) {
     bool seizes = call->kind == DOORMAN__CALL_SEIZURE;
     return seizes ? DOORMAN_PERMIT_ITEMS_MAX : call->request.item_count;
@@ -12233,10 +12242,9 @@ static bool doorman__batch_fits(const doorman__batch *batch, const doorman__call
            bytes + call->text_bytes <= DOORMAN__MESSAGE_TEXT;
 }
 
-/* Prepares a permit for a message.
- *   max_wait   the server may let the caller wait no longer than its timeout. The answer to a
- *              permit that may queue must also come in time, and the wait for another server counts
- *              as a wait */
+/* Prepares a permit for a message. Its max_wait in the message is at most what is left of the
+ * timeout. For a permit that may queue, some of this time is left for the answer, and the wait at
+ * an earlier server counts. */
 static void doorman__permit_put(doorman__call *call, doorman_permit_request *to, doorman_time now) {
     doorman_time rest = doorman__later(call->deadline - now, 0);
     if (call->kind == DOORMAN__CALL_WAIT) {
@@ -12374,8 +12382,8 @@ static doorman_time doorman__batch_due(const doorman_upstream *upstream) {
     return doorman__breaker_is_open(client, main->now) ? due : 0;
 }
 
-/* Gives the next message of a lane its address: that which the client uses now, or for a permit
- * that has failed another one. */
+/* Gives the next message of a lane its address: the one that the client uses now, or another one if
+ * the permit has failed before. */
 static void doorman__lane_begin(doorman__batch *lane, const doorman__call *call) {
     doorman_upstream *upstream = &lane->upstream;
     const doorman_upstream *main = &lane->client->main.upstream;
@@ -12961,8 +12969,9 @@ static doorman_status doorman__client_hold_check(const doorman_hold_request *req
     return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "id: is missing");
 }
 
-/* P25: grants a permit in full, and sends a copy that no caller waits for. The hold is that of the
- * copy. So it is renewed if a server grants it. If memory runs out, no copy is sent. */
+/* P25: grants a permit in full, and sends a copy that no caller waits for. The hold belongs to the
+ * copy. So the client renews the hold if a server grants it. If memory runs out, no copy is
+ * sent. */
 static void doorman__call_bypass(doorman__call *call, doorman_time now) {
     doorman_permit_client *client = call->client;
     doorman__client_hold *hold = call->hold;
@@ -13044,8 +13053,9 @@ static bool doorman__client_hold_take(doorman__client_hold *hold,
     return moves;
 }
 
-/* Starts a transfer: a call that has the result, which is returned, and a call that travels, with
- * an amount of each item of the hold behind it. Returns NULL if memory runs out. */
+/* Starts a transfer with two calls. The call that is returned gets the result. The other one
+ * travels, and has an amount for each item of the hold behind it. Returns NULL if memory runs
+ * out. */
 static doorman__call *doorman__transfer_start(doorman_permit_client *client,
                                               const doorman__ask *ask, doorman_time now) {
     const doorman_permit_request none = {.item_count = 0};
@@ -14059,8 +14069,8 @@ static const doorman__json_permits doorman__permits_in_json = {
 /*
  * An agent has a permit client with a mutex, a thread and a connection of their own. So a slow
  * response with leases does not delay a permit, and many permits do not delay a lease. The thread
- * starts with the first permit, so an agent without permits does not have it. It repeats these
- * steps:
+ * starts with the first permit, so an agent without permits does not have it. The thread repeats
+ * these steps:
  *
  *   1. Parse the response that has come, without the mutex.
  *   2. Pass it to the client, and take the next message and all decisions from the client.
@@ -14113,7 +14123,7 @@ typedef struct doorman__receiver {
 /* A thread that waits for a decision. Its agent uses the struct again for other threads, and frees
  * it when the agent stops. So a late signal to the condition variable does no harm. */
 typedef struct doorman__acquirer {
-    struct doorman__acquirer *next; /* in the list of those that nobody uses */
+    struct doorman__acquirer *next; /* in the list of unused structs */
     doorman__receiver receiver;
     doorman__agent_permits *permits;
     doorman_acquired *out;
@@ -14316,8 +14326,8 @@ static void *doorman__agent_permits_main(void *context) {
     return NULL;
 }
 
-/* Returns whether the caller is an on_decided. Precondition: the mutex is locked. It guards the
- * members that the first call which needs the thread sets. */
+/* Returns whether the caller is an on_decided. Precondition: the mutex is locked. The mutex guards
+ * the members that the first call which needs the thread sets. */
 static bool doorman__agent_permits_is_own_thread(const doorman__agent_permits *permits) {
     return permits->has_thread && pthread_equal(pthread_self(), permits->thread);
 }
@@ -14397,8 +14407,8 @@ static void doorman__acquirer_end_call(doorman__acquirer *acquirer, bool gives_u
 }
 
 /* Waits for the decision, which the thread of the permits is about to tell. A thread that is
- * cancelled here would leave the mutex locked, and that thread would wait for it for ever. So the
- * cancellation waits until the call has returned. */
+ * cancelled here would leave the mutex locked, and the thread of the permits would wait for ever.
+ * So the cancellation waits until the call has returned. */
 static void doorman__acquirer_join(doorman__acquirer *acquirer) {
     int before;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
@@ -14408,8 +14418,8 @@ static void doorman__acquirer_join(doorman__acquirer *acquirer) {
     pthread_setcancelstate(before, NULL);
 }
 
-/* Takes an acquirer that nobody uses, or makes one. Precondition: the mutex of the permits is
- * locked. So only one thread at a time takes from the list, while others add to it. */
+/* Takes an unused acquirer, or makes one. Precondition: the mutex of the permits is locked. So only
+ * one thread at a time takes from the list, while others add to it. */
 static doorman__acquirer *doorman__acquirer_begin(doorman_agent *agent, doorman_acquired *out) {
     doorman__agent_permits *permits = agent->permits;
     doorman__acquirer *acquirer = __atomic_load_n(&permits->unused, __ATOMIC_ACQUIRE);

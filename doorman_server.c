@@ -1,13 +1,13 @@
 /* doorman_server: a process that serves one node of a Doorman tree. It reads requests from sockets,
  * passes them to doorman.h, and sends the responses. doorman.h makes all decisions about capacity.
  *
- * Threads: nng calls worker_step on its own threads. The same thread handles the request, because
- * passing the request to another thread would cost more than the decision. One mutex guards the
- * server object. A thread holds the mutex only for the decision. It reads and writes JSON without
- * the mutex. The main thread waits for signals. Once a second it does the work that is due. With
- * --parent, one more thread does the work that is due for the link to the parent. With --etcd, one
- * more thread takes part in the election of the master and watches the configuration. With HTTP,
- * one more thread makes pages and metrics.
+ * Threads: nng calls server_worker_step on its own threads. The same thread handles the request,
+ * because passing the request to another thread would cost more than the decision. One mutex guards
+ * the server object. A thread holds the mutex only for the decision. It reads and writes JSON
+ * without the mutex. The main thread waits for signals. Once a second it does the work that is due.
+ * With --parent, one more thread does the work that is due for the link to the parent. With --etcd,
+ * one more thread takes part in the election of the master and watches the configuration. With
+ * HTTP, one more thread makes pages and metrics.
  *
  * With --parent, the capacities come from the parent, so --config may only have limits of permits
  * (G8). When a node gets the first request for a resource, it requests the resource from its parent
@@ -25,11 +25,12 @@
  *    A message has at most 4 MiB (V5). A peer that sends invalid data, or disconnects in the middle
  *    of a message, does not affect other peers.
  * V6 The server writes log lines in logfmt to standard error. A warning that repeats is logged once
- *    a minute, with a count. The line describes the last event, or, about permits, the first one
- *    since the last line. The line about leases from the parent that have ended names their
- *    resources. Refused messages have a line for each method. Each id that two processes seem to
- *    use has a line of its own. Only 8 ids have one at the same time, and all further ids share one
- *    line. No thread waits for the log. A line that cannot be written at once is lost and counted.
+ *    a minute, with a count. The line describes the last event. A line about permits describes the
+ *    first event since the last line. The line about leases from the parent that have ended names
+ *    their resources. Refused messages have a line for each method. Each id that two processes seem
+ *    to use has a line of its own. Only 8 ids have a line at the same time, and all further ids
+ *    share one line. No thread waits for the log. A line that cannot be written at once is lost and
+ *    counted.
  * V7 The exit code is 0 for success, 1 for a failure and 2 for a usage error. One line on standard
  *    error says what is wrong and what to do. For a configuration, the lines before it list at most
  *    20 errors, each with its line and column.
@@ -102,10 +103,22 @@ const struct server_part *const server_parts[] = {
     NULL};
 const size_t server_part_count = sizeof server_parts / sizeof *server_parts - 1;
 
-bool server_has_part(const char *name) {
-    bool found = false;
-    EACH_PART(part, name) found = found || strcmp((*part)->name, name) == 0;
-    return found;
+enum exit_status server_make_states(struct service *service) {
+    bool made = true;
+    EACH_PART(part, state_bytes) {
+        void *state = calloc(1, (*part)->state_bytes);
+        memcpy((char *)service + (*part)->state_at, &state, sizeof state);
+        made = made && state;
+    }
+    return made ? CONTINUE : server_fatal_error(EXIT_ERROR, "out of memory");
+}
+
+void server_free_states(struct service *service) {
+    EACH_PART(part, state_bytes) {
+        void *state = NULL;
+        memcpy(&state, (char *)service + (*part)->state_at, sizeof state);
+        free(state);
+    }
 }
 
 void server_note_message(struct service *service, const struct message_report *report) {
@@ -161,10 +174,10 @@ static const struct flag {
 #undef FLAG
 };
 
-/* Returns the part that a flag needs, if this server was built without it; otherwise NULL. */
-static const char *flag_lacks(int flag) {
-    const char *part = flags[flag].part;
-    return part && !server_has_part(part) ? part : NULL;
+const char *server_flag_lacks(int flag) {
+    const char *lacks = flags[flag].part;
+    EACH_PART(part, name) if (lacks && strcmp((*part)->name, lacks) == 0) lacks = NULL;
+    return lacks;
 }
 
 const char *server_flag_name(int flag) { return flags[flag].name; }
@@ -177,7 +190,7 @@ static enum exit_status print_help(void) {
          "An environment variable in [BRACKETS] sets the same value; the flag takes precedence.\n");
     for (size_t i = 0; i < FLAG_COUNT; i++) {
         const struct flag *flag = &flags[i];
-        if (flag_lacks((int)i)) continue;
+        if (server_flag_lacks((int)i)) continue;
         printf("  --%s%s%s", flag->name, flag->argument ? " " : "",
                flag->argument ? flag->argument : "");
         if (flag->variable) printf("   [%s]", flag->variable);
@@ -262,7 +275,7 @@ static enum exit_status settings_set_check_config(struct settings *settings, con
 static enum exit_status settings_set_config(struct settings *settings, const char *value) {
     static const char scheme[] = "etcd:";
     bool key = strncmp(value, scheme, strlen(scheme)) == 0;
-    const char *missing = flag_lacks(FLAG_ETCD);
+    const char *missing = server_flag_lacks(FLAG_ETCD);
     enum exit_status exit_status = CONTINUE;
     settings->config = value;
     settings->config_key = key ? value + strlen(scheme) : NULL;
@@ -328,7 +341,7 @@ static enum exit_status settings_store(struct settings *settings, int flag, cons
 
 static enum exit_status settings_set(struct settings *settings, int flag, const char *value) {
     enum exit_status exit_status = CONTINUE;
-    const char *missing = flag_lacks(flag);
+    const char *missing = server_flag_lacks(flag);
     bool is_off = flag == FLAG_HTTP && value && strcmp(value, "off") == 0;
     settings->given[flag] = true;
     if (missing && !is_off) {
@@ -406,9 +419,11 @@ static enum exit_status settings_check_source(const struct settings *settings) {
 static enum exit_status settings_check_tls(const struct settings *settings) {
     bool wanted = server_addresses_want_tls(&settings->listen) ||
                   server_addresses_want_tls(&settings->parents);
-    return wanted && !server_has_part("TLS")
+    const char *missing = server_flag_lacks(FLAG_TLS_CERT);
+    return wanted && missing
                ? server_usage_error("an address starts with tls+ or wss: this server was built "
-                                    "without TLS")
+                                    "without %s",
+                                    missing)
                : CONTINUE;
 }
 
@@ -512,14 +527,14 @@ static bool message_decide(struct service *service, doorman_json_exchange *excha
     return waits;
 }
 
-bool server_handle_waiter(struct service *service, struct waiter *waiter, const char *text,
-                          size_t bytes) {
+bool server_handle_message(struct service *service, struct waiter *waiter, const char *text,
+                           size_t bytes) {
     doorman_time started_at = doorman_clock();
     doorman_json_exchange *exchange = waiter->exchange;
     const struct waiting_calls *waits = service->waits;
     bool shared = waits && waits->is_likely(waiter, text, bytes);
     server_shares_memory = shared;
-    bool was_read = doorman_json_exchange_read(exchange, text, bytes) == DOORMAN_OK;
+    bool was_read = doorman_json_exchange_read(exchange, waiter->method, text, bytes) == DOORMAN_OK;
     server_shares_memory = false;
     bool may_wait = waits && was_read && waits->prepare(service, waiter, text, bytes, &shared);
     const struct peer peer = waiter->peer;
@@ -554,8 +569,12 @@ static void parent_link_note_result(struct service *service, doorman_transport_r
     /* A stale response belongs to an earlier mastership. */
     if (result->status == DOORMAN_STALE) result->status = DOORMAN_OK;
     if (!result->is_probe) server_counter_add(&service->counters.parent[result->status], 1);
-    EACH_PART(part, parent_answered)(*part)->parent_answered(service, result, now);
-    if (!server_has_part("reports") && result->status != DOORMAN_OK) {
+    bool is_logged = result->status == DOORMAN_OK;
+    EACH_PART(part, parent_answered) {
+        (*part)->parent_answered(service, result, now);
+        is_logged = true;
+    }
+    if (!is_logged) {
         server_log(service->settings, LEVEL_WARNING, "a request to the parent has failed", "parent",
                    result->address, "error", result->error.text, LOG_END);
     }
@@ -813,6 +832,7 @@ static enum exit_status service_open(struct service *service) {
     raise_file_limit();
     service->started_at = doorman_clock();
     EACH_PART(part, open) if (exit_status == CONTINUE) exit_status = (*part)->open(service);
+    EACH_PART(part, waits) service->waits = (*part)->waits;
     if (exit_status == CONTINUE) exit_status = service_listen(service);
     if (exit_status != CONTINUE) return exit_status;
     service_set_names(service);
@@ -820,7 +840,7 @@ static enum exit_status service_open(struct service *service) {
     if (exit_status != CONTINUE) return exit_status;
     server_lock(&service->lock);
     exit_status = service_create_server(service);
-    if (exit_status == CONTINUE) EACH_PART(part, begin)(*part)->begin(service);
+    EACH_PART(part, begin) if (exit_status == CONTINUE)(*part)->begin(service);
     server_unlock(&service->lock);
     return exit_status;
 }
@@ -864,6 +884,7 @@ void server_end(struct service *service) {
     server_unlock(&service->lock);
     doorman_config_destroy(service->config);
     EACH_PART_BACKWARDS(part, destroy)(*part)->destroy(service);
+    server_free_states(service);
 }
 
 /* ---- >>signals ------------------------------------------------------------------------------ */

@@ -35,7 +35,7 @@
  *                         to these requests with `retry_after`
  *     at doorman_throttle_due   doorman_throttle_update, and then doorman_throttle_next
  *
- * What happens when 2,000 requests arrive at once, and each work takes 1 ms:
+ * What happens when 2,000 requests arrive at once, and the work of each takes 1 ms:
  *
  *     0 ms     1,600 requests are taken, 320 of these with a warning, and 400 are refused: FULL.
  *              The 16 workers start the oldest 16
@@ -43,13 +43,13 @@
  *     2 ms     it goes first, and 15 of the oldest requests start beside it
  *     51 ms    the oldest has waited more than half of 100 ms, so now the newest go first
  *     100 ms   the last ones start. If the work took longer than 1 ms, what is left would have
- *              waited too long now, and would be refused: WAITED. Each client would be told to try
+ *              waited too long now, and would be refused: WAITED. Each client would have to try
  *              again after 50 to 150 ms
  *
  * The throttle has an effect only if the caller calls doorman_throttle_next just before a worker
- * starts, or sets `concurrency`. It needs no listener for events: each call returns what happens to
- * its request, doorman_throttle_next_refused what happens to others, and doorman_throttle_read all
- * counters, for a program that exports them. Only one thread at a time may use a throttle.
+ * starts, or sets `concurrency`. The throttle needs no listener for events: each call returns what
+ * happens to its request. doorman_throttle_next_refused returns what happens to others, and
+ * doorman_throttle_read returns all counters. Only one thread at a time may use a throttle.
  *
  * THE API. The documentation of each function is above its declaration.
  *
@@ -59,9 +59,9 @@
  *
  * ERRORS, THREADS, TIME AND MEMORY are as in doorman.h. A throttle allocates memory only when it is
  * created. A NULL throttle or request is refused: doorman_throttle_offer returns
- * DOORMAN_THROTTLE_REFUSED. doorman_throttle_report makes the report of overload that
- * doorman_resource_report_overload of an agent sends, so that the capacity of a resource follows
- * what its servers can do (H11 in doorman.h).
+ * DOORMAN_THROTTLE_REFUSED. doorman_throttle_report makes a report of overload for
+ * doorman_resource_report_overload. With such reports, the capacity of a resource follows what its
+ * servers can do (H11 in doorman.h).
  *
  * MIT licence, as doorman.h.
  */
@@ -126,9 +126,9 @@ typedef struct doorman_throttle_request {
     unsigned criticality;  /* 0 to 15; the highest goes first */
     const char *user;      /* the user that it belongs to. Only used during the call. Users are in 8
                               groups that change each hour, and a lower group goes first (H6). So
-                              under overload some users are served, and not a part of each. NULL:
-                              none; it goes with the first group, before most users of the same
-                              criticality */
+                              under overload some users are served in full, and others are not.
+                              NULL: none; it goes with the first group, before most users of the
+                              same criticality */
     doorman_time deadline; /* when its answer becomes useless, on the clock of `now`; 0: never. The
                               request waits for at most half of the time until then */
 } doorman_throttle_request;
@@ -149,8 +149,8 @@ typedef struct doorman_throttle_counters {
     size_t waiting;            /* requests that wait now */
     size_t running;            /* requests that are worked on now */
     double waiting_cost;       /* the sum of the predicted costs of the requests that wait now */
-    double mean_cost;          /* the mean cost of all classes; initial_cost before any finished */
-    doorman_time mean_service; /* the mean time from next to finish; 0 before any finished */
+    double mean_cost;          /* the mean cost of all classes; initial_cost if none has finished */
+    doorman_time mean_service; /* the mean time from next to finish; 0 if none has finished */
     doorman_time max_wait;     /* how long a request may wait now (H5) */
 } doorman_throttle_counters;
 
@@ -190,7 +190,7 @@ DOORMAN_API bool doorman_throttle_next(doorman_throttle *throttle, uint64_t *id,
 /* Ends a request that doorman_throttle_next has returned.
  *   cost      what the work has cost, in units of cost, [0, 1e15]. The prediction learns nothing
  *             from another number, for example NaN
- *   returns   false if no request of this id is worked on; then nothing changes */
+ *   returns   false if no request of this id is worked on; then no request ends */
 DOORMAN_API bool doorman_throttle_finish(doorman_throttle *throttle, uint64_t id, double cost,
                                          doorman_time now);
 
@@ -264,8 +264,9 @@ DOORMAN_API bool doorman_retry_budget_retry(doorman_retry_budget *budget);
  * H2 The cost of a request is predicted from its class: an average with the weight max(1/n, 0.02),
  *    where n counts the requests of the class that have finished. A class of which no request has
  *    finished has the mean of all classes. The queue is bounded by the sum of the predicted costs
- *    and by a number. It has room while the sum is below its bound, so one request can pass the
- *    bound. Otherwise cheap requests would fill the room for an expensive one, again and again.
+ *    and by the number of requests. There is room while the sum is below its bound, so one request
+ *    can pass the bound. Otherwise cheap requests would fill the room for an expensive one, again
+ *    and again.
  * H3 At most `concurrency` requests are worked on at once. With `rate`, a bucket of tokens limits
  *    the predicted cost that starts. The bucket holds 0.1 s of the rate. A request starts if the
  *    bucket has its cost, or is full. The bucket can be in debt after this. `finish` adds the
@@ -324,7 +325,7 @@ typedef struct doorman__queued {
     uint64_t number;      /* counts the requests that were taken; the newest has the largest */
     double cost;          /* predicted */
     doorman_time since;   /* when it arrived; while it runs: when it started */
-    doorman_time half_at; /* half of the time to its deadline has passed; DOORMAN_NEVER: none */
+    doorman_time half_at; /* when half of the time to its deadline has passed; NEVER: none */
     doorman_time retry_after;
     uint32_t previous[2], next[2]; /* by list: DOORMAN__BY_COHORT, DOORMAN__BY_AGE */
     uint32_t next_id;              /* in its bucket of the table of ids */
@@ -373,11 +374,12 @@ struct doorman_throttle {
     double tokens;                  /* of `rate` */
     uint64_t number;
     doorman_throttle_counters counters;
-    doorman_time target;              /* of reports; DOORMAN_NEVER: no request is late */
+    doorman_time target;              /* that of the last report; DOORMAN_NEVER: no request is
+                                         late */
     uint64_t late;                    /* requests that have finished, and had waited longer */
     doorman_time reported_at;         /* the last report, or else the first call; before any call:
                                          DOORMAN_NEVER */
-    doorman_overload_report reported; /* the sums up to then */
+    doorman_overload_report reported; /* the sums up to reported_at */
 };
 
 /* ---- throttle: lists, the table of ids, the heap of limits */
@@ -437,7 +439,7 @@ static void doorman__deadlines_put(doorman_throttle *throttle, size_t at, uint32
     throttle->slots[index].heap_index = (uint32_t)at;
 }
 
-/* Moves a slot up or down from the place `at`, until the heap is in order. */
+/* Moves a slot up or down from the position `at`, until the heap is in order. */
 static void doorman__deadlines_move(doorman_throttle *throttle, size_t at, uint32_t index) {
     const doorman__queued *slots = throttle->slots;
     const uint32_t *heap = throttle->heap;
@@ -544,7 +546,7 @@ static bool doorman__newest_first(const doorman_throttle *throttle, const doorma
     return cohort->newest_first || throttle->now - since > limit / 2;
 }
 
-/* Takes a slot that waits out of all queues. It stays in the table of ids. */
+/* Takes a slot that waits out of all queues. The slot stays in the table of ids. */
 static void doorman__throttle_dequeue(doorman_throttle *throttle, uint32_t index) {
     const doorman__queued *slot = &throttle->slots[index];
     unsigned level = slot->criticality;
@@ -619,7 +621,7 @@ static bool doorman__throttle_has_room(const doorman_throttle *throttle, size_t 
 }
 
 /* Returns whether a request of a criticality and a cohort goes before the request that goes last.
- * If so, the slot of the latter is written. Precondition: a request waits. */
+ * Sets *index to the slot of the latter. Precondition: a request waits. */
 static bool doorman__throttle_last(const doorman_throttle *throttle, unsigned level,
                                    unsigned cohort, uint32_t *index) {
     unsigned last_level = doorman__lowest_bit(throttle->used_criticalities);
@@ -872,8 +874,8 @@ void doorman_throttle_read(const doorman_throttle *throttle, doorman_throttle_co
     out->max_wait = doorman__throttle_max_wait(throttle);
 }
 
-/* A request that the throttle could not take for a mistake of the caller did not arrive. A report
- * without an interval has no effect, so what was counted stays for the next report. */
+/* A BAD_REQUEST is a mistake of the caller, and does not count as arrived. A report without an
+ * interval has no effect, so what was counted stays for the next report. */
 void doorman_throttle_report(doorman_throttle *throttle, doorman_time target,
                              doorman_overload_report *out, doorman_time now) {
     if (!out) return;

@@ -2,9 +2,9 @@
  * top of doorman_server.c lists the files. Every file includes this header first. Functions that
  * several files use start with server_.
  *
- * The functions of the sections >>host and >>base64 are in server/util/, those of >>warnings
- * in server/log/, and all others in the core. A part is left out unless its
- * macro is defined, such as DOORMAN_SERVER_HTTP: see server/core/parts.h. */
+ * The functions of the sections >>host and >>base64 are in server/util/, and all others in the
+ * core. A part is left out unless its macro is defined, such as DOORMAN_SERVER_HTTP: see
+ * server/core/parts.h. */
 
 #ifndef DOORMAN_SERVER_H
 #define DOORMAN_SERVER_H
@@ -50,14 +50,16 @@ enum {
 #define ETCD_KEY_BYTES_MAX DOORMAN_ID_BYTES_MAX /* the election key is the default node name */
 #define HTTP_DEFAULT "127.0.0.1:15050"
 
-bool server_has_part(const char *name); /* such as "HTTP": see server/core/flags.h */
-
 /* Prints why the process ends, as one line on standard error, and returns the status (V7). */
 __attribute__((format(printf, 2, 3))) enum exit_status
 server_fatal_error(enum exit_status exit_status, const char *format, ...);
 #define server_usage_error(...) server_fatal_error(EXIT_USAGE, __VA_ARGS__)
 
 const char *server_flag_name(int flag); /* without the two hyphens */
+
+/* Returns the part that a flag needs, if this server was built without it; otherwise NULL. */
+const char *server_flag_lacks(int flag);
+
 const char *server_status_text(doorman_status status);
 
 enum log_level { LEVEL_DEBUG, LEVEL_INFO, LEVEL_WARNING, LEVEL_ERROR, LEVEL_COUNT };
@@ -101,7 +103,7 @@ static inline bool server_addresses_want_tls(const struct addresses *addresses) 
 }
 
 static inline bool server_http_is_on(const struct settings *settings) {
-    return server_has_part("HTTP") && strcmp(settings->http, "off") != 0;
+    return !server_flag_lacks(FLAG_HTTP) && strcmp(settings->http, "off") != 0;
 }
 
 /* ---- >>log ---------------------------------------------------------------------------------- */
@@ -127,8 +129,6 @@ const counter *server_lost_line_count(void); /* log lines that could not be writ
 /* Memory goes back to the system after this many leases have ended. These leases use some MB. */
 #define TRIM_LEASES 10000
 
-#define SHARED_ID_MAX 8 /* ids that have warnings of their own at the same time (V6) */
-
 /* The kinds of messages, for metrics and warnings. */
 enum {
     MESSAGE_DISCOVERY,
@@ -148,49 +148,6 @@ enum {
     MESSAGE_KIND_COUNT
 };
 
-/* Repeated warnings are for events that peers can cause at any rate. The kinds of doorman_event
- * come first. The kinds of the server follow. A refused message has one kind of warning for each
- * kind of message. The last kinds are warnings about one shared id each. The kind
- * DOORMAN_EVENT_SHARED_ID is for further shared ids. */
-enum {
-    WARNING_MESSAGE_REFUSED = DOORMAN_EVENT_COUNT, /* the first of MESSAGE_KIND_COUNT kinds */
-    WARNING_PARENT_UNREACHABLE = WARNING_MESSAGE_REFUSED + MESSAGE_KIND_COUNT,
-    WARNING_PARENT_RESPONSE,
-    WARNING_PARENT_MASTER,
-    WARNING_NODE_SHARED,
-    WARNING_ETCD_UNREACHABLE,
-    WARNING_HANDSHAKE,
-    WARNING_NNG_HANDSHAKE,
-    WARNING_PEER_CERTIFICATE,
-    WARNING_TOKEN,
-    WARNING_ROLE,
-    WARNING_HTTP_CROWDED,
-    WARNING_PERMIT_UNMATCHED,
-    WARNING_KEY_EVICTED,
-    WARNING_CHILD_SILENT,
-    WARNING_CHILD_ENDED,
-    WARNING_BANS_EVICTED,
-    WARNING_SHARED_ID, /* the first of SHARED_ID_MAX kinds */
-    WARNING_COUNT = WARNING_SHARED_ID + SHARED_ID_MAX
-};
-
-#define WARNING_PAIR_MAX 6
-
-struct warning_pair {
-    const char *key; /* a constant string, for example "resource"; NULL: no pair */
-    char value[sizeof(doorman_error)];
-};
-
-#define WARNING_HOSTS_MAX 32
-
-struct repeated_warning {
-    uint64_t unlogged_count;
-    size_t host_count; /* different hosts of peers since the last line, up to WARNING_HOSTS_MAX */
-    uint32_t hosts[WARNING_HOSTS_MAX];           /* their hashes */
-    doorman_time quiet_until;                    /* no line of this kind before this time */
-    struct warning_pair pairs[WARNING_PAIR_MAX]; /* they describe the last event */
-};
-
 /* The sender of a message. */
 struct peer {
     nng_pipe pipe;      /* for a message over nng */
@@ -199,7 +156,7 @@ struct peer {
 };
 
 #include "core/lock.h"
-#include "waiting/waiting.h"
+#include "core/waiter.h"
 
 /* A worker receives a request, handles it, sends the response, and receives the next request. There
  * are more workers than nng threads, so that one worker is always ready to receive. */
@@ -211,7 +168,7 @@ struct worker {
     nng_aio *aio;
     bool sending;
     bool retires;        /* another worker receives in its place */
-    struct worker *next; /* of the workers that are idle */
+    struct worker *next; /* in the list of idle workers */
     nng_msg *message;    /* the request that it handles */
     doorman_json_exchange exchange;
     struct waiter waiter;
@@ -322,57 +279,11 @@ struct counters {
                                                               state of this process */
 };
 
-/* The identity and version of a file. */
-struct file_version {
-    uint64_t device, file; /* file 0: the file does not exist */
-    int64_t bytes, seconds, nanoseconds;
-};
-
-/* A missing file is reported after this many looks in a row, because some programs delete a file
- * before they write the new one. */
-#define MISSING_MAX 2
-
-/* What is known about the configuration file. Only the main thread uses it. */
-struct file_watch {
-    struct file_version loaded; /* the version that was loaded last */
-    unsigned missing_count; /* how many times in a row the file was missing, up to MISSING_MAX */
-};
-
 #include "core/load.h"
-
-/* The files of certificates, tokens and passwords. Those of TLS and of the tokens are loaded again
- * when they change. Those of etcd are read for each connection to etcd. */
-enum {
-    FILE_TLS_CERT,
-    FILE_TLS_KEY,
-    FILE_TLS_CA,
-    FILE_TOKENS,
-    FILE_ETCD_CA,
-    FILE_ETCD_CERT,
-    FILE_ETCD_KEY,
-    FILE_ETCD_PASSWORD,
-    RELOAD_FILE_COUNT
-};
-
-struct reload {
-    struct file_version loaded[RELOAD_FILE_COUNT]; /* when the files were loaded */
-    struct file_version seen[RELOAD_FILE_COUNT];   /* at the last look */
-    unsigned missing_count[RELOAD_FILE_COUNT]; /* looks in a row without the file, as file_watch */
-    unsigned
-        tls_wait; /* looks until the files of TLS, which do not fit yet, are refused; 0: none */
-};
 
 /* The contents of the files that the flags --tls-... name. NULL: the flag is not given. */
 struct pem {
     char *certificate, *key, *authority;
-};
-
-/* What the main thread has seen of TLS: the failed handshakes that nng counts, and the ends of the
- * certificates. */
-struct tls_watch {
-    uint64_t count;                /* failed handshakes at the last look */
-    doorman_time look_at, warn_at; /* when to count failed handshakes next, and when to look at the
-                                      ends of the certificates next */
 };
 
 /* How long a thread held the lock of the service. */
@@ -387,27 +298,19 @@ enum learning_cause {
     LEARNING_OF_CONFIGURATION /* a new configuration has new templates, or longer leases */
 };
 
-/* What the log has said about learning. */
-struct learning {
-    bool is_logged; /* the log says that the server learns */
-    doorman_time started_at, until;
-};
-
-/* Where a configuration comes from that is not in a file. */
-struct config_source {
-    /* Loads it for the first time. On failure, returns false. */
-    bool (*load)(struct service *service, doorman_config **out, struct config_problems *problems);
-    void (*reload)(struct service *service); /* another thread then applies it */
-};
-
 /* The files of certificates, and their flags. */
 enum { CERTIFICATE_OWN, CERTIFICATE_AUTHORITY, CERTIFICATE_COUNT };
 
 struct service {
     const struct settings *settings;
+    /* What parts keep: see SERVER_PART_STATE. NULL: the server was built without the part. */
+    struct memory *memory;
+    struct warnings *warnings;
+    struct reports *reports;
+    struct watch *watch;
+    struct tls_watch *tls_watch;
     const char *id, *node, *advertise;
     doorman_time started_at;
-    const struct config_source *source;            /* NULL: the configuration is in a file */
     struct pem pem;                                /* `lock` guards it while workers run */
     nng_tls_config *tls;                           /* NULL: none; used only by the main thread */
     nng_tls_config *last_tls;                      /* the one before `tls`; NULL: none */
@@ -419,8 +322,6 @@ struct service {
                                                       the lock held */
     struct history *history;                       /* NULL: HTTP is off */
     struct counters counters;
-    struct file_watch watch;
-    struct tls_watch tls_watch;
     size_t connection_count; /* nng connections; atomic */
     nng_socket socket;
     char *urls[ADDRESS_MAX];             /* the bound addresses, with real ports instead of 0 */
@@ -429,31 +330,22 @@ struct service {
     struct worker workers[WORKER_COUNT];
     unsigned sending_count;            /* workers that send and do not retire; atomic */
     struct waiting *waiting;           /* NULL: permits never wait */
-    const struct waiting_calls *waits; /* those of `waiting` */
+    const struct waiting_calls *waits; /* of the part that lets permits wait; NULL: none */
     struct lock config_lock; /* held while a configuration is destroyed. A thread that holds it can
                                 use `config` without `lock` */
     struct lock lock;        /* guards all members below while workers run */
     doorman_config *config;
     doorman_server *server;
-    struct repeated_warning warnings[WARNING_COUNT];
     struct sender sender;
-    struct suspects *suspects; /* NULL: none */
-    struct learning learning;
-    size_t *last_counters; /* how many counters each limit had before a new configuration; NULL: not
-                              known, or no configuration is being applied */
     int64_t certificate_ends[CERTIFICATE_COUNT]; /* seconds since 1970; 0: not known */
-    uint64_t evicted_bans;                       /* bans that had ended early at the last look */
     uint64_t ended_lease_count; /* leases that ended since memory was last returned */
-    doorman_time trim_due;      /* the earliest time to return memory to the system */
-    bool trim_again;            /* return memory once more, even if no more leases end */
     bool stopping;
     struct config_load last_load;
-    struct reload reload;          /* used only by the main thread */
-    struct lock_hold longest_hold; /* of pages and of the history */
+    struct lock_hold longest_hold; /* the longest time that pages or the history held the lock */
     struct parent_link parent_link;
     struct children *children;     /* NULL: none */
     struct election *election;     /* NULL: no etcd */
-    struct trouble no_master;      /* of the node; with an election */
+    struct trouble no_master;      /* why the node has no master; only with an election */
     struct trouble last_loss;      /* when and why this process lost its mastership */
     struct trouble etcd;           /* why the last call to etcd failed */
     doorman_time etcd_answered_at; /* 0: it has not answered yet */
@@ -475,6 +367,10 @@ static inline void server_note_failure(struct service *service, enum load_failur
 }
 
 #include "core/part.h"
+
+/* Makes what the parts keep. server_free_states frees it, also after a failure. */
+enum exit_status server_make_states(struct service *service);
+void server_free_states(struct service *service);
 
 /* Loads the configuration that --config names, for the first time. Prints why it cannot.
  *   problems   written in full: the warnings about it, or why it cannot be loaded */
@@ -518,8 +414,8 @@ doorman_status server_finish_message(struct service *service, doorman_json_excha
  * reply is empty if memory runs out.
  *   returns   false: the message waits. Another thread may have answered it already, so the caller
  *             must not use the waiter */
-bool server_handle_waiter(struct service *service, struct waiter *waiter, const char *text,
-                          size_t bytes);
+bool server_handle_message(struct service *service, struct waiter *waiter, const char *text,
+                           size_t bytes);
 
 /* Whether other threads may delete the JSON trees that this thread makes. The part MEMORY reads it.
  * A tree must be deleted under the value under which it was made. Each file that includes this
@@ -540,10 +436,6 @@ bool server_host_is_wildcard(const char *host); /* all addresses of this machine
 
 /* Returns whether a text is "http://HOST[:PORT]" or "https://HOST[:PORT]", of at most 256 bytes. */
 bool server_host_is_http_address(const char *text);
-
-/* ---- >>warnings ----------------------------------------------------------------------------- */
-
-#include "log/warnings.h"
 
 /* ---- >>base64 ------------------------------------------------------------------------------- */
 

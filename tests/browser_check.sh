@@ -24,8 +24,7 @@ cat >"$folder/config.json" <<END
 END
 "$server" --config "$folder/config.json" --node shop-eu --listen tcp://127.0.0.1:0 \
     --http 127.0.0.1:0 2>"$folder/log" &
-pids=$!
-trap 'kill $pids; wait $pids; rm -rf "$folder"' EXIT
+processes=$!
 
 # Prints the value that a server has logged behind a key.
 logged() { # key, log
@@ -40,7 +39,7 @@ start_child() { # name, log of its parent
     : >"$folder/log_$1"
     "$server" --parent "$(logged listen "$2")" --node "$1" --listen tcp://127.0.0.1:0 \
         --http 127.0.0.1:0 2>"$folder/log_$1" &
-    pids="$pids $!"
+    processes="$processes $!"
     await 'msg=serving' "$folder/log_$1"
 }
 

@@ -1,10 +1,19 @@
 # shellcheck shell=sh
 # Functions for tests that are shell scripts. A script sources this file, and ends with check_end.
-# $folder is a temporary folder for the script. A check that cannot run here is skipped: it is not
-# counted as passed, and a line "needs: ..." says what is missing.
+# $folder is a temporary folder for the script. Processes whose ids it adds to $processes end with
+# it. A check that cannot run here is skipped: it is not counted as passed, and a line "needs: ..."
+# says what is missing.
 passed=0 failed=0 skipped=0
 folder=$(mktemp -d) || exit 1
-trap 'rm -rf "$folder"' EXIT
+processes=''
+
+# A script that is stopped, by INT or TERM, ends its processes too.
+finish() {
+    for process in $processes; do kill "$process" 2>/dev/null && wait "$process"; done
+    rm -rf "$folder"
+}
+trap finish EXIT
+trap 'exit 1' INT TERM
 
 # Runs a command, and counts whether it succeeds. Shows its output if it fails.
 check() { # promise, command...

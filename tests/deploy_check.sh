@@ -40,6 +40,7 @@ health_check_is_right() {
     build/doorman_server --config config.example.json --listen tcp://127.0.0.1:0 \
         --http 127.0.0.1:0 2>"$folder/log" &
     server=$!
+    processes=$server
     await ' http=' "$folder/log"
     HEALTH_URL=$(sed -n 's/.* http=\([^ ]*\).*/\1/p' "$folder/log")/healthz
     export HEALTH_URL

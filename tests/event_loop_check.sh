@@ -4,13 +4,7 @@
 set -u
 # shellcheck source=tests/check.sh
 . tests/check.sh
-server='' http=''
-
-finish() {
-    if [ "$server" ]; then kill "$server" && wait "$server"; fi
-    rm -rf "$folder"
-}
-trap finish EXIT
+http=''
 
 # Runs the example for some seconds. It prints one line: how many queries it made, and its capacity.
 run_for() { build/asan/examples/event_loop "$2" "$1" >"$folder/output" 2>"$folder/errors"; }
@@ -44,6 +38,7 @@ END
 build/asan/doorman_server --config "$folder/config" --listen "ipc://$folder/socket" \
     --http 127.0.0.1:0 2>"$folder/log" &
 server=$!
+processes=$server
 : >>"$folder/log"
 await 'msg=serving' "$folder/log"
 http=$(sed -n 's/.* http=\(http:[^ ]*\).*/\1/p' "$folder/log")

@@ -6,13 +6,6 @@ set -u
 . tests/check.sh
 server=build/doorman_server
 PATH=$PATH:/usr/sbin # Debian has nginx and HAProxy there
-pids=''
-
-finish() {
-    for pid in $pids; do kill "$pid" 2>/dev/null && wait "$pid"; done
-    rm -rf "$folder"
-}
-trap finish EXIT
 
 # Starts a server. Sets $pid, and $address to the host and port of its HTTP.
 start_server() { # name
@@ -20,7 +13,7 @@ start_server() { # name
     $server --config "$folder/config.json" --listen "ipc://$folder/$1" --http 127.0.0.1:0 \
         2>"$folder/$1.log" &
     pid=$!
-    pids="$pids $pid"
+    processes="$processes $pid"
     await ' http=' "$folder/$1.log" $pid
     address=$(sed -n 's/.* http=http:..\([^ ]*\).*/\1/p' "$folder/$1.log")
 }
@@ -50,7 +43,7 @@ start_gateway() { # file, command...
         [ ! -s "$folder/ready" ] || kill -0 $pid 2>/dev/null && break
     done
     rm -f "$folder/ready"
-    pids="$pids $pid"
+    processes="$processes $pid"
 }
 
 # Fails unless a request has this status, and a text in its response.

@@ -4,13 +4,6 @@
 set -u
 # shellcheck source=tests/check.sh
 . tests/check.sh
-server=''
-
-finish() {
-    if [ "$server" ]; then kill "$server" && wait "$server"; fi
-    rm -rf "$folder"
-}
-trap finish EXIT
 
 run_pool() { # [address]
     build/asan/examples/job_pool "$@" >"$folder/output" 2>&1 || { cat "$folder/output"; false; }
@@ -40,6 +33,7 @@ sed -n '/^static const char config/,/;$/s/^ *"\(.*\)"[;]*$/\1/p' examples/job_po
 build/asan/doorman_server --config "$folder/config" --listen "ipc://$folder/socket" --http off \
     2>"$folder/log" &
 server=$!
+processes=$server
 : >>"$folder/log"
 await 'msg=serving' "$folder/log" "$server"
 check 'the example uses a server that runs' run_pool "ipc://$folder/socket"

@@ -8,13 +8,6 @@ set -u
 # shellcheck source=tests/check.sh
 . tests/check.sh
 server=${1:-build/plain/doorman_server}
-pids=''
-
-finish() {
-    for pid in $pids; do kill "$pid" && wait "$pid"; done
-    rm -rf "$folder"
-}
-trap finish EXIT
 
 # Ends the test with the reason why it cannot run.
 fail() {
@@ -68,7 +61,7 @@ start() { # name, flags...
     shift
     : >"$folder/$name.log"
     "$server" --listen "ipc://$folder/$name" --http 127.0.0.1:0 "$@" 2>"$folder/$name.log" &
-    pids="$pids $!"
+    processes="$processes $!"
     await ' http=' "$folder/$name.log" $!
     url=$(sed -n 's/.* http=\(http:[^ ,]*\).*/\1/p' "$folder/$name.log")
     [ -n "$url" ] || fail "$server did not start: $(cat "$folder/$name.log")"

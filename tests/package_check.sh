@@ -67,6 +67,7 @@ server_runs() {
     env $variables DOORMAN_LISTEN=tcp://127.0.0.1:0 DOORMAN_HTTP=off \
         "$files/usr/bin/doorman_server" 2>"$folder/log" &
     server=$!
+    processes=$server
     await ' listen=' "$folder/log"
     MAINPID=$server sh -c "$reload"
     await 'configuration loaded' "$folder/log"

@@ -14,10 +14,6 @@ set -u
 server=${1:-build/plain/doorman_server}
 case $server in /*) ;; *) server=$PWD/$server ;; esac
 work=$folder/work
-pid=''
-
-stop() { if [ -n "$pid" ]; then kill "$pid" && wait "$pid"; fi; }
-trap 'stop; rm -rf "$folder"' EXIT
 
 # Writes what a page needs: the commands and the output of each block as N.sh and N.out, and the
 # configuration as config.json.
@@ -44,8 +40,8 @@ split() { # page
 start() { # configuration
     : >"$folder/log"
     "$server" --config "$1" --listen tcp://127.0.0.1:0 --http 127.0.0.1:0 2>"$folder/log" &
-    pid=$!
-    await ' http=' "$folder/log" $pid
+    processes=$!
+    await ' http=' "$folder/log" "$processes"
     sed -n 's/.* listen=tcp:\/\/\([0-9.:]*\).*/s|127.0.0.1:15000|\1|/p' "$folder/log" \
         >"$folder/addresses"
     sed -n 's/.* http=http:\/\/\([0-9.:]*\).*/s|127.0.0.1:15050|\1|/p' "$folder/log" \
@@ -99,8 +95,7 @@ run() { # page
             prints_what_the_page_says $number
         number=$((number + 1))
     done
-    stop
-    pid=''
+    kill "$processes" && wait "$processes"
 }
 
 require curl nngcat openssl timeout

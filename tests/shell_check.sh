@@ -5,13 +5,7 @@ set -u
 # shellcheck source=tests/check.sh
 . tests/check.sh
 url="ipc://$folder/socket"
-server='' http=''
-
-finish() {
-    if [ "$server" ]; then kill "$server" && wait "$server"; fi
-    rm -rf "$folder"
-}
-trap finish EXIT
+http=''
 
 start_server() {
     cat >"$folder/config" <<END
@@ -22,6 +16,7 @@ END
     build/asan/doorman_server --config "$folder/config" --listen "$url" --http 127.0.0.1:0 \
         2>"$folder/log" &
     server=$!
+    processes=$server
     await 'msg=serving' "$folder/log"
     http=$(sed -n 's/.* http=\(http:[^ ]*\).*/\1/p' "$folder/log")
 }

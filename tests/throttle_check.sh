@@ -4,13 +4,6 @@
 set -u
 # shellcheck source=tests/check.sh
 . tests/check.sh
-processes=''
-
-finish() {
-    for process in $processes; do kill "$process" 2>/dev/null && wait "$process"; done
-    rm -rf "$folder"
-}
-trap finish EXIT
 require curl
 
 # Starts an example, and waits until it serves. Sets $port and $process.

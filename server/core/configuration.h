@@ -56,17 +56,29 @@ void server_config_hash(const doorman_config *config, char hash[CONFIG_HASH_BYTE
     doorman_buffer_uninit(&text);
 }
 
+/* Loads the configuration that --config names. On failure, returns false. */
+static bool config_load_first(struct service *service, struct config_problems *problems) {
+    const struct settings *settings = service->settings;
+    if (!settings->config_key) return config_load(&service->config, settings->config, problems);
+    bool loaded = false;
+    EACH_PART(part, load_config) {
+        loaded = (*part)->load_config(service, &service->config, problems);
+    }
+    return loaded;
+}
+
 enum exit_status server_load_config(struct service *service, struct config_problems *problems) {
     const struct settings *settings = service->settings;
     enum exit_status exit_status = CONTINUE;
     char text[PROBLEM_TEXT];
     problems->count = 0;
+    exit_status = server_make_states(service);
     EACH_PART(part, load) if (exit_status == CONTINUE) exit_status = (*part)->load(service);
     if (exit_status != CONTINUE || !settings->config) return exit_status;
-    bool loaded = service->source ? service->source->load(service, &service->config, problems)
-                                  : config_load(&service->config, settings->config, problems);
-    if (loaded && settings->state) server_drop_warnings(problems);
-    if (loaded) return CONTINUE;
+    if (config_load_first(service, problems)) {
+        if (settings->state) server_drop_warnings(problems);
+        return CONTINUE;
+    }
     EACH_PART(part, refuse_config) return (*part)->refuse_config(settings, problems);
     server_problems_text(problems, text);
     return server_fatal_error(EXIT_ERROR, "%s: %s", settings->config, text);
@@ -85,15 +97,15 @@ static bool config_configure(struct service *service, const doorman_config *conf
     return false;
 }
 
-/* Puts a configuration into force, and notes the result. Returns the configuration that is not in
- * force now.
+/* Puts a configuration into force, and notes the result. Returns the last configuration, or
+ * `config` if it is refused. The caller destroys what is returned.
  *   config   NULL: it could not be loaded */
 static doorman_config *config_replace(struct service *service, doorman_config *config,
                                       const struct config_problems *problems) {
     char hash[CONFIG_HASH_BYTES], error[PROBLEM_TEXT] = "";
     doorman_config *last = config;
     server_config_hash(config, hash);
-    if (config) EACH_PART(part, before_config)(*part)->before_config(service);
+    EACH_PART(part, before_config) if (config)(*part)->before_config(service);
     if (!config) server_problems_text(problems, error);
     server_lock(&service->lock);
     if (config && config_configure(service, config, error)) {
@@ -107,11 +119,16 @@ static doorman_config *config_replace(struct service *service, doorman_config *c
     return last;
 }
 
-/* Tells the parts. Without the part that reports it, the log has a line. */
+/* Tells the parts about a change. If the part REPORTS is missing, logs the change. */
 static void config_note(struct service *service, const struct config_change *change) {
     const char *error = service->last_load.error;
+    bool is_reported = change->is_first;
+    EACH_PART(part, report_config) {
+        (*part)->report_config(service, change);
+        is_reported = true;
+    }
     EACH_PART(part, configured)(*part)->configured(service, change);
-    if (server_has_part("reports") || change->is_first) return;
+    if (is_reported) return;
     server_log(service->settings, error[0] ? LEVEL_ERROR : LEVEL_INFO,
                error[0] ? "configuration refused; the last one stays in force"
                         : "configuration loaded",
@@ -133,8 +150,8 @@ void server_apply_config(struct service *service, doorman_config *config,
 void server_reload_config(struct service *service) {
     doorman_config *config = NULL;
     struct config_problems problems;
-    if (service->source) {
-        service->source->reload(service);
+    if (service->settings->config_key) {
+        EACH_PART(part, reload_config)(*part)->reload_config(service);
     } else {
         bool loaded = config_load(&config, service->settings->config, &problems);
         if (loaded && service->settings->state) server_drop_warnings(&problems);

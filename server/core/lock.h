@@ -1,4 +1,4 @@
-/* doorman_server: locks that have an order, and condition variables whose clock nobody sets.
+/* doorman_server: locks that have an order, and condition variables whose clock cannot be set.
  * server.h includes this file. */
 #ifndef DOORMAN_SERVER_LOCK_H
 #define DOORMAN_SERVER_LOCK_H
@@ -65,20 +65,32 @@ static inline bool server_condition_init(pthread_cond_t *condition) {
     return done;
 }
 
+/* Adds a duration to a time. The whole seconds are added apart, because a `long` of 32 bits has no
+ * room for the nanoseconds of three seconds.
+ *   duration   at least 0 */
+static inline struct timespec server_time_after(struct timespec time, doorman_time duration) {
+    assert(duration >= 0 && time.tv_nsec >= 0 && time.tv_nsec < DOORMAN_SECOND);
+    time.tv_sec += (time_t)(duration / DOORMAN_SECOND);
+    time.tv_nsec += (long)(duration % DOORMAN_SECOND); /* less than 2 s */
+    if (time.tv_nsec >= DOORMAN_SECOND) {
+        time.tv_nsec -= (long)DOORMAN_SECOND;
+        time.tv_sec++;
+    }
+    return time;
+}
+
 /* Waits for a condition. The wait releases only this lock, so the thread must hold no other one.
  *   duration   the longest wait; DOORMAN_NEVER: no limit */
 static inline void server_condition_wait(pthread_cond_t *condition, struct lock *lock,
                                          doorman_time duration) {
-    struct timespec until;
+    struct timespec now;
     assert(server_held_locks == 1U << lock->order);
     if (duration == DOORMAN_NEVER) {
         pthread_cond_wait(condition, &lock->mutex);
         return;
     }
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += (long)duration;
-    until.tv_sec += until.tv_nsec / (long)DOORMAN_SECOND;
-    until.tv_nsec %= (long)DOORMAN_SECOND;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    const struct timespec until = server_time_after(now, duration);
     pthread_cond_timedwait(condition, &lock->mutex, &until);
 }
 

@@ -82,7 +82,7 @@ static void log_line_start(struct log_line *line, enum log_level level, const ch
 /* The lines that could not be written. */
 static struct lost_lines {
     struct lock lock;        /* held from poll to write, so that only one thread does both */
-    counter total, reported; /* since the start; a line of the log has said `reported` */
+    counter total, reported; /* since the start; the last line about them said `reported` */
 } lost_lines = {.lock = LOCK_INITIALIZER(LOCK_LOG)};
 
 const counter *server_lost_line_count(void) { return &lost_lines.total; }

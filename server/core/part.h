@@ -16,7 +16,7 @@ enum file_group { FILES_OF_TLS, FILES_OF_TOKENS };
 
 /* A configuration that was loaded or refused. */
 struct config_change {
-    const doorman_config *last; /* the one before it; NULL: none. If it was refused: itself */
+    const doorman_config *last; /* the one before it, or itself if it was refused; NULL: none */
     const struct config_problems *problems;
     bool valid;    /* it could be read; it may have been refused for another reason */
     bool is_first; /* the process has started with it */
@@ -25,6 +25,7 @@ struct config_change {
 /* All functions may be NULL. */
 struct server_part {
     const char *name; /* what flags.h calls it; flags of a missing part are refused. NULL: none */
+    size_t state_bytes, state_at; /* see SERVER_PART_STATE */
 
     /* The start, in this order. CONTINUE, or why the process ends. */
     void (*init)(void);                                         /* before anything else */
@@ -58,11 +59,20 @@ struct server_part {
     /* Any thread calls these. */
     void (*message)(struct service *service, const struct message_report *report);
 
+    /* A configuration that is not in a file, if settings->config_key names it.
+     *   out       in: NULL; out: the configuration, on success
+     *   returns   false: it cannot be loaded */
+    bool (*load_config)(struct service *service, doorman_config **out,
+                        struct config_problems *problems);
+    void (*reload_config)(struct service *service); /* another thread then applies it */
+
     /* Prints why the first configuration cannot be loaded, and returns the exit code. Only the
      * first part that has this function is asked. */
     enum exit_status (*refuse_config)(const struct settings *settings,
                                       const struct config_problems *problems);
     void (*before_config)(struct service *service); /* a new configuration was loaded. May wait */
+    /* Logs a configuration that was loaded or refused. Without such a part the core logs a line. */
+    void (*report_config)(struct service *service, const struct config_change *change);
     void (*configured)(struct service *service, const struct config_change *change);
 
     /* Any thread calls these, with the lock. */
@@ -70,7 +80,7 @@ struct server_part {
     void (*configures)(struct service *service); /* a new configuration will come into force */
     void (*learns)(struct service *service, enum learning_cause cause, doorman_time now);
     void (*parent_answered)(struct service *service, const doorman_transport_result *result,
-                            doorman_time now); /* a request to the parent has ended */
+                            doorman_time now); /* a request to the parent has ended. Logs it */
 
     /* An event of the server object. The last part of the list is asked first.
      *   returns   true: the event is dealt with, and no other part is asked */
@@ -81,19 +91,31 @@ struct server_part {
     void (*permit_event)(struct service *service, const doorman_permit_event *event);
     unsigned permit_events;
 
+    const struct waiting_calls *waits; /* messages whose permits wait. At most one part has them */
+
     const struct http_route *routes; /* paths of HTTP: see server/http/http.h */
 };
 
-/* Calls a function of each part that has it, in the order of the parts. */
+/* What only the part uses, as a struct to which a member of struct service points. The core makes
+ * it, filled with zeros, before it calls the functions that have a service, and frees it at the
+ * end. Only the file of the part knows what is in it. */
+#define SERVER_PART_STATE(member)                                                                  \
+    .state_bytes = sizeof *((struct service *)NULL)->member,                                       \
+    .state_at = offsetof(struct service, member)
+
+/* Calls a function of each part that has it, in the order of the parts. The statement behind the
+ * macro belongs to an `else`, so an `else` that follows it cannot belong to the macro. */
 #define EACH_PART(part, function)                                                                  \
     for (const struct server_part *const *part = server_parts; *part; part++)                      \
-        if ((*part)->function)
+        if (!(*part)->function) {                                                                  \
+        } else
 
 /* The last part comes first. */
 #define EACH_PART_BACKWARDS(part, function)                                                        \
     for (const struct server_part *const *part = server_parts + server_part_count;                 \
          part != server_parts && (part--, true);)                                                  \
-        if ((*part)->function)
+        if (!(*part)->function) {                                                                  \
+        } else
 
 extern const struct server_part *const server_parts[]; /* NULL ends the list */
 extern const size_t server_part_count;

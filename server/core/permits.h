@@ -4,7 +4,7 @@
 
 #include <time.h>
 
-/* Tells the server object what time it is (P26). Precondition: the lock is held. */
+/* Passes the time since 1970 to the server object (P26). Precondition: the lock is held. */
 static inline void server_set_epoch(struct service *service, doorman_time now) {
     struct timespec time;
     assert(server_lock_is_held(&service->lock));

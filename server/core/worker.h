@@ -15,9 +15,9 @@
  * block all other peers. A shorter timeout would be wrong. On a busy machine threads wait for tens
  * of milliseconds, which is not the fault of the peer.
  *
- * A worker that retires blocks nobody, because another worker receives in its place (waiting.c). So
- * it does not count, and its timeout is long. Thousands of permits may end their wait at once, and
- * then a response can wait for seconds until nng has sent the others. */
+ * A worker that retires blocks no peer, because another worker receives in its place (waiting.c).
+ * So it does not count, and its timeout is long. Thousands of permits may end their wait at once,
+ * and then a response can wait for seconds until nng has sent the others. */
 #define SEND_TIMEOUT_MS 250
 #define SEND_TIMEOUT_SHORT_MS 50
 #define SEND_TIMEOUT_RETIRED_MS 10000
@@ -39,7 +39,7 @@ void server_worker_receive(struct worker *worker) {
     nng_ctx_recv(worker->context, worker->aio);
 }
 
-/* Counts a worker that begins to send. Returns the timeout of its send. */
+/* Counts a worker that begins to send, unless it retires. Returns the timeout of its send. */
 static nng_duration worker_count_send(const struct worker *worker) {
     if (worker->retires) return SEND_TIMEOUT_RETIRED_MS;
     unsigned sending = __atomic_add_fetch(&worker->service->sending_count, 1, __ATOMIC_RELAXED);
@@ -75,8 +75,8 @@ static void worker_answer(struct worker *worker) {
     }
 }
 
-/* The permits of the message of a worker wait no longer.
- *   answers   false: nobody waits for the response */
+/* Called when the permits of a worker's message wait no longer.
+ *   answers   false: no peer waits for the response */
 static void worker_finish(struct waiter *waiter, bool answers) {
     struct worker *worker = server_worker_of(waiter);
     if (answers) {
@@ -97,8 +97,8 @@ static void worker_handle(struct worker *worker, nng_msg *message) {
                                      .connection = (uint64_t)nng_pipe_id(pipe),
                                      .prepare = waits ? waits->replace_worker : NULL,
                                      .finish = worker_finish};
-    if (server_handle_waiter(worker->service, &worker->waiter, (const char *)nng_msg_body(message),
-                             nng_msg_len(message))) {
+    if (server_handle_message(worker->service, &worker->waiter, (const char *)nng_msg_body(message),
+                              nng_msg_len(message))) {
         worker_answer(worker);
     }
 }

@@ -33,14 +33,14 @@ struct election {
     pthread_cond_t wake;
     struct etcd etcd;
     doorman_election core;                    /* decides; not initialised without an election key */
-    char revision[ETCD_REVISION];             /* of the configuration that was loaded last */
+    char revision[ETCD_REVISION];             /* that of the configuration that was loaded last */
     doorman_time config_due;                  /* when to read the configuration next */
     char http_read[DOORMAN_ID_BYTES_MAX + 1]; /* the HTTP address in the key that was read last */
     bool reachable;                           /* the last call to etcd succeeded */
     bool reload;  /* reload the configuration; the lock guards this and the rest */
     bool resigns; /* the thread deletes the key, and its call must not be cancelled */
-    doorman_election_state state;           /* that was applied last */
-    doorman_time until;                     /* of the mastership that was applied last */
+    doorman_election_state state;           /* the state that was applied last */
+    doorman_time until;                     /* the end of the mastership that was applied last */
     char address[DOORMAN_ID_BYTES_MAX + 1]; /* of the master; "": not known */
 };
 
@@ -153,7 +153,7 @@ static void election_log_etcd(struct service *service, bool reachable) {
     }
 }
 
-/* Returns how often the configuration is read: as often as the election polls. */
+/* Returns the time between two reads of the configuration, which is that between two polls. */
 static doorman_time election_period(const struct service *service) {
     doorman_time period = service->settings->election_ttl * DOORMAN_SECOND / 5;
     return period < DOORMAN_SECOND ? period : DOORMAN_SECOND;
@@ -185,7 +185,7 @@ static cJSON *election_create_key(struct service *service, const doorman_electio
 }
 
 /* Reads the two lines of a value, and splits it in place. Further lines are ignored. An HTTP
- * address that is not valid is not known. The election checks the first line. */
+ * address that is not valid counts as not known. The election checks the first line. */
 static void election_read_value(struct election *election, char value[ELECTION_VALUE]) {
     char *line = strchr(value, '\n');
     if (line) *line++ = 0;
@@ -195,7 +195,7 @@ static void election_read_value(struct election *election, char value[ELECTION_V
 }
 
 /* Reads the key. A value that does not fit is not known.
- *   value   room for the value. It has the address of the answer */
+ *   value   room for the value. The address of the answer points into it */
 static cJSON *election_read_key(struct service *service, doorman_election_answer *out,
                                 char value[ELECTION_VALUE]) {
     const cJSON *entry = NULL;
@@ -380,9 +380,7 @@ static void election_reload_config(struct service *service) {
 
 /* Makes the state if the settings name an etcd. Does not start the thread. */
 static enum exit_status election_create(struct service *service) {
-    static const struct config_source source = {election_fetch_config, election_reload_config};
     enum exit_status exit_status = CONTINUE;
-    if (service->settings->config_key) service->source = &source;
     if (service->settings->etcd.count > 0) {
         service->election = (struct election *)calloc(1, sizeof *service->election);
         if (service->election) {
@@ -436,6 +434,8 @@ static void election_stop(struct service *service) {
 const struct server_part server_part_etcd = {.name = "etcd",
                                              .check = server_etcd_check_settings,
                                              .load = election_create,
+                                             .load_config = election_fetch_config,
+                                             .reload_config = election_reload_config,
                                              .listen = election_check_address,
                                              .serve = election_start,
                                              .stopping = election_stop,

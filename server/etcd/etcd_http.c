@@ -1,8 +1,8 @@
 /* doorman_server, part ETCD: requests to one member of etcd, over HTTP or HTTPS. libcurl does the
  * HTTP and the TLS. This file uses the settings, and no other part of the service.
  *
- * A request has a deadline, which covers the name lookup, the connection, TLS and the response. It
- * can be cancelled from another thread, which wakes it up. A response has a maximum size.
+ * A request has a deadline, which covers the name lookup, the connection, TLS and the response.
+ * Another thread can cancel a request, which then ends at once. A response has a maximum size.
  *
  * A connection stays open after a response, and the next request to the same member uses it. If a
  * request fails or is cancelled, libcurl closes its connection. So a late response never reaches a

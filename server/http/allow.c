@@ -445,6 +445,7 @@ static void handle_allow(struct service *service, const struct http_request *req
     bool valid = allow_read(&allow, request->query);
     bool delays = valid && allow.permit.max_wait > 0 && server_http_reserve_delay(service);
     allow.exchange.request.method = DOORMAN_ACQUIRE;
+    allow.exchange.has_method = true;
     if (!delays) allow.permit.max_wait = 0;
     if (valid) status = allow_decide(&allow, service);
     if (status != DOORMAN_OK) {

@@ -2,7 +2,7 @@
 #ifndef DOORMAN_SERVER_HTTP_H
 #define DOORMAN_SERVER_HTTP_H
 
-#include "../server.h"
+#include "../log/warnings.h"
 
 /* ---- >>text --------------------------------------------------------------------------------- */
 

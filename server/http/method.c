@@ -1,7 +1,7 @@
 /* doorman_server, part HTTP: the messages of the protocol over HTTP. The path names the method. So
  * the body of a request or of a response is only the object inside {"METHOD": ...}. With the path
- * /v1 the bodies are whole messages. This file passes them to the server object through
- * server_handle_waiter, and logs what a RESET has changed. */
+ * /v1 the bodies are whole messages. This file passes them to the core through
+ * server_handle_message, and logs what a RESET has changed. */
 #include "http.h"
 
 static int status_code(doorman_status status) {
@@ -18,68 +18,6 @@ static int status_code(doorman_status status) {
     case DOORMAN_STATUS_COUNT:
     default: return 500;
     }
-}
-
-/* Removes the method's key from a response {"METHOD":RESPONSE}. An error keeps its own key. Without
- * a method the response stays unchanged. */
-static void response_unwrap(struct text *text, const doorman_buffer *response, const char *method,
-                            doorman_status status) {
-    size_t around = method ? strlen(method) + 4 : 0;
-    if (method && status == DOORMAN_OK && response->bytes > around) {
-        server_text_add_bytes(text, response->text + around, response->bytes - around - 1);
-    } else {
-        server_text_add_bytes(text, response->text, response->bytes);
-    }
-    server_text_add(text, "\n");
-}
-
-/* Returns whether a body consists of white space. */
-static bool body_is_empty(const struct http_request *request) {
-    static const char white_space[] = {' ', '\t', '\r', '\n'};
-    size_t at = 0;
-    while (at < request->body_bytes && memchr(white_space, request->body[at], sizeof white_space)) {
-        at++;
-    }
-    return at == request->body_bytes;
-}
-
-/* Reads "byte 17: " at the beginning of an error. Returns the text after it, or NULL if the error
- * does not begin so. */
-static const char *error_skip_position(const char *error, size_t *at) {
-    static const char before[] = "byte ", after[] = ": ";
-    char *end = NULL;
-    if (strncmp(error, before, strlen(before)) != 0) return NULL;
-    *at = (size_t)strtoull(error + strlen(before), &end, 10);
-    return strncmp(end, after, strlen(after)) == 0 ? end + strlen(after) : NULL;
-}
-
-/* Makes the response to a body with an error. The texts of the reader refer to the whole message,
- * which the server makes from the method and the body. This function changes them to refer to the
- * body.
- *   before   bytes of the message in front of the body */
-static void response_set_body_error(struct http_response *response,
-                                    const struct http_request *request, doorman_status status,
-                                    const char *error, size_t before) {
-    static const char one_key[] = "must be an object with one key, the method";
-    char text[sizeof(doorman_error) + 64];
-    size_t at = 0, bytes = request->body_bytes;
-    const char *rest = error_skip_position(error, &at);
-    at = at > before ? at - before : 0;
-    if (at > bytes) at = bytes; /* the brace behind the body has ended it */
-    cJSON *tree = rest && at < bytes ? cJSON_ParseWithLength(request->body, at) : NULL;
-    snprintf(text, sizeof text, "%s", error);
-    if (body_is_empty(request)) {
-        snprintf(text, sizeof text, "the body is empty: send {}, or the content of the method");
-    } else if (bytes >= 3 && memcmp(request->body, "\xef\xbb\xbf", 3) == 0) {
-        snprintf(text, sizeof text, "byte 0: not JSON: remove the byte order mark");
-    } else if (tree || strncmp(error, one_key, strlen(one_key)) == 0) {
-        snprintf(text, sizeof text, "not JSON: text follows the content of the method");
-    } else if (rest) {
-        snprintf(text, sizeof text, "byte %zu: %s", at, rest);
-    }
-    cJSON_Delete(tree);
-    server_http_response_set_error(response, status_code(status), doorman_status_name(status),
-                                   text);
 }
 
 /* Redirects a request to the master, if the request asks for that, the master is another process,
@@ -154,17 +92,16 @@ static void audit_entry(const struct audit_source *source, const doorman_permit_
 
 /* Logs what a RESET has changed. The message is read once more, because the exchange has dropped
  * it, but not its results.
- *   call   has been answered
- *   text   the whole message */
+ *   call   has been answered */
 static void audit_reset(const struct service *service, const struct method_call *call,
-                        const struct text *text) {
+                        const struct http_request *request) {
     const doorman_response *response = &call->exchange.response;
-    doorman_json_exchange exchange = {.frame_bytes = strlen("{\"reset\":}")};
+    doorman_json_exchange exchange = {.reply = {.text = NULL}};
     struct audit_source source = {.settings = service->settings, .token = call->waiter.peer.token};
     char more[24];
     server_peer_write(&call->waiter.peer, source.peer);
-    if (doorman_json_exchange_read(&exchange, text->buffer.text, text->buffer.bytes) ==
-        DOORMAN_OK) {
+    if (doorman_json_exchange_read(&exchange, call->waiter.method, request->body,
+                                   request->body_bytes) == DOORMAN_OK) {
         size_t count = exchange.request.entry_count;
         for (size_t i = 0; i < count && i < AUDIT_MAX && i < response->result_count; i++) {
             audit_entry(&source, &exchange.request.entries[i], &response->results[i]);
@@ -178,63 +115,33 @@ static void audit_reset(const struct service *service, const struct method_call 
     doorman_json_exchange_uninit(&exchange);
 }
 
-/* Returns the method that a path names, or NULL for the path /v1. */
-static const char *path_method(const char *path) {
-    return strcmp(path, "/v1") == 0 ? NULL : path + strlen("/v1/");
-}
-
 void server_method_respond(struct method_call *call, const struct http_request *request,
                            struct http_response *response) {
-    const char *method = path_method(request->path);
     doorman_json_exchange *exchange = &call->exchange;
+    const doorman_buffer *reply = &exchange->reply;
     doorman_status status = call->waiter.status;
     response->code = status_code(status);
     if (status == DOORMAN_OK) response_redirect(response, request, &exchange->response);
     response->type = "application/json";
-    response_unwrap(&response->text, &exchange->reply, method, status);
-    response->text.failed = response->text.failed || exchange->reply.bytes == 0;
+    server_text_add_bytes(&response->text, reply->text, reply->bytes);
+    server_text_add(&response->text, "\n");
+    response->text.failed = response->text.failed || reply->bytes == 0;
     doorman_json_exchange_uninit(exchange);
-}
-
-/* Makes the response to a message that has not waited.
- *   wrapped   the whole message */
-static void method_respond_now(struct service *service, struct method_call *call,
-                               const struct http_request *request, const struct text *wrapped,
-                               struct http_response *response) {
-    const char *method = path_method(request->path);
-    const doorman_json_exchange *exchange = &call->exchange;
-    const doorman_error error = exchange->error;
-    doorman_status status = call->waiter.status;
-    if (status == DOORMAN_OK && method && strcmp(method, "reset") == 0 &&
-        exchange->response.is_master) {
-        audit_reset(service, call, wrapped);
-    }
-    server_method_respond(call, request, response);
-    if (method && status == DOORMAN_INVALID_ARGUMENT) {
-        response_set_body_error(response, request, status, error.text, strlen(method) + 4);
-    }
 }
 
 bool server_method_handle(struct service *service, struct method_call *call,
                           const struct http_request *request, struct http_response *response) {
-    const char *method = path_method(request->path);
-    struct text wrapped = {.failed = false};
-    bool done = true;
-    call->exchange.frame_bytes = method ? strlen(method) + strlen("{\"\":}") : 0;
-    call->exchange.forbids_administration = !method; /* the role was checked for the path */
-    call->waiter.exchange = &call->exchange;
-    call->waiter.http_address = call->http_address;
-    call->waiter.peer = (struct peer){.stream = request->stream, .token = request->token.name};
-    if (method) server_text_addf(&wrapped, "{\"%s\":", method);
-    server_text_add_bytes(&wrapped, request->body, request->body_bytes);
-    if (method) server_text_add(&wrapped, "}");
-    if (wrapped.failed) {
-        response->text.failed = true;
-    } else {
-        done =
-            server_handle_waiter(service, &call->waiter, wrapped.buffer.text, wrapped.buffer.bytes);
-        if (done) method_respond_now(service, call, request, &wrapped, response);
-    }
-    doorman_buffer_uninit(&wrapped.buffer);
-    return done;
+    const char *method = strcmp(request->path, "/v1") == 0 ? NULL : request->path + strlen("/v1/");
+    doorman_json_exchange *exchange = &call->exchange;
+    struct waiter *waiter = &call->waiter;
+    exchange->forbids_administration = !method; /* the role was checked for the path */
+    waiter->exchange = exchange;
+    waiter->method = method;
+    waiter->http_address = call->http_address;
+    waiter->peer = (struct peer){.stream = request->stream, .token = request->token.name};
+    if (!server_handle_message(service, waiter, request->body, request->body_bytes)) return false;
+    bool has_reset = waiter->status == DOORMAN_OK && method && strcmp(method, "reset") == 0;
+    if (has_reset && exchange->response.is_master) audit_reset(service, call, request);
+    server_method_respond(call, request, response);
+    return true;
 }

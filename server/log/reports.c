@@ -1,11 +1,24 @@
 /* doorman_server, part REPORTS: log lines for a person who looks for a cause (V6). They tell which
  * messages are refused, how a new configuration differs from the last one, how long the server
- * learns, and whether the parent answers. This file changes service->learning and the state of the
- * link to the parent, and logs warnings through server/log/warnings.c. */
-#include "../server.h"
+ * learns, and whether the parent answers. This file changes the state of the link to the parent,
+ * and logs warnings through server/log/warnings.c. */
+#include "warnings.h"
 
 #define CONFIG_LOADED "configuration loaded"
 #define CONFIG_REFUSED "configuration refused; the last one stays in force"
+
+/* What the log has said about learning. */
+struct learning {
+    bool is_logged; /* the log says that the server learns */
+    doorman_time started_at, until;
+};
+
+/* What this part keeps. The lock of the service guards `learning`. */
+struct reports {
+    struct learning learning;
+    size_t *last_counters; /* how many counters each limit had before a new configuration; NULL: not
+                              known, or no configuration is being applied */
+};
 
 /* ---- messages ------------------------------------------------------------------------------- */
 
@@ -33,32 +46,22 @@ static const char *message_name(int kind) {
     return doorman_method_name(message_methods[kind].method, message_methods[kind].is_server);
 }
 
-/* Finds the kind of a message. If the message could not be read, its kind is the method at the
- * start of the error, for example "get_capacity.client_id: is required".
- *   bytes   the length of the name of the method */
-static int message_find_kind(const struct message_report *report, size_t *bytes) {
-    const doorman_request *request = &report->exchange->request;
-    const char *method = report->exchange->error.text;
-    *bytes = strcspn(method, ".:");
-    if (report->was_read) {
-        method = doorman_method_name(request->method, request->is_server);
-        *bytes = strlen(method);
-    }
-    int kind = 0;
-    for (; kind < MESSAGE_UNKNOWN; kind++) {
-        const char *name = message_name(kind);
-        if (strlen(name) == *bytes && strncmp(name, method, *bytes) == 0) break;
-    }
+/* Finds the kind of a message. A message that is refused has one too, if it names a method. */
+static int message_find_kind(const doorman_json_exchange *exchange) {
+    const doorman_request *request = &exchange->request;
+    const char *method = doorman_method_name(request->method, request->is_server);
+    int kind = exchange->has_method ? 0 : MESSAGE_UNKNOWN;
+    while (kind < MESSAGE_UNKNOWN && strcmp(message_name(kind), method) != 0) kind++;
     return kind;
 }
 
 /* Logs a refused message. Its error is "METHOD.FIELD: RULE", or a text without a field.
- *   kind     of the message
- *   bytes    the length of the name of the method */
+ *   kind   of the message */
 static void message_log_refusal(struct service *service, const struct message_report *report,
-                                const char *peer, int kind, size_t bytes) {
+                                const char *peer, int kind) {
     const char *error = report->exchange->error.text, *rule = error;
     const char *token = report->peer->token;
+    const size_t bytes = strlen(message_name(kind));
     char field[sizeof(doorman_error)] = "";
     if (!error[0]) rule = server_status_text(report->status);
     if (kind != MESSAGE_UNKNOWN && strncmp(error, message_name(kind), bytes) == 0 &&
@@ -111,11 +114,10 @@ static void report_message(struct service *service, const struct message_report 
     bool is_refused = report->status != DOORMAN_OK && report->status != DOORMAN_UNAVAILABLE;
     bool is_debug = service->settings->log_level == LEVEL_DEBUG;
     char peer[PEER_BYTES];
-    size_t bytes = 0;
     if (!is_refused && !is_debug) return;
-    int kind = message_find_kind(report, &bytes);
+    int kind = message_find_kind(report->exchange);
     server_peer_write(report->peer, peer);
-    if (is_refused) message_log_refusal(service, report, peer, kind, bytes);
+    if (is_refused) message_log_refusal(service, report, peer, kind);
     if (is_debug) message_log(service, report, peer, kind);
 }
 
@@ -193,8 +195,8 @@ struct config_changes {
     size_t lines;            /* about limits and shortened times, also those that are not logged */
 };
 
-/* Returns whether the templates that both configurations have come in another order.
- *   places   for each template of the last configuration: its new place plus 1; 0: removed */
+/* Returns whether the templates that are in both configurations have another order now.
+ *   places   for each template of the last configuration: its new index plus 1; 0: removed */
 static bool places_are_reordered(const size_t *places, size_t count) {
     size_t highest = 0;
     bool reordered = false;
@@ -206,7 +208,7 @@ static bool places_are_reordered(const size_t *places, size_t count) {
     return reordered;
 }
 
-/* Merges the sorted lists.
+/* Merges the sorted lists, and finds the templates that were removed, added or changed.
  *   places   out, see places_are_reordered */
 static void changes_merge(struct config_changes *changes, const doorman_template **last,
                           const doorman_template **now, size_t *places) {
@@ -347,8 +349,8 @@ static size_t limit_counters(const struct config_changes *changes,
     return 0;
 }
 
-/* Logs what has changed in one limit. It is a warning with the number of counters, if the change
- * has dropped some. After LIMIT_LINES_MAX, the lines are only counted. */
+/* Logs what has changed in one limit. If the change has dropped counters, the line is a warning
+ * with their number. After LIMIT_LINES_MAX, the lines are only counted. */
 static void limit_log(const struct service *service, struct config_changes *changes,
                       const doorman_template *template, const doorman_permit_limit *last,
                       const doorman_permit_limit *now) {
@@ -363,7 +365,7 @@ static void limit_log(const struct service *service, struct config_changes *chan
                "change", change, count > 0 ? "counters" : LOG_END, counters, LOG_END);
 }
 
-/* Returns how long a hold of a limit may last that nobody renews. */
+/* Returns how long a hold of a limit may last without a renewal. */
 static doorman_time limit_life(const doorman_permit_limit *limit) {
     doorman_time life = limit->figures.time_to_live;
     for (size_t i = 0; i < limit->override_count; i++) {
@@ -515,7 +517,7 @@ static const char *const learning_starts[] = {
  * then has the whole time. The log of a root also says when a new configuration moves the end. A
  * server that loses its mastership logs only this loss. */
 static void report_learning(struct service *service, enum learning_cause cause, doorman_time now) {
-    struct learning *learning = &service->learning;
+    struct learning *learning = &service->reports->learning;
     doorman_time until = doorman_server_learns_until(service->server, now);
     assert(server_lock_is_held(&service->lock));
     if (until && !learning->is_logged) {
@@ -621,23 +623,20 @@ static void report_parent(struct service *service, const doorman_transport_resul
 /* ---- the part ------------------------------------------------------------------------------- */
 
 static void reports_configures(struct service *service) {
-    service->last_counters = count_counters(service); /* before some of them are dropped */
+    service->reports->last_counters = count_counters(service); /* before some of them are dropped */
 }
 
-static void reports_configured(struct service *service, const struct config_change *change) {
-    if (!change->is_first) report_config(service, change->last, service->last_counters);
-    free(service->last_counters);
-    service->last_counters = NULL;
+static void reports_config(struct service *service, const struct config_change *change) {
+    if (!change->is_first) report_config(service, change->last, service->reports->last_counters);
+    free(service->reports->last_counters);
+    service->reports->last_counters = NULL;
 }
 
 static void reports_update(struct service *service, doorman_time now) {
     report_learning(service, LEARNING_OF_MASTER, now);
 }
 
-const struct server_part server_part_reports = {.name = "reports",
-                                                .update = reports_update,
-                                                .message = report_message,
-                                                .configures = reports_configures,
-                                                .configured = reports_configured,
-                                                .learns = report_learning,
-                                                .parent_answered = report_parent};
+const struct server_part server_part_reports = {
+    SERVER_PART_STATE(reports),       .update = reports_update,        .message = report_message,
+    .configures = reports_configures, .report_config = reports_config, .learns = report_learning,
+    .parent_answered = report_parent};

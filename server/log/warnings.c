@@ -1,6 +1,6 @@
 /* doorman_server, part WARNINGS: warnings about events that peers can cause at any rate (V6). This
- * file changes service->warnings and some counters. All functions are called with the lock held,
- * except those about peers.
+ * file changes some counters. All functions are called with the lock held, except those about
+ * peers.
  *
  * A kind of warning is logged at once, and then at most once a minute with the number of events.
  * The line describes the last event, except for permits (see below). When a problem such as a dead
@@ -19,13 +19,13 @@
  *
  * The line about a shared id has the addresses of its last two peers. The line about a holder that
  * does not confirm its leases has the address of its last peer. */
-#include "../server.h"
+#include "warnings.h"
 
 #include <arpa/inet.h>
 
 #define WARNING_INTERVAL                                                                           \
     (60 * DOORMAN_SECOND) /* between two lines of the same repeated warning (V6) */
-#define ENDED_INTERVAL (10 * DOORMAN_SECOND) /* of those about leases from the parent */
+#define ENDED_INTERVAL (10 * DOORMAN_SECOND) /* between two lines about leases from the parent */
 
 #define CHILD_ENDED_TEXT                                                                           \
     "all leases of a child node have ended, because it is silent; its capacity goes to others"
@@ -72,6 +72,31 @@ static const char *const warning_texts[WARNING_COUNT] = {
     [WARNING_SHARED_ID] = "two processes seem to use one id, and each uses the whole share",
 };
 
+struct warning_pair {
+    const char *key; /* a constant string, for example "resource"; NULL: no pair */
+    char value[sizeof(doorman_error)];
+};
+
+#define WARNING_HOSTS_MAX 32
+
+struct repeated_warning {
+    uint64_t unlogged_count;
+    size_t host_count; /* different hosts of peers since the last line, up to WARNING_HOSTS_MAX */
+    uint32_t hosts[WARNING_HOSTS_MAX];           /* their hashes */
+    doorman_time quiet_until;                    /* no line of this kind before this time */
+    struct warning_pair pairs[WARNING_PAIR_MAX]; /* they describe the last event */
+};
+
+#define SUSPECTS_MAX 64
+
+/* What this part keeps. The lock of the service guards it. */
+struct warnings {
+    struct repeated_warning list[WARNING_COUNT];
+    struct suspect suspects[SUSPECTS_MAX];
+    size_t suspect_count;
+    uint64_t evicted_bans; /* bans that had ended early at the last look */
+};
+
 /* Returns the text of a kind. Kinds that differ only in what they count have the same text. */
 const char *server_warning_text(int kind) {
     bool is_refusal = kind >= WARNING_MESSAGE_REFUSED && kind < WARNING_PARENT_UNREACHABLE;
@@ -83,7 +108,7 @@ const char *server_warning_text(int kind) {
 
 /* Logs a repeated warning if it is due. */
 static void warning_update(struct service *service, int kind, doorman_time now) {
-    struct repeated_warning *warning = &service->warnings[kind];
+    struct repeated_warning *warning = &service->warnings->list[kind];
     const struct warning_pair *pairs = warning->pairs;
     if (warning->unlogged_count > 0 && now >= warning->quiet_until) {
         char count[24];
@@ -103,7 +128,7 @@ static void warning_update(struct service *service, int kind, doorman_time now) 
  * others are stored one after the other, because the first NULL key ends the line. */
 void server_log_warning_pairs(struct service *service, int kind,
                               const char *const pairs[WARNING_PAIR_MAX][2], doorman_time now) {
-    struct repeated_warning *warning = &service->warnings[kind];
+    struct repeated_warning *warning = &service->warnings->list[kind];
     size_t count = 0;
     assert(server_lock_is_held(&service->lock));
     for (size_t i = 0; i < WARNING_PAIR_MAX; i++) {
@@ -128,8 +153,8 @@ void server_log_warning(struct service *service, int kind, const char *key, cons
 
 void server_end_warning(struct service *service, int kind) {
     assert(server_lock_is_held(&service->lock));
-    service->warnings[kind].unlogged_count = 0;
-    service->warnings[kind].host_count = 0;
+    service->warnings->list[kind].unlogged_count = 0;
+    service->warnings->list[kind].host_count = 0;
 }
 
 static bool peer_format(const nng_sockaddr *peer, char text[PEER_BYTES]) {
@@ -182,7 +207,7 @@ void server_log_peer(struct service *service, int kind, const nng_sockaddr *peer
     char text[PEER_BYTES] = "unknown", hosts[HOSTS_TEXT];
     (void)peer_format(peer, text);
     server_lock(&service->lock);
-    warning_note_host(&service->warnings[kind], text, hosts);
+    warning_note_host(&service->warnings->list[kind], text, hosts);
     const char *const pairs[WARNING_PAIR_MAX][2] = {
         {"peer", text}, {"hosts", hosts}, {"token", token}};
     server_log_warning_pairs(service, kind, pairs, doorman_clock());
@@ -201,7 +226,7 @@ void server_log_handshake(struct service *service, int error, const nng_sockaddr
 }
 
 void server_log_nng_handshakes(struct service *service, uint64_t count) {
-    struct repeated_warning *warning = &service->warnings[WARNING_NNG_HANDSHAKE];
+    struct repeated_warning *warning = &service->warnings->list[WARNING_NNG_HANDSHAKE];
     assert(count > 0);
     server_counter_add(&service->counters.authentication_failures[FAILED_NNG_HANDSHAKE], count);
     server_lock(&service->lock);
@@ -218,17 +243,10 @@ void server_log_nng_handshakes(struct service *service, uint64_t count) {
  * a holder share one entry. A suspect that behaves well again keeps its entry, but pages show the
  * entry only beside a lease that has a mark. */
 
-#define SUSPECTS_MAX 64
-
-struct suspects {
-    size_t count;
-    struct suspect items[SUSPECTS_MAX];
-};
-
-static struct suspect *suspects_find(struct suspects *suspects, const char *holder_id,
+static struct suspect *suspects_find(struct warnings *warnings, const char *holder_id,
                                      bool is_server) {
-    for (size_t i = 0; suspects && i < suspects->count; i++) {
-        struct suspect *suspect = &suspects->items[i];
+    for (size_t i = 0; i < warnings->suspect_count; i++) {
+        struct suspect *suspect = &warnings->suspects[i];
         bool is_same = suspect->is_server == is_server && strcmp(suspect->id, holder_id) == 0;
         if (is_same) return suspect;
     }
@@ -238,23 +256,21 @@ static struct suspect *suspects_find(struct suspects *suspects, const char *hold
 const struct suspect *server_suspect_find(const struct service *service, const char *holder_id,
                                           bool is_server) {
     assert(server_lock_is_held(&service->lock));
-    return suspects_find(service->suspects, holder_id, is_server);
+    return suspects_find(service->warnings, holder_id, is_server);
 }
 
-/* Returns the entry of a holder, which may be new. Returns NULL if memory runs out. */
-static struct suspect *suspects_add(struct service *service, const char *holder_id,
+/* Returns the entry of a holder, which may be new. */
+static struct suspect *suspects_add(struct warnings *warnings, const char *holder_id,
                                     bool is_server) {
-    if (!service->suspects) {
-        service->suspects = (struct suspects *)calloc(1, sizeof *service->suspects);
+    struct suspect *suspect = suspects_find(warnings, holder_id, is_server);
+    if (suspect) return suspect;
+    suspect = warnings->suspects;
+    for (size_t i = 1; i < warnings->suspect_count; i++) {
+        if (warnings->suspects[i].seen_at < suspect->seen_at) suspect = &warnings->suspects[i];
     }
-    struct suspects *suspects = service->suspects;
-    struct suspect *suspect = suspects_find(suspects, holder_id, is_server);
-    if (suspect || !suspects) return suspect;
-    suspect = suspects->items;
-    for (size_t i = 1; i < suspects->count; i++) {
-        if (suspects->items[i].seen_at < suspect->seen_at) suspect = &suspects->items[i];
+    if (warnings->suspect_count < SUSPECTS_MAX) {
+        suspect = &warnings->suspects[warnings->suspect_count++];
     }
-    if (suspects->count < SUSPECTS_MAX) suspect = &suspects->items[suspects->count++];
     *suspect = (struct suspect){.is_server = is_server};
     snprintf(suspect->id, sizeof suspect->id, "%s", holder_id);
     return suspect;
@@ -264,7 +280,7 @@ static struct suspect *suspects_add(struct service *service, const char *holder_
 static const struct suspect *suspect_note(struct service *service, const char *holder_id,
                                           doorman_time now) {
     const struct sender *sender = &service->sender;
-    struct suspect *suspect = suspects_add(service, holder_id, sender->is_server);
+    struct suspect *suspect = suspects_add(service->warnings, holder_id, sender->is_server);
     char text[PEER_BYTES];
     if (!suspect || !sender->peer) return suspect;
     const char *token = sender->peer->token;
@@ -286,7 +302,7 @@ static int warning_find_shared_id(const struct service *service, const char *hol
                                   doorman_time now) {
     int found = DOORMAN_EVENT_SHARED_ID;
     for (int kind = WARNING_SHARED_ID; kind < WARNING_COUNT; kind++) {
-        const struct repeated_warning *warning = &service->warnings[kind];
+        const struct repeated_warning *warning = &service->warnings->list[kind];
         bool is_same = strcmp(warning->pairs[1].value, holder_id) == 0;
         bool is_free = warning->unlogged_count == 0 && now >= warning->quiet_until;
         if (is_same || (is_free && found == DOORMAN_EVENT_SHARED_ID)) found = kind;
@@ -312,7 +328,7 @@ static bool list_has(const char *list, const char *name) {
  * second. The line names as many resources as have room, each of them once. */
 static void warning_add_ended_lease(struct service *service, const char *resource_id) {
     static const char more[] = ", ...";
-    struct repeated_warning *warning = &service->warnings[DOORMAN_EVENT_LEASE_ENDED];
+    struct repeated_warning *warning = &service->warnings->list[DOORMAN_EVENT_LEASE_ENDED];
     struct warning_pair *names = &warning->pairs[0];
     if (warning->unlogged_count++ == 0) names->value[0] = 0;
     names->key = "resources";
@@ -348,19 +364,19 @@ static void warning_add_event(struct service *service, const doorman_event *even
 static void warning_note_bans(struct service *service, doorman_time now) {
     const doorman_permits *permits =
         service->server ? doorman_server_permits(service->server) : NULL;
-    doorman_permits_info info = {.bans_evicted = service->evicted_bans};
+    doorman_permits_info info = {.bans_evicted = service->warnings->evicted_bans};
     doorman_permits_limit limit, most = {.limit = NULL};
     doorman_cursor cursor = {0};
     if (permits) doorman_permits_read(permits, &info);
-    uint64_t count = info.bans_evicted - service->evicted_bans;
-    service->evicted_bans = info.bans_evicted;
+    uint64_t count = info.bans_evicted - service->warnings->evicted_bans;
+    service->warnings->evicted_bans = info.bans_evicted;
     if (count == 0) return;
     while (doorman_permits_next_limit(permits, &cursor, &limit)) {
         if (limit.bans_evicted > most.bans_evicted) most = limit;
     }
     const char *const pairs[WARNING_PAIR_MAX][2] = {{"template", most.identifier_glob},
                                                     {"limit", most.limit}};
-    service->warnings[WARNING_BANS_EVICTED].unlogged_count += count - 1;
+    service->warnings->list[WARNING_BANS_EVICTED].unlogged_count += count - 1;
     server_log_warning_pairs(service, WARNING_BANS_EVICTED, pairs, now);
 }
 
@@ -394,7 +410,7 @@ static bool warnings_on_event(struct service *service, const doorman_event *even
 static void warnings_on_permit_event(struct service *service, const doorman_permit_event *event) {
     bool unmatched = event->kind == DOORMAN_PERMIT_UNMATCHED;
     int kind = unmatched ? WARNING_PERMIT_UNMATCHED : WARNING_KEY_EVICTED;
-    struct repeated_warning *warning = &service->warnings[kind];
+    struct repeated_warning *warning = &service->warnings->list[kind];
     if (!unmatched && event->amount <= 0) return; /* the key was fresh, so nothing was lost */
     if (warning->unlogged_count > 0) {
         warning->unlogged_count++;
@@ -409,11 +425,7 @@ static void warnings_on_permit_event(struct service *service, const doorman_perm
     server_log_warning_pairs(service, kind, pairs, doorman_clock());
 }
 
-static void warnings_destroy(struct service *service) { free(service->suspects); }
-
-const struct server_part server_part_warnings = {.update = warnings_update,
-                                                 .destroy = warnings_destroy,
-                                                 .event = warnings_on_event,
-                                                 .permit_event = warnings_on_permit_event,
-                                                 .permit_events = 1U << DOORMAN_PERMIT_UNMATCHED |
-                                                                  1U << DOORMAN_PERMIT_KEY_EVICTED};
+const struct server_part server_part_warnings = {
+    SERVER_PART_STATE(warnings), .update = warnings_update, .event = warnings_on_event,
+    .permit_event = warnings_on_permit_event,
+    .permit_events = 1U << DOORMAN_PERMIT_UNMATCHED | 1U << DOORMAN_PERMIT_KEY_EVICTED};

@@ -1,7 +1,38 @@
-/* doorman_server, part WARNINGS: events that peers can cause at any rate, as log lines (V6).
- * server.h includes this file. */
+/* doorman_server, part WARNINGS: events that peers can cause at any rate, as log lines (V6). */
 #ifndef DOORMAN_SERVER_WARNINGS_H
 #define DOORMAN_SERVER_WARNINGS_H
+
+#include "../server.h"
+
+#define SHARED_ID_MAX 8 /* ids that have warnings of their own at the same time (V6) */
+
+/* Repeated warnings are for events that peers can cause at any rate. The kinds of doorman_event
+ * come first. The kinds of the server follow. A refused message has one kind of warning for each
+ * kind of message. The last kinds are warnings about one shared id each. The kind
+ * DOORMAN_EVENT_SHARED_ID is for further shared ids. */
+enum {
+    WARNING_MESSAGE_REFUSED = DOORMAN_EVENT_COUNT, /* the first of MESSAGE_KIND_COUNT kinds */
+    WARNING_PARENT_UNREACHABLE = WARNING_MESSAGE_REFUSED + MESSAGE_KIND_COUNT,
+    WARNING_PARENT_RESPONSE,
+    WARNING_PARENT_MASTER,
+    WARNING_NODE_SHARED,
+    WARNING_ETCD_UNREACHABLE,
+    WARNING_HANDSHAKE,
+    WARNING_NNG_HANDSHAKE,
+    WARNING_PEER_CERTIFICATE,
+    WARNING_TOKEN,
+    WARNING_ROLE,
+    WARNING_HTTP_CROWDED,
+    WARNING_PERMIT_UNMATCHED,
+    WARNING_KEY_EVICTED,
+    WARNING_CHILD_SILENT,
+    WARNING_CHILD_ENDED,
+    WARNING_BANS_EVICTED,
+    WARNING_SHARED_ID, /* the first of SHARED_ID_MAX kinds */
+    WARNING_COUNT = WARNING_SHARED_ID + SHARED_ID_MAX
+};
+
+#define WARNING_PAIR_MAX 6
 
 #define PEER_BYTES 64 /* the address of a peer as text */
 

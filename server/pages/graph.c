@@ -148,7 +148,7 @@ static void add_line(struct text *text, const struct trend *trend, const struct 
     server_text_add(text, "'/>");
 }
 
-/* Adds the capacity of then as a line with steps. A capacity below 0 is none. */
+/* Adds the capacity over time as a line with steps. A value below 0 means that there was none. */
 static void add_capacity(struct text *text, const struct trend *trend, const struct axis *axis) {
     float last = -1;
     server_text_add(text, "<path class=limit d='");

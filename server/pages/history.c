@@ -8,9 +8,9 @@
  * points. Every ten seconds it merges the list of histories with a new snapshot of the resources.
  * Both are sorted by id.
  *
- * A resource vanishes from the server with its last holder. Its history stays until all its points
- * are from the time after that, and so do its metrics. Such a resource only has the room that the
- * other resources leave, and there are at most VACANT_MAX of them. */
+ * A resource vanishes from the server with its last holder. Its history and its metrics stay until
+ * all its points are from the time after that. Such a resource only has the room that the other
+ * resources leave, and there are at most VACANT_MAX of them. */
 #include "pages.h"
 
 #define HISTORY_MAX 10000

@@ -56,7 +56,7 @@ static void json_overload(struct text *text, const doorman_server_resource *info
     server_text_add(text, "}");
 }
 
-/* `clients` is the number of holders. Its name is older than the word.
+/* `clients` is the number of holders. The field is older than the word `holder`.
  *   description   NULL: none */
 static void json_resource(struct text *text, const struct row *row, const char *id,
                           const char *description, doorman_time now) {
@@ -197,8 +197,8 @@ static void status_write_resources(struct service *service, const struct http_re
 #define LEASES_MAX 5000
 
 /* A position in the leases of a resource is "POSITION-PROCESS", in hexadecimal digits. Each process
- * has an order of its own, so the second number names the process. It is the time of its start.
- * Returns false if the query has a position that is not from this process. */
+ * has an order of its own, so the second number names the process. That number is the time at which
+ * the process started. Returns false if the query has a position that is not from this process. */
 static bool leases_read_position(const char *query, const struct service *service,
                                  doorman_cursor *out) {
     char value[48];
@@ -269,9 +269,9 @@ static void json_leases(struct text *text, const struct service *service,
     server_text_add(text, "}\n");
 }
 
-/* Writes a page of the leases of one resource. A page costs only its own leases, whatever the
- * number of holders is. So the leases come in the order of the lease table, and not in the order of
- * their ids. Leases that last while a program reads all pages appear exactly once. */
+/* Writes a page of the leases of one resource. A page costs only its own leases, for any number of
+ * holders. So the leases come in the order of the lease table, and not in the order of their ids.
+ * Leases that last while a program reads all pages appear exactly once. */
 static void status_write_leases(struct service *service, const struct http_request *request,
                                 struct http_response *response, const char *id) {
     struct text *text = &response->text;

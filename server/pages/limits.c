@@ -614,8 +614,8 @@ static void page_details(struct text *text, const doorman_permit *state) {
                                 "page</a>.</p>");
 }
 
-/* Adds what the limits have counted for a key. It has at most 16 details, so they are written while
- * the lock is held. */
+/* Adds what the limits have counted for a key. There are at most 16 details, so they are written
+ * while the lock is held. */
 static void page_key(struct text *text, struct service *service, const char *resource,
                      const char *key) {
     const doorman_permit_entry entry = {.resource_id = resource, .key = key};

@@ -222,7 +222,7 @@ static void metrics_files(struct text *text, const struct settings *settings,
     }
 }
 
-/* Tokens belong to requests, and the other failures to connections. */
+/* Failures of tokens belong to requests, and the other failures to connections. */
 static void metrics_authentication(struct text *text, const struct counters *counters) {
     static const char *const labels[FAILED_COUNT] = {
         [FAILED_TOKEN_MISSING] = "kind=\"http\",reason=\"token_missing\"",

@@ -96,8 +96,8 @@ static void page_search(struct text *text, const char *client) {
 }
 
 /* Starts a page.
- *   filter   the filter of the list on the page; NULL: the page has no filter. It is not loaded
- *            again every two seconds either, because it can be expensive
+ *   filter   the filter of the list on the page; NULL: the page has no filter. Such a page is not
+ *            loaded again every two seconds, because it can be expensive
  *   client   the text in the search for a client */
 void server_page_start(struct service *service, const struct http_request *request,
                        struct http_response *response, const char *filter, const char *client) {
@@ -128,7 +128,7 @@ void server_page_start(struct service *service, const struct http_request *reque
 }
 
 /* Ends a page.
- *   is_live   the script loads the page again every two seconds */
+ *   is_live   the page has the script */
 void server_page_end(struct http_response *response, bool is_live) {
     struct text *text = &response->text;
     server_text_add(text,
@@ -627,7 +627,7 @@ static const struct order search_columns[] = {
     {"priority", "priority", NULL},   {"expiry", "ends in", NULL},
     {"seen", "last renewal", NULL},   {NULL, NULL, NULL}};
 
-/* Adds a row. The link leads to the page of the resource, which then shows only this holder. */
+/* Adds a row. The link leads to the page of the resource, filtered by this holder id. */
 static void page_found(struct text *text, const struct found_lease *found, doorman_time now) {
     server_text_add(text, "<tr><td><a href=\"/resources?resource=");
     server_text_add_escaped(text, found->resource_id, server_escape_query);
@@ -644,7 +644,7 @@ static void page_found(struct text *text, const struct found_lease *found, doorm
     page_lease(text, &found->lease, now);
 }
 
-/* Says what the list has, and how to go on. */
+/* Says how many leases the list has, and links to its next part. */
 static void page_search_end(struct text *text, const struct service *service,
                             const struct lease_search *search) {
     server_text_addf(text,

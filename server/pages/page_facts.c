@@ -150,7 +150,7 @@ static void page_master(struct text *text, const struct service *service,
     server_text_add(text, "</dd></div>");
 }
 
-/* Adds a problem that has started, or what has happened once.
+/* Adds a problem that lasts, or an event that has happened.
  *   words   what stands in front of the duration, and behind it */
 static void page_trouble(struct text *text, const char *name, const struct trouble *trouble,
                          const char *const words[2], doorman_time now) {

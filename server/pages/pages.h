@@ -30,7 +30,8 @@ struct snapshot {
     char parent_http[DOORMAN_ID_BYTES_MAX + 1]; /* of the parent's pages; "": not known */
     size_t resource_count, leased_count, learning_count, holder_count, match_count;
     doorman_time learned_at, lease_end; /* latest end of learning; earliest lease end */
-    doorman_time learns_until; /* of the process, also without resources; 0: it does not learn */
+    doorman_time learns_until; /* when the process stops learning, also if it has no resources; 0:
+                                  it does not learn */
     struct parent_state parent;
     struct trouble no_master, last_loss, etcd; /* see struct service */
     bool has_state;                            /* --state is given */
@@ -60,7 +61,7 @@ struct lease_list {
                               next list starts */
     bool has_more;         /* there are more leases than `limit` */
     doorman_time now;
-    doorman_time late_age; /* of the last renewal of a late holder */
+    doorman_time late_age; /* the age from which the last renewal of a holder is late */
     bool found;
     struct row resource;
     char *description; /* NULL: none */
@@ -127,10 +128,10 @@ void server_lease_row_uninit(struct lease_row *row);
 
 /* A position in the leases of all resources. {0} is the start. */
 struct search_position {
-    uint64_t before;   /* of a cursor before the current resource */
-    uint64_t resource; /* of the same cursor behind the current resource; another value: the current
-                          resource is gone, so `lease` is not valid */
-    uint64_t lease;    /* of a cursor in the leases of the current resource */
+    uint64_t before;   /* the position of a cursor before the current resource */
+    uint64_t resource; /* the position to which that cursor moved with the current resource. If it
+                          moves elsewhere now, the resource is gone, and `lease` is not valid */
+    uint64_t lease;    /* the position of a cursor in the leases of the current resource */
 };
 
 struct found_lease {
@@ -178,7 +179,7 @@ struct child {
     char http_address[DOORMAN_ID_BYTES_MAX + 1]; /* of its pages; "": not known */
     doorman_time seen_at;                        /* the time of its last request */
     enum child_state state;
-    doorman_time lease_end;        /* of the lease that ends last; 0: it had none */
+    doorman_time lease_end;        /* of the lease that ends last; 0: the child had none */
     doorman_time refresh_interval; /* of its last response; 0: not known, because it had no lease,
                                       or has released one since then */
 };
@@ -209,8 +210,8 @@ void server_children_text(const struct service *service, char text[CHILDREN_TEXT
 /* ---- >>pages -------------------------------------------------------------------------------- */
 
 /* Starts a page.
- *   filter   the filter of the list on the page; NULL: the page has no filter. It is not loaded
- *            again every two seconds either, because it can be expensive
+ *   filter   the filter of the list on the page; NULL: the page has no filter. Such a page is not
+ *            loaded again every two seconds, because it can be expensive
  *   client   the text in the search for a client */
 void server_page_start(struct service *service, const struct http_request *request,
                        struct http_response *response, const char *filter, const char *client);
@@ -281,7 +282,8 @@ void server_text_add_amount(struct text *text, double amount);
  * have, what they want, and the capacity. If the holders share one capacity, an edge marks it. */
 void server_graph_add_bar(struct text *text, const struct row *row);
 
-/* Adds a graph of the last ten minutes, with its axes. A dashed line is the capacity of then. */
+/* Adds a graph of the last ten minutes, with its axes. A dashed line shows the capacity over
+ * time. */
 void server_graph_add_trend(struct text *text, struct service *service, const char *id);
 
 /* ---- >>metrics ------------------------------------------------------------------------------ */

@@ -1,6 +1,7 @@
 /* doorman_server, part CHECK: what a process checks before it serves, and --check-config. This file
  * only reads the settings and prints or logs what is wrong. A server without this part shows only
- * the first error of a configuration. It finds a wrong address later, when it uses the address. */
+ * the first error of a configuration. Such a server finds a wrong address later, when it uses the
+ * address. */
 #include "../server.h"
 
 #include <nng/protocol/reqrep0/req.h>
@@ -106,7 +107,7 @@ static enum exit_status check_config(const struct settings *settings) {
     return exit_status;
 }
 
-/* Returns whether nng supports an address: 0, or an error of nng. Does not use the network. */
+/* Returns 0 if nng supports an address, else an error of nng. Does not use the network. */
 static int check_dialer(const char *url) {
     nng_socket socket = NNG_SOCKET_INITIALIZER;
     nng_dialer dialer = NNG_DIALER_INITIALIZER;
@@ -116,7 +117,8 @@ static int check_dialer(const char *url) {
     return error;
 }
 
-/* Returns whether the port of an address fits. nng only finds out when it connects. */
+/* Returns whether the port of an address is from 1 to 65535. nng checks it only when it
+ * connects. */
 static bool port_fits(const char *url) {
     nng_url *parts = NULL;
     if (nng_url_parse(&parts, url) != 0) return true; /* check_dialer has the error */
@@ -126,8 +128,8 @@ static bool port_fits(const char *url) {
     return port >= 1 && port <= UINT16_MAX;
 }
 
-/* A proxy can have the TLS, so nng need not support it here. Without --advertise, the address is
- * the first --listen, which nng has accepted. */
+/* A proxy can do the TLS, so nng need not support TLS here. Without --advertise, the address is the
+ * first --listen, which nng has accepted. */
 static enum exit_status check_advertise(const struct service *service) {
     const char *url = service->settings->advertise;
     char host[256];

@@ -96,6 +96,12 @@ static void memory_init(void) {
 /* Memory goes back to the system at most once in this interval. */
 #define TRIM_INTERVAL (10 * DOORMAN_SECOND)
 
+/* What this part keeps. */
+struct memory {
+    doorman_time trim_due; /* the earliest time to return memory to the system */
+    bool trim_again;       /* return memory once more, even if no more leases end */
+};
+
 /* Returns free memory to the system. glibc would keep this memory, because it lies between blocks
  * in use. malloc_trim takes tens of milliseconds. Other threads may have to wait for memory during
  * this time. So malloc_trim runs only after TRIM_LEASES leases have ended, at most once in
@@ -103,12 +109,13 @@ static void memory_init(void) {
  * such memory is the history of the same resources. */
 static void memory_update(struct service *service, doorman_time now) {
 #ifdef __GLIBC__
+    struct memory *memory = service->memory;
     server_lock(&service->lock);
     bool many = service->ended_lease_count >= TRIM_LEASES;
-    bool due = (many || service->trim_again) && now >= service->trim_due;
+    bool due = (many || memory->trim_again) && now >= memory->trim_due;
     if (due) {
-        service->trim_again = many;
-        service->trim_due = now + TRIM_INTERVAL;
+        memory->trim_again = many;
+        memory->trim_due = now + TRIM_INTERVAL;
         service->ended_lease_count = 0;
     }
     server_unlock(&service->lock);
@@ -118,4 +125,5 @@ static void memory_update(struct service *service, doorman_time now) {
 #endif
 }
 
-const struct server_part server_part_memory = {.init = memory_init, .work = memory_update};
+const struct server_part server_part_memory = {SERVER_PART_STATE(memory), .init = memory_init,
+                                               .work = memory_update};

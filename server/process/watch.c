@@ -12,6 +12,50 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* The identity and version of a file. */
+struct file_version {
+    uint64_t device, file; /* file 0: the file does not exist */
+    int64_t bytes, seconds, nanoseconds;
+};
+
+/* A missing file is reported after this many looks in a row, because some programs delete a file
+ * before they write the new one. */
+#define MISSING_MAX 2
+
+/* What is known about the configuration file. */
+struct file_watch {
+    struct file_version loaded; /* the version that was loaded last */
+    unsigned missing_count; /* how many times in a row the file was missing, up to MISSING_MAX */
+};
+
+/* The files of certificates, tokens and passwords. Those of TLS and of the tokens are loaded again
+ * when they change. Those of etcd are read for each connection to etcd. */
+enum {
+    FILE_TLS_CERT,
+    FILE_TLS_KEY,
+    FILE_TLS_CA,
+    FILE_TOKENS,
+    FILE_ETCD_CA,
+    FILE_ETCD_CERT,
+    FILE_ETCD_KEY,
+    FILE_ETCD_PASSWORD,
+    RELOAD_FILE_COUNT
+};
+
+struct reload {
+    struct file_version loaded[RELOAD_FILE_COUNT]; /* when the files were loaded */
+    struct file_version seen[RELOAD_FILE_COUNT];   /* at the last look */
+    unsigned missing_count[RELOAD_FILE_COUNT]; /* looks in a row without the file, as file_watch */
+    unsigned
+        tls_wait; /* looks until the files of TLS, which do not fit yet, are refused; 0: none */
+};
+
+/* What this part keeps. Only the main thread uses it. */
+struct watch {
+    struct file_watch config;
+    struct reload reload;
+};
+
 /* Returns the identity and version of a file. Follows symbolic links. So a path also counts as
  * changed if a rename or a changed link makes it name another file. */
 static struct file_version file_version_read(const char *path) {
@@ -40,9 +84,9 @@ static struct file_version config_version_read(const struct settings *settings) 
 
 /* Stores the version of the configuration file. The load that follows reports a missing file. */
 static void watch_start(struct service *service) {
-    service->watch.loaded = config_version_read(service->settings);
-    bool missing = service->watch.loaded.file == 0;
-    service->watch.missing_count = missing ? MISSING_MAX : 0;
+    service->watch->config.loaded = config_version_read(service->settings);
+    bool missing = service->watch->config.loaded.file == 0;
+    service->watch->config.missing_count = missing ? MISSING_MAX : 0;
     server_note_failure(service, CONFIG_UNREADABLE, "");
 }
 
@@ -65,7 +109,7 @@ static void watch_missing(struct service *service, bool missing) {
     const struct settings *settings = service->settings;
     bool exists = errno != ENOENT;
     const char *why = strerror(errno);
-    enum missing_change change = missing_count(&service->watch.missing_count, missing);
+    enum missing_change change = missing_count(&service->watch->config.missing_count, missing);
     if (change == MISSING_ENDS) {
         server_note_failure(service, CONFIG_UNREADABLE, "");
         server_log(settings, LEVEL_INFO, "the configuration file is there again", "file",
@@ -82,11 +126,11 @@ static void watch_missing(struct service *service, bool missing) {
 }
 
 /* Returns whether the configuration file has another version than the stored one. A missing file
- * counts as unchanged. It is called once a second. If the file is missing in two calls in a row,
- * the second call logs a warning. */
+ * counts as unchanged. The function is called once a second. If the file is missing in two calls in
+ * a row, the second call logs a warning. */
 static bool watch_poll(struct service *service) {
     const struct settings *settings = service->settings;
-    const struct file_version *last = &service->watch.loaded;
+    const struct file_version *last = &service->watch->config.loaded;
     struct file_version now = config_version_read(settings);
     bool has_file = settings->config && !settings->config_key;
     bool same = now.device == last->device && now.file == last->file && now.bytes == last->bytes &&
@@ -103,8 +147,9 @@ static bool watch_poll(struct service *service) {
  * of the tokens is a group of its own. If a file of a group is missing or cannot be read, a program
  * may be replacing it, and nothing of this group is loaded.
  *
- * libcurl reads the certificates for etcd again for each connection. So those are not loaded here.
- * They are only reported if they are missing, because the next connection to etcd would fail. */
+ * libcurl reads the certificates for etcd again for each connection. So those files are not loaded
+ * here. They are only reported if they are missing, because the next connection to etcd would
+ * fail. */
 
 /* How many looks, one each second, the server waits for the other files before it refuses files of
  * TLS that do not fit. */
@@ -148,7 +193,7 @@ static void reload_note(struct service *service, int file, const char *why) {
     int last = file == FILE_TOKENS ? FILE_TOKENS : FILE_TLS_CA, found = why ? file : -1;
     char text[PROBLEM_TEXT] = "";
     for (int i = first; i <= last && found < 0; i++) {
-        if (service->reload.missing_count[i] == MISSING_MAX) found = i;
+        if (service->watch->reload.missing_count[i] == MISSING_MAX) found = i;
     }
     if (found >= 0) {
         snprintf(text, sizeof text, "--%s %s: %s", server_flag_name(reload_flags[found]),
@@ -162,7 +207,8 @@ static void reload_report(struct service *service, int file, bool missing) {
     const struct settings *settings = service->settings;
     const char *why = strerror(errno), *flag = server_flag_name(reload_flags[file]);
     const char *path = reload_path(settings, file);
-    enum missing_change change = missing_count(&service->reload.missing_count[file], missing);
+    enum missing_change change =
+        missing_count(&service->watch->reload.missing_count[file], missing);
     if (change != MISSING_NO_CHANGE && file <= FILE_TOKENS) {
         reload_note(service, file, missing ? why : NULL);
     }
@@ -195,7 +241,7 @@ static void reload_look(struct service *service, struct file_version versions[RE
  *   now   their versions at this look */
 static bool reload_is_due(const struct service *service, int from, int to,
                           const struct file_version now[RELOAD_FILE_COUNT]) {
-    const struct reload *reload = &service->reload;
+    const struct reload *reload = &service->watch->reload;
     size_t bytes = (size_t)(to - from + 1) * sizeof *now;
     bool complete = true;
     for (int i = from; i <= to; i++) {
@@ -208,7 +254,7 @@ static bool reload_is_due(const struct service *service, int from, int to,
 /* Stores the versions of the files with certificates and tokens. The load that follows reports a
  * missing file. The files of etcd are not loaded. */
 static void reload_start(struct service *service) {
-    struct reload *reload = &service->reload;
+    struct reload *reload = &service->watch->reload;
     for (int i = FILE_TLS_CERT; i <= FILE_TOKENS; i++) {
         const char *path = reload_path(service->settings, i);
         reload->loaded[i] = path ? readable_version_read(path) : (struct file_version){.device = 0};
@@ -222,7 +268,7 @@ static void reload_start(struct service *service) {
 /* Loads the certificates and the tokens again if their files have changed. If a file cannot be read
  * in two calls in a row, the second call logs a warning. */
 static void reload_update(struct service *service) {
-    struct reload *reload = &service->reload;
+    struct reload *reload = &service->watch->reload;
     struct file_version now[RELOAD_FILE_COUNT];
     reload_look(service, now);
     bool tls = reload_is_due(service, FILE_TLS_CERT, FILE_TLS_CA, now);
@@ -252,7 +298,7 @@ static enum exit_status watch_load(struct service *service) {
 static void watch_reload(struct service *service) {
     watch_start(service);
     reload_start(service);
-    service->reload.tls_wait = 0;
+    service->watch->reload.tls_wait = 0;
 }
 
 static void watch_work(struct service *service, doorman_time now) {
@@ -264,5 +310,5 @@ static void watch_work(struct service *service, doorman_time now) {
     reload_update(service);
 }
 
-const struct server_part server_part_watch = {
-    .load = watch_load, .work = watch_work, .reload = watch_reload};
+const struct server_part server_part_watch = {SERVER_PART_STATE(watch), .load = watch_load,
+                                              .work = watch_work, .reload = watch_reload};

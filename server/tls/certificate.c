@@ -1,6 +1,6 @@
 /* doorman_server, part TLS: when certificates are valid. This file reads the fields notBefore and
- * notAfter of X.509 certificates in PEM. nng loads a certificate that has ended without an error,
- * and does not say when certificates end. The functions use only their arguments.
+ * notAfter of X.509 certificates in PEM. nng reports no error for a certificate that has ended, and
+ * does not say when certificates end. The functions use only their arguments.
  *
  * A certificate is a tree of elements in DER. Each element has a tag, a length and a content:
  *
@@ -104,8 +104,9 @@ static struct certificate_period der_read_period(struct der at) {
 #define PEM_BEGIN "-----BEGIN CERTIFICATE-----"
 #define PEM_END "-----END CERTIFICATE-----"
 
-/* Decodes the base64 of a certificate, which has line breaks. Both times are 0 if it is not valid.
- *   room   has place for the text and a final 0 */
+/* Reads when a certificate is valid, from its base64, which has line breaks. Both times are 0 if
+ * they cannot be read.
+ *   room   has space for the text and a final 0 */
 static struct certificate_period pem_read_period(const char *from, const char *to, char *room) {
     size_t count = 0;
     for (; from < to; from++) {
@@ -119,7 +120,7 @@ static struct certificate_period pem_read_period(const char *from, const char *t
 
 /* Reads the next certificate of a text.
  *   at     in/out: where to search; after the certificate's first line if there is one
- *   room   has place for the text and a final 0 */
+ *   room   has space for the text and a final 0 */
 static bool pem_next(const char **at, char *room, struct certificate_period *period) {
     const char *begin = strstr(*at, PEM_BEGIN);
     if (!begin) return false;

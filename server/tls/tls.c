@@ -20,6 +20,14 @@
 
 #include <stdarg.h>
 
+/* What this part keeps about failed handshakes, which nng counts, and about the ends of the
+ * certificates. Only the main thread uses it. */
+struct tls_watch {
+    uint64_t count;                /* failed handshakes at the last look */
+    doorman_time look_at, warn_at; /* when to count failed handshakes next, and when to look at the
+                                      ends of the certificates next */
+};
+
 #define PEM_BYTES_MAX ((size_t)1 << 20)
 
 /* ---- files ---------------------------------------------------------------------------------- */
@@ -163,8 +171,8 @@ static int loopback_send(struct loopback *loopback) {
 }
 
 /* The aios are freed first: nng's thread for timeouts may use their streams until then. The streams
- * hold the dialer. So it is freed before them: the thread of nng that frees the last of them then
- * sees all that this thread has done with the dialer. */
+ * refer to the dialer. So the dialer is freed before the streams: the thread of nng that frees the
+ * last stream then sees all that this thread has done with the dialer. */
 static void loopback_close(struct loopback *loopback) {
     for (int i = 0; i < SIDE_COUNT; i++) nng_aio_free(loopback->aios[i]);
     if (loopback->dialer) nng_stream_dialer_free(loopback->dialer);
@@ -278,7 +286,7 @@ static bool tls_load(struct pem *pem, nng_tls_config **tls, const struct setting
     return done;
 }
 
-/* Returns whether libnng has TLS. */
+/* Checks that libnng has TLS. */
 static enum exit_status tls_check_library(void) {
     nng_tls_config *tls = NULL;
     int error = nng_tls_config_alloc(&tls, NNG_TLS_MODE_CLIENT);
@@ -358,7 +366,7 @@ static bool tls_load_files(struct service *service, enum file_group group, bool 
         assert(!tls == !service->tls);
         if (tls) tls_replace(service, tls);
         pem_replace(service, &pem);
-        service->tls_watch.warn_at = 0;
+        service->tls_watch->warn_at = 0;
         server_note_failure(service, CERTIFICATE_REFUSED, "");
         server_log(settings, LEVEL_INFO, "certificate loaded",
                    settings->tls_cert ? "tls_cert" : "tls_ca",
@@ -383,7 +391,7 @@ static void tls_destroy(struct service *service) {
 
 /* ---- failed handshakes ---------------------------------------------------------------------- */
 /* nng reports no failed handshake of its listeners, but counts those of tls+tcp in its statistics.
- * It does not count those of wss. The statistics have a counter `auth` for each listener. After a
+ * nng does not count those of wss. The statistics have a counter `auth` for each listener. After a
  * failed handshake, a listener of nng 1.5.2 waits 0.1 s before it takes the next connection. So its
  * counter rises at most ten times a second. */
 
@@ -412,7 +420,7 @@ static uint64_t socket_count_failures(nng_socket socket) {
 }
 
 static void tls_look_at_handshakes(struct service *service, doorman_time now) {
-    struct tls_watch *watch = &service->tls_watch;
+    struct tls_watch *watch = service->tls_watch;
     if (now < watch->look_at || !server_addresses_want_tls(&service->settings->listen)) return;
     watch->look_at = now + HANDSHAKE_LOOK_INTERVAL;
     uint64_t count = socket_count_failures(service->socket);
@@ -445,7 +453,7 @@ static bool tls_warn_about_end(const struct service *service, int file, int64_t 
 
 /* Looks at the ends once an hour. After a warning, looks again a day later. */
 static void tls_look_at_ends(struct service *service, doorman_time now) {
-    struct tls_watch *watch = &service->tls_watch;
+    struct tls_watch *watch = service->tls_watch;
     bool warned = false;
     if (now < watch->warn_at) return;
     for (int i = 0; i < CERTIFICATE_COUNT; i++) {
@@ -483,7 +491,8 @@ static enum exit_status tls_check_settings(const struct settings *settings) {
     return exit_status;
 }
 
-const struct server_part server_part_tls = {.name = "TLS",
+const struct server_part server_part_tls = {SERVER_PART_STATE(tls_watch),
+                                            .name = "TLS",
                                             .check = tls_check_settings,
                                             .open = tls_start,
                                             .work = tls_work,

@@ -2,7 +2,7 @@
 #ifndef DOORMAN_SERVER_TLS_H
 #define DOORMAN_SERVER_TLS_H
 
-#include "../server.h"
+#include "../log/warnings.h"
 
 static inline const char *server_certificate_flag(int file) {
     return server_flag_name(file == CERTIFICATE_OWN ? FLAG_TLS_CERT : FLAG_TLS_CA);
@@ -15,7 +15,7 @@ int64_t server_certificate_end(const char *pem, bool latest);
 
 /* When a certificate is valid, in seconds since 1970. 0: not known. */
 struct certificate_period {
-    int64_t begin, end; /* both are inside */
+    int64_t begin, end; /* both belong to the period */
 };
 
 /* Returns whether the first certificate of a PEM text is valid now. A time that is not known does

@@ -3,8 +3,8 @@
  * A message may wait if one of its permits has a max_wait and a request_id. The worker of such a
  * message keeps its context of nng until it has answered. Another worker receives in its place. So
  * messages that wait never occupy the workers that answer. The replaced worker retires after its
- * answer, and can replace another one later. There are at most as many workers as messages that
- * have waited at the same time. The permits have bounds for them (P19).
+ * answer, and can replace another one later. There are at most as many extra workers as messages
+ * that have waited at the same time. The permits have bounds for them (P19).
  *
  *     event                            what happens to the message
  *     its last permit is decided       the thread that has caused the decision answers it
@@ -13,8 +13,8 @@
  *     the server stops                 it is answered as UNAVAILABLE
  *     memory runs out                  it is answered as OUT_OF_MEMORY
  *
- * The server forgets all permits that wait when it loses its mastership. It may win again in the
- * same call. Therefore each look compares the time of the last victory.
+ * The server forgets all permits that wait when it loses its mastership. The server may win again
+ * in the same call. Therefore each look compares the time of the last victory.
  *
  * A connection may be closed while its message is decided. nng reports the end of a connection only
  * once. So the numbers of the last connections that were closed are kept, and a message of such a
@@ -56,7 +56,7 @@ struct waiting {
     struct waiter_list waiters, done; /* done: they wait no longer, and are not answered yet */
     size_t done_count;                /* atomic; also those that are being answered */
     struct waiter_ticket *buckets[BUCKETS];
-    doorman_time victory; /* when the permits began that decide on the waiters */
+    doorman_time victory; /* when the permits in which the waiters wait began */
     uint64_t closed[CLOSED_COUNT];
     size_t closed_count; /* since the start */
     struct lock pool_lock;
@@ -174,7 +174,7 @@ static void waiting_repeat(struct service *service) {
 static void waiting_settle(struct waiting *waiting, uint64_t number,
                            const doorman_permit *decision) {
     struct waiter_ticket **link = ticket_find(waiting, number), *ticket = *link;
-    if (!ticket) return; /* of a message that has failed */
+    if (!ticket) return; /* its message has failed */
     struct waiter *waiter = ticket->waiter;
     *link = ticket->next;
     waiter->left--;
@@ -227,14 +227,13 @@ static bool waiting_is_likely(const struct waiter *waiter, const char *text, siz
 }
 
 /* Reads a message again, so that any thread may delete its tree. */
-static bool exchange_share(doorman_json_exchange *exchange, const char *text, size_t bytes) {
+static bool waiter_share(struct waiter *waiter, const char *text, size_t bytes) {
+    doorman_json_exchange *exchange = waiter->exchange;
     bool forbids = exchange->forbids_administration;
-    size_t frame_bytes = exchange->frame_bytes;
     doorman_json_exchange_uninit(exchange);
     exchange->forbids_administration = forbids;
-    exchange->frame_bytes = frame_bytes;
     server_shares_memory = true;
-    doorman_status status = doorman_json_exchange_read(exchange, text, bytes);
+    doorman_status status = doorman_json_exchange_read(exchange, waiter->method, text, bytes);
     server_shares_memory = false;
     return status == DOORMAN_OK;
 }
@@ -258,7 +257,7 @@ static bool waiting_prepare(struct service *service, struct waiter *waiter, cons
     /* if memory runs out now, the reply says so, and the exchange has no tree */
     bool again = !*shared;
     *shared = true;
-    if (again && !exchange_share(waiter->exchange, text, bytes)) return true;
+    if (again && !waiter_share(waiter, text, bytes)) return true;
     request->may_wait = true;
     request->connection = waiter->connection;
     return true;
@@ -282,7 +281,7 @@ static bool waiting_add(struct service *service, struct waiter *waiter) {
         if (permits) {
             (void)doorman_permits_cancel(permits, waiter->connection, doorman_clock());
         }
-        doorman_json_exchange_undo(waiter->exchange); /* nobody reads the response */
+        doorman_json_exchange_undo(waiter->exchange); /* the response is not read */
         return false;
     }
     if (!waiter_register(waiting, waiter)) return false;
@@ -473,14 +472,14 @@ static enum exit_status waiting_start(struct service *service) {
         waiting->started = server_condition_init(&waiting->wake) &&
                            pthread_create(&waiting->thread, NULL, waiting_main, service) == 0;
     }
-    service->waits = &waiting_calls;
     return waiting && waiting->started
                ? CONTINUE
                : server_fatal_error(EXIT_ERROR,
                                     "cannot let permits wait: out of memory or threads");
 }
 
-const struct server_part server_part_waiting = {.open = waiting_start,
+const struct server_part server_part_waiting = {.waits = &waiting_calls,
+                                                .open = waiting_start,
                                                 .stopping = waiting_end,
                                                 .stop = waiting_end,
                                                 .destroy = waiting_destroy};

@@ -121,7 +121,7 @@ static bool is_error(const doorman_buffer *reply) {
     cJSON *tree = NULL;
     doorman__scan scan;
     must(reply->bytes == strlen(reply->text) && reply->bytes <= DOORMAN_MESSAGE_BYTES_MAX);
-    must(doorman__json_parse(&tree, &scan, reply->text, reply->bytes, 0) == DOORMAN_OK);
+    must(doorman__json_parse(&tree, &scan, reply->text, reply->bytes) == DOORMAN_OK);
     bool error = cJSON_GetObjectItemCaseSensitive(tree, "error") != NULL;
     cJSON_Delete(tree);
     return error;
@@ -158,7 +158,7 @@ static void check_round_trip(message_world *world, const doorman_request *reques
     if (!can_be_sent(request)) return;
     must(doorman_json_request(request, &world->request) == DOORMAN_OK);
     doorman_status status =
-        doorman_json_exchange_read(&world->reread, world->request.text, world->request.bytes);
+        doorman_json_exchange_read(&world->reread, NULL, world->request.text, world->request.bytes);
     must(status == DOORMAN_OK);
     must(doorman_json_request(&world->reread.request, &second) == DOORMAN_OK);
     must(strcmp(second.text, world->request.text) == 0);
@@ -214,7 +214,7 @@ static void send_to_root(message_world *world, const char *text, size_t bytes) {
     doorman_json_exchange *steps = &world->exchange;
     doorman_status whole =
         doorman_json_serve(world->root, text, bytes, &world->reply, 0, world->now);
-    if (doorman_json_exchange_read(steps, text, bytes) == DOORMAN_OK) {
+    if (doorman_json_exchange_read(steps, NULL, text, bytes) == DOORMAN_OK) {
         check_round_trip(world, &steps->request);
     }
     (void)doorman_json_exchange_decide(steps, world->twin, world->now);

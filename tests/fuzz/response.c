@@ -66,7 +66,7 @@ static void check_request(const doorman_request *request) {
     doorman_json_exchange exchange = {.reply = {.text = NULL}};
     doorman_buffer text = {NULL, 0, 0};
     must(doorman_json_request(request, &text) == DOORMAN_OK);
-    must(doorman_json_exchange_read(&exchange, text.text, text.bytes) == DOORMAN_OK);
+    must(doorman_json_exchange_read(&exchange, NULL, text.text, text.bytes) == DOORMAN_OK);
     must(exchange.request.method == request->method);
     must(exchange.request.item_count == request->item_count && request->item_count > 0);
     for (size_t i = 0; i < request->item_count; i++) {

@@ -965,7 +965,7 @@ static doorman_status serve_inspection(fixture *s) {
 }
 
 static doorman_status read_message(fixture *s) {
-    return doorman_json_exchange_read(&s->exchange, request_text, sizeof request_text - 1);
+    return doorman_json_exchange_read(&s->exchange, NULL, request_text, sizeof request_text - 1);
 }
 
 /* A decision is final until another message is read. */
@@ -1014,7 +1014,7 @@ static doorman_status settle_message(fixture *s) {
                                      .details = details,
                                      .detail_count = COUNT_OF(details)};
     doorman_json_exchange *exchange = &s->exchange;
-    doorman_status status = doorman_json_exchange_read(exchange, message, sizeof message - 1);
+    doorman_status status = doorman_json_exchange_read(exchange, NULL, message, sizeof message - 1);
     exchange->request.may_wait = true;
     if (status == DOORMAN_OK) {
         status = doorman_json_exchange_decide(exchange, s->created_server, s->now);
@@ -1031,7 +1031,7 @@ static doorman_status settle_message(fixture *s) {
 /* A message that is refused unread needs memory only for its reply. */
 static doorman_status writes_an_error(fixture *s) {
     size_t bytes = DOORMAN_MESSAGE_BYTES_MAX + 1;
-    assert_int_equal(doorman_json_exchange_read(&s->exchange, NULL, bytes),
+    assert_int_equal(doorman_json_exchange_read(&s->exchange, NULL, NULL, bytes),
                      DOORMAN_RESOURCE_EXHAUSTED);
     doorman_status status = doorman_json_exchange_write(&s->exchange, 0);
     if (status == DOORMAN_OUT_OF_MEMORY) assert_int_equal(s->exchange.reply.bytes, 0);

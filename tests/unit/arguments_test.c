@@ -587,8 +587,8 @@ TEST(json_refuses_null) {
     REFUSED(doorman_json_serve(NULL, "{}", 2, &text, 0, 0));
     REFUSED(doorman_json_serve(server, "{}", 2, NULL, 0, 0));
     REFUSED(doorman_json_serve(server, NULL, 2, &text, 0, 0));
-    REFUSED(doorman_json_exchange_read(NULL, "{}", 2));
-    REFUSED(doorman_json_exchange_read(&exchange, NULL, 2));
+    REFUSED(doorman_json_exchange_read(NULL, NULL, "{}", 2));
+    REFUSED(doorman_json_exchange_read(&exchange, NULL, NULL, 2));
     REFUSED(doorman_json_exchange_decide(NULL, server, 0));
     REFUSED(doorman_json_exchange_decide(&exchange, NULL, 0));
     REFUSED(doorman_json_exchange_settle(NULL, 1, &decision));

@@ -1683,8 +1683,9 @@ static void compare(fixture *f, model *m) {
     recount(f);
 }
 
-/* Asks for a permit, often with a request_id that is in use. */
-static void random_ask(fixture *f, model *m) {
+/* Draws a permit. Its request_id is often in use, and then its items are often the same.
+ *   known   out: the hold with this request_id; -1: none */
+static model_hold random_request(const fixture *f, const model *m, int *known) {
     model_hold h = {.client = (int)random_below(3),
                     .key = (int)random_below(3),
                     .priority = (int)random_below(3),
@@ -1695,88 +1696,112 @@ static void random_ask(fixture *f, model *m) {
                     .life = random_below(2) ? (doorman_time)(1 + random_below(20)) * SECOND : 0,
                     .share = random_below(4) == 0};
     h.min = random_below(2) ? h.cost : h.cost / 2;
-    int known = model_find(m, h.client, h.request_id);
-    if (known >= 0 && random_below(4)) { /* the same items */
-        h.key = m->holds[known].key;
-        h.cost = m->holds[known].cost;
-        h.min = m->holds[known].min;
+    *known = model_find(m, h.client, h.request_id);
+    if (*known >= 0 && random_below(4)) {
+        h.key = m->holds[*known].key;
+        h.cost = m->holds[*known].cost;
+        h.min = m->holds[*known].min;
     }
-    doorman_time max_wait = (doorman_time)random_below(5) * 4 * SECOND;
+    return h;
+}
+
+static void acquire_hold(fixture *f, const model_hold *h, doorman_time max_wait) {
     const doorman_permit_item item = {.resource_id = "r",
-                                      .key = model_keys[h.key],
-                                      .cost = h.cost,
+                                      .key = model_keys[h->key],
+                                      .cost = h->cost,
                                       .has_min = true,
-                                      .min = h.min};
+                                      .min = h->min};
     const doorman_permit_request request = {.items = &item,
                                             .item_count = 1,
                                             .max_wait = max_wait,
-                                            .client_id = model_clients[h.client],
-                                            .request_id = h.request_id,
-                                            .connection = h.connection,
-                                            .time_to_live = h.life,
+                                            .client_id = model_clients[h->client],
+                                            .request_id = h->request_id,
+                                            .connection = h->connection,
+                                            .time_to_live = h->life,
                                             .has_priority = true,
-                                            .priority = h.priority,
-                                            .share = h.share};
-    if (known < 0 && model_free(m) < 0) return;
+                                            .priority = h->priority,
+                                            .share = h->share};
     assert_int_equal(doorman_permits_acquire(f->permits, &request, &f->out, NULL, f->now),
                      DOORMAN_OK);
-    if (known >= 0) {
-        model_hold *old = &m->holds[known];
-        bool same = old->key == h.key && doorman__equal(old->cost, h.cost) &&
-                    doorman__equal(old->min, h.min);
-        if (same && old->state == M_HELD && old->source == 0) {
-            assert_true(f->out.granted && f->out.hold_id == old->id);
-            assert_exact(f->out.items[0].granted, old->amount);
-            doorman_time end = model_end(f->now, model_life(m, old->life));
-            if (end > old->until) old->until = end;
-        } else if (same && old->state == M_WAITS && max_wait == 0) {
-            model_decide(m, known, DOORMAN_REASON_REPEATED, 0);
-            known = -1; /* it is decided like a new permit */
-        } else if (same && old->state == M_WAITS) {
-            assert_true(f->out.pending);
-            m->late[m->late_count].ticket = old->ticket;
-            m->late[m->late_count].reason = DOORMAN_REASON_REPEATED;
-            m->late[m->late_count++].hold = -1;
-            old->ticket = f->out.ticket;
-            old->asked = f->now;
-            old->until = f->now + (max_wait < m->max_wait ? max_wait : m->max_wait);
-            old->life = h.life;
-            old->connection = h.connection;
-        } else {
-            assert_int_equal(f->out.reason, DOORMAN_REASON_REPEATED);
-        }
+}
+
+static doorman_time model_wait(const model *m, doorman_time max_wait) {
+    return max_wait < m->max_wait ? max_wait : m->max_wait;
+}
+
+/* The decision on a permit whose request_id is in use. Returns whether it is decided like a new
+ * one. */
+static bool expect_repeated(fixture *f, model *m, int known, const model_hold *h,
+                            doorman_time max_wait) {
+    model_hold *old = &m->holds[known];
+    bool same = old->key == h->key && doorman__equal(old->cost, h->cost) &&
+                doorman__equal(old->min, h->min);
+    if (same && old->state == M_HELD && old->source == 0) {
+        assert_true(f->out.granted && f->out.hold_id == old->id);
+        assert_exact(f->out.items[0].granted, old->amount);
+        doorman_time end = model_end(f->now, model_life(m, old->life));
+        if (end > old->until) old->until = end;
+    } else if (same && old->state == M_WAITS && max_wait == 0) {
+        model_decide(m, known, DOORMAN_REASON_REPEATED, 0);
+        return true;
+    } else if (same && old->state == M_WAITS) {
+        assert_true(f->out.pending);
+        m->late[m->late_count].ticket = old->ticket;
+        m->late[m->late_count].reason = DOORMAN_REASON_REPEATED;
+        m->late[m->late_count++].hold = -1;
+        old->ticket = f->out.ticket;
+        old->asked = f->now;
+        old->until = f->now + model_wait(m, max_wait);
+        old->life = h->life;
+        old->connection = h->connection;
+    } else {
+        assert_int_equal(f->out.reason, DOORMAN_REASON_REPEATED);
     }
-    if (known >= 0) return;
+    return false;
+}
+
+/* The decision on a permit whose request_id is new: it is granted, waits, or is refused. */
+static void expect_new(fixture *f, model *m, model_hold *h, doorman_time max_wait) {
     model_hold *new = &m->holds[model_free(m)];
-    int first = model_first(m, h.key);
-    h.arrival = ++m->arrivals;
-    bool blocked = first >= 0 && !model_before(&h, &m->holds[first]);
+    int first = model_first(m, h->key);
+    h->arrival = ++m->arrivals;
+    bool blocked = first >= 0 && !model_before(h, &m->holds[first]);
     bool learns = f->now < m->learns_until;
-    double room = blocked || learns ? 0 : m->limit - model_used(m, h.key);
-    double got = model_fit(room < 0 ? 0 : room, h.cost, h.min);
-    doorman_time most = max_wait < m->max_wait ? max_wait : m->max_wait;
-    bool waits = most > 0 && m->queue > 0 && h.min <= m->limit;
-    bool full = model_waiting(m, h.key) >= m->queue;
+    double room = blocked || learns ? 0 : m->limit - model_used(m, h->key);
+    double got = model_fit(room < 0 ? 0 : room, h->cost, h->min);
+    bool waits = model_wait(m, max_wait) > 0 && m->queue > 0 && h->min <= m->limit;
+    bool full = model_waiting(m, h->key) >= m->queue;
     if (got >= 0) {
         assert_true(f->out.granted);
         assert_exact(f->out.items[0].granted, got);
-        h.state = M_HELD;
-        h.id = f->out.hold_id;
-        h.amount = got;
-        h.until = model_end(f->now, model_life(m, h.life));
-        *new = h;
+        h->state = M_HELD;
+        h->id = f->out.hold_id;
+        h->amount = got;
+        h->until = model_end(f->now, model_life(m, h->life));
+        *new = *h;
     } else if (waits && !full) {
         assert_true(f->out.pending);
-        h.state = M_WAITS;
-        h.ticket = f->out.ticket;
-        h.until = f->now + most;
-        *new = h;
+        h->state = M_WAITS;
+        h->ticket = f->out.ticket;
+        h->until = f->now + model_wait(m, max_wait);
+        *new = *h;
     } else {
         doorman_reason reason = learns ? DOORMAN_REASON_LEARNING : DOORMAN_REASON_CONCURRENCY;
-        if (h.min > m->limit) reason = DOORMAN_REASON_MAX_COST;
+        if (h->min > m->limit) reason = DOORMAN_REASON_MAX_COST;
         if (waits && full) reason = DOORMAN_REASON_QUEUE_FULL;
         assert_int_equal(f->out.reason, reason);
     }
+}
+
+/* Asks for a permit. */
+static void random_ask(fixture *f, model *m) {
+    int known = -1;
+    model_hold h = random_request(f, m, &known);
+    doorman_time max_wait = (doorman_time)random_below(5) * 4 * SECOND;
+    if (known < 0 && model_free(m) < 0) return;
+    acquire_hold(f, &h, max_wait);
+    bool is_new = known < 0 || expect_repeated(f, m, known, &h, max_wait);
+    if (is_new) expect_new(f, m, &h, max_wait);
 }
 
 /* Returns a random hold or transfer, or -1. */
@@ -2476,9 +2501,9 @@ TEST(messages_on_holds_are_read_back_the_same) {
         const doorman_request request = {
             .method = methods[i], .holder_id = "ann", .holds = &holds[i], .hold_count = 1};
         doorman_buffer text = {NULL, 0, 0};
-        doorman_json_exchange exchange = {.frame_bytes = 0};
+        doorman_json_exchange exchange = {.reply = {.text = NULL}};
         assert_int_equal(doorman_json_request(&request, &text), DOORMAN_OK);
-        assert_int_equal(doorman_json_exchange_read(&exchange, text.text, strlen(text.text)),
+        assert_int_equal(doorman_json_exchange_read(&exchange, NULL, text.text, strlen(text.text)),
                          DOORMAN_OK);
         assert_int_equal(exchange.request.hold_count, 1);
         const doorman_hold_request *read = &exchange.request.holds[0];

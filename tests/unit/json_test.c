@@ -1451,7 +1451,7 @@ static doorman_status exchange_read(doorman_json_exchange *exchange, const char 
     char *copy = malloc(strlen(text) + 1);
     assert_non_null(copy);
     strcpy(copy, text);
-    doorman_status status = doorman_json_exchange_read(exchange, copy, strlen(copy));
+    doorman_status status = doorman_json_exchange_read(exchange, NULL, copy, strlen(copy));
     free(copy);
     return status;
 }
@@ -1700,8 +1700,9 @@ TEST(an_exchange_says_why_a_message_was_refused) {
 /* V5. A transport that stops receiving a large message has no text to pass on. */
 TEST(a_message_that_is_too_large_is_refused_unread) {
     doorman_json_exchange exchange = {.reply = {0}};
-    assert_int_equal(doorman_json_exchange_read(&exchange, NULL, DOORMAN_MESSAGE_BYTES_MAX + 1),
-                     DOORMAN_RESOURCE_EXHAUSTED);
+    assert_int_equal(
+        doorman_json_exchange_read(&exchange, NULL, NULL, DOORMAN_MESSAGE_BYTES_MAX + 1),
+        DOORMAN_RESOURCE_EXHAUSTED);
     assert_int_equal(doorman_json_exchange_write(&exchange, 0), DOORMAN_RESOURCE_EXHAUSTED);
     assert_string_equal(
         exchange.reply.text,
@@ -1709,19 +1710,114 @@ TEST(a_message_that_is_too_large_is_refused_unread) {
     doorman_json_exchange_uninit(&exchange);
 }
 
-/* V5. A server over HTTP puts the method around a body of 4 MiB. */
-TEST(the_frame_of_a_message_does_not_count_as_its_size) {
-    const char frame[] = "{\"discovery\":{}}";
-    const size_t frame_bytes = strlen(frame);
-    doorman_json_exchange exchange = {.frame_bytes = frame_bytes};
-    char *text = repeat(frame, " ", DOORMAN_MESSAGE_BYTES_MAX, " ");
+/* Over HTTP the path has the method, so the text of the request and of the reply has not. Each
+ * reply is what is inside the reply to the whole message. */
+TEST(a_body_without_its_method_is_answered_with_a_body) {
+    static const struct {
+        const char *method, *body;
+    } rows[] = {{"discovery", "{}"},
+                {"get_capacity", "{\"client_id\":\"c\",\"resource\":[{\"resource_id\":\"db\","
+                                 "\"wants\":5}]}"},
+                {"release_capacity",
+                 "{\"client_id\":\"c\",\"resource\":[{\"resource_id\":\"db\",\"id\":1}]}"},
+                {"get_server_capacity", "{\"server_id\":\"s\",\"path\":[\"s\"],\"resource\":[]}"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        world *w = world_start(), *twin = world_start();
+        const char *method = rows[i].method, *body = rows[i].body;
+        doorman_json_exchange exchange = {.reply = {0}};
+        doorman_buffer whole = {0};
+        char text[256], expected[1024];
+        snprintf(text, sizeof text, "{\"%s\":%s}", method, body);
+        assert_int_equal(
+            doorman_json_serve(twin->server, text, strlen(text), &whole, 1000, twin->now),
+            DOORMAN_OK);
+        assert_int_equal(doorman_json_exchange_read(&exchange, method, body, strlen(body)),
+                         DOORMAN_OK);
+        doorman_json_exchange_decide(&exchange, w->server, w->now);
+        assert_int_equal(doorman_json_exchange_write(&exchange, 1000), DOORMAN_OK);
+        snprintf(expected, sizeof expected, "{\"%s\":%s}", method, exchange.reply.text);
+        assert_string_equal(expected, whole.text);
+        doorman_buffer_uninit(&whole);
+        doorman_json_exchange_uninit(&exchange);
+        world_stop(w);
+        world_stop(twin);
+    }
+}
+
+/* Positions count the bytes of the body. Paths begin with the method, as in a whole message. */
+TEST(an_error_of_a_body_refers_to_the_body) {
+    static const struct {
+        const char *method, *body, *error;
+    } rows[] = {
+        {"discovery", "", "the body is empty: send {}, or the content of the method"},
+        {"discovery", " \r\n\t", "the body is empty: "},
+        {"discovery", "\xef\xbb\xbf{}", "byte 0: not JSON: remove the byte order mark"},
+        {"discovery", "{\"a\":}", "byte 5: not JSON: expected a value"},
+        {"discovery", "{\"a\":1", "byte 6: not JSON: expected a comma or }"},
+        {"discovery", "{} x", "not JSON: text follows the content of the method"},
+        {"discovery", "{},\"get_capacity\":{}", "not JSON: text follows the content"},
+        {"discovery", "{}}", "not JSON: text follows the content"},
+        {"discovery", "[]", "discovery: must be an object"},
+        {"get_capacity", "{\"client_id\":1}", "get_capacity.client_id: "},
+        {"get_capacity", "{\"a\":{\"b\":1,\"b\":2}}", "get_capacity.a.b: appears twice"},
+        {"get_capacity", "{\"get_capacity\":{}}", "get_capacity.get_capacity: " METHOD_TWICE}};
+    doorman_json_exchange exchange = {.reply = {0}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const char *body = rows[i].body;
+        assert_int_equal(doorman_json_exchange_read(&exchange, rows[i].method, body, strlen(body)),
+                         DOORMAN_INVALID_ARGUMENT);
+        assert_memory_equal(exchange.error.text, rows[i].error, strlen(rows[i].error));
+        assert_int_equal(doorman_json_exchange_write(&exchange, 0), DOORMAN_INVALID_ARGUMENT);
+        assert_memory_equal(exchange.reply.text, "{\"error\":", 9);
+    }
+    assert_int_equal(doorman_json_exchange_read(&exchange, "lend", "{}", 2), DOORMAN_NOT_FOUND);
+    assert_memory_equal(exchange.error.text, "no such method: lend; the methods are discovery, ",
+                        49);
+    doorman_json_exchange_uninit(&exchange);
+}
+
+/* V5. The method in the path does not count. */
+TEST(a_body_has_at_most_4_MiB) {
+    doorman_json_exchange exchange = {.reply = {0}};
+    char *text = repeat("{}", " ", DOORMAN_MESSAGE_BYTES_MAX - 1, "");
     const size_t bytes = strlen(text);
-    assert_int_equal(bytes, DOORMAN_MESSAGE_BYTES_MAX + frame_bytes + 1);
-    assert_int_equal(doorman_json_exchange_read(&exchange, text, bytes - 1), DOORMAN_OK);
-    assert_int_equal(doorman_json_exchange_read(&exchange, text, bytes),
+    assert_int_equal(bytes, DOORMAN_MESSAGE_BYTES_MAX + 1);
+    assert_int_equal(doorman_json_exchange_read(&exchange, "discovery", text, bytes - 1),
+                     DOORMAN_OK);
+    assert_int_equal(doorman_json_exchange_read(&exchange, "discovery", text, bytes),
                      DOORMAN_RESOURCE_EXHAUSTED);
+    assert_string_equal(exchange.error.text, "larger than 4 MiB");
     doorman_json_exchange_uninit(&exchange);
     free(text);
+}
+
+/* A server reports refused messages by their method, without reading the text of the error. */
+TEST(an_exchange_says_which_method_a_refused_message_has) {
+    static const struct {
+        const char *method, *text; /* as in doorman_json_exchange_read */
+        bool has_method;
+        doorman_method expected;
+        bool is_server;
+    } rows[] = {{NULL, "{\"get_capacity\":{\"client_id\":1}}", true, DOORMAN_GET_CAPACITY, false},
+                {NULL, "{\"get_server_capacity\":{}}", true, DOORMAN_GET_CAPACITY, true},
+                {NULL, "{\"release_capacity\":[]}", true, DOORMAN_RELEASE_CAPACITY, false},
+                {NULL, "{\"discovery\":{}}", true, DOORMAN_DISCOVERY, false},
+                {"get_capacity", "{", true, DOORMAN_GET_CAPACITY, false},
+                {"get_server_capacity", "[]", true, DOORMAN_GET_CAPACITY, true},
+                {"lend", "{}", false, DOORMAN_DISCOVERY, false},
+                {NULL, "{\"lend\":{}}", false, DOORMAN_DISCOVERY, false},
+                {NULL, "{\"get_capacity\":", false, DOORMAN_DISCOVERY, false},
+                {NULL, "{\"client_id\":\"c\"}", false, DOORMAN_DISCOVERY, false},
+                {NULL, "[]", false, DOORMAN_DISCOVERY, false}};
+    doorman_json_exchange exchange = {.reply = {0}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        (void)doorman_json_exchange_read(&exchange, rows[i].method, rows[i].text,
+                                         strlen(rows[i].text));
+        assert_int_equal(exchange.has_method, rows[i].has_method);
+        assert_int_equal(exchange.request.method, rows[i].expected);
+        assert_int_equal(exchange.request.is_server, rows[i].is_server);
+    }
+    doorman_json_exchange_uninit(&exchange);
 }
 
 /* A message that was read but not answered leaks no memory, and an exchange can be used again after
@@ -2431,7 +2527,7 @@ TEST(the_line_and_column_of_a_syntax_error_are_those_of_its_byte) {
             bytes = sizeof text - 1;
         }
         (void)doorman_json_check_config(NULL, text, bytes, &problem, 1, &count);
-        (void)doorman_json_exchange_read(&exchange, text, bytes);
+        (void)doorman_json_exchange_read(&exchange, NULL, text, bytes);
         bool is_json = sscanf(exchange.error.text, "byte %zu: ", &byte) != 1;
         for (size_t k = 0; k < byte; k++) {
             if (text[k] == '\n') line++, column = 0;

@@ -81,6 +81,25 @@ TEST(a_thread_that_waits_holds_no_other_lock) {
     pthread_cond_destroy(&wake);
 }
 
+/* The nanoseconds stay below a second, so they fit where `long` has 32 bits. */
+TEST(a_wait_of_any_length_ends_at_a_valid_time) {
+    static const struct {
+        doorman_time duration, seconds, nanoseconds;
+    } rows[] = {{0, 7, 600000000},
+                {1, 7, 600000001},
+                {DOORMAN_SECOND * 4 / 10 - 1, 7, 999999999},
+                {DOORMAN_SECOND * 4 / 10, 8, 0},
+                {DOORMAN_SECOND - 1, 8, 599999999},
+                {DOORMAN_SECOND * 22 / 10, 9, 800000000}, /* more than 2^31 ns */
+                {DOORMAN_SECOND * 86400 + 400000001, 86408, 1}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const struct timespec start = {.tv_sec = 7, .tv_nsec = 600000000};
+        const struct timespec end = server_time_after(start, rows[i].duration);
+        assert_int_equal(end.tv_sec, rows[i].seconds);
+        assert_int_equal(end.tv_nsec, rows[i].nanoseconds);
+    }
+}
+
 static void *note_held(void *held) {
     *(bool *)held = server_lock_is_held(&http);
     return NULL;

@@ -811,11 +811,38 @@ TEST(administration_is_answered_in_json) {
 #define KEY_OF_32 "0123456789abcdef0123456789abcdef"
 #define KEY_OF_256 KEY_OF_32 KEY_OF_32 KEY_OF_32 KEY_OF_32 KEY_OF_32 KEY_OF_32 KEY_OF_32 KEY_OF_32
 
+/* A message and a part of its error. */
+struct refused {
+    const char *message, *error;
+};
+
 /* Every error answers the whole message, and names the field by its path. */
-TEST(wrong_messages_are_refused_with_the_path) {
-    static const struct {
-        const char *message, *error;
-    } wrong[] = {
+static void expect_refused(const struct refused *rows, size_t count) {
+    node *n = node_start(limits, NULL);
+    for (size_t i = 0; i < count; i++) {
+        char *reply = serve(n, rows[i].message);
+        if (strncmp(reply, "{\"error\":", 9) != 0 || !strstr(reply, rows[i].error)) {
+            fail_msg("%s\n%s\n%s", rows[i].message, reply, rows[i].error);
+        }
+        free(reply);
+    }
+    node_stop(n);
+}
+
+TEST(a_message_on_permits_without_its_method_is_refused) {
+    static const struct refused rows[] = {
+        {"{\"acquire\": {\"acquire\": {}}}", "acquire.acquire: is a method inside a method"},
+        {"{\"permit\": []}", "must be an object with one key, the method"},
+        {"{\"entry\": []}", "must be an object with one key, the method"},
+        {"{\"prolong\": {}}",
+         "no such method: prolong; the methods are discovery, get_capacity, release_capacity, "
+         "report_overload, acquire, report, inspect, reset, renew, release, transfer, seize, "
+         "get_server_capacity\""}};
+    expect_refused(rows, COUNT(rows));
+}
+
+TEST(wrong_fields_of_a_message_are_refused_with_the_path) {
+    static const struct refused rows[] = {
         {"{\"acquire\": {\"permit\": []}}", "acquire.client_id: is missing"},
         {"{\"report\": {\"entry\": []}}", "report.client_id: is missing"},
         {"{\"acquire\": {\"client_id\": \"\", \"permit\": []}}", "acquire.client_id: must be 1 to"},
@@ -830,39 +857,12 @@ TEST(wrong_messages_are_refused_with_the_path) {
         {"{\"acquire\": {\"client_id\": \"c\", \"permit\": [{}]}}",
          "acquire.permit[0].item: is missing"},
         {"{\"acquire\": {\"client_id\": \"c\", \"permit\": [{\"item\": 1}]}}",
-         "acquire.permit[0].item: must be a list"},
-        {ITEM(""), "acquire.permit[0].item: must be a list of items"},
-        {ITEM("1"), "acquire.permit[0].item[0]: must be an object"},
-        {ITEM("{}"), "acquire.permit[0].item[0].resource_id: is missing"},
-        {ITEM("{\"resource_id\": \"\"}"), "acquire.permit[0].item[0].resource_id: must be 1 to"},
-        {ITEM("{\"resource_id\": null}"), "acquire.permit[0].item[0].resource_id: must be a str"},
-        {ITEM("{\"resource_id\": \"a\\nb\"}"), "acquire.permit[0].item[0].resource_id: must be 1"},
-        {ITEM("{\"resource_id\": \"" KEY_OF_256 "x\"}"),
-         "acquire.permit[0].item[0].resource_id: must be 1 to 256"},
-        {ITEM("{\"resource_id\": \"a\", \"key\": 3}"), "acquire.permit[0].item[0].key: must be a"},
-        {ITEM("{\"resource_id\": \"a\"}, {\"resource_id\": \"a\", \"key\": \"" KEY_OF_256 "x\"}"),
-         "acquire.permit[0].item[1].key: must be 0 to 256 bytes of UTF-8"},
-        {ITEM("{\"resource_id\": \"a\", \"key\": \"x\\u0000y\"}"),
-         "the control character U+0000 is not allowed"},
-        {ITEM("{\"resource_id\": \"a\", \"key\": \"\xff\"}"), "not JSON: expected UTF-8"},
-        {ITEM("{\"resource_id\": \"a\", \"key\": \"\xc0\x80\"}"), "not JSON: expected UTF-8"},
-        {ITEM("{\"resource_id\": \"a\", \"key\": \"\\ud800\"}"), "a surrogate without its pair"},
-        {ITEM("{\"resource_id\": \"a\", \"cost\": \"1\"}"),
-         "acquire.permit[0].item[0].cost: must be a number"},
-        {ITEM("{\"resource_id\": \"a\", \"cost\": -1}"), "acquire.permit[0].item[0].cost: must be"},
-        {ITEM("{\"resource_id\": \"a\", \"cost\": 1e309}"),
-         "acquire.permit[0].item[0].cost: must be a finite number"},
-        {ITEM("{\"resource_id\": \"a\", \"cost\": 1.1e15}"),
-         "acquire.permit[0].item[0].cost: must be a finite number from 0 to 1e15"},
-        {ITEM("{\"resource_id\": \"a\", \"cost\": NaN}"), "not JSON: expected a value"},
-        {ITEM("{\"resource_id\": \"a\", \"cost\": 1, \"min\": 2}"),
-         "acquire.permit[0].item[0].min: must be from 0 to the cost"},
-        {ITEM("{\"resource_id\": \"a\", \"min\": -1}"),
-         "acquire.permit[0].item[0].min: must be from 0 to the cost"},
-        {ITEM("{\"resource_id\": \"a\", \"min\": 1e309}"),
-         "acquire.permit[0].item[0].min: must be a finite number"},
-        {ITEM("{\"resource_id\": \"a\", \"key\": \"x\", \"key\": \"y\"}"),
-         "acquire.permit[0].item[0].key: appears twice"},
+         "acquire.permit[0].item: must be a list"}};
+    expect_refused(rows, COUNT(rows));
+}
+
+TEST(wrong_fields_of_permits_and_entries_are_refused_with_the_path) {
+    static const struct refused rows[] = {
         {"{\"acquire\": {\"client_id\": \"c\", \"permit\": [{\"max_wait\": -1, \"item\": []}]}}",
          "acquire.permit[0].max_wait: must be from 0 to 1e8 seconds"},
         {"{\"acquire\": {\"client_id\": \"c\", \"permit\": [{\"equal\": 1, \"item\": []}]}}",
@@ -884,24 +884,50 @@ TEST(wrong_messages_are_refused_with_the_path) {
         {"{\"inspect\": {\"entry\": [{\"key\": \"a\"}]}}",
          "inspect.entry[0].resource_id: is missing"},
         {"{\"inspect\": {\"entry\": [{\"resource_id\": \"a\", \"limit\": 1}]}}",
-         "inspect.entry[0].limit: must be a string"},
-        {"{\"acquire\": {\"acquire\": {}}}", "acquire.acquire: is a method inside a method"},
-        {"{\"permit\": []}", "must be an object with one key, the method"},
-        {"{\"entry\": []}", "must be an object with one key, the method"},
-        {"{\"prolong\": {}}",
-         "no such method: prolong; the methods are discovery, get_capacity, release_capacity, "
-         "report_overload, acquire, report, inspect, reset, renew, release, transfer, seize, "
-         "get_server_capacity\""},
-    };
-    node *n = node_start(limits, NULL);
-    for (size_t i = 0; i < COUNT(wrong); i++) {
-        char *reply = serve(n, wrong[i].message);
-        if (strncmp(reply, "{\"error\":", 9) != 0 || !strstr(reply, wrong[i].error)) {
-            fail_msg("%s\n%s\n%s", wrong[i].message, reply, wrong[i].error);
-        }
-        free(reply);
-    }
-    node_stop(n);
+         "inspect.entry[0].limit: must be a string"}};
+    expect_refused(rows, COUNT(rows));
+}
+
+TEST(wrong_fields_of_items_are_refused_with_the_path) {
+    static const struct refused rows[] = {
+        {ITEM(""), "acquire.permit[0].item: must be a list of items"},
+        {ITEM("1"), "acquire.permit[0].item[0]: must be an object"},
+        {ITEM("{}"), "acquire.permit[0].item[0].resource_id: is missing"},
+        {ITEM("{\"resource_id\": \"\"}"), "acquire.permit[0].item[0].resource_id: must be 1 to"},
+        {ITEM("{\"resource_id\": null}"), "acquire.permit[0].item[0].resource_id: must be a str"},
+        {ITEM("{\"resource_id\": \"a\\nb\"}"), "acquire.permit[0].item[0].resource_id: must be 1"},
+        {ITEM("{\"resource_id\": \"" KEY_OF_256 "x\"}"),
+         "acquire.permit[0].item[0].resource_id: must be 1 to 256"},
+        {ITEM("{\"resource_id\": \"a\", \"key\": 3}"), "acquire.permit[0].item[0].key: must be a"},
+        {ITEM("{\"resource_id\": \"a\"}, {\"resource_id\": \"a\", \"key\": \"" KEY_OF_256 "x\"}"),
+         "acquire.permit[0].item[1].key: must be 0 to 256 bytes of UTF-8"},
+        {ITEM("{\"resource_id\": \"a\", \"cost\": \"1\"}"),
+         "acquire.permit[0].item[0].cost: must be a number"},
+        {ITEM("{\"resource_id\": \"a\", \"cost\": -1}"), "acquire.permit[0].item[0].cost: must be"},
+        {ITEM("{\"resource_id\": \"a\", \"cost\": 1e309}"),
+         "acquire.permit[0].item[0].cost: must be a finite number"},
+        {ITEM("{\"resource_id\": \"a\", \"cost\": 1.1e15}"),
+         "acquire.permit[0].item[0].cost: must be a finite number from 0 to 1e15"},
+        {ITEM("{\"resource_id\": \"a\", \"cost\": 1, \"min\": 2}"),
+         "acquire.permit[0].item[0].min: must be from 0 to the cost"},
+        {ITEM("{\"resource_id\": \"a\", \"min\": -1}"),
+         "acquire.permit[0].item[0].min: must be from 0 to the cost"},
+        {ITEM("{\"resource_id\": \"a\", \"min\": 1e309}"),
+         "acquire.permit[0].item[0].min: must be a finite number"},
+        {ITEM("{\"resource_id\": \"a\", \"key\": \"x\", \"key\": \"y\"}"),
+         "acquire.permit[0].item[0].key: appears twice"}};
+    expect_refused(rows, COUNT(rows));
+}
+
+TEST(items_that_are_not_json_are_refused) {
+    static const struct refused rows[] = {
+        {ITEM("{\"resource_id\": \"a\", \"key\": \"x\\u0000y\"}"),
+         "the control character U+0000 is not allowed"},
+        {ITEM("{\"resource_id\": \"a\", \"key\": \"\xff\"}"), "not JSON: expected UTF-8"},
+        {ITEM("{\"resource_id\": \"a\", \"key\": \"\xc0\x80\"}"), "not JSON: expected UTF-8"},
+        {ITEM("{\"resource_id\": \"a\", \"key\": \"\\ud800\"}"), "a surrogate without its pair"},
+        {ITEM("{\"resource_id\": \"a\", \"cost\": NaN}"), "not JSON: expected a value"}};
+    expect_refused(rows, COUNT(rows));
 }
 
 /* Unknown fields are ignored, also those of later versions of the protocol. */
@@ -999,9 +1025,11 @@ TEST(a_reply_does_not_need_the_server) {
     doorman_json_exchange one = {.status = DOORMAN_OK}, two = {.status = DOORMAN_OK};
     char first[1000] = "";
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(doorman_json_exchange_read(&one, message, strlen(message)), DOORMAN_OK);
+        assert_int_equal(doorman_json_exchange_read(&one, NULL, message, strlen(message)),
+                         DOORMAN_OK);
         assert_int_equal(doorman_json_exchange_decide(&one, n->server, n->now), DOORMAN_OK);
-        assert_int_equal(doorman_json_exchange_read(&two, message, strlen(message)), DOORMAN_OK);
+        assert_int_equal(doorman_json_exchange_read(&two, NULL, message, strlen(message)),
+                         DOORMAN_OK);
         assert_int_equal(doorman_json_exchange_decide(&two, n->server, n->now), DOORMAN_OK);
         doorman_config *other = config_of(capacities);
         assert_int_equal(doorman_server_configure(n->server, other, n->now), DOORMAN_OK);
@@ -1031,7 +1059,7 @@ TEST(an_exchange_can_forbid_administration) {
     for (size_t i = 0; i < COUNT(messages); i++) {
         const char *text = messages[i];
         doorman_status expected = i < 2 ? DOORMAN_NOT_FOUND : DOORMAN_OK;
-        assert_int_equal(doorman_json_exchange_read(&exchange, text, strlen(text)), expected);
+        assert_int_equal(doorman_json_exchange_read(&exchange, NULL, text, strlen(text)), expected);
         assert_int_equal(doorman_json_exchange_decide(&exchange, n->server, n->now), expected);
         assert_int_equal(doorman_json_exchange_write(&exchange, 0), expected);
         static const char *const hints[] = {"as POST /v1/inspect with a token of the role read",
@@ -1157,7 +1185,7 @@ static void check_round_trip(node *n, doorman_json_exchange *exchange, const ran
     doorman__incoming incoming;
     doorman_error error = {""};
     assert_int_equal(doorman_json_request(&r->request, &text), DOORMAN_OK);
-    doorman_status status = doorman_json_exchange_read(exchange, text.text, text.bytes);
+    doorman_status status = doorman_json_exchange_read(exchange, NULL, text.text, text.bytes);
     if (status != DOORMAN_OK) fail_msg("%s\n%s", text.text, exchange->error.text);
     status = doorman_json_exchange_decide(exchange, n->server, n->now);
     if (status != DOORMAN_OK) fail_msg("%s\n%s", text.text, exchange->error.text);

@@ -57,7 +57,8 @@ static void report(struct world *w, const char *message) {
     doorman_json_exchange exchange = {.reply = {.text = NULL}};
     struct message_report report = {
         .exchange = &exchange, .peer = &peer, .duration = 1500000, .client = "a"};
-    report.was_read = doorman_json_exchange_read(&exchange, message, strlen(message)) == DOORMAN_OK;
+    report.was_read =
+        doorman_json_exchange_read(&exchange, NULL, message, strlen(message)) == DOORMAN_OK;
     doorman_json_exchange_decide(&exchange, w->service.server, 0);
     report.status = doorman_json_exchange_write(&exchange, 0);
     server_unlock(&w->service.lock);

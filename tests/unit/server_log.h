@@ -18,6 +18,7 @@ struct world {
 
 static void world_setup(struct world *w) {
     w->service.settings = &w->settings;
+    assert_int_equal(server_make_states(&w->service), CONTINUE);
     assert_true(server_lock_init(&w->service.lock, LOCK_SERVICE));
     server_lock(&w->service.lock);
     w->log = tmpfile();
@@ -30,9 +31,9 @@ static void world_teardown(struct world *w) {
     dup2(w->standard_error, STDERR_FILENO);
     close(w->standard_error);
     fclose(w->log);
-    free(w->service.suspects);
     server_unlock(&w->service.lock);
     server_lock_uninit(&w->service.lock);
+    server_free_states(&w->service);
 }
 FIXTURE(world)
 

@@ -81,7 +81,7 @@ TEST_WITH(world, the_line_about_a_suspect_has_its_peers) {
     shared(w, "a", 100 * SECOND);
     assert_int_equal(logged(w, " count=1 resource=db holder=a kind=server peer=unknown token=ci\n"),
                      1);
-    snprintf(w->service.suspects->items[0].peer, PEER_BYTES, "10.0.0.1:1000");
+    snprintf(w->service.warnings->suspects[0].peer, PEER_BYTES, "10.0.0.1:1000");
     shared(w, "a", 101 * SECOND);
     update(w, 160 * SECOND);
     assert_int_equal(logged(w, " count=1 resource=db holder=a kind=server peer=unknown "
@@ -95,7 +95,7 @@ TEST_WITH(world, the_line_about_a_suspect_has_its_peers) {
     for (int i = 0; i < 5; i++) unconfirmed(w, "b", 103 * SECOND);
     update(w, 162 * SECOND);
     assert_int_equal(logged(w, " count=5 resource=db holder=b peer=unknown token=ci\n"), 1);
-    assert_int_equal(w->service.suspects->count, 3);
+    assert_int_equal(w->service.warnings->suspect_count, 3);
 }
 
 TEST_WITH(world, a_new_suspect_takes_the_place_of_the_oldest) {

@@ -11,6 +11,7 @@
 struct world {
     struct settings settings;
     struct service service;
+    struct watch watch;
     char folder[32], path[48], kept[48];
     char own[RELOAD_FILE_COUNT][48]; /* the files of certificates and tokens; "": none */
 };
@@ -39,7 +40,6 @@ const char *server_flag_name(int flag) {
     return flag == FLAG_TLS_KEY ? "tls-key" : flag == FLAG_ETCD_CA ? "etcd-ca" : "other";
 }
 
-bool server_has_part(const char *name) { return name != NULL; }
 void server_reload_config(struct service *service) { (void)service; }
 
 bool server_load_files(struct service *service, enum file_group group, bool is_quiet) {
@@ -75,6 +75,7 @@ static void world_setup(struct world *w) {
     write_file(w, "one");
     w->settings.config = w->path;
     w->service.settings = &w->settings;
+    w->service.watch = &w->watch;
     watch_start(&w->service);
     missing_lines = again_lines = tls_loads = token_loads = 0;
 }

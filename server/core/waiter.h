@@ -1,6 +1,7 @@
-/* doorman_server, part WAITING: messages whose permits wait (P7). server.h includes this file. */
-#ifndef DOORMAN_SERVER_WAITING_H
-#define DOORMAN_SERVER_WAITING_H
+/* doorman_server: messages whose permits may wait (P7). server/waiting/ lets them wait. server.h
+ * includes this file. */
+#ifndef DOORMAN_SERVER_WAITER_H
+#define DOORMAN_SERVER_WAITER_H
 
 struct waiter_ticket;
 struct worker;
@@ -8,10 +9,11 @@ struct worker;
 /* A message whose permits may wait. The owner sets the first members. */
 struct waiter {
     doorman_json_exchange *exchange;
+    const char *method; /* as in doorman_json_exchange_read; only used until the message is read */
     struct peer peer;
     char *http_address;    /* room for the HTTP address of the master, of DOORMAN_ID_BYTES_MAX + 1
                            bytes; NULL: the response must not have it */
-    uint64_t connection;   /* not 0; nobody else has this number while the connection is open. The
+    uint64_t connection;   /* not 0; no other connection has this number while this one is open. The
                             function `prepare` may set it */
     doorman_status status; /* written before `finish`, and when the message does not wait */
     /* Prepares the owner to wait. Returns false if the message may not wait. NULL: it may not. */
@@ -28,7 +30,8 @@ struct waiter {
     bool answers;
 };
 
-/* What the part does with messages. service->waits has these functions if the part is there. */
+/* What a part does with messages whose permits wait. service->waits has these functions if such a
+ * part is there. */
 struct waiting_calls {
     /* Returns whether a message that is not read yet may ask to wait. Then its tree should be
      * shared: see server_shares_memory. */
