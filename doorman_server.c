@@ -34,11 +34,9 @@
  * V7 The exit code is 0 for success, 1 for a failure and 2 for a usage error. One line on standard
  *    error says what is wrong and what to do. For a configuration, the lines before it list at most
  *    20 errors, each with its line and column.
- * V8 With --state, counters of durable limits and bans are in a file. A process reads all of it
- *    before it decides about such limits. Afterwards it decides in memory, and a thread writes what
- *    has changed once in each --state-interval. No decision waits for the file. SIGTERM forgets
- *    nothing. After a crash, what was granted in the last interval, and while the last write was in
- *    progress, is forgotten.
+ * V8 With --state, counters of durable limits and bans are in a file, which is read before such
+ *    limits decide. A thread writes changes once in each --state-interval. No decision waits for
+ *    it. SIGTERM forgets nothing, and a crash the last interval and the write in progress.
  *
  * The sections of this file: parts, flags, request, parent link, sockets, start and end, signals,
  * main. The files of server/core/ that it includes have the rest of the core: the log, the
@@ -159,8 +157,6 @@ static void on_permit_event(void *context, const doorman_permit_event *event) {
 
 #define FLAG_FIRST 256 /* getopt's code for flag 0; larger than any character */
 #define TTL_DEFAULT 10
-#define STATE_INTERVAL_DEFAULT 1
-#define STATE_WAIT_DEFAULT 10
 
 static const struct flag {
     const char *name, *argument, *variable, *part; /* see server/core/flags.h */
@@ -430,8 +426,7 @@ static enum exit_status settings_check_tls(const struct settings *settings) {
 static enum exit_status settings_read(struct settings *settings, int argc, char **argv) {
     settings->log_level = LEVEL_INFO;
     settings->election_ttl = TTL_DEFAULT;
-    settings->state_interval = STATE_INTERVAL_DEFAULT;
-    settings->state_wait = STATE_WAIT_DEFAULT;
+    settings->state_interval = 1, settings->state_wait = 10;
     settings->http = HTTP_DEFAULT;
     settings->message_max = DOORMAN_MESSAGE_BYTES_MAX;
     enum exit_status exit_status = settings_read_flags(settings, argc, argv);
@@ -908,7 +903,6 @@ static void block_signals(sigset_t *signals) {
     sigaddset(signals, SIGHUP);
     pthread_sigmask(SIG_BLOCK, signals, NULL);
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN); /* a write to a file that is too large fails, as on a full disk */
 }
 
 static void service_reload(struct service *service) {

@@ -22,6 +22,7 @@
 #include "state.h"
 #include "store.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 /* Rows while the lock is held. This takes some tenths of a millisecond. The pause lets a thread
@@ -454,6 +455,9 @@ static void *state_main(void *context) {
 
 /* ---- the part ------------------------------------------------------------------------------- */
 
+/* A write to a file that is too large fails then, as on a full disk. */
+static void state_init(void) { signal(SIGXFSZ, SIG_IGN); }
+
 static enum exit_status state_check(const struct settings *settings) {
     for (int flag = FLAG_STATE_INTERVAL; flag <= FLAG_STATE_WAIT; flag++) {
         if (!settings->given[flag] || settings->state) continue;
@@ -618,6 +622,7 @@ static void state_destroy(struct service *service) {
 }
 
 const struct server_part server_part_state = {.name = "STATE",
+                                              .init = state_init,
                                               .check = state_check,
                                               .open = state_open,
                                               .begin = state_begin,
