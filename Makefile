@@ -81,13 +81,15 @@ endef
 HTTP = 1
 ETCD = 1
 TLS = 1
+STATE = 1
 PARTS = MEMORY CHECK REPORTS WAITING WARNINGS WATCH NOTIFY \
-    $(foreach part,HTTP ETCD TLS,$(if $(filter-out 0,$($(part))),$(part)))
+    $(foreach part,HTTP ETCD TLS STATE,$(if $(filter-out 0,$($(part))),$(part)))
 FOLDERS = util log process waiting $(if $(filter HTTP,$(PARTS)),http pages) \
-    $(if $(filter ETCD,$(PARTS)),etcd) $(if $(filter TLS,$(PARTS)),tls)
+    $(if $(filter ETCD,$(PARTS)),etcd) $(if $(filter TLS,$(PARTS)),tls) \
+    $(if $(filter STATE,$(PARTS)),state)
 SERVER_SOURCES = doorman_server.c $(sort $(wildcard $(FOLDERS:%=server/%/*.c)))
 SERVER_MACROS = $(PARTS:%=-DDOORMAN_SERVER_%)
-SERVER_LIBRARIES = $(if $(filter ETCD,$(PARTS)),-lcurl)
+SERVER_LIBRARIES = $(if $(filter ETCD,$(PARTS)),-lcurl) $(if $(filter STATE,$(PARTS)),-lsqlite3)
 HTTP_FILES = build/page_files.h build/openapi.h
 SERVER_HEADERS = $(wildcard server/*.h server/*/*.h)
 SERVER_INPUTS = $(SERVER_SOURCES) $(SERVER_HEADERS) $(HTTP_FILES) build/server_parts $(HEADERS)
@@ -195,9 +197,11 @@ test: $(TESTS) $(TEST_TOOLS) ## all tests; SEED=N repeats the random ones
 
 $(ALL_FLAVORS): LIBRARIES += -lcmocka -lm
 # These programs include files of the server.
-OF_SERVER = certificate graph lock notify reports text warnings watch
+OF_SERVER = certificate graph lock notify reports store text warnings watch
 $(filter $(OF_SERVER:%=\%/unit/%_test),$(ALL_FLAVORS)): doorman_server.c $(SERVER_HEADERS) \
     $(wildcard server/*/*.c)
+
+$(filter %/unit/store_test,$(ALL_FLAVORS)) build/coverage/unit/store_test: LIBRARIES += -lsqlite3
 
 # These programs and the servers call no private function of the header, so each flavor compiles the
 # headers for them once.
@@ -486,7 +490,8 @@ DEPS = CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' sh .ci/deps \
     $(if $(INSTALLS),,--need 'make deps')
 
 build_deps:
-	@$(DEPS) cc nng cjson $(if $(filter ETCD,$(PARTS)),libcurl)
+	@$(DEPS) cc nng cjson $(if $(filter ETCD,$(PARTS)),libcurl) \
+	    $(if $(filter STATE,$(PARTS)),sqlite)
 
 test_deps: build_deps
 	@$(DEPS) cmocka nngcat c++ libedit

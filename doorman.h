@@ -1742,6 +1742,7 @@ typedef struct doorman_config_problem {
                             character. A field of an object begins at its key. A missing field has
                             the position of the object that should contain it */
     doorman_error error; /* the path of the field, and the rule that it breaks */
+    bool without_store;  /* a warning that is void if a store keeps the rows of permits */
 } doorman_config_problem;
 
 /* Makes a configuration like doorman_json_config, and lists all errors. A text that is not JSON has
@@ -3133,13 +3134,15 @@ static const char *doorman__template_wrong(const doorman_template *template_, bo
  *   object   the part of the template that has the field: "", "algorithm." or "limits[2].figures."
  *   text     the field and its rule: "capacity: must be ..."; may be made by DOORMAN__NAMES */
 typedef struct doorman__config_report {
-    void (*add)(void *context, size_t index, const char *object, const char *text);
+    void (*add)(const struct doorman__config_report *report, size_t index, const char *object,
+                const char *text);
     void *context;
+    bool without_store; /* see doorman_config_problem */
 } doorman__config_report;
 
 static void doorman__config_report_add(const doorman__config_report *report, size_t index,
                                        const char *object, const char *text) {
-    report->add(report->context, index, object, text);
+    report->add(report, index, object, text);
 }
 
 /* Reports a text that is made from a format. */
@@ -3303,9 +3306,9 @@ typedef struct doorman__first_problem {
     size_t count;
 } doorman__first_problem;
 
-static void doorman__first_problem_add(void *context, size_t index, const char *object,
-                                       const char *text) {
-    doorman__first_problem *first = (doorman__first_problem *)context;
+static void doorman__first_problem_add(const doorman__config_report *report, size_t index,
+                                       const char *object, const char *text) {
+    doorman__first_problem *first = (doorman__first_problem *)report->context;
     if (first->count++ > 0) return;
     const int bytes = (int)strcspn(text, "\n"); /* the names of C: see DOORMAN__NAMES */
     char template_[40] = "";
@@ -3335,7 +3338,7 @@ static doorman_status doorman__config_check(const doorman_config_options *option
                              most, options->template_count);
     }
     doorman__first_problem first = {error, 0};
-    const doorman__config_report report = {doorman__first_problem_add, &first};
+    const doorman__config_report report = {doorman__first_problem_add, &first, false};
     for (size_t i = 0; i < options->template_count; i++) {
         doorman__template_check(options, i, &report);
     }
@@ -3559,7 +3562,7 @@ doorman_status doorman_config_create(doorman_config **out, const doorman_config_
     doorman_config *config = doorman__config_make(options);
     if (!config) return doorman__no_memory(error);
     doorman__first_problem first = {error, 0};
-    const doorman__config_report report = {doorman__first_problem_add, &first};
+    const doorman__config_report report = {doorman__first_problem_add, &first, false};
     doorman__config_warn(options, &report);
     doorman__error_end(error, first.count);
     *out = config;
@@ -14314,9 +14317,10 @@ static void doorman__config_path(const char *object, const char *field, size_t b
 
 /* Adds a problem that the section >>configuration reports. `context` is the doorman__field of the
  * whole text. */
-static void doorman__config_problem_add(void *context, size_t index, const char *object,
-                                        const char *text) {
-    const doorman__field *root = (const doorman__field *)context;
+static void doorman__config_problem_add(const doorman__config_report *report, size_t index,
+                                        const char *object, const char *text) {
+    const doorman__field *root = (const doorman__field *)report->context;
+    const doorman__problems *problems = root->reader->problems;
     const char *second = strchr(text, '\n'); /* the names of JSON: see DOORMAN__NAMES */
     if (second) text = second + 1;
     const size_t key_bytes = strcspn(text, ":");
@@ -14329,6 +14333,8 @@ static void doorman__config_problem_add(void *context, size_t index, const char 
     const doorman__field *start = index == DOORMAN__NO_TEMPLATE ? root : &item;
     const doorman__field *field = doorman__walk_path(&walk, start, path, strlen(path));
     doorman__read_note(field, text + key_bytes + strlen(": "));
+    if (problems->count > problems->room) return;
+    problems->items[problems->count - 1].without_store = report->without_store;
 }
 
 /* Reads and checks the templates. A template with an error in its text is not checked further,
@@ -14337,7 +14343,7 @@ static void doorman__read_templates(const doorman__field *list, void *out) {
     doorman_config_options *options = (doorman_config_options *)out;
     doorman__reader *reader = list->reader;
     doorman__field root = *list->parent;
-    const doorman__config_report report = {doorman__config_problem_add, &root};
+    const doorman__config_report report = {doorman__config_problem_add, &root, false};
     size_t count = doorman__list_count(list);
     if (count > DOORMAN__TEMPLATE_MAX && !doorman__read_stopped(reader)) {
         char rule[64];
@@ -14369,7 +14375,7 @@ static void doorman__read_shadow(const doorman__field *list, void *out) {
         "", OPTIONAL, doorman_config_options, shadow, shadow_count, doorman__string_rows);
     doorman__reader *reader = list->reader;
     doorman__field root = *list->parent;
-    const doorman__config_report report = {doorman__config_problem_add, &root};
+    const doorman__config_report report = {doorman__config_problem_add, &root, false};
     size_t before = reader->problems->count;
     doorman__read_value(list, &strings, out);
     if (doorman__read_stopped(reader) || reader->problems->count > before) return;
@@ -14404,7 +14410,7 @@ doorman_status doorman_json_check_config(doorman_config **out, const char *text,
         if (config) config->wire_names = true;
     }
     if (reader.status == DOORMAN_OK) {
-        const doorman__config_report report = {doorman__config_problem_add, &root};
+        const doorman__config_report report = {doorman__config_problem_add, &root, false};
         doorman__config_warn(&options, &report);
         if (out) *out = config;
     } else if (reader.status == DOORMAN_OUT_OF_MEMORY) {
@@ -14420,7 +14426,7 @@ doorman_status doorman_json_config(doorman_config **out, const char *text, size_
                                    doorman_error *error) {
     if (!out) return doorman__missing(error, "out");
     if (bytes && !text) return doorman__missing(error, "text");
-    doorman_config_problem first = {0, 0, {""}};
+    doorman_config_problem first = {0, 0, {""}, false};
     size_t count = 0;
     doorman_status status =
         doorman_json_check_config(out, text, bytes, &first, error ? 1 : 0, &count);

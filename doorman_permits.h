@@ -2156,12 +2156,17 @@ static void doorman__restart_warn(doorman__check *check, const doorman_permit_li
     }
     const double period = (double)doorman__figures_period(limit->kind, all) / 1e9;
     const char *field = fields[limit->kind];
+    const doorman__config_report *const report = check->report;
+    doorman__config_report durable = *report;
     assert(field);
+    durable.without_store = doorman__limit_durable(limit);
+    check->report = &durable;
     doorman__check_add(
         check,
         DOORMAN__NAMES("%s: " DOORMAN__QUOTA_TEXT "Set full_at_start if this is intended",
                        "%s: " DOORMAN__QUOTA_TEXT "Write on_restart: full if this is intended"),
         field, period, field, period);
+    check->report = report;
 }
 
 static bool doorman__keys_exclude(const doorman_override *override_) {

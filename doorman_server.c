@@ -34,6 +34,9 @@
  * V7 The exit code is 0 for success, 1 for a failure and 2 for a usage error. One line on standard
  *    error says what is wrong and what to do. For a configuration, the lines before it list at most
  *    20 errors, each with its line and column.
+ * V8 With --state, counters of durable limits and bans are in a file, which is read before such
+ *    limits decide. A thread writes changes once in each --state-interval. No decision waits for
+ *    it. SIGTERM forgets nothing, and a crash the last interval and the write in progress.
  *
  * The sections of this file: parts, flags, request, parent link, sockets, start and end, signals,
  * main. The files of server/core/ that it includes have the rest of the core: the log, the
@@ -42,8 +45,8 @@
  *
  * This file alone is enough for a node of a tree: cc doorman_server.c -lnng -lcjson -pthread. The
  * build adds the parts in the other folders of server/. A part registers itself: see
- * server/core/part.h. `make HTTP=0 ETCD=0 TLS=0` leaves out three of them. A folder uses only those
- * above it in this list, and `make lint` checks that:
+ * server/core/part.h. `make HTTP=0 ETCD=0 TLS=0 STATE=0` leaves out four of them. A folder uses
+ * only those above it in this list, and `make lint` checks that:
  *
  *     server/core/      the core, and server/server.h, which all files include
  *     server/util/      hosts in addresses, base64
@@ -51,6 +54,7 @@
  *     server/process/   the checks before the start, files that change, systemd, memory
  *     server/tls/       certificates
  *     server/etcd/      the election, and the configuration in a key of etcd
+ *     server/state/     the file in which counters outlast a restart (V8)
  *     server/waiting/   messages whose permits wait (P7)
  *     server/http/      connections, requests, tokens, the protocol over HTTP, /v1/allow
  *     server/pages/     the pages for people, JSON for programs, metrics, probes */
@@ -304,6 +308,12 @@ static enum exit_status settings_store(struct settings *settings, int flag, cons
         exit_status = settings_set_number(&number, flag, value, TTL_MIN, TTL_MAX);
         settings->election_ttl = (int)number;
         break;
+    case FLAG_STATE_INTERVAL:
+        exit_status = settings_set_number(&settings->state_interval, flag, value, 1, 3600);
+        break;
+    case FLAG_STATE_WAIT:
+        exit_status = settings_set_number(&settings->state_wait, flag, value, 0, 3600);
+        break;
     case FLAG_MAX_RESOURCES:
         exit_status = settings_set_number(&settings->resource_max, flag, value, 1, 1000000000);
         break;
@@ -416,6 +426,7 @@ static enum exit_status settings_check_tls(const struct settings *settings) {
 static enum exit_status settings_read(struct settings *settings, int argc, char **argv) {
     settings->log_level = LEVEL_INFO;
     settings->election_ttl = TTL_DEFAULT;
+    settings->state_interval = 1, settings->state_wait = 10;
     settings->http = HTTP_DEFAULT;
     settings->message_max = DOORMAN_MESSAGE_BYTES_MAX;
     enum exit_status exit_status = settings_read_flags(settings, argc, argv);
@@ -824,6 +835,7 @@ static enum exit_status service_open(struct service *service) {
     if (exit_status != CONTINUE) return exit_status;
     server_lock(&service->lock);
     exit_status = service_create_server(service);
+    EACH_PART(part, begin) if (exit_status == CONTINUE)(*part)->begin(service);
     server_unlock(&service->lock);
     return exit_status;
 }

@@ -81,6 +81,8 @@ struct settings {
     const char *http, *http_advertise, *http_token; /* http "off": no HTTP */
     const char *http_health;                        /* NULL: none */
     const char *tls_cert, *tls_key, *tls_ca;
+    const char *state;                                            /* NULL: nothing lasts */
+    size_t state_interval, state_wait;                            /* seconds */
     size_t resource_max, holder_max, message_max, connection_max; /* 0: the default */
     struct addresses listen, parents, etcd;
     enum log_level log_level;
@@ -349,8 +351,10 @@ struct service {
     doorman_time etcd_answered_at; /* 0: it has not answered yet */
     doorman_time master_until; /* of this process, unless etcd answers; 0: not master by election */
     char master_http[DOORMAN_ID_BYTES_MAX +
-                     1];   /* of another process that is master; "": not known */
-    struct notify *notify; /* NULL: systemd does not ask for notifications */
+                     1];                     /* of another process that is master; "": not known */
+    struct notify *notify;                   /* NULL: systemd does not ask for notifications */
+    struct state *state;                     /* the thread that writes --state; NULL: none */
+    const struct state_status *state_status; /* of it, for pages; NULL: none */
 };
 
 /* Notes why files were not loaded. Precondition: the lock is not held.

@@ -269,7 +269,7 @@ server_works() { # its program
 server_alone() { # a compiler
     $1 $CPPFLAGS -Werror doorman_server.c -lnng -lcjson -pthread -o "$own/server" &&
         server_works "$own/server" || return 1
-    for flag in '--http 127.0.0.1:0' '--check-config' '--etcd http://127.0.0.1:1' \
+    for flag in '--http 127.0.0.1:0' '--check-config' '--etcd http://127.0.0.1:1' '--state x' \
         '--config etcd:key' '--tls-ca file' '--parent tls+tcp://127.0.0.1:1'; do
         "$own/server" $flag 2>"$own/log" && return 1
         grep 'this server was built without' "$own/log" || { cat "$own/log" && return 1; }

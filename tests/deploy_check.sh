@@ -16,7 +16,8 @@ unit_is_right() {
 # The source of the server contains the names with or without the prefix `doorman_`.
 metrics_are_known() {
     sed 's/_bucket//g' $deploy/doorman.rules.yml $deploy/grafana.json |
-        grep -o -E 'doorman_(server|resource|permits|build)_[a-z_]+' | sort -u >"$folder/metrics"
+        grep -o -E 'doorman_(server|state|resource|permits|build)_[a-z_]+' |
+        sort -u >"$folder/metrics"
     while read -r metric; do
         grep -q -w -e "${metric#doorman_}" -e "$metric" server/*/*.c || echo "$metric"
     done <"$folder/metrics" >"$folder/unknown"
@@ -67,8 +68,8 @@ election_can_run() {
     return 1
 }
 
-# The Dockerfile copies the files that the build needs, and installs libcurl. `make -n` checks that
-# each file is there, and compiles nothing.
+# The Dockerfile copies the files that the build needs, and installs libcurl and SQLite. `make -n`
+# checks that each file is there, and compiles nothing.
 image_can_be_built() {
     mkdir "$folder/image"
     sed -n 's/^COPY \([^-].*\) [^ ]*$/\1/p' $deploy/Dockerfile | while read -r files; do
@@ -76,7 +77,8 @@ image_can_be_built() {
         cp -r $files "$folder/image" || return 1
     done
     (unset MAKEFLAGS MFLAGS MAKELEVEL && make -n -C "$folder/image" build/doorman_server) &&
-        grep -w libcurl4 $deploy/Dockerfile && grep -w libcurl4-openssl-dev $deploy/Dockerfile
+        grep -w libcurl4 $deploy/Dockerfile && grep -w libcurl4-openssl-dev $deploy/Dockerfile &&
+        grep -w libsqlite3-0 $deploy/Dockerfile && grep -w libsqlite3-dev $deploy/Dockerfile
 }
 
 # The check of the metrics also writes the expressions of the dashboard as rules.

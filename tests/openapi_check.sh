@@ -67,7 +67,7 @@ start() { # name, flags...
     [ -n "$url" ] || fail "$server did not start: $(cat "$folder/$name.log")"
 }
 
-start master --config "$folder/config.json" --node eu
+start master --config "$folder/config.json" --node eu --state "$folder/state"
 master=$url
 start standby --config "$folder/config.json" --etcd http://127.0.0.1:1 --election-key key
 standby=$url

@@ -43,7 +43,7 @@ has_right_fields() {
     version=$(dpkg-deb --field "$folder/server.deb" Version)
     "$files/usr/bin/doorman_server" --version | grep -x -F "doorman_server $version" &&
         dpkg-deb --field "$folder/server.deb" Depends | grep libnng1 | grep libcjson1 |
-        grep libcurl4 | grep 'libc6 (>=' &&
+        grep libcurl4 | grep libsqlite3-0 | grep 'libc6 (>=' &&
         cmp LICENSE "$files/usr/share/doc/doorman-server/copyright"
 }
 
@@ -59,7 +59,8 @@ unit_is_right() {
 server_runs() {
     reload=$(sed -n "s|^ExecReload=/bin/sh -c '\(.*\)'$|\1|p" \
         "$files/usr/lib/systemd/system/doorman.service")
-    variables=$(grep -v '^#' "$files/etc/doorman/environment" | sed "s|/etc/|$files&|")
+    variables=$(grep -v '^#' "$files/etc/doorman/environment" |
+        sed -e "s|/etc/|$files&|" -e "s|/var/lib/doorman|$folder|")
     # shellcheck disable=SC2086 # the words are variables
     env $variables DOORMAN_CHECK_CONFIG=1 "$files/usr/bin/doorman_server" || return 1
     # shellcheck disable=SC2086
@@ -71,7 +72,8 @@ server_runs() {
     MAINPID=$server sh -c "$reload"
     await 'configuration loaded' "$folder/log"
     kill -TERM $server
-    wait $server && grep ' resources=' "$folder/log" && grep 'configuration loaded' "$folder/log"
+    wait $server && grep ' resources=' "$folder/log" && grep 'configuration loaded' "$folder/log" &&
+        [ -s "$folder/counters.db" ]
 }
 
 # Runs commands in the overlay.

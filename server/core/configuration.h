@@ -75,7 +75,10 @@ enum exit_status server_load_config(struct service *service, struct config_probl
     exit_status = server_make_states(service);
     EACH_PART(part, load) if (exit_status == CONTINUE) exit_status = (*part)->load(service);
     if (exit_status != CONTINUE || !settings->config) return exit_status;
-    if (config_load_first(service, problems)) return CONTINUE;
+    if (config_load_first(service, problems)) {
+        if (settings->state) server_drop_warnings(problems);
+        return CONTINUE;
+    }
     EACH_PART(part, refuse_config) return (*part)->refuse_config(settings, problems);
     server_problems_text(problems, text);
     return server_fatal_error(EXIT_ERROR, "%s: %s", settings->config, text);
@@ -102,6 +105,7 @@ static doorman_config *config_replace(struct service *service, doorman_config *c
     char hash[CONFIG_HASH_BYTES], error[PROBLEM_TEXT] = "";
     doorman_config *last = config;
     server_config_hash(config, hash);
+    EACH_PART(part, before_config) if (config)(*part)->before_config(service);
     if (!config) server_problems_text(problems, error);
     server_lock(&service->lock);
     if (config && config_configure(service, config, error)) {
@@ -149,7 +153,8 @@ void server_reload_config(struct service *service) {
     if (service->settings->config_key) {
         EACH_PART(part, reload_config)(*part)->reload_config(service);
     } else {
-        config_load(&config, service->settings->config, &problems);
+        bool loaded = config_load(&config, service->settings->config, &problems);
+        if (loaded && service->settings->state) server_drop_warnings(&problems);
         server_apply_config(service, config, &problems);
     }
 }

@@ -49,6 +49,15 @@ FLAG(ELECTION_KEY, "election-key", "KEY", "DOORMAN_ELECTION_KEY", "etcd", PLACE(
      "        used by no other node")
 FLAG(ELECTION_TTL, "election-ttl", "SECONDS", "DOORMAN_ELECTION_TTL", "etcd", 0,
      "how long an unreachable master remains master, 2 to 3600 (default 10)")
+FLAG(STATE, "state", "FILE", "DOORMAN_STATE", "STATE", PLACE(state),
+     "the file in which counters of durable limits and bans outlast a restart; it is made if it\n"
+     "        does not exist; not with --election-key (default none: a restart forgets them)")
+FLAG(STATE_INTERVAL, "state-interval", "SECONDS", "DOORMAN_STATE_INTERVAL", "STATE", 0,
+     "how often changes are written to --state, 1 to 3600; a crash forgets about as much\n"
+     "        (default 1)")
+FLAG(STATE_WAIT, "state-wait", "SECONDS", "DOORMAN_STATE_WAIT", "STATE", 0,
+     "how long permits of durable limits wait at the start until --state is read, 0 to 3600\n"
+     "        (default 10)")
 FLAG(HTTP, "http", "HOST:PORT|off", "DOORMAN_HTTP", "HTTP", PLACE(http),
      "the address of the status page, the metrics and the protocol over HTTP (default\n"
      "        " HTTP_DEFAULT "); beyond loopback it needs --http-token or --tls-ca")

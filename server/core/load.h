@@ -22,6 +22,17 @@ static inline void server_set_problem(struct config_problems *problems, const ch
     snprintf(only->error.text, sizeof only->error.text, "%s%s", what, why);
 }
 
+/* Removes the warnings that do not apply because there is a file of counters (V8). If the list has
+ * no room for some warnings, they are removed too. */
+static inline void server_drop_warnings(struct config_problems *problems) {
+    size_t listed = problems->count < PROBLEM_MAX ? problems->count : PROBLEM_MAX;
+    size_t kept = 0;
+    for (size_t i = 0; i < listed; i++) {
+        if (!problems->items[i].without_store) problems->items[kept++] = problems->items[i];
+    }
+    if (kept < listed) problems->count = kept;
+}
+
 /* Writes a problem with its position. */
 static inline void server_problem_text(const doorman_config_problem *problem,
                                        char text[PROBLEM_TEXT]) {

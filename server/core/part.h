@@ -36,8 +36,10 @@ struct server_part {
     enum exit_status (*open)(struct service *service);   /* nothing listens yet. Makes what the
                                                             threads of other parts read */
     enum exit_status (*listen)(struct service *service); /* the addresses and names are known */
-    enum exit_status (*start)(struct service *service);  /* messages are answered */
-    enum exit_status (*serve)(struct service *service);  /* the log says that the process serves */
+    void (*begin)(struct service *service); /* the server object exists, and has answered nothing.
+                                               With the lock */
+    enum exit_status (*start)(struct service *service); /* messages are answered */
+    enum exit_status (*serve)(struct service *service); /* the log says that the process serves */
 
     /* Only the main thread calls these. */
     void (*work)(struct service *service, doorman_time now);   /* once a second */
@@ -68,6 +70,7 @@ struct server_part {
      * first part that has this function is asked. */
     enum exit_status (*refuse_config)(const struct settings *settings,
                                       const struct config_problems *problems);
+    void (*before_config)(struct service *service); /* a new configuration was loaded. May wait */
     /* Logs a configuration that was loaded or refused. Without such a part the core logs a line. */
     void (*report_config)(struct service *service, const struct config_change *change);
     void (*configured)(struct service *service, const struct config_change *change);

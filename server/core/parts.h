@@ -16,6 +16,9 @@ PART(tls)
 #ifdef DOORMAN_SERVER_ETCD
 PART(etcd)
 #endif
+#ifdef DOORMAN_SERVER_STATE
+PART(state)
+#endif
 #ifdef DOORMAN_SERVER_CHECK
 PART(check)
 #endif

@@ -113,6 +113,16 @@ static void json_parent(struct text *text, const struct snapshot *snapshot) {
     server_text_add(text, "}");
 }
 
+/* Writes the state of the file of counters. */
+static void json_state(struct text *text, const struct snapshot *snapshot) {
+    const struct state_status *state = &snapshot->state;
+    json_seconds(text, ",\"state\":{\"age\":", snapshot->state_age);
+    server_text_addf(text, ",\"reading\":%s,\"unreadable_rows\":%" PRIu64,
+                     state->is_reading ? "true" : "false", state->rows_unreadable);
+    json_trouble(text, "failure", "for", &state->trouble, snapshot->now);
+    server_text_add(text, "}");
+}
+
 /* Starts the object of a status with the fields about this process. */
 static void json_start_status(struct text *text, const struct service *service,
                               const struct snapshot *snapshot) {
@@ -138,6 +148,7 @@ static void json_start_status(struct text *text, const struct service *service,
     if (snapshot->master_until > snapshot->now) {
         json_seconds(text, ",\"mastership_ends_in\":", snapshot->master_until - snapshot->now);
     }
+    if (snapshot->has_state) json_state(text, snapshot);
     if (service->settings->parents.count > 0) json_parent(text, snapshot);
 }
 

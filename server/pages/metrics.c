@@ -159,6 +159,26 @@ static void metrics_election(struct text *text, const struct service *service) {
     }
 }
 
+/* The file of counters. A server without --state has no such metrics. */
+static void metrics_state(struct text *text, const struct snapshot *snapshot) {
+    const struct state_status *state = &snapshot->state;
+    if (!snapshot->has_state) return;
+    metrics_gauge(text, "state_age_seconds",
+                  "Age of the oldest change that is not in the file of --state; 0: it has all.",
+                  (double)snapshot->state_age / DOORMAN_SECOND);
+    metrics_gauge(text, "state_reading",
+                  "1 while the rows of the file of --state are read at the start, else 0.",
+                  state->is_reading);
+    metrics_gauge(text, "state_unreadable_rows",
+                  "Rows of the file of --state that could not be read. They stay in the file.",
+                  (double)state->rows_unreadable);
+    metrics_counter(text, "state_rows_written_total",
+                    "Rows written to the file of --state, and deleted from it.",
+                    &state->rows_written);
+    metrics_counter(text, "state_errors_total",
+                    "Reads and writes of the file of --state that failed.", &state->errors);
+}
+
 /* A node with a parent has no configuration of its own, so it has no hash. */
 static void metrics_config(struct text *text, const struct config_load *last_load) {
     metrics_gauge(text, "server_config_last_reload_successful",
@@ -409,6 +429,7 @@ static void handle_metrics(struct service *service, const struct http_request *r
     metrics_certificates(text, service);
     metrics_connections(text, service, has_parent);
     metrics_election(text, service);
+    metrics_state(text, &snapshot);
     metrics_events(text, &service->counters);
     server_process_metrics(text);
     metrics_requests(text, &service->counters);

@@ -177,6 +177,28 @@ static void page_election(struct text *text, const struct snapshot *snapshot) {
     page_trouble(text, "last loss of mastership", &snapshot->last_loss, lost, snapshot->now);
 }
 
+/* Adds whether the file of counters has all changes. */
+static void page_state(struct text *text, const struct snapshot *snapshot) {
+    static const char *const fails[] = {"has failed for ", ": "};
+    const struct state_status *state = &snapshot->state;
+    if (!snapshot->has_state) return;
+    page_trouble(text, "file of counters", &state->trouble, fails, snapshot->now);
+    page_fact(text, "counters in the file", state->is_reading ? "warn" : "");
+    if (state->is_reading) {
+        server_text_addf(text, "%" PRIu64 " rows read", state->rows_read);
+    } else if (snapshot->state_age > 0) {
+        server_text_add(text, "all changes until ");
+        server_page_duration(text, snapshot->state_age);
+        server_text_add(text, " ago");
+    } else {
+        server_text_add(text, "all changes");
+    }
+    server_text_add(text, "</dd></div>");
+    if (state->rows_unreadable == 0) return;
+    page_fact(text, "rows that cannot be read", "bad");
+    server_text_addf(text, "%" PRIu64 "</dd></div>", state->rows_unreadable);
+}
+
 /* Adds why the parent gives no leases, and when the next request is sent. */
 static void page_parent_trouble(struct text *text, const struct parent_state *parent,
                                 doorman_time now) {
@@ -313,6 +335,7 @@ void server_page_facts(struct text *text, struct service *service,
     page_master(text, service, snapshot);
     page_fact_text(text, "address", service->advertise, "");
     page_election(text, snapshot);
+    page_state(text, snapshot);
     page_parent(text, service, snapshot);
     bool learns = snapshot->learning_count > 0 || snapshot->learns_until;
     page_fact(text, "learning", learns ? "warn" : "");

@@ -54,6 +54,29 @@ static void check_log_problems(struct service *service, const struct config_chan
     }
 }
 
+/* Returns what happens to the counters of a limit (V8). */
+static const char *survival_text(const struct settings *settings,
+                                 const doorman_permit_limit *limit) {
+    if (limit->kind == DOORMAN_CONCURRENCY)
+        return "keeps no counters: its holds are learned from their holders";
+    if (limit->leased) return "keeps no counters: its units are those of a lease";
+    if (!limit->durable) return "is not durable: each restart begins its counters again";
+    return settings->state
+               ? "lasts: a restart forgets nothing, and a crash the last changes"
+               : "is durable, but without --state each restart begins its counters again";
+}
+
+/* Prints a line for each limit. */
+static void print_survival(const struct settings *settings, const doorman_config_options *read) {
+    for (size_t i = 0; i < read->template_count; i++) {
+        const doorman_template *template = &read->templates[i];
+        for (size_t j = 0; j < template->limit_count; j++) {
+            printf("%s: limit %s of %s %s\n", settings->config, template->limits[j].name,
+                   template->identifier_glob, survival_text(settings, &template->limits[j]));
+        }
+    }
+}
+
 static enum exit_status print_result(const struct settings *settings,
                                      const struct config_problems *warnings,
                                      const doorman_config *config) {
@@ -62,6 +85,7 @@ static enum exit_status print_result(const struct settings *settings,
     print_problems(settings->config, warnings, "warning");
     printf("%s: ok, %zu resource%s\n", settings->config, read.template_count,
            read.template_count == 1 ? "" : "s");
+    print_survival(settings, &read);
     return EXIT_OK;
 }
 

@@ -16,11 +16,12 @@ def check(good, *text):
 
 def check_pods(name, workload):
     template = workload["template"]
+    claims = {claim["metadata"]["name"] for claim in workload.get("volumeClaimTemplates", [])}
     labels, pod = template["metadata"]["labels"], template["spec"]
     check(selects(workload["selector"], labels), name, "does not select its pods")
     for constraint in pod.get("topologySpreadConstraints", []):
         check(selects(constraint["labelSelector"], labels), name, "spreads other pods")
-    volumes = {volume["name"] for volume in pod["volumes"]}
+    volumes = {volume["name"] for volume in pod["volumes"]} | claims
     for container in pod["containers"]:
         mounts = container["volumeMounts"]
         check({mount["name"] for mount in mounts} == volumes, name, "mounts other volumes")

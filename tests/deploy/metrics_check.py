@@ -69,7 +69,8 @@ def series_of(program, folder):
     request = b'{"client_id": "a", "resource": [{"resource_id": "db/orders", "wants": 1}]}'
     servers = []
     try:
-        servers.append(Server(program, f"{folder}/root", config))
+        state = ["--state", f"{folder}/counters"]
+        servers.append(Server(program, f"{folder}/root", config + state))
         parent = ["--parent", servers[0].listen, "--node", "leaf"]
         servers.append(Server(program, f"{folder}/leaf", parent))
         etcd = ["--etcd", "http://127.0.0.1:1", "--election-key", "key"]

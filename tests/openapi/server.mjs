@@ -20,7 +20,7 @@ const TIMEOUT = 60; // seconds
 
 // These responses need a second process that is master, a lack of memory, a server that stops at
 // this moment, or many requests at the same moment. These fields need an etcd, a dead etcd or
-// parent, a silent child, a lost mastership, or two processes with one id. Other tests have them.
+// parent, a file that cannot be written, a silent child, a lost mastership, or two processes with one id. Other tests have them.
 const UNSEEN =
   /^(post .* (307|500|503)|get (?!.readyz).* (500|503)|get .readyz 500|get .v1.allow 307)$/;
 const FIELDS_UNSEEN = [
@@ -32,7 +32,7 @@ const FIELDS_UNSEEN = [
   'GetServerCapacityResponse.shared_id', 'InspectResponse.mastership', 'LastLoss.ago',
   'LastLoss.reason', 'LeaseStatus.other_peer', 'NotMaster.is_master', 'NotMaster.mastership',
   'ParentStatus.failure', 'ParentStatus.shared_node', 'ResetResponse.mastership',
-  'ResponseMessage.inspect', 'ResponseMessage.reset', 'Status.last_loss',
+  'ResponseMessage.inspect', 'ResponseMessage.reset', 'StateStatus.failure', 'Status.last_loss',
 ].sort();
 
 // ---- requests

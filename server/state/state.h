@@ -1,0 +1,29 @@
+/* doorman_server, part STATE: what pages and metrics show of the file of counters. */
+#ifndef DOORMAN_SERVER_STATE_H
+#define DOORMAN_SERVER_STATE_H
+
+#include "../server.h"
+
+/* Guarded by the lock of the service. */
+struct state_status {
+    bool is_reading;              /* not all rows have been read yet */
+    doorman_time taken_since;     /* when the oldest change was made that is in a batch and not in
+                                     the file; DOORMAN_NEVER: there is none */
+    counter rows_written, errors; /* errors: reads and writes that failed */
+    uint64_t rows_read;
+    uint64_t rows_unreadable; /* damaged, of a newer version, or too many. They stay in the file */
+    struct trouble trouble;   /* why the file cannot be read or written */
+};
+
+/* Returns the age of the oldest change that is not in the file, or a little more; 0: the file has
+ * all. Precondition: the lock is held. */
+static inline doorman_time server_state_age(const struct service *service, doorman_time now) {
+    const doorman_permits *permits = doorman_server_permits(service->server);
+    doorman_permits_info info = {.changed_since = DOORMAN_NEVER};
+    doorman_time since = service->state_status->taken_since;
+    if (permits) doorman_permits_read(permits, &info);
+    if (info.changed_since < since) since = info.changed_since;
+    return since < now ? now - since : 0;
+}
+
+#endif

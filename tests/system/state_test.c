@@ -1,0 +1,583 @@
+/* Counters and bans that outlast a restart (V8): real servers with --state are killed, stopped and
+ * started again, and an account of every grant says what was forgotten. DOORMAN_KILLS and
+ * DOORMAN_RESTARTS in the environment set the number of rounds. */
+#define _GNU_SOURCE
+#include "http.h"
+
+#include <pthread.h>
+#include <sys/resource.h>
+
+#define LIMIT(name, more)                                                                          \
+    "{\"name\": \"" name "\", \"kind\": \"FIXED_WINDOW\", \"limit\": 1000000, "                    \
+    "\"window\": 100000000" more "}"
+#define MAPS(limits) "{\"resources\": [{\"identifier_glob\": \"maps\", \"limits\": [" limits "]}]}"
+#define QUOTA MAPS(LIMIT("quota", ""))
+#define MOST 1000000
+#define SECOND INT64_C(1000000000) /* times are in nanoseconds */
+
+/* ---- helpers -------------------------------------------------------------------------------- */
+
+/* A file of counters in a folder of its own. */
+static void state_path(char path[96]) { snprintf(path, 96, "%s/state", process_new()->folder); }
+
+/* Starts a server, and waits until it has read the file. */
+static struct fixture start(const char *config, const char *path, const char *const *more) {
+    const char *arguments[ARGUMENT_MAX] = {"--state", path};
+    for (size_t i = 0; more && more[i]; i++) arguments[i + 2] = more[i];
+    struct fixture fixture = fixture_start(config, arguments);
+    process_await(fixture.server.process, "msg=\"counters read\"", 1);
+    return fixture;
+}
+
+static void kill_now(struct fixture *fixture) {
+    process_signal(fixture->server.process, SIGKILL);
+    assert_int_equal(process_wait(fixture->server.process), 128 + SIGKILL);
+}
+
+/* Takes units of a key, which must be granted. */
+static void take(const struct fixture *fixture, const char *key, int cost) {
+    char path[512];
+    snprintf(path, sizeof path, "/v1/allow?resource=maps&key=%s&cost=%d", key, cost);
+    expect(fixture, path, HOST, 200, "\"decision\":\"GRANTED\"");
+}
+
+/* Returns how much of a key is used. */
+static long used(const struct fixture *fixture, const char *key) {
+    char path[512];
+    snprintf(path, sizeof path, "/v1/allow?resource=maps&key=%s&cost=0", key);
+    char *response = get(fixture, path, HOST), *at = strstr(response, "\"remaining\":");
+    if (code_of(response) != 200 || !at) fail_msg("%s: %s", path, response);
+    long left = strtol(at + strlen("\"remaining\":"), NULL, 10);
+    free(response);
+    return MOST - left;
+}
+
+static double status_number(const struct fixture *fixture, const char *path) {
+    char *response = get(fixture, "/v1/status", HOST);
+    cJSON *tree = cJSON_Parse(body_of(response));
+    double value = number(tree, path);
+    cJSON_Delete(tree);
+    free(response);
+    return value;
+}
+
+/* Waits until the file has all changes that were made before. */
+static void await_written(const struct fixture *fixture) {
+    EVENTUALLY(status_number(fixture, "state.age") <= 0);
+}
+
+static int rounds(const char *variable, int usual) {
+    const char *value = getenv(variable);
+    return value && *value ? atoi(value) : usual;
+}
+
+/* ---- what lasts ----------------------------------------------------------------------------- */
+
+/* D5 */
+TEST(a_planned_restart_forgets_nothing) {
+    char path[96];
+    state_path(path);
+    for (int i = 0; i < 4; i++) {
+        struct fixture fixture = start(QUOTA, path, NULL);
+        assert_int_equal(used(&fixture, "ann"), 1000L * i);
+        assert_int_equal(used(&fixture, "bob"), i);
+        take(&fixture, "ann", 1000);
+        take(&fixture, "bob", 1);
+        server_stop(&fixture.server);
+    }
+}
+
+TEST(without_a_file_a_restart_forgets_everything) {
+    for (int i = 0; i < 2; i++) {
+        struct fixture fixture = fixture_start(QUOTA, NULL);
+        assert_int_equal(used(&fixture, "ann"), 0);
+        take(&fixture, "ann", 1000);
+        expect(&fixture, "/metrics", HOST, 200, "doorman_build_info");
+        char *response = get(&fixture, "/metrics", HOST);
+        assert_null(strstr(response, "doorman_state_"));
+        free(response);
+        server_stop(&fixture.server);
+    }
+}
+
+/* D5: what is written outlasts a crash. */
+TEST(what_is_written_outlasts_a_crash) {
+    char path[96];
+    state_path(path);
+    struct fixture fixture = start(QUOTA, path, NULL);
+    take(&fixture, "ann", 1000);
+    await_written(&fixture);
+    assert_true(metric(&fixture, "doorman_state_rows_written_total") >= 1);
+    kill_now(&fixture);
+    fixture = start(QUOTA, path, NULL);
+    assert_int_equal(used(&fixture, "ann"), 1000);
+    server_stop(&fixture.server);
+}
+
+TEST(a_limit_that_is_not_durable_begins_again) {
+    static const char config[] = MAPS(LIMIT("quota", ", \"durable\": false"));
+    char path[96];
+    state_path(path);
+    struct fixture fixture = start(config, path, NULL);
+    take(&fixture, "ann", 1000);
+    server_stop(&fixture.server);
+    fixture = start(config, path, NULL);
+    assert_int_equal(used(&fixture, "ann"), 0);
+    server_stop(&fixture.server);
+}
+
+TEST(a_ban_lasts) {
+    static const char config[] =
+        MAPS("{\"name\": \"few\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1000, \"size\": 1, "
+             "\"ban\": {\"refusals\": 1, \"window\": 60, \"duration\": 3600}}");
+    const char *ask = "/v1/allow?resource=maps&key=ann&cost=1";
+    char path[96];
+    state_path(path);
+    struct fixture fixture = start(config, path, NULL);
+    int waited = 0;
+    for (bool banned = false; !banned && waited < 10000; waited++) {
+        char *response = get(&fixture, ask, HOST);
+        banned = strstr(response, "BANNED") != NULL;
+        free(response);
+    }
+    expect(&fixture, ask, HOST, 429, "\"reason\":\"BANNED\"");
+    server_stop(&fixture.server);
+    for (int i = 0; i < 2; i++) {
+        fixture = start(config, path, NULL);
+        expect(&fixture, ask, HOST, 429, "\"reason\":\"BANNED\"");
+        expect(&fixture, "/v1/allow?resource=maps&key=bob&cost=1", HOST, 200, "GRANTED");
+        server_stop(&fixture.server);
+    }
+}
+
+/* D3: what was reset must not come back. */
+TEST(a_reset_lasts) {
+    struct process *files = process_new();
+    char path[96];
+    file_write(files->config, "admin ann token-1\n");
+    snprintf(path, sizeof path, "%s/state", files->folder);
+    const char *const more[] = {"--http-token", files->config, NULL};
+    const char *lines = HOST JSON "Authorization: Bearer token-1\r\n";
+    struct fixture fixture = start(QUOTA, path, more);
+    expect(&fixture, "/v1/allow?resource=maps&key=ann&cost=7", lines, 200, "GRANTED");
+    expect(&fixture, "/v1/allow?resource=maps&key=bob&cost=7", lines, 200, "GRANTED");
+    server_stop(&fixture.server);
+    fixture = start(QUOTA, path, more);
+    expect_post(&fixture, "/v1/reset", lines,
+                "{\"entry\": [{\"resource_id\": \"maps\", \"key\": \"ann\"}]}", 200, "\"count\":1");
+    server_stop(&fixture.server);
+    fixture = start(QUOTA, path, more);
+    expect(&fixture, "/v1/allow?resource=maps&key=ann&cost=0", lines, 200, "\"remaining\":1000000");
+    expect(&fixture, "/v1/allow?resource=maps&key=bob&cost=0", lines, 200, "\"remaining\":999993");
+    server_stop(&fixture.server);
+}
+
+/* Asks over nng for units of a key of 256 bytes: all printable characters of ASCII, then others. */
+static const char *ask_long_key(const struct fixture *fixture, char decision[32]) {
+    char key[257];
+    size_t bytes = 0;
+    for (int i = ' '; i < 0x7f; i++) key[bytes++] = (char)i;
+    for (int i = 0xa1; bytes + 2 <= 256; i++) {
+        key[bytes++] = (char)(0xc0 | i >> 6);
+        key[bytes++] = (char)(0x80 | (i & 0x3f));
+    }
+    while (bytes < 256) key[bytes++] = '~';
+    key[bytes] = 0;
+    cJSON *request = cJSON_Parse("{\"acquire\": {\"client_id\": \"c\", \"permit\": [{\"item\": "
+                                 "[{\"resource_id\": \"maps\", \"cost\": 600000}]}]}}");
+    cJSON *item = (cJSON *)(uintptr_t)find(request, "acquire.permit[0].item[0]");
+    cJSON_AddStringToObject(item, "key", key);
+    char *message = cJSON_PrintUnformatted(request);
+    cJSON *response = send_request(&fixture->server, message);
+    snprintf(decision, 32, "%s", text(response, "acquire.permit[0].decision"));
+    cJSON_Delete(response);
+    cJSON_Delete(request);
+    cJSON_free(message);
+    return decision;
+}
+
+TEST(a_key_may_have_256_bytes_and_every_character) {
+    char path[96], decision[32];
+    state_path(path);
+    struct fixture fixture = start(QUOTA, path, NULL);
+    assert_string_equal(ask_long_key(&fixture, decision), "GRANTED");
+    server_stop(&fixture.server);
+    fixture = start(QUOTA, path, NULL);
+    assert_string_equal(ask_long_key(&fixture, decision), "REFUSED");
+    server_stop(&fixture.server);
+}
+
+/* D10: a limit that is missing for one start, or for a while, has its counters back. */
+TEST(a_limit_that_comes_back_has_its_counters) {
+    static const char other[] = MAPS(LIMIT("other", ""));
+    char path[96];
+    state_path(path);
+    struct fixture fixture = start(QUOTA, path, NULL);
+    take(&fixture, "ann", 1000);
+    server_stop(&fixture.server);
+    fixture = start(other, path, NULL);
+    process_await(fixture.server.process, "rows=1 of_no_limit=1 unreadable=0", 1);
+    assert_int_equal(used(&fixture, "ann"), 0);
+    file_write(fixture.server.process->config, QUOTA);
+    process_signal(fixture.server.process, SIGHUP);
+    process_await(fixture.server.process, "msg=\"counters read\"", 2);
+    assert_int_equal(used(&fixture, "ann"), 1000);
+    server_stop(&fixture.server);
+}
+
+TEST(a_reload_without_a_limit_forgets_no_change_of_it) {
+    static const char other[] = MAPS(LIMIT("other", ""));
+    char path[96];
+    state_path(path);
+    struct fixture fixture = start(QUOTA, path, NULL);
+    const char *const configs[] = {other, QUOTA};
+    take(&fixture, "ann", 1000);
+    for (int i = 0; i < 2; i++) {
+        file_write(fixture.server.process->config, configs[i]);
+        process_signal(fixture.server.process, SIGHUP);
+        process_await(fixture.server.process, "msg=\"counters read\"", 2 + i);
+        assert_int_equal(used(&fixture, "ann"), i ? 1000 : 0);
+    }
+    server_stop(&fixture.server);
+}
+
+/* ---- kill -9, under load -------------------------------------------------------------------- */
+
+static int64_t clock_read(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * SECOND + now.tv_nsec;
+}
+
+#define KEYS 4           /* of each thread */
+#define LOADS 3          /* threads */
+#define GRANTS_MAX 50000 /* of a thread in a round */
+
+/* A client that takes one unit after the other. */
+struct load {
+    pthread_t thread;
+    char url[NNG_MAXADDRLEN];
+    int number;
+    bool stops; /* atomic */
+    size_t count;
+    struct grant {
+        int64_t at; /* when the answer came */
+        int key;
+    } grants[GRANTS_MAX];
+    long asked[KEYS]; /* also those without an answer */
+};
+
+static struct load loads[LOADS];
+
+/* Sends a request over a connection, and returns whether it was granted. */
+static bool load_ask(int fd, int number, int key) {
+    char request[256] = {[8] = (char)0x80, [11] = 1};
+    unsigned char head[12], answer[8192];
+    int bytes = snprintf(request + 12, sizeof request - 12,
+                         "{\"acquire\": {\"client_id\": \"c\", \"permit\": [{\"item\": "
+                         "[{\"resource_id\": \"maps\", \"key\": \"%d-%d\"}]}]}}",
+                         number, key);
+    request[7] = (char)(bytes + 4);
+    uint64_t length = 0;
+    if (!send_all(fd, request, (size_t)bytes + 12) || !receive_all(fd, head, 12)) return false;
+    for (int i = 0; i < 8; i++) length = length << 8 | head[i];
+    if (length < 4 || length - 4 >= sizeof answer) return false;
+    if (!receive_all(fd, answer, (size_t)length - 4)) return false;
+    answer[length - 4] = 0;
+    return strstr((char *)answer, "\"GRANTED\"") != NULL;
+}
+
+/* Runs until the server is gone. Each grant is in the account. */
+static void *load_main(void *context) {
+    static const unsigned char greeting[8] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};
+    struct load *load = (struct load *)context;
+    unsigned char own[8];
+    int fd = connect_within(load->url, TIMEOUT_MS);
+    if (fd < 0) return NULL;
+    bool alive = send_all(fd, greeting, 8) && receive_all(fd, own, 8);
+    while (alive && load->count < GRANTS_MAX && !__atomic_load_n(&load->stops, __ATOMIC_RELAXED)) {
+        int key = (int)(load->count % KEYS);
+        load->asked[key]++;
+        alive = load_ask(fd, load->number, key);
+        if (alive) load->grants[load->count++] = (struct grant){clock_read(), key};
+    }
+    close(fd);
+    return NULL;
+}
+
+static void loads_start(const struct fixture *fixture) {
+    for (int i = 0; i < LOADS; i++) {
+        struct load *load = &loads[i];
+        snprintf(load->url, sizeof load->url, "%s", fixture->server.url);
+        load->number = i;
+        load->stops = false;
+        load->count = 0;
+        memset(load->asked, 0, sizeof load->asked);
+        assert_int_equal(pthread_create(&load->thread, NULL, load_main, load), 0);
+    }
+}
+
+static void loads_join(void) {
+    for (int i = 0; i < LOADS; i++) assert_int_equal(pthread_join(loads[i].thread, NULL), 0);
+}
+
+/* Returns how many grants of a key, or of all (-1), a thread had after a time. */
+static long granted_since(const struct load *load, int key, int64_t since) {
+    long sum = 0;
+    for (size_t i = 0; i < load->count; i++) {
+        sum += load->grants[i].at >= since && (key < 0 || load->grants[i].key == key);
+    }
+    return sum;
+}
+
+/* Compares the account with a new server.
+ *   before   in/out: what each key had used before the round
+ *   since    what was granted later may be forgotten
+ *   returns  how many grants were forgotten */
+static long account_compare(const struct fixture *fixture, long before[LOADS][KEYS],
+                            int64_t since) {
+    long forgotten = 0;
+    for (int i = 0; i < LOADS; i++) {
+        for (int key = 0; key < KEYS; key++) {
+            char name[16];
+            snprintf(name, sizeof name, "%d-%d", i, key);
+            long now = used(fixture, name), had = before[i][key];
+            long lost = had + granted_since(&loads[i], key, 0) - now;
+            assert_true(now <= had + loads[i].asked[key]);
+            assert_true(lost <= granted_since(&loads[i], key, since));
+            forgotten += lost > 0 ? lost : 0;
+            before[i][key] = now;
+        }
+    }
+    return forgotten;
+}
+
+/* Runs the load for a time. Returns a time before which the file has all changes, as the server
+ * said it last. */
+static int64_t run_for(const struct fixture *fixture, int64_t duration) {
+    int64_t end = clock_read() + duration, since = 0;
+    do {
+        int64_t asked_at = clock_read();
+        double age = status_number(fixture, "state.age");
+        since = asked_at - (int64_t)(age * SECOND) - 1;
+        sleep_ms(5);
+    } while (clock_read() < end);
+    return since;
+}
+
+/* D5: in each round at most what was granted after the time that the server itself has told. In
+ * one round at least, this was at most what two intervals granted. */
+TEST(a_kill_forgets_at_most_the_changes_that_are_not_written) {
+    static long before[LOADS][KEYS];
+    char path[96];
+    bool in_time = false;
+    unsigned random = (unsigned)time(NULL);
+    state_path(path);
+    memset(before, 0, sizeof before);
+    struct fixture fixture = start(QUOTA, path, NULL);
+    print_message("SEED=%u\n", random);
+    for (int i = 0, count = rounds("DOORMAN_KILLS", 10); i < count; i++) {
+        random = random * 1103515245U + 12345U;
+        loads_start(&fixture);
+        int64_t since = run_for(&fixture, (int64_t)(random >> 16) % 2500 * (SECOND / 1000));
+        int64_t killed_at = clock_read();
+        kill_now(&fixture);
+        loads_join();
+        process_remove_last();
+        fixture = start(QUOTA, path, NULL);
+        long forgotten = account_compare(&fixture, before, since), in_two = 0, all = 0;
+        for (int k = 0; k < LOADS; k++) {
+            in_two += granted_since(&loads[k], -1, killed_at - 2 * SECOND);
+            all += granted_since(&loads[k], -1, 0);
+        }
+        assert_true(all > 0);
+        in_time = in_time || forgotten <= in_two;
+        print_message("round %d: %ld granted, %ld forgotten, %ld in two intervals\n", i, all,
+                      forgotten, in_two);
+    }
+    assert_true(in_time);
+    server_stop(&fixture.server);
+}
+
+/* D5: also what is granted at the moment of the signal. */
+TEST(restarts_under_load_forget_nothing) {
+    static long before[LOADS][KEYS];
+    char path[96];
+    state_path(path);
+    memset(before, 0, sizeof before);
+    struct fixture fixture = start(QUOTA, path, NULL);
+    for (int i = 0, count = rounds("DOORMAN_RESTARTS", 5); i < count; i++) {
+        loads_start(&fixture);
+        (void)run_for(&fixture, SECOND / 4);
+        process_signal(fixture.server.process, SIGTERM);
+        process_end(fixture.server.process, 0);
+        loads_join();
+        process_remove_last();
+        fixture = start(QUOTA, path, NULL);
+        assert_int_equal(account_compare(&fixture, before, INT64_MAX), 0);
+    }
+    server_stop(&fixture.server);
+}
+
+/* ---- a file that fails ---------------------------------------------------------------------- */
+
+/* Bounds the size of the files that a server may write, as a full disk does. */
+static void limit_files(const struct fixture *fixture, rlim_t bytes) {
+    const struct rlimit limit = {bytes, RLIM_INFINITY};
+    assert_int_equal(prlimit(fixture->server.process->pid, RLIMIT_FSIZE, &limit, NULL), 0);
+}
+
+/* D6 */
+TEST(a_full_disk_delays_the_writes_and_stops_no_decision) {
+    char path[96];
+    state_path(path);
+    struct fixture fixture = start(QUOTA, path, NULL);
+    take(&fixture, "ann", 1);
+    await_written(&fixture);
+    limit_files(&fixture, 4096);
+    take(&fixture, "ann", 1000);
+    /* The log cannot be written either, so it says this only afterwards. */
+    EVENTUALLY(metric(&fixture, "doorman_state_errors_total") >= 2);
+    assert_true(metric(&fixture, "doorman_state_age_seconds") > 0);
+    expect(&fixture, "/v1/status", HOST, 200, "\"failure\":{\"for\":");
+    expect(&fixture, "/", HOST, 200, "cannot be written");
+    take(&fixture, "bob", 7);
+    assert_int_equal(used(&fixture, "ann"), 1001);
+    limit_files(&fixture, RLIM_INFINITY);
+    process_await(fixture.server.process, "msg=\"the file of counters works again\"", 1);
+    await_written(&fixture);
+    kill_now(&fixture);
+    fixture = start(QUOTA, path, NULL);
+    assert_int_equal(used(&fixture, "ann"), 1001);
+    assert_int_equal(used(&fixture, "bob"), 7);
+    server_stop(&fixture.server);
+}
+
+/* The file was moved to another place, and comes back. */
+TEST(a_file_that_is_gone_is_written_when_it_is_back) {
+    char path[96], other[112];
+    state_path(path);
+    snprintf(other, sizeof other, "%s-moved", path);
+    struct fixture fixture = start(QUOTA, path, NULL);
+    assert_int_equal(rename(path, other), 0);
+    take(&fixture, "ann", 1000);
+    process_await(fixture.server.process, "was removed or replaced", 1);
+    assert_int_equal(rename(other, path), 0);
+    process_await(fixture.server.process, "msg=\"the file of counters works again\"", 1);
+    server_stop(&fixture.server);
+    fixture = start(QUOTA, path, NULL);
+    assert_int_equal(used(&fixture, "ann"), 1000);
+    server_stop(&fixture.server);
+}
+
+/* Makes a file that has some counters. */
+static void make_file(const char *path, int keys) {
+    struct fixture fixture = start(QUOTA, path, NULL);
+    for (int i = 0; i < keys; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "key-%d", i);
+        take(&fixture, key, 1000);
+    }
+    server_stop(&fixture.server);
+}
+
+static void overwrite(const char *path, off_t at, const void *bytes, size_t count) {
+    int fd = open(path, O_WRONLY | O_CREAT, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(pwrite(fd, bytes, count, at), (ssize_t)count);
+    assert_int_equal(close(fd), 0);
+}
+
+/* D9 */
+TEST(a_second_server_on_the_same_file_is_refused) {
+    char path[96];
+    state_path(path);
+    struct fixture fixture = start(QUOTA, path, NULL);
+    expect_refusal((const char *[]){"--state", path, NULL}, 1, "another process uses it");
+    take(&fixture, "ann", 1);
+    server_stop(&fixture.server);
+}
+
+/* D10 */
+TEST(a_file_of_a_newer_version_is_refused) {
+    char path[96];
+    state_path(path);
+    make_file(path, 1);
+    overwrite(path, 60, "\0\0\0\2", 4); /* PRAGMA user_version */
+    expect_refusal((const char *[]){"--state", path, NULL}, 1,
+                   "was written by a newer doorman_server; start that version");
+}
+
+TEST(a_place_that_cannot_be_written_is_refused) {
+    char path[96];
+    state_path(path);
+    file_write(path, "this is a text, and long enough not to be an empty database; "
+                     "it has no header of SQLite, whose first 16 bytes are always the same");
+    expect_refusal((const char *[]){"--state", path, NULL}, 1, "it is damaged, or not of Doorman");
+    expect_refusal((const char *[]){"--state", "/nowhere/state", NULL}, 1, "its folder must exist");
+    expect_refusal((const char *[]){"--state", "/proc/version", NULL}, 1, "--state /proc/version:");
+}
+
+/* D4: a page that is damaged is found while the server runs. */
+TEST(counters_that_cannot_be_read_are_granted_or_refused_as_the_limit_says) {
+    static const char refusing[] = MAPS(LIMIT("quota", ", \"on_unread\": \"refuse\""));
+    const char *const more[] = {"--state-wait", "1", "--state"};
+    const char *ask = "/v1/allow?resource=maps&key=key-1&cost=1";
+    char path[96], rubbish[4096];
+    struct stat status;
+    state_path(path);
+    make_file(path, 100);
+    memset(rubbish, 'x', sizeof rubbish);
+    assert_int_equal(stat(path, &status), 0);
+    for (off_t at = 3 * 4096; at < status.st_size; at += 4096) { /* the pages of the rows */
+        overwrite(path, at, rubbish, sizeof rubbish);
+    }
+    for (int i = 0; i < 2; i++) {
+        struct fixture fixture = fixture_start(
+            i ? refusing : QUOTA, (const char *[]){more[0], more[1], more[2], path, NULL});
+        process_await(fixture.server.process, "the counters were not read in time", 1);
+        process_await(fixture.server.process, "it is damaged", 1);
+        expect(&fixture, ask, HOST, i ? 429 : 200, i ? "\"reason\":\"LEARNING\"" : "GRANTED");
+        assert_true(metric(&fixture, "doorman_state_reading") > 0);
+        kill_now(&fixture);
+    }
+}
+
+/* D2: also what is not durable, and what the file makes void. */
+TEST(check_config_says_what_a_restart_forgets) {
+    static const char config[] = MAPS(LIMIT("quota", "") ", " LIMIT(
+        "other",
+        ", \"durable\": false") ", {\"name\": \"burst\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 9, "
+                                "\"size\": 9}"
+                                ", {\"name\": \"slots\", \"kind\": \"CONCURRENCY\", \"limit\": 9}");
+    const char *const expected[2][4] = {
+        {"limit quota of maps is durable, but without --state each restart begins",
+         "limit other of maps is not durable", "limit burst of maps is not durable",
+         "limit slots of maps keeps no counters"},
+        {"limit quota of maps lasts: a restart forgets nothing",
+         "limit other of maps is not durable", "limit burst of maps is not durable",
+         "limit slots of maps keeps no counters"}};
+    for (int i = 0; i < 2; i++) {
+        struct process *process = process_new();
+        file_write(process->config, config);
+        const char *const arguments[] = {"--config",           process->config,   "--check-config",
+                                         i ? "--state" : NULL, "/nowhere/at/all", NULL};
+        assert_int_equal(process_run(process, arguments, NULL), 0);
+        char *out = file_read(process->out);
+        for (int k = 0; k < 4; k++) {
+            if (!strstr(out, expected[i][k])) fail_msg("no '%s' in %s", expected[i][k], out);
+        }
+        free(out);
+        assert_int_equal(process_logged(process, "is kept only in memory"), i ? 1 : 2);
+    }
+}
+
+TEST(flags_that_do_not_fit_are_refused) {
+    expect_refusal((const char *[]){"--state-interval", "2", NULL}, 2,
+                   "--state-interval needs --state");
+    expect_refusal((const char *[]){"--state", "x", "--state-interval", "0", NULL}, 2,
+                   "--state-interval is '0', not a whole number from 1 to 3600");
+    expect_refusal((const char *[]){"--state", "x", "--etcd", "http://127.0.0.1:1",
+                                    "--election-key", "k", NULL},
+                   2, "the processes of a node cannot share a file");
+}

@@ -1,0 +1,325 @@
+/* The file in which counters last (server/state/store.h): what is written is read again, two
+ * servers never share it, and what is wrong with it is said before anything is changed. */
+#define _GNU_SOURCE
+#include "../../server/state/store.c"
+
+#include "../test.h"
+
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+struct world {
+    char folder[32], path[48], kept[48];
+    char error[STORE_TEXT];
+    struct store *store; /* NULL: closed */
+};
+
+static void reopen(struct world *w) {
+    server_store_close(w->store);
+    w->store = server_store_open(w->path, w->error);
+    if (!w->store) fail_msg("%s", w->error);
+}
+
+static void world_setup(struct world *w) {
+    snprintf(w->folder, sizeof w->folder, "/tmp/doorman-test-XXXXXX");
+    assert_non_null(mkdtemp(w->folder));
+    snprintf(w->path, sizeof w->path, "%s/state", w->folder);
+    snprintf(w->kept, sizeof w->kept, "%s/kept", w->folder);
+    reopen(w);
+}
+
+static void remove_all(const char *path) {
+    static const char *const suffixes[] = {"", "-wal", "-shm"};
+    for (int i = 0; i < 3; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "%s%s", path, suffixes[i]);
+        (void)unlink(name);
+    }
+}
+
+static void world_teardown(struct world *w) {
+    server_store_close(w->store);
+    remove_all(w->path);
+    remove_all(w->kept);
+    assert_int_equal(rmdir(w->folder), 0);
+}
+FIXTURE(world)
+
+/* A row of the limit "user" whose identity is its key. Its record is a text; NULL: the row is
+ * deleted. */
+static struct store_row row_of(const char *key, const char *record, int64_t fresh_at) {
+    return (struct store_row){.identity = key,
+                              .identity_bytes = strlen(key),
+                              .template = "api*",
+                              .limit = "user",
+                              .resource = "api",
+                              .key = key,
+                              .fresh_at = fresh_at,
+                              .record = record,
+                              .record_bytes = record ? strlen(record) : 0};
+}
+
+static void put(struct world *w, const char *key, const char *record) {
+    struct store_row row = row_of(key, record, 1000);
+    assert_int_equal(server_store_write(w->store, &row, 1), STORE_OK);
+}
+
+/* Expects these rows, as "key=record" in the order of the keys. */
+static void expect_rows(struct world *w, const char *expected) {
+    char text[1024] = "";
+    struct store_row row;
+    enum store_result result;
+    while ((result = server_store_next(w->store, &row)) == STORE_OK) {
+        size_t bytes = strlen(text);
+        snprintf(text + bytes, sizeof text - bytes, "%s%s=%.*s", bytes ? " " : "", row.key,
+                 (int)row.record_bytes, (const char *)row.record);
+    }
+    assert_int_equal(result, STORE_END);
+    assert_string_equal(text, expected);
+}
+
+static void expect_refused(struct world *w, const char *path, const char *why) {
+    struct store *store = server_store_open(path, w->error);
+    assert_null(store);
+    if (!strstr(w->error, why)) fail_msg("'%s' does not say '%s'", w->error, why);
+}
+
+/* Runs commands of SQL on the file, as a person with the tool sqlite3 does. */
+static void person_runs(const char *path, const char *commands) {
+    sqlite3 *database = NULL;
+    assert_int_equal(sqlite3_open(path, &database), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(database, commands, NULL, NULL, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_close(database), SQLITE_OK);
+}
+
+TEST_WITH(world, rows_last_until_they_are_replaced_or_deleted) {
+    const struct store_row rows[] = {row_of("a", "1", 10), row_of("b", "2", 10),
+                                     row_of("c", "3", 10)};
+    assert_int_equal(server_store_write(w->store, rows, 3), STORE_OK);
+    reopen(w);
+    expect_rows(w, "a=1 b=2 c=3");
+    put(w, "b", "20");
+    put(w, "c", NULL);
+    put(w, "never written", NULL);
+    reopen(w);
+    expect_rows(w, "a=1 b=20");
+    expect_rows(w, "a=1 b=20"); /* from the beginning */
+}
+
+/* A record may have any bytes, and a name any text. */
+TEST_WITH(world, all_fields_of_a_row_come_back) {
+    char key[257], record[4096], identity[800];
+    for (int i = 0; i < 256; i++) key[i] = (char)(i ? i : ' ');
+    key[256] = 0;
+    for (size_t i = 0; i < sizeof record; i++) record[i] = (char)(i * 7);
+    for (size_t i = 0; i < sizeof identity; i++) identity[i] = (char)(i * 5);
+    struct store_row in = row_of(key, record, INT64_C(99999999999)), out;
+    in.identity = identity, in.identity_bytes = sizeof identity;
+    in.record_bytes = sizeof record;
+    in.is_ban = true;
+    assert_int_equal(server_store_write(w->store, &in, 1), STORE_OK);
+    reopen(w);
+    assert_int_equal(server_store_next(w->store, &out), STORE_OK);
+    assert_int_equal(out.identity_bytes, sizeof identity);
+    assert_memory_equal(out.identity, identity, sizeof identity);
+    assert_true(out.is_ban);
+    assert_string_equal(out.template, "api*");
+    assert_string_equal(out.limit, "user");
+    assert_string_equal(out.resource, "api");
+    assert_string_equal(out.key, key);
+    assert_int_equal(out.fresh_at, INT64_C(99999999999));
+    assert_int_equal(out.record_bytes, sizeof record);
+    assert_memory_equal(out.record, record, sizeof record);
+    assert_int_equal(server_store_next(w->store, &out), STORE_END);
+}
+
+/* Only the identity tells rows apart: it has a zero byte in the middle. */
+TEST_WITH(world, rows_with_another_identity_are_other_rows) {
+    struct store_row rows[2] = {row_of("k", "1", 10), row_of("k", "2", 10)};
+    rows[0].identity = "a\0b", rows[1].identity = "a\0c";
+    rows[0].identity_bytes = rows[1].identity_bytes = 3;
+    assert_int_equal(server_store_write(w->store, rows, 2), STORE_OK);
+    expect_rows(w, "k=1 k=2");
+    rows[0].record = NULL;
+    assert_int_equal(server_store_write(w->store, rows, 1), STORE_OK);
+    expect_rows(w, "k=2");
+}
+
+TEST_WITH(world, rows_are_dropped_after_a_time) {
+    const struct store_row rows[] = {row_of("a", "1", 99), row_of("b", "2", 100),
+                                     row_of("c", "3", 101)};
+    assert_int_equal(server_store_write(w->store, rows, 3), STORE_OK);
+    assert_int_equal(server_store_drop(w->store, 100), STORE_OK);
+    expect_rows(w, "b=2 c=3");
+}
+
+/* D9 */
+TEST_WITH(world, each_opening_has_the_next_epoch) {
+    assert_int_equal(server_store_epoch(w->store), 1);
+    reopen(w);
+    assert_int_equal(server_store_epoch(w->store), 2);
+    expect_refused(w, w->path, "another process uses it");
+    reopen(w);
+    assert_int_equal(server_store_epoch(w->store), 3);
+}
+
+/* D9: also under another name. */
+TEST_WITH(world, a_second_server_is_refused) {
+    expect_refused(w, w->path, "another process uses it");
+    assert_int_equal(link(w->path, w->kept), 0);
+    expect_refused(w, w->kept, "another process uses it");
+    put(w, "a", "1");
+    expect_rows(w, "a=1");
+}
+
+TEST_WITH(world, a_person_can_read_the_file_while_it_is_in_use) {
+    put(w, "bob", "r");
+    sqlite3 *person = NULL;
+    sqlite3_stmt *query = NULL;
+    assert_int_equal(sqlite3_open(w->path, &person), SQLITE_OK);
+    assert_int_equal(
+        sqlite3_prepare_v2(person, "SELECT * FROM readable_counters", -1, &query, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_step(query), SQLITE_ROW);
+    assert_string_equal(sqlite3_column_text(query, 0), "counter");
+    assert_string_equal(sqlite3_column_text(query, 4), "bob");
+    assert_string_equal(sqlite3_column_text(query, 5), "1970-01-01 00:16:40");
+    put(w, "bob", "s"); /* the query is still open */
+    assert_int_equal(sqlite3_finalize(query), SQLITE_OK);
+    assert_int_equal(sqlite3_close(person), SQLITE_OK);
+    expect_rows(w, "bob=s");
+}
+
+TEST_WITH(world, a_write_that_meets_a_lock_fails_and_changes_nothing) {
+    sqlite3 *person = NULL;
+    put(w, "a", "1");
+    assert_int_equal(sqlite3_open(w->path, &person), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(person, "BEGIN IMMEDIATE", NULL, NULL, NULL), SQLITE_OK);
+    const struct store_row row = row_of("a", "2", 1000);
+    assert_int_equal(server_store_write(w->store, &row, 1), STORE_FAILED);
+    assert_non_null(strstr(server_store_error(w->store), "another process has locked it"));
+    expect_rows(w, "a=1");
+    assert_int_equal(sqlite3_close(person), SQLITE_OK);
+    put(w, "a", "2");
+    expect_rows(w, "a=2");
+}
+
+/* D10 */
+TEST_WITH(world, a_file_of_a_newer_version_is_refused_and_kept) {
+    put(w, "a", "1");
+    server_store_close(w->store);
+    w->store = NULL;
+    person_runs(w->path, "PRAGMA user_version = 2");
+    expect_refused(w, w->path, "was written by a newer doorman_server");
+    person_runs(w->path, "PRAGMA user_version = 1");
+    reopen(w);
+    expect_rows(w, "a=1");
+    assert_int_equal(server_store_epoch(w->store), 2);
+}
+
+TEST_WITH(world, a_database_of_another_program_is_refused_and_kept) {
+    person_runs(w->kept, "CREATE TABLE theirs (x); PRAGMA user_version = 1");
+    expect_refused(w, w->kept, "is a database of another program");
+    person_runs(w->kept, "INSERT INTO theirs VALUES (1); DROP TABLE theirs");
+}
+
+static void write_at(const char *path, off_t at, const char *bytes, size_t count) {
+    int fd = open(path, O_WRONLY | O_CREAT, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(pwrite(fd, bytes, count, at), (ssize_t)count);
+    assert_int_equal(close(fd), 0);
+}
+
+TEST_WITH(world, a_file_that_is_no_database_is_refused_and_kept) {
+    char text[600];
+    memset(text, 'x', sizeof text);
+    write_at(w->kept, 0, text, sizeof text);
+    expect_refused(w, w->kept, "it is damaged, or not of Doorman; put a copy in its place");
+    struct stat status;
+    assert_int_equal(stat(w->kept, &status), 0);
+    assert_int_equal(status.st_size, sizeof text);
+}
+
+/* The damage is behind the first page, so that it is found only by reading. */
+TEST_WITH(world, a_damaged_page_ends_the_reading) {
+    for (int i = 0; i < 300; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "key %d", i);
+        put(w, key, "a record that fills the pages of the table");
+    }
+    server_store_close(w->store);
+    w->store = NULL;
+    char rubbish[4096];
+    struct stat status;
+    memset(rubbish, 'x', sizeof rubbish);
+    assert_int_equal(stat(w->path, &status), 0);
+    for (off_t at = 3 * 4096; at < status.st_size; at += 4096) {
+        write_at(w->path, at, rubbish, sizeof rubbish);
+    }
+    reopen(w);
+    struct store_row row;
+    enum store_result result = STORE_OK;
+    for (int i = 0; i < 1000 && result == STORE_OK; i++) result = server_store_next(w->store, &row);
+    assert_int_equal(result, STORE_FAILED);
+    assert_non_null(strstr(server_store_error(w->store), "it is damaged"));
+}
+
+TEST_WITH(world, places_that_cannot_hold_a_file_are_named) {
+    expect_refused(w, "/nowhere/at/all", "No such file or directory; its folder must exist");
+    expect_refused(w, w->folder, "cannot be opened for writing");
+    expect_refused(w, "/dev/null", "is not a regular file");
+}
+
+/* What is written to a file that has no name any more would be lost. */
+TEST_WITH(world, a_file_that_was_moved_away_is_written_when_it_is_back) {
+    const struct store_row row = row_of("a", "1", 1000);
+    assert_int_equal(rename(w->path, w->kept), 0);
+    assert_int_equal(server_store_write(w->store, &row, 1), STORE_FAILED);
+    assert_non_null(strstr(server_store_error(w->store), "was removed or replaced"));
+    assert_int_equal(rename(w->kept, w->path), 0);
+    assert_int_equal(server_store_write(w->store, &row, 1), STORE_OK);
+    expect_rows(w, "a=1");
+}
+
+/* Writes more than a limit of the size allows, and then without the limit. */
+static void fill_the_disk(struct world *w) {
+    char record[4096];
+    memset(record, 'x', sizeof record);
+    record[sizeof record - 1] = 0;
+    const struct rlimit small = {256 << 10, RLIM_INFINITY}, large = {RLIM_INFINITY, RLIM_INFINITY};
+    signal(SIGXFSZ, SIG_IGN);
+    put(w, "first", "1");
+    if (setrlimit(RLIMIT_FSIZE, &small) != 0) _exit(2);
+    enum store_result result = STORE_OK;
+    for (int i = 0; i < 1000 && result == STORE_OK; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "key %d", i);
+        const struct store_row row = row_of(key, record, 1000);
+        result = server_store_write(w->store, &row, 1);
+    }
+    bool failed = result == STORE_FAILED && strstr(server_store_error(w->store), "disk");
+    if (setrlimit(RLIMIT_FSIZE, &large) != 0) _exit(3);
+    const struct store_row row = row_of("last", "2", 1000);
+    _exit(failed && server_store_write(w->store, &row, 1) == STORE_OK ? 0 : 1);
+}
+
+TEST_WITH(world, a_full_disk_fails_the_write_and_nothing_else) {
+    int status = 0, found = 0;
+    server_store_close(w->store);
+    w->store = NULL;
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        alarm(60);
+        reopen(w);
+        fill_the_disk(w);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    reopen(w);
+    struct store_row row;
+    while (server_store_next(w->store, &row) == STORE_OK) {
+        found += strcmp(row.key, "first") == 0 || strcmp(row.key, "last") == 0;
+    }
+    assert_int_equal(found, 2);
+}
