@@ -332,7 +332,7 @@ struct doorman_permit_limit {
     bool has_durable;    /* false: `durable` is not read. The configuration sets it to true if a
                             counter may need a minute or more until it is fresh, or if a ban lasts
                             as long */
-    bool durable; /* the counters and bans have rows, which a store keeps over a restart: see P27.
+    bool durable; /* the counters and bans have rows, which a store keeps over a restart: see D3.
                      Not if leased, and not for CONCURRENCY */
     bool refuse_unread; /* only if durable. true: while the rows could not be read, permits are
                            refused with LEARNING. false: counters begin as after a restart without
@@ -760,7 +760,9 @@ DOORMAN_API bool doorman_permits_next_top(const doorman_permits *permits, size_t
  *                                       epoch, doorman_permits_restore with each row, and
  *                                       doorman_permits_set_rows with DOORMAN_ROWS_READ
  *
- * P27 If all changes are yielded and written, the store has a row for each counter and each ban of
+ * D2 A limit is durable if it says so, or if a counter may need a minute or more until it is fresh,
+ *    or if a ban lasts as long. See `durable` of doorman_permit_limit.
+ * D3 If all changes are yielded and written, the store has a row for each counter and each ban of
  *    the permits, and no others, except for rows that are fresh, and rows of limits that are not in
  *    the configuration or not durable any more. A row that replaces another has the same identity.
  *    A counter that is evicted, reset or refunded until it is fresh, and a ban that ends early, are
@@ -768,7 +770,9 @@ DOORMAN_API bool doorman_permits_next_top(const doorman_permits *permits, size_t
  *    row after its fresh_at. At most 100,000 removals wait to be yielded. An eviction is yielded
  *    only if fewer than 50,000 wait. The rows of the others stay in the store until they are fresh,
  *    which is only too strict.
- * P28 A restored counter never offers more than the counter that was written would offer now, by
+ * D4 While rows are awaited, permits that a durable limit concerns are refused with LEARNING, and
+ *    others do not wait. See doorman_permits_set_rows.
+ * D5 A restored counter never offers more than the counter that was written would offer now, by
  *    the clock `epoch` (P26). The times in a row are since 1970. If a row was written later than
  *    the present epoch, the epoch moves forward to that time, as if this process had written the
  *    row. So no window that was used begins again after the clock was set back. A row of the clock
@@ -833,7 +837,7 @@ DOORMAN_API doorman_status doorman_permits_mark_changed(doorman_permits *permits
                                                         const unsigned char *row, size_t bytes,
                                                         doorman_error *error);
 
-/* Restores one row (P28). Precondition: the epoch was set.
+/* Restores one row (D5). Precondition: the epoch was set.
  *   row, bytes   used only during the call; checked completely
  *   error        may be NULL; says what is wrong with the row: "figures[0].level: ..."
  *   returns      OK, also if the row is fresh by now, or `removed` |
@@ -1833,7 +1837,7 @@ static doorman_time doorman__figures_period(doorman_limit_kind kind, const doorm
     return all->calendar ? minutes[all->calendar] * DOORMAN__DURABLE : all->window;
 }
 
-/* Returns whether the counters and bans of a limit have rows (P27). Precondition: the limit is
+/* Returns whether the counters and bans of a limit have rows (D3). Precondition: the limit is
  * valid. */
 static bool doorman__limit_durable(const doorman_permit_limit *limit) {
     if (limit->has_durable) return limit->durable;
@@ -2770,7 +2774,7 @@ static void doorman__moment_move(doorman__moment *at, doorman_time now) {
     assert(at->ahead >= 0 && at->rest >= 0 && at->rest < 16);
 }
 
-/* P28: moves the epoch forward to a time that a row has, if it is earlier. */
+/* D5: moves the epoch forward to a time that a row has, if it is earlier. */
 static void doorman__moment_reach(doorman__moment *at, doorman_time epoch) {
     assert(epoch <= DOORMAN__EPOCH_MAX);
     if (epoch <= at->epoch) return;
@@ -2915,7 +2919,7 @@ static uint64_t doorman__ring_end(const uint64_t *ring, uint64_t now) {
  *     TOKEN_BUCKET     the level in units, as the bits of a double; when it had this level
  *     FIXED_WINDOW     a number for its window; the units of that window
  *     SLIDING_WINDOW   the length of the window; the time at which its slices begin to count, which
- *                      is 0 except after a restore (P28); a ring
+ *                      is 0 except after a restore (D5); a ring
  *     TIERS            for each tier: when it was entered, the length of its window (0: it was
  *                      never entered), when the slices of its window begin, and a ring
  *     CONCURRENCY      the units that are held; the address of its queue, or 0
@@ -3626,7 +3630,7 @@ typedef struct doorman__counter {
 #define DOORMAN__COUNTS_REFUSALS 1 /* the state ends with a count of refusals, and its beginning */
 #define DOORMAN__IN_USE 2          /* a charge of the present call points to the counter */
 #define DOORMAN__LEASED_UNITS 4    /* CONCURRENCY: the limit is leased */
-#define DOORMAN__CHANGED 8         /* a row must be yielded (P27). The bucket has a mark */
+#define DOORMAN__CHANGED 8         /* a row must be yielded (D3). The bucket has a mark */
 #define DOORMAN__STORED 16         /* a store has a row, or may have one */
 
 /* The table of the counters of one limit, and what the limit has counted. The two strings are
@@ -3711,7 +3715,7 @@ typedef struct doorman__removal {
     size_t bytes;
 } doorman__removal;
 
-/* What must be yielded as rows: see P27 and >>state. */
+/* What must be yielded as rows: see D3 and >>state. */
 typedef struct doorman__changes {
     size_t count;       /* of counters and bans that are CHANGED */
     doorman_time since; /* when the first change was made since there were none */
@@ -4031,7 +4035,7 @@ static void doorman__ban_enter(doorman__ban *ban, doorman__slot *slot, doorman_t
     doorman__timer_set(&slot->bans, &ban->end, doorman__earlier(end, DOORMAN_NEVER - 1));
 }
 
-/* ---- permits: changes that a store must have (P27) */
+/* ---- permits: changes that a store must have (D3) */
 /*
  * A row has a header, which is the same for all versions, and figures. Numbers have the byte order
  * of little-endian machines, and strings end with a NUL.
@@ -7113,7 +7117,7 @@ static void doorman__hold_grant(doorman_permits *permits, doorman__hold *hold,
  *    units. So a repeated request may be refused too early, but is never granted too often.
  * P16 With empty_at_start nothing is saved when the permits are created: a bucket has what it has
  *    gained since then, and a window that contains this time is used up. When a server becomes
- *    master, its permits have no counters and no bans, until rows are restored (P28). While it
+ *    master, its permits have no counters and no bans, until rows are restored (D5). While it
  *    learns, it decides as usual on permits that would hold no units. The rest of P16 is in
  *    >>holds.
  * P18 Every decision raises events, and is counted by limit and reason. A template whose list of
@@ -8885,8 +8889,8 @@ static void doorman__holds_uninit(doorman__holds *holds) {
 
 /* ---- >>state -------------------------------------------------------------------------------- */
 /*
- * Rows of counters and bans, which a store keeps over a restart. The public part has the rules P27
- * and P28, and >>counters has the header of a row and notes what has changed.
+ * Rows of counters and bans, which a store keeps over a restart. The public part has the rules D3
+ * and D5, and >>counters has the header of a row and notes what has changed.
  *
  * A change sets a flag in its counter, and a bit for its bucket in the table of its limit. So it
  * costs no memory, and a counter that is removed needs no care. The next row is found by the bits:
@@ -9204,7 +9208,7 @@ static doorman_status doorman__permit_row_check(const unsigned char *bytes, size
     return wrong ? doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", wrong) : DOORMAN_OK;
 }
 
-/* ---- state: yielding changes (P27) */
+/* ---- state: yielding changes (D3) */
 
 static size_t doorman__changes_count(const doorman__changes *changes) {
     return changes->count + changes->removal_count;
@@ -9342,7 +9346,7 @@ size_t doorman_permits_next_changed(doorman_permits *permits, unsigned char *out
     return bytes;
 }
 
-/* ---- state: restoring figures (P28) */
+/* ---- state: restoring figures (D5) */
 
 /* How a row is added to a counter. */
 typedef enum doorman__restoring {

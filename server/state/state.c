@@ -1,5 +1,5 @@
 /* doorman_server, part STATE: counters of durable limits and bans outlast a restart (V8). The
- * library says what a row is (P27 and P28), and server/state/store.c keeps rows in a file. This
+ * library says what a row is (D2 to D5), and server/state/store.c keeps rows in a file. This
  * file moves them: all of them into memory at the start, and what has changed into the file once in
  * each interval.
  *
@@ -14,8 +14,8 @@
  *     ended     none: the server stops        has written what was left
  *
  * A change is marked in the library until it is in a batch, and a batch stays until it is written.
- * So a file that cannot be written loses nothing, and the memory for it does not grow. When a batch
- * is full, the next one follows at once.
+ * So a file that cannot be written loses nothing, and the memory for it does not grow (D6). When a
+ * batch is full, the next one follows at once.
  *
  * Nothing is written before all is read: a row in the file may say that more is used than memory
  * knows. */

@@ -2,6 +2,11 @@
  * face knows no permits: a row is an identity and a record, whose bytes only the library
  * understands.
  *
+ * D9 One process has the file at a time: the second one is refused. Each start raises the epoch in
+ *    the file.
+ * D10 A row that the library cannot read, or whose limit is not configured, stays in the file until
+ *    a day after it is fresh. A file of a newer schema is refused.
+ *
  * One thread uses a store at a time. No function is fast: each may wait for the disk. */
 #ifndef DOORMAN_SERVER_STORE_H
 #define DOORMAN_SERVER_STORE_H

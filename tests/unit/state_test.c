@@ -1,4 +1,4 @@
-/* State that lasts: rows of counters and bans, which a store keeps over a restart (P27, P28). The
+/* State that lasts: rows of counters and bans, which a store keeps over a restart (D3, D5). The
  * store of these tests is a list of rows. */
 #include "unit.h"
 
@@ -531,7 +531,7 @@ TEST(the_bytes_of_a_row_never_change) {
     process_end(&p);
 }
 
-/* P27. The store has the keys that the permits have, so a flood of keys does not fill it. */
+/* D3. The store has the keys that the permits have, so a flood of keys does not fill it. */
 TEST(an_evicted_counter_is_deleted_from_the_store) {
     struct process p = process_of("{\"name\": \"q\", \"kind\": \"FIXED_WINDOW\", \"limit\": 100, "
                                   "\"window\": \"month\", \"max_keys\": 20}");
@@ -720,7 +720,7 @@ TEST(a_row_waits_until_its_limit_comes_back) {
 
 /* ---- clocks --------------------------------------------------------------------------------- */
 
-/* P26, P28. Without its lead, the clock would go back to a window that was used, or begin one. */
+/* P26, D5. Without its lead, the clock would go back to a window that was used, or begin one. */
 TEST(a_clock_that_was_set_back_gives_no_new_window) {
     struct process p = process_of(
         "{\"name\": \"q\", \"kind\": \"FIXED_WINDOW\", \"limit\": 100, \"window\": \"day\"}");
@@ -1054,7 +1054,7 @@ static void random_call(struct process *p, struct process *twin) {
     if (kind >= 6) assert_same_permit(&p->out, &twin->out);
 }
 
-/* P27, P28. A process that writes before it stops, and reads after it, decides exactly like a
+/* D3, D5. A process that writes before it stops, and reads after it, decides exactly like a
  * process that never stops. */
 TEST(a_process_that_is_restarted_decides_like_one_that_is_not) {
     for (int history = 0; history < 40; history++) {
@@ -1085,7 +1085,7 @@ TEST(a_process_that_is_restarted_decides_like_one_that_is_not) {
     }
 }
 
-/* P28. Wherever the clock of the wall is set to, a restarted process never offers more than one
+/* D5. Wherever the clock of the wall is set to, a restarted process never offers more than one
  * that is not restarted and that measures time without that clock. */
 TEST(a_clock_that_is_set_back_never_gives_more) {
     for (int history = 0; history < 40; history++) {
@@ -1115,7 +1115,7 @@ TEST(a_clock_that_is_set_back_never_gives_more) {
     }
 }
 
-/* D5, P28. In each window of the clock `epoch` at most the limit is granted, plus what was granted
+/* D5, D5. In each window of the clock `epoch` at most the limit is granted, plus what was granted
  * since the last write before each crash. The clock is set back and forward at any moment. */
 TEST(a_crash_forgets_only_what_was_granted_since_the_last_write) {
     enum { WINDOWS = 4096 };
