@@ -9019,7 +9019,7 @@ doorman_status doorman_permit_row_read(const unsigned char *row, size_t bytes,
                                        doorman_permit_row *out, doorman_error *error) {
     if (!row) return doorman__missing(error, "row");
     if (!out) return doorman__missing(error, "out");
-    doorman_permit_row read;
+    doorman_permit_row read = {.version = 0};
     doorman__permit_row_rest rest;
     const char *wrong = doorman__permit_row_parse(row, bytes, &read, &rest);
     if (wrong) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", wrong);
@@ -9542,7 +9542,7 @@ static doorman__counter *doorman__permits_row_ban(const doorman_permits *permits
 
 doorman_status doorman_permits_mark_changed(doorman_permits *permits, const unsigned char *row,
                                             size_t bytes, doorman_error *error) {
-    doorman_permit_row read;
+    doorman_permit_row read = {.version = 0};
     doorman__row_target target = {.slot = NULL};
     if (!permits) return doorman__missing(error, "permits");
     doorman_status status = doorman_permit_row_read(row, bytes, &read, error);
@@ -9652,8 +9652,8 @@ static doorman_status doorman__restore_ban(doorman_permits *permits, const doorm
 
 doorman_status doorman_permits_restore(doorman_permits *permits, const unsigned char *row,
                                        size_t bytes, doorman_error *error, doorman_time now) {
-    doorman_permit_row read;
-    doorman__row_figures figures;
+    doorman_permit_row read = {.version = 0};
+    doorman__row_figures figures = {0};
     if (!permits) return doorman__missing(error, "permits");
     if (!row) return doorman__missing(error, "row");
     doorman_status status = doorman__permit_row_check(row, bytes, &read, &figures, error);
