@@ -621,8 +621,9 @@ TEST(floods_of_invalid_messages_do_not_delay_others) {
 
 #define BLOCK 500 /* resources in one request */
 
-/* One holder requests one block of resources. */
-static void fill_block(int fd, char *text, size_t room, int holder, int first) {
+/* One holder requests one block of resources. Returns false if no response comes: see
+ * probe_request_reconnecting. */
+static bool fill_block(int fd, char *text, size_t room, int holder, int first) {
     char response[64];
     size_t bytes = (size_t)snprintf(
         text, room, "{\"get_capacity\":{\"client_id\":\"holder-%d\",\"resource\":[", holder);
@@ -633,8 +634,24 @@ static void fill_block(int fd, char *text, size_t room, int holder, int first) {
     }
     bytes += (size_t)snprintf(text + bytes, room - bytes, "]}}");
     assert_true(bytes < room);
-    assert_true(message_send(fd, text, bytes) && message_receive(fd, response, sizeof response));
+    if (!message_send(fd, text, bytes) || !message_receive(fd, response, sizeof response)) {
+        return false;
+    }
     assert_non_null(strstr(response, "\"response\""));
+    return true;
+}
+
+/* The same on a connection that works. It connects again if it needs to. */
+static void fill_block_surely(const struct server *server, int *fd, char *text, size_t room,
+                              int holder, int first) {
+    for (int tries = 0; tries < 5; tries++) {
+        if (fill_block(*fd, text, room, holder, first)) return;
+        close(*fd);
+        *fd = peer_connect(server, TIMEOUT_MS);
+        assert_true(*fd >= 0);
+        (void)peer_greet(*fd);
+    }
+    fail_msg("no response on five connections");
 }
 
 /* Every holder requests every resource. */
@@ -644,7 +661,9 @@ static void fill(struct probe *probe) {
     int fd = peer_connect(&probe->fixture->server, TIMEOUT_MS);
     assert_true(text && fd >= 0 && peer_greet(fd));
     for (int first = 0; first < sizes.resources; first += BLOCK) {
-        for (int i = 0; i < sizes.holders; i++) fill_block(fd, text, room, i, first);
+        for (int i = 0; i < sizes.holders; i++) {
+            fill_block_surely(&probe->fixture->server, &fd, text, room, i, first);
+        }
         probe_request(probe);
     }
     close(fd);
