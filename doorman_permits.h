@@ -4814,15 +4814,20 @@ static bool doorman__permits_evict_any_ban(doorman_permits *permits) {
     return found && doorman__permits_evict_ban(permits, permits->slots[found]);
 }
 
+/* Returns whether there is room for one more counter of `bytes` bytes (P19). */
+static bool doorman__permits_has_room(const doorman_permits *permits, const doorman__slot *slot,
+                                      const doorman_permit_limit *limit, size_t bytes) {
+    return slot->nodes.count < limit->max_keys &&
+           permits->counter_count < permits->options.counter_max &&
+           doorman__permits_has_memory(permits, bytes);
+}
+
 /* Makes room for one more counter of `bytes` bytes. Returns false if a bound forbids it (P19). */
 static bool doorman__permits_make_room(doorman_permits *permits, doorman__slot *slot,
                                        const doorman_permit_limit *limit, size_t bytes) {
-    const doorman_permits_options *options = &permits->options;
     for (int i = 0; i < 64; i++) {
+        if (doorman__permits_has_room(permits, slot, limit, bytes)) return true;
         bool has_memory = doorman__permits_has_memory(permits, bytes);
-        bool full = slot->nodes.count >= limit->max_keys ||
-                    permits->counter_count >= options->counter_max || !has_memory;
-        if (!full) return true;
         if (limit->refuse_new) return false;
         bool done = doorman__permits_evict(permits, slot) ||
                     (!has_memory && doorman__permits_evict_any_ban(permits));
@@ -9571,7 +9576,8 @@ doorman_status doorman_permits_mark_changed(doorman_permits *permits, const unsi
 /* ---- state: restoring rows */
 
 static doorman_status doorman__restore_full(doorman_error *error) {
-    return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "there is no room for one more row");
+    return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED,
+                         "there is no room for one more: raise max_keys of the limit");
 }
 
 /* Creates the counter of a row, if it is not fresh. */
@@ -9589,8 +9595,8 @@ static doorman_status doorman__restore_new(doorman_permits *permits, doorman__ro
     const size_t words = doorman__state_words(limit->kind, meter.figures);
     const size_t bytes =
         sizeof(doorman__counter) + (words + 2) * sizeof(uint64_t) + identity->key_bytes;
-    if (!doorman__permits_make_room(permits, target->slot, limit, bytes)) {
-        return doorman__restore_full(error);
+    if (!doorman__permits_has_room(permits, target->slot, limit, bytes)) {
+        return doorman__restore_full(error); /* it evicts no counter, whose row would be removed */
     }
     doorman__counter *counter =
         doorman__permits_add(permits, target->slot, identity, words, doorman__limit_flags(limit));

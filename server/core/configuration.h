@@ -92,7 +92,10 @@ static bool config_configure(struct service *service, const doorman_config *conf
     EACH_PART(part, configures)(*part)->configures(service);
     doorman_status status = doorman_server_configure(service->server, config, doorman_clock());
     (void)doorman_config_fits(config, service->settings->parents.count > 0, &unfit);
-    if (status == DOORMAN_OK) return true;
+    if (status == DOORMAN_OK) {
+        EACH_PART(part, in_force)(*part)->in_force(service);
+        return true;
+    }
     snprintf(error, PROBLEM_TEXT, "%s", *unfit.text ? unfit.text : server_status_text(status));
     return false;
 }

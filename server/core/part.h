@@ -78,6 +78,7 @@ struct server_part {
     /* Any thread calls these, with the lock. */
     void (*decided)(struct service *service, doorman_json_exchange *exchange, doorman_time now);
     void (*configures)(struct service *service); /* a new configuration will come into force */
+    void (*in_force)(struct service *service);   /* it is in force */
     void (*learns)(struct service *service, enum learning_cause cause, doorman_time now);
     void (*parent_answered)(struct service *service, const doorman_transport_result *result,
                             doorman_time now); /* a request to the parent has ended. Logs it */

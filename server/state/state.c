@@ -278,24 +278,32 @@ static bool state_read(struct state *state, struct reading *reading) {
     return result == STORE_END;
 }
 
-/* Ends the reading: the limits decide out of what was read. */
-static void state_end_reading(struct state *state, const struct reading *reading) {
+/* Ends the reading: the limits decide out of what was read. Returns false if the file must be read
+ * again, because the configuration has other durable limits now. */
+static bool state_end_reading(struct state *state, const struct reading *reading) {
     struct service *service = state->service;
     char rows[24], unused[24], unreadable[24];
     server_lock(&service->lock);
-    doorman_permits *permits = doorman_server_permits(service->server);
-    doorman_status status = doorman_permits_set_rows(permits, DOORMAN_ROWS_READ);
-    assert(status == DOORMAN_OK);
-    (void)status;
-    state->late_at = DOORMAN_NEVER;
-    state->status.is_reading = false;
-    state->status.rows_unreadable = reading->unreadable;
+    bool is_over = !state->reads_again;
+    if (is_over) {
+        doorman_permits *permits = doorman_server_permits(service->server);
+        doorman_status status = doorman_permits_set_rows(permits, DOORMAN_ROWS_READ);
+        assert(status == DOORMAN_OK);
+        (void)status;
+        state->late_at = DOORMAN_NEVER;
+        state->status.is_reading = false;
+        state->status.rows_unreadable = reading->unreadable;
+    }
+    state->reads_again = false;
     server_unlock(&service->lock);
+    if (!is_over) return false;
     snprintf(rows, sizeof rows, "%" PRIu64, reading->rows);
     snprintf(unused, sizeof unused, "%" PRIu64, reading->unused);
     snprintf(unreadable, sizeof unreadable, "%" PRIu64, reading->unreadable);
-    server_log(service->settings, LEVEL_INFO, "counters read", "file", service->settings->state,
-               "rows", rows, "of_no_limit", unused, "unreadable", unreadable, LOG_END);
+    server_log(service->settings, reading->unused ? LEVEL_WARNING : LEVEL_INFO, "counters read",
+               "file", service->settings->state, "rows", rows, "of_no_limit", unused, "unreadable",
+               unreadable, LOG_END);
+    return true;
 }
 
 /* ---- writing -------------------------------------------------------------------------------- */
@@ -388,40 +396,37 @@ static bool state_sleep(struct state *state, doorman_time until) {
 }
 
 /* Reads the file until it has succeeded. Returns false if the server stops before. */
-static bool state_start_reading(struct state *state) {
-    struct reading reading = {0};
-    while (!state_read(state, &reading)) {
-        reading = (struct reading){0};
-        if (!state_sleep(state, doorman_clock() + RETRY_INTERVAL)) return false;
+static bool state_read_surely(struct state *state) {
+    for (;;) {
+        struct reading reading = {0};
+        if (!state_read(state, &reading)) {
+            if (!state_sleep(state, doorman_clock() + RETRY_INTERVAL)) return false;
+            continue;
+        }
+        state_note_success(state);
+        if (state_end_reading(state, &reading)) return true;
     }
-    state_note_success(state);
-    state_end_reading(state, &reading);
-    return true;
 }
 
-/* Reads the file again if a new configuration may have limits that have rows. A row that was read
- * or written before does not count twice. */
-static void state_read_again(struct state *state) {
+/* Reads the file again if the configuration has other durable limits. A row that was read or
+ * written before does not count twice. Returns false if the server stops before. */
+static bool state_read_again(struct state *state) {
     struct service *service = state->service;
-    struct reading reading = {0};
     server_lock(&service->lock);
     bool wanted = state->reads_again;
     state->reads_again = false;
     server_unlock(&service->lock);
-    if (!wanted) return;
-    if (state_read(state, &reading)) {
-        state_end_reading(state, &reading);
-    } else {
-        server_lock(&service->lock);
-        state->reads_again = true;
-        server_unlock(&service->lock);
-    }
+    return !wanted || state_read_surely(state);
 }
 
-/* Writes what is left. Without success it gives up when the time is over. */
+/* Writes what is left. Without success it gives up when the time is over. If the file was about to
+ * be read again, it is not: what it has is kept. */
 static void state_finish(struct state *state) {
     struct service *service = state->service;
     enum round round;
+    server_lock(&service->lock);
+    (void)doorman_permits_set_rows(doorman_server_permits(service->server), DOORMAN_ROWS_READ);
+    server_unlock(&service->lock);
     while ((round = state_write(state)) != ROUND_DONE) {
         server_lock(&service->lock);
         bool is_over = doorman_clock() >= state->ends_at;
@@ -436,13 +441,12 @@ static void *state_main(void *context) {
     struct service *service = state->service;
     const doorman_time interval = (doorman_time)service->settings->state_interval * DOORMAN_SECOND;
     doorman_time began = doorman_clock();
-    bool was_read = state_start_reading(state);
+    bool was_read = state_read_surely(state);
     while (was_read && state_sleep(state, began + interval)) {
         enum round round = ROUND_FULL;
         began = doorman_clock();
         while (round == ROUND_FULL && !state_is_stopping(state)) round = state_write(state);
-        if (round != ROUND_DONE) continue;
-        state_read_again(state);
+        if (round != ROUND_DONE || !state_read_again(state)) continue;
         state_drop(state, began);
     }
     if (was_read) state_finish(state);
@@ -566,14 +570,23 @@ static void state_before_configuration(struct service *service) {
     if (state && !state->status.is_reading) (void)state_take(state, false);
 }
 
-static void state_after_configuration(struct service *service, const struct config_change *change) {
+/* The file may have rows of limits that the last configuration had not. So durable limits decide
+ * again when it has been read, as at the start. */
+static void state_in_force(struct service *service) {
     struct state *state = service->state;
-    if (!state || !change->valid || change->is_first) return;
-    server_lock(&service->lock);
-    uint64_t limits = limits_hash(doorman_server_permits(service->server));
-    state->reads_again = state->reads_again || limits != state->limits;
+    if (!state) return;
+    doorman_permits *permits = doorman_server_permits(service->server);
+    uint64_t limits = limits_hash(permits);
+    if (limits == state->limits) return;
     state->limits = limits;
-    server_unlock(&service->lock);
+    state->reads_again = true;
+    if (state->status.is_reading) return;
+    doorman_status status = doorman_permits_set_rows(permits, DOORMAN_ROWS_AWAITED);
+    assert(status == DOORMAN_OK);
+    (void)status;
+    state->late_at = doorman_clock() + (doorman_time)service->settings->state_wait * DOORMAN_SECOND;
+    state->flush_wanted++;
+    pthread_cond_signal(&state->changed);
 }
 
 /* Waits until the thread has written everything. No message is decided any more. */
@@ -581,6 +594,14 @@ static void state_stopping(struct service *service) {
     struct state *state = service->state;
     if (!state || !state->is_started) return;
     alarm(STOP_SECONDS + 2);
+    server_lock(&service->lock);
+    bool has_trouble = state->status.trouble.since != 0;
+    server_unlock(&service->lock);
+    if (has_trouble) {
+        server_log(service->settings, LEVEL_WARNING,
+                   "waiting at most 25 s until the file of counters can be written", "file",
+                   service->settings->state, LOG_END);
+    }
     server_lock(&service->lock);
     doorman_time now = doorman_clock(), until = now + STOP_SECONDS * DOORMAN_SECOND;
     state->ends_at = until;
@@ -632,5 +653,5 @@ const struct server_part server_part_state = {.name = "STATE",
                                               .stop = state_stop,
                                               .destroy = state_destroy,
                                               .before_config = state_flush,
-                                              .configured = state_after_configuration,
-                                              .configures = state_before_configuration};
+                                              .configures = state_before_configuration,
+                                              .in_force = state_in_force};

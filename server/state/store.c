@@ -88,8 +88,7 @@ static const char *remedy(int code) {
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
         return "it is damaged, or not of Doorman; put a copy in its place, or move it away to "
-               "begin "
-               "without counters";
+               "begin without counters, and start the server again";
     default: return "look at the disk and at the log of the machine";
     }
 }

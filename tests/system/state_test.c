@@ -225,6 +225,29 @@ TEST(a_limit_that_comes_back_has_its_counters) {
     server_stop(&fixture.server);
 }
 
+/* D4: also in the interval between the reload and the next writing, which is long here. */
+TEST(a_limit_that_comes_back_grants_nothing_before_its_rows_are_read) {
+    static const char other[] = MAPS(LIMIT("other", ""));
+    static const char *const slowly[] = {"--state-interval", "600", NULL};
+    static const char *const configs[] = {other, QUOTA};
+    char path[96];
+    state_path(path);
+    struct fixture fixture = start(QUOTA, path, slowly);
+    take(&fixture, "ann", MOST);
+    for (int i = 0; i < 2; i++) {
+        file_write(fixture.server.process->config, configs[i]);
+        process_signal(fixture.server.process, SIGHUP);
+        process_await(fixture.server.process, "msg=\"configuration loaded\"", i + 1);
+    }
+    for (bool is_read = false; !is_read;) { /* refused with LEARNING, and then as used up */
+        char *response = get(&fixture, "/v1/allow?resource=maps&key=ann&cost=1", HOST);
+        assert_int_equal(code_of(response), 429);
+        is_read = strstr(response, "LEARNING") == NULL;
+        free(response);
+    }
+    server_stop(&fixture.server);
+}
+
 TEST(a_reload_without_a_limit_forgets_no_change_of_it) {
     static const char other[] = MAPS(LIMIT("other", ""));
     char path[96];

@@ -957,18 +957,17 @@ TEST(a_removal_that_was_not_written_needs_memory) {
     process_end(&p);
 }
 
-/* P19 */
+/* P19. Also if a limit evicts: the row of the evicted counter would be lost. */
 TEST(a_row_without_room_is_refused) {
     struct process p = process_of("{\"name\": \"q\", \"kind\": \"FIXED_WINDOW\", \"limit\": 100, "
-                                  "\"window\": \"month\", \"max_keys\": 1, \"overflow\": "
-                                  "\"refuse\"}");
+                                  "\"window\": \"month\", \"max_keys\": 1}");
     unsigned char row[ROW_MAX];
     const size_t bytes = row_of(QUOTA, row);
     doorman_error error = {""};
     assert_true(take(&p, "a", 1));
     assert_int_equal(doorman_permits_restore(p.permits, row, bytes, &error, p.now),
                      DOORMAN_RESOURCE_EXHAUSTED);
-    assert_string_equal(error.text, "there is no room for one more row");
+    assert_string_equal(error.text, "there is no room for one more: raise max_keys of the limit");
     process_end(&p);
 }
 
