@@ -9482,6 +9482,8 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
  *         between. It grants nothing until its parent has answered (T4). It knows what its holders
  *         may use, and reports it as outstanding. The parent still has that committed (R4), or it
  *         has ended, and with it the leases of the holders (S6).
+ *       - The permits of the node are not handed over. A resource of which they had a lease (P17)
+ *         learns as after a crash.
  *    Not handed over, because no promise needs it: the lags of whole units (A5), the signs of
  *    shared ids (S10), the reports of overload (H11), the paths below the node (T8).
  *
@@ -9700,10 +9702,11 @@ static const char *doorman__handover_take_id(doorman__handover_reader *in) {
     return "";
 }
 
-/* Returns until when something lasts, with the drift. */
-static doorman_time doorman__handover_take_rest(doorman__handover_reader *in) {
+/* Returns until when something lasts, with the drift.
+ *   may_be_unknown   NEVER is valid: the end is not known */
+static doorman_time doorman__handover_take_rest(doorman__handover_reader *in, bool may_be_unknown) {
     uint64_t rest = doorman__handover_take_number(in, 8);
-    if (rest == UINT64_MAX) return DOORMAN_NEVER;
+    if (rest == UINT64_MAX && may_be_unknown) return DOORMAN_NEVER;
     if (rest > 2 * (uint64_t)DOORMAN_DURATION_MAX) {
         doorman__handover_fail(in, DOORMAN_INVALID_ARGUMENT, "a time is not valid");
         return 0;
@@ -9724,7 +9727,7 @@ static unsigned doorman__handover_take_choice(doorman__handover_reader *in, size
 static void doorman__handover_take_template(doorman__handover_reader *in, size_t place) {
     const doorman_server *server = in->server;
     const char *glob = doorman__handover_take_text(in);
-    doorman_time learned_at = doorman__handover_take_rest(in);
+    doorman_time learned_at = doorman__handover_take_rest(in, false);
     if (in->wrong || !server->config) return;
     size_t index = doorman__config_same(server->config, glob, place);
     if (index < server->config->template_count) server->learned_at[index] = learned_at;
@@ -9734,7 +9737,7 @@ static void doorman__handover_take_template(doorman__handover_reader *in, size_t
 static doorman__resource_entry *doorman__handover_take_resource(doorman__handover_reader *in) {
     doorman_server *server = in->server;
     const char *id = doorman__handover_take_id(in);
-    doorman_time learned_at = doorman__handover_take_rest(in);
+    doorman_time learned_at = doorman__handover_take_rest(in, !doorman__server_is_root(server));
     bool round_is_on = doorman__handover_take_choice(in, 1, 1);
     const doorman_template *settings = NULL;
     if (in->wrong) return NULL;
@@ -9777,7 +9780,7 @@ static void doorman__handover_take_entry(doorman__handover_reader *in, doorman__
     out->is_server = kind & 1U;
     out->is_frozen = kind & 2U;
     out->lease_id = doorman__handover_take_number(in, 8);
-    out->end = doorman__handover_take_rest(in);
+    out->end = doorman__handover_take_rest(in, false);
     out->has = doorman__handover_take_amount(in);
     out->committed = doorman__handover_take_amount(in);
     out->leased = doorman__handover_take_amount(in);
@@ -9796,8 +9799,8 @@ static void doorman__handover_take_entry(doorman__handover_reader *in, doorman__
         }
         out->demands[i].priority = (int)doorman__handover_take_choice(in, 1, DOORMAN_PRIORITY_MAX);
     }
-    bool is_valid = kind != 2 && out->lease_id <= UINT64_C(1) << 53 && out->end != DOORMAN_NEVER &&
-                    out->has <= out->leased && out->leased <= out->committed &&
+    bool is_valid = kind != 2 && out->lease_id <= UINT64_C(1) << 53 && out->has <= out->leased &&
+                    out->leased <= out->committed &&
                     (out->is_server || out->leased >= out->committed) &&
                     out->in_round <= doorman__float_up(out->committed);
     if (!is_valid) doorman__handover_fail(in, DOORMAN_INVALID_ARGUMENT, "a lease is not valid");
@@ -9832,6 +9835,22 @@ static doorman__lease_entry *doorman__handover_add_holder(doorman__handover_read
     return entry;
 }
 
+/* D8: the permits of the node are not handed over. So a resource of which they had a lease learns
+ * as after a crash, also if it is dropped and comes again. */
+static void doorman__handover_learn(doorman__resource_entry *resource) {
+    doorman_server *server = resource->server;
+    doorman__lease_table *leases = &resource->leases;
+    if (!doorman__server_is_root(server)) {
+        leases->learned_at = DOORMAN_NEVER; /* the parent says when: see T6 */
+        return;
+    }
+    doorman_time until = doorman__server_learned_at(server, leases->algorithm, server->now);
+    size_t index = (size_t)(resource->settings - server->config->templates);
+    doorman_time *of_template = &server->learned_at[index];
+    leases->learned_at = doorman__later(leases->learned_at, until);
+    *of_template = doorman__later(*of_template, until);
+}
+
 /* Restores the demands and the lease of a holder. */
 static void doorman__handover_restore(doorman__handover_reader *in,
                                       doorman__resource_entry *resource,
@@ -9840,6 +9859,8 @@ static void doorman__handover_restore(doorman__handover_reader *in,
     doorman__lease_entry *entry = doorman__handover_add_holder(in, leases, handed);
     if (!entry) return;
     doorman__leases_set_end(leases, entry, handed->end); /* before anything can fail */
+    bool of_permits = !entry->is_server && strcmp(entry->holder_id, DOORMAN__PERMITS_HOLDER) == 0;
+    if (of_permits) doorman__handover_learn(resource);
     if (handed->demand_count) {
         if (!doorman__leases_reserve(leases, entry, handed->demands, handed->demand_count)) {
             doorman__handover_fail(in, DOORMAN_OUT_OF_MEMORY, "out of memory");
@@ -9903,7 +9924,7 @@ doorman_status doorman_server_take_over(doorman_server *server, const unsigned c
     if (strcmp(doorman__handover_take_text(&in), server->node) != 0) {
         doorman__handover_fail(&in, DOORMAN_INVALID_ARGUMENT, "they are of another node");
     }
-    doorman_time drains_at = doorman__handover_take_rest(&in);
+    doorman_time drains_at = doorman__handover_take_rest(&in, false);
     server->drains_at = doorman__later(server->drains_at, drains_at);
     if (!in.wrong) doorman__handover_take_all(&in);
     if (!in.wrong) return DOORMAN_OK;

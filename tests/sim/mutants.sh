@@ -677,6 +677,9 @@ mutant handover-new 'D8: a template that the last master had not does not learn'
     }
     if (!in.wrong) return DOORMAN_OK; doorman__server_drop_leases(server);' \
     --favour handover,resign,reload
+mutant handover-permits 'D8: a resource does not learn what the permits of the node had leased' \
+    'if (of_permits) doorman__handover_learn(resource);' '(void)of_permits;' \
+    --leased --favour handover,resign
 mutant handover-stays 'D8: a server that has handed over becomes master again at once' \
     'server->has_left = true;' '' --favour handover,resign
 mutant handover-both 'D8: a server that has handed over goes on granting' \
