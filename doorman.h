@@ -917,7 +917,8 @@ typedef bool doorman_write(void *context, const void *bytes, size_t count);
  * one step the server writes all its leases and stops being master (D8). The next master then need
  * not learn. doorman_server_set_master does not make this server master again until one call has
  * said that it is not. So the caller can store the bytes first, where the next master finds them,
- * and then resign. The bytes are the same on every machine.
+ * and then resign. The bytes are the same on every machine. Permits are not handed over: their
+ * rows have the counters (see doorman_permits_next_changed), and the next master learns the holds.
  *   write     is called with one part after the other; must not call the server
  *   context   for `write`
  *   returns   OK | INVALID_ARGUMENT (NULL) | UNAVAILABLE: the server is not master, or `write` has
@@ -2310,6 +2311,21 @@ __attribute__((noinline)) static bool doorman__grow(void *array, size_t *capacit
  *   array   the address of the pointer to the items, which have any type */
 static bool doorman__reserve(void *array, size_t *capacity, size_t count, size_t item_bytes) {
     return count <= *capacity || doorman__grow(array, capacity, count, item_bytes);
+}
+
+/* Writes a number as bytes that are the same on every machine: the lowest one first. Returns the
+ * end. */
+static unsigned char *doorman__le_write(unsigned char *to, uint64_t number, size_t bytes) {
+    assert(bytes <= 8);
+    for (size_t i = 0; i < bytes; i++) *to++ = (unsigned char)(number >> (8 * i));
+    return to;
+}
+
+static uint64_t doorman__le_read(const unsigned char *from, size_t bytes) {
+    uint64_t number = 0;
+    assert(bytes <= 8);
+    for (size_t i = 0; i < bytes; i++) number |= (uint64_t)from[i] << (8 * i);
+    return number;
 }
 
 static void *doorman__zalloc(size_t bytes) {
@@ -9467,7 +9483,7 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
  *    master had still to learn, the next one learns. For the proof of T7 both are one master that
  *    stood still in between:
  *       - The bytes have u, g and v of each holder, and the id of its last lease. So claims confirm
- *         leases (R4), and a round goes on (see "round" in >>leases).
+ *         leases (R4), and the next master continues a round (see "round" in >>leases).
  *       - The last master grants nothing after it has written. So nothing is missing.
  *       - The time in between is not known, because the clocks of two machines have no common
  *         start. An entry ends when its rest has passed once more, with the drift, from the time of
@@ -9482,8 +9498,8 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
  *         between. It grants nothing until its parent has answered (T4). It knows what its holders
  *         may use, and reports it as outstanding. The parent still has that committed (R4), or it
  *         has ended, and with it the leases of the holders (S6).
- *       - The permits of the node are not handed over. A resource of which they had a lease (P17)
- *         learns as after a crash.
+ *       - The permits of the node are not handed over. If they had a lease of a resource (P17), the
+ *         next master learns this resource as after a crash.
  *    Not handed over, because no promise needs it: the lags of whole units (A5), the signs of
  *    shared ids (S10), the reports of overload (H11), the paths below the node (T8).
  *
@@ -9537,7 +9553,7 @@ static void doorman__handover_add(doorman__handover_writer *out, const void *byt
 static void doorman__handover_add_number(doorman__handover_writer *out, uint64_t number,
                                          size_t count) {
     unsigned char bytes[8];
-    for (size_t i = 0; i < count; i++) bytes[i] = (unsigned char)(number >> 8 * i);
+    (void)doorman__le_write(bytes, number, count);
     doorman__handover_add(out, bytes, count);
 }
 
@@ -9672,9 +9688,7 @@ static const unsigned char *doorman__handover_take(doorman__handover_reader *in,
 
 static uint64_t doorman__handover_take_number(doorman__handover_reader *in, size_t count) {
     const unsigned char *at = doorman__handover_take(in, count);
-    uint64_t number = 0;
-    for (size_t i = 0; at && i < count; i++) number |= (uint64_t)at[i] << 8 * i;
-    return number;
+    return at ? doorman__le_read(at, count) : 0;
 }
 
 static double doorman__handover_take_amount(doorman__handover_reader *in) {
@@ -9835,8 +9849,9 @@ static doorman__lease_entry *doorman__handover_add_holder(doorman__handover_read
     return entry;
 }
 
-/* D8: the permits of the node are not handed over. So a resource of which they had a lease learns
- * as after a crash, also if it is dropped and comes again. */
+/* D8: the permits of the node are not handed over. If they had a lease of a resource, the server
+ * learns this resource as after a crash. Its template learns too, because the resource may be
+ * dropped before that ends. */
 static void doorman__handover_learn(doorman__resource_entry *resource) {
     doorman_server *server = resource->server;
     doorman__lease_table *leases = &resource->leases;
@@ -9925,9 +9940,11 @@ doorman_status doorman_server_take_over(doorman_server *server, const unsigned c
         doorman__handover_fail(&in, DOORMAN_INVALID_ARGUMENT, "they are of another node");
     }
     doorman_time drains_at = doorman__handover_take_rest(&in, false);
-    server->drains_at = doorman__later(server->drains_at, drains_at);
     if (!in.wrong) doorman__handover_take_all(&in);
-    if (!in.wrong) return DOORMAN_OK;
+    if (!in.wrong) { /* not before: a wrong time would let the server learn for years */
+        server->drains_at = doorman__later(server->drains_at, drains_at);
+        return DOORMAN_OK;
+    }
     doorman__server_drop_leases(server);
     doorman__server_begin_learning(server);
     return doorman__fail(error, in.status, "bytes: %s", in.wrong);

@@ -4070,13 +4070,6 @@ static size_t doorman__lowest_mark(uint64_t bits) {
     return (size_t)__builtin_ctzll(bits);
 }
 
-/* Writes a number, and returns the end. */
-static unsigned char *doorman__le_write(unsigned char *to, uint64_t number, size_t bytes) {
-    assert(bytes <= 8);
-    for (size_t i = 0; i < bytes; i++) *to++ = (unsigned char)(number >> (8 * i));
-    return to;
-}
-
 /* Writes a string with a NUL, and returns the end. */
 static unsigned char *doorman__le_write_text(unsigned char *to, const char *text, size_t bytes) {
     assert(bytes <= DOORMAN_ID_BYTES_MAX);
@@ -8925,12 +8918,11 @@ typedef struct doorman__permit_row_rest {
 } doorman__permit_row_rest;
 
 static uint64_t doorman__permit_row_number(doorman__permit_row_rest *rest, size_t bytes) {
-    uint64_t number = 0;
     assert(bytes <= 8 && rest->at <= rest->end);
     rest->short_ = rest->short_ || (size_t)(rest->end - rest->at) < bytes;
     if (rest->short_) return 0;
-    for (size_t i = 0; i < bytes; i++) number |= (uint64_t)*rest->at++ << (8 * i);
-    return number;
+    rest->at += bytes;
+    return doorman__le_read(rest->at - bytes, bytes);
 }
 
 static doorman_time doorman__permit_row_time(doorman__permit_row_rest *rest) {
@@ -9378,8 +9370,8 @@ static void doorman__ring_set(uint64_t *origin, uint64_t *ring, const doorman__r
     }
 }
 
-/* Moves the units of a ring to slices of which the last one begins now. No unit returns earlier.
- * Slices that have ended are left out. */
+/* Moves the units of a ring to later slices. The last of these slices begins now, so no unit
+ * returns earlier. Slices that have ended are left out. */
 static doorman__row_ring doorman__row_ring_shift(const doorman__row_ring *from, doorman_time now) {
     doorman__row_ring out = {.window = from->window, .begin = now};
     for (size_t i = 0; i < DOORMAN__SLICES; i++) {

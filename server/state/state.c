@@ -308,8 +308,9 @@ static bool state_end_reading(struct state *state, const struct reading *reading
 
 /* ---- writing -------------------------------------------------------------------------------- */
 
-/* Takes changes into the batch `filled`, in steps of which others can use the time between. What
- * changes meanwhile is left for the next round. Precondition: the lock is held.
+/* Takes changes into the batch `filled`. Between two steps the lock is free, so that others can use
+ * it. What changes meanwhile is left for the next round. Precondition: the lock is held.
+ *   in_steps  false: the lock is never free
  *   returns   whether it has taken all */
 static bool state_take(struct state *state, bool in_steps) {
     struct service *service = state->service;

@@ -671,12 +671,11 @@ mutant handover-templates 'D8: a master that learns hands its templates over as 
     'server->learned_at[index] = learned_at;' \
     'server->learned_at[index] = server->now + 0 * learned_at;' --favour handover,resign
 mutant handover-new 'D8: a template that the last master had not does not learn' \
-    'if (!in.wrong) return DOORMAN_OK; doorman__server_drop_leases(server);' \
-    'for (size_t i = 0; !in.wrong && server->config && i < server->config->template_count; i++) {
+    'server->drains_at = doorman__later(server->drains_at, drains_at); return DOORMAN_OK;' \
+    'for (size_t i = 0; server->config && i < server->config->template_count; i++) {
         if (server->config->templates[i].has_algorithm) server->learned_at[i] = server->now;
     }
-    if (!in.wrong) return DOORMAN_OK; doorman__server_drop_leases(server);' \
-    --favour handover,resign,reload
+    return DOORMAN_OK;' --favour handover,resign,reload
 mutant handover-permits 'D8: a resource does not learn what the permits of the node had leased' \
     'if (of_permits) doorman__handover_learn(resource);' '(void)of_permits;' \
     --leased --favour handover,resign

@@ -239,12 +239,14 @@ TEST(a_limit_that_comes_back_grants_nothing_before_its_rows_are_read) {
         process_signal(fixture.server.process, SIGHUP);
         process_await(fixture.server.process, "msg=\"configuration loaded\"", i + 1);
     }
-    for (bool is_read = false; !is_read;) { /* refused with LEARNING, and then as used up */
+    bool is_read = false; /* refused with LEARNING, and then as used up */
+    for (int i = 0; i < 100000 && !is_read; i++) {
         char *response = get(&fixture, "/v1/allow?resource=maps&key=ann&cost=1", HOST);
         assert_int_equal(code_of(response), 429);
         is_read = strstr(response, "LEARNING") == NULL;
         free(response);
     }
+    assert_true(is_read);
     server_stop(&fixture.server);
 }
 

@@ -274,6 +274,17 @@ TEST(bytes_that_are_cut_off_are_refused_and_the_server_learns) {
     world_stop(&w);
 }
 
+/* The bytes begin with the version, the node, and how long older leases last. */
+TEST(a_wrong_time_in_refused_bytes_does_not_prolong_the_learning) {
+    world w;
+    world_start(&w);
+    hand_over(&w);
+    w.handed.at[8 + 2 + sizeof "root" + 6] = 1; /* 2^48 ns, which is 78 hours */
+    expect_refused(&w, w.handed.count - 1, DOORMAN_INVALID_ARGUMENT, "too early");
+    assert_true(doorman_server_learns_until(w.next, w.now) < w.now + 100 * SECOND);
+    world_stop(&w);
+}
+
 /* Any change of one byte is refused, or gives leases within the capacity and K. */
 TEST(a_changed_byte_does_no_harm) {
     world w;
