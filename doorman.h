@@ -7461,8 +7461,21 @@ static void doorman__server_free_closed(doorman_server *server) {
     }
 }
 
+/* Reports a lease of this node if it has ended without a renewal, and only once. A lease that this
+ * node gives back is not reported. */
+static void doorman__server_note_end(doorman_server *server, doorman__held_lease *held) {
+    bool has_ended = held->lease_id && held->end <= server->now;
+    if (!has_ended || held->ended_id == held->lease_id) return;
+    held->ended_id = held->lease_id;
+    doorman__timer_clear(&server->upstream.ends, &held->over);
+    if (doorman__held_lease_ending(held)) return;
+    doorman__server_event(server, DOORMAN_EVENT_LEASE_ENDED, held->resource_id, server->node,
+                          held->capacity);
+}
+
 /* Removes a resource that has no holders. A node first releases its own lease, unless it learns:
- * then the resource may have holders that the node does not know yet (R10). */
+ * then the resource may have holders that the node does not know yet (R10). If the lease has ended
+ * together with those of its holders, that is reported while the resource still exists. */
 static void doorman__resource_remove(doorman__resource_entry *resource) {
     assert(resource->leases.entries.count == 0);
     if (!resource->upward) {
@@ -7474,6 +7487,7 @@ static void doorman__resource_remove(doorman__resource_entry *resource) {
     bool is_held = doorman__held_lease_in_request(held) || doorman__held_lease_live(held, now);
     bool stays = is_held && doorman__leases_learning(&resource->leases, now);
     if (doorman__held_lease_ending(held) || stays) return;
+    doorman__server_note_end(resource->server, held);
     doorman__held_lease_close(&resource->server->upstream, held, now, now);
     doorman__server_free_closed(resource->server);
 }
@@ -9308,20 +9322,12 @@ static doorman_time doorman__server_due(const doorman_upstream *upstream) {
 /* One call reports at most this many ends of leases, so that no call takes long. */
 #define DOORMAN__ENDS_MAX 1000
 
-/* Reports the leases of this node that have ended without a renewal, each once, because the timer
- * of its end is not set again. A lease that this node gives back is not reported. */
+/* Reports the leases of this node that have ended without a renewal. */
 static void doorman__server_note_ends(doorman_server *server) {
     doorman__timers *ends = &server->upstream.ends;
     for (size_t i = 0; i < DOORMAN__ENDS_MAX && doorman__timers_due(ends) <= server->now; i++) {
         doorman__timer *first = doorman__timers_first(ends);
-        doorman__held_lease *held = DOORMAN__WITHIN(doorman__held_lease, over, first);
-        assert(held->lease_id && held->end <= server->now);
-        assert(held->ended_id != held->lease_id);
-        doorman__timer_clear(ends, first);
-        held->ended_id = held->lease_id;
-        if (doorman__held_lease_ending(held)) continue;
-        doorman__server_event(server, DOORMAN_EVENT_LEASE_ENDED, held->resource_id, server->node,
-                              held->capacity);
+        doorman__server_note_end(server, DOORMAN__WITHIN(doorman__held_lease, over, first));
     }
 }
 

@@ -1224,6 +1224,24 @@ TEST(a_lease_that_is_given_back_does_not_count_as_ended) {
     forest_stop(f);
 }
 
+/* Leases of clients end with the lease of their node. A node that sees all ends late and at once, as
+ * a busy machine does, forgets the resource, and still reports the end. */
+TEST(a_lease_that_ends_with_those_of_its_holders_is_reported) {
+    forest *f = forest_start_one(100, fair);
+    int leaf = add_node(f, 0);
+    doorman_upstream *upstream = doorman_server_upstream(f->nodes[leaf].server);
+    request_as(f, leaf, "c", "db", 1, (doorman_lease){.id = 0});
+    await_lease(f, leaf, true);
+    f->cut[leaf] = true;
+    request_as(f, leaf, "c", "db", 1, (doorman_lease){.id = 0});
+    f->now += 1000 * SECOND;
+    upstream->calls->work(upstream, f->now);
+    doorman_server_resource resource;
+    assert_false(resource_of(f, leaf, &resource));
+    assert_int_equal(f->events[DOORMAN_EVENT_LEASE_ENDED], 1);
+    forest_stop(f);
+}
+
 /* Very many leases that end together are reported by several calls. */
 TEST(every_end_of_many_leases_is_reported) {
     enum { RESOURCES = 2500 };
