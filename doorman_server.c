@@ -773,7 +773,7 @@ static enum exit_status service_create_server(struct service *service) {
     doorman_mastership mastership = {.address = service->advertise, .until = DOORMAN_NEVER};
     if (service->settings->election_key) mastership.until = 0;
     doorman_time now = doorman_clock();
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_status status = doorman_server_create(&service->server, &options, &error, now);
     enum exit_status exit_status = CONTINUE;
     if (status == DOORMAN_OK) server_set_epoch(service, now);

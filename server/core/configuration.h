@@ -88,7 +88,7 @@ enum exit_status server_load_config(struct service *service, struct config_probl
  *   error   out: why the server object refuses it */
 static bool config_configure(struct service *service, const doorman_config *config,
                              char error[PROBLEM_TEXT]) {
-    doorman_error unfit = {""};
+    doorman_error unfit = {0};
     EACH_PART(part, configures)(*part)->configures(service);
     doorman_status status = doorman_server_configure(service->server, config, doorman_clock());
     (void)doorman_config_fits(config, service->settings->parents.count > 0, &unfit);

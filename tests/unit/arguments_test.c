@@ -18,9 +18,9 @@
 /* The call is refused, and its error begins with the name of the argument. */
 #define NAMED(name, call)                                                                          \
     do {                                                                                           \
-        doorman_error error = {""};                                                                \
+        doorman_error error = {0};                                                                 \
         REFUSED(call);                                                                             \
-        if (strncmp(error.text, name, sizeof name - 1) != 0)                                       \
+        if (strncmp(error.text, name, sizeof name - 1) != 0 || !error.path_bytes)                  \
             fail_msg("line %d: \"%s\" does not begin with \"%s\"", __LINE__, error.text, name);    \
     } while (0)
 
@@ -284,7 +284,7 @@ TEST(a_message_without_its_arrays_is_refused) {
     assert_int_equal(doorman_server_set_master(server, &master, 0), DOORMAN_OK);
     for (size_t i = 0; i < COUNT(requests); i++) {
         doorman_response response;
-        doorman_error error = {""};
+        doorman_error error = {0};
         doorman_status status =
             doorman_server_handle(server, &requests[i], &response, &error, DOORMAN_SECOND);
         if (status != DOORMAN_INVALID_ARGUMENT) fail_msg("request %zu: %s", i, error.text);
@@ -727,12 +727,13 @@ static void check_text(int line, const doorman_error *error, const char *text) {
         fail_msg("line %d: \"%s\" is not \"%s\"", line, error->text, text);
 }
 
-/* A call is refused with this text. */
+/* A call is refused with this text. The error says where the path in it ends. */
 #define TEXT(expected, call)                                                                       \
     do {                                                                                           \
-        doorman_error error = {""};                                                                \
+        doorman_error error = {0};                                                                 \
         assert_true((call) != DOORMAN_OK);                                                         \
         check_text(__LINE__, &error, expected);                                                    \
+        assert_int_equal(error.path_bytes, strcspn(expected, ":"));                                \
     } while (0)
 
 TEST(errors_of_permits_have_the_names_of_c) {
@@ -991,7 +992,7 @@ TEST(errors_of_configurations_have_the_names_of_their_caller) {
                                             .limit_count = 1};
         const doorman_config_options options = {.templates = &template_, .template_count = 1};
         doorman_config *config = NULL;
-        doorman_error error = {""};
+        doorman_error error = {0};
         char text[400], json[400];
         REFUSED(doorman_config_create(&config, &options, &error));
         snprintf(text, sizeof text, "templates[0].limits[0].%s", wrong_limits[i].in_c);
@@ -1026,7 +1027,7 @@ TEST(a_configuration_that_does_not_fit_has_the_names_of_its_caller) {
     assert_int_equal(doorman_json_config(&config, json, strlen(json), NULL), DOORMAN_OK);
     TEXT("resources[0].capacity: must be absent, ", doorman_config_fits(config, true, &error));
     doorman_config_destroy(config);
-    doorman_error warning = {""};
+    doorman_error warning = {0};
     assert_int_equal(doorman_config_create(&config, &none, &warning), DOORMAN_OK);
     check_text(__LINE__, &warning, "templates: is empty, so nothing is limited");
     doorman_config_destroy(config);

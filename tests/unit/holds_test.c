@@ -35,7 +35,7 @@ static void count_event(void *context, const doorman_permit_event *event) {
 static doorman_config *limits_of(const char *limits) {
     char text[2048];
     doorman_config *config = NULL;
-    doorman_error error = {""};
+    doorman_error error = {0};
     snprintf(text, sizeof text, "{\"resources\": [{\"identifier_glob\": \"*\", \"limits\": [%s]}]}",
              limits);
     doorman_status status = doorman_json_config(&config, text, strlen(text), &error);
