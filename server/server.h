@@ -102,9 +102,7 @@ static inline bool server_addresses_want_tls(const struct addresses *addresses) 
     return wanted;
 }
 
-static inline bool server_http_is_on(const struct settings *settings) {
-    return !server_flag_lacks(FLAG_HTTP) && strcmp(settings->http, "off") != 0;
-}
+bool server_http_is_on(const struct settings *settings);
 
 /* ---- >>log ---------------------------------------------------------------------------------- */
 

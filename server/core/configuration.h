@@ -1,9 +1,9 @@
-/* doorman_server: loading a configuration, and putting it into force (V1). Only doorman_server.c
+/* doorman_server: loading a configuration, and putting it into force (V1). Only the core
  * includes this file. */
 #ifndef DOORMAN_SERVER_CONFIGURATION_H
 #define DOORMAN_SERVER_CONFIGURATION_H
 
-#include "../server.h"
+#include "registry.h"
 
 /* Reads at most one byte more than the maximum size, so that doorman.h refuses a larger file. */
 static doorman_status config_parse(doorman_config **out, FILE *file,

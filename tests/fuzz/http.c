@@ -46,7 +46,7 @@ int server_main(int argc, char **argv);
 #include "server/pages/health.c"
 #include "server/pages/history.c"
 #include "server/util/host.c"
-#include "server/http/http.c"
+#include "server/http/http_connection.c"
 #include "server/http/http_listen.c"
 #include "server/http/http_request.c"
 #include "server/http/http_response.c"
