@@ -1,5 +1,5 @@
-/* doorman_server: the parts that the build has chosen, and what the core tells all of them. Only the
- * core includes this file. */
+/* doorman_server: the parts that the build has chosen, and what the core tells all of them. Only
+ * the core includes this file. */
 #ifndef DOORMAN_SERVER_REGISTRY_H
 #define DOORMAN_SERVER_REGISTRY_H
 
