@@ -379,54 +379,44 @@ TEST(the_permits_of_a_message_are_decided_in_their_order) {
     node_stop(n);
 }
 
+static char too_long_key[258]; /* one byte more than a key may have, and the final 0 */
+
+static const struct {
+    doorman_permit_item item;
+    double max_wait;
+    bool equal;
+    const char *text;
+} wrong_permits[] = {
+    {{.resource_id = "", .cost = 1}, 0, false, "items[0].resource_id: must be 1 to 256 bytes"},
+    {{.resource_id = NULL, .cost = 1}, 0, false, "items[0].resource_id: must be 1 to 256 bytes"},
+    {{.resource_id = "a\n", .cost = 1}, 0, false, "items[0].resource_id: must be 1 to 256"},
+    {{.resource_id = "a", .key = too_long_key, .cost = 1}, 0, false, "items[0].key: must be 0 to"},
+    {{.resource_id = "a", .key = "\xff", .cost = 1}, 0, false, "items[0].key: must be 0 to 256"},
+    {{.resource_id = "a", .cost = NAN}, 0, false, "items[0].cost: must be"},
+    {{.resource_id = "a", .cost = -1}, 0, false, "items[0].cost: must be"},
+    {{.resource_id = "a", .cost = 1.1e15}, 0, false, "items[0].cost: must be"},
+    {{.resource_id = "a", .cost = 1, .has_min = true, .min = 2}, 0, false, "items[0].min: must"},
+    {{.resource_id = "a", .cost = 1, .has_min = true, .min = -1}, 0, false, "items[0].min: mu"},
+    {{.resource_id = "a", .cost = 1, .has_min = true, .min = NAN}, 0, false, "items[0].min: mu"},
+    {{.resource_id = "a", .cost = 1}, -1, false, "max_wait: must be"},
+    {{.resource_id = "a", .cost = 1}, 2e17, false, "max_wait: must be"},
+    {{.resource_id = "a", .cost = 0.5}, 0, true, "equal: no whole number"},
+};
+
 /* An error answers the whole message, and nothing of it has taken effect. */
 TEST(a_wrong_message_charges_nothing) {
     node *n = node_start(limits, NULL);
-    char long_key[258];
-    memset(long_key, 'k', sizeof long_key - 1);
-    long_key[257] = '\0';
-    const struct {
-        doorman_permit_item item;
-        double max_wait;
-        bool equal;
-        const char *text;
-    } wrong[] = {
-        {{.resource_id = "", .cost = 1}, 0, false, "items[0].resource_id: must be 1 to 256 bytes"},
-        {{.resource_id = NULL, .cost = 1},
-         0,
-         false,
-         "items[0].resource_id: must be 1 to 256 bytes"},
-        {{.resource_id = "a\n", .cost = 1}, 0, false, "items[0].resource_id: must be 1 to 256"},
-        {{.resource_id = "a", .key = long_key, .cost = 1}, 0, false, "items[0].key: must be 0 to"},
-        {{.resource_id = "a", .key = "\xff", .cost = 1},
-         0,
-         false,
-         "items[0].key: must be 0 to 256"},
-        {{.resource_id = "a", .cost = NAN}, 0, false, "items[0].cost: must be"},
-        {{.resource_id = "a", .cost = -1}, 0, false, "items[0].cost: must be"},
-        {{.resource_id = "a", .cost = 1.1e15}, 0, false, "items[0].cost: must be"},
-        {{.resource_id = "a", .cost = 1, .has_min = true, .min = 2},
-         0,
-         false,
-         "items[0].min: must"},
-        {{.resource_id = "a", .cost = 1, .has_min = true, .min = -1}, 0, false, "items[0].min: mu"},
-        {{.resource_id = "a", .cost = 1, .has_min = true, .min = NAN},
-         0,
-         false,
-         "items[0].min: mu"},
-        {{.resource_id = "a", .cost = 1}, -1, false, "max_wait: must be"},
-        {{.resource_id = "a", .cost = 1}, 2e17, false, "max_wait: must be"},
-        {{.resource_id = "a", .cost = 0.5}, 0, true, "equal: no whole number"},
-    };
-    for (size_t i = 0; i < COUNT(wrong); i++) {
+    memset(too_long_key, 'k', sizeof too_long_key - 1);
+    for (size_t i = 0; i < COUNT(wrong_permits); i++) {
         const doorman_permit_item good = {.resource_id = "login", .key = "alice", .cost = 5};
-        const doorman_permit_request permits[] = {{.items = &good, .item_count = 1},
-                                                  {.items = &wrong[i].item,
-                                                   .item_count = 1,
-                                                   .max_wait = (doorman_time)wrong[i].max_wait,
-                                                   .equal = wrong[i].equal}};
+        const doorman_permit_request permits[] = {
+            {.items = &good, .item_count = 1},
+            {.items = &wrong_permits[i].item,
+             .item_count = 1,
+             .max_wait = (doorman_time)wrong_permits[i].max_wait,
+             .equal = wrong_permits[i].equal}};
         char text[80];
-        snprintf(text, sizeof text, "permits[1].%s", wrong[i].text);
+        snprintf(text, sizeof text, "permits[1].%s", wrong_permits[i].text);
         assert_int_equal(acquire_all(n, permits, 2), DOORMAN_INVALID_ARGUMENT);
         if (strstr(n->error.text, text) != n->error.text) fail_msg("%zu: %s", i, n->error.text);
     }
