@@ -12324,7 +12324,8 @@ static doorman_time doorman__batch_put(doorman__batch *batch, doorman__call *cal
 }
 
 /* Fills a message with calls of one kind. Returns how long to wait for the response: until the last
- * caller times out, within bounds. In a lane, the permit may wait at the server. */
+ * caller times out, within bounds. The bound is longer for a permit that may wait at the server,
+ * which is alone in its message. */
 static doorman_time doorman__batch_fill(doorman__batch *batch, const doorman__list *from,
                                         doorman_time now) {
     doorman_time last = now, most = batch->client->message_timeout;
@@ -12340,7 +12341,7 @@ static doorman_time doorman__batch_fill(doorman__batch *batch, const doorman__li
         bytes += call->text_bytes;
         last = doorman__later(last, doorman__batch_put(batch, call, now));
     }
-    if (batch != &batch->client->main) {
+    if (batch->kind == DOORMAN__CALL_WAIT) {
         most = doorman__after(most, ((doorman_permit_request *)batch->items)->max_wait);
     }
     return doorman__earlier(most, doorman__later(last - now, DOORMAN__MESSAGE_WAIT_MIN));
