@@ -6242,8 +6242,8 @@ static void doorman__permits_refuse(doorman_permits *permits, size_t count, door
 
 /* ---- permits: one decision, the result */
 
-/* Describes what the items got. */
-static void doorman__permits_fill_grants(doorman_permits *permits, size_t count,
+/* Describes what the items got. An inspection raises no events. */
+static void doorman__permits_fill_grants(doorman_permits *permits, size_t count, bool inspects,
                                          doorman_permit *out) {
     assert(count <= permits->grant_capacity);
     for (size_t i = 0; i < count; i++) {
@@ -6266,7 +6266,7 @@ static void doorman__permits_fill_grants(doorman_permits *permits, size_t count,
                                             .key = want->key,
                                             .limit = grant->limit,
                                             .amount = grant->granted};
-        doorman__permits_event(permits, event);
+        if (!inspects) doorman__permits_event(permits, event);
     }
     out->items = permits->grants;
     out->item_count = count;
@@ -7394,7 +7394,7 @@ static doorman_status doorman__permits_decide(doorman_permits *permits,
         result.granted = fits;
         if (fits && !inspects) doorman__permits_commit(permits, request, hold, &result);
         if (!inspects) doorman__permits_count_keys(permits, count, fits);
-        if (fits) doorman__permits_fill_grants(permits, count, &result);
+        if (fits) doorman__permits_fill_grants(permits, count, inspects, &result);
         if (!fits) doorman__permits_refuse(permits, count, request->max_wait, inspects, &result);
         if (request->detail) doorman__permits_fill_details(permits, count, &result);
     }
