@@ -7654,7 +7654,8 @@ static bool doorman__permits_repeat(doorman_permits *permits, const doorman__dec
     } else if (same && hold->state == DOORMAN__WAITING && has_room) {
         *status = doorman__hold_take_over(permits, hold, request, out);
     } else {
-        out->reason = same ? DOORMAN_REASON_QUEUE_FULL : DOORMAN_REASON_REPEATED;
+        bool waits = same && hold->state == DOORMAN__WAITING; /* a transfer has another request */
+        out->reason = waits ? DOORMAN_REASON_QUEUE_FULL : DOORMAN_REASON_REPEATED;
         doorman__want_event(permits, permits->wants, DOORMAN_PERMIT_REFUSED, out->reason, 0);
     }
     return true;
