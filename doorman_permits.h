@@ -11092,7 +11092,7 @@ typedef struct doorman__stock {
     double units_used[DOORMAN__USE_SLICES];
     size_t times_used[DOORMAN__USE_SLICES];
     doorman__lot lots[2]; /* the one that ends earlier is first */
-    double min_max;       /* the largest minimum of a permit that a server has granted */
+    double granted_most;  /* the most units that a server has granted to one permit */
     double remaining;     /* this field and the next two are those of the last answer */
     doorman_time reset_at;
     char limit[DOORMAN_ID_BYTES_MAX + 1];
@@ -11962,7 +11962,7 @@ static bool doorman__stock_spend(doorman__call *call, doorman_time now) {
     doorman__stock_lapse(client, stock, now);
     double cost = doorman__grains_units(doorman__grains_ceil(item->cost));
     if (cost > doorman__stock_units(stock)) return false;
-    if (doorman__request_minimum(&call->request, 0) > stock->min_max) return false;
+    if (item->cost > stock->granted_most) return false;
     double first = doorman__min(cost, stock->lots[0].units);
     stock->lots[0].units -= first;
     stock->lots[1].units -= cost - first;
@@ -12034,7 +12034,7 @@ static void doorman__stock_learn(const doorman__call *call, const doorman_permit
     stock->reset_at = doorman__after(now, grant->reset_after);
     doorman__limit_name_copy(stock->limit, grant->limit);
     if (call->prefetches) return;
-    stock->min_max = doorman__max(stock->min_max, doorman__request_minimum(&call->request, 0));
+    stock->granted_most = doorman__max(stock->granted_most, grant->granted);
     doorman__stock_lapse(client, stock, now);
     doorman__stock_use(client, stock, grant->granted, now);
     doorman__stock_refill(client, stock, item);
