@@ -95,8 +95,9 @@
  *                     fallback of the resource is DOORMAN_SAFE
  *     subclients      the number of clients that a holder represents. For a client the number is 1
  *     learning        what a new master does until the leases of its predecessor have ended. The
- *                     master grants each holder only what the holder says it has. A holder without
- *                     a lease receives TRY_LATER, and uses its fallback
+ *                     master grants each holder only what the holder says it has, and what other
+ *                     holders give back. A holder without a lease receives TRY_LATER, and uses its
+ *                     fallback
  *     fallback        what a resource of a client may use while it has no lease: see
  *                     doorman_fallback
  *
@@ -129,7 +130,7 @@
  *     messages       doorman_method_name  doorman_lease_reason_name
  *     upstream       doorman_upstream_due  _request  _response  _failed
  *     server         doorman_server_create  _destroy  _configure  _set_master  _set_epoch
- *                    _handle  _upstream  _next_resource  _next_lease  _find
+ *                    _handle  _upstream  _next_resource  _next_lease  _lease_count  _find
  *                    _learns_until  _hand_over  _take_over
  *     election       doorman_election_init  _next  _answered  _mastership  _resign
  *     client         doorman_client_create  _destroy  _upstream  _open  _close  _set_wants
@@ -181,9 +182,9 @@
  *     Each create function has a destroy function. Limiters without a server, and elections, are in
  *     the caller's memory. Arguments, and the memory that they point to, are used only during the
  *     call, except where a comment says otherwise. Pointers in a result stay valid until the next
- *     call on the object that returned them. A call that runs out of memory returns OUT_OF_MEMORY
- *     and changes nothing. Messages on permits have an exception: see doorman_server_handle. The
- *     library never frees the caller's memory.
+ *     call on the object that returned them. A call that returns a status, and runs out of memory,
+ *     returns OUT_OF_MEMORY and changes nothing. Messages on permits have an exception: see
+ *     doorman_server_handle. The library never frees the caller's memory.
  *
  * ERRORS
  *
@@ -217,8 +218,8 @@
  *     Only the section nng reads a clock. All other functions that depend on time take `now` as the
  *     last parameter. `now` is a time in nanoseconds, on any clock that never goes back. If the
  *     clock does go back, the library behaves as if the clock stood still. A limiter without a
- *     server only knows when it was used: a try with an earlier `now` may count at that earlier
- *     time, so a thread reads the clock just before its try. A lease has ended when now >= its end.
+ *     server only stores when it was used. A try with an earlier `now` may count at that earlier
+ *     time. So a thread reads the clock just before its try. A lease has ended when now >= its end.
  *     The same calls with the same `now` and seeds have the same results on every machine. On
  *     32-bit x86, compile with -msse2 -mfpmath=sse. Without these flags amounts differ in their
  *     last bits. Use a clock that keeps running while the machine is suspended. If the clock stops
@@ -400,8 +401,8 @@ typedef struct doorman_algorithm {
     doorman_time lease_length;             /* how long a lease lasts; default 60 s */
     doorman_time refresh_interval;         /* how often a holder should renew; default: the smaller
                                               of 16 s and a third of lease_length */
-    bool has_learning_mode_duration;       /* false: a new master learns for the longest lease
-                                              length plus the drift */
+    bool has_learning_mode_duration;       /* false: a new master learns until the leases of its
+                                              predecessor have ended (R8) */
     doorman_time learning_mode_duration;   /* how long a new master learns; 0: it does not learn */
     bool has_minimum_interval;             /* false: the minimum interval is 5 s */
     doorman_time minimum_interval;         /* a holder that asks again within this time gets its
@@ -556,7 +557,8 @@ typedef enum doorman_lease_reason {
                                   300 */
     DOORMAN_LEASE_CUT,         /* the capacity was cut, and older leases do not fit into it yet */
     DOORMAN_LEASE_RESERVED,    /* a part of the share is still committed for other holders */
-    DOORMAN_LEASE_LEARNING     /* no lease grows yet, because the granter or the holder learns */
+    DOORMAN_LEASE_LEARNING     /* the granter or the holder learns, so the lease does not follow the
+                                  target yet */
 } doorman_lease_reason;
 
 /* Returns the name of a reason on the wire, for example "SHARE". Returns "" for 0, and "?" for an
@@ -593,7 +595,8 @@ typedef struct doorman_capacity_request {
     doorman_lease has;           /* the last lease that the holder received; id 0: the holder has no
                                     lease */
     double outstanding;          /* the units that the holder is using; can exceed has.capacity, but
-                                    commits nothing beyond the leases of the holder (R5) */
+                                    commits nothing beyond the leases of the holder (R5), except for
+                                    a node while the server learns (R6) */
     const doorman_demand *wants; /* a client sends one demand; a node sends one for each group of
                                     its clients */
     size_t wants_count;
@@ -709,8 +712,10 @@ typedef struct doorman_response {
     const char *master_address;             /* the address of the master; NULL: not known */
     const char *http_address;               /* the address of the master over HTTP, not checked;
                                                NULL: not known. A doorman_server leaves it NULL */
-    const doorman_capacity_response *items; /* only for GET_CAPACITY: the responses, in the order of
-                                               the items of the request */
+    const doorman_capacity_response *items; /* only for GET_CAPACITY and REPORT_OVERLOAD: the
+                                               responses, in the order of the items of the request.
+                                               Those to a report have only resource_id and
+                                               overload_target */
     size_t item_count;
     const doorman_permit *permits; /* only for ACQUIRE: the decisions, in the order of the
                                       request */
@@ -804,7 +809,8 @@ typedef enum doorman_event_kind {
     DOORMAN_EVENT_UNMATCHED,     /* a request for a resource that no template matches */
     DOORMAN_EVENT_UNKNOWN_CLAIM, /* a holder names a lease that the server does not know */
     DOORMAN_EVENT_EXCESS_CLAIM,  /* a holder claims more than it was granted */
-    DOORMAN_EVENT_EXPIRED,       /* a lease expired */
+    DOORMAN_EVENT_EXPIRED,       /* a lease expired; or a holder that got no lease has not asked
+                                    again, and the amount is 0 */
     DOORMAN_EVENT_FULL,          /* a limit of the server was reached (C7) */
     DOORMAN_EVENT_UNKNOWN_KIND,  /* the parent names a kind of algorithm that this node does not
                                     know */
@@ -896,9 +902,9 @@ typedef struct doorman_mastership {
 } doorman_mastership;
 
 /* Sets whether this server is master, and what the address of the master is. A server that becomes
- * master starts to learn. If the server is master already, the call only moves `until`. A server
- * that stops being master deletes all leases that it knows. A server also stops being master when
- * `until` passes.
+ * master starts to learn. If the server is master already, the call only sets `until` and the
+ * address. A server that stops being master deletes all leases that it knows. A server also stops
+ * being master when `until` passes.
  *   mastership   used only during the call
  *   returns      OK | INVALID_ARGUMENT (the address is not valid)
  *   cost         O(templates) if the server becomes master; O(holders log holders + counters of
@@ -975,14 +981,14 @@ typedef struct doorman_server_resource {
     const char *resource_id;
     const doorman_template *settings; /* with the defaults filled in. A node with a parent has the
                                          settings of its parent */
-    double capacity;                  /* the capacity of a root's template, or of the node's own
-                                         lease */
+    double capacity;                  /* in a root: that of the template, or less after reports of
+                                         overload (H11); else that of the node's own lease */
     bool leased;                      /* only for a node with a parent: true: the node has a
                                          lease */
     doorman_time lease_end;           /* if `leased` is true: the end of the node's lease */
-    doorman_time lease_length;        /* only for a node with a parent: the time from the last grant
-                                         of its lease to the end of that lease; 0: it has had
-                                         none */
+    doorman_time lease_length;        /* only for a node with a parent: the time from the last
+                                         response with a lease to the end of that lease; 0: it has
+                                         had none */
     doorman_outcome outcome;          /* only for a node with a parent: the last outcome from the
                                          parent; 0: none yet */
     doorman_lease_reason reason;      /* if `leased` is true: why the node's own lease is less than
@@ -1065,8 +1071,8 @@ DOORMAN_API bool doorman_server_next_lease(doorman_server *server, const char *r
 DOORMAN_API bool doorman_server_find(doorman_server *server, const char *resource_id,
                                      doorman_server_resource *out, doorman_time now);
 
-/* Returns how many leases a holder has, of all resources. Leases that have expired since the last
- * call on the server may still count (S2).
+/* Returns for how many resources a holder has a lease, or has asked without a lease so far (S4).
+ * Those whose time has passed since the last call on the server may still count (S2).
  *   is_server   true: the holder is a node
  *   cost        O(1) */
 DOORMAN_API size_t doorman_server_lease_count(const doorman_server *server, const char *holder_id,
@@ -1394,12 +1400,13 @@ typedef struct doorman_resource_options {
     bool shadow;               /* true: shadow mode, to test a limit. Attempts that would otherwise
                                   be refused are allowed, and count as excess. No call waits, and
                                   delays are 0. An n that is not an amount is still IMPOSSIBLE */
-    /* Called when `leased`, `outcome`, `learning`, `reason` or `capacity` has changed. info is
-     * valid only during the call. on_change runs within a call on the client, on the agent or on a
-     * resource, or in the agent's thread. That call or thread waits for on_change, so on_change
-     * should return soon. on_change may call the functions that try, release and delay, for any
-     * resource. Other calls on a client are forbidden. Other calls on an agent return DEADLOCK and
-     * do nothing. on_change must not wait for a thread that makes such calls. */
+    /* Called when `leased`, `outcome`, `learning`, `reason`, `capacity` or `gauge_is_divided` has
+     * changed. info is valid only during the call. on_change runs within a call on the client, on
+     * the agent or on a resource, or in the agent's thread. That call or thread waits for
+     * on_change, so on_change should return soon. on_change may call the functions that try,
+     * release and delay, for any resource. Other calls on a client are forbidden. Other calls on an
+     * agent return DEADLOCK and do nothing. on_change must not wait for a thread that makes such
+     * calls. */
     void (*on_change)(void *context, const doorman_resource_info *info);
     void *context;
 } doorman_resource_options;
@@ -1480,8 +1487,8 @@ struct doorman_resource_info {
     doorman_outcome outcome; /* if has_outcome is true: the outcome in the last response. UNMATCHED
                                 and FULL need an operator */
     bool has_outcome;        /* true: a server has responded */
-    bool learning;           /* true: the last response says that the server learns. No lease grows
-                                while the server learns */
+    bool learning;           /* true: the last response says that the server learns. Until it has
+                                learned, leases grow only by what other holders give back */
     bool has_safe_capacity;  /* true: a server has sent a safe capacity */
     double safe_capacity;    /* if has_safe_capacity is true: the last safe capacity from a server,
                                 or DOORMAN_UNLIMITED */
@@ -1599,7 +1606,7 @@ typedef uint64_t DOORMAN__ALIGNED doorman__shared; /* private */
  *   promise   at most `limit` units in any window, exactly. n is rounded up to whole units
  *   memory    8 bytes for each unit of the limit, besides the limiter
  *   drawback  a caller that keeps retrying stays refused, because refused attempts are remembered
- *   cost      two locked instructions for each unit
+ *   cost      one locked instruction for a try, and one for each unit
  *
  * CONCURRENCY: at most `limit` units at once. The caller must release the units that a try has
  * allowed.
@@ -1747,8 +1754,9 @@ typedef struct doorman_config_problem {
 } doorman_config_problem;
 
 /* Makes a configuration like doorman_json_config, and lists all errors. A text that is not JSON has
- * one error, because nothing behind the error can be read. Fields that depend on a wrong field of
- * the same template are not checked. Warnings are listed only if there is no error.
+ * one error, because nothing behind the error can be read. If a field of a template is unknown,
+ * missing or of a wrong type or value, the other rules are not checked for this template. Warnings
+ * are listed only if there is no error.
  *   out        written only on OK; the caller destroys it. NULL: the call only checks the text
  *   text       used only during the call; it need not end with a NUL
  *   problems   receives the first `room` errors, in the order of the templates. After OK it
@@ -1799,7 +1807,7 @@ typedef enum doorman__exchange_state {
 /* Serves one message in three steps, for a server that several threads share. The caller needs the
  * lock of the server only for the second step. Each message in progress needs an exchange of its
  * own. The caller initialises the struct with zeros, and may use it for one message after another.
- * The exchange keeps the memory of its largest message until _uninit. */
+ * The exchange keeps its memory for responses and replies until _uninit. */
 typedef struct doorman_json_exchange {
     doorman_request request; /* if _read has returned OK: the parsed message. Its pointers are valid
                                 until _write */
@@ -1922,11 +1930,12 @@ DOORMAN_API doorman_status doorman_agent_start(doorman_agent **out,
                                                const doorman_client_options *options,
                                                doorman_error *error);
 
-/* The first of two steps to stop an agent. Calls of doorman_resource_wait and doorman_agent_acquire
- * in progress return UNAVAILABLE. Later calls of these two functions, of doorman_resource_open,
- * doorman_agent_acquire_async and doorman_agent_report return UNAVAILABLE at once. All other calls
- * work as before. Any thread may call doorman_agent_shutdown, any number of times. Threads that
- * wait without a timeout can be stopped like this:
+/* The first of two steps to stop an agent. Calls of doorman_resource_wait and of
+ * doorman_agent_acquire, _transfer and _seize that are in progress return UNAVAILABLE. Later calls
+ * of these functions, of doorman_resource_open, doorman_agent_acquire_async and
+ * doorman_agent_report return UNAVAILABLE at once. All other calls work as before. Any thread may
+ * call doorman_agent_shutdown, any number of times. Threads that wait without a timeout can be
+ * stopped like this:
  *
  *     each thread     while (doorman_resource_wait(resource, 1, DOORMAN_NEVER) == DOORMAN_OK)
  *                         act();
@@ -1944,7 +1953,8 @@ DOORMAN_API doorman_status doorman_agent_shutdown(doorman_agent *agent);
  * reached. At the end the call closes its one or two sockets of nng, and waits at most another half
  * second for each of them. Then the call frees the agent and its resources. No other thread may use
  * the agent or its resources during the call or later, with one exception: a thread may already be
- * blocked in doorman_resource_wait or doorman_agent_acquire. NULL has no effect.
+ * blocked in doorman_resource_wait, or in doorman_agent_acquire, _transfer or _seize. NULL has no
+ * effect.
  *   returns   OK | DEADLOCK or UNAVAILABLE (see doorman_agent; nothing is freed) */
 DOORMAN_API doorman_status doorman_agent_stop(doorman_agent *agent);
 
@@ -2010,9 +2020,9 @@ DOORMAN_API doorman_status doorman_resource_close(doorman_resource *resource);
  * a second, a call with n = 20 is allowed 0.2 s after the last units were taken. With burst_units,
  * at most rate * t + b units are allowed in any time t, and an n of more than b is IMPOSSIBLE. b is
  * burst_units, but at least 1. An unlimited capacity allows any n. A rate starts with nothing
- * saved. The time of one unit is rounded up to 1/256 ns. Therefore at most 2.5e11 single units are
- * allowed in a second, and a rate of 1e8 units a second is 0.04 % too slow. A rate below 2.8e-8
- * units a second, which is one unit in 407 days, allows no whole unit.
+ * saved. The time of one unit is rounded up to 1/256 ns. Therefore at most 2.56e11 single units are
+ * allowed in a second, and a rate of about 1e8 units a second is up to 0.04 % too slow. A rate
+ * below 2.8e-8 units a second, which is one unit in 407 days, allows no whole unit.
  *
  * A gauge never has more units in use than its capacity. If the capacity falls below the units in
  * use, nothing new is allowed until enough units are released. The caller must release the same n.
