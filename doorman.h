@@ -2235,10 +2235,11 @@ DOORMAN_API void doorman_transport_send(doorman_transport *transport);
  * C2 Only one thread at a time may use a server. Only one thread at a time may use a client and its
  *    resources. The caller provides the lock. Any number of threads may use a limiter at once.
  * C3 An option that is zero has its default value. Each create function has a destroy function.
- * C4 Memory comes from DOORMAN_MALLOC, _REALLOC and _FREE. Any call that needs memory may return
- *    OUT_OF_MEMORY. Such a call leaves the state unchanged.
+ * C4 Memory comes from DOORMAN_MALLOC, _REALLOC and _FREE. A call that returns a status, and runs
+ *    out of memory, returns OUT_OF_MEMORY and leaves the state unchanged. P9 is the only exception.
  * C5 Ids, amounts, priorities, durations and pointers are checked where they enter the library. A
- *    wrong message changes nothing. Asserts check only for mistakes of this library.
+ *    wrong request changes nothing. A wrong response counts as a failed request, and changes no
+ *    lease. Asserts check only for mistakes of this library.
  * C6 The implementation compiles as C11. The public part compiles as C99 and C++11 too. Both
  *    compile with gcc and clang without warnings.
  * C8 Hash tables of ids from the network are keyed with a seed from the options.
@@ -2362,8 +2363,8 @@ static void doorman__arena_uninit(doorman__arena *arena) {
 #if defined DOORMAN_PERMITS || defined DOORMAN_JSON
 #define DOORMAN__CHUNK_BYTES ((size_t)2048)
 
-/* Continues in the next chunk that has room, or in a new chunk. Chunks double in size, so a message
- * needs few of them. Returns false if memory runs out. */
+/* Continues in the next chunk that has room, or in a new chunk. A new chunk has at least twice the
+ * bytes of the current one, so a message needs few chunks. Returns false if memory runs out. */
 static bool doorman__arena_grow(doorman__arena *arena, size_t bytes) {
     doorman__chunk *last = arena->current;
     size_t larger = last ? 2 * last->bytes : DOORMAN__CHUNK_BYTES;
@@ -2898,11 +2899,12 @@ static bool doorman__random_bits(void *out, size_t bytes) {
  *      - a time to live above an hour, because the limit learns for so long
  *      - a template, or a key of an override, that an earlier one hides (of the first 1,000
  *        templates, and of the first 1,000 keys of a limit)
+ *      - a safe capacity, `whole` or an algorithm, in a template without capacity
  *      - limits that cannot act: see doorman__limits_warn
  *    A warning about an algorithm names the template that has it, not the templates that take it
  *    (G3).
  *
- * >>server defines G5 (reloading) and C7 (limits, such as the number of templates).
+ * >>server defines G5 (reloading) and C7 (the limits of a server).
  * >>json defines G7 (named parameters).
  */
 
@@ -3202,7 +3204,8 @@ typedef struct doorman__config_permits {
                         const doorman__config_report *report);
     bool (*copy_limits)(doorman_config *config, const doorman_config_options *options);
     void (*free_limits)(doorman_config *config);
-    size_t (*first_leased)(const doorman_template *template_); /* or limit_count (P17) */
+    /* the index of the first limit that is leased, or limit_count (P17) */
+    size_t (*first_leased)(const doorman_template *template_);
 } doorman__config_permits;
 static const doorman__config_permits doorman__permits_in_config;
 
@@ -3262,9 +3265,10 @@ static bool doorman__glob_is_open(const char *glob) {
     1000 /* templates, and keys in the overrides of one limit, that are
                                     compared with earlier ones */
 
-/* Returns whether a glob matches all that another one matches. May return false for globs with
- * brackets and escapes. If `wide` has only literal characters and `*`, its literal characters can
- * only match those of `narrow`, and its `*` matches the rest. */
+/* Returns whether a glob matches all that another one matches. May return false by mistake if
+ * `wide` has a `?`, or if one of them has brackets or escapes. If `wide` has only literal
+ * characters and `*`, its literal characters can only match those of `narrow`, and its `*` matches
+ * the rest. */
 static bool doorman__glob_covers(const char *wide, const char *narrow) {
     if (strcmp(wide, narrow) == 0) return true;
     return !wide[strcspn(wide, "?[\\")] && !narrow[strcspn(narrow, "[\\")] &&
@@ -3287,8 +3291,9 @@ static void doorman__without_capacity_warn(const doorman_template *template_, si
     }
 }
 
-/* H11: reports a template whose capacity is not divided, so that reports cannot change it. Without
- * an algorithm the template has that of the template "*" (G3). */
+/* H11: reports a template that has `overload`, although its capacity is not divided: reports of
+ * overload could not change it. Without an algorithm the template has that of the template "*"
+ * (G3). */
 static void doorman__template_check_overload(const doorman_config_options *options, size_t index,
                                              const doorman__config_report *report) {
     const doorman_template *template_ = &options->templates[index];
@@ -3759,7 +3764,7 @@ static size_t doorman__config_same(const doorman_config *config, const char *glo
  *                       divided.
  *   NO_ALGORITHM        The slope is 1. Every holder gets what it wants.
  *
- * The algorithms need sums of wants and of subclients. The index computes such a sum in O(log n).
+ * The algorithms need sums of wants and of subclients. An index computes such a sum in O(log n).
  * For each priority the index has a B+tree of demands (Bayer and McCreight 1972). The demands are
  * in the order of their wants per subclient. Each inner node stores three sums for each of its
  * children: the sums of all demands below the child. When a child changes, its three sums are
@@ -3790,8 +3795,9 @@ static size_t doorman__config_same(const doorman_config *config, const char *glo
  *    holders. A renewal that changes nothing costs one lookup in a hash table and a read of the
  *    terms.
  * A3 A new kind of algorithm needs one function, one row in DOORMAN_KINDS and one in
- *    doorman__solvers. Only the checks of a configuration also depend on the kind. In a tree, T2
- *    assumes that a kind leaves no capacity unused that somebody wants.
+ *    doorman__solvers. A kind that does not divide the capacity also belongs in
+ *    doorman__divides_capacity. Only the checks of a configuration also depend on the kind. In a
+ *    tree, T2 assumes that a kind leaves no capacity unused that somebody wants.
  * A4 No holder gets more than it wants. If leases are whole units (A5, see >>leases), no holder
  *    gets more than its wants rounded up.
  */
@@ -3884,8 +3890,8 @@ static size_t doorman__node_upto(const doorman__node *node, const doorman__deman
 }
 
 /* Returns the index of the child in which `demand` is stored. If `demand` is new, this is the child
- * for its insertion. The caller reads the whole child next. In a large tree the child is not in the
- * cache, so all its cache lines are prefetched at once. */
+ * for its insertion. The caller reads the demands or keys of the child next. In a large tree they
+ * are not in the cache, so all their cache lines are prefetched at once. */
 static size_t doorman__inner_place(const doorman__inner *inner, const doorman__demand *demand) {
     size_t upto = doorman__node_upto(&inner->node, demand), at = upto ? upto - 1 : 0;
     const char *below = (const char *)inner->below[at];
@@ -4306,7 +4312,8 @@ static size_t doorman__solve_proportional(const doorman_algorithm *algorithm, do
 
 /* First, all bands share the reserve. `floor` is the level of these shares, and `reserved` has the
  * share of each band. Then each band gets its share, highest priority first. A band can take what
- * is left, minus the parts of the lower bands, and at least its own share of the reserve. */
+ * is left, minus the shares of the lower bands in the reserve. It can always take its own share of
+ * the reserve. */
 static size_t doorman__solve_priority(const doorman_algorithm *algorithm, double capacity,
                                       const doorman__index *index, doorman_terms *terms) {
     double reserved[DOORMAN_TERMS_MAX] = {0}, floor = 0, reserve_left = 0;
@@ -4504,7 +4511,8 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *    in capacity the sum may be above C (see "round"). The rules R1 to R12 keep the invariant. R2,
  *    R3, R9 and R10 are in the section >>upstream. R7, R8, R11 and R12 are in the section >>server.
  * R1 A node never uses a lease id twice for one resource, even if its master changes or restarts. A
- *    lease id is 53 bits of a keyed hash of a counter. Each process that starts uses a new key.
+ *    lease id is 53 bits of a keyed hash of a counter. Each process that starts uses a new key. Two
+ *    leases have the same id with a probability of 2^-53, which is too small to matter.
  * R4 A claim lowers u only if it names the last lease that was granted to the holder. In this case
  *    no newer lease is on its way to the holder, and the holder will not accept an older lease
  *    (R2). As long as a holder names the same lease, its claims never rise. So a late copy of a
@@ -4533,7 +4541,7 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  * R6 A new master knows no holders, so it learns until every lease that its predecessor can have
  *    granted has ended. If a holder names a lease of this node, the master grants what the holder
  *    claims, but at most what is free. In the lease tables of its predecessor, the sum of these
- *    claims was within C. Leases grow only by what other holders have given back to this master
+ *    claims was within C. Leases grow only by what holders have given back to this master
  *    (`spare`). A holder that names a lease of this master has accepted that lease, so it really
  *    had its amount. If it now claims less, it has given back the difference. The first claim of a
  *    holder does not count: a late copy of a request can claim too much, and the difference could
@@ -4543,9 +4551,9 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *    new lease stops using its old lease. If the new lease is lost, the old lease ends before the
  *    learning ends. Until then the leases in force never exceed the capacity before the cut,
  *    because each grant replaces a claim, or uses what others have given back.
- *       If nothing of C is free for a claim, the holder gets a lease of 0, so that it stops using
- *    its old lease. Otherwise it could claim the old lease from the next master, which could grant
- *    it in addition to the leases that use C now. What a child node reports as outstanding is
+ *       If nothing of C is free for a claim, the holder gets a lease of 0. Then it stops using its
+ *    old lease. Otherwise it could claim the old lease from the next master, which could grant it
+ *    in addition to the leases that use C now. What a child node reports as outstanding is
  *    committed even if the sum of u then exceeds C (see doorman__leases_learn).
  *
  * With `immediate` handover a grant sets u to g. Capacity then moves to other holders without a
@@ -4575,7 +4583,7 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  * never causes. A client that always names the lease before its last lease is reported too.
  *     Each request that names the last lease subtracts 1/4 from the number of signs. So the
  * server detects two processes even if one asks up to eight times as often as the other. When one
- * of them stops, the report ends after at most seven renewals of the other one.
+ * of them stops, the report ends after at most eight renewals of the other one.
  *
  * Round (R5). After a cut in capacity the sum of u can be above C. R5 still allows a grant of up to
  * min(u, x). Such a grant does not raise the sum of u, but the sum of the leases can stay above C,
@@ -4708,10 +4716,10 @@ typedef struct doorman__lease_entry {
     char holder_id[];
 } doorman__lease_entry;
 
-/* If leases are whole units, a holder has a rotation from its next request on. It records how the
- * holder takes turns when its target is not an integer (see "leases: whole units"). Resources
- * without whole units need no memory for rotations. A rotation takes 80 bytes, including its place
- * in the table. */
+/* If leases are whole units, each request of a holder without a rotation adds one. The rotation
+ * records how the holder takes turns when its target is not an integer (see "leases: whole units").
+ * Resources without whole units need no memory for rotations. A rotation takes 64 bytes, and 16 to
+ * 32 bytes of the table. */
 typedef struct doorman__rotation {
     doorman__link link; /* in `rotations` of the table; must be the first field */
     const doorman__lease_entry *entry;
@@ -4749,7 +4757,7 @@ typedef struct doorman__lease_table {
     doorman_terms terms[DOORMAN_TERMS_MAX];
     size_t terms_count;      /* 0: the terms must be computed again */
     doorman_time learned_at; /* when the learning ends */
-    doorman__total spare;    /* what holders have given back to this master while it learns */
+    doorman__total spare;    /* what holders have given back to this master; used while it learns */
     doorman__total in_round; /* the sum of v over all holders */
     /* the number of the present round, or of the last one; modulo 2^27. A round needs a cut in
      * capacity, so the same number comes again only after years */
@@ -5069,13 +5077,14 @@ static double doorman__entry_wants(const doorman__lease_entry *entry) {
  *   if it has more than f   It gets f in the two cases below. In all other cases it keeps f + 1.
  *                           First case: more units are owed to other holders than are idle, and its
  *                           own lag is at most a bound. The bound starts at -1 turn. It rises by
- *                           one turn in each lease length while more units are owed than are idle.
- *                           If an owed unit is urgent, the bound starts at 0, and rises by one turn
- *                           in each refresh interval. An owed unit is urgent if the holder that
- *                           lacks it has less than its target rounded down, or has never had a
- *                           unit. Second case: its own lag is at most -2 turns, no unit is idle,
- *                           and another holder waits. A holder waits if it has at most its target
- *                           rounded down, and its lag is above 0
+ *                           one turn in each lease length while more units are owed than are idle,
+ *                           until a holder gives up a unit. Then it starts again. If an owed unit
+ *                           is urgent, the bound starts at 0, and rises by one turn in each refresh
+ *                           interval. An owed unit is urgent if the holder that lacks it has less
+ *                           than its target rounded down, or has never had a unit. Second case: its
+ *                           own lag is at most -2 turns, no unit is idle, and another holder waits.
+ *                           A holder waits if it has at most its target rounded down, and its lag
+ *                           is above 0
  *   if it has f or less     It gets f + 1 in the three cases below. In all other cases it gets f.
  *                           First case: it is owed a unit. Second case: its lag is at least half a
  *                           turn. Third case: more units are idle than are owed to other holders
@@ -5314,7 +5323,7 @@ static bool doorman__leases_offer(doorman__lease_table *leases, doorman__lease_e
 }
 
 /* Reserves memory for doorman__leases_set_demands. Until that call, or doorman__leases_retract,
- * nothing else may change the lease table. If memory runs out, returns false. */
+ * nothing else may change the entries or the index. If memory runs out, returns false. */
 static bool doorman__leases_reserve(doorman__lease_table *leases, doorman__lease_entry *entry,
                                     const doorman_demand *demands, size_t count) {
     assert(entry->is_server || count == 1);
@@ -5356,7 +5365,7 @@ static void doorman__leases_freeze(doorman__lease_table *leases, doorman__lease_
     doorman__leases_sum_frozen(leases);
 }
 
-/* Ends the freeze of a child. Precondition: its demands have not changed since the freeze began. */
+/* Ends the freeze of a child, and forgets its last demands, which are not in the index. */
 static void doorman__leases_unfreeze(doorman__lease_table *leases, doorman__lease_entry *entry) {
     doorman__child *child = entry->demand.child, **at = &leases->frozen_children;
     assert(child->frozen);
@@ -5594,7 +5603,7 @@ static double doorman__leases_held(const doorman__lease_table *leases,
 }
 
 /* R5: returns the largest lease that the holder may get. `in_force` is what it may still be using.
- * In a round the leases of all rounds and the leases of this round have a bound each. */
+ * In a round, one bound applies to all leases, and another one to the leases of this round. */
 static double doorman__leases_most(const doorman__lease_table *leases,
                                    const doorman__lease_entry *entry, double in_force) {
     double leased = doorman__min(in_force, doorman__entry_leased(entry));
