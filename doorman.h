@@ -5728,7 +5728,8 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  *   dues      when to request, renew or confirm the lease    IDLE
  *   halves    when half of its refresh interval has passed   IDLE
  *   releases  when to release it                             CLOSING
- *   ends      the end of its lease                           held leases with a lease id
+ *   ends      the end of its lease                           those with a lease id, until the end is
+ *                                                            noted
  *
  * A held lease is in force while it has a lease id and now < end. At other times the owner uses the
  * fallback of the resource.
@@ -6207,9 +6208,10 @@ static bool doorman__held_lease_give_back(const doorman_upstream *upstream,
     return true;
 }
 
-/* Closes a held lease for its owner. If the lease is not in force, the held lease becomes CLOSED at
- * once. If the lease is in force, a request releases it, at the earliest at release_at. If units of
- * the lease are still in use, a later request releases it. */
+/* Closes a held lease for its owner. If the held lease is in the request under way, that request
+ * ends first. Then, if the lease is not in force, the held lease becomes CLOSED at once. If the
+ * lease is in force, a request releases it, at the earliest at release_at. If units of the lease
+ * are still in use, a later request releases it. */
 static void doorman__held_lease_close(doorman_upstream *upstream, doorman__held_lease *held,
                                       doorman_time release_at, doorman_time now) {
     assert(!doorman__held_lease_ending(held) && held->state != DOORMAN__HELD_CLOSED);
@@ -6227,8 +6229,9 @@ static void doorman__held_lease_close(doorman_upstream *upstream, doorman__held_
     }
 }
 
-/* Reopens a held lease that its owner has closed. If the held lease is in the request under way, it
- * is due when that request has ended. If not, it is due at once. */
+/* Reopens a held lease that its owner has closed. If the request under way releases it, it is due
+ * when that request has ended. If the request under way renews it, the response says when it is
+ * due. Otherwise it is due at once. */
 static void doorman__held_lease_reopen(doorman_upstream *upstream, doorman__held_lease *held,
                                        doorman_time now) {
     assert(doorman__held_lease_ending(held));
@@ -6254,9 +6257,9 @@ static void doorman__held_lease_end_request(doorman_upstream *upstream, doorman_
 
 /* ---- upstream: when a request ends */
 
-/* Ends a request that failed, was redirected, or was a release. If the request has no response, its
- * held leases become due now. In the next request, held leases that became due earlier come first.
- * So no held lease waits for ever, even if one request has no room for all of them. */
+/* Ends a request that failed, was redirected, or was a release. If the request has no response of a
+ * master, its held leases become due now. In the next request, held leases that became due earlier
+ * come first. So no held lease waits for ever, even if one request has no room for all of them. */
 static void doorman__upstream_end_items(doorman_upstream *upstream, bool has_response) {
     for (size_t i = 0; i < upstream->item_count; i++) {
         doorman__held_lease *held = upstream->in_request[i];
@@ -6465,7 +6468,8 @@ static doorman_overload_report doorman__tally_take(doorman__tally *tally, doorma
 }
 
 /* R10: if no unit of the lease is in use, puts a release into the request, and clears the lease id.
- * If units are still in use, the request gets no release, and the next check is a second later. */
+ * If units are still in use, the request gets no release, and the next check is a second later, or
+ * at the end of the lease. */
 static void doorman__upstream_put_release(doorman_upstream *upstream, doorman__held_lease *held,
                                           double outstanding, doorman_time now) {
     if (outstanding > 0) {
@@ -7033,16 +7037,18 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
 
 /* ---- >>server ------------------------------------------------------------------------------- */
 /*
- * A server is one process of a node of the tree. It has a mastership, a configuration if it is a
- * root, and a lease table for each resource that a holder has asked for. It processes a request in
- * three steps: it checks the whole request, reserves all the memory that the request needs, and
- * then decides. A request that fails one of the first two steps changes nothing (C4, C5).
+ * A server is one process of a node of the tree. It has a mastership, a configuration (of a node
+ * with a parent, only for permits), and a lease table for each resource that a holder has asked
+ * for. It processes a request in three steps: it checks the whole request, reserves all the memory
+ * that the request needs, and then decides. A request that fails one of the first two steps changes
+ * nothing (C4, C5).
  *
  * S1 A server that is not master grants nothing. Its response has only the address of the master,
  *    if the server knows this address.
- * S2 Every function removes expired leases before it reads a lease table, but at most the first
- *    1,000 of a resource, so that no call takes long. The other leases count as committed until a
- *    later call, which is safe. If the holder of such a lease asks again, it is removed at once.
+ * S2 A call that grants or shows leases of a resource first removes those that have expired, but at
+ *    most the first 1,000 of them, so that no call takes long. The other leases count as committed
+ *    until a later call, which is safe. If the holder of such a lease asks again, it is removed at
+ *    once.
  * S3 The minimum interval is 5 s by default, and at most half the refresh interval. It applies to a
  *    holder that names its last lease. A request within the interval gets that lease again (R11).
  *    So a holder whose wants were not met gains nothing by asking often. There are two exceptions,
@@ -7055,13 +7061,13 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *    may have given back a part of its last lease, and that part may now belong to another holder.
  * S4 While the server learns (R6), a holder that names no lease of this node gets TRY_LATER, not a
  *    lease of 0. So it continues to use its fallback, as if no server answered. But a holder that
- *    names a lease of 0 of this node gets a lease of 0 again. That lease ended the holder's
- *    fallback: the capacity may be 0, or other holders may have all of it. With TRY_LATER the
- *    fallback would begin only because the master has changed. A lease of 0 commits nothing, so it
- *    is always safe. The refused holder should ask again after its usual interval, or when the
- *    learning ends if that is earlier. The server records its wants, commits nothing, and removes
- *    the lease entry if the holder does not ask again. STATIC and NO_ALGORITHM divide no capacity,
- *    so they need no learning.
+ *    names a lease of 0 of this node gets a lease again, of 0 or of what others have given back.
+ *    Its lease of 0 ended the holder's fallback: the capacity may be 0, or other holders may have
+ *    all of it. With TRY_LATER the fallback would begin only because the master has changed. A
+ *    lease of 0 commits nothing, so it is always safe. The refused holder should ask again after
+ *    its usual interval, or when the learning ends if that is earlier. The server records its
+ *    wants, commits nothing, and removes the lease entry if the holder does not ask again. STATIC
+ *    and NO_ALGORITHM divide no capacity, so they need no learning.
  * S5 If neither S3 nor S4 applies, the holder gets its target from the algorithm. The grant is at
  *    most the larger of two amounts: what is free, and what the holder may still be using (R5).
  * S6 A lease lasts `lease_length`, but never longer than the server's own lease. The refresh
@@ -7073,13 +7079,13 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *    units, only a holder that is owed a unit should ask again early (A5), and none if the number
  *    of owed units exceeds both the capacity and an eighth of the number of holders.
  * S7 The safe capacity of a client is that of the template. If it has none, the server divides the
- *    capacity by the number of known subclients, with those of the request. There is none while the
- *    server learns, for a holder that is a server, and for an algorithm that does not divide the
- *    capacity. A node with a parent has only as much capacity as its clients want, so the quotient
- *    may be much too small. So the safe capacity is at least the highest level that the parent
- *    sent. If leases are whole units, it is rounded down. With more clients than units it is 0,
- *    because one unit for each client would exceed the capacity. A node with a parent does not send
- *    a 0.
+ *    capacity by the number of known subclients, with those of the request. The server does not
+ *    send such a quotient while it learns, to a holder that is a server, or for an algorithm that
+ *    does not divide the capacity. A node with a parent has only as much capacity as its clients
+ *    want, so the quotient may be much too small. So the safe capacity is at least the highest
+ *    level that the parent sent. If leases are whole units, it is rounded down. With more clients
+ *    than units it is 0, because one unit for each client would exceed the capacity. A node with a
+ *    parent does not send a 0.
  * S8 A lease entry lasts 1 + drift times as long as its lease. So the entry outlasts the lease even
  *    if the holder's clock is slower by the drift. The time that messages take does not matter,
  *    because the holder counts from the time at which it sent the request.
@@ -7101,7 +7107,8 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  * S14 A lease that is less than 0.999 of what its request wants has a reason. Any other lease has
  *    none. The wants of whole units are rounded up. The reason is the first of these that applies:
  *
- *      LEARNING   the server learns (R6), or the holder is a child node that learns (R7)
+ *      LEARNING   the server learns (R6), or the holder is a child node that learns and had a lease
+ *                 (R7)
  *      SHARE      the kind of algorithm does not divide the capacity, so no holder gets more
  *      CUT        a round is active (see >>leases): the capacity was cut, and what is committed
  *                 since before the cut does not fit into it yet. Leases fall to the targets, or
@@ -7119,9 +7126,10 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *    then also means that the rest waits for the end of the interval. The reason of a node's own
  *    lease comes from its parent. A node finds the reasons for its holders itself. No decision
  *    depends on a reason.
- * R8 Learning ends when all leases of a predecessor must have ended. A root learns for the longest
- *    lease length plus the drift, from when the predecessor was known to be gone. T6 is the rule
- *    for a node with a parent. If learning_mode_duration is shorter, T7 does not hold.
+ * R8 Learning ends when all leases of a predecessor must have ended. A root learns about a resource
+ *    for the lease length of its template plus the drift, from when the predecessor was known to be
+ *    gone, and at least until the leases of earlier configurations have ended. T6 is the rule for a
+ *    node with a parent. If learning_mode_duration is shorter, T7 does not hold.
  * R11 A request within the minimum interval (S3) confirms a lease as any other request does (R4).
  *    The holder gets its last lease again, with the same end. The lease is smaller by what the
  *    holder has given back, and the holder does not get that part again within the interval.
@@ -7135,7 +7143,7 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  * G5 A new configuration drops no lease of a resource that still has a template. A resource that
  *    gets its first template learns first, because no lease table recorded the earlier grants.
  * C7 Three numbers are limited: the resources, the holders of one resource, and the resources of
- *    one holder. An item of a request that would exceed a limit is refused (FULL). No holder loses
+ *    one client. An item of a request that would exceed a limit is refused (FULL). No holder loses
  *    a lease because of a limit.
  *
  * The maximum (S12). The maximum of a resource is the largest of these amounts:
@@ -7176,12 +7184,12 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  * only after three cuts within a lease length. The maximum is only shown. No decision depends on
  * it.
  *
- * Expiry. Every function removes expired leases first (S2). doorman__server_update removes the
- * rest, and frees memory. A heap orders all resources by the time at which an update must visit
- * them at the latest, which is not later than the end of the lease entry that ends first. That time
- * may be earlier, because a renewal does not move the resource in the heap. The next update sets
- * the exact time. So within one lease length, the updates of a resource cost O(log resources), for
- * any number of renewals.
+ * Expiry. Calls remove expired leases first (S2). doorman__server_update removes the rest, and
+ * frees memory. A heap orders all resources by the time at which an update must visit them at the
+ * latest, which is not later than the end of the lease entry that ends first. That time may be
+ * earlier, because a renewal does not move the resource in the heap. The next update sets the exact
+ * time. So within one lease length, the updates of a resource cost O(log resources), for any number
+ * of renewals.
  *
  * The tree. A server with a parent has a lease of its own for each resource: a held lease (see
  * >>upstream). Its capacity is C of the lease table of that resource, and what the parent has
@@ -7206,11 +7214,12 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *    level from below, as in Newton's method, and then stays there.
  * T3 A node with a parent uses the algorithm and the parameters that its parent sends. At each
  *    level of the tree the refresh interval is multiplied by decay_factor.
- * T4 A node that has no lease of its own grants no lease: it answers TRY_LATER. When a holder first
- *    asks the node for a resource, the node asks its parent for a lease at once. The holders of the
- *    node should ask again after 1 s, or after 3 to 4 s if the node cannot expect a lease sooner.
- *    Each holder has its own time between 3 and 4 s, because all leases end with the lease of the
- *    node. With one time for all, all holders would ask together again and again.
+ * T4 A node that has no lease of its own grants no lease: it answers TRY_LATER, or UNMATCHED or
+ *    FULL if its parent has answered so. When a holder first asks the node for a resource, the node
+ *    asks its parent for a lease at once. The holders of the node should ask again after 1 s, or
+ *    after 3 to 4 s if the node cannot expect a lease sooner. Each holder has its own time between
+ *    3 and 4 s, because all leases end with the lease of the node. With one time for all, all
+ *    holders would ask together again and again.
  * T5 All servers of a node send the name of the node as their id to the parent. So for the parent,
  *    a new master has the lease that its predecessor had.
  * T6 A new master learns until the leases of its predecessor have ended. Its requests say that it
@@ -7293,7 +7302,8 @@ typedef struct doorman__resource_entry {
  *   LEARN      is granted again      the request names no lease of this node (S4)    TRY_LATER
  *
  * The last state determines the response. REPEAT gives the last lease. LEARN, RESTORE and GRANT
- * give a new lease. The other states give no lease. */
+ * give a new lease. UNMATCHED gives a lease of all wants, without a lease entry, unless it is
+ * refused (G2). The other states give no lease. */
 typedef enum doorman__item_state {
     DOORMAN__ITEM_CHECKED,
     DOORMAN__ITEM_UNMATCHED,
@@ -7731,7 +7741,8 @@ void doorman_server_destroy(doorman_server *server) {
 }
 
 /* R8: returns when a master has learned about a resource that it knows nothing about. The leases of
- * a predecessor that was gone at `gone_at`, or of earlier configurations, have ended then. */
+ * a predecessor that was gone at `gone_at`, or of earlier configurations, have ended then, unless
+ * learning_mode_duration is set. */
 static doorman_time doorman__server_learned_at(const doorman_server *server,
                                                const doorman_algorithm *algorithm,
                                                doorman_time gone_at) {
@@ -8124,8 +8135,8 @@ static doorman__resource_entry *doorman__server_find(doorman_server *server, uin
     return NULL;
 }
 
-/* Looks up the items of a request. The look-up comes before all checks. So the CPU can load the
- * lease entries of the holder from memory while the checks run. */
+/* Looks up the items of a request. The look-up comes before the other checks. So while they run,
+ * the CPU can load from memory where each lease table has the entry of the holder. */
 static doorman_status doorman__server_look_up(doorman_server *server,
                                               const doorman_request *request,
                                               doorman_error *error) {
@@ -8525,8 +8536,9 @@ static void doorman__upward_set_algorithm(doorman__upward *upward,
     assert(algorithm->lease_length > 0 && algorithm->refresh_interval > 0);
 }
 
-/* R8: sets the time at which the learning of the node ends. The node tells its parent at once.
- * `learn_for` includes the drift, so it is long enough even if a clock is slow. */
+/* R8: sets the time at which the learning of the node ends. At that time the node sends a request,
+ * which tells its parent. `learn_for` includes the drift, so it is long enough even if a clock is
+ * slow. */
 static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_for) {
     doorman_server *server = upward->resource->server;
     doorman__lease_table *leases = &upward->resource->leases;
@@ -8798,7 +8810,7 @@ static bool doorman__upward_asks(const doorman__upward *upward) {
 }
 
 /* R12: returns the refresh interval for a holder that may get more soon.
- *   more   the node has just asked its parent for more, and may get it */
+ *   more   the node asks its parent soon, and may get more */
 static doorman_time doorman__leases_soon(const doorman_algorithm *algorithm, bool more) {
     if (more) return algorithm->minimum_refresh_interval;
     return doorman__later(doorman__minimum_interval(algorithm, algorithm->lease_length),
@@ -8825,7 +8837,7 @@ static doorman_time doorman__context_refresh(const doorman__request_context *con
         double owed = doorman__total_value(leases->owed);
         double most = doorman__max(leases->capacity, (double)leases->entries.count / 8);
         enough = doorman__leases_rotation(leases, entry)->owed <= 0;
-        /* with the last lease again, nothing is known about the units that are owed */
+        /* the last lease again is no turn, so nothing is known about the units that are owed */
         if (context->item->state == DOORMAN__ITEM_REPEAT) {
             enough = enough && entry->has >= doorman__whole_floor(target);
         }
@@ -8838,8 +8850,9 @@ static doorman_time doorman__context_refresh(const doorman__request_context *con
 }
 
 /* Sets the end of a holder's entry: now, plus `length`, plus the drift (S8). `length` is the length
- * of the lease. For a holder that gets no lease, it is at most three refresh intervals. So if such
- * a holder is gone, its wants soon stop taking capacity from others. */
+ * of the lease. For a holder that gets no lease, it is at most three refresh intervals, or until
+ * the lease ends that the holder claims (T4). So if such a holder is gone, its wants soon stop
+ * taking capacity from others. */
 static void doorman__context_set_end(const doorman__request_context *context, doorman_time length) {
     doorman__lease_table *leases = context->leases;
     doorman__lease_entry *entry = context->entry;
@@ -8943,9 +8956,9 @@ static doorman__item_state doorman__context_next(const doorman__request_context 
     return context->returned ? DOORMAN__ITEM_RESTORE : DOORMAN__ITEM_GRANT;
 }
 
-/* R6: grants again what a holder claims under a lease of this node, or what others have given back.
- * If nothing is free for a claim, or if the claim is 0, the holder gets a lease of 0. A holder that
- * names no lease of this node must try later (S4). Returns the committed amount. */
+/* R6: grants again what a holder claims under a lease of this node, or what holders have given
+ * back. If there is nothing of both, the holder gets a lease of 0. A holder that names no lease of
+ * this node must try later (S4). Returns the committed amount. */
 static double doorman__context_learn(const doorman__request_context *context) {
     doorman__lease_table *leases = context->leases;
     if (!context->granted_here) {
