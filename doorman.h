@@ -5728,8 +5728,8 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  *   dues      when to request, renew or confirm the lease    IDLE
  *   halves    when half of its refresh interval has passed   IDLE
  *   releases  when to release it                             CLOSING
- *   ends      the end of its lease                           those with a lease id, until the end is
- *                                                            noted
+ *   ends      the end of its lease                           those with a lease id, until their end
+ *                                                            is noted
  *
  * A held lease is in force while it has a lease id and now < end. At other times the owner uses the
  * fallback of the resource.
@@ -10283,10 +10283,10 @@ void doorman_election_resign(doorman_election *election, doorman_time now) {
  * with the same arithmetic. A doorman_limiter needs no server, and follows a doorman_limit. A
  * doorman__rate or doorman__gauge belongs to a resource, and follows its lease.
  *
- * Each kind of limiter has one pure function that makes an attempt to take an amount of units, out
- * of the limits, the state and the time. The result is a doorman__attempt: the decision, the new
- * state, the wait and what is left. The callers load the state, and store the new state by
- * compare-and-swap in a loop. Code that holds a lock needs no loop.
+ * Each kind of limiter has one pure function for an attempt to take units. Its arguments are the
+ * limits, the state, the time and an amount of units. Its result is a doorman__attempt: the
+ * decision, the new state, the wait and what is left. The callers load the state, and store the new
+ * state by compare-and-swap in a loop. Code that holds a lock needs no loop.
  *
  *   kind             function                    state
  *   token bucket     doorman__bucket_try         paid_until (see L1)
@@ -10297,8 +10297,9 @@ void doorman_election_resign(doorman_election *election, doorman_time now) {
  *
  * A rate is a token bucket without debt, and a gauge is a concurrency limiter. Both follow an
  * allowance, which has one quota until a point in time and another quota from then on. So a lease
- * ends even if no function is called. Only one thread writes an allowance. It fills the one of two
- * slots that is not in use, and then increments the version, which tells readers the slot in use.
+ * ends even if no function is called. Only one thread writes an allowance. An allowance has two
+ * slots. The thread fills the slot that is not in use, and then increments the version, which tells
+ * readers the slot in use.
  *
  * L1 In any t seconds, a rate allows at most rate * (t + burst) units. A single request may have
  *    more than rate * burst units. With such a request of n units, the bound is rate * t + n. A
@@ -10325,8 +10326,8 @@ void doorman_election_resign(doorman_election *election, doorman_time now) {
  *    thread has read the clock after this thread, or units were taken as a debt. Any other
  *    paid_until is in the past. So a bucket saves at most 407 days, and a rate below 2.8e-8 units a
  *    second (one unit in 407 days) never allows a whole unit. The time of a unit is rounded up to a
- *    tick. So requests for one unit get at most 2.5e11 units in a second. At a rate of 1e8 units a
- *    second, they get up to 0.04 % too few.
+ *    tick. So requests for one unit get at most 2.56e11 units in a second. At rates of about 1e8
+ *    units a second, they get up to 0.04 % too few.
  *
  *    A gauge counts the units in flight. A thread that takes units adds them to this count, and
  *    then checks that the allowance is still the one that the thread has read. The client first
@@ -10336,16 +10337,16 @@ void doorman_election_resign(doorman_election *election, doorman_time now) {
  * L2 A limiter has three calls: try, delay and release. The call `delay` takes no units. It returns
  *    how long to wait before a try. The calls that wait are in the section >>nng. The ceiling is
  *    the largest capacity that the limiter can ever get. A try for n units is IMPOSSIBLE only if n
- *    does not fit at the ceiling. A try is REFUSED if n does not fit now, but fits at the ceiling,
- *    or if the ceiling is 0, which means not known. Such a refusal counts as demand, so a larger
- *    lease may come.
+ *    is not an amount, or does not fit at the ceiling. A try is REFUSED if n does not fit now, but
+ *    fits at the ceiling, or if the ceiling is 0, which means not known. Such a refusal counts as
+ *    demand, so a larger lease may come.
  * L3 Limiters take no lock and make no system call. So any number of threads may share a limiter
- *    (C2). Only one thread at a time may use any other object of this file. The try of a resource
- *    performs no division: divisions by an amount are done when the amount changes. A try with its
- *    clock read takes 33 ns, and a refused try takes 27 ns (make bench). On the same machine a
- *    clock read alone takes 24 ns, and a compare-and-swap alone takes 30 ns.
+ *    (C2). The try of a resource performs no division: divisions by an amount are done when the
+ *    amount changes. A try with its clock read takes 33 ns, and a refused try takes 27 ns (make
+ *    bench). On the same machine a clock read alone takes 24 ns, and a compare-and-swap alone takes
+ *    30 ns.
  * L5 Shadow mode and the kill switch allow a try that the limiter would refuse without them. Such a
- *    try counts as excess. Only the refusal path checks the two flags.
+ *    try counts as excess. A try checks the two flags only if the limiter refuses.
  *
  * A refusal shows demand (L4, see >>client). The first refusal after a check of the client sets a
  * flag that all limiters of the client share, and its limiter stores the time. So the client reads
@@ -10536,7 +10537,7 @@ DOORMAN__INLINE doorman__attempt doorman__fixed_try(uint64_t most, uint64_t coun
                               .reset_after = used > 0 ? window.rest : 0};
 }
 
-/* Returns how many units of the previous window still count in the current window, rounded up.
+/* Returns how many grains of the previous window still count in the current window, rounded up.
  * `rest` is the time until the current window ends. */
 static inline uint64_t doorman__window_carry(uint64_t units, doorman_time rest,
                                              doorman_time length) {
@@ -10934,7 +10935,8 @@ doorman_status doorman_limiter_release(doorman_limiter *limiter, const doorman_l
 typedef struct DOORMAN__ALIGNED doorman__quota {
     double amount;      /* rate: units a second; gauge: units at once; may be unlimited */
     double unit_time;   /* rate: the time of one unit in ticks */
-    int64_t unit_price; /* rate: unit_time, rounded up; -1: the amount is 0 or unlimited */
+    int64_t unit_price; /* rate: unit_time, rounded up; -1: the amount is 0 or unlimited, or one
+                           unit takes more than 407 days */
     /* rate: the ticks that can be saved; -1: the amount is 0 or unlimited; gauge: the grains */
     int64_t most;
 } doorman__quota;
@@ -11519,7 +11521,7 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *                                                                the last close comes -> CLOSING
  *   LEASED    open, and the lease     that of the lease          the lease ends       -> UNLEASED
  *             has not ended                                      the last close comes -> CLOSING
- *   CLOSING   after the last close    0: no caller may use it    it is opened again   -> UNLEASED
+ *   CLOSING   after the last close    none: nobody may use it    it is opened again   -> UNLEASED
  *                                                                                        or LEASED
  *                                                                the lease is released or has
  *                                                                ended; the resource is freed
@@ -11708,7 +11710,7 @@ typedef struct doorman__estimator {
     doorman_time raised_until;
     double largest; /* the largest request, until largest_until */
     doorman_time largest_until;
-    /* The other fields except `wants` and `unmet` are only for a gauge. */
+    /* Of the other fields, a rate uses only `wants` and `unmet`. */
     bool served; /* as many units as `largest` were in use at the same time */
     doorman_time
         short_since; /* since when `largest` has not fitted into the lease; NEVER: it fits */
@@ -11751,7 +11753,7 @@ static double doorman__estimator_base(const doorman__estimator *estimator) {
     return doorman__min(least, estimator->maximum);
 }
 
-/* Returns how long a gauge has no use until it is idle. */
+/* Returns how long a gauge must have had no use to be idle. */
 static doorman_time doorman__estimator_idle_after(const doorman__estimator *estimator,
                                                   const doorman__supply *supply) {
     doorman_time after = estimator->window;
@@ -11853,8 +11855,8 @@ static double doorman__estimator_recent(const doorman__estimator *estimator) {
     return recent;
 }
 
-/* The largest request is remembered for this many windows. If the largest request of a gauge does
- * not fit for this many windows, the server has no more capacity. */
+/* The largest request is remembered for WINDOWS_REMEMBERED windows. If the largest request of a
+ * gauge does not fit for WINDOWS_SHORT windows, the server has no more capacity for it. */
 #define DOORMAN__WINDOWS_REMEMBERED 10
 #define DOORMAN__WINDOWS_SHORT 2
 
@@ -12013,7 +12015,7 @@ struct doorman_client {
     doorman_upstream upstream;
     doorman__table resources;   /* the resources, by id */
     doorman__timers wakes;      /* the times at which resources have work for the client */
-    doorman_time look_at;       /* when to check for refusals; see K1 */
+    doorman_time look_at;       /* when to check for refusals (L4) */
     size_t follow_use_count;    /* the number of resources whose wants follow use */
     uint64_t hash_key[2];       /* the key of the hash function of `resources` (C8) */
     uint8_t unmet;              /* a limiter has refused units since the last check; atomic */
@@ -12486,8 +12488,8 @@ doorman_upstream *doorman_client_upstream(doorman_client *client) {
     return &client->upstream;
 }
 
-/* How often the client checks for refusals. A refusal is processed after the longer of this time
- * and LOOK_MIN. Both are less than the 250 ms that this section promises. */
+/* How often the client checks for refusals. A refusal is processed at the latest after the longer
+ * of this time and LOOK_MIN. Both are less than the 250 ms that this section promises. */
 #define DOORMAN__LOOK_INTERVAL (DOORMAN_SECOND / 5)
 
 /* Checks for refusals since the last check. A resource whose limiter has refused units becomes due
