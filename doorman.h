@@ -188,15 +188,16 @@
  *
  * ERRORS
  *
- *     A call that can fail returns a doorman_status. DOORMAN_OK is 0. After an error the outputs
- *     are unchanged, and the object is as before. A doorman_error describes the error. Its text
- *     begins with the argument or the field that is wrong: `key: must be 0 to 256 bytes of UTF-8`,
- *     or `templates[2].limits[0].figures.rate: must be ...`. A field has its name in C if the
- *     caller has passed it in C, and its name in JSON if it was read from JSON. Missing
- *     capacity is not an error. A function whose name ends in `_try` returns a doorman_decision,
- *     not a status. A doorman_resource_info says whether a resource has a lease. A status, a
- *     decision and an outcome never have the same value. So a program that compares a status with
- *     DOORMAN_GRANTED is never right by accident, and -Wall -Wextra finds most of such mistakes.
+ *     A call that can fail returns a doorman_status. DOORMAN_OK is 0. After an error the object is
+ *     as before. Outputs are unchanged too, except where a comment says that they are 0. A
+ *     doorman_error describes the error. If an argument or a field is wrong, the text begins with
+ *     its name: `key: must be 0 to 256 bytes of UTF-8`, or `templates[2].limits[0].figures.rate:
+ *     must be ...`. A field has its name in C if the caller has passed it in C, and its name in
+ *     JSON if it was read from JSON. Missing capacity is not an error. A function whose name ends
+ *     in `_try` returns a doorman_decision, not a status. A doorman_resource_info says whether a
+ *     resource has a lease. A status, a decision and an outcome never have the same value. So a
+ *     program that compares a status with DOORMAN_GRANTED is never right by accident, and -Wall
+ *     -Wextra finds most of such mistakes.
  *
  *     A pointer or a callback may be NULL only where a comment says so, with one rule for the calls
  *     that end an object: _destroy, _uninit, _close, _shutdown, _stop and _resign accept NULL, and
@@ -204,8 +205,9 @@
  *     call that returns a status returns INVALID_ARGUMENT. A try returns DOORMAN_IMPOSSIBLE. Any
  *     other call does nothing. It returns false, 0, NULL or NO_MASTER. But a call whose result is
  *     the time of the next call, or a delay, returns DOORMAN_NEVER. An `out` that is written in
- *     full is then written with zeros. Only doorman_permit_client_read_hold says that the hold is
- *     gone.
+ *     full is then written with zeros, with three exceptions: a doorman_result is IMPOSSIBLE, a
+ *     doorman_election_call is due DOORMAN_NEVER, and doorman_permit_client_read_hold says that the
+ *     hold is gone.
  *
  * THREADS AND TIME
  *
@@ -271,8 +273,8 @@
  *     >>json            the wire protocol
  *     >>nng             a client with its own thread, and the transport of clients and nodes
  *
- *     Other sections are in doorman_permits.h (>>limits to >>permit_agent, with the rules P) and in
- *     doorman_throttle.h (>>throttle, with the rules H except H11).
+ *     Other sections are in doorman_permits.h (>>limits to >>permit_agent, with the rules P and D2
+ *     to D5) and in doorman_throttle.h (>>throttle, with the rules H except H11).
  *
  * MIT licence, at the end of the file.
  */
@@ -12946,11 +12948,11 @@ doorman_status doorman_client_report_overload(doorman_client_resource *resource,
  *    reserve and handover. The design document has two more parameters: lease_duration_secs and
  *    refresh_interval. They set the same values as the fields lease_length and refresh_interval.
  *    The value of a parameter is a number or a string.
- * V5 A request or a response has at most 4 MiB, 32 levels and 200,000 values. A number has at most
- *    63 bytes. cJSON accepts texts that are not valid: infinities, NUL in strings, and bytes after
- *    the end. So this section checks each text against RFC 8259, and passes only valid text to
- *    cJSON. This section has its own writer, because cJSON does not write numbers exact to the last
- *    bit.
+ * V5 A request, a response or a configuration has at most 4 MiB, 32 levels and 200,000 values. A
+ *    number has at most 63 bytes. cJSON accepts texts that are not valid: infinities, NUL in
+ *    strings, and bytes after the end. So this section checks each text against RFC 8259, and
+ *    passes only valid text to cJSON. This section has its own writer, because cJSON does not write
+ *    numbers exact to the last bit.
  *
  * Numbers in messages read back as the same double, so a lease has up to 17 digits. Fewer digits
  * would need a direction of rounding for each field: a lease down, what a holder reports as
@@ -13152,7 +13154,7 @@ static bool doorman__scan_value(doorman__scan *scan) {
     return sound;
 }
 
-/* Text follows a value that is complete. */
+/* The rule of a text that continues behind its value. */
 static const char doorman__json_end_rule[] = "not JSON: expected the end of the text";
 
 /* Checks a text and parses it into a tree. The caller deletes the tree. cJSON fails for a valid
@@ -13185,9 +13187,9 @@ typedef struct doorman__problems {
 } doorman__problems;
 
 /* The state of reading a text. The reader of a message keeps the first failure. A caller may
- * continue to read after a failure, because an absent or wrong field leaves its target unchanged.
- * So a caller checks for failure only at the end. The reader of a configuration keeps all wrong
- * fields. */
+ * continue to read after a failure, because an absent or wrong field leaves its target unchanged,
+ * or false. So a caller checks for failure only at the end. The reader of a configuration keeps all
+ * wrong fields. */
 typedef struct doorman__reader {
     doorman_status status;
     doorman_error *error;        /* for a message; may be NULL */
@@ -13316,9 +13318,9 @@ static void doorman__read_twice(const doorman__field *object, const cJSON *value
 
 /* Refuses the keys that an object has twice. If the object has at most 16 keys, each key is
  * compared with each earlier key. This is fast, because most keys differ in the first character. If
- * the object has more keys, they are sorted, and each key is compared with the next one. A valid
- * message has no object with more than 16 keys. But an attacker can send an object of 100,000 keys,
- * and comparing all pairs would keep a server busy. */
+ * the object has more keys, they are sorted, and each key is compared with the next one. No object
+ * of a message needs more than 16 keys. But an attacker can send an object of 100,000 keys, and
+ * comparing all pairs would keep a server busy. */
 static void doorman__read_unique_keys(const doorman__field *object, size_t count) {
     const cJSON *first = object->value->child;
     for (const cJSON *b = first; b && count <= 16; b = b->next) {
@@ -13543,9 +13545,10 @@ static void doorman__put_amount(doorman__writer *out, double amount, bool shorte
     }
 }
 
-/* Writes the rest of a string, from its first character that needs an escape. Only error messages
- * can have control characters. An error message can also have an incomplete character at its end,
- * because long messages are cut. */
+/* Writes the rest of a string, from its first character that needs an escape. Error messages,
+ * descriptions and addresses over HTTP are not checked. So they can have control characters, and
+ * bytes that are not UTF-8. An example is an incomplete character at the end of a long error
+ * message that was cut. */
 static void doorman__put_escaped(doorman__writer *out, const char *text, const char *end) {
     const char *plain = text;
     while (text < end) {
@@ -13852,7 +13855,8 @@ static void doorman__read_bool(const doorman__field *field, bool *out) {
 }
 
 /* Returns the index of a field's value among the names. Returns -1 if the field is absent, or if
- * its value is not among the names. That is an error, except for a lenient reader. */
+ * its value is not among the names. A value that is not among them is an error, except for a
+ * lenient reader. */
 static int doorman__read_name(const doorman__field *field, const char *const *names, size_t count,
                               bool is_lenient) {
     const char *name = NULL, *separator = " ";
@@ -14622,7 +14626,7 @@ static const doorman__row doorman__report_rows[] = {
     {0},
 };
 
-/* The resource of each request, and the fields behind the demand. */
+/* The resource id of each item, and the fields behind the demand. */
 #define DOORMAN__ROW_RESOURCE(struct_) DOORMAN__ROW(STRING, REQUIRED, struct_, resource_id)
 
 static const doorman__row doorman__held_rows[] = {
@@ -15393,9 +15397,9 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
  * The thread sleeps on a mutex of its own, so that it needs no turn to wake up. The thread updates
  * 100 resources at a time, and a request has at most 500 resources. With 1,000 resources, on a busy
  * machine, the mutex was locked for up to 1.1 ms to make a request, and again to process its
- * response. The callback of nng only stores which event has occurred. After a request has failed,
- * the next request uses a new connection, because a server that does not respond may have lost the
- * old one.
+ * response. The callback of nng locks only wake_mutex, to wake the thread. After a request has
+ * failed, the next request uses a new connection, because a server that does not respond may have
+ * lost the old one.
  *
  * Waiting (L1, L2). Among the waiters of a resource, only the first one tries to take units. It
  * sleeps until the limiter could allow its units, or until the lease may have changed. When it
@@ -15622,8 +15626,8 @@ static void doorman__agent_let_pass(doorman_agent *agent) {
     pthread_setcancelstate(before, NULL);
 }
 
-/* Locks the mutex. If the result is not OK, the mutex is not locked. Reading `inherited` needs no
- * mutex, because `inherited` is only written before fork returns. */
+/* Locks the mutex. If the result is not OK, the call has not locked it. Reading `inherited` needs
+ * no mutex, because `inherited` is only written before fork returns. */
 static doorman_status doorman__agent_lock(doorman_agent *agent) {
     if (agent->inherited) return DOORMAN_UNAVAILABLE;
     if (pthread_mutex_lock(&agent->mutex) != 0) return DOORMAN_DEADLOCK;
@@ -16374,10 +16378,10 @@ doorman_status doorman_transport_create(doorman_transport **out,
 }
 
 /* nng_aio_stop aborts the operation of the aio, and waits until the callback has returned. If the
- * callback tries to send again after the stop, nng does not take the message. The socket is closed
- * when the aio is freed: nng's thread for timeouts uses the socket of an operation that times out,
- * even if the operation ends otherwise at the same time. nng 1.5.2 waits for this thread only in
- * nng_aio_free. */
+ * callback tries to send again after the stop, nng does not take the message. The aio is freed
+ * before the socket is closed: nng's thread for timeouts uses the socket of an operation that times
+ * out, even if the operation ends otherwise at the same time. nng 1.5.2 waits for this thread only
+ * in nng_aio_free. */
 void doorman_transport_destroy(doorman_transport *transport) {
     if (!transport) return;
     if (transport->aio) nng_aio_stop(transport->aio);
@@ -16628,7 +16632,7 @@ static doorman_status doorman__transport_take_response(doorman_transport *transp
 }
 
 /* Passes a response or a failure to the upstream. After a failure the next request opens a new
- * connection, and the next probe goes to the next address. */
+ * connection. After a failed probe the next probe goes to the next address. */
 static void doorman__transport_process_result(doorman_transport *transport,
                                               doorman_transport_result *out, doorman_time now) {
     doorman_upstream *upstream = transport->options.upstream;
@@ -16764,7 +16768,7 @@ static void doorman__agent_update(doorman_agent *agent) {
 }
 
 /* Returns whether an agent must wait before it stops. The agent waits while it can release a lease,
- * and while a server may grant a lease. The agent does not wait for a server that does not respond,
+ * and while a server may grant a lease. It does not wait for a server that does not respond,
  * because leases end even if they are not released. The table shows when the agent waits:
  *
  *   upstream      connection   the agent waits if
