@@ -244,9 +244,10 @@
  *
  *     A lease does not protect a resource from clients that cheat. Each client must limit itself to
  *     its lease. Use permits against strangers, and let a gateway ask for them. Doorman promises
- *     that the sum of the leases never exceeds the capacity. What clients use without a lease is
- *     not part of this sum. The promise needs CONFIRMED handover, which is the default. It also
- *     needs clocks whose rates differ by at most the drift, which is 5 % by default.
+ *     that the sum of the leases never exceeds the capacity. After a cut, this holds when the older
+ *     leases have ended. What clients use without a lease is not part of this sum. The promise
+ *     needs CONFIRMED handover, which is the default. It also needs clocks whose rates differ by at
+ *     most the drift, which is 5 % by default.
  *
  * SOURCES
  *
@@ -611,7 +612,8 @@ typedef struct doorman_capacity_request {
 typedef enum doorman_outcome {
     DOORMAN_GRANTED = 200, /* no value of a doorman_status, so a wrong comparison is never true */
     DOORMAN_TRY_LATER,     /* the server learns, or has no lease from its parent */
-    DOORMAN_UNMATCHED,     /* no template matches, and reject_unmatched is true */
+    DOORMAN_UNMATCHED,     /* no template matches, and reject_unmatched is true; or the template has
+                              no capacity */
     DOORMAN_FULL           /* a limit of the server would be exceeded (C7) */
 } doorman_outcome;
 
@@ -808,7 +810,8 @@ DOORMAN_API void doorman_upstream_failed(doorman_upstream *upstream, uint64_t se
 /* ---- server, the public part --------------------------------------------------------------- */
 
 typedef enum doorman_event_kind {
-    DOORMAN_EVENT_UNMATCHED,     /* a request for a resource that no template matches */
+    DOORMAN_EVENT_UNMATCHED,     /* a request for a resource without a template, or whose template
+                                    has no capacity */
     DOORMAN_EVENT_UNKNOWN_CLAIM, /* a holder names a lease that the server does not know */
     DOORMAN_EVENT_EXCESS_CLAIM,  /* a holder claims more than it was granted */
     DOORMAN_EVENT_EXPIRED,       /* a lease expired; or a holder that got no lease has not asked
@@ -1896,11 +1899,12 @@ DOORMAN_API doorman_status doorman_json_response(doorman_upstream *upstream, uin
 #define DOORMAN__DECLARES_NNG
 /* ---- agent and resources, the public part --------------------------------------------------- */
 
-/* A client with a clock, a thread and a connection of its own. It has a second thread and a second
- * connection when it is asked for permits. Any thread may call the functions of an agent and its
- * resources. Only doorman_resource_wait and doorman_agent_acquire, _transfer, _seize and
- * _stop block.
- * If n units may be used now, doorman_resource_wait takes them and returns without a wait.
+/* A client with a clock, a thread and a connection of its own. When it is asked for permits, it has
+ * a second thread and a second connection. It opens one more connection, up to 64, for each permit
+ * that waits in the queue of a server at the same time. Any thread may call the functions of an
+ * agent and its resources. Only doorman_resource_wait and doorman_agent_acquire, _transfer, _seize
+ * and _stop block. If n units may be used now, doorman_resource_wait takes them and returns without
+ * a wait.
  *
  * Each function of an agent or a resource that returns a status can also return
  *   DEADLOCK      if it is called within an on_change of this agent. The call does nothing.
@@ -1952,11 +1956,11 @@ DOORMAN_API doorman_status doorman_agent_shutdown(doorman_agent *agent);
  * before. It releases all leases, except the leases of gauges with units in use. To release leases,
  * the call waits at most a second for the server. In the same second the agent sends the reports
  * that are left. The call does not wait if nothing can be released or sent, or if no server can be
- * reached. At the end the call closes its one or two sockets of nng, and waits at most another half
- * second for each of them. Then the call frees the agent and its resources. No other thread may use
- * the agent or its resources during the call or later, with one exception: a thread may already be
- * blocked in doorman_resource_wait, or in doorman_agent_acquire, _transfer or _seize. NULL has no
- * effect.
+ * reached. At the end the call closes the sockets of its connections, and waits at most another
+ * half second for each of them. Then the call frees the agent and its resources. No other thread
+ * may use the agent or its resources during the call or later, with one exception: a thread may
+ * already be blocked in doorman_resource_wait, or in doorman_agent_acquire, _transfer or _seize.
+ * NULL has no effect.
  *   returns   OK | DEADLOCK or UNAVAILABLE (see doorman_agent; nothing is freed) */
 DOORMAN_API doorman_status doorman_agent_stop(doorman_agent *agent);
 
@@ -2877,7 +2881,8 @@ static bool doorman__random_bits(void *out, size_t bytes) {
  * G1 A resource takes the template whose glob equals the id of the resource. If there is no such
  *    template, the resource takes the first template whose glob matches the id.
  * G2 If no template matches a resource, its holders get what they ask for. But if reject_unmatched
- *    is true, they are refused.
+ *    is true, they are refused. A template without capacity has no leases, so holders that ask for
+ *    one are refused too.
  * G3 A template without an algorithm takes the algorithm of the template `*`. If the template `*`
  *    has no algorithm or does not exist, the template takes the defaults.
  * G4 If one field is wrong, the whole configuration is refused. An error text names the field. All
@@ -4508,10 +4513,11 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *                               node; K >= C
  *     end                       when the lease entry of the holder ends
  *
- * T7 The sum of the leases in force never exceeds the capacity. This follows from an invariant. The
- *    holders together use at most the sum of u, and each grant keeps that sum within C. After a cut
- *    in capacity the sum may be above C (see "round"). The rules R1 to R12 keep the invariant. R2,
- *    R3, R9 and R10 are in the section >>upstream. R7, R8, R11 and R12 are in the section >>server.
+ * T7 The sum of the leases in force never exceeds the capacity. After a cut, this is the largest
+ *    capacity of the last lease length, with the drift. T7 follows from an invariant. The holders
+ *    together use at most the sum of u, and each grant keeps that sum within C. After a cut in
+ *    capacity the sum may be above C (see "round"). The rules R1 to R12 keep the invariant. R2, R3,
+ *    R9 and R10 are in the section >>upstream. R7, R8, R11 and R12 are in the section >>server.
  * R1 A node never uses a lease id twice for one resource, even if its master changes or restarts. A
  *    lease id is 53 bits of a keyed hash of a counter. Each process that starts uses a new key. Two
  *    leases have the same id with a probability of 2^-53, which is too small to matter.
@@ -7197,7 +7203,7 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  * >>upstream). Its capacity is C of the lease table of that resource, and what the parent has
  * committed for it is K.
  *
- * T1 The node asks its parent for all its resources in one request, with the wants of its holders
+ * T1 The node asks its parent for many resources in one request (K1), with the wants of its holders
  *    in groups. If the holders want more than the node's lease, the node asks as soon as the
  *    minimum interval since its last request has passed, or `minimum_refresh_interval` if the
  *    parent last granted all that the node wanted. If the node wanted nothing, it asks at once.
@@ -8769,8 +8775,9 @@ static void doorman__context_report_claim(const doorman__request_context *contex
                           context->entry->holder_id, context->claim);
 }
 
-/* Responds to an item without a lease entry. If no template matches, it is granted, unless the
- * configuration rejects such requests (G2). If a limit is reached, it is refused (C7). */
+/* Responds to an item without a lease entry. If no template matches, the item is granted, unless
+ * the configuration rejects such requests (G2). If the template has no capacity, or a limit is
+ * reached (C7), the item is refused. */
 static void doorman__server_respond_unmatched(doorman_server *server,
                                               const doorman_request *request,
                                               const doorman__request_item *item) {
@@ -13694,7 +13701,7 @@ typedef struct doorman__row {
     unsigned short count, bytes; /* of a list: the offset of its count; the size of an item */
     uint32_t least, most;     /* the bounds of an integer, if `most` is not 0. Of a list, `most` are
                                  the most items. Of a choice, the first value, and their number */
-    const char *const *names; /* NULL has no name */
+    const char *const *names; /* an entry that is NULL has no name */
     const struct doorman__row *below; /* the fields of an object or of the items of a list */
     void (*read)(const doorman__field *field, void *out); /* gets the object if there is no key */
     void (*put)(doorman__writer *out, const void *from);  /* writes the key and the value */
@@ -15478,8 +15485,8 @@ typedef struct doorman__waiter {
     pthread_cond_t wake; /* wakes the thread of this call */
 } doorman__waiter;
 
-/* Leases and permits have a connection each. When a master answers one of them, the pause of the
- * other one ends. Both fields are atomic, so that neither part needs the mutex of the other one. */
+/* Leases and permits have connections of their own. When a master answers one part, the pause of
+ * the other part ends. Both fields are atomic, so that no part needs the mutex of the other one. */
 typedef struct doorman__pause {
     bool lasts; /* this part backs off */
     bool ends;  /* the other part has had a response since then */
