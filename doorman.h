@@ -5,8 +5,8 @@
  * LEASES, after the design that YouTube published in 2016. Many processes use a resource whose
  * capacity is limited. Examples are queries per second on a database, and transactions at once.
  * Each process asks a server for a share. The process gets a LEASE: an amount that it may use for a
- * limited time. The process limits itself to that amount. The application never waits for the
- * server before it uses the resource.
+ * limited time. The process limits itself to that amount. While it has a lease, it uses the
+ * resource without a message to the server.
  *
  * PERMITS. A server decides on each request, by rules for each of very many keys. A granted permit
  * whose units stay taken, until they are released or its time ends, is a HOLD. A program that has
@@ -1014,9 +1014,9 @@ typedef struct doorman_server_resource {
      * After a cut, that amount includes the older, larger capacity until its leases have ended. So
      * a cut alone causes no overshoot. With `immediate` handover the parent of a node does not wait
      * for that end, so a cut of the node's lease causes an overshoot. The overshoot includes only
-     * what this server has granted. So it includes neither what clients use without a lease, nor
-     * leases of an earlier master that no holder has claimed. If two processes use one id, each of
-     * them uses the whole lease, but the overshoot includes the lease once. */
+     * what this server has granted or taken over. So it includes neither what clients use without a
+     * lease, nor leases of an earlier master that no holder has claimed. If two processes use one
+     * id, each of them uses the whole lease, but the overshoot includes the lease once. */
     double overshoot;
     bool has_safe_capacity;
     double safe_capacity;
@@ -1076,7 +1076,7 @@ DOORMAN_API bool doorman_server_next_lease(doorman_server *server, const char *r
 DOORMAN_API bool doorman_server_find(doorman_server *server, const char *resource_id,
                                      doorman_server_resource *out, doorman_time now);
 
-/* Returns for how many resources a holder has a lease, or has asked without a lease so far (S4).
+/* Returns for how many resources a holder has a lease, or has asked for one but got none yet (S4).
  * Those whose time has passed since the last call on the server may still count (S2).
  *   is_server   true: the holder is a node
  *   cost        O(1) */
@@ -2046,7 +2046,7 @@ DOORMAN_API doorman_status doorman_resource_close(doorman_resource *resource);
  *             want wants_maximum. Units that are not allowed count as refused
  *   cost      no lock and no system call except a read of the clock; one compare-and-swap if the
  *             units are allowed. With `out` the call also reads the state a second time and makes
- *             two divisions
+ *             up to three divisions
  *   source    a rate: GCRA (ITU-T I.371), with saved time instead of a bucket of cells */
 DOORMAN_API doorman_decision doorman_resource_try(doorman_resource *resource, double n,
                                                   doorman_result *out);
@@ -2054,11 +2054,11 @@ DOORMAN_API doorman_decision doorman_resource_try(doorman_resource *resource, do
 /* Waits until n units may be used, and takes them. Waiters are served in the order of their
  * arrival. A call of doorman_resource_try does not wait behind the waiters. So many small attempts
  * can starve a waiter that needs many units. Waiters can also starve an attempt that needs many
- * units. A waiter sees a change of the lease at once. While callers wait for a rate, they return
- * one by one at that rate, even if more units have been saved. This pacing ends half a burst after
- * the last waiter has returned. If a thread wakes too late, the delay is compensated gradually. If
- * the present lease is too small for n, the call waits for a larger lease. A thread may be
- * cancelled while it waits.
+ * units. A waiter sees a change of the lease at once. Callers that wait for a rate return one by
+ * one at about that rate, as long as less than an eighth of the burst has been saved. This pacing
+ * ends half a burst after the last waiter has returned. If a thread wakes too late, the delay is
+ * compensated gradually. If the present lease is too small for n, the call waits for a larger
+ * lease. A thread may be cancelled while it waits.
  *   n         [0, 1e15], in the resource's units
  *   timeout   0 or less: does not wait; DOORMAN_NEVER: waits as long as necessary
  *   returns   OK | TIMED_OUT (nothing is taken) | RESOURCE_EXHAUSTED (n is IMPOSSIBLE: see
@@ -4513,8 +4513,8 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *                               node; K >= C
  *     end                       when the lease entry of the holder ends
  *
- * T7 The sum of the leases in force never exceeds the capacity. After a cut, this is the largest
- *    capacity of the last lease length, with the drift. T7 follows from an invariant. The holders
+ * T7 The sum of the leases in force never exceeds the capacity. After a cut, the largest capacity
+ *    of the last lease length (plus the drift) counts. T7 follows from an invariant. The holders
  *    together use at most the sum of u, and each grant keeps that sum within C. After a cut in
  *    capacity the sum may be above C (see "round"). The rules R1 to R12 keep the invariant. R2, R3,
  *    R9 and R10 are in the section >>upstream. R7, R8, R11 and R12 are in the section >>server.
@@ -5082,10 +5082,10 @@ static double doorman__entry_wants(const doorman__lease_entry *entry) {
  * it has had its first unit. A unit that is in no lease is idle. Let the target of a holder be f
  * plus a fraction. These rules decide how many units the holder gets:
  *
- *   if it has more than f   It gets f in the two cases below. In all other cases it keeps f + 1.
- *                           First case: more units are owed to other holders than are idle, and its
- *                           own lag is at most a bound. The bound starts at -1 turn. It rises by
- *                           one turn in each lease length while more units are owed than are idle,
+ *   if it has more than f It gets f in the two cases below. In all other cases it gets f + 1. First
+ *                           case: more units are owed to other holders than are idle, and its own
+ *                           lag is at most a bound. The bound starts at -1 turn. It rises by one
+ *                           turn in each lease length while more units are owed than are idle,
  *                           until a holder gives up a unit. Then it starts again. If an owed unit
  *                           is urgent, the bound starts at 0, and rises by one turn in each refresh
  *                           interval. An owed unit is urgent if the holder that lacks it has less
@@ -5406,7 +5406,7 @@ static void doorman__leases_set_demands(doorman__lease_table *leases, doorman__l
     doorman__index_insert(&leases->index, demands->priority, &next);
     if (entry->indexed) doorman__index_remove(&leases->index, (int)entry->priority, &own);
     entry->demand.wants = next.wants;
-    /* only a request of the permits can have another weight than 1, or the one that they had */
+    /* no entry stores a weight; only that of the permits of this node can change */
     if (next.subclients != own.subclients) leases->weight = next.subclients;
     entry->priority = (unsigned)demands->priority & DOORMAN_PRIORITY_MAX;
     entry->indexed = true;
@@ -11646,7 +11646,7 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
 /* What the limiter of a resource has counted up to the time `at`. */
 typedef struct doorman__reading {
     doorman_time at;
-    doorman_time unmet_since;  /* the first refusal since the last reading; NEVER: no refusal */
+    doorman_time unmet_since;  /* the first refusal since the last look; NEVER: no refusal */
     uint64_t allowed, refused; /* in grains; they wrap around */
     double largest;      /* the largest request since the last sample; 0: none was above one unit */
     double waiting;      /* the units that callers wait for now */
@@ -12256,7 +12256,7 @@ static uint64_t doorman__usage_unmet(const doorman__usage *usage) {
            __atomic_load_n(&usage->excess, __ATOMIC_RELAXED);
 }
 
-/* Returns the time of the first refusal since the last reading, or NEVER. */
+/* Returns the time of the first refusal since the last look, or NEVER. */
 static doorman_time doorman__resource_unmet_since(const doorman_client_resource *resource) {
     doorman_time since = __atomic_load_n(&resource->usage->unmet_since, __ATOMIC_RELAXED);
     return since ? since : DOORMAN_NEVER;
