@@ -4546,14 +4546,14 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *    So a holder whose lease has ended has nothing committed, even if it still uses units of it. T7
  *    does not cover use without a lease. If reports raised u, a holder that reports too much, or a
  *    late copy of a request, would take the capacity from all others.
- * R6 A new master knows no holders, so it learns until every lease that its predecessor can have
- *    granted has ended. If a holder names a lease of this node, the master grants what the holder
- *    claims, but at most what is free. In the lease tables of its predecessor, the sum of these
- *    claims was within C. Leases grow only by what holders have given back to this master
- *    (`spare`). A holder that names a lease of this master has accepted that lease, so it really
- *    had its amount. If it now claims less, it has given back the difference. The first claim of a
- *    holder does not count: a late copy of a request can claim too much, and the difference could
- *    be capacity that the holder never had.
+ * R6 A new master knows no holders, unless it takes over the leases of its predecessor (D8). So it
+ *    learns until every lease that its predecessor can have granted has ended. If a holder names a
+ *    lease of this node, the master grants what the holder claims, but at most what is free. In the
+ *    lease tables of its predecessor, the sum of these claims was within C. Leases grow only by
+ *    what holders have given back to this master (`spare`). A holder that names a lease of this
+ *    master has accepted that lease, so it really had its amount. If it now claims less, it has
+ *    given back the difference. The first claim of a holder does not count: a late copy of a
+ *    request can claim too much, and the difference could be capacity that the holder never had.
  *       If C has been cut since the claimed leases were granted, the sum of the claims can be above
  *    C. The master then grants and commits only what fits. This is safe. A holder that receives the
  *    new lease stops using its old lease. If the new lease is lost, the old lease ends before the
@@ -9333,8 +9333,8 @@ static size_t doorman__resource_update(doorman__resource_entry *resource, size_t
     return count + 1;
 }
 
-/* Frees the memory of expired leases. Every call that reads a resource removes its expired leases
- * first, so an update need not run more than once a second. */
+/* Frees the memory of expired leases. Calls that read the leases of a resource remove the expired
+ * ones first (S2), so an update need not run more than once a second. */
 static void doorman__server_update(doorman_server *server) {
     size_t left = DOORMAN__UPDATE_MAX;
     while (doorman__timers_due(&server->dues) <= server->now) {
@@ -16602,7 +16602,8 @@ void doorman_transport_send(doorman_transport *transport) {
 }
 
 /* Parses a response if one has come. Parsing needs no lock. Returns the state on which the caller
- * decides. A response that comes later is not parsed, and the state is not ENDED. */
+ * decides. A response that comes after the state was read is not parsed, and the result is not
+ * ENDED. */
 static doorman__transport_state doorman__transport_parse(doorman_transport *transport) {
     doorman__transport_state state = doorman__transport_get(transport);
     if (state != DOORMAN__TRANSPORT_ENDED || !transport->reply) return state;
