@@ -892,7 +892,7 @@ DOORMAN_API void doorman_server_destroy(doorman_server *server); /* NULL has no 
  *   returns   OK | INVALID_ARGUMENT (NULL, or doorman_config_fits refuses it) | OUT_OF_MEMORY.
  *             After an error the previous configuration stays in use
  *   cost      O(resources * templates). A resource that loses its template also needs O(holders log
- *             holders). A template whose glob is new, or was at another index, also needs
+ *             holders). A template whose glob is new or gone, or was at another index, also needs
  *             O(templates) */
 DOORMAN_API doorman_status doorman_server_configure(doorman_server *server,
                                                     const doorman_config *config, doorman_time now);
@@ -7150,6 +7150,8 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *    wanted (T1), or if its next request is due within twice that time.
  * G5 A new configuration drops no lease of a resource that still has a template. A resource that
  *    gets its first template learns first, because no lease table recorded the earlier grants.
+ *    While the server learns, resources that match another template from now on learn as long as
+ *    they would have learned before.
  * C7 Three numbers are limited: the resources, the holders of one resource, and the resources of
  *    one client. An item of a request that would exceed a limit is refused (FULL). No holder loses
  *    a lease because of a limit.
@@ -7798,6 +7800,23 @@ static doorman_time doorman__server_inherit(const doorman_server *server,
     return doorman__later(learned_at, gained);
 }
 
+/* Returns until when those resources learn that may match another template of a new configuration
+ * (G1): their template of the last configuration is gone, or is now behind one that was behind it.
+ * Returns 0 if there are none. */
+static doorman_time doorman__server_inherit_moved(const doorman_server *server,
+                                                  const doorman_config *config) {
+    const doorman_config *last = server->config;
+    doorman_time learned_at = 0;
+    size_t first = SIZE_MAX; /* the first new place of the templates that were behind this one */
+    for (size_t i = last->template_count; i-- > 0;) {
+        size_t same = doorman__config_same(config, last->templates[i].identifier_glob, i);
+        bool moved = same == config->template_count || same > first;
+        if (moved) learned_at = doorman__later(learned_at, server->learned_at[i]);
+        if (same < first) first = same;
+    }
+    return learned_at;
+}
+
 /* Returns the capacity in force of a root's resource. */
 static double doorman__resource_capacity(const doorman__resource_entry *resource) {
     const doorman__overload_state *overload = resource->overload;
@@ -7887,8 +7906,10 @@ static void doorman__server_set_config(doorman_server *server, const doorman_con
         doorman_time drains_at = doorman__after(now, doorman__server_bound(server, longest));
         server->drains_at = doorman__later(server->drains_at, drains_at);
     }
+    doorman_time moved = server->config ? doorman__server_inherit_moved(server, config) : 0;
     for (size_t i = 0; i < config->template_count && server->config; i++) {
         learned_at[i] = doorman__server_inherit(server, &config->templates[i], i);
+        learned_at[i] = doorman__later(learned_at[i], moved);
     }
     DOORMAN_FREE(server->learned_at);
     server->learned_at = learned_at;
