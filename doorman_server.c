@@ -5,9 +5,9 @@
  * because passing the request to another thread would cost more than the decision. One mutex guards
  * the server object. A thread holds the mutex only for the decision. It reads and writes JSON
  * without the mutex. The main thread waits for signals. Once a second it does the work that is due.
- * With --parent, one more thread does the work that is due for the link to the parent. With --etcd,
- * one more thread takes part in the election of the master and watches the configuration. With
- * HTTP, one more thread makes pages and metrics.
+ * With --parent, one more thread does the work that is due for the link to the parent. Parts have
+ * threads too: for permits that wait, for pages and metrics, for the election and the configuration
+ * in etcd (--etcd), for the file of counters (--state), and for probes (--http-health).
  *
  * With --parent, the capacities come from the parent, so --config may only have limits of permits
  * (G8). When a node gets the first request for a resource, it requests the resource from its parent
@@ -27,16 +27,17 @@
  * V6 The server writes log lines in logfmt to standard error. A warning that repeats is logged once
  *    a minute, with a count. The line describes the last event. A line about permits describes the
  *    first event since the last line. The line about leases from the parent that have ended names
- *    their resources. Refused messages have a line for each method. Each id that two processes seem
- *    to use has a line of its own. Only 8 ids have a line at the same time, and all further ids
- *    share one line. No thread waits for the log. A line that cannot be written at once is lost and
- *    counted.
+ *    their resources, and comes every 10 s at most. Refused messages have a line for each method.
+ *    Each id that two processes seem to use has a line of its own. Only 8 ids have a line at the
+ *    same time, and all further ids share one line. No thread waits for the log. A line that cannot
+ *    be written at once is lost and counted.
  * V7 The exit code is 0 for success, 1 for a failure and 2 for a usage error. One line on standard
  *    error says what is wrong and what to do. For a configuration, the lines before it list at most
  *    20 errors, each with its line and column.
  * V8 With --state, counters of durable limits and bans are in a file, which is read before such
- *    limits decide. A thread writes changes once in each --state-interval. No decision waits for
- *    it. SIGTERM forgets nothing, and a crash the last interval and the write in progress.
+ *    limits decide, unless this takes longer than --state-wait. A thread writes changes once in
+ *    each --state-interval. No decision waits for it. SIGTERM forgets nothing. A crash forgets the
+ *    changes of the last interval, and those of a write in progress.
  *
  * The sections of this file: flags, parent link, sockets, signals, main. The files of server/core/
  * that it includes have the rest of the core: the log, the table of parts, the configuration, the
@@ -421,9 +422,9 @@ static void parent_link_set_tls(struct service *service) {
         pem->authority && doorman_transport_set_tls(link->transport, &tls) != DOORMAN_OK;
 }
 
-/* Sleeps until work is due, or until the transport signals. The sleep lasts at least 10 ms, so that
- * the thread cannot spin. It lasts at most 1 s. The clock of condition variables stops while the
- * machine is suspended, but doorman_clock continues. */
+/* Sleeps until work is due, or until the transport signals. Without a signal the sleep lasts at
+ * least 10 ms, so that the thread cannot spin. It lasts at most 1 s, because the clock of condition
+ * variables stops while the machine is suspended, but doorman_clock continues. */
 static void parent_link_sleep(struct service *service, doorman_time now) {
     struct parent_link *link = &service->parent_link;
     doorman_time duration = doorman_upstream_due(doorman_server_upstream(service->server)) - now;
@@ -575,7 +576,7 @@ static void raise_file_limit(void) {
 }
 
 /* Sets the names of this process. The default name of a node is its election key, because all
- * processes of the node share it (T5). */
+ * processes of the node share it (T5). Without an election, it is the id of the process. */
 static void service_set_names(struct service *service) {
     const struct settings *settings = service->settings;
     const char *host = strstr(service->urls[0], "://");

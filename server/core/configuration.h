@@ -39,7 +39,7 @@ static bool config_load(doorman_config **out, const char *path, struct config_pr
     return status == DOORMAN_OK;
 }
 
-/* An FNV-1a hash of the configuration's JSON text, which has all fields and no layout. */
+/* An FNV-1a hash of the configuration as JSON, which does not depend on the layout of the file. */
 void server_config_hash(const doorman_config *config, char hash[CONFIG_HASH_BYTES]) {
     doorman_config_options options;
     doorman_buffer text = {.text = NULL};

@@ -26,8 +26,9 @@ const char *server_status_text(doorman_status status) {
     return texts[status];
 }
 
-/* Each call of server_log writes at most one line of logfmt (V6). A line has key=value pairs, with
- * quotes around a value that needs them. */
+/* Each call of server_log writes one line of logfmt (V6) or none. If lines were lost before, it
+ * first writes a line about them. A line has key=value pairs, with quotes around a value that needs
+ * them. */
 
 static const char *const level_names[LEVEL_COUNT] = {"debug", "info", "warning", "error"};
 
@@ -99,7 +100,7 @@ static void log_line_start(struct log_line *line, enum log_level level, const ch
 /* The lines that could not be written. */
 static struct lost_lines {
     struct lock lock;        /* held from poll to write, so that only one thread does both */
-    counter total, reported; /* since the start; the last line about them said `reported` */
+    counter total, reported; /* since the start; of these: those that a line has reported */
 } lost_lines = {.lock = LOCK_INITIALIZER(LOCK_LOG)};
 
 const counter *server_lost_line_count(void) { return &lost_lines.total; }

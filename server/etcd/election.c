@@ -272,9 +272,9 @@ static void election_load_config(struct service *service) {
     server_unlock(&service->lock);
 }
 
-/* Makes the next call of the election, if one is due. Otherwise loads the configuration, if that is
- * due. While etcd does not answer, only the election calls etcd, if there is one. If the polls of
- * the election leave no pause, the configuration waits for at most one more period.
+/* Makes the next call of the election, if one is due. Then loads the configuration, if that is due.
+ * While etcd does not answer, only the election calls etcd, if there is one. If the polls of the
+ * election leave no pause, the configuration waits for at most one more period.
  *   returns   when there is more to do */
 static doorman_time election_work(struct service *service) {
     struct election *election = service->election;

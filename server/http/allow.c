@@ -31,9 +31,10 @@
  * them. In the list, q is the quota, w the seconds in which it comes back, r the units that remain,
  * and t the seconds until more units are available. For the limit that refuses, t is the time of
  * Retry-After, as the draft asks. X-RateLimit-Limit, -Remaining and -Reset describe the first limit
- * alone, and its Reset is the time until all units are back. All seconds are rounded up, and all
- * units are rounded down. A limit of 0 never has units, so it has neither t nor Reset: a client
- * with r=0 and t=0 would ask again at once, for ever.
+ * alone. Its Reset is the time until all units are back. If this limit refuses, it is the time of
+ * Retry-After. All seconds are rounded up, and all units are rounded down. A limit of 0 never has
+ * units, so it has neither t nor Reset: a client with r=0 and t=0 would ask again at once, for
+ * ever.
  *
  * A resource with a limit of kind CONCURRENCY is an error, also with a cost of 0: nobody would
  * release the hold. */

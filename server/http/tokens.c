@@ -7,9 +7,9 @@
  *     ROLE NAME TOKEN
  *
  *     role    a request with the token may
- *     read    read all pages: GET and HEAD
- *     write   do that, and send messages of the protocol: POST
- *     admin   do that, and whatever else changes the server. There is no such request yet
+ *     read    read all pages with GET and HEAD, and send the message inspect
+ *     write   do that, use /v1/allow, and send all messages of the protocol except reset
+ *     admin   do that, and send the message reset
  *
  * Instead, a file can have a single word. The word is then a token with the role admin. Before
  * there were roles, every file was such a file.

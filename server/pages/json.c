@@ -1,8 +1,8 @@
 /* doorman_server, part HTTP: JSON for programs. This file reads snapshots and the configuration.
  *
- * The status has the numbers that people and monitoring read. Its amounts have at most 12
- * significant digits, and are never larger than the amounts themselves. Messages of the protocol
- * have all digits, because both sides calculate with them: see >>json in doorman.h.
+ * The status has the numbers that people and monitoring read. Its amounts are integers, or have at
+ * most 12 significant digits. What holders have, or may have, is rounded down. Messages of the
+ * protocol have all digits, because both sides calculate with them: see >>json in doorman.h.
  *
  * openapi.json describes all paths of the server. */
 #include "pages.h"

@@ -209,8 +209,8 @@ void server_children_text(const struct service *service, char text[CHILDREN_TEXT
 /* ---- >>pages -------------------------------------------------------------------------------- */
 
 /* Starts a page.
- *   filter   the filter of the list on the page; NULL: the page has no filter. Such a page is not
- *            loaded again every two seconds, because it can be expensive
+ *   filter   the filter of the list on the page; NULL: the page has no filter. Browsers without
+ *            JavaScript do not load such a page again
  *   client   the text in the search for a client */
 void server_page_start(struct service *service, const struct http_request *request,
                        struct http_response *response, const char *filter, const char *client);
@@ -220,7 +220,7 @@ void server_page_start(struct service *service, const struct http_request *reque
 server_handler server_page_resources, server_page_limits;
 
 /* Ends a page.
- *   has_script   the page has the script */
+ *   has_script   the page has the script, which loads it again every two seconds */
 void server_page_end(struct http_response *response, bool has_script);
 
 /* ---- >>limits ------------------------------------------------------------------------------- */

@@ -1335,6 +1335,21 @@ TEST(holds_have_bounds) {
     stop(&f);
 }
 
+/* P9: a transfer is another request, even with the same items. */
+TEST(a_permit_with_the_request_id_of_a_transfer_is_refused_as_repeated) {
+    fixture f = start(QUEUE);
+    begin(&f);
+    assert_true(ask(&f, "ann", 1, "k", 2, 0));
+    assert_true(transfer(&f, "ann", 2, f.out.hold_id, 1));
+    for (int seized = 0; seized < 2; seized++) {
+        assert_false(ask(&f, "ann", 2, "k", 2, 0));
+        assert_int_equal(f.out.reason, DOORMAN_REASON_REPEATED);
+        assert_true(seized || seize(&f, "bob", 1, f.hold.id));
+    }
+    recount(&f);
+    stop(&f);
+}
+
 /* The bounds that the options have by default. */
 TEST(a_client_has_ten_thousand_holds_and_a_server_a_million) {
     enum { OF_CLIENT = 10000, OF_SERVER = 1000000 };

@@ -975,6 +975,21 @@ TEST(only_the_events_that_are_asked_for_are_raised) {
     stop(&f);
 }
 
+TEST(an_inspection_raises_no_event) {
+    fixture f = start_config(limits_of(BUCKET));
+    create(&f);
+    for (int refused = 0; refused < 2; refused++) {
+        doorman_time ban = refused ? SECOND : 0;
+        assert_int_equal(doorman_permits_ban(f.permits, "r", "a", ban, NULL, f.now), DOORMAN_OK);
+        memset(f.events, 0, sizeof f.events);
+        assert_int_equal(doorman_permits_inspect(f.permits, "r", "a", &f.out, NULL, f.now),
+                         DOORMAN_OK);
+        assert_int_equal(f.out.granted, !refused);
+        for (int i = 0; i < DOORMAN_PERMIT_EVENT_COUNT; i++) assert_int_equal(f.events[i], 0);
+    }
+    stop(&f);
+}
+
 TEST(an_empty_list_of_limits_grants_everything) {
     fixture f = start_config(limits_of(""));
     create(&f);

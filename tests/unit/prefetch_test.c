@@ -324,6 +324,28 @@ TEST(a_permit_that_costs_more_than_any_before_asks_the_server) {
     world_end(w);
 }
 
+TEST(a_permit_gets_no_more_units_of_a_stock_than_of_a_server) {
+    world *w = world_start_with(
+        (doorman_permit_limit){
+            .figures = {.rate = 1, .size = 100}, .has_max_cost = true, .max_cost = 1},
+        (doorman_permit_policy){.fallback = DOORMAN_FAIL_CLOSED, .prefetch = SECOND});
+    const doorman_permit_item item = {
+        .resource_id = "api", .key = "ann", .cost = 2, .has_min = true, .min = 1};
+    const doorman_permit_request request = {.items = &item, .item_count = 1};
+    for (int i = 0; i < 2; i++) assert_int_equal(decide(w, "ann", 1), DOORMAN_BY_SERVER);
+    exchange(w, 0);
+    for (int i = 0; i < 3; i++) {
+        ask(w, &request);
+        if (!next(w, 0)) {
+            exchange(w, 0); /* and the stock grows */
+            assert_true(next(w, 0));
+        }
+        assert_exact(w->acquired.units[0], 1);
+    }
+    assert_int_equal(decide(w, "ann", 1), DOORMAN_BY_PREFETCH);
+    world_end(w);
+}
+
 /* A server counts in 1/4096 of a unit. So a unit has at most 4096 permits. */
 TEST(small_costs_are_rounded_up_as_by_a_server) {
     world *w = world_start(0.001, 100);
