@@ -368,7 +368,7 @@ struct doorman_permit_limit {
     X(DOORMAN_REASON_TIMED_OUT, "TIMED_OUT")     /* the units did not come in time */              \
     X(DOORMAN_REASON_SHARED, "SHARED")       /* a hold of the same key was released: see share */  \
     X(DOORMAN_REASON_MAX_HOLDS, "MAX_HOLDS") /* there are too many holds */                        \
-    X(DOORMAN_REASON_REPEATED, "REPEATED")   /* another permit has the same request_id */
+    X(DOORMAN_REASON_REPEATED, "REPEATED") /* another permit or transfer has the same request_id */
 
 #define DOORMAN__REASON_CODE(code, name) code,
 typedef enum doorman_reason {
@@ -6382,8 +6382,9 @@ static void doorman__permits_fill_details(doorman_permits *permits, size_t count
  *    compute the end of the hold from the time at which it sent the repeat. A repeat on another
  *    connection that already has connection_waiting_max waiting permits is refused as QUEUE_FULL.
  *    The earlier permit continues to wait. A repeat that may not wait ends the wait, and is decided
- *    like a new permit. Other items with the same request_id are refused as REPEATED. A request_id
- *    that is released cancels a waiting permit, which is then refused as TIMED_OUT.
+ *    like a new permit. Other items with the same request_id are refused as REPEATED, and so is a
+ *    permit with the request_id of a transfer. A request_id that is released cancels a waiting
+ *    permit, which is then refused as TIMED_OUT.
  *       A transfer stays known after it was used, for as long as its source is held. Otherwise a
  *    late copy of the request would take units from the source a second time. The client that holds
  *    the source would still use these units.
@@ -10936,11 +10937,12 @@ size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t visits_max, do
  *    DOORMAN__REFUSALS_MAX refusals, the newest ones. An idle client forgets them when all have
  *    ended.
  * About P23: a message has failed if it has no valid response of a master, and no new redirect. Its
- *    permits are sent again, each time to the next address. A client with three addresses sends a
- *    permit at most four times. After the first failure it travels alone, so that a permit that a
- *    server refuses to read harms no other permit. A message whose answer was lost may have charged
- *    units. So such a permit may be refused too early, but is never granted too often. The first
- *    message after the time of an open breaker is a test. If it fails, the breaker opens again.
+ *    permits are sent again, each time to the next address. A client with three addresses gives a
+ *    permit up after four failures. After the first failure the permit travels alone, so that a
+ *    permit that a server refuses to read harms no other permit. A message whose answer was lost
+ *    may have charged units. So such a permit may be refused too early, but is never granted too
+ *    often. The first message after the time of an open breaker is a test. If it fails, the breaker
+ *    opens again.
  * About P24: the client keeps a stock for each (resource, key) that was used a short time ago. The
  *    stock counts the use in four slices of the time `prefetch`. So it knows the use of the last
  *    3/4 of this time, or more. After a grant that leaves at most half of this use in stock, the
@@ -12156,7 +12158,8 @@ static bool doorman__call_start(doorman__call *call, doorman_time now) {
 
 /* ---- permit client: its messages */
 
-/* Puts a call whose message has no response back into its queue, or ends the call. */
+/* Puts a call whose message has no valid response of a master back into its queue, or ends the
+ * call. */
 static void doorman__call_return(doorman__call *call, bool failed, doorman_time now) {
     assert(call->state == DOORMAN__CALL_SENT);
     if (call->kind == DOORMAN__CALL_RENEWAL || call->kind == DOORMAN__CALL_RELEASE) {
@@ -12178,8 +12181,8 @@ static void doorman__call_return(doorman__call *call, bool failed, doorman_time 
     }
 }
 
-/* Ends a call that was sent, and has no response. A server may have granted the hold that it asks
- * for. */
+/* Takes a call out of a message that has no valid response of a master. A server may have granted
+ * the hold that the call asks for. */
 static void doorman__sent_return(doorman__sent *sent, bool failed, doorman_time now) {
     doorman__client_hold *hold = sent->hold;
     sent->hold = NULL;
@@ -12194,9 +12197,9 @@ static void doorman__sent_return(doorman__sent *sent, bool failed, doorman_time 
     doorman__client_hold_plan(hold, now);
 }
 
-/* Decides on the calls of a message that has no response. Goes from the last call to the first one,
- * because each becomes the first of its queue.
- *   failed   false: the message was redirected */
+/* Takes all calls out of a message that has no valid response of a master. Goes from the last call
+ * to the first one, because each becomes the first of its queue.
+ *   failed   false: the message was redirected, or the client is destroyed */
 static void doorman__batch_return(doorman__batch *batch, bool failed, doorman_time now) {
     assert(batch->count <= batch->capacity);
     for (size_t i = batch->count; i-- > 0;) doorman__sent_return(&batch->sent[i], failed, now);
