@@ -14194,8 +14194,9 @@ static doorman_time doorman__agent_permits_due(const doorman__agent_permits *per
 }
 
 /* Adds a lane with a transport of its own. If memory runs out, permits wait for the lanes that are
- * there. */
+ * there. Without lanes they travel among the other messages. */
 static void doorman__agent_permits_add_lane(doorman__agent_permits *permits) {
+    doorman_permit_client *client = permits->client;
     char *const *pem = permits->transports[0]->pem;
     const doorman_tls tls = {.authority = pem[0], .certificate = pem[1], .key = pem[2]};
     doorman_transport_options options = {.on_wakeup = doorman__agent_permits_on_wakeup,
@@ -14203,8 +14204,11 @@ static void doorman__agent_permits_add_lane(doorman__agent_permits *permits) {
                                          .tls = pem[0] ? &tls : NULL};
     doorman_transport **lane = &permits->transports[permits->transport_count];
     assert(permits->transport_count > 0 && permits->transport_count <= DOORMAN_PERMIT_LANES_MAX);
-    doorman_status status = doorman_permit_client_add_lane(permits->client, &options.upstream);
-    if (status == DOORMAN_OK) status = doorman__transport_create(lane, &options);
+    doorman_status status = doorman_permit_client_add_lane(client, &options.upstream);
+    if (status == DOORMAN_OK) {
+        status = doorman__transport_create(lane, &options);
+        if (status != DOORMAN_OK) doorman__lane_free(client->lanes[--client->lane_count]);
+    }
     permits->lanes_failed = status != DOORMAN_OK;
     if (permits->lanes_failed) return;
     (*lane)->fails_early = true;
