@@ -11145,7 +11145,7 @@ typedef union doorman__sent_item {
 
 /* The messages of a client or of a lane. One message at a time is under way. A lane sends one
  * permit at a time, which may wait in the queue of a server. It follows the redirects of its own
- * message, and begins at the address that the client uses now. */
+ * message. See doorman__lane_begin for the first address of each message. */
 typedef struct doorman__batch {
     doorman_upstream upstream;
     doorman_permit_client *client;
@@ -11563,7 +11563,7 @@ static const doorman__known_refusal *doorman__known_refusal_of(const doorman__ca
  * late, and the end of the hold. The client repeats the release until a server has answered. If a
  * message that asked for the hold ends later with a grant or without an answer, the client releases
  * again. The client stops one time to live after the end of the hold. If the hold was never in use,
- * it stops DOORMAN__RELEASE_TIME after the first try.
+ * it stops when the hold has been ENDING for DOORMAN__RELEASE_TIME.
  *
  * A release, a renewal or a transfer that is repeated does no harm. A release names what is
  * kept, and a transfer has a request_id. A transfer is repeated until it has an answer, even after
@@ -12301,7 +12301,7 @@ static doorman_hold_request doorman__hold_put(doorman__call *call) {
     return request;
 }
 
-/* Puts a call into a message. Returns when it times out. */
+/* Puts a call into a message. Returns until when the message should wait for its answer. */
 static doorman_time doorman__batch_put(doorman__batch *batch, doorman__call *call,
                                        doorman_time now) {
     size_t place = batch->count++;
@@ -13305,9 +13305,9 @@ bool doorman_permit_client_next_change(doorman_permit_client *client, doorman_he
     return true;
 }
 
-/* Ends a permit that a caller waits for. With the status OK it is granted in full (P25). If a
- * message asks for its hold then, the hold is kept when a server grants it. The kill switch
- * concerns only permits.
+/* Ends a permit that a caller waits for. With the status OK it is granted in full (P25), or as a
+ * server has granted it already. If a message asks for its hold then, the hold is kept when a
+ * server grants it. The kill switch concerns only permits.
  *   call   NULL: none */
 static void doorman__call_end(doorman__call *call, doorman_status status) {
     if (!call || !call->attended) return;
@@ -14097,8 +14097,8 @@ static const doorman__json_permits doorman__permits_in_json = {
 /*
  * An agent has a permit client with a mutex, a thread and a connection of their own. So a slow
  * response with leases does not delay a permit, and many permits do not delay a lease. The thread
- * starts with the first permit, so an agent without permits does not have it. The thread repeats
- * these steps:
+ * starts with the first permit, report, transfer or seizure, so an agent without permits does not
+ * have it. The thread repeats these steps:
  *
  *   1. Parse the response that has come, without the mutex.
  *   2. Pass it to the client, and take the next message and all decisions from the client.
@@ -14113,8 +14113,8 @@ static const doorman__json_permits doorman__permits_in_json = {
  * agent, and doorman_agent_stop waits until none is left.
  */
 
-/* The permits of an agent. The mutex guards the other fields. Only the thread uses the transports.
- * `agent` stays the same. */
+/* The permits of an agent. The mutex guards all fields that change, except the atomic ones. While
+ * the thread runs, only it uses the transports. */
 struct doorman__agent_permits {
     doorman_agent *agent;
     pthread_mutex_t mutex;
@@ -14360,8 +14360,8 @@ static void *doorman__agent_permits_main(void *context) {
     return NULL;
 }
 
-/* Returns whether the caller is an on_decided. Precondition: the mutex is locked, because the first
- * call that needs the thread sets has_thread and thread under it. */
+/* Returns whether the caller is on_decided or on_hold_changed. Precondition: the mutex is locked,
+ * because the first call that needs the thread sets has_thread and thread under it. */
 static bool doorman__agent_permits_is_own_thread(const doorman__agent_permits *permits) {
     return permits->has_thread && pthread_equal(pthread_self(), permits->thread);
 }
