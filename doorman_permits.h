@@ -10632,7 +10632,7 @@ static doorman_status doorman__permit_node_create(doorman_server *server,
     if (!permits.config) status = doorman_config_create(&server->own_config, &refuses, error);
     if (!permits.config) permits.config = server->own_config;
     if (status != DOORMAN_OK) return status;
-    doorman_error below = {""};
+    doorman_error below = {0};
     status = doorman_permits_create(&server->permits, &permits, &below, server->now);
     if (status == DOORMAN_OK) status = doorman__leased_init(server->permits, options->seed);
     if (status == DOORMAN_OK) return status;

@@ -1,9 +1,9 @@
-/* doorman_server: loading a configuration, and putting it into force (V1). Only doorman_server.c
+/* doorman_server: loading a configuration, and putting it into force (V1). Only the core
  * includes this file. */
 #ifndef DOORMAN_SERVER_CONFIGURATION_H
 #define DOORMAN_SERVER_CONFIGURATION_H
 
-#include "../server.h"
+#include "registry.h"
 
 /* Reads at most one byte more than the maximum size, so that doorman.h refuses a larger file. */
 static doorman_status config_parse(doorman_config **out, FILE *file,
@@ -88,7 +88,7 @@ enum exit_status server_load_config(struct service *service, struct config_probl
  *   error   out: why the server object refuses it */
 static bool config_configure(struct service *service, const doorman_config *config,
                              char error[PROBLEM_TEXT]) {
-    doorman_error unfit = {""};
+    doorman_error unfit = {0};
     EACH_PART(part, configures)(*part)->configures(service);
     doorman_status status = doorman_server_configure(service->server, config, doorman_clock());
     (void)doorman_config_fits(config, service->settings->parents.count > 0, &unfit);

@@ -20,6 +20,7 @@ static inline void server_set_problem(struct config_problems *problems, const ch
     problems->count = 1;
     only->line = only->column = 0;
     snprintf(only->error.text, sizeof only->error.text, "%s%s", what, why);
+    only->error.path_bytes = 0;
 }
 
 /* Removes the warnings that do not apply because there is a file of counters (V8). If there are

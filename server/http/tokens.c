@@ -238,7 +238,7 @@ bool server_tokens_find(struct tokens *tokens, const char *given, size_t bytes,
 /* Loads the tokens, if --http-token is given. */
 static enum exit_status tokens_start(struct service *service) {
     const char *path = service->settings->http_token;
-    doorman_error error = {""};
+    doorman_error error = {0};
     if (!path || !server_http_is_on(service->settings)) return CONTINUE;
     struct tokens *tokens = (struct tokens *)calloc(1, sizeof *tokens);
     if (!tokens || !server_lock_init(&tokens->lock, LOCK_TOKENS)) {
@@ -255,7 +255,7 @@ static enum exit_status tokens_start(struct service *service) {
 static bool tokens_load_files(struct service *service, enum file_group group, bool is_quiet) {
     const char *path = service->settings->http_token;
     struct tokens *tokens = service->tokens;
-    doorman_error error = {""};
+    doorman_error error = {0};
     char count[24];
     (void)is_quiet;
     if (group != FILES_OF_TOKENS || !tokens) return true;

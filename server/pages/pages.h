@@ -33,11 +33,10 @@ struct snapshot {
     doorman_time learns_until; /* when the process stops learning, also if it has no resources; 0:
                                   it does not learn */
     struct parent_state parent;
-    struct trouble no_master, last_loss, etcd; /* see struct service */
-    bool has_state;                            /* --state is given */
+    struct election_status election;
+    bool has_state; /* --state is given */
     struct state_status state;
-    doorman_time state_age;                      /* of the oldest change that is not in the file */
-    doorman_time etcd_answered_at, master_until; /* see struct service */
+    doorman_time state_age; /* of the oldest change that is not in the file */
     struct row *rows;
     size_t row_count, row_capacity;
     struct row others; /* the sum of the resources beyond `limit` */

@@ -73,7 +73,7 @@ static void world_end(world *w) {
 }
 
 static void ask(world *w, const doorman_permit_request *request) {
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_status status =
         doorman_permit_client_acquire(w->clients[0], request, SECOND, NULL, &error, w->now);
     if (status != DOORMAN_OK) fail_msg("%s", error.text);
@@ -440,7 +440,7 @@ TEST(wrong_times_are_refused) {
         const doorman_client_options options =
             options_of("me", (doorman_permit_policy){.prefetch = times[i]});
         doorman_permit_client *client = NULL;
-        doorman_error error = {""};
+        doorman_error error = {0};
         assert_int_equal(doorman_permit_client_create(&client, &options, &error, 0),
                          DOORMAN_INVALID_ARGUMENT);
         assert_string_equal(error.text, "permits.prefetch: must be 0, or from 1 ms to 60 s");
