@@ -368,7 +368,7 @@ struct doorman_permit_limit {
     X(DOORMAN_REASON_TIMED_OUT, "TIMED_OUT")     /* the units did not come in time */              \
     X(DOORMAN_REASON_SHARED, "SHARED")       /* a hold of the same key was released: see share */  \
     X(DOORMAN_REASON_MAX_HOLDS, "MAX_HOLDS") /* there are too many holds */                        \
-    X(DOORMAN_REASON_REPEATED, "REPEATED")   /* another permit has the same request_id */
+    X(DOORMAN_REASON_REPEATED, "REPEATED") /* another permit or transfer has the same request_id */
 
 #define DOORMAN__REASON_CODE(code, name) code,
 typedef enum doorman_reason {
@@ -6382,8 +6382,9 @@ static void doorman__permits_fill_details(doorman_permits *permits, size_t count
  *    compute the end of the hold from the time at which it sent the repeat. A repeat on another
  *    connection that already has connection_waiting_max waiting permits is refused as QUEUE_FULL.
  *    The earlier permit continues to wait. A repeat that may not wait ends the wait, and is decided
- *    like a new permit. Other items with the same request_id are refused as REPEATED. A request_id
- *    that is released cancels a waiting permit, which is then refused as TIMED_OUT.
+ *    like a new permit. Other items with the same request_id are refused as REPEATED, and so is a
+ *    permit with the request_id of a transfer. A request_id that is released cancels a waiting
+ *    permit, which is then refused as TIMED_OUT.
  *       A transfer stays known after it was used, for as long as its source is held. Otherwise a
  *    late copy of the request would take units from the source a second time. The client that holds
  *    the source would still use these units.
@@ -10939,11 +10940,12 @@ size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t visits_max, do
  *    DOORMAN__REFUSALS_MAX refusals, the newest ones. An idle client forgets them when all have
  *    ended.
  * About P23: a message has failed if it has no valid response of a master, and no new redirect. Its
- *    permits are sent again, each time to the next address. A client with three addresses sends a
- *    permit at most four times. After the first failure it travels alone, so that a permit that a
- *    server refuses to read harms no other permit. A message whose answer was lost may have charged
- *    units. So such a permit may be refused too early, but is never granted too often. The first
- *    message after the time of an open breaker is a test. If it fails, the breaker opens again.
+ *    permits are sent again, each time to the next address. A client with three addresses gives a
+ *    permit up after four failures. After the first failure the permit travels alone, so that a
+ *    permit that a server refuses to read harms no other permit. A message whose answer was lost
+ *    may have charged units. So such a permit may be refused too early, but is never granted too
+ *    often. The first message after the time of an open breaker is a test. If it fails, the breaker
+ *    opens again.
  * About P24: the client keeps a stock for each (resource, key) that was used a short time ago. The
  *    stock counts the use in four slices of the time `prefetch`. So it knows the use of the last
  *    3/4 of this time, or more. After a grant that leaves at most half of this use in stock, the
@@ -11146,7 +11148,7 @@ typedef union doorman__sent_item {
 
 /* The messages of a client or of a lane. One message at a time is under way. A lane sends one
  * permit at a time, which may wait in the queue of a server. It follows the redirects of its own
- * message, and begins at the address that the client uses now. */
+ * message. See doorman__lane_begin for the first address of each message. */
 typedef struct doorman__batch {
     doorman_upstream upstream;
     doorman_permit_client *client;
@@ -11564,7 +11566,7 @@ static const doorman__known_refusal *doorman__known_refusal_of(const doorman__ca
  * late, and the end of the hold. The client repeats the release until a server has answered. If a
  * message that asked for the hold ends later with a grant or without an answer, the client releases
  * again. The client stops one time to live after the end of the hold. If the hold was never in use,
- * it stops DOORMAN__RELEASE_TIME after the first try.
+ * it stops when the hold has been ENDING for DOORMAN__RELEASE_TIME.
  *
  * A release, a renewal or a transfer that is repeated does no harm. A release names what is
  * kept, and a transfer has a request_id. A transfer is repeated until it has an answer, even after
@@ -12159,7 +12161,8 @@ static bool doorman__call_start(doorman__call *call, doorman_time now) {
 
 /* ---- permit client: its messages */
 
-/* Puts a call whose message has no response back into its queue, or ends the call. */
+/* Puts a call whose message has no valid response of a master back into its queue, or ends the
+ * call. */
 static void doorman__call_return(doorman__call *call, bool failed, doorman_time now) {
     assert(call->state == DOORMAN__CALL_SENT);
     if (call->kind == DOORMAN__CALL_RENEWAL || call->kind == DOORMAN__CALL_RELEASE) {
@@ -12181,8 +12184,8 @@ static void doorman__call_return(doorman__call *call, bool failed, doorman_time 
     }
 }
 
-/* Ends a call that was sent, and has no response. A server may have granted the hold that it asks
- * for. */
+/* Takes a call out of a message that has no valid response of a master. A server may have granted
+ * the hold that the call asks for. */
 static void doorman__sent_return(doorman__sent *sent, bool failed, doorman_time now) {
     doorman__client_hold *hold = sent->hold;
     sent->hold = NULL;
@@ -12197,9 +12200,9 @@ static void doorman__sent_return(doorman__sent *sent, bool failed, doorman_time 
     doorman__client_hold_plan(hold, now);
 }
 
-/* Decides on the calls of a message that has no response. Goes from the last call to the first one,
- * because each becomes the first of its queue.
- *   failed   false: the message was redirected */
+/* Takes all calls out of a message that has no valid response of a master. Goes from the last call
+ * to the first one, because each becomes the first of its queue.
+ *   failed   false: the message was redirected, or the client is destroyed */
 static void doorman__batch_return(doorman__batch *batch, bool failed, doorman_time now) {
     assert(batch->count <= batch->capacity);
     for (size_t i = batch->count; i-- > 0;) doorman__sent_return(&batch->sent[i], failed, now);
@@ -12301,7 +12304,7 @@ static doorman_hold_request doorman__hold_put(doorman__call *call) {
     return request;
 }
 
-/* Puts a call into a message. Returns when it times out. */
+/* Puts a call into a message. Returns until when the message should wait for its answer. */
 static doorman_time doorman__batch_put(doorman__batch *batch, doorman__call *call,
                                        doorman_time now) {
     size_t place = batch->count++;
@@ -13305,9 +13308,9 @@ bool doorman_permit_client_next_change(doorman_permit_client *client, doorman_he
     return true;
 }
 
-/* Ends a permit that a caller waits for. With the status OK it is granted in full (P25). If a
- * message asks for its hold then, the hold is kept when a server grants it. The kill switch
- * concerns only permits.
+/* Ends a permit that a caller waits for. With the status OK it is granted in full (P25), or as a
+ * server has granted it already. If a message asks for its hold then, the hold is kept when a
+ * server grants it. The kill switch concerns only permits.
  *   call   NULL: none */
 static void doorman__call_end(doorman__call *call, doorman_status status) {
     if (!call || !call->attended) return;
@@ -14097,8 +14100,8 @@ static const doorman__json_permits doorman__permits_in_json = {
 /*
  * An agent has a permit client with a mutex, a thread and a connection of their own. So a slow
  * response with leases does not delay a permit, and many permits do not delay a lease. The thread
- * starts with the first permit, so an agent without permits does not have it. The thread repeats
- * these steps:
+ * starts with the first permit, report, transfer or seizure, so an agent without permits does not
+ * have it. The thread repeats these steps:
  *
  *   1. Parse the response that has come, without the mutex.
  *   2. Pass it to the client, and take the next message and all decisions from the client.
@@ -14113,8 +14116,8 @@ static const doorman__json_permits doorman__permits_in_json = {
  * agent, and doorman_agent_stop waits until none is left.
  */
 
-/* The permits of an agent. The mutex guards the other fields. Only the thread uses the transports.
- * `agent` stays the same. */
+/* The permits of an agent. The mutex guards all fields that change, except the atomic ones. While
+ * the thread runs, only it uses the transports. */
 struct doorman__agent_permits {
     doorman_agent *agent;
     pthread_mutex_t mutex;
@@ -14194,8 +14197,9 @@ static doorman_time doorman__agent_permits_due(const doorman__agent_permits *per
 }
 
 /* Adds a lane with a transport of its own. If memory runs out, permits wait for the lanes that are
- * there. */
+ * there. Without lanes they travel among the other messages. */
 static void doorman__agent_permits_add_lane(doorman__agent_permits *permits) {
+    doorman_permit_client *client = permits->client;
     char *const *pem = permits->transports[0]->pem;
     const doorman_tls tls = {.authority = pem[0], .certificate = pem[1], .key = pem[2]};
     doorman_transport_options options = {.on_wakeup = doorman__agent_permits_on_wakeup,
@@ -14203,8 +14207,11 @@ static void doorman__agent_permits_add_lane(doorman__agent_permits *permits) {
                                          .tls = pem[0] ? &tls : NULL};
     doorman_transport **lane = &permits->transports[permits->transport_count];
     assert(permits->transport_count > 0 && permits->transport_count <= DOORMAN_PERMIT_LANES_MAX);
-    doorman_status status = doorman_permit_client_add_lane(permits->client, &options.upstream);
-    if (status == DOORMAN_OK) status = doorman__transport_create(lane, &options);
+    doorman_status status = doorman_permit_client_add_lane(client, &options.upstream);
+    if (status == DOORMAN_OK) {
+        status = doorman__transport_create(lane, &options);
+        if (status != DOORMAN_OK) doorman__lane_free(client->lanes[--client->lane_count]);
+    }
     permits->lanes_failed = status != DOORMAN_OK;
     if (permits->lanes_failed) return;
     (*lane)->fails_early = true;
@@ -14356,8 +14363,8 @@ static void *doorman__agent_permits_main(void *context) {
     return NULL;
 }
 
-/* Returns whether the caller is an on_decided. Precondition: the mutex is locked, because the first
- * call that needs the thread sets has_thread and thread under it. */
+/* Returns whether the caller is on_decided or on_hold_changed. Precondition: the mutex is locked,
+ * because the first call that needs the thread sets has_thread and thread under it. */
 static bool doorman__agent_permits_is_own_thread(const doorman__agent_permits *permits) {
     return permits->has_thread && pthread_equal(pthread_self(), permits->thread);
 }

@@ -436,7 +436,7 @@ bool server_host_is_http_address(const char *text);
 
 /* ---- >>base64 ------------------------------------------------------------------------------- */
 
-#define BASE64_TEXT(bytes) (4 * (bytes) / 3 + 4) /* the size of the base64 and its final 0 */
+#define BASE64_TEXT(bytes) (4 * (bytes) / 3 + 4) /* enough for the base64 and a final 0 */
 #define ETCD_KEY_TEXT BASE64_TEXT(ETCD_KEY_BYTES_MAX)
 
 /* Encodes a string. Precondition: `text` has room for BASE64_TEXT(strlen(bytes)). */

@@ -400,8 +400,9 @@ static bool request_administers(const struct http_request *request) {
     return strcmp(request->path, "/v1/inspect") == 0 || strcmp(request->path, "/v1/reset") == 0;
 }
 
-/* Returns the role that a request needs. A POST needs the role write, because it may change leases.
- * So does a request that charges for permits. An inspection changes nothing. */
+/* Returns the role that a request needs. An inspection changes nothing, so it needs the role read.
+ * A reset needs the role admin. Any other POST needs the role write, because it may change leases.
+ * So does a request that charges for permits. */
 static enum role request_role(const struct http_request *request) {
     if (strcmp(request->path, "/v1/inspect") == 0) return ROLE_READ;
     if (strcmp(request->path, "/v1/reset") == 0) return ROLE_ADMIN;
@@ -409,7 +410,7 @@ static enum role request_role(const struct http_request *request) {
 }
 
 /* Checks the role of the token. The methods for administrators need a token, so that everybody who
- * changes a counter is known. Precondition: the path exists, and accepts the verb. */
+ * resets a counter is known. Precondition: the path exists, and accepts the verb. */
 static void request_check_role(struct service *service, struct http_request *request,
                                struct http_response *response) {
     enum role needed = request_role(request);

@@ -1628,6 +1628,51 @@ TEST(waits_need_no_memory) {
     fixture_stop(s);
 }
 
+struct arming {
+    size_t fails_at;
+    bool done; /* atomic */
+};
+
+/* Lets an allocation of the thread of the permits fail, after this decision. */
+static void arm_thread(void *context, doorman_status status, const doorman_acquired *acquired) {
+    struct arming *arming = context;
+    assert_true(status == DOORMAN_OK && acquired->decided_by == DOORMAN_BY_FALLBACK);
+    memory_fails_at(arming->fails_at);
+    __atomic_store_n(&arming->done, true, __ATOMIC_RELEASE);
+}
+
+/* The first permit that may wait in a queue needs a lane. If memory runs out for the lane, the
+ * permit travels among the other messages. No server answers, so the fallback decides. */
+TEST(a_permit_that_may_wait_is_sent_without_memory_for_a_lane) {
+    const struct timespec nap = {.tv_nsec = 1000000};
+    for (size_t n = 1; n <= 8; n++) {
+        fixture *s = fixture_start();
+        prepare_agent(s);
+        struct arming arming = {.fails_at = n};
+        assert_int_equal(
+            doorman_agent_acquire_async(s->agent, &one_request, 0, arm_thread, &arming, NULL),
+            DOORMAN_OK);
+        for (int i = 0; i < 60000 && !__atomic_load_n(&arming.done, __ATOMIC_ACQUIRE); i++) {
+            nanosleep(&nap, NULL);
+        }
+        assert_true(__atomic_load_n(&arming.done, __ATOMIC_ACQUIRE));
+        doorman_agent_info info;
+        assert_int_equal(doorman_agent_read_info(s->agent, &info), DOORMAN_OK);
+        assert_int_equal(info.permits.messages, 0);
+        uint64_t hold = 0;
+        doorman_permit_request request = one_request;
+        request.max_wait = SECOND;
+        request.hold = &hold;
+        doorman_acquired acquired;
+        assert_int_equal(doorman_agent_acquire(s->agent, &request, SECOND, &acquired, NULL),
+                         DOORMAN_OK);
+        assert_int_equal(acquired.decided_by, DOORMAN_BY_FALLBACK);
+        assert_int_equal(doorman_agent_read_info(s->agent, &info), DOORMAN_OK);
+        assert_true(info.permits.messages > 0);
+        fixture_stop(s);
+    }
+}
+
 /* ---- a transport over a real socket --------------------------------------------------------- */
 
 /* The server reads and writes nng's protocol on plain sockets. With nng 1.5.2, a socket for
