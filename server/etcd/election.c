@@ -431,12 +431,19 @@ static void election_stop(struct service *service) {
     service->election = NULL;
 }
 
+/* A process that starts cannot wait for its configuration. */
+static const char *election_hinders(const struct service *service) {
+    bool fails = service->settings->config_key && service->etcd.since;
+    return fails ? "etcd, which has the configuration, cannot be reached" : NULL;
+}
+
 const struct server_part server_part_etcd = {.name = "etcd",
                                              .check = server_etcd_check_settings,
                                              .load = election_create,
                                              .load_config = election_fetch_config,
                                              .reload_config = election_reload_config,
                                              .listen = election_check_address,
+                                             .hinders = election_hinders,
                                              .serve = election_start,
                                              .stopping = election_stop,
                                              .stop = election_stop};
