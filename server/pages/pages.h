@@ -34,6 +34,7 @@ struct snapshot {
                                   it does not learn */
     struct parent_state parent;
     struct trouble no_master, last_loss, etcd; /* see struct service */
+    struct descriptors descriptors;            /* see struct service */
     bool has_state;                            /* --state is given */
     struct state_status state;
     doorman_time state_age;                      /* of the oldest change that is not in the file */

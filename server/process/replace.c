@@ -236,6 +236,7 @@ static enum exit_status replace_check(const struct settings *settings) {
 }
 
 static enum exit_status replace_open(struct service *service) {
+    rerun.end = descriptors_count(&service->descriptors);
     service->descriptors.replacement_count = rerun.count;
     service->descriptors.replaced_at = rerun.replaced_at;
     return CONTINUE;
