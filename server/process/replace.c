@@ -5,8 +5,8 @@
  * then runs its program again: with the same file, flags, environment and process id.
  *
  * Once a second, or less often if there are very many, the main thread asks poll about all
- * descriptors. poll knows which ones are open, and whose peers have left. nng cannot say it, because
- * it counts lost connections as open. A peer that leaves is normal, and its descriptor is closed at
+ * descriptors. poll knows which ones are open, and whose peers have left. nng cannot say it: it
+ * counts lost connections as open. A peer that leaves is normal, and its descriptor is closed at
  * once. One that stays open is leaked.
  *
  *     at LOOKS looks in a row                      then
@@ -228,7 +228,7 @@ static int replace_percent(const struct settings *settings) {
     const char *text = settings->replace_at;
     size_t digits = text ? strspn(text, "0123456789") : 0;
     if (!text) return PERCENT_DEFAULT;
-    int percent = digits > 0 && digits <= 3 && !text[digits] ? atoi(text) : -1;
+    int percent = digits > 0 && digits <= 3 && !text[digits] ? (int)strtol(text, NULL, 10) : -1;
     return percent <= 100 ? percent : -1;
 }
 
