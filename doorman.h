@@ -49,7 +49,7 @@
  *     };
  *     doorman_agent *agent = NULL;
  *     doorman_resource *resource = NULL;
- *     doorman_error error = {""};
+ *     doorman_error error = {0};
  *     if (doorman_agent_start(&agent, &options, &error) != DOORMAN_OK ||
  *         doorman_resource_open(&resource, agent, &database, &error) != DOORMAN_OK) {
  *         fprintf(stderr, "rate_client: %s\n", error.text);
@@ -192,12 +192,13 @@
  *     as before. Outputs are unchanged too, except where a comment says that they are 0. A
  *     doorman_error describes the error. If an argument or a field is wrong, the text begins with
  *     its name: `key: must be 0 to 256 bytes of UTF-8`, or `templates[2].limits[0].figures.rate:
- *     must be ...`. A field has its name in C if the caller has passed it in C, and its name in
- *     JSON if it was read from JSON. Missing capacity is not an error. A function whose name ends
- *     in `_try` returns a doorman_decision, not a status. A doorman_resource_info says whether a
- *     resource has a lease. A status, a decision and an outcome never have the same value. So a
- *     program that compares a status with DOORMAN_GRANTED is never right by accident, and -Wall
- *     -Wextra finds most of such mistakes.
+ *     must be ...`. Its `path_bytes` says where this path ends, so no program has to search for it.
+ *     A field has its name in C if the caller has passed it in C, and its name in JSON if it was
+ *     read from JSON. Missing capacity is not an error. A function whose name ends in `_try`
+ *     returns a doorman_decision, not a status. A doorman_resource_info says whether a resource has
+ *     a lease. A status, a decision and an outcome never have the same value. So a program that
+ *     compares a status with DOORMAN_GRANTED is never right by accident, and -Wall -Wextra finds
+ *     most of such mistakes.
  *
  *     A pointer or a callback may be NULL only where a comment says so, with one rule for the calls
  *     that end an object: _destroy, _uninit, _close, _shutdown, _stop and _resign accept NULL, and
@@ -368,9 +369,12 @@ typedef enum doorman_status {
 DOORMAN_API const char *doorman_status_name(doorman_status status);
 
 /* Describes an error, for example "templates[2].capacity: must be ...". A call that fails fills in
- * its doorman_error. The caller may pass NULL instead of a doorman_error. */
+ * its doorman_error. The caller may pass NULL instead of a doorman_error. `= {0}` makes one without
+ * a text. */
 typedef struct doorman_error {
     char text[512];
+    size_t path_bytes; /* how many bytes of the text are the path of the field or argument. Two
+                          bytes follow, ": ", and then the rule. 0: no path begins the text */
 } doorman_error;
 
 /* ---- configuration, the public part ------------------------------------------------------- */
@@ -2262,6 +2266,13 @@ const char *doorman_status_name(doorman_status status) {
     return (unsigned)status < DOORMAN_STATUS_COUNT ? names[status] : "UNKNOWN";
 }
 
+/* Returns how many bytes of a text of this library are the path: see doorman_error. A text with a
+ * rule begins with its path, and a path consists of names of fields, of dots and of indexes. */
+static size_t doorman__path_bytes(const char *text) {
+    const size_t bytes = strspn(text, "abcdefghijklmnopqrstuvwxyz_.[]0123456789");
+    return text[bytes] == ':' && text[bytes + 1] == ' ' ? bytes : 0;
+}
+
 /* Writes the error text, and returns the status, so that one statement reports an error. */
 static doorman_status doorman__fail(doorman_error *error, doorman_status status, const char *format,
                                     ...) {
@@ -2270,8 +2281,14 @@ static doorman_status doorman__fail(doorman_error *error, doorman_status status,
         va_start(arguments, format);
         vsnprintf(error->text, sizeof error->text, format, arguments);
         va_end(arguments);
+        error->path_bytes = doorman__path_bytes(error->text);
     }
     return status;
+}
+
+static void doorman__error_clear(doorman_error *error) {
+    error->text[0] = 0; /* the rest need not be cleared */
+    error->path_bytes = 0;
 }
 
 /* The error of a call whose argument `name` is NULL, and must not be. */
@@ -3359,7 +3376,7 @@ static void doorman__first_problem_add(const doorman__config_report *report, siz
 /* Adds to an error how many more errors or warnings there are. `count` includes the first one. */
 static void doorman__error_end(doorman_error *error, size_t count) {
     if (!error) return;
-    if (count == 0) error->text[0] = 0;
+    if (count == 0) doorman__error_clear(error);
     size_t used = strlen(error->text);
     if (count < 2) return;
     snprintf(error->text + used, sizeof error->text - used, " (and %zu more)", count - 1);
@@ -7651,7 +7668,7 @@ static doorman_status doorman__server_check_options(const doorman_server_options
                                                     doorman_error *error) {
     const doorman_config *config = options->config;
     const bool has_parent = options->parent_count > 0;
-    doorman_error unfit = {""};
+    doorman_error unfit = {0};
     const doorman__rule rules[] = {
         {!doorman__id_valid(options->node), "node: " DOORMAN__ID_RULE},
         {!(options->drift >= 0 && options->drift <= 1), "drift: must be from 0 to 1"},
@@ -12746,7 +12763,6 @@ static void doorman__resource_compare(doorman_client_resource *resource,
     assert(resource->opened > 1);
     doorman_resource_options all = doorman__resource_resolve(given);
     const char *field = doorman__resource_difference(&resource->options, &all);
-    if (error) error->text[0] = 0;
     if (!field) return;
     resource->options_differ = true;
     doorman__fail(error, DOORMAN_OK, "%s: not as in the first opening, which stays in force",
@@ -12902,7 +12918,7 @@ doorman_status doorman_client_open(doorman_client_resource **out, doorman_client
     if (!resource) resource = doorman__client_add(client, options, now);
     if (!resource) return doorman__no_memory(error);
     *out = resource;
-    if (error) error->text[0] = 0;
+    if (error) doorman__error_clear(error);
     if (resource->opened++ > 0) {
         doorman__resource_compare(resource, options, error);
     } else {
@@ -13322,6 +13338,7 @@ static void doorman__read_note(const doorman__field *field, const char *rule) {
     }
     doorman__field_path(field, path, sizeof path);
     (void)doorman__fail(error, DOORMAN_OK, "%s%s%s", path, path[0] ? ": " : "", rule);
+    if (error) error->path_bytes = strlen(path); /* keys of JSON have any characters */
 }
 
 static void doorman__read_fail(const doorman__field *field, const char *rule) {
@@ -14433,7 +14450,7 @@ static void doorman__config_problem_add(const doorman__config_report *report, si
     const doorman__problems *problems = root->reader->problems;
     const char *second = strchr(text, '\n'); /* the names of JSON: see DOORMAN__NAMES */
     if (second) text = second + 1;
-    const size_t key_bytes = strcspn(text, ":");
+    const size_t key_bytes = doorman__path_bytes(text);
     doorman__field list = doorman__field_of(root, "resources", strlen("resources"));
     doorman__field item = {.reader = root->reader, .parent = &list, .index = index};
     if (index != DOORMAN__NO_TEMPLATE) item.value = cJSON_GetArrayItem(list.value, (int)index);
@@ -14536,7 +14553,7 @@ doorman_status doorman_json_config(doorman_config **out, const char *text, size_
                                    doorman_error *error) {
     if (!out) return doorman__missing(error, "out");
     if (bytes && !text) return doorman__missing(error, "text");
-    doorman_config_problem first = {0, 0, {""}, false};
+    doorman_config_problem first = {0};
     size_t count = 0;
     doorman_status status =
         doorman_json_check_config(out, text, bytes, &first, error ? 1 : 0, &count);
@@ -14970,6 +14987,7 @@ static void doorman__read_response(const doorman__field *root, doorman_response 
         if (reader->status != DOORMAN_OK) return;
         reader->status = doorman__fail(reader->error, DOORMAN_INVALID_ARGUMENT, "%s: %s",
                                        texts.code, texts.message);
+        if (reader->error) reader->error->path_bytes = 0; /* a code is no field */
         return;
     }
     (void)doorman__read_method(root, &out->method, &out->is_server, &body);
@@ -15219,7 +15237,7 @@ doorman_status doorman_json_exchange_read(doorman_json_exchange *exchange, const
     doorman__exchange_forget(exchange);
     doorman__reader reader = {.error = &exchange->error, .arena = exchange->message};
     exchange->request = (doorman_request){.sequence = 0};
-    exchange->error.text[0] = '\0';
+    doorman__error_clear(&exchange->error);
     exchange->is_body = method != NULL;
     if (method) {
         doorman__exchange_read_body(exchange, &reader, method, text, bytes);
@@ -15289,7 +15307,7 @@ doorman_status doorman_json_exchange_decide(doorman_json_exchange *exchange, doo
     if (!exchange || !server) return DOORMAN_INVALID_ARGUMENT;
     const doorman_request *request = &exchange->request;
     doorman_error below;
-    below.text[0] = '\0'; /* the rest need not be cleared */
+    doorman__error_clear(&below);
     if (exchange->state == DOORMAN__EXCHANGE_EMPTY) {
         return doorman__exchange_fail(exchange, DOORMAN_INVALID_ARGUMENT, "no message was read");
     }
@@ -16280,7 +16298,7 @@ static void doorman__transport_finish(doorman_transport *transport, int nng_erro
     bool was_sending = doorman__transport_get(transport) == DOORMAN__TRANSPORT_SENDING;
     transport->nng_error = nng_error;
     transport->reply = reply;
-    transport->error.text[0] = 0;
+    doorman__error_clear(&transport->error);
     if (!reply) doorman__transport_explain(transport, was_sending);
     doorman__transport_move(transport, DOORMAN__TRANSPORT_ENDED);
     transport->options.on_wakeup(transport->options.context);

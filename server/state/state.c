@@ -223,7 +223,7 @@ static doorman_status state_restore(struct state *state, const struct store_row 
                                     doorman_error *error) {
     doorman_permits *permits = doorman_server_permits(state->service->server);
     assert(permits);
-    *error = (doorman_error){""};
+    *error = (doorman_error){0};
     doorman_status status = doorman_permits_restore(permits, (const unsigned char *)row->record,
                                                     row->record_bytes, error, doorman_clock());
     if (!error->text[0]) {

@@ -1669,7 +1669,7 @@ TEST(a_list_without_its_elements_is_named) {
     world *w = world_start(100, NULL);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         doorman_response response;
-        doorman_error error = {""};
+        doorman_error error = {0};
         assert_int_equal(
             doorman_server_handle(w->server, &rows[i].request, &response, &error, w->now),
             DOORMAN_INVALID_ARGUMENT);
@@ -1890,7 +1890,7 @@ TEST(a_server_without_a_seed_is_refused) {
     doorman_config *config = config_of(100, NULL);
     doorman_server_options options = {.node = "root", .config = config};
     doorman_server *server = NULL;
-    doorman_error error = {""};
+    doorman_error error = {0};
     assert_int_equal(doorman_server_create(&server, &options, &error, 0), DOORMAN_INVALID_ARGUMENT);
     assert_null(server);
     assert_string_equal(error.text,
