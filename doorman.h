@@ -192,9 +192,9 @@
  *     as before. Outputs are unchanged too, except where a comment says that they are 0. A
  *     doorman_error describes the error. If an argument or a field is wrong, the text begins with
  *     its name: `key: must be 0 to 256 bytes of UTF-8`, or `templates[2].limits[0].figures.rate:
- *     must be ...`. Its `path_bytes` says where this path ends, so no program has to search for it.
- *     A field has its name in C if the caller has passed it in C, and its name in JSON if it was
- *     read from JSON. Missing capacity is not an error. A function whose name ends in `_try`
+ *     must be ...`. Its `path_bytes` says where the name ends, so no program has to search for the
+ *     end. A field has its name in C if the caller has passed it in C, and its name in JSON if it
+ *     was read from JSON. Missing capacity is not an error. A function whose name ends in `_try`
  *     returns a doorman_decision, not a status. A doorman_resource_info says whether a resource has
  *     a lease. A status, a decision and an outcome never have the same value. So a program that
  *     compares a status with DOORMAN_GRANTED is never right by accident, and -Wall -Wextra finds
