@@ -374,7 +374,7 @@ DOORMAN_API const char *doorman_status_name(doorman_status status);
 typedef struct doorman_error {
     char text[512];
     size_t path_bytes; /* how many bytes of the text are the path of the field or argument. Two
-                          bytes follow, ": ", and then the rule. 0: the text has no path */
+                          bytes follow, ": ", and then the rule. 0: no path begins the text */
 } doorman_error;
 
 /* ---- configuration, the public part ------------------------------------------------------- */
