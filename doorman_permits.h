@@ -38,7 +38,7 @@
  *
  *     permits        doorman_permits_create  _destroy  _set_epoch  _configure  _acquire  _report
  *                    _inspect  _reset  _ban  _due  _update  _read  _next_limit  _next_top
- *                    doorman_reason_name
+ *                    _next_counter  doorman_reason_name
  *     state          doorman_permits_next_changed  _mark_changed  _restore  _set_rows
  *                    doorman_permit_row_read
  *     holds          doorman_permits_renew  _release  _transfer  _seize  _cancel
@@ -745,6 +745,47 @@ typedef struct doorman_permits_top {
 DOORMAN_API bool doorman_permits_next_top(const doorman_permits *permits, size_t limit_index,
                                           doorman_top_kind kind, doorman_cursor *cursor,
                                           doorman_permits_top *out);
+
+/* Where an iteration over counters is. A caller may keep the three numbers, and continue with them
+ * later. They have no meaning for the caller. */
+typedef struct doorman_counter_cursor {
+    uint64_t table, position;
+    uint64_t removals; /* of tables, plus 1; 0: the iteration has not begun */
+} doorman_counter_cursor;
+
+/* A counter of a limit, or a ban. */
+typedef struct doorman_permits_counter {
+    bool is_ban;
+    const char *identifier_glob; /* of the template; "": a ban that an administrator has set */
+    const char *limit; /* the name of the limit; "": a ban that an administrator has set. NULL:
+                                a counter that does not count, because its limit is gone. Such a
+                                counter has no `state` */
+    const char *resource_id;            /* "": the counter is per template */
+    char key[DOORMAN_ID_BYTES_MAX + 1]; /* "" if the counter is not per key */
+    doorman_permit_detail state;        /* not of a ban. `moved_up` and `refused` are false */
+    doorman_time ban_rest;              /* of a ban: the time until it ends; 0: it has ended */
+} doorman_permits_counter;
+
+/* Iterates over all counters and bans, also those of limits that are not durable. A leased rate has
+ * no counters. Any other call on the permits is allowed between two steps, so a caller can release
+ * its lock there. A counter that exists during the whole iteration is visited exactly once, as it
+ * is at that moment. A counter that is created or removed meanwhile is visited at most once. A
+ * counter that has become fresh may be visited until it is removed (P14). The bans come first. The
+ * order of the others seems random, because it is that of keyed hashes: another process, and the
+ * permits after a restart, have another one. If two counters of a limit had the same 64-bit hash,
+ * only one of them would be visited.
+ *   limit     only counters of limits with this name, and all bans; NULL: all
+ *   cursor    in/out; the caller initialises it with {0}
+ *   out       written on OK; pointers in it are valid until the next call that changes the permits
+ *   returns   OK | NOT_FOUND: there are no more |
+ *             INVALID_ARGUMENT: the table of a limit that a configuration has removed was freed
+ *             since the iteration began. The caller begins again |
+ *             OUT_OF_MEMORY: the call may be repeated
+ *   cost      O(1) for each counter, and O(limits) for the whole iteration */
+DOORMAN_API doorman_status doorman_permits_next_counter(doorman_permits *permits, const char *limit,
+                                                        doorman_counter_cursor *cursor,
+                                                        doorman_permits_counter *out,
+                                                        doorman_time now);
 
 /* ---- state, the public part ------------------------------------------------------------------ */
 /* A limit that is `durable` has a row for each of its counters that is not fresh, and for each of
@@ -2596,6 +2637,15 @@ static void doorman__chains_merge(doorman__chains *nodes) {
     }
 }
 
+/* Returns a number with the lowest bit as the highest one. */
+static uint32_t doorman__reverse_bits(uint32_t bits) {
+    bits = (bits & 0x55555555) << 1 | (bits >> 1 & 0x55555555);
+    bits = (bits & 0x33333333) << 2 | (bits >> 2 & 0x33333333);
+    bits = (bits & 0x0f0f0f0f) << 4 | (bits >> 4 & 0x0f0f0f0f);
+    bits = (bits & 0x00ff00ff) << 8 | (bits >> 8 & 0x00ff00ff);
+    return bits << 16 | bits >> 16;
+}
+
 /* Frees the buckets of an empty table. */
 static void doorman__chains_uninit(doorman__chains *nodes) {
     size_t last = nodes->bucket_count + DOORMAN__SEGMENT_BUCKETS - 1;
@@ -3770,6 +3820,7 @@ struct doorman_permits {
     uint64_t random, empty_hash; /* empty_hash: the hash of the key "" */
     doorman__slot **slots;       /* all slots; the first one is that of the bans */
     size_t slot_count, slot_capacity;
+    uint64_t slot_removals;    /* how many slots were freed: each moves another one */
     doorman__slot **own_slots; /* one for each limit of the configuration, then one for each
                                   template whose list of limits is empty */
     size_t own_count;
@@ -4610,6 +4661,7 @@ static void doorman__permits_free_slot(doorman_permits *permits, size_t index) {
     doorman__chains_uninit(&slot->nodes);
     DOORMAN_FREE(slot);
     permits->slots[index] = permits->slots[--permits->slot_count];
+    permits->slot_removals++;
     permits->changes.slot = permits->changes.segment = 0; /* a slot has moved */
 }
 
@@ -10105,6 +10157,125 @@ bool doorman_permits_next_top(const doorman_permits *permits, size_t limit_index
                                  top->counts[next] >> halvings, entry->error >> halvings,
                                  entry->units / (double)(UINT64_C(1) << halvings)};
     return true;
+}
+
+/* ---- permits: all counters */
+/*
+ * An iteration visits the counters of a table in the order of their hashes, with the lowest bit as
+ * the most significant one (as SCAN of Redis). In this order, the hashes of a bucket are one range,
+ * also after a bucket was split in two, or two were merged. So the position of an iteration is a
+ * number that stays correct while the table grows and shrinks.
+ *
+ *     hashes           0..  in this order, and one bucket that is not split:
+ *     4 buckets        | 0      | 2      | 1      | 3      |
+ *     3 buckets        | 0      | 2      | 1               |
+ *
+ * A table knows only 32 bits of a hash. The other bits decide between counters that have these in
+ * common. They are calculated from the key.
+ */
+
+static uint64_t doorman__counter_position(const doorman_permits *permits,
+                                          doorman__counter *counter) {
+    const doorman__place *place = doorman__permits_place_of(permits, counter->node.tag);
+    const unsigned char *key = (const unsigned char *)doorman__counter_key(counter);
+    uint64_t hash = doorman__hash_bytes(permits->options.seed, key, counter->key_bytes);
+    if (place) hash += 3 * place->hash;
+    assert((uint32_t)hash == counter->node.hash);
+    return (uint64_t)doorman__reverse_bits((uint32_t)hash) << 32 | hash >> 32;
+}
+
+/* Returns the first counter of a table from a position on, or NULL.
+ *   position   in/out: of the counter */
+static doorman__counter *doorman__counters_from(const doorman_permits *permits,
+                                                const doorman__chains *nodes, uint64_t *position) {
+    while (nodes->bucket_count) {
+        const uint32_t hash = doorman__reverse_bits((uint32_t)(*position >> 32));
+        const size_t bucket = doorman__chains_index(nodes, hash);
+        doorman__counter *best = NULL;
+        uint64_t best_position = UINT64_MAX;
+        doorman__chain *node = *doorman__chains_at(nodes, bucket);
+        for (; node; node = node->next) {
+            doorman__counter *counter = (doorman__counter *)(void *)node;
+            const uint64_t own = doorman__counter_position(permits, counter);
+            if (own < *position || (best && own >= best_position)) continue;
+            best = counter;
+            best_position = own;
+        }
+        if (best) {
+            *position = best_position;
+            return best;
+        }
+        /* the other half of a bucket that is not split is another step */
+        const unsigned bits = (unsigned)__builtin_popcount(nodes->mask);
+        const uint64_t next = bits ? ((*position >> (64 - bits)) + 1) << (64 - bits) : 0;
+        if (!next) return NULL; /* it was the last bucket */
+        assert(next > *position);
+        *position = next;
+    }
+    return NULL;
+}
+
+static void doorman__ban_describe(const doorman_permits *permits, doorman__counter *counter,
+                                  doorman_permits_counter *out) {
+    const doorman__ban *ban = doorman__counter_ban(counter);
+    out->is_ban = true;
+    out->identifier_glob = ban->slot->glob;
+    out->limit = ban->slot->name;
+    out->ban_rest = doorman__later(ban->end.at - permits->at.now, 0);
+}
+
+/* Describes a counter, which may move. Returns false if memory runs out. */
+static bool doorman__counter_describe(doorman_permits *permits, doorman__slot *slot,
+                                      doorman__counter *counter, doorman_permits_counter *out) {
+    bool failed = false;
+    const doorman_permit_limit *limit = doorman__counter_limit(permits, slot, counter, &failed);
+    if (failed) return false;
+    if (!limit || doorman__limit_is_leased_rate(limit)) return true;
+    counter = doorman__counter_adapt(permits, slot, limit, counter);
+    if (!counter) return false;
+    doorman__charge charge = {.limit = limit, .slot = slot, .counter = counter};
+    charge.place = doorman__permits_place_of(permits, counter->node.tag);
+    charge.own = doorman__permits_own_slot(permits, limit);
+    charge.shadow = limit->shadow || (charge.place && charge.place->shadow);
+    charge.figures = doorman__limit_figures(limit, counter->override_);
+    if (limit->leased) charge.lease = doorman__leased_find(permits, limit, charge.place);
+    if (charge.lease) {
+        charge.figures = doorman__leased_figures(permits, charge.lease, limit);
+    }
+    out->identifier_glob = charge.own->glob;
+    out->limit = charge.own->name;
+    out->state = doorman__charge_detail(permits, &charge, 0);
+    return true;
+}
+
+doorman_status doorman_permits_next_counter(doorman_permits *permits, const char *limit,
+                                            doorman_counter_cursor *cursor,
+                                            doorman_permits_counter *out, doorman_time now) {
+    if (!permits || !cursor || !out) return DOORMAN_INVALID_ARGUMENT;
+    const uint64_t removals = permits->slot_removals + 1;
+    if (!cursor->removals) cursor->removals = removals;
+    if (cursor->removals != removals) return DOORMAN_INVALID_ARGUMENT;
+    doorman__moment_move(&permits->at, now);
+    for (; cursor->table < permits->slot_count; cursor->table++, cursor->position = 0) {
+        doorman__slot *slot = permits->slots[cursor->table];
+        const bool is_bans = slot == doorman__permits_bans(permits);
+        if (limit && !is_bans && strcmp(slot->name, limit) != 0) continue;
+        doorman__counter *counter =
+            doorman__counters_from(permits, &slot->nodes, &cursor->position);
+        if (!counter) continue;
+        const doorman__place *place = doorman__permits_place_of(permits, counter->node.tag);
+        *out = (doorman_permits_counter){.identifier_glob = slot->glob};
+        (void)doorman__counter_copy_key(counter, out->key);
+        out->resource_id = place ? doorman__place_id(place) : "";
+        if (is_bans) {
+            doorman__ban_describe(permits, counter, out);
+        } else if (!doorman__counter_describe(permits, slot, counter, out)) {
+            return DOORMAN_OUT_OF_MEMORY;
+        }
+        if (cursor->position++ == UINT64_MAX) cursor->table++;
+        return DOORMAN_OK;
+    }
+    return DOORMAN_NOT_FOUND;
 }
 
 /* ---- permits: messages */

@@ -36,6 +36,7 @@ PART(pages)
 PART(limits)
 PART(front)
 PART(holds)
+PART(counters)
 PART(json)
 PART(metrics)
 #endif
