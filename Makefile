@@ -42,6 +42,9 @@ endif
 ifdef THROTTLE
 ABOUT_demo = a server with and without a throttle for 20 s (after the build)
 endif
+ifeq ($(STATE),1) # the server has this part by default: see below
+ABOUT_demo = a server is killed and upgraded, and forgets nothing, for 20 s (after the build)
+endif
 $(foreach goal,$(filter demo test,$(MAKECMDGOALS)),$(info make $(goal): $(ABOUT_$(goal))))
 
 ifdef TREE
@@ -53,8 +56,11 @@ demo: build/doorman_server build/examples/demo_permits
 else ifdef THROTTLE
 demo: build/examples/throttled_server build/examples/demo_throttle
 	@build/examples/demo_throttle build/examples/throttled_server
+else ifeq ($(STATE),1)
+demo: build/doorman_server build/examples/demo_state
+	@build/examples/demo_state build/doorman_server
 else
-demo: build/doorman_server build/examples/demo ## also with TREE=1, PERMITS=1 or THROTTLE=1
+demo: build/doorman_server build/examples/demo ## also TREE=1, PERMITS=1, THROTTLE=1 or STATE=1
 	@build/examples/demo build/doorman_server config.example.json
 endif
 
@@ -133,7 +139,7 @@ $(SMALL_EXAMPLES): build/examples/%: examples/%.c $(HEADERS) | build_deps
 build/examples/library_only build/examples/local_limiters: LIBRARIES = # none
 build/examples/event_loop build/examples/permits_only: LIBRARIES = -lcjson
 build/examples/demo build/examples/demo_tree: examples/demo_fleet.h examples/demo.h
-build/examples/demo_permits build/examples/demo_throttle build/examples/job_pool: examples/demo.h
+$(addprefix build/examples/,demo_permits demo_throttle demo_state job_pool): examples/demo.h
 build/examples/doorman_shell: LIBRARIES += -ledit
 
 # The implementation for the server and the examples. C++ needs it compiled as C.
