@@ -2579,6 +2579,13 @@ static bool doorman__reserve_list(void *list, size_t *capacity, size_t count, si
     return room;
 }
 
+/* Starts to load a node into the cache. Most nodes are on two cache lines. NULL has no effect. */
+static void doorman__chain_prefetch(const doorman__chain *node) {
+    if (!node) return;
+    __builtin_prefetch(node);
+    __builtin_prefetch((const char *)node + DOORMAN__LINE_BYTES);
+}
+
 /* Adds one bucket, and moves the nodes that belong there from one other bucket. Returns false if
  * memory runs out. */
 static bool doorman__chains_split(doorman__chains *nodes) {
@@ -2599,6 +2606,8 @@ static bool doorman__chains_split(doorman__chains *nodes) {
     if (added > nodes->mask) nodes->mask = 2 * nodes->mask + 1;
     assert(added <= nodes->mask && added > nodes->mask >> 1);
     const size_t split = added & (nodes->mask >> 1);
+    /* the next buckets are split after the next nodes were added */
+    doorman__chain_prefetch(*doorman__chains_at(nodes, split + 2 < added ? split + 2 : split));
     doorman__chain **from = doorman__chains_at(nodes, split);
     doorman__chain **to = doorman__chains_at(nodes, added);
     if (nodes->segments[split / DOORMAN__SEGMENT_BUCKETS].marks >>
@@ -2723,13 +2732,6 @@ static doorman__chain *doorman__chains_first(const doorman__chains *nodes, uint3
 /* What is loaded into the cache ahead of use. To find a counter, the CPU waits for memory twice:
  * for the bucket, and then for the first node of its list. */
 typedef enum doorman__ahead { DOORMAN__AHEAD_BUCKET, DOORMAN__AHEAD_NODE } doorman__ahead;
-
-/* Starts to load a node into the cache. Most nodes are on two cache lines. NULL has no effect. */
-static void doorman__chain_prefetch(const doorman__chain *node) {
-    if (!node) return;
-    __builtin_prefetch(node);
-    __builtin_prefetch((const char *)node + DOORMAN__LINE_BYTES);
-}
 
 /* Precondition for DOORMAN__AHEAD_NODE: the bucket was loaded ahead. */
 static void doorman__chains_prefetch(const doorman__chains *nodes, uint32_t hash,
