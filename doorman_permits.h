@@ -897,7 +897,8 @@ DOORMAN_API doorman_status doorman_permits_restore(doorman_permits *permits,
 /* Whether the rows of a store are restored. */
 typedef enum doorman_rows {
     DOORMAN_ROWS_READ,    /* the default: all limits decide, and changes are yielded */
-    DOORMAN_ROWS_AWAITED, /* permits that a durable limit concerns are refused with LEARNING */
+    DOORMAN_ROWS_AWAITED, /* permits that a durable limit concerns are refused with LEARNING, also
+                             those with a cost of 0 */
     DOORMAN_ROWS_UNREAD,  /* the same, but only for limits with refuse_unread. What is restored
                              later only takes away */
     DOORMAN_ROWS_COUNT
@@ -5739,9 +5740,12 @@ static void doorman__charge_evaluate(const doorman_permits *permits, doorman__ch
     charge->offer =
         doorman__meter_offer(&meter, decision->request->max_wait, &charge->wait, &permits->at);
     const bool waits = doorman__permits_awaits_rows(permits, charge->limit);
-    if (waits) charge->offer = 0;
-    if (charge->need > charge->offer) {
-        charge->reason = waits ? DOORMAN_REASON_LEARNING : DOORMAN_REASON_RATE;
+    if (waits) {
+        charge->offer = 0;
+        charge->reason =
+            DOORMAN_REASON_LEARNING; /* also of a cost of 0: nobody knows what is left */
+    } else if (charge->need > charge->offer) {
+        charge->reason = DOORMAN_REASON_RATE;
     }
     doorman__charge_bound(charge, waits ? 0 : doorman__meter_saved(&meter, &permits->at));
 }
