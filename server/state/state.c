@@ -1,5 +1,5 @@
 /* doorman_server, part STATE: counters of durable limits and bans outlast a restart (V8). The
- * library says what a row is (D2 to D5), and server/state/store.c keeps rows in a file. This
+ * library says what a row is (D2 to D5), and server/state/store.h keeps rows in a file. This
  * file moves them: all of them into memory at the start, and what has changed into the file once in
  * each interval.
  *

@@ -2,6 +2,7 @@
  * servers never share it, and what is wrong with it is said before anything is changed. */
 #define _GNU_SOURCE
 #include "../../server/state/store.c"
+#include "../../server/state/store_sqlite.c"
 
 #include "../test.h"
 
