@@ -1,4 +1,4 @@
-/* doorman_server, part STATE: chooses the kind of a store by the value of --state, and calls its
+/* doorman_server, part STATE: chooses the kind of a store by its address, and calls its
  * functions. */
 #include "store_kind.h"
 
@@ -6,15 +6,49 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct store *server_store_open(const char *path, char error[STORE_TEXT]) {
-    const struct store_kind *kind = &server_store_sqlite;
+/* The last kind takes every address. */
+static const struct store_kind *const kinds[] = {
+#ifdef DOORMAN_SERVER_REDIS
+    &server_store_redis,
+#endif
+    &server_store_sqlite,
+};
+
+static const struct store_kind *kind_of(const char *address) {
+    size_t i = 0;
+    while (strncmp(address, kinds[i]->prefix, strlen(kinds[i]->prefix)) != 0) i++;
+    return kinds[i];
+}
+
+bool server_store_check(const struct store_place *place, char error[STORE_TEXT]) {
+    return kind_of(place->address)->check(place, error);
+}
+
+bool server_store_is_shared(const char *address) { return kind_of(address)->is_shared; }
+
+bool server_store_has_password(const char *address) {
+    const struct store_kind *kind = kind_of(address);
+    return kind->has_password && kind->has_password(address);
+}
+
+void server_store_name(const char *address, char name[STORE_TEXT]) {
+    const struct store_kind *kind = kind_of(address);
+    if (kind->name) {
+        kind->name(address, name);
+    } else {
+        snprintf(name, STORE_TEXT, "%s", address);
+    }
+}
+
+struct store *server_store_open(const struct store_place *place, char error[STORE_TEXT]) {
+    const struct store_kind *kind = kind_of(place->address);
     struct store *store = (struct store *)calloc(1, kind->bytes);
     if (!store) {
         snprintf(error, STORE_TEXT, "out of memory");
         return NULL;
     }
     store->kind = kind;
-    if (kind->open(store, path)) return store;
+    if (kind->open(store, place)) return store;
     memcpy(error, store->error, STORE_TEXT);
     server_store_close(store);
     return NULL;
@@ -26,7 +60,13 @@ void server_store_close(struct store *store) {
     free(store);
 }
 
+enum store_result server_store_begin(struct store *store, uint64_t epoch) {
+    return store->kind->begin ? store->kind->begin(store, epoch) : STORE_OK;
+}
+
 uint64_t server_store_epoch(const struct store *store) { return store->epoch; }
+
+const char *server_store_warning(const struct store *store) { return store->warning; }
 
 enum store_result server_store_next(struct store *store, struct store_row *row) {
     return store->kind->next(store, row);
@@ -38,7 +78,7 @@ enum store_result server_store_write(struct store *store, const struct store_row
 }
 
 enum store_result server_store_drop(struct store *store, int64_t before) {
-    return store->kind->drop(store, before);
+    return store->kind->drop ? store->kind->drop(store, before) : STORE_OK;
 }
 
 const char *server_store_error(const struct store *store) { return store->error; }

@@ -216,9 +216,21 @@ static bool file_open_database(struct file_store *store) {
     return file_open_tables(store) && file_prepare_all(store);
 }
 
-static bool file_open(struct store *base, const char *path) {
+/* A path may have any characters, but one like redis://... is an address. */
+static bool file_check(const struct store_place *place, char error[STORE_TEXT]) {
+    const char *why = NULL;
+    if (strstr(place->address, "://")) {
+        why = "is neither a file nor a store that this server was built with";
+    } else if (place->password_file) {
+        why = "is a file, and has no password";
+    }
+    snprintf(error, STORE_TEXT, "%s", why ? why : "");
+    return !why;
+}
+
+static bool file_open(struct store *base, const struct store_place *place) {
     struct file_store *store = (struct file_store *)base;
-    return file_lock(store, path) && file_open_database(store);
+    return file_lock(store, place->address) && file_open_database(store);
 }
 
 static void file_close(struct store *base) {
@@ -311,7 +323,9 @@ static enum store_result file_drop(struct store *base, int64_t before) {
                                                    : file_fail(store, "cannot be written");
 }
 
-const struct store_kind server_store_sqlite = {.bytes = sizeof(struct file_store),
+const struct store_kind server_store_sqlite = {.prefix = "",
+                                               .bytes = sizeof(struct file_store),
+                                               .check = file_check,
                                                .open = file_open,
                                                .close = file_close,
                                                .next = file_next,
