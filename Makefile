@@ -205,7 +205,11 @@ OF_SERVER = certificate graph lock notify reports store text warnings watch
 $(filter $(OF_SERVER:%=\%/unit/%_test),$(ALL_FLAVORS)): doorman_server.c $(SERVER_HEADERS) \
     $(wildcard server/*/*.c)
 
-$(filter %/unit/store_test,$(ALL_FLAVORS)) build/coverage/unit/store_test: LIBRARIES += -lsqlite3 -lhiredis
+$(filter %/system/redis_test,$(ALL_FLAVORS)): doorman_server.c $(SERVER_HEADERS) \
+    $(wildcard server/state/*.c)
+$(filter %/system/redis_test,$(ALL_FLAVORS)) build/coverage/system/redis_test: \
+    LIBRARIES += -lhiredis -lsqlite3
+$(filter %/unit/store_test,$(ALL_FLAVORS)) build/coverage/unit/store_test: LIBRARIES += -lsqlite3
 
 # These programs and the servers call no private function of the header, so each flavor compiles the
 # headers for them once.
