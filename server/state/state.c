@@ -1,5 +1,5 @@
 /* doorman_server, part STATE: counters of durable limits and bans outlast a restart (V8). The
- * library says what a row is (D2 to D5), and server/state/store.c keeps rows in a file. This
+ * library says what a row is (D2 to D5), and server/state/store.h keeps rows in a file. This
  * file moves them: all of them into memory at the start, and what has changed into the file once in
  * each interval.
  *
@@ -38,10 +38,10 @@
 #define NAMES_MAX 20 /* rows that cannot be read and have a line of the log, for each reading */
 
 #define RETRY_INTERVAL (5 * DOORMAN_SECOND) /* after a reading that failed */
+#define BEGIN_INTERVAL DOORMAN_SECOND       /* after a store that did not answer */
 
-/* Rows that are fresh are dropped after this time, in seconds. Until then a limit that was removed
- * by mistake can come back. */
-#define KEPT_SECONDS 86400
+/* Rows that are fresh are dropped STORE_KEPT_SECONDS later. Until then a limit that was removed by
+ * mistake can come back. */
 #define DROP_INTERVAL (3600 * DOORMAN_SECOND)
 
 /* How long a new configuration waits until the changes before it are written. */
@@ -60,17 +60,22 @@ struct batch {
 
 struct state {
     struct service *service;
-    struct store *store; /* only the thread uses it while it runs */
+    struct store_place place;
+    char name[STORE_TEXT]; /* of the place, for logs */
+    struct store *store;   /* only the thread uses it while it runs */
     pthread_t thread;
     bool is_started;
     doorman_time drop_at;  /* when to drop old rows next; only for the thread */
     struct batch *written; /* being read or written; only for the thread */
 
     /* The lock of the service guards these. */
-    pthread_cond_t changed;          /* the thread waits for it */
-    pthread_cond_t finished;         /* threads that wait for the thread */
-    struct batch *filled;            /* changes that the thread has not begun to write */
-    uint64_t flush_wanted;           /* the number of the last wish that all is written */
+    uint64_t epoch;          /* of the last mastership of this process; 0: the store counts */
+    uint64_t victories;      /* how many masterships of this process have begun */
+    uint64_t victory;        /* the one that the thread works for */
+    pthread_cond_t changed;  /* the thread waits for it */
+    pthread_cond_t finished; /* threads that wait for the thread */
+    struct batch *filled;    /* changes that the thread has not begun to write */
+    uint64_t flush_wanted;   /* the number of the last wish that all is written */
     uint64_t flush_seen, flush_done; /* the last one that the thread knows, and has fulfilled */
     doorman_time late_at; /* when permits no longer wait for the rows; DOORMAN_NEVER: they do not */
     doorman_time
@@ -80,6 +85,18 @@ struct state {
     uint64_t limits;  /* a hash of the durable limits */
     struct state_status status;
 };
+
+/* Returns the permits of the mastership that the thread works for, or NULL if it has ended.
+ * Precondition: the lock is held. */
+static doorman_permits *state_permits(const struct state *state) {
+    bool is_current = state->victory == state->victories;
+    return is_current ? doorman_server_permits(state->service->server) : NULL;
+}
+
+/* Returns whether the thread must leave what it does. Precondition: the lock is held. */
+static bool state_must_leave(const struct state *state) {
+    return state->ends_at != 0 || !state_permits(state);
+}
 
 /* ---- log ------------------------------------------------------------------------------------ */
 
@@ -93,8 +110,7 @@ static void state_note_failure(struct state *state, const char *what) {
     server_counter_add(&state->status.errors, 1);
     server_unlock(&service->lock);
     if (!is_new) return;
-    server_log(service->settings, LEVEL_ERROR, what, "file", service->settings->state, "error",
-               error, LOG_END);
+    server_log(service->settings, LEVEL_ERROR, what, "file", state->name, "error", error, LOG_END);
 }
 
 /* Notes that a call has succeeded. */
@@ -107,8 +123,7 @@ static void state_note_success(struct state *state) {
     server_unlock(&service->lock);
     if (!had_trouble) return;
     server_log(service->settings, LEVEL_INFO, "the file of counters works again", "file",
-               service->settings->state, "after_seconds", text.seconds, "failures", text.count,
-               LOG_END);
+               state->name, "after_seconds", text.seconds, "failures", text.count, LOG_END);
 }
 
 /* Names a row that cannot be restored.
@@ -118,9 +133,9 @@ static void state_log_row(const struct state *state, const struct store_row *row
     if (count > NAMES_MAX) return;
     if (count == NAMES_MAX) error = "further rows have no lines";
     server_log(state->service->settings, LEVEL_WARNING,
-               "a counter cannot be read, and stays in the file", "file",
-               state->service->settings->state, "template", row->template, "limit", row->limit,
-               "resource", row->resource, "key", row->key, "error", error, LOG_END);
+               "a counter cannot be read, and stays in the file", "file", state->name, "template",
+               row->template, "limit", row->limit, "resource", row->resource, "key", row->key,
+               "error", error, LOG_END);
 }
 
 /* ---- batches -------------------------------------------------------------------------------- */
@@ -219,10 +234,8 @@ struct reading {
 
 /* Restores one row. Precondition: the lock is held.
  *   error   out: why it cannot be restored */
-static doorman_status state_restore(struct state *state, const struct store_row *row,
+static doorman_status state_restore(doorman_permits *permits, const struct store_row *row,
                                     doorman_error *error) {
-    doorman_permits *permits = doorman_server_permits(state->service->server);
-    assert(permits);
     *error = (doorman_error){""};
     doorman_status status = doorman_permits_restore(permits, (const unsigned char *)row->record,
                                                     row->record_bytes, error, doorman_clock());
@@ -240,8 +253,10 @@ static void state_restore_all(struct state *state, struct reading *reading) {
     for (size_t i = 0; i < batch->count;) {
         doorman_status status = DOORMAN_OK;
         server_lock(&service->lock);
+        doorman_permits *permits = state_permits(state);
+        if (!permits) i = batch->count; /* state_read sees this too */
         for (size_t last = i + STEP_ROWS; i < batch->count && i < last && status == DOORMAN_OK;) {
-            status = state_restore(state, &batch->rows[i++], &error);
+            status = state_restore(permits, &batch->rows[i++], &error);
             state->status.rows_read = reading->rows + i;
             if (status == DOORMAN_NOT_FOUND) reading->unused++, status = DOORMAN_OK;
         }
@@ -255,18 +270,18 @@ static void state_restore_all(struct state *state, struct reading *reading) {
     batch_clear(batch);
 }
 
-static bool state_is_stopping(struct state *state) {
+static bool state_leaves(struct state *state) {
     server_lock(&state->service->lock);
-    bool stops = state->ends_at != 0;
+    bool leaves = state_must_leave(state);
     server_unlock(&state->service->lock);
-    return stops;
+    return leaves;
 }
 
-/* Reads the file once. Returns false if it cannot be read, or the server stops. */
+/* Reads the file once. Returns false if it cannot be read, or the thread must leave. */
 static bool state_read(struct state *state, struct reading *reading) {
     struct store_row row;
     enum store_result result = STORE_OK;
-    while (result == STORE_OK && !state_is_stopping(state)) {
+    while (result == STORE_OK && !state_leaves(state)) {
         while (state->written->count < STEP_ROWS && batch_has_room(state->written) &&
                (result = server_store_next(state->store, &row)) == STORE_OK) {
             if (batch_copy(state->written, &row)) continue;
@@ -279,14 +294,14 @@ static bool state_read(struct state *state, struct reading *reading) {
 }
 
 /* Ends the reading: the limits decide out of what was read. Returns false if the file must be read
- * again, because the configuration has other durable limits now. */
+ * again, because the configuration has other durable limits now, or if the mastership has ended. */
 static bool state_end_reading(struct state *state, const struct reading *reading) {
     struct service *service = state->service;
     char rows[24], unused[24], unreadable[24];
     server_lock(&service->lock);
-    bool is_over = !state->reads_again;
+    doorman_permits *permits = state_permits(state);
+    bool is_over = permits && !state->reads_again;
     if (is_over) {
-        doorman_permits *permits = doorman_server_permits(service->server);
         doorman_status status = doorman_permits_set_rows(permits, DOORMAN_ROWS_READ);
         assert(status == DOORMAN_OK);
         (void)status;
@@ -294,15 +309,15 @@ static bool state_end_reading(struct state *state, const struct reading *reading
         state->status.is_reading = false;
         state->status.rows_unreadable = reading->unreadable;
     }
-    state->reads_again = false;
+    if (permits) state->reads_again = false;
     server_unlock(&service->lock);
     if (!is_over) return false;
     snprintf(rows, sizeof rows, "%" PRIu64, reading->rows);
     snprintf(unused, sizeof unused, "%" PRIu64, reading->unused);
     snprintf(unreadable, sizeof unreadable, "%" PRIu64, reading->unreadable);
     server_log(service->settings, reading->unused ? LEVEL_WARNING : LEVEL_INFO, "counters read",
-               "file", service->settings->state, "rows", rows, "of_no_limit", unused, "unreadable",
-               unreadable, LOG_END);
+               "file", state->name, "rows", rows, "of_no_limit", unused, "unreadable", unreadable,
+               LOG_END);
     return true;
 }
 
@@ -314,8 +329,9 @@ static bool state_end_reading(struct state *state, const struct reading *reading
  *   returns   whether it has taken all */
 static bool state_take(struct state *state, bool in_steps) {
     struct service *service = state->service;
-    doorman_permits *permits = doorman_server_permits(service->server);
+    doorman_permits *permits = state_permits(state);
     doorman_permits_info info;
+    if (!permits) return true;
     doorman_permits_read(permits, &info);
     size_t left = info.changed_count;
     bool more = left > 0;
@@ -328,11 +344,42 @@ static bool state_take(struct state *state, bool in_steps) {
         server_unlock(&service->lock);
         state_pause(PAUSE_NANOSECONDS);
         server_lock(&service->lock);
+        if (state_permits(state) != permits) return true;
     }
     return !more;
 }
 
-enum round { ROUND_DONE, ROUND_FULL, ROUND_FAILED };
+enum round { ROUND_DONE, ROUND_FULL, ROUND_FAILED, ROUND_OUTDATED };
+
+/* Makes the batch that is filled the one to write. Precondition: the lock is held, and the last one
+ * was written. */
+static void state_swap(struct state *state) {
+    struct batch *filled = state->filled;
+    state->filled = state->written;
+    state->written = filled;
+}
+
+/* Writes the batch, and keeps it if that fails. */
+static enum round state_write_batch(struct state *state) {
+    const struct batch *batch = state->written;
+    if (batch->count == 0) return ROUND_DONE;
+    enum store_result result = server_store_write(state->store, batch->rows, batch->count);
+    if (result == STORE_OK) {
+        state_note_success(state);
+        server_counter_add(&state->status.rows_written, batch->count);
+        batch_clear(state->written);
+        return ROUND_DONE;
+    }
+    state_note_failure(state, result == STORE_LOST
+                                  ? "the store of counters has lost rows; what changes is written, "
+                                    "and a crash forgets the rest"
+                                  : "the file of counters cannot be written; the server decides as "
+                                    "before, and keeps the changes");
+    if (result == STORE_LOST) {
+        (void)server_store_begin(state->store, server_store_epoch(state->store));
+    }
+    return result == STORE_OUTDATED ? ROUND_OUTDATED : ROUND_FAILED;
+}
 
 /* Writes what has changed, as much as fits into a batch, or again the batch that could not be
  * written. */
@@ -344,22 +391,13 @@ static enum round state_write(struct state *state) {
         server_lock(&service->lock);
         flush = state->flush_wanted;
         took_all = state_take(state, true);
-        struct batch *filled = state->filled;
-        state->filled = state->written;
-        state->written = filled;
+        state_swap(state);
         server_unlock(&service->lock);
         batch_sort(state->written);
     }
-    size_t count = state->written->count;
-    if (count > 0 && server_store_write(state->store, state->written->rows, count) != STORE_OK) {
-        state_note_failure(state, "the file of counters cannot be written; the server decides as "
-                                  "before, and keeps the changes");
-        return ROUND_FAILED;
-    }
-    if (count > 0) state_note_success(state);
-    batch_clear(state->written);
+    enum round round = state_write_batch(state);
+    if (round != ROUND_DONE) return round;
     server_lock(&service->lock);
-    server_counter_add(&state->status.rows_written, count);
     if (state->filled->count == 0) state->status.taken_since = DOORMAN_NEVER;
     if (took_all) state->flush_done = flush;
     pthread_cond_broadcast(&state->finished);
@@ -370,7 +408,7 @@ static enum round state_write(struct state *state) {
 /* Drops rows that were fresh a day ago. */
 static void state_drop(struct state *state, doorman_time now) {
     if (now < state->drop_at) return;
-    if (server_store_drop(state->store, (int64_t)time(NULL) - KEPT_SECONDS) == STORE_OK) {
+    if (server_store_drop(state->store, (int64_t)time(NULL) - STORE_KEPT_SECONDS) == STORE_OK) {
         state->drop_at = now + DROP_INTERVAL;
         state_note_success(state);
     } else {
@@ -381,22 +419,78 @@ static void state_drop(struct state *state, doorman_time now) {
 
 /* ---- the thread ----------------------------------------------------------------------------- */
 
-/* Waits until a time, or until the server stops or wants a flush. Returns false if it stops. */
+/* Waits until a time, or until a flush is wanted or the thread must leave. Returns false if it must
+ * leave. */
 static bool state_sleep(struct state *state, doorman_time until) {
     struct service *service = state->service;
     doorman_time now = doorman_clock();
     server_lock(&service->lock);
-    while (now < until && state->ends_at == 0 && state->flush_wanted == state->flush_seen) {
+    while (now < until && !state_must_leave(state) && state->flush_wanted == state->flush_seen) {
         server_condition_wait(&state->changed, &service->lock, until - now);
         now = doorman_clock();
     }
     state->flush_seen = state->flush_wanted;
+    bool goes_on = !state_must_leave(state);
+    server_unlock(&service->lock);
+    return goes_on;
+}
+
+/* Waits for the next mastership of this process. Returns false if the server stops. */
+static bool state_await_mastership(struct state *state) {
+    struct service *service = state->service;
+    server_lock(&service->lock);
+    while (state->ends_at == 0 && state->victory == state->victories) {
+        server_condition_wait(&state->changed, &service->lock, DOORMAN_SECOND);
+    }
+    if (state->ends_at == 0) state->victory = state->victories;
     bool goes_on = state->ends_at == 0;
     server_unlock(&service->lock);
     return goes_on;
 }
 
-/* Reads the file until it has succeeded. Returns false if the server stops before. */
+/* Writes what the last mastership of this process has left, unless another process has been master
+ * since then. Returns whether nothing is left. */
+static bool state_settle(struct state *state) {
+    struct service *service = state->service;
+    for (int i = 0; i < 2; i++) { /* the batch that was being written, and the one being filled */
+        if (state_write_batch(state) == ROUND_FAILED) return false;
+        batch_clear(state->written);
+        server_lock(&service->lock);
+        state_swap(state);
+        if (i > 0) state->status.taken_since = DOORMAN_NEVER;
+        server_unlock(&service->lock);
+        batch_sort(state->written);
+    }
+    return true;
+}
+
+/* Logs what a person should know about a store that works. */
+static void state_log_warning(const struct state *state) {
+    const char *warning = server_store_warning(state->store);
+    if (!warning[0]) return;
+    server_log(state->service->settings, LEVEL_WARNING, "the store of counters may forget rows",
+               "store", state->name, "why", warning, LOG_END);
+}
+
+/* Begins a mastership in the store (D9). Returns false if the thread must leave before. */
+static bool state_begin_mastership(struct state *state) {
+    struct service *service = state->service;
+    server_lock(&service->lock);
+    uint64_t epoch = state->epoch;
+    server_unlock(&service->lock);
+    for (;;) {
+        if (state_settle(state)) {
+            if (server_store_begin(state->store, epoch) == STORE_OK) break;
+            state_note_failure(state, "the store of counters cannot be used");
+        }
+        if (!state_sleep(state, doorman_clock() + BEGIN_INTERVAL)) return false;
+    }
+    state_note_success(state);
+    state_log_warning(state);
+    return true;
+}
+
+/* Reads the file until it has succeeded. Returns false if the thread must leave before. */
 static bool state_read_surely(struct state *state) {
     for (;;) {
         struct reading reading = {0};
@@ -410,7 +504,7 @@ static bool state_read_surely(struct state *state) {
 }
 
 /* Reads the file again if the configuration has other durable limits. A row that was read or
- * written before does not count twice. Returns false if the server stops before. */
+ * written before does not count twice. Returns false if the thread must leave before. */
 static bool state_read_again(struct state *state) {
     struct service *service = state->service;
     server_lock(&service->lock);
@@ -428,7 +522,7 @@ static void state_finish(struct state *state) {
     server_lock(&service->lock);
     (void)doorman_permits_set_rows(doorman_server_permits(service->server), DOORMAN_ROWS_READ);
     server_unlock(&service->lock);
-    while ((round = state_write(state)) != ROUND_DONE) {
+    while ((round = state_write(state)) != ROUND_DONE && round != ROUND_OUTDATED) {
         server_lock(&service->lock);
         bool is_over = doorman_clock() >= state->ends_at;
         server_unlock(&service->lock);
@@ -437,19 +531,29 @@ static void state_finish(struct state *state) {
     }
 }
 
-static void *state_main(void *context) {
-    struct state *state = (struct state *)context;
-    struct service *service = state->service;
-    const doorman_time interval = (doorman_time)service->settings->state_interval * DOORMAN_SECOND;
+/* Serves one mastership: reads all rows, and then writes what changes, until the thread must
+ * leave. */
+static void state_serve(struct state *state) {
+    const doorman_time interval =
+        (doorman_time)state->service->settings->state_interval * DOORMAN_SECOND;
     doorman_time began = doorman_clock();
-    bool was_read = state_read_surely(state);
-    while (was_read && state_sleep(state, began + interval)) {
+    if (!state_begin_mastership(state) || !state_read_surely(state)) return;
+    while (state_sleep(state, began + interval)) {
         enum round round = ROUND_FULL;
         began = doorman_clock();
-        while (round == ROUND_FULL && !state_is_stopping(state)) round = state_write(state);
+        while (round == ROUND_FULL && !state_leaves(state)) round = state_write(state);
         if (round != ROUND_DONE || !state_read_again(state)) continue;
         state_drop(state, began);
     }
+}
+
+static void *state_main(void *context) {
+    struct state *state = (struct state *)context;
+    struct service *service = state->service;
+    while (state_await_mastership(state)) state_serve(state);
+    server_lock(&service->lock);
+    bool was_read = state->victory == state->victories && !state->status.is_reading;
+    server_unlock(&service->lock);
     if (was_read) state_finish(state);
     server_lock(&service->lock);
     state->has_ended = true;
@@ -463,31 +567,61 @@ static void *state_main(void *context) {
 /* A write to a file that is too large fails then, as on a full disk. */
 static void state_init(void) { signal(SIGXFSZ, SIG_IGN); }
 
-static enum exit_status state_check(const struct settings *settings) {
-    for (int flag = FLAG_STATE_INTERVAL; flag <= FLAG_STATE_WAIT; flag++) {
-        if (!settings->given[flag] || settings->state) continue;
-        return server_usage_error("--%s needs --state", server_flag_name(flag));
+/* The name under which a store that several nodes share has the rows of this one. It is not the
+ * default of --node, because that is an address, which differs after a restart. */
+static struct store_place state_place(const struct settings *settings) {
+    return (struct store_place){.address = settings->state,
+                                .node = settings->node ? settings->node : settings->election_key,
+                                .password_file = settings->state_password_file};
+}
+
+/* Checks the value of --state. The command line of a process can be read by others, so it must not
+ * have a password. */
+static enum exit_status state_check_place(const struct settings *settings) {
+    const struct store_place place = state_place(settings);
+    const char *variable = getenv("DOORMAN_STATE");
+    char error[STORE_TEXT], name[STORE_TEXT];
+    if (settings->state != variable && server_store_has_password(settings->state)) {
+        return server_usage_error(
+            "--state has a password, or cannot be read: the list of processes "
+            "shows it; give --state-password-file, or the variable "
+            "DOORMAN_STATE");
     }
-    if (!settings->state || !settings->election_key) return CONTINUE;
-    return server_usage_error("--state and --election-key: the processes of a node cannot share a "
-                              "file; leave one of them out");
+    server_store_name(settings->state, name);
+    if (!server_store_check(&place, error)) return server_usage_error("--state %s %s", name, error);
+    if (settings->election_key && !server_store_is_shared(settings->state)) {
+        return server_usage_error("--state and --election-key: the processes of a node cannot "
+                                  "share a file; give a redis://... or leave one of them out");
+    }
+    return CONTINUE;
+}
+
+static enum exit_status state_check(const struct settings *settings) {
+    static const int flags[] = {FLAG_STATE_PASSWORD_FILE, FLAG_STATE_INTERVAL, FLAG_STATE_WAIT};
+    if (settings->state) return state_check_place(settings);
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
+        if (!settings->given[flags[i]]) continue;
+        return server_usage_error("--%s needs --state", server_flag_name(flags[i]));
+    }
+    return CONTINUE;
 }
 
 static enum exit_status state_open(struct service *service) {
-    const char *path = service->settings->state;
     char error[STORE_TEXT] = "out of memory";
-    if (!path) return CONTINUE;
+    if (!service->settings->state) return CONTINUE;
     struct state *state = (struct state *)calloc(1, sizeof *state);
-    if (!state) return server_fatal_error(EXIT_ERROR, "--state %s: %s", path, error);
+    if (!state) return server_fatal_error(EXIT_ERROR, "%s", error);
     service->state = state;
     state->service = service;
+    state->place = state_place(service->settings);
+    server_store_name(state->place.address, state->name);
     state->late_at = state->status.taken_since = DOORMAN_NEVER;
     state->filled = (struct batch *)calloc(1, sizeof *state->filled);
     state->written = (struct batch *)calloc(1, sizeof *state->written);
     bool made = state->filled && state->written && server_condition_init(&state->changed) &&
                 server_condition_init(&state->finished);
-    if (made) state->store = server_store_open(path, error);
-    if (!state->store) return server_fatal_error(EXIT_ERROR, "--state %s: %s", path, error);
+    if (made) state->store = server_store_open(&state->place, error);
+    if (!state->store) return server_fatal_error(EXIT_ERROR, "--state %s: %s", state->name, error);
     return CONTINUE;
 }
 
@@ -513,18 +647,41 @@ static uint64_t limits_hash(const doorman_permits *permits) {
     return hash;
 }
 
-/* The server object exists, and has answered nothing. */
-static void state_begin(struct service *service) {
-    struct state *state = service->state;
-    if (!state) return;
-    doorman_permits *permits = doorman_server_permits(service->server);
+/* From now on permits of durable limits wait for the rows. Precondition: this process is master. */
+static void state_await_rows(struct state *state) {
+    doorman_permits *permits = doorman_server_permits(state->service->server);
+    doorman_time wait = (doorman_time)state->service->settings->state_wait * DOORMAN_SECOND;
     doorman_status status = doorman_permits_set_rows(permits, DOORMAN_ROWS_AWAITED);
     assert(status == DOORMAN_OK);
     (void)status;
     state->limits = limits_hash(permits);
-    state->late_at = doorman_clock() + (doorman_time)service->settings->state_wait * DOORMAN_SECOND;
-    state->status.is_reading = true;
+    state->late_at = doorman_clock() + wait;
+    pthread_cond_signal(&state->changed);
+}
+
+/* Begins or ends a mastership of this process. */
+static void state_elected(struct service *service, bool is_master, uint64_t epoch) {
+    struct state *state = service->state;
+    if (!state) return;
+    is_master = is_master && doorman_server_permits(service->server); /* it may have left */
+    state->status.is_reading = is_master;
+    state->reads_again = false;
+    state->late_at = DOORMAN_NEVER;
+    if (is_master) {
+        state->epoch = epoch;
+        state->victories++;
+        state_await_rows(state);
+    }
+    pthread_cond_signal(&state->changed);
+    pthread_cond_broadcast(&state->finished);
+}
+
+/* The server object exists, and has answered nothing. */
+static void state_begin(struct service *service) {
+    struct state *state = service->state;
+    if (!state) return;
     service->state_status = &state->status;
+    if (!service->settings->election_key) state_elected(service, true, 0);
 }
 
 static enum exit_status state_start(struct service *service) {
@@ -541,11 +698,13 @@ static void state_update(struct service *service, doorman_time now) {
     struct state *state = service->state;
     if (!state || now < state->late_at) return;
     state->late_at = DOORMAN_NEVER;
-    (void)doorman_permits_set_rows(doorman_server_permits(service->server), DOORMAN_ROWS_UNREAD);
+    doorman_permits *permits = doorman_server_permits(service->server);
+    if (doorman_permits_set_rows(permits, DOORMAN_ROWS_UNREAD) != DOORMAN_OK)
+        return; /* no master */
     server_log(service->settings, LEVEL_ERROR,
                "the counters were not read in time; limits decide without them, except those with "
                "on_unread: refuse",
-               "file", service->settings->state, LOG_END);
+               "file", state->name, LOG_END);
 }
 
 /* Waits until what has changed is written, because the changes of a limit that a configuration
@@ -558,7 +717,7 @@ static void state_flush(struct service *service) {
     uint64_t wish = ++state->flush_wanted;
     pthread_cond_signal(&state->changed);
     while (now < until && state->flush_done < wish && !state->status.is_reading &&
-           !state->has_ended) {
+           state_permits(state) && !state->has_ended) {
         server_condition_wait(&state->finished, &service->lock, until - now);
         now = doorman_clock();
     }
@@ -578,16 +737,12 @@ static void state_in_force(struct service *service) {
     if (!state) return;
     doorman_permits *permits = doorman_server_permits(service->server);
     uint64_t limits = limits_hash(permits);
-    if (limits == state->limits) return;
+    if (!permits || limits == state->limits) return;
     state->limits = limits;
     state->reads_again = true;
     if (state->status.is_reading) return;
-    doorman_status status = doorman_permits_set_rows(permits, DOORMAN_ROWS_AWAITED);
-    assert(status == DOORMAN_OK);
-    (void)status;
-    state->late_at = doorman_clock() + (doorman_time)service->settings->state_wait * DOORMAN_SECOND;
     state->flush_wanted++;
-    pthread_cond_signal(&state->changed);
+    state_await_rows(state);
 }
 
 /* Waits until the thread has written everything. No message is decided any more. */
@@ -618,7 +773,7 @@ static void state_stopping(struct service *service) {
     server_log(service->settings, LEVEL_ERROR,
                was_read ? "the last changes of counters are not in the file"
                         : "the counters were not read yet, so no change of them is in the file",
-               "file", service->settings->state, LOG_END);
+               "file", state->name, LOG_END);
 }
 
 static void state_stop(struct service *service) {
@@ -655,4 +810,5 @@ const struct server_part server_part_state = {.name = "STATE",
                                               .destroy = state_destroy,
                                               .before_config = state_flush,
                                               .configures = state_before_configuration,
+                                              .elected = state_elected,
                                               .in_force = state_in_force};
