@@ -19,8 +19,7 @@
  *
  * Nothing is written before all is read: a row in the file may say that more is used than memory
  * knows. */
-#include "state.h"
-#include "store.h"
+#include "planned.h"
 
 #include <signal.h>
 #include <unistd.h>
@@ -515,8 +514,8 @@ static bool state_read_again(struct state *state) {
 }
 
 /* Writes what is left. Without success it gives up when the time is over. If the file was about to
- * be read again, it is not: what it has is kept. */
-static void state_finish(struct state *state) {
+ * be read again, it is not: what it has is kept. Returns whether all is written. */
+static bool state_finish(struct state *state) {
     struct service *service = state->service;
     enum round round;
     server_lock(&service->lock);
@@ -526,9 +525,10 @@ static void state_finish(struct state *state) {
         server_lock(&service->lock);
         bool is_over = doorman_clock() >= state->ends_at;
         server_unlock(&service->lock);
-        if (is_over) return;
+        if (is_over) return false;
         if (round == ROUND_FAILED) state_pause(100 * PAUSE_NANOSECONDS);
     }
+    return round == ROUND_DONE;
 }
 
 /* Serves one mastership: reads all rows, and then writes what changes, until the thread must
@@ -553,8 +553,11 @@ static void *state_main(void *context) {
     while (state_await_mastership(state)) state_serve(state);
     server_lock(&service->lock);
     bool was_read = state->victory == state->victories && !state->status.is_reading;
+    bool is_planned = service->stopping; /* and the start was complete */
     server_unlock(&service->lock);
-    if (was_read) state_finish(state);
+    if (was_read && state_finish(state) && is_planned) {
+        server_state_hand_over(service, state->store, state->name);
+    }
     server_lock(&service->lock);
     state->has_ended = true;
     pthread_cond_broadcast(&state->finished);
@@ -681,7 +684,9 @@ static void state_begin(struct service *service) {
     struct state *state = service->state;
     if (!state) return;
     service->state_status = &state->status;
-    if (!service->settings->election_key) state_elected(service, true, 0);
+    if (service->settings->election_key) return;
+    state_elected(service, true, 0);
+    server_state_take_over(service, state->store, state->name, &state->status);
 }
 
 static enum exit_status state_start(struct service *service) {
