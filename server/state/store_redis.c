@@ -34,7 +34,9 @@
 #include <hiredis/hiredis.h>
 
 #define CONNECT_SECONDS 2
+#ifndef COMMAND_SECONDS
 #define COMMAND_SECONDS 5
+#endif
 
 #define NODE_BYTES_MAX 256
 #define PREFIX_BYTES (NODE_BYTES_MAX + 32)
@@ -200,6 +202,7 @@ static bool redis_authenticate(struct redis_store *store) {
     const char *why = path ? server_redis_password_read(path, password) : NULL;
     if (why) {
         snprintf(store->base.error, STORE_TEXT, "--state-password-file %.256s: %s", path, why);
+        store->is_refused = true;
         return false;
     }
     if (!password[0]) return true;
