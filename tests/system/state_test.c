@@ -399,7 +399,7 @@ TEST(a_full_disk_delays_the_writes_and_stops_no_decision) {
     take(&fixture, "bob", 7);
     assert_int_equal(used(&fixture, "ann"), 1001);
     limit_files(&fixture, RLIM_INFINITY);
-    process_await(fixture.server.process, "msg=\"the file of counters works again\"", 1);
+    process_await(fixture.server.process, "msg=\"the store of counters works again\"", 1);
     await_written(&fixture);
     kill_now(&fixture);
     fixture = start(QUOTA, path, NULL);
@@ -418,7 +418,7 @@ TEST(a_file_that_is_gone_is_written_when_it_is_back) {
     take(&fixture, "ann", 1000);
     process_await(fixture.server.process, "was removed or replaced", 1);
     assert_int_equal(rename(other, path), 0);
-    process_await(fixture.server.process, "msg=\"the file of counters works again\"", 1);
+    process_await(fixture.server.process, "msg=\"the store of counters works again\"", 1);
     server_stop(&fixture.server);
     fixture = start(QUOTA, path, NULL);
     assert_int_equal(used(&fixture, "ann"), 1000);
