@@ -207,8 +207,7 @@ $(filter $(OF_SERVER:%=\%/unit/%_test),$(ALL_FLAVORS)): doorman_server.c $(SERVE
 
 $(filter %/system/redis_test,$(ALL_FLAVORS)): doorman_server.c $(SERVER_HEADERS) \
     $(wildcard server/state/*.c)
-$(filter %/system/redis_test,$(ALL_FLAVORS)) build/coverage/system/redis_test: \
-    LIBRARIES += -lhiredis -lsqlite3
+$(filter %/system/redis_test,$(ALL_FLAVORS)) build/coverage/system/redis_test: LIBRARIES += -lhiredis
 $(filter %/unit/store_test,$(ALL_FLAVORS)) build/coverage/unit/store_test: LIBRARIES += -lsqlite3
 
 # These programs and the servers call no private function of the header, so each flavor compiles the

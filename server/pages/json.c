@@ -113,7 +113,7 @@ static void json_parent(struct text *text, const struct snapshot *snapshot) {
     server_text_add(text, "}");
 }
 
-/* Writes the state of the file of counters. */
+/* Writes the state of the store of counters. */
 static void json_state(struct text *text, const struct snapshot *snapshot) {
     const struct state_status *state = &snapshot->state;
     json_seconds(text, ",\"state\":{\"age\":", snapshot->state_age);

@@ -177,13 +177,13 @@ static void page_election(struct text *text, const struct snapshot *snapshot) {
     page_trouble(text, "last loss of mastership", &snapshot->last_loss, lost, snapshot->now);
 }
 
-/* Adds whether the file of counters has all changes. */
+/* Adds whether the store of counters has all changes. */
 static void page_state(struct text *text, const struct snapshot *snapshot) {
     static const char *const fails[] = {"has failed for ", ": "};
     const struct state_status *state = &snapshot->state;
     if (!snapshot->has_state) return;
-    page_trouble(text, "file of counters", &state->trouble, fails, snapshot->now);
-    page_fact(text, "counters in the file", state->is_reading ? "warn" : "");
+    page_trouble(text, "store of counters", &state->trouble, fails, snapshot->now);
+    page_fact(text, "counters in the store", state->is_reading ? "warn" : "");
     if (state->is_reading) {
         server_text_addf(text, "%" PRIu64 " rows read", state->rows_read);
     } else if (snapshot->state_age > 0) {

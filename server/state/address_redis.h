@@ -12,8 +12,8 @@ struct redis_address {
     char user[REDIS_TEXT], password[REDIS_TEXT]; /* "": none */
 };
 
-/* Reads redis://[[USER][:PASSWORD]@]HOST[:PORT][/DATABASE]. USER and PASSWORD may have bytes as %XX.
- *   returns   NULL, or what is wrong, without any part of the address */
+/* Reads redis://[[USER][:PASSWORD]@]HOST[:PORT][/DATABASE]. USER and PASSWORD may have bytes as
+ *   %XX. returns   NULL, or what is wrong, without any part of the address */
 const char *server_redis_address_read(const char *text, struct redis_address *out);
 
 /* Reads a password from the first line of a file.

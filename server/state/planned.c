@@ -47,10 +47,10 @@ void server_state_hand_over(struct service *service, struct store *store, const 
     snprintf(bytes, sizeof bytes, "%zu", handover.count);
     if (is_left) {
         server_log(service->settings, LEVEL_INFO, "leases and holds left for the next start",
-                   "file", name, "bytes", bytes, LOG_END);
+                   "store", name, "bytes", bytes, LOG_END);
     } else {
         server_log(service->settings, LEVEL_ERROR,
-                   "leases and holds cannot be left for the next start, which learns them", "file",
+                   "leases and holds cannot be left for the next start, which learns them", "store",
                    name, "error", error, LOG_END);
     }
 }
@@ -72,11 +72,11 @@ void server_state_take_over(struct service *service, struct store *store, const 
     }
     free(bytes);
     if (out->took_over) {
-        server_log(service->settings, LEVEL_INFO, "leases and holds taken over", "file", name,
+        server_log(service->settings, LEVEL_INFO, "leases and holds taken over", "store", name,
                    LOG_END);
         return;
     }
     snprintf(out->learns, sizeof out->learns, "%s", why);
     server_log(service->settings, result == STORE_END ? LEVEL_INFO : LEVEL_WARNING,
-               "leases and holds are learned", "file", name, "why", why, LOG_END);
+               "leases and holds are learned", "store", name, "why", why, LOG_END);
 }

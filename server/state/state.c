@@ -1,23 +1,30 @@
 /* doorman_server, part STATE: counters of durable limits and bans outlast a restart (V8). The
- * library says what a row is (D2 to D5), and server/state/store.h keeps rows in a file. This
- * file moves them: all of them into memory at the start, and what has changed into the file once in
- * each interval.
+ * library says what a row is (D2 to D5), and server/state/store.h keeps rows in a file or a Redis.
+ * This file moves them: all of them into memory when this process becomes master, and what has
+ * changed into the store once in each interval.
  *
  * A thread does this. It holds the lock of the service for at most STEP_ROWS rows at once, and
- * never while it uses the file. So no message waits for the disk.
+ * never while it uses the store. So no message waits for a disk or a network.
  *
  *     state     permits of durable limits     what the thread does
- *     reading   LEARNING                      reads all rows; after a failure, begins again
+ *     waiting   none: another is master       writes what the last mastership of this process has
+ *                                             left, unless another process has been master since
+ *     reading   LEARNING                      begins the mastership in the store, and reads all
+ *                                             rows; after a failure, begins again
  *     late      as on_unread says             the same, because --state-wait has passed
  *     writing   decided in memory             writes what has changed, once in each interval; after
  *                                             a failure, the same rows again
  *     ended     none: the server stops        has written what was left
  *
+ * Without an election there is one mastership, which lasts as long as the process. When an election
+ * ends a mastership, the library forgets its counters, so the next one reads the store, also if
+ * this process is master again (D7).
+ *
  * A change is marked in the library until it is in a batch, and a batch stays until it is written.
- * So a file that cannot be written loses nothing, and the memory for it does not grow (D6). When a
+ * So a store that cannot be written loses nothing, and the memory for it does not grow (D6). When a
  * batch is full, the next one follows at once.
  *
- * Nothing is written before all is read: a row in the file may say that more is used than memory
+ * Nothing is written before all is read: a row in the store may say that more is used than memory
  * knows. */
 #include "planned.h"
 
@@ -29,7 +36,7 @@
 #define STEP_ROWS 512
 #define PAUSE_NANOSECONDS 100000
 
-/* Of one transaction. With many rows in random order each page of the file has several of them, so
+/* Of one transaction. With many rows in random order each page of a file has several of them, so
  * a large batch writes fewer pages for each row. */
 #define BATCH_ROWS 32768
 #define BATCH_BYTES (8U << 20)
@@ -109,7 +116,7 @@ static void state_note_failure(struct state *state, const char *what) {
     server_counter_add(&state->status.errors, 1);
     server_unlock(&service->lock);
     if (!is_new) return;
-    server_log(service->settings, LEVEL_ERROR, what, "file", state->name, "error", error, LOG_END);
+    server_log(service->settings, LEVEL_ERROR, what, "store", state->name, "error", error, LOG_END);
 }
 
 /* Notes that a call has succeeded. */
@@ -121,7 +128,7 @@ static void state_note_success(struct state *state) {
     state->status.trouble.since = 0;
     server_unlock(&service->lock);
     if (!had_trouble) return;
-    server_log(service->settings, LEVEL_INFO, "the file of counters works again", "file",
+    server_log(service->settings, LEVEL_INFO, "the store of counters works again", "store",
                state->name, "after_seconds", text.seconds, "failures", text.count, LOG_END);
 }
 
@@ -132,7 +139,7 @@ static void state_log_row(const struct state *state, const struct store_row *row
     if (count > NAMES_MAX) return;
     if (count == NAMES_MAX) error = "further rows have no lines";
     server_log(state->service->settings, LEVEL_WARNING,
-               "a counter cannot be read, and stays in the file", "file", state->name, "template",
+               "a counter cannot be read, and stays in the store", "store", state->name, "template",
                row->template, "limit", row->limit, "resource", row->resource, "key", row->key,
                "error", error, LOG_END);
 }
@@ -145,7 +152,7 @@ static void state_pause(long nanoseconds) {
 }
 
 /* Returns whether a further row fits. Its record has its texts too, but a row that was read from
- * the file has them twice. */
+ * the store has them twice. */
 static bool batch_has_room(const struct batch *batch) {
     return batch->count < BATCH_ROWS &&
            BATCH_BYTES - batch->bytes >= 2 * DOORMAN_PERMIT_ROW_BYTES_MAX;
@@ -184,7 +191,7 @@ static const void *batch_keep(struct batch *batch, const void *from, size_t byte
     return to;
 }
 
-/* Adds a copy of a row of the file. Returns false if it is longer than any row of the library. */
+/* Adds a copy of a row of the store. Returns false if it is longer than any row of the library. */
 static bool batch_copy(struct batch *batch, const struct store_row *from) {
     const char *const texts[] = {from->template, from->limit, from->resource, from->key};
     const char *copies[4];
@@ -204,7 +211,7 @@ static bool batch_copy(struct batch *batch, const struct store_row *from) {
     return true;
 }
 
-/* The order of the file, so that each page is visited once. A row that was taken later comes behind
+/* The order of a file, so that each page is visited once. A row that was taken later comes behind
  * one with the same identity. */
 static int compare_rows(const void *left, const void *right) {
     const struct store_row *one = (const struct store_row *)left;
@@ -225,7 +232,7 @@ static void batch_clear(struct batch *batch) { batch->count = batch->bytes = 0; 
 
 /* ---- reading -------------------------------------------------------------------------------- */
 
-/* What one reading of the file has found. */
+/* What one reading of the store has found. */
 struct reading {
     uint64_t rows, unreadable;
     uint64_t unused; /* rows of limits that are not in the configuration */
@@ -276,7 +283,7 @@ static bool state_leaves(struct state *state) {
     return leaves;
 }
 
-/* Reads the file once. Returns false if it cannot be read, or the thread must leave. */
+/* Reads the store once. Returns false if it cannot be read, or the thread must leave. */
 static bool state_read(struct state *state, struct reading *reading) {
     struct store_row row;
     enum store_result result = STORE_OK;
@@ -288,12 +295,13 @@ static bool state_read(struct state *state, struct reading *reading) {
         }
         state_restore_all(state, reading);
     }
-    if (result == STORE_FAILED) state_note_failure(state, "the file of counters cannot be read");
+    if (result == STORE_FAILED) state_note_failure(state, "the store of counters cannot be read");
     return result == STORE_END;
 }
 
-/* Ends the reading: the limits decide out of what was read. Returns false if the file must be read
- * again, because the configuration has other durable limits now, or if the mastership has ended. */
+/* Ends the reading: the limits decide out of what was read. Returns false if the store must be
+ * read again, because the configuration has other durable limits now, or if the mastership has
+ * ended. */
 static bool state_end_reading(struct state *state, const struct reading *reading) {
     struct service *service = state->service;
     char rows[24], unused[24], unreadable[24];
@@ -315,7 +323,7 @@ static bool state_end_reading(struct state *state, const struct reading *reading
     snprintf(unused, sizeof unused, "%" PRIu64, reading->unused);
     snprintf(unreadable, sizeof unreadable, "%" PRIu64, reading->unreadable);
     server_log(service->settings, reading->unused ? LEVEL_WARNING : LEVEL_INFO, "counters read",
-               "file", state->name, "rows", rows, "of_no_limit", unused, "unreadable", unreadable,
+               "store", state->name, "rows", rows, "of_no_limit", unused, "unreadable", unreadable,
                LOG_END);
     return true;
 }
@@ -358,8 +366,9 @@ static void state_swap(struct state *state) {
     state->written = filled;
 }
 
-/* Writes the batch, and keeps it if that fails. */
-static enum round state_write_batch(struct state *state) {
+/* Writes the batch, and keeps it if that fails.
+ *   outdated   what the log says if another process has been master since then */
+static enum round state_write_batch(struct state *state, const char *outdated) {
     const struct batch *batch = state->written;
     if (batch->count == 0) return ROUND_DONE;
     enum store_result result = server_store_write(state->store, batch->rows, batch->count);
@@ -369,11 +378,15 @@ static enum round state_write_batch(struct state *state) {
         batch_clear(state->written);
         return ROUND_DONE;
     }
-    state_note_failure(state, result == STORE_LOST
-                                  ? "the store of counters has lost rows; what changes is written, "
-                                    "and a crash forgets the rest"
-                                  : "the file of counters cannot be written; the server decides as "
-                                    "before, and keeps the changes");
+    const char *what = "the store of counters cannot be written; the server decides as before, and "
+                       "keeps the changes";
+    if (result == STORE_LOST) {
+        what = "the store of counters has lost rows; what changes is written, and a crash forgets "
+               "the rest";
+    } else if (result == STORE_OUTDATED) {
+        what = outdated;
+    }
+    state_note_failure(state, what);
     if (result == STORE_LOST) {
         (void)server_store_begin(state->store, server_store_epoch(state->store));
     }
@@ -394,7 +407,8 @@ static enum round state_write(struct state *state) {
         server_unlock(&service->lock);
         batch_sort(state->written);
     }
-    enum round round = state_write_batch(state);
+    enum round round =
+        state_write_batch(state, "the store of counters belongs to another process now");
     if (round != ROUND_DONE) return round;
     server_lock(&service->lock);
     if (state->filled->count == 0) state->status.taken_since = DOORMAN_NEVER;
@@ -412,7 +426,7 @@ static void state_drop(struct state *state, doorman_time now) {
         state_note_success(state);
     } else {
         state->drop_at = now + RETRY_INTERVAL;
-        state_note_failure(state, "old rows of the file of counters cannot be dropped");
+        state_note_failure(state, "old rows of the store of counters cannot be dropped");
     }
 }
 
@@ -434,25 +448,14 @@ static bool state_sleep(struct state *state, doorman_time until) {
     return goes_on;
 }
 
-/* Waits for the next mastership of this process. Returns false if the server stops. */
-static bool state_await_mastership(struct state *state) {
-    struct service *service = state->service;
-    server_lock(&service->lock);
-    while (state->ends_at == 0 && state->victory == state->victories) {
-        server_condition_wait(&state->changed, &service->lock, DOORMAN_SECOND);
-    }
-    if (state->ends_at == 0) state->victory = state->victories;
-    bool goes_on = state->ends_at == 0;
-    server_unlock(&service->lock);
-    return goes_on;
-}
-
 /* Writes what the last mastership of this process has left, unless another process has been master
  * since then. Returns whether nothing is left. */
 static bool state_settle(struct state *state) {
     struct service *service = state->service;
     for (int i = 0; i < 2; i++) { /* the batch that was being written, and the one being filled */
-        if (state_write_batch(state) == ROUND_FAILED) return false;
+        enum round round = state_write_batch(
+            state, "changes are forgotten, because another process has become master");
+        if (round == ROUND_FAILED) return false;
         batch_clear(state->written);
         server_lock(&service->lock);
         state_swap(state);
@@ -461,6 +464,24 @@ static bool state_settle(struct state *state) {
         batch_sort(state->written);
     }
     return true;
+}
+
+/* Waits for the next mastership of this process. Returns false if the server stops. */
+static bool state_await_mastership(struct state *state) {
+    struct service *service = state->service;
+    bool settled = false;
+    server_lock(&service->lock);
+    while (state->ends_at == 0 && state->victory == state->victories) {
+        server_unlock(&service->lock);
+        settled = settled || state_settle(state);
+        server_lock(&service->lock);
+        if (state->ends_at != 0 || state->victory != state->victories) break;
+        server_condition_wait(&state->changed, &service->lock, BEGIN_INTERVAL);
+    }
+    bool goes_on = state->ends_at == 0;
+    if (goes_on) state->victory = state->victories;
+    server_unlock(&service->lock);
+    return goes_on;
 }
 
 /* Logs what a person should know about a store that works. */
@@ -489,7 +510,7 @@ static bool state_begin_mastership(struct state *state) {
     return true;
 }
 
-/* Reads the file until it has succeeded. Returns false if the thread must leave before. */
+/* Reads the store until it has succeeded. Returns false if the thread must leave before. */
 static bool state_read_surely(struct state *state) {
     for (;;) {
         struct reading reading = {0};
@@ -502,7 +523,7 @@ static bool state_read_surely(struct state *state) {
     }
 }
 
-/* Reads the file again if the configuration has other durable limits. A row that was read or
+/* Reads the store again if the configuration has other durable limits. A row that was read or
  * written before does not count twice. Returns false if the thread must leave before. */
 static bool state_read_again(struct state *state) {
     struct service *service = state->service;
@@ -513,8 +534,8 @@ static bool state_read_again(struct state *state) {
     return !wanted || state_read_surely(state);
 }
 
-/* Writes what is left. Without success it gives up when the time is over. If the file was about to
- * be read again, it is not: what it has is kept. Returns whether all is written. */
+/* Writes what is left. Without success it gives up when the time is over. If the store was about
+ * to be read again, it is not: what it has is kept. Returns whether all is written. */
 static bool state_finish(struct state *state) {
     struct service *service = state->service;
     enum round round;
@@ -670,6 +691,7 @@ static void state_elected(struct service *service, bool is_master, uint64_t epoc
     state->status.is_reading = is_master;
     state->reads_again = false;
     state->late_at = DOORMAN_NEVER;
+    state->status.trouble.since = 0;
     if (is_master) {
         state->epoch = epoch;
         state->victories++;
@@ -709,11 +731,11 @@ static void state_update(struct service *service, doorman_time now) {
     server_log(service->settings, LEVEL_ERROR,
                "the counters were not read in time; limits decide without them, except those with "
                "on_unread: refuse",
-               "file", state->name, LOG_END);
+               "store", state->name, LOG_END);
 }
 
 /* Waits until what has changed is written, because the changes of a limit that a configuration
- * removes are not yielded any more. A file that is too slow must not stop a configuration. */
+ * removes are not yielded any more. A store that is too slow must not stop a configuration. */
 static void state_flush(struct service *service) {
     struct state *state = service->state;
     if (!state) return;
@@ -735,7 +757,7 @@ static void state_before_configuration(struct service *service) {
     if (state && !state->status.is_reading) (void)state_take(state, false);
 }
 
-/* The file may have rows of limits that the last configuration had not. So durable limits decide
+/* The store may have rows of limits that the last configuration had not. So durable limits decide
  * again when it has been read, as at the start. */
 static void state_in_force(struct service *service) {
     struct state *state = service->state;
@@ -760,7 +782,7 @@ static void state_stopping(struct service *service) {
     server_unlock(&service->lock);
     if (has_trouble) {
         server_log(service->settings, LEVEL_WARNING,
-                   "waiting at most 25 s until the file of counters can be written", "file",
+                   "waiting at most 25 s until the store of counters can be written", "store",
                    service->settings->state, LOG_END);
     }
     server_lock(&service->lock);
@@ -776,9 +798,9 @@ static void state_stopping(struct service *service) {
     server_unlock(&service->lock);
     if (is_written) return;
     server_log(service->settings, LEVEL_ERROR,
-               was_read ? "the last changes of counters are not in the file"
-                        : "the counters were not read yet, so no change of them is in the file",
-               "file", state->name, LOG_END);
+               was_read ? "the last changes of counters are not in the store"
+                        : "the counters were not read yet, so no change of them is in the store",
+               "store", state->name, LOG_END);
 }
 
 static void state_stop(struct service *service) {

@@ -1,13 +1,13 @@
 /* doorman_server, part STATE: the store in which counters and bans last: a file of SQLite, or a
- * Redis. This face knows no permits: a row is an identity and a record, whose bytes only the library
- * understands.
+ * Redis. This face knows no permits: a row is an identity and a record, whose bytes only the
+ * library understands.
  *
- * D9 Each mastership has an epoch, and a later one has a larger number. Only the process whose epoch
- *    is the last one in the store can write. One process has a file at a time: the second one is
- *    refused. Each start raises the epoch in a file. What a planned stop leaves is valid for the
+ * D9 Each mastership has an epoch, and a later one has a larger number. Only the process whose
+ *    epoch is the last one in the store can write. One process has a file at a time: the second one
+ *    is refused. Each start raises the epoch in a file. What a planned stop leaves is valid for the
  *    next epoch alone, in the same file and not in a copy of it. It is removed before it is used.
- * D10 A row that the library cannot read, or whose limit is not configured, stays in the store until
- *    a day after it is fresh. A store of a newer schema is refused.
+ * D10 A row that the library cannot read, or whose limit is not configured, stays in the store
+ *    until a day after it is fresh. A store of a newer schema is refused.
  *
  * One thread uses a store at a time. No function is fast: each may wait for the disk or the
  * network. None waits for ever. */
@@ -90,8 +90,8 @@ enum store_result server_store_begin(struct store *store, uint64_t epoch);
 /* Returns the epoch with which this process writes. Each mastership has a number of its own. */
 uint64_t server_store_epoch(const struct store *store);
 
-/* Returns what a person should know about a store that works, such as that Redis keeps its rows only
- * in memory; "": nothing. server_store_begin finds it out. */
+/* Returns what a person should know about a store that works, such as that Redis keeps its rows
+ * only in memory; "": nothing. server_store_begin finds it out. */
 const char *server_store_warning(const struct store *store);
 
 /* Reads the next row. A row may come twice if the store is a Redis.

@@ -11,15 +11,15 @@
  * process has to look for old rows. The braces let a Redis Cluster keep a node in one place.
  *
  * Rows are written by a script, because nothing else compares the epoch and writes in one step. A
- * script has few rows, so that it does not stop other users of the Redis. The scripts of a batch are
- * sent together, so a batch costs one round trip. If the connection breaks, a part of the batch may
- * be written: the caller writes the same batch again.
+ * script has few rows, so that it does not stop other users of the Redis. The scripts of a batch
+ * are sent together, so a batch costs one round trip. If the connection breaks, a part of the batch
+ * may be written: the caller writes the same batch again.
  *
  * All rows are read with SCAN, and their values with MGET. No row changes meanwhile, because
  * server_store_begin has shut out all other writers. SCAN finds each of them at least once.
  *
- * A call fails when Redis does not answer within COMMAND_SECONDS. The connection is then closed, and
- * the next call makes a new one. */
+ * A call fails when Redis does not answer within COMMAND_SECONDS. The connection is then closed,
+ * and the next call makes a new one. */
 #include "address_redis.h"
 #include "store_kind.h"
 
@@ -34,7 +34,9 @@
 #include <hiredis/hiredis.h>
 
 #define CONNECT_SECONDS 2
+#ifndef COMMAND_SECONDS
 #define COMMAND_SECONDS 5
+#endif
 
 #define NODE_BYTES_MAX 256
 #define PREFIX_BYTES (NODE_BYTES_MAX + 32)
@@ -73,8 +75,8 @@ static const char begin_script[] =
     "redis.call('HSET', KEYS[1], 'schema', ARGV[1], 'epoch', string.format('%.0f', epoch))\n"
     "return {'begun', epoch}\n";
 
-/* KEYS: the hash; the rows. ARGV: the epoch; for each row its value and its end, or two empty texts.
- * Returns the epoch in force, as a number if the rows were written, or as a text if not. */
+/* KEYS: the hash; the rows. ARGV: the epoch; for each row its value and its end, or two empty
+ * texts. Returns the epoch in force, as a number if the rows were written, or as a text if not. */
 static const char write_script[] =
     "local epoch = redis.call('HGET', KEYS[1], 'epoch')\n"
     "if epoch ~= ARGV[1] then return epoch or '0' end\n"
@@ -200,6 +202,7 @@ static bool redis_authenticate(struct redis_store *store) {
     const char *why = path ? server_redis_password_read(path, password) : NULL;
     if (why) {
         snprintf(store->base.error, STORE_TEXT, "--state-password-file %.256s: %s", path, why);
+        store->is_refused = true;
         return false;
     }
     if (!password[0]) return true;

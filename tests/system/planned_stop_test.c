@@ -209,8 +209,8 @@ TEST(a_check_of_the_configuration_takes_nothing) {
     state_path(path);
     (void)leave_hold(path);
     struct process *check = process_new();
-    const char *const arguments[] = {"--state",  path,           "--config",
-                                     check->config, "--check-config", NULL};
+    const char *const arguments[] = {"--state",        path, "--config", check->config,
+                                     "--check-config", NULL};
     file_write(check->config, LATER);
     assert_int_equal(process_run(check, arguments, NULL), 0);
     struct fixture fixture = start(LATER, path, taken_over);
