@@ -88,14 +88,18 @@ HTTP = 1
 ETCD = 1
 TLS = 1
 STATE = 1
+REDIS = 1
 PARTS = MEMORY CHECK REPORTS WAITING WARNINGS WATCH NOTIFY \
-    $(foreach part,HTTP ETCD TLS STATE,$(if $(filter-out 0,$($(part))),$(part)))
+    $(foreach part,HTTP ETCD TLS STATE,$(if $(filter-out 0,$($(part))),$(part))) \
+    $(if $(filter-out 0,$(STATE)),$(if $(filter-out 0,$(REDIS)),REDIS))
 FOLDERS = util log process waiting $(if $(filter HTTP,$(PARTS)),http pages) \
     $(if $(filter ETCD,$(PARTS)),etcd) $(if $(filter TLS,$(PARTS)),tls) \
     $(if $(filter STATE,$(PARTS)),state)
-SERVER_SOURCES = doorman_server.c $(sort $(wildcard $(FOLDERS:%=server/%/*.c)))
+SERVER_SOURCES = doorman_server.c $(sort $(filter-out $(if $(filter REDIS,$(PARTS)),,%_redis.c), \
+    $(wildcard $(FOLDERS:%=server/%/*.c))))
 SERVER_MACROS = $(PARTS:%=-DDOORMAN_SERVER_%)
-SERVER_LIBRARIES = $(if $(filter ETCD,$(PARTS)),-lcurl) $(if $(filter STATE,$(PARTS)),-lsqlite3)
+SERVER_LIBRARIES = $(if $(filter ETCD,$(PARTS)),-lcurl) $(if $(filter STATE,$(PARTS)),-lsqlite3) \
+    $(if $(filter REDIS,$(PARTS)),-lhiredis)
 HTTP_FILES = build/page_files.h build/openapi.h
 SERVER_HEADERS = $(wildcard server/*.h server/*/*.h)
 SERVER_INPUTS = $(SERVER_SOURCES) $(SERVER_HEADERS) $(HTTP_FILES) build/server_parts $(HEADERS)
@@ -207,6 +211,9 @@ OF_SERVER = certificate graph lock notify reports store text warnings watch
 $(filter $(OF_SERVER:%=\%/unit/%_test),$(ALL_FLAVORS)): doorman_server.c $(SERVER_HEADERS) \
     $(wildcard server/*/*.c)
 
+$(filter %/system/redis_test,$(ALL_FLAVORS)): doorman_server.c $(SERVER_HEADERS) \
+    $(wildcard server/state/*.c)
+$(filter %/system/redis_test,$(ALL_FLAVORS)) build/coverage/system/redis_test: LIBRARIES += -lhiredis
 $(filter %/unit/store_test,$(ALL_FLAVORS)) build/coverage/unit/store_test: LIBRARIES += -lsqlite3
 
 # These programs and the servers call no private function of the header, so each flavor compiles the
@@ -497,12 +504,12 @@ DEPS = CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' sh .ci/deps \
 
 build_deps:
 	@$(DEPS) cc nng cjson $(if $(filter ETCD,$(PARTS)),libcurl) \
-	    $(if $(filter STATE,$(PARTS)),sqlite)
+	    $(if $(filter STATE,$(PARTS)),sqlite) $(if $(filter REDIS,$(PARTS)),hiredis)
 
 test_deps: build_deps
 	@$(DEPS) cmocka nngcat c++ libedit
 ifneq ($(INSTALLS),)
-	@sh .ci/deps etcd || echo 'deps: without etcd the tests that need it are skipped'
+	@sh .ci/deps etcd redis || echo 'deps: without etcd or Redis the tests that need it are skipped'
 endif
 
 deps: test_deps ## install missing libraries and tools (also done by demo and test)

@@ -98,6 +98,7 @@
  *     >>hold_requests   what clients do with their holds
  *     >>state           rows of counters and bans, which a store keeps over a restart
  *     >>permit_node     all permits of a node, and the messages on them; limiters by key
+ *     >>permit_handover holds that the next master of a node takes over
  *     >>permit_client   what asks servers for permits, on behalf of many callers
  *     >>permit_json     limits and messages on permits in JSON
  *     >>permit_agent    a permit client with its own thread
@@ -3964,6 +3965,7 @@ struct doorman__hold {
     uint64_t request_id;   /* 0: there is none */
     doorman__owner *owner; /* of a transfer: the client that has transferred */
     doorman__hold_state state;
+    bool is_handed;                 /* its end was handed over, and is later than before (D8) */
     doorman__timer end;             /* of the hold, or of the wait */
     doorman__hold *earlier, *later; /* in its list */
     uint64_t seized;                /* the transfer from which the hold was made, or 0 */
@@ -5119,7 +5121,8 @@ static doorman_time doorman__leased_rest(const doorman_permits *permits,
 }
 
 /* P17: bounds the time to live of a hold by the ends of its leases. A hold whose lease is not
- * prolonged lasts as long as before. */
+ * prolonged lasts as long as before. If it was handed over, it ends now for its holder: nobody knows
+ * by how much its end has moved, and the lease under which it was granted has not moved. */
 static doorman_time doorman__leased_life(doorman_permits *permits, doorman__hold *hold,
                                          doorman_time life) {
     doorman_time most = life;
@@ -5138,7 +5141,7 @@ static doorman_time doorman__leased_life(doorman_permits *permits, doorman__hold
         }
     }
     assert(most >= 0 && most <= life);
-    if (most == life || !hold->end.position) return most;
+    if (most == life || !hold->end.position || hold->is_handed) return most;
     /* the holder may use what it has until its own end, which is no later than this */
     double rest = (double)(hold->end.at - permits->at.now) / (1 + permits->options.drift) - 3;
     return doorman__later(most, doorman__earlier(life, (doorman_time)doorman__max(0, rest)));
@@ -11076,6 +11079,255 @@ size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t visits_max, do
     doorman__map_sweep(map, visits_max);
     return map->nodes.count;
 }
+
+/* ---- >>permit_handover ---------------------------------------------------------------------- */
+/*
+ * A master that stops as planned hands its holds over with its leases (D8). The section >>handover
+ * writes the bytes, and reaches this section through the table doorman__permits_in_handover.
+ *
+ * For the proof of P8 to P16 both masters are one that stood still in between:
+ *    - The bytes have all holds and transfers, also those that are used, with their ids and request
+ *      ids. So a repeated request has the same answer as before (P9, P11). A transfer that was
+ *      forgotten could take units from its source a second time.
+ *    - A hold ends when its rest has passed once more, with the drift, from the time of reading.
+ *      This is never earlier than what its holder was told.
+ *    - The next master counts the holds under its own configuration, like a master that loads it
+ *      (P15). So a limit that is new needs no learning, and a smaller one may be exceeded until
+ *      holds end. While the last master learned, all limits of the next one learn.
+ *    - A hold of a leased limit stays counted until its end. It is not prolonged before the permits
+ *      have a lease again that covers it (P17): until then a renewal lets it end for its holder.
+ *    - Permits that wait are not handed over. Their callers ask again. A permit that was decided,
+ *      but whose decision was not given, has its hold, which the repeated request finds (P9).
+ *
+ * The bytes of a hold, in the form of >>handover. A hold comes before its transfers:
+ *
+ *     hold        text     the client
+ *                 1        0: a hold; 1: a transfer; 2: a transfer without units
+ *                 8 8      the id, the request_id
+ *                 8        of a hold: the transfer that it has seized, or 0; of a transfer: its
+ *                          source, or 0 if that has ended
+ *                 8        the rest until its end
+ *                 8 8      the time to live that was asked for, or 0; that of its limits
+ *                 4        the number of items, which follow
+ *     item        text     the resource
+ *                 text     the key
+ *                 8 8 8    what was asked for, the least of it, what is held
+ */
+
+/* ---- permits: handing holds over */
+
+static void doorman__handover_add_hold(doorman__handover_writer *out, const doorman__hold *hold,
+                                       doorman_time now) {
+    const doorman__hold *source = hold->source;
+    const bool is_spent = hold->state == DOORMAN__SPENT;
+    assert(hold->state >= DOORMAN__HELD && (source || !is_spent));
+    doorman__handover_add_text(out, doorman__owner_name(hold->owner));
+    doorman__handover_add_number(out, (uint64_t)hold->state - DOORMAN__HELD, 1);
+    doorman__handover_add_number(out, hold->id, 8);
+    doorman__handover_add_number(out, hold->request_id, 8);
+    doorman__handover_add_number(out, source ? source->id : hold->seized, 8);
+    doorman__handover_add_rest(out, is_spent ? now : hold->end.at, now);
+    doorman_time life = doorman__earlier(hold->takes.time_to_live, DOORMAN_DURATION_MAX);
+    doorman__handover_add_number(out, (uint64_t)hold->asked_time_to_live, 8);
+    doorman__handover_add_number(out, (uint64_t)life, 8);
+    doorman__handover_add_number(out, hold->item_count, 4);
+    for (size_t i = 0; i < hold->item_count; i++) {
+        const doorman__hold_item *item = &doorman__hold_items(hold)[i];
+        doorman__handover_add_text(out, doorman__place_id(item->place));
+        doorman__handover_add_text(out, item->key);
+        doorman__handover_add_amount(out, item->cost);
+        doorman__handover_add_amount(out, item->min);
+        doorman__handover_add_amount(out, item->amount);
+    }
+}
+
+/* Adds all holds in the order of their lists, in which each is behind its source. */
+static void doorman__permit_handover_hand_over(doorman_server *server,
+                                               doorman__handover_writer *out) {
+    doorman_permits *permits = server->permits;
+    const doorman__holds *holds = &permits->holds;
+    const doorman_time now = server->now;
+    doorman__moment_move(&permits->at, now);
+    doorman__holds_end_due(permits, SIZE_MAX); /* so each hold that is left has a rest */
+    doorman__handover_add_number(out, 'P', 1);
+    doorman__handover_add_rest(out, holds->learns_until, now);
+    doorman__handover_add_number(out, (uint64_t)holds->longest, 8);
+    doorman__handover_add_number(out, doorman__holds_count(permits), 8);
+    for (const doorman__hold *hold = holds->granted.first; hold; hold = hold->later) {
+        doorman__handover_add_hold(out, hold, now);
+    }
+    for (const doorman__hold *hold = holds->spent.first; hold; hold = hold->later) {
+        doorman__handover_add_hold(out, hold, now);
+    }
+}
+
+/* ---- permits: taking holds over */
+
+static bool doorman__permit_handover_has_holds(const doorman_server *server) {
+    const doorman_permits *permits = server->permits;
+    return doorman__holds_count(permits) > 0 || permits->holds.waiting.count > 0;
+}
+
+/* Takes a number of 8 bytes that is at most `most`. */
+static uint64_t doorman__handover_take_bounded(doorman__handover_reader *in, uint64_t most) {
+    uint64_t number = doorman__handover_take_number(in, 8);
+    if (number <= most) return number;
+    doorman__handover_fail(in, DOORMAN_INVALID_ARGUMENT, "a number is not valid");
+    return 0;
+}
+
+/* A hold as it is in the bytes. Its items are in `made` of the holds. */
+typedef struct doorman__handed_hold {
+    const char *client_id;
+    doorman__hold_state state;
+    uint64_t id, request_id, origin;
+    doorman_time end, asked_time_to_live, time_to_live;
+    size_t item_count;
+} doorman__handed_hold;
+
+/* Takes an item of a hold, with its place. */
+static void doorman__handover_take_item(doorman__handover_reader *in, bool is_spent,
+                                        doorman__hold_item *out) {
+    const char *resource_id = doorman__handover_take_id(in);
+    out->key = doorman__handover_take_text(in);
+    out->cost = doorman__handover_take_amount(in);
+    out->min = doorman__handover_take_amount(in);
+    out->amount = doorman__handover_take_amount(in);
+    if (!doorman__key_valid(out->key) || out->min > out->cost || (is_spent && out->amount > 0)) {
+        doorman__handover_fail(in, DOORMAN_INVALID_ARGUMENT, "an item of a hold is not valid");
+    }
+    if (in->wrong) return;
+    out->place = doorman__permits_place(in->server->permits, resource_id);
+    if (!out->place) doorman__handover_fail(in, DOORMAN_OUT_OF_MEMORY, "out of memory");
+}
+
+static void doorman__handover_take_hold(doorman__handover_reader *in, doorman__handed_hold *out) {
+    doorman_permits *permits = in->server->permits;
+    out->client_id = doorman__handover_take_id(in);
+    out->state = (doorman__hold_state)(DOORMAN__HELD + doorman__handover_take_choice(in, 1, 2));
+    out->id = doorman__handover_take_bounded(in, DOORMAN__REQUEST_ID_MAX);
+    out->request_id = doorman__handover_take_bounded(in, DOORMAN__REQUEST_ID_MAX);
+    out->origin = doorman__handover_take_bounded(in, DOORMAN__REQUEST_ID_MAX);
+    out->end = doorman__handover_take_rest(in, false);
+    const uint64_t longest = (uint64_t)DOORMAN_DURATION_MAX;
+    out->asked_time_to_live = (doorman_time)doorman__handover_take_bounded(in, longest);
+    out->time_to_live = (doorman_time)doorman__handover_take_bounded(in, longest);
+    out->item_count = (size_t)doorman__handover_take_number(in, 4);
+    if (out->item_count > permits->options.item_max) {
+        doorman__handover_fail(in, DOORMAN_RESOURCE_EXHAUSTED, "more items than item_max");
+    } else if (!out->id || !out->item_count || (!out->request_id && out->state != DOORMAN__HELD)) {
+        doorman__handover_fail(in, DOORMAN_INVALID_ARGUMENT, "a hold is not valid");
+    }
+    if (in->wrong) return;
+    void *items = permits->holds.made;
+    bool room = doorman__reserve(&items, &permits->holds.made_capacity, out->item_count,
+                                 sizeof(doorman__hold_item));
+    permits->holds.made = (doorman__hold_item *)items;
+    if (!room) doorman__handover_fail(in, DOORMAN_OUT_OF_MEMORY, "out of memory");
+    for (size_t i = 0; i < out->item_count && !in->wrong; i++) {
+        doorman__handover_take_item(in, out->state == DOORMAN__SPENT, &permits->holds.made[i]);
+    }
+}
+
+/* Makes a hold without units and without an end. Returns NULL after a fault.
+ *   source   out: of a transfer; NULL: it has none */
+static doorman__hold *doorman__handover_make_hold(doorman__handover_reader *in,
+                                                  const doorman__handed_hold *handed,
+                                                  doorman__hold **source) {
+    doorman_permits *permits = in->server->permits;
+    const doorman__hold_item *items = permits->holds.made;
+    const bool is_transfer = handed->state != DOORMAN__HELD;
+    *source = is_transfer ? doorman__holds_find(permits, handed->origin) : NULL;
+    const bool needs_source = is_transfer && (handed->origin || handed->state == DOORMAN__SPENT);
+    if (needs_source && (!*source || (*source)->state != DOORMAN__HELD)) {
+        doorman__handover_fail(in, DOORMAN_INVALID_ARGUMENT, "a transfer has no source");
+    } else if (doorman__holds_find(permits, handed->id) ||
+               doorman__holds_find_request(permits, handed->client_id, handed->request_id)) {
+        doorman__handover_fail(in, DOORMAN_INVALID_ARGUMENT, "a hold occurs twice");
+    } else if (!doorman__holds_has_room(permits, handed->client_id,
+                                        doorman__hold_items_bytes(items, handed->item_count))) {
+        doorman__handover_fail(in, DOORMAN_RESOURCE_EXHAUSTED,
+                               "more holds than hold_max, or more of one client than "
+                               "client_hold_max, or more bytes than memory_max");
+    }
+    if (in->wrong) return NULL;
+    doorman__hold *hold = doorman__hold_create(permits, handed->client_id, handed->request_id,
+                                               items, handed->item_count);
+    if (!hold) doorman__handover_fail(in, DOORMAN_OUT_OF_MEMORY, "out of memory");
+    return hold;
+}
+
+/* Restores a hold, except for its takes. */
+static void doorman__handover_restore_hold(doorman__handover_reader *in,
+                                           const doorman__handed_hold *handed) {
+    doorman_permits *permits = in->server->permits;
+    doorman__hold *source = NULL, *hold = doorman__handover_make_hold(in, handed, &source);
+    if (!hold) return;
+    doorman__hold_name(permits, hold, handed->id);
+    const bool is_held = handed->state == DOORMAN__HELD;
+    doorman__hold_enter(permits, hold, is_held ? DOORMAN__HELD : DOORMAN__TRANSFERRED);
+    hold->is_handed = true;
+    hold->seized = is_held ? handed->origin : 0;
+    hold->granted_at = permits->at.now;
+    hold->asked_time_to_live = handed->asked_time_to_live;
+    hold->takes.time_to_live = handed->time_to_live;
+    if (source) {
+        hold->source = source;
+        hold->next_transfer = source->transfers;
+        source->transfers = hold;
+    }
+    if (handed->state == DOORMAN__SPENT) {
+        doorman__hold_enter(permits, hold, DOORMAN__SPENT);
+    } else {
+        doorman__timer_set(&permits->holds.ends, &hold->end, handed->end);
+    }
+}
+
+/* Takes the part of the permits. */
+static void doorman__permit_handover_take_over(doorman__handover_reader *in) {
+    doorman__handed_hold handed;
+    if (in->has_permits) {
+        doorman__handover_fail(in, DOORMAN_INVALID_ARGUMENT, "the permits occur twice");
+    }
+    in->has_permits = true;
+    doorman__moment_move(&in->server->permits->at, in->server->now);
+    in->learns_until = doorman__handover_take_rest(in, false);
+    in->longest = (doorman_time)doorman__handover_take_bounded(in, 3 * DOORMAN_DURATION_MAX);
+    uint64_t count = doorman__handover_take_number(in, 8);
+    for (uint64_t i = 0; i < count && !in->wrong; i++) {
+        doorman__handover_take_hold(in, &handed);
+        if (!in->wrong) doorman__handover_restore_hold(in, &handed);
+    }
+}
+
+/* Counts the holds, as for a configuration that is new. The last master may have had another one:
+ * so if this server loses its mastership soon, all limits then learn for the longest time. */
+static void doorman__permit_handover_finish(doorman__handover_reader *in) {
+    doorman_permits *permits = in->server->permits;
+    doorman__holds *holds = &permits->holds;
+    if (!in->has_permits) return;
+    if (doorman_permits_configure(permits, permits->config) != DOORMAN_OK) {
+        doorman__handover_fail(in, DOORMAN_OUT_OF_MEMORY, "out of memory");
+        return;
+    }
+    doorman_time until = doorman__after(permits->at.now, in->longest);
+    holds->mixed_until = doorman__later(holds->mixed_until, until);
+    holds->longest = doorman__later(holds->longest, in->longest);
+    holds->learns_until = in->learns_until;
+    doorman__holds_keep_learning(permits);
+}
+
+static void doorman__permit_handover_drop(doorman_server *server) {
+    doorman__holds_clear(server->permits);
+}
+
+static const doorman__handover_permits doorman__permits_in_handover = {
+    .hand_over = doorman__permit_handover_hand_over,
+    .has_holds = doorman__permit_handover_has_holds,
+    .take_over = doorman__permit_handover_take_over,
+    .finish = doorman__permit_handover_finish,
+    .drop = doorman__permit_handover_drop,
+};
 
 /* ---- >>permit_client ------------------------------------------------------------------------ */
 /*

@@ -22,7 +22,7 @@ static inline void server_set_problem(struct config_problems *problems, const ch
     snprintf(only->error.text, sizeof only->error.text, "%s%s", what, why);
 }
 
-/* Removes the warnings that do not apply because there is a file of counters (V8). If the list has
+/* Removes the warnings that do not apply because there is a store of counters (V8). If the list has
  * no room for some warnings, they are removed too. */
 static inline void server_drop_warnings(struct config_problems *problems) {
     size_t listed = problems->count < PROBLEM_MAX ? problems->count : PROBLEM_MAX;
