@@ -229,20 +229,23 @@ build/plain/doorman.o build/plain/doorman_server: build/plain/%: build/%
 	$(announce)
 	@cp -f $< $@
 
-# Other tests call private functions. These flavors have an object in which all functions are
-# public, and the tests include their declarations: see tests/unit/open.awk. Unit tests link a copy
-# of it that uses the allocator of tests/unit/unit.h. server_test and client_test have the headers
-# in them, as a program without nng does, and so have all unit tests of the flavor plain.
-OPEN_FLAVORS = asan tsan coverage
+# Other tests call private functions. Each flavor has an object in which all functions are public,
+# and the tests include their declarations: see tests/unit/open.awk. Unit tests link a copy of it
+# that uses the allocator of tests/unit/unit.h. server_test and client_test have the headers in
+# them, as a program without nng does.
+OPEN_FLAVORS = $(FLAVORS) coverage
 OPEN_TESTS = $(filter-out unit/server_test unit/client_test, \
     $(patsubst tests/%.c,%,$(shell grep -l '^.include "unit.h"' tests/unit/*.c)))
-OPEN_HARNESSES = $(addprefix build/asan/fuzz/,configuration holds message throttle)
+OPEN_HARNESSES = $(foreach folder,asan/fuzz fuzz, \
+    $(addprefix build/$(folder)/,configuration holds message throttle))
 OPEN_PROGRAMS = $(OPEN_HARNESSES) \
     $(foreach flavor,$(OPEN_FLAVORS),$(OPEN_TESTS:%=build/$(flavor)/%))
-OPEN_OBJECTS = $(OPEN_FLAVORS:%=build/%/doorman.o)
+OPEN_OBJECTS = $(addprefix build/,asan/doorman.o tsan/doorman.o coverage/doorman.o plain/open.o \
+    fuzz/doorman.o)
 $(foreach flavor,$(OPEN_FLAVORS),\
     $(eval $(OPEN_TESTS:%=build/$(flavor)/%): build/$(flavor)/unit.o))
-$(OPEN_HARNESSES): build/asan/doorman.o
+$(filter build/asan/%,$(OPEN_HARNESSES)): build/asan/doorman.o
+$(filter build/fuzz/%,$(OPEN_HARNESSES) $(LINKED:%=build/%)): build/fuzz/doorman.o
 $(OPEN_PROGRAMS): LINKED_MACROS = -DDOORMAN_IMPLEMENTATION= -DDOORMAN_JSON= -DDOORMAN_NNG= \
     -DDOORMAN__DECLARES_STATIC $(patsubst %,-include build/declared/%,$(INCLUDING_HEADERS))
 build/open/%.h build/declared/%.h: %.h tests/unit/open.awk
@@ -253,8 +256,15 @@ $(OPEN_OBJECTS): CPPFLAGS += -Wno-missing-prototypes
 $(OPEN_OBJECTS): $(HEADERS:%=build/open/%) | test_deps
 	$(announce)
 	$(implement)
+define use_unit_allocator
+@objcopy $(foreach name,malloc realloc free,--redefine-sym $(name)=unit_$(name)) $< $@
+endef
 build/%/unit.o: build/%/doorman.o
-	@objcopy $(foreach name,malloc realloc free,--redefine-sym $(name)=unit_$(name)) $< $@
+	$(use_unit_allocator)
+# build/plain/doorman.o is that of the programs. gcc would make one calloc of malloc and memset.
+build/plain/open.o: CFLAGS += -fno-builtin-malloc
+build/plain/unit.o: build/plain/open.o
+	$(use_unit_allocator)
 
 build/plain/%: tests/%.c $(TEST_SOURCES) | test_deps
 	$(build)
@@ -397,12 +407,14 @@ fuzz_%: build/fuzz/%
 	    { ./$* $(FUZZ_FLAGS) $(FUZZ_FLAGS_$*) -artifact_prefix=$*- corpus/$* ../../tests/fuzz/$* || \
 	    { echo "repeat: build/fuzz/$* build/fuzz/$*-... (the file named above)"; exit 1; }; }
 
+FUZZ_CC = clang -std=c11 -D_DEFAULT_SOURCE -O1 -g -fsanitize=address,undefined \
+    -fno-sanitize-recover=all -I. -pthread $(WARNINGS) $(CPPFLAGS)
+build/fuzz/doorman.o: C = $(FUZZ_CC)
+build/fuzz/doorman.o: CFLAGS = -fsanitize=fuzzer-no-link
 build/fuzz/%: tests/fuzz/%.c $(wildcard tests/fuzz/*.h) $(HEADERS) | build_deps
 	@sh .ci/deps --need 'sh .ci/deps fuzzer' fuzzer
 	$(announce)
-	@clang -std=c11 -D_DEFAULT_SOURCE -O1 -g -fsanitize=fuzzer,address,undefined \
-	    -fno-sanitize-recover=all -I. -pthread $(WARNINGS) $(CPPFLAGS) $< $(filter %.o,$^) -o $@ \
-	    $(LIBRARIES) -lm
+	@$(FUZZ_CC) -fsanitize=fuzzer $(LINKED_MACROS) $< $(filter %.o,$^) -o $@ $(LIBRARIES) -lm
 
 $(REPLAYS): build/asan/fuzz/%: tests/fuzz/%.c tests/fuzz/replay.c $(TEST_SOURCES) | test_deps
 	$(announce)

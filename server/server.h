@@ -102,9 +102,7 @@ static inline bool server_addresses_want_tls(const struct addresses *addresses) 
     return wanted;
 }
 
-static inline bool server_http_is_on(const struct settings *settings) {
-    return !server_flag_lacks(FLAG_HTTP) && strcmp(settings->http, "off") != 0;
-}
+bool server_http_is_on(const struct settings *settings);
 
 /* ---- >>log ---------------------------------------------------------------------------------- */
 
@@ -286,12 +284,6 @@ struct pem {
     char *certificate, *key, *authority;
 };
 
-/* How long a thread held the lock of the service. */
-struct lock_hold {
-    doorman_time duration,
-        cpu_time; /* cpu_time: without the time in which the thread did not run */
-};
-
 /* Why a server learns. */
 enum learning_cause {
     LEARNING_OF_MASTER,       /* this process has become master */
@@ -301,6 +293,15 @@ enum learning_cause {
 /* The files of certificates, and their flags. */
 enum { CERTIFICATE_OWN, CERTIFICATE_AUTHORITY, CERTIFICATE_COUNT };
 
+/* What is known about the election. The part ETCD writes it, and pages read it. */
+struct election_status {
+    struct trouble no_master;      /* why the node has no master; only with an election */
+    struct trouble last_loss;      /* when and why this process lost its mastership */
+    struct trouble etcd;           /* why the last call to etcd failed */
+    doorman_time etcd_answered_at; /* 0: it has not answered yet */
+    doorman_time master_until; /* of this process, unless etcd answers; 0: not master by election */
+};
+
 struct service {
     const struct settings *settings;
     /* What parts keep: see SERVER_PART_STATE. NULL: the server was built without the part. */
@@ -309,6 +310,8 @@ struct service {
     struct reports *reports;
     struct watch *watch;
     struct tls_watch *tls_watch;
+    struct election *election;
+    struct lock_hold *longest_hold;
     const char *id, *node, *advertise;
     doorman_time started_at;
     struct pem pem;                                /* `lock` guards it while workers run */
@@ -341,15 +344,9 @@ struct service {
     uint64_t ended_lease_count; /* leases that ended since memory was last returned */
     bool stopping;
     struct config_load last_load;
-    struct lock_hold longest_hold; /* the longest time that pages or the history held the lock */
     struct parent_link parent_link;
-    struct children *children;     /* NULL: none */
-    struct election *election;     /* NULL: no etcd */
-    struct trouble no_master;      /* why the node has no master; only with an election */
-    struct trouble last_loss;      /* when and why this process lost its mastership */
-    struct trouble etcd;           /* why the last call to etcd failed */
-    doorman_time etcd_answered_at; /* 0: it has not answered yet */
-    doorman_time master_until; /* of this process, unless etcd answers; 0: not master by election */
+    struct children *children; /* NULL: none */
+    struct election_status election_status;
     char master_http[DOORMAN_ID_BYTES_MAX +
                      1];                     /* of another process that is master; "": not known */
     struct notify *notify;                   /* NULL: systemd does not ask for notifications */

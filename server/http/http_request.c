@@ -12,9 +12,10 @@
  *                digits.
  *     one Host   HTTP/1.1 needs exactly one Host, HTTP/1.0 at most one     400
  *                (RFC 9112, 3.2).
- *     Host       It must be known. Otherwise a web page could use a DNS    403
- *                name of its own to reach a server on the machine of its
- *                reader. There are no CORS headers.
+ *     Host       It must be known, except for pages that need a token.     403
+ *                Otherwise a web page could use a DNS name of its own to
+ *                reach a server on the machine of its reader. There are
+ *                no CORS headers.
  *     page       A path that charges for permits refuses requests of web   403
  *                pages. A page can send a GET to any address without
  *                reading the response, so it could use up the units of

@@ -3,10 +3,10 @@
  * send a certificate or a token. The responses say nothing about resources or clients.
  *
  * One thread serves all connections. It uses plain sockets and poll, and nothing of
- * server/http/http.c, so a probe never waits behind pages. A connection has one request. The
- * response fits in the buffer of the socket, so the thread never waits for a peer. A request
- * must arrive within HEALTH_SECONDS. When all connections are in use, a new one replaces the
- * oldest one. */
+ * server/http/http_connection.c, so a probe never waits behind pages. A connection has one request.
+ * The response fits in the buffer of the socket, so the thread never waits for a peer. A request
+ * must arrive within HEALTH_SECONDS. When all connections are in use, a new one replaces the oldest
+ * one. */
 #include "pages.h"
 
 #include <fcntl.h>

@@ -1,8 +1,8 @@
 /* doorman_server, part HTTP: JSON for programs. This file reads snapshots and the configuration.
  *
- * The status has the numbers that people and monitoring read. Its amounts have at most 12
- * significant digits, and are never larger than the amounts themselves. Messages of the protocol
- * have all digits, because both sides calculate with them: see >>json in doorman.h.
+ * The status has the numbers that people and monitoring read. Its amounts are integers, or have at
+ * most 12 significant digits. What holders have, or may have, is rounded down. Messages of the
+ * protocol have all digits, because both sides calculate with them: see >>json in doorman.h.
  *
  * openapi.json describes all paths of the server. */
 #include "pages.h"
@@ -140,14 +140,16 @@ static void json_start_status(struct text *text, const struct service *service,
         server_text_add(text, "null");
     }
     json_field(text, "parent_http_address", snapshot->parent_http);
-    json_trouble(text, "no_master", "for", &snapshot->no_master, snapshot->now);
-    json_trouble(text, "last_loss", "ago", &snapshot->last_loss, snapshot->now);
-    json_trouble(text, "etcd_failure", "for", &snapshot->etcd, snapshot->now);
-    if (snapshot->etcd_answered_at > 0) {
-        json_seconds(text, ",\"etcd_answered_ago\":", snapshot->now - snapshot->etcd_answered_at);
+    json_trouble(text, "no_master", "for", &snapshot->election.no_master, snapshot->now);
+    json_trouble(text, "last_loss", "ago", &snapshot->election.last_loss, snapshot->now);
+    json_trouble(text, "etcd_failure", "for", &snapshot->election.etcd, snapshot->now);
+    if (snapshot->election.etcd_answered_at > 0) {
+        json_seconds(
+            text, ",\"etcd_answered_ago\":", snapshot->now - snapshot->election.etcd_answered_at);
     }
-    if (snapshot->master_until > snapshot->now) {
-        json_seconds(text, ",\"mastership_ends_in\":", snapshot->master_until - snapshot->now);
+    if (snapshot->election.master_until > snapshot->now) {
+        json_seconds(text,
+                     ",\"mastership_ends_in\":", snapshot->election.master_until - snapshot->now);
     }
     if (snapshot->has_state) json_state(text, snapshot);
     if (service->settings->parents.count > 0) json_parent(text, snapshot);

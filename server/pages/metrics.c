@@ -9,7 +9,7 @@
  * holders is 0. So a graph falls to 0, and an alert sees it. */
 #include "pages.h"
 
-#include "../tls/tls.h"
+#include "../tls/certificate.h"
 
 #define SERIES_MAX 1000
 
@@ -182,7 +182,7 @@ static void metrics_state(struct text *text, const struct snapshot *snapshot) {
                     "Reads and writes of the store of --state that failed.", &state->errors);
 }
 
-/* A node with a parent has no configuration of its own, so it has no hash. */
+/* A node with a parent and without --config has no configuration, so it has no hash. */
 static void metrics_config(struct text *text, const struct config_load *last_load) {
     metrics_gauge(text, "server_config_last_reload_successful",
                   "1 if the last load of the configuration succeeded. 0 if it was refused, or if "

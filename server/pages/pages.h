@@ -33,11 +33,10 @@ struct snapshot {
     doorman_time learns_until; /* when the process stops learning, also if it has no resources; 0:
                                   it does not learn */
     struct parent_state parent;
-    struct trouble no_master, last_loss, etcd; /* see struct service */
-    bool has_state;                            /* --state is given */
+    struct election_status election;
+    bool has_state; /* --state is given */
     struct state_status state;
-    doorman_time state_age;                      /* of the oldest change that is not in the file */
-    doorman_time etcd_answered_at, master_until; /* see struct service */
+    doorman_time state_age; /* of the oldest change that is not in the file */
     struct row *rows;
     size_t row_count, row_capacity;
     struct row others; /* the sum of the resources beyond `limit` */
@@ -225,8 +224,8 @@ void server_children_text(const struct service *service, char text[CHILDREN_TEXT
 /* ---- >>pages -------------------------------------------------------------------------------- */
 
 /* Starts a page.
- *   filter   the filter of the list on the page; NULL: the page has no filter. Such a page is not
- *            loaded again every two seconds, because it can be expensive
+ *   filter   the filter of the list on the page; NULL: the page has no filter. Browsers without
+ *            JavaScript do not load such a page again
  *   client   the text in the search for a client */
 void server_page_start(struct service *service, const struct http_request *request,
                        struct http_response *response, const char *filter, const char *client);
@@ -236,7 +235,7 @@ void server_page_start(struct service *service, const struct http_request *reque
 server_handler server_page_resources, server_page_limits;
 
 /* Ends a page.
- *   has_script   the page has the script */
+ *   has_script   the page has the script, which loads it again every two seconds */
 void server_page_end(struct http_response *response, bool has_script);
 
 /* ---- >>limits ------------------------------------------------------------------------------- */

@@ -9,8 +9,8 @@
  * several us. If leases have expired, it takes up to 0.2 ms (S2). An iteration has slices of
  * SLICE_DURATION, and releases the lock after each slice. It then sleeps for a moment. Without the
  * sleep, a thread that waits for the lock wakes up too late to get it. Rows get their memory
- * between the slices, because moving them can take milliseconds. The service notes the longest
- * slice. */
+ * between the slices, because moving them can take milliseconds. The longest slice is logged at the
+ * end. */
 #include "pages.h"
 
 #include <nng/supplemental/util/platform.h>
@@ -18,6 +18,12 @@
 #define SLICE_DURATION (DOORMAN_SECOND / 1000)
 #define SLICE_CLOCK_STEPS 8 /* the clock is read after this many steps */
 #define SLICE_PAUSE_MS 1
+
+/* The longest time that pages or the history held the lock of the service. The lock guards it. */
+struct lock_hold {
+    doorman_time duration;
+    doorman_time cpu_time; /* without the time in which the thread did not run */
+};
 
 static doorman_time cpu_clock(void) {
     struct timespec time = {0};
@@ -31,7 +37,7 @@ struct slice server_slice_start(struct service *service) {
 }
 
 void server_slice_end(const struct slice *slice, struct service *service) {
-    struct lock_hold *longest = &service->longest_hold;
+    struct lock_hold *longest = service->longest_hold;
     doorman_time duration = doorman_clock() - slice->started_at;
     doorman_time cpu_time = cpu_clock() - slice->started_cpu;
     if (duration > longest->duration) longest->duration = duration;
@@ -163,11 +169,7 @@ void server_snapshot_find_master(struct snapshot *snapshot, struct service *serv
     snprintf(snapshot->master_http, sizeof snapshot->master_http, "%s", service->master_http);
     const char *parent = service->parent_link.state.http_address;
     snapshot->parent = service->parent_link.state;
-    snapshot->no_master = service->no_master;
-    snapshot->last_loss = service->last_loss;
-    snapshot->etcd = service->etcd;
-    snapshot->etcd_answered_at = service->etcd_answered_at;
-    snapshot->master_until = service->master_until;
+    snapshot->election = service->election_status;
     snprintf(snapshot->parent_http, sizeof snapshot->parent_http, "%s",
              server_host_is_http_address(parent) ? parent : "");
     snapshot->has_state = service->state_status != NULL;
@@ -453,3 +455,18 @@ void server_search_add_position(struct text *text, const struct service *service
     server_text_addf(text, "%" PRIx64 "-%" PRIx64 "-%" PRIx64 "-%" PRIx64, position->before,
                      position->resource, position->lease, (uint64_t)service->started_at);
 }
+
+/* ---- the part ------------------------------------------------------------------------------- */
+
+static void snapshot_destroy(struct service *service) {
+    const struct lock_hold *longest = service->longest_hold;
+    char duration[24], cpu_time[24];
+    if (!longest) return; /* there was no memory */
+    snprintf(duration, sizeof duration, "%.3f", (double)longest->duration / 1e6);
+    snprintf(cpu_time, sizeof cpu_time, "%.3f", (double)longest->cpu_time / 1e6);
+    server_log(service->settings, LEVEL_DEBUG, "pages and the history held the lock",
+               "longest_hold_ms", duration, "longest_hold_cpu_ms", cpu_time, LOG_END);
+}
+
+const struct server_part server_part_snapshot = {SERVER_PART_STATE(longest_hold),
+                                                 .destroy = snapshot_destroy};

@@ -11,8 +11,8 @@
  *
  * A probe runs on a thread of nng, as requests do. It takes the lock of the service, and lets the
  * server object answer a discovery request. If a thread never releases the lock, or if all threads
- * of nng hang, no probe ends. systemd then ends the process and starts it again. There are two
- * probes in each interval of the watchdog, so that one late probe does no harm.
+ * of nng hang, no probe ends. systemd then ends the process and starts it again. There are at least
+ * two probes in each interval of the watchdog, so that one late probe does no harm.
  *
  * The probe does not involve the main thread. That thread may wait for a slow disk while it loads a
  * configuration, and requests are answered meanwhile. The probe opens no connection. If there are

@@ -244,7 +244,7 @@ struct reading {
  *   error   out: why it cannot be restored */
 static doorman_status state_restore(doorman_permits *permits, const struct store_row *row,
                                     doorman_error *error) {
-    *error = (doorman_error){""};
+    *error = (doorman_error){0};
     doorman_status status = doorman_permits_restore(permits, (const unsigned char *)row->record,
                                                     row->record_bytes, error, doorman_clock());
     if (!error->text[0]) {

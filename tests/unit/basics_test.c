@@ -85,7 +85,7 @@ static bool is_id(const char *id) {
     const doorman_template template_ = {.identifier_glob = id};
     const doorman_config_options options = {.templates = &template_, .template_count = 1};
     doorman_config *config = NULL;
-    doorman_error error = {""};
+    doorman_error error = {0};
     if (doorman_config_create(&config, &options, &error) == DOORMAN_OK) {
         doorman_config_destroy(config);
         return true;

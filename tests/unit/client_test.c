@@ -332,7 +332,7 @@ TEST(invalid_client_options_are_refused) {
     };
     for (size_t i = 0; i < sizeof wrongs / sizeof *wrongs; i++) {
         doorman_client *client = NULL;
-        doorman_error error = {""};
+        doorman_error error = {0};
         assert_int_equal(doorman_client_create(&client, &wrongs[i].options, &error, 0),
                          DOORMAN_INVALID_ARGUMENT);
         assert_names(&error, wrongs[i].field);
@@ -368,7 +368,7 @@ TEST(invalid_addresses_are_refused) {
         const doorman_client_options options = {
             .client_id = "c", .addresses = &rows[i].address, .address_count = 1, .seed = 1};
         doorman_client *client = NULL;
-        doorman_error error = {""};
+        doorman_error error = {0};
         doorman_status status = doorman_client_create(&client, &options, &error, 0);
         assert_int_equal(status, rows[i].error[0] ? DOORMAN_INVALID_ARGUMENT : DOORMAN_OK);
         assert_string_equal(error.text, rows[i].error);
@@ -454,7 +454,7 @@ TEST(invalid_resource_options_are_refused) {
     for (size_t i = 0; i < count; i++) {
         const doorman_resource_options *options = &invalid_resource_options[i].options;
         doorman_client_resource *resource = NULL;
-        doorman_error error = {""};
+        doorman_error error = {0};
         assert_int_equal(doorman_client_open(&resource, client, options, &error, w.now),
                          DOORMAN_INVALID_ARGUMENT);
         assert_names(&error, invalid_resource_options[i].field);
@@ -964,7 +964,7 @@ TEST(other_options_on_a_second_opening_are_reported) {
         doorman_resource_options second = others[i].options;
         second.resource_id = "db";
         doorman_client_resource *one = NULL, *two = NULL;
-        doorman_error error = {"the text of another call"};
+        doorman_error error = {.text = "the text of another call"};
         assert_int_equal(doorman_client_open(&one, client, &first, &error, w.now), DOORMAN_OK);
         assert_string_equal(error.text, "");
         assert_false(read_now(&w, one).options_differ);
@@ -991,7 +991,7 @@ static doorman_status open_as(world *w, doorman_resource_kind kind, doorman_erro
  * refused while a closed resource has units in use. */
 TEST(a_resource_is_a_rate_or_a_gauge) {
     world w;
-    doorman_error error = {""};
+    doorman_error error = {0};
     world_start(&w, 100);
     (void)add_client(&w, "client");
     assert_int_equal(open_as(&w, DOORMAN_RATE, NULL), DOORMAN_OK);

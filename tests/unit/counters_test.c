@@ -17,7 +17,7 @@ struct fixture {
 
 static doorman_config *config_of(const char *text) {
     doorman_config *config = NULL;
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_status status = doorman_json_config(&config, text, strlen(text), &error);
     if (status != DOORMAN_OK) fail_msg("%s", error.text);
     return config;
@@ -46,7 +46,7 @@ static bool take(struct fixture *f, const char *resource, const char *key, doubl
     const doorman_permit_item item = {.resource_id = resource, .key = key, .cost = cost};
     const doorman_permit_request request = {.items = &item, .item_count = 1};
     doorman_permit out;
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_status status = doorman_permits_acquire(f->permits, &request, &out, &error, f->now);
     if (status != DOORMAN_OK) fail_msg("%s", error.text);
     return out.granted;

@@ -1408,7 +1408,7 @@ TEST(a_text_for_people_is_cut_between_characters_and_has_no_control_characters) 
  * *text. */
 static void exchange_with_parent(world *parent, doorman_server *node, doorman_buffer *text) {
     doorman_request request;
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_upstream *upstream = doorman_server_upstream(node);
     assert_true(doorman_upstream_request(upstream, &request, parent->now));
     assert_int_equal(doorman_json_request(&request, text), DOORMAN_OK);
@@ -1690,9 +1690,11 @@ TEST(an_exchange_says_why_a_message_was_refused) {
     assert_int_equal(exchange_read(&exchange, DB("\"wants\":-1")), DOORMAN_INVALID_ARGUMENT);
     assert_int_equal(doorman_json_exchange_write(&exchange, 0), DOORMAN_INVALID_ARGUMENT);
     assert_non_null(strstr(exchange.error.text, "get_capacity.resource[0].wants: "));
+    assert_int_equal(exchange.error.path_bytes, strlen("get_capacity.resource[0].wants"));
     assert_non_null(strstr(exchange.reply.text, exchange.error.text));
     assert_int_equal(exchange_read(&exchange, DB("\"wants\":1")), DOORMAN_OK);
     assert_string_equal(exchange.error.text, "");
+    assert_int_equal(exchange.error.path_bytes, 0);
     doorman_json_exchange_uninit(&exchange);
     world_stop(w);
 }
@@ -1744,29 +1746,35 @@ TEST(a_body_without_its_method_is_answered_with_a_body) {
     }
 }
 
-/* Positions count the bytes of the body. Paths begin with the method, as in a whole message. */
+/* Positions count the bytes of the body. Paths begin with the method, as in a whole message, and
+ * the error says where they end. A key of JSON may look like a path and a rule. */
 TEST(an_error_of_a_body_refers_to_the_body) {
     static const struct {
-        const char *method, *body, *error;
+        const char *method, *body, *error, *path;
     } rows[] = {
-        {"discovery", "", "the body is empty: send {}, or the content of the method"},
-        {"discovery", " \r\n\t", "the body is empty: "},
-        {"discovery", "\xef\xbb\xbf{}", "byte 0: not JSON: remove the byte order mark"},
-        {"discovery", "{\"a\":}", "byte 5: not JSON: expected a value"},
-        {"discovery", "{\"a\":1", "byte 6: not JSON: expected a comma or }"},
-        {"discovery", "{} x", "not JSON: text follows the content of the method"},
-        {"discovery", "{},\"get_capacity\":{}", "not JSON: text follows the content"},
-        {"discovery", "{}}", "not JSON: text follows the content"},
-        {"discovery", "[]", "discovery: must be an object"},
-        {"get_capacity", "{\"client_id\":1}", "get_capacity.client_id: "},
-        {"get_capacity", "{\"a\":{\"b\":1,\"b\":2}}", "get_capacity.a.b: appears twice"},
-        {"get_capacity", "{\"get_capacity\":{}}", "get_capacity.get_capacity: " METHOD_TWICE}};
+        {"discovery", "", "the body is empty: send {}, or the content of the method", NULL},
+        {"discovery", " \r\n\t", "the body is empty: ", NULL},
+        {"discovery", "\xef\xbb\xbf{}", "byte 0: not JSON: remove the byte order mark", NULL},
+        {"discovery", "{\"a\":}", "byte 5: not JSON: expected a value", NULL},
+        {"discovery", "{\"a\":1", "byte 6: not JSON: expected a comma or }", NULL},
+        {"discovery", "{} x", "not JSON: text follows the content of the method", NULL},
+        {"discovery", "{},\"get_capacity\":{}", "not JSON: text follows the content", NULL},
+        {"discovery", "{}}", "not JSON: text follows the content", NULL},
+        {"discovery", "[]", "discovery: must be an object", "discovery"},
+        {"get_capacity", "{\"client_id\":1}", "get_capacity.client_id: ", "get_capacity.client_id"},
+        {"get_capacity", "{\"a\":{\"b\":1,\"b\":2}}", "get_capacity.a.b: appears twice",
+         "get_capacity.a.b"},
+        {"get_capacity", "{\"a: b\":1,\"a: b\":2}", "get_capacity.a: b: appears twice",
+         "get_capacity.a: b"},
+        {"get_capacity", "{\"get_capacity\":{}}", "get_capacity.get_capacity: " METHOD_TWICE,
+         "get_capacity.get_capacity"}};
     doorman_json_exchange exchange = {.reply = {0}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const char *body = rows[i].body;
         assert_int_equal(doorman_json_exchange_read(&exchange, rows[i].method, body, strlen(body)),
                          DOORMAN_INVALID_ARGUMENT);
         assert_memory_equal(exchange.error.text, rows[i].error, strlen(rows[i].error));
+        assert_int_equal(exchange.error.path_bytes, rows[i].path ? strlen(rows[i].path) : 0);
         assert_int_equal(doorman_json_exchange_write(&exchange, 0), DOORMAN_INVALID_ARGUMENT);
         assert_memory_equal(exchange.reply.text, "{\"error\":", 9);
     }
@@ -2210,7 +2218,7 @@ TEST(a_written_configuration_makes_an_equal_one) {
             templates[i] = random_template(&strings[i], i, options.template_count);
         }
         doorman_config *config = NULL;
-        doorman_error error = {""};
+        doorman_error error = {0};
         if (doorman_config_create(&config, &options, &error) != DOORMAN_OK)
             fail_msg("%s", error.text);
         char *given = expect_written(&options, config);
@@ -2394,7 +2402,7 @@ static const struct {
 /* G4: the whole configuration is refused, with the path of the field and what was expected. */
 TEST(an_error_in_a_configuration_names_the_field) {
     for (size_t i = 0; i < COUNT(wrong_configs); i++) {
-        doorman_error error = {""};
+        doorman_error error = {0};
         int prefix = 0;
         assert_null(load(wrong_configs[i].text, &error));
         (void)sscanf(error.text, "line 1, column %*u: %n", &prefix);
@@ -2698,7 +2706,7 @@ TEST(without_memory_a_good_configuration_has_no_other_error) {
     doorman_status status = DOORMAN_OUT_OF_MEMORY;
     for (size_t n = 1; status != DOORMAN_OK && n < 1000; n++) {
         doorman_config *config = NULL;
-        doorman_error error = {""};
+        doorman_error error = {0};
         memory_fails_at(n);
         status = doorman_json_config(&config, text, sizeof text - 1, &error);
         bool works = memory_works();
@@ -2791,7 +2799,7 @@ TEST(warnings_about_a_configuration_have_a_position) {
             }
             assert_string_equal(found, warnings[k] ? warnings[k] : "");
         }
-        doorman_error error = {"an old text"};
+        doorman_error error = {.text = "an old text"};
         config = load(text, &error);
         assert_non_null(config);
         assert_int_equal(error.text[0] != 0, count > 0);
@@ -2801,7 +2809,7 @@ TEST(warnings_about_a_configuration_have_a_position) {
 
 /* V5: a long path is cut, but the rule behind the path is not cut. */
 TEST(a_long_key_does_not_hide_the_error_text) {
-    doorman_error error = {""};
+    doorman_error error = {0};
     char *text = repeat("{\"resources\":[],\"", "\xc3\xa9", 1000, "\":1}");
     assert_null(load(text, &error));
     assert_non_null(strstr(error.text, ": is not known"));
@@ -2820,7 +2828,7 @@ __attribute__((constructor)) static void use_allocator(void) {
 /* Fails unless a configuration in JSON has exactly this first warning. "": none. */
 static void expect_warning(const char *json, const char *expected) {
     doorman_config *config = NULL;
-    doorman_error error = {""};
+    doorman_error error = {0};
     assert_int_equal(doorman_json_config(&config, json, strlen(json), &error), DOORMAN_OK);
     const char *text = strstr(error.text, ": ");
     text = text ? text + 2 : error.text;

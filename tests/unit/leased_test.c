@@ -34,7 +34,7 @@ typedef struct fixture {
 
 static doorman_config *config_of(const char *text) {
     doorman_config *config = NULL;
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_status status = doorman_json_config(&config, text, strlen(text), &error);
     if (status != DOORMAN_OK) fail_msg("%s", error.text);
     return config;
@@ -900,7 +900,7 @@ TEST(wrong_configurations_are_refused_by_path) {
     };
     for (size_t i = 0; i < COUNT(wrong); i++) {
         doorman_config *config = NULL;
-        doorman_error error = {""};
+        doorman_error error = {0};
         doorman_status status =
             doorman_json_config(&config, wrong[i].text, strlen(wrong[i].text), &error);
         if (status == DOORMAN_OK || !strstr(error.text, wrong[i].error)) {

@@ -32,7 +32,7 @@ struct store {
 
 static doorman_permit_row header_of(const unsigned char *row, size_t bytes) {
     doorman_permit_row header;
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_status status = doorman_permit_row_read(row, bytes, &header, &error);
     if (status != DOORMAN_OK) fail_msg("%s", error.text);
     return header;
@@ -88,7 +88,7 @@ struct process {
 static doorman_config *limits_of(const char *limits) {
     static char text[8192];
     doorman_config *config = NULL;
-    doorman_error error = {""};
+    doorman_error error = {0};
     snprintf(text, sizeof text, "{\"resources\": [{\"identifier_glob\": \"*\", \"limits\": [%s]}]}",
              limits);
     doorman_status status = doorman_json_config(&config, text, strlen(text), &error);
@@ -142,7 +142,7 @@ static size_t process_read(struct process *p) {
     for (size_t i = 0; i <= p->store.count; i++) {
         const struct stored_row *row = i < p->store.count ? &p->store.rows[i] : &p->store.clock;
         if (!row->bytes) break;
-        doorman_error error = {""};
+        doorman_error error = {0};
         doorman_status status =
             doorman_permits_restore(p->permits, row->row, row->bytes, &error, p->now);
         if (status != DOORMAN_OK && status != DOORMAN_NOT_FOUND) fail_msg("%s", error.text);
@@ -168,7 +168,7 @@ static void process_restart(struct process *p, doorman_time down) {
 static bool take(struct process *p, const char *key, double cost) {
     const doorman_permit_item item = {.resource_id = "r", .key = key, .cost = cost};
     const doorman_permit_request request = {.items = &item, .item_count = 1, .detail = true};
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_status status = doorman_permits_acquire(p->permits, &request, &p->out, &error, p->now);
     if (status != DOORMAN_OK) fail_msg("%s", error.text);
     return p->out.granted;
@@ -810,7 +810,7 @@ TEST(a_row_that_is_too_short_or_too_long_is_refused) {
         unsigned char row[ROW_MAX + 1] = {0};
         size_t whole = row_of(row_limits[i], row);
         for (size_t bytes = 0; bytes < whole; bytes++) {
-            doorman_error error = {""};
+            doorman_error error = {0};
             unsigned char *copy =
                 (unsigned char *)malloc(bytes ? bytes : 1); /* for the sanitizer */
             assert_non_null(copy);
@@ -819,7 +819,7 @@ TEST(a_row_that_is_too_short_or_too_long_is_refused) {
             assert_true(strncmp(error.text, "bytes: ", 7) == 0);
             free(copy);
         }
-        doorman_error error = {""};
+        doorman_error error = {0};
         assert_int_equal(restore_bytes(row, whole, &error), DOORMAN_OK);
         assert_int_equal(restore_bytes(row, whole + 1, &error), DOORMAN_INVALID_ARGUMENT);
         assert_int_equal(restore_bytes(row, ROW_MAX + 1, &error), DOORMAN_INVALID_ARGUMENT);
@@ -877,7 +877,7 @@ TEST(a_malformed_row_is_refused_by_name) {
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         unsigned char row[ROW_MAX];
-        doorman_error error = {""};
+        doorman_error error = {0};
         size_t bytes = row_of(cases[i].limits, row);
         memcpy(row + cases[i].at, cases[i].bytes, cases[i].count);
         doorman_status status = restore_bytes(row, bytes, &error);
@@ -965,7 +965,7 @@ TEST(a_row_without_room_is_refused) {
                                   "\"window\": \"month\", \"max_keys\": 1}");
     unsigned char row[ROW_MAX];
     const size_t bytes = row_of(QUOTA, row);
-    doorman_error error = {""};
+    doorman_error error = {0};
     assert_true(take(&p, "a", 1));
     assert_int_equal(doorman_permits_restore(p.permits, row, bytes, &error, p.now),
                      DOORMAN_RESOURCE_EXHAUSTED);
