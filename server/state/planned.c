@@ -59,7 +59,7 @@ void server_state_take_over(struct service *service, struct store *store, const 
                             struct state_status *out) {
     unsigned char *bytes = NULL;
     size_t count = 0;
-    doorman_error error = {""};
+    doorman_error error = {0};
     assert(server_lock_is_held(&service->lock));
     if (!server_store_can_leave(store)) return;
     enum store_result result = server_store_take(store, &bytes, &count);
@@ -76,7 +76,7 @@ void server_state_take_over(struct service *service, struct store *store, const 
                    LOG_END);
         return;
     }
-    snprintf(out->learns, sizeof out->learns, "%s", why);
+    snprintf(out->learns, sizeof out->learns, "%.*s", (int)sizeof out->learns - 1, why);
     server_log(service->settings, result == STORE_END ? LEVEL_INFO : LEVEL_WARNING,
                "leases and holds are learned", "store", name, "why", why, LOG_END);
 }
