@@ -42,6 +42,9 @@ endif
 ifdef THROTTLE
 ABOUT_demo = a server with and without a throttle for 20 s (after the build)
 endif
+ifeq ($(STATE),1) # the server has this part by default: see below
+ABOUT_demo = a server is killed and upgraded, and forgets nothing, for 20 s (after the build)
+endif
 $(foreach goal,$(filter demo test,$(MAKECMDGOALS)),$(info make $(goal): $(ABOUT_$(goal))))
 
 ifdef TREE
@@ -53,8 +56,11 @@ demo: build/doorman_server build/examples/demo_permits
 else ifdef THROTTLE
 demo: build/examples/throttled_server build/examples/demo_throttle
 	@build/examples/demo_throttle build/examples/throttled_server
+else ifeq ($(STATE),1)
+demo: build/doorman_server build/examples/demo_state
+	@build/examples/demo_state build/doorman_server
 else
-demo: build/doorman_server build/examples/demo ## also with TREE=1, PERMITS=1 or THROTTLE=1
+demo: build/doorman_server build/examples/demo ## also TREE=1, PERMITS=1, THROTTLE=1 or STATE=1
 	@build/examples/demo build/doorman_server config.example.json
 endif
 
@@ -82,14 +88,18 @@ HTTP = 1
 ETCD = 1
 TLS = 1
 STATE = 1
+REDIS = 1
 PARTS = MEMORY CHECK REPORTS REPLACE WAITING WARNINGS WATCH NOTIFY \
-    $(foreach part,HTTP ETCD TLS STATE,$(if $(filter-out 0,$($(part))),$(part)))
+    $(foreach part,HTTP ETCD TLS STATE,$(if $(filter-out 0,$($(part))),$(part))) \
+    $(if $(filter-out 0,$(STATE)),$(if $(filter-out 0,$(REDIS)),REDIS))
 FOLDERS = util log process waiting $(if $(filter HTTP,$(PARTS)),http pages) \
     $(if $(filter ETCD,$(PARTS)),etcd) $(if $(filter TLS,$(PARTS)),tls) \
     $(if $(filter STATE,$(PARTS)),state)
-SERVER_SOURCES = doorman_server.c $(sort $(wildcard $(FOLDERS:%=server/%/*.c)))
+SERVER_SOURCES = doorman_server.c $(sort $(filter-out $(if $(filter REDIS,$(PARTS)),,%_redis.c), \
+    $(wildcard $(FOLDERS:%=server/%/*.c))))
 SERVER_MACROS = $(PARTS:%=-DDOORMAN_SERVER_%)
-SERVER_LIBRARIES = $(if $(filter ETCD,$(PARTS)),-lcurl) $(if $(filter STATE,$(PARTS)),-lsqlite3)
+SERVER_LIBRARIES = $(if $(filter ETCD,$(PARTS)),-lcurl) $(if $(filter STATE,$(PARTS)),-lsqlite3) \
+    $(if $(filter REDIS,$(PARTS)),-lhiredis)
 HTTP_FILES = build/page_files.h build/openapi.h
 SERVER_HEADERS = $(wildcard server/*.h server/*/*.h)
 SERVER_INPUTS = $(SERVER_SOURCES) $(SERVER_HEADERS) $(HTTP_FILES) build/server_parts $(HEADERS)
@@ -133,7 +143,7 @@ $(SMALL_EXAMPLES): build/examples/%: examples/%.c $(HEADERS) | build_deps
 build/examples/library_only build/examples/local_limiters: LIBRARIES = # none
 build/examples/event_loop build/examples/permits_only: LIBRARIES = -lcjson
 build/examples/demo build/examples/demo_tree: examples/demo_fleet.h examples/demo.h
-build/examples/demo_permits build/examples/demo_throttle build/examples/job_pool: examples/demo.h
+$(addprefix build/examples/,demo_permits demo_throttle demo_state job_pool): examples/demo.h
 build/examples/doorman_shell: LIBRARIES += -ledit
 
 # The implementation for the server and the examples. C++ needs it compiled as C.
@@ -201,6 +211,9 @@ OF_SERVER = certificate graph lock notify reports store text warnings watch
 $(filter $(OF_SERVER:%=\%/unit/%_test),$(ALL_FLAVORS)): doorman_server.c $(SERVER_HEADERS) \
     $(wildcard server/*/*.c)
 
+$(filter %/system/redis_test,$(ALL_FLAVORS)): doorman_server.c $(SERVER_HEADERS) \
+    $(wildcard server/state/*.c)
+$(filter %/system/redis_test,$(ALL_FLAVORS)) build/coverage/system/redis_test: LIBRARIES += -lhiredis
 $(filter %/unit/store_test,$(ALL_FLAVORS)) build/coverage/unit/store_test: LIBRARIES += -lsqlite3
 
 # These programs and the servers call no private function of the header, so each flavor compiles the
@@ -503,12 +516,12 @@ DEPS = CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' sh .ci/deps \
 
 build_deps:
 	@$(DEPS) cc nng cjson $(if $(filter ETCD,$(PARTS)),libcurl) \
-	    $(if $(filter STATE,$(PARTS)),sqlite)
+	    $(if $(filter STATE,$(PARTS)),sqlite) $(if $(filter REDIS,$(PARTS)),hiredis)
 
 test_deps: build_deps
 	@$(DEPS) cmocka nngcat c++ libedit
 ifneq ($(INSTALLS),)
-	@sh .ci/deps etcd || echo 'deps: without etcd the tests that need it are skipped'
+	@sh .ci/deps etcd redis || echo 'deps: without etcd or Redis the tests that need it are skipped'
 endif
 
 deps: test_deps ## install missing libraries and tools (also done by demo and test)

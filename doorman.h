@@ -932,13 +932,13 @@ typedef bool doorman_write(void *context, const void *bytes, size_t count);
  * one step the server writes all its leases and stops being master (D8). The next master then need
  * not learn. doorman_server_set_master does not make this server master again until one call has
  * said that it is not. So the caller can store the bytes first, where the next master finds them,
- * and then resign. The bytes are the same on every machine. Permits are not handed over: their
- * rows have the counters (see doorman_permits_next_changed), and the next master learns the holds.
+ * and then resign. The bytes are the same on every machine. They have the holds of permits too, but
+ * not the counters, which are in rows (see doorman_permits_next_changed). Permits that wait end.
  *   write     is called with one part after the other; must not call the server
  *   context   for `write`
  *   returns   OK | INVALID_ARGUMENT (NULL) | UNAVAILABLE: the server is not master, or `write` has
  *             returned false. Then nothing has changed, and what was written must not be used
- *   cost      O(holders log holders). A million holders are about 100 MB */
+ *   cost      O(holders log holders + holds). A million holders, or holds, are about 100 MB */
 DOORMAN_API doorman_status doorman_server_hand_over(doorman_server *server, doorman_write *write,
                                                     void *context, doorman_time now);
 
@@ -948,10 +948,10 @@ DOORMAN_API doorman_status doorman_server_hand_over(doorman_server *server, door
  *   bytes     used only during the call; checked
  *   error     may be NULL; describes an INVALID_ARGUMENT or a RESOURCE_EXHAUSTED
  *   returns   OK | INVALID_ARGUMENT: the bytes are damaged, of another node or of a later version;
- *             or the server is not master, or has leases already |
+ *             or the server is not master, or has leases or holds already |
  *             RESOURCE_EXHAUSTED: a limit of the options is smaller than that of the last master |
  *             OUT_OF_MEMORY
- *   cost      O(holders log holders) */
+ *   cost      O(holders log holders + holds log holds) */
 DOORMAN_API doorman_status doorman_server_take_over(doorman_server *server,
                                                     const unsigned char *bytes, size_t count,
                                                     doorman_error *error, doorman_time now);
@@ -9570,10 +9570,12 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
  *         between. It grants nothing until its parent has answered (T4). It knows what its holders
  *         may use, and reports it as outstanding. The parent still has that committed (R4), or it
  *         has ended, and with it the leases of the holders (S6).
- *       - The permits of the node are not handed over. If they had a lease of a resource (P17), the
- *         next master learns this resource as after a crash.
+ *       - Of the permits of the node, holds and transfers are handed over (see >>permit_handover).
+ *         Rows have the counters. The leases of the permits are not handed over. If they had one of
+ *         a resource (P17), the next master learns this resource as after a crash.
  *    Not handed over, because no promise needs it: the lags of whole units (A5), the signs of
- *    shared ids (S10), the reports of overload (H11), the paths below the node (T8).
+ *    shared ids (S10), the reports of overload (H11), the paths below the node (T8), permits that
+ *    wait (P7).
  *
  * The bytes, integers with the lowest byte first, amounts as the bits of IEEE doubles, texts with
  * their length in two bytes before and a NUL behind:
@@ -9596,6 +9598,10 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
  *                 1        the reason (S14)
  *                 2        the number of demands
  *     demand      8 4 1    the wants, the subclients, the priority; behind its entry
+ *     permits     1        'P'          at most once, and only from a server with permits
+ *                 8        the rest of the learning of holds (P16)
+ *                 8        how long a hold may last
+ *                 8        the number of holds, which follow: see >>permit_handover
  *     end         1        '.'
  */
 
@@ -9609,6 +9615,27 @@ typedef struct doorman__handover_writer {
     bool failed;
     unsigned char bytes[4096];
 } doorman__handover_writer;
+
+/* Bytes that are being taken over. After the first fault, every value is 0 or "". */
+typedef struct doorman__handover_reader {
+    doorman_server *server;
+    const unsigned char *at;
+    size_t left;
+    const char *wrong;     /* the first fault; NULL: none */
+    doorman_status status; /* of the fault */
+    bool has_permits;      /* the part of the permits was read, with the two times of its start */
+    doorman_time learns_until, longest;
+} doorman__handover_reader;
+
+/* What is handed over of the permits. The section >>permit_handover has the functions. */
+typedef struct doorman__handover_permits {
+    void (*hand_over)(doorman_server *server, doorman__handover_writer *out);
+    bool (*has_holds)(const doorman_server *server);
+    void (*take_over)(doorman__handover_reader *in);
+    void (*finish)(doorman__handover_reader *in); /* all bytes were read without a fault */
+    void (*drop)(doorman_server *server);         /* what was taken over before a fault */
+} doorman__handover_permits;
+static const doorman__handover_permits doorman__permits_in_handover;
 
 static void doorman__handover_flush(doorman__handover_writer *out) {
     if (!out->failed && out->count) out->failed = !out->write(out->context, out->bytes, out->count);
@@ -9719,6 +9746,7 @@ doorman_status doorman_server_hand_over(doorman_server *server, doorman_write *w
     for (doorman__link *link; (link = doorman__cursor_next(&cursor, &server->resources));) {
         doorman__handover_add_resource(&out, (doorman__resource_entry *)(void *)link, now);
     }
+    if (DOORMAN__HAS_PERMITS) doorman__permits_in_handover.hand_over(server, &out);
     doorman__handover_add_number(&out, '.', 1);
     doorman__handover_flush(&out);
     if (out.failed) return DOORMAN_UNAVAILABLE;
@@ -9728,15 +9756,6 @@ doorman_status doorman_server_hand_over(doorman_server *server, doorman_write *w
 }
 
 /* ---- handover: taking over */
-
-/* Bytes that are being taken over. After the first fault, every value is 0 or "". */
-typedef struct doorman__handover_reader {
-    doorman_server *server;
-    const unsigned char *at;
-    size_t left;
-    const char *wrong;     /* the first fault; NULL: none */
-    doorman_status status; /* of the fault */
-} doorman__handover_reader;
 
 static void doorman__handover_fail(doorman__handover_reader *in, doorman_status status,
                                    const char *wrong) {
@@ -9983,6 +10002,13 @@ static void doorman__handover_take_all(doorman__handover_reader *in) {
             doorman__handover_take_entry(in, &handed);
             if (resource && !in->wrong) doorman__handover_restore(in, resource, &handed);
             break;
+        case 'P':
+            if (DOORMAN__HAS_PERMITS) {
+                doorman__permits_in_handover.take_over(in);
+            } else {
+                doorman__handover_fail(in, DOORMAN_INVALID_ARGUMENT, "they have permits");
+            }
+            break;
         case '.':
             if (in->left)
                 doorman__handover_fail(in, DOORMAN_INVALID_ARGUMENT, "they go on after the end");
@@ -9999,9 +10025,10 @@ doorman_status doorman_server_take_over(doorman_server *server, const unsigned c
     if (!server) return doorman__missing(error, "server");
     if (!bytes) return doorman__missing(error, "bytes");
     (void)doorman__server_advance(server, now);
-    if (!server->is_master || server->resources.count) {
+    bool has_holds = DOORMAN__HAS_PERMITS && doorman__permits_in_handover.has_holds(server);
+    if (!server->is_master || server->resources.count || has_holds) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
-                             "server: it is not master, or has leases already");
+                             "server: it is not master, or has leases or holds already");
     }
     doorman__handover_reader in = {.server = server, .at = bytes, .left = count};
     const unsigned char *magic = doorman__handover_take(&in, 8);
@@ -10013,11 +10040,13 @@ doorman_status doorman_server_take_over(doorman_server *server, const unsigned c
     }
     doorman_time drains_at = doorman__handover_take_rest(&in, false);
     if (!in.wrong) doorman__handover_take_all(&in);
+    if (DOORMAN__HAS_PERMITS && !in.wrong) doorman__permits_in_handover.finish(&in);
     if (!in.wrong) { /* not before: a wrong time would let the server learn for years */
         server->drains_at = doorman__later(server->drains_at, drains_at);
         return DOORMAN_OK;
     }
     doorman__server_drop_leases(server);
+    if (DOORMAN__HAS_PERMITS) doorman__permits_in_handover.drop(server);
     doorman__server_begin_learning(server);
     return doorman__fail(error, in.status, "bytes: %s", in.wrong);
 }

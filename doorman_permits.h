@@ -38,7 +38,7 @@
  *
  *     permits        doorman_permits_create  _destroy  _set_epoch  _configure  _acquire  _report
  *                    _inspect  _reset  _ban  _due  _update  _read  _next_limit  _next_top
- *                    doorman_reason_name
+ *                    _next_counter  doorman_reason_name
  *     state          doorman_permits_next_changed  _mark_changed  _restore  _set_rows
  *                    doorman_permit_row_read
  *     holds          doorman_permits_renew  _release  _transfer  _seize  _cancel
@@ -99,6 +99,7 @@
  *     >>hold_requests   what clients do with their holds
  *     >>state           rows of counters and bans, which a store keeps over a restart
  *     >>permit_node     all permits of a node, and the messages on them; limiters by key
+ *     >>permit_handover holds that the next master of a node takes over
  *     >>permit_client   what asks servers for permits, on behalf of many callers
  *     >>permit_json     limits and messages on permits in JSON
  *     >>permit_agent    a permit client with its own thread
@@ -755,6 +756,47 @@ DOORMAN_API bool doorman_permits_next_top(const doorman_permits *permits, size_t
                                           doorman_top_kind kind, doorman_cursor *cursor,
                                           doorman_permits_top *out);
 
+/* Where an iteration over counters is. A caller may keep the three numbers, and continue with them
+ * later. They have no meaning for the caller. */
+typedef struct doorman_counter_cursor {
+    uint64_t table, position;
+    uint64_t removals; /* of tables, plus 1; 0: the iteration has not begun */
+} doorman_counter_cursor;
+
+/* A counter of a limit, or a ban. */
+typedef struct doorman_permits_counter {
+    bool is_ban;
+    const char *identifier_glob; /* of the template; "": a ban that an administrator has set */
+    const char *limit; /* the name of the limit; "": a ban that an administrator has set. NULL:
+                                a counter that does not count, because its limit is gone. Such a
+                                counter has no `state` */
+    const char *resource_id;            /* "": the counter is per template */
+    char key[DOORMAN_ID_BYTES_MAX + 1]; /* "" if the counter is not per key */
+    doorman_permit_detail state;        /* not of a ban. `moved_up` and `refused` are false */
+    doorman_time ban_rest;              /* of a ban: the time until it ends; 0: it has ended */
+} doorman_permits_counter;
+
+/* Iterates over all counters and bans, also those of limits that are not durable. A leased rate has
+ * no counters. Any other call on the permits is allowed between two steps, so a caller can release
+ * its lock there. A counter that exists during the whole iteration is visited exactly once, as it
+ * is at that moment. A counter that is created or removed meanwhile is visited at most once. A
+ * counter that has become fresh may be visited until it is removed (P14). The bans come first. The
+ * order of the others seems random, because it is that of keyed hashes: another process, and the
+ * permits after a restart, have another one. If two counters of a limit had the same 64-bit hash,
+ * only one of them would be visited.
+ *   limit     only counters of limits with this name, and all bans; NULL: all
+ *   cursor    in/out; the caller initialises it with {0}
+ *   out       written on OK; pointers in it are valid until the next call that changes the permits
+ *   returns   OK | NOT_FOUND: there are no more |
+ *             INVALID_ARGUMENT: the table of a limit that a configuration has removed was freed
+ *             since the iteration began. The caller begins again |
+ *             OUT_OF_MEMORY: the call may be repeated
+ *   cost      O(1) for each counter, and O(limits) for the whole iteration */
+DOORMAN_API doorman_status doorman_permits_next_counter(doorman_permits *permits, const char *limit,
+                                                        doorman_counter_cursor *cursor,
+                                                        doorman_permits_counter *out,
+                                                        doorman_time now);
+
 /* ---- state, the public part ------------------------------------------------------------------ */
 /* A limit that is `durable` has a row for each of its counters that is not fresh, and for each of
  * its bans. So do the bans of an administrator. A store keeps the rows, so that what was used
@@ -865,7 +907,8 @@ DOORMAN_API doorman_status doorman_permits_restore(doorman_permits *permits,
 /* Whether the rows of a store are restored. */
 typedef enum doorman_rows {
     DOORMAN_ROWS_READ,    /* the default: all limits decide, and changes are yielded */
-    DOORMAN_ROWS_AWAITED, /* permits that a durable limit concerns are refused with LEARNING */
+    DOORMAN_ROWS_AWAITED, /* permits that a durable limit concerns are refused with LEARNING, also
+                             those with a cost of 0 */
     DOORMAN_ROWS_UNREAD,  /* the same, but only for limits with refuse_unread. What is restored
                              later only takes away */
     DOORMAN_ROWS_COUNT
@@ -2548,6 +2591,13 @@ static bool doorman__reserve_list(void *list, size_t *capacity, size_t count, si
     return room;
 }
 
+/* Starts to load a node into the cache. Most nodes are on two cache lines. NULL has no effect. */
+static void doorman__chain_prefetch(const doorman__chain *node) {
+    if (!node) return;
+    __builtin_prefetch(node);
+    __builtin_prefetch((const char *)node + DOORMAN__LINE_BYTES);
+}
+
 /* Adds one bucket, and moves the nodes that belong there from one other bucket. Returns false if
  * memory runs out. */
 static bool doorman__chains_split(doorman__chains *nodes) {
@@ -2568,6 +2618,8 @@ static bool doorman__chains_split(doorman__chains *nodes) {
     if (added > nodes->mask) nodes->mask = 2 * nodes->mask + 1;
     assert(added <= nodes->mask && added > nodes->mask >> 1);
     const size_t split = added & (nodes->mask >> 1);
+    /* the next buckets are split after the next nodes were added */
+    doorman__chain_prefetch(*doorman__chains_at(nodes, split + 2 < added ? split + 2 : split));
     doorman__chain **from = doorman__chains_at(nodes, split);
     doorman__chain **to = doorman__chains_at(nodes, added);
     if (nodes->segments[split / DOORMAN__SEGMENT_BUCKETS].marks >>
@@ -2604,6 +2656,15 @@ static void doorman__chains_merge(doorman__chains *nodes) {
     if (last % DOORMAN__SEGMENT_BUCKETS == 0) {
         DOORMAN_FREE(nodes->segments[last / DOORMAN__SEGMENT_BUCKETS].buckets);
     }
+}
+
+/* Returns a number with the lowest bit as the highest one. */
+static uint32_t doorman__reverse_bits(uint32_t bits) {
+    bits = (bits & 0x55555555) << 1 | (bits >> 1 & 0x55555555);
+    bits = (bits & 0x33333333) << 2 | (bits >> 2 & 0x33333333);
+    bits = (bits & 0x0f0f0f0f) << 4 | (bits >> 4 & 0x0f0f0f0f);
+    bits = (bits & 0x00ff00ff) << 8 | (bits >> 8 & 0x00ff00ff);
+    return bits << 16 | bits >> 16;
 }
 
 /* Frees the buckets of an empty table. */
@@ -2683,13 +2744,6 @@ static doorman__chain *doorman__chains_first(const doorman__chains *nodes, uint3
 /* What is loaded into the cache ahead of use. To find a counter, the CPU waits for memory twice:
  * for the bucket, and then for the first node of its list. */
 typedef enum doorman__ahead { DOORMAN__AHEAD_BUCKET, DOORMAN__AHEAD_NODE } doorman__ahead;
-
-/* Starts to load a node into the cache. Most nodes are on two cache lines. NULL has no effect. */
-static void doorman__chain_prefetch(const doorman__chain *node) {
-    if (!node) return;
-    __builtin_prefetch(node);
-    __builtin_prefetch((const char *)node + DOORMAN__LINE_BYTES);
-}
 
 /* Precondition for DOORMAN__AHEAD_NODE: the bucket was loaded ahead. */
 static void doorman__chains_prefetch(const doorman__chains *nodes, uint32_t hash,
@@ -3782,6 +3836,7 @@ struct doorman_permits {
     uint64_t random, empty_hash; /* empty_hash: the hash of the key "" */
     doorman__slot **slots;       /* all slots; the first one is that of the bans */
     size_t slot_count, slot_capacity;
+    uint64_t slot_removals;    /* how many slots were freed: each moves another one */
     doorman__slot **own_slots; /* one for each limit of the configuration, then one for each
                                   template whose list of limits is empty */
     size_t own_count;
@@ -3922,6 +3977,7 @@ struct doorman__hold {
     uint64_t request_id;   /* 0: there is none */
     doorman__owner *owner; /* of a transfer: the client that has transferred */
     doorman__hold_state state;
+    bool is_handed;                 /* its end was handed over, and is later than before (D8) */
     doorman__timer end;             /* of the hold, or of the wait */
     doorman__hold *earlier, *later; /* in its list */
     uint64_t seized;                /* the transfer from which the hold was made, or 0 */
@@ -4623,6 +4679,7 @@ static void doorman__permits_free_slot(doorman_permits *permits, size_t index) {
     doorman__chains_uninit(&slot->nodes);
     DOORMAN_FREE(slot);
     permits->slots[index] = permits->slots[--permits->slot_count];
+    permits->slot_removals++;
     permits->changes.slot = permits->changes.segment = 0; /* a slot has moved */
 }
 
@@ -5078,7 +5135,8 @@ static doorman_time doorman__leased_rest(const doorman_permits *permits,
 }
 
 /* P17: bounds the time to live of a hold by the ends of its leases. A hold whose lease is not
- * prolonged lasts as long as before. */
+ * prolonged lasts as long as before. If it was handed over, it ends now for its holder: nobody knows
+ * by how much its end has moved, and the lease under which it was granted has not moved. */
 static doorman_time doorman__leased_life(doorman_permits *permits, doorman__hold *hold,
                                          doorman_time life) {
     doorman_time most = life;
@@ -5097,7 +5155,7 @@ static doorman_time doorman__leased_life(doorman_permits *permits, doorman__hold
         }
     }
     assert(most >= 0 && most <= life);
-    if (most == life || !hold->end.position) return most;
+    if (most == life || !hold->end.position || hold->is_handed) return most;
     /* the holder may use what it has until its own end, which is no later than this */
     double rest = (double)(hold->end.at - permits->at.now) / (1 + permits->options.drift) - 3;
     return doorman__later(most, doorman__earlier(life, (doorman_time)doorman__max(0, rest)));
@@ -5700,9 +5758,12 @@ static void doorman__charge_evaluate(const doorman_permits *permits, doorman__ch
     charge->offer =
         doorman__meter_offer(&meter, decision->request->max_wait, &charge->wait, &permits->at);
     const bool waits = doorman__permits_awaits_rows(permits, charge->limit);
-    if (waits) charge->offer = 0;
-    if (charge->need > charge->offer) {
-        charge->reason = waits ? DOORMAN_REASON_LEARNING : DOORMAN_REASON_RATE;
+    if (waits) {
+        charge->offer = 0;
+        charge->reason =
+            DOORMAN_REASON_LEARNING; /* also of a cost of 0: nobody knows what is left */
+    } else if (charge->need > charge->offer) {
+        charge->reason = DOORMAN_REASON_RATE;
     }
     doorman__charge_bound(charge, waits ? 0 : doorman__meter_saved(&meter, &permits->at));
 }
@@ -10126,6 +10187,125 @@ bool doorman_permits_next_top(const doorman_permits *permits, size_t limit_index
     return true;
 }
 
+/* ---- permits: all counters */
+/*
+ * An iteration visits the counters of a table in the order of their hashes, with the lowest bit as
+ * the most significant one (as SCAN of Redis). In this order, the hashes of a bucket are one range,
+ * also after a bucket was split in two, or two were merged. So the position of an iteration is a
+ * number that stays correct while the table grows and shrinks.
+ *
+ *     hashes           0..  in this order, and one bucket that is not split:
+ *     4 buckets        | 0      | 2      | 1      | 3      |
+ *     3 buckets        | 0      | 2      | 1               |
+ *
+ * A table knows only 32 bits of a hash. The other bits decide between counters that have these in
+ * common. They are calculated from the key.
+ */
+
+static uint64_t doorman__counter_position(const doorman_permits *permits,
+                                          doorman__counter *counter) {
+    const doorman__place *place = doorman__permits_place_of(permits, counter->node.tag);
+    const unsigned char *key = (const unsigned char *)doorman__counter_key(counter);
+    uint64_t hash = doorman__hash_bytes(permits->options.seed, key, counter->key_bytes);
+    if (place) hash += 3 * place->hash;
+    assert((uint32_t)hash == counter->node.hash);
+    return (uint64_t)doorman__reverse_bits((uint32_t)hash) << 32 | hash >> 32;
+}
+
+/* Returns the first counter of a table from a position on, or NULL.
+ *   position   in/out: of the counter */
+static doorman__counter *doorman__counters_from(const doorman_permits *permits,
+                                                const doorman__chains *nodes, uint64_t *position) {
+    while (nodes->bucket_count) {
+        const uint32_t hash = doorman__reverse_bits((uint32_t)(*position >> 32));
+        const size_t bucket = doorman__chains_index(nodes, hash);
+        doorman__counter *best = NULL;
+        uint64_t best_position = UINT64_MAX;
+        doorman__chain *node = *doorman__chains_at(nodes, bucket);
+        for (; node; node = node->next) {
+            doorman__counter *counter = (doorman__counter *)(void *)node;
+            const uint64_t own = doorman__counter_position(permits, counter);
+            if (own < *position || (best && own >= best_position)) continue;
+            best = counter;
+            best_position = own;
+        }
+        if (best) {
+            *position = best_position;
+            return best;
+        }
+        /* the other half of a bucket that is not split is another step */
+        const unsigned bits = (unsigned)__builtin_popcount(nodes->mask);
+        const uint64_t next = bits ? ((*position >> (64 - bits)) + 1) << (64 - bits) : 0;
+        if (!next) return NULL; /* it was the last bucket */
+        assert(next > *position);
+        *position = next;
+    }
+    return NULL;
+}
+
+static void doorman__ban_describe(const doorman_permits *permits, doorman__counter *counter,
+                                  doorman_permits_counter *out) {
+    const doorman__ban *ban = doorman__counter_ban(counter);
+    out->is_ban = true;
+    out->identifier_glob = ban->slot->glob;
+    out->limit = ban->slot->name;
+    out->ban_rest = doorman__later(ban->end.at - permits->at.now, 0);
+}
+
+/* Describes a counter, which may move. Returns false if memory runs out. */
+static bool doorman__counter_describe(doorman_permits *permits, doorman__slot *slot,
+                                      doorman__counter *counter, doorman_permits_counter *out) {
+    bool failed = false;
+    const doorman_permit_limit *limit = doorman__counter_limit(permits, slot, counter, &failed);
+    if (failed) return false;
+    if (!limit || doorman__limit_is_leased_rate(limit)) return true;
+    counter = doorman__counter_adapt(permits, slot, limit, counter);
+    if (!counter) return false;
+    doorman__charge charge = {.limit = limit, .slot = slot, .counter = counter};
+    charge.place = doorman__permits_place_of(permits, counter->node.tag);
+    charge.own = doorman__permits_own_slot(permits, limit);
+    charge.shadow = limit->shadow || (charge.place && charge.place->shadow);
+    charge.figures = doorman__limit_figures(limit, counter->override_);
+    if (limit->leased) charge.lease = doorman__leased_find(permits, limit, charge.place);
+    if (charge.lease) {
+        charge.figures = doorman__leased_figures(permits, charge.lease, limit);
+    }
+    out->identifier_glob = charge.own->glob;
+    out->limit = charge.own->name;
+    out->state = doorman__charge_detail(permits, &charge, 0);
+    return true;
+}
+
+doorman_status doorman_permits_next_counter(doorman_permits *permits, const char *limit,
+                                            doorman_counter_cursor *cursor,
+                                            doorman_permits_counter *out, doorman_time now) {
+    if (!permits || !cursor || !out) return DOORMAN_INVALID_ARGUMENT;
+    const uint64_t removals = permits->slot_removals + 1;
+    if (!cursor->removals) cursor->removals = removals;
+    if (cursor->removals != removals) return DOORMAN_INVALID_ARGUMENT;
+    doorman__moment_move(&permits->at, now);
+    for (; cursor->table < permits->slot_count; cursor->table++, cursor->position = 0) {
+        doorman__slot *slot = permits->slots[cursor->table];
+        const bool is_bans = slot == doorman__permits_bans(permits);
+        if (limit && !is_bans && strcmp(slot->name, limit) != 0) continue;
+        doorman__counter *counter =
+            doorman__counters_from(permits, &slot->nodes, &cursor->position);
+        if (!counter) continue;
+        const doorman__place *place = doorman__permits_place_of(permits, counter->node.tag);
+        *out = (doorman_permits_counter){.identifier_glob = slot->glob};
+        (void)doorman__counter_copy_key(counter, out->key);
+        out->resource_id = place ? doorman__place_id(place) : "";
+        if (is_bans) {
+            doorman__ban_describe(permits, counter, out);
+        } else if (!doorman__counter_describe(permits, slot, counter, out)) {
+            return DOORMAN_OUT_OF_MEMORY;
+        }
+        if (cursor->position++ == UINT64_MAX) cursor->table++;
+        return DOORMAN_OK;
+    }
+    return DOORMAN_NOT_FOUND;
+}
+
 /* ---- permits: messages */
 /*
  * A server answers messages on permits with the functions of this part. A message is checked as a
@@ -10921,6 +11101,255 @@ size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t visits_max, do
     doorman__map_sweep(map, visits_max);
     return map->nodes.count;
 }
+
+/* ---- >>permit_handover ---------------------------------------------------------------------- */
+/*
+ * A master that stops as planned hands its holds over with its leases (D8). The section >>handover
+ * writes the bytes, and reaches this section through the table doorman__permits_in_handover.
+ *
+ * For the proof of P8 to P16 both masters are one that stood still in between:
+ *    - The bytes have all holds and transfers, also those that are used, with their ids and request
+ *      ids. So a repeated request has the same answer as before (P9, P11). A transfer that was
+ *      forgotten could take units from its source a second time.
+ *    - A hold ends when its rest has passed once more, with the drift, from the time of reading.
+ *      This is never earlier than what its holder was told.
+ *    - The next master counts the holds under its own configuration, like a master that loads it
+ *      (P15). So a limit that is new needs no learning, and a smaller one may be exceeded until
+ *      holds end. While the last master learned, all limits of the next one learn.
+ *    - A hold of a leased limit stays counted until its end. It is not prolonged before the permits
+ *      have a lease again that covers it (P17): until then a renewal lets it end for its holder.
+ *    - Permits that wait are not handed over. Their callers ask again. A permit that was decided,
+ *      but whose decision was not given, has its hold, which the repeated request finds (P9).
+ *
+ * The bytes of a hold, in the form of >>handover. A hold comes before its transfers:
+ *
+ *     hold        text     the client
+ *                 1        0: a hold; 1: a transfer; 2: a transfer without units
+ *                 8 8      the id, the request_id
+ *                 8        of a hold: the transfer that it has seized, or 0; of a transfer: its
+ *                          source, or 0 if that has ended
+ *                 8        the rest until its end
+ *                 8 8      the time to live that was asked for, or 0; that of its limits
+ *                 4        the number of items, which follow
+ *     item        text     the resource
+ *                 text     the key
+ *                 8 8 8    what was asked for, the least of it, what is held
+ */
+
+/* ---- permits: handing holds over */
+
+static void doorman__handover_add_hold(doorman__handover_writer *out, const doorman__hold *hold,
+                                       doorman_time now) {
+    const doorman__hold *source = hold->source;
+    const bool is_spent = hold->state == DOORMAN__SPENT;
+    assert(hold->state >= DOORMAN__HELD && (source || !is_spent));
+    doorman__handover_add_text(out, doorman__owner_name(hold->owner));
+    doorman__handover_add_number(out, (uint64_t)hold->state - DOORMAN__HELD, 1);
+    doorman__handover_add_number(out, hold->id, 8);
+    doorman__handover_add_number(out, hold->request_id, 8);
+    doorman__handover_add_number(out, source ? source->id : hold->seized, 8);
+    doorman__handover_add_rest(out, is_spent ? now : hold->end.at, now);
+    doorman_time life = doorman__earlier(hold->takes.time_to_live, DOORMAN_DURATION_MAX);
+    doorman__handover_add_number(out, (uint64_t)hold->asked_time_to_live, 8);
+    doorman__handover_add_number(out, (uint64_t)life, 8);
+    doorman__handover_add_number(out, hold->item_count, 4);
+    for (size_t i = 0; i < hold->item_count; i++) {
+        const doorman__hold_item *item = &doorman__hold_items(hold)[i];
+        doorman__handover_add_text(out, doorman__place_id(item->place));
+        doorman__handover_add_text(out, item->key);
+        doorman__handover_add_amount(out, item->cost);
+        doorman__handover_add_amount(out, item->min);
+        doorman__handover_add_amount(out, item->amount);
+    }
+}
+
+/* Adds all holds in the order of their lists, in which each is behind its source. */
+static void doorman__permit_handover_hand_over(doorman_server *server,
+                                               doorman__handover_writer *out) {
+    doorman_permits *permits = server->permits;
+    const doorman__holds *holds = &permits->holds;
+    const doorman_time now = server->now;
+    doorman__moment_move(&permits->at, now);
+    doorman__holds_end_due(permits, SIZE_MAX); /* so each hold that is left has a rest */
+    doorman__handover_add_number(out, 'P', 1);
+    doorman__handover_add_rest(out, holds->learns_until, now);
+    doorman__handover_add_number(out, (uint64_t)holds->longest, 8);
+    doorman__handover_add_number(out, doorman__holds_count(permits), 8);
+    for (const doorman__hold *hold = holds->granted.first; hold; hold = hold->later) {
+        doorman__handover_add_hold(out, hold, now);
+    }
+    for (const doorman__hold *hold = holds->spent.first; hold; hold = hold->later) {
+        doorman__handover_add_hold(out, hold, now);
+    }
+}
+
+/* ---- permits: taking holds over */
+
+static bool doorman__permit_handover_has_holds(const doorman_server *server) {
+    const doorman_permits *permits = server->permits;
+    return doorman__holds_count(permits) > 0 || permits->holds.waiting.count > 0;
+}
+
+/* Takes a number of 8 bytes that is at most `most`. */
+static uint64_t doorman__handover_take_bounded(doorman__handover_reader *in, uint64_t most) {
+    uint64_t number = doorman__handover_take_number(in, 8);
+    if (number <= most) return number;
+    doorman__handover_fail(in, DOORMAN_INVALID_ARGUMENT, "a number is not valid");
+    return 0;
+}
+
+/* A hold as it is in the bytes. Its items are in `made` of the holds. */
+typedef struct doorman__handed_hold {
+    const char *client_id;
+    doorman__hold_state state;
+    uint64_t id, request_id, origin;
+    doorman_time end, asked_time_to_live, time_to_live;
+    size_t item_count;
+} doorman__handed_hold;
+
+/* Takes an item of a hold, with its place. */
+static void doorman__handover_take_item(doorman__handover_reader *in, bool is_spent,
+                                        doorman__hold_item *out) {
+    const char *resource_id = doorman__handover_take_id(in);
+    out->key = doorman__handover_take_text(in);
+    out->cost = doorman__handover_take_amount(in);
+    out->min = doorman__handover_take_amount(in);
+    out->amount = doorman__handover_take_amount(in);
+    if (!doorman__key_valid(out->key) || out->min > out->cost || (is_spent && out->amount > 0)) {
+        doorman__handover_fail(in, DOORMAN_INVALID_ARGUMENT, "an item of a hold is not valid");
+    }
+    if (in->wrong) return;
+    out->place = doorman__permits_place(in->server->permits, resource_id);
+    if (!out->place) doorman__handover_fail(in, DOORMAN_OUT_OF_MEMORY, "out of memory");
+}
+
+static void doorman__handover_take_hold(doorman__handover_reader *in, doorman__handed_hold *out) {
+    doorman_permits *permits = in->server->permits;
+    out->client_id = doorman__handover_take_id(in);
+    out->state = (doorman__hold_state)(DOORMAN__HELD + doorman__handover_take_choice(in, 1, 2));
+    out->id = doorman__handover_take_bounded(in, DOORMAN__REQUEST_ID_MAX);
+    out->request_id = doorman__handover_take_bounded(in, DOORMAN__REQUEST_ID_MAX);
+    out->origin = doorman__handover_take_bounded(in, DOORMAN__REQUEST_ID_MAX);
+    out->end = doorman__handover_take_rest(in, false);
+    const uint64_t longest = (uint64_t)DOORMAN_DURATION_MAX;
+    out->asked_time_to_live = (doorman_time)doorman__handover_take_bounded(in, longest);
+    out->time_to_live = (doorman_time)doorman__handover_take_bounded(in, longest);
+    out->item_count = (size_t)doorman__handover_take_number(in, 4);
+    if (out->item_count > permits->options.item_max) {
+        doorman__handover_fail(in, DOORMAN_RESOURCE_EXHAUSTED, "more items than item_max");
+    } else if (!out->id || !out->item_count || (!out->request_id && out->state != DOORMAN__HELD)) {
+        doorman__handover_fail(in, DOORMAN_INVALID_ARGUMENT, "a hold is not valid");
+    }
+    if (in->wrong) return;
+    void *items = permits->holds.made;
+    bool room = doorman__reserve(&items, &permits->holds.made_capacity, out->item_count,
+                                 sizeof(doorman__hold_item));
+    permits->holds.made = (doorman__hold_item *)items;
+    if (!room) doorman__handover_fail(in, DOORMAN_OUT_OF_MEMORY, "out of memory");
+    for (size_t i = 0; i < out->item_count && !in->wrong; i++) {
+        doorman__handover_take_item(in, out->state == DOORMAN__SPENT, &permits->holds.made[i]);
+    }
+}
+
+/* Makes a hold without units and without an end. Returns NULL after a fault.
+ *   source   out: of a transfer; NULL: it has none */
+static doorman__hold *doorman__handover_make_hold(doorman__handover_reader *in,
+                                                  const doorman__handed_hold *handed,
+                                                  doorman__hold **source) {
+    doorman_permits *permits = in->server->permits;
+    const doorman__hold_item *items = permits->holds.made;
+    const bool is_transfer = handed->state != DOORMAN__HELD;
+    *source = is_transfer ? doorman__holds_find(permits, handed->origin) : NULL;
+    const bool needs_source = is_transfer && (handed->origin || handed->state == DOORMAN__SPENT);
+    if (needs_source && (!*source || (*source)->state != DOORMAN__HELD)) {
+        doorman__handover_fail(in, DOORMAN_INVALID_ARGUMENT, "a transfer has no source");
+    } else if (doorman__holds_find(permits, handed->id) ||
+               doorman__holds_find_request(permits, handed->client_id, handed->request_id)) {
+        doorman__handover_fail(in, DOORMAN_INVALID_ARGUMENT, "a hold occurs twice");
+    } else if (!doorman__holds_has_room(permits, handed->client_id,
+                                        doorman__hold_items_bytes(items, handed->item_count))) {
+        doorman__handover_fail(in, DOORMAN_RESOURCE_EXHAUSTED,
+                               "more holds than hold_max, or more of one client than "
+                               "client_hold_max, or more bytes than memory_max");
+    }
+    if (in->wrong) return NULL;
+    doorman__hold *hold = doorman__hold_create(permits, handed->client_id, handed->request_id,
+                                               items, handed->item_count);
+    if (!hold) doorman__handover_fail(in, DOORMAN_OUT_OF_MEMORY, "out of memory");
+    return hold;
+}
+
+/* Restores a hold, except for its takes. */
+static void doorman__handover_restore_hold(doorman__handover_reader *in,
+                                           const doorman__handed_hold *handed) {
+    doorman_permits *permits = in->server->permits;
+    doorman__hold *source = NULL, *hold = doorman__handover_make_hold(in, handed, &source);
+    if (!hold) return;
+    doorman__hold_name(permits, hold, handed->id);
+    const bool is_held = handed->state == DOORMAN__HELD;
+    doorman__hold_enter(permits, hold, is_held ? DOORMAN__HELD : DOORMAN__TRANSFERRED);
+    hold->is_handed = true;
+    hold->seized = is_held ? handed->origin : 0;
+    hold->granted_at = permits->at.now;
+    hold->asked_time_to_live = handed->asked_time_to_live;
+    hold->takes.time_to_live = handed->time_to_live;
+    if (source) {
+        hold->source = source;
+        hold->next_transfer = source->transfers;
+        source->transfers = hold;
+    }
+    if (handed->state == DOORMAN__SPENT) {
+        doorman__hold_enter(permits, hold, DOORMAN__SPENT);
+    } else {
+        doorman__timer_set(&permits->holds.ends, &hold->end, handed->end);
+    }
+}
+
+/* Takes the part of the permits. */
+static void doorman__permit_handover_take_over(doorman__handover_reader *in) {
+    doorman__handed_hold handed;
+    if (in->has_permits) {
+        doorman__handover_fail(in, DOORMAN_INVALID_ARGUMENT, "the permits occur twice");
+    }
+    in->has_permits = true;
+    doorman__moment_move(&in->server->permits->at, in->server->now);
+    in->learns_until = doorman__handover_take_rest(in, false);
+    in->longest = (doorman_time)doorman__handover_take_bounded(in, 3 * DOORMAN_DURATION_MAX);
+    uint64_t count = doorman__handover_take_number(in, 8);
+    for (uint64_t i = 0; i < count && !in->wrong; i++) {
+        doorman__handover_take_hold(in, &handed);
+        if (!in->wrong) doorman__handover_restore_hold(in, &handed);
+    }
+}
+
+/* Counts the holds, as for a configuration that is new. The last master may have had another one:
+ * so if this server loses its mastership soon, all limits then learn for the longest time. */
+static void doorman__permit_handover_finish(doorman__handover_reader *in) {
+    doorman_permits *permits = in->server->permits;
+    doorman__holds *holds = &permits->holds;
+    if (!in->has_permits) return;
+    if (doorman_permits_configure(permits, permits->config) != DOORMAN_OK) {
+        doorman__handover_fail(in, DOORMAN_OUT_OF_MEMORY, "out of memory");
+        return;
+    }
+    doorman_time until = doorman__after(permits->at.now, in->longest);
+    holds->mixed_until = doorman__later(holds->mixed_until, until);
+    holds->longest = doorman__later(holds->longest, in->longest);
+    holds->learns_until = in->learns_until;
+    doorman__holds_keep_learning(permits);
+}
+
+static void doorman__permit_handover_drop(doorman_server *server) {
+    doorman__holds_clear(server->permits);
+}
+
+static const doorman__handover_permits doorman__permits_in_handover = {
+    .hand_over = doorman__permit_handover_hand_over,
+    .has_holds = doorman__permit_handover_has_holds,
+    .take_over = doorman__permit_handover_take_over,
+    .finish = doorman__permit_handover_finish,
+    .drop = doorman__permit_handover_drop,
+};
 
 /* ---- >>permit_client ------------------------------------------------------------------------ */
 /*

@@ -81,7 +81,7 @@ struct settings {
     const char *http, *http_advertise, *http_token; /* http "off": no HTTP */
     const char *http_health;                        /* NULL: none */
     const char *tls_cert, *tls_key, *tls_ca;
-    const char *state;                                            /* NULL: nothing lasts */
+    const char *state, *state_password_file;                      /* NULL: nothing lasts */
     const char *replace_at;                                       /* NULL: the default */
     size_t state_interval, state_wait;                            /* seconds */
     size_t resource_max, holder_max, message_max, connection_max; /* 0: the default */

@@ -49,9 +49,14 @@ FLAG(ELECTION_KEY, "election-key", "KEY", "DOORMAN_ELECTION_KEY", "etcd", PLACE(
      "        used by no other node")
 FLAG(ELECTION_TTL, "election-ttl", "SECONDS", "DOORMAN_ELECTION_TTL", "etcd", 0,
      "how long an unreachable master remains master, 2 to 3600 (default 10)")
-FLAG(STATE, "state", "FILE", "DOORMAN_STATE", "STATE", PLACE(state),
-     "the file in which counters of durable limits and bans outlast a restart; it is made if it\n"
-     "        does not exist; not with --election-key (default none: a restart forgets them)")
+FLAG(STATE, "state", "FILE|redis://...", "DOORMAN_STATE", "STATE", PLACE(state),
+     "where counters of durable limits and bans outlast a restart: a file, which is made if it\n"
+     "        does not exist, or a Redis, as redis://USER@HOST:PORT/DATABASE; with --election-key\n"
+     "        only a Redis (default none: a restart forgets them)")
+FLAG(STATE_PASSWORD_FILE, "state-password-file", "FILE", "DOORMAN_STATE_PASSWORD_FILE", "STATE",
+     PLACE(state_password_file),
+     "a file whose first line is the password of --state redis://...; the server reads it again\n"
+     "        with each connection (default none)")
 FLAG(STATE_INTERVAL, "state-interval", "SECONDS", "DOORMAN_STATE_INTERVAL", "STATE", 0,
      "how often changes are written to --state, 1 to 3600; a crash forgets about as much\n"
      "        (default 1)")

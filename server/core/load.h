@@ -23,7 +23,7 @@ static inline void server_set_problem(struct config_problems *problems, const ch
     only->error.path_bytes = 0;
 }
 
-/* Removes the warnings that do not apply because there is a file of counters (V8). If there are
+/* Removes the warnings that do not apply because there is a store of counters (V8). If there are
  * such warnings, those for which the list had no room are removed too. */
 static inline void server_drop_warnings(struct config_problems *problems) {
     size_t listed = problems->count < PROBLEM_MAX ? problems->count : PROBLEM_MAX;

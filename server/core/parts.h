@@ -37,6 +37,7 @@ PART(pages)
 PART(limits)
 PART(front)
 PART(holds)
+PART(counters)
 PART(json)
 PART(metrics)
 #endif

@@ -12,6 +12,13 @@
  * first line reads a value of two lines as an address with a control character. Such an address is
  * not valid, so this server knows that there is a master, but not where.
  *
+ * With --state, the master also needs an epoch: a number that is larger than those of all masters
+ * before it (D9). It is the version of a second key, KEY/epoch, which the transaction that creates
+ * the election key writes too. etcd counts the versions of a key, and this key is never deleted. A
+ * process reads both keys in one transaction. So if its etcd lease holds the election key, the
+ * version that it reads is that of its own mastership, also if it has lost the response to the
+ * transaction that created the key.
+ *
  * The same thread reads the key of the configuration every second, or five times within the TTL if
  * that is more often (V1). A poll of the election goes first, so that it is not late. The thread
  * takes the lock of the service only to apply what it has read.
@@ -37,8 +44,9 @@ struct election {
     doorman_time config_due;                  /* when to read the configuration next */
     char http_read[DOORMAN_ID_BYTES_MAX + 1]; /* the HTTP address in the key that was read last */
     bool reachable;                           /* the last call to etcd succeeded */
-    bool reload;  /* reload the configuration; the lock guards this and the rest */
-    bool resigns; /* the thread deletes the key, and its call must not be cancelled */
+    uint64_t epoch; /* of the last key of this process; 0: none yet, or no --state */
+    bool reload;    /* reload the configuration; the lock guards this and the rest */
+    bool resigns;   /* the thread deletes the key, and its call must not be cancelled */
     doorman_election_state state;           /* the state that was applied last */
     doorman_time until;                     /* the end of the mastership that was applied last */
     char address[DOORMAN_ID_BYTES_MAX + 1]; /* of the master; "": not known */
@@ -124,6 +132,10 @@ static void election_apply(struct service *service, bool reachable) {
         election_log_loss(service, expired, reachable);
     }
     election_note_master(service, reachable, now);
+    bool is_master = state == DOORMAN_MASTER;
+    if (expired || was_master != is_master) {
+        EACH_PART(part, elected)(*part)->elected(service, is_master, election->epoch);
+    }
     if (changed) {
         server_counter_add(&service->counters.master_changes[state], 1);
         election_log(service);
@@ -171,20 +183,52 @@ static void election_read_lease(const cJSON *lease, doorman_election_answer *out
     out->lease = strtoll(server_etcd_number(lease, "ID"), NULL, 10);
 }
 
-/* Creates the key, unless it exists. */
+#define EPOCH_KEY "/epoch" /* behind the election key */
+#define EPOCH_KEY_BYTES (ETCD_KEY_BYTES_MAX + sizeof EPOCH_KEY - 1)
+
+static void election_write_epoch_key(const struct service *service,
+                                     char key[BASE64_TEXT(EPOCH_KEY_BYTES)]) {
+    char name[EPOCH_KEY_BYTES + 1];
+    snprintf(name, sizeof name, "%s" EPOCH_KEY, service->settings->election_key);
+    server_base64_write(key, name);
+}
+
+/* Finds the entry of a key in the response to a transaction.
+ *   index     of the operation, which reads one key
+ *   returns   NULL: the key does not exist */
+static const cJSON *election_find_entry(const cJSON *response, int index) {
+    const cJSON *all = cJSON_GetObjectItemCaseSensitive(response, "responses");
+    const cJSON *range =
+        cJSON_GetObjectItemCaseSensitive(cJSON_GetArrayItem(all, index), "response_range");
+    return cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(range, "kvs"), 0);
+}
+
+static uint64_t election_read_epoch(const cJSON *response, int index) {
+    return strtoull(server_etcd_number(election_find_entry(response, index), "version"), NULL, 10);
+}
+
+/* Creates the key, unless it exists, and makes a new epoch. */
 static cJSON *election_create_key(struct service *service, const doorman_election_call *call,
                                   doorman_election_answer *out) {
     char key[ETCD_KEY_TEXT], lines[ELECTION_VALUE], value[BASE64_TEXT(ELECTION_VALUE)];
+    char epoch[BASE64_TEXT(EPOCH_KEY_BYTES)], more[2 * sizeof epoch + 128] = "";
     const char *http = service->http_advertise;
     snprintf(lines, sizeof lines, "%s%s%s", call->address, http[0] ? "\n" : "", http);
     server_base64_write(key, service->settings->election_key);
     server_base64_write(value, lines);
+    election_write_epoch_key(service, epoch);
+    if (service->settings->state) {
+        snprintf(more, sizeof more,
+                 ",{\"request_put\":{\"key\":\"%s\"}},{\"request_range\":{\"key\":\"%s\"}}", epoch,
+                 epoch);
+    }
     cJSON *response = server_etcd_call(
         &service->election->etcd, "/v3/kv/txn",
         "{\"compare\":[{\"key\":\"%s\",\"target\":\"CREATE\",\"create_revision\":\"0\"}],"
-        "\"success\":[{\"request_put\":{\"key\":\"%s\",\"value\":\"%s\",\"lease\":\"%lld\"}}]}",
-        key, key, value, (long long)call->lease);
+        "\"success\":[{\"request_put\":{\"key\":\"%s\",\"value\":\"%s\",\"lease\":\"%lld\"}}%s]}",
+        key, key, value, (long long)call->lease, more);
     out->created = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(response, "succeeded"));
+    if (out->created) service->election->epoch = election_read_epoch(response, 2);
     return response;
 }
 
@@ -198,19 +242,41 @@ static void election_read_value(struct election *election, char value[ELECTION_V
     snprintf(election->http_read, sizeof election->http_read, "%.256s", valid ? line : "");
 }
 
-/* Reads the key. A value that does not fit is not known.
+/* Reads the key and, with --state, the epoch.
+ *   out   the entry of the key, a part of the response; NULL: it does not exist */
+static cJSON *election_get(struct service *service, const cJSON **out, uint64_t *epoch) {
+    struct etcd *etcd = &service->election->etcd;
+    const char *name = service->settings->election_key;
+    char key[ETCD_KEY_TEXT], second[BASE64_TEXT(EPOCH_KEY_BYTES)];
+    if (!service->settings->state) return server_etcd_get(etcd, name, out);
+    server_base64_write(key, name);
+    election_write_epoch_key(service, second);
+    cJSON *response = server_etcd_call(
+        etcd, "/v3/kv/txn",
+        "{\"success\":[{\"request_range\":{\"key\":\"%s\"}},{\"request_range\":{\"key\":\"%s\"}}]}",
+        key, second);
+    *out = election_find_entry(response, 0);
+    *epoch = election_read_epoch(response, 1);
+    return response;
+}
+
+/* Reads the key. A value that does not fit is not known. A key without an epoch counts as that of
+ * another process. It then ends with its etcd lease, and the next key has an epoch.
  *   value   room for the value. The address of the answer points into it */
 static cJSON *election_read_key(struct service *service, doorman_election_answer *out,
                                 char value[ELECTION_VALUE]) {
+    struct election *election = service->election;
     const cJSON *entry = NULL;
+    uint64_t epoch = 0;
     size_t bytes = 0;
-    cJSON *response =
-        server_etcd_get(&service->election->etcd, service->settings->election_key, &entry);
+    cJSON *response = election_get(service, &entry, &epoch);
     if (entry) {
         out->exists = true;
         out->lease = strtoll(server_etcd_number(entry, "lease"), NULL, 10);
+        if (service->settings->state && epoch == 0) out->lease = 0;
+        if (out->lease && out->lease == election->core.lease) election->epoch = epoch;
         bool fits = server_etcd_read_value(entry, value, ELECTION_VALUE, &bytes);
-        if (fits) election_read_value(service->election, value);
+        if (fits) election_read_value(election, value);
         out->address = fits ? value : NULL;
     }
     return response;

@@ -25,7 +25,7 @@
 
 #include <stdarg.h>
 
-#define ETCD_REQUEST 2048 /* bytes; the body of any call fits */
+#define ETCD_REQUEST 4096 /* bytes; the body of any call fits */
 #define ETCD_TOKEN_PATH "/v3/auth/authenticate"
 #define ETCD_PASSWORD_MAX 512 /* bytes */
 #define ETCD_REFUSED_PAUSE (2 * DOORMAN_SECOND)

@@ -159,24 +159,27 @@ static void metrics_election(struct text *text, const struct service *service) {
     }
 }
 
-/* The file of counters. A server without --state has no such metrics. */
+/* The store of counters. A server without --state has no such metrics. */
 static void metrics_state(struct text *text, const struct snapshot *snapshot) {
     const struct state_status *state = &snapshot->state;
     if (!snapshot->has_state) return;
     metrics_gauge(text, "state_age_seconds",
-                  "Age of the oldest change that is not in the file of --state; 0: it has all.",
+                  "Age of the oldest change that is not in the store of --state; 0: it has all.",
                   (double)snapshot->state_age / DOORMAN_SECOND);
     metrics_gauge(text, "state_reading",
-                  "1 while the rows of the file of --state are read at the start, else 0.",
-                  state->is_reading);
+                  "1 while the rows of the store of --state are read, else 0.", state->is_reading);
     metrics_gauge(text, "state_unreadable_rows",
-                  "Rows of the file of --state that could not be read. They stay in the file.",
+                  "Rows of the store of --state that could not be read. They stay in the store.",
                   (double)state->rows_unreadable);
+    metrics_gauge(text, "state_taken_over",
+                  "1 if the process began with the leases and holds of the last one, which had "
+                  "stopped as planned. 0 if it learned them.",
+                  state->took_over);
     metrics_counter(text, "state_rows_written_total",
-                    "Rows written to the file of --state, and deleted from it.",
+                    "Rows written to the store of --state, and deleted from it.",
                     &state->rows_written);
     metrics_counter(text, "state_errors_total",
-                    "Reads and writes of the file of --state that failed.", &state->errors);
+                    "Reads and writes of the store of --state that failed.", &state->errors);
 }
 
 /* A server without the part REPLACE does not know these. */

@@ -178,13 +178,13 @@ static void page_election(struct text *text, const struct snapshot *snapshot) {
                  snapshot->now);
 }
 
-/* Adds whether the file of counters has all changes. */
+/* Adds whether the store of counters has all changes. */
 static void page_state(struct text *text, const struct snapshot *snapshot) {
     static const char *const fails[] = {"has failed for ", ": "};
     const struct state_status *state = &snapshot->state;
     if (!snapshot->has_state) return;
-    page_trouble(text, "file of counters", &state->trouble, fails, snapshot->now);
-    page_fact(text, "counters in the file", state->is_reading ? "warn" : "");
+    page_trouble(text, "store of counters", &state->trouble, fails, snapshot->now);
+    page_fact(text, "counters in the store", state->is_reading ? "warn" : "");
     if (state->is_reading) {
         server_text_addf(text, "%" PRIu64 " rows read", state->rows_read);
     } else if (snapshot->state_age > 0) {
@@ -195,6 +195,12 @@ static void page_state(struct text *text, const struct snapshot *snapshot) {
         server_text_add(text, "all changes");
     }
     server_text_add(text, "</dd></div>");
+    if (state->took_over || state->learns[0]) {
+        page_fact(text, "leases and holds at the start", "");
+        server_text_add(text, state->took_over ? "taken over" : "learned: ");
+        server_text_add_escaped(text, state->learns, server_escape_html);
+        server_text_add(text, "</dd></div>");
+    }
     if (state->rows_unreadable == 0) return;
     page_fact(text, "rows that cannot be read", "bad");
     server_text_addf(text, "%" PRIu64 "</dd></div>", state->rows_unreadable);

@@ -96,6 +96,21 @@ void server_snapshot_add_other(struct snapshot *snapshot, const struct row *row)
 
 #define SLICE_STEPS_MAX 4096 /* elements that are visited while the lock is held */
 
+/* The part of an iteration during which the lock is held. */
+struct slice {
+    size_t steps;
+    doorman_time started_at, started_cpu;
+};
+
+/* Takes the lock. */
+struct slice server_slice_start(struct service *service);
+
+/* Counts a step. Returns whether the slice is over. */
+bool server_slice_step(struct slice *slice);
+
+/* Notes how long the lock was held, and releases it for a moment. */
+void server_slice_end(const struct slice *slice, struct service *service);
+
 /* Calls `callback` for each resource until it returns false. The lock is held during these calls,
  * and is released for a moment after at most SLICE_STEPS_MAX of them.
  *   reserve   called without the lock. It makes room for SLICE_STEPS_MAX elements. If it returns

@@ -25,26 +25,18 @@ struct lock_hold {
     doorman_time cpu_time; /* without the time in which the thread did not run */
 };
 
-/* The part of an iteration during which the lock is held. */
-struct slice {
-    size_t steps;
-    doorman_time started_at, started_cpu;
-};
-
 static doorman_time cpu_clock(void) {
     struct timespec time = {0};
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
     return (doorman_time)time.tv_sec * DOORMAN_SECOND + time.tv_nsec;
 }
 
-/* Takes the lock. */
-static struct slice slice_start(struct service *service) {
+struct slice server_slice_start(struct service *service) {
     server_lock(&service->lock);
     return (struct slice){.started_at = doorman_clock(), .started_cpu = cpu_clock()};
 }
 
-/* Notes how long the lock was held, and releases it for a moment. */
-static void slice_end(const struct slice *slice, struct service *service) {
+void server_slice_end(const struct slice *slice, struct service *service) {
     struct lock_hold *longest = service->longest_hold;
     doorman_time duration = doorman_clock() - slice->started_at;
     doorman_time cpu_time = cpu_clock() - slice->started_cpu;
@@ -54,8 +46,7 @@ static void slice_end(const struct slice *slice, struct service *service) {
     nng_msleep(SLICE_PAUSE_MS);
 }
 
-/* Counts a step. Returns whether the slice is over. */
-static bool slice_step(struct slice *slice) {
+bool server_slice_step(struct slice *slice) {
     slice->steps++;
     return slice->steps == SLICE_STEPS_MAX ||
            (slice->steps % SLICE_CLOCK_STEPS == 0 &&
@@ -75,13 +66,13 @@ void server_for_each_resource(struct service *service, bool (*reserve)(void *con
     doorman_server_resource info;
     bool more = true;
     while (more && reserve(context)) {
-        struct slice slice = slice_start(service);
+        struct slice slice = server_slice_start(service);
         do {
             more =
                 doorman_server_next_resource(service->server, &cursor, &info, slice.started_at) &&
                 callback(context, &info);
-        } while (more && !slice_step(&slice));
-        slice_end(&slice, service);
+        } while (more && !server_slice_step(&slice));
+        server_slice_end(&slice, service);
     }
 }
 
@@ -314,11 +305,11 @@ void server_lease_list_take(struct lease_list *leases, struct service *service) 
     server_unlock(&service->lock);
     bool more = leases->found;
     while (more && lease_list_reserve(leases)) {
-        struct slice slice = slice_start(service);
+        struct slice slice = server_slice_start(service);
         do {
             more = lease_list_step(leases, service, slice.started_at);
-        } while (more && !slice_step(&slice));
-        slice_end(&slice, service);
+        } while (more && !server_slice_step(&slice));
+        server_slice_end(&slice, service);
     }
 }
 
@@ -425,12 +416,12 @@ void server_search_take(struct lease_search *search, struct service *service) {
     if (most > SEARCH_STEPS_MAX) most = SEARCH_STEPS_MAX;
     search->now = doorman_clock();
     while (more && search_reserve(search)) {
-        struct slice slice = slice_start(service);
+        struct slice slice = server_slice_start(service);
         do {
             more = search_step(search, &walk, service, slice.started_at);
             if (++search->step_count == most) search->has_more = search->has_more || more;
-        } while (more && search->step_count < most && !slice_step(&slice));
-        slice_end(&slice, service);
+        } while (more && search->step_count < most && !server_slice_step(&slice));
+        server_slice_end(&slice, service);
         more = more && search->step_count < most;
     }
 }

@@ -1,36 +1,44 @@
 /* doorman_server, part STATE: counters of durable limits and bans outlast a restart (V8). The
- * library says what a row is (D2 to D5), and server/state/store.c keeps rows in a file. This
- * file moves them: all of them into memory at the start, and what has changed into the file once in
- * each interval.
+ * library says what a row is (D2 to D5), and server/state/store.h keeps rows in a file or a Redis.
+ * This file moves them: all of them into memory when this process becomes master, and what has
+ * changed into the store once in each interval.
  *
  * A thread does this. It holds the lock of the service for at most STEP_ROWS rows at once, and
- * never while it uses the file. So no message waits for the disk.
+ * never while it uses the store. So no message waits for a disk or a network.
  *
  *     state     permits of durable limits     what the thread does
- *     reading   LEARNING                      reads all rows; after a failure, begins again
+ *     waiting   none: another is master       writes what the last mastership of this process has
+ *                                             left, unless another process has been master since
+ *     reading   LEARNING                      begins the mastership in the store, and reads all
+ *                                             rows; after a failure, begins again
  *     late      as on_unread says             the same, because --state-wait has passed
  *     writing   decided in memory             writes what has changed, once in each interval; after
  *                                             a failure, the same rows again
  *     ended     none: the server stops        has written what was left
  *
+ * Without an election there is one mastership, which lasts as long as the process. When an election
+ * ends a mastership, the library forgets its counters, so the next one reads the store, also if
+ * this process is master again (D7).
+ *
  * A change is marked in the library until it is in a batch, and a batch stays until it is written.
- * So a file that cannot be written loses nothing, and the memory for it does not grow (D6). When a
+ * So a store that cannot be written loses nothing, and the memory for it does not grow (D6). When a
  * batch is full, the next one follows at once.
  *
- * Nothing is written before all is read: a row in the file may say that more is used than memory
+ * Nothing is written before all is read: a row in the store may say that more is used than memory
  * knows. */
-#include "state.h"
-#include "store.h"
+#include "planned.h"
 
 #include <signal.h>
 #include <unistd.h>
 
 /* Rows while the lock is held. This takes some tenths of a millisecond. The pause lets a thread
- * that waits for the lock wake up and take it. */
+ * that waits for the lock wake up and take it. While rows are read there is no pause, because the
+ * lock is free for about as long as it was held: until the next rows have come from the file. On a
+ * busy machine the thread may be asleep for milliseconds after each pause. */
 #define STEP_ROWS 512
 #define PAUSE_NANOSECONDS 100000
 
-/* Of one transaction. With many rows in random order each page of the file has several of them, so
+/* Of one transaction. With many rows in random order each page of a file has several of them, so
  * a large batch writes fewer pages for each row. */
 #define BATCH_ROWS 32768
 #define BATCH_BYTES (8U << 20)
@@ -38,10 +46,10 @@
 #define NAMES_MAX 20 /* rows that cannot be read and have a line of the log, for each reading */
 
 #define RETRY_INTERVAL (5 * DOORMAN_SECOND) /* after a reading that failed */
+#define BEGIN_INTERVAL DOORMAN_SECOND       /* after a store that did not answer */
 
-/* Rows that are fresh are dropped after this time, in seconds. Until then a limit that was removed
- * by mistake can come back. */
-#define KEPT_SECONDS 86400
+/* Rows that are fresh are dropped STORE_KEPT_SECONDS later. Until then a limit that was removed by
+ * mistake can come back. */
 #define DROP_INTERVAL (3600 * DOORMAN_SECOND)
 
 /* How long a new configuration waits until the changes before it are written. */
@@ -60,17 +68,22 @@ struct batch {
 
 struct state {
     struct service *service;
-    struct store *store; /* only the thread uses it while it runs */
+    struct store_place place;
+    char name[STORE_TEXT]; /* of the place, for logs */
+    struct store *store;   /* only the thread uses it while it runs */
     pthread_t thread;
     bool is_started;
     doorman_time drop_at;  /* when to drop old rows next; only for the thread */
     struct batch *written; /* being read or written; only for the thread */
 
     /* The lock of the service guards these. */
-    pthread_cond_t changed;          /* the thread waits for it */
-    pthread_cond_t finished;         /* threads that wait for the thread */
-    struct batch *filled;            /* changes that the thread has not begun to write */
-    uint64_t flush_wanted;           /* the number of the last wish that all is written */
+    uint64_t epoch;          /* of the last mastership of this process; 0: the store counts */
+    uint64_t victories;      /* how many masterships of this process have begun */
+    uint64_t victory;        /* the one that the thread works for */
+    pthread_cond_t changed;  /* the thread waits for it */
+    pthread_cond_t finished; /* threads that wait for the thread */
+    struct batch *filled;    /* changes that the thread has not begun to write */
+    uint64_t flush_wanted;   /* the number of the last wish that all is written */
     uint64_t flush_seen, flush_done; /* the last one that the thread knows, and has fulfilled */
     doorman_time late_at; /* when permits no longer wait for the rows; DOORMAN_NEVER: they do not */
     doorman_time
@@ -80,6 +93,18 @@ struct state {
     uint64_t limits;  /* a hash of the durable limits */
     struct state_status status;
 };
+
+/* Returns the permits of the mastership that the thread works for, or NULL if it has ended.
+ * Precondition: the lock is held. */
+static doorman_permits *state_permits(const struct state *state) {
+    bool is_current = state->victory == state->victories;
+    return is_current ? doorman_server_permits(state->service->server) : NULL;
+}
+
+/* Returns whether the thread must leave what it does. Precondition: the lock is held. */
+static bool state_must_leave(const struct state *state) {
+    return state->ends_at != 0 || !state_permits(state);
+}
 
 /* ---- log ------------------------------------------------------------------------------------ */
 
@@ -93,8 +118,7 @@ static void state_note_failure(struct state *state, const char *what) {
     server_counter_add(&state->status.errors, 1);
     server_unlock(&service->lock);
     if (!is_new) return;
-    server_log(service->settings, LEVEL_ERROR, what, "file", service->settings->state, "error",
-               error, LOG_END);
+    server_log(service->settings, LEVEL_ERROR, what, "store", state->name, "error", error, LOG_END);
 }
 
 /* Notes that a call has succeeded. */
@@ -106,9 +130,8 @@ static void state_note_success(struct state *state) {
     state->status.trouble.since = 0;
     server_unlock(&service->lock);
     if (!had_trouble) return;
-    server_log(service->settings, LEVEL_INFO, "the file of counters works again", "file",
-               service->settings->state, "after_seconds", text.seconds, "failures", text.count,
-               LOG_END);
+    server_log(service->settings, LEVEL_INFO, "the store of counters works again", "store",
+               state->name, "after_seconds", text.seconds, "failures", text.count, LOG_END);
 }
 
 /* Names a row that cannot be restored.
@@ -118,9 +141,9 @@ static void state_log_row(const struct state *state, const struct store_row *row
     if (count > NAMES_MAX) return;
     if (count == NAMES_MAX) error = "further rows have no lines";
     server_log(state->service->settings, LEVEL_WARNING,
-               "a counter cannot be read, and stays in the file", "file",
-               state->service->settings->state, "template", row->template, "limit", row->limit,
-               "resource", row->resource, "key", row->key, "error", error, LOG_END);
+               "a counter cannot be read, and stays in the store", "store", state->name, "template",
+               row->template, "limit", row->limit, "resource", row->resource, "key", row->key,
+               "error", error, LOG_END);
 }
 
 /* ---- batches -------------------------------------------------------------------------------- */
@@ -131,7 +154,7 @@ static void state_pause(long nanoseconds) {
 }
 
 /* Returns whether a further row fits. Its record has its texts too, but a row that was read from
- * the file has them twice. */
+ * the store has them twice. */
 static bool batch_has_room(const struct batch *batch) {
     return batch->count < BATCH_ROWS &&
            BATCH_BYTES - batch->bytes >= 2 * DOORMAN_PERMIT_ROW_BYTES_MAX;
@@ -170,7 +193,7 @@ static const void *batch_keep(struct batch *batch, const void *from, size_t byte
     return to;
 }
 
-/* Adds a copy of a row of the file. Returns false if it is longer than any row of the library. */
+/* Adds a copy of a row of the store. Returns false if it is longer than any row of the library. */
 static bool batch_copy(struct batch *batch, const struct store_row *from) {
     const char *const texts[] = {from->template, from->limit, from->resource, from->key};
     const char *copies[4];
@@ -190,7 +213,7 @@ static bool batch_copy(struct batch *batch, const struct store_row *from) {
     return true;
 }
 
-/* The order of the file, so that each page is visited once. A row that was taken later comes behind
+/* The order of a file, so that each page is visited once. A row that was taken later comes behind
  * one with the same identity. */
 static int compare_rows(const void *left, const void *right) {
     const struct store_row *one = (const struct store_row *)left;
@@ -211,7 +234,7 @@ static void batch_clear(struct batch *batch) { batch->count = batch->bytes = 0; 
 
 /* ---- reading -------------------------------------------------------------------------------- */
 
-/* What one reading of the file has found. */
+/* What one reading of the store has found. */
 struct reading {
     uint64_t rows, unreadable;
     uint64_t unused; /* rows of limits that are not in the configuration */
@@ -219,10 +242,8 @@ struct reading {
 
 /* Restores one row. Precondition: the lock is held.
  *   error   out: why it cannot be restored */
-static doorman_status state_restore(struct state *state, const struct store_row *row,
+static doorman_status state_restore(doorman_permits *permits, const struct store_row *row,
                                     doorman_error *error) {
-    doorman_permits *permits = doorman_server_permits(state->service->server);
-    assert(permits);
     *error = (doorman_error){0};
     doorman_status status = doorman_permits_restore(permits, (const unsigned char *)row->record,
                                                     row->record_bytes, error, doorman_clock());
@@ -240,8 +261,10 @@ static void state_restore_all(struct state *state, struct reading *reading) {
     for (size_t i = 0; i < batch->count;) {
         doorman_status status = DOORMAN_OK;
         server_lock(&service->lock);
+        doorman_permits *permits = state_permits(state);
+        if (!permits) i = batch->count; /* state_read sees this too */
         for (size_t last = i + STEP_ROWS; i < batch->count && i < last && status == DOORMAN_OK;) {
-            status = state_restore(state, &batch->rows[i++], &error);
+            status = state_restore(permits, &batch->rows[i++], &error);
             state->status.rows_read = reading->rows + i;
             if (status == DOORMAN_NOT_FOUND) reading->unused++, status = DOORMAN_OK;
         }
@@ -249,24 +272,23 @@ static void state_restore_all(struct state *state, struct reading *reading) {
         if (status != DOORMAN_OK) {
             state_log_row(state, &batch->rows[i - 1], error.text, reading->unreadable++);
         }
-        state_pause(PAUSE_NANOSECONDS);
     }
     reading->rows += batch->count;
     batch_clear(batch);
 }
 
-static bool state_is_stopping(struct state *state) {
+static bool state_leaves(struct state *state) {
     server_lock(&state->service->lock);
-    bool stops = state->ends_at != 0;
+    bool leaves = state_must_leave(state);
     server_unlock(&state->service->lock);
-    return stops;
+    return leaves;
 }
 
-/* Reads the file once. Returns false if it cannot be read, or the server stops. */
+/* Reads the store once. Returns false if it cannot be read, or the thread must leave. */
 static bool state_read(struct state *state, struct reading *reading) {
     struct store_row row;
     enum store_result result = STORE_OK;
-    while (result == STORE_OK && !state_is_stopping(state)) {
+    while (result == STORE_OK && !state_leaves(state)) {
         while (state->written->count < STEP_ROWS && batch_has_room(state->written) &&
                (result = server_store_next(state->store, &row)) == STORE_OK) {
             if (batch_copy(state->written, &row)) continue;
@@ -274,19 +296,20 @@ static bool state_read(struct state *state, struct reading *reading) {
         }
         state_restore_all(state, reading);
     }
-    if (result == STORE_FAILED) state_note_failure(state, "the file of counters cannot be read");
+    if (result == STORE_FAILED) state_note_failure(state, "the store of counters cannot be read");
     return result == STORE_END;
 }
 
-/* Ends the reading: the limits decide out of what was read. Returns false if the file must be read
- * again, because the configuration has other durable limits now. */
+/* Ends the reading: the limits decide out of what was read. Returns false if the store must be
+ * read again, because the configuration has other durable limits now, or if the mastership has
+ * ended. */
 static bool state_end_reading(struct state *state, const struct reading *reading) {
     struct service *service = state->service;
     char rows[24], unused[24], unreadable[24];
     server_lock(&service->lock);
-    bool is_over = !state->reads_again;
+    doorman_permits *permits = state_permits(state);
+    bool is_over = permits && !state->reads_again;
     if (is_over) {
-        doorman_permits *permits = doorman_server_permits(service->server);
         doorman_status status = doorman_permits_set_rows(permits, DOORMAN_ROWS_READ);
         assert(status == DOORMAN_OK);
         (void)status;
@@ -294,15 +317,15 @@ static bool state_end_reading(struct state *state, const struct reading *reading
         state->status.is_reading = false;
         state->status.rows_unreadable = reading->unreadable;
     }
-    state->reads_again = false;
+    if (permits) state->reads_again = false;
     server_unlock(&service->lock);
     if (!is_over) return false;
     snprintf(rows, sizeof rows, "%" PRIu64, reading->rows);
     snprintf(unused, sizeof unused, "%" PRIu64, reading->unused);
     snprintf(unreadable, sizeof unreadable, "%" PRIu64, reading->unreadable);
     server_log(service->settings, reading->unused ? LEVEL_WARNING : LEVEL_INFO, "counters read",
-               "file", service->settings->state, "rows", rows, "of_no_limit", unused, "unreadable",
-               unreadable, LOG_END);
+               "store", state->name, "rows", rows, "of_no_limit", unused, "unreadable", unreadable,
+               LOG_END);
     return true;
 }
 
@@ -314,8 +337,9 @@ static bool state_end_reading(struct state *state, const struct reading *reading
  *   returns   whether it has taken all */
 static bool state_take(struct state *state, bool in_steps) {
     struct service *service = state->service;
-    doorman_permits *permits = doorman_server_permits(service->server);
+    doorman_permits *permits = state_permits(state);
     doorman_permits_info info;
+    if (!permits) return true;
     doorman_permits_read(permits, &info);
     size_t left = info.changed_count;
     bool more = left > 0;
@@ -328,11 +352,47 @@ static bool state_take(struct state *state, bool in_steps) {
         server_unlock(&service->lock);
         state_pause(PAUSE_NANOSECONDS);
         server_lock(&service->lock);
+        if (state_permits(state) != permits) return true;
     }
     return !more;
 }
 
-enum round { ROUND_DONE, ROUND_FULL, ROUND_FAILED };
+enum round { ROUND_DONE, ROUND_FULL, ROUND_FAILED, ROUND_OUTDATED };
+
+/* Makes the batch that is filled the one to write. Precondition: the lock is held, and the last one
+ * was written. */
+static void state_swap(struct state *state) {
+    struct batch *filled = state->filled;
+    state->filled = state->written;
+    state->written = filled;
+}
+
+/* Writes the batch, and keeps it if that fails.
+ *   outdated   what the log says if another process has been master since then */
+static enum round state_write_batch(struct state *state, const char *outdated) {
+    const struct batch *batch = state->written;
+    if (batch->count == 0) return ROUND_DONE;
+    enum store_result result = server_store_write(state->store, batch->rows, batch->count);
+    if (result == STORE_OK) {
+        state_note_success(state);
+        server_counter_add(&state->status.rows_written, batch->count);
+        batch_clear(state->written);
+        return ROUND_DONE;
+    }
+    const char *what = "the store of counters cannot be written; the server decides as before, and "
+                       "keeps the changes";
+    if (result == STORE_LOST) {
+        what = "the store of counters has lost rows; what changes is written, and a crash forgets "
+               "the rest";
+    } else if (result == STORE_OUTDATED) {
+        what = outdated;
+    }
+    state_note_failure(state, what);
+    if (result == STORE_LOST) {
+        (void)server_store_begin(state->store, server_store_epoch(state->store));
+    }
+    return result == STORE_OUTDATED ? ROUND_OUTDATED : ROUND_FAILED;
+}
 
 /* Writes what has changed, as much as fits into a batch, or again the batch that could not be
  * written. */
@@ -343,23 +403,15 @@ static enum round state_write(struct state *state) {
     if (state->written->count == 0) {
         server_lock(&service->lock);
         flush = state->flush_wanted;
-        took_all = state_take(state, true);
-        struct batch *filled = state->filled;
-        state->filled = state->written;
-        state->written = filled;
+        took_all = state_take(state, state->ends_at == 0); /* at the end nobody waits */
+        state_swap(state);
         server_unlock(&service->lock);
         batch_sort(state->written);
     }
-    size_t count = state->written->count;
-    if (count > 0 && server_store_write(state->store, state->written->rows, count) != STORE_OK) {
-        state_note_failure(state, "the file of counters cannot be written; the server decides as "
-                                  "before, and keeps the changes");
-        return ROUND_FAILED;
-    }
-    if (count > 0) state_note_success(state);
-    batch_clear(state->written);
+    enum round round =
+        state_write_batch(state, "the store of counters belongs to another process now");
+    if (round != ROUND_DONE) return round;
     server_lock(&service->lock);
-    server_counter_add(&state->status.rows_written, count);
     if (state->filled->count == 0) state->status.taken_since = DOORMAN_NEVER;
     if (took_all) state->flush_done = flush;
     pthread_cond_broadcast(&state->finished);
@@ -370,33 +422,96 @@ static enum round state_write(struct state *state) {
 /* Drops rows that were fresh a day ago. */
 static void state_drop(struct state *state, doorman_time now) {
     if (now < state->drop_at) return;
-    if (server_store_drop(state->store, (int64_t)time(NULL) - KEPT_SECONDS) == STORE_OK) {
+    if (server_store_drop(state->store, (int64_t)time(NULL) - STORE_KEPT_SECONDS) == STORE_OK) {
         state->drop_at = now + DROP_INTERVAL;
         state_note_success(state);
     } else {
         state->drop_at = now + RETRY_INTERVAL;
-        state_note_failure(state, "old rows of the file of counters cannot be dropped");
+        state_note_failure(state, "old rows of the store of counters cannot be dropped");
     }
 }
 
 /* ---- the thread ----------------------------------------------------------------------------- */
 
-/* Waits until a time, or until the server stops or wants a flush. Returns false if it stops. */
+/* Waits until a time, or until a flush is wanted or the thread must leave. Returns false if it must
+ * leave. */
 static bool state_sleep(struct state *state, doorman_time until) {
     struct service *service = state->service;
     doorman_time now = doorman_clock();
     server_lock(&service->lock);
-    while (now < until && state->ends_at == 0 && state->flush_wanted == state->flush_seen) {
+    while (now < until && !state_must_leave(state) && state->flush_wanted == state->flush_seen) {
         server_condition_wait(&state->changed, &service->lock, until - now);
         now = doorman_clock();
     }
     state->flush_seen = state->flush_wanted;
-    bool goes_on = state->ends_at == 0;
+    bool goes_on = !state_must_leave(state);
     server_unlock(&service->lock);
     return goes_on;
 }
 
-/* Reads the file until it has succeeded. Returns false if the server stops before. */
+/* Writes what the last mastership of this process has left, unless another process has been master
+ * since then. Returns whether nothing is left. */
+static bool state_settle(struct state *state) {
+    struct service *service = state->service;
+    for (int i = 0; i < 2; i++) { /* the batch that was being written, and the one being filled */
+        enum round round = state_write_batch(
+            state, "changes are forgotten, because another process has become master");
+        if (round == ROUND_FAILED) return false;
+        batch_clear(state->written);
+        server_lock(&service->lock);
+        state_swap(state);
+        if (i > 0) state->status.taken_since = DOORMAN_NEVER;
+        server_unlock(&service->lock);
+        batch_sort(state->written);
+    }
+    return true;
+}
+
+/* Waits for the next mastership of this process. Returns false if the server stops. */
+static bool state_await_mastership(struct state *state) {
+    struct service *service = state->service;
+    bool settled = false;
+    server_lock(&service->lock);
+    while (state->ends_at == 0 && state->victory == state->victories) {
+        server_unlock(&service->lock);
+        settled = settled || state_settle(state);
+        server_lock(&service->lock);
+        if (state->ends_at != 0 || state->victory != state->victories) break;
+        server_condition_wait(&state->changed, &service->lock, BEGIN_INTERVAL);
+    }
+    bool goes_on = state->ends_at == 0;
+    if (goes_on) state->victory = state->victories;
+    server_unlock(&service->lock);
+    return goes_on;
+}
+
+/* Logs what a person should know about a store that works. */
+static void state_log_warning(const struct state *state) {
+    const char *warning = server_store_warning(state->store);
+    if (!warning[0]) return;
+    server_log(state->service->settings, LEVEL_WARNING, "the store of counters may forget rows",
+               "store", state->name, "why", warning, LOG_END);
+}
+
+/* Begins a mastership in the store (D9). Returns false if the thread must leave before. */
+static bool state_begin_mastership(struct state *state) {
+    struct service *service = state->service;
+    server_lock(&service->lock);
+    uint64_t epoch = state->epoch;
+    server_unlock(&service->lock);
+    for (;;) {
+        if (state_settle(state)) {
+            if (server_store_begin(state->store, epoch) == STORE_OK) break;
+            state_note_failure(state, "the store of counters cannot be used");
+        }
+        if (!state_sleep(state, doorman_clock() + BEGIN_INTERVAL)) return false;
+    }
+    state_note_success(state);
+    state_log_warning(state);
+    return true;
+}
+
+/* Reads the store until it has succeeded. Returns false if the thread must leave before. */
 static bool state_read_surely(struct state *state) {
     for (;;) {
         struct reading reading = {0};
@@ -409,8 +524,8 @@ static bool state_read_surely(struct state *state) {
     }
 }
 
-/* Reads the file again if the configuration has other durable limits. A row that was read or
- * written before does not count twice. Returns false if the server stops before. */
+/* Reads the store again if the configuration has other durable limits. A row that was read or
+ * written before does not count twice. Returns false if the thread must leave before. */
 static bool state_read_again(struct state *state) {
     struct service *service = state->service;
     server_lock(&service->lock);
@@ -420,37 +535,51 @@ static bool state_read_again(struct state *state) {
     return !wanted || state_read_surely(state);
 }
 
-/* Writes what is left. Without success it gives up when the time is over. If the file was about to
- * be read again, it is not: what it has is kept. */
-static void state_finish(struct state *state) {
+/* Writes what is left. Without success it gives up when the time is over. If the store was about
+ * to be read again, it is not: what it has is kept. Returns whether all is written. */
+static bool state_finish(struct state *state) {
     struct service *service = state->service;
     enum round round;
     server_lock(&service->lock);
     (void)doorman_permits_set_rows(doorman_server_permits(service->server), DOORMAN_ROWS_READ);
     server_unlock(&service->lock);
-    while ((round = state_write(state)) != ROUND_DONE) {
+    while ((round = state_write(state)) != ROUND_DONE && round != ROUND_OUTDATED) {
         server_lock(&service->lock);
         bool is_over = doorman_clock() >= state->ends_at;
         server_unlock(&service->lock);
-        if (is_over) return;
+        if (is_over) return false;
         if (round == ROUND_FAILED) state_pause(100 * PAUSE_NANOSECONDS);
+    }
+    return round == ROUND_DONE;
+}
+
+/* Serves one mastership: reads all rows, and then writes what changes, until the thread must
+ * leave. */
+static void state_serve(struct state *state) {
+    const doorman_time interval =
+        (doorman_time)state->service->settings->state_interval * DOORMAN_SECOND;
+    doorman_time began = doorman_clock();
+    if (!state_begin_mastership(state) || !state_read_surely(state)) return;
+    while (state_sleep(state, began + interval)) {
+        enum round round = ROUND_FULL;
+        began = doorman_clock();
+        while (round == ROUND_FULL && !state_leaves(state)) round = state_write(state);
+        if (round != ROUND_DONE || !state_read_again(state)) continue;
+        state_drop(state, began);
     }
 }
 
 static void *state_main(void *context) {
     struct state *state = (struct state *)context;
     struct service *service = state->service;
-    const doorman_time interval = (doorman_time)service->settings->state_interval * DOORMAN_SECOND;
-    doorman_time began = doorman_clock();
-    bool was_read = state_read_surely(state);
-    while (was_read && state_sleep(state, began + interval)) {
-        enum round round = ROUND_FULL;
-        began = doorman_clock();
-        while (round == ROUND_FULL && !state_is_stopping(state)) round = state_write(state);
-        if (round != ROUND_DONE || !state_read_again(state)) continue;
-        state_drop(state, began);
+    while (state_await_mastership(state)) state_serve(state);
+    server_lock(&service->lock);
+    bool was_read = state->victory == state->victories && !state->status.is_reading;
+    bool is_planned = service->stopping; /* and the start was complete */
+    server_unlock(&service->lock);
+    if (was_read && state_finish(state) && is_planned) {
+        server_state_hand_over(service, state->store, state->name);
     }
-    if (was_read) state_finish(state);
     server_lock(&service->lock);
     state->has_ended = true;
     pthread_cond_broadcast(&state->finished);
@@ -463,31 +592,61 @@ static void *state_main(void *context) {
 /* A write to a file that is too large fails then, as on a full disk. */
 static void state_init(void) { signal(SIGXFSZ, SIG_IGN); }
 
-static enum exit_status state_check(const struct settings *settings) {
-    for (int flag = FLAG_STATE_INTERVAL; flag <= FLAG_STATE_WAIT; flag++) {
-        if (!settings->given[flag] || settings->state) continue;
-        return server_usage_error("--%s needs --state", server_flag_name(flag));
+/* The name under which a store that several nodes share has the rows of this one. It is not the
+ * default of --node, because that is an address, which differs after a restart. */
+static struct store_place state_place(const struct settings *settings) {
+    return (struct store_place){.address = settings->state,
+                                .node = settings->node ? settings->node : settings->election_key,
+                                .password_file = settings->state_password_file};
+}
+
+/* Checks the value of --state. The command line of a process can be read by others, so it must not
+ * have a password. */
+static enum exit_status state_check_place(const struct settings *settings) {
+    const struct store_place place = state_place(settings);
+    const char *variable = getenv("DOORMAN_STATE");
+    char error[STORE_TEXT], name[STORE_TEXT];
+    if (settings->state != variable && server_store_has_password(settings->state)) {
+        return server_usage_error(
+            "--state has a password, or cannot be read: the list of processes "
+            "shows it; give --state-password-file, or the variable "
+            "DOORMAN_STATE");
     }
-    if (!settings->state || !settings->election_key) return CONTINUE;
-    return server_usage_error("--state and --election-key: the processes of a node cannot share a "
-                              "file; leave one of them out");
+    server_store_name(settings->state, name);
+    if (!server_store_check(&place, error)) return server_usage_error("--state %s %s", name, error);
+    if (settings->election_key && !server_store_is_shared(settings->state)) {
+        return server_usage_error("--state and --election-key: the processes of a node cannot "
+                                  "share a file; give a redis://... or leave one of them out");
+    }
+    return CONTINUE;
+}
+
+static enum exit_status state_check(const struct settings *settings) {
+    static const int flags[] = {FLAG_STATE_PASSWORD_FILE, FLAG_STATE_INTERVAL, FLAG_STATE_WAIT};
+    if (settings->state) return state_check_place(settings);
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
+        if (!settings->given[flags[i]]) continue;
+        return server_usage_error("--%s needs --state", server_flag_name(flags[i]));
+    }
+    return CONTINUE;
 }
 
 static enum exit_status state_open(struct service *service) {
-    const char *path = service->settings->state;
     char error[STORE_TEXT] = "out of memory";
-    if (!path) return CONTINUE;
+    if (!service->settings->state) return CONTINUE;
     struct state *state = (struct state *)calloc(1, sizeof *state);
-    if (!state) return server_fatal_error(EXIT_ERROR, "--state %s: %s", path, error);
+    if (!state) return server_fatal_error(EXIT_ERROR, "%s", error);
     service->state = state;
     state->service = service;
+    state->place = state_place(service->settings);
+    server_store_name(state->place.address, state->name);
     state->late_at = state->status.taken_since = DOORMAN_NEVER;
     state->filled = (struct batch *)calloc(1, sizeof *state->filled);
     state->written = (struct batch *)calloc(1, sizeof *state->written);
     bool made = state->filled && state->written && server_condition_init(&state->changed) &&
                 server_condition_init(&state->finished);
-    if (made) state->store = server_store_open(path, error);
-    if (!state->store) return server_fatal_error(EXIT_ERROR, "--state %s: %s", path, error);
+    if (made) state->store = server_store_open(&state->place, error);
+    if (!state->store) return server_fatal_error(EXIT_ERROR, "--state %s: %s", state->name, error);
     return CONTINUE;
 }
 
@@ -513,18 +672,44 @@ static uint64_t limits_hash(const doorman_permits *permits) {
     return hash;
 }
 
-/* The server object exists, and has answered nothing. */
-static void state_begin(struct service *service) {
-    struct state *state = service->state;
-    if (!state) return;
-    doorman_permits *permits = doorman_server_permits(service->server);
+/* From now on permits of durable limits wait for the rows. Precondition: this process is master. */
+static void state_await_rows(struct state *state) {
+    doorman_permits *permits = doorman_server_permits(state->service->server);
+    doorman_time wait = (doorman_time)state->service->settings->state_wait * DOORMAN_SECOND;
     doorman_status status = doorman_permits_set_rows(permits, DOORMAN_ROWS_AWAITED);
     assert(status == DOORMAN_OK);
     (void)status;
     state->limits = limits_hash(permits);
-    state->late_at = doorman_clock() + (doorman_time)service->settings->state_wait * DOORMAN_SECOND;
-    state->status.is_reading = true;
+    state->late_at = doorman_clock() + wait;
+    pthread_cond_signal(&state->changed);
+}
+
+/* Begins or ends a mastership of this process. */
+static void state_elected(struct service *service, bool is_master, uint64_t epoch) {
+    struct state *state = service->state;
+    if (!state) return;
+    is_master = is_master && doorman_server_permits(service->server); /* it may have left */
+    state->status.is_reading = is_master;
+    state->reads_again = false;
+    state->late_at = DOORMAN_NEVER;
+    state->status.trouble.since = 0;
+    if (is_master) {
+        state->epoch = epoch;
+        state->victories++;
+        state_await_rows(state);
+    }
+    pthread_cond_signal(&state->changed);
+    pthread_cond_broadcast(&state->finished);
+}
+
+/* The server object exists, and has answered nothing. */
+static void state_begin(struct service *service) {
+    struct state *state = service->state;
+    if (!state) return;
     service->state_status = &state->status;
+    if (service->settings->election_key) return;
+    state_elected(service, true, 0);
+    server_state_take_over(service, state->store, state->name, &state->status);
 }
 
 static enum exit_status state_start(struct service *service) {
@@ -541,15 +726,17 @@ static void state_update(struct service *service, doorman_time now) {
     struct state *state = service->state;
     if (!state || now < state->late_at) return;
     state->late_at = DOORMAN_NEVER;
-    (void)doorman_permits_set_rows(doorman_server_permits(service->server), DOORMAN_ROWS_UNREAD);
+    doorman_permits *permits = doorman_server_permits(service->server);
+    if (doorman_permits_set_rows(permits, DOORMAN_ROWS_UNREAD) != DOORMAN_OK)
+        return; /* no master */
     server_log(service->settings, LEVEL_ERROR,
                "the counters were not read in time; limits decide without them, except those with "
                "on_unread: refuse",
-               "file", service->settings->state, LOG_END);
+               "store", state->name, LOG_END);
 }
 
 /* Waits until what has changed is written, because the changes of a limit that a configuration
- * removes are not yielded any more. A file that is too slow must not stop a configuration. */
+ * removes are not yielded any more. A store that is too slow must not stop a configuration. */
 static void state_flush(struct service *service) {
     struct state *state = service->state;
     if (!state) return;
@@ -558,7 +745,7 @@ static void state_flush(struct service *service) {
     uint64_t wish = ++state->flush_wanted;
     pthread_cond_signal(&state->changed);
     while (now < until && state->flush_done < wish && !state->status.is_reading &&
-           !state->has_ended) {
+           state_permits(state) && !state->has_ended) {
         server_condition_wait(&state->finished, &service->lock, until - now);
         now = doorman_clock();
     }
@@ -571,23 +758,19 @@ static void state_before_configuration(struct service *service) {
     if (state && !state->status.is_reading) (void)state_take(state, false);
 }
 
-/* The file may have rows of limits that the last configuration had not. So durable limits decide
+/* The store may have rows of limits that the last configuration had not. So durable limits decide
  * again when it has been read, as at the start. */
 static void state_in_force(struct service *service) {
     struct state *state = service->state;
     if (!state) return;
     doorman_permits *permits = doorman_server_permits(service->server);
     uint64_t limits = limits_hash(permits);
-    if (limits == state->limits) return;
+    if (!permits || limits == state->limits) return;
     state->limits = limits;
     state->reads_again = true;
     if (state->status.is_reading) return;
-    doorman_status status = doorman_permits_set_rows(permits, DOORMAN_ROWS_AWAITED);
-    assert(status == DOORMAN_OK);
-    (void)status;
-    state->late_at = doorman_clock() + (doorman_time)service->settings->state_wait * DOORMAN_SECOND;
     state->flush_wanted++;
-    pthread_cond_signal(&state->changed);
+    state_await_rows(state);
 }
 
 /* Waits until the thread has written everything. No message is decided any more. */
@@ -600,7 +783,7 @@ static void state_stopping(struct service *service) {
     server_unlock(&service->lock);
     if (has_trouble) {
         server_log(service->settings, LEVEL_WARNING,
-                   "waiting at most 25 s until the file of counters can be written", "file",
+                   "waiting at most 25 s until the store of counters can be written", "store",
                    service->settings->state, LOG_END);
     }
     server_lock(&service->lock);
@@ -616,9 +799,9 @@ static void state_stopping(struct service *service) {
     server_unlock(&service->lock);
     if (is_written) return;
     server_log(service->settings, LEVEL_ERROR,
-               was_read ? "the last changes of counters are not in the file"
-                        : "the counters were not read yet, so no change of them is in the file",
-               "file", service->settings->state, LOG_END);
+               was_read ? "the last changes of counters are not in the store"
+                        : "the counters were not read yet, so no change of them is in the store",
+               "store", state->name, LOG_END);
 }
 
 static void state_stop(struct service *service) {
@@ -662,4 +845,5 @@ const struct server_part server_part_state = {.name = "STATE",
                                               .before_config = state_flush,
                                               .hinders = state_hinders,
                                               .configures = state_before_configuration,
+                                              .elected = state_elected,
                                               .in_force = state_in_force};

@@ -1,227 +1,54 @@
-/* doorman_server, part STATE: the file of counters, over SQLite.
- *
- * The tables are for people too, so their names are words, and the view readable_counters has dates
- * (`sqlite3 FILE 'SELECT * FROM readable_counters'`). The figures are in the records, and only the
- * library reads those.
- *
- *     PRAGMA application_id   says that the file is of Doorman
- *     PRAGMA user_version     the schema; 0: the file is empty
- *     process                 one row: the epoch, which counts how often the file was opened
- *     counters                a row for each counter and ban that is not fresh
- *
- * In the mode WAL with synchronous=FULL a transaction lasts when it is committed. Readers, such as
- * a person's query, do not stop the writer.
- *
- * SQLite's own locks last for one transaction, so they do not keep a second server out. A lock of
- * flock on the same file does. The descriptor of this lock must be closed last: when a process
- * closes any descriptor of a file, it loses SQLite's locks on that file. */
-#include "store.h"
+/* doorman_server, part STATE: chooses the kind of a store by its address, and calls its
+ * functions. */
+#include "store_kind.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <sqlite3.h>
-
-#define APPLICATION_ID 0x446f6f72 /* "Door" */
-#define STRING_OF(number) #number
-#define STRING(number) STRING_OF(number)
-
-/* A person who changes the file by hand may lock it for a moment. */
-#define BUSY_MS 1000
-
-/* The log of SQLite grows with the largest transaction. It is cut to this size afterwards. */
-#define LOG_BYTES_MAX "67108864"
-
-/* Memory for pages of the file, in KiB, and the pages of the log after which it is copied into the
- * file. The defaults are for small databases. A transaction with random rows changes most pages. */
-#define CACHE_KIB "32768"
-#define LOG_PAGES "8192"
-
-struct store {
-    sqlite3 *database;
-    int lock;   /* a descriptor of the file, with its lock */
-    char *path; /* absolute, so that SQLite takes it for nothing else, such as ":memory:" */
-    uint64_t epoch;
-    sqlite3_stmt *read, *put, *delete, *drop;
-    char error[STORE_TEXT];
+/* The last kind takes every address. */
+static const struct store_kind *const kinds[] = {
+#ifdef DOORMAN_SERVER_REDIS
+    &server_store_redis,
+#endif
+    &server_store_sqlite,
 };
 
-static const char schema[] =
-    "CREATE TABLE process (epoch INTEGER NOT NULL);"
-    "INSERT INTO process VALUES (0);"
-    "CREATE TABLE counters ("
-    "    identity BLOB PRIMARY KEY,"
-    "    what TEXT NOT NULL,"        /* 'counter' or 'ban' */
-    "    template TEXT NOT NULL,"    /* the glob of the resources */
-    "    limit_name TEXT NOT NULL,"  /* '': the ban was set by an administrator */
-    "    resource TEXT NOT NULL,"    /* '': the counter is of all resources of the template */
-    "    key TEXT NOT NULL,"         /* '': the counter is of all keys */
-    "    fresh_at INTEGER NOT NULL," /* seconds since 1970 */
-    "    record BLOB NOT NULL"
-    ") WITHOUT ROWID;"
-    "CREATE VIEW readable_counters AS"
-    "    SELECT what, template, limit_name, resource, key,"
-    "        datetime(fresh_at, 'unixepoch') AS fresh_at_utc, hex(record) AS record"
-    "    FROM counters;"
-    "PRAGMA application_id = " STRING(APPLICATION_ID) ";"
-                                                      "PRAGMA user_version = " STRING(
-                                                          STORE_SCHEMA) ";";
+static const struct store_kind *kind_of(const char *address) {
+    size_t i = 0;
+    while (strncmp(address, kinds[i]->prefix, strlen(kinds[i]->prefix)) != 0) i++;
+    return kinds[i];
+}
 
-/* ---- errors --------------------------------------------------------------------------------- */
+bool server_store_check(const struct store_place *place, char error[STORE_TEXT]) {
+    return kind_of(place->address)->check(place, error);
+}
 
-/* Returns what a person can do about an error of SQLite. */
-static const char *remedy(int code) {
-    switch (code & 0xff) {
-    case SQLITE_BUSY:
-    case SQLITE_LOCKED: return "another process has locked it; end that process";
-    case SQLITE_FULL: return "the disk is full; make room on it";
-    case SQLITE_READONLY:
-    case SQLITE_CANTOPEN:
-    case SQLITE_PERM:
-        return "it and its folder must be writable for this process; change their owner or mode";
-    case SQLITE_CORRUPT:
-    case SQLITE_NOTADB:
-        return "it is damaged, or not of Doorman; put a copy in its place, or move it away to "
-               "begin without counters, and start the server again";
-    default: return "look at the disk and at the log of the machine";
+bool server_store_is_shared(const char *address) { return kind_of(address)->is_shared; }
+
+bool server_store_has_password(const char *address) {
+    const struct store_kind *kind = kind_of(address);
+    return kind->has_password && kind->has_password(address);
+}
+
+void server_store_name(const char *address, char name[STORE_TEXT]) {
+    const struct store_kind *kind = kind_of(address);
+    if (kind->name) {
+        kind->name(address, name);
+    } else {
+        snprintf(name, STORE_TEXT, "%s", address);
     }
 }
 
-static enum store_result fail(struct store *store, const char *what) {
-    int code = sqlite3_extended_errcode(store->database);
-    snprintf(store->error, sizeof store->error, "%s: %s (%s)", what, remedy(code),
-             sqlite3_errmsg(store->database));
-    return STORE_FAILED;
-}
-
-static bool refuse(struct store *store, const char *what) {
-    snprintf(store->error, sizeof store->error, "%s", what);
-    return false;
-}
-
-const char *server_store_error(const struct store *store) { return store->error; }
-
-/* ---- opening -------------------------------------------------------------------------------- */
-
-/* Opens the file itself, and locks it. */
-static bool file_lock(struct store *store, const char *path) {
-    struct stat status;
-    store->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOCTTY, 0600);
-    if (store->lock < 0) {
-        snprintf(store->error, sizeof store->error,
-                 "cannot be opened for writing: %s; its folder must exist, and both must be "
-                 "writable for this process",
-                 strerror(errno));
-        return false;
-    }
-    if (fstat(store->lock, &status) != 0 || !S_ISREG(status.st_mode)) {
-        return refuse(store, "is not a regular file; give another --state");
-    }
-    if (flock(store->lock, LOCK_EX | LOCK_NB) != 0) {
-        return refuse(store, errno == EWOULDBLOCK
-                                 ? "another process uses it; each server needs a file of its own"
-                                 : "cannot be locked; it must be on a disk of this machine");
-    }
-    store->path = realpath(path, NULL);
-    return store->path != NULL || refuse(store, "out of memory");
-}
-
-/* Reads one number. Returns false on an error of SQLite. */
-static bool query_number(struct store *store, const char *query, int64_t *number) {
-    sqlite3_stmt *statement = NULL;
-    bool read = sqlite3_prepare_v2(store->database, query, -1, &statement, NULL) == SQLITE_OK &&
-                sqlite3_step(statement) == SQLITE_ROW;
-    if (read) *number = sqlite3_column_int64(statement, 0);
-    return sqlite3_finalize(statement) == SQLITE_OK && read;
-}
-
-/* Checks whose file it is, before anything is written.
- *   version   out: its schema; 0: it has no tables */
-static bool check_schema(struct store *store, int64_t *version) {
-    int64_t application = 0, tables = 0;
-    if (!query_number(store, "PRAGMA application_id", &application) ||
-        !query_number(store, "PRAGMA user_version", version) ||
-        !query_number(store, "SELECT count(*) FROM sqlite_master", &tables)) {
-        return fail(store, "cannot be read") == STORE_OK;
-    }
-    if (application != APPLICATION_ID && (application || *version || tables)) {
-        return refuse(store, "is a database of another program; give another --state");
-    }
-    if (*version > STORE_SCHEMA) {
-        return refuse(store, "was written by a newer doorman_server; start that version, or give "
-                             "another --state to begin without counters");
-    }
-    return true;
-}
-
-static bool run(struct store *store, const char *commands) {
-    return sqlite3_exec(store->database, commands, NULL, NULL, NULL) == SQLITE_OK;
-}
-
-/* Ends a transaction, also one that failed. SQLite ends some of them itself. */
-static enum store_result finish(struct store *store, bool done) {
-    if (done && run(store, "COMMIT")) return STORE_OK;
-    fail(store, "cannot be written");
-    if (!sqlite3_get_autocommit(store->database)) run(store, "ROLLBACK");
-    return STORE_FAILED;
-}
-
-/* Makes the tables if there are none, and raises the epoch. */
-static bool open_tables(struct store *store) {
-    int64_t version = 0, epoch = 0;
-    if (!check_schema(store, &version)) return false;
-    if (!run(store, "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;"
-                    "PRAGMA journal_size_limit = " LOG_BYTES_MAX ";PRAGMA cache_size = -" CACHE_KIB
-                    ";PRAGMA wal_autocheckpoint = " LOG_PAGES)) {
-        return fail(store, "cannot be written") == STORE_OK;
-    }
-    bool done = run(store, "BEGIN IMMEDIATE") && (version > 0 || run(store, schema)) &&
-                run(store, "UPDATE process SET epoch = epoch + 1") &&
-                query_number(store, "SELECT epoch FROM process", &epoch);
-    store->epoch = (uint64_t)epoch;
-    return finish(store, done) == STORE_OK;
-}
-
-static bool prepare(struct store *store, sqlite3_stmt **statement, const char *text) {
-    return sqlite3_prepare_v3(store->database, text, -1, SQLITE_PREPARE_PERSISTENT, statement,
-                              NULL) == SQLITE_OK;
-}
-
-/* The order of the columns is that of row_write and server_store_next. */
-static bool prepare_all(struct store *store) {
-    return (prepare(store, &store->read,
-                    "SELECT identity, what = 'ban', template, limit_name, resource, key, fresh_at, "
-                    "record FROM counters") &&
-            prepare(store, &store->put,
-                    "INSERT OR REPLACE INTO counters (identity, what, template, limit_name, "
-                    "resource, key, fresh_at, record) VALUES (?, ?, ?, ?, ?, ?, ?, ?)") &&
-            prepare(store, &store->delete, "DELETE FROM counters WHERE identity = ?") &&
-            prepare(store, &store->drop, "DELETE FROM counters WHERE fresh_at < ?")) ||
-           fail(store, "cannot be read") == STORE_OK;
-}
-
-static bool open_database(struct store *store) {
-    const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX;
-    if (sqlite3_open_v2(store->path, &store->database, flags, NULL) != SQLITE_OK) {
-        return fail(store, "cannot be opened") == STORE_OK;
-    }
-    sqlite3_busy_timeout(store->database, BUSY_MS);
-    return open_tables(store) && prepare_all(store);
-}
-
-struct store *server_store_open(const char *path, char error[STORE_TEXT]) {
-    struct store *store = (struct store *)calloc(1, sizeof *store);
+struct store *server_store_open(const struct store_place *place, char error[STORE_TEXT]) {
+    const struct store_kind *kind = kind_of(place->address);
+    struct store *store = (struct store *)calloc(1, kind->bytes);
     if (!store) {
         snprintf(error, STORE_TEXT, "out of memory");
         return NULL;
     }
-    if (file_lock(store, path) && open_database(store)) return store;
+    store->kind = kind;
+    if (kind->open(store, place)) return store;
     memcpy(error, store->error, STORE_TEXT);
     server_store_close(store);
     return NULL;
@@ -229,86 +56,41 @@ struct store *server_store_open(const char *path, char error[STORE_TEXT]) {
 
 void server_store_close(struct store *store) {
     if (!store) return;
-    sqlite3_finalize(store->read);
-    sqlite3_finalize(store->put);
-    sqlite3_finalize(store->delete);
-    sqlite3_finalize(store->drop);
-    sqlite3_close(store->database);
-    if (store->lock >= 0) close(store->lock);
-    free(store->path);
+    store->kind->close(store);
     free(store);
+}
+
+enum store_result server_store_begin(struct store *store, uint64_t epoch) {
+    return store->kind->begin ? store->kind->begin(store, epoch) : STORE_OK;
 }
 
 uint64_t server_store_epoch(const struct store *store) { return store->epoch; }
 
-/* ---- rows ----------------------------------------------------------------------------------- */
+const char *server_store_warning(const struct store *store) { return store->warning; }
 
 enum store_result server_store_next(struct store *store, struct store_row *row) {
-    sqlite3_stmt *read = store->read;
-    int code = sqlite3_step(read);
-    if (code == SQLITE_ROW) {
-        *row = (struct store_row){.identity = sqlite3_column_blob(read, 0),
-                                  .identity_bytes = (size_t)sqlite3_column_bytes(read, 0),
-                                  .is_ban = sqlite3_column_int(read, 1) != 0,
-                                  .template = (const char *)sqlite3_column_text(read, 2),
-                                  .limit = (const char *)sqlite3_column_text(read, 3),
-                                  .resource = (const char *)sqlite3_column_text(read, 4),
-                                  .key = (const char *)sqlite3_column_text(read, 5),
-                                  .fresh_at = sqlite3_column_int64(read, 6),
-                                  .record = sqlite3_column_blob(read, 7),
-                                  .record_bytes = (size_t)sqlite3_column_bytes(read, 7)};
-        /* the columns are never NULL, so one that is missing was a lack of memory */
-        if (row->template && row->limit && row->resource && row->key) return STORE_OK;
-    }
-    enum store_result result = code == SQLITE_DONE ? STORE_END : fail(store, "cannot be read");
-    sqlite3_reset(read);
-    return result;
-}
-
-static bool text_bind(sqlite3_stmt *statement, int index, const char *text) {
-    return sqlite3_bind_text(statement, index, text, -1, SQLITE_STATIC) == SQLITE_OK;
-}
-
-static bool bytes_bind(sqlite3_stmt *statement, int index, const void *bytes, size_t count) {
-    return sqlite3_bind_blob64(statement, index, bytes, count, SQLITE_STATIC) == SQLITE_OK;
-}
-
-static bool row_write(struct store *store, const struct store_row *row) {
-    sqlite3_stmt *statement = row->record ? store->put : store->delete;
-    bool bound = bytes_bind(statement, 1, row->identity, row->identity_bytes);
-    if (row->record) {
-        bound = bound && text_bind(statement, 2, row->is_ban ? "ban" : "counter") &&
-                text_bind(statement, 3, row->template) && text_bind(statement, 4, row->limit) &&
-                text_bind(statement, 5, row->resource) && text_bind(statement, 6, row->key) &&
-                sqlite3_bind_int64(statement, 7, row->fresh_at) == SQLITE_OK &&
-                bytes_bind(statement, 8, row->record, row->record_bytes);
-    }
-    if (bound) sqlite3_step(statement);
-    return sqlite3_reset(statement) == SQLITE_OK && bound;
-}
-
-/* Checks that the file is still there. What is written to a file that was removed would be lost. */
-static bool file_is_there(struct store *store) {
-    struct stat open, named;
-    bool same = fstat(store->lock, &open) == 0 && stat(store->path, &named) == 0 &&
-                open.st_dev == named.st_dev && open.st_ino == named.st_ino;
-    return same || refuse(store, "was removed or replaced; put the same file back, or restart the "
-                                 "server to begin without its counters");
+    return store->kind->next(store, row);
 }
 
 enum store_result server_store_write(struct store *store, const struct store_row *rows,
                                      size_t count) {
-    sqlite3_reset(store->read);
-    if (!file_is_there(store)) return STORE_FAILED;
-    bool done = run(store, "BEGIN IMMEDIATE");
-    for (size_t i = 0; done && i < count; i++) done = row_write(store, &rows[i]);
-    return finish(store, done);
+    return store->kind->write(store, rows, count);
 }
 
 enum store_result server_store_drop(struct store *store, int64_t before) {
-    sqlite3_reset(store->read);
-    if (!file_is_there(store)) return STORE_FAILED;
-    sqlite3_bind_int64(store->drop, 1, before);
-    sqlite3_step(store->drop);
-    return sqlite3_reset(store->drop) == SQLITE_OK ? STORE_OK : fail(store, "cannot be written");
+    return store->kind->drop ? store->kind->drop(store, before) : STORE_OK;
 }
+
+bool server_store_can_leave(const struct store *store) { return store->kind->leave != NULL; }
+
+enum store_result server_store_leave(struct store *store, const void *bytes, size_t count) {
+    return store->kind->leave(store, bytes, count);
+}
+
+enum store_result server_store_take(struct store *store, unsigned char **bytes, size_t *count) {
+    *bytes = NULL;
+    *count = 0;
+    return store->kind->take(store, bytes, count);
+}
+
+const char *server_store_error(const struct store *store) { return store->error; }

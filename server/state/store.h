@@ -1,13 +1,16 @@
-/* doorman_server, part STATE: the file in which counters and bans last, a database of SQLite. This
- * face knows no permits: a row is an identity and a record, whose bytes only the library
- * understands.
+/* doorman_server, part STATE: the store in which counters and bans last: a file of SQLite, or a
+ * Redis. This face knows no permits: a row is an identity and a record, whose bytes only the
+ * library understands.
  *
- * D9 One process has the file at a time: the second one is refused. Each start raises the epoch in
- *    the file.
- * D10 A row that the library cannot read, or whose limit is not configured, stays in the file until
- *    a day after it is fresh. A file of a newer schema is refused.
+ * D9 Each mastership has an epoch, and a later one has a larger number. Only the process whose
+ *    epoch is the last one in the store can write. One process has a file at a time: the second one
+ *    is refused. Each start raises the epoch in a file. What a planned stop leaves is valid for the
+ *    next epoch alone, in the same file and not in a copy of it. It is removed before it is used.
+ * D10 A row that the library cannot read, or whose limit is not configured, stays in the store
+ *    until a day after it is fresh. A store of a newer schema is refused.
  *
- * One thread uses a store at a time. No function is fast: each may wait for the disk. */
+ * One thread uses a store at a time. No function is fast: each may wait for the disk or the
+ * network. None waits for ever. */
 #ifndef DOORMAN_SERVER_STORE_H
 #define DOORMAN_SERVER_STORE_H
 
@@ -15,12 +18,21 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define STORE_SCHEMA 1 /* of the tables. A server refuses a file that has a newer one */
+#define STORE_SCHEMA 1 /* of the tables or keys. A server refuses a store that has a newer one */
 #define STORE_TEXT 1024
+#define STORE_KEPT_SECONDS 86400 /* for which rows stay after they are fresh */
 
 struct store;
 
-/* A counter or a ban in the file. The texts are for people who read the file. */
+/* Where a store is, and for whom. The strings must stay valid until the store is closed. */
+struct store_place {
+    const char *address;       /* a path, or redis://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE] */
+    const char *node;          /* Redis: the name of the node, which is in the names of its keys;
+                                  NULL: there is none */
+    const char *password_file; /* Redis: its first line is the password; NULL: none */
+};
+
+/* A counter or a ban in the store. The texts are for people who read the store. */
 struct store_row {
     const void *identity; /* no two rows have the same one */
     size_t identity_bytes;
@@ -32,42 +44,92 @@ struct store_row {
     size_t record_bytes;
 };
 
-enum store_result { STORE_OK, STORE_END, STORE_FAILED };
+enum store_result {
+    STORE_OK,
+    STORE_END,
+    STORE_FAILED,   /* see server_store_error. A later call may succeed */
+    STORE_OUTDATED, /* another process has begun a later mastership. Nothing was changed */
+    STORE_LOST      /* the store has lost its rows, such as a Redis that was restarted without its
+                       file: it has an earlier epoch than this process, or none */
+};
 
-/* Opens a file, and makes it and its tables if it does not exist or is empty. Locks it until
- * server_store_close, raises its epoch, and reads no row.
- *   path      the folder must exist
- *   error     out: on failure, what is wrong and what to do, as a phrase about the path
+/* Checks a place, without using the store.
+ *   error     out: what is wrong, without any part of the address
+ *   returns   false: it is not valid */
+bool server_store_check(const struct store_place *place, char error[STORE_TEXT]);
+
+/* Returns whether all processes of a node can use the store, one after the other. */
+bool server_store_is_shared(const char *address);
+
+/* Returns whether an address has a password. */
+bool server_store_has_password(const char *address);
+
+/* Writes the address for people and logs, without user and password. */
+void server_store_name(const char *address, char name[STORE_TEXT]);
+
+/* Opens a store. A file is made, with its tables, if it does not exist or is empty. It is locked
+ * until server_store_close, and its epoch is raised. A Redis that does not answer is no error: each
+ * later call tries to reach it. Reads no row.
+ *   place     server_store_check accepts it. The folder of a file must exist
+ *   error     out: on failure, what is wrong and what to do, as a phrase about the place
  *   returns   NULL: another process uses the file, it cannot be written, it is damaged, it is not
- *             of Doorman, or a newer version has written it. The file is unchanged then */
-struct store *server_store_open(const char *path, char error[STORE_TEXT]);
+ *             of Doorman, or a newer version has written it. Or Redis refuses the password, the
+ *             database or a command. The store is unchanged then */
+struct store *server_store_open(const struct store_place *place, char error[STORE_TEXT]);
 
 /* Closes the store, which may be NULL, and unlocks the file. All that was written stays. */
 void server_store_close(struct store *store);
 
-/* Returns how often the file was opened. Each opening has a number of its own, without gaps. */
+/* Begins a mastership (D9). From now on no process with an earlier epoch can write. A file ignores
+ * this: its epoch was raised when it was opened.
+ *   epoch     of the mastership; 0: one more than the last one in the store
+ *   returns   STORE_OK, also if this process has begun the same mastership before |
+ *             STORE_OUTDATED: the store has a later epoch | STORE_FAILED */
+enum store_result server_store_begin(struct store *store, uint64_t epoch);
+
+/* Returns the epoch with which this process writes. Each mastership has a number of its own. */
 uint64_t server_store_epoch(const struct store *store);
 
-/* Reads the next row.
+/* Returns what a person should know about a store that works, such as that Redis keeps its rows
+ * only in memory; "": nothing. server_store_begin finds it out. */
+const char *server_store_warning(const struct store *store);
+
+/* Reads the next row. A row may come twice if the store is a Redis.
  *   row       out: valid until the next call on this store
  *   returns   STORE_END: there is no further row, and the next call begins with the first one.
  *             STORE_FAILED: see server_store_error; the next call begins with the first row too */
 enum store_result server_store_next(struct store *store, struct store_row *row);
 
-/* Writes and deletes rows in one transaction: all of them, or none. When it returns STORE_OK they
- * last, even if the machine loses its power. A row replaces the one with its
- * identity. server_store_next begins with the first row again.
- *   returns   STORE_OK, or STORE_FAILED: see server_store_error */
+/* Writes and deletes rows. A file gets all of them, or none. A Redis may get a part of them if it
+ * fails meanwhile. When this returns STORE_OK they last: in a file even if the machine loses its
+ * power, and in a Redis as its own settings say. A row replaces the one with its identity.
+ * server_store_next begins with the first row again.
+ *   returns   STORE_OK, or why not all is written */
 enum store_result server_store_write(struct store *store, const struct store_row *rows,
                                      size_t count);
 
-/* Deletes the rows that were fresh before a time. server_store_next begins with the first row
- * again.
+/* Deletes the rows that were fresh before a time. A Redis does this by itself. server_store_next
+ * begins with the first row again.
  *   before    seconds since 1970
  *   cost      reads the whole table */
 enum store_result server_store_drop(struct store *store, int64_t before);
 
-/* Says why the last call failed and what to do, as a phrase about the path. */
+/* Returns whether the store can keep what a planned stop leaves. */
+bool server_store_can_leave(const struct store *store);
+
+/* Leaves bytes for the next mastership. When this returns STORE_OK they last, like a row. Nothing
+ * may be written afterwards. Precondition: server_store_can_leave.
+ *   bytes     at most about 1e9, which SQLite allows */
+enum store_result server_store_leave(struct store *store, const void *bytes, size_t count);
+
+/* Takes what the last mastership has left. It is removed, in a way that lasts, before this returns.
+ * Precondition: server_store_can_leave, and nothing was read or written yet.
+ *   bytes     out: on STORE_OK, for the caller to free; else NULL
+ *   returns   STORE_OK | STORE_END: nothing was left | STORE_FAILED: what was left cannot be used.
+ *             If it is not STORE_OK, server_store_error says why, as a whole phrase */
+enum store_result server_store_take(struct store *store, unsigned char **bytes, size_t *count);
+
+/* Says why the last call failed and what to do, as a phrase about the place. */
 const char *server_store_error(const struct store *store);
 
 #endif

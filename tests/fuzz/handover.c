@@ -1,6 +1,7 @@
 /* Any bytes as what a master has handed over: the first byte says whether the server is a root, a
- * root with whole units, or a node with a parent. Either all of it is taken over, or nothing. The
- * sums are then those of the leases, and holders can renew, until all leases have ended. */
+ * root with whole units, a node with a parent, or a root with holds. Either all of it is taken over,
+ * or nothing. The sums are then those of the leases, and holders can renew, until all leases have
+ * ended. The units of the holds are those of their counter, until all have ended. */
 #define DOORMAN_IMPLEMENTATION
 #include "fuzz.h"
 
@@ -14,7 +15,9 @@ static bool ignore(void *context, const void *bytes, size_t count) {
 
 static doorman_server *start(const doorman_config *config) {
     static const char *const parents[] = {"tcp://above:1"};
-    doorman_server_options options = {.node = "n", .config = config, .seed = {1, 2}};
+    const doorman_permits_options permits = {.hold_max = 8};
+    doorman_server_options options = {
+        .node = "n", .config = config, .seed = {1, 2}, .permits = &permits};
     options.resource_max = options.holder_max = 8;
     if (!config) options.parents = parents, options.parent_count = 1;
     const doorman_mastership mastership = {.address = "tcp://here:1", .until = DOORMAN_NEVER};
@@ -36,6 +39,30 @@ static void ask(doorman_server *server, const char *resource_id, doorman_time no
     must(fuzz_amount(response.items[0].gets.capacity));
 }
 
+/* Returns what all holds of the resource "db" hold in their first item. */
+static double held(const doorman_permits *permits) {
+    doorman_cursor cursor = {0};
+    doorman_permits_hold hold;
+    double sum = 0;
+    while (doorman_permits_next_hold(permits, &cursor, &hold)) {
+        if (hold.item_count == 1 && strcmp(hold.resource_id, "db") == 0) sum += hold.amount;
+    }
+    return sum;
+}
+
+/* One counter counts all units of "db". Holds of several items may have more of it. */
+static void check_holds(doorman_server *server) {
+    doorman_permits *permits = doorman_server_permits(server);
+    doorman_permit permit;
+    doorman_permits_info info;
+    must(doorman_permits_inspect(permits, "db", "", &permit, NULL, START) == DOORMAN_OK);
+    must(permit.detail_count == 1);
+    must(permit.details[0].used >= held(permits) || permit.details[0].used > 1e12);
+    for (int i = 0; i < 9; i++) doorman_permits_update(permits, DOORMAN_NEVER - 1);
+    doorman_permits_read(permits, &info);
+    must(info.hold_count == 0 && info.counter_count == 0);
+}
+
 static size_t check(doorman_server *server, doorman_time now) {
     doorman_cursor cursor = {0};
     doorman_server_resource resource;
@@ -48,12 +75,21 @@ static size_t check(doorman_server *server, doorman_time now) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     if (!bytes) return 0;
-    const doorman_template all = {
-        .identifier_glob = "*", .capacity = 100, .whole = data[0] % 3 == 1};
+    const bool has_holds = data[0] % 4 == 3;
+    const doorman_permit_limit limit = {.name = "l",
+                                        .kind = DOORMAN_CONCURRENCY,
+                                        .per = DOORMAN_PER_RESOURCE,
+                                        .figures = {.limit = 10}};
+    const doorman_template all = {.identifier_glob = "*",
+                                  .capacity = 100,
+                                  .whole = data[0] % 4 == 1,
+                                  .has_limits = has_holds,
+                                  .limits = has_holds ? &limit : NULL,
+                                  .limit_count = has_holds};
     const doorman_config_options options = {.templates = &all, .template_count = 1};
     doorman_config *config = NULL;
     must(doorman_config_create(&config, &options, NULL) == DOORMAN_OK);
-    doorman_server *server = start(data[0] % 3 < 2 ? config : NULL);
+    doorman_server *server = start(data[0] % 4 == 2 ? NULL : config);
     doorman_error error = {0};
     doorman_status status = doorman_server_take_over(server, data + 1, bytes - 1, &error, START);
     if (status != DOORMAN_OK) must(error.text[0] && check(server, START) == 0);
@@ -63,6 +99,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     must(doorman_server_hand_over(server, ignore, NULL, START + DOORMAN_SECOND) == DOORMAN_OK);
     must(check(server, START + DOORMAN_SECOND) == 0);
     doorman_server_destroy(server);
+    if (has_holds) {
+        server = start(config);
+        (void)doorman_server_take_over(server, data + 1, bytes - 1, &error, START);
+        check_holds(server);
+        doorman_server_destroy(server);
+    }
     doorman_config_destroy(config);
     return 0;
 }

@@ -275,6 +275,8 @@ typedef struct sim_handover {
     size_t count, capacity;
     bool is_cut;                                            /* the store has lost the end of it */
     uint64_t term;                                          /* of the master that has handed over */
+    uint64_t holds_mastership; /* its number in the account of holds */
+    doorman_time handed_at;    /* by its clock */
     double granted[SIM_RESOURCES][SIM_CLIENTS + SIM_NODES]; /* as in its process */
 } sim_handover;
 
@@ -543,6 +545,9 @@ void sim_holds_fill_options(sim_world *world, size_t process, doorman_server_opt
 void sim_holds_started(sim_world *world, size_t process);
 void sim_holds_died(sim_world *world, size_t process);
 void sim_holds_elected(sim_world *world, size_t process, doorman_time until);
+/* Must be called before a master hands over, and after the next one has taken over. */
+void sim_holds_hand_over(sim_world *world, size_t process, sim_handover *handover);
+void sim_holds_take_over(sim_world *world, size_t process, const sim_handover *handover);
 void sim_holds_configured(sim_world *world, size_t process);
 
 /* ---- sim_scenarios.c and sim_faults.c */

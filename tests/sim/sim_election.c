@@ -138,6 +138,7 @@ static bool hand_over(sim_world *world, sim_process *process) {
     sim_drop_handover(store);
     if (process->election_state != DOORMAN_MASTER) return false;
     if (!sim_fault_occurs(world, SIM_HANDOVER, 0.9)) return false;
+    sim_holds_hand_over(world, (size_t)(process - world->processes), handover);
     doorman_status status = doorman_server_hand_over(process->server, add_bytes, handover, local);
     if (status == DOORMAN_UNAVAILABLE) sim_drop_handover(store); /* its mastership has ended */
     if (status != DOORMAN_OK) return false;
@@ -166,6 +167,7 @@ static void take_over(sim_world *world, sim_process *process) {
         if (status == DOORMAN_OK) {
             memcpy(process->granted, handover->granted, sizeof process->granted);
             sim_overload_forget(process); /* reports are not handed over */
+            sim_holds_take_over(world, (size_t)(process - world->processes), handover);
             sim_log(world, "%s takes over", process->address);
         }
     }

@@ -139,6 +139,16 @@ void sim_hold_account_reply(sim_world *world, size_t process, const sim_hold_rep
     if (grants && reply->granted && reply->id) note_grant(world, process, call, reply);
 }
 
+/* D8: a hold ends for the next master after its rest has passed once more. */
+void sim_hold_account_take_over(sim_world *world, size_t process, uint64_t mastership,
+                                doorman_time handed_at) {
+    doorman_time local = sim_hold_local(world, process);
+    for (size_t i = 0; i < world->holds->grant_count; i++) {
+        sim_hold_grant *grant = &world->holds->grants[i];
+        if (grant->mastership == mastership) grant->ends_at += local - handed_at;
+    }
+}
+
 /* ---- units in use */
 
 /* An item of a hold whose units are in use. */

@@ -231,6 +231,21 @@ void sim_holds_elected(sim_world *world, size_t process, doorman_time until) {
     own->mastership = ++world->holds->masterships;
 }
 
+/* D8: the next master has the holds of the last one. */
+void sim_holds_hand_over(sim_world *world, size_t process, sim_handover *handover) {
+    if (!world->holds) return;
+    take_decisions(world, process);
+    handover->holds_mastership = world->holds->processes[process].mastership;
+    handover->handed_at = sim_hold_local(world, process);
+}
+
+void sim_holds_take_over(sim_world *world, size_t process, const sim_handover *handover) {
+    if (!world->holds) return;
+    sim_hold_process *own = &world->holds->processes[process];
+    own->mastership = handover->holds_mastership;
+    sim_hold_account_take_over(world, process, own->mastership, handover->handed_at);
+}
+
 static void plan_tick(sim_world *world, size_t process);
 
 /* Updates the permits, and takes their decisions. */

@@ -204,6 +204,10 @@ double sim_hold_in_use(const sim_world *world, size_t client, const sim_hold_job
 
 /* Must be called for each response of a process that is master, and when it is lost too. */
 void sim_hold_account_reply(sim_world *world, size_t process, const sim_hold_reply *reply);
+/* Must be called when a process has taken over the holds of a mastership.
+ *   handed_at   when they were handed over, by the clock of the process that has done it */
+void sim_hold_account_take_over(sim_world *world, size_t process, uint64_t mastership,
+                                doorman_time handed_at);
 /* Must be called after each change of what clients use. */
 void sim_hold_account_check(sim_world *world);
 /* Returns by how many units the fullest counter of a message exceeds its limit; 0: none does. */

@@ -2,74 +2,10 @@
  * started again, and an account of every grant says what was forgotten. DOORMAN_KILLS and
  * DOORMAN_RESTARTS in the environment set the number of rounds. */
 #define _GNU_SOURCE
-#include "http.h"
+#include "state_fixture.h"
 
 #include <pthread.h>
 #include <sys/resource.h>
-
-#define LIMIT(name, more)                                                                          \
-    "{\"name\": \"" name "\", \"kind\": \"FIXED_WINDOW\", \"limit\": 1000000, "                    \
-    "\"window\": 100000000" more "}"
-#define MAPS(limits) "{\"resources\": [{\"identifier_glob\": \"maps\", \"limits\": [" limits "]}]}"
-#define QUOTA MAPS(LIMIT("quota", ""))
-#define MOST 1000000
-#define SECOND INT64_C(1000000000) /* times are in nanoseconds */
-
-/* ---- helpers -------------------------------------------------------------------------------- */
-
-/* A file of counters in a folder of its own. */
-static void state_path(char path[96]) { snprintf(path, 96, "%s/state", process_new()->folder); }
-
-/* Starts a server, and waits until it has read the file. */
-static struct fixture start(const char *config, const char *path, const char *const *more) {
-    const char *arguments[ARGUMENT_MAX] = {"--state", path};
-    for (size_t i = 0; more && more[i]; i++) arguments[i + 2] = more[i];
-    struct fixture fixture = fixture_start(config, arguments);
-    process_await(fixture.server.process, "msg=\"counters read\"", 1);
-    return fixture;
-}
-
-static void kill_now(struct fixture *fixture) {
-    process_signal(fixture->server.process, SIGKILL);
-    assert_int_equal(process_wait(fixture->server.process), 128 + SIGKILL);
-}
-
-/* Takes units of a key, which must be granted. */
-static void take(const struct fixture *fixture, const char *key, int cost) {
-    char path[512];
-    snprintf(path, sizeof path, "/v1/allow?resource=maps&key=%s&cost=%d", key, cost);
-    expect(fixture, path, HOST, 200, "\"decision\":\"GRANTED\"");
-}
-
-/* Returns how much of a key is used. */
-static long used(const struct fixture *fixture, const char *key) {
-    char path[512];
-    snprintf(path, sizeof path, "/v1/allow?resource=maps&key=%s&cost=0", key);
-    char *response = get(fixture, path, HOST), *at = strstr(response, "\"remaining\":");
-    if (code_of(response) != 200 || !at) fail_msg("%s: %s", path, response);
-    long left = strtol(at + strlen("\"remaining\":"), NULL, 10);
-    free(response);
-    return MOST - left;
-}
-
-static double status_number(const struct fixture *fixture, const char *path) {
-    char *response = get(fixture, "/v1/status", HOST);
-    cJSON *tree = cJSON_Parse(body_of(response));
-    double value = number(tree, path);
-    cJSON_Delete(tree);
-    free(response);
-    return value;
-}
-
-/* Waits until the file has all changes that were made before. */
-static void await_written(const struct fixture *fixture) {
-    EVENTUALLY(status_number(fixture, "state.age") <= 0);
-}
-
-static int rounds(const char *variable, int usual) {
-    const char *value = getenv(variable);
-    return value && *value ? atoi(value) : usual;
-}
 
 /* ---- what lasts ----------------------------------------------------------------------------- */
 
@@ -268,12 +204,6 @@ TEST(a_reload_without_a_limit_forgets_no_change_of_it) {
 
 /* ---- kill -9, under load -------------------------------------------------------------------- */
 
-static int64_t clock_read(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * SECOND + now.tv_nsec;
-}
-
 #define KEYS 4           /* of each thread */
 #define LOADS 3          /* threads */
 #define GRANTS_MAX 50000 /* of a thread in a round */
@@ -469,7 +399,7 @@ TEST(a_full_disk_delays_the_writes_and_stops_no_decision) {
     take(&fixture, "bob", 7);
     assert_int_equal(used(&fixture, "ann"), 1001);
     limit_files(&fixture, RLIM_INFINITY);
-    process_await(fixture.server.process, "msg=\"the file of counters works again\"", 1);
+    process_await(fixture.server.process, "msg=\"the store of counters works again\"", 1);
     await_written(&fixture);
     kill_now(&fixture);
     fixture = start(QUOTA, path, NULL);
@@ -488,7 +418,7 @@ TEST(a_file_that_is_gone_is_written_when_it_is_back) {
     take(&fixture, "ann", 1000);
     process_await(fixture.server.process, "was removed or replaced", 1);
     assert_int_equal(rename(other, path), 0);
-    process_await(fixture.server.process, "msg=\"the file of counters works again\"", 1);
+    process_await(fixture.server.process, "msg=\"the store of counters works again\"", 1);
     server_stop(&fixture.server);
     fixture = start(QUOTA, path, NULL);
     assert_int_equal(used(&fixture, "ann"), 1000);

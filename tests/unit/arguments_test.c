@@ -430,6 +430,12 @@ TEST(the_state_of_permits_refuses_null) {
     assert_false(doorman_permits_next_top(permits, 0, DOORMAN_TOP_GRANTED, NULL, &top));
     assert_false(doorman_permits_next_top(permits, 0, DOORMAN_TOP_GRANTED, &cursor, NULL));
     assert_false(doorman_permits_next_top(permits, 0, DOORMAN_TOP_COUNT, &cursor, &top));
+    doorman_counter_cursor counters = {.table = 0};
+    doorman_permits_counter counter;
+    const doorman_status invalid = DOORMAN_INVALID_ARGUMENT;
+    assert_int_equal(doorman_permits_next_counter(NULL, NULL, &counters, &counter, 0), invalid);
+    assert_int_equal(doorman_permits_next_counter(permits, NULL, NULL, &counter, 0), invalid);
+    assert_int_equal(doorman_permits_next_counter(permits, NULL, &counters, NULL, 0), invalid);
     doorman_permits_destroy(permits);
     doorman_config_destroy(config);
 }

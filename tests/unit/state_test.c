@@ -640,8 +640,10 @@ TEST(durable_limits_learn_until_the_rows_are_read) {
         .resource_id = "r", .key = "a", .cost = 5, .has_min = true, .min = 0};
     const doorman_permit_request request = {.items = &greedy, .item_count = 1};
     assert_int_equal(doorman_permits_acquire(p.permits, &request, &p.out, NULL, p.now), DOORMAN_OK);
-    assert_true(p.out.granted);
-    assert_exact(p.out.items[0].granted, 0); /* it accepts nothing, and gets nothing */
+    assert_false(p.out.granted); /* it accepts nothing too, but nobody knows what is left */
+    assert_int_equal(p.out.reason, DOORMAN_REASON_LEARNING);
+    assert_false(take(&p, "a", 0)); /* it only looks */
+    assert_int_equal(p.out.reason, DOORMAN_REASON_LEARNING);
     assert_int_equal(process_read(&p), 0);
     assert_int_equal(doorman_permits_set_rows(p.permits, DOORMAN_ROWS_READ), DOORMAN_OK);
     assert_false(take(&p, "a", 41));

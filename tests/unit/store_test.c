@@ -2,6 +2,7 @@
  * servers never share it, and what is wrong with it is said before anything is changed. */
 #define _GNU_SOURCE
 #include "../../server/state/store.c"
+#include "../../server/state/store_sqlite.c"
 
 #include "../test.h"
 
@@ -15,10 +16,17 @@ struct world {
     struct store *store; /* NULL: closed */
 };
 
+static struct store *open_at(struct world *w, const char *path) {
+    const struct store_place place = {.address = path};
+    assert_true(server_store_check(&place, w->error));
+    return server_store_open(&place, w->error);
+}
+
 static void reopen(struct world *w) {
     server_store_close(w->store);
-    w->store = server_store_open(w->path, w->error);
+    w->store = open_at(w, w->path);
     if (!w->store) fail_msg("%s", w->error);
+    assert_int_equal(server_store_begin(w->store, 0), STORE_OK);
 }
 
 static void world_setup(struct world *w) {
@@ -46,41 +54,11 @@ static void world_teardown(struct world *w) {
 }
 FIXTURE(world)
 
-/* A row of the limit "user" whose identity is its key. Its record is a text; NULL: the row is
- * deleted. */
-static struct store_row row_of(const char *key, const char *record, int64_t fresh_at) {
-    return (struct store_row){.identity = key,
-                              .identity_bytes = strlen(key),
-                              .template = "api*",
-                              .limit = "user",
-                              .resource = "api",
-                              .key = key,
-                              .fresh_at = fresh_at,
-                              .record = record,
-                              .record_bytes = record ? strlen(record) : 0};
-}
-
-static void put(struct world *w, const char *key, const char *record) {
-    struct store_row row = row_of(key, record, 1000);
-    assert_int_equal(server_store_write(w->store, &row, 1), STORE_OK);
-}
-
-/* Expects these rows, as "key=record" in the order of the keys. */
-static void expect_rows(struct world *w, const char *expected) {
-    char text[1024] = "";
-    struct store_row row;
-    enum store_result result;
-    while ((result = server_store_next(w->store, &row)) == STORE_OK) {
-        size_t bytes = strlen(text);
-        snprintf(text + bytes, sizeof text - bytes, "%s%s=%.*s", bytes ? " " : "", row.key,
-                 (int)row.record_bytes, (const char *)row.record);
-    }
-    assert_int_equal(result, STORE_END);
-    assert_string_equal(text, expected);
-}
+#define STORY(name) TEST_WITH(world, name)
+#include "store_stories.h"
 
 static void expect_refused(struct world *w, const char *path, const char *why) {
-    struct store *store = server_store_open(path, w->error);
+    struct store *store = open_at(w, path);
     assert_null(store);
     if (!strstr(w->error, why)) fail_msg("'%s' does not say '%s'", w->error, why);
 }
@@ -93,59 +71,6 @@ static void person_runs(const char *path, const char *commands) {
     assert_int_equal(sqlite3_close(database), SQLITE_OK);
 }
 
-TEST_WITH(world, rows_last_until_they_are_replaced_or_deleted) {
-    const struct store_row rows[] = {row_of("a", "1", 10), row_of("b", "2", 10),
-                                     row_of("c", "3", 10)};
-    assert_int_equal(server_store_write(w->store, rows, 3), STORE_OK);
-    reopen(w);
-    expect_rows(w, "a=1 b=2 c=3");
-    put(w, "b", "20");
-    put(w, "c", NULL);
-    put(w, "never written", NULL);
-    reopen(w);
-    expect_rows(w, "a=1 b=20");
-    expect_rows(w, "a=1 b=20"); /* from the beginning */
-}
-
-/* A record may have any bytes, and a name any text. */
-TEST_WITH(world, all_fields_of_a_row_come_back) {
-    char key[257], record[4096], identity[800];
-    for (int i = 0; i < 256; i++) key[i] = (char)(i ? i : ' ');
-    key[256] = 0;
-    for (size_t i = 0; i < sizeof record; i++) record[i] = (char)(i * 7);
-    for (size_t i = 0; i < sizeof identity; i++) identity[i] = (char)(i * 5);
-    struct store_row in = row_of(key, record, INT64_C(99999999999)), out;
-    in.identity = identity, in.identity_bytes = sizeof identity;
-    in.record_bytes = sizeof record;
-    in.is_ban = true;
-    assert_int_equal(server_store_write(w->store, &in, 1), STORE_OK);
-    reopen(w);
-    assert_int_equal(server_store_next(w->store, &out), STORE_OK);
-    assert_int_equal(out.identity_bytes, sizeof identity);
-    assert_memory_equal(out.identity, identity, sizeof identity);
-    assert_true(out.is_ban);
-    assert_string_equal(out.template, "api*");
-    assert_string_equal(out.limit, "user");
-    assert_string_equal(out.resource, "api");
-    assert_string_equal(out.key, key);
-    assert_int_equal(out.fresh_at, INT64_C(99999999999));
-    assert_int_equal(out.record_bytes, sizeof record);
-    assert_memory_equal(out.record, record, sizeof record);
-    assert_int_equal(server_store_next(w->store, &out), STORE_END);
-}
-
-/* Only the identity tells rows apart: it has a zero byte in the middle. */
-TEST_WITH(world, rows_with_another_identity_are_other_rows) {
-    struct store_row rows[2] = {row_of("k", "1", 10), row_of("k", "2", 10)};
-    rows[0].identity = "a\0b", rows[1].identity = "a\0c";
-    rows[0].identity_bytes = rows[1].identity_bytes = 3;
-    assert_int_equal(server_store_write(w->store, rows, 2), STORE_OK);
-    expect_rows(w, "k=1 k=2");
-    rows[0].record = NULL;
-    assert_int_equal(server_store_write(w->store, rows, 1), STORE_OK);
-    expect_rows(w, "k=2");
-}
-
 TEST_WITH(world, rows_are_dropped_after_a_time) {
     const struct store_row rows[] = {row_of("a", "1", 99), row_of("b", "2", 100),
                                      row_of("c", "3", 101)};
@@ -155,13 +80,10 @@ TEST_WITH(world, rows_are_dropped_after_a_time) {
 }
 
 /* D9 */
-TEST_WITH(world, each_opening_has_the_next_epoch) {
-    assert_int_equal(server_store_epoch(w->store), 1);
-    reopen(w);
-    assert_int_equal(server_store_epoch(w->store), 2);
+TEST_WITH(world, an_opening_that_is_refused_has_no_epoch) {
     expect_refused(w, w->path, "another process uses it");
     reopen(w);
-    assert_int_equal(server_store_epoch(w->store), 3);
+    assert_int_equal(server_store_epoch(w->store), 2);
 }
 
 /* D9: also under another name. */
@@ -174,7 +96,8 @@ TEST_WITH(world, a_second_server_is_refused) {
 }
 
 TEST_WITH(world, a_person_can_read_the_file_while_it_is_in_use) {
-    put(w, "bob", "r");
+    const struct store_row row = row_of("bob", "r", 1000);
+    assert_int_equal(server_store_write(w->store, &row, 1), STORE_OK);
     sqlite3 *person = NULL;
     sqlite3_stmt *query = NULL;
     assert_int_equal(sqlite3_open(w->path, &person), SQLITE_OK);
@@ -322,4 +245,105 @@ TEST_WITH(world, a_full_disk_fails_the_write_and_nothing_else) {
         found += strcmp(row.key, "first") == 0 || strcmp(row.key, "last") == 0;
     }
     assert_int_equal(found, 2);
+}
+
+/* ---- what a planned stop leaves (D8, D9) ------------------------------------------------------ */
+
+static void leave(struct world *w, const char *text) {
+    assert_int_equal(server_store_leave(w->store, text, strlen(text) + 1), STORE_OK);
+}
+
+static void expect_taken(struct world *w, const char *text) {
+    unsigned char *bytes = NULL;
+    size_t count = 0;
+    assert_int_equal(server_store_take(w->store, &bytes, &count), STORE_OK);
+    assert_int_equal(count, strlen(text) + 1);
+    assert_string_equal((const char *)bytes, text);
+    free(bytes);
+}
+
+static void expect_not_taken(struct world *w, enum store_result result, const char *why) {
+    unsigned char *bytes = NULL;
+    size_t count = 0;
+    assert_int_equal(server_store_take(w->store, &bytes, &count), result);
+    assert_null(bytes);
+    if (!strstr(server_store_error(w->store), why)) {
+        fail_msg("'%s' does not say '%s'", server_store_error(w->store), why);
+    }
+}
+
+TEST_WITH(world, the_next_process_takes_what_was_left_and_only_once) {
+    put(w, "a", "1");
+    leave(w, "leases");
+    reopen(w);
+    expect_taken(w, "leases");
+    expect_not_taken(w, STORE_END, "did not stop as planned");
+    expect_rows(w, "a=1");
+    leave(w, "other leases");
+    reopen(w);
+    expect_taken(w, "other leases");
+}
+
+TEST_WITH(world, a_new_file_and_a_crash_leave_nothing) {
+    expect_not_taken(w, STORE_END, "the file is new");
+    reopen(w);
+    expect_not_taken(w, STORE_END, "did not stop as planned");
+}
+
+/* A process of an earlier version raises the epoch, and does not know the table. */
+TEST_WITH(world, what_was_left_is_only_for_the_next_start) {
+    leave(w, "leases");
+    reopen(w);
+    reopen(w);
+    expect_not_taken(w, STORE_FAILED, "for an earlier start");
+    expect_not_taken(w, STORE_END, "did not stop as planned"); /* it was removed */
+}
+
+TEST_WITH(world, a_copy_has_nothing_left) {
+    char command[128];
+    leave(w, "leases");
+    server_store_close(w->store);
+    w->store = NULL;
+    snprintf(command, sizeof command, "cp %s %s", w->path, w->kept);
+    assert_int_equal(system(command), 0);
+    w->store = open_at(w, w->kept);
+    expect_not_taken(w, STORE_FAILED, "is a copy");
+    reopen(w);
+    expect_taken(w, "leases");
+}
+
+TEST_WITH(world, what_is_damaged_is_not_taken) {
+    leave(w, "leases");
+    person_runs(w->path, "UPDATE handover SET leases = x'6c65617365'");
+    reopen(w);
+    expect_not_taken(w, STORE_FAILED, "is damaged");
+    leave(w, "leases");
+    person_runs(w->path, "UPDATE handover SET epoch = 'x'");
+    reopen(w);
+    expect_not_taken(w, STORE_FAILED, "earlier start");
+}
+
+/* D10: the schema has no other number, because such a version can use the file too. */
+TEST_WITH(world, a_file_of_a_version_without_the_table_is_extended) {
+    put(w, "a", "1");
+    server_store_close(w->store);
+    w->store = NULL;
+    person_runs(w->path, "DROP TABLE handover");
+    reopen(w);
+    expect_not_taken(w, STORE_END, "did not stop as planned");
+    expect_rows(w, "a=1");
+    leave(w, "leases");
+    reopen(w);
+    expect_taken(w, "leases");
+}
+
+/* Removing it needs a write. If that fails, it is not used: another process could use it too. */
+TEST_WITH(world, what_cannot_be_removed_is_not_taken) {
+    sqlite3 *person = NULL;
+    leave(w, "leases");
+    reopen(w);
+    assert_int_equal(sqlite3_open(w->path, &person), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(person, "BEGIN IMMEDIATE", NULL, NULL, NULL), SQLITE_OK);
+    expect_not_taken(w, STORE_FAILED, "locked");
+    assert_int_equal(sqlite3_close(person), SQLITE_OK);
 }

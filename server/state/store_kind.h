@@ -1,0 +1,43 @@
+/* doorman_server, part STATE: what each kind of store does for server/state/store.h. A kind has a
+ * file of its own, and a struct whose first member is a struct store. */
+#ifndef DOORMAN_SERVER_STORE_KIND_H
+#define DOORMAN_SERVER_STORE_KIND_H
+
+#include "store.h"
+
+struct store {
+    const struct store_kind *kind;
+    uint64_t epoch;
+    char error[STORE_TEXT]; /* why the last call failed */
+    char warning[STORE_TEXT];
+};
+
+/* The functions are those of store.h, where each is described. */
+struct store_kind {
+    const char *prefix; /* of the address */
+    bool is_shared;
+    size_t bytes; /* of its struct, which begins as zeros */
+
+    bool (*check)(const struct store_place *place, char error[STORE_TEXT]);
+    bool (*has_password)(const char *address);                /* NULL: none has */
+    void (*name)(const char *address, char name[STORE_TEXT]); /* NULL: the address */
+
+    /* Returns false on failure: error says why, and close is called next. */
+    bool (*open)(struct store *store, const struct store_place *place);
+
+    /* Frees everything but the struct itself. */
+    void (*close)(struct store *store);
+
+    enum store_result (*begin)(struct store *store, uint64_t epoch); /* NULL: nothing to do */
+    enum store_result (*next)(struct store *store, struct store_row *row);
+    enum store_result (*write)(struct store *store, const struct store_row *rows, size_t count);
+    enum store_result (*drop)(struct store *store, int64_t before); /* NULL: nothing to do */
+
+    /* NULL: it keeps nothing of a planned stop. */
+    enum store_result (*leave)(struct store *store, const void *bytes, size_t count);
+    enum store_result (*take)(struct store *store, unsigned char **bytes, size_t *count);
+};
+
+extern const struct store_kind server_store_redis, server_store_sqlite;
+
+#endif

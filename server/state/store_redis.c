@@ -1,0 +1,619 @@
+/* doorman_server, part STATE: the store that is a Redis, over hiredis. All processes of a node use
+ * it, and the one that is master writes (D9).
+ *
+ *     doorman:{NODE}:process         a hash: the schema, and the epoch of the last mastership
+ *     doorman:{NODE}:row:IDENTITY    a string for each counter and ban that is not fresh:
+ *
+ *         fresh_at 0 what 0 template 0 limit 0 resource 0 key 0 record
+ *
+ * The zeros end texts for people; see server_store_next. A row is a key of its own, and not a field
+ * of one large hash, because a key has an end: Redis removes it a day after it is fresh, and no
+ * process has to look for old rows. The braces let a Redis Cluster keep a node in one place.
+ *
+ * Rows are written by a script, because nothing else compares the epoch and writes in one step. A
+ * script has few rows, so that it does not stop other users of the Redis. The scripts of a batch
+ * are sent together, so a batch costs one round trip. If the connection breaks, a part of the batch
+ * may be written: the caller writes the same batch again.
+ *
+ * All rows are read with SCAN, and their values with MGET. No row changes meanwhile, because
+ * server_store_begin has shut out all other writers. SCAN finds each of them at least once.
+ *
+ * A call fails when Redis does not answer within COMMAND_SECONDS. The connection is then closed,
+ * and the next call makes a new one. */
+#include "address_redis.h"
+#include "store_kind.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/time.h>
+
+#include <hiredis/hiredis.h>
+
+#define CONNECT_SECONDS 2
+#ifndef COMMAND_SECONDS
+#define COMMAND_SECONDS 5
+#endif
+
+#define NODE_BYTES_MAX 256
+#define PREFIX_BYTES (NODE_BYTES_MAX + 32)
+#define SCRIPT_ROWS 256
+#define SCRIPT_BYTES (1 << 18) /* of keys and values */
+#define SCAN_ROWS "1000"
+#define NEWER "was written by a newer doorman_server; start that version"
+#define NUMBER_TEXT 24 /* bytes; any 64-bit number in decimal fits */
+
+struct redis_store {
+    struct store base;
+    const struct store_place *place;
+    struct redis_address address;
+    redisContext *context;      /* NULL: no connection */
+    bool is_refused;            /* the last error is an answer, and does not pass by itself */
+    char process[PREFIX_BYTES]; /* the key of the hash */
+    char prefix[PREFIX_BYTES];  /* of the keys of rows */
+    char pattern[2 * PREFIX_BYTES];
+
+    /* The rows that were read last. */
+    char cursor[NUMBER_TEXT]; /* "": begin; "0": there are no further rows */
+    redisReply *keys, *values;
+    size_t at;
+
+    char bytes[SCRIPT_BYTES];
+};
+
+/* KEYS: the hash. ARGV: the schema; the epoch, 0 for the next one. Returns the epoch that is in
+ * force, or what stops it. */
+static const char begin_script[] =
+    "local kept = redis.call('HMGET', KEYS[1], 'schema', 'epoch')\n"
+    "if kept[1] and tonumber(kept[1]) > tonumber(ARGV[1]) then return {'newer', 0} end\n"
+    "local last, epoch = tonumber(kept[2] or '0'), tonumber(ARGV[2])\n"
+    "if epoch == 0 then epoch = last + 1 end\n"
+    "if last > epoch then return {'later', last} end\n"
+    "redis.call('HSET', KEYS[1], 'schema', ARGV[1], 'epoch', string.format('%.0f', epoch))\n"
+    "return {'begun', epoch}\n";
+
+/* KEYS: the hash; the rows. ARGV: the epoch; for each row its value and its end, or two empty
+ * texts. Returns the epoch in force, as a number if the rows were written, or as a text if not. */
+static const char write_script[] =
+    "local epoch = redis.call('HGET', KEYS[1], 'epoch')\n"
+    "if epoch ~= ARGV[1] then return epoch or '0' end\n"
+    "for i = 2, #KEYS do\n"
+    "  local value = ARGV[2 * i - 2]\n"
+    "  if value == '' then redis.call('DEL', KEYS[i])\n"
+    "  else redis.call('SET', KEYS[i], value, 'EXAT', ARGV[2 * i - 1]) end\n"
+    "end\n"
+    "return tonumber(epoch)\n";
+
+/* ---- errors --------------------------------------------------------------------------------- */
+
+/* What a person can do about an answer that is an error. Texts of Redis are in a script's error
+ * too, so a word may be anywhere in it. The last row is for all others. */
+static const struct redis_remedy {
+    const char *word, *remedy;
+    bool is_refusal; /* it does not pass by itself */
+} remedies[] = {
+    {"OOM ", "Redis is full; give it more memory (maxmemory)", false},
+    {"READONLY ",
+     "this Redis is a replica, which cannot be written; give the address of its master", false},
+    {"LOADING ", "Redis is reading its file; wait", false},
+    {"MASTERDOWN ", "this Redis is a replica without its master", false},
+    {"MISCONF ", "Redis cannot save to its disk; look at its log", false},
+    {"NOREPLICAS ", "Redis has too few replicas (min-replicas-to-write)", false},
+    {"BUSY ", "a script of another program stops this Redis", false},
+    {"WRONGPASS", "Redis refuses the user or the password", true},
+    {"invalid password", "Redis refuses the password", true},
+    {"NOAUTH", "Redis needs a password; give --state-password-file", true},
+    {"no password is set", "Redis has no password; give none", true},
+    {"without any password", "Redis has no password; give none", true},
+    {"NOPERM", "the user of Redis needs the keys doorman:* and the commands of docs/operations.md",
+     true},
+    {"WRONGTYPE", "the keys doorman:* are of another program; give another database", true},
+    {"DB index", "Redis has no database with this number", true},
+    {"SELECT is not allowed", "a Redis Cluster has only the database 0", true},
+    {"MOVED ", "this is a Redis Cluster, which does not follow one address; give a single Redis",
+     true},
+    {"unknown command", "this Redis is too old, or forbids a command; 6.2 or later is needed",
+     true},
+    {"syntax error", "this Redis is too old; 6.2 or later is needed", true},
+    {"", "look at the log of Redis", false},
+};
+
+static void redis_disconnect(struct redis_store *store) {
+    if (store->context) redisFree(store->context);
+    store->context = NULL;
+}
+
+/* Notes a failure, and a text of Redis for people without its control characters. */
+static enum store_result redis_fail(struct redis_store *store, const char *what, const char *text) {
+    char *error = store->base.error;
+    snprintf(error, STORE_TEXT, "%s%s%.400s%s", what, text[0] ? " (" : "", text,
+             text[0] ? ")" : "");
+    for (char *at = error; *at; at++) {
+        if ((unsigned char)*at < ' ' || *at == 0x7f) *at = ' ';
+    }
+    return STORE_FAILED;
+}
+
+/* Notes that Redis did not answer. */
+static enum store_result redis_fail_connection(struct redis_store *store) {
+    const redisContext *context = store->context;
+    bool timed_out = context && context->err == REDIS_ERR_IO && (errno == EAGAIN || errno == EINTR);
+    redis_fail(store, timed_out ? "Redis does not answer in time" : "Redis cannot be reached",
+               timed_out ? ""
+               : context ? context->errstr
+                         : strerror(ENOMEM));
+    redis_disconnect(store);
+    return STORE_FAILED;
+}
+
+/* Notes an answer that is an error, or is of an unknown form. */
+static enum store_result redis_fail_answer(struct redis_store *store, const redisReply *reply) {
+    const char *text = reply->type == REDIS_REPLY_ERROR ? reply->str : "an unknown answer";
+    const struct redis_remedy *remedy = remedies;
+    while (!strstr(text, remedy->word)) remedy++;
+    store->is_refused = remedy->is_refusal;
+    return redis_fail(store, remedy->remedy, text);
+}
+
+/* ---- commands ------------------------------------------------------------------------------- */
+
+/* Receives the next answer.
+ *   returns   the answer, which the caller frees; NULL: it failed, see base.error */
+static redisReply *redis_receive(struct redis_store *store) {
+    void *reply = NULL;
+    errno = 0;
+    if (redisGetReply(store->context, &reply) != REDIS_OK) redis_fail_connection(store);
+    return (redisReply *)reply;
+}
+
+/* Sends a command, and receives its answer, which has a type.
+ *   returns   the answer, which the caller frees; NULL: it failed, see base.error */
+static redisReply *redis_ask(struct redis_store *store, int type, int count,
+                             const char *const *words) {
+    const char *argv[8];
+    for (int i = 0; i < count; i++) argv[i] = words[i];
+    if (redisAppendCommandArgv(store->context, count, argv, NULL) != REDIS_OK) {
+        redis_fail_connection(store);
+        return NULL;
+    }
+    redisReply *reply = redis_receive(store);
+    if (!reply || reply->type == type) return reply;
+    redis_fail_answer(store, reply);
+    freeReplyObject(reply);
+    return NULL;
+}
+
+/* Sends a command that changes only the connection. */
+static bool redis_set(struct redis_store *store, int count, const char *const *words) {
+    redisReply *reply = redis_ask(store, REDIS_REPLY_STATUS, count, words);
+    freeReplyObject(reply);
+    return reply != NULL;
+}
+
+/* Sends the password, if there is one. Its file is read each time, so a changed one needs no
+ * restart. */
+static bool redis_authenticate(struct redis_store *store) {
+    const char *path = store->place->password_file, *user = store->address.user;
+    char password[REDIS_TEXT];
+    memcpy(password, store->address.password, sizeof password);
+    const char *why = path ? server_redis_password_read(path, password) : NULL;
+    if (why) {
+        snprintf(store->base.error, STORE_TEXT, "--state-password-file %.256s: %s", path, why);
+        store->is_refused = true;
+        return false;
+    }
+    if (!password[0]) return true;
+    const char *const words[] = {"AUTH", user[0] ? user : password, password};
+    return redis_set(store, user[0] ? 3 : 2, words);
+}
+
+/* Makes a connection, unless there is one. The connection is closed if Redis refuses it.
+ *   returns   false: see base.error */
+static bool redis_connect(struct redis_store *store) {
+    const struct timeval connect = {.tv_sec = CONNECT_SECONDS}, command = {COMMAND_SECONDS, 0};
+    char database[NUMBER_TEXT];
+    store->is_refused = false;
+    if (store->context) return true;
+    errno = 0;
+    store->context = redisConnectWithTimeout(store->address.host, store->address.port, connect);
+    if (!store->context || store->context->err ||
+        redisSetTimeout(store->context, command) != REDIS_OK) {
+        return redis_fail_connection(store) == STORE_OK;
+    }
+    (void)redisEnableKeepAlive(store->context);
+    snprintf(database, sizeof database, "%d", store->address.database);
+    bool is_open = redis_authenticate(store);
+    if (store->address.database != 0) {
+        is_open = is_open && redis_set(store, 2, (const char *const[]){"SELECT", database});
+    }
+    if (!is_open) redis_disconnect(store);
+    return is_open;
+}
+
+/* ---- opening -------------------------------------------------------------------------------- */
+
+static bool redis_check(const struct store_place *place, char error[STORE_TEXT]) {
+    struct redis_address address;
+    const char *why = server_redis_address_read(place->address, &address);
+    if (!why && !place->node) {
+        why = "needs the name of the node, which must be the same after a restart: give --node";
+    } else if (!why && (strlen(place->node) > NODE_BYTES_MAX || strpbrk(place->node, "{}"))) {
+        why = "needs a name of the node without braces, of at most 256 bytes: give --node";
+    } else if (!why && place->password_file && address.password[0]) {
+        why = "has a password, and --state-password-file another one: give one of them";
+    }
+    snprintf(error, STORE_TEXT, "%s", why ? why : "");
+    return !why;
+}
+
+static bool redis_has_password(const char *text) {
+    struct redis_address address;
+    const char *why = server_redis_address_read(text, &address);
+    return why || address.password[0]; /* an address that cannot be read may have one */
+}
+
+static void redis_name(const char *text, char name[STORE_TEXT]) {
+    struct redis_address address;
+    const char *why = server_redis_address_read(text, &address);
+    bool is_six = strchr(address.host, ':') != NULL;
+    snprintf(name, STORE_TEXT, "redis://%s%s%s:%d/%d", is_six ? "[" : "", why ? "" : address.host,
+             is_six ? "]" : "", address.port, address.database);
+}
+
+/* Writes a pattern of SCAN that matches one text and all that follows it. */
+static void pattern_write(char *pattern, const char *prefix) {
+    for (const char *at = prefix; *at; at++) {
+        if (strchr("*?[]\\^", *at)) *pattern++ = '\\';
+        *pattern++ = *at;
+    }
+    memcpy(pattern, "*", 2);
+}
+
+static bool redis_open(struct store *base, const struct store_place *place) {
+    struct redis_store *store = (struct redis_store *)base;
+    store->place = place;
+    (void)server_redis_address_read(place->address, &store->address);
+    snprintf(store->process, sizeof store->process, "doorman:{%s}:process", place->node);
+    snprintf(store->prefix, sizeof store->prefix, "doorman:{%s}:row:", place->node);
+    pattern_write(store->pattern, store->prefix);
+    if (!redis_connect(store)) return !store->is_refused;
+    const char *const words[] = {"HMGET", store->process, "schema"};
+    redisReply *reply = redis_ask(store, REDIS_REPLY_ARRAY, 3, words);
+    const redisReply *schema = reply && reply->elements == 1 ? reply->element[0] : NULL;
+    bool is_newer = schema && schema->str && atoi(schema->str) > STORE_SCHEMA;
+    freeReplyObject(reply);
+    if (is_newer) redis_fail(store, NEWER, "");
+    return !is_newer && !store->is_refused;
+}
+
+static void redis_forget_rows(struct redis_store *store) {
+    freeReplyObject(store->keys);
+    freeReplyObject(store->values);
+    store->keys = store->values = NULL;
+    store->at = 0;
+}
+
+static void redis_close(struct store *base) {
+    struct redis_store *store = (struct redis_store *)base;
+    redis_forget_rows(store);
+    redis_disconnect(store);
+}
+
+/* Adds a warning. */
+static void redis_warn(struct redis_store *store, const char *text) {
+    size_t bytes = strlen(store->base.warning);
+    snprintf(store->base.warning + bytes, STORE_TEXT - bytes, "%s%s", bytes ? "; " : "", text);
+}
+
+/* Finds out whether this Redis keeps what it is given (D5). */
+static void redis_look(struct redis_store *store) {
+    redisReply *reply = redis_ask(store, REDIS_REPLY_STRING, 1, (const char *const[]){"INFO"});
+    store->base.warning[0] = 0;
+    if (!reply) {
+        redis_warn(store, "cannot say whether it keeps its rows, because INFO fails");
+        return;
+    }
+    if (strstr(reply->str, "aof_enabled:0")) {
+        redis_warn(store, "appendonly is no: when this Redis restarts it forgets what was written "
+                          "since its last snapshot");
+    }
+    const char *policy = strstr(reply->str, "maxmemory_policy:");
+    if (policy && strncmp(policy, "maxmemory_policy:noeviction", 27) != 0) {
+        redis_warn(store, "maxmemory-policy is not noeviction: when this Redis is full it forgets "
+                          "counters");
+    }
+    freeReplyObject(reply);
+}
+
+/* Reads the answer of begin_script. */
+static enum store_result redis_read_begun(struct redis_store *store, const redisReply *reply) {
+    const redisReply *what = reply->elements == 2 ? reply->element[0] : NULL;
+    if (!what || what->type != REDIS_REPLY_STRING ||
+        reply->element[1]->type != REDIS_REPLY_INTEGER) {
+        return redis_fail_answer(store, reply);
+    }
+    uint64_t epoch = (uint64_t)reply->element[1]->integer;
+    if (strcmp(what->str, "newer") == 0) {
+        return redis_fail(store, NEWER, "");
+    }
+    if (strcmp(what->str, "later") == 0) {
+        snprintf(store->base.error, STORE_TEXT,
+                 "has the epoch %" PRIu64 ", and this mastership is older: another process is "
+                 "master; or etcd has lost its keys, or another node has the same --node",
+                 epoch);
+        return STORE_OUTDATED;
+    }
+    store->base.epoch = epoch;
+    return STORE_OK;
+}
+
+static enum store_result redis_begin(struct store *base, uint64_t epoch) {
+    struct redis_store *store = (struct redis_store *)base;
+    char schema[NUMBER_TEXT], number[NUMBER_TEXT];
+    redis_forget_rows(store);
+    store->cursor[0] = 0;
+    snprintf(schema, sizeof schema, "%d", STORE_SCHEMA);
+    snprintf(number, sizeof number, "%" PRIu64, epoch);
+    if (!redis_connect(store)) return STORE_FAILED;
+    const char *const words[] = {"EVAL", begin_script, "1", store->process, schema, number};
+    redisReply *reply = redis_ask(store, REDIS_REPLY_ARRAY, 6, words);
+    if (!reply) return STORE_FAILED;
+    enum store_result result = redis_read_begun(store, reply);
+    freeReplyObject(reply);
+    if (result == STORE_OK) redis_look(store);
+    return result;
+}
+
+/* ---- reading -------------------------------------------------------------------------------- */
+
+/* Takes a text that ends with a zero from the front of a value. Returns NULL if there is none. */
+static const char *value_text(const char **at, const char *end) {
+    const char *text = *at;
+    const char *zero = (const char *)memchr(text, 0, (size_t)(end - text));
+    if (zero) *at = zero + 1;
+    return zero ? text : NULL;
+}
+
+/* Reads a row. What is not of Doorman becomes a record, which the caller cannot read either. */
+static void row_read(const struct redis_store *store, const redisReply *key,
+                     const redisReply *value, struct store_row *row) {
+    const size_t prefix = strlen(store->prefix);
+    const char *at = value->str, *end = value->str + value->len, *texts[6];
+    bool is_valid = true;
+    for (int i = 0; i < 6; i++) is_valid = (texts[i] = value_text(&at, end)) != NULL && is_valid;
+    *row = (struct store_row){.identity = key->str + prefix,
+                              .identity_bytes = key->len - prefix,
+                              .is_ban = is_valid && strcmp(texts[1], "ban") == 0,
+                              .template = is_valid ? texts[2] : "",
+                              .limit = is_valid ? texts[3] : "",
+                              .resource = is_valid ? texts[4] : "",
+                              .key = is_valid ? texts[5] : key->str,
+                              .fresh_at = is_valid ? strtoll(texts[0], NULL, 10) : 0,
+                              .record = is_valid ? at : value->str,
+                              .record_bytes = is_valid ? (size_t)(end - at) : value->len};
+}
+
+/* Receives the next keys. */
+static bool redis_scan(struct redis_store *store) {
+    const char *const words[] = {"SCAN",  store->cursor[0] ? store->cursor : "0",
+                                 "MATCH", store->pattern,
+                                 "COUNT", SCAN_ROWS};
+    redisReply *reply = redis_ask(store, REDIS_REPLY_ARRAY, 6, words);
+    if (!reply) return false;
+    bool is_valid = reply->elements == 2 && reply->element[0]->type == REDIS_REPLY_STRING &&
+                    reply->element[1]->type == REDIS_REPLY_ARRAY &&
+                    reply->element[0]->len < sizeof store->cursor;
+    if (is_valid) {
+        memcpy(store->cursor, reply->element[0]->str, reply->element[0]->len + 1);
+        store->keys = reply->element[1];
+        reply->element[1] = NULL;
+        reply->elements = 1;
+    } else {
+        redis_fail_answer(store, reply);
+    }
+    freeReplyObject(reply);
+    return is_valid;
+}
+
+/* Receives the values of the keys. */
+static bool redis_get(struct redis_store *store) {
+    const size_t count = store->keys->elements;
+    const char **argv = (const char **)calloc(count + 1, sizeof *argv);
+    size_t *bytes = (size_t *)calloc(count + 1, sizeof *bytes);
+    bool is_sent = argv && bytes;
+    if (is_sent) {
+        argv[0] = "MGET", bytes[0] = 4;
+        for (size_t i = 0; i < count; i++) {
+            argv[i + 1] = store->keys->element[i]->str;
+            bytes[i + 1] = store->keys->element[i]->len;
+        }
+        is_sent = redisAppendCommandArgv(store->context, (int)count + 1, argv, bytes) == REDIS_OK;
+    }
+    free((void *)argv);
+    free(bytes);
+    if (!is_sent) return redis_fail(store, "out of memory", "") == STORE_OK;
+    store->values = redis_receive(store);
+    if (!store->values) return false;
+    bool is_valid = store->values->type == REDIS_REPLY_ARRAY && store->values->elements == count;
+    return is_valid || redis_fail_answer(store, store->values) == STORE_OK;
+}
+
+/* Finds the next row among those that were received. A key that has ended since, or is no string,
+ * has no value. */
+static bool redis_take_row(struct redis_store *store, struct store_row *row) {
+    const size_t prefix = strlen(store->prefix);
+    while (store->values && store->at < store->values->elements) {
+        const redisReply *key = store->keys->element[store->at];
+        const redisReply *value = store->values->element[store->at++];
+        if (value->type != REDIS_REPLY_STRING || key->len < prefix) continue;
+        row_read(store, key, value, row);
+        return true;
+    }
+    return false;
+}
+
+static enum store_result redis_next(struct store *base, struct store_row *row) {
+    struct redis_store *store = (struct redis_store *)base;
+    while (!redis_take_row(store, row)) {
+        redis_forget_rows(store);
+        bool is_over = strcmp(store->cursor, "0") == 0;
+        bool is_done = !is_over && redis_connect(store) && redis_scan(store) &&
+                       (store->keys->elements == 0 || redis_get(store));
+        if (is_done) continue;
+        redis_forget_rows(store);
+        store->cursor[0] = 0;
+        return is_over ? STORE_END : STORE_FAILED;
+    }
+    return STORE_OK;
+}
+
+/* ---- writing -------------------------------------------------------------------------------- */
+
+/* The words of one script, and the memory for keys and values. */
+struct script {
+    int count;
+    const char *words[4 + 3 * SCRIPT_ROWS + 1];
+    size_t bytes[4 + 3 * SCRIPT_ROWS + 1];
+    size_t used; /* of store->bytes */
+};
+
+static void script_add(struct script *script, const char *word, size_t bytes) {
+    script->words[script->count] = word;
+    script->bytes[script->count++] = bytes;
+}
+
+/* Copies bytes into the memory of a script, and returns their copy. */
+static char *script_copy(struct redis_store *store, struct script *script, const void *from,
+                         size_t bytes) {
+    char *to = store->bytes + script->used;
+    memcpy(to, from, bytes);
+    script->used += bytes;
+    return to;
+}
+
+/* Returns the bytes that a row takes in a script. */
+static size_t row_bytes(const struct redis_store *store, const struct store_row *row) {
+    size_t bytes = strlen(store->prefix) + row->identity_bytes + 2 * NUMBER_TEXT + 8;
+    if (!row->record) return bytes;
+    return bytes + strlen(row->template) + strlen(row->limit) + strlen(row->resource) +
+           strlen(row->key) + 4 + row->record_bytes;
+}
+
+/* Adds the value of a row, and its end. */
+static void script_add_value(struct redis_store *store, struct script *script,
+                             const struct store_row *row) {
+    char number[NUMBER_TEXT];
+    const char *const texts[] = {number,        row->is_ban ? "ban" : "counter",
+                                 row->template, row->limit,
+                                 row->resource, row->key};
+    const char *value = store->bytes + script->used;
+    snprintf(number, sizeof number, "%" PRId64, row->fresh_at);
+    for (int i = 0; i < 6; i++) script_copy(store, script, texts[i], strlen(texts[i]) + 1);
+    script_copy(store, script, row->record, row->record_bytes);
+    script_add(script, value, (size_t)(store->bytes + script->used - value));
+    snprintf(number, sizeof number, "%" PRId64, row->fresh_at + STORE_KEPT_SECONDS);
+    script_add(script, script_copy(store, script, number, strlen(number)), strlen(number));
+}
+
+/* Makes a script of as many rows as fit. Returns how many. */
+static size_t script_make(struct redis_store *store, struct script *script, const char *epoch,
+                          const struct store_row *rows, size_t count) {
+    static const char *const heads[] = {"EVAL", write_script};
+    char keys[NUMBER_TEXT];
+    size_t fits = 0, bytes = NUMBER_TEXT;
+    while (fits < count && fits < SCRIPT_ROWS &&
+           (bytes += row_bytes(store, &rows[fits])) <= SCRIPT_BYTES) {
+        fits++;
+    }
+    script->count = 0, script->used = 0;
+    snprintf(keys, sizeof keys, "%zu", fits + 1);
+    for (int i = 0; i < 2; i++) script_add(script, heads[i], strlen(heads[i]));
+    script_add(script, script_copy(store, script, keys, strlen(keys)), strlen(keys));
+    script_add(script, store->process, strlen(store->process));
+    for (size_t i = 0; i < fits; i++) {
+        const char *key = script_copy(store, script, store->prefix, strlen(store->prefix));
+        script_copy(store, script, rows[i].identity, rows[i].identity_bytes);
+        script_add(script, key, strlen(store->prefix) + rows[i].identity_bytes);
+    }
+    script_add(script, epoch, strlen(epoch));
+    for (size_t i = 0; i < fits; i++) {
+        if (rows[i].record) {
+            script_add_value(store, script, &rows[i]);
+        } else {
+            script_add(script, "", 0);
+            script_add(script, "", 0);
+        }
+    }
+    return fits;
+}
+
+/* Reads the answer of write_script. */
+static enum store_result redis_read_written(struct redis_store *store, const redisReply *reply) {
+    if (reply->type == REDIS_REPLY_INTEGER) return STORE_OK;
+    if (reply->type != REDIS_REPLY_STRING) return redis_fail_answer(store, reply);
+    uint64_t epoch = strtoull(reply->str, NULL, 10);
+    bool is_later = epoch > store->base.epoch;
+    snprintf(store->base.error, STORE_TEXT,
+             is_later ? "another process has begun the mastership %" PRIu64 " of this node, after "
+                        "the mastership %" PRIu64 " of this process"
+                      : "it has lost rows: its epoch is %" PRIu64 ", and was %" PRIu64
+                        "; look at its persistence and replication",
+             epoch, store->base.epoch);
+    return is_later ? STORE_OUTDATED : STORE_LOST;
+}
+
+/* Sends a batch, and receives the answers. */
+static enum store_result redis_send(struct redis_store *store, const struct store_row *rows,
+                                    size_t count) {
+    struct script script;
+    char epoch[NUMBER_TEXT];
+    size_t scripts = 0;
+    enum store_result result = STORE_OK;
+    snprintf(epoch, sizeof epoch, "%" PRIu64, store->base.epoch);
+    for (size_t i = 0; i < count; scripts++) {
+        size_t fits = script_make(store, &script, epoch, rows + i, count - i);
+        assert(fits > 0); /* no row of the library is longer than some KiB */
+        i += fits;
+        if (redisAppendCommandArgv(store->context, script.count, script.words, script.bytes) !=
+            REDIS_OK) {
+            return redis_fail_connection(store);
+        }
+    }
+    for (; scripts > 0; scripts--) {
+        redisReply *reply = redis_receive(store);
+        if (!reply) return STORE_FAILED;
+        if (result == STORE_OK) result = redis_read_written(store, reply);
+        freeReplyObject(reply);
+    }
+    return result;
+}
+
+/* A connection that was idle may have been closed. So a batch is sent a second time over a new one,
+ * which does no harm. */
+static enum store_result redis_write(struct store *base, const struct store_row *rows,
+                                     size_t count) {
+    struct redis_store *store = (struct redis_store *)base;
+    bool had_connection = store->context != NULL;
+    redis_forget_rows(store);
+    store->cursor[0] = 0;
+    enum store_result result = redis_connect(store) ? redis_send(store, rows, count) : STORE_FAILED;
+    if (result == STORE_FAILED && had_connection && !store->context) {
+        result = redis_connect(store) ? redis_send(store, rows, count) : STORE_FAILED;
+    }
+    return result;
+}
+
+const struct store_kind server_store_redis = {.prefix = "redis://",
+                                              .is_shared = true,
+                                              .bytes = sizeof(struct redis_store),
+                                              .check = redis_check,
+                                              .has_password = redis_has_password,
+                                              .name = redis_name,
+                                              .open = redis_open,
+                                              .close = redis_close,
+                                              .begin = redis_begin,
+                                              .next = redis_next,
+                                              .write = redis_write};

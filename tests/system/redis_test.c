@@ -1,0 +1,732 @@
+/* A Redis in which the counters of a node of several processes last (V8): first the store alone
+ * (server/state/store.h), then real servers with a Redis, and with an etcd. DOORMAN_RESTARTS in the
+ * environment sets the number of rounds. */
+#define _GNU_SOURCE
+#define DOORMAN_SERVER_REDIS
+#define COMMAND_SECONDS 1 /* a Redis that hangs is noticed soon */
+#include "../../server/state/address_redis.c"
+#include "../../server/state/store.c"
+#include "../../server/state/store_redis.c"
+
+#include "redis_fixture.h"
+#include "state_fixture.h"
+
+/* ---- the store ------------------------------------------------------------------------------ */
+
+const struct store_kind server_store_sqlite = {.prefix = ""}; /* this program opens no file */
+
+struct world {
+    struct redis redis;
+    struct store_place place;
+    char error[STORE_TEXT];
+    struct store *store; /* NULL: closed */
+};
+
+/* Opens the store for one more process, which begins no mastership. */
+static struct store *open_one(struct world *w) {
+    struct store *store = NULL;
+    if (server_store_check(&w->place, w->error)) store = server_store_open(&w->place, w->error);
+    if (!store) fail_msg("%s", w->error);
+    return store;
+}
+
+static void reopen(struct world *w) {
+    server_store_close(w->store);
+    w->store = open_one(w);
+    if (server_store_begin(w->store, 0) != STORE_OK) fail_msg("%s", server_store_error(w->store));
+}
+
+static void world_start(struct world *w) {
+    signal(SIGPIPE, SIG_IGN); /* as the server does */
+    redis_require(&w->redis);
+    w->place = (struct store_place){.address = w->redis.address, .node = "node"};
+    reopen(w);
+}
+
+/* A test that has an open store. The harness ends the Redis. */
+#define STORY(name)                                                                                \
+    static void name##_told(struct world *w);                                                      \
+    TEST(name) {                                                                                   \
+        struct world w = {.store = NULL};                                                          \
+        world_start(&w);                                                                           \
+        name##_told(&w);                                                                           \
+        server_store_close(w.store);                                                               \
+    }                                                                                              \
+    static void name##_told(struct world *w)
+
+#include "../unit/store_stories.h"
+
+/* Expects that the last call of a store has failed for a reason. */
+static void expect_error(const struct store *store, enum store_result result,
+                         enum store_result expected, const char *why) {
+    assert_int_equal(result, expected);
+    const char *error = server_store_error(store);
+    if (!strstr(error, why)) fail_msg("'%s' does not say '%s'", error, why);
+}
+
+static enum store_result try_put(struct store *store, const char *key, const char *record) {
+    struct store_row row = row_of(key, record, tomorrow(1000));
+    return server_store_write(store, &row, 1);
+}
+
+/* D9 */
+STORY(an_old_mastership_cannot_write) {
+    struct store *other = open_one(w);
+    put(w, "a", "1");
+    assert_int_equal(server_store_begin(other, 0), STORE_OK);
+    expect_error(w->store, try_put(w->store, "a", "2"), STORE_OUTDATED,
+                 "another process has begun the mastership 2 of this node");
+    expect_rows(w, "a=1");
+    assert_int_equal(try_put(other, "a", "3"), STORE_OK);
+    expect_rows(w, "a=3");
+    server_store_close(other);
+}
+
+/* D9: the epochs are those of an election. */
+STORY(a_mastership_that_is_not_the_last_cannot_begin) {
+    struct store *other = open_one(w);
+    assert_int_equal(server_store_begin(other, 7), STORE_OK);
+    assert_int_equal(server_store_begin(other, 7), STORE_OK); /* its answer was lost, say */
+    assert_int_equal(server_store_epoch(other), 7);
+    expect_error(w->store, server_store_begin(w->store, 6), STORE_OUTDATED, "has the epoch 7");
+    assert_int_equal(try_put(other, "a", "1"), STORE_OK);
+    server_store_close(other);
+}
+
+/* Nodes whose names are patterns of each other. */
+STORY(nodes_that_share_a_redis_have_rows_of_their_own) {
+    static const char *const names[] = {"n*", "n?", "nn", "[n]n", "n\\*"};
+    struct store_place place = w->place;
+    for (int i = 0; i < 5; i++) {
+        w->place.node = names[i];
+        reopen(w);
+        assert_int_equal(server_store_epoch(w->store), 1);
+        put(w, names[i], "x");
+    }
+    for (int i = 0; i < 5; i++) {
+        char expected[32];
+        w->place.node = names[i];
+        snprintf(expected, sizeof expected, "%s=x", names[i]);
+        reopen(w);
+        expect_rows(w, expected);
+    }
+    w->place = place;
+    reopen(w);
+    expect_rows(w, "");
+}
+
+STORY(rows_end_a_day_after_they_are_fresh) {
+    const int64_t now = (int64_t)time(NULL);
+    const struct store_row rows[] = {row_of("a", "1", now), row_of("old", "2", now - 86400 - 10)};
+    assert_int_equal(server_store_write(w->store, rows, 2), STORE_OK);
+    expect_rows(w, "a=1");
+    int left = atoi(redis_run(&w->redis, "TTL doorman:{node}:row:a"));
+    assert_in_range(left, 86400 - 60, 86400);
+}
+
+/* D10: what a person, or another program, has written. */
+STORY(what_is_not_a_row_stays_and_stops_nothing) {
+    struct store_row row;
+    put(w, "a", "1");
+    redis_run(&w->redis, "SET doorman:{node}:row:text rubbish");
+    redis_run(&w->redis, "LPUSH doorman:{node}:row:list rubbish");
+    redis_run(&w->redis, "SET other rubbish");
+    bool found = false;
+    int count = 0;
+    for (; server_store_next(w->store, &row) == STORE_OK; count++) {
+        if (row.identity_bytes != 4) continue;
+        found = true;
+        assert_int_equal(row.record_bytes, strlen("rubbish"));
+        assert_memory_equal(row.record, "rubbish", row.record_bytes);
+    }
+    assert_true(found && count == 2);
+    assert_string_equal(redis_run(&w->redis, "GET doorman:{node}:row:text"), "rubbish");
+}
+
+STORY(a_redis_that_has_lost_its_rows_is_named_and_used_again) {
+    put(w, "a", "1");
+    redis_run(&w->redis, "FLUSHALL");
+    expect_error(w->store, try_put(w->store, "b", "2"), STORE_LOST, "it has lost rows");
+    expect_rows(w, "");
+    assert_int_equal(server_store_begin(w->store, server_store_epoch(w->store)), STORE_OK);
+    put(w, "b", "2");
+    expect_rows(w, "b=2");
+}
+
+STORY(a_redis_that_restarts_is_used_again) {
+    put(w, "a", "1");
+    redis_kill(&w->redis);
+    expect_error(w->store, try_put(w->store, "a", "2"), STORE_FAILED, "Connection refused");
+    struct store_row row;
+    expect_error(w->store, server_store_next(w->store, &row), STORE_FAILED, "cannot be reached");
+    redis_start(&w->redis);
+    put(w, "b", "2");
+    expect_rows(w, "a=1 b=2");
+    redis_kill(&w->redis); /* while the connection is idle */
+    redis_start(&w->redis);
+    put(w, "c", "3");
+    expect_rows(w, "a=1 b=2 c=3");
+}
+
+/* D10: a start must not need a Redis. */
+STORY(a_store_can_be_opened_before_its_redis_is_there) {
+    redis_kill(&w->redis);
+    server_store_close(w->store);
+    w->store = open_one(w);
+    expect_error(w->store, server_store_begin(w->store, 0), STORE_FAILED, "cannot be reached");
+    redis_start(&w->redis);
+    assert_int_equal(server_store_begin(w->store, 0), STORE_OK);
+    assert_int_equal(server_store_epoch(w->store), 2);
+}
+
+STORY(a_redis_that_hangs_fails_a_call) {
+    put(w, "a", "1");
+    process_signal(w->redis.process, SIGSTOP);
+    expect_error(w->store, try_put(w->store, "a", "2"), STORE_FAILED,
+                 "Redis does not answer in time");
+    process_signal(w->redis.process, SIGCONT);
+    put(w, "a", "3");
+    expect_rows(w, "a=3");
+}
+
+STORY(a_redis_that_cannot_take_more_is_named) {
+    redis_run(&w->redis, "CONFIG SET maxmemory 1");
+    expect_error(w->store, try_put(w->store, "a", "1"), STORE_FAILED, "Redis is full");
+    redis_run(&w->redis, "CONFIG SET maxmemory 0");
+    redis_run(&w->redis, "REPLICAOF 127.0.0.1 1");
+    expect_error(w->store, try_put(w->store, "a", "1"), STORE_FAILED, "this Redis is a replica");
+    redis_run(&w->redis, "REPLICAOF NO ONE");
+    redis_run(&w->redis, "CONFIG SET min-replicas-to-write 1");
+    expect_error(w->store, try_put(w->store, "a", "1"), STORE_FAILED, "has too few replicas");
+    redis_run(&w->redis, "CONFIG SET min-replicas-to-write 0");
+    put(w, "a", "1");
+}
+
+static void expect_refused(struct world *w, const char *why) {
+    struct store *store = server_store_open(&w->place, w->error);
+    if (store || !strstr(w->error, why)) fail_msg("'%s' does not say '%s'", w->error, why);
+}
+
+STORY(a_redis_that_refuses_is_named_at_the_start) {
+    char address[96], path[96];
+    const char *open = w->place.address;
+    w->place.address = address;
+    snprintf(address, sizeof address, "redis://127.0.0.1:%d/99", w->redis.port);
+    expect_refused(w, "Redis has no database with this number");
+    snprintf(address, sizeof address, "redis://:word@127.0.0.1:%d", w->redis.port);
+    expect_refused(w, "Redis has no password; give none");
+    redis_run(&w->redis, "SET doorman:{node}:process rubbish");
+    w->place.address = open;
+    expect_refused(w, "are of another program");
+    redis_run(&w->redis, "DEL doorman:{node}:process");
+    redis_run(&w->redis, "HSET doorman:{node}:process schema 2");
+    expect_refused(w, "was written by a newer doorman_server");
+    expect_error(w->store, server_store_begin(w->store, 9), STORE_FAILED, "was written by a newer");
+    redis_run(&w->redis, "ACL SETUSER doorman on >word ~doorman:* +@all");
+    redis_run(&w->redis, "ACL SETUSER weak on >word ~other:* +@all");
+    redis_run(&w->redis, "HSET doorman:{node}:process schema 1");
+    w->place.address = address;
+    snprintf(address, sizeof address, "redis://doorman@127.0.0.1:%d/1", w->redis.port);
+    snprintf(path, sizeof path, "%s/password", w->redis.process->folder);
+    w->place.password_file = path;
+    expect_refused(w, "--state-password-file /");
+    file_write(path, "wrong\n");
+    expect_refused(w, "refuses the user or the password");
+    file_write(path, "word\n");
+    reopen(w);
+    put(w, "a", "1");
+    snprintf(address, sizeof address, "redis://weak@127.0.0.1:%d/1", w->redis.port);
+    expect_refused(w, "the user of Redis needs the keys doorman:*");
+    w->place.password_file = NULL;
+    redis_run(&w->redis, "CONFIG SET requirepass word");
+    w->place.address = open;
+    expect_refused(w, "Redis needs a password");
+}
+
+/* D5 */
+STORY(a_redis_that_may_forget_is_named) {
+    assert_string_equal(server_store_warning(w->store), "");
+    redis_run(&w->redis, "CONFIG SET appendonly no");
+    redis_run(&w->redis, "CONFIG SET maxmemory-policy allkeys-lru");
+    reopen(w);
+    assert_non_null(strstr(server_store_warning(w->store), "appendonly is no"));
+    assert_non_null(strstr(server_store_warning(w->store), "maxmemory-policy is not noeviction"));
+}
+
+TEST(an_address_has_parts) {
+    struct redis_address out;
+    assert_null(server_redis_address_read("redis://h", &out));
+    assert_string_equal(out.host, "h");
+    assert_int_equal(out.port, 6379);
+    assert_int_equal(out.database, 0);
+    assert_string_equal(out.password, "");
+    assert_null(server_redis_address_read("redis://u:p%40%3a@/@[::1]:7/15", &out));
+    assert_string_equal(out.host, "::1");
+    assert_int_equal(out.port, 7);
+    assert_int_equal(out.database, 15);
+    assert_string_equal(out.user, "u");
+    assert_string_equal(out.password, "p@:@/");
+    assert_null(server_redis_address_read("redis://:p@h/", &out));
+    assert_string_equal(out.user, "");
+    assert_string_equal(out.password, "p");
+    assert_null(server_redis_address_read("redis://u@h:1", &out));
+    assert_string_equal(out.user, "u");
+    static const char *const wrong[] = {
+        "redis://",      "redis://:6379", "redis://h:",    "redis://h:x",       "redis://h:70000",
+        "redis://h/x",   "redis://h/1/2", "redis://h:0",   "redis://[::1",      "redis://[::1]x",
+        "redis://u:%@h", "redis://%00@h", "redis://h:1:2", "redis://h/1000000", "rediss://h"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        if (!server_redis_address_read(wrong[i], &out)) fail_msg("%s is accepted", wrong[i]);
+    }
+}
+
+/* ---- one server ----------------------------------------------------------------------------- */
+
+static const char *const one_node[] = {"--node", "node", NULL};
+
+TEST(a_restart_forgets_nothing_and_a_crash_nothing_that_is_written) {
+    struct redis redis;
+    redis_require(&redis);
+    for (int i = 0; i < 4; i++) {
+        struct fixture fixture = start(QUOTA, redis.address, one_node);
+        assert_int_equal(used(&fixture, "ann"), 1000L * i);
+        take(&fixture, "ann", 1000);
+        if (i % 2 == 0) {
+            server_stop(&fixture.server);
+        } else {
+            await_written(&fixture);
+            kill_now(&fixture);
+        }
+    }
+    assert_string_equal(redis_run(&redis, "HGET doorman:{node}:process epoch"), "4");
+}
+
+/* D6: decisions go on, and all is written when it is back. */
+TEST(a_redis_that_is_gone_for_a_while_stops_no_decision) {
+    struct redis redis;
+    redis_require(&redis);
+    struct fixture fixture = start(QUOTA, redis.address, one_node);
+    take(&fixture, "ann", 1);
+    await_written(&fixture);
+    redis_kill(&redis);
+    take(&fixture, "ann", 1000);
+    process_await(fixture.server.process, "counters cannot be written", 1);
+    expect(&fixture, "/v1/status", HOST, 200, "Redis cannot be reached");
+    take(&fixture, "bob", 7);
+    assert_int_equal(used(&fixture, "ann"), 1001);
+    redis_start(&redis);
+    process_await(fixture.server.process, "counters works again", 1);
+    await_written(&fixture);
+    kill_now(&fixture);
+    fixture = start(QUOTA, redis.address, one_node);
+    assert_int_equal(used(&fixture, "ann"), 1001);
+    assert_int_equal(used(&fixture, "bob"), 7);
+    server_stop(&fixture.server);
+}
+
+/* D4: a server that starts before its Redis. */
+TEST(counters_are_read_when_the_redis_is_there) {
+    struct redis redis;
+    redis_require(&redis);
+    struct fixture fixture = start(QUOTA, redis.address, one_node);
+    take(&fixture, "ann", MOST);
+    server_stop(&fixture.server);
+    redis_kill(&redis);
+    const char *const more[] = {"--state",      redis.address, "--node", "node",
+                                "--state-wait", "3600",        NULL};
+    fixture = fixture_start(QUOTA, more);
+    process_await(fixture.server.process, "counters cannot be used", 1);
+    expect(&fixture, "/v1/allow?resource=maps&key=ann&cost=1", HOST, 429, "LEARNING");
+    redis_start(&redis);
+    process_await(fixture.server.process, "msg=\"counters read\"", 1);
+    assert_int_equal(used(&fixture, "ann"), MOST);
+    server_stop(&fixture.server);
+}
+
+/* D9: the second one has the store, and says so. */
+TEST(of_two_servers_of_one_node_the_first_cannot_write) {
+    struct redis redis;
+    redis_require(&redis);
+    struct fixture first = start(QUOTA, redis.address, one_node);
+    take(&first, "ann", 10);
+    await_written(&first);
+    struct fixture second = start(QUOTA, redis.address, one_node);
+    take(&first, "ann", 1000);
+    process_await(first.server.process, "another process has begun the mastership 2", 1);
+    assert_int_equal(used(&second, "ann"), 10);
+    server_stop(&second.server);
+    server_stop(&first.server);
+    second = start(QUOTA, redis.address, one_node);
+    assert_int_equal(used(&second, "ann"), 10);
+    server_stop(&second.server);
+}
+
+/* What the Redis has lost is written again if it changes. */
+TEST(a_redis_that_was_emptied_is_filled_again) {
+    struct redis redis;
+    redis_require(&redis);
+    struct fixture fixture = start(QUOTA, redis.address, one_node);
+    take(&fixture, "ann", 10);
+    await_written(&fixture);
+    redis_run(&redis, "FLUSHALL");
+    take(&fixture, "ann", 10);
+    process_await(fixture.server.process, "has lost rows", 1);
+    await_written(&fixture);
+    kill_now(&fixture);
+    fixture = start(QUOTA, redis.address, one_node);
+    assert_int_equal(used(&fixture, "ann"), 20);
+    server_stop(&fixture.server);
+}
+
+/* ---- passwords ------------------------------------------------------------------------------ */
+
+/* Expects that a password is in no log, no page and no command line. */
+static void expect_secret(const struct fixture *fixture, const char *password) {
+    static const char *const pages[] = {"/", "/v1/status", "/metrics", "/v1/config"};
+    char path[64], line[4096];
+    assert_int_equal(process_logged(fixture->server.process, password), 0);
+    for (int i = 0; i < 4; i++) {
+        char *response = get(fixture, pages[i], HOST);
+        assert_null(strstr(response, password));
+        free(response);
+    }
+    snprintf(path, sizeof path, "/proc/%d/cmdline", (int)fixture->server.process->pid);
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    size_t bytes = fread(line, 1, sizeof line, file);
+    fclose(file);
+    assert_true(bytes > 0);
+    assert_null(memmem(line, bytes, password, strlen(password)));
+}
+
+TEST(a_password_stays_a_secret) {
+    struct redis redis;
+    char path[128], variable[128];
+    redis_require(&redis);
+    redis_run(&redis, "CONFIG SET requirepass s3cret");
+    snprintf(path, sizeof path, "%s/password", redis.process->folder);
+    file_write(path, "s3cret\n");
+    const char *const more[] = {"--node", "node", "--state-password-file", path, NULL};
+    struct fixture fixture = start(QUOTA, redis.address, more);
+    take(&fixture, "ann", 10);
+    await_written(&fixture);
+    redis_kill(&redis);
+    take(&fixture, "ann", 1);
+    process_await(fixture.server.process, "counters cannot be written", 1);
+    expect_secret(&fixture, "s3cret");
+    kill_now(&fixture);
+    redis_start(&redis); /* without the password, which was not in its file */
+    redis_run(&redis, "CONFIG SET requirepass s3cret");
+    snprintf(variable, sizeof variable, "redis://:s3cret@127.0.0.1:%d/1", redis.port);
+    struct process *process = process_new();
+    file_write(process->config, QUOTA);
+    char state[160];
+    snprintf(state, sizeof state, "DOORMAN_STATE=%s", variable);
+    process_start(process,
+                  (const char *[]){"--config", process->config, "--listen", "tcp://127.0.0.1:0",
+                                   "--node", "node", NULL},
+                  (const char *[]){state, NULL});
+    process_await(process, "msg=\"counters read\"", 1);
+    assert_int_equal(process_logged(process, "s3cret"), 0);
+    process_signal(process, SIGTERM);
+    process_end(process, 0);
+}
+
+TEST(flags_that_do_not_fit_a_redis_are_refused) {
+    const char *const flags[][4] = {{"redis://:word@h", "--node", "n", "the list of processes"},
+                                    {"redis://u:w@h/x", "--node", "n", "the list of processes"},
+                                    {"redis://h", NULL, NULL, "give --node"},
+                                    {"redis://h", "--node", "{n}", "without braces"},
+                                    {"rediss://h", "--node", "n", "is neither a file nor a store"}};
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
+        expect_refusal((const char *[]){"--state", flags[i][0], flags[i][1], flags[i][2], NULL}, 2,
+                       flags[i][3]);
+    }
+    expect_refusal((const char *[]){"--state-password-file", "x", NULL}, 2,
+                   "--state-password-file needs --state");
+    expect_refusal((const char *[]){"--state", "x", "--state-password-file", "y", NULL}, 2,
+                   "--state x is a file, and has no password");
+}
+
+/* ---- a node of three processes -------------------------------------------------------------- */
+
+#define MEMBERS 3
+#define KEYS 4
+#define LOADS 2
+#define GRANTS_MAX 100000 /* of a thread in a test */
+
+struct member {
+    struct process *process;
+    struct fixture fixture;
+};
+
+static struct {
+    struct etcd etcd;
+    struct redis redis;
+    struct member members[MEMBERS];
+    pthread_mutex_t lock;
+    char urls[MEMBERS][NNG_MAXADDRLEN]; /* guarded by the lock */
+} node = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* Starts a process of the node, on new ports. */
+static void member_start(int index) {
+    struct member *member = &node.members[index];
+    if (!member->process) member->process = process_new();
+    struct process *process = member->process;
+    unsigned port = 0;
+    file_write(process->config, QUOTA);
+    const char *const arguments[] = {"--config",
+                                     process->config,
+                                     "--listen",
+                                     "tcp://127.0.0.1:0",
+                                     "--http",
+                                     "127.0.0.1:0",
+                                     "--etcd",
+                                     node.etcd.url,
+                                     "--election-key",
+                                     "doorman/master",
+                                     "--election-ttl",
+                                     "2",
+                                     "--state",
+                                     node.redis.address,
+                                     NULL};
+    process_start(process, arguments, NULL);
+    process_await(process, " http=http", 1);
+    char *log_text = file_read(process->err);
+    struct fixture *fixture = &member->fixture;
+    fixture->server.process = fixture->http.process = process;
+    assert_int_equal(
+        sscanf(strstr(log_text, " listen="), " listen=%127[^ ,\n]", fixture->server.url), 1);
+    assert_int_equal(sscanf(strstr(log_text, " http="), " http=http://127.0.0.1:%u", &port), 1);
+    snprintf(fixture->http.url, sizeof fixture->http.url, "tcp://127.0.0.1:%u", port);
+    free(log_text);
+    pthread_mutex_lock(&node.lock);
+    snprintf(node.urls[index], sizeof node.urls[index], "%s", fixture->server.url);
+    pthread_mutex_unlock(&node.lock);
+}
+
+static void node_start(void) {
+    memset(node.members, 0, sizeof node.members);
+    etcd_require(&node.etcd);
+    redis_require(&node.redis);
+    for (int i = 0; i < MEMBERS; i++) member_start(i);
+}
+
+/* Returns whether a process is master, and has read the store. */
+static bool member_decides(int index) {
+    if (node.members[index].process->pid == 0) return false;
+    char *response =
+        get(&node.members[index].fixture, "/v1/allow?resource=maps&key=none&cost=1", HOST);
+    bool decides = strstr(response, "GRANTED") != NULL;
+    free(response);
+    return decides;
+}
+
+/* Returns the index of the master, or -1. */
+static int node_find_master(void) {
+    int index = MEMBERS - 1;
+    while (index >= 0 && !member_decides(index)) index--;
+    return index;
+}
+
+static int node_await_master(void) {
+    int master = -1;
+    EVENTUALLY((master = node_find_master()) >= 0);
+    return master;
+}
+
+/* A client that takes one unit after the other, from whichever process is master. */
+struct load {
+    pthread_t thread;
+    int number;
+    bool stops; /* atomic */
+    size_t count;
+    struct grant {
+        int64_t at; /* when the answer came */
+        int key;
+    } grants[GRANTS_MAX];
+    long asked[KEYS]; /* also those without an answer */
+};
+
+static struct load loads[LOADS];
+
+static int load_connect(int member) {
+    static const unsigned char greeting[8] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};
+    char url[NNG_MAXADDRLEN];
+    unsigned char own[8];
+    pthread_mutex_lock(&node.lock);
+    snprintf(url, sizeof url, "%s", node.urls[member]);
+    pthread_mutex_unlock(&node.lock);
+    int fd = connect_within(url, 2000);
+    if (fd < 0) return -1;
+    if (send_all(fd, greeting, 8) && receive_all(fd, own, 8)) return fd;
+    close(fd);
+    return -1;
+}
+
+/* Asks for one unit, and returns whether it was granted. */
+static bool load_ask(int fd, int number, int key) {
+    char request[256] = {[8] = (char)0x80, [11] = 1};
+    unsigned char head[12], answer[8192];
+    int bytes = snprintf(request + 12, sizeof request - 12,
+                         "{\"acquire\": {\"client_id\": \"c\", \"permit\": [{\"item\": "
+                         "[{\"resource_id\": \"maps\", \"key\": \"%d-%d\"}]}]}}",
+                         number, key);
+    request[7] = (char)(bytes + 4);
+    uint64_t length = 0;
+    if (!send_all(fd, request, (size_t)bytes + 12) || !receive_all(fd, head, 12)) return false;
+    for (int i = 0; i < 8; i++) length = length << 8 | head[i];
+    if (length < 4 || length - 4 >= sizeof answer) return false;
+    if (!receive_all(fd, answer, (size_t)length - 4)) return false;
+    answer[length - 4] = 0;
+    return strstr((char *)answer, "\"GRANTED\"") != NULL;
+}
+
+static void *load_main(void *context) {
+    struct load *load = (struct load *)context;
+    int member = 0, fd = -1;
+    while (!__atomic_load_n(&load->stops, __ATOMIC_RELAXED) && load->count < GRANTS_MAX) {
+        if (fd < 0) fd = load_connect(member);
+        int key = (int)(load->count % KEYS);
+        if (fd >= 0) load->asked[key]++;
+        if (fd >= 0 && load_ask(fd, load->number, key)) {
+            load->grants[load->count++] = (struct grant){clock_read(), key};
+            sleep_ms(1);
+            continue;
+        }
+        if (fd >= 0) close(fd);
+        fd = -1;
+        member = (member + 1) % MEMBERS;
+        sleep_ms(5);
+    }
+    if (fd >= 0) close(fd);
+    return NULL;
+}
+
+static void loads_start(void) {
+    for (int i = 0; i < LOADS; i++) {
+        struct load *load = &loads[i];
+        load->number = i, load->stops = false, load->count = 0;
+        memset(load->asked, 0, sizeof load->asked);
+        assert_int_equal(pthread_create(&load->thread, NULL, load_main, load), 0);
+    }
+}
+
+static void loads_stop(void) {
+    for (int i = 0; i < LOADS; i++) __atomic_store_n(&loads[i].stops, true, __ATOMIC_RELAXED);
+    for (int i = 0; i < LOADS; i++) assert_int_equal(pthread_join(loads[i].thread, NULL), 0);
+}
+
+/* Returns how many grants of a key a thread had from one time to another. */
+static long granted_between(const struct load *load, int key, int64_t since, int64_t until) {
+    long sum = 0;
+    for (size_t i = 0; i < load->count; i++) {
+        const struct grant *grant = &load->grants[i];
+        sum += grant->key == key && grant->at >= since && grant->at < until;
+    }
+    return sum;
+}
+
+/* Compares the account of a round with the master.
+ *   before         in/out: what each key had used before the round
+ *   since, until   what was granted in this time may be forgotten
+ *   returns        how many grants were forgotten */
+static long account_compare(int master, long before[LOADS][KEYS], int64_t since, int64_t until) {
+    long forgotten = 0, all = 0;
+    for (int i = 0; i < LOADS; i++) {
+        for (int key = 0; key < KEYS; key++) {
+            char name[16];
+            snprintf(name, sizeof name, "%d-%d", i, key);
+            long now = used(&node.members[master].fixture, name), had = before[i][key];
+            long granted = granted_between(&loads[i], key, 0, INT64_MAX);
+            long lost = had + granted - now;
+            if (now > had + loads[i].asked[key]) fail_msg("%ld of %s are used", now, name);
+            if (lost > granted_between(&loads[i], key, since, until)) {
+                fail_msg("%ld grants of %s are forgotten", lost, name);
+            }
+            forgotten += lost > 0 ? lost : 0;
+            all += granted;
+            before[i][key] = now;
+        }
+    }
+    assert_true(all > 0);
+    print_message("%ld granted, %ld forgotten\n", all, forgotten);
+    return forgotten;
+}
+
+/* Returns a time before which the store has all changes, as the master says it now. */
+static int64_t written_until(int master) {
+    int64_t asked_at = clock_read();
+    double age = status_number(&node.members[master].fixture, "state.age");
+    return asked_at - (int64_t)(age * SECOND) - 1;
+}
+
+/* D5, D9: standbys first and the master last, as docs/operations.md says. */
+TEST(rolling_restarts_under_load_forget_nothing) {
+    static long before[LOADS][KEYS];
+    memset(before, 0, sizeof before);
+    node_start();
+    for (int i = 0, count = rounds("DOORMAN_RESTARTS", 2); i < count; i++) {
+        int master = node_await_master();
+        loads_start();
+        for (int k = 1; k <= MEMBERS; k++) {
+            int index = (master + k) % MEMBERS;
+            sleep_ms(100); /* of load */
+            process_signal(node.members[index].process, SIGTERM);
+            process_end(node.members[index].process, 0);
+            member_start(index);
+        }
+        master = node_await_master();
+        loads_stop();
+        assert_int_equal(account_compare(master, before, 0, 0), 0);
+    }
+}
+
+/* D5, D7: the next master knows all but the last changes. */
+TEST(a_kill_of_the_master_forgets_at_most_the_changes_that_are_not_written) {
+    static long before[LOADS][KEYS];
+    memset(before, 0, sizeof before);
+    node_start();
+    for (int i = 0, count = rounds("DOORMAN_RESTARTS", 2); i < count; i++) {
+        int master = node_await_master();
+        loads_start();
+        sleep_ms(700 + 300 * i % 1000); /* of load: a moment between two writes */
+        int64_t since = written_until(master);
+        process_signal(node.members[master].process, SIGKILL);
+        assert_int_equal(process_wait(node.members[master].process), 128 + SIGKILL);
+        int64_t killed_at = clock_read();
+        int next = node_await_master();
+        assert_int_not_equal(next, master);
+        loads_stop();
+        account_compare(next, before, since, killed_at);
+        member_start(master);
+    }
+}
+
+/* D9: a master that etcd has given up, but that does not know it yet, cannot write. */
+TEST(a_master_that_was_stopped_for_a_while_cannot_write) {
+    node_start();
+    int old = node_await_master();
+    const struct fixture *fixture = &node.members[old].fixture;
+    take(fixture, "ann", 10);
+    await_written(fixture);
+    process_signal(node.members[old].process, SIGSTOP);
+    int next = -1;
+    for (int i = 0; next < 0; i++) {
+        if (i == 1000) fail_msg("no other process is master");
+        for (int k = 0; k < MEMBERS && next < 0; k++) {
+            if (k != old && member_decides(k)) next = k;
+        }
+        sleep_ms(20);
+    }
+    assert_int_equal(used(&node.members[next].fixture, "ann"), 10);
+    take(&node.members[next].fixture, "ann", 1000);
+    await_written(&node.members[next].fixture);
+    process_signal(node.members[old].process, SIGCONT);
+    process_await(node.members[old].process, "another server is the master", 1);
+    process_signal(node.members[next].process, SIGTERM);
+    process_end(node.members[next].process, 0);
+    int last = node_await_master();
+    assert_int_equal(used(&node.members[last].fixture, "ann"), 1010);
+    assert_string_equal(redis_run(&node.redis, "HGET doorman:{doorman/master}:process epoch"), "3");
+}
