@@ -36,7 +36,7 @@
  *    20 errors, each with its line and column.
  * V8 With --state, counters of durable limits and bans are in a file, which is read before such
  *    limits decide. A thread writes changes once in each --state-interval. No decision waits for
- *    it. SIGTERM forgets nothing, and a crash the last interval and the write in progress.
+ *    it. SIGTERM forgets nothing, nor leases and holds in a file, and a crash the last interval.
  *
  * The sections of this file: parts, flags, request, parent link, sockets, start and end, signals,
  * main. The files of server/core/ that it includes have the rest of the core: the log, the

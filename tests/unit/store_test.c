@@ -247,7 +247,7 @@ TEST_WITH(world, a_full_disk_fails_the_write_and_nothing_else) {
     assert_int_equal(found, 2);
 }
 
-/* ---- what a planned stop leaves (D8, D9) ------------------------------------------------------ */
+/* ---- what a planned stop leaves (D8, D9) ----------------------------------------------------- */
 
 static void leave(struct world *w, const char *text) {
     assert_int_equal(server_store_leave(w->store, text, strlen(text) + 1), STORE_OK);
