@@ -694,10 +694,6 @@ mutant handover-holds-request 'P9, D8: a repeated request gets a second hold fro
     'doorman__hold_create(permits, handed->client_id, handed->request_id, items,' \
     'doorman__hold_create(permits, handed->client_id, 0 * handed->request_id, items,' \
     --holds --favour handover,resign
-mutant handover-holds-spent 'P9, D8: used transfers are not handed over' \
-    'if (!in->wrong) doorman__handover_restore_hold(in, &handed);' \
-    'if (!in->wrong && handed.state != DOORMAN__SPENT) doorman__handover_restore_hold(in, &handed);' \
-    --holds --favour handover,resign,double
 mutant handover-holds-leased 'P17, D8: a hold that was handed over outlasts the lease of its node' \
     '|| !hold->end.position || hold->is_handed) return most;' \
     '|| !hold->end.position) return most;' \
