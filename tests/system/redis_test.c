@@ -222,7 +222,8 @@ STORY(a_redis_that_refuses_is_named_at_the_start) {
     redis_run(&w->redis, "HSET doorman:{node}:process schema 2");
     expect_refused(w, "was written by a newer doorman_server");
     expect_error(w->store, server_store_begin(w->store, 9), STORE_FAILED, "was written by a newer");
-    redis_run(&w->redis, "ACL SETUSER doorman on >word ~doorman:* +@all");
+    redis_run(&w->redis, "ACL SETUSER doorman on >word ~doorman:* +select +info +scan +mget "
+                         "+hmget +hget +hset +set +del +eval");
     redis_run(&w->redis, "ACL SETUSER weak on >word ~other:* +@all");
     redis_run(&w->redis, "HSET doorman:{node}:process schema 1");
     w->place.address = address;
