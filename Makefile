@@ -503,7 +503,7 @@ build_deps:
 test_deps: build_deps
 	@$(DEPS) cmocka nngcat c++ libedit
 ifneq ($(INSTALLS),)
-	@sh .ci/deps etcd redis || echo 'deps: without etcd or Redis the tests that need it are skipped'
+	@sh .ci/deps etcd redis || echo 'deps: without etcd and Redis some tests are skipped'
 endif
 
 deps: test_deps ## install missing libraries and tools (also done by demo and test)

@@ -283,7 +283,7 @@ static bool redis_open(struct store *base, const struct store_place *place) {
     const char *const words[] = {"HMGET", store->process, "schema"};
     redisReply *reply = redis_ask(store, REDIS_REPLY_ARRAY, 3, words);
     const redisReply *schema = reply && reply->elements == 1 ? reply->element[0] : NULL;
-    bool is_newer = schema && schema->str && atoi(schema->str) > STORE_SCHEMA;
+    bool is_newer = schema && schema->str && strtol(schema->str, NULL, 10) > STORE_SCHEMA;
     freeReplyObject(reply);
     if (is_newer) redis_fail(store, NEWER, "");
     return !is_newer && !store->is_refused;

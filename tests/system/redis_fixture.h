@@ -1,5 +1,5 @@
-/* A real Redis for system tests. Tests that use it are skipped if redis-server is not installed. Each
- * Redis has a free port and keeps its data in a temporary folder. */
+/* A real Redis for system tests. Tests that use it are skipped if redis-server is not installed.
+ * Each Redis has a free port and keeps its data in a temporary folder. */
 #ifndef DOORMAN_TESTS_REDIS_FIXTURE_H
 #define DOORMAN_TESTS_REDIS_FIXTURE_H
 

@@ -1,5 +1,5 @@
-/* What each kind of store promises (server/state/store.h). A test program defines before it includes
- * this file:
+/* What each kind of store promises (server/state/store.h). A test program defines before it
+ * includes this file:
  *
  *     struct world     with the members store and error
  *     STORY(name)      a test that has a struct world *w, whose store is open and empty
