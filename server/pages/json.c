@@ -117,8 +117,9 @@ static void json_parent(struct text *text, const struct snapshot *snapshot) {
 static void json_state(struct text *text, const struct snapshot *snapshot) {
     const struct state_status *state = &snapshot->state;
     json_seconds(text, ",\"state\":{\"age\":", snapshot->state_age);
-    server_text_addf(text, ",\"reading\":%s,\"unreadable_rows\":%" PRIu64,
-                     state->is_reading ? "true" : "false", state->rows_unreadable);
+    server_text_addf(text, ",\"reading\":%s,\"unreadable_rows\":%" PRIu64 ",\"taken_over\":%s",
+                     state->is_reading ? "true" : "false", state->rows_unreadable,
+                     state->took_over ? "true" : "false");
     json_trouble(text, "failure", "for", &state->trouble, snapshot->now);
     server_text_add(text, "}");
 }

@@ -171,6 +171,10 @@ static void metrics_state(struct text *text, const struct snapshot *snapshot) {
     metrics_gauge(text, "state_unreadable_rows",
                   "Rows of the store of --state that could not be read. They stay in the store.",
                   (double)state->rows_unreadable);
+    metrics_gauge(text, "state_taken_over",
+                  "1 if the process began with the leases and holds of the last one, which had "
+                  "stopped as planned. 0 if it learned them.",
+                  state->took_over);
     metrics_counter(text, "state_rows_written_total",
                     "Rows written to the store of --state, and deleted from it.",
                     &state->rows_written);

@@ -194,6 +194,12 @@ static void page_state(struct text *text, const struct snapshot *snapshot) {
         server_text_add(text, "all changes");
     }
     server_text_add(text, "</dd></div>");
+    if (state->took_over || state->learns[0]) {
+        page_fact(text, "leases and holds at the start", "");
+        server_text_add(text, state->took_over ? "taken over" : "learned: ");
+        server_text_add_escaped(text, state->learns, server_escape_html);
+        server_text_add(text, "</dd></div>");
+    }
     if (state->rows_unreadable == 0) return;
     page_fact(text, "rows that cannot be read", "bad");
     server_text_addf(text, "%" PRIu64 "</dd></div>", state->rows_unreadable);

@@ -26,8 +26,7 @@
  *
  * Nothing is written before all is read: a row in the store may say that more is used than memory
  * knows. */
-#include "state.h"
-#include "store.h"
+#include "planned.h"
 
 #include <signal.h>
 #include <unistd.h>
@@ -536,8 +535,8 @@ static bool state_read_again(struct state *state) {
 }
 
 /* Writes what is left. Without success it gives up when the time is over. If the store was about
- * to be read again, it is not: what it has is kept. */
-static void state_finish(struct state *state) {
+ * to be read again, it is not: what it has is kept. Returns whether all is written. */
+static bool state_finish(struct state *state) {
     struct service *service = state->service;
     enum round round;
     server_lock(&service->lock);
@@ -547,9 +546,10 @@ static void state_finish(struct state *state) {
         server_lock(&service->lock);
         bool is_over = doorman_clock() >= state->ends_at;
         server_unlock(&service->lock);
-        if (is_over) return;
+        if (is_over) return false;
         if (round == ROUND_FAILED) state_pause(100 * PAUSE_NANOSECONDS);
     }
+    return round == ROUND_DONE;
 }
 
 /* Serves one mastership: reads all rows, and then writes what changes, until the thread must
@@ -574,8 +574,11 @@ static void *state_main(void *context) {
     while (state_await_mastership(state)) state_serve(state);
     server_lock(&service->lock);
     bool was_read = state->victory == state->victories && !state->status.is_reading;
+    bool is_planned = service->stopping; /* and the start was complete */
     server_unlock(&service->lock);
-    if (was_read) state_finish(state);
+    if (was_read && state_finish(state) && is_planned) {
+        server_state_hand_over(service, state->store, state->name);
+    }
     server_lock(&service->lock);
     state->has_ended = true;
     pthread_cond_broadcast(&state->finished);
@@ -703,7 +706,9 @@ static void state_begin(struct service *service) {
     struct state *state = service->state;
     if (!state) return;
     service->state_status = &state->status;
-    if (!service->settings->election_key) state_elected(service, true, 0);
+    if (service->settings->election_key) return;
+    state_elected(service, true, 0);
+    server_state_take_over(service, state->store, state->name, &state->status);
 }
 
 static enum exit_status state_start(struct service *service) {

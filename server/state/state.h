@@ -4,6 +4,8 @@
 
 #include "../server.h"
 
+#define STATE_TEXT 256
+
 /* Guarded by the lock of the service. */
 struct state_status {
     bool is_reading;              /* not all rows have been read yet */
@@ -13,6 +15,8 @@ struct state_status {
     uint64_t rows_read;
     uint64_t rows_unreadable; /* damaged, of a newer version, or too many. They stay in the store */
     struct trouble trouble;   /* why the store cannot be read or written */
+    bool took_over;           /* the process began with the leases and holds of the last one */
+    char learns[STATE_TEXT];  /* why it did not; "": it did, or the store cannot keep them */
 };
 
 /* Returns the age of the oldest change that is not in the store, or a little more; 0: the store has

@@ -81,4 +81,16 @@ enum store_result server_store_drop(struct store *store, int64_t before) {
     return store->kind->drop ? store->kind->drop(store, before) : STORE_OK;
 }
 
+bool server_store_can_leave(const struct store *store) { return store->kind->leave != NULL; }
+
+enum store_result server_store_leave(struct store *store, const void *bytes, size_t count) {
+    return store->kind->leave(store, bytes, count);
+}
+
+enum store_result server_store_take(struct store *store, unsigned char **bytes, size_t *count) {
+    *bytes = NULL;
+    *count = 0;
+    return store->kind->take(store, bytes, count);
+}
+
 const char *server_store_error(const struct store *store) { return store->error; }

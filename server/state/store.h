@@ -4,7 +4,8 @@
  *
  * D9 Each mastership has an epoch, and a later one has a larger number. Only the process whose
  *    epoch is the last one in the store can write. One process has a file at a time: the second one
- *    is refused. Each start raises the epoch in a file.
+ *    is refused. Each start raises the epoch in a file. What a planned stop leaves is valid for the
+ *    next epoch alone, in the same file and not in a copy of it. It is removed before it is used.
  * D10 A row that the library cannot read, or whose limit is not configured, stays in the store
  *    until a day after it is fresh. A store of a newer schema is refused.
  *
@@ -112,6 +113,21 @@ enum store_result server_store_write(struct store *store, const struct store_row
  *   before    seconds since 1970
  *   cost      reads the whole table */
 enum store_result server_store_drop(struct store *store, int64_t before);
+
+/* Returns whether the store can keep what a planned stop leaves. */
+bool server_store_can_leave(const struct store *store);
+
+/* Leaves bytes for the next mastership. When this returns STORE_OK they last, like a row. Nothing
+ * may be written afterwards. Precondition: server_store_can_leave.
+ *   bytes     at most about 1e9, which SQLite allows */
+enum store_result server_store_leave(struct store *store, const void *bytes, size_t count);
+
+/* Takes what the last mastership has left. It is removed, in a way that lasts, before this returns.
+ * Precondition: server_store_can_leave, and nothing was read or written yet.
+ *   bytes     out: on STORE_OK, for the caller to free; else NULL
+ *   returns   STORE_OK | STORE_END: nothing was left | STORE_FAILED: what was left cannot be used.
+ *             If it is not STORE_OK, server_store_error says why, as a whole phrase */
+enum store_result server_store_take(struct store *store, unsigned char **bytes, size_t *count);
 
 /* Says why the last call failed and what to do, as a phrase about the place. */
 const char *server_store_error(const struct store *store);

@@ -32,6 +32,10 @@ struct store_kind {
     enum store_result (*next)(struct store *store, struct store_row *row);
     enum store_result (*write)(struct store *store, const struct store_row *rows, size_t count);
     enum store_result (*drop)(struct store *store, int64_t before); /* NULL: nothing to do */
+
+    /* NULL: it keeps nothing of a planned stop. */
+    enum store_result (*leave)(struct store *store, const void *bytes, size_t count);
+    enum store_result (*take)(struct store *store, unsigned char **bytes, size_t *count);
 };
 
 extern const struct store_kind server_store_redis, server_store_sqlite;

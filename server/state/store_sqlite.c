@@ -8,6 +8,9 @@
  *     PRAGMA user_version     the schema; 0: the file is empty
  *     process                 one row: the epoch, which counts how often the file was opened
  *     counters                a row for each counter and ban that is not fresh
+ *     handover                at most one row: what a planned stop has left, and for whom. A file of
+ *                             an earlier version gets this table. Such a version ignores it, and
+ *                             raises the epoch, so the row is not used after that
  *
  * In the mode WAL with synchronous=FULL a transaction lasts when it is committed. Readers, such as
  * a person's query, do not stop the writer.
@@ -50,6 +53,15 @@ struct file_store {
     char *path; /* absolute, so that SQLite takes it for nothing else, such as ":memory:" */
     sqlite3_stmt *read, *put, *delete, *drop;
 };
+
+/* The row is written when the process ends. The checksum finds damage that SQLite does not see. */
+static const char handover_schema[] =
+    "CREATE TABLE IF NOT EXISTS handover ("
+    "    epoch INTEGER NOT NULL,"  /* of the process that has left it */
+    "    device INTEGER NOT NULL," /* of this file; a copy has others */
+    "    inode INTEGER NOT NULL,"
+    "    checksum INTEGER NOT NULL,"
+    "    leases BLOB NOT NULL)"; /* and holds: see >>handover in doorman.h */
 
 static const char schema[] =
     "CREATE TABLE process (epoch INTEGER NOT NULL);"
@@ -182,6 +194,7 @@ static bool file_open_tables(struct file_store *store) {
         return file_fail(store, "cannot be written") == STORE_OK;
     }
     bool done = file_run(store, "BEGIN IMMEDIATE") && (version > 0 || file_run(store, schema)) &&
+                file_run(store, handover_schema) &&
                 file_run(store, "UPDATE process SET epoch = epoch + 1") &&
                 file_query_number(store, "SELECT epoch FROM process", &epoch);
     store->base.epoch = (uint64_t)epoch;
@@ -323,6 +336,96 @@ static enum store_result file_drop(struct store *base, int64_t before) {
                                                    : file_fail(store, "cannot be written");
 }
 
+/* ---- planned stops -------------------------------------------------------------------------- */
+
+static uint64_t checksum_of(const unsigned char *bytes, size_t count) {
+    uint64_t hash = 14695981039346656037U; /* FNV-1a */
+    for (size_t i = 0; i < count; i++) hash = (hash ^ bytes[i]) * 1099511628211U;
+    return hash;
+}
+
+/* Numbers of SQLite are signed. */
+static bool file_bind_number(sqlite3_stmt *statement, int index, uint64_t number) {
+    return sqlite3_bind_int64(statement, index, (sqlite3_int64)number) == SQLITE_OK;
+}
+
+static enum store_result file_leave(struct store *base, const void *bytes, size_t count) {
+    struct file_store *store = (struct file_store *)base;
+    sqlite3_stmt *put = NULL;
+    struct stat status;
+    sqlite3_reset(store->read);
+    if (!file_is_there(store) || fstat(store->lock, &status) != 0) return STORE_FAILED;
+    bool done = file_run(store, "BEGIN IMMEDIATE; DELETE FROM handover") &&
+                file_prepare(store, &put,
+                             "INSERT INTO handover (epoch, device, inode, checksum, leases) "
+                             "VALUES (?, ?, ?, ?, ?)") &&
+                file_bind_number(put, 1, base->epoch) &&
+                file_bind_number(put, 2, (uint64_t)status.st_dev) &&
+                file_bind_number(put, 3, (uint64_t)status.st_ino) &&
+                file_bind_number(put, 4, checksum_of((const unsigned char *)bytes, count)) &&
+                file_bind_bytes(put, 5, bytes, count) && sqlite3_step(put) == SQLITE_DONE;
+    done = sqlite3_finalize(put) == SQLITE_OK && done;
+    return file_finish(store, done);
+}
+
+/* Returns why a row of the table handover must not be used, or NULL. */
+static const char *handover_wrong(const struct file_store *store, sqlite3_stmt *row) {
+    struct stat status;
+    const unsigned char *bytes = (const unsigned char *)sqlite3_column_blob(row, 4);
+    size_t count = (size_t)sqlite3_column_bytes(row, 4);
+    if ((uint64_t)sqlite3_column_int64(row, 0) + 1 != store->base.epoch) {
+        return "what a planned stop has left was for an earlier start";
+    }
+    if (fstat(store->lock, &status) != 0 ||
+        (uint64_t)sqlite3_column_int64(row, 1) != (uint64_t)status.st_dev ||
+        (uint64_t)sqlite3_column_int64(row, 2) != (uint64_t)status.st_ino) {
+        return "the file is a copy of the one in which a planned stop has left leases and holds";
+    }
+    if (!bytes || (uint64_t)sqlite3_column_int64(row, 3) != checksum_of(bytes, count)) {
+        return "what a planned stop has left is damaged";
+    }
+    return NULL;
+}
+
+/* Reads the row, and copies its bytes if they are valid. */
+static enum store_result handover_read(struct file_store *store, sqlite3_stmt *row,
+                                       unsigned char **bytes, size_t *count) {
+    int code = sqlite3_step(row);
+    const char *wrong = code == SQLITE_ROW ? handover_wrong(store, row) : NULL;
+    if (code == SQLITE_DONE) {
+        file_refuse(store, store->base.epoch == 1 ? "the file is new"
+                                                  : "the last process did not stop as planned");
+        return STORE_END;
+    }
+    if (code != SQLITE_ROW) return file_fail(store, "what a planned stop has left cannot be read");
+    *count = (size_t)sqlite3_column_bytes(row, 4);
+    if (!wrong) *bytes = (unsigned char *)malloc(*count);
+    if (!wrong && !*bytes) wrong = "out of memory";
+    if (!wrong) memcpy(*bytes, sqlite3_column_blob(row, 4), *count);
+    return !wrong || file_refuse(store, wrong) ? STORE_OK : STORE_FAILED;
+}
+
+static enum store_result file_take(struct store *base, unsigned char **bytes, size_t *count) {
+    struct file_store *store = (struct file_store *)base;
+    sqlite3_stmt *row = NULL;
+    if (!file_prepare(store, &row, "SELECT epoch, device, inode, checksum, leases FROM handover")) {
+        return file_fail(store, "what a planned stop has left cannot be read");
+    }
+    enum store_result result = handover_read(store, row, bytes, count);
+    sqlite3_finalize(row);
+    if (result == STORE_END) return result;
+    bool removed = file_run(store, "BEGIN IMMEDIATE; DELETE FROM handover");
+    if (result != STORE_OK) { /* the error says why; the epoch forbids a later use too */
+        (void)file_run(store, removed ? "COMMIT" : "ROLLBACK");
+        return result;
+    }
+    result = file_finish(store, removed);
+    if (result == STORE_OK) return result;
+    free(*bytes);
+    *bytes = NULL;
+    return result;
+}
+
 const struct store_kind server_store_sqlite = {.prefix = "",
                                                .bytes = sizeof(struct file_store),
                                                .check = file_check,
@@ -330,4 +433,6 @@ const struct store_kind server_store_sqlite = {.prefix = "",
                                                .close = file_close,
                                                .next = file_next,
                                                .write = file_write,
-                                               .drop = file_drop};
+                                               .drop = file_drop,
+                                               .leave = file_leave,
+                                               .take = file_take};

@@ -10,7 +10,8 @@
 
 #define SECOND DOORMAN_SECOND
 #define START (1000 * SECOND)
-#define LIMIT "{\"name\": \"slots\", \"kind\": \"CONCURRENCY\", \"limit\": 10, \"time_to_live\": 30}"
+#define LIMIT                                                                                      \
+    "{\"name\": \"slots\", \"kind\": \"CONCURRENCY\", \"limit\": 10, \"time_to_live\": 30}"
 
 /* ---- a master, what it hands over, and the next master -------------------------------------- */
 

@@ -246,3 +246,104 @@ TEST_WITH(world, a_full_disk_fails_the_write_and_nothing_else) {
     }
     assert_int_equal(found, 2);
 }
+
+/* ---- what a planned stop leaves (D8, D9) ------------------------------------------------------ */
+
+static void leave(struct world *w, const char *text) {
+    assert_int_equal(server_store_leave(w->store, text, strlen(text) + 1), STORE_OK);
+}
+
+static void expect_taken(struct world *w, const char *text) {
+    unsigned char *bytes = NULL;
+    size_t count = 0;
+    assert_int_equal(server_store_take(w->store, &bytes, &count), STORE_OK);
+    assert_int_equal(count, strlen(text) + 1);
+    assert_string_equal((const char *)bytes, text);
+    free(bytes);
+}
+
+static void expect_not_taken(struct world *w, enum store_result result, const char *why) {
+    unsigned char *bytes = NULL;
+    size_t count = 0;
+    assert_int_equal(server_store_take(w->store, &bytes, &count), result);
+    assert_null(bytes);
+    if (!strstr(server_store_error(w->store), why)) {
+        fail_msg("'%s' does not say '%s'", server_store_error(w->store), why);
+    }
+}
+
+TEST_WITH(world, the_next_process_takes_what_was_left_and_only_once) {
+    put(w, "a", "1");
+    leave(w, "leases");
+    reopen(w);
+    expect_taken(w, "leases");
+    expect_not_taken(w, STORE_END, "did not stop as planned");
+    expect_rows(w, "a=1");
+    leave(w, "other leases");
+    reopen(w);
+    expect_taken(w, "other leases");
+}
+
+TEST_WITH(world, a_new_file_and_a_crash_leave_nothing) {
+    expect_not_taken(w, STORE_END, "the file is new");
+    reopen(w);
+    expect_not_taken(w, STORE_END, "did not stop as planned");
+}
+
+/* A process of an earlier version raises the epoch, and does not know the table. */
+TEST_WITH(world, what_was_left_is_only_for_the_next_start) {
+    leave(w, "leases");
+    reopen(w);
+    reopen(w);
+    expect_not_taken(w, STORE_FAILED, "for an earlier start");
+    expect_not_taken(w, STORE_END, "did not stop as planned"); /* it was removed */
+}
+
+TEST_WITH(world, a_copy_has_nothing_left) {
+    char command[128];
+    leave(w, "leases");
+    server_store_close(w->store);
+    w->store = NULL;
+    snprintf(command, sizeof command, "cp %s %s", w->path, w->kept);
+    assert_int_equal(system(command), 0);
+    w->store = open_at(w, w->kept);
+    expect_not_taken(w, STORE_FAILED, "is a copy");
+    reopen(w);
+    expect_taken(w, "leases");
+}
+
+TEST_WITH(world, what_is_damaged_is_not_taken) {
+    leave(w, "leases");
+    person_runs(w->path, "UPDATE handover SET leases = x'6c65617365'");
+    reopen(w);
+    expect_not_taken(w, STORE_FAILED, "is damaged");
+    leave(w, "leases");
+    person_runs(w->path, "UPDATE handover SET epoch = 'x'");
+    reopen(w);
+    expect_not_taken(w, STORE_FAILED, "earlier start");
+}
+
+/* D10: the schema has no other number, because such a version can use the file too. */
+TEST_WITH(world, a_file_of_a_version_without_the_table_is_extended) {
+    put(w, "a", "1");
+    server_store_close(w->store);
+    w->store = NULL;
+    person_runs(w->path, "DROP TABLE handover");
+    reopen(w);
+    expect_not_taken(w, STORE_END, "did not stop as planned");
+    expect_rows(w, "a=1");
+    leave(w, "leases");
+    reopen(w);
+    expect_taken(w, "leases");
+}
+
+/* Removing it needs a write. If that fails, it is not used: another process could use it too. */
+TEST_WITH(world, what_cannot_be_removed_is_not_taken) {
+    sqlite3 *person = NULL;
+    leave(w, "leases");
+    reopen(w);
+    assert_int_equal(sqlite3_open(w->path, &person), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(person, "BEGIN IMMEDIATE", NULL, NULL, NULL), SQLITE_OK);
+    expect_not_taken(w, STORE_FAILED, "locked");
+    assert_int_equal(sqlite3_close(person), SQLITE_OK);
+}

@@ -1,0 +1,82 @@
+/* doorman_server, part STATE: planned stops that nobody notices (D8). The library writes leases and
+ * holds as bytes, and the store keeps them for one start, the next one (D9).
+ *
+ * The stop: no message is decided any more. All rows are written, so rows and bytes are of one
+ * moment. The bytes are made in memory, in one step with the end of the mastership, and written.
+ *
+ * The start: the bytes are removed from the store before the first message is answered. So no
+ * second process can ever begin with them, also if this one is killed at once. If anything about
+ * them is wrong, this process learns, as after a crash. */
+#include "planned.h"
+
+/* Bytes that the library hands over. */
+struct handover {
+    unsigned char *bytes;
+    size_t count, capacity;
+};
+
+static bool handover_add(void *context, const void *bytes, size_t count) {
+    struct handover *handover = (struct handover *)context;
+    if (count > handover->capacity - handover->count) {
+        size_t capacity = 2 * handover->capacity + count;
+        void *grown = realloc(handover->bytes, capacity);
+        if (!grown) return false;
+        handover->bytes = (unsigned char *)grown;
+        handover->capacity = capacity;
+    }
+    memcpy(handover->bytes + handover->count, bytes, count);
+    handover->count += count;
+    return true;
+}
+
+void server_state_hand_over(struct service *service, struct store *store, const char *name) {
+    struct handover handover = {.bytes = NULL};
+    char bytes[24];
+    if (!server_store_can_leave(store)) return;
+    server_lock(&service->lock);
+    doorman_status status =
+        doorman_server_hand_over(service->server, handover_add, &handover, doorman_clock());
+    server_unlock(&service->lock);
+    const char *error = "out of memory";
+    bool is_left = status == DOORMAN_OK;
+    if (is_left) {
+        is_left = server_store_leave(store, handover.bytes, handover.count) == STORE_OK;
+        error = server_store_error(store);
+    }
+    free(handover.bytes);
+    snprintf(bytes, sizeof bytes, "%zu", handover.count);
+    if (is_left) {
+        server_log(service->settings, LEVEL_INFO, "leases and holds left for the next start",
+                   "store", name, "bytes", bytes, LOG_END);
+    } else {
+        server_log(service->settings, LEVEL_ERROR,
+                   "leases and holds cannot be left for the next start, which learns them", "store",
+                   name, "error", error, LOG_END);
+    }
+}
+
+void server_state_take_over(struct service *service, struct store *store, const char *name,
+                            struct state_status *out) {
+    unsigned char *bytes = NULL;
+    size_t count = 0;
+    doorman_error error = {""};
+    assert(server_lock_is_held(&service->lock));
+    if (!server_store_can_leave(store)) return;
+    enum store_result result = server_store_take(store, &bytes, &count);
+    const char *why = server_store_error(store);
+    if (result == STORE_OK) {
+        doorman_status status =
+            doorman_server_take_over(service->server, bytes, count, &error, doorman_clock());
+        out->took_over = status == DOORMAN_OK;
+        why = error.text[0] ? error.text : server_status_text(status);
+    }
+    free(bytes);
+    if (out->took_over) {
+        server_log(service->settings, LEVEL_INFO, "leases and holds taken over", "store", name,
+                   LOG_END);
+        return;
+    }
+    snprintf(out->learns, sizeof out->learns, "%s", why);
+    server_log(service->settings, result == STORE_END ? LEVEL_INFO : LEVEL_WARNING,
+               "leases and holds are learned", "store", name, "why", why, LOG_END);
+}
