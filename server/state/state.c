@@ -607,9 +607,8 @@ static enum exit_status state_check_place(const struct settings *settings) {
     char error[STORE_TEXT], name[STORE_TEXT];
     if (settings->state != variable && server_store_has_password(settings->state)) {
         return server_usage_error(
-            "--state has a password, or cannot be read: the list of processes "
-            "shows it; give --state-password-file, or the variable "
-            "DOORMAN_STATE");
+            "--state has a password, or cannot be read: the list of processes shows it; give "
+            "--state-password-file, or the variable DOORMAN_STATE");
     }
     server_store_name(settings->state, name);
     if (!server_store_check(&place, error)) return server_usage_error("--state %s %s", name, error);
@@ -726,8 +725,8 @@ static void state_update(struct service *service, doorman_time now) {
     if (!state || now < state->late_at) return;
     state->late_at = DOORMAN_NEVER;
     doorman_permits *permits = doorman_server_permits(service->server);
-    if (doorman_permits_set_rows(permits, DOORMAN_ROWS_UNREAD) != DOORMAN_OK)
-        return; /* no master */
+    if (!permits) return;
+    (void)doorman_permits_set_rows(permits, DOORMAN_ROWS_UNREAD);
     server_log(service->settings, LEVEL_ERROR,
                "the counters were not read in time; limits decide without them, except those with "
                "on_unread: refuse",
@@ -783,7 +782,7 @@ static void state_stopping(struct service *service) {
     if (has_trouble) {
         server_log(service->settings, LEVEL_WARNING,
                    "waiting at most 25 s until the store of counters can be written", "store",
-                   service->settings->state, LOG_END);
+                   state->name, LOG_END);
     }
     server_lock(&service->lock);
     doorman_time now = doorman_clock(), until = now + STOP_SECONDS * DOORMAN_SECOND;
