@@ -3911,6 +3911,7 @@ struct doorman__hold {
     uint64_t request_id;   /* 0: there is none */
     doorman__owner *owner; /* of a transfer: the client that has transferred */
     doorman__hold_state state;
+    bool is_handed;                 /* its end was handed over, and is later than before (D8) */
     doorman__timer end;             /* of the hold, or of the wait */
     doorman__hold *earlier, *later; /* in its list */
     uint64_t seized;                /* the transfer from which the hold was made, or 0 */
@@ -5065,7 +5066,8 @@ static doorman_time doorman__leased_rest(const doorman_permits *permits,
 }
 
 /* P17: bounds the time to live of a hold by the ends of its leases. A hold whose lease is not
- * prolonged lasts as long as before. */
+ * prolonged lasts as long as before. If it was handed over, it ends now for its holder: nobody knows
+ * by how much its end has moved, and the lease under which it was granted has not moved. */
 static doorman_time doorman__leased_life(doorman_permits *permits, doorman__hold *hold,
                                          doorman_time life) {
     doorman_time most = life;
@@ -5084,7 +5086,7 @@ static doorman_time doorman__leased_life(doorman_permits *permits, doorman__hold
         }
     }
     assert(most >= 0 && most <= life);
-    if (most == life || !hold->end.position) return most;
+    if (most == life || !hold->end.position || hold->is_handed) return most;
     /* the holder may use what it has until its own end, which is no later than this */
     double rest = (double)(hold->end.at - permits->at.now) / (1 + permits->options.drift) - 3;
     return doorman__later(most, doorman__earlier(life, (doorman_time)doorman__max(0, rest)));
@@ -10915,8 +10917,8 @@ size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t visits_max, do
  *    - The next master counts the holds under its own configuration, like a master that loads it
  *      (P15). So a limit that is new needs no learning, and a smaller one may be exceeded until
  *      holds end. While the last master learned, all limits of the next one learn.
- *    - A hold of a leased limit keeps its end. It is not prolonged before the permits have a lease
- *      again that covers it (P17).
+ *    - A hold of a leased limit stays counted until its end. It is not prolonged before the permits
+ *      have a lease again that covers it (P17): until then a renewal lets it end for its holder.
  *    - Permits that wait are not handed over. Their callers ask again. A permit that was decided,
  *      but whose decision was not given, has its hold, which the repeated request finds (P9).
  *
@@ -11087,6 +11089,7 @@ static void doorman__handover_restore_hold(doorman__handover_reader *in,
     doorman__hold_name(permits, hold, handed->id);
     const bool is_held = handed->state == DOORMAN__HELD;
     doorman__hold_enter(permits, hold, is_held ? DOORMAN__HELD : DOORMAN__TRANSFERRED);
+    hold->is_handed = true;
     hold->seized = is_held ? handed->origin : 0;
     hold->granted_at = permits->at.now;
     hold->asked_time_to_live = handed->asked_time_to_live;
