@@ -54,7 +54,7 @@
  *     server/process/   the checks before the start, files that change, systemd, memory
  *     server/tls/       certificates
  *     server/etcd/      the election, and the configuration in a key of etcd
- *     server/state/     the file in which counters outlast a restart (V8)
+ *     server/state/     the file or Redis in which counters outlast a restart (V8)
  *     server/waiting/   messages whose permits wait (P7)
  *     server/http/      connections, requests, tokens, the protocol over HTTP, /v1/allow
  *     server/pages/     the pages for people, JSON for programs, metrics, probes */

@@ -277,7 +277,7 @@ server_alone() { # a compiler
 }
 
 server_sources() { # a compiler of C
-    parts=$(printf -- '-DDOORMAN_SERVER_%s ' CHECK ETCD HTTP MEMORY NOTIFY REPORTS STATE TLS \
+    parts=$(printf -- '-DDOORMAN_SERVER_%s ' CHECK ETCD HTTP MEMORY NOTIFY REDIS REPORTS STATE TLS \
         WAITING WARNINGS WATCH)
     flags="-D_DEFAULT_SOURCE $linked -idirafter $folder $parts"
     for source in doorman_server.c server/*/*.c; do
