@@ -211,9 +211,9 @@ OF_SERVER = certificate graph lock notify reports store text warnings watch
 $(filter $(OF_SERVER:%=\%/unit/%_test),$(ALL_FLAVORS)): doorman_server.c $(SERVER_HEADERS) \
     $(wildcard server/*/*.c)
 
-$(filter %/system/redis_test,$(ALL_FLAVORS)): doorman_server.c $(SERVER_HEADERS) \
-    $(wildcard server/state/*.c)
-$(filter %/system/redis_test,$(ALL_FLAVORS)) build/coverage/system/redis_test: LIBRARIES += -lhiredis
+REDIS_TESTS = $(filter %/system/redis_test,$(ALL_FLAVORS))
+$(REDIS_TESTS): doorman_server.c $(SERVER_HEADERS) $(wildcard server/state/*.c)
+$(REDIS_TESTS) build/coverage/system/redis_test: LIBRARIES += -lhiredis
 $(filter %/unit/store_test,$(ALL_FLAVORS)) build/coverage/unit/store_test: LIBRARIES += -lsqlite3
 
 # These programs and the servers call no private function of the header, so each flavor compiles the
@@ -521,7 +521,7 @@ build_deps:
 test_deps: build_deps
 	@$(DEPS) cmocka nngcat c++ libedit
 ifneq ($(INSTALLS),)
-	@sh .ci/deps etcd redis || echo 'deps: without etcd or Redis the tests that need it are skipped'
+	@sh .ci/deps etcd redis || echo 'deps: without etcd and Redis some tests are skipped'
 endif
 
 deps: test_deps ## install missing libraries and tools (also done by demo and test)

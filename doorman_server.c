@@ -36,8 +36,8 @@
  *    20 errors, each with its line and column.
  * V8 With --state, counters of durable limits and bans are in a file, which is read before such
  *    limits decide, unless this takes longer than --state-wait. A thread writes changes once in
- *    each --state-interval. No decision waits for it. SIGTERM forgets nothing. A crash forgets the
- *    changes of the last interval, and those of a write in progress.
+ *    each --state-interval. No decision waits for it. SIGTERM forgets nothing, nor leases and holds
+ *    in a file. A crash forgets the changes of the last interval, and those of a write in progress.
  *
  * The sections of this file: flags, parent link, sockets, signals, main. The files of server/core/
  * that it includes have the rest of the core: the log, the table of parts, the configuration, the
@@ -55,7 +55,7 @@
  *     server/process/   checks before the start, files that change, systemd, memory, replacement
  *     server/tls/       certificates
  *     server/etcd/      the election, and the configuration in a key of etcd
- *     server/state/     the file in which counters outlast a restart (V8)
+ *     server/state/     the file or Redis in which counters outlast a restart (V8)
  *     server/waiting/   messages whose permits wait (P7)
  *     server/http/      connections, requests, tokens, the protocol over HTTP, /v1/allow
  *     server/pages/     the pages for people, JSON for programs, metrics, probes */

@@ -277,8 +277,8 @@ server_alone() { # a compiler
 }
 
 server_sources() { # a compiler of C
-    parts=$(printf -- '-DDOORMAN_SERVER_%s ' CHECK ETCD HTTP MEMORY NOTIFY REPLACE REPORTS STATE \
-        TLS WAITING WARNINGS WATCH)
+    parts=$(printf -- '-DDOORMAN_SERVER_%s ' CHECK ETCD HTTP MEMORY NOTIFY REDIS REPLACE REPORTS \
+        STATE TLS WAITING WARNINGS WATCH)
     flags="-D_DEFAULT_SOURCE $linked -idirafter $folder $parts"
     for source in doorman_server.c server/*/*.c; do
         for level in -O0 -O2; do

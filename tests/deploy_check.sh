@@ -68,7 +68,8 @@ election_can_run() {
     return 1
 }
 
-# The Dockerfile copies the files that the build needs, and installs libcurl and SQLite. `make -n`
+# The Dockerfile copies the files that the build needs, and installs libcurl, SQLite and
+# hiredis. `make -n`
 # checks that each file is there, and compiles nothing.
 image_can_be_built() {
     mkdir "$folder/image"
@@ -78,7 +79,8 @@ image_can_be_built() {
     done
     (unset MAKEFLAGS MFLAGS MAKELEVEL && make -n -C "$folder/image" build/doorman_server) &&
         grep -w libcurl4 $deploy/Dockerfile && grep -w libcurl4-openssl-dev $deploy/Dockerfile &&
-        grep -w libsqlite3-0 $deploy/Dockerfile && grep -w libsqlite3-dev $deploy/Dockerfile
+        grep -w libsqlite3-0 $deploy/Dockerfile && grep -w libsqlite3-dev $deploy/Dockerfile &&
+        grep -w libhiredis0.14 $deploy/Dockerfile && grep -w libhiredis-dev $deploy/Dockerfile
 }
 
 # The check of the metrics also writes the expressions of the dashboard as rules.

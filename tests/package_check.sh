@@ -43,7 +43,8 @@ has_right_fields() {
     version=$(dpkg-deb --field "$folder/server.deb" Version)
     "$files/usr/bin/doorman_server" --version | grep -x -F "doorman_server $version" &&
         dpkg-deb --field "$folder/server.deb" Depends | grep libnng1 | grep libcjson1 |
-        grep libcurl4 | grep libsqlite3-0 | grep 'libc6 (>=' &&
+        grep libcurl4 | grep libsqlite3-0 | grep libhiredis |
+        grep 'libc6 (>=' &&
         cmp LICENSE "$files/usr/share/doc/doorman-server/copyright"
 }
 

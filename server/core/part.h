@@ -88,8 +88,11 @@ struct server_part {
     void (*decided)(struct service *service, doorman_json_exchange *exchange, doorman_time now);
     void (*configures)(struct service *service); /* a new configuration will come into force */
     void (*in_force)(struct service *service);   /* it is in force */
+    /* An election will make this process the master, which then calls `elected`. May wait for a
+     * part of a second. Without the lock. */
+    void (*wins)(struct service *service, uint64_t epoch);
     /* An election has made this process the master, or has ended that. Without an election no part
-     * is told.
+     * is told. With the lock.
      *   epoch   of the mastership; later ones are larger; 0: the settings have no --state */
     void (*elected)(struct service *service, bool is_master, uint64_t epoch);
     void (*learns)(struct service *service, enum learning_cause cause, doorman_time now);

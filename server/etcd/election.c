@@ -309,6 +309,16 @@ static bool election_call_etcd(struct service *service, const doorman_election_c
     return response != NULL;
 }
 
+/* Tells the parts about a mastership that election_apply will begin. */
+static void election_note_win(struct service *service) {
+    struct election *election = service->election;
+    doorman_mastership mastership;
+    doorman_election_state state =
+        doorman_election_mastership(&election->core, &mastership, doorman_clock());
+    if (state != DOORMAN_MASTER || election->state == DOORMAN_MASTER) return;
+    EACH_PART(part, wins)(*part)->wins(service, election->epoch);
+}
+
 /* Makes a call of the election, and applies its answer. */
 static void election_step(struct service *service, const doorman_election_call *call) {
     struct election *election = service->election;
@@ -317,6 +327,7 @@ static void election_step(struct service *service, const doorman_election_call *
     bool reachable = election_call_etcd(service, call, &answer, value);
     doorman_election_answered(&election->core, call->sequence, reachable ? &answer : NULL,
                               doorman_clock());
+    election_note_win(service);
     server_lock(&service->lock);
     election_apply(service, reachable);
     election_log_etcd(service, reachable);

@@ -39,7 +39,7 @@ static bool part_decode(char *text) {
 static int number_read(const char *text, int most) {
     size_t digits = strspn(text, "0123456789");
     if (digits == 0 || digits > 6 || text[digits]) return -1;
-    int number = atoi(text);
+    int number = (int)strtol(text, NULL, 10);
     return number <= most ? number : -1;
 }
 

@@ -4,9 +4,9 @@
  * The stop: no message is decided any more. All rows are written, so rows and bytes are of one
  * moment. The bytes are made in memory, in one step with the end of the mastership, and written.
  *
- * The start: the bytes are removed from the store before the first message is answered. So no
- * second process can ever begin with them, also if this one is killed at once. If anything about
- * them is wrong, this process learns, as after a crash. */
+ * The start, or the victory in an election: the bytes are removed from the store before the first
+ * message is answered. So no second process can ever begin with them, also if this one is killed at
+ * once. If anything about them is wrong, this process learns, as after a crash. */
 #include "planned.h"
 
 /* Bytes that the library hands over. */
@@ -55,28 +55,37 @@ void server_state_hand_over(struct service *service, struct store *store, const 
     }
 }
 
-void server_state_take_over(struct service *service, struct store *store, const char *name,
+void server_state_take(struct store *store, struct planned *out) {
+    *out = (struct planned){.result = STORE_END};
+    if (!server_store_can_leave(store)) return;
+    out->result = server_store_take(store, &out->bytes, &out->count);
+    snprintf(out->why, sizeof out->why, "%s", server_store_error(store));
+}
+
+void server_state_drop(struct planned *planned) {
+    free(planned->bytes);
+    planned->bytes = NULL;
+}
+
+void server_state_take_over(struct service *service, struct planned *planned, const char *name,
                             struct state_status *out) {
-    unsigned char *bytes = NULL;
-    size_t count = 0;
     doorman_error error = {0};
     assert(server_lock_is_held(&service->lock));
-    if (!server_store_can_leave(store)) return;
-    enum store_result result = server_store_take(store, &bytes, &count);
-    const char *why = server_store_error(store);
-    if (result == STORE_OK) {
-        doorman_status status =
-            doorman_server_take_over(service->server, bytes, count, &error, doorman_clock());
+    out->took_over = false;
+    if (planned->result == STORE_OK) {
+        doorman_status status = doorman_server_take_over(service->server, planned->bytes,
+                                                         planned->count, &error, doorman_clock());
         out->took_over = status == DOORMAN_OK;
-        why = error.text[0] ? error.text : server_status_text(status);
+        snprintf(planned->why, sizeof planned->why, "%s",
+                 error.text[0] ? error.text : server_status_text(status));
     }
-    free(bytes);
+    server_state_drop(planned);
+    snprintf(out->learns, sizeof out->learns, "%s", out->took_over ? "" : planned->why);
     if (out->took_over) {
         server_log(service->settings, LEVEL_INFO, "leases and holds taken over", "store", name,
                    LOG_END);
-        return;
+    } else if (out->learns[0]) {
+        server_log(service->settings, planned->result == STORE_END ? LEVEL_INFO : LEVEL_WARNING,
+                   "leases and holds are learned", "store", name, "why", out->learns, LOG_END);
     }
-    snprintf(out->learns, sizeof out->learns, "%.*s", (int)sizeof out->learns - 1, why);
-    server_log(service->settings, result == STORE_END ? LEVEL_INFO : LEVEL_WARNING,
-               "leases and holds are learned", "store", name, "why", why, LOG_END);
 }

@@ -11,10 +11,26 @@
  *   name   of the store, for the log */
 void server_state_hand_over(struct service *service, struct store *store, const char *name);
 
-/* Takes what the last process has left, and logs whether this one begins with it or learns.
- * Precondition: no message was answered yet, and the lock is held.
- *   out   its fields took_over and learns are written */
-void server_state_take_over(struct service *service, struct store *store, const char *name,
+/* What the last mastership has left in the store. */
+struct planned {
+    enum store_result result; /* STORE_OK: bytes; STORE_END: nothing was left; else it failed */
+    unsigned char *bytes;
+    size_t count;
+    char why[STATE_TEXT]; /* if it is not STORE_OK; "": the store keeps no such bytes */
+};
+
+/* Takes what the last mastership has left out of the store.
+ *   out   written in full; server_state_take_over or server_state_drop frees it */
+void server_state_take(struct store *store, struct planned *out);
+
+void server_state_drop(struct planned *planned);
+
+/* Begins with what was left, and logs whether this process does so or learns. Precondition: no
+ * message was answered in this mastership yet, and the lock is held.
+ *   planned   freed
+ *   name      of the store, for the log
+ *   out       its fields took_over and learns are written */
+void server_state_take_over(struct service *service, struct planned *planned, const char *name,
                             struct state_status *out);
 
 #endif

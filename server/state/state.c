@@ -52,6 +52,10 @@
  * mistake can come back. */
 #define DROP_INTERVAL (3600 * DOORMAN_SECOND)
 
+/* How long a victory waits for what the last master has left in the store. It is a fifth of the TTL
+ * if that is shorter. */
+#define WIN_SECONDS 1
+
 /* How long a new configuration waits until the changes before it are written. */
 #define FLUSH_SECONDS 2
 
@@ -77,6 +81,9 @@ struct state {
     struct batch *written; /* being read or written; only for the thread */
 
     /* The lock of the service guards these. */
+    uint64_t won;            /* an election has won this epoch, which is not in force; 0: none */
+    uint64_t prepared;       /* the epoch that the thread has prepared last */
+    struct planned planned;  /* what it has found in the store then */
     uint64_t epoch;          /* of the last mastership of this process; 0: the store counts */
     uint64_t victories;      /* how many masterships of this process have begun */
     uint64_t victory;        /* the one that the thread works for */
@@ -467,16 +474,43 @@ static bool state_settle(struct state *state) {
     return true;
 }
 
+/* Returns the epoch that the thread must prepare, or 0. Precondition: the lock is held. */
+static uint64_t state_to_prepare(const struct state *state) {
+    return state->won == state->prepared ? 0 : state->won;
+}
+
+/* Begins a mastership in the store before it is in force, and takes what the last master has left
+ * there. */
+static void state_prepare(struct state *state, uint64_t epoch) {
+    struct service *service = state->service;
+    struct planned planned = {.result = STORE_FAILED};
+    if (server_store_begin(state->store, epoch) == STORE_OK) {
+        server_state_take(state->store, &planned);
+    } else {
+        snprintf(planned.why, sizeof planned.why, "%s", server_store_error(state->store));
+    }
+    server_lock(&service->lock);
+    server_state_drop(&state->planned);
+    state->planned = planned;
+    state->prepared = epoch;
+    if (state->won != epoch) server_state_drop(&state->planned); /* nobody waits any more */
+    pthread_cond_broadcast(&state->finished);
+    server_unlock(&service->lock);
+}
+
 /* Waits for the next mastership of this process. Returns false if the server stops. */
 static bool state_await_mastership(struct state *state) {
     struct service *service = state->service;
     bool settled = false;
     server_lock(&service->lock);
     while (state->ends_at == 0 && state->victory == state->victories) {
+        uint64_t won = state_to_prepare(state);
         server_unlock(&service->lock);
         settled = settled || state_settle(state);
+        if (won) state_prepare(state, won);
         server_lock(&service->lock);
-        if (state->ends_at != 0 || state->victory != state->victories) break;
+        bool is_called = state_to_prepare(state) || state->victory != state->victories;
+        if (is_called || state->ends_at != 0) continue;
         server_condition_wait(&state->changed, &service->lock, BEGIN_INTERVAL);
     }
     bool goes_on = state->ends_at == 0;
@@ -575,7 +609,7 @@ static void *state_main(void *context) {
     while (state_await_mastership(state)) state_serve(state);
     server_lock(&service->lock);
     bool was_read = state->victory == state->victories && !state->status.is_reading;
-    bool is_planned = service->stopping; /* and the start was complete */
+    bool is_planned = service->stopping && state_permits(state); /* and the start was complete */
     server_unlock(&service->lock);
     if (was_read && state_finish(state) && is_planned) {
         server_state_hand_over(service, state->store, state->name);
@@ -608,9 +642,8 @@ static enum exit_status state_check_place(const struct settings *settings) {
     char error[STORE_TEXT], name[STORE_TEXT];
     if (settings->state != variable && server_store_has_password(settings->state)) {
         return server_usage_error(
-            "--state has a password, or cannot be read: the list of processes "
-            "shows it; give --state-password-file, or the variable "
-            "DOORMAN_STATE");
+            "--state has a password, or cannot be read: the list of processes shows it; give "
+            "--state-password-file, or the variable DOORMAN_STATE");
     }
     server_store_name(settings->state, name);
     if (!server_store_check(&place, error)) return server_usage_error("--state %s %s", name, error);
@@ -684,6 +717,34 @@ static void state_await_rows(struct state *state) {
     pthread_cond_signal(&state->changed);
 }
 
+/* Lets the thread prepare the mastership that an election has won, and waits a little for it. */
+static void state_wins(struct service *service, uint64_t epoch) {
+    struct state *state = service->state;
+    if (!state) return;
+    doorman_time wait = service->settings->election_ttl * DOORMAN_SECOND / 5;
+    if (wait > WIN_SECONDS * DOORMAN_SECOND) wait = WIN_SECONDS * DOORMAN_SECOND;
+    server_lock(&service->lock);
+    doorman_time now = doorman_clock(), until = now + wait;
+    state->won = epoch;
+    pthread_cond_signal(&state->changed);
+    while (now < until && state->prepared != epoch && !state->has_ended && !service->stopping) {
+        server_condition_wait(&state->finished, &service->lock, until - now);
+        now = doorman_clock();
+    }
+    server_unlock(&service->lock);
+}
+
+/* Begins with what the last master has left, if it was found in time. Precondition: this process is
+ * master, and has answered nothing as such. */
+static void state_take_over(struct state *state) {
+    struct planned none = {.result = STORE_FAILED, .why = "the store did not answer in time"};
+    if (state->won == 0) snprintf(none.why, sizeof none.why, "the mastership was only interrupted");
+    bool in_time = state->prepared == state->epoch && state->won == state->epoch;
+    server_state_take_over(state->service, in_time ? &state->planned : &none, state->name,
+                           &state->status);
+    state->won = 0;
+}
+
 /* Begins or ends a mastership of this process. */
 static void state_elected(struct service *service, bool is_master, uint64_t epoch) {
     struct state *state = service->state;
@@ -697,6 +758,7 @@ static void state_elected(struct service *service, bool is_master, uint64_t epoc
         state->epoch = epoch;
         state->victories++;
         state_await_rows(state);
+        if (state->service->settings->election_key) state_take_over(state);
     }
     pthread_cond_signal(&state->changed);
     pthread_cond_broadcast(&state->finished);
@@ -708,8 +770,12 @@ static void state_begin(struct service *service) {
     if (!state) return;
     service->state_status = &state->status;
     if (service->settings->election_key) return;
-    state_elected(service, true, 0);
-    server_state_take_over(service, state->store, state->name, &state->status);
+    struct planned planned = {.result = STORE_FAILED};
+    bool begun = server_store_begin(state->store, 0) == STORE_OK;
+    if (begun) server_state_take(state->store, &planned);
+    if (!begun) snprintf(planned.why, sizeof planned.why, "%s", server_store_error(state->store));
+    state_elected(service, true, begun ? server_store_epoch(state->store) : 0);
+    server_state_take_over(service, &planned, state->name, &state->status);
 }
 
 static enum exit_status state_start(struct service *service) {
@@ -727,8 +793,8 @@ static void state_update(struct service *service, doorman_time now) {
     if (!state || now < state->late_at) return;
     state->late_at = DOORMAN_NEVER;
     doorman_permits *permits = doorman_server_permits(service->server);
-    if (doorman_permits_set_rows(permits, DOORMAN_ROWS_UNREAD) != DOORMAN_OK)
-        return; /* no master */
+    if (!permits) return;
+    (void)doorman_permits_set_rows(permits, DOORMAN_ROWS_UNREAD);
     server_log(service->settings, LEVEL_ERROR,
                "the counters were not read in time; limits decide without them, except those with "
                "on_unread: refuse",
@@ -784,7 +850,7 @@ static void state_stopping(struct service *service) {
     if (has_trouble) {
         server_log(service->settings, LEVEL_WARNING,
                    "waiting at most 25 s until the store of counters can be written", "store",
-                   service->settings->state, LOG_END);
+                   state->name, LOG_END);
     }
     server_lock(&service->lock);
     doorman_time now = doorman_clock(), until = now + STOP_SECONDS * DOORMAN_SECOND;
@@ -819,6 +885,7 @@ static void state_destroy(struct service *service) {
     struct state *state = service->state;
     if (!state) return;
     server_store_close(state->store);
+    server_state_drop(&state->planned);
     free(state->filled);
     free(state->written);
     free(state);
@@ -845,5 +912,6 @@ const struct server_part server_part_state = {.name = "STATE",
                                               .before_config = state_flush,
                                               .hinders = state_hinders,
                                               .configures = state_before_configuration,
+                                              .wins = state_wins,
                                               .elected = state_elected,
                                               .in_force = state_in_force};

@@ -6,6 +6,10 @@
  *
  *         fresh_at 0 what 0 template 0 limit 0 resource 0 key 0 record
  *
+ *     doorman:{NODE}:handover        a string: what a planned stop has left. The hash then has the
+ *                                    field "left", with the epoch of the mastership that has left
+ *                                    it
+ *
  * The zeros end texts for people; see server_store_next. A row is a key of its own, and not a field
  * of one large hash, because a key has an end: Redis removes it a day after it is fresh, and no
  * process has to look for old rows. The braces let a Redis Cluster keep a node in one place.
@@ -50,10 +54,11 @@ struct redis_store {
     struct store base;
     const struct store_place *place;
     struct redis_address address;
-    redisContext *context;      /* NULL: no connection */
-    bool is_refused;            /* the last error is an answer, and does not pass by itself */
-    char process[PREFIX_BYTES]; /* the key of the hash */
-    char prefix[PREFIX_BYTES];  /* of the keys of rows */
+    redisContext *context;       /* NULL: no connection */
+    bool is_refused;             /* the last error is an answer, and does not pass by itself */
+    char process[PREFIX_BYTES];  /* the key of the hash */
+    char handover[PREFIX_BYTES]; /* the key of what a planned stop has left */
+    char prefix[PREFIX_BYTES];   /* of the keys of rows */
     char pattern[2 * PREFIX_BYTES];
 
     /* The rows that were read last. */
@@ -86,6 +91,26 @@ static const char write_script[] =
     "  else redis.call('SET', KEYS[i], value, 'EXAT', ARGV[2 * i - 1]) end\n"
     "end\n"
     "return tonumber(epoch)\n";
+
+/* KEYS: the hash; the string. ARGV: the epoch; the bytes. Returns as write_script does. */
+static const char leave_script[] = "local epoch = redis.call('HGET', KEYS[1], 'epoch')\n"
+                                   "if epoch ~= ARGV[1] then return epoch or '0' end\n"
+                                   "redis.call('SET', KEYS[2], ARGV[2])\n"
+                                   "redis.call('HSET', KEYS[1], 'left', epoch)\n"
+                                   "return tonumber(epoch)\n";
+
+/* KEYS: the hash; the string. ARGV: the epoch. Returns what there was, and the bytes if they are
+ * for this mastership. They are removed in any case, except by an old master. */
+static const char take_script[] =
+    "local kept = redis.call('HMGET', KEYS[1], 'epoch', 'left')\n"
+    "if kept[1] ~= ARGV[1] then return {'outdated'} end\n"
+    "if not kept[2] then return {'none'} end\n"
+    "local bytes = redis.call('GET', KEYS[2])\n"
+    "redis.call('HDEL', KEYS[1], 'left')\n"
+    "redis.call('DEL', KEYS[2])\n"
+    "if not bytes then return {'lost'} end\n"
+    "if tonumber(kept[2]) + 1 ~= tonumber(kept[1]) then return {'earlier'} end\n"
+    "return {'left', bytes}\n";
 
 /* ---- errors --------------------------------------------------------------------------------- */
 
@@ -277,13 +302,14 @@ static bool redis_open(struct store *base, const struct store_place *place) {
     store->place = place;
     (void)server_redis_address_read(place->address, &store->address);
     snprintf(store->process, sizeof store->process, "doorman:{%s}:process", place->node);
+    snprintf(store->handover, sizeof store->handover, "doorman:{%s}:handover", place->node);
     snprintf(store->prefix, sizeof store->prefix, "doorman:{%s}:row:", place->node);
     pattern_write(store->pattern, store->prefix);
     if (!redis_connect(store)) return !store->is_refused;
     const char *const words[] = {"HMGET", store->process, "schema"};
     redisReply *reply = redis_ask(store, REDIS_REPLY_ARRAY, 3, words);
     const redisReply *schema = reply && reply->elements == 1 ? reply->element[0] : NULL;
-    bool is_newer = schema && schema->str && atoi(schema->str) > STORE_SCHEMA;
+    bool is_newer = schema && schema->str && strtol(schema->str, NULL, 10) > STORE_SCHEMA;
     freeReplyObject(reply);
     if (is_newer) redis_fail(store, NEWER, "");
     return !is_newer && !store->is_refused;
@@ -606,6 +632,70 @@ static enum store_result redis_write(struct store *base, const struct store_row 
     return result;
 }
 
+/* ---- planned stops -------------------------------------------------------------------------- */
+
+static enum store_result redis_leave(struct store *base, const void *bytes, size_t count) {
+    struct redis_store *store = (struct redis_store *)base;
+    char epoch[NUMBER_TEXT];
+    snprintf(epoch, sizeof epoch, "%" PRIu64, base->epoch);
+    const char *words[] = {"EVAL", leave_script, "2", store->process, store->handover, epoch, NULL};
+    size_t lengths[7];
+    for (int i = 0; i < 6; i++) lengths[i] = strlen(words[i]);
+    words[6] = count ? (const char *)bytes : "";
+    lengths[6] = count;
+    if (!redis_connect(store)) return STORE_FAILED;
+    if (redisAppendCommandArgv(store->context, 7, words, lengths) != REDIS_OK) {
+        return redis_fail_connection(store);
+    }
+    redisReply *reply = redis_receive(store);
+    enum store_result result = reply ? redis_read_written(store, reply) : STORE_FAILED;
+    freeReplyObject(reply);
+    return result;
+}
+
+/* Returns why there are no bytes for this mastership. */
+static const char *taken_text(const struct redis_store *store, const char *what) {
+    if (strcmp(what, "none") == 0) {
+        return store->base.epoch == 1 ? "the store is new"
+                                      : "the last process did not stop as planned";
+    }
+    if (strcmp(what, "earlier") == 0) {
+        return "what a planned stop has left was for an earlier mastership";
+    }
+    return strcmp(what, "lost") == 0 ? "what a planned stop has left is gone"
+                                     : "another process has begun a later mastership";
+}
+
+/* Copies the bytes of an answer. */
+static enum store_result redis_read_taken(struct redis_store *store, const redisReply *reply,
+                                          unsigned char **bytes, size_t *count) {
+    const redisReply *what = reply->elements > 0 ? reply->element[0] : NULL;
+    const redisReply *left = reply->elements > 1 ? reply->element[1] : NULL;
+    if (!what || what->type != REDIS_REPLY_STRING) return redis_fail_answer(store, reply);
+    if (!left || left->type != REDIS_REPLY_STRING) {
+        redis_fail(store, taken_text(store, what->str), "");
+        return strcmp(what->str, "none") == 0 ? STORE_END : STORE_FAILED;
+    }
+    *bytes = (unsigned char *)malloc(left->len + 1);
+    if (!*bytes) return redis_fail(store, "out of memory", "");
+    memcpy(*bytes, left->str, left->len);
+    *count = left->len;
+    return STORE_OK;
+}
+
+static enum store_result redis_take(struct store *base, unsigned char **bytes, size_t *count) {
+    struct redis_store *store = (struct redis_store *)base;
+    char epoch[NUMBER_TEXT];
+    snprintf(epoch, sizeof epoch, "%" PRIu64, base->epoch);
+    if (!redis_connect(store)) return STORE_FAILED;
+    const char *const words[] = {"EVAL", take_script, "2", store->process, store->handover, epoch};
+    redisReply *reply = redis_ask(store, REDIS_REPLY_ARRAY, 6, words);
+    if (!reply) return STORE_FAILED;
+    enum store_result result = redis_read_taken(store, reply, bytes, count);
+    freeReplyObject(reply);
+    return result;
+}
+
 const struct store_kind server_store_redis = {.prefix = "redis://",
                                               .is_shared = true,
                                               .bytes = sizeof(struct redis_store),
@@ -616,4 +706,6 @@ const struct store_kind server_store_redis = {.prefix = "redis://",
                                               .close = redis_close,
                                               .begin = redis_begin,
                                               .next = redis_next,
-                                              .write = redis_write};
+                                              .write = redis_write,
+                                              .leave = redis_leave,
+                                              .take = redis_take};

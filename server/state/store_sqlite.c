@@ -8,8 +8,8 @@
  *     PRAGMA user_version     the schema; 0: the file is empty
  *     process                 one row: the epoch, which counts how often the file was opened
  *     counters                a row for each counter and ban that is not fresh
- *     handover                at most one row: what a planned stop has left, and for whom. A file of
- *                             an earlier version gets this table. Such a version ignores it, and
+ *     handover                at most one row: what a planned stop has left, and for whom. A file
+ *                             of an earlier version gets this table. Such a version ignores it, and
  *                             raises the epoch, so the row is not used after that
  *
  * In the mode WAL with synchronous=FULL a transaction lasts when it is committed. Readers, such as

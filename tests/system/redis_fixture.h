@@ -1,5 +1,5 @@
-/* A real Redis for system tests. Tests that use it are skipped if redis-server is not installed. Each
- * Redis has a free port and keeps its data in a temporary folder. */
+/* A real Redis for system tests. Tests that use it are skipped if redis-server is not installed.
+ * Each Redis has a free port and keeps its data in a temporary folder. */
 #ifndef DOORMAN_TESTS_REDIS_FIXTURE_H
 #define DOORMAN_TESTS_REDIS_FIXTURE_H
 
@@ -19,14 +19,14 @@ static inline void redis_start(struct redis *redis) {
     snprintf(port, sizeof port, "%d", redis->port);
     snprintf(log_path, sizeof log_path, "%s", redis->process->err);
     const char *const arguments[] = {
-        "--port",    port,     "--bind", "127.0.0.1", "--dir",        redis->process->folder,
-        "--logfile", log_path, "--save", "",          "--appendonly", "yes",
-        NULL};
+        "--port",        port,     "--bind", "127.0.0.1", "--dir",        redis->process->folder,
+        "--logfile",     log_path, "--save", "",          "--appendonly", "yes",
+        "--appendfsync", "always", NULL};
     process_launch(redis->process, program, arguments, NULL);
     process_await(redis->process, "Ready to accept connections", 1);
 }
 
-/* Starts a Redis that keeps what it is given, or skips the test. */
+/* Starts a Redis that keeps what it has confirmed, or skips the test. */
 static inline void redis_require(struct redis *redis) {
     program_require("redis-server");
     redis->process = process_new();

@@ -222,7 +222,8 @@ STORY(a_redis_that_refuses_is_named_at_the_start) {
     redis_run(&w->redis, "HSET doorman:{node}:process schema 2");
     expect_refused(w, "was written by a newer doorman_server");
     expect_error(w->store, server_store_begin(w->store, 9), STORE_FAILED, "was written by a newer");
-    redis_run(&w->redis, "ACL SETUSER doorman on >word ~doorman:* +@all");
+    redis_run(&w->redis, "ACL SETUSER doorman on >word ~doorman:* +select +info +scan +mget "
+                         "+hmget +hget +hset +set +del +eval");
     redis_run(&w->redis, "ACL SETUSER weak on >word ~other:* +@all");
     redis_run(&w->redis, "HSET doorman:{node}:process schema 1");
     w->place.address = address;
@@ -278,6 +279,23 @@ TEST(an_address_has_parts) {
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         if (!server_redis_address_read(wrong[i], &out)) fail_msg("%s is accepted", wrong[i]);
     }
+}
+
+/* D9: an old master leaves nothing, and takes nothing. */
+STORY(an_old_mastership_cannot_leave_leases) {
+    struct store *other = open_one(w);
+    unsigned char *bytes = NULL;
+    size_t count = 0;
+    assert_int_equal(server_store_begin(other, 0), STORE_OK);
+    assert_int_equal(server_store_leave(w->store, "old", 4), STORE_OUTDATED);
+    assert_int_equal(server_store_leave(other, "new", 4), STORE_OK);
+    assert_int_equal(server_store_begin(other, 0), STORE_OK);
+    assert_int_equal(server_store_take(w->store, &bytes, &count), STORE_FAILED);
+    assert_null(bytes);
+    assert_int_equal(server_store_take(other, &bytes, &count), STORE_OK);
+    assert_string_equal((const char *)bytes, "new");
+    free(bytes);
+    server_store_close(other);
 }
 
 /* ---- one server ----------------------------------------------------------------------------- */
@@ -463,6 +481,7 @@ struct member {
 static struct {
     struct etcd etcd;
     struct redis redis;
+    const char *config;
     struct member members[MEMBERS];
     pthread_mutex_t lock;
     char urls[MEMBERS][NNG_MAXADDRLEN]; /* guarded by the lock */
@@ -474,7 +493,7 @@ static void member_start(int index) {
     if (!member->process) member->process = process_new();
     struct process *process = member->process;
     unsigned port = 0;
-    file_write(process->config, QUOTA);
+    file_write(process->config, node.config);
     const char *const arguments[] = {"--config",
                                      process->config,
                                      "--listen",
@@ -505,7 +524,8 @@ static void member_start(int index) {
     pthread_mutex_unlock(&node.lock);
 }
 
-static void node_start(void) {
+static void node_start(const char *config) {
+    node.config = config;
     memset(node.members, 0, sizeof node.members);
     etcd_require(&node.etcd);
     redis_require(&node.redis);
@@ -665,7 +685,7 @@ static int64_t written_until(int master) {
 TEST(rolling_restarts_under_load_forget_nothing) {
     static long before[LOADS][KEYS];
     memset(before, 0, sizeof before);
-    node_start();
+    node_start(QUOTA);
     for (int i = 0, count = rounds("DOORMAN_RESTARTS", 2); i < count; i++) {
         int master = node_await_master();
         loads_start();
@@ -686,7 +706,7 @@ TEST(rolling_restarts_under_load_forget_nothing) {
 TEST(a_kill_of_the_master_forgets_at_most_the_changes_that_are_not_written) {
     static long before[LOADS][KEYS];
     memset(before, 0, sizeof before);
-    node_start();
+    node_start(QUOTA);
     for (int i = 0, count = rounds("DOORMAN_RESTARTS", 2); i < count; i++) {
         int master = node_await_master();
         loads_start();
@@ -705,7 +725,7 @@ TEST(a_kill_of_the_master_forgets_at_most_the_changes_that_are_not_written) {
 
 /* D9: a master that etcd has given up, but that does not know it yet, cannot write. */
 TEST(a_master_that_was_stopped_for_a_while_cannot_write) {
-    node_start();
+    node_start(QUOTA);
     int old = node_await_master();
     const struct fixture *fixture = &node.members[old].fixture;
     take(fixture, "ann", 10);
@@ -729,4 +749,60 @@ TEST(a_master_that_was_stopped_for_a_while_cannot_write) {
     int last = node_await_master();
     assert_int_equal(used(&node.members[last].fixture, "ann"), 1010);
     assert_string_equal(redis_run(&node.redis, "HGET doorman:{doorman/master}:process epoch"), "3");
+}
+
+/* ---- planned stops -------------------------------------------------------------------------- */
+
+#define SLOTS(time_to_live)                                                                        \
+    "{\"resources\": [{\"identifier_glob\": \"slots\", \"limits\": [{\"name\": \"slots\", "        \
+    "\"per\": "                                                                                    \
+    "\"resource\", \"kind\": \"CONCURRENCY\", \"limit\": 2, \"time_to_live\": " time_to_live       \
+    "}]}, "                                                                                        \
+    "{\"identifier_glob\": \"maps\", \"limits\": [" LIMIT("quota", "") "]}]}"
+
+/* Asks a process for a hold, and returns the decision, or why it was refused. "": the process is
+ * not master. */
+static const char *ask_hold(int member, int request_id, char said[32]) {
+    char message[512];
+    snprintf(message, sizeof message,
+             "{\"acquire\": {\"client_id\": \"h\", \"permit\": [{\"request_id\": %d, \"item\": "
+             "[{\"resource_id\": \"slots\"}]}]}}",
+             request_id);
+    cJSON *response = send_request(&node.members[member].fixture.server, message);
+    const cJSON *permit = find(response, "acquire.permit[0]");
+    const cJSON *reason = find(permit, "reason");
+    bool granted = permit && strcmp(text(permit, "decision"), "GRANTED") == 0;
+    snprintf(said, 32, "%s", granted ? "GRANTED" : reason ? reason->valuestring : "");
+    cJSON_Delete(response);
+    return said;
+}
+
+/* D8: all processes learn holds for ten minutes, except the first one. */
+TEST(after_a_planned_stop_the_next_master_knows_all_holds) {
+    char said[32];
+    int request_id = 100;
+    node_start(SLOTS("1"));
+    int master = node_await_master();
+    EVENTUALLY(strcmp(ask_hold(master, ++request_id, said), "GRANTED") == 0);
+    node.config = SLOTS("600");
+    for (int i = 0; i < MEMBERS; i++) {
+        file_write(node.members[i].process->config, node.config);
+        process_signal(node.members[i].process, SIGHUP);
+        process_await(node.members[i].process, "msg=\"configuration loaded\"", 1);
+    }
+    EVENTUALLY(strcmp(ask_hold(master, ++request_id, said), "GRANTED") == 0);
+    process_signal(node.members[master].process, SIGTERM);
+    process_end(node.members[master].process, 0);
+    int next = node_await_master();
+    process_await(node.members[next].process, "msg=\"leases and holds taken over\"", 1);
+    /* a hold of a second may still be there */
+    EVENTUALLY(strcmp(ask_hold(next, ++request_id, said), "CONCURRENCY") != 0);
+    assert_string_equal(said, "GRANTED");
+    assert_string_equal(ask_hold(next, ++request_id, said), "CONCURRENCY"); /* two are in force */
+    member_start(master);
+    process_signal(node.members[next].process, SIGKILL);
+    process_wait(node.members[next].process);
+    int last = node_await_master();
+    process_await(node.members[last].process, "did not stop as planned", 1);
+    assert_string_equal(ask_hold(last, ++request_id, said), "LEARNING");
 }

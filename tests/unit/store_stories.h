@@ -1,5 +1,5 @@
-/* What each kind of store promises (server/state/store.h). A test program defines before it includes
- * this file:
+/* What each kind of store promises (server/state/store.h). A test program defines before it
+ * includes this file:
  *
  *     struct world     with the members store and error
  *     STORY(name)      a test that has a struct world *w, whose store is open and empty
@@ -136,6 +136,51 @@ STORY(each_mastership_has_the_next_epoch) {
         reopen(w);
         assert_int_equal(server_store_epoch(w->store), epoch);
     }
+}
+
+static void leave(struct world *w, const char *text) {
+    assert_int_equal(server_store_leave(w->store, text, strlen(text) + 1), STORE_OK);
+}
+
+static void expect_taken(struct world *w, const char *text) {
+    unsigned char *bytes = NULL;
+    size_t count = 0;
+    assert_int_equal(server_store_take(w->store, &bytes, &count), STORE_OK);
+    assert_int_equal(count, strlen(text) + 1);
+    assert_string_equal((const char *)bytes, text);
+    free(bytes);
+}
+
+static void expect_not_taken(struct world *w, enum store_result result, const char *why) {
+    unsigned char *bytes = NULL;
+    size_t count = 0;
+    assert_int_equal(server_store_take(w->store, &bytes, &count), result);
+    assert_null(bytes);
+    if (!strstr(server_store_error(w->store), why)) {
+        fail_msg("'%s' does not say '%s'", server_store_error(w->store), why);
+    }
+}
+
+/* D8 */
+STORY(the_next_mastership_takes_what_was_left_and_only_once) {
+    put(w, "a", "1");
+    leave(w, "leases");
+    reopen(w);
+    expect_taken(w, "leases");
+    expect_not_taken(w, STORE_END, "did not stop as planned");
+    expect_rows(w, "a=1");
+    leave(w, "other leases");
+    reopen(w);
+    expect_taken(w, "other leases");
+}
+
+/* D9: a process of an earlier version begins a mastership, and does not know what was left. */
+STORY(what_was_left_is_only_for_the_next_mastership) {
+    leave(w, "leases");
+    reopen(w);
+    reopen(w);
+    expect_not_taken(w, STORE_FAILED, "was for an earlier");
+    expect_not_taken(w, STORE_END, "did not stop as planned"); /* it was removed */
 }
 
 #endif

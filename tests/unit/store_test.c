@@ -247,56 +247,12 @@ TEST_WITH(world, a_full_disk_fails_the_write_and_nothing_else) {
     assert_int_equal(found, 2);
 }
 
-/* ---- what a planned stop leaves (D8, D9) ------------------------------------------------------ */
-
-static void leave(struct world *w, const char *text) {
-    assert_int_equal(server_store_leave(w->store, text, strlen(text) + 1), STORE_OK);
-}
-
-static void expect_taken(struct world *w, const char *text) {
-    unsigned char *bytes = NULL;
-    size_t count = 0;
-    assert_int_equal(server_store_take(w->store, &bytes, &count), STORE_OK);
-    assert_int_equal(count, strlen(text) + 1);
-    assert_string_equal((const char *)bytes, text);
-    free(bytes);
-}
-
-static void expect_not_taken(struct world *w, enum store_result result, const char *why) {
-    unsigned char *bytes = NULL;
-    size_t count = 0;
-    assert_int_equal(server_store_take(w->store, &bytes, &count), result);
-    assert_null(bytes);
-    if (!strstr(server_store_error(w->store), why)) {
-        fail_msg("'%s' does not say '%s'", server_store_error(w->store), why);
-    }
-}
-
-TEST_WITH(world, the_next_process_takes_what_was_left_and_only_once) {
-    put(w, "a", "1");
-    leave(w, "leases");
-    reopen(w);
-    expect_taken(w, "leases");
-    expect_not_taken(w, STORE_END, "did not stop as planned");
-    expect_rows(w, "a=1");
-    leave(w, "other leases");
-    reopen(w);
-    expect_taken(w, "other leases");
-}
+/* ---- what a planned stop leaves (D8, D9) ----------------------------------------------------- */
 
 TEST_WITH(world, a_new_file_and_a_crash_leave_nothing) {
     expect_not_taken(w, STORE_END, "the file is new");
     reopen(w);
     expect_not_taken(w, STORE_END, "did not stop as planned");
-}
-
-/* A process of an earlier version raises the epoch, and does not know the table. */
-TEST_WITH(world, what_was_left_is_only_for_the_next_start) {
-    leave(w, "leases");
-    reopen(w);
-    reopen(w);
-    expect_not_taken(w, STORE_FAILED, "for an earlier start");
-    expect_not_taken(w, STORE_END, "did not stop as planned"); /* it was removed */
 }
 
 TEST_WITH(world, a_copy_has_nothing_left) {
