@@ -223,7 +223,7 @@ STORY(a_redis_that_refuses_is_named_at_the_start) {
     expect_refused(w, "was written by a newer doorman_server");
     expect_error(w->store, server_store_begin(w->store, 9), STORE_FAILED, "was written by a newer");
     redis_run(&w->redis, "ACL SETUSER doorman on >word ~doorman:* +select +info +scan +mget "
-                         "+hmget +hget +hset +set +del +eval");
+                         "+get +hmget +hget +hset +hdel +set +del +eval");
     redis_run(&w->redis, "ACL SETUSER weak on >word ~other:* +@all");
     redis_run(&w->redis, "HSET doorman:{node}:process schema 1");
     w->place.address = address;
