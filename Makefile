@@ -82,7 +82,7 @@ HTTP = 1
 ETCD = 1
 TLS = 1
 STATE = 1
-PARTS = MEMORY CHECK REPORTS WAITING WARNINGS WATCH NOTIFY \
+PARTS = MEMORY CHECK REPORTS REPLACE WAITING WARNINGS WATCH NOTIFY \
     $(foreach part,HTTP ETCD TLS STATE,$(if $(filter-out 0,$($(part))),$(part)))
 FOLDERS = util log process waiting $(if $(filter HTTP,$(PARTS)),http pages) \
     $(if $(filter ETCD,$(PARTS)),etcd) $(if $(filter TLS,$(PARTS)),tls) \

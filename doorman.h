@@ -374,7 +374,7 @@ DOORMAN_API const char *doorman_status_name(doorman_status status);
 typedef struct doorman_error {
     char text[512];
     size_t path_bytes; /* how many bytes of the text are the path of the field or argument. Two
-                          bytes follow, ": ", and then the rule. 0: the text has no path */
+                          bytes follow, ": ", and then the rule. 0: no path begins the text */
 } doorman_error;
 
 /* ---- configuration, the public part ------------------------------------------------------- */
@@ -9277,21 +9277,6 @@ static doorman_response doorman__server_start_response(const doorman_server *ser
                               .master_address = server->master[0] ? server->master : NULL};
 }
 
-/* Answers a message on permits, also while the server learns. The response is in the arena. */
-static doorman_status doorman__server_handle_permits(doorman_server *server,
-                                                     const doorman_request *request,
-                                                     doorman_response *response,
-                                                     doorman__arena *arena, doorman_error *error) {
-    if (!DOORMAN__HAS_PERMITS) {
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "method: " DOORMAN__NO_PERMITS);
-    }
-    doorman_response decided = doorman__server_start_response(server, request);
-    doorman_status status =
-        doorman__permits_in_server.answer(server, request, &decided, arena, error);
-    if (status == DOORMAN_OK) *response = decided;
-    return status;
-}
-
 /* A list without its elements is an error of the program that calls, and not of a message. */
 static doorman_status doorman__server_check_lists(const doorman_request *request,
                                                   doorman_error *error) {
@@ -9316,7 +9301,9 @@ static doorman_status doorman__server_handle_in(doorman_server *server,
     doorman_status status = doorman__server_check_lists(request, error);
     if (status != DOORMAN_OK) return status;
     if (method >= DOORMAN_ACQUIRE && method <= DOORMAN_SEIZE) {
-        return doorman__server_handle_permits(server, request, response, arena, error);
+        return DOORMAN__HAS_PERMITS
+                   ? doorman__permits_in_server.answer(server, request, response, arena, error)
+                   : doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "method: " DOORMAN__NO_PERMITS);
     }
     status = doorman__server_check(server, request, error);
     if (status != DOORMAN_OK) return status;
@@ -15399,7 +15386,7 @@ static doorman_status doorman__incoming_give(doorman__incoming *incoming,
     const doorman_response *response = &incoming->response;
     assert(reader->status != DOORMAN_NOT_FOUND); /* it is an invalid response */
     if (reader->status == DOORMAN_OK) {
-        reader->status = doorman_upstream_response(upstream, sequence, response, now);
+        reader->status = upstream->calls->response(upstream, sequence, response, now);
         if (reader->status == DOORMAN_INVALID_ARGUMENT) {
             doorman__fail(reader->error, reader->status, "%s: does not match the request",
                           doorman_method_name(response->method, response->is_server));

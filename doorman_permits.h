@@ -10663,12 +10663,14 @@ static void doorman__permit_node_set_epoch(doorman_server *server, doorman_time 
     doorman_permits_set_epoch(server->permits, epoch, server->now);
 }
 
-/* Checks a message, and answers it if the server is master. */
+/* Checks a message, and answers it if the server is master, also while it learns. The response is
+ * in the arena. */
 static doorman_status doorman__permit_node_answer(doorman_server *server,
                                                   const doorman_request *request,
                                                   doorman_response *response, doorman__arena *arena,
                                                   doorman_error *error) {
     doorman_permits *permits = server->permits;
+    doorman_response decided = doorman__server_start_response(server, request);
     doorman_status status = doorman__permits_check_message(permits, request, error);
     if (status == DOORMAN_OK && server->is_master) {
         status = doorman__permits_check_limits(permits, request, error);
@@ -10678,12 +10680,13 @@ static doorman_status doorman__permit_node_answer(doorman_server *server,
         arena->used = 0;
         doorman__moment_move(&permits->at, server->now);
         status = request->method == DOORMAN_ACQUIRE
-                     ? doorman__permits_answer_acquire(permits, request, response, arena)
+                     ? doorman__permits_answer_acquire(permits, request, &decided, arena)
                  : doorman__method_has_holds(request->method)
-                     ? doorman__permits_answer_holds(permits, request, response, arena)
-                     : doorman__permits_answer_entries(permits, request, response, arena);
+                     ? doorman__permits_answer_holds(permits, request, &decided, arena)
+                     : doorman__permits_answer_entries(permits, request, &decided, arena);
         if (status == DOORMAN_OUT_OF_MEMORY) (void)doorman__no_memory(error);
     }
+    if (status == DOORMAN_OK) *response = decided;
     doorman__leased_work(server);
     return status;
 }

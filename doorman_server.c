@@ -52,7 +52,7 @@
  *     server/core/      the core, and server/server.h, which all files include
  *     server/util/      hosts in addresses, base64
  *     server/log/       log lines about events, messages, configurations and learning (V6)
- *     server/process/   the checks before the start, files that change, systemd, memory
+ *     server/process/   checks before the start, files that change, systemd, memory, replacement
  *     server/tls/       certificates
  *     server/etcd/      the election, and the configuration in a key of etcd
  *     server/state/     the file in which counters outlast a restart (V8)
@@ -365,6 +365,8 @@ static enum exit_status settings_read(struct settings *settings, int argc, char 
     }
     if (exit_status == CONTINUE) exit_status = settings_check_tls(settings);
     EACH_PART(part, check) if (exit_status == CONTINUE) exit_status = (*part)->check(settings);
+    EACH_PART(part, adopt)
+    if (exit_status == CONTINUE) exit_status = (*part)->adopt(settings, argv);
     return exit_status;
 }
 
@@ -697,12 +699,12 @@ static enum exit_status service_start(struct service *service) {
 }
 
 /* Stops the service, also after an incomplete start. nng_close ends the operations of the workers.
- * nng_aio_free waits for the end of the callback of its aio. The function does not call nng_fini,
- * because nng closes TLS connections in a thread of its own. nng_fini frees memory that this thread
- * still uses. nng 1.10.1 and 1.12.4 behave the same: after failed TLS handshakes, nng_fini aborted
- * 19 of 200 processes with each of them, and 9 of 200 with nng 1.5.2. */
+ * nng_aio_free waits for the end of the callback of its aio. There is no call of nng_fini, because
+ * it frees memory that nng's thread for TLS still uses: after failed TLS handshakes it aborted 9 of
+ * 200 processes with nng 1.5.2, and 19 of 200 with nng 1.10.1 and with nng 1.12.4. */
 void server_end(struct service *service) {
     EACH_PART_BACKWARDS(part, stop)(*part)->stop(service);
+    EACH_PART(part, end)(*part)->end();
     nng_close(service->socket);
     for (size_t i = 0; i < WORKER_COUNT; i++) {
         nng_aio_free(service->workers[i].aio);
@@ -771,29 +773,28 @@ static void service_update(struct service *service) {
 }
 
 /* Ends the process if the shutdown hangs. All requests have been answered before. nng_close can
- * hang. If peers vanish while responses are on their way, nng 1.5.2 can lose their connections and
- * wait for them forever. nng 1.10.1 and 1.12.4 do not lose them. But with all three versions,
- * nng_close hung in a test where a listener of IPC closed while a socket connected to it. A name
- * lookup for etcd can hang too. The election key then ends with its lease. */
+ * hang: nng 1.5.2 waits forever for connections that it has lost (server/process/replace.c), and
+ * nng 1.5.2, 1.10.1 and 1.12.4 hung when a listener of IPC closed while a socket connected to it. A
+ * name lookup for etcd can hang too. The election key then ends with its lease. */
 static void on_shutdown_timeout(int signal_number) {
     (void)signal_number;
+    EACH_PART(part, end)(*part)->end();
     _exit(EXIT_OK);
 }
 
-/* The main loop. It wakes up every second. It does not compute a time to sleep, because any request
- * can make work due earlier. */
+/* The main loop. It wakes up every second, because any request can make work due earlier. */
 static void service_run(struct service *service, const sigset_t *signals) {
     const struct timespec second = {.tv_sec = 1};
     int got = 0;
-    service_update(service);
-    while (got != SIGTERM && got != SIGINT) {
-        got = sigtimedwait(signals, NULL, &second);
+    while (got != SIGTERM && got != SIGINT && !service->replaces) {
         if (got == SIGHUP) service_reload(service);
         service_update(service);
         EACH_PART(part, work)(*part)->work(service, doorman_clock());
+        got = service->replaces ? 0 : sigtimedwait(signals, NULL, &second);
     }
-    server_log(service->settings, LEVEL_INFO, "stopping", "signal",
-               got == SIGTERM ? "SIGTERM" : "SIGINT", LOG_END);
+    const char *name = got == SIGTERM ? "SIGTERM" : "SIGINT";
+    server_log(service->settings, LEVEL_INFO, "stopping", "signal", got > 0 ? name : "none",
+               LOG_END);
     server_lock(&service->lock);
     service->stopping = true;
     server_unlock(&service->lock);

@@ -82,6 +82,7 @@ struct settings {
     const char *http_health;                        /* NULL: none */
     const char *tls_cert, *tls_key, *tls_ca;
     const char *state;                                            /* NULL: nothing lasts */
+    const char *replace_at;                                       /* NULL: the default */
     size_t state_interval, state_wait;                            /* seconds */
     size_t resource_max, holder_max, message_max, connection_max; /* 0: the default */
     struct addresses listen, parents, etcd;
@@ -284,6 +285,15 @@ struct pem {
     char *certificate, *key, *authority;
 };
 
+/* The file descriptors of the process at the last look of server/process/replace.c, and how often
+ * it has replaced itself because they leaked. */
+struct descriptors {
+    size_t open, leaked, limit; /* leaked: the peer has left, and nothing closes them */
+    struct trouble trouble;     /* the leak, with the reason why the process keeps running */
+    uint64_t replacement_count;
+    doorman_time replaced_at; /* the last time; only if replacement_count > 0 */
+};
+
 /* Why a server learns. */
 enum learning_cause {
     LEARNING_OF_MASTER,       /* this process has become master */
@@ -309,6 +319,7 @@ struct service {
     struct warnings *warnings;
     struct reports *reports;
     struct watch *watch;
+    struct replace *replace;
     struct tls_watch *tls_watch;
     struct election *election;
     struct lock_hold *longest_hold;
@@ -320,6 +331,7 @@ struct service {
     const char *http_address;                      /* where HTTP listens; NULL: it is off */
     struct http *http;                             /* NULL: off */
     struct health *health;                         /* NULL: none */
+    unsigned http_health_port;                     /* where it listens; 0: nowhere */
     struct tokens *tokens;                         /* NULL: HTTP needs no token */
     char http_advertise[DOORMAN_ID_BYTES_MAX + 1]; /* "": others cannot reach HTTP. Set once, with
                                                       the lock held */
@@ -343,6 +355,8 @@ struct service {
     int64_t certificate_ends[CERTIFICATE_COUNT]; /* seconds since 1970; 0: not known */
     uint64_t ended_lease_count; /* leases that ended since memory was last returned */
     bool stopping;
+    bool replaces; /* the process stops to run its program again; only the main thread uses it */
+    struct descriptors descriptors;
     struct config_load last_load;
     struct parent_link parent_link;
     struct children *children; /* NULL: none */

@@ -43,6 +43,9 @@ PART(metrics)
 #ifdef DOORMAN_SERVER_WATCH
 PART(watch)
 #endif
+#ifdef DOORMAN_SERVER_REPLACE
+PART(replace)
+#endif
 #ifdef DOORMAN_SERVER_NOTIFY
 PART(notify)
 #endif

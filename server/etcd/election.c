@@ -429,6 +429,12 @@ static void election_stop(struct service *service) {
     if (election) server_etcd_uninit(&election->etcd);
 }
 
+/* A process that starts cannot wait for its configuration. */
+static const char *election_hinders(const struct service *service) {
+    bool fails = service->settings->config_key && service->election_status.etcd.since;
+    return fails ? "etcd, which has the configuration, cannot be reached" : NULL;
+}
+
 const struct server_part server_part_etcd = {SERVER_PART_STATE(election),
                                              .name = "etcd",
                                              .check = server_etcd_check_settings,
@@ -436,6 +442,7 @@ const struct server_part server_part_etcd = {SERVER_PART_STATE(election),
                                              .load_config = election_fetch_config,
                                              .reload_config = election_reload_config,
                                              .listen = election_check_address,
+                                             .hinders = election_hinders,
                                              .serve = election_start,
                                              .stopping = election_stop,
                                              .stop = election_stop};

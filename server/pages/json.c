@@ -123,6 +123,16 @@ static void json_state(struct text *text, const struct snapshot *snapshot) {
     server_text_add(text, "}");
 }
 
+/* Writes whether file descriptors leak, and how often the process has replaced itself for that. */
+static void json_descriptors(struct text *text, const struct snapshot *snapshot) {
+    const struct descriptors *descriptors = &snapshot->descriptors;
+    json_trouble(text, "descriptor_leak", "for", &descriptors->trouble, snapshot->now);
+    if (descriptors->replacement_count == 0) return;
+    server_text_addf(text, ",\"replacements\":{\"count\":%" PRIu64, descriptors->replacement_count);
+    json_seconds(text, ",\"last_ago\":", snapshot->now - descriptors->replaced_at);
+    server_text_add(text, "}");
+}
+
 /* Starts the object of a status with the fields about this process. */
 static void json_start_status(struct text *text, const struct service *service,
                               const struct snapshot *snapshot) {
@@ -150,6 +160,7 @@ static void json_start_status(struct text *text, const struct service *service,
         json_seconds(text,
                      ",\"mastership_ends_in\":", snapshot->election.master_until - snapshot->now);
     }
+    json_descriptors(text, snapshot);
     if (snapshot->has_state) json_state(text, snapshot);
     if (service->settings->parents.count > 0) json_parent(text, snapshot);
 }

@@ -200,6 +200,21 @@ static void page_state(struct text *text, const struct snapshot *snapshot) {
     server_text_addf(text, "%" PRIu64 "</dd></div>", state->rows_unreadable);
 }
 
+/* Adds whether file descriptors leak, and how often the process has replaced itself for that. */
+static void page_descriptors(struct text *text, const struct snapshot *snapshot) {
+    static const char *const leak[] = {"have leaked for ",
+                                       "; the process does not replace itself: "};
+    const struct descriptors *descriptors = &snapshot->descriptors;
+    page_trouble(text, "file descriptors", &descriptors->trouble, leak, snapshot->now);
+    if (descriptors->replacement_count == 0) return;
+    page_fact(text, "replaced itself", "warn");
+    server_text_addf(text, "%" PRIu64 " time%s, because file descriptors leaked; the last one ",
+                     descriptors->replacement_count,
+                     descriptors->replacement_count == 1 ? "" : "s");
+    server_page_duration(text, snapshot->now - descriptors->replaced_at);
+    server_text_add(text, " ago</dd></div>");
+}
+
 /* Adds why the parent gives no leases, and when the next request is sent. */
 static void page_parent_trouble(struct text *text, const struct parent_state *parent,
                                 doorman_time now) {
@@ -355,6 +370,7 @@ void server_page_facts(struct text *text, struct service *service,
     server_text_addf(text, "%zu, %zu</dd></div>", snapshot->resource_count, snapshot->holder_count);
     page_fact(text, "limits", "");
     server_text_add(text, "<a href='/limits'>of permits</a></dd></div>");
+    page_descriptors(text, snapshot);
     page_fact(text, "uptime", "");
     server_page_duration(text, snapshot->now - service->started_at);
     server_text_add(text, "</dd></div>");

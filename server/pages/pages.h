@@ -34,7 +34,8 @@ struct snapshot {
                                   it does not learn */
     struct parent_state parent;
     struct election_status election;
-    bool has_state; /* --state is given */
+    struct descriptors descriptors; /* see struct service */
+    bool has_state;                 /* --state is given */
     struct state_status state;
     doorman_time state_age; /* of the oldest change that is not in the file */
     struct row *rows;

@@ -181,6 +181,7 @@ void server_snapshot_find_master(struct snapshot *snapshot, struct service *serv
     snapshot->election = service->election_status;
     snprintf(snapshot->parent_http, sizeof snapshot->parent_http, "%s",
              server_host_is_http_address(parent) ? parent : "");
+    snapshot->descriptors = service->descriptors;
     snapshot->has_state = service->state_status != NULL;
     if (!snapshot->has_state) return;
     snapshot->state = *service->state_status;

@@ -643,6 +643,12 @@ static void state_destroy(struct service *service) {
     service->state_status = NULL;
 }
 
+/* Changes that cannot be written would be lost. */
+static const char *state_hinders(const struct service *service) {
+    const struct state *state = service->state;
+    return state && state->status.trouble.since ? "the file of counters cannot be written" : NULL;
+}
+
 const struct server_part server_part_state = {.name = "STATE",
                                               .init = state_init,
                                               .check = state_check,
@@ -654,5 +660,6 @@ const struct server_part server_part_state = {.name = "STATE",
                                               .stop = state_stop,
                                               .destroy = state_destroy,
                                               .before_config = state_flush,
+                                              .hinders = state_hinders,
                                               .configures = state_before_configuration,
                                               .in_force = state_in_force};

@@ -19,8 +19,9 @@ const [master, standby, child, guarded] = process.argv.slice(2);
 const TIMEOUT = 60; // seconds
 
 // These responses need a second process that is master, a lack of memory, a server that stops at
-// this moment, or many requests at the same moment. These fields need an etcd, a dead etcd or
-// parent, a file that cannot be written, a silent child, a lost mastership, or two processes with one id. Other tests have them.
+// this moment, or many requests at the same moment. These fields need an etcd, leaked descriptors, a
+// dead etcd or parent, a file that cannot be written, a silent child, a lost mastership, or two
+// processes with one id. Other tests have them.
 const UNSEEN =
   /^(post .* (307|500|503)|get (?!.readyz).* (500|503)|get .readyz 500|get .v1.allow 307)$/;
 const FIELDS_UNSEEN = [
@@ -28,7 +29,8 @@ const FIELDS_UNSEEN = [
   ...['ClientLeases', 'ResourceLeases'].flatMap(
     (name) => ['etcd_failure', 'last_loss', 'no_master'].map((field) => `${name}.${field}`)),
   ...['ClientLeases', 'ResourceLeases', 'Status'].flatMap(
-    (name) => ['etcd_answered_ago', 'mastership_ends_in'].map((field) => `${name}.${field}`)),
+    (name) => ['descriptor_leak', 'etcd_answered_ago', 'mastership_ends_in'].map(
+      (field) => `${name}.${field}`)),
   'GetServerCapacityResponse.shared_id', 'InspectResponse.mastership', 'LastLoss.ago',
   'LastLoss.reason', 'LeaseStatus.other_peer', 'NotMaster.is_master', 'NotMaster.mastership',
   'ParentStatus.failure', 'ParentStatus.shared_node', 'ResetResponse.mastership',

@@ -931,37 +931,38 @@ TEST(opening_twice_gives_one_resource) {
     world_stop(&w);
 }
 
+static int other_context;
+static const struct {
+    const char *field;
+    doorman_resource_options options;
+} other_openings[] = {
+    {"priority", {.has_priority = true, .priority = 2}},
+    {"wants", {.wants = 7}},
+    {"wants_minimum", {.wants_minimum = 2, .wants_initial = 3}},
+    {"wants_maximum", {.wants_maximum = 9}},
+    {"wants_initial", {.wants_initial = 4}},
+    {"window", {.window = SECOND}},
+    {"burst", {.burst = SECOND}},
+    {"fallback", {.fallback = DOORMAN_OPTIMISTIC}},
+    {"safe_capacity", {.has_safe_capacity = true, .safe_capacity = 1}},
+    {"shadow", {.shadow = true}},
+    {"on_change", {.on_change = record_change}},
+    {"context", {.context = &other_context}},
+    {"", {.resource_id = "db"}},
+    {"", {.has_priority = true, .priority = 1, .wants_minimum = 1, .wants_maximum = 1e15}},
+    {"", {.has_safe_capacity = true}},
+    {"", {.wants_initial = 1, .window = 10 * SECOND, .burst = SECOND / 10}},
+};
+
 /* K5: a second call for an open resource reports the first option that differs, and changes
  * nothing. An option that equals its default does not differ from an option of zero. */
 TEST(other_options_on_a_second_opening_are_reported) {
-    static int other;
-    static const struct {
-        const char *field;
-        doorman_resource_options options;
-    } others[] = {
-        {"priority", {.has_priority = true, .priority = 2}},
-        {"wants", {.wants = 7}},
-        {"wants_minimum", {.wants_minimum = 2, .wants_initial = 3}},
-        {"wants_maximum", {.wants_maximum = 9}},
-        {"wants_initial", {.wants_initial = 4}},
-        {"window", {.window = SECOND}},
-        {"burst", {.burst = SECOND}},
-        {"fallback", {.fallback = DOORMAN_OPTIMISTIC}},
-        {"safe_capacity", {.has_safe_capacity = true, .safe_capacity = 1}},
-        {"shadow", {.shadow = true}},
-        {"on_change", {.on_change = record_change}},
-        {"context", {.context = &other}},
-        {"", {.resource_id = "db"}},
-        {"", {.has_priority = true, .priority = 1, .wants_minimum = 1, .wants_maximum = 1e15}},
-        {"", {.has_safe_capacity = true}},
-        {"", {.wants_initial = 1, .window = 10 * SECOND, .burst = SECOND / 10}},
-    };
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+    for (size_t i = 0; i < sizeof other_openings / sizeof *other_openings; i++) {
         world w;
         world_start(&w, 100);
         doorman_client *client = add_client(&w, "client");
         const doorman_resource_options first = {.resource_id = "db"};
-        doorman_resource_options second = others[i].options;
+        doorman_resource_options second = other_openings[i].options;
         second.resource_id = "db";
         doorman_client_resource *one = NULL, *two = NULL;
         doorman_error error = {.text = "the text of another call"};
@@ -970,8 +971,8 @@ TEST(other_options_on_a_second_opening_are_reported) {
         assert_false(read_now(&w, one).options_differ);
         assert_int_equal(doorman_client_open(&two, client, &second, &error, w.now), DOORMAN_OK);
         assert_ptr_equal(one, two);
-        assert_names(&error, others[i].field);
-        assert_int_equal(read_now(&w, one).options_differ, others[i].field[0] != 0);
+        assert_names(&error, other_openings[i].field);
+        assert_int_equal(read_now(&w, one).options_differ, other_openings[i].field[0] != 0);
         assert_int_equal(doorman_client_open(&two, client, &first, &error, w.now), DOORMAN_OK);
         assert_string_equal(error.text, "");
         assert_exact(read_now(&w, one).wants, 1);

@@ -715,20 +715,21 @@ TEST(a_bucket_grants_its_size_as_soon_as_it_is_full) {
     stop(&f);
 }
 
+static const char *const limits_with_max_cost[] = {
+    "{\"name\": \"b\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 100, \"max_cost\": "
+    "5}",
+    "{\"name\": \"f\", \"kind\": \"FIXED_WINDOW\", \"limit\": 100, \"window\": \"day\", "
+    "\"max_cost\": 5}",
+    "{\"name\": \"s\", \"kind\": \"SLIDING_WINDOW\", \"limit\": 100, \"window\": 60, "
+    "\"max_cost\": 5}",
+    "{\"name\": \"t\", \"kind\": \"TIERS\", \"tiers\": [{\"limit\": 100, \"window\": 60, "
+    "\"active\": 60}], \"max_cost\": 5}",
+    "{\"name\": \"c\", \"kind\": \"CONCURRENCY\", \"limit\": 100, \"max_cost\": 5}"};
+
 /* P2. What is granted is bounded too, and not only the minimum. */
 TEST(no_permit_is_granted_more_than_max_cost) {
-    static const char *const limits[] = {
-        "{\"name\": \"b\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 100, \"max_cost\": "
-        "5}",
-        "{\"name\": \"f\", \"kind\": \"FIXED_WINDOW\", \"limit\": 100, \"window\": \"day\", "
-        "\"max_cost\": 5}",
-        "{\"name\": \"s\", \"kind\": \"SLIDING_WINDOW\", \"limit\": 100, \"window\": 60, "
-        "\"max_cost\": 5}",
-        "{\"name\": \"t\", \"kind\": \"TIERS\", \"tiers\": [{\"limit\": 100, \"window\": 60, "
-        "\"active\": 60}], \"max_cost\": 5}",
-        "{\"name\": \"c\", \"kind\": \"CONCURRENCY\", \"limit\": 100, \"max_cost\": 5}"};
-    for (size_t i = 0; i < COUNT(limits); i++) {
-        fixture f = start_config(limits_of(limits[i]));
+    for (size_t i = 0; i < COUNT(limits_with_max_cost); i++) {
+        fixture f = start_config(limits_of(limits_with_max_cost[i]));
         create(&f);
         doorman_permit_item items[] = {{.resource_id = "r", .cost = 100},
                                        {.resource_id = "r", .cost = 100}};

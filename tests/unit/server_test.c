@@ -2,6 +2,7 @@
  * section defines the rules. */
 #include "unit.h"
 
+#include <math.h>
 #include <string.h>
 
 #define DOORMAN_IMPLEMENTATION
@@ -1527,46 +1528,47 @@ TEST(a_refused_resource_leaves_nothing_behind) {
     world_stop(w);
 }
 
+static const struct {
+    doorman_capacity_request item_request;
+    doorman_demand demand;
+    const char *text;
+} wrong_items[] = {
+    {{.resource_id = ""}, {1, 1, 1}, "items[1].resource_id: "},
+    {{.resource_id = "a\x01"}, {1, 1, 1}, "items[1].resource_id: "},
+    {{.resource_id = "\xff"}, {1, 1, 1}, "items[1].resource_id: "},
+    {{.resource_id = "good"}, {1, 1, 1}, "items[1].resource_id: the same"},
+    {{.resource_id = "x"}, {-1, 1, 1}, "items[1].wants[0].wants: "},
+    {{.resource_id = "x"}, {NAN, 1, 1}, "items[1].wants[0].wants: "},
+    {{.resource_id = "x"}, {INFINITY, 1, 1}, "items[1].wants[0].wants: "},
+    {{.resource_id = "x"}, {1.1e15, 1, 1}, "items[1].wants[0].wants: "},
+    {{.resource_id = "x"}, {1, 1, 16}, "items[1].wants[0].priority: "},
+    {{.resource_id = "x"}, {1, 1, -1}, "items[1].wants[0].priority: "},
+    {{.resource_id = "x"}, {1, 2, 1}, "items[1].wants[0].subclients: "},
+    {{.resource_id = "x"}, {1, 0.5, 1}, "items[1].wants[0].subclients: "},
+    {{.resource_id = "x", .outstanding = -1}, {1, 1, 1}, "items[1].outstanding: "},
+    {{.resource_id = "x", .has = {.id = 1, .node = "", .capacity = 1}},
+     {1, 1, 1},
+     "items[1].has.node: "},
+    {{.resource_id = "x", .has = {.id = 1, .node = "n", .capacity = NAN}},
+     {1, 1, 1},
+     "items[1].has.capacity: "},
+    {{.resource_id = "x", .has = {.id = 1, .node = "n", .expires_in = -1}},
+     {1, 1, 1},
+     "items[1].has.expires_in: "},
+    {{.resource_id = "x", .has = {.id = (UINT64_C(1) << 53) + 1, .node = "n"}},
+     {1, 1, 1},
+     "items[1].has.id: "},
+};
+
 /* C5: a request that is invalid has no effect, even if its first half is valid. */
 TEST(an_invalid_message_changes_nothing) {
     world *w = world_start(100, NULL);
-    const double not_a_number = strtod("nan", NULL), infinite = strtod("inf", NULL);
-    const struct {
-        doorman_capacity_request item_request;
-        doorman_demand demand;
-        const char *text;
-    } wrong[] = {
-        {{.resource_id = ""}, {1, 1, 1}, "items[1].resource_id: "},
-        {{.resource_id = "a\x01"}, {1, 1, 1}, "items[1].resource_id: "},
-        {{.resource_id = "\xff"}, {1, 1, 1}, "items[1].resource_id: "},
-        {{.resource_id = "good"}, {1, 1, 1}, "items[1].resource_id: the same"},
-        {{.resource_id = "x"}, {-1, 1, 1}, "items[1].wants[0].wants: "},
-        {{.resource_id = "x"}, {not_a_number, 1, 1}, "items[1].wants[0].wants: "},
-        {{.resource_id = "x"}, {infinite, 1, 1}, "items[1].wants[0].wants: "},
-        {{.resource_id = "x"}, {1.1e15, 1, 1}, "items[1].wants[0].wants: "},
-        {{.resource_id = "x"}, {1, 1, 16}, "items[1].wants[0].priority: "},
-        {{.resource_id = "x"}, {1, 1, -1}, "items[1].wants[0].priority: "},
-        {{.resource_id = "x"}, {1, 2, 1}, "items[1].wants[0].subclients: "},
-        {{.resource_id = "x"}, {1, 0.5, 1}, "items[1].wants[0].subclients: "},
-        {{.resource_id = "x", .outstanding = -1}, {1, 1, 1}, "items[1].outstanding: "},
-        {{.resource_id = "x", .has = {.id = 1, .node = "", .capacity = 1}},
-         {1, 1, 1},
-         "items[1].has.node: "},
-        {{.resource_id = "x", .has = {.id = 1, .node = "n", .capacity = not_a_number}},
-         {1, 1, 1},
-         "items[1].has.capacity: "},
-        {{.resource_id = "x", .has = {.id = 1, .node = "n", .expires_in = -1}},
-         {1, 1, 1},
-         "items[1].has.expires_in: "},
-        {{.resource_id = "x", .has = {.id = (UINT64_C(1) << 53) + 1, .node = "n"}},
-         {1, 1, 1},
-         "items[1].has.id: "},
-    };
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    for (size_t i = 0; i < sizeof wrong_items / sizeof *wrong_items; i++) {
         const doorman_demand right = {10, 1, 1};
         doorman_capacity_request item_requests[2] = {
-            {.resource_id = "good", .wants = &right, .wants_count = 1}, wrong[i].item_request};
-        item_requests[1].wants = &wrong[i].demand;
+            {.resource_id = "good", .wants = &right, .wants_count = 1},
+            wrong_items[i].item_request};
+        item_requests[1].wants = &wrong_items[i].demand;
         item_requests[1].wants_count = 1;
         const doorman_request request = {.method = DOORMAN_GET_CAPACITY,
                                          .holder_id = "a",
@@ -1577,7 +1579,7 @@ TEST(an_invalid_message_changes_nothing) {
         doorman_server_resource resource;
         assert_int_equal(doorman_server_handle(w->server, &request, &response, &w->error, w->now),
                          DOORMAN_INVALID_ARGUMENT);
-        assert_ptr_equal(strstr(w->error.text, wrong[i].text), w->error.text);
+        assert_ptr_equal(strstr(w->error.text, wrong_items[i].text), w->error.text);
         assert_false(doorman_server_next_resource(w->server, &cursor, &resource, w->now));
     }
     holder no_id = {.id = "", .wants = 1};

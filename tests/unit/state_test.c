@@ -828,60 +828,61 @@ TEST(a_row_that_is_too_short_or_too_long_is_refused) {
 /* The identity of the rows of this test has 11 bytes, and is followed by "*", and the limit. */
 #define FIGURES (20 + 11 + 4)
 
+static const struct {
+    const char *limits, *error;
+    size_t at, count;
+    const char *bytes;
+} malformed_rows[] = {
+    {QUOTA, "version: must not be 0", 0, 1, "\0"},
+    {QUOTA, "version: 2 is later than 1", 0, 1, "\2"},
+    {QUOTA, "removed: must be 0 or 1", 1, 1, "\2"},
+    {QUOTA, "identity_bytes: differs", 2, 1, "\7"},
+    {QUOTA, "written_at: must be a time", 4, 8, "\377\377\377\377\377\377\377\377"},
+    {QUOTA, "written_at: must be a time", 4, 8, "\377\377\377\377\377\377\377\177"},
+    {QUOTA, "fresh_at: must not be before", 12, 8, "\0\0\0\0\0\0\0\0"},
+    {QUOTA, "kind: is not known", 20, 1, "?"},
+    {QUOTA, "kind: is not known", 20, 1, "\0"},
+    {QUOTA, "per: is not known", 21, 1, "?"},
+    {QUOTA, "key: needs a counter per key", 21, 1, "r"},
+    {QUOTA, "limit: must be the same twice", 22, 1, "p"},
+    {QUOTA, "limit: must be 1 to 256 bytes", FIGURES - 2, 1, "\1"},
+    {QUOTA, "resource_id: must be 1 to 256 bytes", 24, 1, "\1"},
+    {QUOTA, "key: must be 0 to 256 bytes", 26, 1, "\377"},
+    {QUOTA, "identifier_glob: must be", FIGURES - 4, 1, "\377"},
+    {QUOTA, "begin: must be before", FIGURES, 8, "\0\0\0\0\0\0\0\177"},
+    {QUOTA, "end: must be after", FIGURES + 8, 8, "\0\0\0\0\0\0\0\0"},
+    {QUOTA, "end: must be after", FIGURES + 8, 8, "\0\0\0\0\0\0\0\177"},
+    {QUOTA, "used: is too much", FIGURES + 16, 8, "\1\0\0\0\0\0\0\200"},
+    {BUCKET, "level: must be a number", FIGURES, 8, "\0\0\0\0\0\0\370\177"}, /* NaN */
+    {BUCKET, "level: must be a number", FIGURES, 8, "\0\0\0\0\0\0\360\177"}, /* infinite */
+    {BUCKET, "level: must be a number", FIGURES, 8, "\0\0\0\0\0\0\360\377"},
+    {BUCKET, "at: must be before", FIGURES + 8, 8, "\0\0\0\0\0\0\0\177"},
+    {BUCKET, "at: must be before", FIGURES + 8, 8, "\0\0\0\0\0\0\0\200"},
+    {SLIDING, "window: must be", FIGURES, 8, "\0\0\0\0\0\0\0\200"},
+    {SLIDING, "grains: need a window", FIGURES, 8, "\0\0\0\0\0\0\0\0"},
+    {SLIDING, "begin: must be before", FIGURES + 8, 8, "\0\0\0\0\0\0\0\177"},
+    {SLIDING, "grains: are too many", FIGURES + 16, 16,
+     "\0\0\0\0\0\0\0\100\1\0\0\0\0\0\0\100\1\0\0\0\0\0\0\100"},
+    {SLIDING, "grains: are too many", FIGURES + 16, 8, "\377\377\377\377\377\377\377\377"},
+    {TIERS, "tiers: must be at most 8", FIGURES, 1, "\11"},
+    {TIERS, "entered: must be before", FIGURES + 1, 8, "\0\0\0\0\0\0\0\177"},
+    {TIERS, "window: must be", FIGURES + 9, 8, "\377\377\377\377\377\377\377\377"},
+    {BANNING, "per: must be key", 21, 1, "r"},
+    {BANNING, "identity_bytes: differs", 22, 1, "x"}, /* the name of a limit */
+    {BANNING, "rest: must be", 20 + 10 + 2, 8, "\0\0\0\0\0\0\0\0"},
+    {BANNING, "rest: must be", 20 + 10 + 2, 8, "\0\0\0\0\0\0\0\177"},
+};
+
 TEST(a_malformed_row_is_refused_by_name) {
-    static const struct {
-        const char *limits, *error;
-        size_t at, count;
-        const char *bytes;
-    } cases[] = {
-        {QUOTA, "version: must not be 0", 0, 1, "\0"},
-        {QUOTA, "version: 2 is later than 1", 0, 1, "\2"},
-        {QUOTA, "removed: must be 0 or 1", 1, 1, "\2"},
-        {QUOTA, "identity_bytes: differs", 2, 1, "\7"},
-        {QUOTA, "written_at: must be a time", 4, 8, "\377\377\377\377\377\377\377\377"},
-        {QUOTA, "written_at: must be a time", 4, 8, "\377\377\377\377\377\377\377\177"},
-        {QUOTA, "fresh_at: must not be before", 12, 8, "\0\0\0\0\0\0\0\0"},
-        {QUOTA, "kind: is not known", 20, 1, "?"},
-        {QUOTA, "kind: is not known", 20, 1, "\0"},
-        {QUOTA, "per: is not known", 21, 1, "?"},
-        {QUOTA, "key: needs a counter per key", 21, 1, "r"},
-        {QUOTA, "limit: must be the same twice", 22, 1, "p"},
-        {QUOTA, "limit: must be 1 to 256 bytes", FIGURES - 2, 1, "\1"},
-        {QUOTA, "resource_id: must be 1 to 256 bytes", 24, 1, "\1"},
-        {QUOTA, "key: must be 0 to 256 bytes", 26, 1, "\377"},
-        {QUOTA, "identifier_glob: must be", FIGURES - 4, 1, "\377"},
-        {QUOTA, "begin: must be before", FIGURES, 8, "\0\0\0\0\0\0\0\177"},
-        {QUOTA, "end: must be after", FIGURES + 8, 8, "\0\0\0\0\0\0\0\0"},
-        {QUOTA, "end: must be after", FIGURES + 8, 8, "\0\0\0\0\0\0\0\177"},
-        {QUOTA, "used: is too much", FIGURES + 16, 8, "\1\0\0\0\0\0\0\200"},
-        {BUCKET, "level: must be a number", FIGURES, 8, "\0\0\0\0\0\0\370\177"}, /* NaN */
-        {BUCKET, "level: must be a number", FIGURES, 8, "\0\0\0\0\0\0\360\177"}, /* infinite */
-        {BUCKET, "level: must be a number", FIGURES, 8, "\0\0\0\0\0\0\360\377"},
-        {BUCKET, "at: must be before", FIGURES + 8, 8, "\0\0\0\0\0\0\0\177"},
-        {BUCKET, "at: must be before", FIGURES + 8, 8, "\0\0\0\0\0\0\0\200"},
-        {SLIDING, "window: must be", FIGURES, 8, "\0\0\0\0\0\0\0\200"},
-        {SLIDING, "grains: need a window", FIGURES, 8, "\0\0\0\0\0\0\0\0"},
-        {SLIDING, "begin: must be before", FIGURES + 8, 8, "\0\0\0\0\0\0\0\177"},
-        {SLIDING, "grains: are too many", FIGURES + 16, 16,
-         "\0\0\0\0\0\0\0\100\1\0\0\0\0\0\0\100\1\0\0\0\0\0\0\100"},
-        {SLIDING, "grains: are too many", FIGURES + 16, 8, "\377\377\377\377\377\377\377\377"},
-        {TIERS, "tiers: must be at most 8", FIGURES, 1, "\11"},
-        {TIERS, "entered: must be before", FIGURES + 1, 8, "\0\0\0\0\0\0\0\177"},
-        {TIERS, "window: must be", FIGURES + 9, 8, "\377\377\377\377\377\377\377\377"},
-        {BANNING, "per: must be key", 21, 1, "r"},
-        {BANNING, "identity_bytes: differs", 22, 1, "x"}, /* the name of a limit */
-        {BANNING, "rest: must be", 20 + 10 + 2, 8, "\0\0\0\0\0\0\0\0"},
-        {BANNING, "rest: must be", 20 + 10 + 2, 8, "\0\0\0\0\0\0\0\177"},
-    };
-    for (size_t i = 0; i < COUNT(cases); i++) {
+    for (size_t i = 0; i < COUNT(malformed_rows); i++) {
         unsigned char row[ROW_MAX];
         doorman_error error = {0};
-        size_t bytes = row_of(cases[i].limits, row);
-        memcpy(row + cases[i].at, cases[i].bytes, cases[i].count);
+        size_t bytes = row_of(malformed_rows[i].limits, row);
+        memcpy(row + malformed_rows[i].at, malformed_rows[i].bytes, malformed_rows[i].count);
         doorman_status status = restore_bytes(row, bytes, &error);
         if (status != DOORMAN_INVALID_ARGUMENT ||
-            strncmp(error.text, cases[i].error, strlen(cases[i].error)) != 0) {
-            fail_msg("case %zu, %s: %s", i, cases[i].error, error.text);
+            strncmp(error.text, malformed_rows[i].error, strlen(malformed_rows[i].error)) != 0) {
+            fail_msg("case %zu, %s: %s", i, malformed_rows[i].error, error.text);
         }
     }
 }
