@@ -159,10 +159,10 @@ extern "C" {
  *    active 120, cooldown 600}: at 0 s, a permit of 150 units enters tier 1 with 100 units and tier
  *    2 with 50. Tier 2 is current until 120 s. At 120 s no tier is active, so the next permit
  *    enters tier 1. When tier 1 is full, tier 2 blocks until 720 s.
- * P13 A report charges all limits of a (resource, key). One report charges at most max_cost. The
- *    debt of a bucket grows to at most the larger of max_debt and size / rate. A window grows to at
- *    most twice its limit. TIERS take what fits. A negative report gives units back, at most until
- *    the counter is fresh, where the limit has `refunds`.
+ * P13 A report charges all limits of a (resource, key), except those of kind CONCURRENCY. One
+ *    report charges at most max_cost. The debt of a bucket grows to at most the larger of max_debt
+ *    and size / rate. A window grows to at most twice its limit. TIERS take what fits. A negative
+ *    report gives units back, at most until the counter is fresh, where the limit has `refunds`.
  * P15 A changed configuration finds the counters of a key or a resource by (resource, key, name of
  *    the limit), and those of a template by (glob, name). Kind and scope must be the same. A bucket
  *    keeps what it has saved up to the new size, and counts the time since its last use at the new
@@ -6668,7 +6668,7 @@ static void doorman__hold_queue_wake(doorman_permits *permits, doorman__hold_que
     holds->last_ready = queue;
 }
 
-/* Frees a queue that is empty and not ready. */
+/* Frees the queue of a counter, if the queue is empty and not ready. */
 static void doorman__hold_queue_free_empty(doorman_permits *permits, doorman__hold_queue *queue) {
     if (queue->turns.count || queue->ready || !queue->counter) return;
     assert(doorman__counter_queue(queue->counter) == queue);
@@ -7112,7 +7112,7 @@ static doorman__hold_item *doorman__permits_items(doorman_permits *permits, size
     return room ? permits->holds.made : NULL;
 }
 
-/* Makes all charges of CONCURRENCY refuse, because there is no room for the hold of the permit. */
+/* Lets each charge refuse from which the hold would take units, because there is no room for it. */
 static void doorman__permits_no_hold(doorman_permits *permits, bool *fits) {
     for (size_t i = 0; i < permits->charge_count; i++) {
         doorman__charge *charge = &permits->charges[i];

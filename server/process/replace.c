@@ -292,7 +292,8 @@ static void replace_act(struct service *service, doorman_time now) {
     struct trouble *trouble = &service->descriptors.trouble;
     server_lock(&service->lock);
     doorman_error why = replace_find_hindrance(service, now);
-    if (!why.text[0] && !rerun_prepare(service, now)) why = (doorman_error){.text = "out of memory"};
+    if (!why.text[0] && !rerun_prepare(service, now))
+        why = (doorman_error){.text = "out of memory"};
     if (why.text[0]) server_trouble_set(trouble, why.text, now);
     service->replaces = !why.text[0];
     server_unlock(&service->lock);
