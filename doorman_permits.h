@@ -9612,10 +9612,11 @@ static doorman_status doorman__restore_counter(doorman_permits *permits,
     doorman__moment_reach(&permits->at, row->written_at);
     doorman__counter *counter = target.counter;
     if (!counter) return doorman__restore_new(permits, &target, figures, error);
+    if (counter->flags & DOORMAN__STORED) return DOORMAN_OK; /* it has all that the row says */
     /* what is missing at the start was not used */
-    bool known = counter->flags & DOORMAN__STORED || target.limit->empty_at_start;
+    const bool empty = target.limit->empty_at_start;
     const doorman__meter meter = doorman__counter_meter(target.limit, counter);
-    doorman__meter_restore(&meter, figures, known ? DOORMAN__LARGER : DOORMAN__ADDED, &permits->at);
+    doorman__meter_restore(&meter, figures, empty ? DOORMAN__LARGER : DOORMAN__ADDED, &permits->at);
     counter->flags |= DOORMAN__STORED;
     doorman__permits_mark(permits, target.slot, counter);
     return DOORMAN_OK;

@@ -679,6 +679,25 @@ TEST(without_the_rows_each_limit_does_what_it_says) {
     process_end(&p);
 }
 
+/* D5. A configuration lets the rows be read again. Clocks drift, so a row of a sliding window then
+ * says a slightly different time than the counter in memory. */
+TEST(a_row_that_is_read_again_later_changes_nothing) {
+    struct process p = process_of(SLIDING);
+    for (int i = 0; i < 8; i++) {
+        assert_true(take(&p, "a", 5));
+        process_write(&p);
+        pass(&p, 90 * SECOND);
+    }
+    p.epoch += SECOND / 1000; /* the clock of the wall was a millisecond late */
+    for (int again = 0; again < 10; again++) {
+        pass(&p, 30 * SECOND);
+        process_read(&p);
+        assert_exact(left(&p, "a"), 60);
+        assert_int_equal(process_write(&p), 0);
+    }
+    process_end(&p);
+}
+
 /* A row that is read late counts together with what was granted in the meantime. */
 TEST(what_is_read_late_is_added_to_what_was_used_meanwhile) {
     static const struct {
