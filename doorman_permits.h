@@ -7882,7 +7882,9 @@ static size_t doorman__permits_reset_ban(doorman_permits *permits,
     bool in_force = ban && doorman__counter_ban(ban)->end.at > permits->at.now;
     if (!ban) return 0;
     doorman__slot *bans = doorman__permits_bans(permits);
-    if (in_force) doorman__permits_forget_row(permits, bans, ban, DOORMAN__REMOVALS_MAX);
+    /* a ban that was made shorter may have a row that ends later */
+    bool known = !in_force && !(ban->flags & DOORMAN__CHANGED);
+    if (!known) doorman__permits_forget_row(permits, bans, ban, DOORMAN__REMOVALS_MAX);
     doorman__permits_remove(permits, bans, ban);
     return in_force ? 1 : 0;
 }

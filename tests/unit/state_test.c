@@ -270,6 +270,22 @@ TEST(a_ban_lasts_for_the_rest_of_its_time) {
     assert_true(take(&p, "bad", 1));
     process_end(&p);
 }
+
+/* D3. The row has the first end, until the store can be written again. */
+TEST(a_ban_that_was_made_shorter_and_is_reset_later_does_not_come_back) {
+    struct process p = process_of(QUOTA);
+    const doorman_time ends[] = {100 * SECOND, SECOND, 0};
+    for (size_t i = 0; i < COUNT(ends); i++) {
+        assert_int_equal(doorman_permits_ban(p.permits, "r", "bad", ends[i], NULL, p.now),
+                         DOORMAN_OK);
+        if (i == 0) process_write(&p);
+        pass(&p, 2 * SECOND);
+    }
+    process_restart(&p, SECOND);
+    assert_true(take(&p, "bad", 1));
+    process_end(&p);
+}
+
 /* A counter per resource and one per template have no key. All are found again. */
 TEST(limits_of_all_scopes_are_restored) {
     struct process p = process_of(
