@@ -3,8 +3,8 @@
  * The processes of each node elect a master, and the node has a store (sim_state_store.c). The
  * master writes the rows of counters and bans that have changed into the store, once a second. A
  * new master reads all of them. An account (sim_state_account.c) follows the units through the
- * store, and checks each decision of each master, and that the store lacks no change for longer than
- * D5 allows.
+ * store, and checks each decision of each master, and that the store lacks no change for longer
+ * than D5 allows.
  *
  * Processes crash, also while a batch is under way. They stop as planned. The store is slow or gone,
  * and is replaced by an older copy of itself. A master that has lost its mastership still writes.

@@ -7,8 +7,8 @@
  *
  *     D3  the row of a counter that has no units is deleted, and a new row replaces the old one
  *     D4  while rows are awaited, permits of durable limits are refused with LEARNING
- *     D5  times are since 1970. A row that is restored alone keeps its slices. If there is a counter
- *         already, the units of both move to slices that begin now, and no unit returns earlier.
+ *     D5  times are since 1970. A row that is restored alone keeps its slices. If there is a
+ *         counter already, the units of both move to slices that begin now, and no unit returns earlier.
  *         What a row says that was yielded or restored before does not count twice. The epoch moves
  *         forward to the time of a row. The rest of a ban is left
  *     D5, D6  when a round of writing has ended, the store has all changes that were made before
