@@ -8,7 +8,8 @@
  *     D3  the row of a counter that has no units is deleted, and a new row replaces the old one
  *     D4  while rows are awaited, permits of durable limits are refused with LEARNING
  *     D5  times are since 1970. A row that is restored alone keeps its slices. If there is a
- *         counter already, the units of both move to slices that begin now, and no unit returns earlier.
+ *         counter already, the units of both move to slices that begin now, and no unit
+ *         returns earlier.
  *         What a row says that was yielded or restored before does not count twice. The epoch moves
  *         forward to the time of a row. The rest of a ban is left
  *     D5, D6  when a round of writing has ended, the store has all changes that were made before
@@ -471,13 +472,18 @@ doorman_status sim_state_account_restore(sim_world *world, size_t process,
     if (row->at.epoch > account->at.epoch) account->at.epoch = row->at.epoch;
     doorman_time passed = account->at.epoch - row->at.epoch;
     sim_log(world, "%s restores %zu", world->processes[process].address, row->index);
-    bool is_added = item->counter.exists && !item->is_stored;
+    bool existed = item->counter.exists;
+    bool is_added = existed && !item->is_stored;
     bool is_banned = item->ban_until > account->at.now;
     doorman_time until = item->ban_until;
     if (counts) {
         restore_counter(definition_of(world, row->index), row, account, item);
     } else if (row->index != SIM_STATE_CLOCK) {
         restore_ban(account, row, passed, item);
+    }
+    if (!existed && !is_banned) { /* so the process knows what the row says, and no more */
+        sim_state_store *store = &world->states->stores[world->processes[process].node];
+        store->rows[row->index].change_count = account->change_count[row->index];
     }
     if (is_added || (is_banned && until < item->ban_until)) note_change(world, account, row->index);
     return DOORMAN_OK;
