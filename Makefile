@@ -363,7 +363,7 @@ sim: build/sim/sim ## simulated scenarios; or THROTTLE=1; FAULTS=1 [SEEDS=N] [SE
 ifdef MUTANTS
 	@CC='$(CC)' sh tests/sim/mutants.sh
 else ifdef FAULTS
-	@for mode in faults permits holds leased; do echo "sim $$mode" && \
+	@for mode in faults permits holds state leased; do echo "sim $$mode" && \
 	    build/sim/sim $$mode --jobs $$(nproc 2>/dev/null || echo 1) $(SIM_SEEDS) \
 	        $$([ $$mode != leased ] || echo '$(LEASED_SEEDS)') || exit; done
 else ifdef THROTTLE

@@ -908,6 +908,10 @@ typedef struct doorman_mastership {
                                       is known. `now` or earlier: this server is not master */
     doorman_time predecessor_gone; /* a time by which the previous master had certainly stopped; 0:
                                       that time is `now` */
+    uint64_t term; /* which mastership of the node this is, as the store of the election counts
+                      them; 0: not counted. The server does not use it. What a master writes into a
+                      store of its own has this number, so that the store can refuse the writes of
+                      an earlier master */
 } doorman_mastership;
 
 /* Sets whether this server is master, and what the address of the master is. A server that becomes
@@ -1175,6 +1179,7 @@ typedef struct doorman_election {
     doorman_time until;                     /* when STANDBY or MASTER ends, unless a poll renews
                                                it */
     doorman_time predecessor_gone;          /* see doorman_mastership */
+    uint64_t term;                          /* of the last mastership */
     doorman_election_call_kind step;        /* the call that comes next, or that is under way */
     bool under_way;                         /* the call `step` has been made, and its answer has not
                                                come */
@@ -10212,6 +10217,7 @@ static void doorman__election_take_lease(doorman_election *election, int64_t lea
 static void doorman__election_win(doorman_election *election, uint64_t term) {
     assert(election->lease && election->step != DOORMAN_NO_CALL);
     if (term != election->vacant_term + 1) election->vacant_term = 0;
+    election->term = term;
     doorman__election_end_poll(election, DOORMAN_MASTER, NULL);
 }
 
@@ -10324,7 +10330,8 @@ doorman_election_state doorman_election_mastership(const doorman_election *elect
     now = doorman__later(election->now, now);
     if (now >= election->until) state = DOORMAN_NO_MASTER;
     if (state == DOORMAN_MASTER) {
-        *out = (doorman_mastership){election->address, election->until, election->predecessor_gone};
+        *out = (doorman_mastership){election->address, election->until, election->predecessor_gone,
+                                    election->term};
     } else if (state == DOORMAN_STANDBY && election->master[0]) {
         out->address = election->master;
     }

@@ -7961,7 +7961,9 @@ static size_t doorman__permits_reset_ban(doorman_permits *permits,
     bool in_force = ban && doorman__counter_ban(ban)->end.at > permits->at.now;
     if (!ban) return 0;
     doorman__slot *bans = doorman__permits_bans(permits);
-    if (in_force) doorman__permits_forget_row(permits, bans, ban, DOORMAN__REMOVALS_MAX);
+    /* a ban that was made shorter may have a row that ends later */
+    bool known = !in_force && !(ban->flags & DOORMAN__CHANGED);
+    if (!known) doorman__permits_forget_row(permits, bans, ban, DOORMAN__REMOVALS_MAX);
     doorman__permits_remove(permits, bans, ban);
     return in_force ? 1 : 0;
 }
@@ -9691,10 +9693,11 @@ static doorman_status doorman__restore_counter(doorman_permits *permits,
     doorman__moment_reach(&permits->at, row->written_at);
     doorman__counter *counter = target.counter;
     if (!counter) return doorman__restore_new(permits, &target, figures, error);
+    if (counter->flags & DOORMAN__STORED) return DOORMAN_OK; /* it has all that the row says */
     /* what is missing at the start was not used */
-    bool known = counter->flags & DOORMAN__STORED || target.limit->empty_at_start;
+    const bool empty = target.limit->empty_at_start;
     const doorman__meter meter = doorman__counter_meter(target.limit, counter);
-    doorman__meter_restore(&meter, figures, known ? DOORMAN__LARGER : DOORMAN__ADDED, &permits->at);
+    doorman__meter_restore(&meter, figures, empty ? DOORMAN__LARGER : DOORMAN__ADDED, &permits->at);
     counter->flags |= DOORMAN__STORED;
     doorman__permits_mark(permits, target.slot, counter);
     return DOORMAN_OK;

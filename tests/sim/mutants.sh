@@ -93,8 +93,8 @@ change_headers() { # folder, old, new
     [ $times = 1 ]
 }
 
-# The options are those of `sim faults`. With --permits, --holds, --leased or --throttle first, they
-# are those of `sim permits`, `sim holds`, `sim leased` or `sim throttle`.
+# The options are those of `sim faults`. With --permits, --holds, --leased, --state or --throttle
+# first, they are those of `sim permits`, `sim holds`, `sim leased`, `sim state` or `sim throttle`.
 mutant() { # name, the rule and how it is broken, old text, new text, ..., options
     name=$1 rule=$2 mode=faults
     shift 2
@@ -122,6 +122,10 @@ mutant() { # name, the rule and how it is broken, old text, new text, ..., optio
     fi
     if [ "${1:-}" = --leased ]; then
         mode=leased
+        shift
+    fi
+    if [ "${1:-}" = --state ]; then
+        mode=state
         shift
     fi
     if [ "${1:-}" = --throttle ]; then
@@ -706,6 +710,53 @@ mutant handover-repeat 'S3, D8: a lease of the last master is repeated' \
     'entry->granted_at = entry->lease_end = in->server->now; /* so S3 repeats no lease */' \
     'entry->granted_at = in->server->now; entry->lease_end = handed->end;' \
     --favour handover,resign
+
+mutant state-grant 'D4: a master grants before it has read' \
+    'return permits->changes.rows == DOORMAN_ROWS_AWAITED || limit->refuse_unread;' \
+    'return limit->refuse_unread;' --state
+mutant state-unread 'D4: on_unread is ignored' \
+    'return permits->changes.rows == DOORMAN_ROWS_AWAITED || limit->refuse_unread;' \
+    'return permits->changes.rows == DOORMAN_ROWS_AWAITED;' --state --favour gone,slow,resign
+mutant state-twice 'D4: a row that is read again counts twice' \
+    'if (counter->flags & DOORMAN__STORED) return DOORMAN_OK; /* it has all that the row says */' \
+    '' --state --favour reload
+mutant state-late 'D4: what is read late replaces what was used meanwhile' \
+    'return given < DOORMAN__ROW_GRAINS_MAX - own ? own + given : DOORMAN__ROW_GRAINS_MAX;' \
+    'return given;' --state --favour gone,slow,resign
+mutant state-mark 'D6: a mark is lost when a write fails' \
+    'target.counter->flags |= DOORMAN__STORED; /* so it is yielded, also if it is fresh */
+    doorman__permits_mark(permits, target.slot, target.counter);' \
+    'target.counter->flags |= DOORMAN__STORED;' --state --favour gone,slow
+mutant state-removal 'D3: the deletion of a row is not yielded' \
+    'if (!(counter->flags & DOORMAN__STORED)) return; size_t bytes' \
+    'return; size_t bytes' --state
+mutant state-remark 'D6: a deletion is lost when a write fails' \
+    'bool added = doorman__permits_add_removal(permits, row, bytes);' \
+    'bool added = true;' --state --favour gone,slow
+mutant state-ban 'D3: a ban that was made shorter comes back' \
+    'bool known = !in_force && !(ban->flags & DOORMAN__CHANGED);' \
+    'bool known = !in_force;' --state --favour gone
+mutant state-rest 'D5: a ban lasts for its whole rest after each restart' \
+    'rest -= permits->at.epoch - row->written_at;' '' --state
+mutant state-reach 'D5: a clock that was set back begins windows again' \
+    'at->ahead += epoch - at->epoch; at->epoch = epoch;' '' --state --favour time,resign
+mutant state-keeps 'D7: memory is kept though another master was between' \
+    'static void doorman__permit_node_stop(doorman_server *server) {
+    doorman__permits_clear(server->permits); }' \
+    'static void doorman__permit_node_stop(doorman_server *server) { (void)server; }' \
+    'assert(!permits->counter_count && !permits->place_table.count);' '' --state --favour resign
+mutant state-forgets 'D7: memory is forgotten when a mastership is renewed' \
+    'if (is_master && !server->is_master) {' \
+    'if (is_master && server->is_master && DOORMAN__HAS_PERMITS) {
+        doorman__permits_in_server.stop(server);
+    }
+    if (is_master && !server->is_master) {' --state
+mutant state-old 'D9: an old master takes over the term of the next one' \
+    'const char *master = doorman__id_valid(answer->address) ? answer->address : NULL;' \
+    'const char *master = doorman__id_valid(answer->address) ? answer->address : NULL;
+        election->term = answer->term;' \
+    'if (term != election->vacant_term + 1) election->vacant_term = 0; election->term = term;' \
+    'if (term != election->vacant_term + 1) election->vacant_term = 0;' --state
 
 mutant throttle-full 'H4: a full queue refuses every request' \
     'if (!doorman__throttle_can_have_room(throttle, level, cohort)) return false;' \

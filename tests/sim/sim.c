@@ -8,10 +8,12 @@
  *     sim permits ...
  *     sim holds ...
  *     sim leased ...
+ *     sim state ...
  *     sim throttle [--seed N] [--seconds N] [--output FOLDER]
  *
  * The runs of `faults` have leases. Those of `permits` have permits, and those of `holds` have
- * holds. Those of `leased` have leases and leased permits. The options are the same. `throttle` is
+ * holds. Those of `leased` have leases and leased permits, and those of `state` have permits that
+ * last, in stores with faults. The options are the same. `throttle` is
  * a server with too many requests: see sim_throttle.c.
  *
  *   --seeds    the number of seeds, which count up from the first one. Default: 10 for scenarios;
@@ -35,16 +37,17 @@
 #include <string.h>
 
 static int usage_error(const char *what) {
-    fprintf(stderr,
-            "%s\n"
-            "usage: sim scenarios [--seeds N] [--output FOLDER] [--jobs N]\n"
-            "       sim faults [--seeds N] [--seed FIRST] [--faults LIST] [--favour LIST]\n"
-            "           [--levels MOST] [--nodes MOST] [--clients MOST] [--resources MOST]\n"
-            "           [--seconds MOST] [--jobs N] [--verbose] [--no-shrink]\n"
-            "       sim permits, sim holds and sim leased, with the options of sim faults\n"
-            "       sim throttle [--seed N] [--seconds N] [--output FOLDER]\n"
-            "LIST is all, none, or kinds of faults separated by commas:\n",
-            what);
+    fprintf(
+        stderr,
+        "%s\n"
+        "usage: sim scenarios [--seeds N] [--output FOLDER] [--jobs N]\n"
+        "       sim faults [--seeds N] [--seed FIRST] [--faults LIST] [--favour LIST]\n"
+        "           [--levels MOST] [--nodes MOST] [--clients MOST] [--resources MOST]\n"
+        "           [--seconds MOST] [--jobs N] [--verbose] [--no-shrink]\n"
+        "       sim permits, sim holds, sim leased and sim state, with the options of sim faults\n"
+        "       sim throttle [--seed N] [--seconds N] [--output FOLDER]\n"
+        "LIST is all, none, or kinds of faults separated by commas:\n",
+        what);
 #define FAULT_LINE(code, name, text) fprintf(stderr, "  %-10s %s\n", name, text);
     SIM_FAULTS(FAULT_LINE)
     return 2;
@@ -118,7 +121,7 @@ int main(int argc, char **argv) {
     (void)read_faults("all", command.options.allowed);
     if (argc < 2)
         return usage_error(
-            "missing command: scenarios, faults, permits, holds, leased or throttle");
+            "missing command: scenarios, faults, permits, holds, leased, state or throttle");
     for (int i = 2; i < argc; i++) {
         if (strcmp(argv[i], "--verbose") == 0) {
             command.options.verbose = true;
@@ -138,8 +141,10 @@ int main(int argc, char **argv) {
     command.options.permits = strcmp(argv[1], "permits") == 0;
     command.options.holds = strcmp(argv[1], "holds") == 0;
     command.options.leased = strcmp(argv[1], "leased") == 0;
+    command.options.state = strcmp(argv[1], "state") == 0;
     bool faults = strcmp(argv[1], "faults") == 0 || command.options.leased;
-    bool known = faults || command.options.permits || command.options.holds;
+    bool known =
+        faults || command.options.permits || command.options.holds || command.options.state;
     if (!known) return usage_error(argv[1]);
     if (!command.seeds) command.seeds = command.options.seed ? 1 : 1000;
     if (!command.options.seed) command.options.seed = 1;

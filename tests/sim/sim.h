@@ -23,6 +23,7 @@
  *   sim_hold_client.c    the holders
  *   sim_hold_agent.c     holders with a doorman_permit_client
  *   sim_hold_account.c   an account of the units in use
+ *   sim_state*.c         counters and bans that last, in stores with faults: see sim_state.c
  *   sim_load.c           what clients with leases use
  *   sim_leased*.c        leased permits, which share resources with leases: see sim_leased.c
  *   sim_throttle*.c      a server with more requests than it can do: see sim_throttle.h
@@ -33,7 +34,8 @@
  * root have a configuration. The processes of any other node send requests to the processes of its
  * parent, as clients do.
  *
- * A run has leases, permits or holds, or leases and leased permits. Runs with leases use the files
+ * A run has leases, permits or holds, leases and leased permits, or permits that last. Runs with
+ * leases use the files
  * up to sim_faults.c, and sim_load.c.
  */
 #ifndef SIM_H
@@ -101,15 +103,32 @@ size_t sim_block_count(void);
     X(WHOLE, "whole", "resources are in whole units, or change to that and back")                  \
     X(TIME, "time", "permits only: the time of day is set back or forward")                        \
     X(OVERLOAD, "overload", "the capacity follows reports of overload, true ones and wrong ones")  \
-    X(HANDOVER, "handover", "a master that resigns hands its leases over to the next one")
+    X(HANDOVER, "handover", "a master that resigns hands its leases over to the next one")         \
+    X(CRASH, "crash", "state only: a process dies before or after a batch is written")             \
+    X(SLOW, "slow", "state only: a store is up to 6 s late")                                       \
+    X(GONE, "gone", "state only: a store cannot be reached for a while")                           \
+    X(OLD, "old", "state only: a store is replaced by an older copy of itself")                    \
+    X(STOP, "stop", "state only: a master stops as planned")
 
 #define SIM_FAULT_CODE(code, name, text) SIM_##code,
 typedef enum sim_fault { SIM_FAULTS(SIM_FAULT_CODE) SIM_FAULT_COUNT } sim_fault;
+
+/* What a run with stores counts: see sim_state.c. */
+#define SIM_COUNTS(X)                                                                              \
+    X(MASTERSHIPS, "masterships")                                                                  \
+    X(STOPS, "planned stops")                                                                      \
+    X(ROWS_WRITTEN, "rows written")                                                                \
+    X(ROWS_READ, "rows read")                                                                      \
+    X(BATCHES_REFUSED, "batches of old masters refused")                                           \
+    X(LATE, "readings that took too long")
+#define SIM_COUNT_CODE(code, name) SIM_##code,
+typedef enum sim_count { SIM_COUNTS(SIM_COUNT_CODE) SIM_COUNT_COUNT } sim_count;
 
 typedef struct sim_world sim_world;
 typedef struct sim_event sim_event;
 typedef struct sim_permits sim_permits;
 typedef struct sim_holds sim_holds;
+typedef struct sim_states sim_states;
 typedef struct sim_leased_run sim_leased_run;
 typedef void (*sim_handler)(sim_world *world, const sim_event *event);
 
@@ -357,6 +376,8 @@ struct sim_world {
     uint64_t election_random;               /* random numbers for elections */
     uint64_t fault_random[SIM_FAULT_COUNT]; /* random numbers for each kind of fault */
     double intensity[SIM_FAULT_COUNT];      /* in [0, 1]; 0: the fault does not happen */
+    uint64_t strikes[SIM_FAULT_COUNT];      /* how often each kind of fault has happened */
+    uint64_t counts[SIM_COUNT_COUNT];
 
     doorman_time latency; /* the longest time a message takes when no fault delays it */
     doorman_time ttl;     /* of the store leases of elections */
@@ -382,6 +403,7 @@ struct sim_world {
 
     sim_permits *permits;   /* NULL: the run has no permits */
     sim_holds *holds;       /* NULL: the run has no holds */
+    sim_states *states;     /* NULL: the run has no stores */
     sim_leased_run *leased; /* NULL: the run has no leased permits */
     bool cuts;              /* this run has a schedule of cuts: see sim_faults.c */
     bool follows;           /* in this run capacities follow reports: see sim_overload.c */
@@ -550,6 +572,27 @@ void sim_holds_hand_over(sim_world *world, size_t process, sim_handover *handove
 void sim_holds_take_over(sim_world *world, size_t process, const sim_handover *handover);
 void sim_holds_configured(sim_world *world, size_t process);
 
+/* ---- sim_state.c. The first functions are only for runs with stores. */
+
+void sim_states_set_up(sim_world *world);
+void sim_states_start(sim_world *world); /* clients begin to ask */
+void sim_states_tear_down(sim_world *world);
+bool sim_states_add_version(sim_world *world, uint64_t *random); /* false: there are too many */
+void sim_states_set_clock(sim_world *world, uint64_t *random);
+void sim_states_stop(sim_world *world, uint64_t *random);
+void sim_states_lose_store(sim_world *world, uint64_t *random);
+void sim_states_put_back(sim_world *world, uint64_t *random);
+void sim_states_check_idle(sim_world *world);
+
+/* As those of sim_permits.c. These functions have no effect in a run without stores. */
+void sim_states_fill_options(sim_world *world, size_t process, doorman_server_options *options,
+                             doorman_permits_options *permits);
+void sim_states_started(sim_world *world, size_t process);
+void sim_states_died(sim_world *world, size_t process);
+void sim_states_elected(sim_world *world, size_t process, const doorman_mastership *mastership);
+void sim_states_before_configuration(sim_world *world, size_t process);
+void sim_states_configured(sim_world *world, size_t process);
+
 /* ---- sim_scenarios.c and sim_faults.c */
 
 int sim_scenarios(uint64_t seeds, const char *folder, uint64_t jobs);
@@ -606,6 +649,7 @@ typedef struct sim_run_options {
     size_t maximum[SIM_BOUND_COUNT];
     bool permits, holds; /* the runs have permits, or holds, not leases */
     bool leased;         /* the runs have leases and leased permits */
+    bool state;          /* the runs have permits that last */
     bool verbose, shrink;
     bool quiet; /* keeps no log, which is faster; a run that fails is repeated with a log */
 } sim_run_options;

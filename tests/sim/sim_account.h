@@ -83,6 +83,7 @@ typedef struct sim_counter {
     doorman_time begin, end; /* a fixed window */
     double used;
     doorman_time window; /* of a sliding window */
+    doorman_time origin; /* when its slices begin; 0 except after a restore */
     double start_units;  /* units of a sliding window that count as used at the start (P16) */
     sim_tier_state tiers[SIM_TIERS];
     sim_hit *hits; /* of a sliding window, or of tiers */

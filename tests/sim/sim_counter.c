@@ -246,7 +246,7 @@ double sim_counter_used(const sim_counter *counter, const sim_definition *defini
         return fixed_fresh(definition, figures, at);
     case DOORMAN_SLIDING_WINDOW:
         if (!hit_counts(at->started_at, at->now, 0, figures->window)) start = 0;
-        return start + sum_hits(counter, 0, at->now, 0, figures->window);
+        return start + sum_hits(counter, 0, at->now, counter->origin, figures->window);
     case DOORMAN_TIERS:
     case DOORMAN_SLIDING_LOG:
     case DOORMAN_CONCURRENCY:

@@ -194,6 +194,7 @@ static void apply(sim_world *world, size_t index) {
     }
     sim_permits_elected(world, index, mastership.until);
     sim_holds_elected(world, index, mastership.until);
+    sim_states_elected(world, index, &mastership);
     sim_leased_elected(world, index, mastership.until);
     if (state == DOORMAN_MASTER || changed) sim_observe_learning(world, index);
     if (!changed) return;

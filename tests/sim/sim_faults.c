@@ -336,6 +336,18 @@ static const sim_injector permit_injectors[SIM_FAULT_COUNT] = {
     [SIM_TIME] = {sim_permits_set_clock, 10},
 };
 
+static void inject_state_reload(sim_world *world, uint64_t *random) {
+    if (sim_states_add_version(world, random)) roll_out(world, random);
+}
+
+static const sim_injector state_injectors[SIM_FAULT_COUNT] = {
+    [SIM_KILL] = {inject_kill, 15},          [SIM_FREEZE] = {inject_freeze, 30},
+    [SIM_RESIGN] = {inject_resign, 30},      [SIM_GAP] = {inject_gap, 60},
+    [SIM_EXILE] = {inject_exile, 20},        [SIM_RELOAD] = {inject_state_reload, 15},
+    [SIM_TIME] = {sim_states_set_clock, 10}, [SIM_GONE] = {sim_states_lose_store, 15},
+    [SIM_OLD] = {sim_states_put_back, 15},   [SIM_STOP] = {sim_states_stop, 15},
+};
+
 static const sim_injector hold_injectors[SIM_FAULT_COUNT] = {
     [SIM_PARTITION] = {inject_partition, 20},
     [SIM_KILL] = {inject_kill, 15},
@@ -361,6 +373,7 @@ static const sim_injector injectors[SIM_FAULT_COUNT] = {
 
 static const sim_injector *injector_of(const sim_world *world, size_t fault) {
     if (world->holds) return &hold_injectors[fault];
+    if (world->states) return &state_injectors[fault];
     return world->permits ? &permit_injectors[fault] : &injectors[fault];
 }
 
@@ -370,6 +383,7 @@ static void inject_fault(sim_world *world, const sim_event *event) {
     double interval = injector->interval / world->intensity[event->target];
     if (world->now >= world->end) return;
     if (event->amount > 0) injector->inject(world, random);
+    world->strikes[event->target] += event->amount > 0;
     sim_event next = *event;
     next.amount = 1;
     doorman_time wait = (doorman_time)(sim_between(random, 0, 2 * interval) * SECOND);
@@ -443,7 +457,7 @@ static void set_up_cuts(sim_world *world, const sim_run_options *options) {
 static void set_up_faults(sim_world *world, const sim_run_options *options) {
     for (size_t i = 0; i < SIM_FAULT_COUNT; i++) {
         bool later = i == SIM_CARELESS || i == SIM_CUT || i == SIM_WHOLE || i == SIM_TIME ||
-                     i == SIM_OVERLOAD || i == SIM_HANDOVER;
+                     i == SIM_OVERLOAD || i >= SIM_HANDOVER;
         uint64_t *random = later ? &world->fault_random[i] : &world->random;
         double intensity = sim_below(random, later ? 4 : 3) ? sim_unit(random) : 0;
         if (later && intensity < 0.7) intensity = 0;
@@ -681,12 +695,48 @@ static bool run_leased(sim_world *world, const sim_run_options *options) {
     return !world->failure[0];
 }
 
+static void set_up_state(sim_world *world, const sim_run_options *options) {
+    static const doorman_time latencies[] = {SECOND / 1000, SECOND / 10, SECOND};
+    uint64_t *random = &world->random;
+    world->verbose = options->verbose;
+    world->quiet = options->quiet;
+    sim_states_set_up(world);
+    set_up_faults(world, options);
+    doorman_time longest = (doorman_time)options->maximum[SIM_MAX_SECONDS] * SECOND;
+    world->end = sim_time_between(random, 30 * SECOND, 150 * SECOND);
+    if (world->end > longest) world->end = longest;
+    world->latency = latencies[sim_below(random, 3)];
+    world->ttl = 3 * SECOND * (1 + (doorman_time)sim_below(random, 2));
+    size_t nodes = 1 + at_most(sim_below(random, 2), options->maximum[SIM_MAX_NODES] - 1);
+    for (size_t i = 0; i < nodes; i++) sim_add_node(world, SIM_NONE, sim_below(random, 2) ? 3 : 1);
+    (void)sim_states_add_version(world, random);
+    for (size_t i = 0; i < world->process_count; i++) {
+        world->processes[i].machine.clock = random_clock(world);
+        sim_start_process(world, i);
+    }
+    sim_states_start(world);
+}
+
+/* A run with stores. Clients go on for a minute without faults, in which all is written. */
+static bool run_state(sim_world *world, const sim_run_options *options) {
+    sim_init(world, options->seed);
+    set_up_state(world, options);
+    sim_run(world, world->end);
+    if (!world->failure[0]) end_faults(world);
+    if (!world->failure[0]) sim_run(world, world->end + 70 * SECOND);
+    if (!world->failure[0]) sim_states_check_idle(world);
+    sim_states_tear_down(world);
+    sim_uninit(world);
+    return !world->failure[0];
+}
+
 static sim_world world; /* one at a time; the SIGABRT handler reads it */
 
 static bool run(const sim_run_options *options) {
     if (options->permits) return run_permits(&world, options);
     if (options->holds) return run_holds(&world, options);
     if (options->leased) return run_leased(&world, options);
+    if (options->state) return run_state(&world, options);
     sim_init(&world, options->seed);
     set_up(&world, options);
     sim_run(&world, world.end);
@@ -704,6 +754,7 @@ static void report_command(const sim_run_options *options) {
     const char *mode = options->permits  ? "permits"
                        : options->holds  ? "holds"
                        : options->leased ? "leased"
+                       : options->state  ? "state"
                                          : "faults";
     printf("replay: %s %s --seed %" PRIu64, options->program, mode, options->seed);
     for (size_t i = 0; i < SIM_BOUND_COUNT; i++) {
@@ -817,8 +868,26 @@ static bool is_repeatable(const sim_run_options *options) {
 
 typedef struct sim_totals {
     uint64_t runs, events, hash; /* hash: of the last run */
+    uint64_t strikes[SIM_FAULT_COUNT], counts[SIM_COUNT_COUNT];
     bool failed;
 } sim_totals;
+
+static void add_counts(uint64_t *sums, const uint64_t *counts, size_t count) {
+    for (size_t i = 0; i < count; i++) sums[i] += counts[i];
+}
+
+/* Prints which faults have happened, and what a run with stores counts. */
+static void print_counts(const sim_totals *totals) {
+#define COUNT_NAME(code, name) name,
+    static const char *const names[] = {SIM_COUNTS(COUNT_NAME)};
+    fputs("faults:", stdout);
+    for (size_t i = 0; i < SIM_FAULT_COUNT; i++) {
+        if (totals->strikes[i]) printf(" %s %" PRIu64, sim_fault_name(i), totals->strikes[i]);
+    }
+    putchar('\n');
+    for (size_t i = 0; i < SIM_COUNT_COUNT; i++)
+        printf("%" PRIu64 " %s\n", totals->counts[i], names[i]);
+}
 
 /* Runs every `step`-th seed, starting with number `first`. */
 static sim_totals run_seeds(const sim_run_options *options, uint64_t first, uint64_t seeds,
@@ -832,6 +901,8 @@ static sim_totals run_seeds(const sim_run_options *options, uint64_t first, uint
         totals.runs++;
         totals.events += world.handled_count;
         totals.hash = world.hash;
+        add_counts(totals.strikes, world.strikes, SIM_FAULT_COUNT);
+        add_counts(totals.counts, world.counts, SIM_COUNT_COUNT);
         if (totals.failed) printf("found in run %" PRIu64 " of %" PRIu64 "\n", i + 1, seeds);
         if (time(NULL) - reported_at < 2 || first) continue;
         reported_at = time(NULL);
@@ -875,9 +946,12 @@ int sim_faults(const sim_run_options *options, uint64_t seeds, uint64_t jobs) {
         sum.runs += totals.runs;
         sum.events += totals.events;
         sum.hash ^= totals.hash;
+        add_counts(sum.strikes, totals.strikes, SIM_FAULT_COUNT);
+        add_counts(sum.counts, totals.counts, SIM_COUNT_COUNT);
         sum.failed = sum.failed || totals.failed;
     }
     if (sum.failed) return 1;
+    if (options->state) print_counts(&sum);
     printf("%" PRIu64 " runs, %" PRIu64 " events: nothing found; the last runs' hash is %016" PRIx64
            "\n",
            sum.runs, sum.events, sum.hash);

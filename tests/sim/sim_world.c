@@ -45,7 +45,9 @@ doorman_time sim_time_between(uint64_t *random, doorman_time low, doorman_time h
 /* Draws from this fault's random numbers even where the fault cannot happen. So leaving out one
  * kind of fault does not change the others. */
 bool sim_fault_occurs(sim_world *world, sim_fault fault, double probability) {
-    return sim_unit(&world->fault_random[fault]) < probability * world->intensity[fault];
+    bool occurs = sim_unit(&world->fault_random[fault]) < probability * world->intensity[fault];
+    world->strikes[fault] += occurs;
+    return occurs;
 }
 
 /* ---- clocks */
@@ -248,6 +250,7 @@ void sim_load_config(sim_world *world, size_t index) {
     bool configured = sim_is_root(world, process) || world->permits || world->holds;
     if (!process->server || !configured) return;
     while (process->version < world->version) {
+        sim_states_before_configuration(world, index);
         const doorman_config *config = world->versions[++process->version].config;
         if (doorman_server_configure(process->server, config, local) != DOORMAN_OK) {
             sim_fail(world, "%s refuses a configuration", process->address);
@@ -256,6 +259,7 @@ void sim_load_config(sim_world *world, size_t index) {
         sim_log(world, "%s loads configuration %zu", process->address, process->version);
         sim_permits_configured(world, index);
         sim_holds_configured(world, index);
+        sim_states_configured(world, index);
         sim_overload_configured(world, index);
         sim_leased_stepped(world, index);
         sim_check_resources(world, index);
@@ -300,6 +304,7 @@ void sim_start_process(sim_world *world, size_t index) {
     doorman_permits_options permits;
     sim_permits_fill_options(world, index, &options, &permits);
     sim_holds_fill_options(world, index, &options);
+    sim_states_fill_options(world, index, &options, &permits);
     sim_leased_fill_options(world, index, &options);
     doorman_time local = sim_local(&process->machine.clock, world->now);
     if (doorman_server_create(&process->server, &options, NULL, local) != DOORMAN_OK) abort();
@@ -308,6 +313,7 @@ void sim_start_process(sim_world *world, size_t index) {
     memset(process->in_force, 0, sizeof process->in_force);
     sim_permits_started(world, index);
     sim_holds_started(world, index);
+    sim_states_started(world, index);
     sim_invalidate_processes(world);
     sim_log(world, "%s starts", process->address);
     sim_load_config(world, index);
@@ -321,6 +327,7 @@ void sim_kill_process(sim_world *world, size_t index) {
     process->server = NULL;
     sim_permits_died(world, index);
     sim_holds_died(world, index);
+    sim_states_died(world, index);
     sim_leased_died(world, index);
     process->machine.paused_until = 0;
     sim_invalidate_processes(world);

@@ -480,6 +480,7 @@ static doorman_time predecessor_gone(uint64_t first, uint64_t second, uint64_t w
     answer(&f, NO_KEY_AFTER(second));
     expect(&f, DOORMAN_CREATE_KEY);
     answer(&f, (doorman_election_answer){.created = true, .term = won});
+    assert_int_equal(expect_state(&f, DOORMAN_MASTER).term, won);
     return expect_state(&f, DOORMAN_MASTER).predecessor_gone;
 }
 

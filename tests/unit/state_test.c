@@ -270,6 +270,22 @@ TEST(a_ban_lasts_for_the_rest_of_its_time) {
     assert_true(take(&p, "bad", 1));
     process_end(&p);
 }
+
+/* D3. The row has the first end, until the store can be written again. */
+TEST(a_ban_that_was_made_shorter_and_is_reset_later_does_not_come_back) {
+    struct process p = process_of(QUOTA);
+    const doorman_time ends[] = {100 * SECOND, SECOND, 0};
+    for (size_t i = 0; i < COUNT(ends); i++) {
+        assert_int_equal(doorman_permits_ban(p.permits, "r", "bad", ends[i], NULL, p.now),
+                         DOORMAN_OK);
+        if (i == 0) process_write(&p);
+        pass(&p, 2 * SECOND);
+    }
+    process_restart(&p, SECOND);
+    assert_true(take(&p, "bad", 1));
+    process_end(&p);
+}
+
 /* A counter per resource and one per template have no key. All are found again. */
 TEST(limits_of_all_scopes_are_restored) {
     struct process p = process_of(
@@ -678,6 +694,25 @@ TEST(without_the_rows_each_limit_does_what_it_says) {
     assert_int_equal(p.out.reason, DOORMAN_REASON_LEARNING);
     assert_int_equal(doorman_permits_set_rows(p.permits, DOORMAN_ROWS_COUNT),
                      DOORMAN_INVALID_ARGUMENT);
+    process_end(&p);
+}
+
+/* D5. A configuration lets the rows be read again. Clocks drift, so a row of a sliding window then
+ * says a slightly different time than the counter in memory. */
+TEST(a_row_that_is_read_again_later_changes_nothing) {
+    struct process p = process_of(SLIDING);
+    for (int i = 0; i < 8; i++) {
+        assert_true(take(&p, "a", 5));
+        process_write(&p);
+        pass(&p, 90 * SECOND);
+    }
+    p.epoch += SECOND / 1000; /* the clock of the wall was a millisecond late */
+    for (int again = 0; again < 10; again++) {
+        pass(&p, 30 * SECOND);
+        process_read(&p);
+        assert_exact(left(&p, "a"), 60);
+        assert_int_equal(process_write(&p), 0);
+    }
     process_end(&p);
 }
 
