@@ -42,6 +42,9 @@ endif
 ifdef THROTTLE
 ABOUT_demo = a server with and without a throttle for 20 s (after the build)
 endif
+ifeq ($(STATE),1) # the server has this part by default: see below
+ABOUT_demo = a server is killed and upgraded, and forgets nothing, for 20 s (after the build)
+endif
 $(foreach goal,$(filter demo test,$(MAKECMDGOALS)),$(info make $(goal): $(ABOUT_$(goal))))
 
 ifdef TREE
@@ -53,8 +56,11 @@ demo: build/doorman_server build/examples/demo_permits
 else ifdef THROTTLE
 demo: build/examples/throttled_server build/examples/demo_throttle
 	@build/examples/demo_throttle build/examples/throttled_server
+else ifeq ($(STATE),1)
+demo: build/doorman_server build/examples/demo_state
+	@build/examples/demo_state build/doorman_server
 else
-demo: build/doorman_server build/examples/demo ## also with TREE=1, PERMITS=1 or THROTTLE=1
+demo: build/doorman_server build/examples/demo ## also TREE=1, PERMITS=1, THROTTLE=1 or STATE=1
 	@build/examples/demo build/doorman_server config.example.json
 endif
 
@@ -83,7 +89,7 @@ ETCD = 1
 TLS = 1
 STATE = 1
 REDIS = 1
-PARTS = MEMORY CHECK REPORTS WAITING WARNINGS WATCH NOTIFY \
+PARTS = MEMORY CHECK REPORTS REPLACE WAITING WARNINGS WATCH NOTIFY \
     $(foreach part,HTTP ETCD TLS STATE,$(if $(filter-out 0,$($(part))),$(part))) \
     $(if $(filter-out 0,$(STATE)),$(if $(filter-out 0,$(REDIS)),REDIS))
 FOLDERS = util log process waiting $(if $(filter HTTP,$(PARTS)),http pages) \
@@ -137,7 +143,7 @@ $(SMALL_EXAMPLES): build/examples/%: examples/%.c $(HEADERS) | build_deps
 build/examples/library_only build/examples/local_limiters: LIBRARIES = # none
 build/examples/event_loop build/examples/permits_only: LIBRARIES = -lcjson
 build/examples/demo build/examples/demo_tree: examples/demo_fleet.h examples/demo.h
-build/examples/demo_permits build/examples/demo_throttle build/examples/job_pool: examples/demo.h
+$(addprefix build/examples/,demo_permits demo_throttle demo_state job_pool): examples/demo.h
 build/examples/doorman_shell: LIBRARIES += -ledit
 
 # The implementation for the server and the examples. C++ needs it compiled as C.
@@ -223,20 +229,23 @@ build/plain/doorman.o build/plain/doorman_server: build/plain/%: build/%
 	$(announce)
 	@cp -f $< $@
 
-# Other tests call private functions. These flavors have an object in which all functions are
-# public, and the tests include their declarations: see tests/unit/open.awk. Unit tests link a copy
-# of it that uses the allocator of tests/unit/unit.h. server_test and client_test have the headers
-# in them, as a program without nng does, and so have all unit tests of the flavor plain.
-OPEN_FLAVORS = asan tsan coverage
+# Other tests call private functions. Each flavor has an object in which all functions are public,
+# and the tests include their declarations: see tests/unit/open.awk. Unit tests link a copy of it
+# that uses the allocator of tests/unit/unit.h. server_test and client_test have the headers in
+# them, as a program without nng does.
+OPEN_FLAVORS = $(FLAVORS) coverage
 OPEN_TESTS = $(filter-out unit/server_test unit/client_test, \
     $(patsubst tests/%.c,%,$(shell grep -l '^.include "unit.h"' tests/unit/*.c)))
-OPEN_HARNESSES = $(addprefix build/asan/fuzz/,configuration holds message throttle)
+OPEN_HARNESSES = $(foreach folder,asan/fuzz fuzz, \
+    $(addprefix build/$(folder)/,configuration holds message throttle))
 OPEN_PROGRAMS = $(OPEN_HARNESSES) \
     $(foreach flavor,$(OPEN_FLAVORS),$(OPEN_TESTS:%=build/$(flavor)/%))
-OPEN_OBJECTS = $(OPEN_FLAVORS:%=build/%/doorman.o)
+OPEN_OBJECTS = $(addprefix build/,asan/doorman.o tsan/doorman.o coverage/doorman.o plain/open.o \
+    fuzz/doorman.o)
 $(foreach flavor,$(OPEN_FLAVORS),\
     $(eval $(OPEN_TESTS:%=build/$(flavor)/%): build/$(flavor)/unit.o))
-$(OPEN_HARNESSES): build/asan/doorman.o
+$(filter build/asan/%,$(OPEN_HARNESSES)): build/asan/doorman.o
+$(filter build/fuzz/%,$(OPEN_HARNESSES) $(LINKED:%=build/%)): build/fuzz/doorman.o
 $(OPEN_PROGRAMS): LINKED_MACROS = -DDOORMAN_IMPLEMENTATION= -DDOORMAN_JSON= -DDOORMAN_NNG= \
     -DDOORMAN__DECLARES_STATIC $(patsubst %,-include build/declared/%,$(INCLUDING_HEADERS))
 build/open/%.h build/declared/%.h: %.h tests/unit/open.awk
@@ -247,8 +256,15 @@ $(OPEN_OBJECTS): CPPFLAGS += -Wno-missing-prototypes
 $(OPEN_OBJECTS): $(HEADERS:%=build/open/%) | test_deps
 	$(announce)
 	$(implement)
+define use_unit_allocator
+@objcopy $(foreach name,malloc realloc free,--redefine-sym $(name)=unit_$(name)) $< $@
+endef
 build/%/unit.o: build/%/doorman.o
-	@objcopy $(foreach name,malloc realloc free,--redefine-sym $(name)=unit_$(name)) $< $@
+	$(use_unit_allocator)
+# build/plain/doorman.o is that of the programs. gcc would make one calloc of malloc and memset.
+build/plain/open.o: CFLAGS += -fno-builtin-malloc
+build/plain/unit.o: build/plain/open.o
+	$(use_unit_allocator)
 
 build/plain/%: tests/%.c $(TEST_SOURCES) | test_deps
 	$(build)
@@ -391,12 +407,14 @@ fuzz_%: build/fuzz/%
 	    { ./$* $(FUZZ_FLAGS) $(FUZZ_FLAGS_$*) -artifact_prefix=$*- corpus/$* ../../tests/fuzz/$* || \
 	    { echo "repeat: build/fuzz/$* build/fuzz/$*-... (the file named above)"; exit 1; }; }
 
+FUZZ_CC = clang -std=c11 -D_DEFAULT_SOURCE -O1 -g -fsanitize=address,undefined \
+    -fno-sanitize-recover=all -I. -pthread $(WARNINGS) $(CPPFLAGS)
+build/fuzz/doorman.o: C = $(FUZZ_CC)
+build/fuzz/doorman.o: CFLAGS = -fsanitize=fuzzer-no-link
 build/fuzz/%: tests/fuzz/%.c $(wildcard tests/fuzz/*.h) $(HEADERS) | build_deps
 	@sh .ci/deps --need 'sh .ci/deps fuzzer' fuzzer
 	$(announce)
-	@clang -std=c11 -D_DEFAULT_SOURCE -O1 -g -fsanitize=fuzzer,address,undefined \
-	    -fno-sanitize-recover=all -I. -pthread $(WARNINGS) $(CPPFLAGS) $< $(filter %.o,$^) -o $@ \
-	    $(LIBRARIES) -lm
+	@$(FUZZ_CC) -fsanitize=fuzzer $(LINKED_MACROS) $< $(filter %.o,$^) -o $@ $(LIBRARIES) -lm
 
 $(REPLAYS): build/asan/fuzz/%: tests/fuzz/%.c tests/fuzz/replay.c $(TEST_SOURCES) | test_deps
 	$(announce)

@@ -5,8 +5,8 @@
  * LEASES, after the design that YouTube published in 2016. Many processes use a resource whose
  * capacity is limited. Examples are queries per second on a database, and transactions at once.
  * Each process asks a server for a share. The process gets a LEASE: an amount that it may use for a
- * limited time. The process limits itself to that amount. The application never waits for the
- * server before it uses the resource.
+ * limited time. The process limits itself to that amount. While it has a lease, it uses the
+ * resource without a message to the server.
  *
  * PERMITS. A server decides on each request, by rules for each of very many keys. A granted permit
  * whose units stay taken, until they are released or its time ends, is a HOLD. A program that has
@@ -49,7 +49,7 @@
  *     };
  *     doorman_agent *agent = NULL;
  *     doorman_resource *resource = NULL;
- *     doorman_error error = {""};
+ *     doorman_error error = {0};
  *     if (doorman_agent_start(&agent, &options, &error) != DOORMAN_OK ||
  *         doorman_resource_open(&resource, agent, &database, &error) != DOORMAN_OK) {
  *         fprintf(stderr, "rate_client: %s\n", error.text);
@@ -95,8 +95,9 @@
  *                     fallback of the resource is DOORMAN_SAFE
  *     subclients      the number of clients that a holder represents. For a client the number is 1
  *     learning        what a new master does until the leases of its predecessor have ended. The
- *                     master grants each holder only what the holder says it has. A holder without
- *                     a lease receives TRY_LATER, and uses its fallback
+ *                     master grants each holder only what the holder says it has, and what other
+ *                     holders give back. A holder without a lease receives TRY_LATER, and uses its
+ *                     fallback
  *     fallback        what a resource of a client may use while it has no lease: see
  *                     doorman_fallback
  *
@@ -129,7 +130,7 @@
  *     messages       doorman_method_name  doorman_lease_reason_name
  *     upstream       doorman_upstream_due  _request  _response  _failed
  *     server         doorman_server_create  _destroy  _configure  _set_master  _set_epoch
- *                    _handle  _upstream  _next_resource  _next_lease  _find
+ *                    _handle  _upstream  _next_resource  _next_lease  _lease_count  _find
  *                    _learns_until  _hand_over  _take_over
  *     election       doorman_election_init  _next  _answered  _mastership  _resign
  *     client         doorman_client_create  _destroy  _upstream  _open  _close  _set_wants
@@ -181,21 +182,23 @@
  *     Each create function has a destroy function. Limiters without a server, and elections, are in
  *     the caller's memory. Arguments, and the memory that they point to, are used only during the
  *     call, except where a comment says otherwise. Pointers in a result stay valid until the next
- *     call on the object that returned them. A call that runs out of memory returns OUT_OF_MEMORY
- *     and changes nothing. Messages on permits have an exception: see doorman_server_handle. The
- *     library never frees the caller's memory.
+ *     call on the object that returned them. A call that returns a status, and runs out of memory,
+ *     returns OUT_OF_MEMORY and changes nothing. Messages on permits have an exception: see
+ *     doorman_server_handle. The library never frees the caller's memory.
  *
  * ERRORS
  *
- *     A call that can fail returns a doorman_status. DOORMAN_OK is 0. After an error the outputs
- *     are unchanged, and the object is as before. A doorman_error describes the error. Its text
- *     begins with the argument or the field that is wrong: `key: must be 0 to 256 bytes of UTF-8`,
- *     or `templates[2].limits[0].figures.rate: must be ...`. A field has its name in C if the
- *     caller has passed it in C, and its name in JSON if it was read from JSON. Missing
- *     capacity is not an error. A function whose name ends in `_try` returns a doorman_decision,
- *     not a status. A doorman_resource_info says whether a resource has a lease. A status, a
- *     decision and an outcome never have the same value. So a program that compares a status with
- *     DOORMAN_GRANTED is never right by accident, and -Wall -Wextra finds most of such mistakes.
+ *     A call that can fail returns a doorman_status. DOORMAN_OK is 0. After an error the object is
+ *     as before. Outputs are unchanged too, except where a comment says that they are 0. A
+ *     doorman_error describes the error. If an argument or a field is wrong, the text begins with
+ *     its name: `key: must be 0 to 256 bytes of UTF-8`, or `templates[2].limits[0].figures.rate:
+ *     must be ...`. Its `path_bytes` says where the name ends, so no program has to search for the
+ *     end. A field has its name in C if the caller has passed it in C, and its name in JSON if it
+ *     was read from JSON. Missing capacity is not an error. A function whose name ends in `_try`
+ *     returns a doorman_decision, not a status. A doorman_resource_info says whether a resource has
+ *     a lease. A status, a decision and an outcome never have the same value. So a program that
+ *     compares a status with DOORMAN_GRANTED is never right by accident, and -Wall -Wextra finds
+ *     most of such mistakes.
  *
  *     A pointer or a callback may be NULL only where a comment says so, with one rule for the calls
  *     that end an object: _destroy, _uninit, _close, _shutdown, _stop and _resign accept NULL, and
@@ -203,8 +206,9 @@
  *     call that returns a status returns INVALID_ARGUMENT. A try returns DOORMAN_IMPOSSIBLE. Any
  *     other call does nothing. It returns false, 0, NULL or NO_MASTER. But a call whose result is
  *     the time of the next call, or a delay, returns DOORMAN_NEVER. An `out` that is written in
- *     full is then written with zeros. Only doorman_permit_client_read_hold says that the hold is
- *     gone.
+ *     full is then written with zeros, with three exceptions: a doorman_result is IMPOSSIBLE, a
+ *     doorman_election_call is due DOORMAN_NEVER, and doorman_permit_client_read_hold says that the
+ *     hold is gone.
  *
  * THREADS AND TIME
  *
@@ -217,8 +221,8 @@
  *     Only the section nng reads a clock. All other functions that depend on time take `now` as the
  *     last parameter. `now` is a time in nanoseconds, on any clock that never goes back. If the
  *     clock does go back, the library behaves as if the clock stood still. A limiter without a
- *     server only knows when it was used: a try with an earlier `now` may count at that earlier
- *     time, so a thread reads the clock just before its try. A lease has ended when now >= its end.
+ *     server only stores when it was used. A try with an earlier `now` may count at that earlier
+ *     time. So a thread reads the clock just before its try. A lease has ended when now >= its end.
  *     The same calls with the same `now` and seeds have the same results on every machine. On
  *     32-bit x86, compile with -msse2 -mfpmath=sse. Without these flags amounts differ in their
  *     last bits. Use a clock that keeps running while the machine is suspended. If the clock stops
@@ -241,9 +245,10 @@
  *
  *     A lease does not protect a resource from clients that cheat. Each client must limit itself to
  *     its lease. Use permits against strangers, and let a gateway ask for them. Doorman promises
- *     that the sum of the leases never exceeds the capacity. What clients use without a lease is
- *     not part of this sum. The promise needs CONFIRMED handover, which is the default. It also
- *     needs clocks whose rates differ by at most the drift, which is 5 % by default.
+ *     that the sum of the leases never exceeds the capacity. After a cut, this holds when the older
+ *     leases have ended. What clients use without a lease is not part of this sum. The promise
+ *     needs CONFIRMED handover, which is the default. It also needs clocks whose rates differ by at
+ *     most the drift, which is 5 % by default.
  *
  * SOURCES
  *
@@ -270,8 +275,8 @@
  *     >>json            the wire protocol
  *     >>nng             a client with its own thread, and the transport of clients and nodes
  *
- *     Other sections are in doorman_permits.h (>>limits to >>permit_agent, with the rules P) and in
- *     doorman_throttle.h (>>throttle, with the rules H except H11).
+ *     Other sections are in doorman_permits.h (>>limits to >>permit_agent, with the rules P and D2
+ *     to D5) and in doorman_throttle.h (>>throttle, with the rules H except H11).
  *
  * MIT licence, at the end of the file.
  */
@@ -364,9 +369,12 @@ typedef enum doorman_status {
 DOORMAN_API const char *doorman_status_name(doorman_status status);
 
 /* Describes an error, for example "templates[2].capacity: must be ...". A call that fails fills in
- * its doorman_error. The caller may pass NULL instead of a doorman_error. */
+ * its doorman_error. The caller may pass NULL instead of a doorman_error. `= {0}` makes one without
+ * a text. */
 typedef struct doorman_error {
     char text[512];
+    size_t path_bytes; /* how many bytes of the text are the path of the field or argument. Two
+                          bytes follow, ": ", and then the rule. 0: no path begins the text */
 } doorman_error;
 
 /* ---- configuration, the public part ------------------------------------------------------- */
@@ -400,8 +408,8 @@ typedef struct doorman_algorithm {
     doorman_time lease_length;             /* how long a lease lasts; default 60 s */
     doorman_time refresh_interval;         /* how often a holder should renew; default: the smaller
                                               of 16 s and a third of lease_length */
-    bool has_learning_mode_duration;       /* false: a new master learns for the longest lease
-                                              length plus the drift */
+    bool has_learning_mode_duration;       /* false: a new master learns until the leases of its
+                                              predecessor have ended (R8) */
     doorman_time learning_mode_duration;   /* how long a new master learns; 0: it does not learn */
     bool has_minimum_interval;             /* false: the minimum interval is 5 s */
     doorman_time minimum_interval;         /* a holder that asks again within this time gets its
@@ -556,7 +564,8 @@ typedef enum doorman_lease_reason {
                                   300 */
     DOORMAN_LEASE_CUT,         /* the capacity was cut, and older leases do not fit into it yet */
     DOORMAN_LEASE_RESERVED,    /* a part of the share is still committed for other holders */
-    DOORMAN_LEASE_LEARNING     /* no lease grows yet, because the granter or the holder learns */
+    DOORMAN_LEASE_LEARNING     /* the granter or the holder learns, so the lease does not follow the
+                                  target yet */
 } doorman_lease_reason;
 
 /* Returns the name of a reason on the wire, for example "SHARE". Returns "" for 0, and "?" for an
@@ -593,7 +602,8 @@ typedef struct doorman_capacity_request {
     doorman_lease has;           /* the last lease that the holder received; id 0: the holder has no
                                     lease */
     double outstanding;          /* the units that the holder is using; can exceed has.capacity, but
-                                    commits nothing beyond the leases of the holder (R5) */
+                                    commits nothing beyond the leases of the holder (R5), except for
+                                    a node while the server learns (R6) */
     const doorman_demand *wants; /* a client sends one demand; a node sends one for each group of
                                     its clients */
     size_t wants_count;
@@ -606,7 +616,8 @@ typedef struct doorman_capacity_request {
 typedef enum doorman_outcome {
     DOORMAN_GRANTED = 200, /* no value of a doorman_status, so a wrong comparison is never true */
     DOORMAN_TRY_LATER,     /* the server learns, or has no lease from its parent */
-    DOORMAN_UNMATCHED,     /* no template matches, and reject_unmatched is true */
+    DOORMAN_UNMATCHED,     /* no template matches, and reject_unmatched is true; or the template has
+                              no capacity */
     DOORMAN_FULL           /* a limit of the server would be exceeded (C7) */
 } doorman_outcome;
 
@@ -709,8 +720,10 @@ typedef struct doorman_response {
     const char *master_address;             /* the address of the master; NULL: not known */
     const char *http_address;               /* the address of the master over HTTP, not checked;
                                                NULL: not known. A doorman_server leaves it NULL */
-    const doorman_capacity_response *items; /* only for GET_CAPACITY: the responses, in the order of
-                                               the items of the request */
+    const doorman_capacity_response *items; /* only for GET_CAPACITY and REPORT_OVERLOAD: the
+                                               responses, in the order of the items of the request.
+                                               Those to a report have only resource_id and
+                                               overload_target */
     size_t item_count;
     const doorman_permit *permits; /* only for ACQUIRE: the decisions, in the order of the
                                       request */
@@ -801,10 +814,12 @@ DOORMAN_API void doorman_upstream_failed(doorman_upstream *upstream, uint64_t se
 /* ---- server, the public part --------------------------------------------------------------- */
 
 typedef enum doorman_event_kind {
-    DOORMAN_EVENT_UNMATCHED,     /* a request for a resource that no template matches */
+    DOORMAN_EVENT_UNMATCHED,     /* a request for a resource without a template, or whose template
+                                    has no capacity */
     DOORMAN_EVENT_UNKNOWN_CLAIM, /* a holder names a lease that the server does not know */
     DOORMAN_EVENT_EXCESS_CLAIM,  /* a holder claims more than it was granted */
-    DOORMAN_EVENT_EXPIRED,       /* a lease expired */
+    DOORMAN_EVENT_EXPIRED,       /* a lease expired; or a holder that got no lease has not asked
+                                    again, and the amount is 0 */
     DOORMAN_EVENT_FULL,          /* a limit of the server was reached (C7) */
     DOORMAN_EVENT_UNKNOWN_KIND,  /* the parent names a kind of algorithm that this node does not
                                     know */
@@ -881,7 +896,7 @@ DOORMAN_API void doorman_server_destroy(doorman_server *server); /* NULL has no 
  *   returns   OK | INVALID_ARGUMENT (NULL, or doorman_config_fits refuses it) | OUT_OF_MEMORY.
  *             After an error the previous configuration stays in use
  *   cost      O(resources * templates). A resource that loses its template also needs O(holders log
- *             holders). A template whose glob is new, or was at another index, also needs
+ *             holders). A template whose glob is new or gone, or was at another index, also needs
  *             O(templates) */
 DOORMAN_API doorman_status doorman_server_configure(doorman_server *server,
                                                     const doorman_config *config, doorman_time now);
@@ -896,9 +911,9 @@ typedef struct doorman_mastership {
 } doorman_mastership;
 
 /* Sets whether this server is master, and what the address of the master is. A server that becomes
- * master starts to learn. If the server is master already, the call only moves `until`. A server
- * that stops being master deletes all leases that it knows. A server also stops being master when
- * `until` passes.
+ * master starts to learn. If the server is master already, the call only sets `until` and the
+ * address. A server that stops being master deletes all leases that it knows. A server also stops
+ * being master when `until` passes.
  *   mastership   used only during the call
  *   returns      OK | INVALID_ARGUMENT (the address is not valid)
  *   cost         O(templates) if the server becomes master; O(holders log holders + counters of
@@ -975,14 +990,14 @@ typedef struct doorman_server_resource {
     const char *resource_id;
     const doorman_template *settings; /* with the defaults filled in. A node with a parent has the
                                          settings of its parent */
-    double capacity;                  /* the capacity of a root's template, or of the node's own
-                                         lease */
+    double capacity;                  /* in a root: that of the template, or less after reports of
+                                         overload (H11); else that of the node's own lease */
     bool leased;                      /* only for a node with a parent: true: the node has a
                                          lease */
     doorman_time lease_end;           /* if `leased` is true: the end of the node's lease */
-    doorman_time lease_length;        /* only for a node with a parent: the time from the last grant
-                                         of its lease to the end of that lease; 0: it has had
-                                         none */
+    doorman_time lease_length;        /* only for a node with a parent: the time from the last
+                                         response with a lease to the end of that lease; 0: it has
+                                         had none */
     doorman_outcome outcome;          /* only for a node with a parent: the last outcome from the
                                          parent; 0: none yet */
     doorman_lease_reason reason;      /* if `leased` is true: why the node's own lease is less than
@@ -1003,9 +1018,9 @@ typedef struct doorman_server_resource {
      * After a cut, that amount includes the older, larger capacity until its leases have ended. So
      * a cut alone causes no overshoot. With `immediate` handover the parent of a node does not wait
      * for that end, so a cut of the node's lease causes an overshoot. The overshoot includes only
-     * what this server has granted. So it includes neither what clients use without a lease, nor
-     * leases of an earlier master that no holder has claimed. If two processes use one id, each of
-     * them uses the whole lease, but the overshoot includes the lease once. */
+     * what this server has granted or taken over. So it includes neither what clients use without a
+     * lease, nor leases of an earlier master that no holder has claimed. If two processes use one
+     * id, each of them uses the whole lease, but the overshoot includes the lease once. */
     double overshoot;
     bool has_safe_capacity;
     double safe_capacity;
@@ -1065,8 +1080,8 @@ DOORMAN_API bool doorman_server_next_lease(doorman_server *server, const char *r
 DOORMAN_API bool doorman_server_find(doorman_server *server, const char *resource_id,
                                      doorman_server_resource *out, doorman_time now);
 
-/* Returns how many leases a holder has, of all resources. Leases that have expired since the last
- * call on the server may still count (S2).
+/* Returns for how many resources a holder has a lease, or has asked for one but got none yet (S4).
+ * Those whose time has passed since the last call on the server may still count (S2).
  *   is_server   true: the holder is a node
  *   cost        O(1) */
 DOORMAN_API size_t doorman_server_lease_count(const doorman_server *server, const char *holder_id,
@@ -1394,12 +1409,13 @@ typedef struct doorman_resource_options {
     bool shadow;               /* true: shadow mode, to test a limit. Attempts that would otherwise
                                   be refused are allowed, and count as excess. No call waits, and
                                   delays are 0. An n that is not an amount is still IMPOSSIBLE */
-    /* Called when `leased`, `outcome`, `learning`, `reason` or `capacity` has changed. info is
-     * valid only during the call. on_change runs within a call on the client, on the agent or on a
-     * resource, or in the agent's thread. That call or thread waits for on_change, so on_change
-     * should return soon. on_change may call the functions that try, release and delay, for any
-     * resource. Other calls on a client are forbidden. Other calls on an agent return DEADLOCK and
-     * do nothing. on_change must not wait for a thread that makes such calls. */
+    /* Called when `leased`, `outcome`, `learning`, `reason`, `capacity` or `gauge_is_divided` has
+     * changed. info is valid only during the call. on_change runs within a call on the client, on
+     * the agent or on a resource, or in the agent's thread. That call or thread waits for
+     * on_change, so on_change should return soon. on_change may call the functions that try,
+     * release and delay, for any resource. Other calls on a client are forbidden. Other calls on an
+     * agent return DEADLOCK and do nothing. on_change must not wait for a thread that makes such
+     * calls. */
     void (*on_change)(void *context, const doorman_resource_info *info);
     void *context;
 } doorman_resource_options;
@@ -1480,8 +1496,8 @@ struct doorman_resource_info {
     doorman_outcome outcome; /* if has_outcome is true: the outcome in the last response. UNMATCHED
                                 and FULL need an operator */
     bool has_outcome;        /* true: a server has responded */
-    bool learning;           /* true: the last response says that the server learns. No lease grows
-                                while the server learns */
+    bool learning;           /* true: the last response says that the server learns. Until it has
+                                learned, leases grow only by what other holders give back */
     bool has_safe_capacity;  /* true: a server has sent a safe capacity */
     double safe_capacity;    /* if has_safe_capacity is true: the last safe capacity from a server,
                                 or DOORMAN_UNLIMITED */
@@ -1599,7 +1615,7 @@ typedef uint64_t DOORMAN__ALIGNED doorman__shared; /* private */
  *   promise   at most `limit` units in any window, exactly. n is rounded up to whole units
  *   memory    8 bytes for each unit of the limit, besides the limiter
  *   drawback  a caller that keeps retrying stays refused, because refused attempts are remembered
- *   cost      two locked instructions for each unit
+ *   cost      one locked instruction for a try, and one for each unit
  *
  * CONCURRENCY: at most `limit` units at once. The caller must release the units that a try has
  * allowed.
@@ -1747,8 +1763,9 @@ typedef struct doorman_config_problem {
 } doorman_config_problem;
 
 /* Makes a configuration like doorman_json_config, and lists all errors. A text that is not JSON has
- * one error, because nothing behind the error can be read. Fields that depend on a wrong field of
- * the same template are not checked. Warnings are listed only if there is no error.
+ * one error, because nothing behind the error can be read. If a field of a template is unknown,
+ * missing or of a wrong type or value, the other rules are not checked for this template. Warnings
+ * are listed only if there is no error.
  *   out        written only on OK; the caller destroys it. NULL: the call only checks the text
  *   text       used only during the call; it need not end with a NUL
  *   problems   receives the first `room` errors, in the order of the templates. After OK it
@@ -1799,7 +1816,7 @@ typedef enum doorman__exchange_state {
 /* Serves one message in three steps, for a server that several threads share. The caller needs the
  * lock of the server only for the second step. Each message in progress needs an exchange of its
  * own. The caller initialises the struct with zeros, and may use it for one message after another.
- * The exchange keeps the memory of its largest message until _uninit. */
+ * The exchange keeps its memory for responses and replies until _uninit. */
 typedef struct doorman_json_exchange {
     doorman_request request; /* if _read has returned OK: the parsed message. Its pointers are valid
                                 until _write */
@@ -1886,11 +1903,12 @@ DOORMAN_API doorman_status doorman_json_response(doorman_upstream *upstream, uin
 #define DOORMAN__DECLARES_NNG
 /* ---- agent and resources, the public part --------------------------------------------------- */
 
-/* A client with a clock, a thread and a connection of its own. It has a second thread and a second
- * connection when it is asked for permits. Any thread may call the functions of an agent and its
- * resources. Only doorman_resource_wait and doorman_agent_acquire, _transfer, _seize and
- * _stop block.
- * If n units may be used now, doorman_resource_wait takes them and returns without a wait.
+/* A client with a clock, a thread and a connection of its own. When it is asked for permits, it has
+ * a second thread and a second connection. It opens one more connection, up to 64, for each permit
+ * that waits in the queue of a server at the same time. Any thread may call the functions of an
+ * agent and its resources. Only doorman_resource_wait and doorman_agent_acquire, _transfer, _seize
+ * and _stop block. If n units may be used now, doorman_resource_wait takes them and returns without
+ * a wait.
  *
  * Each function of an agent or a resource that returns a status can also return
  *   DEADLOCK      if it is called within an on_change of this agent. The call does nothing.
@@ -1922,11 +1940,12 @@ DOORMAN_API doorman_status doorman_agent_start(doorman_agent **out,
                                                const doorman_client_options *options,
                                                doorman_error *error);
 
-/* The first of two steps to stop an agent. Calls of doorman_resource_wait and doorman_agent_acquire
- * in progress return UNAVAILABLE. Later calls of these two functions, of doorman_resource_open,
- * doorman_agent_acquire_async and doorman_agent_report return UNAVAILABLE at once. All other calls
- * work as before. Any thread may call doorman_agent_shutdown, any number of times. Threads that
- * wait without a timeout can be stopped like this:
+/* The first of two steps to stop an agent. Calls of doorman_resource_wait and of
+ * doorman_agent_acquire, _transfer and _seize that are in progress return UNAVAILABLE. Later calls
+ * of these functions, of doorman_resource_open, doorman_agent_acquire_async and
+ * doorman_agent_report return UNAVAILABLE at once. All other calls work as before. Any thread may
+ * call doorman_agent_shutdown, any number of times. Threads that wait without a timeout can be
+ * stopped like this:
  *
  *     each thread     while (doorman_resource_wait(resource, 1, DOORMAN_NEVER) == DOORMAN_OK)
  *                         act();
@@ -1941,10 +1960,11 @@ DOORMAN_API doorman_status doorman_agent_shutdown(doorman_agent *agent);
  * before. It releases all leases, except the leases of gauges with units in use. To release leases,
  * the call waits at most a second for the server. In the same second the agent sends the reports
  * that are left. The call does not wait if nothing can be released or sent, or if no server can be
- * reached. At the end the call closes its one or two sockets of nng, and waits at most another half
- * second for each of them. Then the call frees the agent and its resources. No other thread may use
- * the agent or its resources during the call or later, with one exception: a thread may already be
- * blocked in doorman_resource_wait or doorman_agent_acquire. NULL has no effect.
+ * reached. At the end the call closes the sockets of its connections, and waits at most another
+ * half second for each of them. Then the call frees the agent and its resources. No other thread
+ * may use the agent or its resources during the call or later, with one exception: a thread may
+ * already be blocked in doorman_resource_wait, or in doorman_agent_acquire, _transfer or _seize.
+ * NULL has no effect.
  *   returns   OK | DEADLOCK or UNAVAILABLE (see doorman_agent; nothing is freed) */
 DOORMAN_API doorman_status doorman_agent_stop(doorman_agent *agent);
 
@@ -2010,9 +2030,9 @@ DOORMAN_API doorman_status doorman_resource_close(doorman_resource *resource);
  * a second, a call with n = 20 is allowed 0.2 s after the last units were taken. With burst_units,
  * at most rate * t + b units are allowed in any time t, and an n of more than b is IMPOSSIBLE. b is
  * burst_units, but at least 1. An unlimited capacity allows any n. A rate starts with nothing
- * saved. The time of one unit is rounded up to 1/256 ns. Therefore at most 2.5e11 single units are
- * allowed in a second, and a rate of 1e8 units a second is 0.04 % too slow. A rate below 2.8e-8
- * units a second, which is one unit in 407 days, allows no whole unit.
+ * saved. The time of one unit is rounded up to 1/256 ns. Therefore at most 2.56e11 single units are
+ * allowed in a second, and a rate of about 1e8 units a second is up to 0.04 % too slow. A rate
+ * below 2.8e-8 units a second, which is one unit in 407 days, allows no whole unit.
  *
  * A gauge never has more units in use than its capacity. If the capacity falls below the units in
  * use, nothing new is allowed until enough units are released. The caller must release the same n.
@@ -2030,7 +2050,7 @@ DOORMAN_API doorman_status doorman_resource_close(doorman_resource *resource);
  *             want wants_maximum. Units that are not allowed count as refused
  *   cost      no lock and no system call except a read of the clock; one compare-and-swap if the
  *             units are allowed. With `out` the call also reads the state a second time and makes
- *             two divisions
+ *             up to three divisions
  *   source    a rate: GCRA (ITU-T I.371), with saved time instead of a bucket of cells */
 DOORMAN_API doorman_decision doorman_resource_try(doorman_resource *resource, double n,
                                                   doorman_result *out);
@@ -2038,11 +2058,11 @@ DOORMAN_API doorman_decision doorman_resource_try(doorman_resource *resource, do
 /* Waits until n units may be used, and takes them. Waiters are served in the order of their
  * arrival. A call of doorman_resource_try does not wait behind the waiters. So many small attempts
  * can starve a waiter that needs many units. Waiters can also starve an attempt that needs many
- * units. A waiter sees a change of the lease at once. While callers wait for a rate, they return
- * one by one at that rate, even if more units have been saved. This pacing ends half a burst after
- * the last waiter has returned. If a thread wakes too late, the delay is compensated gradually. If
- * the present lease is too small for n, the call waits for a larger lease. A thread may be
- * cancelled while it waits.
+ * units. A waiter sees a change of the lease at once. Callers that wait for a rate return one by
+ * one at about that rate, as long as less than an eighth of the burst has been saved. This pacing
+ * ends half a burst after the last waiter has returned. If a thread wakes too late, the delay is
+ * compensated gradually. If the present lease is too small for n, the call waits for a larger
+ * lease. A thread may be cancelled while it waits.
  *   n         [0, 1e15], in the resource's units
  *   timeout   0 or less: does not wait; DOORMAN_NEVER: waits as long as necessary
  *   returns   OK | TIMED_OUT (nothing is taken) | RESOURCE_EXHAUSTED (n is IMPOSSIBLE: see
@@ -2225,10 +2245,11 @@ DOORMAN_API void doorman_transport_send(doorman_transport *transport);
  * C2 Only one thread at a time may use a server. Only one thread at a time may use a client and its
  *    resources. The caller provides the lock. Any number of threads may use a limiter at once.
  * C3 An option that is zero has its default value. Each create function has a destroy function.
- * C4 Memory comes from DOORMAN_MALLOC, _REALLOC and _FREE. Any call that needs memory may return
- *    OUT_OF_MEMORY. Such a call leaves the state unchanged.
+ * C4 Memory comes from DOORMAN_MALLOC, _REALLOC and _FREE. A call that returns a status, and runs
+ *    out of memory, returns OUT_OF_MEMORY and leaves the state unchanged. P9 is the only exception.
  * C5 Ids, amounts, priorities, durations and pointers are checked where they enter the library. A
- *    wrong message changes nothing. Asserts check only for mistakes of this library.
+ *    wrong request changes nothing. A wrong response counts as a failed request, and changes no
+ *    lease. Asserts check only for mistakes of this library.
  * C6 The implementation compiles as C11. The public part compiles as C99 and C++11 too. Both
  *    compile with gcc and clang without warnings.
  * C8 Hash tables of ids from the network are keyed with a seed from the options.
@@ -2245,6 +2266,13 @@ const char *doorman_status_name(doorman_status status) {
     return (unsigned)status < DOORMAN_STATUS_COUNT ? names[status] : "UNKNOWN";
 }
 
+/* Returns how many bytes of a text of this library are the path: see doorman_error. A text with a
+ * rule begins with its path, and a path consists of names of fields, of dots and of indexes. */
+static size_t doorman__path_bytes(const char *text) {
+    const size_t bytes = strspn(text, "abcdefghijklmnopqrstuvwxyz_.[]0123456789");
+    return text[bytes] == ':' && text[bytes + 1] == ' ' ? bytes : 0;
+}
+
 /* Writes the error text, and returns the status, so that one statement reports an error. */
 static doorman_status doorman__fail(doorman_error *error, doorman_status status, const char *format,
                                     ...) {
@@ -2253,8 +2281,14 @@ static doorman_status doorman__fail(doorman_error *error, doorman_status status,
         va_start(arguments, format);
         vsnprintf(error->text, sizeof error->text, format, arguments);
         va_end(arguments);
+        error->path_bytes = doorman__path_bytes(error->text);
     }
     return status;
+}
+
+static void doorman__error_clear(doorman_error *error) {
+    error->text[0] = 0; /* the rest need not be cleared */
+    error->path_bytes = 0;
 }
 
 /* The error of a call whose argument `name` is NULL, and must not be. */
@@ -2352,8 +2386,8 @@ static void doorman__arena_uninit(doorman__arena *arena) {
 #if defined DOORMAN_PERMITS || defined DOORMAN_JSON
 #define DOORMAN__CHUNK_BYTES ((size_t)2048)
 
-/* Continues in the next chunk that has room, or in a new chunk. Chunks double in size, so a message
- * needs few of them. Returns false if memory runs out. */
+/* Continues in the next chunk that has room, or in a new chunk. A new chunk has at least twice the
+ * bytes of the current one, so a message needs few chunks. Returns false if memory runs out. */
 static bool doorman__arena_grow(doorman__arena *arena, size_t bytes) {
     doorman__chunk *last = arena->current;
     size_t larger = last ? 2 * last->bytes : DOORMAN__CHUNK_BYTES;
@@ -2864,7 +2898,8 @@ static bool doorman__random_bits(void *out, size_t bytes) {
  * G1 A resource takes the template whose glob equals the id of the resource. If there is no such
  *    template, the resource takes the first template whose glob matches the id.
  * G2 If no template matches a resource, its holders get what they ask for. But if reject_unmatched
- *    is true, they are refused.
+ *    is true, they are refused. A template without capacity has no leases, so holders that ask for
+ *    one are refused too.
  * G3 A template without an algorithm takes the algorithm of the template `*`. If the template `*`
  *    has no algorithm or does not exist, the template takes the defaults.
  * G4 If one field is wrong, the whole configuration is refused. An error text names the field. All
@@ -2888,11 +2923,12 @@ static bool doorman__random_bits(void *out, size_t bytes) {
  *      - a time to live above an hour, because the limit learns for so long
  *      - a template, or a key of an override, that an earlier one hides (of the first 1,000
  *        templates, and of the first 1,000 keys of a limit)
+ *      - a safe capacity, `whole` or an algorithm, in a template without capacity
  *      - limits that cannot act: see doorman__limits_warn
  *    A warning about an algorithm names the template that has it, not the templates that take it
  *    (G3).
  *
- * >>server defines G5 (reloading) and C7 (limits, such as the number of templates).
+ * >>server defines G5 (reloading) and C7 (the limits of a server).
  * >>json defines G7 (named parameters).
  */
 
@@ -3192,7 +3228,8 @@ typedef struct doorman__config_permits {
                         const doorman__config_report *report);
     bool (*copy_limits)(doorman_config *config, const doorman_config_options *options);
     void (*free_limits)(doorman_config *config);
-    size_t (*first_leased)(const doorman_template *template_); /* or limit_count (P17) */
+    /* the index of the first limit that is leased, or limit_count (P17) */
+    size_t (*first_leased)(const doorman_template *template_);
 } doorman__config_permits;
 static const doorman__config_permits doorman__permits_in_config;
 
@@ -3252,9 +3289,10 @@ static bool doorman__glob_is_open(const char *glob) {
     1000 /* templates, and keys in the overrides of one limit, that are
                                     compared with earlier ones */
 
-/* Returns whether a glob matches all that another one matches. May return false for globs with
- * brackets and escapes. If `wide` has only literal characters and `*`, its literal characters can
- * only match those of `narrow`, and its `*` matches the rest. */
+/* Returns whether a glob matches all that another one matches. May return false by mistake if
+ * `wide` has a `?`, or if one of them has brackets or escapes. If `wide` has only literal
+ * characters and `*`, its literal characters can only match those of `narrow`, and its `*` matches
+ * the rest. */
 static bool doorman__glob_covers(const char *wide, const char *narrow) {
     if (strcmp(wide, narrow) == 0) return true;
     return !wide[strcspn(wide, "?[\\")] && !narrow[strcspn(narrow, "[\\")] &&
@@ -3277,8 +3315,9 @@ static void doorman__without_capacity_warn(const doorman_template *template_, si
     }
 }
 
-/* H11: reports a template whose capacity is not divided, so that reports cannot change it. Without
- * an algorithm the template has that of the template "*" (G3). */
+/* H11: reports a template that has `overload`, although its capacity is not divided: reports of
+ * overload could not change it. Without an algorithm the template has that of the template "*"
+ * (G3). */
 static void doorman__template_check_overload(const doorman_config_options *options, size_t index,
                                              const doorman__config_report *report) {
     const doorman_template *template_ = &options->templates[index];
@@ -3337,7 +3376,7 @@ static void doorman__first_problem_add(const doorman__config_report *report, siz
 /* Adds to an error how many more errors or warnings there are. `count` includes the first one. */
 static void doorman__error_end(doorman_error *error, size_t count) {
     if (!error) return;
-    if (count == 0) error->text[0] = 0;
+    if (count == 0) doorman__error_clear(error);
     size_t used = strlen(error->text);
     if (count < 2) return;
     snprintf(error->text + used, sizeof error->text - used, " (and %zu more)", count - 1);
@@ -3749,7 +3788,7 @@ static size_t doorman__config_same(const doorman_config *config, const char *glo
  *                       divided.
  *   NO_ALGORITHM        The slope is 1. Every holder gets what it wants.
  *
- * The algorithms need sums of wants and of subclients. The index computes such a sum in O(log n).
+ * The algorithms need sums of wants and of subclients. An index computes such a sum in O(log n).
  * For each priority the index has a B+tree of demands (Bayer and McCreight 1972). The demands are
  * in the order of their wants per subclient. Each inner node stores three sums for each of its
  * children: the sums of all demands below the child. When a child changes, its three sums are
@@ -3780,8 +3819,9 @@ static size_t doorman__config_same(const doorman_config *config, const char *glo
  *    holders. A renewal that changes nothing costs one lookup in a hash table and a read of the
  *    terms.
  * A3 A new kind of algorithm needs one function, one row in DOORMAN_KINDS and one in
- *    doorman__solvers. Only the checks of a configuration also depend on the kind. In a tree, T2
- *    assumes that a kind leaves no capacity unused that somebody wants.
+ *    doorman__solvers. A kind that does not divide the capacity also belongs in
+ *    doorman__divides_capacity. Only the checks of a configuration also depend on the kind. In a
+ *    tree, T2 assumes that a kind leaves no capacity unused that somebody wants.
  * A4 No holder gets more than it wants. If leases are whole units (A5, see >>leases), no holder
  *    gets more than its wants rounded up.
  */
@@ -3874,8 +3914,8 @@ static size_t doorman__node_upto(const doorman__node *node, const doorman__deman
 }
 
 /* Returns the index of the child in which `demand` is stored. If `demand` is new, this is the child
- * for its insertion. The caller reads the whole child next. In a large tree the child is not in the
- * cache, so all its cache lines are prefetched at once. */
+ * for its insertion. The caller reads the demands or keys of the child next. In a large tree they
+ * are not in the cache, so all their cache lines are prefetched at once. */
 static size_t doorman__inner_place(const doorman__inner *inner, const doorman__demand *demand) {
     size_t upto = doorman__node_upto(&inner->node, demand), at = upto ? upto - 1 : 0;
     const char *below = (const char *)inner->below[at];
@@ -4296,7 +4336,8 @@ static size_t doorman__solve_proportional(const doorman_algorithm *algorithm, do
 
 /* First, all bands share the reserve. `floor` is the level of these shares, and `reserved` has the
  * share of each band. Then each band gets its share, highest priority first. A band can take what
- * is left, minus the parts of the lower bands, and at least its own share of the reserve. */
+ * is left, minus the shares of the lower bands in the reserve. It can always take its own share of
+ * the reserve. */
 static size_t doorman__solve_priority(const doorman_algorithm *algorithm, double capacity,
                                       const doorman__index *index, doorman_terms *terms) {
     double reserved[DOORMAN_TERMS_MAX] = {0}, floor = 0, reserve_left = 0;
@@ -4489,12 +4530,14 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *                               node; K >= C
  *     end                       when the lease entry of the holder ends
  *
- * T7 The sum of the leases in force never exceeds the capacity. This follows from an invariant. The
- *    holders together use at most the sum of u, and each grant keeps that sum within C. After a cut
- *    in capacity the sum may be above C (see "round"). The rules R1 to R12 keep the invariant. R2,
- *    R3, R9 and R10 are in the section >>upstream. R7, R8, R11 and R12 are in the section >>server.
+ * T7 The sum of the leases in force never exceeds the capacity. After a cut, the largest capacity
+ *    of the last lease length (plus the drift) counts. T7 follows from an invariant. The holders
+ *    together use at most the sum of u, and each grant keeps that sum within C. After a cut in
+ *    capacity the sum may be above C (see "round"). The rules R1 to R12 keep the invariant. R2, R3,
+ *    R9 and R10 are in the section >>upstream. R7, R8, R11 and R12 are in the section >>server.
  * R1 A node never uses a lease id twice for one resource, even if its master changes or restarts. A
- *    lease id is 53 bits of a keyed hash of a counter. Each process that starts uses a new key.
+ *    lease id is 53 bits of a keyed hash of a counter. Each process that starts uses a new key. Two
+ *    leases have the same id with a probability of 2^-53, which is too small to matter.
  * R4 A claim lowers u only if it names the last lease that was granted to the holder. In this case
  *    no newer lease is on its way to the holder, and the holder will not accept an older lease
  *    (R2). As long as a holder names the same lease, its claims never rise. So a late copy of a
@@ -4520,22 +4563,22 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *    So a holder whose lease has ended has nothing committed, even if it still uses units of it. T7
  *    does not cover use without a lease. If reports raised u, a holder that reports too much, or a
  *    late copy of a request, would take the capacity from all others.
- * R6 A new master knows no holders, so it learns until every lease that its predecessor can have
- *    granted has ended. If a holder names a lease of this node, the master grants what the holder
- *    claims, but at most what is free. In the lease tables of its predecessor, the sum of these
- *    claims was within C. Leases grow only by what other holders have given back to this master
- *    (`spare`). A holder that names a lease of this master has accepted that lease, so it really
- *    had its amount. If it now claims less, it has given back the difference. The first claim of a
- *    holder does not count: a late copy of a request can claim too much, and the difference could
- *    be capacity that the holder never had.
+ * R6 A new master knows no holders, unless it takes over the leases of its predecessor (D8). So it
+ *    learns until every lease that its predecessor can have granted has ended. If a holder names a
+ *    lease of this node, the master grants what the holder claims, but at most what is free. In the
+ *    lease tables of its predecessor, the sum of these claims was within C. Leases grow only by
+ *    what holders have given back to this master (`spare`). A holder that names a lease of this
+ *    master has accepted that lease, so it really had its amount. If it now claims less, it has
+ *    given back the difference. The first claim of a holder does not count: a late copy of a
+ *    request can claim too much, and the difference could be capacity that the holder never had.
  *       If C has been cut since the claimed leases were granted, the sum of the claims can be above
  *    C. The master then grants and commits only what fits. This is safe. A holder that receives the
  *    new lease stops using its old lease. If the new lease is lost, the old lease ends before the
  *    learning ends. Until then the leases in force never exceed the capacity before the cut,
  *    because each grant replaces a claim, or uses what others have given back.
- *       If nothing of C is free for a claim, the holder gets a lease of 0, so that it stops using
- *    its old lease. Otherwise it could claim the old lease from the next master, which could grant
- *    it in addition to the leases that use C now. What a child node reports as outstanding is
+ *       If nothing of C is free for a claim, the holder gets a lease of 0. Then it stops using its
+ *    old lease. Otherwise it could claim the old lease from the next master, which could grant it
+ *    in addition to the leases that use C now. What a child node reports as outstanding is
  *    committed even if the sum of u then exceeds C (see doorman__leases_learn).
  *
  * With `immediate` handover a grant sets u to g. Capacity then moves to other holders without a
@@ -4565,7 +4608,7 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  * never causes. A client that always names the lease before its last lease is reported too.
  *     Each request that names the last lease subtracts 1/4 from the number of signs. So the
  * server detects two processes even if one asks up to eight times as often as the other. When one
- * of them stops, the report ends after at most seven renewals of the other one.
+ * of them stops, the report ends after at most eight renewals of the other one.
  *
  * Round (R5). After a cut in capacity the sum of u can be above C. R5 still allows a grant of up to
  * min(u, x). Such a grant does not raise the sum of u, but the sum of the leases can stay above C,
@@ -4698,10 +4741,10 @@ typedef struct doorman__lease_entry {
     char holder_id[];
 } doorman__lease_entry;
 
-/* If leases are whole units, a holder has a rotation from its next request on. It records how the
- * holder takes turns when its target is not an integer (see "leases: whole units"). Resources
- * without whole units need no memory for rotations. A rotation takes 80 bytes, including its place
- * in the table. */
+/* If leases are whole units, each request of a holder without a rotation adds one. The rotation
+ * records how the holder takes turns when its target is not an integer (see "leases: whole units").
+ * Resources without whole units need no memory for rotations. A rotation takes 64 bytes, and 16 to
+ * 32 bytes of the table. */
 typedef struct doorman__rotation {
     doorman__link link; /* in `rotations` of the table; must be the first field */
     const doorman__lease_entry *entry;
@@ -4739,7 +4782,7 @@ typedef struct doorman__lease_table {
     doorman_terms terms[DOORMAN_TERMS_MAX];
     size_t terms_count;      /* 0: the terms must be computed again */
     doorman_time learned_at; /* when the learning ends */
-    doorman__total spare;    /* what holders have given back to this master while it learns */
+    doorman__total spare;    /* what holders have given back to this master; used while it learns */
     doorman__total in_round; /* the sum of v over all holders */
     /* the number of the present round, or of the last one; modulo 2^27. A round needs a cut in
      * capacity, so the same number comes again only after years */
@@ -5056,16 +5099,17 @@ static double doorman__entry_wants(const doorman__lease_entry *entry) {
  * it has had its first unit. A unit that is in no lease is idle. Let the target of a holder be f
  * plus a fraction. These rules decide how many units the holder gets:
  *
- *   if it has more than f   It gets f in the two cases below. In all other cases it keeps f + 1.
- *                           First case: more units are owed to other holders than are idle, and its
- *                           own lag is at most a bound. The bound starts at -1 turn. It rises by
- *                           one turn in each lease length while more units are owed than are idle.
- *                           If an owed unit is urgent, the bound starts at 0, and rises by one turn
- *                           in each refresh interval. An owed unit is urgent if the holder that
- *                           lacks it has less than its target rounded down, or has never had a
- *                           unit. Second case: its own lag is at most -2 turns, no unit is idle,
- *                           and another holder waits. A holder waits if it has at most its target
- *                           rounded down, and its lag is above 0
+ *   if it has more than f It gets f in the two cases below. In all other cases it gets f + 1. First
+ *                           case: more units are owed to other holders than are idle, and its own
+ *                           lag is at most a bound. The bound starts at -1 turn. It rises by one
+ *                           turn in each lease length while more units are owed than are idle,
+ *                           until a holder gives up a unit. Then it starts again. If an owed unit
+ *                           is urgent, the bound starts at 0, and rises by one turn in each refresh
+ *                           interval. An owed unit is urgent if the holder that lacks it has less
+ *                           than its target rounded down, or has never had a unit. Second case: its
+ *                           own lag is at most -2 turns, no unit is idle, and another holder waits.
+ *                           A holder waits if it has at most its target rounded down, and its lag
+ *                           is above 0
  *   if it has f or less     It gets f + 1 in the three cases below. In all other cases it gets f.
  *                           First case: it is owed a unit. Second case: its lag is at least half a
  *                           turn. Third case: more units are idle than are owed to other holders
@@ -5304,7 +5348,7 @@ static bool doorman__leases_offer(doorman__lease_table *leases, doorman__lease_e
 }
 
 /* Reserves memory for doorman__leases_set_demands. Until that call, or doorman__leases_retract,
- * nothing else may change the lease table. If memory runs out, returns false. */
+ * nothing else may change the entries or the index. If memory runs out, returns false. */
 static bool doorman__leases_reserve(doorman__lease_table *leases, doorman__lease_entry *entry,
                                     const doorman_demand *demands, size_t count) {
     assert(entry->is_server || count == 1);
@@ -5346,7 +5390,7 @@ static void doorman__leases_freeze(doorman__lease_table *leases, doorman__lease_
     doorman__leases_sum_frozen(leases);
 }
 
-/* Ends the freeze of a child. Precondition: its demands have not changed since the freeze began. */
+/* Ends the freeze of a child, and forgets its last demands, which are not in the index. */
 static void doorman__leases_unfreeze(doorman__lease_table *leases, doorman__lease_entry *entry) {
     doorman__child *child = entry->demand.child, **at = &leases->frozen_children;
     assert(child->frozen);
@@ -5379,7 +5423,7 @@ static void doorman__leases_set_demands(doorman__lease_table *leases, doorman__l
     doorman__index_insert(&leases->index, demands->priority, &next);
     if (entry->indexed) doorman__index_remove(&leases->index, (int)entry->priority, &own);
     entry->demand.wants = next.wants;
-    /* only a request of the permits can have another weight than 1, or the one that they had */
+    /* no entry stores a weight; only that of the permits of this node can change */
     if (next.subclients != own.subclients) leases->weight = next.subclients;
     entry->priority = (unsigned)demands->priority & DOORMAN_PRIORITY_MAX;
     entry->indexed = true;
@@ -5584,7 +5628,7 @@ static double doorman__leases_held(const doorman__lease_table *leases,
 }
 
 /* R5: returns the largest lease that the holder may get. `in_force` is what it may still be using.
- * In a round the leases of all rounds and the leases of this round have a bound each. */
+ * In a round, one bound applies to all leases, and another one to the leases of this round. */
 static double doorman__leases_most(const doorman__lease_table *leases,
                                    const doorman__lease_entry *entry, double in_force) {
     double leased = doorman__min(in_force, doorman__entry_leased(entry));
@@ -5709,7 +5753,8 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  *   dues      when to request, renew or confirm the lease    IDLE
  *   halves    when half of its refresh interval has passed   IDLE
  *   releases  when to release it                             CLOSING
- *   ends      the end of its lease                           held leases with a lease id
+ *   ends      the end of its lease                           those with a lease id, until their end
+ *                                                            is noted
  *
  * A held lease is in force while it has a lease id and now < end. At other times the owner uses the
  * fallback of the resource.
@@ -6188,9 +6233,10 @@ static bool doorman__held_lease_give_back(const doorman_upstream *upstream,
     return true;
 }
 
-/* Closes a held lease for its owner. If the lease is not in force, the held lease becomes CLOSED at
- * once. If the lease is in force, a request releases it, at the earliest at release_at. If units of
- * the lease are still in use, a later request releases it. */
+/* Closes a held lease for its owner. If the held lease is in the request under way, that request
+ * ends first. Then, if the lease is not in force, the held lease becomes CLOSED at once. If the
+ * lease is in force, a request releases it, at the earliest at release_at. If units of the lease
+ * are still in use, a later request releases it. */
 static void doorman__held_lease_close(doorman_upstream *upstream, doorman__held_lease *held,
                                       doorman_time release_at, doorman_time now) {
     assert(!doorman__held_lease_ending(held) && held->state != DOORMAN__HELD_CLOSED);
@@ -6208,8 +6254,9 @@ static void doorman__held_lease_close(doorman_upstream *upstream, doorman__held_
     }
 }
 
-/* Reopens a held lease that its owner has closed. If the held lease is in the request under way, it
- * is due when that request has ended. If not, it is due at once. */
+/* Reopens a held lease that its owner has closed. If the request under way releases it, it is due
+ * when that request has ended. If the request under way renews it, the response says when it is
+ * due. Otherwise it is due at once. */
 static void doorman__held_lease_reopen(doorman_upstream *upstream, doorman__held_lease *held,
                                        doorman_time now) {
     assert(doorman__held_lease_ending(held));
@@ -6235,9 +6282,9 @@ static void doorman__held_lease_end_request(doorman_upstream *upstream, doorman_
 
 /* ---- upstream: when a request ends */
 
-/* Ends a request that failed, was redirected, or was a release. If the request has no response, its
- * held leases become due now. In the next request, held leases that became due earlier come first.
- * So no held lease waits for ever, even if one request has no room for all of them. */
+/* Ends a request that failed, was redirected, or was a release. If the request has no response of a
+ * master, its held leases become due now. In the next request, held leases that became due earlier
+ * come first. So no held lease waits for ever, even if one request has no room for all of them. */
 static void doorman__upstream_end_items(doorman_upstream *upstream, bool has_response) {
     for (size_t i = 0; i < upstream->item_count; i++) {
         doorman__held_lease *held = upstream->in_request[i];
@@ -6446,7 +6493,8 @@ static doorman_overload_report doorman__tally_take(doorman__tally *tally, doorma
 }
 
 /* R10: if no unit of the lease is in use, puts a release into the request, and clears the lease id.
- * If units are still in use, the request gets no release, and the next check is a second later. */
+ * If units are still in use, the request gets no release, and the next check is a second later, or
+ * at the end of the lease. */
 static void doorman__upstream_put_release(doorman_upstream *upstream, doorman__held_lease *held,
                                           double outstanding, doorman_time now) {
     if (outstanding > 0) {
@@ -7014,16 +7062,18 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
 
 /* ---- >>server ------------------------------------------------------------------------------- */
 /*
- * A server is one process of a node of the tree. It has a mastership, a configuration if it is a
- * root, and a lease table for each resource that a holder has asked for. It processes a request in
- * three steps: it checks the whole request, reserves all the memory that the request needs, and
- * then decides. A request that fails one of the first two steps changes nothing (C4, C5).
+ * A server is one process of a node of the tree. It has a mastership, a configuration (of a node
+ * with a parent, only for permits), and a lease table for each resource that a holder has asked
+ * for. It processes a request in three steps: it checks the whole request, reserves all the memory
+ * that the request needs, and then decides. A request that fails one of the first two steps changes
+ * nothing (C4, C5).
  *
  * S1 A server that is not master grants nothing. Its response has only the address of the master,
  *    if the server knows this address.
- * S2 Every function removes expired leases before it reads a lease table, but at most the first
- *    1,000 of a resource, so that no call takes long. The other leases count as committed until a
- *    later call, which is safe. If the holder of such a lease asks again, it is removed at once.
+ * S2 A call that grants or shows leases of a resource first removes those that have expired, but at
+ *    most the first 1,000 of them, so that no call takes long. The other leases count as committed
+ *    until a later call, which is safe. If the holder of such a lease asks again, it is removed at
+ *    once.
  * S3 The minimum interval is 5 s by default, and at most half the refresh interval. It applies to a
  *    holder that names its last lease. A request within the interval gets that lease again (R11).
  *    So a holder whose wants were not met gains nothing by asking often. There are two exceptions,
@@ -7036,13 +7086,13 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *    may have given back a part of its last lease, and that part may now belong to another holder.
  * S4 While the server learns (R6), a holder that names no lease of this node gets TRY_LATER, not a
  *    lease of 0. So it continues to use its fallback, as if no server answered. But a holder that
- *    names a lease of 0 of this node gets a lease of 0 again. That lease ended the holder's
- *    fallback: the capacity may be 0, or other holders may have all of it. With TRY_LATER the
- *    fallback would begin only because the master has changed. A lease of 0 commits nothing, so it
- *    is always safe. The refused holder should ask again after its usual interval, or when the
- *    learning ends if that is earlier. The server records its wants, commits nothing, and removes
- *    the lease entry if the holder does not ask again. STATIC and NO_ALGORITHM divide no capacity,
- *    so they need no learning.
+ *    names a lease of 0 of this node gets a lease again, of 0 or of what others have given back.
+ *    Its lease of 0 ended the holder's fallback: the capacity may be 0, or other holders may have
+ *    all of it. With TRY_LATER the fallback would begin only because the master has changed. A
+ *    lease of 0 commits nothing, so it is always safe. The refused holder should ask again after
+ *    its usual interval, or when the learning ends if that is earlier. The server records its
+ *    wants, commits nothing, and removes the lease entry if the holder does not ask again. STATIC
+ *    and NO_ALGORITHM divide no capacity, so they need no learning.
  * S5 If neither S3 nor S4 applies, the holder gets its target from the algorithm. The grant is at
  *    most the larger of two amounts: what is free, and what the holder may still be using (R5).
  * S6 A lease lasts `lease_length`, but never longer than the server's own lease. The refresh
@@ -7054,13 +7104,13 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *    units, only a holder that is owed a unit should ask again early (A5), and none if the number
  *    of owed units exceeds both the capacity and an eighth of the number of holders.
  * S7 The safe capacity of a client is that of the template. If it has none, the server divides the
- *    capacity by the number of known subclients, with those of the request. There is none while the
- *    server learns, for a holder that is a server, and for an algorithm that does not divide the
- *    capacity. A node with a parent has only as much capacity as its clients want, so the quotient
- *    may be much too small. So the safe capacity is at least the highest level that the parent
- *    sent. If leases are whole units, it is rounded down. With more clients than units it is 0,
- *    because one unit for each client would exceed the capacity. A node with a parent does not send
- *    a 0.
+ *    capacity by the number of known subclients, with those of the request. The server does not
+ *    send such a quotient while it learns, to a holder that is a server, or for an algorithm that
+ *    does not divide the capacity. A node with a parent has only as much capacity as its clients
+ *    want, so the quotient may be much too small. So the safe capacity is at least the highest
+ *    level that the parent sent. If leases are whole units, it is rounded down. With more clients
+ *    than units it is 0, because one unit for each client would exceed the capacity. A node with a
+ *    parent does not send a 0.
  * S8 A lease entry lasts 1 + drift times as long as its lease. So the entry outlasts the lease even
  *    if the holder's clock is slower by the drift. The time that messages take does not matter,
  *    because the holder counts from the time at which it sent the request.
@@ -7082,7 +7132,8 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  * S14 A lease that is less than 0.999 of what its request wants has a reason. Any other lease has
  *    none. The wants of whole units are rounded up. The reason is the first of these that applies:
  *
- *      LEARNING   the server learns (R6), or the holder is a child node that learns (R7)
+ *      LEARNING   the server learns (R6), or the holder is a child node that learns and had a lease
+ *                 (R7)
  *      SHARE      the kind of algorithm does not divide the capacity, so no holder gets more
  *      CUT        a round is active (see >>leases): the capacity was cut, and what is committed
  *                 since before the cut does not fit into it yet. Leases fall to the targets, or
@@ -7100,9 +7151,10 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *    then also means that the rest waits for the end of the interval. The reason of a node's own
  *    lease comes from its parent. A node finds the reasons for its holders itself. No decision
  *    depends on a reason.
- * R8 Learning ends when all leases of a predecessor must have ended. A root learns for the longest
- *    lease length plus the drift, from when the predecessor was known to be gone. T6 is the rule
- *    for a node with a parent. If learning_mode_duration is shorter, T7 does not hold.
+ * R8 Learning ends when all leases of a predecessor must have ended. A root learns about a resource
+ *    for the lease length of its template plus the drift, from when the predecessor was known to be
+ *    gone, and at least until the leases of earlier configurations have ended. T6 is the rule for a
+ *    node with a parent. If learning_mode_duration is shorter, T7 does not hold.
  * R11 A request within the minimum interval (S3) confirms a lease as any other request does (R4).
  *    The holder gets its last lease again, with the same end. The lease is smaller by what the
  *    holder has given back, and the holder does not get that part again within the interval.
@@ -7115,8 +7167,10 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *    wanted (T1), or if its next request is due within twice that time.
  * G5 A new configuration drops no lease of a resource that still has a template. A resource that
  *    gets its first template learns first, because no lease table recorded the earlier grants.
+ *    While the server learns, resources that match another template from now on learn as long as
+ *    they would have learned before.
  * C7 Three numbers are limited: the resources, the holders of one resource, and the resources of
- *    one holder. An item of a request that would exceed a limit is refused (FULL). No holder loses
+ *    one client. An item of a request that would exceed a limit is refused (FULL). No holder loses
  *    a lease because of a limit.
  *
  * The maximum (S12). The maximum of a resource is the largest of these amounts:
@@ -7157,18 +7211,18 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  * only after three cuts within a lease length. The maximum is only shown. No decision depends on
  * it.
  *
- * Expiry. Every function removes expired leases first (S2). doorman__server_update removes the
- * rest, and frees memory. A heap orders all resources by the time at which an update must visit
- * them at the latest, which is not later than the end of the lease entry that ends first. That time
- * may be earlier, because a renewal does not move the resource in the heap. The next update sets
- * the exact time. So within one lease length, the updates of a resource cost O(log resources), for
- * any number of renewals.
+ * Expiry. Calls remove expired leases first (S2). doorman__server_update removes the rest, and
+ * frees memory. A heap orders all resources by the time at which an update must visit them at the
+ * latest, which is not later than the end of the lease entry that ends first. That time may be
+ * earlier, because a renewal does not move the resource in the heap. The next update sets the exact
+ * time. So within one lease length, the updates of a resource cost O(log resources), for any number
+ * of renewals.
  *
  * The tree. A server with a parent has a lease of its own for each resource: a held lease (see
  * >>upstream). Its capacity is C of the lease table of that resource, and what the parent has
  * committed for it is K.
  *
- * T1 The node asks its parent for all its resources in one request, with the wants of its holders
+ * T1 The node asks its parent for many resources in one request (K1), with the wants of its holders
  *    in groups. If the holders want more than the node's lease, the node asks as soon as the
  *    minimum interval since its last request has passed, or `minimum_refresh_interval` if the
  *    parent last granted all that the node wanted. If the node wanted nothing, it asks at once.
@@ -7187,11 +7241,12 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *    level from below, as in Newton's method, and then stays there.
  * T3 A node with a parent uses the algorithm and the parameters that its parent sends. At each
  *    level of the tree the refresh interval is multiplied by decay_factor.
- * T4 A node that has no lease of its own grants no lease: it answers TRY_LATER. When a holder first
- *    asks the node for a resource, the node asks its parent for a lease at once. The holders of the
- *    node should ask again after 1 s, or after 3 to 4 s if the node cannot expect a lease sooner.
- *    Each holder has its own time between 3 and 4 s, because all leases end with the lease of the
- *    node. With one time for all, all holders would ask together again and again.
+ * T4 A node that has no lease of its own grants no lease: it answers TRY_LATER, or UNMATCHED or
+ *    FULL if its parent has answered so. When a holder first asks the node for a resource, the node
+ *    asks its parent for a lease at once. The holders of the node should ask again after 1 s, or
+ *    after 3 to 4 s if the node cannot expect a lease sooner. Each holder has its own time between
+ *    3 and 4 s, because all leases end with the lease of the node. With one time for all, all
+ *    holders would ask together again and again.
  * T5 All servers of a node send the name of the node as their id to the parent. So for the parent,
  *    a new master has the lease that its predecessor had.
  * T6 A new master learns until the leases of its predecessor have ended. Its requests say that it
@@ -7274,7 +7329,8 @@ typedef struct doorman__resource_entry {
  *   LEARN      is granted again      the request names no lease of this node (S4)    TRY_LATER
  *
  * The last state determines the response. REPEAT gives the last lease. LEARN, RESTORE and GRANT
- * give a new lease. The other states give no lease. */
+ * give a new lease. UNMATCHED gives a lease of all wants, without a lease entry, unless it is
+ * refused (G2). The other states give no lease. */
 typedef enum doorman__item_state {
     DOORMAN__ITEM_CHECKED,
     DOORMAN__ITEM_UNMATCHED,
@@ -7612,7 +7668,7 @@ static doorman_status doorman__server_check_options(const doorman_server_options
                                                     doorman_error *error) {
     const doorman_config *config = options->config;
     const bool has_parent = options->parent_count > 0;
-    doorman_error unfit = {""};
+    doorman_error unfit = {0};
     const doorman__rule rules[] = {
         {!doorman__id_valid(options->node), "node: " DOORMAN__ID_RULE},
         {!(options->drift >= 0 && options->drift <= 1), "drift: must be from 0 to 1"},
@@ -7712,7 +7768,8 @@ void doorman_server_destroy(doorman_server *server) {
 }
 
 /* R8: returns when a master has learned about a resource that it knows nothing about. The leases of
- * a predecessor that was gone at `gone_at`, or of earlier configurations, have ended then. */
+ * a predecessor that was gone at `gone_at`, or of earlier configurations, have ended then, unless
+ * learning_mode_duration is set. */
 static doorman_time doorman__server_learned_at(const doorman_server *server,
                                                const doorman_algorithm *algorithm,
                                                doorman_time gone_at) {
@@ -7758,6 +7815,23 @@ static doorman_time doorman__server_inherit(const doorman_server *server,
                               ? doorman__after(server->now, algorithm->learning_mode_duration)
                               : server->drains_at;
     return doorman__later(learned_at, gained);
+}
+
+/* Returns until when those resources learn that may match another template of a new configuration
+ * (G1): their template of the last configuration is gone, or is now behind one that was behind it.
+ * Returns 0 if there are none. */
+static doorman_time doorman__server_inherit_moved(const doorman_server *server,
+                                                  const doorman_config *config) {
+    const doorman_config *last = server->config;
+    doorman_time learned_at = 0;
+    size_t first = SIZE_MAX; /* the first new place of the templates that were behind this one */
+    for (size_t i = last->template_count; i-- > 0;) {
+        size_t same = doorman__config_same(config, last->templates[i].identifier_glob, i);
+        bool moved = same == config->template_count || same > first;
+        if (moved) learned_at = doorman__later(learned_at, server->learned_at[i]);
+        if (same < first) first = same;
+    }
+    return learned_at;
 }
 
 /* Returns the capacity in force of a root's resource. */
@@ -7849,8 +7923,10 @@ static void doorman__server_set_config(doorman_server *server, const doorman_con
         doorman_time drains_at = doorman__after(now, doorman__server_bound(server, longest));
         server->drains_at = doorman__later(server->drains_at, drains_at);
     }
+    doorman_time moved = server->config ? doorman__server_inherit_moved(server, config) : 0;
     for (size_t i = 0; i < config->template_count && server->config; i++) {
         learned_at[i] = doorman__server_inherit(server, &config->templates[i], i);
+        learned_at[i] = doorman__later(learned_at[i], moved);
     }
     DOORMAN_FREE(server->learned_at);
     server->learned_at = learned_at;
@@ -8105,8 +8181,8 @@ static doorman__resource_entry *doorman__server_find(doorman_server *server, uin
     return NULL;
 }
 
-/* Looks up the items of a request. The look-up comes before all checks. So the CPU can load the
- * lease entries of the holder from memory while the checks run. */
+/* Looks up the items of a request. The look-up comes before the other checks. So while they run,
+ * the CPU can load from memory where each lease table has the entry of the holder. */
 static doorman_status doorman__server_look_up(doorman_server *server,
                                               const doorman_request *request,
                                               doorman_error *error) {
@@ -8506,8 +8582,9 @@ static void doorman__upward_set_algorithm(doorman__upward *upward,
     assert(algorithm->lease_length > 0 && algorithm->refresh_interval > 0);
 }
 
-/* R8: sets the time at which the learning of the node ends. The node tells its parent at once.
- * `learn_for` includes the drift, so it is long enough even if a clock is slow. */
+/* R8: sets the time at which the learning of the node ends. At that time the node sends a request,
+ * which tells its parent. `learn_for` includes the drift, so it is long enough even if a clock is
+ * slow. */
 static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_for) {
     doorman_server *server = upward->resource->server;
     doorman__lease_table *leases = &upward->resource->leases;
@@ -8736,8 +8813,9 @@ static void doorman__context_report_claim(const doorman__request_context *contex
                           context->entry->holder_id, context->claim);
 }
 
-/* Responds to an item without a lease entry. If no template matches, it is granted, unless the
- * configuration rejects such requests (G2). If a limit is reached, it is refused (C7). */
+/* Responds to an item without a lease entry. If no template matches, the item is granted, unless
+ * the configuration rejects such requests (G2). If the template has no capacity, or a limit is
+ * reached (C7), the item is refused. */
 static void doorman__server_respond_unmatched(doorman_server *server,
                                               const doorman_request *request,
                                               const doorman__request_item *item) {
@@ -8779,7 +8857,7 @@ static bool doorman__upward_asks(const doorman__upward *upward) {
 }
 
 /* R12: returns the refresh interval for a holder that may get more soon.
- *   more   the node has just asked its parent for more, and may get it */
+ *   more   the node asks its parent soon, and may get more */
 static doorman_time doorman__leases_soon(const doorman_algorithm *algorithm, bool more) {
     if (more) return algorithm->minimum_refresh_interval;
     return doorman__later(doorman__minimum_interval(algorithm, algorithm->lease_length),
@@ -8806,7 +8884,7 @@ static doorman_time doorman__context_refresh(const doorman__request_context *con
         double owed = doorman__total_value(leases->owed);
         double most = doorman__max(leases->capacity, (double)leases->entries.count / 8);
         enough = doorman__leases_rotation(leases, entry)->owed <= 0;
-        /* with the last lease again, nothing is known about the units that are owed */
+        /* the last lease again is no turn, so nothing is known about the units that are owed */
         if (context->item->state == DOORMAN__ITEM_REPEAT) {
             enough = enough && entry->has >= doorman__whole_floor(target);
         }
@@ -8819,8 +8897,9 @@ static doorman_time doorman__context_refresh(const doorman__request_context *con
 }
 
 /* Sets the end of a holder's entry: now, plus `length`, plus the drift (S8). `length` is the length
- * of the lease. For a holder that gets no lease, it is at most three refresh intervals. So if such
- * a holder is gone, its wants soon stop taking capacity from others. */
+ * of the lease. For a holder that gets no lease, it is at most three refresh intervals, or until
+ * the lease ends that the holder claims (T4). So if such a holder is gone, its wants soon stop
+ * taking capacity from others. */
 static void doorman__context_set_end(const doorman__request_context *context, doorman_time length) {
     doorman__lease_table *leases = context->leases;
     doorman__lease_entry *entry = context->entry;
@@ -8924,9 +9003,9 @@ static doorman__item_state doorman__context_next(const doorman__request_context 
     return context->returned ? DOORMAN__ITEM_RESTORE : DOORMAN__ITEM_GRANT;
 }
 
-/* R6: grants again what a holder claims under a lease of this node, or what others have given back.
- * If nothing is free for a claim, or if the claim is 0, the holder gets a lease of 0. A holder that
- * names no lease of this node must try later (S4). Returns the committed amount. */
+/* R6: grants again what a holder claims under a lease of this node, or what holders have given
+ * back. If there is nothing of both, the holder gets a lease of 0. A holder that names no lease of
+ * this node must try later (S4). Returns the committed amount. */
 static double doorman__context_learn(const doorman__request_context *context) {
     doorman__lease_table *leases = context->leases;
     if (!context->granted_here) {
@@ -9198,21 +9277,6 @@ static doorman_response doorman__server_start_response(const doorman_server *ser
                               .master_address = server->master[0] ? server->master : NULL};
 }
 
-/* Answers a message on permits, also while the server learns. The response is in the arena. */
-static doorman_status doorman__server_handle_permits(doorman_server *server,
-                                                     const doorman_request *request,
-                                                     doorman_response *response,
-                                                     doorman__arena *arena, doorman_error *error) {
-    if (!DOORMAN__HAS_PERMITS) {
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "method: " DOORMAN__NO_PERMITS);
-    }
-    doorman_response decided = doorman__server_start_response(server, request);
-    doorman_status status =
-        doorman__permits_in_server.answer(server, request, &decided, arena, error);
-    if (status == DOORMAN_OK) *response = decided;
-    return status;
-}
-
 /* A list without its elements is an error of the program that calls, and not of a message. */
 static doorman_status doorman__server_check_lists(const doorman_request *request,
                                                   doorman_error *error) {
@@ -9237,7 +9301,9 @@ static doorman_status doorman__server_handle_in(doorman_server *server,
     doorman_status status = doorman__server_check_lists(request, error);
     if (status != DOORMAN_OK) return status;
     if (method >= DOORMAN_ACQUIRE && method <= DOORMAN_SEIZE) {
-        return doorman__server_handle_permits(server, request, response, arena, error);
+        return DOORMAN__HAS_PERMITS
+                   ? doorman__permits_in_server.answer(server, request, response, arena, error)
+                   : doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "method: " DOORMAN__NO_PERMITS);
     }
     status = doorman__server_check(server, request, error);
     if (status != DOORMAN_OK) return status;
@@ -9292,8 +9358,8 @@ static size_t doorman__resource_update(doorman__resource_entry *resource, size_t
     return count + 1;
 }
 
-/* Frees the memory of expired leases. Every call that reads a resource removes its expired leases
- * first, so an update need not run more than once a second. */
+/* Frees the memory of expired leases. Calls that read the leases of a resource remove the expired
+ * ones first (S2), so an update need not run more than once a second. */
 static void doorman__server_update(doorman_server *server) {
     size_t left = DOORMAN__UPDATE_MAX;
     while (doorman__timers_due(&server->dues) <= server->now) {
@@ -10280,10 +10346,10 @@ void doorman_election_resign(doorman_election *election, doorman_time now) {
  * with the same arithmetic. A doorman_limiter needs no server, and follows a doorman_limit. A
  * doorman__rate or doorman__gauge belongs to a resource, and follows its lease.
  *
- * Each kind of limiter has one pure function that makes an attempt to take an amount of units, out
- * of the limits, the state and the time. The result is a doorman__attempt: the decision, the new
- * state, the wait and what is left. The callers load the state, and store the new state by
- * compare-and-swap in a loop. Code that holds a lock needs no loop.
+ * Each kind of limiter has one pure function for an attempt to take units. Its arguments are the
+ * limits, the state, the time and an amount of units. Its result is a doorman__attempt: the
+ * decision, the new state, the wait and what is left. The callers load the state, and store the new
+ * state by compare-and-swap in a loop. Code that holds a lock needs no loop.
  *
  *   kind             function                    state
  *   token bucket     doorman__bucket_try         paid_until (see L1)
@@ -10294,8 +10360,9 @@ void doorman_election_resign(doorman_election *election, doorman_time now) {
  *
  * A rate is a token bucket without debt, and a gauge is a concurrency limiter. Both follow an
  * allowance, which has one quota until a point in time and another quota from then on. So a lease
- * ends even if no function is called. Only one thread writes an allowance. It fills the one of two
- * slots that is not in use, and then increments the version, which tells readers the slot in use.
+ * ends even if no function is called. Only one thread writes an allowance. An allowance has two
+ * slots. The thread fills the slot that is not in use, and then increments the version, which tells
+ * readers the slot in use.
  *
  * L1 In any t seconds, a rate allows at most rate * (t + burst) units. A single request may have
  *    more than rate * burst units. With such a request of n units, the bound is rate * t + n. A
@@ -10322,8 +10389,8 @@ void doorman_election_resign(doorman_election *election, doorman_time now) {
  *    thread has read the clock after this thread, or units were taken as a debt. Any other
  *    paid_until is in the past. So a bucket saves at most 407 days, and a rate below 2.8e-8 units a
  *    second (one unit in 407 days) never allows a whole unit. The time of a unit is rounded up to a
- *    tick. So requests for one unit get at most 2.5e11 units in a second. At a rate of 1e8 units a
- *    second, they get up to 0.04 % too few.
+ *    tick. So requests for one unit get at most 2.56e11 units in a second. At rates of about 1e8
+ *    units a second, they get up to 0.04 % too few.
  *
  *    A gauge counts the units in flight. A thread that takes units adds them to this count, and
  *    then checks that the allowance is still the one that the thread has read. The client first
@@ -10333,16 +10400,16 @@ void doorman_election_resign(doorman_election *election, doorman_time now) {
  * L2 A limiter has three calls: try, delay and release. The call `delay` takes no units. It returns
  *    how long to wait before a try. The calls that wait are in the section >>nng. The ceiling is
  *    the largest capacity that the limiter can ever get. A try for n units is IMPOSSIBLE only if n
- *    does not fit at the ceiling. A try is REFUSED if n does not fit now, but fits at the ceiling,
- *    or if the ceiling is 0, which means not known. Such a refusal counts as demand, so a larger
- *    lease may come.
+ *    is not an amount, or does not fit at the ceiling. A try is REFUSED if n does not fit now, but
+ *    fits at the ceiling, or if the ceiling is 0, which means not known. Such a refusal counts as
+ *    demand, so a larger lease may come.
  * L3 Limiters take no lock and make no system call. So any number of threads may share a limiter
- *    (C2). Only one thread at a time may use any other object of this file. The try of a resource
- *    performs no division: divisions by an amount are done when the amount changes. A try with its
- *    clock read takes 33 ns, and a refused try takes 27 ns (make bench). On the same machine a
- *    clock read alone takes 24 ns, and a compare-and-swap alone takes 30 ns.
+ *    (C2). The try of a resource performs no division: divisions by an amount are done when the
+ *    amount changes. A try with its clock read takes 33 ns, and a refused try takes 27 ns (make
+ *    bench). On the same machine a clock read alone takes 24 ns, and a compare-and-swap alone takes
+ *    30 ns.
  * L5 Shadow mode and the kill switch allow a try that the limiter would refuse without them. Such a
- *    try counts as excess. Only the refusal path checks the two flags.
+ *    try counts as excess. A try checks the two flags only if the limiter refuses.
  *
  * A refusal shows demand (L4, see >>client). The first refusal after a check of the client sets a
  * flag that all limiters of the client share, and its limiter stores the time. So the client reads
@@ -10533,7 +10600,7 @@ DOORMAN__INLINE doorman__attempt doorman__fixed_try(uint64_t most, uint64_t coun
                               .reset_after = used > 0 ? window.rest : 0};
 }
 
-/* Returns how many units of the previous window still count in the current window, rounded up.
+/* Returns how many grains of the previous window still count in the current window, rounded up.
  * `rest` is the time until the current window ends. */
 static inline uint64_t doorman__window_carry(uint64_t units, doorman_time rest,
                                              doorman_time length) {
@@ -10931,7 +10998,8 @@ doorman_status doorman_limiter_release(doorman_limiter *limiter, const doorman_l
 typedef struct DOORMAN__ALIGNED doorman__quota {
     double amount;      /* rate: units a second; gauge: units at once; may be unlimited */
     double unit_time;   /* rate: the time of one unit in ticks */
-    int64_t unit_price; /* rate: unit_time, rounded up; -1: the amount is 0 or unlimited */
+    int64_t unit_price; /* rate: unit_time, rounded up; -1: the amount is 0 or unlimited, or one
+                           unit takes more than 407 days */
     /* rate: the ticks that can be saved; -1: the amount is 0 or unlimited; gauge: the grains */
     int64_t most;
 } doorman__quota;
@@ -11516,7 +11584,7 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *                                                                the last close comes -> CLOSING
  *   LEASED    open, and the lease     that of the lease          the lease ends       -> UNLEASED
  *             has not ended                                      the last close comes -> CLOSING
- *   CLOSING   after the last close    0: no caller may use it    it is opened again   -> UNLEASED
+ *   CLOSING   after the last close    none: nobody may use it    it is opened again   -> UNLEASED
  *                                                                                        or LEASED
  *                                                                the lease is released or has
  *                                                                ended; the resource is freed
@@ -11632,7 +11700,7 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
 /* What the limiter of a resource has counted up to the time `at`. */
 typedef struct doorman__reading {
     doorman_time at;
-    doorman_time unmet_since;  /* the first refusal since the last reading; NEVER: no refusal */
+    doorman_time unmet_since;  /* the first refusal since the last look; NEVER: no refusal */
     uint64_t allowed, refused; /* in grains; they wrap around */
     double largest;      /* the largest request since the last sample; 0: none was above one unit */
     double waiting;      /* the units that callers wait for now */
@@ -11705,7 +11773,7 @@ typedef struct doorman__estimator {
     doorman_time raised_until;
     double largest; /* the largest request, until largest_until */
     doorman_time largest_until;
-    /* The other fields except `wants` and `unmet` are only for a gauge. */
+    /* Of the other fields, a rate uses only `wants` and `unmet`. */
     bool served; /* as many units as `largest` were in use at the same time */
     doorman_time
         short_since; /* since when `largest` has not fitted into the lease; NEVER: it fits */
@@ -11748,7 +11816,7 @@ static double doorman__estimator_base(const doorman__estimator *estimator) {
     return doorman__min(least, estimator->maximum);
 }
 
-/* Returns how long a gauge has no use until it is idle. */
+/* Returns how long a gauge must have had no use to be idle. */
 static doorman_time doorman__estimator_idle_after(const doorman__estimator *estimator,
                                                   const doorman__supply *supply) {
     doorman_time after = estimator->window;
@@ -11850,8 +11918,8 @@ static double doorman__estimator_recent(const doorman__estimator *estimator) {
     return recent;
 }
 
-/* The largest request is remembered for this many windows. If the largest request of a gauge does
- * not fit for this many windows, the server has no more capacity. */
+/* The largest request is remembered for WINDOWS_REMEMBERED windows. If the largest request of a
+ * gauge does not fit for WINDOWS_SHORT windows, the server has no more capacity for it. */
 #define DOORMAN__WINDOWS_REMEMBERED 10
 #define DOORMAN__WINDOWS_SHORT 2
 
@@ -12010,7 +12078,7 @@ struct doorman_client {
     doorman_upstream upstream;
     doorman__table resources;   /* the resources, by id */
     doorman__timers wakes;      /* the times at which resources have work for the client */
-    doorman_time look_at;       /* when to check for refusals; see K1 */
+    doorman_time look_at;       /* when to check for refusals (L4) */
     size_t follow_use_count;    /* the number of resources whose wants follow use */
     uint64_t hash_key[2];       /* the key of the hash function of `resources` (C8) */
     uint8_t unmet;              /* a limiter has refused units since the last check; atomic */
@@ -12242,7 +12310,7 @@ static uint64_t doorman__usage_unmet(const doorman__usage *usage) {
            __atomic_load_n(&usage->excess, __ATOMIC_RELAXED);
 }
 
-/* Returns the time of the first refusal since the last reading, or NEVER. */
+/* Returns the time of the first refusal since the last look, or NEVER. */
 static doorman_time doorman__resource_unmet_since(const doorman_client_resource *resource) {
     doorman_time since = __atomic_load_n(&resource->usage->unmet_since, __ATOMIC_RELAXED);
     return since ? since : DOORMAN_NEVER;
@@ -12483,8 +12551,8 @@ doorman_upstream *doorman_client_upstream(doorman_client *client) {
     return &client->upstream;
 }
 
-/* How often the client checks for refusals. A refusal is processed after the longer of this time
- * and LOOK_MIN. Both are less than the 250 ms that this section promises. */
+/* How often the client checks for refusals. A refusal is processed at the latest after the longer
+ * of this time and LOOK_MIN. Both are less than the 250 ms that this section promises. */
 #define DOORMAN__LOOK_INTERVAL (DOORMAN_SECOND / 5)
 
 /* Checks for refusals since the last check. A resource whose limiter has refused units becomes due
@@ -12711,7 +12779,6 @@ static void doorman__resource_compare(doorman_client_resource *resource,
     assert(resource->opened > 1);
     doorman_resource_options all = doorman__resource_resolve(given);
     const char *field = doorman__resource_difference(&resource->options, &all);
-    if (error) error->text[0] = 0;
     if (!field) return;
     resource->options_differ = true;
     doorman__fail(error, DOORMAN_OK, "%s: not as in the first opening, which stays in force",
@@ -12867,7 +12934,7 @@ doorman_status doorman_client_open(doorman_client_resource **out, doorman_client
     if (!resource) resource = doorman__client_add(client, options, now);
     if (!resource) return doorman__no_memory(error);
     *out = resource;
-    if (error) error->text[0] = 0;
+    if (error) doorman__error_clear(error);
     if (resource->opened++ > 0) {
         doorman__resource_compare(resource, options, error);
     } else {
@@ -12941,11 +13008,11 @@ doorman_status doorman_client_report_overload(doorman_client_resource *resource,
  *    reserve and handover. The design document has two more parameters: lease_duration_secs and
  *    refresh_interval. They set the same values as the fields lease_length and refresh_interval.
  *    The value of a parameter is a number or a string.
- * V5 A request or a response has at most 4 MiB, 32 levels and 200,000 values. A number has at most
- *    63 bytes. cJSON accepts texts that are not valid: infinities, NUL in strings, and bytes after
- *    the end. So this section checks each text against RFC 8259, and passes only valid text to
- *    cJSON. This section has its own writer, because cJSON does not write numbers exact to the last
- *    bit.
+ * V5 A request, a response or a configuration has at most 4 MiB, 32 levels and 200,000 values. A
+ *    number has at most 63 bytes. cJSON accepts texts that are not valid: infinities, NUL in
+ *    strings, and bytes after the end. So this section checks each text against RFC 8259, and
+ *    passes only valid text to cJSON. This section has its own writer, because cJSON does not write
+ *    numbers exact to the last bit.
  *
  * Numbers in messages read back as the same double, so a lease has up to 17 digits. Fewer digits
  * would need a direction of rounding for each field: a lease down, what a holder reports as
@@ -13147,7 +13214,7 @@ static bool doorman__scan_value(doorman__scan *scan) {
     return sound;
 }
 
-/* Text follows a value that is complete. */
+/* The rule of a text that continues behind its value. */
 static const char doorman__json_end_rule[] = "not JSON: expected the end of the text";
 
 /* Checks a text and parses it into a tree. The caller deletes the tree. cJSON fails for a valid
@@ -13180,9 +13247,9 @@ typedef struct doorman__problems {
 } doorman__problems;
 
 /* The state of reading a text. The reader of a message keeps the first failure. A caller may
- * continue to read after a failure, because an absent or wrong field leaves its target unchanged.
- * So a caller checks for failure only at the end. The reader of a configuration keeps all wrong
- * fields. */
+ * continue to read after a failure, because an absent or wrong field leaves its target unchanged,
+ * or false. So a caller checks for failure only at the end. The reader of a configuration keeps all
+ * wrong fields. */
 typedef struct doorman__reader {
     doorman_status status;
     doorman_error *error;        /* for a message; may be NULL */
@@ -13287,6 +13354,7 @@ static void doorman__read_note(const doorman__field *field, const char *rule) {
     }
     doorman__field_path(field, path, sizeof path);
     (void)doorman__fail(error, DOORMAN_OK, "%s%s%s", path, path[0] ? ": " : "", rule);
+    if (error) error->path_bytes = strlen(path); /* keys of JSON have any characters */
 }
 
 static void doorman__read_fail(const doorman__field *field, const char *rule) {
@@ -13311,9 +13379,9 @@ static void doorman__read_twice(const doorman__field *object, const cJSON *value
 
 /* Refuses the keys that an object has twice. If the object has at most 16 keys, each key is
  * compared with each earlier key. This is fast, because most keys differ in the first character. If
- * the object has more keys, they are sorted, and each key is compared with the next one. A valid
- * message has no object with more than 16 keys. But an attacker can send an object of 100,000 keys,
- * and comparing all pairs would keep a server busy. */
+ * the object has more keys, they are sorted, and each key is compared with the next one. No object
+ * of a message needs more than 16 keys. But an attacker can send an object of 100,000 keys, and
+ * comparing all pairs would keep a server busy. */
 static void doorman__read_unique_keys(const doorman__field *object, size_t count) {
     const cJSON *first = object->value->child;
     for (const cJSON *b = first; b && count <= 16; b = b->next) {
@@ -13538,9 +13606,10 @@ static void doorman__put_amount(doorman__writer *out, double amount, bool shorte
     }
 }
 
-/* Writes the rest of a string, from its first character that needs an escape. Only error messages
- * can have control characters. An error message can also have an incomplete character at its end,
- * because long messages are cut. */
+/* Writes the rest of a string, from its first character that needs an escape. Error messages,
+ * descriptions and addresses over HTTP are not checked. So they can have control characters, and
+ * bytes that are not UTF-8. An example is an incomplete character at the end of a long error
+ * message that was cut. */
 static void doorman__put_escaped(doorman__writer *out, const char *text, const char *end) {
     const char *plain = text;
     while (text < end) {
@@ -13686,7 +13755,7 @@ typedef struct doorman__row {
     unsigned short count, bytes; /* of a list: the offset of its count; the size of an item */
     uint32_t least, most;     /* the bounds of an integer, if `most` is not 0. Of a list, `most` are
                                  the most items. Of a choice, the first value, and their number */
-    const char *const *names; /* NULL has no name */
+    const char *const *names; /* an entry that is NULL has no name */
     const struct doorman__row *below; /* the fields of an object or of the items of a list */
     void (*read)(const doorman__field *field, void *out); /* gets the object if there is no key */
     void (*put)(doorman__writer *out, const void *from);  /* writes the key and the value */
@@ -13847,7 +13916,8 @@ static void doorman__read_bool(const doorman__field *field, bool *out) {
 }
 
 /* Returns the index of a field's value among the names. Returns -1 if the field is absent, or if
- * its value is not among the names. That is an error, except for a lenient reader. */
+ * its value is not among the names. A value that is not among them is an error, except for a
+ * lenient reader. */
 static int doorman__read_name(const doorman__field *field, const char *const *names, size_t count,
                               bool is_lenient) {
     const char *name = NULL, *separator = " ";
@@ -14396,7 +14466,7 @@ static void doorman__config_problem_add(const doorman__config_report *report, si
     const doorman__problems *problems = root->reader->problems;
     const char *second = strchr(text, '\n'); /* the names of JSON: see DOORMAN__NAMES */
     if (second) text = second + 1;
-    const size_t key_bytes = strcspn(text, ":");
+    const size_t key_bytes = doorman__path_bytes(text);
     doorman__field list = doorman__field_of(root, "resources", strlen("resources"));
     doorman__field item = {.reader = root->reader, .parent = &list, .index = index};
     if (index != DOORMAN__NO_TEMPLATE) item.value = cJSON_GetArrayItem(list.value, (int)index);
@@ -14499,7 +14569,7 @@ doorman_status doorman_json_config(doorman_config **out, const char *text, size_
                                    doorman_error *error) {
     if (!out) return doorman__missing(error, "out");
     if (bytes && !text) return doorman__missing(error, "text");
-    doorman_config_problem first = {0, 0, {""}, false};
+    doorman_config_problem first = {0};
     size_t count = 0;
     doorman_status status =
         doorman_json_check_config(out, text, bytes, &first, error ? 1 : 0, &count);
@@ -14617,7 +14687,7 @@ static const doorman__row doorman__report_rows[] = {
     {0},
 };
 
-/* The resource of each request, and the fields behind the demand. */
+/* The resource id of each item, and the fields behind the demand. */
 #define DOORMAN__ROW_RESOURCE(struct_) DOORMAN__ROW(STRING, REQUIRED, struct_, resource_id)
 
 static const doorman__row doorman__held_rows[] = {
@@ -14933,6 +15003,7 @@ static void doorman__read_response(const doorman__field *root, doorman_response 
         if (reader->status != DOORMAN_OK) return;
         reader->status = doorman__fail(reader->error, DOORMAN_INVALID_ARGUMENT, "%s: %s",
                                        texts.code, texts.message);
+        if (reader->error) reader->error->path_bytes = 0; /* a code is no field */
         return;
     }
     (void)doorman__read_method(root, &out->method, &out->is_server, &body);
@@ -15182,7 +15253,7 @@ doorman_status doorman_json_exchange_read(doorman_json_exchange *exchange, const
     doorman__exchange_forget(exchange);
     doorman__reader reader = {.error = &exchange->error, .arena = exchange->message};
     exchange->request = (doorman_request){.sequence = 0};
-    exchange->error.text[0] = '\0';
+    doorman__error_clear(&exchange->error);
     exchange->is_body = method != NULL;
     if (method) {
         doorman__exchange_read_body(exchange, &reader, method, text, bytes);
@@ -15252,7 +15323,7 @@ doorman_status doorman_json_exchange_decide(doorman_json_exchange *exchange, doo
     if (!exchange || !server) return DOORMAN_INVALID_ARGUMENT;
     const doorman_request *request = &exchange->request;
     doorman_error below;
-    below.text[0] = '\0'; /* the rest need not be cleared */
+    doorman__error_clear(&below);
     if (exchange->state == DOORMAN__EXCHANGE_EMPTY) {
         return doorman__exchange_fail(exchange, DOORMAN_INVALID_ARGUMENT, "no message was read");
     }
@@ -15344,7 +15415,7 @@ static doorman_status doorman__incoming_give(doorman__incoming *incoming,
     const doorman_response *response = &incoming->response;
     assert(reader->status != DOORMAN_NOT_FOUND); /* it is an invalid response */
     if (reader->status == DOORMAN_OK) {
-        reader->status = doorman_upstream_response(upstream, sequence, response, now);
+        reader->status = upstream->calls->response(upstream, sequence, response, now);
         if (reader->status == DOORMAN_INVALID_ARGUMENT) {
             doorman__fail(reader->error, reader->status, "%s: does not match the request",
                           doorman_method_name(response->method, response->is_server));
@@ -15388,9 +15459,9 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
  * The thread sleeps on a mutex of its own, so that it needs no turn to wake up. The thread updates
  * 100 resources at a time, and a request has at most 500 resources. With 1,000 resources, on a busy
  * machine, the mutex was locked for up to 1.1 ms to make a request, and again to process its
- * response. The callback of nng only stores which event has occurred. After a request has failed,
- * the next request uses a new connection, because a server that does not respond may have lost the
- * old one.
+ * response. The callback of nng locks only wake_mutex, to wake the thread. After a request has
+ * failed, the next request uses a new connection, because a server that does not respond may have
+ * lost the old one.
  *
  * Waiting (L1, L2). Among the waiters of a resource, only the first one tries to take units. It
  * sleeps until the limiter could allow its units, or until the lease may have changed. When it
@@ -15469,8 +15540,8 @@ typedef struct doorman__waiter {
     pthread_cond_t wake; /* wakes the thread of this call */
 } doorman__waiter;
 
-/* Leases and permits have a connection each. When a master answers one of them, the pause of the
- * other one ends. Both fields are atomic, so that neither part needs the mutex of the other one. */
+/* Leases and permits have connections of their own. When a master answers one part, the pause of
+ * the other part ends. Both fields are atomic, so that no part needs the mutex of the other one. */
 typedef struct doorman__pause {
     bool lasts; /* this part backs off */
     bool ends;  /* the other part has had a response since then */
@@ -15617,8 +15688,8 @@ static void doorman__agent_let_pass(doorman_agent *agent) {
     pthread_setcancelstate(before, NULL);
 }
 
-/* Locks the mutex. If the result is not OK, the mutex is not locked. Reading `inherited` needs no
- * mutex, because `inherited` is only written before fork returns. */
+/* Locks the mutex. If the result is not OK, the call has not locked it. Reading `inherited` needs
+ * no mutex, because `inherited` is only written before fork returns. */
 static doorman_status doorman__agent_lock(doorman_agent *agent) {
     if (agent->inherited) return DOORMAN_UNAVAILABLE;
     if (pthread_mutex_lock(&agent->mutex) != 0) return DOORMAN_DEADLOCK;
@@ -16243,7 +16314,7 @@ static void doorman__transport_finish(doorman_transport *transport, int nng_erro
     bool was_sending = doorman__transport_get(transport) == DOORMAN__TRANSPORT_SENDING;
     transport->nng_error = nng_error;
     transport->reply = reply;
-    transport->error.text[0] = 0;
+    doorman__error_clear(&transport->error);
     if (!reply) doorman__transport_explain(transport, was_sending);
     doorman__transport_move(transport, DOORMAN__TRANSPORT_ENDED);
     transport->options.on_wakeup(transport->options.context);
@@ -16369,10 +16440,10 @@ doorman_status doorman_transport_create(doorman_transport **out,
 }
 
 /* nng_aio_stop aborts the operation of the aio, and waits until the callback has returned. If the
- * callback tries to send again after the stop, nng does not take the message. The socket is closed
- * when the aio is freed: nng's thread for timeouts uses the socket of an operation that times out,
- * even if the operation ends otherwise at the same time. nng 1.5.2 waits for this thread only in
- * nng_aio_free. */
+ * callback tries to send again after the stop, nng does not take the message. The aio is freed
+ * before the socket is closed: nng's thread for timeouts uses the socket of an operation that times
+ * out, even if the operation ends otherwise at the same time. nng 1.5.2 waits for this thread only
+ * in nng_aio_free. */
 void doorman_transport_destroy(doorman_transport *transport) {
     if (!transport) return;
     if (transport->aio) nng_aio_stop(transport->aio);
@@ -16586,7 +16657,8 @@ void doorman_transport_send(doorman_transport *transport) {
 }
 
 /* Parses a response if one has come. Parsing needs no lock. Returns the state on which the caller
- * decides. A response that comes later is not parsed, and the state is not ENDED. */
+ * decides. A response that comes after the state was read is not parsed, and the result is not
+ * ENDED. */
 static doorman__transport_state doorman__transport_parse(doorman_transport *transport) {
     doorman__transport_state state = doorman__transport_get(transport);
     if (state != DOORMAN__TRANSPORT_ENDED || !transport->reply) return state;
@@ -16623,7 +16695,7 @@ static doorman_status doorman__transport_take_response(doorman_transport *transp
 }
 
 /* Passes a response or a failure to the upstream. After a failure the next request opens a new
- * connection, and the next probe goes to the next address. */
+ * connection. After a failed probe the next probe goes to the next address. */
 static void doorman__transport_process_result(doorman_transport *transport,
                                               doorman_transport_result *out, doorman_time now) {
     doorman_upstream *upstream = transport->options.upstream;
@@ -16759,7 +16831,7 @@ static void doorman__agent_update(doorman_agent *agent) {
 }
 
 /* Returns whether an agent must wait before it stops. The agent waits while it can release a lease,
- * and while a server may grant a lease. The agent does not wait for a server that does not respond,
+ * and while a server may grant a lease. It does not wait for a server that does not respond,
  * because leases end even if they are not released. The table shows when the agent waits:
  *
  *   upstream      connection   the agent waits if

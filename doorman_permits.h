@@ -38,7 +38,7 @@
  *
  *     permits        doorman_permits_create  _destroy  _set_epoch  _configure  _acquire  _report
  *                    _inspect  _reset  _ban  _due  _update  _read  _next_limit  _next_top
- *                    doorman_reason_name
+ *                    _next_counter  doorman_reason_name
  *     state          doorman_permits_next_changed  _mark_changed  _restore  _set_rows
  *                    doorman_permit_row_read
  *     holds          doorman_permits_renew  _release  _transfer  _seize  _cancel
@@ -59,7 +59,8 @@
  *
  *     permits         16 limits of a template, 100 items of a permit, 1,000,000 counters of a
  *                     limit, 10,000,000 counters in all; in a message 10,000 items, and 100 permits
- *                     with detail. The options can change all but the first
+ *                     with detail. The options, and max_keys of a limit, can change all but the
+ *                     first
  *
  * NAMES AND UNITS. A limit of permits and a limit of one process have the same names and units. A
  * field of a configuration has the same name in C and in JSON, unless a row below has two names. A
@@ -174,10 +175,9 @@ extern "C" {
  *    wants of this holder follow grants and refusals (L4). Its id is "(permits)", which no other
  *    client may use.
  *       A leased TOKEN_BUCKET has the same burst as a rate of an agent (L1), and no debt. A permit
- *       may cost
- *    more than the burst, if nothing was taken for long enough. Without a lease, permits are
- *    refused with LEARNING, and retry_after is 1 s. The first permit for a resource is refused in
- *    this way, because the permits have no lease yet. A lease that was not used for a minute is
+ *    may cost more than the burst, if nothing was taken for long enough. Without a lease, permits
+ *    are refused with LEARNING, and retry_after is 1 s. The first permit for a resource is refused
+ *    in this way, because the permits have no lease yet. A lease that was not used for a minute is
  *    released.
  *       A leased CONCURRENCY holds at most as many units as its lease has. A hold ends no later
  *    than the lease: each grant and each renewal lasts at most the rest of the lease, divided by
@@ -199,13 +199,13 @@ extern "C" {
  *    answer that they know no master, it opens for at most 4 s, because an election ends soon. When
  *    a master answers the leases of an agent, a test of its permits is due at once, but not within
  *    1 s after the last test. The same holds for its leases when a master answers its permits.
- * P24 With `prefetch`, a client and an agent take units ahead for a resource and key of which the
- *    servers have granted at least two permits in this time. They take at most what the callers
- *    used in this time, and at most half of what remains according to the last answer. Later
- *    permits are granted out of these units at once and in full, without a message. What is not
- *    used is lost twice `prefetch` after it was asked for. Units are taken ahead only for permits
- *    of one item that hold nothing and are not `equal`. A server never refuses units that are taken
- *    ahead, because it may grant fewer, or none.
+ * P24 With `prefetch`, a client and an agent take units ahead for a resource and key with at least
+ *    two granted permits in this time. They take at most what the callers used in this time, and at
+ *    most half of what remains according to the last answer. Later permits are granted out of these
+ *    units at once and in full, without a message. What is not used is lost at the latest twice
+ *    `prefetch` after it was asked for. Units are taken ahead only for permits of one item that
+ *    hold nothing and are not `equal`. A server never refuses units that are taken ahead for lack
+ *    of units, because it may grant fewer, or none.
  * P25 While the kill switch is on, or with `shadow`, each permit is granted in full, and at once.
  *    A copy of the permit is sent, so that server and client count what would have been refused. */
 
@@ -239,8 +239,9 @@ typedef struct doorman_tier {
                               permits are refused meanwhile */
 } doorman_tier;
 
-/* The figures of a limit. Fields that the kind does not use must be 0. In an override, a field that
- * is 0 or false keeps the value of the limit. */
+/* The figures of a limit. Fields that the kind does not use must be 0. An override changes the
+ * figures whose has_ field is true. Figures without a has_ field change if they are not 0. `window`
+ * and `calendar` change together. All other figures are those of the limit. */
 typedef struct doorman_figures {
     /* TOKEN_BUCKET. size and max_debt must not both be 0. */
     double rate;           /* required: units a second that the bucket gains; (0, 1e15] */
@@ -261,9 +262,9 @@ typedef struct doorman_figures {
                                   changes it, the counters start fresh */
     doorman_calendar calendar; /* only for FIXED_WINDOW; instead of window */
 
-    /* Which fields are given, in an override. A limit uses only has_max_wait. */
+    /* Which fields are given, in an override. A limit needs only has_max_wait. */
     bool has_size, has_max_debt, has_queue, has_limit, has_tiers;
-    bool has_max_wait; /* false: max_wait is max_debt */
+    bool has_max_wait; /* of a TOKEN_BUCKET; false: max_wait is max_debt */
 
     /* TIERS */
     const doorman_tier *tiers; /* may be NULL if tier_count is 0 */
@@ -302,7 +303,7 @@ struct doorman_permit_limit {
     size_t key_count;        /* 0 to 10,000 */
     doorman_figures figures;
     const doorman_override *overrides; /* other figures for some keys; only for DOORMAN_PER_KEY. The
-                                          first override that concerns the key holds */
+                                          first override that concerns a key is its figures */
     size_t override_count;             /* 0 to 10,000 */
     double warn_at;  /* a grant carries a warning above this fraction of the limit, (0, 1]; 0: no
                         warning */
@@ -320,8 +321,8 @@ struct doorman_permit_limit {
     bool refuse_new;   /* true: a permit that needs one more counter is refused with MAX_KEYS.
                           false: of 8 sampled counters, the one that has used the smallest
                           fraction of its limit is evicted; of several, the one that is fresh
-                          soonest. The key of that counter starts again. Without effect for
-                          CONCURRENCY: a counter with holds is never evicted */
+                          soonest. The key of that counter starts again. A counter with holds is
+                          never evicted */
     bool empty_at_start; /* true: nothing is saved when the permits are created: see P16. Not for
                             TIERS and CONCURRENCY */
     bool full_at_start;  /* CONCURRENCY: true: new holds are granted while the permits learn the
@@ -330,9 +331,9 @@ struct doorman_permit_limit {
                             empty_at_start */
     bool refunds;        /* true: a report may have a negative cost. Only for TOKEN_BUCKET and
                             FIXED_WINDOW */
-    bool has_durable;    /* false: `durable` is not read. The configuration sets it to true if a
-                            counter may need a minute or more until it is fresh, or if a ban lasts
-                            as long */
+    bool has_durable;    /* false: `durable` is not read. The configuration sets `durable` to true
+                            if a counter may need a minute or more until it is fresh, or if a ban
+                            lasts as long */
     bool durable; /* the counters and bans have rows, which a store keeps over a restart: see D3.
                      Not if leased, and not for CONCURRENCY */
     bool refuse_unread; /* only if durable. true: while the rows could not be read, permits are
@@ -363,12 +364,12 @@ struct doorman_permit_limit {
     X(DOORMAN_REASON_MAX_KEYS, "MAX_KEYS") /* there is no room for one more counter */             \
     X(DOORMAN_REASON_UNMATCHED, "UNMATCHED") /* no template with limits matches the resource */    \
     X(DOORMAN_REASON_CONCURRENCY, "CONCURRENCY") /* the units are held by others */                \
-    X(DOORMAN_REASON_LEARNING, "LEARNING")       /* a predecessor's holds or rows are not known */ \
+    X(DOORMAN_REASON_LEARNING, "LEARNING")       /* holds, rows or a lease are not known yet */    \
     X(DOORMAN_REASON_QUEUE_FULL, "QUEUE_FULL")   /* too many permits wait */                       \
     X(DOORMAN_REASON_TIMED_OUT, "TIMED_OUT")     /* the units did not come in time */              \
     X(DOORMAN_REASON_SHARED, "SHARED")       /* a hold of the same key was released: see share */  \
     X(DOORMAN_REASON_MAX_HOLDS, "MAX_HOLDS") /* there are too many holds */                        \
-    X(DOORMAN_REASON_REPEATED, "REPEATED")   /* another permit has the same request_id */
+    X(DOORMAN_REASON_REPEATED, "REPEATED") /* another permit or transfer has the same request_id */
 
 #define DOORMAN__REASON_CODE(code, name) code,
 typedef enum doorman_reason {
@@ -425,7 +426,8 @@ typedef struct doorman_permit_grant {
     const char *limit;        /* the limit with the smallest `remaining`; NULL: no limit concerns
                                  the item, and the next two fields are 0 */
     double remaining;         /* units that this limit could still grant, without debt */
-    doorman_time reset_after; /* the time until the counter of this limit is fresh again */
+    doorman_time reset_after; /* the time until the counter of this limit is fresh again; 0 for
+                                 CONCURRENCY, because holders may release at any time */
 } doorman_permit_grant;
 
 /* The state of one limit of one item. */
@@ -437,11 +439,12 @@ typedef struct doorman_permit_detail {
                          the bucket has a debt. Of CONCURRENCY: what is held; more than the limit
                          after the limit was lowered */
     double remaining; /* units that could be granted now, without debt */
-    doorman_time reset_after;
-    doorman_time more_after; /* the time until one more whole unit is there, or all units are; 0:
-                                all units are there */
+    doorman_time reset_after; /* as in doorman_permit_grant */
+    doorman_time more_after;  /* the time until one more whole unit is there, or all units are; 0:
+                                 all units are there, or the kind is CONCURRENCY */
     doorman_time window; /* the time in which `most` units come back: the length of the window, or
-                            size / rate of a bucket. 0: TIERS, which have several windows */
+                            size / rate of a bucket. 0: TIERS, which have several windows, and
+                            CONCURRENCY */
     bool shadow;         /* the limit never refuses */
     size_t tier;         /* TIERS: the number of the current tier, from 1; 0: no tier is active */
     bool moved_up;       /* TIERS: this permit has entered a tier */
@@ -464,8 +467,8 @@ struct doorman_permit {
     doorman_reason reason;    /* NO_REASON: a server has sent a reason that this version does not
                                  know */
     size_t item_index;        /* the item that is refused */
-    const char *limit;        /* NULL: no limit has refused, for example if the reason is BANNED,
-                                 UNMATCHED or REPEATED */
+    const char *limit;        /* NULL: no limit has refused, for example if the reason is BANNED or
+                                 UNMATCHED */
     bool has_retry_after;     /* false: waiting does not help, or holds have the units */
     doorman_time retry_after; /* the same permit could be granted then, if there are no other
                                  calls */
@@ -512,13 +515,14 @@ struct doorman_permit_result {
 
 typedef enum doorman_permit_event_kind {
     DOORMAN_PERMIT_GRANTED,      /* an item was granted; `amount` has the units */
-    DOORMAN_PERMIT_REFUSED,      /* a limit has refused; also in shadow */
+    DOORMAN_PERMIT_REFUSED,      /* a limit has refused, also in shadow; or an item was refused
+                                    without a limit, for example as BANNED. limit: NULL then */
     DOORMAN_PERMIT_BANNED,       /* a ban begins; `amount` has its duration in seconds. limit: NULL
                                     if doorman_permits_ban has set the ban */
     DOORMAN_PERMIT_KEY_CREATED,  /* a counter was created */
     DOORMAN_PERMIT_KEY_EVICTED,  /* a counter was removed to make room for another; `amount` has
                                     the fraction of its limit that was used, or of the refusals of a
-                                    ban: 0: it was fresh; 1: it refused */
+                                    ban: 0: it offered as much as a fresh one; 1: it refused */
     DOORMAN_PERMIT_KEY_REMOVED,  /* a counter was removed, because it equals a fresh one */
     DOORMAN_PERMIT_BAN_EVICTED,  /* a ban was ended early to make room: see P20. limit: NULL if
                                     doorman_permits_ban has set the ban */
@@ -545,14 +549,16 @@ struct doorman_permits_options {
     uint64_t seed[2];             /* required: random bits, as in doorman_server_options */
     size_t item_max;              /* the most items of a permit, up to 1,000,000; default 100 */
     size_t message_item_max;      /* only for a server: the most items of all permits of a message,
-                                     and the most entries of a message; default 10,000 */
+                                     the most entries of a message, and the most holds of a message
+                                     together with their items; default 10,000 */
     size_t message_detail_max;    /* only for a server: the most permits with `detail` in a message,
                                      and the most entries of an INSPECT; default 100 */
     size_t counter_max;           /* the most counters of all limits, and the most bans, up to 1e9;
                                      default 10,000,000 */
     size_t memory_max;      /* the most bytes of all counters, bans, resources, holds and lists of
-                               frequent keys, without free buckets. The resources of one permit, and
-                               permits that wait, may exceed it. Default: no bound */
+                               frequent keys, without the buckets of their tables. The resources of
+                               one permit, and permits that wait, may exceed it. Default: no
+                               bound */
     size_t hold_max;        /* the most holds and transfers, used transfers included: see P19 in
                                >>holds; default 1,000,000 */
     size_t client_hold_max; /* the most holds and transfers of one client; default 10,000 */
@@ -608,7 +614,8 @@ DOORMAN_API doorman_status doorman_permits_configure(doorman_permits *permits,
  *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (too many items) | OUT_OF_MEMORY: no
  *             units were charged
  *   cost      O(1) for each limit of each item, and O(globs) for a limit with keys. A key that is
- *             new to a limit with overrides also needs O(overrides)
+ *             new to a limit with overrides also needs O(overrides). A limit of CONCURRENCY needs
+ *             O(log holds). If many holds end together, the call ends at most 4,352 of them
  *   source    Charon (Mitel) for tiers; Square's quota service for debt and waits */
 DOORMAN_API doorman_status doorman_permits_acquire(doorman_permits *permits,
                                                    const doorman_permit_request *request,
@@ -647,20 +654,21 @@ DOORMAN_API doorman_status doorman_permits_reset(doorman_permits *permits, const
 /* Bans a (resource, key), or ends its ban. The ban replaces one that is in force. The call needs no
  * template, and no limit with a ban: every permit with this (resource, key) is refused.
  *   duration   counts from `now`, [0, 1e8 s]; 0: the ban ends
- *   returns    OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (memory_max is too small for a ban) |
- *              OUT_OF_MEMORY. After an error, a ban of the (resource, key) is as before
+ *   returns    OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (memory_max has no room for a ban) |
+ *              OUT_OF_MEMORY. After an error, a ban of the (resource, key) is as before, or was
+ *              ended early to make room
  *   cost       O(log bans), and O(limits) for each ban that must be ended early (P20) */
 DOORMAN_API doorman_status doorman_permits_ban(doorman_permits *permits, const char *resource_id,
                                                const char *key, doorman_time duration,
                                                doorman_error *error, doorman_time now);
 
 /* Returns when doorman_permits_update should be called next. DOORMAN_NEVER: there are no counters,
- * holds or waiting permits. */
+ * bans, holds or waiting permits, and resource_count is 0. */
 DOORMAN_API doorman_time doorman_permits_due(const doorman_permits *permits);
 
 /* Ends holds and waits whose time has come, and removes counters that equal fresh ones. One call
- * ends at most 1,000 holds and waits. It decides on at most 1,000 permits that wait, and visits at
- * most 10,000 counters. So a call takes some milliseconds at most. If more is to do,
+ * ends at most 1,000 holds and waits. It decides on at most 1,000 permits that wait, and visits
+ * about 10,000 counters. So a call takes some milliseconds at most. If more holds or waits are due,
  * doorman_permits_due returns a time that has passed. */
 DOORMAN_API void doorman_permits_update(doorman_permits *permits, doorman_time now);
 
@@ -677,7 +685,8 @@ typedef struct doorman_permits_info {
                                   that were granted */
     uint64_t banned;           /* items that were refused as BANNED */
     uint64_t bans_evicted;     /* bans that were ended early to make room (P20) */
-    size_t bytes;              /* memory of all that memory_max bounds, and of permits that wait */
+    size_t bytes;              /* about the memory of all that memory_max bounds, of the buckets of
+                                  tables, and of permits that wait */
     size_t changed_count;      /* rows that doorman_permits_next_changed would yield now */
     doorman_time changed_since; /* when the first change was made since there were none: no change
                                    that waits is older. DOORMAN_NEVER: there are none */
@@ -696,7 +705,7 @@ typedef struct doorman_permits_limit {
     const doorman_permit_limit *settings; /* with the defaults filled in. NULL if the list of limits
                                              is empty */
     double granted_units;
-    uint64_t granted;                       /* grants that this limit concerned */
+    uint64_t granted;                       /* grants of units with which this limit agreed */
     uint64_t refused[DOORMAN_REASON_COUNT]; /* refusals by this limit, by reason. BANNED counts at
                                                all limits of the template that have a ban */
     uint64_t shadow_refused;                /* refusals that shadow has prevented */
@@ -746,6 +755,47 @@ typedef struct doorman_permits_top {
 DOORMAN_API bool doorman_permits_next_top(const doorman_permits *permits, size_t limit_index,
                                           doorman_top_kind kind, doorman_cursor *cursor,
                                           doorman_permits_top *out);
+
+/* Where an iteration over counters is. A caller may keep the three numbers, and continue with them
+ * later. They have no meaning for the caller. */
+typedef struct doorman_counter_cursor {
+    uint64_t table, position;
+    uint64_t removals; /* of tables, plus 1; 0: the iteration has not begun */
+} doorman_counter_cursor;
+
+/* A counter of a limit, or a ban. */
+typedef struct doorman_permits_counter {
+    bool is_ban;
+    const char *identifier_glob; /* of the template; "": a ban that an administrator has set */
+    const char *limit; /* the name of the limit; "": a ban that an administrator has set. NULL:
+                                a counter that does not count, because its limit is gone. Such a
+                                counter has no `state` */
+    const char *resource_id;            /* "": the counter is per template */
+    char key[DOORMAN_ID_BYTES_MAX + 1]; /* "" if the counter is not per key */
+    doorman_permit_detail state;        /* not of a ban. `moved_up` and `refused` are false */
+    doorman_time ban_rest;              /* of a ban: the time until it ends; 0: it has ended */
+} doorman_permits_counter;
+
+/* Iterates over all counters and bans, also those of limits that are not durable. A leased rate has
+ * no counters. Any other call on the permits is allowed between two steps, so a caller can release
+ * its lock there. A counter that exists during the whole iteration is visited exactly once, as it
+ * is at that moment. A counter that is created or removed meanwhile is visited at most once. A
+ * counter that has become fresh may be visited until it is removed (P14). The bans come first. The
+ * order of the others seems random, because it is that of keyed hashes: another process, and the
+ * permits after a restart, have another one. If two counters of a limit had the same 64-bit hash,
+ * only one of them would be visited.
+ *   limit     only counters of limits with this name, and all bans; NULL: all
+ *   cursor    in/out; the caller initialises it with {0}
+ *   out       written on OK; pointers in it are valid until the next call that changes the permits
+ *   returns   OK | NOT_FOUND: there are no more |
+ *             INVALID_ARGUMENT: the table of a limit that a configuration has removed was freed
+ *             since the iteration began. The caller begins again |
+ *             OUT_OF_MEMORY: the call may be repeated
+ *   cost      O(1) for each counter, and O(limits) for the whole iteration */
+DOORMAN_API doorman_status doorman_permits_next_counter(doorman_permits *permits, const char *limit,
+                                                        doorman_counter_cursor *cursor,
+                                                        doorman_permits_counter *out,
+                                                        doorman_time now);
 
 /* ---- state, the public part ------------------------------------------------------------------ */
 /* A limit that is `durable` has a row for each of its counters that is not fresh, and for each of
@@ -857,7 +907,8 @@ DOORMAN_API doorman_status doorman_permits_restore(doorman_permits *permits,
 /* Whether the rows of a store are restored. */
 typedef enum doorman_rows {
     DOORMAN_ROWS_READ,    /* the default: all limits decide, and changes are yielded */
-    DOORMAN_ROWS_AWAITED, /* permits that a durable limit concerns are refused with LEARNING */
+    DOORMAN_ROWS_AWAITED, /* permits that a durable limit concerns are refused with LEARNING, also
+                             those with a cost of 0 */
     DOORMAN_ROWS_UNREAD,  /* the same, but only for limits with refuse_unread. What is restored
                              later only takes away */
     DOORMAN_ROWS_COUNT
@@ -928,8 +979,8 @@ struct doorman_hold {
  *   error     may be NULL; describes an INVALID_ARGUMENT
  *   returns   OK, also if the hold is gone | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (a renewal has
  *             more than item_max items) | OUT_OF_MEMORY: nothing has changed
- *   cost      O(log holds) for each item and limit. The call also decides on at most 256 permits
- *             that wait for the units, and ends at most 256 other holds */
+ *   cost      O(log holds) for each item and limit. The call also ends at most 256 other holds, and
+ *             decides on at most 256 permits that wait for units; a release on at most 512 */
 
 /* Lets a hold end later. While the permits learn, an unknown hold is believed within the units that
  * are free, if `items` says what is held.
@@ -1069,7 +1120,7 @@ DOORMAN_API bool doorman_limiter_map_reset(doorman_limiter_map *map, const void 
  *   visits_max   about how many keys the call visits. 0: the call only counts. SIZE_MAX: the call
  *                visits all keys once. Calls of doorman_limiter_map_try visit 4 keys each, so most
  *                programs pass 0
- *   cost         O(visits_max), and at most O(key slots) */
+ *   cost         O(visits_max), and at most O(keys) */
 DOORMAN_API size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t visits_max,
                                              doorman_time now);
 
@@ -1095,7 +1146,8 @@ typedef enum doorman_decider {
     DOORMAN_BY_FALLBACK, /* no server has decided (P23) */
     DOORMAN_BY_BYPASS,   /* the kill switch is on, or `shadow` is set (P25) */
     DOORMAN_BY_CALLER,   /* the caller has released the number of the hold before the decision, or
-                            before it asked. A transfer: there is no such hold */
+                            before it asked. A transfer: there is no such hold, or it has none of
+                            the units */
     DOORMAN_BY_PREFETCH  /* granted out of units that were taken ahead (P24). `limit`, `remaining`
                             and `warning` are those of the last answer of a server */
 } doorman_decider;
@@ -1180,9 +1232,9 @@ DOORMAN_API doorman_status doorman_permit_client_acquire(doorman_permit_client *
                                                          doorman_time timeout, void *context,
                                                          doorman_error *error, doorman_time now);
 
-/* Reports what an action has really cost (P13). The report is sent with the next message. It is
- * lost, and counted, if no server takes it, or if 10,000 reports wait already. Units that do not
- * fit into a limit are counted too.
+/* Reports what an action has really cost (P13). The report is sent with one of the next messages.
+ * A report is lost, and counted, if no server takes it, or if 10,000 reports wait already. Units
+ * that do not fit into a limit are counted too.
  *   item      resource_id, key (NULL means "") and cost, in units, [-1e15, 1e15]; used only during
  *             the call
  *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY */
@@ -1276,9 +1328,9 @@ DOORMAN_API void doorman_permit_client_read(const doorman_permit_client *client,
 
 /* ---- permits of a server and of an agent, the public part ------------------------------------ */
 
-/* Returns the counters and the decisions on permits, for metrics and status pages. Each mastership
- * begins without counters. The server uses them for messages of ACQUIRE, REPORT, INSPECT and RESET,
- * and for the work that is due, so the caller need not call doorman_permits_update.
+/* Returns the permits of a server, for metrics, status pages and a store. Each mastership begins
+ * without counters. The server uses them for all messages on permits and holds. It also does their
+ * work that is due, so the caller need not call doorman_permits_update.
  *   returns   belongs to the server, and is valid until the next call on the server; NULL: the
  *             server was not master at its last call */
 DOORMAN_API doorman_permits *doorman_server_permits(doorman_server *server);
@@ -1288,8 +1340,8 @@ DOORMAN_API doorman_permits *doorman_server_permits(doorman_server *server);
  * messages whose request.may_wait was set before step 2. Step 3 must not be done while a permit of
  * `response` is pending.
  *   ticket, decision   from doorman_permits_next_decision
- *   returns            OK | NOT_FOUND (no permit of the response waits with this ticket) |
- *                      OUT_OF_MEMORY. Step 3 then writes this error */
+ *   returns            OK | INVALID_ARGUMENT (NULL) | NOT_FOUND (no permit of the response waits
+ *                      with this ticket) | OUT_OF_MEMORY: step 3 then writes this error */
 DOORMAN_API doorman_status doorman_json_exchange_settle(doorman_json_exchange *exchange,
                                                         uint64_t ticket,
                                                         const doorman_permit *decision);
@@ -1590,8 +1642,8 @@ static void doorman__figures_check(doorman__check *check, doorman_limit_kind kin
     }
 }
 
-/* Checks that figures belong to the kind, and that none has a value that its has_ field hides. A
- * limit only needs has_max_wait. */
+/* Checks that figures belong to the kind, and that none has a value that its has_ field hides. Of
+ * the has_ fields, a limit needs only has_max_wait, and only for a TOKEN_BUCKET. */
 static void doorman__given_check(doorman__check *check, doorman_limit_kind kind,
                                  const doorman_figures *given, bool is_override) {
     enum {
@@ -2102,15 +2154,15 @@ static void doorman__most_warn(doorman__check *check, const doorman_permit_limit
                            : "grants nothing, so every permit that costs something is refused");
 }
 
-/* Returns for how long a limit refuses everything that begins empty. */
+/* Returns for how long a limit that begins empty refuses everything. */
 static doorman_time doorman__empty_time(doorman_limit_kind kind, const doorman_figures *all) {
     if (kind == DOORMAN_TOKEN_BUCKET) return doorman__rate_time(all, 1);
     return doorman__figures_period(kind, all);
 }
 
-/* Returns whether a restart changes much of what a limit grants. A long window that is empty then
- * refuses everything (P16). A quota of an hour or more is granted once more. A limit with
- * full_at_start says that this is intended. */
+/* Returns whether a restart changes much of what a limit grants. A limit that begins empty refuses
+ * everything at first (P16), which is too long if it lasts more than an hour. A quota of an hour or
+ * more is granted once more. A limit with full_at_start says that this is intended. */
 static bool doorman__restart_harms(const doorman_permit_limit *limit, const doorman_figures *all) {
     if (limit->shadow || limit->full_at_start) return false;
     if (limit->empty_at_start) return doorman__empty_time(limit->kind, all) > DOORMAN__LONG;
@@ -2439,8 +2491,8 @@ static const doorman__config_permits doorman__permits_in_config = {
  * The cost of a report is rounded up, and a refund is rounded down. A bucket saves a real number of
  * units. Only a full bucket is rounded up.
  *
- * P14 A counter that equals a fresh one is removed. Each decision visits 4 counters, and each
- *    update visits 10,000. A table grows and shrinks by one or two buckets at a time (linear
+ * P14 A counter that equals a fresh one is removed. Each decision visits about 4 counters, and each
+ *    update visits about 10,000. A table grows and shrinks by one or two buckets at a time (linear
  *    hashing, Litwin 1980), so no call pauses to rebuild it.
  *       About P15: if a resource gets another template, its counters stay in the slot of the limit
  *    that they had. So max_keys counts them there. A counter is adapted when it is used or visited
@@ -2539,6 +2591,13 @@ static bool doorman__reserve_list(void *list, size_t *capacity, size_t count, si
     return room;
 }
 
+/* Starts to load a node into the cache. Most nodes are on two cache lines. NULL has no effect. */
+static void doorman__chain_prefetch(const doorman__chain *node) {
+    if (!node) return;
+    __builtin_prefetch(node);
+    __builtin_prefetch((const char *)node + DOORMAN__LINE_BYTES);
+}
+
 /* Adds one bucket, and moves the nodes that belong there from one other bucket. Returns false if
  * memory runs out. */
 static bool doorman__chains_split(doorman__chains *nodes) {
@@ -2559,6 +2618,8 @@ static bool doorman__chains_split(doorman__chains *nodes) {
     if (added > nodes->mask) nodes->mask = 2 * nodes->mask + 1;
     assert(added <= nodes->mask && added > nodes->mask >> 1);
     const size_t split = added & (nodes->mask >> 1);
+    /* the next buckets are split after the next nodes were added */
+    doorman__chain_prefetch(*doorman__chains_at(nodes, split + 2 < added ? split + 2 : split));
     doorman__chain **from = doorman__chains_at(nodes, split);
     doorman__chain **to = doorman__chains_at(nodes, added);
     if (nodes->segments[split / DOORMAN__SEGMENT_BUCKETS].marks >>
@@ -2595,6 +2656,15 @@ static void doorman__chains_merge(doorman__chains *nodes) {
     if (last % DOORMAN__SEGMENT_BUCKETS == 0) {
         DOORMAN_FREE(nodes->segments[last / DOORMAN__SEGMENT_BUCKETS].buckets);
     }
+}
+
+/* Returns a number with the lowest bit as the highest one. */
+static uint32_t doorman__reverse_bits(uint32_t bits) {
+    bits = (bits & 0x55555555) << 1 | (bits >> 1 & 0x55555555);
+    bits = (bits & 0x33333333) << 2 | (bits >> 2 & 0x33333333);
+    bits = (bits & 0x0f0f0f0f) << 4 | (bits >> 4 & 0x0f0f0f0f);
+    bits = (bits & 0x00ff00ff) << 8 | (bits >> 8 & 0x00ff00ff);
+    return bits << 16 | bits >> 16;
 }
 
 /* Frees the buckets of an empty table. */
@@ -2675,13 +2745,6 @@ static doorman__chain *doorman__chains_first(const doorman__chains *nodes, uint3
  * for the bucket, and then for the first node of its list. */
 typedef enum doorman__ahead { DOORMAN__AHEAD_BUCKET, DOORMAN__AHEAD_NODE } doorman__ahead;
 
-/* Starts to load a node into the cache. Most nodes are on two cache lines. NULL has no effect. */
-static void doorman__chain_prefetch(const doorman__chain *node) {
-    if (!node) return;
-    __builtin_prefetch(node);
-    __builtin_prefetch((const char *)node + DOORMAN__LINE_BYTES);
-}
-
 /* Precondition for DOORMAN__AHEAD_NODE: the bucket was loaded ahead. */
 static void doorman__chains_prefetch(const doorman__chains *nodes, uint32_t hash,
                                      doorman__ahead what) {
@@ -2740,7 +2803,7 @@ static size_t doorman__chains_sample(const doorman__chains *nodes, uint64_t *ran
 typedef struct doorman__moment {
     doorman_time now, epoch;
     doorman_time ahead; /* how far `epoch` is ahead of the caller's epoch */
-    doorman_time rest;  /* less than 16 ns by which `epoch` will still be slowed down */
+    doorman_time rest;  /* less than 16 ns of `now` that have not slowed `epoch` down yet */
     doorman_time start, start_epoch;
     doorman_time given, given_at; /* the caller's epoch at `given_at` */
     bool has_given;               /* the caller has set the epoch; otherwise it begins at `now` =
@@ -2845,8 +2908,8 @@ static doorman__span doorman__span_at(const doorman_figures *figures, doorman_ti
     return (doorman__span){begin, begin + length};
 }
 
-/* Returns a number for a window. Windows of different lengths have different numbers, also if they
- * end at the same time. */
+/* Returns a number for a window. Windows of different lengths that end at the same time have
+ * different numbers. */
 static uint64_t doorman__span_id(doorman__span span) {
     return (uint64_t)span.end ^ doorman__mix((uint64_t)(span.end - span.begin));
 }
@@ -2855,7 +2918,7 @@ static uint64_t doorman__span_id(doorman__span span) {
 
 #define DOORMAN__SLICES 16
 
-/* A ring is 17 words: the index of the last slice that has units, and the units of 16 slices. */
+/* A ring is 17 words: the index of the slice that was charged last, and the units of 16 slices. */
 #define DOORMAN__RING_WORDS (DOORMAN__SLICES + 1)
 
 /* Returns the index of the slice that contains a time. Times and slices count from the same
@@ -2924,9 +2987,9 @@ static uint64_t doorman__ring_end(const uint64_t *ring, uint64_t now) {
  *     TIERS            for each tier: when it was entered, the length of its window (0: it was
  *                      never entered), when the slices of its window begin, and a ring
  *     CONCURRENCY      the units that are held; the address of its queue, or 0
- * A state says for which window it is. So a state stays correct when the figures change.
- * All functions take the figures, the state and the moment. Only those with _charge in their name
- * change the state.
+ * A state says for which window it is. So a state stays correct when the figures change. Functions
+ * with _init or _charge in their name change the state, with their helpers. The others only read
+ * it.
  *
  * A bucket does not store paid_until, as the bucket of >>limiters does. If the rate changes, the
  * saved units stay, and only the time since the last use counts at the new rate (P15).
@@ -3322,7 +3385,8 @@ static double doorman__meter_left(const doorman__meter *meter, const doorman__mo
 }
 
 /* Returns how long it takes until the counter offers `grains`. Precondition: it offers less now,
- * and its limit is at least `grains`. */
+ * and its limit is at least `grains`. Returns 0 for CONCURRENCY, because holders may release at any
+ * time. */
 static doorman_time doorman__meter_delay(const doorman__meter *meter, uint64_t grains,
                                          doorman_time max_wait, const doorman__moment *at) {
     const doorman_figures *figures = meter->figures;
@@ -3432,7 +3496,7 @@ static doorman_time doorman__meter_reset_after(const doorman__meter *meter,
 }
 
 /* Returns the time until the counter has one more whole unit, or all of its units. Returns 0 if it
- * has all of its units. */
+ * has all of its units, and for CONCURRENCY. */
 static doorman_time doorman__meter_more_after(const doorman__meter *meter,
                                               const doorman__moment *at) {
     const doorman_figures *figures = meter->figures;
@@ -3484,8 +3548,8 @@ typedef struct doorman__identity {
  * A sketch counts keys in bounded memory ("space-saving", Metwally, Agrawal and El Abbadi 2005). It
  * has 100 entries. A key without an entry takes over an entry with the smallest count, and the
  * count continues from there. So a count is too large by at most the count that its entry had then.
- * A key with more than a hundredth of all decisions always has an entry. Counts are halved at each
- * full minute, so the sketch shows the last minutes.
+ * A key with more than a hundredth of all decisions has an entry. Counts are halved at each full
+ * minute, so the sketch shows the last minutes.
  *
  * A hand goes round the entries and finds the smallest count, like the hand of a clock in page
  * replacement. No count is below `least`. The hand stops at the next entry whose count is `least`.
@@ -3637,8 +3701,9 @@ typedef struct doorman__counter {
 /* The table of the counters of one limit, and what the limit has counted. The two strings are
  * behind the struct, because a slot may outlive its configuration. */
 typedef struct doorman__slot {
-    const doorman_permit_limit *limit; /* NULL: the limit is not in the configuration any more, or
-                                          the slot is that of the bans */
+    const doorman_permit_limit *limit; /* doorman__open_limit: of a template whose list of limits is
+                                          empty. NULL: the limit is not in the configuration any
+                                          more, or the slot is that of the bans */
     const char *glob, *name;
     doorman_scope per;
     doorman_limit_kind kind;
@@ -3771,6 +3836,7 @@ struct doorman_permits {
     uint64_t random, empty_hash; /* empty_hash: the hash of the key "" */
     doorman__slot **slots;       /* all slots; the first one is that of the bans */
     size_t slot_count, slot_capacity;
+    uint64_t slot_removals;    /* how many slots were freed: each moves another one */
     doorman__slot **own_slots; /* one for each limit of the configuration, then one for each
                                   template whose list of limits is empty */
     size_t own_count;
@@ -4236,8 +4302,8 @@ static bool doorman__slot_is(const doorman__slot *slot, const doorman_permit_lim
 }
 
 /* Returns the slot for a limit of a place. If the place had a slot for a limit with the same name,
- * kind and scope, the place keeps that slot, so that its counters stay (P15). A place without
- * counters takes the slot of the limit itself. */
+ * kind and scope, the place keeps that slot, so that its counters stay (P15). The slot is that of
+ * the limit itself if the place has no counters, and for CONCURRENCY and limits per template. */
 static doorman__place_slot doorman__place_slot_for(const doorman_permits *permits,
                                                    const doorman__place *place,
                                                    const doorman_permit_limit *limit) {
@@ -4553,7 +4619,7 @@ static bool doorman__counter_counts(doorman__counter *counter, const doorman_per
 #define DOORMAN__CALL_VISITS 4
 #define DOORMAN__UPDATE_VISITS 10000
 
-/* Removes a counter if it equals a fresh one, or if its limit is gone. */
+/* Removes a ban that has ended, and a counter that equals a fresh one or that no limit uses. */
 static void doorman__permits_visit(doorman_permits *permits, doorman__slot *slot,
                                    doorman__counter *counter) {
     bool failed = false;
@@ -4576,7 +4642,8 @@ static void doorman__permits_visit(doorman_permits *permits, doorman__slot *slot
         bool fresh = doorman__meter_fresh(&meter, &permits->at) &&
                      !doorman__counter_counts(counter, limit, permits->at.now);
         if (!fresh) return;
-        /* a refund may have made it fresh; a row that is the last one is fresh by now too */
+        /* if it has no change to yield, its last row is fresh too; else a refund may have made only
+         * the counter fresh */
         bool known = !(counter->flags & DOORMAN__CHANGED);
         if (!known) doorman__permits_forget_row(permits, slot, counter, DOORMAN__REMOVALS_MAX);
     }
@@ -4612,6 +4679,7 @@ static void doorman__permits_free_slot(doorman_permits *permits, size_t index) {
     doorman__chains_uninit(&slot->nodes);
     DOORMAN_FREE(slot);
     permits->slots[index] = permits->slots[--permits->slot_count];
+    permits->slot_removals++;
     permits->changes.slot = permits->changes.segment = 0; /* a slot has moved */
 }
 
@@ -4630,7 +4698,7 @@ static void doorman__permits_next_slot(doorman_permits *permits) {
     if (permits->sweep_slot >= permits->slot_count) permits->sweep_slot = 0;
 }
 
-/* Removes places without counters. */
+/* Removes places without counters, bans and holds. Visits at most `visits` buckets. */
 static void doorman__permits_sweep_places(doorman_permits *permits, size_t visits) {
     doorman__chains *nodes = &permits->place_table;
     if (visits > nodes->bucket_count) visits = nodes->bucket_count;
@@ -4669,7 +4737,7 @@ static void doorman__permits_sweep_counters(doorman_permits *permits, size_t vis
 /* ---- permits: room for one more counter */
 
 /* Returns the larger of two fractions: what a counter has used of its limit, and its refusals of
- * those that a ban needs. 0: it equals a fresh one; 1: it refuses one unit now. */
+ * those that a ban needs. 0: it offers as much as a fresh one; 1: it refuses one unit now. */
 static double doorman__counter_use(const doorman_permits *permits,
                                    const doorman_permit_limit *limit, doorman__counter *counter) {
     const doorman__meter meter = doorman__counter_meter(limit, counter);
@@ -4700,7 +4768,7 @@ typedef struct doorman__victim {
     doorman_time rest;                 /* until the counter equals a fresh one */
 } doorman__victim;
 
-/* Returns what decides whether a counter is evicted. First adapts the counter to its present limit.
+/* Adapts a counter to its present limit, and returns what decides whether the counter is evicted.
  * The result has no counter if a hold or the present call points to the counter, or if memory runs
  * out. */
 static doorman__victim doorman__permits_candidate(doorman_permits *permits, doorman__slot *slot,
@@ -4849,8 +4917,8 @@ static bool doorman__permits_make_room(doorman_permits *permits, doorman__slot *
  * of the lease, and shows no demand for it. A grant takes units of the rate. A refusal by the lease
  * is counted by the rate, so the wants grow (L4).
  *
- * The client has work at most every 0.2 s. The server does this work in its loop, and after each
- * message on permits. So a busy limit does not wait for the loop.
+ * The client looks for refusals every 0.2 s. The server does the work of the client in its loop,
+ * and after each message on permits. So a busy limit does not wait for the loop.
  *
  * Loss of mastership. When a server stops being master, it forgets its leases, and decides on no
  * permits any more. A crash has the same effect. A new master begins without a lease of the
@@ -4882,7 +4950,7 @@ struct doorman__permit_lease {
     doorman__chain node;
     doorman_client_resource *resource;
     doorman_time used_at;    /* the last grant or refusal */
-    uint32_t place;          /* the index of the place whose permits have used it last */
+    uint32_t place;          /* of a gauge: the index of the place whose permits use it */
     doorman_figures figures; /* of the last doorman__leased_meter or doorman__leased_figures */
 };
 
@@ -4990,8 +5058,9 @@ static void doorman__leased_clear(doorman_permits *permits) {
     assert(!client->upstream.first && !permits->leases.table.count);
 }
 
-/* Returns whether a lease is in force. First sets its priority and subclients, which a changed
- * configuration may have changed. */
+/* Sets the priority and the subclients of a lease, which a new configuration may have changed.
+ * Returns whether the lease is in force.
+ *   lease   may be NULL */
 static bool doorman__leased_live(const doorman_permits *permits, doorman__permit_lease *lease,
                                  const doorman_permit_limit *limit) {
     if (!lease) return false;
@@ -5158,7 +5227,7 @@ static void doorman__leased_refuse(doorman_permits *permits, doorman__permit_lea
     if (grains) (void)doorman__count(usage, grains, DOORMAN_REFUSED, permits->at.now);
 }
 
-/* Closes the leases that were not used for a minute. */
+/* Closes the leases that were not used for a minute, and that have no units in use. */
 static void doorman__leased_sweep(doorman_permits *permits) {
     doorman__permit_leases *leases = &permits->leases;
     const doorman_time now = permits->at.now;
@@ -5180,7 +5249,7 @@ static void doorman__leased_sweep(doorman_permits *permits) {
  * This section asks all counters that concern a permit, and charges them. The section >>permits
  * uses it to decide.
  *
- * A decision has four steps. Only the last step writes to counters.
+ * A decision has four steps. Only the last step charges counters.
  *     prepare    finds the counters of all limits of all items. What several items want of one
  *                counter is added up
  *     evaluate   asks each counter what it can offer
@@ -5198,10 +5267,10 @@ static void doorman__leased_sweep(doorman_permits *permits) {
  *      CONCURRENCY      the limit minus what is held
  *    A permit fits if each counter offers the sum of the minimums, and if its max_cost allows this
  *    sum. Above its minimum, an item gets whole units, or all of its cost if that fits. No counter
- *    grants more than max_cost to one permit. The items get their units in their order, and never
- *    out of debt: a debt makes the next callers wait, and only what a caller cannot do without is
- *    worth that. So with size 10 and a debt of 5, a cost of 15 gets 15, and a cost of 15 with a
- *    minimum of 1 gets 10. With `equal` all items get the same whole number.
+ *    grants more than max_cost to one permit. The items get the units above their minimums in their
+ *    order, and never out of debt: a debt makes the next callers wait, and only what a caller
+ *    cannot do without is worth that. So with size 10 and a debt of 5, a cost of 15 gets 15, and a
+ *    cost of 15 with a minimum of 1 gets 10. With `equal` all items get the same whole number.
  * P3 The wait of a grant is the debt of the bucket before this permit. Of several buckets, the
  *    longest wait counts. An item that only looks does not wait.
  * P4 Every limit that refuses counts the refusal. The refusal names the limit with the longest
@@ -5578,7 +5647,8 @@ static bool doorman__permits_prepare(doorman_permits *permits, size_t count, boo
 }
 
 /* Ends a call: its counters and places may be removed again. A call adds at most one place for each
- * item, and visits four for each. So refused permits with new resources do not fill the memory. */
+ * item, and visits the places of four buckets for each. So refused permits with new resources do
+ * not fill the memory. */
 static void doorman__permits_end_call(doorman_permits *permits, size_t item_count) {
     assert(permits->charge_count <= permits->charge_capacity);
     for (size_t i = 0; i < permits->charge_count; i++) {
@@ -5688,9 +5758,12 @@ static void doorman__charge_evaluate(const doorman_permits *permits, doorman__ch
     charge->offer =
         doorman__meter_offer(&meter, decision->request->max_wait, &charge->wait, &permits->at);
     const bool waits = doorman__permits_awaits_rows(permits, charge->limit);
-    if (waits) charge->offer = 0;
-    if (charge->need > charge->offer) {
-        charge->reason = waits ? DOORMAN_REASON_LEARNING : DOORMAN_REASON_RATE;
+    if (waits) {
+        charge->offer = 0;
+        charge->reason =
+            DOORMAN_REASON_LEARNING; /* also of a cost of 0: nobody knows what is left */
+    } else if (charge->need > charge->offer) {
+        charge->reason = DOORMAN_REASON_RATE;
     }
     doorman__charge_bound(charge, waits ? 0 : doorman__meter_saved(&meter, &permits->at));
 }
@@ -6230,8 +6303,8 @@ static void doorman__permits_refuse(doorman_permits *permits, size_t count, door
 
 /* ---- permits: one decision, the result */
 
-/* Describes what the items got. */
-static void doorman__permits_fill_grants(doorman_permits *permits, size_t count,
+/* Describes what the items got. An inspection raises no events. */
+static void doorman__permits_fill_grants(doorman_permits *permits, size_t count, bool inspects,
                                          doorman_permit *out) {
     assert(count <= permits->grant_capacity);
     for (size_t i = 0; i < count; i++) {
@@ -6254,13 +6327,13 @@ static void doorman__permits_fill_grants(doorman_permits *permits, size_t count,
                                             .key = want->key,
                                             .limit = grant->limit,
                                             .amount = grant->granted};
-        doorman__permits_event(permits, event);
+        if (!inspects) doorman__permits_event(permits, event);
     }
     out->items = permits->grants;
     out->item_count = count;
 }
 
-/* Returns the time in which all units of a limit come back; 0 for TIERS. */
+/* Returns the time in which all units of a limit come back; 0 for TIERS and CONCURRENCY. */
 static doorman_time doorman__figures_window(doorman_limit_kind kind, const doorman_figures *figures,
                                             doorman_time epoch) {
     if (kind == DOORMAN_TOKEN_BUCKET) return doorman__gain_time(figures, figures->size);
@@ -6355,23 +6428,24 @@ static void doorman__permits_fill_details(doorman_permits *permits, size_t count
  *    no permit waits there that comes before it. When the first permit of a queue fits its counter,
  *    the permit is decided again. It is then granted, refused, or moved to another queue. It keeps
  *    its arrival when it moves. Rates are charged with the grant. One call moves at most 64 permits
- *    and decides on at most 256, or 1,000 in an update. The remaining queues stay ready, and no new
- *    permit overtakes them.
+ *    and decides on at most 256, or 1,000 in an update. A release does so twice: before and after
+ *    its units come back. The remaining queues stay ready, and no new permit overtakes them.
  *       The time in queues, plus the wait of P3, is at most max_wait of the permit. A permit leaves
  *    the queue of a limit at the latest max_wait of this limit after its arrival. A wait has ended
  *    when now >= its end.
  *       If memory runs out while a queue is served, an update tries again after one second.
- * P8 The end of a hold is the decision, plus 1 + drift times its time to live. An end never moves
- *    back. A release says what is kept. So a release that arrives twice, or late, has no effect. A
- *    difference would be subtracted twice.
+ * P8 The end of a hold is the time of the decision, plus (1 + drift) times its time to live. An end
+ *    never moves back. A release says what is kept, and not what comes back. So a release that
+ *    arrives again, or after a later one, has no effect.
  * Repeats (P9). A repeated acquire with the same client_id, request_id and items renews the hold.
  *    If the permit waits, the repeat takes over its position, priority, `share` and `equal`: the
  *    earlier ticket is refused as REPEATED, and the wait counts from the repeat. So the client can
  *    compute the end of the hold from the time at which it sent the repeat. A repeat on another
  *    connection that already has connection_waiting_max waiting permits is refused as QUEUE_FULL.
  *    The earlier permit continues to wait. A repeat that may not wait ends the wait, and is decided
- *    like a new permit. Other items with the same request_id are refused as REPEATED. A request_id
- *    that is released cancels a waiting permit, which is then refused as TIMED_OUT.
+ *    like a new permit. Other items with the same request_id are refused as REPEATED, and so is a
+ *    permit with the request_id of a transfer. A request_id that is released cancels a waiting
+ *    permit, which is then refused as TIMED_OUT.
  *       A transfer stays known after it was used, for as long as its source is held. Otherwise a
  *    late copy of the request would take units from the source a second time. The client that holds
  *    the source would still use these units.
@@ -7050,7 +7124,8 @@ static void doorman__permits_no_hold(doorman_permits *permits, bool *fits) {
 }
 
 /* Makes the hold of a permit that fits, without units. Sets *out to NULL if the permit takes no
- * units of CONCURRENCY. On failure, the counters that were created are removed. */
+ * units of CONCURRENCY, or if a bound forbids the hold. On failure, the counters that were created
+ * are removed. */
 static doorman_status doorman__permits_reserve_hold(doorman_permits *permits,
                                                     const doorman__decision *decision,
                                                     doorman__hold **out, bool *fits) {
@@ -7381,7 +7456,7 @@ static doorman_status doorman__permits_decide(doorman_permits *permits,
         result.granted = fits;
         if (fits && !inspects) doorman__permits_commit(permits, request, hold, &result);
         if (!inspects) doorman__permits_count_keys(permits, count, fits);
-        if (fits) doorman__permits_fill_grants(permits, count, &result);
+        if (fits) doorman__permits_fill_grants(permits, count, inspects, &result);
         if (!fits) doorman__permits_refuse(permits, count, request->max_wait, inspects, &result);
         if (request->detail) doorman__permits_fill_details(permits, count, &result);
     }
@@ -7641,7 +7716,8 @@ static bool doorman__permits_repeat(doorman_permits *permits, const doorman__dec
     } else if (same && hold->state == DOORMAN__WAITING && has_room) {
         *status = doorman__hold_take_over(permits, hold, request, out);
     } else {
-        out->reason = same ? DOORMAN_REASON_QUEUE_FULL : DOORMAN_REASON_REPEATED;
+        bool waits = same && hold->state == DOORMAN__WAITING; /* a transfer has another request */
+        out->reason = waits ? DOORMAN_REASON_QUEUE_FULL : DOORMAN_REASON_REPEATED;
         doorman__want_event(permits, permits->wants, DOORMAN_PERMIT_REFUSED, out->reason, 0);
     }
     return true;
@@ -7656,7 +7732,7 @@ static doorman_status doorman__permits_check_whole(doorman_permits *permits,
     return doorman__wants_read(permits->wants, request, error);
 }
 
-/* Returns whether a permit lacks units of CONCURRENCY. Changes nothing. */
+/* Returns whether a permit lacks only units of CONCURRENCY. Charges nothing. */
 static bool doorman__permits_lacks_units(doorman_permits *permits,
                                          const doorman__decision *decision) {
     const size_t count = decision->request->item_count;
@@ -8201,8 +8277,8 @@ static void doorman__holds_believe(doorman_permits *permits, size_t count) {
     }
 }
 
-/* Makes a hold with the id that its client has named. Sets *out to NULL if nothing is free, or if a
- * bound forbids it. */
+/* Makes a hold with the id that its client has named. Sets *out to NULL if a limit has learned, if
+ * nothing is free, or if a bound forbids it. */
 static doorman_status doorman__holds_learn(doorman_permits *permits,
                                            const doorman_hold_request *request,
                                            doorman__hold **out) {
@@ -9992,8 +10068,9 @@ doorman_status doorman_permits_create(doorman_permits **out, const doorman_permi
     return DOORMAN_OK;
 }
 
-/* Removes all counters, bans, places and lists of frequent keys. Counts of decisions stay. Slots of
- * limits that are no longer in the configuration are freed. The first slot is that of the bans. */
+/* Removes all counters, bans, holds, leases, places and lists of frequent keys. Counts of decisions
+ * stay. Slots of limits that are no longer in the configuration are freed. The first slot is that
+ * of the bans. */
 static void doorman__permits_clear(doorman_permits *permits) {
     doorman__changes_clear(&permits->changes);
     doorman__holds_clear(permits);
@@ -10108,6 +10185,125 @@ bool doorman_permits_next_top(const doorman_permits *permits, size_t limit_index
                                  top->counts[next] >> halvings, entry->error >> halvings,
                                  entry->units / (double)(UINT64_C(1) << halvings)};
     return true;
+}
+
+/* ---- permits: all counters */
+/*
+ * An iteration visits the counters of a table in the order of their hashes, with the lowest bit as
+ * the most significant one (as SCAN of Redis). In this order, the hashes of a bucket are one range,
+ * also after a bucket was split in two, or two were merged. So the position of an iteration is a
+ * number that stays correct while the table grows and shrinks.
+ *
+ *     hashes           0..  in this order, and one bucket that is not split:
+ *     4 buckets        | 0      | 2      | 1      | 3      |
+ *     3 buckets        | 0      | 2      | 1               |
+ *
+ * A table knows only 32 bits of a hash. The other bits decide between counters that have these in
+ * common. They are calculated from the key.
+ */
+
+static uint64_t doorman__counter_position(const doorman_permits *permits,
+                                          doorman__counter *counter) {
+    const doorman__place *place = doorman__permits_place_of(permits, counter->node.tag);
+    const unsigned char *key = (const unsigned char *)doorman__counter_key(counter);
+    uint64_t hash = doorman__hash_bytes(permits->options.seed, key, counter->key_bytes);
+    if (place) hash += 3 * place->hash;
+    assert((uint32_t)hash == counter->node.hash);
+    return (uint64_t)doorman__reverse_bits((uint32_t)hash) << 32 | hash >> 32;
+}
+
+/* Returns the first counter of a table from a position on, or NULL.
+ *   position   in/out: of the counter */
+static doorman__counter *doorman__counters_from(const doorman_permits *permits,
+                                                const doorman__chains *nodes, uint64_t *position) {
+    while (nodes->bucket_count) {
+        const uint32_t hash = doorman__reverse_bits((uint32_t)(*position >> 32));
+        const size_t bucket = doorman__chains_index(nodes, hash);
+        doorman__counter *best = NULL;
+        uint64_t best_position = UINT64_MAX;
+        doorman__chain *node = *doorman__chains_at(nodes, bucket);
+        for (; node; node = node->next) {
+            doorman__counter *counter = (doorman__counter *)(void *)node;
+            const uint64_t own = doorman__counter_position(permits, counter);
+            if (own < *position || (best && own >= best_position)) continue;
+            best = counter;
+            best_position = own;
+        }
+        if (best) {
+            *position = best_position;
+            return best;
+        }
+        /* the other half of a bucket that is not split is another step */
+        const unsigned bits = (unsigned)__builtin_popcount(nodes->mask);
+        const uint64_t next = bits ? ((*position >> (64 - bits)) + 1) << (64 - bits) : 0;
+        if (!next) return NULL; /* it was the last bucket */
+        assert(next > *position);
+        *position = next;
+    }
+    return NULL;
+}
+
+static void doorman__ban_describe(const doorman_permits *permits, doorman__counter *counter,
+                                  doorman_permits_counter *out) {
+    const doorman__ban *ban = doorman__counter_ban(counter);
+    out->is_ban = true;
+    out->identifier_glob = ban->slot->glob;
+    out->limit = ban->slot->name;
+    out->ban_rest = doorman__later(ban->end.at - permits->at.now, 0);
+}
+
+/* Describes a counter, which may move. Returns false if memory runs out. */
+static bool doorman__counter_describe(doorman_permits *permits, doorman__slot *slot,
+                                      doorman__counter *counter, doorman_permits_counter *out) {
+    bool failed = false;
+    const doorman_permit_limit *limit = doorman__counter_limit(permits, slot, counter, &failed);
+    if (failed) return false;
+    if (!limit || doorman__limit_is_leased_rate(limit)) return true;
+    counter = doorman__counter_adapt(permits, slot, limit, counter);
+    if (!counter) return false;
+    doorman__charge charge = {.limit = limit, .slot = slot, .counter = counter};
+    charge.place = doorman__permits_place_of(permits, counter->node.tag);
+    charge.own = doorman__permits_own_slot(permits, limit);
+    charge.shadow = limit->shadow || (charge.place && charge.place->shadow);
+    charge.figures = doorman__limit_figures(limit, counter->override_);
+    if (limit->leased) charge.lease = doorman__leased_find(permits, limit, charge.place);
+    if (charge.lease) {
+        charge.figures = doorman__leased_figures(permits, charge.lease, limit);
+    }
+    out->identifier_glob = charge.own->glob;
+    out->limit = charge.own->name;
+    out->state = doorman__charge_detail(permits, &charge, 0);
+    return true;
+}
+
+doorman_status doorman_permits_next_counter(doorman_permits *permits, const char *limit,
+                                            doorman_counter_cursor *cursor,
+                                            doorman_permits_counter *out, doorman_time now) {
+    if (!permits || !cursor || !out) return DOORMAN_INVALID_ARGUMENT;
+    const uint64_t removals = permits->slot_removals + 1;
+    if (!cursor->removals) cursor->removals = removals;
+    if (cursor->removals != removals) return DOORMAN_INVALID_ARGUMENT;
+    doorman__moment_move(&permits->at, now);
+    for (; cursor->table < permits->slot_count; cursor->table++, cursor->position = 0) {
+        doorman__slot *slot = permits->slots[cursor->table];
+        const bool is_bans = slot == doorman__permits_bans(permits);
+        if (limit && !is_bans && strcmp(slot->name, limit) != 0) continue;
+        doorman__counter *counter =
+            doorman__counters_from(permits, &slot->nodes, &cursor->position);
+        if (!counter) continue;
+        const doorman__place *place = doorman__permits_place_of(permits, counter->node.tag);
+        *out = (doorman_permits_counter){.identifier_glob = slot->glob};
+        (void)doorman__counter_copy_key(counter, out->key);
+        out->resource_id = place ? doorman__place_id(place) : "";
+        if (is_bans) {
+            doorman__ban_describe(permits, counter, out);
+        } else if (!doorman__counter_describe(permits, slot, counter, out)) {
+            return DOORMAN_OUT_OF_MEMORY;
+        }
+        if (cursor->position++ == UINT64_MAX) cursor->table++;
+        return DOORMAN_OK;
+    }
+    return DOORMAN_NOT_FOUND;
 }
 
 /* ---- permits: messages */
@@ -10291,9 +10487,9 @@ static doorman_status doorman__permits_check_amounts(const doorman_permits *perm
     return DOORMAN_OK;
 }
 
-/* Checks that the entries of an INSPECT or RESET mean something: a typing error would otherwise
- * look like a key without counters. A ban needs no limit. Only a master knows which keys are
- * banned. */
+/* Checks the amounts of holds, and that the entries of an INSPECT or RESET mean something: a typing
+ * error would otherwise look like a key without counters. A ban needs no limit. Only a master knows
+ * which keys are banned. */
 static doorman_status doorman__permits_check_limits(const doorman_permits *permits,
                                                     const doorman_request *request,
                                                     doorman_error *error) {
@@ -10616,7 +10812,7 @@ static doorman_status doorman__permit_node_create(doorman_server *server,
     if (!permits.config) status = doorman_config_create(&server->own_config, &refuses, error);
     if (!permits.config) permits.config = server->own_config;
     if (status != DOORMAN_OK) return status;
-    doorman_error below = {""};
+    doorman_error below = {0};
     status = doorman_permits_create(&server->permits, &permits, &below, server->now);
     if (status == DOORMAN_OK) status = doorman__leased_init(server->permits, options->seed);
     if (status == DOORMAN_OK) return status;
@@ -10647,12 +10843,14 @@ static void doorman__permit_node_set_epoch(doorman_server *server, doorman_time 
     doorman_permits_set_epoch(server->permits, epoch, server->now);
 }
 
-/* Checks a message, and answers it if the server is master. */
+/* Checks a message, and answers it if the server is master, also while it learns. The response is
+ * in the arena. */
 static doorman_status doorman__permit_node_answer(doorman_server *server,
                                                   const doorman_request *request,
                                                   doorman_response *response, doorman__arena *arena,
                                                   doorman_error *error) {
     doorman_permits *permits = server->permits;
+    doorman_response decided = doorman__server_start_response(server, request);
     doorman_status status = doorman__permits_check_message(permits, request, error);
     if (status == DOORMAN_OK && server->is_master) {
         status = doorman__permits_check_limits(permits, request, error);
@@ -10662,12 +10860,13 @@ static doorman_status doorman__permit_node_answer(doorman_server *server,
         arena->used = 0;
         doorman__moment_move(&permits->at, server->now);
         status = request->method == DOORMAN_ACQUIRE
-                     ? doorman__permits_answer_acquire(permits, request, response, arena)
+                     ? doorman__permits_answer_acquire(permits, request, &decided, arena)
                  : doorman__method_has_holds(request->method)
-                     ? doorman__permits_answer_holds(permits, request, response, arena)
-                     : doorman__permits_answer_entries(permits, request, response, arena);
+                     ? doorman__permits_answer_holds(permits, request, &decided, arena)
+                     : doorman__permits_answer_entries(permits, request, &decided, arena);
         if (status == DOORMAN_OUT_OF_MEMORY) (void)doorman__no_memory(error);
     }
+    if (status == DOORMAN_OK) *response = decided;
     doorman__leased_work(server);
     return status;
 }
@@ -11169,12 +11368,13 @@ static const doorman__handover_permits doorman__permits_in_handover = {
  *    refusal never lasts longer than the server allows. The client remembers at most
  *    DOORMAN__REFUSALS_MAX refusals, the newest ones. An idle client forgets them when all have
  *    ended.
- * About P23: a message has failed if it has no valid response of a master. Its permits are sent
- *    again, to the next address, at most once more than there are addresses. They then travel
- *    alone, so that a permit that a server refuses to read harms no other permit. A message whose
- *    answer was lost may have charged units. So such a permit may be refused too early, but is
- *    never granted too often. The first message after the time of an open breaker is a test. If it
- *    fails, the breaker opens again.
+ * About P23: a message has failed if it has no valid response of a master, and no new redirect. Its
+ *    permits are sent again, each time to the next address. A client with three addresses gives a
+ *    permit up after four failures. After the first failure the permit travels alone, so that a
+ *    permit that a server refuses to read harms no other permit. A message whose answer was lost
+ *    may have charged units. So such a permit may be refused too early, but is never granted too
+ *    often. The first message after the time of an open breaker is a test. If it fails, the breaker
+ *    opens again.
  * About P24: the client keeps a stock for each (resource, key) that was used a short time ago. The
  *    stock counts the use in four slices of the time `prefetch`. So it knows the use of the last
  *    3/4 of this time, or more. After a grant that leaves at most half of this use in stock, the
@@ -11189,7 +11389,7 @@ static const doorman__handover_permits doorman__permits_in_handover = {
  *    most DOORMAN__STOCKS_MAX stocks, those that were used last. An idle client forgets them.
  *
  * A call is a permit, a report or a request about a hold, from its beginning to its result. Only
- * doorman__call_move changes its state:
+ * doorman__call_move changes its state, except that the action of a hold becomes NEW when it ends:
  *
  *   state    meaning                          event                                next state
  *   NEW      not in a list                    is local, or the breaker is open     -> DECIDED
@@ -11256,10 +11456,10 @@ typedef struct doorman__list {
     size_t count;
 } doorman__list;
 
-/* A permit or a report. Its items and their texts are behind the struct. The key of an item is
- * directly behind the NUL of its resource_id. */
+/* A permit, a report or a request about a hold. Its items and their texts are behind the struct.
+ * The key of an item is directly behind the NUL of its resource_id. */
 typedef struct doorman__call {
-    doorman__list_link link; /* in the list of its state; not while SENT */
+    doorman__list_link link; /* in the list of its state; not while NEW or SENT */
     doorman_permit_client *client;
     doorman__timer timer; /* when it times out, or when its wait ends */
     doorman__call_state state;
@@ -11271,7 +11471,7 @@ typedef struct doorman__call {
     struct doorman__batch *batch; /* SENT: whose message it is in; else NULL */
     size_t position;              /* SENT: its index in the message */
     doorman_time sent_max_wait;
-    doorman_time waits_until;          /* WAIT: in a queue of a server; 0: it was not sent yet */
+    doorman_time waits_until;          /* WAIT: when max_wait ends; 0: it was not sent yet */
     struct doorman__client_hold *hold; /* NULL: the call concerns no hold */
     struct doorman__call *peer;        /* of a transfer: the call that has its result, and the other
                                           way round */
@@ -11326,7 +11526,7 @@ typedef struct doorman__stock {
     double units_used[DOORMAN__USE_SLICES];
     size_t times_used[DOORMAN__USE_SLICES];
     doorman__lot lots[2]; /* the one that ends earlier is first */
-    double min_max;       /* the largest minimum of a permit that a server has granted */
+    double granted_most;  /* the most units that a server has granted to one permit */
     double remaining;     /* this field and the next two are those of the last answer */
     doorman_time reset_at;
     char limit[DOORMAN_ID_BYTES_MAX + 1];
@@ -11377,7 +11577,7 @@ typedef union doorman__sent_item {
 
 /* The messages of a client or of a lane. One message at a time is under way. A lane sends one
  * permit at a time, which may wait in the queue of a server. It follows the redirects of its own
- * message, and begins at the address that the client uses now. */
+ * message. See doorman__lane_begin for the first address of each message. */
 typedef struct doorman__batch {
     doorman_upstream upstream;
     doorman_permit_client *client;
@@ -11795,7 +11995,7 @@ static const doorman__known_refusal *doorman__known_refusal_of(const doorman__ca
  * late, and the end of the hold. The client repeats the release until a server has answered. If a
  * message that asked for the hold ends later with a grant or without an answer, the client releases
  * again. The client stops one time to live after the end of the hold. If the hold was never in use,
- * it stops DOORMAN__RELEASE_TIME after the first try.
+ * it stops when the hold has been ENDING for DOORMAN__RELEASE_TIME.
  *
  * A release, a renewal or a transfer that is repeated does no harm. A release names what is
  * kept, and a transfer has a request_id. A transfer is repeated until it has an answer, even after
@@ -12074,7 +12274,7 @@ static doorman__stock *doorman__stock_find(const doorman_permit_client *client,
     return (doorman__stock *)doorman__known_find(&client->stocks, item, hash);
 }
 
-/* Keeps a stock that is used or filled for twice the time `prefetch`. */
+/* Keeps a stock, which is used or filled now, for twice the time `prefetch`. */
 static void doorman__stock_keep(doorman_permit_client *client, doorman__stock *stock,
                                 doorman_time now) {
     doorman_time until = doorman__after(now, 2 * client->policy.prefetch);
@@ -12196,7 +12396,7 @@ static bool doorman__stock_spend(doorman__call *call, doorman_time now) {
     doorman__stock_lapse(client, stock, now);
     double cost = doorman__grains_units(doorman__grains_ceil(item->cost));
     if (cost > doorman__stock_units(stock)) return false;
-    if (doorman__request_minimum(&call->request, 0) > stock->min_max) return false;
+    if (item->cost > stock->granted_most) return false;
     double first = doorman__min(cost, stock->lots[0].units);
     stock->lots[0].units -= first;
     stock->lots[1].units -= cost - first;
@@ -12268,7 +12468,7 @@ static void doorman__stock_learn(const doorman__call *call, const doorman_permit
     stock->reset_at = doorman__after(now, grant->reset_after);
     doorman__limit_name_copy(stock->limit, grant->limit);
     if (call->prefetches) return;
-    stock->min_max = doorman__max(stock->min_max, doorman__request_minimum(&call->request, 0));
+    stock->granted_most = doorman__max(stock->granted_most, grant->granted);
     doorman__stock_lapse(client, stock, now);
     doorman__stock_use(client, stock, grant->granted, now);
     doorman__stock_refill(client, stock, item);
@@ -12390,7 +12590,8 @@ static bool doorman__call_start(doorman__call *call, doorman_time now) {
 
 /* ---- permit client: its messages */
 
-/* A message has no response: puts one of its calls back into its queue, or ends the call. */
+/* Puts a call whose message has no valid response of a master back into its queue, or ends the
+ * call. */
 static void doorman__call_return(doorman__call *call, bool failed, doorman_time now) {
     assert(call->state == DOORMAN__CALL_SENT);
     if (call->kind == DOORMAN__CALL_RENEWAL || call->kind == DOORMAN__CALL_RELEASE) {
@@ -12412,8 +12613,8 @@ static void doorman__call_return(doorman__call *call, bool failed, doorman_time 
     }
 }
 
-/* Ends a call that was sent, and has no response. A server may have granted the hold that it asks
- * for. */
+/* Takes a call out of a message that has no valid response of a master. A server may have granted
+ * the hold that the call asks for. */
 static void doorman__sent_return(doorman__sent *sent, bool failed, doorman_time now) {
     doorman__client_hold *hold = sent->hold;
     sent->hold = NULL;
@@ -12428,16 +12629,17 @@ static void doorman__sent_return(doorman__sent *sent, bool failed, doorman_time 
     doorman__client_hold_plan(hold, now);
 }
 
-/* Decides on the calls of a message that has no response. Goes from the last call to the first one,
- * because each becomes the first of its queue.
- *   failed   false: the message was redirected */
+/* Takes all calls out of a message that has no valid response of a master. Goes from the last call
+ * to the first one, because each becomes the first of its queue.
+ *   failed   false: the message was redirected, or the client is destroyed */
 static void doorman__batch_return(doorman__batch *batch, bool failed, doorman_time now) {
     assert(batch->count <= batch->capacity);
     for (size_t i = batch->count; i-- > 0;) doorman__sent_return(&batch->sent[i], failed, now);
     batch->count = 0;
 }
 
-/* Opens the breaker, and lets the fallback decide on all calls in the queues. */
+/* Opens the breaker. The fallback decides on the permits, reports and seizures in the queues. The
+ * callers of transfers get their results. Requests about holds stay in their queues. */
 static void doorman__breaker_open(doorman_permit_client *client, doorman_time now) {
     doorman_upstream *upstream = &client->main.upstream;
     assert(upstream->failures >= DOORMAN__BREAKER_FAILURES && !client->main.count);
@@ -12531,7 +12733,7 @@ static doorman_hold_request doorman__hold_put(doorman__call *call) {
     return request;
 }
 
-/* Puts a call into a message. Returns when it times out. */
+/* Puts a call into a message. Returns until when the message should wait for its answer. */
 static doorman_time doorman__batch_put(doorman__batch *batch, doorman__call *call,
                                        doorman_time now) {
     size_t place = batch->count++;
@@ -12558,7 +12760,8 @@ static doorman_time doorman__batch_put(doorman__batch *batch, doorman__call *cal
 }
 
 /* Fills a message with calls of one kind. Returns how long to wait for the response: until the last
- * caller times out, within bounds. In a lane, the permit may wait at the server. */
+ * caller times out, within bounds. The bound is longer for a permit that may wait at the server,
+ * which is alone in its message. */
 static doorman_time doorman__batch_fill(doorman__batch *batch, const doorman__list *from,
                                         doorman_time now) {
     doorman_time last = now, most = batch->client->message_timeout;
@@ -12574,13 +12777,14 @@ static doorman_time doorman__batch_fill(doorman__batch *batch, const doorman__li
         bytes += call->text_bytes;
         last = doorman__later(last, doorman__batch_put(batch, call, now));
     }
-    if (batch != &batch->client->main) {
+    if (batch->kind == DOORMAN__CALL_WAIT) {
         most = doorman__after(most, ((doorman_permit_request *)batch->items)->max_wait);
     }
     return doorman__earlier(most, doorman__later(last - now, DOORMAN__MESSAGE_WAIT_MIN));
 }
 
-/* Ends the calls and holds whose time has come, and forgets refusals when all have ended. */
+/* Ends the calls and holds whose time has come, and renews holds. Forgets the refusals, or the
+ * stocks, when all of them have ended. */
 static void doorman__permit_client_work(doorman_permit_client *client, doorman_time now) {
     now = doorman__upstream_now(&client->main.upstream, now);
     doorman__client_holds_work(client, now);
@@ -13533,9 +13737,9 @@ bool doorman_permit_client_next_change(doorman_permit_client *client, doorman_he
     return true;
 }
 
-/* Ends a permit that a caller waits for. With the status OK it is granted in full (P25). If a
- * message asks for its hold then, the hold is kept when a server grants it. The kill switch
- * concerns only permits.
+/* Ends a permit that a caller waits for. With the status OK it is granted in full (P25), or as a
+ * server has granted it already. If a message asks for its hold then, the hold is kept when a
+ * server grants it. The kill switch concerns only permits.
  *   call   NULL: none */
 static void doorman__call_end(doorman__call *call, doorman_status status) {
     if (!call || !call->attended) return;
@@ -13567,7 +13771,8 @@ static void doorman__calls_end(const doorman__list *calls, doorman_status status
     }
 }
 
-/* Ends all permits that callers wait for. */
+/* Ends all permits that callers wait for. With a status other than OK, also all seizures and
+ * transfers. */
 static void doorman__permit_client_end_all(doorman_permit_client *client, doorman_status status) {
     for (size_t i = 0; i < client->main.count; i++) {
         doorman__call_end(client->main.sent[i].call, status);
@@ -13745,7 +13950,7 @@ static void doorman__put_leased(doorman__writer *out, const doorman_permit_limit
     if (all->max_wait) doorman__put(out, ",'max_wait':%t", all->max_wait);
 }
 
-/* Writes figures. Of an override, only those that are given. */
+/* Writes the figures of a limit, without those that are the default. */
 static void doorman__put_figures(doorman__writer *out, const doorman_permit_limit *limit) {
     doorman_figures all = limit->figures; /* and what to write */
     all.has_size = limit->kind == DOORMAN_TOKEN_BUCKET;
@@ -14144,7 +14349,8 @@ static const doorman__row doorman__inspected_rows[] = {
     {0},
 };
 
-/* What is held after a request. If nothing is held, only the first rows have values. */
+/* What is held after a request. If the hold is gone, or the request was refused, only these rows
+ * are written. */
 static const doorman__row doorman__lost_rows[] = {
     DOORMAN__ROW(BOOL, OPTIONAL, doorman_hold, gone),
     DOORMAN__REASON_ROW(doorman_hold, DOORMAN__JSON_OPTIONAL),
@@ -14323,8 +14529,8 @@ static const doorman__json_permits doorman__permits_in_json = {
 /*
  * An agent has a permit client with a mutex, a thread and a connection of their own. So a slow
  * response with leases does not delay a permit, and many permits do not delay a lease. The thread
- * starts with the first permit, so an agent without permits does not have it. The thread repeats
- * these steps:
+ * starts with the first permit, report, transfer or seizure, so an agent without permits does not
+ * have it. The thread repeats these steps:
  *
  *   1. Parse the response that has come, without the mutex.
  *   2. Pass it to the client, and take the next message and all decisions from the client.
@@ -14339,8 +14545,8 @@ static const doorman__json_permits doorman__permits_in_json = {
  * agent, and doorman_agent_stop waits until none is left.
  */
 
-/* The permits of an agent. The mutex guards the other fields. Only the thread uses the transports.
- * `agent` stays the same. */
+/* The permits of an agent. The mutex guards all fields that change, except the atomic ones. While
+ * the thread runs, only it uses the transports. */
 struct doorman__agent_permits {
     doorman_agent *agent;
     pthread_mutex_t mutex;
@@ -14365,7 +14571,7 @@ struct doorman__agent_permits {
     struct doorman__acquirer *unused; /* the structs of threads that waited before; atomic */
 };
 
-/* Who gets the decision of a call. */
+/* What gets the decision of a call. */
 typedef struct doorman__receiver {
     void (*on_decided)(void *context, doorman_status status, const doorman_acquired *acquired);
     void *context;
@@ -14384,7 +14590,7 @@ typedef struct doorman__acquirer {
     doorman_time end;
     struct timespec until; /* see doorman__acquirer_wait */
     pthread_cond_t wake;
-    pthread_mutex_t mutex; /* guards the other fields */
+    pthread_mutex_t mutex; /* guards the two fields below, and *out */
     bool decided;
     doorman_status status;
 } doorman__acquirer;
@@ -14420,8 +14626,9 @@ static doorman_time doorman__agent_permits_due(const doorman__agent_permits *per
 }
 
 /* Adds a lane with a transport of its own. If memory runs out, permits wait for the lanes that are
- * there. */
+ * there. Without lanes they travel among the other messages. */
 static void doorman__agent_permits_add_lane(doorman__agent_permits *permits) {
+    doorman_permit_client *client = permits->client;
     char *const *pem = permits->transports[0]->pem;
     const doorman_tls tls = {.authority = pem[0], .certificate = pem[1], .key = pem[2]};
     doorman_transport_options options = {.on_wakeup = doorman__agent_permits_on_wakeup,
@@ -14429,8 +14636,11 @@ static void doorman__agent_permits_add_lane(doorman__agent_permits *permits) {
                                          .tls = pem[0] ? &tls : NULL};
     doorman_transport **lane = &permits->transports[permits->transport_count];
     assert(permits->transport_count > 0 && permits->transport_count <= DOORMAN_PERMIT_LANES_MAX);
-    doorman_status status = doorman_permit_client_add_lane(permits->client, &options.upstream);
-    if (status == DOORMAN_OK) status = doorman__transport_create(lane, &options);
+    doorman_status status = doorman_permit_client_add_lane(client, &options.upstream);
+    if (status == DOORMAN_OK) {
+        status = doorman__transport_create(lane, &options);
+        if (status != DOORMAN_OK) doorman__lane_free(client->lanes[--client->lane_count]);
+    }
     permits->lanes_failed = status != DOORMAN_OK;
     if (permits->lanes_failed) return;
     (*lane)->fails_early = true;
@@ -14483,7 +14693,8 @@ static void doorman__agent_permits_tell(const doorman__list *calls) {
     }
 }
 
-/* Returns whether the thread still has reports to send, and a server that takes them. */
+/* Returns whether the thread still has reports or releases to send, and a server that takes
+ * them. */
 static bool doorman__agent_permits_has_to_wait(const doorman__agent_permits *permits,
                                                doorman_time now) {
     const doorman_permit_client *client = permits->client;
@@ -14519,7 +14730,8 @@ static void doorman__agent_permits_tell_holds(doorman__agent_permits *permits, d
     }
 }
 
-/* Called with each result of the other part. Returns whether the thread of this part must run. */
+/* An agent has two parts with an upstream each: leases and permits. Called with each result of the
+ * other part. Returns whether the thread of this part must run. */
 static bool doorman__pause_end(doorman__pause *pause, const doorman_transport_result *result) {
     bool answered = result->has_ended && result->status == DOORMAN_OK && result->is_master;
     if (!answered || !__atomic_load_n(&pause->lasts, __ATOMIC_SEQ_CST)) return false;
@@ -14580,8 +14792,8 @@ static void *doorman__agent_permits_main(void *context) {
     return NULL;
 }
 
-/* Returns whether the caller is an on_decided. Precondition: the mutex is locked. The mutex guards
- * the members that the first call which needs the thread sets. */
+/* Returns whether the caller is on_decided or on_hold_changed. Precondition: the mutex is locked,
+ * because the first call that needs the thread sets has_thread and thread under it. */
 static bool doorman__agent_permits_is_own_thread(const doorman__agent_permits *permits) {
     return permits->has_thread && pthread_equal(pthread_self(), permits->thread);
 }

@@ -5,9 +5,9 @@
  * because passing the request to another thread would cost more than the decision. One mutex guards
  * the server object. A thread holds the mutex only for the decision. It reads and writes JSON
  * without the mutex. The main thread waits for signals. Once a second it does the work that is due.
- * With --parent, one more thread does the work that is due for the link to the parent. With --etcd,
- * one more thread takes part in the election of the master and watches the configuration. With
- * HTTP, one more thread makes pages and metrics.
+ * With --parent, one more thread does the work that is due for the link to the parent. Parts have
+ * threads too: for permits that wait, for pages and metrics, for the election and the configuration
+ * in etcd (--etcd), for the file of counters (--state), and for probes (--http-health).
  *
  * With --parent, the capacities come from the parent, so --config may only have limits of permits
  * (G8). When a node gets the first request for a resource, it requests the resource from its parent
@@ -27,20 +27,21 @@
  * V6 The server writes log lines in logfmt to standard error. A warning that repeats is logged once
  *    a minute, with a count. The line describes the last event. A line about permits describes the
  *    first event since the last line. The line about leases from the parent that have ended names
- *    their resources. Refused messages have a line for each method. Each id that two processes seem
- *    to use has a line of its own. Only 8 ids have a line at the same time, and all further ids
- *    share one line. No thread waits for the log. A line that cannot be written at once is lost and
- *    counted.
+ *    their resources, and comes every 10 s at most. Refused messages have a line for each method.
+ *    Each id that two processes seem to use has a line of its own. Only 8 ids have a line at the
+ *    same time, and all further ids share one line. No thread waits for the log. A line that cannot
+ *    be written at once is lost and counted.
  * V7 The exit code is 0 for success, 1 for a failure and 2 for a usage error. One line on standard
  *    error says what is wrong and what to do. For a configuration, the lines before it list at most
  *    20 errors, each with its line and column.
  * V8 With --state, counters of durable limits and bans are in a file, which is read before such
- *    limits decide. A thread writes changes once in each --state-interval. No decision waits for
- *    it. SIGTERM forgets nothing, and a crash the last interval and the write in progress.
+ *    limits decide, unless this takes longer than --state-wait. A thread writes changes once in
+ *    each --state-interval. No decision waits for it. SIGTERM forgets nothing. A crash forgets the
+ *    changes of the last interval, and those of a write in progress.
  *
- * The sections of this file: parts, flags, request, parent link, sockets, start and end, signals,
- * main. The files of server/core/ that it includes have the rest of the core: the log, the
- * configuration, and the workers. A function that can end the process returns its exit code, an
+ * The sections of this file: flags, parent link, sockets, signals, main. The files of server/core/
+ * that it includes have the rest of the core: the log, the table of parts, the configuration, the
+ * way of a message, and the workers. A function that can end the process returns its exit code, an
  * enum exit_status.
  *
  * This file alone is enough for a node of a tree: cc doorman_server.c -lnng -lcjson -pthread. The
@@ -51,7 +52,7 @@
  *     server/core/      the core, and server/server.h, which all files include
  *     server/util/      hosts in addresses, base64
  *     server/log/       log lines about events, messages, configurations and learning (V6)
- *     server/process/   the checks before the start, files that change, systemd, memory
+ *     server/process/   checks before the start, files that change, systemd, memory, replacement
  *     server/tls/       certificates
  *     server/etcd/      the election, and the configuration in a key of etcd
  *     server/state/     the file or Redis in which counters outlast a restart (V8)
@@ -61,97 +62,20 @@
 
 #define DOORMAN_IMPLEMENTATION /* in this file only */
 #include "server/server.h"
+#include "server/core/log.h"
 #include "server/core/permits.h"
+#include "server/core/registry.h"
+#include "server/core/configuration.h"
+#include "server/core/message.h"
+#include "server/core/worker.h"
 
 #include <getopt.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <nng/protocol/reqrep0/rep.h>
 #include <nng/supplemental/util/platform.h>
-
-enum exit_status server_fatal_error(enum exit_status exit_status, const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    fputs("doorman_server: ", stderr);
-    vfprintf(stderr, format, arguments);
-    fputs(exit_status == EXIT_USAGE ? "; try 'doorman_server --help'\n" : "\n", stderr);
-    va_end(arguments);
-    return exit_status;
-}
-
-const char *server_status_text(doorman_status status) {
-#define STATUS_TEXT(code, name, text) [code] = (text),
-    static const char *const texts[] = {DOORMAN_STATUSES(STATUS_TEXT)};
-    return texts[status];
-}
-
-/* ---- >>parts -------------------------------------------------------------------------------- */
-
-#define PART(name) extern const struct server_part server_part_##name;
-#include "server/core/parts.h"
-#undef PART
-
-const struct server_part *const server_parts[] = {
-#define PART(name) &server_part_##name,
-#include "server/core/parts.h"
-#undef PART
-    NULL};
-const size_t server_part_count = sizeof server_parts / sizeof *server_parts - 1;
-
-enum exit_status server_make_states(struct service *service) {
-    bool made = true;
-    EACH_PART(part, state_bytes) {
-        void *state = calloc(1, (*part)->state_bytes);
-        memcpy((char *)service + (*part)->state_at, &state, sizeof state);
-        made = made && state;
-    }
-    return made ? CONTINUE : server_fatal_error(EXIT_ERROR, "out of memory");
-}
-
-void server_free_states(struct service *service) {
-    EACH_PART(part, state_bytes) {
-        void *state = NULL;
-        memcpy(&state, (char *)service + (*part)->state_at, sizeof state);
-        free(state);
-    }
-}
-
-void server_note_message(struct service *service, const struct message_report *report) {
-    EACH_PART(part, message)(*part)->message(service, report);
-}
-
-void server_note_learning(struct service *service, enum learning_cause cause, doorman_time now) {
-    assert(server_lock_is_held(&service->lock));
-    EACH_PART(part, learns)(*part)->learns(service, cause, now);
-}
-
-void server_note_tls(struct service *service) {
-    EACH_PART(part, tls_changed)(*part)->tls_changed(service);
-}
-
-bool server_load_files(struct service *service, enum file_group group, bool is_quiet) {
-    bool valid = true;
-    EACH_PART(part, load_files) valid = (*part)->load_files(service, group, is_quiet) && valid;
-    return valid;
-}
-
-static void on_event(void *context, const doorman_event *event) {
-    struct service *service = (struct service *)context;
-    bool done = false;
-    EACH_PART_BACKWARDS(part, event) done = done || (*part)->event(service, event);
-}
-
-static void on_permit_event(void *context, const doorman_permit_event *event) {
-    struct service *service = (struct service *)context;
-    EACH_PART(part, permit_event)(*part)->permit_event(service, event);
-}
-
-#include "server/core/log.h"
-
-#include "server/core/configuration.h"
 
 /* ---- >>flags -------------------------------------------------------------------------------- */
 
@@ -177,6 +101,10 @@ const char *server_flag_lacks(int flag) {
 }
 
 const char *server_flag_name(int flag) { return flags[flag].name; }
+
+bool server_http_is_on(const struct settings *settings) {
+    return !server_flag_lacks(FLAG_HTTP) && strcmp(settings->http, "off") != 0;
+}
 
 static enum exit_status print_help(void) {
     puts("Usage: doorman_server --config FILE [FLAG]...\n"
@@ -437,6 +365,8 @@ static enum exit_status settings_read(struct settings *settings, int argc, char 
     }
     if (exit_status == CONTINUE) exit_status = settings_check_tls(settings);
     EACH_PART(part, check) if (exit_status == CONTINUE) exit_status = (*part)->check(settings);
+    EACH_PART(part, adopt)
+    if (exit_status == CONTINUE) exit_status = (*part)->adopt(settings, argv);
     return exit_status;
 }
 
@@ -454,98 +384,6 @@ static void service_yield(struct service *service) {
     nng_msleep(YIELD_MS);
     server_lock(&service->lock);
 }
-
-/* ---- >>request ------------------------------------------------------------------------------ */
-
-/* Wakes the thread of the parent link, because a request can make the next request to the parent
- * due earlier. The thread then sends that next request at once (T4). Precondition: the lock is
- * held. */
-static void parent_link_expedite(struct service *service) {
-    struct parent_link *link = &service->parent_link;
-    assert(server_lock_is_held(&service->lock));
-    if (doorman_upstream_due(doorman_server_upstream(service->server)) < link->wakes_at) {
-        link->wakes_at = 0;
-        pthread_cond_signal(&link->wake);
-    }
-}
-
-/* Adds the HTTP address of the master, if the response says which process is the master.
- * Precondition: the lock is held. */
-static void response_add_http_address(doorman_response *response, const struct service *service,
-                                      char room[DOORMAN_ID_BYTES_MAX + 1]) {
-    const char *address = response->is_master ? service->http_advertise : service->master_http;
-    snprintf(room, DOORMAN_ID_BYTES_MAX + 1, "%s", address);
-    response->http_address = room[0] && response->master_address ? room : NULL;
-}
-
-doorman_status server_finish_message(struct service *service, doorman_json_exchange *exchange,
-                                     const struct peer *peer, bool was_read,
-                                     doorman_time duration) {
-    doorman_time started_at = doorman_clock();
-    char client[DOORMAN_ID_BYTES_MAX + 1] = ""; /* a copy, because _write frees the request */
-    bool is_debug = service->settings->log_level == LEVEL_DEBUG;
-    if (is_debug && was_read && exchange->request.holder_id) {
-        snprintf(client, sizeof client, "%s", exchange->request.holder_id);
-    }
-    doorman_status status = doorman_json_exchange_write(exchange, (int64_t)time(NULL));
-    duration += doorman_clock() - started_at;
-    const struct message_report report = {exchange, peer, was_read, status, duration, client};
-    server_note_message(service, &report);
-    return status;
-}
-
-/* Decides a message. Reads the clock while it holds the lock. So the time never decreases from one
- * call of the server object to the next call. Returns whether the message waits.
- *   waiter   NULL: the message may not wait */
-static bool message_decide(struct service *service, doorman_json_exchange *exchange,
-                           const struct peer *peer, struct waiter *waiter, char *http_address) {
-    const doorman_request *request = &exchange->request;
-    bool waits = false;
-    server_lock(&service->lock);
-    doorman_time now = doorman_clock();
-    if (!service->stopping) {
-        service->sender = (struct sender){.peer = peer, .is_server = request->is_server};
-        doorman_status decided = doorman_json_exchange_decide(exchange, service->server, now);
-        service->sender.peer = NULL;
-        exchange->response.shared_id = service->sender.has_shared_id;
-        if (decided == DOORMAN_OK) {
-            EACH_PART(part, decided)(*part)->decided(service, exchange, now);
-        }
-        if (http_address) response_add_http_address(&exchange->response, service, http_address);
-        bool releases = request->method == DOORMAN_RELEASE_CAPACITY;
-        if (decided == DOORMAN_OK && releases) service->ended_lease_count += request->item_count;
-        parent_link_expedite(service);
-        waits = waiter && decided == DOORMAN_OK && service->waits->add(service, waiter);
-        if (service->waits) service->waits->collect(service);
-    }
-    server_unlock(&service->lock);
-    return waits;
-}
-
-bool server_handle_message(struct service *service, struct waiter *waiter, const char *text,
-                           size_t bytes) {
-    doorman_time started_at = doorman_clock();
-    doorman_json_exchange *exchange = waiter->exchange;
-    const struct waiting_calls *waits = service->waits;
-    bool shared = waits && waits->is_likely(waiter, text, bytes);
-    server_shares_memory = shared;
-    bool was_read = doorman_json_exchange_read(exchange, waiter->method, text, bytes) == DOORMAN_OK;
-    server_shares_memory = false;
-    bool may_wait = waits && was_read && waits->prepare(service, waiter, text, bytes, &shared);
-    const struct peer peer = waiter->peer;
-    bool is_waiting =
-        message_decide(service, exchange, &peer, may_wait ? waiter : NULL, waiter->http_address);
-    if (waits) waits->finish(service);
-    if (is_waiting) return false;
-    doorman_time duration = doorman_clock() - started_at;
-    server_shares_memory = shared;
-    waiter->status = server_finish_message(service, exchange, &peer, was_read, duration);
-    server_shares_memory = false;
-    if (may_wait) waits->forget(waiter);
-    return true;
-}
-
-#include "server/core/worker.h"
 
 /* ---- >>parent link -------------------------------------------------------------------------- */
 /* One thread requests capacity from the parent. It releases the lock while it sends or sleeps. */
@@ -586,9 +424,9 @@ static void parent_link_set_tls(struct service *service) {
         pem->authority && doorman_transport_set_tls(link->transport, &tls) != DOORMAN_OK;
 }
 
-/* Sleeps until work is due, or until the transport signals. The sleep lasts at least 10 ms, so that
- * the thread cannot spin. It lasts at most 1 s. The clock of condition variables stops while the
- * machine is suspended, but doorman_clock continues. */
+/* Sleeps until work is due, or until the transport signals. Without a signal the sleep lasts at
+ * least 10 ms, so that the thread cannot spin. It lasts at most 1 s, because the clock of condition
+ * variables stops while the machine is suspended, but doorman_clock continues. */
 static void parent_link_sleep(struct service *service, doorman_time now) {
     struct parent_link *link = &service->parent_link;
     doorman_time duration = doorman_upstream_due(doorman_server_upstream(service->server)) - now;
@@ -740,7 +578,7 @@ static void raise_file_limit(void) {
 }
 
 /* Sets the names of this process. The default name of a node is its election key, because all
- * processes of the node share it (T5). */
+ * processes of the node share it (T5). Without an election, it is the id of the process. */
 static void service_set_names(struct service *service) {
     const struct settings *settings = service->settings;
     const char *host = strstr(service->urls[0], "://");
@@ -773,7 +611,7 @@ static enum exit_status service_create_server(struct service *service) {
     doorman_mastership mastership = {.address = service->advertise, .until = DOORMAN_NEVER};
     if (service->settings->election_key) mastership.until = 0;
     doorman_time now = doorman_clock();
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_status status = doorman_server_create(&service->server, &options, &error, now);
     enum exit_status exit_status = CONTINUE;
     if (status == DOORMAN_OK) server_set_epoch(service, now);
@@ -861,12 +699,12 @@ static enum exit_status service_start(struct service *service) {
 }
 
 /* Stops the service, also after an incomplete start. nng_close ends the operations of the workers.
- * nng_aio_free waits for the end of the callback of its aio. The function does not call nng_fini,
- * because nng closes TLS connections in a thread of its own. nng_fini frees memory that this thread
- * still uses. nng 1.10.1 and 1.12.4 behave the same: after failed TLS handshakes, nng_fini aborted
- * 19 of 200 processes with each of them, and 9 of 200 with nng 1.5.2. */
+ * nng_aio_free waits for the end of the callback of its aio. There is no call of nng_fini, because
+ * it frees memory that nng's thread for TLS still uses: after failed TLS handshakes it aborted 9 of
+ * 200 processes with nng 1.5.2, and 19 of 200 with nng 1.10.1 and with nng 1.12.4. */
 void server_end(struct service *service) {
     EACH_PART_BACKWARDS(part, stop)(*part)->stop(service);
+    EACH_PART(part, end)(*part)->end();
     nng_close(service->socket);
     for (size_t i = 0; i < WORKER_COUNT; i++) {
         nng_aio_free(service->workers[i].aio);
@@ -935,29 +773,28 @@ static void service_update(struct service *service) {
 }
 
 /* Ends the process if the shutdown hangs. All requests have been answered before. nng_close can
- * hang. If peers vanish while responses are on their way, nng 1.5.2 can lose their connections and
- * wait for them forever. nng 1.10.1 and 1.12.4 do not lose them. But with all three versions,
- * nng_close hung in a test where a listener of IPC closed while a socket connected to it. A name
- * lookup for etcd can hang too. The election key then ends with its lease. */
+ * hang: nng 1.5.2 waits forever for connections that it has lost (server/process/replace.c), and
+ * nng 1.5.2, 1.10.1 and 1.12.4 hung when a listener of IPC closed while a socket connected to it. A
+ * name lookup for etcd can hang too. The election key then ends with its lease. */
 static void on_shutdown_timeout(int signal_number) {
     (void)signal_number;
+    EACH_PART(part, end)(*part)->end();
     _exit(EXIT_OK);
 }
 
-/* The main loop. It wakes up every second. It does not compute a time to sleep, because any request
- * can make work due earlier. */
+/* The main loop. It wakes up every second, because any request can make work due earlier. */
 static void service_run(struct service *service, const sigset_t *signals) {
     const struct timespec second = {.tv_sec = 1};
     int got = 0;
-    service_update(service);
-    while (got != SIGTERM && got != SIGINT) {
-        got = sigtimedwait(signals, NULL, &second);
+    while (got != SIGTERM && got != SIGINT && !service->replaces) {
         if (got == SIGHUP) service_reload(service);
         service_update(service);
         EACH_PART(part, work)(*part)->work(service, doorman_clock());
+        got = service->replaces ? 0 : sigtimedwait(signals, NULL, &second);
     }
-    server_log(service->settings, LEVEL_INFO, "stopping", "signal",
-               got == SIGTERM ? "SIGTERM" : "SIGINT", LOG_END);
+    const char *name = got == SIGTERM ? "SIGTERM" : "SIGINT";
+    server_log(service->settings, LEVEL_INFO, "stopping", "signal", got > 0 ? name : "none",
+               LOG_END);
     server_lock(&service->lock);
     service->stopping = true;
     server_unlock(&service->lock);

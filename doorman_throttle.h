@@ -27,7 +27,7 @@
  *
  *     doorman_throttle_options options = {.queue_cost = 1600, .concurrency = 16};
  *
- *     a request arrives   doorman_throttle_offer. If the result is DOORMAN_THROTTLE_REFUSED, the
+ *     a request arrives   doorman_throttle_offer. If it returns DOORMAN_THROTTLE_REFUSED, the
  *                         server responds with `retry_after`
  *     a worker is free    doorman_throttle_next returns the id of the request to work on
  *     the work is done    doorman_throttle_finish with the cost that was measured
@@ -159,7 +159,8 @@ typedef struct doorman_throttle_counters {
  *   options   used only during the call
  *   error     may be NULL; names the field that is wrong
  *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY
- *   cost      about 100 bytes for each of queue_max and concurrency, and 50 for each class */
+ *   cost      about 100 bytes for each of queue_max and concurrency, and for each class at most 100
+ */
 DOORMAN_API doorman_status doorman_throttle_create(doorman_throttle **out,
                                                    const doorman_throttle_options *options,
                                                    doorman_error *error);
@@ -168,8 +169,8 @@ DOORMAN_API void doorman_throttle_destroy(doorman_throttle *throttle); /* NULL h
 /* Takes a request into the queue, or refuses it. The call can refuse other requests: see
  * doorman_throttle_next_refused.
  *   request   used only during the call
- *   refusal   may be NULL; written only if the result is REFUSED. doorman_throttle_next_refused
- *             does not return this refusal again
+ *   refusal   may be NULL; written only if the call returns REFUSED.
+ *             doorman_throttle_next_refused does not return this refusal again
  *   cost      O(log queue_max), and for each other request that is refused O(1), or
  *             O(log queue_max) if it has a deadline
  *   source    DAGOR (WeChat, 2018) for the criticality and the cohorts */
@@ -202,9 +203,10 @@ DOORMAN_API void doorman_throttle_update(doorman_throttle *throttle, doorman_tim
  *   returns   a time, or DOORMAN_NEVER */
 DOORMAN_API doorman_time doorman_throttle_due(const doorman_throttle *throttle);
 
-/* Returns the requests that earlier calls have refused, one by one. The room of a refused request
- * is free again only after this call has returned it. So after every call of another function, call
- * doorman_throttle_next_refused until it returns false.
+/* Returns the requests that earlier calls have refused, one by one. A refused request needs memory
+ * of the throttle until this call has returned it, and without memory the throttle refuses further
+ * requests. So after every call of another function, call doorman_throttle_next_refused until it
+ * returns false.
  *   out       written only if the call returns true */
 DOORMAN_API bool doorman_throttle_next_refused(doorman_throttle *throttle,
                                                doorman_throttle_refusal *out);
@@ -275,8 +277,8 @@ DOORMAN_API bool doorman_retry_budget_retry(doorman_retry_budget *budget);
  *    there is room: always the one that would go last. If all these requests are not sufficient,
  *    only the request that arrives is refused.
  * H5 A request may wait for max_wait, and for half of the time from its arrival to its deadline. At
- *    exactly this time it can still start. Afterwards the next call refuses it. If max_wait follows
- *    the mean service time, its present value counts for all requests that wait.
+ *    exactly this time it can still start. The next call with a later time refuses it. If max_wait
+ *    follows the mean service time, its present value counts for all requests that wait.
  * H6 The highest criticality goes first. In a criticality the lowest cohort goes first. In a cohort
  *    the oldest goes first. But once its oldest has waited more than half of its limit, the newest
  *    goes first, until the cohort is empty. The cohort of a user is a keyed hash of the user and of
@@ -300,7 +302,7 @@ DOORMAN_API bool doorman_retry_budget_retry(doorman_retry_budget *budget);
  * While the newest goes first, a request that arrives takes the place of the oldest. So it always
  * has a chance, whatever it costs, and the refusals are quick. `make sim THROTTLE=1` shows this.
  *
- * Sums of costs are doubles. They are at most queue_cost and the cost of one request. They become
+ * Sums of costs are doubles. They are at most queue_cost plus the cost of one request. They become
  * exactly 0 when the queue empties, so rounding does not add up.
  */
 enum {
@@ -580,8 +582,8 @@ static void doorman__throttle_refuse(doorman_throttle *throttle, uint32_t index,
     doorman__queued_push(throttle, &throttle->refusals, DOORMAN__BY_AGE, index);
 }
 
-/* Moves the clock, and refuses what has waited too long (H5). Each refusal is O(1) by max_wait, and
- * O(log n) by a deadline. */
+/* Moves the clock, and refuses what has waited too long (H5). Each refusal is O(1), or O(log n) for
+ * a request with a deadline. */
 static void doorman__throttle_work(doorman_throttle *throttle, doorman_time now) {
     doorman__throttle_advance(throttle, now);
     while (throttle->ages.first != DOORMAN__NO_SLOT &&

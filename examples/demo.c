@@ -46,7 +46,7 @@ static bool read_capacity(demo *d, const char *path) {
     size_t bytes = fread(text, 1, sizeof text, file);
     fclose(file);
     doorman_config *config = NULL;
-    doorman_error error = {""};
+    doorman_error error = {0};
     if (doorman_json_config(&config, text, bytes, &error) != DOORMAN_OK) {
         fprintf(stderr, "demo: %s: %s\n", path, error.text);
         return false;

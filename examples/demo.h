@@ -73,6 +73,8 @@ typedef struct server {
     const char *program, *arguments[ARGUMENTS_MAX]; /* end with NULL; do not include the address */
     char log[300], address[64];
     char folder[256], config[280]; /* of server_create */
+    char state[280];               /* of server_create: its file of counters */
+    bool has_state;                /* it has such a file */
     bool http;                     /* the address has no scheme */
     int port;                      /* 0: not chosen yet */
     pid_t process;
@@ -180,6 +182,11 @@ static inline bool server_create(server *s, const char *program, const char *con
     s->program = program;
     s->arguments[0] = "--config";
     s->arguments[1] = s->config;
+    if (s->has_state) {
+        snprintf(s->state, sizeof s->state, "%s/counters.db", s->folder);
+        s->arguments[2] = "--state";
+        s->arguments[3] = s->state;
+    }
     return written && server_start(s);
 }
 
@@ -188,6 +195,7 @@ static inline void server_destroy(server *s) {
     if (!s->folder[0]) return;
     unlink(s->log);
     unlink(s->config);
+    if (s->has_state) unlink(s->state);
     rmdir(s->folder);
 }
 

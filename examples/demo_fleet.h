@@ -55,7 +55,7 @@ static bool client_join(client *c, int wants) {
         .addresses = addresses, .address_count = 1, .request_timeout = DOORMAN_SECOND};
     doorman_resource_options resource = {
         .resource_id = RESOURCE, .wants = wants, .burst = BURST, .fallback = DOORMAN_PESSIMISTIC};
-    doorman_error error = {""};
+    doorman_error error = {0};
     atomic_store(&c->wants, wants);
     if (doorman_agent_start(&c->agent, &options, &error) == DOORMAN_OK &&
         doorman_resource_open(&c->resource, c->agent, &resource, &error) == DOORMAN_OK &&

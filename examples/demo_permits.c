@@ -84,7 +84,7 @@ static bool start_server(demo *d, const char *program) {
     if (!server_create(&d->server, program, config)) return false;
     const char *addresses[] = {d->server.address};
     const doorman_client_options options = {.addresses = addresses, .address_count = 1};
-    doorman_error error = {""};
+    doorman_error error = {0};
     if (doorman_agent_start(&d->agent, &options, &error) == DOORMAN_OK) return true;
     fprintf(stderr, "demo: the agent cannot start: %s\n", error.text);
     return false;

@@ -212,7 +212,7 @@ static lease *shell_add(shell *s, const char *client_id, const char *resource_id
         .client_id = client_id, .addresses = s->addresses, .address_count = s->address_count};
     doorman_resource_options resource = {
         .resource_id = resource_id, .wants = wants, .fallback = DOORMAN_PESSIMISTIC};
-    doorman_error error = {"out of memory"};
+    doorman_error error = {.text = "out of memory"};
     lease *other = *find(&s->first, client_id, NULL), *l = calloc(1, sizeof *l);
     doorman_agent *own = NULL;
     bool good = l && (other || doorman_agent_start(&own, &client, &error) == DOORMAN_OK);

@@ -83,7 +83,7 @@ static void exchange_start(const doorman_request *request) {
 /* Passes the response to the upstream. The server has closed the connection, or the response is too
  * large. */
 static void exchange_finish(void) {
-    doorman_error error = {""};
+    doorman_error error = {0};
     exchange.response[exchange.received] = 0;
     const char *end = strstr(exchange.response, "\r\n\r\n"), *body = end ? end + 4 : "";
     exchange_close();

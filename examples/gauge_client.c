@@ -76,7 +76,7 @@ int main(int argc, char **argv) {
                                          .kind = DOORMAN_GAUGE,
                                          .has_safe_capacity = true,
                                          .safe_capacity = 1};
-    doorman_error error = {""};
+    doorman_error error = {0};
     work w = {0};
     if (doorman_agent_start(&w.agent, &options, &error) != DOORMAN_OK ||
         doorman_resource_open(&w.resource, w.agent, &database, &error) != DOORMAN_OK) {

@@ -60,7 +60,7 @@ static doorman_agent *start_agent(const char *address) {
         .address_count = 1,
         .permits = {.fallback = DOORMAN_FAIL_CLOSED}}; /* no slot without a server */
     doorman_agent *agent = NULL;
-    doorman_error error = {""};
+    doorman_error error = {0};
     if (doorman_agent_start(&agent, &options, &error) != DOORMAN_OK) {
         fprintf(stderr, "job_pool: %s\n", error.text);
     }

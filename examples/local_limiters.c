@@ -47,7 +47,7 @@ static void release_finished(doorman_limiter *limiter, const doorman_limit *limi
 }
 
 static void print_limiter(const char *name, const doorman_limit_options *options) {
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_limit limit;
     doorman_limiter limiter;
     doorman_arrival room[LIMIT];

@@ -22,7 +22,7 @@ int main(int argc, char **argv) {
     doorman_permit_request request = {.items = &login, .item_count = 1};
     doorman_agent *agent = NULL;
     doorman_acquired acquired = {.granted = false};
-    doorman_error error = {""};
+    doorman_error error = {0};
     if (doorman_agent_start(&agent, &options, &error) != DOORMAN_OK ||
         doorman_agent_acquire(agent, &request, DOORMAN_SECOND, &acquired, &error) != DOORMAN_OK) {
         fprintf(stderr, "permit_client: %s\n", error.text);

@@ -21,7 +21,7 @@ int main(int argc, char **argv) {
     }
     doorman_config *config = NULL;
     doorman_permits *permits = NULL;
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_permits_options options = {.seed = {1, 2}}; /* a program takes random bits */
     bool started = doorman_json_config(&config, text, strlen(text), &error) == DOORMAN_OK;
     options.config = config;

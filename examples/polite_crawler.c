@@ -25,7 +25,7 @@ int main(int argc, char **argv) {
                                       .address_count = 1,
                                       .permits = {.fallback = DOORMAN_FAIL_LOCAL, .local = &alone}};
     doorman_agent *agent = NULL;
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_status status = doorman_agent_start(&agent, &options, &error);
     for (int i = 2; status == DOORMAN_OK && i < argc; i++) {
         doorman_permit_item page = {.resource_id = "hosts", .key = argv[i], .cost = 1};

@@ -31,7 +31,7 @@ int main(int argc, char **argv) {
     };
     doorman_agent *agent = NULL;
     doorman_resource *resource = NULL;
-    doorman_error error = {""};
+    doorman_error error = {0};
     if (doorman_agent_start(&agent, &options, &error) != DOORMAN_OK ||
         doorman_resource_open(&resource, agent, &database, &error) != DOORMAN_OK) {
         fprintf(stderr, "rate_client: %s\n", error.text);

@@ -267,7 +267,7 @@ static doorman_resource *doorman_open(doorman_agent **agent) {
     doorman_client_options options = {.addresses = addresses, .address_count = 1};
     doorman_resource_options named = {.resource_id = server.resource};
     doorman_resource *resource = NULL;
-    doorman_error error = {""};
+    doorman_error error = {0};
     if (doorman_agent_start(agent, &options, &error) == DOORMAN_OK &&
         doorman_resource_open(&resource, *agent, &named, &error) == DOORMAN_OK) {
         doorman_resource_set_wants(resource, 0);

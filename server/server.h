@@ -82,6 +82,7 @@ struct settings {
     const char *http_health;                        /* NULL: none */
     const char *tls_cert, *tls_key, *tls_ca;
     const char *state, *state_password_file;                      /* NULL: nothing lasts */
+    const char *replace_at;                                       /* NULL: the default */
     size_t state_interval, state_wait;                            /* seconds */
     size_t resource_max, holder_max, message_max, connection_max; /* 0: the default */
     struct addresses listen, parents, etcd;
@@ -102,9 +103,7 @@ static inline bool server_addresses_want_tls(const struct addresses *addresses) 
     return wanted;
 }
 
-static inline bool server_http_is_on(const struct settings *settings) {
-    return !server_flag_lacks(FLAG_HTTP) && strcmp(settings->http, "off") != 0;
-}
+bool server_http_is_on(const struct settings *settings);
 
 /* ---- >>log ---------------------------------------------------------------------------------- */
 
@@ -286,10 +285,13 @@ struct pem {
     char *certificate, *key, *authority;
 };
 
-/* How long a thread held the lock of the service. */
-struct lock_hold {
-    doorman_time duration,
-        cpu_time; /* cpu_time: without the time in which the thread did not run */
+/* The file descriptors of the process at the last look of server/process/replace.c, and how often
+ * it has replaced itself because they leaked. */
+struct descriptors {
+    size_t open, leaked, limit; /* leaked: the peer has left, and nothing closes them */
+    struct trouble trouble;     /* the leak, with the reason why the process keeps running */
+    uint64_t replacement_count;
+    doorman_time replaced_at; /* the last time; only if replacement_count > 0 */
 };
 
 /* Why a server learns. */
@@ -301,6 +303,15 @@ enum learning_cause {
 /* The files of certificates, and their flags. */
 enum { CERTIFICATE_OWN, CERTIFICATE_AUTHORITY, CERTIFICATE_COUNT };
 
+/* What is known about the election. The part ETCD writes it, and pages read it. */
+struct election_status {
+    struct trouble no_master;      /* why the node has no master; only with an election */
+    struct trouble last_loss;      /* when and why this process lost its mastership */
+    struct trouble etcd;           /* why the last call to etcd failed */
+    doorman_time etcd_answered_at; /* 0: it has not answered yet */
+    doorman_time master_until; /* of this process, unless etcd answers; 0: not master by election */
+};
+
 struct service {
     const struct settings *settings;
     /* What parts keep: see SERVER_PART_STATE. NULL: the server was built without the part. */
@@ -308,7 +319,10 @@ struct service {
     struct warnings *warnings;
     struct reports *reports;
     struct watch *watch;
+    struct replace *replace;
     struct tls_watch *tls_watch;
+    struct election *election;
+    struct lock_hold *longest_hold;
     const char *id, *node, *advertise;
     doorman_time started_at;
     struct pem pem;                                /* `lock` guards it while workers run */
@@ -317,6 +331,7 @@ struct service {
     const char *http_address;                      /* where HTTP listens; NULL: it is off */
     struct http *http;                             /* NULL: off */
     struct health *health;                         /* NULL: none */
+    unsigned http_health_port;                     /* where it listens; 0: nowhere */
     struct tokens *tokens;                         /* NULL: HTTP needs no token */
     char http_advertise[DOORMAN_ID_BYTES_MAX + 1]; /* "": others cannot reach HTTP. Set once, with
                                                       the lock held */
@@ -340,16 +355,12 @@ struct service {
     int64_t certificate_ends[CERTIFICATE_COUNT]; /* seconds since 1970; 0: not known */
     uint64_t ended_lease_count; /* leases that ended since memory was last returned */
     bool stopping;
+    bool replaces; /* the process stops to run its program again; only the main thread uses it */
+    struct descriptors descriptors;
     struct config_load last_load;
-    struct lock_hold longest_hold; /* the longest time that pages or the history held the lock */
     struct parent_link parent_link;
-    struct children *children;     /* NULL: none */
-    struct election *election;     /* NULL: no etcd */
-    struct trouble no_master;      /* why the node has no master; only with an election */
-    struct trouble last_loss;      /* when and why this process lost its mastership */
-    struct trouble etcd;           /* why the last call to etcd failed */
-    doorman_time etcd_answered_at; /* 0: it has not answered yet */
-    doorman_time master_until; /* of this process, unless etcd answers; 0: not master by election */
+    struct children *children; /* NULL: none */
+    struct election_status election_status;
     char master_http[DOORMAN_ID_BYTES_MAX +
                      1];                     /* of another process that is master; "": not known */
     struct notify *notify;                   /* NULL: systemd does not ask for notifications */
@@ -439,7 +450,7 @@ bool server_host_is_http_address(const char *text);
 
 /* ---- >>base64 ------------------------------------------------------------------------------- */
 
-#define BASE64_TEXT(bytes) (4 * (bytes) / 3 + 4) /* the size of the base64 and its final 0 */
+#define BASE64_TEXT(bytes) (4 * (bytes) / 3 + 4) /* enough for the base64 and a final 0 */
 #define ETCD_KEY_TEXT BASE64_TEXT(ETCD_KEY_BYTES_MAX)
 
 /* Encodes a string. Precondition: `text` has room for BASE64_TEXT(strlen(bytes)). */

@@ -270,15 +270,15 @@ server_alone() { # a compiler
     $1 $CPPFLAGS -Werror doorman_server.c -lnng -lcjson -pthread -o "$own/server" &&
         server_works "$own/server" || return 1
     for flag in '--http 127.0.0.1:0' '--check-config' '--etcd http://127.0.0.1:1' '--state x' \
-        '--config etcd:key' '--tls-ca file' '--parent tls+tcp://127.0.0.1:1'; do
+        '--config etcd:key' '--tls-ca file' '--replace-at 80' '--parent tls+tcp://127.0.0.1:1'; do
         "$own/server" $flag 2>"$own/log" && return 1
         grep 'this server was built without' "$own/log" || { cat "$own/log" && return 1; }
     done
 }
 
 server_sources() { # a compiler of C
-    parts=$(printf -- '-DDOORMAN_SERVER_%s ' CHECK ETCD HTTP MEMORY NOTIFY REDIS REPORTS STATE TLS \
-        WAITING WARNINGS WATCH)
+    parts=$(printf -- '-DDOORMAN_SERVER_%s ' CHECK ETCD HTTP MEMORY NOTIFY REDIS REPLACE REPORTS \
+        STATE TLS WAITING WARNINGS WATCH)
     flags="-D_DEFAULT_SOURCE $linked -idirafter $folder $parts"
     for source in doorman_server.c server/*/*.c; do
         for level in -O0 -O2; do

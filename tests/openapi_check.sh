@@ -67,7 +67,9 @@ start() { # name, flags...
     [ -n "$url" ] || fail "$server did not start: $(cat "$folder/$name.log")"
 }
 
+export DOORMAN_REPLACED='1 1' # as after a leak of descriptors
 start master --config "$folder/config.json" --node eu --state "$folder/state"
+unset DOORMAN_REPLACED
 master=$url
 start standby --config "$folder/config.json" --etcd http://127.0.0.1:1 --election-key key
 standby=$url

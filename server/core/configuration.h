@@ -1,9 +1,9 @@
-/* doorman_server: loading a configuration, and putting it into force (V1). Only doorman_server.c
+/* doorman_server: loading a configuration, and putting it into force (V1). Only the core
  * includes this file. */
 #ifndef DOORMAN_SERVER_CONFIGURATION_H
 #define DOORMAN_SERVER_CONFIGURATION_H
 
-#include "../server.h"
+#include "registry.h"
 
 /* Reads at most one byte more than the maximum size, so that doorman.h refuses a larger file. */
 static doorman_status config_parse(doorman_config **out, FILE *file,
@@ -39,7 +39,7 @@ static bool config_load(doorman_config **out, const char *path, struct config_pr
     return status == DOORMAN_OK;
 }
 
-/* An FNV-1a hash of the configuration's JSON text, which has all fields and no layout. */
+/* An FNV-1a hash of the configuration as JSON, which does not depend on the layout of the file. */
 void server_config_hash(const doorman_config *config, char hash[CONFIG_HASH_BYTES]) {
     doorman_config_options options;
     doorman_buffer text = {.text = NULL};
@@ -88,7 +88,7 @@ enum exit_status server_load_config(struct service *service, struct config_probl
  *   error   out: why the server object refuses it */
 static bool config_configure(struct service *service, const doorman_config *config,
                              char error[PROBLEM_TEXT]) {
-    doorman_error unfit = {""};
+    doorman_error unfit = {0};
     EACH_PART(part, configures)(*part)->configures(service);
     doorman_status status = doorman_server_configure(service->server, config, doorman_clock());
     (void)doorman_config_fits(config, service->settings->parents.count > 0, &unfit);

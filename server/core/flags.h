@@ -98,6 +98,10 @@ FLAG(MAX_MESSAGE, "max-message", "BYTES", "DOORMAN_MAX_MESSAGE", NULL, 0,
 FLAG(MAX_CONNECTIONS, "max-connections", "NUMBER", "DOORMAN_MAX_CONNECTIONS", NULL, 0,
      "the maximum number of nng connections at once (default: as many as the process can open\n"
      "        files)")
+FLAG(REPLACE_AT, "replace-at", "PERCENT", "DOORMAN_REPLACE_AT", "REPLACE", PLACE(replace_at),
+     "when so many of the file descriptors are open, and at least a quarter of them has leaked,\n"
+     "        the server stops and runs itself again, at most once in ten minutes; 0: never\n"
+     "        (default 80)")
 FLAG(LOG_LEVEL, "log-level", "LEVEL", "DOORMAN_LOG_LEVEL", NULL, 0,
      "debug, info, warning or error (default info)")
 FLAG(CHECK_CONFIG, "check-config", NULL, "DOORMAN_CHECK_CONFIG", "checks", 0,

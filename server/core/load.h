@@ -20,10 +20,11 @@ static inline void server_set_problem(struct config_problems *problems, const ch
     problems->count = 1;
     only->line = only->column = 0;
     snprintf(only->error.text, sizeof only->error.text, "%s%s", what, why);
+    only->error.path_bytes = 0;
 }
 
-/* Removes the warnings that do not apply because there is a store of counters (V8). If the list has
- * no room for some warnings, they are removed too. */
+/* Removes the warnings that do not apply because there is a store of counters (V8). If there are
+ * such warnings, those for which the list had no room are removed too. */
 static inline void server_drop_warnings(struct config_problems *problems) {
     size_t listed = problems->count < PROBLEM_MAX ? problems->count : PROBLEM_MAX;
     size_t kept = 0;

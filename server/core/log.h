@@ -1,4 +1,5 @@
-/* doorman_server: the log. Only doorman_server.c includes this file. */
+/* doorman_server: the log, and the last line of a process that ends. Only the core includes this
+ * file. */
 #ifndef DOORMAN_SERVER_LOG_H
 #define DOORMAN_SERVER_LOG_H
 
@@ -9,8 +10,25 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Each call of server_log writes at most one line of logfmt (V6). A line has key=value pairs, with
- * quotes around a value that needs them. */
+enum exit_status server_fatal_error(enum exit_status exit_status, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    fputs("doorman_server: ", stderr);
+    vfprintf(stderr, format, arguments);
+    fputs(exit_status == EXIT_USAGE ? "; try 'doorman_server --help'\n" : "\n", stderr);
+    va_end(arguments);
+    return exit_status;
+}
+
+const char *server_status_text(doorman_status status) {
+#define STATUS_TEXT(code, name, text) [code] = (text),
+    static const char *const texts[] = {DOORMAN_STATUSES(STATUS_TEXT)};
+    return texts[status];
+}
+
+/* Each call of server_log writes one line of logfmt (V6) or none. If lines were lost before, it
+ * first writes a line about them. A line has key=value pairs, with quotes around a value that needs
+ * them. */
 
 static const char *const level_names[LEVEL_COUNT] = {"debug", "info", "warning", "error"};
 
@@ -82,7 +100,7 @@ static void log_line_start(struct log_line *line, enum log_level level, const ch
 /* The lines that could not be written. */
 static struct lost_lines {
     struct lock lock;        /* held from poll to write, so that only one thread does both */
-    counter total, reported; /* since the start; the last line about them said `reported` */
+    counter total, reported; /* since the start; of these: those that a line has reported */
 } lost_lines = {.lock = LOCK_INITIALIZER(LOCK_LOG)};
 
 const counter *server_lost_line_count(void) { return &lost_lines.total; }

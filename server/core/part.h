@@ -30,8 +30,11 @@ struct server_part {
     /* The start, in this order. CONTINUE, or why the process ends. */
     void (*init)(void);                                         /* before anything else */
     enum exit_status (*check)(const struct settings *settings); /* the flags were read */
-    enum exit_status (*run)(const struct settings *settings);   /* if the flags ask for it: does
-                                                                   something instead of serving */
+    /* Takes over what the last run of this process has left.
+     *   argv   of main; lasts as long as the process */
+    enum exit_status (*adopt)(struct settings *settings, char **argv);
+    enum exit_status (*run)(const struct settings *settings); /* if the flags ask for it: does
+                                                                 something instead of serving */
     enum exit_status (*load)(struct service *service);   /* before the configuration is loaded */
     enum exit_status (*open)(struct service *service);   /* nothing listens yet. Makes what the
                                                             threads of other parts read */
@@ -46,9 +49,13 @@ struct server_part {
     void (*update)(struct service *service, doorman_time now); /* once a second, with the lock */
     void (*reload)(struct service *service);                   /* SIGHUP has arrived */
     void (*reloaded)(struct service *service);                 /* all has been loaded */
-    void (*stopping)(struct service *service); /* SIGTERM or SIGINT; service->stopping is true */
+    void (*stopping)(struct service *service); /* SIGTERM or SIGINT, or service->replaces is true;
+                                                  service->stopping is true */
     void (*stop)(struct service *service);     /* works after an incomplete start too */
-    void (*destroy)(struct service *service);  /* no other thread and no socket is left */
+    void (*end)(void); /* all parts have stopped. May run another program in place of this process.
+                          If the stop hangs, a signal handler on any thread calls this function, so
+                          it may only call what signal handlers may call */
+    void (*destroy)(struct service *service); /* no other thread and no socket is left */
 
     /* Loads files again. If they are invalid, what was loaded before stays in force.
      *   is_quiet   a failure is not logged, because a later call will try again
@@ -76,6 +83,8 @@ struct server_part {
     void (*configured)(struct service *service, const struct config_change *change);
 
     /* Any thread calls these, with the lock. */
+    const char *(*hinders)(const struct service *service); /* why a restart would fail or lose
+                                                              something now; NULL: nothing */
     void (*decided)(struct service *service, doorman_json_exchange *exchange, doorman_time now);
     void (*configures)(struct service *service); /* a new configuration will come into force */
     void (*in_force)(struct service *service);   /* it is in force */

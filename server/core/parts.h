@@ -29,6 +29,7 @@ PART(waiting)
 PART(tokens)
 PART(allow)
 PART(http)
+PART(snapshot)
 PART(children)
 PART(history)
 PART(health)
@@ -36,11 +37,15 @@ PART(pages)
 PART(limits)
 PART(front)
 PART(holds)
+PART(counters)
 PART(json)
 PART(metrics)
 #endif
 #ifdef DOORMAN_SERVER_WATCH
 PART(watch)
+#endif
+#ifdef DOORMAN_SERVER_REPLACE
+PART(replace)
 #endif
 #ifdef DOORMAN_SERVER_NOTIFY
 PART(notify)

@@ -1,6 +1,8 @@
-/* doorman_server: what the server does for permits. Only doorman_server.c includes this file. */
+/* doorman_server: what the server does for permits. Only the core includes this file. */
 #ifndef DOORMAN_SERVER_PERMITS_H
 #define DOORMAN_SERVER_PERMITS_H
+
+#include "../server.h"
 
 #include <time.h>
 

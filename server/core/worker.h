@@ -1,9 +1,9 @@
-/* doorman_server: workers, which receive messages over nng and answer them. Only doorman_server.c
+/* doorman_server: workers, which receive messages over nng and answer them. Only the core
  * includes this file. */
 #ifndef DOORMAN_SERVER_WORKER_H
 #define DOORMAN_SERVER_WORKER_H
 
-#include "../server.h"
+#include "message.h"
 
 /* A worker keeps its buffers for the next message, unless they are larger than this size. */
 #define WORKER_BUFFER_MAX ((size_t)256 << 10)

@@ -1,5 +1,5 @@
 /* doorman_server, part ETCD: the election of the master, and the configuration in etcd. This file
- * changes the mastership of the server object, the configuration, service->election, and
+ * changes the mastership of the server object, the configuration, service->election_status, and
  * service->master_http.
  *
  * doorman_election of doorman.h decides which process is master (V2). One thread makes its calls to
@@ -61,8 +61,9 @@ static void election_log(const struct service *service) {
     };
     const struct election *election = service->election;
     enum log_level level = election->state == DOORMAN_NO_MASTER ? LEVEL_WARNING : LEVEL_INFO;
-    bool has_reason = election->state == DOORMAN_NO_MASTER && service->no_master.since;
-    const char *value = has_reason ? service->no_master.reason : election->address;
+    bool has_reason =
+        election->state == DOORMAN_NO_MASTER && service->election_status.no_master.since;
+    const char *value = has_reason ? service->election_status.no_master.reason : election->address;
     const char *pair = has_reason ? "reason" : value[0] ? "master" : LOG_END;
     server_log(service->settings, level, texts[election->state], "key",
                service->settings->election_key, pair, value, LOG_END);
@@ -85,8 +86,9 @@ static void election_log_loss(struct service *service, bool expired, bool reacha
     server_log(service->settings, LEVEL_WARNING, "this server is no longer the master", "key",
                service->settings->election_key, "reason", reason, has_error ? "error" : LOG_END,
                election->etcd.error.text, LOG_END);
-    service->last_loss.since = doorman_clock();
-    snprintf(service->last_loss.reason, sizeof service->last_loss.reason, "%s%s%.180s", reason,
+    service->election_status.last_loss.since = doorman_clock();
+    snprintf(service->election_status.last_loss.reason,
+             sizeof service->election_status.last_loss.reason, "%s%s%.180s", reason,
              has_error ? ": " : "", has_error ? election->etcd.error.text : "");
 }
 
@@ -94,9 +96,9 @@ static void election_log_loss(struct service *service, bool expired, bool reacha
 static void election_note_master(struct service *service, bool reachable, doorman_time now) {
     const struct election *election = service->election;
     if (election->state == DOORMAN_MASTER || election->address[0]) {
-        service->no_master.since = 0;
+        service->election_status.no_master.since = 0;
     } else {
-        server_trouble_set(&service->no_master,
+        server_trouble_set(&service->election_status.no_master,
                            reachable ? "the election has not ended yet"
                                      : "etcd cannot be reached, or refuses the call",
                            now);
@@ -122,7 +124,7 @@ static void election_apply(struct service *service, bool reachable) {
     if (was_master && state != DOORMAN_MASTER) service->ended_lease_count += TRIM_LEASES;
     election->state = state;
     election->until = mastership.until;
-    service->master_until = state == DOORMAN_MASTER ? mastership.until : 0;
+    service->election_status.master_until = state == DOORMAN_MASTER ? mastership.until : 0;
     snprintf(election->address, sizeof election->address, "%s", address);
     snprintf(service->master_http, sizeof service->master_http, "%s",
              state == DOORMAN_STANDBY && address[0] ? election->http_read : "");
@@ -151,17 +153,19 @@ static void election_log_etcd(struct service *service, bool reachable) {
                                                            : service->settings->config_key,
                            election->etcd.error.text, doorman_clock());
     } else if (reachable && !election->reachable) {
-        struct trouble_text end = server_trouble_text(&service->etcd, doorman_clock());
+        struct trouble_text end =
+            server_trouble_text(&service->election_status.etcd, doorman_clock());
         server_end_warning(service, WARNING_ETCD_UNREACHABLE);
         server_log(service->settings, LEVEL_INFO, "etcd answers", "etcd", member, "after_seconds",
                    end.seconds, "failures", end.count, LOG_END);
     }
     election->reachable = reachable;
     if (reachable) {
-        service->etcd.since = 0;
-        service->etcd_answered_at = doorman_clock();
+        service->election_status.etcd.since = 0;
+        service->election_status.etcd_answered_at = doorman_clock();
     } else {
-        server_trouble_set(&service->etcd, election->etcd.error.text, doorman_clock());
+        server_trouble_set(&service->election_status.etcd, election->etcd.error.text,
+                           doorman_clock());
     }
 }
 
@@ -345,9 +349,9 @@ static void election_load_config(struct service *service) {
     server_unlock(&service->lock);
 }
 
-/* Makes the next call of the election, if one is due. Otherwise loads the configuration, if that is
- * due. While etcd does not answer, only the election calls etcd, if there is one. If the polls of
- * the election leave no pause, the configuration waits for at most one more period.
+/* Makes the next call of the election, if one is due. Then loads the configuration, if that is due.
+ * While etcd does not answer, only the election calls etcd, if there is one. If the polls of the
+ * election leave no pause, the configuration waits for at most one more period.
  *   returns   when there is more to do */
 static doorman_time election_work(struct service *service) {
     struct election *election = service->election;
@@ -455,24 +459,19 @@ static void election_reload_config(struct service *service) {
     server_unlock(&service->lock);
 }
 
-/* Makes the state if the settings name an etcd. Does not start the thread. */
-static enum exit_status election_create(struct service *service) {
+/* Prepares calls to etcd, if the settings name one. Does not start the thread. */
+static enum exit_status election_load(struct service *service) {
     enum exit_status exit_status = CONTINUE;
     if (service->settings->etcd.count > 0) {
-        service->election = (struct election *)calloc(1, sizeof *service->election);
-        if (service->election) {
-            exit_status = server_etcd_init(&service->election->etcd, service->settings);
-            service->election->etcd.errors = service->counters.etcd_errors;
-        } else {
-            exit_status = server_fatal_error(EXIT_ERROR, "out of memory");
-        }
+        exit_status = server_etcd_init(&service->election->etcd, service->settings);
+        service->election->etcd.errors = service->counters.etcd_errors;
     }
     return exit_status;
 }
 
 static enum exit_status election_start(struct service *service) {
     struct election *election = service->election;
-    if (!election) return CONTINUE;
+    if (service->settings->etcd.count == 0) return CONTINUE;
     doorman_election_options options = {.address = service->advertise,
                                         .ttl = service->settings->election_ttl * DOORMAN_SECOND};
     doorman_error error;
@@ -494,7 +493,7 @@ static enum exit_status election_start(struct service *service) {
  * called after an incomplete start, and a second time. */
 static void election_stop(struct service *service) {
     struct election *election = service->election;
-    if (election && election->started) {
+    if (election && election->started) { /* NULL: there was no memory */
         server_lock(&service->lock);
         service->stopping = true;
         if (!election->resigns) server_etcd_cancel(&election->etcd, true);
@@ -502,18 +501,25 @@ static void election_stop(struct service *service) {
         server_unlock(&service->lock);
         pthread_join(election->thread, NULL);
         pthread_cond_destroy(&election->wake);
+        election->started = false;
     }
     if (election) server_etcd_uninit(&election->etcd);
-    free(election);
-    service->election = NULL;
 }
 
-const struct server_part server_part_etcd = {.name = "etcd",
+/* A process that starts cannot wait for its configuration. */
+static const char *election_hinders(const struct service *service) {
+    bool fails = service->settings->config_key && service->election_status.etcd.since;
+    return fails ? "etcd, which has the configuration, cannot be reached" : NULL;
+}
+
+const struct server_part server_part_etcd = {SERVER_PART_STATE(election),
+                                             .name = "etcd",
                                              .check = server_etcd_check_settings,
-                                             .load = election_create,
+                                             .load = election_load,
                                              .load_config = election_fetch_config,
                                              .reload_config = election_reload_config,
                                              .listen = election_check_address,
+                                             .hinders = election_hinders,
                                              .serve = election_start,
                                              .stopping = election_stop,
                                              .stop = election_stop};

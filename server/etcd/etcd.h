@@ -1,16 +1,13 @@
-/* doorman_server, part ETCD: what only the files of this part share. The settings and fields of the
- * part that other files read are in server.h. */
+/* doorman_server, part ETCD: calls to etcd. Only the files of this part include this file. The
+ * settings and fields of the part that other files read are in server.h. */
 #ifndef DOORMAN_SERVER_ETCD_H
 #define DOORMAN_SERVER_ETCD_H
 
 #include "../log/warnings.h"
-
-/* ---- >>etcd calls --------------------------------------------------------------------------- */
+#include "etcd_http.h"
 
 /* These functions call etcd for the election. Only one thread at a time may use a struct etcd. */
 #define ETCD_REVISION 24 /* bytes; a 64-bit number in decimal fits */
-
-#define ETCD_TOKEN 4096 /* bytes: a token of etcd and the final 0 */
 
 struct etcd {
     const struct settings *settings;
@@ -60,45 +57,6 @@ bool server_etcd_read_value(const cJSON *entry, char *bytes, size_t room, size_t
  *   returns    false: etcd does not answer */
 bool server_etcd_load_config(struct etcd *etcd, const char *key, char revision[ETCD_REVISION],
                              doorman_config **out, struct config_problems *problems);
-
-/* ---- >>etcd transport ----------------------------------------------------------------------- */
-
-/* A request of HTTP. The strings must stay valid during the call. */
-struct etcd_post {
-    const char *member; /* its address */
-    const char *path, *body;
-    const char *token; /* the value of the Authorization header; "": none */
-    doorman_time ends_at;
-};
-
-struct etcd_reply {
-    long status;         /* of HTTP; 0: no response */
-    doorman_buffer body; /* the caller frees its text; the text is NULL or ends with a 0 */
-    size_t head_bytes;
-    const char *refusal; /* why the rest of the response was not received; NULL: it was */
-};
-
-/* Returns NULL if memory runs out. Precondition: there is only one thread. */
-struct etcd_transport *server_etcd_transport_create(const struct settings *settings);
-void server_etcd_transport_destroy(struct etcd_transport *transport); /* NULL: does nothing */
-
-/* With true, the current request and all later requests fail at once. Any thread may call this
- * function. */
-void server_etcd_transport_cancel(struct etcd_transport *transport, bool cancelled);
-bool server_etcd_transport_is_cancelled(const struct etcd_transport *transport);
-
-/* Sends a request and receives the response.
- *   reply     written always
- *   returns   NULL, or why there is no response; valid until the next call */
-const char *server_etcd_transport_post(struct etcd_transport *transport,
-                                       const struct etcd_post *post, struct etcd_reply *reply);
-
-enum etcd_address { ETCD_ADDRESS_VALID, ETCD_ADDRESS_INVALID, ETCD_ADDRESS_HAS_SECRET };
-
-/* Checks that the address has the form http://HOST:PORT or https://HOST:PORT. An address with an @
- * may have a user and a password, so it must not be printed. */
-enum etcd_address server_etcd_check_address(const char *address);
-bool server_etcd_address_is_https(const char *address);
 
 enum exit_status server_etcd_check_settings(const struct settings *settings);
 

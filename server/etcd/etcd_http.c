@@ -12,7 +12,7 @@
  * Some features of libcurl are off, because a program that can change etcd controls the node:
  * redirects, proxies from the environment, and protocols other than HTTP. The caches of names and
  * of authorities are off too. So a new connection uses the current addresses and files. */
-#include "etcd.h"
+#include "etcd_http.h"
 
 #include <assert.h>
 #include <curl/curl.h>

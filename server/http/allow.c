@@ -31,9 +31,10 @@
  * them. In the list, q is the quota, w the seconds in which it comes back, r the units that remain,
  * and t the seconds until more units are available. For the limit that refuses, t is the time of
  * Retry-After, as the draft asks. X-RateLimit-Limit, -Remaining and -Reset describe the first limit
- * alone, and its Reset is the time until all units are back. All seconds are rounded up, and all
- * units are rounded down. A limit of 0 never has units, so it has neither t nor Reset: a client
- * with r=0 and t=0 would ask again at once, for ever.
+ * alone. Its Reset is the time until all units are back. If this limit refuses, it is the time of
+ * Retry-After. All seconds are rounded up, and all units are rounded down. A limit of 0 never has
+ * units, so it has neither t nor Reset: a client with r=0 and t=0 would ask again at once, for
+ * ever.
  *
  * A resource with a limit of kind CONCURRENCY is an error, also with a cost of 0: nobody would
  * release the hold. */
@@ -59,6 +60,7 @@ struct allow {
     doorman_permit_item item;
     doorman_permit_request permit;
     doorman_json_exchange exchange; /* only its request and its error, for the report */
+    doorman_error error;            /* of a parameter */
 
     /* Copies, because the response of the server object is valid only while the lock is held. */
     bool is_master, granted, warning, has_retry_after;
@@ -104,8 +106,8 @@ static const char *query_find_unknown(const char *query) {
 
 /* Sets the error of a parameter. Returns false. */
 static bool allow_fail(struct allow *allow, const char *name, const char *rule) {
-    snprintf(allow->exchange.error.text, sizeof allow->exchange.error.text, "acquire.%s: %s", name,
-             rule);
+    snprintf(allow->error.text, sizeof allow->error.text, "%s: %s", name, rule);
+    allow->error.path_bytes = strlen(name);
     return false;
 }
 
@@ -239,12 +241,28 @@ static bool response_has_holds(const doorman_response *response) {
     return false;
 }
 
+/* Sets the error of the parameter that has become the wrong field of the message. There is no
+ * parameter request_id, and no way to have a hold here. */
+static void allow_fail_of_field(struct allow *allow, const doorman_error *error) {
+    static const char *const parameters[][2] = {{"permit[0].item[0].resource_id", "resource"},
+                                                {"permit[0].item[0].key", "key"},
+                                                {"permit[0].request_id", "request_id"}};
+    for (size_t i = 0; i < sizeof parameters / sizeof *parameters; i++) {
+        const char *path = parameters[i][0];
+        if (error->path_bytes != strlen(path) || memcmp(error->text, path, error->path_bytes) != 0)
+            continue;
+        allow_fail(allow, parameters[i][1], error->text + error->path_bytes + strlen(": "));
+        return;
+    }
+    allow->error = *error;
+}
+
 /* Lets the server object decide.
  *   returns   OK | UNAVAILABLE (the server is stopping) | an error of doorman_server_handle */
 static doorman_status allow_decide(struct allow *allow, struct service *service) {
     doorman_request *request = &allow->exchange.request;
     doorman_response response;
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_status status = DOORMAN_UNAVAILABLE;
     *request = (doorman_request){.method = DOORMAN_ACQUIRE,
                                  .holder_id = "allow",
@@ -262,17 +280,7 @@ static doorman_status allow_decide(struct allow *allow, struct service *service)
         }
     }
     server_unlock(&service->lock);
-    if (error.text[0]) { /* "permit[0].item[0].key: RULE" */
-        const char *colon = strstr(error.text, ": "), *field = colon;
-        while (field && field > error.text && field[-1] != '.') field--;
-        const char *text = field ? field : error.text;
-        if (strncmp(text, "resource_id:", 12) == 0) {
-            allow_fail(allow, "resource", colon + 2);
-        } else {
-            snprintf(allow->exchange.error.text, sizeof allow->exchange.error.text,
-                     "acquire.%.200s", text);
-        }
-    }
+    if (error.text[0]) allow_fail_of_field(allow, &error);
     return status;
 }
 
@@ -412,10 +420,9 @@ static void response_set_not_master(struct http_response *response, const struct
 
 static void response_set_failed(struct http_response *response, const struct allow *allow,
                                 doorman_status status) {
-    const char *error = allow->exchange.error.text;
     if (status == DOORMAN_INVALID_ARGUMENT || status == DOORMAN_RESOURCE_EXHAUSTED) {
         server_http_response_set_error(response, status == DOORMAN_INVALID_ARGUMENT ? 400 : 413,
-                                       doorman_status_name(status), error + strlen("acquire."));
+                                       doorman_status_name(status), allow->error.text);
     } else if (status == DOORMAN_UNAVAILABLE) {
         server_http_response_set_error(response, 503, "UNAVAILABLE", "the server is stopping");
     } else {
@@ -423,9 +430,18 @@ static void response_set_failed(struct http_response *response, const struct all
     }
 }
 
-static void allow_report(const struct allow *allow, struct service *service,
+/* The path of the error in the report begins with the method, as in any message. */
+static void allow_report(struct allow *allow, struct service *service,
                          const struct http_request *request, doorman_status status,
                          doorman_time started_at) {
+    static const char method[] = "acquire.";
+    doorman_error *error = &allow->exchange.error;
+    if (allow->error.path_bytes > 0) {
+        error->path_bytes = strlen(method) + allow->error.path_bytes;
+        snprintf(error->text, sizeof error->text, "%s%.480s", method, allow->error.text);
+    } else {
+        *error = allow->error;
+    }
     const struct peer peer = {.stream = request->stream, .token = request->token.name};
     const struct message_report report = {.exchange = &allow->exchange,
                                           .peer = &peer,

@@ -105,8 +105,8 @@ struct http_response {
     char location[DOORMAN_ID_BYTES_MAX + 64]; /* the URL of a redirect; "": none */
     struct text lines;                        /* further lines of the head, after `more` */
     struct text text;                         /* the body */
-    doorman_time delay; /* the response goes out so much later; above 0: server_http_reserve_delay
-                           has succeeded */
+    doorman_time delay; /* how long the response waits; if it waits, server_http_reserve_delay has
+                           succeeded */
     const bool *abandoned; /* atomic; true: the peer has left; NULL: it stays */
 };
 

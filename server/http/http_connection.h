@@ -1,5 +1,5 @@
-/* doorman_server, part HTTP: a connection, and what all connections share. Only http.c, which
- * serves connections, and http_listen.c, which accepts and limits them, include it. */
+/* doorman_server, part HTTP: a connection, and what all connections share. Only http_connection.c,
+ * which serves connections, and http_listen.c, which accepts and limits them, include it. */
 #ifndef DOORMAN_SERVER_HTTP_CONNECTION_H
 #define DOORMAN_SERVER_HTTP_CONNECTION_H
 

@@ -331,13 +331,11 @@ static enum exit_status http_start(struct service *service) {
 /* Logs what the thread of pages did. */
 static void http_log_counts(const struct service *service) {
     const struct http *http = service->http;
-    char made[24], abandoned[24], hold[24], cpu[24];
+    char made[24], abandoned[24];
     snprintf(made, sizeof made, "%" PRIu64, http->made_count);
     snprintf(abandoned, sizeof abandoned, "%" PRIu64, http->abandoned_count);
-    snprintf(hold, sizeof hold, "%.3f", (double)service->longest_hold.duration / 1e6);
-    snprintf(cpu, sizeof cpu, "%.3f", (double)service->longest_hold.cpu_time / 1e6);
     server_log(service->settings, LEVEL_DEBUG, "pages", "made", made, "abandoned", abandoned,
-               "longest_hold_ms", hold, "longest_hold_cpu_ms", cpu, LOG_END);
+               LOG_END);
 }
 
 #define DRAIN_STEPS_MAX 200 /* of 5 ms each */

@@ -12,9 +12,10 @@
  *                digits.
  *     one Host   HTTP/1.1 needs exactly one Host, HTTP/1.0 at most one     400
  *                (RFC 9112, 3.2).
- *     Host       It must be known. Otherwise a web page could use a DNS    403
- *                name of its own to reach a server on the machine of its
- *                reader. There are no CORS headers.
+ *     Host       It must be known, except for pages that need a token.     403
+ *                Otherwise a web page could use a DNS name of its own to
+ *                reach a server on the machine of its reader. There are
+ *                no CORS headers.
  *     page       A path that charges for permits refuses requests of web   403
  *                pages. A page can send a GET to any address without
  *                reading the response, so it could use up the units of
@@ -399,8 +400,9 @@ static bool request_administers(const struct http_request *request) {
     return strcmp(request->path, "/v1/inspect") == 0 || strcmp(request->path, "/v1/reset") == 0;
 }
 
-/* Returns the role that a request needs. A POST needs the role write, because it may change leases.
- * So does a request that charges for permits. An inspection changes nothing. */
+/* Returns the role that a request needs. An inspection changes nothing, so it needs the role read.
+ * A reset needs the role admin. Any other POST needs the role write, because it may change leases.
+ * So does a request that charges for permits. */
 static enum role request_role(const struct http_request *request) {
     if (strcmp(request->path, "/v1/inspect") == 0) return ROLE_READ;
     if (strcmp(request->path, "/v1/reset") == 0) return ROLE_ADMIN;
@@ -408,7 +410,7 @@ static enum role request_role(const struct http_request *request) {
 }
 
 /* Checks the role of the token. The methods for administrators need a token, so that everybody who
- * changes a counter is known. Precondition: the path exists, and accepts the verb. */
+ * resets a counter is known. Precondition: the path exists, and accepts the verb. */
 static void request_check_role(struct service *service, struct http_request *request,
                                struct http_response *response) {
     enum role needed = request_role(request);

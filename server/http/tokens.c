@@ -7,9 +7,9 @@
  *     ROLE NAME TOKEN
  *
  *     role    a request with the token may
- *     read    read all pages: GET and HEAD
- *     write   do that, and send messages of the protocol: POST
- *     admin   do that, and whatever else changes the server. There is no such request yet
+ *     read    read all pages with GET and HEAD, and send the message inspect
+ *     write   do that, use /v1/allow, and send all messages of the protocol except reset
+ *     admin   do that, and send the message reset
  *
  * Instead, a file can have a single word. The word is then a token with the role admin. Before
  * there were roles, every file was such a file.
@@ -238,7 +238,7 @@ bool server_tokens_find(struct tokens *tokens, const char *given, size_t bytes,
 /* Loads the tokens, if --http-token is given. */
 static enum exit_status tokens_start(struct service *service) {
     const char *path = service->settings->http_token;
-    doorman_error error = {""};
+    doorman_error error = {0};
     if (!path || !server_http_is_on(service->settings)) return CONTINUE;
     struct tokens *tokens = (struct tokens *)calloc(1, sizeof *tokens);
     if (!tokens || !server_lock_init(&tokens->lock, LOCK_TOKENS)) {
@@ -255,7 +255,7 @@ static enum exit_status tokens_start(struct service *service) {
 static bool tokens_load_files(struct service *service, enum file_group group, bool is_quiet) {
     const char *path = service->settings->http_token;
     struct tokens *tokens = service->tokens;
-    doorman_error error = {""};
+    doorman_error error = {0};
     char count[24];
     (void)is_quiet;
     if (group != FILES_OF_TOKENS || !tokens) return true;

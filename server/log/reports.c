@@ -55,22 +55,23 @@ static int message_find_kind(const doorman_json_exchange *exchange) {
     return kind;
 }
 
-/* Logs a refused message. Its error is "METHOD.FIELD: RULE", or a text without a field.
- *   kind   of the message */
+/* Logs a refused message. If its error has a path, the path begins with the method, and the field
+ * is the rest of it.
+ *   kind   of the message; MESSAGE_UNKNOWN: the whole text of the error is logged */
 static void message_log_refusal(struct service *service, const struct message_report *report,
                                 const char *peer, int kind) {
-    const char *error = report->exchange->error.text, *rule = error;
-    const char *token = report->peer->token;
-    const size_t bytes = strlen(message_name(kind));
-    char field[sizeof(doorman_error)] = "";
-    if (!error[0]) rule = server_status_text(report->status);
-    if (kind != MESSAGE_UNKNOWN && strncmp(error, message_name(kind), bytes) == 0 &&
-        (error[bytes] == '.' || error[bytes] == ':')) {
-        const char *start = error + bytes + 1, *colon = strstr(error + bytes, ": ");
-        if (colon && colon > start) {
-            snprintf(field, sizeof field, "%.*s", (int)(colon - start), start);
+    const doorman_error *error = &report->exchange->error;
+    const char *token = report->peer->token, *rule = error->text;
+    const size_t before = strlen(message_name(kind)) + 1; /* the method and a dot */
+    char field[sizeof error->text] = "";
+    if (!error->text[0]) rule = server_status_text(report->status);
+    if (kind != MESSAGE_UNKNOWN && error->path_bytes > 0) {
+        assert(strncmp(error->text, message_name(kind), before - 1) == 0);
+        rule = error->text + error->path_bytes + strlen(": ");
+        if (error->path_bytes > before) {
+            int bytes = (int)(error->path_bytes - before);
+            snprintf(field, sizeof field, "%.*s", bytes, error->text + before);
         }
-        rule = colon ? colon + 2 : start;
     }
     const char *const pairs[WARNING_PAIR_MAX][2] = {{"peer", peer},
                                                     {"token", token && *token ? token : NULL},
@@ -300,9 +301,11 @@ static bool limit_has_other_windows(const doorman_permit_limit *last,
 
 /* Says what has changed in a limit, and what happens to its counters (P15). Returns NULL if nothing
  * has changed.
- *   last, now   NULL: the limit is not in this template */
+ *   last, now   NULL: the limit is not in this template
+ *   drops       out: whether counters are dropped or start fresh. Holds stay */
 static const char *limit_change(const doorman_template *template, const doorman_permit_limit *last,
-                                const doorman_permit_limit *now) {
+                                const doorman_permit_limit *now, bool *drops) {
+    *drops = last && last->kind != DOORMAN_CONCURRENCY;
     if (!last) return "added";
     if (!now && last->kind == DOORMAN_CONCURRENCY) return "removed or renamed; its holds stay";
     if (!now) return "removed or renamed, so its counters are dropped";
@@ -315,6 +318,7 @@ static const char *limit_change(const doorman_template *template, const doorman_
     one.limits = last;
     other.limits = now;
     one.limit_count = other.limit_count = 1;
+    *drops = false;
     return templates_equal(&one, &other) ? NULL : "other settings; its counters stay";
 }
 
@@ -354,10 +358,10 @@ static size_t limit_counters(const struct config_changes *changes,
 static void limit_log(const struct service *service, struct config_changes *changes,
                       const doorman_template *template, const doorman_permit_limit *last,
                       const doorman_permit_limit *now) {
-    const char *change = limit_change(template, last, now);
+    bool drops;
+    const char *change = limit_change(template, last, now, &drops);
     char counters[24] = "";
-    size_t count = last && change && strstr(change, ", so its") ? limit_counters(changes, last) : 0;
-    if (last && last->kind == DOORMAN_CONCURRENCY) count = 0; /* holds stay */
+    size_t count = drops ? limit_counters(changes, last) : 0;
     if (!change || changes->lines++ >= LIMIT_LINES_MAX) return;
     snprintf(counters, sizeof counters, "%zu", count);
     server_log(service->settings, count > 0 ? LEVEL_WARNING : LEVEL_INFO, "a limit has changed",

@@ -14,7 +14,8 @@
 #define TREND_WIDTH (HISTORY_POINTS - 1)
 #define TREND_TOP 2.0
 #define TREND_BOTTOM 38.0
-/* A bar or an axis ends at this many times the capacity, whatever is wanted. */
+/* A bar or an axis ends at this many times the larger of the capacity and what the holders have,
+ * whatever they want. */
 #define WANTS_MAX 4.0
 
 const char *server_amount_text(double amount, char room[32]) {

@@ -3,10 +3,10 @@
  * send a certificate or a token. The responses say nothing about resources or clients.
  *
  * One thread serves all connections. It uses plain sockets and poll, and nothing of
- * server/http/http.c, so a probe never waits behind pages. A connection has one request. The
- * response fits in the buffer of the socket, so the thread never waits for a peer. A request
- * must arrive within HEALTH_SECONDS. When all connections are in use, a new one replaces the
- * oldest one. */
+ * server/http/http_connection.c, so a probe never waits behind pages. A connection has one request.
+ * The response fits in the buffer of the socket, so the thread never waits for a peer. A request
+ * must arrive within HEALTH_SECONDS. When all connections are in use, a new one replaces the oldest
+ * one. */
 #include "pages.h"
 
 #include <fcntl.h>
@@ -238,13 +238,14 @@ static enum exit_status health_listen(struct health *health, const char *text) {
 }
 
 /* Logs the address, with the real port instead of 0. */
-static void health_log(const struct service *service) {
+static void health_log(struct service *service) {
     struct sockaddr_storage address;
     socklen_t bytes = sizeof address;
     char port[8] = "";
     if (getsockname(service->health->listener, (struct sockaddr *)&address, &bytes) == 0) {
         getnameinfo((struct sockaddr *)&address, bytes, NULL, 0, port, sizeof port, NI_NUMERICSERV);
     }
+    service->http_health_port = (unsigned)strtoul(port, NULL, 10);
     server_log(service->settings, LEVEL_INFO, "answering probes", "http_health",
                service->settings->http_health, "port", port, LOG_END);
 }

@@ -1,8 +1,8 @@
 /* doorman_server, part HTTP: JSON for programs. This file reads snapshots and the configuration.
  *
- * The status has the numbers that people and monitoring read. Its amounts have at most 12
- * significant digits, and are never larger than the amounts themselves. Messages of the protocol
- * have all digits, because both sides calculate with them: see >>json in doorman.h.
+ * The status has the numbers that people and monitoring read. Its amounts are integers, or have at
+ * most 12 significant digits. What holders have, or may have, is rounded down. Messages of the
+ * protocol have all digits, because both sides calculate with them: see >>json in doorman.h.
  *
  * openapi.json describes all paths of the server. */
 #include "pages.h"
@@ -124,6 +124,16 @@ static void json_state(struct text *text, const struct snapshot *snapshot) {
     server_text_add(text, "}");
 }
 
+/* Writes whether file descriptors leak, and how often the process has replaced itself for that. */
+static void json_descriptors(struct text *text, const struct snapshot *snapshot) {
+    const struct descriptors *descriptors = &snapshot->descriptors;
+    json_trouble(text, "descriptor_leak", "for", &descriptors->trouble, snapshot->now);
+    if (descriptors->replacement_count == 0) return;
+    server_text_addf(text, ",\"replacements\":{\"count\":%" PRIu64, descriptors->replacement_count);
+    json_seconds(text, ",\"last_ago\":", snapshot->now - descriptors->replaced_at);
+    server_text_add(text, "}");
+}
+
 /* Starts the object of a status with the fields about this process. */
 static void json_start_status(struct text *text, const struct service *service,
                               const struct snapshot *snapshot) {
@@ -140,15 +150,18 @@ static void json_start_status(struct text *text, const struct service *service,
         server_text_add(text, "null");
     }
     json_field(text, "parent_http_address", snapshot->parent_http);
-    json_trouble(text, "no_master", "for", &snapshot->no_master, snapshot->now);
-    json_trouble(text, "last_loss", "ago", &snapshot->last_loss, snapshot->now);
-    json_trouble(text, "etcd_failure", "for", &snapshot->etcd, snapshot->now);
-    if (snapshot->etcd_answered_at > 0) {
-        json_seconds(text, ",\"etcd_answered_ago\":", snapshot->now - snapshot->etcd_answered_at);
+    json_trouble(text, "no_master", "for", &snapshot->election.no_master, snapshot->now);
+    json_trouble(text, "last_loss", "ago", &snapshot->election.last_loss, snapshot->now);
+    json_trouble(text, "etcd_failure", "for", &snapshot->election.etcd, snapshot->now);
+    if (snapshot->election.etcd_answered_at > 0) {
+        json_seconds(
+            text, ",\"etcd_answered_ago\":", snapshot->now - snapshot->election.etcd_answered_at);
     }
-    if (snapshot->master_until > snapshot->now) {
-        json_seconds(text, ",\"mastership_ends_in\":", snapshot->master_until - snapshot->now);
+    if (snapshot->election.master_until > snapshot->now) {
+        json_seconds(text,
+                     ",\"mastership_ends_in\":", snapshot->election.master_until - snapshot->now);
     }
+    json_descriptors(text, snapshot);
     if (snapshot->has_state) json_state(text, snapshot);
     if (service->settings->parents.count > 0) json_parent(text, snapshot);
 }

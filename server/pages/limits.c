@@ -622,7 +622,7 @@ static void page_key(struct text *text, struct service *service, const char *res
     const doorman_request inspect = {
         .method = DOORMAN_INSPECT, .entries = &entry, .entry_count = 1, .wire_names = true};
     doorman_response response;
-    doorman_error error = {""};
+    doorman_error error = {0};
     server_lock(&service->lock);
     doorman_status status =
         doorman_server_handle(service->server, &inspect, &response, &error, doorman_clock());

@@ -9,7 +9,7 @@
  * holders is 0. So a graph falls to 0, and an alert sees it. */
 #include "pages.h"
 
-#include "../tls/tls.h"
+#include "../tls/certificate.h"
 
 #define SERIES_MAX 1000
 
@@ -182,7 +182,20 @@ static void metrics_state(struct text *text, const struct snapshot *snapshot) {
                     "Reads and writes of the store of --state that failed.", &state->errors);
 }
 
-/* A node with a parent has no configuration of its own, so it has no hash. */
+/* A server without the part REPLACE does not know these. */
+static void metrics_descriptors(struct text *text, const struct descriptors *descriptors) {
+    if (descriptors->limit == 0) return;
+    metrics_gauge(text, "server_leaked_fds",
+                  "Open file descriptors whose peers have left. Some are normal for a moment.",
+                  (double)descriptors->leaked);
+    server_metrics_header(text, "server_replacements_total", "counter",
+                          "How often this process has replaced itself, because file descriptors "
+                          "leaked.");
+    server_text_addf(text, "doorman_server_replacements_total %" PRIu64 "\n",
+                     descriptors->replacement_count);
+}
+
+/* A node with a parent and without --config has no configuration, so it has no hash. */
 static void metrics_config(struct text *text, const struct config_load *last_load) {
     metrics_gauge(text, "server_config_last_reload_successful",
                   "1 if the last load of the configuration succeeded. 0 if it was refused, or if "
@@ -433,6 +446,7 @@ static void handle_metrics(struct service *service, const struct http_request *r
     metrics_connections(text, service, has_parent);
     metrics_election(text, service);
     metrics_state(text, &snapshot);
+    metrics_descriptors(text, &snapshot.descriptors);
     metrics_events(text, &service->counters);
     server_process_metrics(text);
     metrics_requests(text, &service->counters);

@@ -1,11 +1,11 @@
 /* doorman_server, part HTTP: the status page. This file reads snapshots and the history, and writes
  * HTML. page.css and page.js are the style and the script; the build embeds them.
  *
- * The pages are for operators. `/` lists the resources, 100 on a page. Each resource has a page
- * with its leases, and `/clients` searches the leases of holders. The pages work without
- * JavaScript. With JavaScript, a short script fetches the page again every two seconds and replaces
- * <main>. The Content-Security-Policy lets a page load only itself. It also forbids style
- * attributes, so bars and lines are SVG. */
+ * The pages are for operators. `/` lists the resources, 100 on a page, or the limits (front.c).
+ * Each resource has a page with its leases, and `/clients` searches the leases of holders. The
+ * pages work without JavaScript. With JavaScript, a short script fetches most pages again every two
+ * seconds and replaces <main>. The Content-Security-Policy lets a page load only itself. It also
+ * forbids style attributes, so bars and lines are SVG. */
 #include "pages.h"
 
 #include "build/page_files.h" /* page_css and page_js, made from page.css and page.js */
@@ -96,8 +96,8 @@ static void page_search(struct text *text, const char *client) {
 }
 
 /* Starts a page.
- *   filter   the filter of the list on the page; NULL: the page has no filter. Such a page is not
- *            loaded again every two seconds, because it can be expensive
+ *   filter   the filter of the list on the page; NULL: the page has no filter. Browsers without
+ *            JavaScript do not load such a page again
  *   client   the text in the search for a client */
 void server_page_start(struct service *service, const struct http_request *request,
                        struct http_response *response, const char *filter, const char *client) {
@@ -128,7 +128,7 @@ void server_page_start(struct service *service, const struct http_request *reque
 }
 
 /* Ends a page.
- *   is_live   the page has the script */
+ *   is_live   the page has the script, which loads it again every two seconds */
 void server_page_end(struct http_response *response, bool is_live) {
     struct text *text = &response->text;
     server_text_add(text,

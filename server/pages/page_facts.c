@@ -117,9 +117,9 @@ void server_page_link(struct text *text, const char *http, const char *resource,
 /* Adds how long this process stays the master if etcd does not answer any more. */
 static void page_master_self(struct text *text, const struct snapshot *snapshot) {
     server_text_add(text, "this process");
-    if (snapshot->master_until == 0) return;
+    if (snapshot->election.master_until == 0) return;
     server_text_add(text, "; without etcd it stays the master for ");
-    server_page_duration(text, snapshot->master_until - snapshot->now);
+    server_page_duration(text, snapshot->election.master_until - snapshot->now);
 }
 
 /* Adds the address of the master. If its HTTP address is known, the address is a link to its page.
@@ -139,11 +139,11 @@ static void page_master(struct text *text, const struct service *service,
         page_master_self(text, snapshot);
     } else if (snapshot->master[0]) {
         page_master_other(text, service, snapshot);
-    } else if (snapshot->no_master.since) {
+    } else if (snapshot->election.no_master.since) {
         server_text_add(text, "none for ");
-        server_page_duration(text, snapshot->now - snapshot->no_master.since);
+        server_page_duration(text, snapshot->now - snapshot->election.no_master.since);
         server_text_add(text, ": ");
-        server_text_add_escaped(text, snapshot->no_master.reason, server_escape_html);
+        server_text_add_escaped(text, snapshot->election.no_master.reason, server_escape_html);
     } else {
         server_text_add(text, "not known");
     }
@@ -167,14 +167,15 @@ static void page_trouble(struct text *text, const char *name, const struct troub
 static void page_election(struct text *text, const struct snapshot *snapshot) {
     static const char *const fails[] = {"has not answered for ", ": "};
     static const char *const lost[] = {"", " ago: "};
-    page_trouble(text, "etcd", &snapshot->etcd, fails, snapshot->now);
-    if (snapshot->etcd_answered_at && !snapshot->etcd.since) {
+    page_trouble(text, "etcd", &snapshot->election.etcd, fails, snapshot->now);
+    if (snapshot->election.etcd_answered_at && !snapshot->election.etcd.since) {
         page_fact(text, "etcd", "good");
         server_text_add(text, "answered ");
-        server_page_duration(text, snapshot->now - snapshot->etcd_answered_at);
+        server_page_duration(text, snapshot->now - snapshot->election.etcd_answered_at);
         server_text_add(text, " ago</dd></div>");
     }
-    page_trouble(text, "last loss of mastership", &snapshot->last_loss, lost, snapshot->now);
+    page_trouble(text, "last loss of mastership", &snapshot->election.last_loss, lost,
+                 snapshot->now);
 }
 
 /* Adds whether the store of counters has all changes. */
@@ -203,6 +204,21 @@ static void page_state(struct text *text, const struct snapshot *snapshot) {
     if (state->rows_unreadable == 0) return;
     page_fact(text, "rows that cannot be read", "bad");
     server_text_addf(text, "%" PRIu64 "</dd></div>", state->rows_unreadable);
+}
+
+/* Adds whether file descriptors leak, and how often the process has replaced itself for that. */
+static void page_descriptors(struct text *text, const struct snapshot *snapshot) {
+    static const char *const leak[] = {"have leaked for ",
+                                       "; the process does not replace itself: "};
+    const struct descriptors *descriptors = &snapshot->descriptors;
+    page_trouble(text, "file descriptors", &descriptors->trouble, leak, snapshot->now);
+    if (descriptors->replacement_count == 0) return;
+    page_fact(text, "replaced itself", "warn");
+    server_text_addf(text, "%" PRIu64 " time%s, because file descriptors leaked; the last one ",
+                     descriptors->replacement_count,
+                     descriptors->replacement_count == 1 ? "" : "s");
+    server_page_duration(text, snapshot->now - descriptors->replaced_at);
+    server_text_add(text, " ago</dd></div>");
 }
 
 /* Adds why the parent gives no leases, and when the next request is sent. */
@@ -360,6 +376,7 @@ void server_page_facts(struct text *text, struct service *service,
     server_text_addf(text, "%zu, %zu</dd></div>", snapshot->resource_count, snapshot->holder_count);
     page_fact(text, "limits", "");
     server_text_add(text, "<a href='/limits'>of permits</a></dd></div>");
+    page_descriptors(text, snapshot);
     page_fact(text, "uptime", "");
     server_page_duration(text, snapshot->now - service->started_at);
     server_text_add(text, "</dd></div>");

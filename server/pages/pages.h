@@ -33,11 +33,11 @@ struct snapshot {
     doorman_time learns_until; /* when the process stops learning, also if it has no resources; 0:
                                   it does not learn */
     struct parent_state parent;
-    struct trouble no_master, last_loss, etcd; /* see struct service */
-    bool has_state;                            /* --state is given */
+    struct election_status election;
+    struct descriptors descriptors; /* see struct service */
+    bool has_state;                 /* --state is given */
     struct state_status state;
-    doorman_time state_age;                      /* of the oldest change that is not in the file */
-    doorman_time etcd_answered_at, master_until; /* see struct service */
+    doorman_time state_age; /* of the oldest change that is not in the file */
     struct row *rows;
     size_t row_count, row_capacity;
     struct row others; /* the sum of the resources beyond `limit` */
@@ -95,6 +95,21 @@ void server_snapshot_add_row(struct snapshot *snapshot, const doorman_server_res
 void server_snapshot_add_other(struct snapshot *snapshot, const struct row *row);
 
 #define SLICE_STEPS_MAX 4096 /* elements that are visited while the lock is held */
+
+/* The part of an iteration during which the lock is held. */
+struct slice {
+    size_t steps;
+    doorman_time started_at, started_cpu;
+};
+
+/* Takes the lock. */
+struct slice server_slice_start(struct service *service);
+
+/* Counts a step. Returns whether the slice is over. */
+bool server_slice_step(struct slice *slice);
+
+/* Notes how long the lock was held, and releases it for a moment. */
+void server_slice_end(const struct slice *slice, struct service *service);
 
 /* Calls `callback` for each resource until it returns false. The lock is held during these calls,
  * and is released for a moment after at most SLICE_STEPS_MAX of them.
@@ -210,8 +225,8 @@ void server_children_text(const struct service *service, char text[CHILDREN_TEXT
 /* ---- >>pages -------------------------------------------------------------------------------- */
 
 /* Starts a page.
- *   filter   the filter of the list on the page; NULL: the page has no filter. Such a page is not
- *            loaded again every two seconds, because it can be expensive
+ *   filter   the filter of the list on the page; NULL: the page has no filter. Browsers without
+ *            JavaScript do not load such a page again
  *   client   the text in the search for a client */
 void server_page_start(struct service *service, const struct http_request *request,
                        struct http_response *response, const char *filter, const char *client);
@@ -221,7 +236,7 @@ void server_page_start(struct service *service, const struct http_request *reque
 server_handler server_page_resources, server_page_limits;
 
 /* Ends a page.
- *   has_script   the page has the script */
+ *   has_script   the page has the script, which loads it again every two seconds */
 void server_page_end(struct http_response *response, bool has_script);
 
 /* ---- >>limits ------------------------------------------------------------------------------- */

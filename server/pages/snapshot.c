@@ -9,8 +9,8 @@
  * several us. If leases have expired, it takes up to 0.2 ms (S2). An iteration has slices of
  * SLICE_DURATION, and releases the lock after each slice. It then sleeps for a moment. Without the
  * sleep, a thread that waits for the lock wakes up too late to get it. Rows get their memory
- * between the slices, because moving them can take milliseconds. The service notes the longest
- * slice. */
+ * between the slices, because moving them can take milliseconds. The longest slice is logged at the
+ * end. */
 #include "pages.h"
 
 #include <nng/supplemental/util/platform.h>
@@ -19,10 +19,10 @@
 #define SLICE_CLOCK_STEPS 8 /* the clock is read after this many steps */
 #define SLICE_PAUSE_MS 1
 
-/* The part of an iteration during which the lock is held. */
-struct slice {
-    size_t steps;
-    doorman_time started_at, started_cpu;
+/* The longest time that pages or the history held the lock of the service. The lock guards it. */
+struct lock_hold {
+    doorman_time duration;
+    doorman_time cpu_time; /* without the time in which the thread did not run */
 };
 
 static doorman_time cpu_clock(void) {
@@ -31,15 +31,13 @@ static doorman_time cpu_clock(void) {
     return (doorman_time)time.tv_sec * DOORMAN_SECOND + time.tv_nsec;
 }
 
-/* Takes the lock. */
-static struct slice slice_start(struct service *service) {
+struct slice server_slice_start(struct service *service) {
     server_lock(&service->lock);
     return (struct slice){.started_at = doorman_clock(), .started_cpu = cpu_clock()};
 }
 
-/* Notes how long the lock was held, and releases it for a moment. */
-static void slice_end(const struct slice *slice, struct service *service) {
-    struct lock_hold *longest = &service->longest_hold;
+void server_slice_end(const struct slice *slice, struct service *service) {
+    struct lock_hold *longest = service->longest_hold;
     doorman_time duration = doorman_clock() - slice->started_at;
     doorman_time cpu_time = cpu_clock() - slice->started_cpu;
     if (duration > longest->duration) longest->duration = duration;
@@ -48,8 +46,7 @@ static void slice_end(const struct slice *slice, struct service *service) {
     nng_msleep(SLICE_PAUSE_MS);
 }
 
-/* Counts a step. Returns whether the slice is over. */
-static bool slice_step(struct slice *slice) {
+bool server_slice_step(struct slice *slice) {
     slice->steps++;
     return slice->steps == SLICE_STEPS_MAX ||
            (slice->steps % SLICE_CLOCK_STEPS == 0 &&
@@ -69,13 +66,13 @@ void server_for_each_resource(struct service *service, bool (*reserve)(void *con
     doorman_server_resource info;
     bool more = true;
     while (more && reserve(context)) {
-        struct slice slice = slice_start(service);
+        struct slice slice = server_slice_start(service);
         do {
             more =
                 doorman_server_next_resource(service->server, &cursor, &info, slice.started_at) &&
                 callback(context, &info);
-        } while (more && !slice_step(&slice));
-        slice_end(&slice, service);
+        } while (more && !server_slice_step(&slice));
+        server_slice_end(&slice, service);
     }
 }
 
@@ -172,13 +169,10 @@ void server_snapshot_find_master(struct snapshot *snapshot, struct service *serv
     snprintf(snapshot->master_http, sizeof snapshot->master_http, "%s", service->master_http);
     const char *parent = service->parent_link.state.http_address;
     snapshot->parent = service->parent_link.state;
-    snapshot->no_master = service->no_master;
-    snapshot->last_loss = service->last_loss;
-    snapshot->etcd = service->etcd;
-    snapshot->etcd_answered_at = service->etcd_answered_at;
-    snapshot->master_until = service->master_until;
+    snapshot->election = service->election_status;
     snprintf(snapshot->parent_http, sizeof snapshot->parent_http, "%s",
              server_host_is_http_address(parent) ? parent : "");
+    snapshot->descriptors = service->descriptors;
     snapshot->has_state = service->state_status != NULL;
     if (!snapshot->has_state) return;
     snapshot->state = *service->state_status;
@@ -311,11 +305,11 @@ void server_lease_list_take(struct lease_list *leases, struct service *service) 
     server_unlock(&service->lock);
     bool more = leases->found;
     while (more && lease_list_reserve(leases)) {
-        struct slice slice = slice_start(service);
+        struct slice slice = server_slice_start(service);
         do {
             more = lease_list_step(leases, service, slice.started_at);
-        } while (more && !slice_step(&slice));
-        slice_end(&slice, service);
+        } while (more && !server_slice_step(&slice));
+        server_slice_end(&slice, service);
     }
 }
 
@@ -422,12 +416,12 @@ void server_search_take(struct lease_search *search, struct service *service) {
     if (most > SEARCH_STEPS_MAX) most = SEARCH_STEPS_MAX;
     search->now = doorman_clock();
     while (more && search_reserve(search)) {
-        struct slice slice = slice_start(service);
+        struct slice slice = server_slice_start(service);
         do {
             more = search_step(search, &walk, service, slice.started_at);
             if (++search->step_count == most) search->has_more = search->has_more || more;
-        } while (more && search->step_count < most && !slice_step(&slice));
-        slice_end(&slice, service);
+        } while (more && search->step_count < most && !server_slice_step(&slice));
+        server_slice_end(&slice, service);
         more = more && search->step_count < most;
     }
 }
@@ -462,3 +456,18 @@ void server_search_add_position(struct text *text, const struct service *service
     server_text_addf(text, "%" PRIx64 "-%" PRIx64 "-%" PRIx64 "-%" PRIx64, position->before,
                      position->resource, position->lease, (uint64_t)service->started_at);
 }
+
+/* ---- the part ------------------------------------------------------------------------------- */
+
+static void snapshot_destroy(struct service *service) {
+    const struct lock_hold *longest = service->longest_hold;
+    char duration[24], cpu_time[24];
+    if (!longest) return; /* there was no memory */
+    snprintf(duration, sizeof duration, "%.3f", (double)longest->duration / 1e6);
+    snprintf(cpu_time, sizeof cpu_time, "%.3f", (double)longest->cpu_time / 1e6);
+    server_log(service->settings, LEVEL_DEBUG, "pages and the history held the lock",
+               "longest_hold_ms", duration, "longest_hold_cpu_ms", cpu_time, LOG_END);
+}
+
+const struct server_part server_part_snapshot = {SERVER_PART_STATE(longest_hold),
+                                                 .destroy = snapshot_destroy};

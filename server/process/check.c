@@ -95,7 +95,7 @@ static enum exit_status check_config(const struct settings *settings) {
                               .lock = LOCK_INITIALIZER(LOCK_SERVICE),
                               .config_lock = LOCK_INITIALIZER(LOCK_CONFIG)};
     struct config_problems problems;
-    doorman_error unfit = {""};
+    doorman_error unfit = {0};
     enum exit_status exit_status = server_load_config(&service, &problems);
     if (exit_status == CONTINUE) {
         bool fits =

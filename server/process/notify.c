@@ -4,15 +4,15 @@
  *
  *     message                     when
  *     READY=1                     the server answers requests; also at the end of a reload
- *     RELOADING=1, MONOTONIC_USEC SIGHUP has arrived
+ *     RELOADING=1, MONOTONIC_USEC SIGHUP has arrived, or the process replaces itself
  *     STOPPING=1                  SIGTERM or SIGINT has arrived
  *     STATUS=TEXT                 the text has changed; `systemctl status` shows it
  *     WATCHDOG=1                  a probe has succeeded, and $WATCHDOG_USEC is set
  *
  * A probe runs on a thread of nng, as requests do. It takes the lock of the service, and lets the
  * server object answer a discovery request. If a thread never releases the lock, or if all threads
- * of nng hang, no probe ends. systemd then ends the process and starts it again. There are two
- * probes in each interval of the watchdog, so that one late probe does no harm.
+ * of nng hang, no probe ends. systemd then ends the process and starts it again. There are at least
+ * two probes in each interval of the watchdog, so that one late probe does no harm.
  *
  * The probe does not involve the main thread. That thread may wait for a slow disk while it loads a
  * configuration, and requests are answered meanwhile. The probe opens no connection. If there are
@@ -144,7 +144,14 @@ static void notify_reloading(struct service *service) {
     service_notify(service, text);
 }
 
-static void notify_stopping(struct service *service) { service_notify(service, "STOPPING=1"); }
+/* After STOPPING=1 systemd would expect the end of the process. */
+static void notify_stopping(struct service *service) {
+    if (service->replaces) {
+        notify_reloading(service);
+    } else {
+        service_notify(service, "STOPPING=1");
+    }
+}
 
 static void notify_stop(struct service *service) {
     struct notify *notify = service->notify;

@@ -32,7 +32,9 @@
 #include <unistd.h>
 
 /* Rows while the lock is held. This takes some tenths of a millisecond. The pause lets a thread
- * that waits for the lock wake up and take it. */
+ * that waits for the lock wake up and take it. While rows are read there is no pause, because the
+ * lock is free for about as long as it was held: until the next rows have come from the file. On a
+ * busy machine the thread may be asleep for milliseconds after each pause. */
 #define STEP_ROWS 512
 #define PAUSE_NANOSECONDS 100000
 
@@ -249,7 +251,7 @@ struct reading {
  *   error   out: why it cannot be restored */
 static doorman_status state_restore(doorman_permits *permits, const struct store_row *row,
                                     doorman_error *error) {
-    *error = (doorman_error){""};
+    *error = (doorman_error){0};
     doorman_status status = doorman_permits_restore(permits, (const unsigned char *)row->record,
                                                     row->record_bytes, error, doorman_clock());
     if (!error->text[0]) {
@@ -277,7 +279,6 @@ static void state_restore_all(struct state *state, struct reading *reading) {
         if (status != DOORMAN_OK) {
             state_log_row(state, &batch->rows[i - 1], error.text, reading->unreadable++);
         }
-        state_pause(PAUSE_NANOSECONDS);
     }
     reading->rows += batch->count;
     batch_clear(batch);
@@ -409,7 +410,7 @@ static enum round state_write(struct state *state) {
     if (state->written->count == 0) {
         server_lock(&service->lock);
         flush = state->flush_wanted;
-        took_all = state_take(state, true);
+        took_all = state_take(state, state->ends_at == 0); /* at the end nobody waits */
         state_swap(state);
         server_unlock(&service->lock);
         batch_sort(state->written);
@@ -486,7 +487,8 @@ static void state_prepare(struct state *state, uint64_t epoch) {
     if (server_store_begin(state->store, epoch) == STORE_OK) {
         server_state_take(state->store, &planned);
     } else {
-        snprintf(planned.why, sizeof planned.why, "%s", server_store_error(state->store));
+        snprintf(planned.why, sizeof planned.why, "%.*s", (int)sizeof planned.why - 1,
+                 server_store_error(state->store));
     }
     server_lock(&service->lock);
     server_state_drop(&state->planned);
@@ -772,7 +774,9 @@ static void state_begin(struct service *service) {
     struct planned planned = {.result = STORE_FAILED};
     bool begun = server_store_begin(state->store, 0) == STORE_OK;
     if (begun) server_state_take(state->store, &planned);
-    if (!begun) snprintf(planned.why, sizeof planned.why, "%s", server_store_error(state->store));
+    if (!begun)
+        snprintf(planned.why, sizeof planned.why, "%.*s", (int)sizeof planned.why - 1,
+                 server_store_error(state->store));
     state_elected(service, true, begun ? server_store_epoch(state->store) : 0);
     server_state_take_over(service, &planned, state->name, &state->status);
 }
@@ -892,6 +896,12 @@ static void state_destroy(struct service *service) {
     service->state_status = NULL;
 }
 
+/* Changes that cannot be written would be lost. */
+static const char *state_hinders(const struct service *service) {
+    const struct state *state = service->state;
+    return state && state->status.trouble.since ? "the file of counters cannot be written" : NULL;
+}
+
 const struct server_part server_part_state = {.name = "STATE",
                                               .init = state_init,
                                               .check = state_check,
@@ -903,6 +913,7 @@ const struct server_part server_part_state = {.name = "STATE",
                                               .stop = state_stop,
                                               .destroy = state_destroy,
                                               .before_config = state_flush,
+                                              .hinders = state_hinders,
                                               .configures = state_before_configuration,
                                               .wins = state_wins,
                                               .elected = state_elected,

@@ -16,7 +16,7 @@
  * its key. The client verifies the signature with the certificate of the server, but accepts any
  * issuer and any name. A certificate that mbedTLS does not offer as a server fails too. An example
  * is a certificate whose extendedKeyUsage has only clientAuth. */
-#include "tls.h"
+#include "certificate.h"
 
 #include <stdarg.h>
 

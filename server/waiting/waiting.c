@@ -20,7 +20,8 @@
  * once. So the numbers of the last connections that were closed are kept, and a message of such a
  * connection does not begin to wait.
  *
- * The lock of the service guards everything here, except the idle workers. */
+ * The lock of the service guards everything here, except the extra workers, which have a lock of
+ * their own, and done_count. */
 #include "../server.h"
 
 #define BUCKETS 4096     /* of the table of tickets; a power of 2 */

@@ -266,6 +266,7 @@ static int run(bench *b, const char *folder) {
     bench_batch(b);
     bench_holds(b);
     bench_pool(b);
+    bench_state(b);
     bench_throttle(b);
     clear_step(b);
     bool written = fclose(b->csv) == 0 && fclose(b->cost) == 0 && fclose(b->permits) == 0 &&

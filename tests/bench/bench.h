@@ -89,11 +89,12 @@ typedef struct peer {
     pid_t pid; /* 0: none */
     uint16_t port;
     char address[16]; /* of the loopback; empty: 127.0.0.1 */
-    char folder[64], config[80], log[80], pid_file[80];
+    char folder[64], config[80], log[80], pid_file[80], state[80];
 } peer;
 
 /* Start a peer on a free port and return when it listens. The caller ends it with peer_stop. */
 peer *peer_server(const bench *b);
+peer *peer_state_server(const bench *b); /* keeps its counters in a file */
 peer *peer_echo(void);
 peer *peer_http_server(const bench *b); /* the port is that of HTTP */
 /* examples/throttled_server.c. `off`: without its throttle. */
@@ -101,6 +102,12 @@ peer *peer_throttled(const bench *b, bool off);
 peer *peer_nginx(const char *program); /* it answers every request with 200 */
 peer *peer_poolcounter(const char *program);
 void peer_stop(peer *p);
+
+/* Tells a peer_state_server to end, waits, and starts it again on the same port. */
+void peer_restart(const bench *b, peer *p);
+
+/* Reads the number that follows a text in the log of a peer. Returns false if there is none yet. */
+bool peer_read_log(const peer *p, const char *text_before, double *number);
 double peer_memory(const peer *p);  /* bytes of resident memory */
 double peer_seconds(const peer *p); /* CPU time of all its threads */
 
@@ -118,8 +125,8 @@ typedef struct load_options {
     size_t in_flight;     /* requests on each connection */
     size_t holders;       /* used in rotation; at least one for each request in flight */
     const char *resource; /* its id; with several in each request, the start of their ids */
-    size_t resources;     /* the number in each request */
-    bool permits;         /* requests ask for one permit, with the holder's id as the key */
+    size_t resources;     /* the number in each request; of permits, if it asks for those */
+    bool permits;         /* requests ask for permits, each with another key */
 } load_options;
 
 load *load_open(const load_options *options);
@@ -133,7 +140,8 @@ double load_round(load *l, doorman_time length);
 /* Sends requests on every connection, one in each period on average, at random times. */
 typedef struct paced {
     size_t asked, unanswered;
-    double p50, p99; /* seconds from when a request was due until its response arrived */
+    double p50, p99, p999, longest; /* seconds from when a request was due until its response
+                                       arrived */
 } paced;
 paced load_pace(load *l, bench *b, doorman_time period, doorman_time length);
 
@@ -148,6 +156,7 @@ void bench_permits(bench *b);
 void bench_batch(bench *b);
 void bench_holds(bench *b);
 void bench_pool(bench *b);
+void bench_state(bench *b);
 void bench_throttle(bench *b);
 void bench_throttled(bench *b);
 void bench_wire(bench *b);

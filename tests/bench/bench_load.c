@@ -111,20 +111,27 @@ static void write_leases(const load *l, const holder *h, text *out) {
     text_write(out, "]}}");
 }
 
-static void write_permit(const load *l, const holder *h, text *out) {
-    text_write(out,
-               "{\"acquire\":{\"client_id\":\"bench\",\"permit\":[{\"item\":[{\"resource_id\":\"");
-    text_write(out, l->options.resource);
-    text_write(out, "\",\"key\":\"");
-    text_write(out, h->id);
-    text_write(out, "\",\"cost\":1}]}]}}");
+/* With several permits, the keys are the holder's id and a number. */
+static void write_permits(const load *l, const holder *h, text *out) {
+    text_write(out, "{\"acquire\":{\"client_id\":\"bench\",\"permit\":[");
+    for (size_t i = 0; i < l->options.resources; i++) {
+        char number[24] = "";
+        if (l->options.resources > 1) snprintf(number, sizeof number, "-%zu", i);
+        text_write(out, i ? ",{\"item\":[{\"resource_id\":\"" : "{\"item\":[{\"resource_id\":\"");
+        text_write(out, l->options.resource);
+        text_write(out, "\",\"key\":\"");
+        text_write(out, h->id);
+        text_write(out, number);
+        text_write(out, "\",\"cost\":1}]}");
+    }
+    text_write(out, "]}}");
 }
 
 static void write_request(const load *l, const holder *h, size_t slot, text *out) {
     size_t start = out->count;
     unsigned char head[HEAD_BYTES] = {0};
     text_add(out, head, sizeof head);
-    (l->options.permits ? write_permit : write_leases)(l, h, out);
+    (l->options.permits ? write_permits : write_leases)(l, h, out);
     uint64_t length = out->count - start - GREETING_BYTES;
     for (size_t i = 0; i < 8; i++) head[i] = (unsigned char)(length >> (56 - 8 * i));
     head[8] = 0x80;
@@ -442,6 +449,8 @@ paced load_pace(load *l, bench *b, doorman_time period, doorman_time length) {
     sort(l->latencies, count);
     result.p50 = l->latencies[count / 2];
     result.p99 = l->latencies[count * 99 / 100];
+    result.p999 = l->latencies[count * 999 / 1000];
+    result.longest = l->latencies[count - 1];
     free(l->latencies);
     l->latency_max = 0;
     return result;

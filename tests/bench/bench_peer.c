@@ -53,6 +53,14 @@ static bool write_config(const char *path) {
     fputs(", {\"identifier_glob\": \"permits/*\", \"limits\": [{\"name\": \"per-key\", "
           "\"kind\": \"TOKEN_BUCKET\", \"rate\": 1e6, \"size\": 1e9}]}",
           file);
+    /* Its counters last over a restart. Those of the next one are fresh after a nanosecond. */
+    fputs(", {\"identifier_glob\": \"quota\", \"limits\": [{\"name\": \"per-key\", "
+          "\"kind\": \"FIXED_WINDOW\", \"limit\": 1e9, \"window\": \"month\", "
+          "\"max_keys\": 2000000}]}",
+          file);
+    fputs(", {\"identifier_glob\": \"passing\", \"limits\": [{\"name\": \"per-key\", "
+          "\"kind\": \"TOKEN_BUCKET\", \"rate\": 1e9, \"size\": 1e9}]}",
+          file);
     fputs(", {\"identifier_glob\": \"pool/pairs\", \"limits\": [{\"name\": \"slots\", "
           "\"kind\": \"CONCURRENCY\", \"limit\": 16, \"time_to_live\": 60, "
           "\"on_restart\": \"full\"}]}",
@@ -86,6 +94,7 @@ static peer *peer_new(void) {
     snprintf(p->config, sizeof p->config, "%s/config.json", folder);
     snprintf(p->log, sizeof p->log, "%s/log", folder);
     snprintf(p->pid_file, sizeof p->pid_file, "%s/pid", folder);
+    snprintf(p->state, sizeof p->state, "%s/state", folder);
     return p;
 }
 
@@ -104,17 +113,20 @@ static void peer_exec(const peer *p, const char *const *arguments) {
     _exit(127);
 }
 
-/* Returns the port that follows a text in a log; 0 if there is none yet. */
-static uint16_t read_port(const char *path, const char *text_before) {
+bool peer_read_log(const peer *p, const char *text_before, double *number) {
     char text[4096] = "";
-    unsigned port = 0;
-    FILE *file = fopen(path, "r");
-    if (!file) return 0;
+    FILE *file = fopen(p->log, "r");
+    if (!file) return false;
     text[fread(text, 1, sizeof text - 1, file)] = 0;
     fclose(file);
     const char *found = strstr(text, text_before);
-    if (!found || sscanf(found + strlen(text_before), "%u", &port) != 1) return 0;
-    return (uint16_t)port;
+    return found && sscanf(found + strlen(text_before), "%lf", number) == 1;
+}
+
+/* Returns the port that follows a text in the log; 0 if there is none yet. */
+static uint16_t read_port(const peer *p, const char *text_before) {
+    double port = 0;
+    return peer_read_log(p, text_before, &port) ? (uint16_t)port : 0;
 }
 
 static void show_log(const peer *p) {
@@ -139,7 +151,7 @@ static void peer_start(peer *p, const char *const *arguments, const char *text_b
     peer_fork(p, arguments);
     doorman_time end = doorman_clock() + TIMEOUT;
     bool runs = true;
-    while (runs && doorman_clock() < end && (p->port = read_port(p->log, text_before)) == 0) {
+    while (runs && doorman_clock() < end && (p->port = read_port(p, text_before)) == 0) {
         sleep_ms(10);
         runs = waitpid(p->pid, NULL, WNOHANG) == 0;
     }
@@ -155,6 +167,30 @@ peer *peer_server(const bench *b) {
                                      "tcp://127.0.0.1:0", "--node",   "root",    NULL};
     peer_start(p, arguments, LISTENS_NNG);
     return p;
+}
+
+/* The lines of its log with the level info say when the file was read. */
+static void state_server_start(const bench *b, peer *p, const char *address) {
+    const char *const arguments[] = {b->server, "--config", p->config, "--listen", address,
+                                     "--node",  "root",     "--state", p->state,   NULL};
+    peer_start(p, arguments, LISTENS_NNG);
+}
+
+peer *peer_state_server(const bench *b) {
+    peer *p = peer_new();
+    must(write_config(p->config), "cannot write a configuration");
+    state_server_start(b, p, "tcp://127.0.0.1:0");
+    return p;
+}
+
+void peer_restart(const bench *b, peer *p) {
+    char address[40];
+    snprintf(address, sizeof address, "tcp://127.0.0.1:%u", (unsigned)p->port);
+    kill(p->pid, SIGTERM);
+    must(waitpid(p->pid, NULL, 0) == p->pid, "a server does not end");
+    p->pid = 0;
+    unlink(p->log);
+    state_server_start(b, p, address);
 }
 
 peer *peer_http_server(const bench *b) {
@@ -291,6 +327,12 @@ static void peer_end(peer *p) {
         unlink(p->config);
         unlink(p->log);
         unlink(p->pid_file);
+        unlink(p->state);
+        for (size_t i = 0; i < 2; i++) {
+            char path[sizeof p->state + 4];
+            snprintf(path, sizeof path, "%s%s", p->state, i ? "-wal" : "-shm");
+            unlink(path);
+        }
         rmdir(p->folder);
         p->folder[0] = 0;
     }

@@ -141,7 +141,7 @@ static goal rate_goal(size_t count, size_t items) {
 }
 
 static void expiry_rows(bench *b, key_fleet *f, const char *name) {
-    bench_row(b, f->bytes, "bytes", MOST(100), "memory for a key of permits, of %s", name);
+    bench_row(b, f->bytes, "bytes", MOST(96), "memory for a key of permits, of %s", name);
     bench_row(b, (double)f->pause / 1e6, "ms", MOST(5), "longest pause while %s keys arrive", name);
     keys_expire(f, b);
     bench_row(b, (double)f->pause / 1e6, "ms", MOST(5), "longest pause while %s keys expire", name);

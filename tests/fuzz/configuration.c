@@ -191,7 +191,7 @@ static void check_written(const doorman_config_options *options) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     config_world world = {.now = 0};
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_status status = doorman_json_config(&world.config, (const char *)data, bytes, &error);
     must(status == DOORMAN_OK || error.text[0]);
     check_problems((const char *)data, bytes, status, &error);

@@ -90,7 +90,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     doorman_config *config = NULL;
     must(doorman_config_create(&config, &options, NULL) == DOORMAN_OK);
     doorman_server *server = start(data[0] % 4 == 2 ? NULL : config);
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_status status = doorman_server_take_over(server, data + 1, bytes - 1, &error, START);
     if (status != DOORMAN_OK) must(error.text[0] && check(server, START) == 0);
     (void)check(server, START);

@@ -46,7 +46,7 @@ int server_main(int argc, char **argv);
 #include "server/pages/health.c"
 #include "server/pages/history.c"
 #include "server/util/host.c"
-#include "server/http/http.c"
+#include "server/http/http_connection.c"
 #include "server/http/http_listen.c"
 #include "server/http/http_request.c"
 #include "server/http/http_response.c"
@@ -261,7 +261,8 @@ static void start(struct service *service, bool has_tokens) {
     service->advertise = "tcp://doorman.example:15000";
     service->http = (struct http *)calloc(1, sizeof *service->http);
     service->history = (struct history *)calloc(1, sizeof *service->history);
-    must(service->http && service->history);
+    service->longest_hold = (struct lock_hold *)calloc(1, sizeof *service->longest_hold);
+    must(service->http && service->history && service->longest_hold);
     must(server_lock_init(&service->http->lock, LOCK_HTTP));
     must(server_lock_init(&service->history->lock, LOCK_HISTORY));
     snprintf(service->http->address, sizeof service->http->address, "http://127.0.0.1:15050");
@@ -277,6 +278,7 @@ static void stop(struct service *service) {
     tokens_destroy(service);
     history_clear(service->history);
     free(service->history);
+    free(service->longest_hold);
     doorman_server_destroy(service->server);
     doorman_config_destroy(service->config);
     free(service->children);

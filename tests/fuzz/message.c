@@ -185,7 +185,7 @@ static size_t check_permit(const doorman_permit *permit) {
  *   request   what it answers; NULL: nothing */
 static void read_permits(const char *text, size_t bytes, const doorman_request *request) {
     doorman__incoming incoming;
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman__incoming_read(&incoming, text, bytes, &error);
     const doorman_response *response = &incoming.response;
     bool valid = incoming.reader.status == DOORMAN_OK;

@@ -179,7 +179,7 @@ static void receive(response_world *world, fuzz_text line) {
     bool below = line.bytes && line.text[0] == '<';
     doorman_upstream *upstream =
         below ? doorman_server_upstream(world->node) : doorman_client_upstream(world->client);
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_status status =
         doorman_json_response(upstream, below ? world->node_sequence : world->client_sequence,
                               line.text + below, line.bytes - below, &error, world->now);

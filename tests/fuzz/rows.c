@@ -74,7 +74,7 @@ static void move(rows_world *from, rows_world *to) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     doorman_permit_row row;
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_status read = doorman_permit_row_read(data, bytes, &row, &error);
     must(read == DOORMAN_OK || error.text[0]);
     static doorman_config *config; /* the same for all inputs */

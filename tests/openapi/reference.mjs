@@ -13,9 +13,12 @@ const { schemas } = description.components;
 
 // ---- examples
 
-// The blocks "```json KIND" of the page.
-const blocks = [...page.matchAll(/^```json (\S+).*\n([^]*?)\n```/gm)]
-  .map(([, kind, text]) => ({ kind, value: JSON.parse(text) }));
+// The blocks "```json KIND" of the page. A GET has no message, and lines as its response.
+const all = [...page.matchAll(/^```json (\S+)(.*)\n([^]*?)\n```/gm)];
+const lines = all.filter(([, kind, to]) => kind === 'response' && to === ' get')
+  .flatMap(([, , , text]) => text.split('\n').map((line) => JSON.parse(line)));
+const blocks = all.filter(([, , to]) => to !== ' get')
+  .map(([, kind, , text]) => ({ kind, value: JSON.parse(text) }));
 const pairs = blocks.filter(({ kind }) => kind === 'request')
   .map((request) => [request.value, blocks[blocks.indexOf(request) + 1].value]);
 
@@ -23,6 +26,12 @@ const checkRequest = checker({ $ref: '#/components/schemas/RequestMessage' });
 const checkResponse = checker({ $ref: '#/components/schemas/ResponseMessage' });
 const checkError = checker({ $ref: '#/components/schemas/Error' });
 const checkConfiguration = checker({ $ref: '#/components/schemas/Configuration' });
+
+const checkLine = checker({ $ref: '#/components/schemas/CounterLine' });
+for (const line of lines) {
+  const errors = checkLine(line);
+  if (errors) fault('the schema refuses a line:', JSON.stringify(line), errors);
+}
 
 // A request that gets an error does not fit its schema, and any other request does.
 function checkPair([request, response]) {

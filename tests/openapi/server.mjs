@@ -19,16 +19,18 @@ const [master, standby, child, guarded] = process.argv.slice(2);
 const TIMEOUT = 60; // seconds
 
 // These responses need a second process that is master, a lack of memory, a server that stops at
-// this moment, or many requests at the same moment. These fields need an etcd, a dead etcd or
-// parent, a file that cannot be written, a silent child, a lost mastership, or two processes with one id. Other tests have them.
+// this moment, or many requests at the same moment. These fields need an etcd, leaked descriptors, a
+// dead etcd or parent, a file that cannot be written, a silent child, a lost mastership, 10,000
+// counters, or two processes with one id. Other tests have them.
 const UNSEEN =
   /^(post .* (307|500|503)|get (?!.readyz).* (500|503)|get .readyz 500|get .v1.allow 307)$/;
 const FIELDS_UNSEEN = [
-  'ChildStatus.lease_ends_in',
+  'ChildStatus.lease_ends_in', 'CountersNext.next',
   ...['ClientLeases', 'ResourceLeases'].flatMap(
     (name) => ['etcd_failure', 'last_loss', 'no_master'].map((field) => `${name}.${field}`)),
   ...['ClientLeases', 'ResourceLeases', 'Status'].flatMap(
-    (name) => ['etcd_answered_ago', 'mastership_ends_in'].map((field) => `${name}.${field}`)),
+    (name) => ['descriptor_leak', 'etcd_answered_ago', 'mastership_ends_in'].map(
+      (field) => `${name}.${field}`)),
   'GetServerCapacityResponse.shared_id', 'InspectResponse.mastership', 'LastLoss.ago',
   'LastLoss.reason', 'LeaseStatus.other_peer', 'NotMaster.is_master', 'NotMaster.mastership',
   'ParentStatus.failure', 'ParentStatus.shared_node', 'ResetResponse.mastership',
@@ -79,6 +81,20 @@ const seen = new Set();
 const all = operations();
 const operationAt = (path, verb) => all.find((each) => each[0] === path && each[1] === verb);
 
+const LINES = 'application/x-ndjson';
+
+// Fails unless each line fits the schema. Returns the values of the lines.
+function checkLines(where, { schema }, text) {
+  const check = checker(schema);
+  const values = text.split('\n').filter(Boolean).map((line) => JSON.parse(line));
+  for (const value of values) {
+    const errors = check(value);
+    if (errors) fault(where, errors, JSON.stringify(value));
+    else noteFields(schema, value);
+  }
+  return values;
+}
+
 // Fails unless a response is one of the responses of its operation. Returns the body, which is
 // parsed if it is JSON.
 function checkResponse(path, verb, response, query = '') {
@@ -90,6 +106,7 @@ function checkResponse(path, verb, response, query = '') {
   const type = header(response, 'Content-Type');
   const media = expected.content[type];
   if (!media) return fault(where, 'has another type:', type);
+  if (type === LINES) return checkLines(where, media, response.body);
   const body = type === 'application/json' ? JSON.parse(response.body) : response.body;
   const errors = checker(media.schema)(body);
   if (errors) fault(where, errors, JSON.stringify(body).slice(0, 2000));
@@ -201,6 +218,12 @@ async function getPermits() {
   }
   await get(master, '/v1/limits', '?limit=none');
   await get(master, '/limits', '?limit=none');
+  const many = Array.from({ length: 12 }, () => ({ item: item('d', { cost: 5 }) })); // until a ban
+  await post(master, '/v1/acquire', { client_id: 'web-7', permit: many });
+  await get(master, '/v1/counters');
+  await get(master, '/v1/counters', '?template=login');
+  await get(master, '/v1/counters', '?limit=none');
+  await get(master, '/v1/counters', '?after=1-2-3-4');
 }
 
 const holds = (client, entry) => ({ client_id: client, entry: [entry] });
@@ -252,6 +275,7 @@ async function administer() {
   await post(guarded, '/v1/reset', { entry: [{ ...login, ban: 60 }] }, { headers });
   await get(guarded, '/keys', '?resource=login&key=a', { headers: ADMIN_TOKEN });
   await post(guarded, '/v1/inspect', { entry: [login] }, { headers });
+  await get(guarded, '/v1/counters', '', { headers: ADMIN_TOKEN });
 }
 
 // A client that never confirms its leases is shown with its peer, and with the name of its token.

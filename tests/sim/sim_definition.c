@@ -227,7 +227,7 @@ doorman_config *sim_create_config(sim_permit_version *version) {
     const char *shadow[SIM_PLACES];
     doorman_config_options options = {.templates = templates, .shadow = shadow};
     doorman_config *config = NULL;
-    doorman_error error = {""};
+    doorman_error error = {0};
     memset(templates, 0, sizeof templates);
     for (size_t i = 0; i < version->template_count; i++) {
         sim_permit_template *from = &version->templates[i];

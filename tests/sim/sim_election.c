@@ -157,7 +157,7 @@ static void take_over(sim_world *world, sim_process *process) {
     sim_store *store = &world->nodes[process->node].store;
     const sim_handover *handover = &store->handover;
     doorman_time local = sim_local(&process->machine.clock, world->now);
-    doorman_error error = {""};
+    doorman_error error = {0};
     if (handover->bytes && handover->term + 1 == store->term) {
         doorman_status status = doorman_server_take_over(process->server, handover->bytes,
                                                          handover->count, &error, local);

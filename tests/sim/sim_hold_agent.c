@@ -30,7 +30,7 @@ static void create_agent(sim_world *world, size_t client) {
                                       .seed = 1 + sim_below(random, 1000000),
                                       .request_timeout = timeouts[sim_below(random, 3)]};
     options.permits.fallback = DOORMAN_FAIL_CLOSED;
-    doorman_error error = {""};
+    doorman_error error = {0};
     if (doorman_permit_client_create(&holder->agent, &options, &error, local_of(world, client)) !=
         DOORMAN_OK) {
         fprintf(stderr, "permit client: %s\n", error.text);
@@ -181,7 +181,7 @@ void sim_agent_ask(sim_world *world, size_t client, sim_hold_job *job) {
                                       .priority = job->ask.priority,
                                       .share = job->ask.share,
                                       .hold = &job->request_id};
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_status status = doorman_permit_client_acquire(
         holder->agent, &request, sim_time_between(random, 1, 30 * SECOND), job_context(holder, job),
         &error, local_of(world, client));
@@ -193,7 +193,7 @@ void sim_agent_seize(sim_world *world, size_t client, sim_hold_job *job, uint64_
     sim_holder *holder = &world->holds->holders[client];
     doorman_hold_request request = {
         .id = transfer_id, .time_to_live = job->ask.time_to_live, .timeout = 5 * SECOND};
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_status status = doorman_permit_client_seize(
         holder->agent, &request, job_context(holder, job), &error, local_of(world, client));
     if (status != DOORMAN_OK) sim_fail(world, "c%zu: %s", client, error.text);
@@ -206,7 +206,7 @@ static void release(sim_world *world, size_t client, sim_hold_job *job, const do
     doorman_hold_request request = {.id = job->request_id};
     request.amounts = keep;
     request.amount_count = keep ? job->ask.item_count : 0;
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_status status = doorman_permit_client_release(
         world->holds->holders[client].agent, &request, &error, local_of(world, client));
     if (status != DOORMAN_OK) sim_fail(world, "c%zu: %s", client, error.text);
@@ -227,7 +227,7 @@ static void transfer(sim_world *world, size_t client, sim_hold_job *job, unsigne
         .id = job->request_id, .time_to_live = given.time_to_live, .timeout = 5 * SECOND};
     request.amounts = moved;
     request.amount_count = job->ask.item_count;
-    doorman_error error = {""};
+    doorman_error error = {0};
     sim_holder_keep(job, keep);
     doorman_status status = doorman_permit_client_transfer(
         world->holds->holders[client].agent, &request, context, &error, local_of(world, client));

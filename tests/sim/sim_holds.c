@@ -443,7 +443,7 @@ static void answer(sim_world *world, size_t process, size_t index,
 static void handle_call(sim_world *world, size_t process, size_t index) {
     const doorman_method method = world->holds->calls[index].method;
     doorman_response response;
-    doorman_error error = {""};
+    doorman_error error = {0};
     take_decisions(world, process);
     double before = sim_hold_account_excess(world, process, index);
     doorman_status status = method == DOORMAN_ACQUIRE
@@ -529,7 +529,7 @@ static doorman_config *create_config(const sim_holds *holds, const sim_hold_vers
                                  .limit_count = count};
     doorman_config_options options = {.templates = &template, .template_count = 1};
     doorman_config *config = NULL;
-    doorman_error error = {""};
+    doorman_error error = {0};
     if (doorman_config_create(&config, &options, &error) == DOORMAN_OK) return config;
     fprintf(stderr, "configuration: %s\n", error.text);
     abort();

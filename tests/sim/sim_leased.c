@@ -72,7 +72,7 @@ static void create_child_config(sim_world *world) {
     }
     doorman_config_options options = {.templates = templates,
                                       .template_count = world->resource_count};
-    doorman_error error = {""};
+    doorman_error error = {0};
     if (doorman_config_create(&world->leased->child, &options, &error) == DOORMAN_OK) return;
     fprintf(stderr, "configuration: %s\n", error.text);
     abort();
@@ -363,7 +363,7 @@ static void answer(sim_world *world, size_t process, size_t index,
 static void handle_call(sim_world *world, size_t process, size_t index) {
     const sim_leased_call call = world->leased->calls[index];
     doorman_response response;
-    doorman_error error = {""};
+    doorman_error error = {0};
     sim_overload_before(world, process); /* the permits may ask for a lease */
     sim_leased_stepped(world, process);
     doorman_status status = call.method == DOORMAN_ACQUIRE

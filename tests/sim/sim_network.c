@@ -380,7 +380,7 @@ static void log_response_sent(sim_world *world, const sim_message *message) {
 static void handle_request(sim_world *world, size_t index, sim_message *message) {
     sim_process *process = &world->processes[index];
     doorman_response response;
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_time local = sim_local(&process->machine.clock, world->now);
     sim_overload_before(world, index);
     sim_leased_before(world, index);

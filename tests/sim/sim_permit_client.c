@@ -64,7 +64,7 @@ static void create_client(sim_world *world, size_t index, uint64_t *random) {
                                       .request_timeout = model->request_timeout,
                                       .permits = model->policy};
     if (model->policy.fallback == DOORMAN_FAIL_LOCAL) options.permits.local = &local;
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_status status =
         doorman_permit_client_create(&clients[index], &options, &error, local_of(world, index));
     if (status == DOORMAN_OK) return;
@@ -242,7 +242,7 @@ static void draw_ask(sim_model *model, sim_ask *ask, uint64_t *random) {
 static void acquire(sim_world *world, size_t index, uint64_t *random) {
     sim_model *model = &models[index];
     sim_ask *ask = new_ask(model);
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_time now = local_of(world, index);
     doorman_time timeout = sim_time_between(random, 1, 4 * SECOND);
     draw_ask(model, ask, random);
@@ -259,7 +259,7 @@ static void acquire(sim_world *world, size_t index, uint64_t *random) {
 static void report(sim_world *world, size_t index, uint64_t *random) {
     sim_model *model = &models[index];
     sim_ask *ask = new_ask(model);
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_time now = local_of(world, index);
     sim_draw_permit(&ask->wanted, random);
     doorman_permit_item *item = &ask->wanted.items[0];

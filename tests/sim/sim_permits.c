@@ -402,7 +402,7 @@ static void send_reply(sim_world *world, size_t call, const doorman_response *re
 static void handle_call(sim_world *world, size_t process, size_t call) {
     sim_account *account = &world->permits->processes[process].account;
     doorman_response response;
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_status status = DOORMAN_OK;
     if (account->open &&
         sim_account_is_edge(account, epoch_of(world, process), local_of(world, process))) {

@@ -223,7 +223,7 @@ void sim_add_version(sim_world *world, const sim_rules *rules) {
     }
     count = sim_leased_fill_templates(world, templates, count, limits);
     doorman_config_options options = {.templates = templates, .template_count = count};
-    doorman_error error = {""};
+    doorman_error error = {0};
     if (doorman_config_create(&version->config, &options, &error) != DOORMAN_OK) {
         fprintf(stderr, "configuration: %s\n", error.text);
         abort();

@@ -275,7 +275,7 @@ TEST(wrong_permits_are_refused) {
     const doorman_permit_item item = {.resource_id = "free", .cost = -1};
     const doorman_permit_request request = {.items = &item, .item_count = 1};
     doorman_acquired acquired;
-    doorman_error error = {""};
+    doorman_error error = {0};
     assert_int_equal(doorman_agent_acquire(agent, &request, DOORMAN_SECOND, &acquired, &error),
                      DOORMAN_INVALID_ARGUMENT);
     assert_string_equal(error.text, "items[0].cost: must be a finite number from 0 to 1e15");

@@ -871,7 +871,7 @@ static void call_everything(void *context, const doorman_resource_info *info) {
     doorman_resource *other = NULL;
     doorman_resource_info read = {.resource_id = "as before"};
     doorman_agent_info state = {.client_id = "as before"};
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_resource *resource = self->resource;
     doorman_agent *agent = self->agent;
     self->capacity = info->capacity;
@@ -1142,7 +1142,7 @@ TEST(an_agent_that_is_shut_down_accepts_releases_and_grants_nothing) {
         assert_int_equal(doorman_agent_shutdown(agent), DOORMAN_OK);
         doorman_resource_options options = {.resource_id = "other"};
         doorman_resource *other = NULL;
-        doorman_error error = {""};
+        doorman_error error = {0};
         assert_int_equal(doorman_resource_open(&other, agent, &options, &error),
                          DOORMAN_UNAVAILABLE);
         assert_null(other);
@@ -1180,7 +1180,7 @@ static int child_calls(doorman_agent *agent, doorman_resource *resource) {
     doorman_resource *other = NULL;
     doorman_resource_info read;
     doorman_agent_info info;
-    doorman_error error = {""};
+    doorman_error error = {0};
     CHECK(doorman_resource_open(&other, agent, &options, &error) == DOORMAN_UNAVAILABLE && !other);
     CHECK(strstr(error.text, "parent process"));
     CHECK(doorman_resource_read(resource, &read) == DOORMAN_UNAVAILABLE);
@@ -1808,7 +1808,7 @@ TEST(a_resource_is_opened_as_one_kind) {
     doorman_agent *agent = start("inproc://nobody");
     doorman_resource *rate = open_as(agent, "db", 5, DOORMAN_SAFE, 10), *other = NULL;
     doorman_resource_options options = {.resource_id = "db", .kind = DOORMAN_GAUGE, .wants = 5};
-    doorman_error error = {""};
+    doorman_error error = {0};
     assert_int_equal(doorman_resource_open(&other, agent, &options, &error),
                      DOORMAN_INVALID_ARGUMENT);
     assert_null(other);
@@ -2162,7 +2162,7 @@ TEST(an_agent_with_many_resources_serves_each_one) {
 /* STYLE 6: a call that fails leaves its output as it was. */
 TEST(an_agent_that_cannot_start_reports_why) {
     doorman_agent *agent = NULL;
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_client_options options = {.addresses = NULL};
     assert_int_equal(doorman_agent_start(&agent, &options, &error), DOORMAN_INVALID_ARGUMENT);
     assert_null(agent);
@@ -2205,7 +2205,7 @@ TEST(an_address_that_nng_cannot_reach_is_refused_at_the_start) {
         doorman_client_options options = {
             .addresses = addresses, .address_count = 2, .tls = cases[i].tls};
         doorman_agent *agent = NULL;
-        doorman_error error = {""};
+        doorman_error error = {0};
         doorman_status status = doorman_agent_start(&agent, &options, &error);
         if (cases[i].text) {
             assert_int_equal(status, DOORMAN_INVALID_ARGUMENT);

@@ -354,7 +354,7 @@ static void dump_config(text *outcome, const doorman_config *config) {
 }
 
 static doorman_status create_config(fixture *s) {
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_status status = doorman_config_create(&s->created_config, &all_templates, &error);
     if (status != DOORMAN_OK) assert_null(s->created_config);
     if (status != DOORMAN_OK) assert_string_equal(error.text, "out of memory");
@@ -369,7 +369,7 @@ static doorman_status compute_shares(fixture *s) {
     double amounts[DEMANDS] = {-1};
     doorman_terms terms[DOORMAN_TERMS_MAX];
     size_t count = 77;
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_status status = doorman_shares(&templates[0].algorithm, 9000, demands, DEMANDS, amounts,
                                            terms, &count, &error);
     if (status != DOORMAN_OK) assert_int_equal(count, 77);
@@ -435,7 +435,7 @@ static doorman_status create_limits(fixture *s) {
 
 static doorman_status create_permits(fixture *s) {
     const doorman_permits_options options = {.config = s->other_config, .seed = {5, 6}};
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_status status = doorman_permits_create(&s->permits, &options, &error, s->now);
     if (status != DOORMAN_OK) assert_null(s->permits);
     if (status != DOORMAN_OK) assert_string_equal(error.text, "out of memory");
@@ -681,7 +681,7 @@ static doorman_status create_throttle(fixture *s) {
 /* ---- servers */
 
 static doorman_status create_server(fixture *s, const doorman_server_options *options) {
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_status status = doorman_server_create(&s->created_server, options, &error, s->now);
     if (status != DOORMAN_OK) assert_null(s->created_server);
     if (status != DOORMAN_OK) assert_string_equal(error.text, "out of memory");
@@ -755,7 +755,7 @@ static void dump_response(text *outcome, const doorman_response *response) {
 static doorman_status handle_request(fixture *s, doorman_server *server,
                                      const doorman_request *request) {
     doorman_response response;
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_status status = doorman_server_handle(server, request, &response, &error, s->now);
     if (status == DOORMAN_OK) dump_response(&s->outcome, &response);
     if (status != DOORMAN_OK) assert_string_equal(error.text, "out of memory");
@@ -879,7 +879,7 @@ static doorman_status create_client(fixture *s) {
     static const char *const addresses[] = {"tcp://a:1", "tcp://b:1", "tcp://c:1"};
     const doorman_client_options options = {
         .client_id = "new", .addresses = addresses, .address_count = COUNT_OF(addresses)};
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_status status = doorman_client_create(&s->created_client, &options, &error, s->now);
     if (status != DOORMAN_OK) assert_null(s->created_client);
     if (status != DOORMAN_OK) assert_string_equal(error.text, "out of memory");
@@ -901,7 +901,7 @@ static void create_client_with_resources(fixture *s) {
 static doorman_status open_resource(fixture *s) {
     const doorman_resource_options options = {.resource_id = "db/1", .wants = 7};
     doorman_client_resource *resource = NULL;
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_status status =
         doorman_client_open(&resource, s->created_client, &options, &error, s->now);
     if (status != DOORMAN_OK) assert_null(resource);
@@ -919,7 +919,7 @@ static const char config_text[] =
     "\"value\":\"0.5\"}]}},{\"identifier_glob\":\"*\",\"capacity\":1}]}";
 
 static doorman_status parse_config(fixture *s) {
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_status status =
         doorman_json_config(&s->created_config, config_text, sizeof config_text - 1, &error);
     if (status != DOORMAN_OK) assert_null(s->created_config);
@@ -1113,7 +1113,7 @@ static void prepare_node_response(fixture *s) {
 
 /* A lack of memory does not count as a failure. The same text can be passed again. */
 static doorman_status read_response_text(fixture *s, doorman_upstream *upstream) {
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_status status = doorman_json_response(upstream, s->request.sequence, s->message.text,
                                                   s->message.bytes, &error, s->now);
     if (status != DOORMAN_OK) assert_string_equal(error.text, "out of memory");
@@ -1141,7 +1141,7 @@ static doorman_status create_permit_client(fixture *s) {
         .address_count = COUNT_OF(parents),
         .seed = 5,
         .permits = {.fallback = DOORMAN_FAIL_LOCAL, .local = &local}};
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_status status =
         doorman_permit_client_create(&s->permit_client, &options, &error, s->now);
     if (status != DOORMAN_OK) assert_null(s->permit_client);
@@ -1269,7 +1269,7 @@ static const char *const unused_addresses[] = {"inproc://nobody"};
 static doorman_status start_agent(fixture *s) {
     const doorman_client_options options = {
         .client_id = "new", .addresses = unused_addresses, .address_count = 1, .seed = 6};
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_status status = doorman_agent_start(&s->agent, &options, &error);
     if (status != DOORMAN_OK) assert_null(s->agent);
     if (status != DOORMAN_OK) assert_string_equal(error.text, "out of memory");
@@ -1310,7 +1310,7 @@ static doorman_status new_hold_of_agent(fixture *s) {
 /* The agent has no server, so its fallback decides. */
 static doorman_status acquire_by_agent(fixture *s) {
     doorman_acquired acquired = {.granted = false};
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_status status =
         doorman_agent_acquire(s->agent, &one_request, SECOND, &acquired, &error);
     assert_int_equal(acquired.granted, status == DOORMAN_OK);
@@ -1626,6 +1626,51 @@ TEST(waits_need_no_memory) {
     assert_int_equal(doorman_agent_shutdown(s->agent), DOORMAN_OK);
     assert_true(memory_works());
     fixture_stop(s);
+}
+
+struct arming {
+    size_t fails_at;
+    bool done; /* atomic */
+};
+
+/* Lets an allocation of the thread of the permits fail, after this decision. */
+static void arm_thread(void *context, doorman_status status, const doorman_acquired *acquired) {
+    struct arming *arming = context;
+    assert_true(status == DOORMAN_OK && acquired->decided_by == DOORMAN_BY_FALLBACK);
+    memory_fails_at(arming->fails_at);
+    __atomic_store_n(&arming->done, true, __ATOMIC_RELEASE);
+}
+
+/* The first permit that may wait in a queue needs a lane. If memory runs out for the lane, the
+ * permit travels among the other messages. No server answers, so the fallback decides. */
+TEST(a_permit_that_may_wait_is_sent_without_memory_for_a_lane) {
+    const struct timespec nap = {.tv_nsec = 1000000};
+    for (size_t n = 1; n <= 8; n++) {
+        fixture *s = fixture_start();
+        prepare_agent(s);
+        struct arming arming = {.fails_at = n};
+        assert_int_equal(
+            doorman_agent_acquire_async(s->agent, &one_request, 0, arm_thread, &arming, NULL),
+            DOORMAN_OK);
+        for (int i = 0; i < 60000 && !__atomic_load_n(&arming.done, __ATOMIC_ACQUIRE); i++) {
+            nanosleep(&nap, NULL);
+        }
+        assert_true(__atomic_load_n(&arming.done, __ATOMIC_ACQUIRE));
+        doorman_agent_info info;
+        assert_int_equal(doorman_agent_read_info(s->agent, &info), DOORMAN_OK);
+        assert_int_equal(info.permits.messages, 0);
+        uint64_t hold = 0;
+        doorman_permit_request request = one_request;
+        request.max_wait = SECOND;
+        request.hold = &hold;
+        doorman_acquired acquired;
+        assert_int_equal(doorman_agent_acquire(s->agent, &request, SECOND, &acquired, NULL),
+                         DOORMAN_OK);
+        assert_int_equal(acquired.decided_by, DOORMAN_BY_FALLBACK);
+        assert_int_equal(doorman_agent_read_info(s->agent, &info), DOORMAN_OK);
+        assert_true(info.permits.messages > 0);
+        fixture_stop(s);
+    }
 }
 
 /* ---- a transport over a real socket --------------------------------------------------------- */

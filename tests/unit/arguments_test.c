@@ -18,9 +18,9 @@
 /* The call is refused, and its error begins with the name of the argument. */
 #define NAMED(name, call)                                                                          \
     do {                                                                                           \
-        doorman_error error = {""};                                                                \
+        doorman_error error = {0};                                                                 \
         REFUSED(call);                                                                             \
-        if (strncmp(error.text, name, sizeof name - 1) != 0)                                       \
+        if (strncmp(error.text, name, sizeof name - 1) != 0 || !error.path_bytes)                  \
             fail_msg("line %d: \"%s\" does not begin with \"%s\"", __LINE__, error.text, name);    \
     } while (0)
 
@@ -181,18 +181,34 @@ static bool write_nothing(void *context, const void *bytes, size_t count) {
 
 /* ---- servers, elections and permits ---------------------------------------------------------- */
 
-TEST(a_server_refuses_null) {
+TEST(a_server_without_its_options_is_refused) {
     doorman_config *config = config_create();
     doorman_server_options options = {.node = "root", .config = config, .seed = {1, 2}};
     const char *const none[] = {NULL};
+    doorman_server *server = NULL;
+    NAMED("out: ", doorman_server_create(NULL, &options, &error, 0));
+    NAMED("options: ", doorman_server_create(&server, NULL, &error, 0));
+    options.node = NULL;
+    NAMED("node: ", doorman_server_create(&server, &options, &error, 0));
+    options.node = "root", options.config = NULL;
+    NAMED("config: ", doorman_server_create(&server, &options, &error, 0));
+    options.parent_count = 1;
+    NAMED("addresses: ", doorman_server_create(&server, &options, &error, 0));
+    options.parents = none;
+    NAMED("addresses[0]: ", doorman_server_create(&server, &options, &error, 0));
+    assert_null(server);
+    doorman_config_destroy(config);
+}
+
+TEST(a_server_refuses_null) {
+    doorman_config *config = config_create();
+    const doorman_server_options options = {.node = "root", .config = config, .seed = {1, 2}};
     const doorman_request request = {.method = DOORMAN_DISCOVERY};
     doorman_server *server = NULL;
     doorman_response response;
     doorman_cursor cursor = {0, false};
     doorman_server_resource resource;
     doorman_server_lease lease;
-    NAMED("out: ", doorman_server_create(NULL, &options, &error, 0));
-    NAMED("options: ", doorman_server_create(&server, NULL, &error, 0));
     assert_int_equal(doorman_server_create(&server, &options, NULL, 0), DOORMAN_OK);
     REFUSED(doorman_server_configure(NULL, config, 0));
     REFUSED(doorman_server_configure(server, NULL, 0));
@@ -223,70 +239,66 @@ TEST(a_server_refuses_null) {
     assert_int_equal(doorman_server_lease_count(server, NULL, false), 0);
     doorman_server_destroy(NULL);
     doorman_server_destroy(server);
-    options.node = NULL;
-    NAMED("node: ", doorman_server_create(&server, &options, &error, 0));
-    options.node = "root", options.config = NULL;
-    NAMED("config: ", doorman_server_create(&server, &options, &error, 0));
-    options.parent_count = 1;
-    NAMED("addresses: ", doorman_server_create(&server, &options, &error, 0));
-    options.parents = none;
-    NAMED("addresses[0]: ", doorman_server_create(&server, &options, &error, 0));
     doorman_config_destroy(config);
 }
 
 /* The counts of a message without its arrays, and the parts of its elements. */
+/* Requests that say how many elements a list has, and lack the list or a field of an element. */
+static const doorman_capacity_request bare_items[] = {{.wants_count = 1},
+                                                      {.resource_id = "db"},
+                                                      {.resource_id = "db", .wants_count = 1},
+                                                      {.resource_id = "db", .has = {.id = 1}}};
+static const doorman_permit_item bare_permit_item = {.cost = 1};
+static const doorman_permit_request bare_permits[] = {
+    {.item_count = 1}, {.items = &bare_permit_item, .item_count = 1}};
+static const doorman_permit_entry bare_entry = {.cost = 1};
+static const doorman_hold_request bare_holds[] = {{.id = 1, .amount_count = 1},
+                                                  {.id = 1, .item_count = 1}};
+static const char *const bare_path[] = {NULL};
+static const doorman_request bare_requests[] = {
+    {.method = DOORMAN_GET_CAPACITY, .item_count = 1, .holder_id = "a"},
+    {.method = DOORMAN_GET_CAPACITY, .items = &bare_items[1], .item_count = 1},
+    {.method = DOORMAN_GET_CAPACITY, .items = &bare_items[0], .item_count = 1, .holder_id = "a"},
+    {.method = DOORMAN_GET_CAPACITY, .items = &bare_items[1], .item_count = 1, .holder_id = "a"},
+    {.method = DOORMAN_GET_CAPACITY, .items = &bare_items[2], .item_count = 1, .holder_id = "a"},
+    {.method = DOORMAN_GET_CAPACITY, .items = &bare_items[3], .item_count = 1, .holder_id = "a"},
+    {.method = DOORMAN_RELEASE_CAPACITY, .item_count = 1, .holder_id = "a"},
+    {.method = DOORMAN_RELEASE_CAPACITY, .items = bare_items, .item_count = 1, .holder_id = "a"},
+    {.method = DOORMAN_REPORT_OVERLOAD, .item_count = 1, .holder_id = "a"},
+    {.method = DOORMAN_REPORT_OVERLOAD, .items = bare_items, .item_count = 1, .holder_id = "a"},
+    {.method = DOORMAN_GET_CAPACITY, .is_server = true, .holder_id = "a", .path_count = 1},
+    {.method = DOORMAN_GET_CAPACITY,
+     .is_server = true,
+     .holder_id = "a",
+     .path = bare_path,
+     .path_count = 1},
+    {.method = DOORMAN_ACQUIRE, .holder_id = "a", .permit_count = 1},
+    {.method = DOORMAN_ACQUIRE, .holder_id = "a", .permits = &bare_permits[0], .permit_count = 1},
+    {.method = DOORMAN_ACQUIRE, .holder_id = "a", .permits = &bare_permits[1], .permit_count = 1},
+    {.method = DOORMAN_REPORT, .holder_id = "a", .entry_count = 1},
+    {.method = DOORMAN_REPORT, .holder_id = "a", .entries = &bare_entry, .entry_count = 1},
+    {.method = DOORMAN_INSPECT, .entry_count = 1},
+    {.method = DOORMAN_INSPECT, .entries = &bare_entry, .entry_count = 1},
+    {.method = DOORMAN_RESET, .entry_count = 1},
+    {.method = DOORMAN_RESET, .entries = &bare_entry, .entry_count = 1},
+    {.method = DOORMAN_RENEW, .holder_id = "a", .hold_count = 1},
+    {.method = DOORMAN_RENEW, .holder_id = "a", .holds = &bare_holds[1], .hold_count = 1},
+    {.method = DOORMAN_RELEASE, .holder_id = "a", .holds = &bare_holds[0], .hold_count = 1},
+    {.method = DOORMAN_TRANSFER, .holder_id = "a", .holds = &bare_holds[0], .hold_count = 1},
+    {.method = DOORMAN_SEIZE, .hold_count = 1, .holder_id = "a"}};
+
 TEST(a_message_without_its_arrays_is_refused) {
     doorman_config *config = config_create();
     const doorman_server_options options = {.node = "root", .config = config, .seed = {1, 2}};
     const doorman_mastership master = {.address = "here", .until = DOORMAN_NEVER};
-    const doorman_capacity_request items[] = {{.wants_count = 1},
-                                              {.resource_id = "db"},
-                                              {.resource_id = "db", .wants_count = 1},
-                                              {.resource_id = "db", .has = {.id = 1}}};
-    const doorman_permit_request permits[] = {
-        {.item_count = 1}, {.items = &(doorman_permit_item){.cost = 1}, .item_count = 1}};
-    const doorman_permit_entry entry = {.cost = 1};
-    const doorman_hold_request holds[] = {{.id = 1, .amount_count = 1}, {.id = 1, .item_count = 1}};
-    const char *const none[] = {NULL};
-    const doorman_request requests[] = {
-        {.method = DOORMAN_GET_CAPACITY, .item_count = 1, .holder_id = "a"},
-        {.method = DOORMAN_GET_CAPACITY, .items = &items[1], .item_count = 1},
-        {.method = DOORMAN_GET_CAPACITY, .items = &items[0], .item_count = 1, .holder_id = "a"},
-        {.method = DOORMAN_GET_CAPACITY, .items = &items[1], .item_count = 1, .holder_id = "a"},
-        {.method = DOORMAN_GET_CAPACITY, .items = &items[2], .item_count = 1, .holder_id = "a"},
-        {.method = DOORMAN_GET_CAPACITY, .items = &items[3], .item_count = 1, .holder_id = "a"},
-        {.method = DOORMAN_RELEASE_CAPACITY, .item_count = 1, .holder_id = "a"},
-        {.method = DOORMAN_RELEASE_CAPACITY, .items = items, .item_count = 1, .holder_id = "a"},
-        {.method = DOORMAN_REPORT_OVERLOAD, .item_count = 1, .holder_id = "a"},
-        {.method = DOORMAN_REPORT_OVERLOAD, .items = items, .item_count = 1, .holder_id = "a"},
-        {.method = DOORMAN_GET_CAPACITY, .is_server = true, .holder_id = "a", .path_count = 1},
-        {.method = DOORMAN_GET_CAPACITY,
-         .is_server = true,
-         .holder_id = "a",
-         .path = none,
-         .path_count = 1},
-        {.method = DOORMAN_ACQUIRE, .holder_id = "a", .permit_count = 1},
-        {.method = DOORMAN_ACQUIRE, .holder_id = "a", .permits = &permits[0], .permit_count = 1},
-        {.method = DOORMAN_ACQUIRE, .holder_id = "a", .permits = &permits[1], .permit_count = 1},
-        {.method = DOORMAN_REPORT, .holder_id = "a", .entry_count = 1},
-        {.method = DOORMAN_REPORT, .holder_id = "a", .entries = &entry, .entry_count = 1},
-        {.method = DOORMAN_INSPECT, .entry_count = 1},
-        {.method = DOORMAN_INSPECT, .entries = &entry, .entry_count = 1},
-        {.method = DOORMAN_RESET, .entry_count = 1},
-        {.method = DOORMAN_RESET, .entries = &entry, .entry_count = 1},
-        {.method = DOORMAN_RENEW, .holder_id = "a", .hold_count = 1},
-        {.method = DOORMAN_RENEW, .holder_id = "a", .holds = &holds[1], .hold_count = 1},
-        {.method = DOORMAN_RELEASE, .holder_id = "a", .holds = &holds[0], .hold_count = 1},
-        {.method = DOORMAN_TRANSFER, .holder_id = "a", .holds = &holds[0], .hold_count = 1},
-        {.method = DOORMAN_SEIZE, .hold_count = 1, .holder_id = "a"}};
     doorman_server *server = NULL;
     assert_int_equal(doorman_server_create(&server, &options, NULL, 0), DOORMAN_OK);
     assert_int_equal(doorman_server_set_master(server, &master, 0), DOORMAN_OK);
-    for (size_t i = 0; i < COUNT(requests); i++) {
+    for (size_t i = 0; i < COUNT(bare_requests); i++) {
         doorman_response response;
-        doorman_error error = {""};
+        doorman_error error = {0};
         doorman_status status =
-            doorman_server_handle(server, &requests[i], &response, &error, DOORMAN_SECOND);
+            doorman_server_handle(server, &bare_requests[i], &response, &error, DOORMAN_SECOND);
         if (status != DOORMAN_INVALID_ARGUMENT) fail_msg("request %zu: %s", i, error.text);
     }
     doorman_server_destroy(server);
@@ -312,20 +324,40 @@ TEST(an_election_refuses_null) {
     doorman_election_resign(NULL, 0);
 }
 
-TEST(decisions_refuse_null) {
+/* The caller destroys the configuration behind the permits. */
+static doorman_permits *permits_create(const doorman_config *config) {
+    const doorman_permits_options options = {.config = config, .seed = {1, 2}};
+    doorman_permits *permits = NULL;
+    assert_int_equal(doorman_permits_create(&permits, &options, NULL, 0), DOORMAN_OK);
+    return permits;
+}
+
+TEST(permits_without_a_configuration_are_refused) {
     doorman_config *config = config_create();
     doorman_permits_options options = {.config = config, .seed = {1, 2}};
     doorman_permits *permits = NULL;
-    doorman_permit permit;
-    double charged;
-    const doorman_permit_request no_items = {.item_count = 1};
-    const doorman_permit_request no_resource = {.items = &(doorman_permit_item){.cost = 1},
-                                                .item_count = 1};
     NAMED("out: ", doorman_permits_create(NULL, &options, &error, 0));
     NAMED("options: ", doorman_permits_create(&permits, NULL, &error, 0));
-    assert_int_equal(doorman_permits_create(&permits, &options, NULL, 0), DOORMAN_OK);
+    options.config = NULL;
+    NAMED("config: ", doorman_permits_create(&permits, &options, &error, 0));
+    assert_null(permits);
+    permits = permits_create(config);
     REFUSED(doorman_permits_configure(NULL, config));
     REFUSED(doorman_permits_configure(permits, NULL));
+    doorman_permits_destroy(NULL);
+    doorman_permits_destroy(permits);
+    doorman_config_destroy(config);
+}
+
+TEST(decisions_refuse_null) {
+    doorman_config *config = config_create();
+    doorman_permits *permits = permits_create(config);
+    doorman_permit permit;
+    double charged;
+    const doorman_permit_item nameless = {.cost = 1};
+    const doorman_permit_item without_key = {.resource_id = "db", .cost = 1};
+    const doorman_permit_request no_items = {.item_count = 1};
+    const doorman_permit_request no_resource = {.items = &nameless, .item_count = 1};
     NAMED("permits: ", doorman_permits_acquire(NULL, &permit_request, &permit, &error, 0));
     NAMED("request: ", doorman_permits_acquire(permits, NULL, &permit, &error, 0));
     NAMED("out: ", doorman_permits_acquire(permits, &permit_request, NULL, &error, 0));
@@ -333,22 +365,18 @@ TEST(decisions_refuse_null) {
     NAMED("items[0].resource_id: ",
           doorman_permits_acquire(permits, &no_resource, &permit, &error, 0));
     NAMED("item: ", doorman_permits_report(permits, NULL, &charged, &error, 0));
-    NAMED("permits: ", doorman_permits_report(
-                           NULL, &(doorman_permit_item){.resource_id = "db", .key = "", .cost = 1},
-                           &charged, &error, 0));
-    NAMED("resource_id: ",
-          doorman_permits_report(permits,
-                                 &(doorman_permit_item){.resource_id = NULL, .key = "", .cost = 1},
-                                 &charged, &error, 0));
-    NAMED("charged: ",
-          doorman_permits_report(permits,
-                                 &(doorman_permit_item){.resource_id = "db", .key = "", .cost = 1},
-                                 NULL, &error, 0));
-    assert_int_equal(
-        doorman_permits_report(permits,
-                               &(doorman_permit_item){.resource_id = "db", .key = NULL, .cost = 1},
-                               &charged, NULL, 0),
-        DOORMAN_OK);
+    NAMED("permits: ", doorman_permits_report(NULL, &without_key, &charged, &error, 0));
+    NAMED("resource_id: ", doorman_permits_report(permits, &nameless, &charged, &error, 0));
+    NAMED("charged: ", doorman_permits_report(permits, &without_key, NULL, &error, 0));
+    assert_int_equal(doorman_permits_report(permits, &without_key, &charged, NULL, 0), DOORMAN_OK);
+    doorman_permits_destroy(permits);
+    doorman_config_destroy(config);
+}
+
+TEST(the_administration_of_permits_refuses_null) {
+    doorman_config *config = config_create();
+    doorman_permits *permits = permits_create(config);
+    doorman_permit permit;
     NAMED("permits: ", doorman_permits_inspect(NULL, "db", NULL, &permit, &error, 0));
     NAMED("resource_id: ", doorman_permits_inspect(permits, NULL, NULL, &permit, &error, 0));
     NAMED("out: ", doorman_permits_inspect(permits, "db", NULL, NULL, &error, 0));
@@ -356,6 +384,13 @@ TEST(decisions_refuse_null) {
     NAMED("resource_id: ", doorman_permits_reset(permits, NULL, NULL, NULL, NULL, &error));
     NAMED("permits: ", doorman_permits_ban(NULL, "db", NULL, 1, &error, 0));
     NAMED("resource_id: ", doorman_permits_ban(permits, NULL, NULL, 1, &error, 0));
+    doorman_permits_destroy(permits);
+    doorman_config_destroy(config);
+}
+
+TEST(rows_refuse_null) {
+    doorman_config *config = config_create();
+    doorman_permits *permits = permits_create(config);
     const unsigned char bytes[1] = {1};
     doorman_permit_row row;
     NAMED("row: ", doorman_permit_row_read(NULL, 1, &row, &error));
@@ -369,10 +404,7 @@ TEST(decisions_refuse_null) {
     REFUSED(doorman_permits_set_rows(permits, DOORMAN_ROWS_COUNT));
     assert_int_equal(doorman_permits_next_changed(NULL, NULL, 0), 0);
     assert_int_equal(doorman_permits_next_changed(permits, NULL, 0), 0);
-    doorman_permits_destroy(NULL);
     doorman_permits_destroy(permits);
-    options.config = NULL;
-    NAMED("config: ", doorman_permits_create(&permits, &options, &error, 0));
     doorman_config_destroy(config);
 }
 
@@ -398,6 +430,12 @@ TEST(the_state_of_permits_refuses_null) {
     assert_false(doorman_permits_next_top(permits, 0, DOORMAN_TOP_GRANTED, NULL, &top));
     assert_false(doorman_permits_next_top(permits, 0, DOORMAN_TOP_GRANTED, &cursor, NULL));
     assert_false(doorman_permits_next_top(permits, 0, DOORMAN_TOP_COUNT, &cursor, &top));
+    doorman_counter_cursor counters = {.table = 0};
+    doorman_permits_counter counter;
+    const doorman_status invalid = DOORMAN_INVALID_ARGUMENT;
+    assert_int_equal(doorman_permits_next_counter(NULL, NULL, &counters, &counter, 0), invalid);
+    assert_int_equal(doorman_permits_next_counter(permits, NULL, NULL, &counter, 0), invalid);
+    assert_int_equal(doorman_permits_next_counter(permits, NULL, &counters, NULL, 0), invalid);
     doorman_permits_destroy(permits);
     doorman_config_destroy(config);
 }
@@ -523,9 +561,7 @@ TEST(a_permit_client_refuses_null) {
     doorman_permit_client *client = NULL;
     doorman_upstream *lane;
     doorman_acquired acquired;
-    doorman_held held;
     doorman_permit_client_info info;
-    uint64_t number;
     void *context;
     const doorman_permit_request no_items = {.item_count = 1};
     NAMED("out: ", doorman_permit_client_create(NULL, &client_options, &error, 0));
@@ -548,6 +584,19 @@ TEST(a_permit_client_refuses_null) {
     assert_false(doorman_permit_client_next(NULL, &context, &acquired, 0));
     assert_false(doorman_permit_client_next(client, NULL, &acquired, 0));
     assert_false(doorman_permit_client_next(client, &context, NULL, 0));
+    doorman_permit_client_kill_switch(NULL, true);
+    doorman_permit_client_read(client, NULL);
+    doorman_permit_client_read(NULL, &info);
+    assert_int_equal(info.messages, 0);
+    doorman_permit_client_destroy(NULL);
+    doorman_permit_client_destroy(client);
+}
+
+TEST(a_permit_client_refuses_null_for_a_hold) {
+    doorman_permit_client *client = NULL;
+    doorman_held held;
+    uint64_t number;
+    assert_int_equal(doorman_permit_client_create(&client, &client_options, NULL, 0), DOORMAN_OK);
     REFUSED(doorman_permit_client_new_hold(NULL, &number));
     REFUSED(doorman_permit_client_new_hold(client, NULL));
     NAMED("client: ", doorman_permit_client_release(NULL, &hold_request, &error, 0));
@@ -564,11 +613,6 @@ TEST(a_permit_client_refuses_null) {
     assert_true(held.gone);
     assert_false(doorman_permit_client_next_change(NULL, &held, 0));
     assert_false(doorman_permit_client_next_change(client, NULL, 0));
-    doorman_permit_client_kill_switch(NULL, true);
-    doorman_permit_client_read(client, NULL);
-    doorman_permit_client_read(NULL, &info);
-    assert_int_equal(info.messages, 0);
-    doorman_permit_client_destroy(NULL);
     doorman_permit_client_destroy(client);
 }
 
@@ -727,12 +771,13 @@ static void check_text(int line, const doorman_error *error, const char *text) {
         fail_msg("line %d: \"%s\" is not \"%s\"", line, error->text, text);
 }
 
-/* A call is refused with this text. */
+/* A call is refused with this text. The error says where the path in it ends. */
 #define TEXT(expected, call)                                                                       \
     do {                                                                                           \
-        doorman_error error = {""};                                                                \
+        doorman_error error = {0};                                                                 \
         assert_true((call) != DOORMAN_OK);                                                         \
         check_text(__LINE__, &error, expected);                                                    \
+        assert_int_equal(error.path_bytes, strcspn(expected, ":"));                                \
     } while (0)
 
 TEST(errors_of_permits_have_the_names_of_c) {
@@ -749,8 +794,11 @@ TEST(errors_of_permits_have_the_names_of_c) {
     const doorman_hold_item nameless = {.resource_id = ""};
     const doorman_hold_request amount = {
         .client_id = "c", .id = 1, .request_id = 1, .amounts = amounts, .amount_count = 1};
+    const doorman_hold_request kept = {
+        .client_id = "c", .id = 1, .amounts = amounts, .amount_count = 1};
     const doorman_hold_request items = {
         .client_id = "c", .id = 1, .items = &nameless, .item_count = 1};
+    const doorman_permit_item no_name = {.resource_id = "", .cost = 1};
     doorman_permit permit;
     doorman_hold hold;
     double charged = 0;
@@ -761,25 +809,16 @@ TEST(errors_of_permits_have_the_names_of_c) {
          doorman_permits_acquire(permits, &second, &permit, &error, 0));
     TEXT("items: at most 2, not 3", doorman_permits_acquire(permits, &many, &permit, &error, 0));
     TEXT("resource_id: must be 1 to 256 bytes ",
-         doorman_permits_report(permits,
-                                &(doorman_permit_item){.resource_id = "", .key = NULL, .cost = 1},
-                                &charged, &error, 0));
+         doorman_permits_report(permits, &no_name, &charged, &error, 0));
     TEXT("key: must be 0 to 256 bytes of UTF-8",
-         doorman_permits_report(
-             permits, &(doorman_permit_item){.resource_id = "db", .key = "\xff", .cost = 1},
-             &charged, &error, 0));
+         doorman_permits_report(permits, &bad[1], &charged, &error, 0));
     TEXT("key: must be 0 to 256 bytes of UTF-8",
          doorman_permits_inspect(permits, "db", "\xff", &permit, &error, 0));
     TEXT("key: must be 0 to 256 bytes of UTF-8",
          doorman_permits_reset(permits, "db", "\xff", NULL, &count, &error));
     TEXT("key: must be 0 to 256 bytes of UTF-8",
          doorman_permits_ban(permits, "db", "\xff", 1, &error, 0));
-    TEXT("amounts[0]: must be ", doorman_permits_release(permits,
-                                                         &(doorman_hold_request){.client_id = "c",
-                                                                                 .id = 1,
-                                                                                 .amounts = amounts,
-                                                                                 .amount_count = 1},
-                                                         &hold, &error, 0));
+    TEXT("amounts[0]: must be ", doorman_permits_release(permits, &kept, &hold, &error, 0));
     TEXT("amounts[0]: must be ", doorman_permits_transfer(permits, &amount, &hold, &error, 0));
     TEXT("items[0].resource_id: must be 1 to 256 bytes ",
          doorman_permits_renew(permits, &items, &hold, &error, 0));
@@ -991,7 +1030,7 @@ TEST(errors_of_configurations_have_the_names_of_their_caller) {
                                             .limit_count = 1};
         const doorman_config_options options = {.templates = &template_, .template_count = 1};
         doorman_config *config = NULL;
-        doorman_error error = {""};
+        doorman_error error = {0};
         char text[400], json[400];
         REFUSED(doorman_config_create(&config, &options, &error));
         snprintf(text, sizeof text, "templates[0].limits[0].%s", wrong_limits[i].in_c);
@@ -1026,7 +1065,7 @@ TEST(a_configuration_that_does_not_fit_has_the_names_of_its_caller) {
     assert_int_equal(doorman_json_config(&config, json, strlen(json), NULL), DOORMAN_OK);
     TEXT("resources[0].capacity: must be absent, ", doorman_config_fits(config, true, &error));
     doorman_config_destroy(config);
-    doorman_error warning = {""};
+    doorman_error warning = {0};
     assert_int_equal(doorman_config_create(&config, &none, &warning), DOORMAN_OK);
     check_text(__LINE__, &warning, "templates: is empty, so nothing is limited");
     doorman_config_destroy(config);

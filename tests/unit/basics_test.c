@@ -85,7 +85,7 @@ static bool is_id(const char *id) {
     const doorman_template template_ = {.identifier_glob = id};
     const doorman_config_options options = {.templates = &template_, .template_count = 1};
     doorman_config *config = NULL;
-    doorman_error error = {""};
+    doorman_error error = {0};
     if (doorman_config_create(&config, &options, &error) == DOORMAN_OK) {
         doorman_config_destroy(config);
         return true;
@@ -99,56 +99,58 @@ typedef struct sample {
     const char *id, *what;
 } sample;
 
+static const sample valid_ids[] = {
+    {"a", "a letter"},
+    {" ", "the first of ASCII"},
+    {"~", "the last of ASCII"},
+    {"shard 17/primary", "a path with a space"},
+    {"\xc2\xa0", "U+00A0, the first behind the controls C1"},
+    {"\xdf\xbf", "U+07FF, the last of two bytes"},
+    {"\xe0\xa0\x80", "U+0800, the first of three"},
+    {"\xed\x9f\xbf", "U+D7FF, the last before the surrogates"},
+    {"\xee\x80\x80", "U+E000, the first behind them"},
+    {"\xef\xbf\xbf", "U+FFFF, the last of three bytes"},
+    {"\xf0\x90\x80\x80", "U+10000, the first of four"},
+    {"\xf4\x8f\xbf\xbf", "U+10FFFF, the last there is"},
+    {"1\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80", "one of each length"},
+};
+
+static const sample invalid_ids[] = {
+    {NULL, "no string"},
+    {"", "the empty string"},
+    {"\x01", "the first control"},
+    {"a\nb", "a control in the middle"},
+    {"\x1f", "the last control C0"},
+    {"\x7f", "DEL"},
+    {"\xc2\x80", "U+0080, the first control C1"},
+    {"a\xc2\x9f", "U+009F, the last control C1"},
+    {"a\x80", "a continuation of nothing"},
+    {"\xbf", "a continuation at the start"},
+    {"\xc0\x80", "NUL in two bytes"},
+    {"\xc1\xbf", "DEL in two bytes"},
+    {"\xe0\x9f\xbf", "U+07FF in three bytes"},
+    {"\xf0\x8f\xbf\xbf", "U+FFFF in four bytes"},
+    {"\xed\xa0\x80", "U+D800, the first surrogate"},
+    {"\xed\xbf\xbf", "U+DFFF, the last surrogate"},
+    {"\xf4\x90\x80\x80", "U+110000, the first there is not"},
+    {"\xf5\x80\x80\x80", "a byte that is in no UTF-8"},
+    {"\xf8\x88\x80\x80\x80", "five bytes"},
+    {"\xff", "the last byte"},
+    {"\xc3", "one byte of two"},
+    {"\xe2\x82", "two bytes of three"},
+    {"\xf0\x9f\x98", "three bytes of four"},
+    {"\xc3(", "ASCII for the second byte"},
+    {"\xe2\x82(", "ASCII for the third byte"},
+    {"\xf0\x9f\x98(", "ASCII for the fourth byte"},
+};
+
 /* C5 */
 TEST(an_id_is_utf8_without_control_characters) {
-    static const sample good[] = {
-        {"a", "a letter"},
-        {" ", "the first of ASCII"},
-        {"~", "the last of ASCII"},
-        {"shard 17/primary", "a path with a space"},
-        {"\xc2\xa0", "U+00A0, the first behind the controls C1"},
-        {"\xdf\xbf", "U+07FF, the last of two bytes"},
-        {"\xe0\xa0\x80", "U+0800, the first of three"},
-        {"\xed\x9f\xbf", "U+D7FF, the last before the surrogates"},
-        {"\xee\x80\x80", "U+E000, the first behind them"},
-        {"\xef\xbf\xbf", "U+FFFF, the last of three bytes"},
-        {"\xf0\x90\x80\x80", "U+10000, the first of four"},
-        {"\xf4\x8f\xbf\xbf", "U+10FFFF, the last there is"},
-        {"1\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80", "one of each length"},
-    };
-    static const sample bad[] = {
-        {NULL, "no string"},
-        {"", "the empty string"},
-        {"\x01", "the first control"},
-        {"a\nb", "a control in the middle"},
-        {"\x1f", "the last control C0"},
-        {"\x7f", "DEL"},
-        {"\xc2\x80", "U+0080, the first control C1"},
-        {"a\xc2\x9f", "U+009F, the last control C1"},
-        {"a\x80", "a continuation of nothing"},
-        {"\xbf", "a continuation at the start"},
-        {"\xc0\x80", "NUL in two bytes"},
-        {"\xc1\xbf", "DEL in two bytes"},
-        {"\xe0\x9f\xbf", "U+07FF in three bytes"},
-        {"\xf0\x8f\xbf\xbf", "U+FFFF in four bytes"},
-        {"\xed\xa0\x80", "U+D800, the first surrogate"},
-        {"\xed\xbf\xbf", "U+DFFF, the last surrogate"},
-        {"\xf4\x90\x80\x80", "U+110000, the first there is not"},
-        {"\xf5\x80\x80\x80", "a byte that is in no UTF-8"},
-        {"\xf8\x88\x80\x80\x80", "five bytes"},
-        {"\xff", "the last byte"},
-        {"\xc3", "one byte of two"},
-        {"\xe2\x82", "two bytes of three"},
-        {"\xf0\x9f\x98", "three bytes of four"},
-        {"\xc3(", "ASCII for the second byte"},
-        {"\xe2\x82(", "ASCII for the third byte"},
-        {"\xf0\x9f\x98(", "ASCII for the fourth byte"},
-    };
-    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
-        if (!is_id(good[i].id)) fail_msg("%s is refused", good[i].what);
+    for (size_t i = 0; i < sizeof valid_ids / sizeof *valid_ids; i++) {
+        if (!is_id(valid_ids[i].id)) fail_msg("%s is refused", valid_ids[i].what);
     }
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        if (is_id(bad[i].id)) fail_msg("%s is accepted", bad[i].what);
+    for (size_t i = 0; i < sizeof invalid_ids / sizeof *invalid_ids; i++) {
+        if (is_id(invalid_ids[i].id)) fail_msg("%s is accepted", invalid_ids[i].what);
     }
 }
 

@@ -408,6 +408,22 @@ TEST(a_permit_that_waits_delays_no_other_message) {
     world_end(w);
 }
 
+/* Without a lane, the client gives the server the same time. */
+TEST(without_a_lane_a_permit_that_waits_delays_the_next_message) {
+    world *w = world_start();
+    acquire_for(w, 1, 20 * SECOND, 30 * SECOND);
+    take(w, DOORMAN_ACQUIRE);
+    doorman_request waiting = w->request;
+    w->now += 20 * SECOND;
+    assert_true(is_quiet(w));
+    assert_false(next(w));
+    w->request = waiting;
+    grant(w, 77, 1, 19 * SECOND, 15 * SECOND);
+    assert_true(next(w) && w->acquired.granted);
+    assert_int_equal(w->acquired.decided_by, DOORMAN_BY_SERVER);
+    world_end(w);
+}
+
 TEST(a_queue_leaves_time_for_its_answer) {
     world *w = world_start();
     acquire_for(w, 1, 30 * SECOND, 2 * SECOND);

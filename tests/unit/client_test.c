@@ -332,7 +332,7 @@ TEST(invalid_client_options_are_refused) {
     };
     for (size_t i = 0; i < sizeof wrongs / sizeof *wrongs; i++) {
         doorman_client *client = NULL;
-        doorman_error error = {""};
+        doorman_error error = {0};
         assert_int_equal(doorman_client_create(&client, &wrongs[i].options, &error, 0),
                          DOORMAN_INVALID_ARGUMENT);
         assert_names(&error, wrongs[i].field);
@@ -368,7 +368,7 @@ TEST(invalid_addresses_are_refused) {
         const doorman_client_options options = {
             .client_id = "c", .addresses = &rows[i].address, .address_count = 1, .seed = 1};
         doorman_client *client = NULL;
-        doorman_error error = {""};
+        doorman_error error = {0};
         doorman_status status = doorman_client_create(&client, &options, &error, 0);
         assert_int_equal(status, rows[i].error[0] ? DOORMAN_INVALID_ARGUMENT : DOORMAN_OK);
         assert_string_equal(error.text, rows[i].error);
@@ -454,7 +454,7 @@ TEST(invalid_resource_options_are_refused) {
     for (size_t i = 0; i < count; i++) {
         const doorman_resource_options *options = &invalid_resource_options[i].options;
         doorman_client_resource *resource = NULL;
-        doorman_error error = {""};
+        doorman_error error = {0};
         assert_int_equal(doorman_client_open(&resource, client, options, &error, w.now),
                          DOORMAN_INVALID_ARGUMENT);
         assert_names(&error, invalid_resource_options[i].field);
@@ -931,47 +931,48 @@ TEST(opening_twice_gives_one_resource) {
     world_stop(&w);
 }
 
+static int other_context;
+static const struct {
+    const char *field;
+    doorman_resource_options options;
+} other_openings[] = {
+    {"priority", {.has_priority = true, .priority = 2}},
+    {"wants", {.wants = 7}},
+    {"wants_minimum", {.wants_minimum = 2, .wants_initial = 3}},
+    {"wants_maximum", {.wants_maximum = 9}},
+    {"wants_initial", {.wants_initial = 4}},
+    {"window", {.window = SECOND}},
+    {"burst", {.burst = SECOND}},
+    {"fallback", {.fallback = DOORMAN_OPTIMISTIC}},
+    {"safe_capacity", {.has_safe_capacity = true, .safe_capacity = 1}},
+    {"shadow", {.shadow = true}},
+    {"on_change", {.on_change = record_change}},
+    {"context", {.context = &other_context}},
+    {"", {.resource_id = "db"}},
+    {"", {.has_priority = true, .priority = 1, .wants_minimum = 1, .wants_maximum = 1e15}},
+    {"", {.has_safe_capacity = true}},
+    {"", {.wants_initial = 1, .window = 10 * SECOND, .burst = SECOND / 10}},
+};
+
 /* K5: a second call for an open resource reports the first option that differs, and changes
  * nothing. An option that equals its default does not differ from an option of zero. */
 TEST(other_options_on_a_second_opening_are_reported) {
-    static int other;
-    static const struct {
-        const char *field;
-        doorman_resource_options options;
-    } others[] = {
-        {"priority", {.has_priority = true, .priority = 2}},
-        {"wants", {.wants = 7}},
-        {"wants_minimum", {.wants_minimum = 2, .wants_initial = 3}},
-        {"wants_maximum", {.wants_maximum = 9}},
-        {"wants_initial", {.wants_initial = 4}},
-        {"window", {.window = SECOND}},
-        {"burst", {.burst = SECOND}},
-        {"fallback", {.fallback = DOORMAN_OPTIMISTIC}},
-        {"safe_capacity", {.has_safe_capacity = true, .safe_capacity = 1}},
-        {"shadow", {.shadow = true}},
-        {"on_change", {.on_change = record_change}},
-        {"context", {.context = &other}},
-        {"", {.resource_id = "db"}},
-        {"", {.has_priority = true, .priority = 1, .wants_minimum = 1, .wants_maximum = 1e15}},
-        {"", {.has_safe_capacity = true}},
-        {"", {.wants_initial = 1, .window = 10 * SECOND, .burst = SECOND / 10}},
-    };
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+    for (size_t i = 0; i < sizeof other_openings / sizeof *other_openings; i++) {
         world w;
         world_start(&w, 100);
         doorman_client *client = add_client(&w, "client");
         const doorman_resource_options first = {.resource_id = "db"};
-        doorman_resource_options second = others[i].options;
+        doorman_resource_options second = other_openings[i].options;
         second.resource_id = "db";
         doorman_client_resource *one = NULL, *two = NULL;
-        doorman_error error = {"the text of another call"};
+        doorman_error error = {.text = "the text of another call"};
         assert_int_equal(doorman_client_open(&one, client, &first, &error, w.now), DOORMAN_OK);
         assert_string_equal(error.text, "");
         assert_false(read_now(&w, one).options_differ);
         assert_int_equal(doorman_client_open(&two, client, &second, &error, w.now), DOORMAN_OK);
         assert_ptr_equal(one, two);
-        assert_names(&error, others[i].field);
-        assert_int_equal(read_now(&w, one).options_differ, others[i].field[0] != 0);
+        assert_names(&error, other_openings[i].field);
+        assert_int_equal(read_now(&w, one).options_differ, other_openings[i].field[0] != 0);
         assert_int_equal(doorman_client_open(&two, client, &first, &error, w.now), DOORMAN_OK);
         assert_string_equal(error.text, "");
         assert_exact(read_now(&w, one).wants, 1);
@@ -991,7 +992,7 @@ static doorman_status open_as(world *w, doorman_resource_kind kind, doorman_erro
  * refused while a closed resource has units in use. */
 TEST(a_resource_is_a_rate_or_a_gauge) {
     world w;
-    doorman_error error = {""};
+    doorman_error error = {0};
     world_start(&w, 100);
     (void)add_client(&w, "client");
     assert_int_equal(open_as(&w, DOORMAN_RATE, NULL), DOORMAN_OK);

@@ -12,7 +12,7 @@
 static doorman_config *config_of(const doorman_template *templates, size_t count) {
     const doorman_config_options options = {.templates = templates, .template_count = count};
     doorman_config *config = NULL;
-    doorman_error error = {""};
+    doorman_error error = {0};
     if (doorman_config_create(&config, &options, &error) != DOORMAN_OK) fail_msg("%s", error.text);
     return config;
 }
@@ -502,7 +502,7 @@ TEST(an_error_refuses_the_whole_configuration_and_has_its_path) {
             {.identifier_glob = "a"}, refused[i].template_, {.identifier_glob = "*"}};
         const doorman_config_options options = {.templates = templates, .template_count = 3};
         doorman_config *config = NULL;
-        doorman_error error = {""};
+        doorman_error error = {0};
         doorman_status status = doorman_config_create(&config, &options, &error);
         char expected[sizeof error.text] = "templates[1].";
         strcat(expected, refused[i].error);
@@ -526,7 +526,7 @@ TEST(an_error_says_how_many_more_there_are) {
     };
     const doorman_config_options options = {.templates = templates, .template_count = 5};
     doorman_config *config = NULL;
-    doorman_error error = {""};
+    doorman_error error = {0};
     assert_int_equal(doorman_config_create(&config, &options, &error), DOORMAN_INVALID_ARGUMENT);
     assert_string_equal(error.text,
                         "templates[1].identifier_glob: \"*\" must be the last template: "
@@ -551,7 +551,7 @@ TEST(a_wrong_field_has_one_error) {
     for (size_t i = 0; i < COUNT_OF(wrong); i++) {
         const doorman_config_options options = {.templates = &wrong[i], .template_count = 1};
         doorman_config *config = NULL;
-        doorman_error error = {""};
+        doorman_error error = {0};
         assert_int_equal(doorman_config_create(&config, &options, &error),
                          DOORMAN_INVALID_ARGUMENT);
         if (strstr(error.text, " more)")) fail_msg("%d: %s", (int)i, error.text);
@@ -561,7 +561,7 @@ TEST(a_wrong_field_has_one_error) {
 TEST(missing_templates_are_refused) {
     const doorman_config_options options = {.template_count = 1};
     doorman_config *config = NULL;
-    doorman_error error = {""};
+    doorman_error error = {0};
     assert_int_equal(doorman_config_create(&config, &options, &error), DOORMAN_INVALID_ARGUMENT);
     assert_string_equal(error.text, "templates: must not be NULL");
     assert_null(config);
@@ -589,7 +589,7 @@ TEST(no_two_templates_have_the_same_glob) {
         {.identifier_glob = "db/7"}, {.identifier_glob = "db/8"}, {.identifier_glob = "db/7"}};
     const doorman_config_options options = {.templates = templates, .template_count = 3};
     doorman_config *config = NULL;
-    doorman_error error = {""};
+    doorman_error error = {0};
     assert_int_equal(doorman_config_create(&config, &options, &error), DOORMAN_INVALID_ARGUMENT);
     assert_string_equal(error.text, "templates[2].identifier_glob: equals that of "
                                     "templates[0], so it would never be used");
@@ -597,7 +597,7 @@ TEST(no_two_templates_have_the_same_glob) {
 
 /* C7 */
 TEST(the_number_of_templates_is_limited) {
-    doorman_error error = {""};
+    doorman_error error = {0};
     assert_int_equal(create_many(3, 3, &error), DOORMAN_OK);
     assert_int_equal(create_many(4, 3, &error), DOORMAN_RESOURCE_EXHAUSTED);
     assert_string_equal(error.text, "templates: at most 3, not 4");
@@ -633,7 +633,7 @@ TEST(learning_that_is_shorter_than_the_longest_lease_causes_a_warning) {
                                                .algorithm = learning_rows[i].algorithm}};
         const doorman_config_options options = {.templates = templates, .template_count = 2};
         doorman_config *config = NULL;
-        doorman_error error = {"an old text"};
+        doorman_error error = {.text = "an old text"};
         assert_int_equal(doorman_config_create(&config, &options, &error), DOORMAN_OK);
         const char *path = "templates[1].algorithm.learning_mode_duration: ";
         assert_int_equal(strncmp(error.text, path, strlen(path)) == 0, learning_rows[i].expected);
@@ -651,7 +651,7 @@ TEST(a_warning_has_the_durations_and_the_number_of_warnings) {
     };
     const doorman_config_options options = {.templates = templates, .template_count = 3};
     doorman_config *config = NULL;
-    doorman_error error = {""};
+    doorman_error error = {0};
     assert_int_equal(doorman_config_create(&config, &options, &error), DOORMAN_OK);
     /* The second template takes the algorithm of the third (G3). It has no warning of its own. */
     assert_string_equal(error.text,
@@ -668,7 +668,7 @@ static doorman_error warning_of(const doorman_template *templates, size_t count,
     const doorman_config_options options = {
         .templates = templates, .template_count = count, .reject_unmatched = reject};
     doorman_config *config = NULL;
-    doorman_error error = {"an old text"};
+    doorman_error error = {.text = "an old text"};
     assert_int_equal(doorman_config_create(&config, &options, &error), DOORMAN_OK);
     doorman_config_destroy(config);
     return error;

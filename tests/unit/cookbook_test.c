@@ -294,7 +294,7 @@ static void player_stop(player *p) {
 /* A configuration of the page is valid, and nothing in it causes a warning. */
 static void player_start(player *p, const char *text, size_t bytes, int line) {
     player_stop(p);
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_config_problem problems[4];
     size_t count = 0;
     doorman_status status = doorman_json_check_config(NULL, text, bytes, problems, 4, &count);
@@ -314,7 +314,7 @@ static void player_start(player *p, const char *text, size_t bytes, int line) {
 /* Decides one permit, or makes one report or reset, and describes the result. */
 static void player_ask(player *p, const row *asked, facts *out) {
     doorman_permit permit = {.granted = false};
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_time now = UPTIME + p->at;
     const doorman_permit_item *item = &asked->items[0];
     doorman_status status = DOORMAN_OK;

@@ -539,7 +539,7 @@ TEST(wrong_options_are_refused) {
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         doorman_election election = {.ttl = 42};
-        doorman_error error = {""};
+        doorman_error error = {0};
         assert_int_equal(doorman_election_init(&election, &cases[i].options, &error, START),
                          DOORMAN_INVALID_ARGUMENT);
         assert_string_equal(error.text, cases[i].error);

@@ -12,13 +12,16 @@
 #include "../test.h"
 
 /* What this test needs of the rest of the server. */
-const char *server_flag_lacks(int flag) {
-    (void)flag;
-    return NULL;
+bool server_http_is_on(const struct settings *settings) {
+    (void)settings;
+    return true;
 }
 enum exit_status server_fatal_error(enum exit_status exit_status, const char *format, ...) {
     fail_msg("%s", format);
     return exit_status;
+}
+void server_log(const struct settings *settings, enum log_level level, const char *message, ...) {
+    (void)settings, (void)level, (void)message;
 }
 const struct suspect *server_suspect_find(const struct service *service, const char *holder_id,
                                           bool is_server) {
@@ -30,6 +33,7 @@ const struct suspect *server_suspect_find(const struct service *service, const c
 struct world {
     struct settings settings;
     struct service service;
+    struct lock_hold longest_hold;
     doorman_config *config;
     struct text text;
     doorman_time now; /* of the history */
@@ -62,6 +66,7 @@ static void world_setup(struct world *w) {
     assert_true(server_lock_init(&w->service.lock, LOCK_SERVICE));
     w->settings.http = HTTP_DEFAULT;
     w->service.settings = &w->settings;
+    w->service.longest_hold = &w->longest_hold;
     assert_int_equal(history_open(&w->service), CONTINUE);
     w->now = 1;
 }

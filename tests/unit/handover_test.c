@@ -254,7 +254,7 @@ TEST(a_smaller_capacity_of_the_next_master_is_a_cut) {
 /* ---- bad input ------------------------------------------------------------------------------- */
 
 static void expect_refused(world *w, size_t count, doorman_status status, const char *text) {
-    doorman_error error = {""};
+    doorman_error error = {0};
     assert_int_equal(take_over(w, count, &error), status);
     if (!strstr(error.text, text)) fail_msg("%s, and not: %s", error.text, text);
     assert_exact(sum_of(w->next, w->now), -1);

@@ -35,7 +35,7 @@ static void count_event(void *context, const doorman_permit_event *event) {
 static doorman_config *limits_of(const char *limits) {
     char text[2048];
     doorman_config *config = NULL;
-    doorman_error error = {""};
+    doorman_error error = {0};
     snprintf(text, sizeof text, "{\"resources\": [{\"identifier_glob\": \"*\", \"limits\": [%s]}]}",
              limits);
     doorman_status status = doorman_json_config(&config, text, strlen(text), &error);
@@ -156,43 +156,37 @@ static double used(fixture *f, const char *key) {
 
 /* ---- an exact recount ----------------------------------------------------------------------- */
 
-/* Compares all sums with the holds, and checks that no queue sleeps while its first permit fits. */
-static void recount(const fixture *f) {
-    const doorman_permits *p = f->permits;
-    uint64_t all = 0, units = 0;
-    size_t turns = 0;
-    for (size_t i = 0; i < p->slot_count; i++) {
-        const doorman__slot *slot = p->slots[i];
-        assert_int_equal(slot->next_nodes.count, 0);
-        if (slot->kind != DOORMAN_CONCURRENCY) continue;
-        for (size_t b = 0; b < slot->nodes.bucket_count; b++) {
-            doorman__chain *node = *doorman__chains_at(&slot->nodes, b);
-            for (; node; node = node->next) {
-                doorman__counter *counter = (doorman__counter *)(void *)node;
-                doorman__hold_queue *queue = doorman__counter_queue(counter);
-                uint64_t sum = 0;
-                doorman__hold *hold = p->holds.granted.first;
-                for (; hold; hold = hold->later) {
-                    for (size_t t = 0; t < hold->takes.count; t++) {
-                        const doorman__take *take = doorman__takes_at(&hold->takes, t);
-                        if (take->counter == counter) sum += take->grains;
-                    }
-                }
-                assert_int_equal(sum, doorman__counter_state(counter)[0]);
-                all += sum;
-                if (!queue) continue;
-                turns += queue->turns.count;
-                doorman__timer *first = doorman__timers_first(&queue->turns);
-                assert_true(first || queue->ready);
-                bool fits = first && doorman__hold_queue_fits(p, queue, doorman__turn_wait(first));
-                assert_true(!fits || queue->ready);
-            }
-        }
-    }
+/* Returns the grains of a counter that holds have taken. */
+static uint64_t recount_takes(const doorman_permits *p, const doorman__counter *counter) {
+    uint64_t sum = 0;
     for (doorman__hold *hold = p->holds.granted.first; hold; hold = hold->later) {
         for (size_t t = 0; t < hold->takes.count; t++) {
-            units += doorman__takes_at(&hold->takes, t)->grains;
+            const doorman__take *take = doorman__takes_at(&hold->takes, t);
+            if (!counter || take->counter == counter) sum += take->grains;
         }
+    }
+    return sum;
+}
+
+/* Checks one counter. Adds what it counts to the sums.
+ *   turns   in/out: the turns of all queues */
+static uint64_t recount_counter(const doorman_permits *p, doorman__counter *counter,
+                                size_t *turns) {
+    const doorman__hold_queue *queue = doorman__counter_queue(counter);
+    const uint64_t sum = recount_takes(p, counter);
+    assert_int_equal(sum, doorman__counter_state(counter)[0]);
+    if (!queue) return sum;
+    *turns += queue->turns.count;
+    doorman__timer *first = doorman__timers_first(&queue->turns);
+    assert_true(first || queue->ready);
+    bool fits = first && doorman__hold_queue_fits(p, queue, doorman__turn_wait(first));
+    assert_true(!fits || queue->ready);
+    return sum;
+}
+
+/* Checks the state of each hold and of each permit that waits. */
+static void recount_states(const doorman_permits *p) {
+    for (doorman__hold *hold = p->holds.granted.first; hold; hold = hold->later) {
         assert_true(hold->state == DOORMAN__HELD || hold->state == DOORMAN__TRANSFERRED);
         assert_true(hold->end.position > 0);
     }
@@ -203,7 +197,26 @@ static void recount(const fixture *f) {
     for (doorman__hold *hold = p->holds.waiting.first; hold; hold = hold->later) {
         assert_true(hold->wait->hold == hold && hold->wait->turn.position > 0);
     }
-    assert_int_equal(units, all);
+}
+
+/* Compares all sums with the holds, and checks that no queue sleeps while its first permit fits. */
+static void recount(const fixture *f) {
+    const doorman_permits *p = f->permits;
+    uint64_t all = 0;
+    size_t turns = 0;
+    for (size_t i = 0; i < p->slot_count; i++) {
+        const doorman__slot *slot = p->slots[i];
+        assert_int_equal(slot->next_nodes.count, 0);
+        if (slot->kind != DOORMAN_CONCURRENCY) continue;
+        for (size_t b = 0; b < slot->nodes.bucket_count; b++) {
+            doorman__chain *node = *doorman__chains_at(&slot->nodes, b);
+            for (; node; node = node->next) {
+                all += recount_counter(p, (doorman__counter *)(void *)node, &turns);
+            }
+        }
+    }
+    recount_states(p);
+    assert_int_equal(recount_takes(p, NULL), all);
     assert_int_equal(turns + p->holds.loose.turns.count, p->holds.waiting.count);
     assert_int_equal(p->holds.ends.count, p->holds.granted.count + p->holds.waiting.count);
     assert_int_equal(p->holds.by_id.count, p->holds.granted.count + p->holds.spent.count);
@@ -456,7 +469,14 @@ TEST(a_limit_of_zero_is_never_granted) {
     stop(&f);
 }
 
-TEST(wrong_requests_are_named) {
+/* The error of the last call begins with a text. */
+static void expect_error(const fixture *f, const char *text) {
+    if (strncmp(f->error.text, text, strlen(text)) != 0) {
+        fail_msg("\"%s\" does not begin with \"%s\"", f->error.text, text);
+    }
+}
+
+TEST(a_wrong_field_of_a_permit_is_named) {
     fixture f = start(SLOTS "}");
     begin(&f);
     const doorman_permit_item items[] = {{.resource_id = "r", .cost = 1},
@@ -480,9 +500,14 @@ TEST(wrong_requests_are_named) {
         request.item_count = 2;
         assert_int_equal(doorman_permits_acquire(f.permits, &request, &f.out, &f.error, f.now),
                          DOORMAN_INVALID_ARGUMENT);
-        if (strncmp(f.error.text, permits[i].error, strlen(permits[i].error)) != 0)
-            fail_msg("%s", f.error.text);
+        expect_error(&f, permits[i].error);
     }
+    stop(&f);
+}
+
+TEST(a_wrong_field_of_a_call_on_a_hold_is_named) {
+    fixture f = start(SLOTS "}");
+    begin(&f);
     const double amount = -1;
     const doorman_hold_item item = {"", NULL, 1};
     const struct {
@@ -517,8 +542,7 @@ TEST(wrong_requests_are_named) {
     for (size_t i = 0; i < COUNT(calls); i++) {
         assert_int_equal(calls[i].function(f.permits, &calls[i].request, &f.hold, &f.error, f.now),
                          DOORMAN_INVALID_ARGUMENT);
-        if (strncmp(f.error.text, calls[i].error, strlen(calls[i].error)) != 0)
-            fail_msg("%zu: %s", i, f.error.text);
+        expect_error(&f, calls[i].error);
     }
     stop(&f);
 }
@@ -711,48 +735,72 @@ TEST(a_wait_ends_with_the_shorter_max_wait) {
     stop(&f);
 }
 
-TEST(queues_have_bounds) {
-    fixture f = start(SLOTS ", \"queue\": 3, \"max_wait\": 30}");
-    f.options.client_waiting_max = 2;
+/* Asks for a unit of the key "k", of which none is left. The permit waits, or there is no room for
+ * it in a queue. */
+static void expect_wait(fixture *f, const doorman_permit_request *request, bool waits) {
+    assert_false(ask_with(f, request, "k", 1));
+    assert_int_equal(f->out.pending, waits);
+    if (!waits) assert_int_equal(f->out.reason, DOORMAN_REASON_QUEUE_FULL);
+}
+
+/* A repeat does not pass the bound. It takes the place of the permit that it repeats. */
+TEST(the_permits_that_wait_on_a_connection_have_a_bound) {
+    fixture f = start(QUEUE);
     f.options.connection_waiting_max = 1;
     begin(&f);
     assert_true(ask(&f, "ann", 1, "k", 4, 0));
-    assert_true(ask(&f, "ann", 2, "other", 4, 0));
     doorman_permit_request request = {
         .client_id = "bob", .request_id = 1, .max_wait = SECOND, .connection = 8};
-    assert_false(ask_with(&f, &request, "k", 1));
-    assert_true(f.out.pending);
+    expect_wait(&f, &request, true);
     request.request_id = 2;
-    assert_false(ask_with(&f, &request, "k", 1)); /* the connection has one already */
-    assert_int_equal(f.out.reason, DOORMAN_REASON_QUEUE_FULL);
-    assert_false(f.out.pending);
+    expect_wait(&f, &request, false); /* the connection has one already */
     request.connection = 0;
-    assert_false(ask_with(&f, &request, "k", 1));
-    assert_true(f.out.pending);
-    request.connection = 8; /* a repeat does not pass the bound */
-    assert_false(ask_with(&f, &request, "k", 1));
-    assert_int_equal(f.out.reason, DOORMAN_REASON_QUEUE_FULL);
-    assert_false(f.out.pending);
+    expect_wait(&f, &request, true);
+    request.connection = 8;
+    expect_wait(&f, &request, false);
     assert_int_equal(info(&f).wait_count, 2); /* the first one waits on */
     request.request_id = 1;                   /* it waits for this connection already */
-    assert_false(ask_with(&f, &request, "k", 1));
-    assert_true(f.out.pending);
+    expect_wait(&f, &request, true);
     assert_int_not_equal(next(&f), 0);
     assert_int_equal(f.out.reason, DOORMAN_REASON_REPEATED);
-    request.connection = 0;
-    request.request_id = 3;
-    assert_false(ask_with(&f, &request, "k", 1)); /* the client has two already */
-    assert_int_equal(f.out.reason, DOORMAN_REASON_QUEUE_FULL);
-    assert_false(ask(&f, "cyd", 1, "k", 1, SECOND));
-    assert_true(f.out.pending);
-    assert_false(ask(&f, "dan", 1, "k", 1, SECOND)); /* the queue has three */
+    recount(&f);
+    stop(&f);
+}
+
+TEST(the_permits_of_a_client_that_wait_have_a_bound) {
+    fixture f = start(QUEUE);
+    f.options.client_waiting_max = 2;
+    begin(&f);
+    assert_true(ask(&f, "ann", 1, "k", 4, 0));
+    for (uint64_t i = 1; i <= 3; i++) {
+        expect_wait(
+            &f, &(doorman_permit_request){.client_id = "bob", .request_id = i, .max_wait = SECOND},
+            i <= 2);
+    }
+    expect_wait(&f,
+                &(doorman_permit_request){.client_id = "cyd", .request_id = 1, .max_wait = SECOND},
+                true);
+    recount(&f);
+    stop(&f);
+}
+
+TEST(each_queue_has_a_bound_of_its_own) {
+    fixture f = start(SLOTS ", \"queue\": 1, \"max_wait\": 30}");
+    begin(&f);
+    assert_true(ask(&f, "ann", 1, "k", 4, 0));
+    assert_true(ask(&f, "ann", 2, "other", 4, 0));
+    (void)wait_for(&f, "cyd", 1, 1);
+    assert_false(ask(&f, "dan", 1, "k", 1, SECOND));
     assert_int_equal(f.out.reason, DOORMAN_REASON_QUEUE_FULL);
     assert_false(ask(&f, "dan", 1, "other", 1, SECOND));
     assert_true(f.out.pending);
-    assert_int_equal(info(&f).wait_count, 4);
+    assert_int_equal(info(&f).wait_count, 2);
     recount(&f);
     stop(&f);
-    f = start(QUEUE);
+}
+
+TEST(all_permits_that_wait_have_a_bound) {
+    fixture f = start(QUEUE);
     f.options.waiting_max = 1;
     begin(&f);
     assert_true(ask(&f, "ann", 1, "k", 4, 0));
@@ -1283,6 +1331,21 @@ TEST(holds_have_bounds) {
     assert_int_equal(f.out.reason, DOORMAN_REASON_MAX_HOLDS);
     assert_true(release(&f, "ann", id));
     assert_true(ask(&f, "cyd", 1, "k", 1, 0));
+    recount(&f);
+    stop(&f);
+}
+
+/* P9: a transfer is another request, even with the same items. */
+TEST(a_permit_with_the_request_id_of_a_transfer_is_refused_as_repeated) {
+    fixture f = start(QUEUE);
+    begin(&f);
+    assert_true(ask(&f, "ann", 1, "k", 2, 0));
+    assert_true(transfer(&f, "ann", 2, f.out.hold_id, 1));
+    for (int seized = 0; seized < 2; seized++) {
+        assert_false(ask(&f, "ann", 2, "k", 2, 0));
+        assert_int_equal(f.out.reason, DOORMAN_REASON_REPEATED);
+        assert_true(seized || seize(&f, "bob", 1, f.hold.id));
+    }
     recount(&f);
     stop(&f);
 }

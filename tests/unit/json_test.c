@@ -1408,7 +1408,7 @@ TEST(a_text_for_people_is_cut_between_characters_and_has_no_control_characters) 
  * *text. */
 static void exchange_with_parent(world *parent, doorman_server *node, doorman_buffer *text) {
     doorman_request request;
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_upstream *upstream = doorman_server_upstream(node);
     assert_true(doorman_upstream_request(upstream, &request, parent->now));
     assert_int_equal(doorman_json_request(&request, text), DOORMAN_OK);
@@ -1623,59 +1623,67 @@ static void bring_into(doorman_json_exchange *exchange, doorman__exchange_state 
     assert_int_equal(exchange->state, to);
 }
 
+enum { READ, DECIDE, WRITE }; /* the steps of an exchange */
+
+static const char reply_of_none[] =
+    "{\"error\":{\"code\":\"INVALID_ARGUMENT\",\"message\":\"no message was read\"}}";
+
+static const char reply_of_wrong[] =
+    "{\"error\":{\"code\":\"INVALID_ARGUMENT\",\"message\":\"must be an "
+    "object with one key, the method\"}}";
+
+static const char reply_of_stopping[] =
+    "{\"error\":{\"code\":\"UNAVAILABLE\",\"message\":\"the server is stopping\"}}";
+
+static const struct {
+    doorman__exchange_state from;
+    int step;
+    doorman__exchange_state to;
+    doorman_status status;
+    const char *reply; /* after one more _write */
+} exchange_steps[] = {
+    {DOORMAN__EXCHANGE_EMPTY, READ, DOORMAN__EXCHANGE_READ, DOORMAN_OK, reply_of_stopping},
+    {DOORMAN__EXCHANGE_EMPTY, DECIDE, DOORMAN__EXCHANGE_FAILED, DOORMAN_INVALID_ARGUMENT,
+     reply_of_none},
+    {DOORMAN__EXCHANGE_EMPTY, WRITE, DOORMAN__EXCHANGE_WRITTEN, DOORMAN_INVALID_ARGUMENT,
+     reply_of_none},
+    {DOORMAN__EXCHANGE_READ, READ, DOORMAN__EXCHANGE_READ, DOORMAN_OK, reply_of_stopping},
+    {DOORMAN__EXCHANGE_READ, DECIDE, DOORMAN__EXCHANGE_DECIDED, DOORMAN_OK, NULL},
+    {DOORMAN__EXCHANGE_READ, WRITE, DOORMAN__EXCHANGE_WRITTEN, DOORMAN_UNAVAILABLE,
+     reply_of_stopping},
+    {DOORMAN__EXCHANGE_DECIDED, READ, DOORMAN__EXCHANGE_READ, DOORMAN_OK, reply_of_stopping},
+    {DOORMAN__EXCHANGE_DECIDED, DECIDE, DOORMAN__EXCHANGE_DECIDED, DOORMAN_OK, NULL},
+    {DOORMAN__EXCHANGE_DECIDED, WRITE, DOORMAN__EXCHANGE_WRITTEN, DOORMAN_OK, NULL},
+    {DOORMAN__EXCHANGE_FAILED, READ, DOORMAN__EXCHANGE_READ, DOORMAN_OK, reply_of_stopping},
+    {DOORMAN__EXCHANGE_FAILED, DECIDE, DOORMAN__EXCHANGE_FAILED, DOORMAN_INVALID_ARGUMENT,
+     reply_of_wrong},
+    {DOORMAN__EXCHANGE_FAILED, WRITE, DOORMAN__EXCHANGE_WRITTEN, DOORMAN_INVALID_ARGUMENT,
+     reply_of_wrong},
+    {DOORMAN__EXCHANGE_WRITTEN, READ, DOORMAN__EXCHANGE_READ, DOORMAN_OK, reply_of_stopping},
+    {DOORMAN__EXCHANGE_WRITTEN, DECIDE, DOORMAN__EXCHANGE_WRITTEN, DOORMAN_OK, NULL},
+    {DOORMAN__EXCHANGE_WRITTEN, WRITE, DOORMAN__EXCHANGE_WRITTEN, DOORMAN_OK, NULL},
+};
+
 /* For each step in each state: the result of the step, the next state, and the reply. */
 TEST(each_step_of_an_exchange_is_defined_in_each_state) {
-    enum { READ, DECIDE, WRITE };
-    static const char none[] =
-        "{\"error\":{\"code\":\"INVALID_ARGUMENT\",\"message\":\"no message was read\"}}";
-    static const char wrong[] =
-        "{\"error\":{\"code\":\"INVALID_ARGUMENT\",\"message\":\"must be an "
-        "object with one key, the method\"}}";
-    static const char stopping[] =
-        "{\"error\":{\"code\":\"UNAVAILABLE\",\"message\":\"the server is stopping\"}}";
-    static const struct {
-        doorman__exchange_state from;
-        int step;
-        doorman__exchange_state to;
-        doorman_status status;
-        const char *reply; /* after one more _write */
-    } rows[] = {
-        {DOORMAN__EXCHANGE_EMPTY, READ, DOORMAN__EXCHANGE_READ, DOORMAN_OK, stopping},
-        {DOORMAN__EXCHANGE_EMPTY, DECIDE, DOORMAN__EXCHANGE_FAILED, DOORMAN_INVALID_ARGUMENT, none},
-        {DOORMAN__EXCHANGE_EMPTY, WRITE, DOORMAN__EXCHANGE_WRITTEN, DOORMAN_INVALID_ARGUMENT, none},
-        {DOORMAN__EXCHANGE_READ, READ, DOORMAN__EXCHANGE_READ, DOORMAN_OK, stopping},
-        {DOORMAN__EXCHANGE_READ, DECIDE, DOORMAN__EXCHANGE_DECIDED, DOORMAN_OK, NULL},
-        {DOORMAN__EXCHANGE_READ, WRITE, DOORMAN__EXCHANGE_WRITTEN, DOORMAN_UNAVAILABLE, stopping},
-        {DOORMAN__EXCHANGE_DECIDED, READ, DOORMAN__EXCHANGE_READ, DOORMAN_OK, stopping},
-        {DOORMAN__EXCHANGE_DECIDED, DECIDE, DOORMAN__EXCHANGE_DECIDED, DOORMAN_OK, NULL},
-        {DOORMAN__EXCHANGE_DECIDED, WRITE, DOORMAN__EXCHANGE_WRITTEN, DOORMAN_OK, NULL},
-        {DOORMAN__EXCHANGE_FAILED, READ, DOORMAN__EXCHANGE_READ, DOORMAN_OK, stopping},
-        {DOORMAN__EXCHANGE_FAILED, DECIDE, DOORMAN__EXCHANGE_FAILED, DOORMAN_INVALID_ARGUMENT,
-         wrong},
-        {DOORMAN__EXCHANGE_FAILED, WRITE, DOORMAN__EXCHANGE_WRITTEN, DOORMAN_INVALID_ARGUMENT,
-         wrong},
-        {DOORMAN__EXCHANGE_WRITTEN, READ, DOORMAN__EXCHANGE_READ, DOORMAN_OK, stopping},
-        {DOORMAN__EXCHANGE_WRITTEN, DECIDE, DOORMAN__EXCHANGE_WRITTEN, DOORMAN_OK, NULL},
-        {DOORMAN__EXCHANGE_WRITTEN, WRITE, DOORMAN__EXCHANGE_WRITTEN, DOORMAN_OK, NULL},
-    };
     world *w = world_start();
-    for (size_t i = 0; i < COUNT(rows); i++) {
+    for (size_t i = 0; i < COUNT(exchange_steps); i++) {
         doorman_json_exchange exchange = {.reply = {0}};
         doorman_status status = DOORMAN_STALE;
-        bring_into(&exchange, rows[i].from, w);
-        if (rows[i].step == READ) status = exchange_read(&exchange, DB("\"wants\":7"));
-        if (rows[i].step == DECIDE) {
+        bring_into(&exchange, exchange_steps[i].from, w);
+        if (exchange_steps[i].step == READ) status = exchange_read(&exchange, DB("\"wants\":7"));
+        if (exchange_steps[i].step == DECIDE) {
             status = doorman_json_exchange_decide(&exchange, w->server, w->now);
         }
-        if (rows[i].step == WRITE) status = doorman_json_exchange_write(&exchange, 0);
-        assert_int_equal(status, rows[i].status);
-        assert_int_equal(exchange.state, rows[i].to);
+        if (exchange_steps[i].step == WRITE) status = doorman_json_exchange_write(&exchange, 0);
+        assert_int_equal(status, exchange_steps[i].status);
+        assert_int_equal(exchange.state, exchange_steps[i].to);
         for (int again = 0; again < 2; again++) {
             status = doorman_json_exchange_write(&exchange, 0);
             const char *reply = exchange.reply.text;
-            assert_int_equal(status == DOORMAN_OK, rows[i].reply == NULL);
-            if (rows[i].reply) assert_string_equal(reply, rows[i].reply);
-            if (!rows[i].reply) assert_non_null(strstr(reply, "\"gets\""));
+            assert_int_equal(status == DOORMAN_OK, exchange_steps[i].reply == NULL);
+            if (exchange_steps[i].reply) assert_string_equal(reply, exchange_steps[i].reply);
+            if (!exchange_steps[i].reply) assert_non_null(strstr(reply, "\"gets\""));
         }
         doorman_json_exchange_uninit(&exchange);
     }
@@ -1690,9 +1698,11 @@ TEST(an_exchange_says_why_a_message_was_refused) {
     assert_int_equal(exchange_read(&exchange, DB("\"wants\":-1")), DOORMAN_INVALID_ARGUMENT);
     assert_int_equal(doorman_json_exchange_write(&exchange, 0), DOORMAN_INVALID_ARGUMENT);
     assert_non_null(strstr(exchange.error.text, "get_capacity.resource[0].wants: "));
+    assert_int_equal(exchange.error.path_bytes, strlen("get_capacity.resource[0].wants"));
     assert_non_null(strstr(exchange.reply.text, exchange.error.text));
     assert_int_equal(exchange_read(&exchange, DB("\"wants\":1")), DOORMAN_OK);
     assert_string_equal(exchange.error.text, "");
+    assert_int_equal(exchange.error.path_bytes, 0);
     doorman_json_exchange_uninit(&exchange);
     world_stop(w);
 }
@@ -1744,29 +1754,35 @@ TEST(a_body_without_its_method_is_answered_with_a_body) {
     }
 }
 
-/* Positions count the bytes of the body. Paths begin with the method, as in a whole message. */
+/* Positions count the bytes of the body. Paths begin with the method, as in a whole message, and
+ * the error says where they end. A key of JSON may look like a path and a rule. */
 TEST(an_error_of_a_body_refers_to_the_body) {
     static const struct {
-        const char *method, *body, *error;
+        const char *method, *body, *error, *path;
     } rows[] = {
-        {"discovery", "", "the body is empty: send {}, or the content of the method"},
-        {"discovery", " \r\n\t", "the body is empty: "},
-        {"discovery", "\xef\xbb\xbf{}", "byte 0: not JSON: remove the byte order mark"},
-        {"discovery", "{\"a\":}", "byte 5: not JSON: expected a value"},
-        {"discovery", "{\"a\":1", "byte 6: not JSON: expected a comma or }"},
-        {"discovery", "{} x", "not JSON: text follows the content of the method"},
-        {"discovery", "{},\"get_capacity\":{}", "not JSON: text follows the content"},
-        {"discovery", "{}}", "not JSON: text follows the content"},
-        {"discovery", "[]", "discovery: must be an object"},
-        {"get_capacity", "{\"client_id\":1}", "get_capacity.client_id: "},
-        {"get_capacity", "{\"a\":{\"b\":1,\"b\":2}}", "get_capacity.a.b: appears twice"},
-        {"get_capacity", "{\"get_capacity\":{}}", "get_capacity.get_capacity: " METHOD_TWICE}};
+        {"discovery", "", "the body is empty: send {}, or the content of the method", NULL},
+        {"discovery", " \r\n\t", "the body is empty: ", NULL},
+        {"discovery", "\xef\xbb\xbf{}", "byte 0: not JSON: remove the byte order mark", NULL},
+        {"discovery", "{\"a\":}", "byte 5: not JSON: expected a value", NULL},
+        {"discovery", "{\"a\":1", "byte 6: not JSON: expected a comma or }", NULL},
+        {"discovery", "{} x", "not JSON: text follows the content of the method", NULL},
+        {"discovery", "{},\"get_capacity\":{}", "not JSON: text follows the content", NULL},
+        {"discovery", "{}}", "not JSON: text follows the content", NULL},
+        {"discovery", "[]", "discovery: must be an object", "discovery"},
+        {"get_capacity", "{\"client_id\":1}", "get_capacity.client_id: ", "get_capacity.client_id"},
+        {"get_capacity", "{\"a\":{\"b\":1,\"b\":2}}", "get_capacity.a.b: appears twice",
+         "get_capacity.a.b"},
+        {"get_capacity", "{\"a: b\":1,\"a: b\":2}", "get_capacity.a: b: appears twice",
+         "get_capacity.a: b"},
+        {"get_capacity", "{\"get_capacity\":{}}", "get_capacity.get_capacity: " METHOD_TWICE,
+         "get_capacity.get_capacity"}};
     doorman_json_exchange exchange = {.reply = {0}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const char *body = rows[i].body;
         assert_int_equal(doorman_json_exchange_read(&exchange, rows[i].method, body, strlen(body)),
                          DOORMAN_INVALID_ARGUMENT);
         assert_memory_equal(exchange.error.text, rows[i].error, strlen(rows[i].error));
+        assert_int_equal(exchange.error.path_bytes, rows[i].path ? strlen(rows[i].path) : 0);
         assert_int_equal(doorman_json_exchange_write(&exchange, 0), DOORMAN_INVALID_ARGUMENT);
         assert_memory_equal(exchange.reply.text, "{\"error\":", 9);
     }
@@ -1939,68 +1955,68 @@ TEST(a_redirect_is_followed) {
     client_fixture_stop(a);
 }
 
+static const struct {
+    const char *text, *error;
+} invalid_responses[] = {
+    {"", "byte 0: not JSON"},
+    {"{\"get_capacity\":{\"response\":[]}} ]", "byte 33: not JSON"},
+    {"[]", "must be an object with one key"},
+    {"{\"error\":{\"code\":\"UNAVAILABLE\",\"message\":\"stopping\"}}", "UNAVAILABLE: stopping"},
+    {"{\"error\":{\"code\":\"UNAVAILABLE\"}}", "error.message: is missing"},
+    {"{\"error\":\"no\"}", "error: must be an object"},
+    {"{\"put_capacity\":{}}", "no such method: put_capacity"},
+    {"{\"get_capacity\":{}}", "get_capacity.response: is missing"},
+    {"{\"get_capacity\":{\"response\":[],\"response\":[]}}",
+     "get_capacity.response: appears twice"},
+    {"{\"get_capacity\":{\"response\":[]}}", "get_capacity: "},
+    {"{\"release_capacity\":{}}", "release_capacity: "},
+    {"{\"discovery\":{}}", "discovery.is_master: is missing"},
+    {"{\"discovery\":{\"is_master\":1}}", "discovery.is_master: must be a boolean"},
+    {"{\"get_capacity\":{\"mastership\":{\"master_address\":5}}}",
+     "get_capacity.mastership.master_address: must be a string"},
+    {CLIENT_RESPONSE("\"x\":1"), "get_capacity.response[0].gets: is missing"},
+    {CLIENT_RESPONSE("\"gets\":{\"id\":5}"), "get_capacity.response[0].gets.node: is missing"},
+    {CLIENT_RESPONSE("\"gets\":{\"id\":\"5\"}"),
+     "get_capacity.response[0].gets.id: must be a number"},
+    {CLIENT_RESPONSE("\"gets\":{\"id\":5,\"node\":\"n\",\"capacity\":1,\"expires_in\":1}"),
+     "get_capacity.response[0].gets.refresh_interval: is missing"},
+    {CLIENT_RESPONSE("\"gets\":{\"id\":5,\"node\":\"n\",\"capacity\":1,\"refresh_interval\":1}"),
+     "get_capacity.response[0].gets.expires_in: is missing"},
+    {CLIENT_RESPONSE("\"gets\":{\"id\":5,\"node\":\"n\",\"capacity\":-3,\"expires_in\":1,"
+                     "\"refresh_interval\":1}"),
+     "get_capacity.response[0].gets.capacity: " DOORMAN__AMOUNT_RULE},
+    {CLIENT_RESPONSE("\"gets\":{\"id\":5,\"node\":\"n\",\"capacity\":3,\"expires_in\":1,"
+                     "\"refresh_interval\":0}"),
+     "get_capacity: "},
+    {CLIENT_RESPONSE("\"gets\":{\"id\":5,\"node\":\"n\",\"capacity\":3,\"expires_in\":1,"
+                     "\"refresh_interval\":1,\"whole\":1}"),
+     "get_capacity.response[0].gets.whole: must be a boolean"},
+    {CLIENT_RESPONSE("\"gets\":{\"id\":5,\"node\":\"n\",\"capacity\":3,\"expires_in\":1,"
+                     "\"refresh_interval\":1,\"reason\":1}"),
+     "get_capacity.response[0].gets.reason: must be a string"},
+    {CLIENT_RESPONSE("\"safe_capacity\":\"2\"," GETS),
+     "get_capacity.response[0].safe_capacity: must be a"},
+    {CLIENT_RESPONSE("\"learning\":1," GETS),
+     "get_capacity.response[0].learning: must be a boolean"},
+    {CLIENT_RESPONSE("\"refused\":{\"refresh_interval\":1}"),
+     "get_capacity.response[0].refused.reason: is missing"},
+    {CLIENT_RESPONSE("\"refused\":{\"reason\":\"NO\",\"refresh_interval\":1}"),
+     "get_capacity.response[0].refused.reason: must be one of TRY_LATER, UNMATCHED, FULL"},
+    {CLIENT_RESPONSE("\"refused\":{\"reason\":\"FULL\"}"),
+     "get_capacity.response[0].refused.refresh_interval: is missing"},
+};
+
 /* C5: the error gives the reason. The request has failed, and the client tries the next address. */
 TEST(an_invalid_response_is_a_failure) {
-    static const struct {
-        const char *text, *error;
-    } rows[] = {
-        {"", "byte 0: not JSON"},
-        {"{\"get_capacity\":{\"response\":[]}} ]", "byte 33: not JSON"},
-        {"[]", "must be an object with one key"},
-        {"{\"error\":{\"code\":\"UNAVAILABLE\",\"message\":\"stopping\"}}",
-         "UNAVAILABLE: stopping"},
-        {"{\"error\":{\"code\":\"UNAVAILABLE\"}}", "error.message: is missing"},
-        {"{\"error\":\"no\"}", "error: must be an object"},
-        {"{\"put_capacity\":{}}", "no such method: put_capacity"},
-        {"{\"get_capacity\":{}}", "get_capacity.response: is missing"},
-        {"{\"get_capacity\":{\"response\":[],\"response\":[]}}",
-         "get_capacity.response: appears twice"},
-        {"{\"get_capacity\":{\"response\":[]}}", "get_capacity: "},
-        {"{\"release_capacity\":{}}", "release_capacity: "},
-        {"{\"discovery\":{}}", "discovery.is_master: is missing"},
-        {"{\"discovery\":{\"is_master\":1}}", "discovery.is_master: must be a boolean"},
-        {"{\"get_capacity\":{\"mastership\":{\"master_address\":5}}}",
-         "get_capacity.mastership.master_address: must be a string"},
-        {CLIENT_RESPONSE("\"x\":1"), "get_capacity.response[0].gets: is missing"},
-        {CLIENT_RESPONSE("\"gets\":{\"id\":5}"), "get_capacity.response[0].gets.node: is missing"},
-        {CLIENT_RESPONSE("\"gets\":{\"id\":\"5\"}"),
-         "get_capacity.response[0].gets.id: must be a number"},
-        {CLIENT_RESPONSE("\"gets\":{\"id\":5,\"node\":\"n\",\"capacity\":1,\"expires_in\":1}"),
-         "get_capacity.response[0].gets.refresh_interval: is missing"},
-        {CLIENT_RESPONSE(
-             "\"gets\":{\"id\":5,\"node\":\"n\",\"capacity\":1,\"refresh_interval\":1}"),
-         "get_capacity.response[0].gets.expires_in: is missing"},
-        {CLIENT_RESPONSE("\"gets\":{\"id\":5,\"node\":\"n\",\"capacity\":-3,\"expires_in\":1,"
-                         "\"refresh_interval\":1}"),
-         "get_capacity.response[0].gets.capacity: " DOORMAN__AMOUNT_RULE},
-        {CLIENT_RESPONSE("\"gets\":{\"id\":5,\"node\":\"n\",\"capacity\":3,\"expires_in\":1,"
-                         "\"refresh_interval\":0}"),
-         "get_capacity: "},
-        {CLIENT_RESPONSE("\"gets\":{\"id\":5,\"node\":\"n\",\"capacity\":3,\"expires_in\":1,"
-                         "\"refresh_interval\":1,\"whole\":1}"),
-         "get_capacity.response[0].gets.whole: must be a boolean"},
-        {CLIENT_RESPONSE("\"gets\":{\"id\":5,\"node\":\"n\",\"capacity\":3,\"expires_in\":1,"
-                         "\"refresh_interval\":1,\"reason\":1}"),
-         "get_capacity.response[0].gets.reason: must be a string"},
-        {CLIENT_RESPONSE("\"safe_capacity\":\"2\"," GETS),
-         "get_capacity.response[0].safe_capacity: must be a"},
-        {CLIENT_RESPONSE("\"learning\":1," GETS),
-         "get_capacity.response[0].learning: must be a boolean"},
-        {CLIENT_RESPONSE("\"refused\":{\"refresh_interval\":1}"),
-         "get_capacity.response[0].refused.reason: is missing"},
-        {CLIENT_RESPONSE("\"refused\":{\"reason\":\"NO\",\"refresh_interval\":1}"),
-         "get_capacity.response[0].refused.reason: must be one of TRY_LATER, UNMATCHED, FULL"},
-        {CLIENT_RESPONSE("\"refused\":{\"reason\":\"FULL\"}"),
-         "get_capacity.response[0].refused.refresh_interval: is missing"},
-    };
-    for (size_t i = 0; i < COUNT(rows); i++) {
+    for (size_t i = 0; i < COUNT(invalid_responses); i++) {
         client_fixture *a = client_fixture_start();
         double capacity = 0;
-        doorman_status status = receive(a, rows[i].text);
-        bool matches = strncmp(a->error.text, rows[i].error, strlen(rows[i].error)) == 0;
+        doorman_status status = receive(a, invalid_responses[i].text);
+        bool matches = strncmp(a->error.text, invalid_responses[i].error,
+                               strlen(invalid_responses[i].error)) == 0;
         if (!matches || status != DOORMAN_INVALID_ARGUMENT) {
-            fail_msg("%s\ngives %s: %s\ninstead of %s", rows[i].text, doorman_status_name(status),
-                     a->error.text, rows[i].error);
+            fail_msg("%s\ngives %s: %s\ninstead of %s", invalid_responses[i].text,
+                     doorman_status_name(status), a->error.text, invalid_responses[i].error);
         }
         assert_string_equal(doorman__upstream_address(doorman_client_upstream(a->client)),
                             "tcp://spare:1");
@@ -2046,26 +2062,27 @@ static doorman_config *load(const char *text, doorman_error *error) {
     CONFIG(",\"algorithm\":{\"kind\":\"PRIORITY_SHARE\",\"parameters\":[" list "]}")
 #define PARAMETER(name, value) "{\"name\":\"" name "\",\"value\":" value "}"
 
+static const char every_field[] =
+    "{\"unmatched\":\"allow\",\"resources\":["
+    "{\"identifier_glob\":\"a\",\"capacity\":10.5,\"safe_capacity\":-1,\"description\":\"d\","
+    "\"unit\":\"u/s\","
+    "\"algorithm\":{\"kind\":\"PRIORITY_SHARE\",\"lease_length\":30.5,\"refresh_interval\":2,"
+    "\"learning_mode_duration\":0,\"parameters\":["
+    "{\"name\":\"minimum_interval\",\"value\":0},"
+    "{\"name\":\"minimum_refresh_interval\",\"value\":0.25},"
+    "{\"name\":\"decay_factor\",\"value\":\"0.75\"},"
+    "{\"name\":\"handover\",\"value\":\"immediate\"},"
+    "{\"name\":\"reserve\",\"value\":\"1e-1\"}]}},"
+    "{\"identifier_glob\":\"b\",\"capacity\":0,\"algorithm\":{\"kind\":\"STATIC\","
+    "\"parameters\":[{\"name\":\"lease_duration_secs\",\"value\":\"20\"},"
+    "{\"name\":\"refresh_interval\",\"value\":4},"
+    "{\"name\":\"handover\",\"value\":\"confirmed\"}]}},"
+    "{\"identifier_glob\":\"c\",\"capacity\":1,\"whole\":true,"
+    "\"overload\":{\"target\":0.1,\"capacity_min\":0.5}}]}";
+
 /* G7, and every field of a template. */
 TEST(a_configuration_can_set_every_field) {
-    static const char text[] =
-        "{\"unmatched\":\"allow\",\"resources\":["
-        "{\"identifier_glob\":\"a\",\"capacity\":10.5,\"safe_capacity\":-1,\"description\":\"d\","
-        "\"unit\":\"u/s\","
-        "\"algorithm\":{\"kind\":\"PRIORITY_SHARE\",\"lease_length\":30.5,\"refresh_interval\":2,"
-        "\"learning_mode_duration\":0,\"parameters\":["
-        "{\"name\":\"minimum_interval\",\"value\":0},"
-        "{\"name\":\"minimum_refresh_interval\",\"value\":0.25},"
-        "{\"name\":\"decay_factor\",\"value\":\"0.75\"},"
-        "{\"name\":\"handover\",\"value\":\"immediate\"},"
-        "{\"name\":\"reserve\",\"value\":\"1e-1\"}]}},"
-        "{\"identifier_glob\":\"b\",\"capacity\":0,\"algorithm\":{\"kind\":\"STATIC\","
-        "\"parameters\":[{\"name\":\"lease_duration_secs\",\"value\":\"20\"},"
-        "{\"name\":\"refresh_interval\",\"value\":4},"
-        "{\"name\":\"handover\",\"value\":\"confirmed\"}]}},"
-        "{\"identifier_glob\":\"c\",\"capacity\":1,\"whole\":true,"
-        "\"overload\":{\"target\":0.1,\"capacity_min\":0.5}}]}";
-    doorman_config *config = load(text, NULL);
+    doorman_config *config = load(every_field, NULL);
     assert_non_null(config);
     doorman_config_options read;
     doorman_config_read(config, &read);
@@ -2210,7 +2227,7 @@ TEST(a_written_configuration_makes_an_equal_one) {
             templates[i] = random_template(&strings[i], i, options.template_count);
         }
         doorman_config *config = NULL;
-        doorman_error error = {""};
+        doorman_error error = {0};
         if (doorman_config_create(&config, &options, &error) != DOORMAN_OK)
             fail_msg("%s", error.text);
         char *given = expect_written(&options, config);
@@ -2394,7 +2411,7 @@ static const struct {
 /* G4: the whole configuration is refused, with the path of the field and what was expected. */
 TEST(an_error_in_a_configuration_names_the_field) {
     for (size_t i = 0; i < COUNT(wrong_configs); i++) {
-        doorman_error error = {""};
+        doorman_error error = {0};
         int prefix = 0;
         assert_null(load(wrong_configs[i].text, &error));
         (void)sscanf(error.text, "line 1, column %*u: %n", &prefix);
@@ -2698,7 +2715,7 @@ TEST(without_memory_a_good_configuration_has_no_other_error) {
     doorman_status status = DOORMAN_OUT_OF_MEMORY;
     for (size_t n = 1; status != DOORMAN_OK && n < 1000; n++) {
         doorman_config *config = NULL;
-        doorman_error error = {""};
+        doorman_error error = {0};
         memory_fails_at(n);
         status = doorman_json_config(&config, text, sizeof text - 1, &error);
         bool works = memory_works();
@@ -2791,7 +2808,7 @@ TEST(warnings_about_a_configuration_have_a_position) {
             }
             assert_string_equal(found, warnings[k] ? warnings[k] : "");
         }
-        doorman_error error = {"an old text"};
+        doorman_error error = {.text = "an old text"};
         config = load(text, &error);
         assert_non_null(config);
         assert_int_equal(error.text[0] != 0, count > 0);
@@ -2801,7 +2818,7 @@ TEST(warnings_about_a_configuration_have_a_position) {
 
 /* V5: a long path is cut, but the rule behind the path is not cut. */
 TEST(a_long_key_does_not_hide_the_error_text) {
-    doorman_error error = {""};
+    doorman_error error = {0};
     char *text = repeat("{\"resources\":[],\"", "\xc3\xa9", 1000, "\":1}");
     assert_null(load(text, &error));
     assert_non_null(strstr(error.text, ": is not known"));
@@ -2820,7 +2837,7 @@ __attribute__((constructor)) static void use_allocator(void) {
 /* Fails unless a configuration in JSON has exactly this first warning. "": none. */
 static void expect_warning(const char *json, const char *expected) {
     doorman_config *config = NULL;
-    doorman_error error = {""};
+    doorman_error error = {0};
     assert_int_equal(doorman_json_config(&config, json, strlen(json), &error), DOORMAN_OK);
     const char *text = strstr(error.text, ": ");
     text = text ? text + 2 : error.text;
@@ -2875,59 +2892,61 @@ TEST(a_long_window_that_is_empty_at_a_restart_causes_a_warning) {
                    "up to 86400 s");
 }
 
+static const char *const kept_quotas[] = {
+    "\"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": 3599.999",
+    "\"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": \"minute\"",
+    "\"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": \"month\", "
+    "\"on_restart\": \"full\"",
+    "\"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": \"hour\", "
+    "\"on_restart\": \"empty\"",
+    "\"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": \"month\", \"shadow\": true",
+    "\"kind\": \"FIXED_WINDOW\", \"limit\": 0, \"window\": \"month\", \"keys\": [\"x\"]",
+    "\"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 3599, \"max_debt\": 0.5",
+    "\"kind\": \"CONCURRENCY\", \"limit\": 9, \"time_to_live\": 3600",
+    "\"kind\": \"CONCURRENCY\", \"limit\": 9, \"time_to_live\": 7200, "
+    "\"on_restart\": \"full\"",
+    "\"kind\": \"TIERS\", \"tiers\": [{\"limit\": 9, \"window\": 60, \"active\": 60, "
+    "\"cooldown\": 3539}]",
+    "\"kind\": \"TIERS\", \"tiers\": [{\"limit\": 9, \"window\": 60, \"active\": 7200}], "
+    "\"on_restart\": \"full\"",
+};
+
+static const struct {
+    const char *limit, *place;
+} renewed_quotas[] = {
+    {"\"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": \"hour\"",
+     "window: a quota of 3600 s is"},
+    {"\"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": \"day\"",
+     "window: a quota of 86400 s is"},
+    {"\"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": \"week\"",
+     "window: a quota of 604800 s is"},
+    {"\"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": \"month\"",
+     "window: a quota of 2678400 s is kept only in memory, so it begins again after each "
+     "restart and each change of master. A shorter window beside it bounds how much more is "
+     "granted. Write on_restart: full if this is intended"},
+    {"\"kind\": \"SLIDING_WINDOW\", \"limit\": 9, \"window\": 3600",
+     "window: a quota of 3600 s is"},
+    {"\"kind\": \"TOKEN_BUCKET\", \"rate\": 0.5, \"size\": 1800", "rate: a quota of 3600 s is"},
+    {"\"kind\": \"TOKEN_BUCKET\", \"rate\": 0.5, \"size\": 1799, \"max_debt\": 2",
+     "rate: a quota of 3600 s is"},
+    {"\"kind\": \"TIERS\", \"tiers\": [{\"limit\": 9, \"window\": 60, \"active\": 60, "
+     "\"cooldown\": 3540}]",
+     "tiers: a quota of 3600 s is"},
+    {"\"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": 60, \"overrides\": "
+     "[{\"keys\": [\"x\"], \"limit\": 8}, {\"keys\": [\"y\"], \"window\": \"day\"}]",
+     "overrides[1].window: a quota of 86400 s is"},
+};
+
 /* Nothing keeps a counter over a restart. */
 TEST(a_quota_of_an_hour_that_a_restart_renews_causes_a_warning) {
-    static const char *const fine[] = {
-        "\"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": 3599.999",
-        "\"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": \"minute\"",
-        "\"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": \"month\", "
-        "\"on_restart\": \"full\"",
-        "\"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": \"hour\", "
-        "\"on_restart\": \"empty\"",
-        "\"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": \"month\", \"shadow\": true",
-        "\"kind\": \"FIXED_WINDOW\", \"limit\": 0, \"window\": \"month\", \"keys\": [\"x\"]",
-        "\"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 3599, \"max_debt\": 0.5",
-        "\"kind\": \"CONCURRENCY\", \"limit\": 9, \"time_to_live\": 3600",
-        "\"kind\": \"CONCURRENCY\", \"limit\": 9, \"time_to_live\": 7200, "
-        "\"on_restart\": \"full\"",
-        "\"kind\": \"TIERS\", \"tiers\": [{\"limit\": 9, \"window\": 60, \"active\": 60, "
-        "\"cooldown\": 3539}]",
-        "\"kind\": \"TIERS\", \"tiers\": [{\"limit\": 9, \"window\": 60, \"active\": 7200}], "
-        "\"on_restart\": \"full\"",
-    };
-    static const struct {
-        const char *limit, *place;
-    } renewed[] = {
-        {"\"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": \"hour\"",
-         "window: a quota of 3600 s is"},
-        {"\"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": \"day\"",
-         "window: a quota of 86400 s is"},
-        {"\"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": \"week\"",
-         "window: a quota of 604800 s is"},
-        {"\"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": \"month\"",
-         "window: a quota of 2678400 s is kept only in memory, so it begins again after each "
-         "restart and each change of master. A shorter window beside it bounds how much more is "
-         "granted. Write on_restart: full if this is intended"},
-        {"\"kind\": \"SLIDING_WINDOW\", \"limit\": 9, \"window\": 3600",
-         "window: a quota of 3600 s is"},
-        {"\"kind\": \"TOKEN_BUCKET\", \"rate\": 0.5, \"size\": 1800", "rate: a quota of 3600 s is"},
-        {"\"kind\": \"TOKEN_BUCKET\", \"rate\": 0.5, \"size\": 1799, \"max_debt\": 2",
-         "rate: a quota of 3600 s is"},
-        {"\"kind\": \"TIERS\", \"tiers\": [{\"limit\": 9, \"window\": 60, \"active\": 60, "
-         "\"cooldown\": 3540}]",
-         "tiers: a quota of 3600 s is"},
-        {"\"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": 60, \"overrides\": "
-         "[{\"keys\": [\"x\"], \"limit\": 8}, {\"keys\": [\"y\"], \"window\": \"day\"}]",
-         "overrides[1].window: a quota of 86400 s is"},
-    };
     char json[600], warning[400];
-    for (size_t i = 0; i < COUNT(fine); i++) {
-        snprintf(json, sizeof json, LIMITS("%s"), fine[i]);
+    for (size_t i = 0; i < COUNT(kept_quotas); i++) {
+        snprintf(json, sizeof json, LIMITS("%s"), kept_quotas[i]);
         expect_warning(json, "");
     }
-    for (size_t i = 0; i < COUNT(renewed); i++) {
-        snprintf(json, sizeof json, LIMITS("%s"), renewed[i].limit);
-        snprintf(warning, sizeof warning, "resources[0].limits[0].%s", renewed[i].place);
+    for (size_t i = 0; i < COUNT(renewed_quotas); i++) {
+        snprintf(json, sizeof json, LIMITS("%s"), renewed_quotas[i].limit);
+        snprintf(warning, sizeof warning, "resources[0].limits[0].%s", renewed_quotas[i].place);
         expect_warning(json, warning);
     }
 }

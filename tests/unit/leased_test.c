@@ -34,7 +34,7 @@ typedef struct fixture {
 
 static doorman_config *config_of(const char *text) {
     doorman_config *config = NULL;
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_status status = doorman_json_config(&config, text, strlen(text), &error);
     if (status != DOORMAN_OK) fail_msg("%s", error.text);
     return config;
@@ -840,71 +840,70 @@ TEST(a_lease_of_a_gauge_is_released_when_nothing_is_held) {
     "\"a\", " fields "}]}]}"
 #define BUCKET "\"per\": \"resource\", \"kind\": \"TOKEN_BUCKET\", \"rate\": \"leased\""
 
+static const struct {
+    const char *text, *error;
+} wrong_configurations[] = {
+    {LIMIT_OF("\"kind\": \"TOKEN_BUCKET\", \"rate\": \"leased\""), "limits[0].per"},
+    {LIMIT_OF("\"per\": \"template\", \"kind\": \"TOKEN_BUCKET\", \"rate\": \"leased\""),
+     "limits[0].per"},
+    {LIMIT_OF(BUCKET ", \"size\": 1"), "limits[0].size"},
+    {LIMIT_OF(BUCKET ", \"max_debt\": 1"), "limits[0].max_debt"},
+    {LIMIT_OF(BUCKET ", \"max_wait\": 1"), "limits[0].max_wait"},
+    {LIMIT_OF(BUCKET ", \"warn_at\": 0.5"), "limits[0].warn_at"},
+    {LIMIT_OF(BUCKET ", \"refunds\": true"), "limits[0].refunds"},
+    {LIMIT_OF(BUCKET ", \"on_restart\": \"empty\""), "limits[0].on_restart"},
+    {LIMIT_OF(BUCKET ", \"priority\": 16"), "limits[0].priority"},
+    {LIMIT_OF(BUCKET ", \"subclients\": 0"), "limits[0].subclients"},
+    {LIMIT_OF(BUCKET ", \"overrides\": [{\"keys\": [\"x\"], \"rate\": 1}]"), "limits[0].overrides"},
+    {LIMIT_OF(BUCKET ", \"lease_of\": \"other\""), "limits[0].lease_of"},
+    {LIMIT_OF(BUCKET ", \"lease_of\": \"\""), "limits[0].lease_of"},
+    {LIMIT_OF("\"per\": \"resource\", \"kind\": \"TOKEN_BUCKET\", \"rate\": \"borrowed\""),
+     "limits[0].rate"},
+    {LIMIT_OF("\"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 1, \"lease_of\": \"db\""),
+     "limits[0].lease_of"},
+    {LIMIT_OF("\"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 1, \"priority\": 2"),
+     "limits[0].priority"},
+    {LIMIT_OF("\"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 1, \"subclients\": 2"),
+     "limits[0].subclients"},
+    {LIMIT_OF(BUCKET "}, {\"name\": \"b\", " BUCKET), "limits[1].lease_of"},
+    {LIMIT_OF("\"kind\": \"CONCURRENCY\", \"limit\": \"leased\""), "limits[0].per"},
+    {LIMIT_OF("\"per\": \"resource\", \"kind\": \"CONCURRENCY\", \"limit\": \"leased\", "
+              "\"on_restart\": \"full\""),
+     "limits[0].on_restart"},
+    {LIMIT_OF("\"per\": \"resource\", \"kind\": \"FIXED_WINDOW\", \"limit\": \"leased\", "
+              "\"window\": 1"),
+     "limits[0].limit"},
+    {"{\"resources\": [{\"identifier_glob\": \"db\", \"capacity\": 1}, {\"identifier_glob\": "
+     "\"api/*\", \"limits\": [{\"name\": \"a\", \"per\": \"resource\", \"kind\": "
+     "\"CONCURRENCY\", \"limit\": \"leased\", \"lease_of\": \"db\"}]}]}",
+     "resources[1].limits[0].lease_of"},
+    {"{\"resources\": [{\"identifier_glob\": \"db\", \"capacity\": 1, \"limits\": [{\"name\": "
+     "\"a\", " BUCKET "}]}, {\"identifier_glob\": \"api\", \"limits\": [{\"name\": \"a\", "
+     "\"per\": \"resource\", \"kind\": \"CONCURRENCY\", \"limit\": \"leased\", "
+     "\"lease_of\": \"db\"}]}]}",
+     "resources[1].limits[0].kind"},
+    {LIMIT_OF(BUCKET "}, {\"name\": \"b\", \"lease_of\": \"db\", " BUCKET), "limits[1].lease_of"},
+    {"{\"resources\": [{\"identifier_glob\": \"db\", \"capacity\": 1}, {\"identifier_glob\": "
+     "\"api\", \"limits\": [{\"name\": \"a\", " BUCKET "}]}]}",
+     "resources[1].limits[0].lease_of"},
+    {"{\"resources\": [{\"identifier_glob\": \"db\", \"capacity\": 1, \"limits\": [{\"name\": "
+     "\"a\", " BUCKET "}]}, {\"identifier_glob\": \"api\", \"limits\": [{\"name\": \"a\", "
+     "\"lease_of\": \"db\", \"priority\": 2, " BUCKET "}]}]}",
+     "resources[1].limits[0].priority"},
+    {"{\"resources\": [{\"identifier_glob\": \"api\", \"limits\": [{\"name\": \"a\", "
+     "\"lease_of\": \"db\", \"subclients\": 2, " BUCKET "}]}, {\"identifier_glob\": \"d*\", "
+     "\"capacity\": 1, \"limits\": [{\"name\": \"a\", " BUCKET "}]}]}",
+     "resources[1].limits[0].subclients"},
+};
+
 TEST(wrong_configurations_are_refused_by_path) {
-    const struct {
-        const char *text, *error;
-    } wrong[] = {
-        {LIMIT_OF("\"kind\": \"TOKEN_BUCKET\", \"rate\": \"leased\""), "limits[0].per"},
-        {LIMIT_OF("\"per\": \"template\", \"kind\": \"TOKEN_BUCKET\", \"rate\": \"leased\""),
-         "limits[0].per"},
-        {LIMIT_OF(BUCKET ", \"size\": 1"), "limits[0].size"},
-        {LIMIT_OF(BUCKET ", \"max_debt\": 1"), "limits[0].max_debt"},
-        {LIMIT_OF(BUCKET ", \"max_wait\": 1"), "limits[0].max_wait"},
-        {LIMIT_OF(BUCKET ", \"warn_at\": 0.5"), "limits[0].warn_at"},
-        {LIMIT_OF(BUCKET ", \"refunds\": true"), "limits[0].refunds"},
-        {LIMIT_OF(BUCKET ", \"on_restart\": \"empty\""), "limits[0].on_restart"},
-        {LIMIT_OF(BUCKET ", \"priority\": 16"), "limits[0].priority"},
-        {LIMIT_OF(BUCKET ", \"subclients\": 0"), "limits[0].subclients"},
-        {LIMIT_OF(BUCKET ", \"overrides\": [{\"keys\": [\"x\"], \"rate\": 1}]"),
-         "limits[0].overrides"},
-        {LIMIT_OF(BUCKET ", \"lease_of\": \"other\""), "limits[0].lease_of"},
-        {LIMIT_OF(BUCKET ", \"lease_of\": \"\""), "limits[0].lease_of"},
-        {LIMIT_OF("\"per\": \"resource\", \"kind\": \"TOKEN_BUCKET\", \"rate\": \"borrowed\""),
-         "limits[0].rate"},
-        {LIMIT_OF("\"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 1, \"lease_of\": \"db\""),
-         "limits[0].lease_of"},
-        {LIMIT_OF("\"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 1, \"priority\": 2"),
-         "limits[0].priority"},
-        {LIMIT_OF("\"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 1, \"subclients\": 2"),
-         "limits[0].subclients"},
-        {LIMIT_OF(BUCKET "}, {\"name\": \"b\", " BUCKET), "limits[1].lease_of"},
-        {LIMIT_OF("\"kind\": \"CONCURRENCY\", \"limit\": \"leased\""), "limits[0].per"},
-        {LIMIT_OF("\"per\": \"resource\", \"kind\": \"CONCURRENCY\", \"limit\": \"leased\", "
-                  "\"on_restart\": \"full\""),
-         "limits[0].on_restart"},
-        {LIMIT_OF("\"per\": \"resource\", \"kind\": \"FIXED_WINDOW\", \"limit\": \"leased\", "
-                  "\"window\": 1"),
-         "limits[0].limit"},
-        {"{\"resources\": [{\"identifier_glob\": \"db\", \"capacity\": 1}, {\"identifier_glob\": "
-         "\"api/*\", \"limits\": [{\"name\": \"a\", \"per\": \"resource\", \"kind\": "
-         "\"CONCURRENCY\", \"limit\": \"leased\", \"lease_of\": \"db\"}]}]}",
-         "resources[1].limits[0].lease_of"},
-        {"{\"resources\": [{\"identifier_glob\": \"db\", \"capacity\": 1, \"limits\": [{\"name\": "
-         "\"a\", " BUCKET "}]}, {\"identifier_glob\": \"api\", \"limits\": [{\"name\": \"a\", "
-         "\"per\": \"resource\", \"kind\": \"CONCURRENCY\", \"limit\": \"leased\", "
-         "\"lease_of\": \"db\"}]}]}",
-         "resources[1].limits[0].kind"},
-        {LIMIT_OF(BUCKET "}, {\"name\": \"b\", \"lease_of\": \"db\", " BUCKET),
-         "limits[1].lease_of"},
-        {"{\"resources\": [{\"identifier_glob\": \"db\", \"capacity\": 1}, {\"identifier_glob\": "
-         "\"api\", \"limits\": [{\"name\": \"a\", " BUCKET "}]}]}",
-         "resources[1].limits[0].lease_of"},
-        {"{\"resources\": [{\"identifier_glob\": \"db\", \"capacity\": 1, \"limits\": [{\"name\": "
-         "\"a\", " BUCKET "}]}, {\"identifier_glob\": \"api\", \"limits\": [{\"name\": \"a\", "
-         "\"lease_of\": \"db\", \"priority\": 2, " BUCKET "}]}]}",
-         "resources[1].limits[0].priority"},
-        {"{\"resources\": [{\"identifier_glob\": \"api\", \"limits\": [{\"name\": \"a\", "
-         "\"lease_of\": \"db\", \"subclients\": 2, " BUCKET "}]}, {\"identifier_glob\": \"d*\", "
-         "\"capacity\": 1, \"limits\": [{\"name\": \"a\", " BUCKET "}]}]}",
-         "resources[1].limits[0].subclients"},
-    };
-    for (size_t i = 0; i < COUNT(wrong); i++) {
+    for (size_t i = 0; i < COUNT(wrong_configurations); i++) {
         doorman_config *config = NULL;
-        doorman_error error = {""};
-        doorman_status status =
-            doorman_json_config(&config, wrong[i].text, strlen(wrong[i].text), &error);
-        if (status == DOORMAN_OK || !strstr(error.text, wrong[i].error)) {
-            fail_msg("%zu: %s does not name %s", i, error.text, wrong[i].error);
+        doorman_error error = {0};
+        doorman_status status = doorman_json_config(&config, wrong_configurations[i].text,
+                                                    strlen(wrong_configurations[i].text), &error);
+        if (status == DOORMAN_OK || !strstr(error.text, wrong_configurations[i].error)) {
+            fail_msg("%zu: %s does not name %s", i, error.text, wrong_configurations[i].error);
         }
     }
 }

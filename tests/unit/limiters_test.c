@@ -745,7 +745,7 @@ static const char *const limiter_names[] = {"token bucket", "leaky bucket",   "b
 
 static doorman_limit limit_of(const doorman_limit_options *options) {
     doorman_limit limit;
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_status status = doorman_limit_init(&limit, options, &error);
     if (status != DOORMAN_OK) fail_msg("%s", error.text);
     return limit;
@@ -1420,7 +1420,7 @@ TEST(an_error_names_the_invalid_field_of_a_limit) {
     memset(&limit, 0x5a, sizeof limit);
     before = limit;
     for (size_t i = 0; i < sizeof invalid_options / sizeof *invalid_options; i++) {
-        doorman_error error = {""};
+        doorman_error error = {0};
         char start[64];
         snprintf(start, sizeof start, "%s: must ", invalid_options[i].field);
         assert_int_equal(doorman_limit_init(&limit, &invalid_options[i].options, &error),

@@ -174,7 +174,7 @@ TEST(wrong_settings_are_refused_by_name) {
                 {"overload.target: must be 0", {SECOND, 0}, DOORMAN_NO_ALGORITHM}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         doorman_config *config = NULL;
-        doorman_error error = {""};
+        doorman_error error = {0};
         const doorman_algorithm algorithm = {.kind = rows[i].kind};
         assert_int_equal(config_of(&config, 100, rows[i].overload, algorithm, &error),
                          DOORMAN_INVALID_ARGUMENT);

@@ -51,7 +51,7 @@ static void acquire_for(world *w, const char *key, double cost, doorman_time max
                         doorman_time timeout, size_t number) {
     const doorman_permit_item item = {.resource_id = "login", .key = key, .cost = cost};
     const doorman_permit_request request = {.items = &item, .item_count = 1, .max_wait = max_wait};
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_status status =
         doorman_permit_client_acquire(w->client, &request, timeout, (void *)number, &error, w->now);
     if (status != DOORMAN_OK) fail_msg("%s", error.text);
@@ -797,7 +797,7 @@ TEST(a_wrong_max_pause_is_refused) {
                                                 .seed = 7,
                                                 .permits = {.max_pause = wrong[i]}};
         doorman_permit_client *client = NULL;
-        doorman_error error = {""};
+        doorman_error error = {0};
         assert_int_equal(doorman_permit_client_create(&client, &options, &error, 0),
                          DOORMAN_INVALID_ARGUMENT);
         assert_string_equal(error.text, "permits.max_pause: must be 0, or from 1 s to 3600 s");
@@ -1011,7 +1011,7 @@ TEST(wrong_permits_are_refused) {
          1,
          "equal: no whole number is between min and cost of all items"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        doorman_error error = {""};
+        doorman_error error = {0};
         assert_int_equal(doorman_permit_client_acquire(w->client, &cases[i].request,
                                                        cases[i].timeout, NULL, &error, w->now),
                          DOORMAN_INVALID_ARGUMENT);
@@ -1040,7 +1040,7 @@ TEST(wrong_options_are_refused) {
         if (is_policy) options.permits = policies[i];
         if (!is_policy) options.address_count = 0;
         doorman_permit_client *client = NULL;
-        doorman_error error = {""};
+        doorman_error error = {0};
         assert_int_equal(doorman_permit_client_create(&client, &options, &error, 0),
                          DOORMAN_INVALID_ARGUMENT);
         assert_null(client);

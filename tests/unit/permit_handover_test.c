@@ -39,7 +39,7 @@ static bool keep(void *context, const void *more, size_t count) {
 static doorman_config *config_of(const char *limits) {
     char text[1024];
     doorman_config *config = NULL;
-    doorman_error error = {""};
+    doorman_error error = {0};
     snprintf(text, sizeof text, "{\"resources\": [{\"identifier_glob\": \"*\", \"limits\": [%s]}]}",
              limits);
     if (doorman_json_config(&config, text, strlen(text), &error) == DOORMAN_OK) return config;
@@ -383,7 +383,7 @@ static void hand_much_over(world *w) {
 }
 
 static void expect_refused(world *w, doorman_status status, const char *text) {
-    doorman_error error = {""};
+    doorman_error error = {0};
     assert_int_equal(take_over(w, &error), status);
     if (!strstr(error.text, text)) fail_msg("%s, and not: %s", error.text, text);
     assert_int_equal(hold_count(w), 0);

@@ -33,7 +33,7 @@ static const char capacities[] = "{\"resources\": [{\"identifier_glob\": \"db\",
 
 static doorman_config *config_of(const char *text) {
     doorman_config *config = NULL;
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_status status = doorman_json_config(&config, text, strlen(text), &error);
     if (status != DOORMAN_OK) print_error("%s\n", error.text);
     assert_int_equal(status, DOORMAN_OK);
@@ -271,7 +271,7 @@ TEST(a_root_refuses_a_leased_limit_without_any_capacity) {
         "\"limit\": 1, \"window\": \"day\"}, {\"name\": \"share\", \"per\": \"resource\", "
         "\"kind\": \"TOKEN_BUCKET\", \"rate\": \"leased\"}]}]}";
     doorman_config *wrong = config_of(leased), *config = config_of(limits);
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_server_options options = {.node = "root", .config = wrong, .seed = {1, 2}};
     node *n = calloc(1, sizeof *n);
     assert_non_null(n);
@@ -291,7 +291,7 @@ TEST(a_root_refuses_a_leased_limit_without_any_capacity) {
 TEST(a_node_with_a_parent_may_have_limits_alone) {
     static const char *const parents[] = {"tcp://parent:1"};
     doorman_config *config = config_of(limits), *wrong = config_of(capacities);
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_server_options options = {
         .node = "child", .config = wrong, .parents = parents, .parent_count = 1, .seed = {1, 2}};
     node *n = calloc(1, sizeof *n);
@@ -379,54 +379,44 @@ TEST(the_permits_of_a_message_are_decided_in_their_order) {
     node_stop(n);
 }
 
+static char too_long_key[258]; /* one byte more than a key may have, and the final 0 */
+
+static const struct {
+    doorman_permit_item item;
+    double max_wait;
+    bool equal;
+    const char *text;
+} wrong_permits[] = {
+    {{.resource_id = "", .cost = 1}, 0, false, "items[0].resource_id: must be 1 to 256 bytes"},
+    {{.resource_id = NULL, .cost = 1}, 0, false, "items[0].resource_id: must be 1 to 256 bytes"},
+    {{.resource_id = "a\n", .cost = 1}, 0, false, "items[0].resource_id: must be 1 to 256"},
+    {{.resource_id = "a", .key = too_long_key, .cost = 1}, 0, false, "items[0].key: must be 0 to"},
+    {{.resource_id = "a", .key = "\xff", .cost = 1}, 0, false, "items[0].key: must be 0 to 256"},
+    {{.resource_id = "a", .cost = NAN}, 0, false, "items[0].cost: must be"},
+    {{.resource_id = "a", .cost = -1}, 0, false, "items[0].cost: must be"},
+    {{.resource_id = "a", .cost = 1.1e15}, 0, false, "items[0].cost: must be"},
+    {{.resource_id = "a", .cost = 1, .has_min = true, .min = 2}, 0, false, "items[0].min: must"},
+    {{.resource_id = "a", .cost = 1, .has_min = true, .min = -1}, 0, false, "items[0].min: mu"},
+    {{.resource_id = "a", .cost = 1, .has_min = true, .min = NAN}, 0, false, "items[0].min: mu"},
+    {{.resource_id = "a", .cost = 1}, -1, false, "max_wait: must be"},
+    {{.resource_id = "a", .cost = 1}, 2e17, false, "max_wait: must be"},
+    {{.resource_id = "a", .cost = 0.5}, 0, true, "equal: no whole number"},
+};
+
 /* An error answers the whole message, and nothing of it has taken effect. */
 TEST(a_wrong_message_charges_nothing) {
     node *n = node_start(limits, NULL);
-    char long_key[258];
-    memset(long_key, 'k', sizeof long_key - 1);
-    long_key[257] = '\0';
-    const struct {
-        doorman_permit_item item;
-        double max_wait;
-        bool equal;
-        const char *text;
-    } wrong[] = {
-        {{.resource_id = "", .cost = 1}, 0, false, "items[0].resource_id: must be 1 to 256 bytes"},
-        {{.resource_id = NULL, .cost = 1},
-         0,
-         false,
-         "items[0].resource_id: must be 1 to 256 bytes"},
-        {{.resource_id = "a\n", .cost = 1}, 0, false, "items[0].resource_id: must be 1 to 256"},
-        {{.resource_id = "a", .key = long_key, .cost = 1}, 0, false, "items[0].key: must be 0 to"},
-        {{.resource_id = "a", .key = "\xff", .cost = 1},
-         0,
-         false,
-         "items[0].key: must be 0 to 256"},
-        {{.resource_id = "a", .cost = NAN}, 0, false, "items[0].cost: must be"},
-        {{.resource_id = "a", .cost = -1}, 0, false, "items[0].cost: must be"},
-        {{.resource_id = "a", .cost = 1.1e15}, 0, false, "items[0].cost: must be"},
-        {{.resource_id = "a", .cost = 1, .has_min = true, .min = 2},
-         0,
-         false,
-         "items[0].min: must"},
-        {{.resource_id = "a", .cost = 1, .has_min = true, .min = -1}, 0, false, "items[0].min: mu"},
-        {{.resource_id = "a", .cost = 1, .has_min = true, .min = NAN},
-         0,
-         false,
-         "items[0].min: mu"},
-        {{.resource_id = "a", .cost = 1}, -1, false, "max_wait: must be"},
-        {{.resource_id = "a", .cost = 1}, 2e17, false, "max_wait: must be"},
-        {{.resource_id = "a", .cost = 0.5}, 0, true, "equal: no whole number"},
-    };
-    for (size_t i = 0; i < COUNT(wrong); i++) {
+    memset(too_long_key, 'k', sizeof too_long_key - 1);
+    for (size_t i = 0; i < COUNT(wrong_permits); i++) {
         const doorman_permit_item good = {.resource_id = "login", .key = "alice", .cost = 5};
-        const doorman_permit_request permits[] = {{.items = &good, .item_count = 1},
-                                                  {.items = &wrong[i].item,
-                                                   .item_count = 1,
-                                                   .max_wait = (doorman_time)wrong[i].max_wait,
-                                                   .equal = wrong[i].equal}};
+        const doorman_permit_request permits[] = {
+            {.items = &good, .item_count = 1},
+            {.items = &wrong_permits[i].item,
+             .item_count = 1,
+             .max_wait = (doorman_time)wrong_permits[i].max_wait,
+             .equal = wrong_permits[i].equal}};
         char text[80];
-        snprintf(text, sizeof text, "permits[1].%s", wrong[i].text);
+        snprintf(text, sizeof text, "permits[1].%s", wrong_permits[i].text);
         assert_int_equal(acquire_all(n, permits, 2), DOORMAN_INVALID_ARGUMENT);
         if (strstr(n->error.text, text) != n->error.text) fail_msg("%zu: %s", i, n->error.text);
     }
@@ -1183,7 +1173,7 @@ static void make_request(random_request *r) {
 static void check_round_trip(node *n, doorman_json_exchange *exchange, const random_request *r) {
     doorman_buffer text = {0};
     doorman__incoming incoming;
-    doorman_error error = {""};
+    doorman_error error = {0};
     assert_int_equal(doorman_json_request(&r->request, &text), DOORMAN_OK);
     doorman_status status = doorman_json_exchange_read(exchange, NULL, text.text, text.bytes);
     if (status != DOORMAN_OK) fail_msg("%s\n%s", text.text, exchange->error.text);
@@ -1237,7 +1227,7 @@ TEST(a_client_survives_what_it_does_not_know) {
         "\"retry_after\": 2, \"new\": {}}, {\"decision\": \"PENDING\"}, {\"decision\": "
         "\"GRANTED\", \"item\": [{\"granted\": 1, \"remaining\": 8e15, \"colour\": 1}]}]}}";
     doorman__incoming incoming;
-    doorman_error error = {""};
+    doorman_error error = {0};
     assert_int_equal(read_response(&incoming, text, &error), DOORMAN_OK);
     const doorman_permit *permits = incoming.response.permits;
     assert_int_equal(incoming.response.permit_count, 3);
@@ -1274,7 +1264,7 @@ TEST(wrong_responses_are_refused) {
     };
     for (size_t i = 0; i < COUNT(wrong); i++) {
         doorman__incoming incoming;
-        doorman_error error = {""};
+        doorman_error error = {0};
         assert_int_equal(read_response(&incoming, wrong[i].text, &error), DOORMAN_INVALID_ARGUMENT);
         if (strncmp(error.text, wrong[i].error, strlen(wrong[i].error)) != 0) {
             fail_msg("%s: %s", wrong[i].text, error.text);
@@ -1286,7 +1276,7 @@ TEST(wrong_responses_are_refused) {
 /* A node that is not master has no decisions. */
 TEST(a_client_reads_the_mastership) {
     doorman__incoming incoming;
-    doorman_error error = {""};
+    doorman_error error = {0};
     assert_int_equal(read_response(&incoming,
                                    "{\"acquire\": {\"mastership\": {\"master_address\": \"x\"}}}",
                                    &error),

@@ -16,7 +16,7 @@
 
 static doorman_config *config_of(const char *text) {
     doorman_config *config = NULL;
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_status status = doorman_json_config(&config, text, strlen(text), &error);
     if (status != DOORMAN_OK) print_error("%s\n", error.text);
     assert_int_equal(status, DOORMAN_OK);
@@ -114,7 +114,7 @@ TEST(a_written_configuration_is_read_back_the_same) {
     assert_int_equal(doorman_json_write_config(&read, &second), DOORMAN_OK);
     assert_string_equal(first.text, second.text);
     doorman_config *copy = NULL;
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_status status = doorman_config_create(&copy, &read, &error);
     if (status != DOORMAN_OK) fail_msg("%s", error.text);
     doorman_config_destroy(copy);
@@ -241,7 +241,7 @@ static const struct {
 TEST(a_wrong_limit_is_named_by_path_and_position) {
     for (size_t i = 0; i < COUNT(wrong_limits); i++) {
         char text[1024], path[512];
-        doorman_error error = {""};
+        doorman_error error = {0};
         doorman_config *config = NULL;
         snprintf(text, sizeof text,
                  "{\"resources\": [{\"identifier_glob\": \"x\",\n\"limits\": [%s]}]}",
@@ -271,7 +271,7 @@ TEST(wrong_lists_of_limits_are_named_by_path_and_position) {
     for (size_t i = 0; i < COUNT(texts); i++) {
         char text[512];
         doorman_config *config = NULL;
-        doorman_error error = {""};
+        doorman_error error = {0};
         snprintf(text, sizeof text,
                  "{\"resources\": [{\"identifier_glob\": \"x\",\n\"limits\": %s}]}", texts[i]);
         assert_int_equal(doorman_json_config(&config, text, strlen(text), &error),
@@ -287,7 +287,7 @@ TEST(wrong_lists_of_limits_are_named_by_path_and_position) {
     }
     snprintf(text + used, sizeof text - used, "]}]}");
     doorman_config *config = NULL;
-    doorman_error error = {""};
+    doorman_error error = {0};
     assert_int_equal(doorman_json_config(&config, text, strlen(text), &error),
                      DOORMAN_INVALID_ARGUMENT);
     assert_string_equal(error.text,
@@ -555,7 +555,7 @@ static bool acquire_items(fixture *f, const doorman_permit_item *items, size_t c
                           doorman_time max_wait) {
     const doorman_permit_request request = {
         .items = items, .item_count = count, .max_wait = max_wait, .detail = true};
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_status status = doorman_permits_acquire(f->permits, &request, &f->out, &error, f->now);
     if (status != DOORMAN_OK) fail_msg("%s", error.text);
     return f->out.granted;
@@ -715,20 +715,21 @@ TEST(a_bucket_grants_its_size_as_soon_as_it_is_full) {
     stop(&f);
 }
 
+static const char *const limits_with_max_cost[] = {
+    "{\"name\": \"b\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 100, \"max_cost\": "
+    "5}",
+    "{\"name\": \"f\", \"kind\": \"FIXED_WINDOW\", \"limit\": 100, \"window\": \"day\", "
+    "\"max_cost\": 5}",
+    "{\"name\": \"s\", \"kind\": \"SLIDING_WINDOW\", \"limit\": 100, \"window\": 60, "
+    "\"max_cost\": 5}",
+    "{\"name\": \"t\", \"kind\": \"TIERS\", \"tiers\": [{\"limit\": 100, \"window\": 60, "
+    "\"active\": 60}], \"max_cost\": 5}",
+    "{\"name\": \"c\", \"kind\": \"CONCURRENCY\", \"limit\": 100, \"max_cost\": 5}"};
+
 /* P2. What is granted is bounded too, and not only the minimum. */
 TEST(no_permit_is_granted_more_than_max_cost) {
-    static const char *const limits[] = {
-        "{\"name\": \"b\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 100, \"max_cost\": "
-        "5}",
-        "{\"name\": \"f\", \"kind\": \"FIXED_WINDOW\", \"limit\": 100, \"window\": \"day\", "
-        "\"max_cost\": 5}",
-        "{\"name\": \"s\", \"kind\": \"SLIDING_WINDOW\", \"limit\": 100, \"window\": 60, "
-        "\"max_cost\": 5}",
-        "{\"name\": \"t\", \"kind\": \"TIERS\", \"tiers\": [{\"limit\": 100, \"window\": 60, "
-        "\"active\": 60}], \"max_cost\": 5}",
-        "{\"name\": \"c\", \"kind\": \"CONCURRENCY\", \"limit\": 100, \"max_cost\": 5}"};
-    for (size_t i = 0; i < COUNT(limits); i++) {
-        fixture f = start_config(limits_of(limits[i]));
+    for (size_t i = 0; i < COUNT(limits_with_max_cost); i++) {
+        fixture f = start_config(limits_of(limits_with_max_cost[i]));
         create(&f);
         doorman_permit_item items[] = {{.resource_id = "r", .cost = 100},
                                        {.resource_id = "r", .cost = 100}};
@@ -966,11 +967,26 @@ TEST(only_the_events_that_are_asked_for_are_raised) {
         assert_int_equal(f.events[i], i == DOORMAN_PERMIT_REFUSED);
     }
     doorman_permits *none = NULL;
-    doorman_error error = {""};
+    doorman_error error = {0};
     options.event_kinds = 1u << DOORMAN_PERMIT_EVENT_COUNT;
     assert_int_equal(doorman_permits_create(&none, &options, &error, f.now),
                      DOORMAN_INVALID_ARGUMENT);
     assert_string_equal(error.text, "event_kinds: has an unknown kind");
+    stop(&f);
+}
+
+TEST(an_inspection_raises_no_event) {
+    fixture f = start_config(limits_of(BUCKET));
+    create(&f);
+    for (int refused = 0; refused < 2; refused++) {
+        doorman_time ban = refused ? SECOND : 0;
+        assert_int_equal(doorman_permits_ban(f.permits, "r", "a", ban, NULL, f.now), DOORMAN_OK);
+        memset(f.events, 0, sizeof f.events);
+        assert_int_equal(doorman_permits_inspect(f.permits, "r", "a", &f.out, NULL, f.now),
+                         DOORMAN_OK);
+        assert_int_equal(f.out.granted, !refused);
+        for (int i = 0; i < DOORMAN_PERMIT_EVENT_COUNT; i++) assert_int_equal(f.events[i], 0);
+    }
     stop(&f);
 }
 
@@ -3236,7 +3252,7 @@ TEST(a_table_finds_its_nodes_while_it_grows_and_shrinks) {
 
 static doorman_limiter_map *create_map(const doorman_limiter_map_options *options) {
     doorman_limiter_map *map = NULL;
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_status status = doorman_limiter_map_create(&map, options, &error);
     if (status != DOORMAN_OK) fail_msg("%s", error.text);
     return map;

@@ -73,7 +73,7 @@ static void world_end(world *w) {
 }
 
 static void ask(world *w, const doorman_permit_request *request) {
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_status status =
         doorman_permit_client_acquire(w->clients[0], request, SECOND, NULL, &error, w->now);
     if (status != DOORMAN_OK) fail_msg("%s", error.text);
@@ -324,6 +324,28 @@ TEST(a_permit_that_costs_more_than_any_before_asks_the_server) {
     world_end(w);
 }
 
+TEST(a_permit_gets_no_more_units_of_a_stock_than_of_a_server) {
+    world *w = world_start_with(
+        (doorman_permit_limit){
+            .figures = {.rate = 1, .size = 100}, .has_max_cost = true, .max_cost = 1},
+        (doorman_permit_policy){.fallback = DOORMAN_FAIL_CLOSED, .prefetch = SECOND});
+    const doorman_permit_item item = {
+        .resource_id = "api", .key = "ann", .cost = 2, .has_min = true, .min = 1};
+    const doorman_permit_request request = {.items = &item, .item_count = 1};
+    for (int i = 0; i < 2; i++) assert_int_equal(decide(w, "ann", 1), DOORMAN_BY_SERVER);
+    exchange(w, 0);
+    for (int i = 0; i < 3; i++) {
+        ask(w, &request);
+        if (!next(w, 0)) {
+            exchange(w, 0); /* and the stock grows */
+            assert_true(next(w, 0));
+        }
+        assert_exact(w->acquired.units[0], 1);
+    }
+    assert_int_equal(decide(w, "ann", 1), DOORMAN_BY_PREFETCH);
+    world_end(w);
+}
+
 /* A server counts in 1/4096 of a unit. So a unit has at most 4096 permits. */
 TEST(small_costs_are_rounded_up_as_by_a_server) {
     world *w = world_start(0.001, 100);
@@ -418,7 +440,7 @@ TEST(wrong_times_are_refused) {
         const doorman_client_options options =
             options_of("me", (doorman_permit_policy){.prefetch = times[i]});
         doorman_permit_client *client = NULL;
-        doorman_error error = {""};
+        doorman_error error = {0};
         assert_int_equal(doorman_permit_client_create(&client, &options, &error, 0),
                          DOORMAN_INVALID_ARGUMENT);
         assert_string_equal(error.text, "permits.prefetch: must be 0, or from 1 ms to 60 s");

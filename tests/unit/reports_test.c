@@ -51,14 +51,15 @@ static void server_destroy(struct world *w, doorman_config *config) {
 
 /* ---- messages ------------------------------------------------------------------------------- */
 
-/* Reports a message that the server has answered. The peer has no address. */
-static void report(struct world *w, const char *message) {
+/* Reports a message that the server has answered. The peer has no address.
+ *   method   NULL: the message has it itself */
+static void report_body(struct world *w, const char *method, const char *message) {
     const struct peer peer = {.stream = NULL};
     doorman_json_exchange exchange = {.reply = {.text = NULL}};
     struct message_report report = {
         .exchange = &exchange, .peer = &peer, .duration = 1500000, .client = "a"};
     report.was_read =
-        doorman_json_exchange_read(&exchange, NULL, message, strlen(message)) == DOORMAN_OK;
+        doorman_json_exchange_read(&exchange, method, message, strlen(message)) == DOORMAN_OK;
     doorman_json_exchange_decide(&exchange, w->service.server, 0);
     report.status = doorman_json_exchange_write(&exchange, 0);
     server_unlock(&w->service.lock);
@@ -66,6 +67,8 @@ static void report(struct world *w, const char *message) {
     server_lock(&w->service.lock);
     doorman_json_exchange_uninit(&exchange);
 }
+
+static void report(struct world *w, const char *message) { report_body(w, NULL, message); }
 
 #define RELEASE(id)                                                                                \
     "{\"release_capacity\":{\"client_id\":\"a\",\"resource\":[{\"resource_id\":\"db\",\"id\":" id  \
@@ -84,6 +87,14 @@ TEST_WITH(world, a_refused_message_is_logged_with_its_method_and_field) {
     report(w, "{\"discovery\":7}");
     assert_int_equal(logged(w, " method=discovery code=INVALID_ARGUMENT error=\"must be an "
                                "object\"\n"),
+                     1);
+}
+
+/* A key of JSON may look like the end of a path. */
+TEST_WITH(world, a_colon_in_a_key_does_not_end_the_field_in_the_log) {
+    report_body(w, "acquire", "{\"a: b\":1,\"a: b\":2}");
+    assert_int_equal(logged(w, " method=acquire code=INVALID_ARGUMENT field=\"a: b\" "
+                               "error=\"appears twice\"\n"),
                      1);
 }
 

@@ -2,6 +2,7 @@
  * section defines the rules. */
 #include "unit.h"
 
+#include <math.h>
 #include <string.h>
 
 #define DOORMAN_IMPLEMENTATION
@@ -1369,6 +1370,65 @@ TEST(long_leases_of_a_removed_template_are_learned_when_it_returns) {
     world_stop(w);
 }
 
+static doorman_config *config_of_two(const char *first, const char *second) {
+    doorman_template both[] = {
+        {.identifier_glob = first, .capacity = 100, .has_algorithm = true},
+        {.identifier_glob = second, .capacity = 100, .has_algorithm = true},
+    };
+    for (size_t i = 0; i < 2; i++) {
+        bool is_long = strncmp(both[i].identifier_glob, "db", 2) == 0;
+        both[i].algorithm.lease_length = is_long ? 300 * SECOND : 60 * SECOND;
+    }
+    doorman_config *config = NULL;
+    const doorman_config_options options = {.templates = both, .template_count = 2};
+    assert_int_equal(doorman_config_create(&config, &options, NULL), DOORMAN_OK);
+    return config;
+}
+
+/* Starts a master whose predecessor may have granted leases of 300 s for "db". */
+static world *world_start_after_long_leases(doorman_config *config) {
+    const doorman_mastership none = {.until = 0};
+    world *w = world_start(100, NULL);
+    assert_int_equal(doorman_server_set_master(w->server, &none, w->now), DOORMAN_OK);
+    reload(w, config);
+    become_master(w);
+    return w;
+}
+
+/* G1, G5, R8: the template of a resource is removed, or another one comes before it. The template
+ * that the resource gets has learned already. But the leases that the predecessor has granted may
+ * last longer than those of this template. */
+TEST(resources_that_match_another_template_learn_as_long_as_before) {
+    doorman_config *changes[][2] = {
+        {config_of_two("db", "d*"), config_of_one("d*", 60 * SECOND)},
+        {config_of_two("d*", "db"), config_of_one("d*", 60 * SECOND)},
+        {config_of_two("db*", "d*"), config_of_two("d*", "db*")},
+    };
+    for (size_t i = 0; i < 3; i++) {
+        world *w = world_start_after_long_leases(changes[i][0]);
+        holder a = {.id = "a", .wants = 100};
+        w->now += 100 * SECOND;
+        reload(w, changes[i][1]);
+        assert_about(request_capacity(w, &a), 0); /* another holder may still have all of it */
+        w->now += 215 * SECOND;
+        a.has.id = 0;
+        assert_about(request_capacity(w, &a), 100);
+        world_stop(w);
+    }
+}
+
+/* G5, R8 */
+TEST(a_reload_of_the_same_templates_prolongs_no_learning) {
+    world *w = world_start_after_long_leases(config_of_two("db", "d*"));
+    w->now += 100 * SECOND;
+    reload(w, config_of_two("db", "d*"));
+    holder a = {.id = "a", .wants = 100};
+    doorman_capacity_response item_response;
+    assert_int_equal(request_resource(w, "dc", &a, &item_response), DOORMAN_OK);
+    assert_about(item_response.gets.capacity, 100);
+    world_stop(w);
+}
+
 /* S3, S6: a holder that renews after its refresh interval gets a new lease, for any refresh
  * interval. */
 TEST(a_holder_that_renews_on_time_gets_a_new_lease) {
@@ -1468,46 +1528,47 @@ TEST(a_refused_resource_leaves_nothing_behind) {
     world_stop(w);
 }
 
+static const struct {
+    doorman_capacity_request item_request;
+    doorman_demand demand;
+    const char *text;
+} wrong_items[] = {
+    {{.resource_id = ""}, {1, 1, 1}, "items[1].resource_id: "},
+    {{.resource_id = "a\x01"}, {1, 1, 1}, "items[1].resource_id: "},
+    {{.resource_id = "\xff"}, {1, 1, 1}, "items[1].resource_id: "},
+    {{.resource_id = "good"}, {1, 1, 1}, "items[1].resource_id: the same"},
+    {{.resource_id = "x"}, {-1, 1, 1}, "items[1].wants[0].wants: "},
+    {{.resource_id = "x"}, {NAN, 1, 1}, "items[1].wants[0].wants: "},
+    {{.resource_id = "x"}, {INFINITY, 1, 1}, "items[1].wants[0].wants: "},
+    {{.resource_id = "x"}, {1.1e15, 1, 1}, "items[1].wants[0].wants: "},
+    {{.resource_id = "x"}, {1, 1, 16}, "items[1].wants[0].priority: "},
+    {{.resource_id = "x"}, {1, 1, -1}, "items[1].wants[0].priority: "},
+    {{.resource_id = "x"}, {1, 2, 1}, "items[1].wants[0].subclients: "},
+    {{.resource_id = "x"}, {1, 0.5, 1}, "items[1].wants[0].subclients: "},
+    {{.resource_id = "x", .outstanding = -1}, {1, 1, 1}, "items[1].outstanding: "},
+    {{.resource_id = "x", .has = {.id = 1, .node = "", .capacity = 1}},
+     {1, 1, 1},
+     "items[1].has.node: "},
+    {{.resource_id = "x", .has = {.id = 1, .node = "n", .capacity = NAN}},
+     {1, 1, 1},
+     "items[1].has.capacity: "},
+    {{.resource_id = "x", .has = {.id = 1, .node = "n", .expires_in = -1}},
+     {1, 1, 1},
+     "items[1].has.expires_in: "},
+    {{.resource_id = "x", .has = {.id = (UINT64_C(1) << 53) + 1, .node = "n"}},
+     {1, 1, 1},
+     "items[1].has.id: "},
+};
+
 /* C5: a request that is invalid has no effect, even if its first half is valid. */
 TEST(an_invalid_message_changes_nothing) {
     world *w = world_start(100, NULL);
-    const double not_a_number = strtod("nan", NULL), infinite = strtod("inf", NULL);
-    const struct {
-        doorman_capacity_request item_request;
-        doorman_demand demand;
-        const char *text;
-    } wrong[] = {
-        {{.resource_id = ""}, {1, 1, 1}, "items[1].resource_id: "},
-        {{.resource_id = "a\x01"}, {1, 1, 1}, "items[1].resource_id: "},
-        {{.resource_id = "\xff"}, {1, 1, 1}, "items[1].resource_id: "},
-        {{.resource_id = "good"}, {1, 1, 1}, "items[1].resource_id: the same"},
-        {{.resource_id = "x"}, {-1, 1, 1}, "items[1].wants[0].wants: "},
-        {{.resource_id = "x"}, {not_a_number, 1, 1}, "items[1].wants[0].wants: "},
-        {{.resource_id = "x"}, {infinite, 1, 1}, "items[1].wants[0].wants: "},
-        {{.resource_id = "x"}, {1.1e15, 1, 1}, "items[1].wants[0].wants: "},
-        {{.resource_id = "x"}, {1, 1, 16}, "items[1].wants[0].priority: "},
-        {{.resource_id = "x"}, {1, 1, -1}, "items[1].wants[0].priority: "},
-        {{.resource_id = "x"}, {1, 2, 1}, "items[1].wants[0].subclients: "},
-        {{.resource_id = "x"}, {1, 0.5, 1}, "items[1].wants[0].subclients: "},
-        {{.resource_id = "x", .outstanding = -1}, {1, 1, 1}, "items[1].outstanding: "},
-        {{.resource_id = "x", .has = {.id = 1, .node = "", .capacity = 1}},
-         {1, 1, 1},
-         "items[1].has.node: "},
-        {{.resource_id = "x", .has = {.id = 1, .node = "n", .capacity = not_a_number}},
-         {1, 1, 1},
-         "items[1].has.capacity: "},
-        {{.resource_id = "x", .has = {.id = 1, .node = "n", .expires_in = -1}},
-         {1, 1, 1},
-         "items[1].has.expires_in: "},
-        {{.resource_id = "x", .has = {.id = (UINT64_C(1) << 53) + 1, .node = "n"}},
-         {1, 1, 1},
-         "items[1].has.id: "},
-    };
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    for (size_t i = 0; i < sizeof wrong_items / sizeof *wrong_items; i++) {
         const doorman_demand right = {10, 1, 1};
         doorman_capacity_request item_requests[2] = {
-            {.resource_id = "good", .wants = &right, .wants_count = 1}, wrong[i].item_request};
-        item_requests[1].wants = &wrong[i].demand;
+            {.resource_id = "good", .wants = &right, .wants_count = 1},
+            wrong_items[i].item_request};
+        item_requests[1].wants = &wrong_items[i].demand;
         item_requests[1].wants_count = 1;
         const doorman_request request = {.method = DOORMAN_GET_CAPACITY,
                                          .holder_id = "a",
@@ -1518,7 +1579,7 @@ TEST(an_invalid_message_changes_nothing) {
         doorman_server_resource resource;
         assert_int_equal(doorman_server_handle(w->server, &request, &response, &w->error, w->now),
                          DOORMAN_INVALID_ARGUMENT);
-        assert_ptr_equal(strstr(w->error.text, wrong[i].text), w->error.text);
+        assert_ptr_equal(strstr(w->error.text, wrong_items[i].text), w->error.text);
         assert_false(doorman_server_next_resource(w->server, &cursor, &resource, w->now));
     }
     holder no_id = {.id = "", .wants = 1};
@@ -1610,7 +1671,7 @@ TEST(a_list_without_its_elements_is_named) {
     world *w = world_start(100, NULL);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         doorman_response response;
-        doorman_error error = {""};
+        doorman_error error = {0};
         assert_int_equal(
             doorman_server_handle(w->server, &rows[i].request, &response, &error, w->now),
             DOORMAN_INVALID_ARGUMENT);
@@ -1831,7 +1892,7 @@ TEST(a_server_without_a_seed_is_refused) {
     doorman_config *config = config_of(100, NULL);
     doorman_server_options options = {.node = "root", .config = config};
     doorman_server *server = NULL;
-    doorman_error error = {""};
+    doorman_error error = {0};
     assert_int_equal(doorman_server_create(&server, &options, &error, 0), DOORMAN_INVALID_ARGUMENT);
     assert_null(server);
     assert_string_equal(error.text,

@@ -410,7 +410,7 @@ TEST(what_is_no_demand_is_refused_by_its_path_and_writes_nothing) {
     };
     assert_int_equal(share_two(ALGORITHM(.reserve = 0), 1e15, good, NULL), DOORMAN_OK);
     for (size_t i = 0; i < COUNT_OF(wrong); i++) {
-        doorman_error error = {""};
+        doorman_error error = {0};
         assert_int_equal(share_two(wrong[i].algorithm, wrong[i].capacity, wrong[i].demand, &error),
                          DOORMAN_INVALID_ARGUMENT);
         if (strncmp(error.text, wrong[i].path, strlen(wrong[i].path)) != 0) {
@@ -423,7 +423,7 @@ TEST(what_is_no_demand_is_refused_by_its_path_and_writes_nothing) {
 TEST(a_caller_takes_amounts_or_terms_or_both_or_neither) {
     const doorman_demand *demands = three_demands;
     doorman_terms terms[DOORMAN_TERMS_MAX] = {{7, -1, -1}};
-    doorman_error error = {""};
+    doorman_error error = {0};
     double amounts[3];
     size_t count = 7;
     assert_int_equal(doorman_shares(NULL, 120, demands, 3, NULL, NULL, NULL, NULL), DOORMAN_OK);

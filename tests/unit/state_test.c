@@ -32,7 +32,7 @@ struct store {
 
 static doorman_permit_row header_of(const unsigned char *row, size_t bytes) {
     doorman_permit_row header;
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_status status = doorman_permit_row_read(row, bytes, &header, &error);
     if (status != DOORMAN_OK) fail_msg("%s", error.text);
     return header;
@@ -88,7 +88,7 @@ struct process {
 static doorman_config *limits_of(const char *limits) {
     static char text[8192];
     doorman_config *config = NULL;
-    doorman_error error = {""};
+    doorman_error error = {0};
     snprintf(text, sizeof text, "{\"resources\": [{\"identifier_glob\": \"*\", \"limits\": [%s]}]}",
              limits);
     doorman_status status = doorman_json_config(&config, text, strlen(text), &error);
@@ -142,7 +142,7 @@ static size_t process_read(struct process *p) {
     for (size_t i = 0; i <= p->store.count; i++) {
         const struct stored_row *row = i < p->store.count ? &p->store.rows[i] : &p->store.clock;
         if (!row->bytes) break;
-        doorman_error error = {""};
+        doorman_error error = {0};
         doorman_status status =
             doorman_permits_restore(p->permits, row->row, row->bytes, &error, p->now);
         if (status != DOORMAN_OK && status != DOORMAN_NOT_FOUND) fail_msg("%s", error.text);
@@ -168,7 +168,7 @@ static void process_restart(struct process *p, doorman_time down) {
 static bool take(struct process *p, const char *key, double cost) {
     const doorman_permit_item item = {.resource_id = "r", .key = key, .cost = cost};
     const doorman_permit_request request = {.items = &item, .item_count = 1, .detail = true};
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_status status = doorman_permits_acquire(p->permits, &request, &p->out, &error, p->now);
     if (status != DOORMAN_OK) fail_msg("%s", error.text);
     return p->out.granted;
@@ -640,8 +640,10 @@ TEST(durable_limits_learn_until_the_rows_are_read) {
         .resource_id = "r", .key = "a", .cost = 5, .has_min = true, .min = 0};
     const doorman_permit_request request = {.items = &greedy, .item_count = 1};
     assert_int_equal(doorman_permits_acquire(p.permits, &request, &p.out, NULL, p.now), DOORMAN_OK);
-    assert_true(p.out.granted);
-    assert_exact(p.out.items[0].granted, 0); /* it accepts nothing, and gets nothing */
+    assert_false(p.out.granted); /* it accepts nothing too, but nobody knows what is left */
+    assert_int_equal(p.out.reason, DOORMAN_REASON_LEARNING);
+    assert_false(take(&p, "a", 0)); /* it only looks */
+    assert_int_equal(p.out.reason, DOORMAN_REASON_LEARNING);
     assert_int_equal(process_read(&p), 0);
     assert_int_equal(doorman_permits_set_rows(p.permits, DOORMAN_ROWS_READ), DOORMAN_OK);
     assert_false(take(&p, "a", 41));
@@ -808,7 +810,7 @@ TEST(a_row_that_is_too_short_or_too_long_is_refused) {
         unsigned char row[ROW_MAX + 1] = {0};
         size_t whole = row_of(row_limits[i], row);
         for (size_t bytes = 0; bytes < whole; bytes++) {
-            doorman_error error = {""};
+            doorman_error error = {0};
             unsigned char *copy =
                 (unsigned char *)malloc(bytes ? bytes : 1); /* for the sanitizer */
             assert_non_null(copy);
@@ -817,7 +819,7 @@ TEST(a_row_that_is_too_short_or_too_long_is_refused) {
             assert_true(strncmp(error.text, "bytes: ", 7) == 0);
             free(copy);
         }
-        doorman_error error = {""};
+        doorman_error error = {0};
         assert_int_equal(restore_bytes(row, whole, &error), DOORMAN_OK);
         assert_int_equal(restore_bytes(row, whole + 1, &error), DOORMAN_INVALID_ARGUMENT);
         assert_int_equal(restore_bytes(row, ROW_MAX + 1, &error), DOORMAN_INVALID_ARGUMENT);
@@ -828,60 +830,61 @@ TEST(a_row_that_is_too_short_or_too_long_is_refused) {
 /* The identity of the rows of this test has 11 bytes, and is followed by "*", and the limit. */
 #define FIGURES (20 + 11 + 4)
 
+static const struct {
+    const char *limits, *error;
+    size_t at, count;
+    const char *bytes;
+} malformed_rows[] = {
+    {QUOTA, "version: must not be 0", 0, 1, "\0"},
+    {QUOTA, "version: 2 is later than 1", 0, 1, "\2"},
+    {QUOTA, "removed: must be 0 or 1", 1, 1, "\2"},
+    {QUOTA, "identity_bytes: differs", 2, 1, "\7"},
+    {QUOTA, "written_at: must be a time", 4, 8, "\377\377\377\377\377\377\377\377"},
+    {QUOTA, "written_at: must be a time", 4, 8, "\377\377\377\377\377\377\377\177"},
+    {QUOTA, "fresh_at: must not be before", 12, 8, "\0\0\0\0\0\0\0\0"},
+    {QUOTA, "kind: is not known", 20, 1, "?"},
+    {QUOTA, "kind: is not known", 20, 1, "\0"},
+    {QUOTA, "per: is not known", 21, 1, "?"},
+    {QUOTA, "key: needs a counter per key", 21, 1, "r"},
+    {QUOTA, "limit: must be the same twice", 22, 1, "p"},
+    {QUOTA, "limit: must be 1 to 256 bytes", FIGURES - 2, 1, "\1"},
+    {QUOTA, "resource_id: must be 1 to 256 bytes", 24, 1, "\1"},
+    {QUOTA, "key: must be 0 to 256 bytes", 26, 1, "\377"},
+    {QUOTA, "identifier_glob: must be", FIGURES - 4, 1, "\377"},
+    {QUOTA, "begin: must be before", FIGURES, 8, "\0\0\0\0\0\0\0\177"},
+    {QUOTA, "end: must be after", FIGURES + 8, 8, "\0\0\0\0\0\0\0\0"},
+    {QUOTA, "end: must be after", FIGURES + 8, 8, "\0\0\0\0\0\0\0\177"},
+    {QUOTA, "used: is too much", FIGURES + 16, 8, "\1\0\0\0\0\0\0\200"},
+    {BUCKET, "level: must be a number", FIGURES, 8, "\0\0\0\0\0\0\370\177"}, /* NaN */
+    {BUCKET, "level: must be a number", FIGURES, 8, "\0\0\0\0\0\0\360\177"}, /* infinite */
+    {BUCKET, "level: must be a number", FIGURES, 8, "\0\0\0\0\0\0\360\377"},
+    {BUCKET, "at: must be before", FIGURES + 8, 8, "\0\0\0\0\0\0\0\177"},
+    {BUCKET, "at: must be before", FIGURES + 8, 8, "\0\0\0\0\0\0\0\200"},
+    {SLIDING, "window: must be", FIGURES, 8, "\0\0\0\0\0\0\0\200"},
+    {SLIDING, "grains: need a window", FIGURES, 8, "\0\0\0\0\0\0\0\0"},
+    {SLIDING, "begin: must be before", FIGURES + 8, 8, "\0\0\0\0\0\0\0\177"},
+    {SLIDING, "grains: are too many", FIGURES + 16, 16,
+     "\0\0\0\0\0\0\0\100\1\0\0\0\0\0\0\100\1\0\0\0\0\0\0\100"},
+    {SLIDING, "grains: are too many", FIGURES + 16, 8, "\377\377\377\377\377\377\377\377"},
+    {TIERS, "tiers: must be at most 8", FIGURES, 1, "\11"},
+    {TIERS, "entered: must be before", FIGURES + 1, 8, "\0\0\0\0\0\0\0\177"},
+    {TIERS, "window: must be", FIGURES + 9, 8, "\377\377\377\377\377\377\377\377"},
+    {BANNING, "per: must be key", 21, 1, "r"},
+    {BANNING, "identity_bytes: differs", 22, 1, "x"}, /* the name of a limit */
+    {BANNING, "rest: must be", 20 + 10 + 2, 8, "\0\0\0\0\0\0\0\0"},
+    {BANNING, "rest: must be", 20 + 10 + 2, 8, "\0\0\0\0\0\0\0\177"},
+};
+
 TEST(a_malformed_row_is_refused_by_name) {
-    static const struct {
-        const char *limits, *error;
-        size_t at, count;
-        const char *bytes;
-    } cases[] = {
-        {QUOTA, "version: must not be 0", 0, 1, "\0"},
-        {QUOTA, "version: 2 is later than 1", 0, 1, "\2"},
-        {QUOTA, "removed: must be 0 or 1", 1, 1, "\2"},
-        {QUOTA, "identity_bytes: differs", 2, 1, "\7"},
-        {QUOTA, "written_at: must be a time", 4, 8, "\377\377\377\377\377\377\377\377"},
-        {QUOTA, "written_at: must be a time", 4, 8, "\377\377\377\377\377\377\377\177"},
-        {QUOTA, "fresh_at: must not be before", 12, 8, "\0\0\0\0\0\0\0\0"},
-        {QUOTA, "kind: is not known", 20, 1, "?"},
-        {QUOTA, "kind: is not known", 20, 1, "\0"},
-        {QUOTA, "per: is not known", 21, 1, "?"},
-        {QUOTA, "key: needs a counter per key", 21, 1, "r"},
-        {QUOTA, "limit: must be the same twice", 22, 1, "p"},
-        {QUOTA, "limit: must be 1 to 256 bytes", FIGURES - 2, 1, "\1"},
-        {QUOTA, "resource_id: must be 1 to 256 bytes", 24, 1, "\1"},
-        {QUOTA, "key: must be 0 to 256 bytes", 26, 1, "\377"},
-        {QUOTA, "identifier_glob: must be", FIGURES - 4, 1, "\377"},
-        {QUOTA, "begin: must be before", FIGURES, 8, "\0\0\0\0\0\0\0\177"},
-        {QUOTA, "end: must be after", FIGURES + 8, 8, "\0\0\0\0\0\0\0\0"},
-        {QUOTA, "end: must be after", FIGURES + 8, 8, "\0\0\0\0\0\0\0\177"},
-        {QUOTA, "used: is too much", FIGURES + 16, 8, "\1\0\0\0\0\0\0\200"},
-        {BUCKET, "level: must be a number", FIGURES, 8, "\0\0\0\0\0\0\370\177"}, /* NaN */
-        {BUCKET, "level: must be a number", FIGURES, 8, "\0\0\0\0\0\0\360\177"}, /* infinite */
-        {BUCKET, "level: must be a number", FIGURES, 8, "\0\0\0\0\0\0\360\377"},
-        {BUCKET, "at: must be before", FIGURES + 8, 8, "\0\0\0\0\0\0\0\177"},
-        {BUCKET, "at: must be before", FIGURES + 8, 8, "\0\0\0\0\0\0\0\200"},
-        {SLIDING, "window: must be", FIGURES, 8, "\0\0\0\0\0\0\0\200"},
-        {SLIDING, "grains: need a window", FIGURES, 8, "\0\0\0\0\0\0\0\0"},
-        {SLIDING, "begin: must be before", FIGURES + 8, 8, "\0\0\0\0\0\0\0\177"},
-        {SLIDING, "grains: are too many", FIGURES + 16, 16,
-         "\0\0\0\0\0\0\0\100\1\0\0\0\0\0\0\100\1\0\0\0\0\0\0\100"},
-        {SLIDING, "grains: are too many", FIGURES + 16, 8, "\377\377\377\377\377\377\377\377"},
-        {TIERS, "tiers: must be at most 8", FIGURES, 1, "\11"},
-        {TIERS, "entered: must be before", FIGURES + 1, 8, "\0\0\0\0\0\0\0\177"},
-        {TIERS, "window: must be", FIGURES + 9, 8, "\377\377\377\377\377\377\377\377"},
-        {BANNING, "per: must be key", 21, 1, "r"},
-        {BANNING, "identity_bytes: differs", 22, 1, "x"}, /* the name of a limit */
-        {BANNING, "rest: must be", 20 + 10 + 2, 8, "\0\0\0\0\0\0\0\0"},
-        {BANNING, "rest: must be", 20 + 10 + 2, 8, "\0\0\0\0\0\0\0\177"},
-    };
-    for (size_t i = 0; i < COUNT(cases); i++) {
+    for (size_t i = 0; i < COUNT(malformed_rows); i++) {
         unsigned char row[ROW_MAX];
-        doorman_error error = {""};
-        size_t bytes = row_of(cases[i].limits, row);
-        memcpy(row + cases[i].at, cases[i].bytes, cases[i].count);
+        doorman_error error = {0};
+        size_t bytes = row_of(malformed_rows[i].limits, row);
+        memcpy(row + malformed_rows[i].at, malformed_rows[i].bytes, malformed_rows[i].count);
         doorman_status status = restore_bytes(row, bytes, &error);
         if (status != DOORMAN_INVALID_ARGUMENT ||
-            strncmp(error.text, cases[i].error, strlen(cases[i].error)) != 0) {
-            fail_msg("case %zu, %s: %s", i, cases[i].error, error.text);
+            strncmp(error.text, malformed_rows[i].error, strlen(malformed_rows[i].error)) != 0) {
+            fail_msg("case %zu, %s: %s", i, malformed_rows[i].error, error.text);
         }
     }
 }
@@ -963,7 +966,7 @@ TEST(a_row_without_room_is_refused) {
                                   "\"window\": \"month\", \"max_keys\": 1}");
     unsigned char row[ROW_MAX];
     const size_t bytes = row_of(QUOTA, row);
-    doorman_error error = {""};
+    doorman_error error = {0};
     assert_true(take(&p, "a", 1));
     assert_int_equal(doorman_permits_restore(p.permits, row, bytes, &error, p.now),
                      DOORMAN_RESOURCE_EXHAUSTED);

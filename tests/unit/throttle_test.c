@@ -17,7 +17,7 @@
 
 static doorman_throttle *throttle_of(doorman_throttle_options options) {
     doorman_throttle *throttle = NULL;
-    doorman_error error = {""};
+    doorman_error error = {0};
     if (doorman_throttle_create(&throttle, &options, &error) != DOORMAN_OK) {
         fail_msg("%s", error.text);
     }
@@ -113,7 +113,7 @@ TEST(each_wrong_option_is_named) {
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         doorman_throttle *throttle = NULL;
-        doorman_error error = {""};
+        doorman_error error = {0};
         assert_int_equal(doorman_throttle_create(&throttle, &rows[i].options, &error),
                          DOORMAN_INVALID_ARGUMENT);
         assert_null(throttle);

@@ -60,7 +60,7 @@ static void start_node(forest *f, int index) {
     if (n->parent >= 0) options.parents = parents, options.parent_count = 1;
     options.seed[0] = (uint64_t)index + 1;
     options.seed[1] = ++n->incarnation;
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_status status = doorman_server_create(&n->server, &options, &error, f->now);
     if (status != DOORMAN_OK) fail_msg("%s: %s", n->name, error.text);
     doorman_mastership mastership = {.address = n->name, .until = DOORMAN_NEVER};
@@ -1224,8 +1224,8 @@ TEST(a_lease_that_is_given_back_does_not_count_as_ended) {
     forest_stop(f);
 }
 
-/* Leases of clients end with the lease of their node. A node that sees all ends late and at once, as
- * a busy machine does, forgets the resource, and still reports the end. */
+/* Leases of clients end with the lease of their node. A node that sees all ends late and at once,
+ * as a busy machine does, forgets the resource, and still reports the end. */
 TEST(a_lease_that_ends_with_those_of_its_holders_is_reported) {
     forest *f = forest_start_one(100, fair);
     int leaf = add_node(f, 0);
@@ -1389,7 +1389,7 @@ static doorman_status send(forest *f, parent_exchange *x, const doorman_demand *
 TEST(demand_groups_are_separate_demands) {
     forest *f = forest_start_one(120, fair);
     const doorman_demand wants[] = {{1000, 1, 1}, {60, 2, 1}, {0, 3, 1}};
-    parent_exchange x = {.error = {""}};
+    parent_exchange x = {.error = {.text = ""}};
     assert_int_equal(send(f, &x, wants, 3), DOORMAN_OK);
     assert_exact(x.response.items[0].gets.capacity, 120);
     assert_int_equal(x.response.items[0].terms_count, 1);
@@ -1446,7 +1446,7 @@ TEST(an_error_names_the_invalid_group) {
     forest *f = forest_start_one(100, fair);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const doorman_demand wants[] = {{1, 1, 1}, cases[i].wants};
-        parent_exchange x = {.error = {""}};
+        parent_exchange x = {.error = {.text = ""}};
         assert_int_equal(send(f, &x, wants, 2), DOORMAN_INVALID_ARGUMENT);
         assert_non_null(strstr(x.error.text, cases[i].text));
     }
@@ -1466,7 +1466,7 @@ TEST(an_error_names_the_invalid_group) {
 TEST(a_claim_above_the_grant_is_reported) {
     forest *f = forest_start_one(100, fair);
     const doorman_demand wants[] = {{100, 4, 1}};
-    parent_exchange x = {.error = {""}};
+    parent_exchange x = {.error = {.text = ""}};
     assert_int_equal(send(f, &x, wants, 1), DOORMAN_OK);
     x.item.has = x.response.items[0].gets;
     x.item.has.capacity = 150;
@@ -1647,7 +1647,7 @@ TEST(a_node_has_a_configuration_or_a_parent) {
     int leaf = add_node(f, 0);
     const char *parents[] = {"n0"};
     doorman_server *server = NULL;
-    doorman_error error = {""};
+    doorman_error error = {0};
     doorman_server_options options = {.node = "x", .seed = {1, 2}};
     assert_int_equal(doorman_server_create(&server, &options, &error, 0), DOORMAN_INVALID_ARGUMENT);
     options.config = f->config;

@@ -1,6 +1,6 @@
 /* doorman_server, part TLS: when certificates are valid, and the flags that name them. */
-#ifndef DOORMAN_SERVER_TLS_H
-#define DOORMAN_SERVER_TLS_H
+#ifndef DOORMAN_SERVER_CERTIFICATE_H
+#define DOORMAN_SERVER_CERTIFICATE_H
 
 #include "../log/warnings.h"
 

@@ -1,0 +1,96 @@
+/* doorman_server: the way of one message, from its text to its reply. Only the core includes this
+ * file. */
+#ifndef DOORMAN_SERVER_MESSAGE_H
+#define DOORMAN_SERVER_MESSAGE_H
+
+#include "registry.h"
+
+/* Wakes the thread of the parent link, because a request can make the next request to the parent
+ * due earlier. The thread then sends that next request at once (T4). Precondition: the lock is
+ * held. */
+static void parent_link_expedite(struct service *service) {
+    struct parent_link *link = &service->parent_link;
+    assert(server_lock_is_held(&service->lock));
+    if (doorman_upstream_due(doorman_server_upstream(service->server)) < link->wakes_at) {
+        link->wakes_at = 0;
+        pthread_cond_signal(&link->wake);
+    }
+}
+
+/* Adds the HTTP address of the master, if the response says which process is the master.
+ * Precondition: the lock is held. */
+static void response_add_http_address(doorman_response *response, const struct service *service,
+                                      char room[DOORMAN_ID_BYTES_MAX + 1]) {
+    const char *address = response->is_master ? service->http_advertise : service->master_http;
+    snprintf(room, DOORMAN_ID_BYTES_MAX + 1, "%s", address);
+    response->http_address = room[0] && response->master_address ? room : NULL;
+}
+
+doorman_status server_finish_message(struct service *service, doorman_json_exchange *exchange,
+                                     const struct peer *peer, bool was_read,
+                                     doorman_time duration) {
+    doorman_time started_at = doorman_clock();
+    char client[DOORMAN_ID_BYTES_MAX + 1] = ""; /* a copy, because _write frees the request */
+    bool is_debug = service->settings->log_level == LEVEL_DEBUG;
+    if (is_debug && was_read && exchange->request.holder_id) {
+        snprintf(client, sizeof client, "%s", exchange->request.holder_id);
+    }
+    doorman_status status = doorman_json_exchange_write(exchange, (int64_t)time(NULL));
+    duration += doorman_clock() - started_at;
+    const struct message_report report = {exchange, peer, was_read, status, duration, client};
+    server_note_message(service, &report);
+    return status;
+}
+
+/* Decides a message. Reads the clock while it holds the lock. So the time never decreases from one
+ * call of the server object to the next call. Returns whether the message waits.
+ *   waiter   NULL: the message may not wait */
+static bool message_decide(struct service *service, doorman_json_exchange *exchange,
+                           const struct peer *peer, struct waiter *waiter, char *http_address) {
+    const doorman_request *request = &exchange->request;
+    bool waits = false;
+    server_lock(&service->lock);
+    doorman_time now = doorman_clock();
+    if (!service->stopping) {
+        service->sender = (struct sender){.peer = peer, .is_server = request->is_server};
+        doorman_status decided = doorman_json_exchange_decide(exchange, service->server, now);
+        service->sender.peer = NULL;
+        exchange->response.shared_id = service->sender.has_shared_id;
+        if (decided == DOORMAN_OK) {
+            EACH_PART(part, decided)(*part)->decided(service, exchange, now);
+        }
+        if (http_address) response_add_http_address(&exchange->response, service, http_address);
+        bool releases = request->method == DOORMAN_RELEASE_CAPACITY;
+        if (decided == DOORMAN_OK && releases) service->ended_lease_count += request->item_count;
+        parent_link_expedite(service);
+        waits = waiter && decided == DOORMAN_OK && service->waits->add(service, waiter);
+        if (service->waits) service->waits->collect(service);
+    }
+    server_unlock(&service->lock);
+    return waits;
+}
+
+bool server_handle_message(struct service *service, struct waiter *waiter, const char *text,
+                           size_t bytes) {
+    doorman_time started_at = doorman_clock();
+    doorman_json_exchange *exchange = waiter->exchange;
+    const struct waiting_calls *waits = service->waits;
+    bool shared = waits && waits->is_likely(waiter, text, bytes);
+    server_shares_memory = shared;
+    bool was_read = doorman_json_exchange_read(exchange, waiter->method, text, bytes) == DOORMAN_OK;
+    server_shares_memory = false;
+    bool may_wait = waits && was_read && waits->prepare(service, waiter, text, bytes, &shared);
+    const struct peer peer = waiter->peer;
+    bool is_waiting =
+        message_decide(service, exchange, &peer, may_wait ? waiter : NULL, waiter->http_address);
+    if (waits) waits->finish(service);
+    if (is_waiting) return false;
+    doorman_time duration = doorman_clock() - started_at;
+    server_shares_memory = shared;
+    waiter->status = server_finish_message(service, exchange, &peer, was_read, duration);
+    server_shares_memory = false;
+    if (may_wait) waits->forget(waiter);
+    return true;
+}
+
+#endif

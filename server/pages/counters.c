@@ -1,0 +1,232 @@
+/* doorman_server, part HTTP: all counters and bans, as lines of JSON for programs. This file only
+ * reads the state; it takes the lock of the service.
+ *
+ *     /v1/counters                               all
+ *     /v1/counters?template=GLOB&limit=NAME      of one limit; each of the two may be left out
+ *     /v1/counters?after=NEXT                    the next page
+ *
+ * A response is a page of at most COUNTERS_MAX lines. It is made in slices: the lock is held while
+ * some rows are copied, and not while they are written as text. If there is more, the last line has
+ * `next`. */
+#include "pages.h"
+
+#include <math.h>
+
+#define COUNTERS_MAX 10000 /* lines of a page */
+#define SLICE_COUNTERS 256 /* rows of a slice */
+
+/* Counters that a page visits. With a filter, or with many counters that are fresh and not removed
+ * yet, it can have few lines. */
+#define COUNTERS_VISITED_MAX 500000
+
+/* A counter or a ban. A limit and a template have valid ids, so their texts fit. */
+struct counter_row {
+    bool is_ban;
+    char glob[DOORMAN_ID_BYTES_MAX + 1], limit[DOORMAN_ID_BYTES_MAX + 1];
+    char resource[DOORMAN_ID_BYTES_MAX + 1], key[DOORMAN_ID_BYTES_MAX + 1];
+    double size, used, remaining;
+    doorman_time rest; /* until the counter is fresh, or the ban ends */
+};
+
+struct counter_page {
+    char glob[DOORMAN_ID_BYTES_MAX + 1], limit[DOORMAN_ID_BYTES_MAX + 1]; /* "": all */
+    const bool *abandoned; /* see struct http_response */
+    doorman_counter_cursor cursor;
+    size_t visit_count, line_count;
+    doorman_status status; /* OK: there is more */
+    bool is_master;
+    struct counter_row rows[SLICE_COUNTERS];
+    size_t row_count;
+};
+
+/* ---- the query */
+
+/* Reads a position: four numbers in hexadecimal digits. The last one names the process. Returns
+ * false if the position is not from this process. */
+static bool page_read_position(const char *query, const struct service *service,
+                               doorman_counter_cursor *out) {
+    char value[96];
+    uint64_t numbers[3] = {0};
+    const char *at = value;
+    if (!server_query_read(query, "after", value, sizeof value)) return true;
+    for (size_t i = 0; i < 3; i++) {
+        numbers[i] = server_number_read(at, 16, &at);
+        if (*at++ != '-') return false;
+    }
+    *out = (doorman_counter_cursor){numbers[0], numbers[1], numbers[2]};
+    return server_number_read(at, 16, &at) == (uint64_t)service->started_at && !*at && numbers[2];
+}
+
+/* Returns whether the configuration has such a limit. Precondition: the lock is held. */
+static bool page_has_limit(const struct counter_page *page, const doorman_permits *permits) {
+    doorman_cursor cursor = {0};
+    doorman_permits_limit limit;
+    if (!page->glob[0] && !page->limit[0]) return true;
+    while (doorman_permits_next_limit(permits, &cursor, &limit)) {
+        bool is_wrong = (page->glob[0] && strcmp(page->glob, limit.identifier_glob) != 0) ||
+                        (page->limit[0] && strcmp(page->limit, limit.limit) != 0);
+        if (!is_wrong) return true;
+    }
+    return false;
+}
+
+/* Reads which counters a page has. If the query is not valid, returns false and writes an error. */
+static bool page_read_query(struct counter_page *page, struct service *service, const char *query,
+                            struct http_response *response) {
+    server_query_read(query, "template", page->glob, sizeof page->glob);
+    server_query_read(query, "limit", page->limit, sizeof page->limit);
+    if (!page_read_position(query, service, &page->cursor)) {
+        server_http_response_set_error(
+            response, 400, "INVALID_ARGUMENT",
+            "after: is not a position of this process; start again without `after`");
+        return false;
+    }
+    server_lock(&service->lock);
+    const doorman_permits *permits = doorman_server_permits(service->server);
+    page->is_master = permits != NULL;
+    bool is_known = permits && page_has_limit(page, permits);
+    server_unlock(&service->lock);
+    if (is_known) return true;
+    server_http_response_set_error(response, 404, "NOT_FOUND",
+                                   page->is_master
+                                       ? "there is no limit with this template and name"
+                                       : "this process is not the master, so it has no counters");
+    return false;
+}
+
+/* ---- copies of the state */
+
+/* Returns whether a page shows a counter. It leaves out what equals a fresh counter. */
+static bool page_shows(const struct counter_page *page, const doorman_permits_counter *found) {
+    if (!found->limit) return false;
+    if (page->glob[0] && strcmp(page->glob, found->identifier_glob) != 0) return false;
+    if (page->limit[0] && strcmp(page->limit, found->limit) != 0) return false;
+    if (found->is_ban) return found->ban_rest > 0;
+    return found->state.used > 0 || found->state.reset_after > 0;
+}
+
+static void page_add(struct counter_page *page, const doorman_permits_counter *found) {
+    const doorman_permit_detail *state = &found->state;
+    assert(page->row_count < SLICE_COUNTERS);
+    struct counter_row *row = &page->rows[page->row_count++];
+    row->is_ban = found->is_ban;
+    snprintf(row->glob, sizeof row->glob, "%s", found->identifier_glob);
+    snprintf(row->limit, sizeof row->limit, "%s", found->limit);
+    snprintf(row->resource, sizeof row->resource, "%s", found->resource_id);
+    snprintf(row->key, sizeof row->key, "%s", found->key);
+    row->size = state->most;
+    row->used = state->used;
+    row->remaining = state->remaining;
+    row->rest = found->is_ban ? found->ban_rest : state->reset_after;
+}
+
+/* Visits one counter. Returns whether the page needs more. Precondition: the lock is held. */
+static bool page_step(struct counter_page *page, struct service *service, doorman_time now) {
+    doorman_permits *permits = doorman_server_permits(service->server);
+    doorman_permits_counter found;
+    const char *name = page->limit[0] ? page->limit : NULL;
+    page->is_master = permits != NULL;
+    if (!permits) return false;
+    page->status = doorman_permits_next_counter(permits, name, &page->cursor, &found, now);
+    if (page->status != DOORMAN_OK) return false;
+    if (page_shows(page, &found)) page_add(page, &found);
+    return ++page->visit_count < COUNTERS_VISITED_MAX && page->row_count < SLICE_COUNTERS &&
+           page->line_count + page->row_count < COUNTERS_MAX &&
+           !server_is_abandoned(page->abandoned);
+}
+
+/* ---- JSON */
+
+static void counter_text(struct text *text, const char *name, const char *value) {
+    if (!value[0]) return;
+    server_text_addf(text, ",\"%s\":\"", name);
+    server_text_add_escaped(text, value, server_escape_json);
+    server_text_add(text, "\"");
+}
+
+/* Amounts have six decimals, as in messages: see docs/protocol.md. */
+static double six_decimals(double amount) { return floor(amount * 1e6) / 1e6; }
+static double six_decimals_up(double amount) { return ceil(amount * 1e6) / 1e6; }
+
+static void counter_number(struct text *text, const char *name, double value) {
+    server_text_addf(text, ",\"%s\":", name);
+    server_text_add_number(text, value);
+}
+
+/* A field without a value is left out: the resource of a counter per template, the key of one that
+ * is not per key, and the limit of a ban that an administrator has set. */
+static void counter_row_json(struct text *text, const struct counter_row *row) {
+    server_text_addf(text, "{\"what\":\"%s\"", row->is_ban ? "ban" : "counter");
+    counter_text(text, "template", row->glob);
+    counter_text(text, "limit", row->limit);
+    counter_text(text, "resource_id", row->resource);
+    counter_text(text, "key", row->key);
+    if (!row->is_ban) {
+        counter_number(text, "size", row->size);
+        counter_number(text, "used", six_decimals_up(row->used));
+        counter_number(text, "remaining", six_decimals(row->remaining));
+    }
+    counter_number(text, row->is_ban ? "ends_in" : "reset_after", (double)row->rest / 1e9);
+    server_text_add(text, "}\n");
+}
+
+static void page_write_rows(struct counter_page *page, struct text *text) {
+    for (size_t i = 0; i < page->row_count; i++) counter_row_json(text, &page->rows[i]);
+    page->line_count += page->row_count;
+    page->row_count = 0;
+}
+
+static void page_write(struct counter_page *page, struct service *service, struct text *text) {
+    bool more = true;
+    while (more && page->line_count < COUNTERS_MAX && page->visit_count < COUNTERS_VISITED_MAX &&
+           !server_is_abandoned(page->abandoned)) {
+        struct slice slice = server_slice_start(service);
+        do {
+            more = page_step(page, service, slice.started_at);
+        } while (more && !server_slice_step(&slice));
+        server_slice_end(&slice, service);
+        more = page->is_master && page->status == DOORMAN_OK;
+        page_write_rows(page, text);
+    }
+}
+
+static void page_write_next(const struct counter_page *page, const struct service *service,
+                            struct text *text) {
+    const doorman_counter_cursor *cursor = &page->cursor;
+    server_text_addf(text, "{\"next\":\"%" PRIx64 "-%" PRIx64 "-%" PRIx64 "-%" PRIx64 "\"}\n",
+                     cursor->table, cursor->position, cursor->removals,
+                     (uint64_t)service->started_at);
+}
+
+static void handle_counters(struct service *service, const struct http_request *request,
+                            struct http_response *response) {
+    struct counter_page *page = (struct counter_page *)calloc(1, sizeof *page);
+    struct text *text = &response->text;
+    if (!page) {
+        text->failed = true;
+        return;
+    }
+    page->abandoned = response->abandoned;
+    if (page_read_query(page, service, request->query, response)) {
+        response->type = "application/x-ndjson";
+        page_write(page, service, text);
+        if (!page->is_master) {
+            server_http_response_set_error(
+                response, 404, "NOT_FOUND",
+                "this process is not the master any more, so it has no counters");
+        } else if (page->status == DOORMAN_INVALID_ARGUMENT) {
+            server_http_response_set_error(response, 400, "INVALID_ARGUMENT",
+                                           "after: a limit was removed from the configuration "
+                                           "meanwhile; start again without `after`");
+        } else if (page->status == DOORMAN_OK) {
+            page_write_next(page, service, text);
+        }
+        text->failed = text->failed || page->status == DOORMAN_OUT_OF_MEMORY;
+    }
+    free(page);
+}
+
+static const struct http_route counters_routes[] = {{"/v1/counters", .handle = handle_counters},
+                                                    {.path = NULL}};
+
+const struct server_part server_part_counters = {.routes = counters_routes};
