@@ -5135,8 +5135,8 @@ static doorman_time doorman__leased_rest(const doorman_permits *permits,
 }
 
 /* P17: bounds the time to live of a hold by the ends of its leases. A hold whose lease is not
- * prolonged lasts as long as before. If it was handed over, it ends now for its holder: nobody knows
- * by how much its end has moved, and the lease under which it was granted has not moved. */
+ * prolonged lasts as long as before. If it was handed over, it ends now for its holder: nobody
+ * knows by how much its end has moved, and the lease under which it was granted has not moved. */
 static doorman_time doorman__leased_life(doorman_permits *permits, doorman__hold *hold,
                                          doorman_time life) {
     doorman_time most = life;

@@ -4,7 +4,7 @@
 
 #include "../server.h"
 
-#define STATE_TEXT 256
+#define STATE_TEXT 512
 
 /* Guarded by the lock of the service. */
 struct state_status {

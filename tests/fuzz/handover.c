@@ -1,7 +1,7 @@
 /* Any bytes as what a master has handed over: the first byte says whether the server is a root, a
- * root with whole units, a node with a parent, or a root with holds. Either all of it is taken over,
- * or nothing. The sums are then those of the leases, and holders can renew, until all leases have
- * ended. The units of the holds are those of their counter, until all have ended. */
+ * root with whole units, a node with a parent, or a root with holds. Either all of it is taken
+ * over, or nothing. The sums are then those of the leases, and holders can renew, until all leases
+ * have ended. The units of the holds are those of their counter, until all have ended. */
 #define DOORMAN_IMPLEMENTATION
 #include "fuzz.h"
 

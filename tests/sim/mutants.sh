@@ -594,7 +594,7 @@ mutant overload-drop 'H11: a node does not pass on what its children report' \
     'if (resource->upward) doorman__tally_add(&resource->upward->tally, report, server->now);' \
     ''
 mutant leased-hold 'P17: a hold outlives its lease' \
-    'if (most == life || !hold->end.position) return most;' \
+    'if (most == life || !hold->end.position || hold->is_handed) return most;' \
     'if (most <= life || !hold->end.position) return life;' --leased
 mutant leased-end 'P17: a leased amount is used beyond the lease' \
     'return doorman__held_lease_live(&lease->resource->held, permits->at.now);' \
@@ -678,6 +678,25 @@ mutant handover-new 'D8: a template that the last master had not does not learn'
     return DOORMAN_OK;' --favour handover,resign,reload
 mutant handover-permits 'D8: a resource does not learn what the permits of the node had leased' \
     'if (of_permits) doorman__handover_learn(resource);' '(void)of_permits;' \
+    --leased --favour handover,resign
+mutant handover-holds 'D8: holds are handed over, but not counted' \
+    'if (doorman_permits_configure(permits, permits->config) != DOORMAN_OK) {' 'if (0) {' \
+    --holds --favour handover,resign
+mutant handover-holds-end 'D8: a hold that was handed over ends after half its rest' \
+    'doorman__timer_set(&permits->holds.ends, &hold->end, handed->end);' \
+    'doorman_time half = permits->at.now / 2 + handed->end / 2;
+    doorman__timer_set(&permits->holds.ends, &hold->end, half);' \
+    --holds --favour handover,resign
+mutant handover-holds-learned 'D8: a master that learns hands its holds over as all that there are' \
+    'holds->learns_until = in->learns_until;' 'holds->learns_until = 0;' \
+    --holds --favour handover,resign
+mutant handover-holds-request 'P9, D8: a repeated request gets a second hold from the next master' \
+    'doorman__hold_create(permits, handed->client_id, handed->request_id, items,' \
+    'doorman__hold_create(permits, handed->client_id, 0 * handed->request_id, items,' \
+    --holds --favour handover,resign
+mutant handover-holds-leased 'P17, D8: a hold that was handed over outlasts the lease of its node' \
+    '|| !hold->end.position || hold->is_handed) return most;' \
+    '|| !hold->end.position) return most;' \
     --leased --favour handover,resign
 mutant handover-stays 'D8: a server that has handed over becomes master again at once' \
     'server->has_left = true;' '' --favour handover,resign

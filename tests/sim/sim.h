@@ -275,8 +275,8 @@ typedef struct sim_handover {
     size_t count, capacity;
     bool is_cut;                                            /* the store has lost the end of it */
     uint64_t term;                                          /* of the master that has handed over */
-    uint64_t holds_mastership; /* its number in the account of holds */
-    doorman_time handed_at;    /* by its clock */
+    uint64_t holds_mastership;                              /* its number in the account of holds */
+    doorman_time handed_at;                                 /* by its clock */
     double granted[SIM_RESOURCES][SIM_CLIENTS + SIM_NODES]; /* as in its process */
 } sim_handover;
 

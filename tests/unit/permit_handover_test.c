@@ -292,7 +292,7 @@ TEST(a_transfer_of_all_units_is_handed_over_without_its_source) {
     world_stop(&w);
 }
 
-/* ---- another configuration (P15) -------------------------------------------------------------- */
+/* ---- another configuration (P15) ------------------------------------------------------------- */
 
 TEST(a_smaller_limit_of_the_next_master_counts_what_is_held) {
     world w;
@@ -333,7 +333,7 @@ TEST(a_hold_without_a_limit_stays_known_until_its_end) {
     world_stop(&w);
 }
 
-/* ---- learning (P16) ---------------------------------------------------------------------------- */
+/* ---- learning (P16) -------------------------------------------------------------------------- */
 
 TEST(a_master_that_learns_holds_hands_its_learning_over) {
     world w;

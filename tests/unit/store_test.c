@@ -247,7 +247,7 @@ TEST_WITH(world, a_full_disk_fails_the_write_and_nothing_else) {
     assert_int_equal(found, 2);
 }
 
-/* ---- what a planned stop leaves (D8, D9) ---------------------------------------------------- */
+/* ---- what a planned stop leaves (D8, D9) ----------------------------------------------------- */
 
 TEST_WITH(world, a_new_file_and_a_crash_leave_nothing) {
     expect_not_taken(w, STORE_END, "the file is new");
