@@ -34,10 +34,10 @@
  * V7 The exit code is 0 for success, 1 for a failure and 2 for a usage error. One line on standard
  *    error says what is wrong and what to do. For a configuration, the lines before it list at most
  *    20 errors, each with its line and column.
- * V8 With --state, counters of durable limits and bans are in a file, which is read before such
+ * V8 With --state, counters of durable limits and bans are in a store, which is read before such
  *    limits decide, unless this takes longer than --state-wait. A thread writes changes once in
- *    each --state-interval. No decision waits for it. SIGTERM forgets nothing, nor leases and holds
- *    in a file. A crash forgets the changes of the last interval, and those of a write in progress.
+ *    each --state-interval. No decision waits for it. SIGTERM forgets nothing, nor leases and holds.
+ *    A crash forgets the changes of the last interval, and those of a write in progress.
  *
  * The sections of this file: flags, parent link, sockets, signals, main. The files of server/core/
  * that it includes have the rest of the core: the log, the table of parts, the configuration, the

@@ -59,7 +59,8 @@ void server_state_take(struct store *store, struct planned *out) {
     *out = (struct planned){.result = STORE_END};
     if (!server_store_can_leave(store)) return;
     out->result = server_store_take(store, &out->bytes, &out->count);
-    snprintf(out->why, sizeof out->why, "%s", server_store_error(store));
+    snprintf(out->why, sizeof out->why, "%.*s", (int)sizeof out->why - 1,
+             server_store_error(store));
 }
 
 void server_state_drop(struct planned *planned) {
@@ -76,7 +77,7 @@ void server_state_take_over(struct service *service, struct planned *planned, co
         doorman_status status = doorman_server_take_over(service->server, planned->bytes,
                                                          planned->count, &error, doorman_clock());
         out->took_over = status == DOORMAN_OK;
-        snprintf(planned->why, sizeof planned->why, "%s",
+        snprintf(planned->why, sizeof planned->why, "%.*s", (int)sizeof planned->why - 1,
                  error.text[0] ? error.text : server_status_text(status));
     }
     server_state_drop(planned);

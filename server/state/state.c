@@ -487,7 +487,8 @@ static void state_prepare(struct state *state, uint64_t epoch) {
     if (server_store_begin(state->store, epoch) == STORE_OK) {
         server_state_take(state->store, &planned);
     } else {
-        snprintf(planned.why, sizeof planned.why, "%s", server_store_error(state->store));
+        snprintf(planned.why, sizeof planned.why, "%.*s", (int)sizeof planned.why - 1,
+                 server_store_error(state->store));
     }
     server_lock(&service->lock);
     server_state_drop(&state->planned);
@@ -773,7 +774,9 @@ static void state_begin(struct service *service) {
     struct planned planned = {.result = STORE_FAILED};
     bool begun = server_store_begin(state->store, 0) == STORE_OK;
     if (begun) server_state_take(state->store, &planned);
-    if (!begun) snprintf(planned.why, sizeof planned.why, "%s", server_store_error(state->store));
+    if (!begun)
+        snprintf(planned.why, sizeof planned.why, "%.*s", (int)sizeof planned.why - 1,
+                 server_store_error(state->store));
     state_elected(service, true, begun ? server_store_epoch(state->store) : 0);
     server_state_take_over(service, &planned, state->name, &state->status);
 }
