@@ -2,7 +2,7 @@
 #ifndef DOORMAN_SERVER_PLANNED_H
 #define DOORMAN_SERVER_PLANNED_H
 
-#include "state.h"
+#include "status.h"
 #include "store.h"
 
 /* Leaves the leases and holds of this process in the store, for the next one. From then on the

@@ -5,7 +5,7 @@
 #define DOORMAN_SERVER_REDIS
 #define COMMAND_SECONDS 1 /* a Redis that hangs is noticed soon */
 #include "../../server/state/address_redis.c"
-#include "../../server/state/store.c"
+#include "../../server/state/store_choice.c"
 #include "../../server/state/store_redis.c"
 
 #include "redis_fixture.h"

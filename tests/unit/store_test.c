@@ -1,7 +1,7 @@
 /* The file in which counters last (server/state/store.h): what is written is read again, two
  * servers never share it, and what is wrong with it is said before anything is changed. */
 #define _GNU_SOURCE
-#include "../../server/state/store.c"
+#include "../../server/state/store_choice.c"
 #include "../../server/state/store_sqlite.c"
 
 #include "../test.h"

@@ -1,6 +1,6 @@
 /* doorman_server, part STATE: what pages and metrics show of the store of counters. */
-#ifndef DOORMAN_SERVER_STATE_H
-#define DOORMAN_SERVER_STATE_H
+#ifndef DOORMAN_SERVER_STATUS_H
+#define DOORMAN_SERVER_STATUS_H
 
 #include "../server.h"
 
