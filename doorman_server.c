@@ -36,8 +36,8 @@
  *    20 errors, each with its line and column.
  * V8 With --state, counters of durable limits and bans are in a store, which is read before such
  *    limits decide, unless this takes longer than --state-wait. A thread writes changes once in
- *    each --state-interval. No decision waits for it. SIGTERM forgets nothing, nor leases and holds.
- *    A crash forgets the changes of the last interval, and those of a write in progress.
+ *    each --state-interval. No decision waits for it. SIGTERM forgets nothing, leases and holds
+ *    included. A crash forgets the changes of the last interval, and of a write in progress.
  *
  * The sections of this file: flags, parent link, sockets, signals, main. The files of server/core/
  * that it includes have the rest of the core: the log, the table of parts, the configuration, the
