@@ -6,8 +6,9 @@
  * store, and checks each decision of each master, and that the store lacks no change for longer
  * than D5 allows.
  *
- * Processes crash, also while a batch is under way. They stop as planned. The store is slow, or
- * gone, or replaced by an older copy of itself. A master that has lost its mastership still writes.
+ * Processes crash, also while a batch is under way. They stop as planned. The store is slow or
+ * gone, and is replaced by an older copy of itself. A master that has lost its mastership still
+ * writes.
  * Clocks of the time of day are set back and forward, and differ between processes. Configurations
  * drop limits and bring them back. */
 #include "sim_state.h"
