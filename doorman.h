@@ -1523,8 +1523,9 @@ struct doorman_resource_info {
  * doorman_throttle_report makes such a report. Reports are added up, and the next request for
  * capacity of this resource sends the sum. If the request is lost, the sum is lost too. The report
  * has no effect while overload_target of doorman_resource_info is 0. The law (H11) assumes that
- * holders of leases send all the requests. If others send most of them, the capacity falls to
- * capacity_min. A client that only reports sets its wants to 0, so that it takes no capacity.
+ * holders of leases send all the requests. If the requests of others alone overload the servers,
+ * the capacity falls to capacity_min. A client that only reports sets its wants to 0, so that it
+ * takes no capacity.
  *   report    an interval of 0 has no effect
  *   returns   OK | INVALID_ARGUMENT (a number that is out of range) */
 DOORMAN_API doorman_status doorman_client_report_overload(doorman_client_resource *resource,
