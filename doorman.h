@@ -909,9 +909,9 @@ typedef struct doorman_mastership {
     doorman_time predecessor_gone; /* a time by which the previous master had certainly stopped; 0:
                                       that time is `now` */
     uint64_t term; /* which mastership of the node this is, as the store of the election counts
-                      them; 0: not counted. The server does not use it. What a master writes into a
-                      store of its own has this number, so that the store can refuse the writes of
-                      an earlier master */
+                      them; 0: not counted. The server does not use it. An application with a store
+                      of its own sends this number with each write, so that the store can refuse
+                      the writes of an earlier master */
 } doorman_mastership;
 
 /* Sets whether this server is master, and what the address of the master is. A server that becomes
@@ -1523,8 +1523,9 @@ struct doorman_resource_info {
  * doorman_throttle_report makes such a report. Reports are added up, and the next request for
  * capacity of this resource sends the sum. If the request is lost, the sum is lost too. The report
  * has no effect while overload_target of doorman_resource_info is 0. The law (H11) assumes that
- * holders of leases send all the requests. If others send most of them, the capacity falls to
- * capacity_min. A client that only reports sets its wants to 0, so that it takes no capacity.
+ * holders of leases send all the requests. If the requests of others alone overload the servers,
+ * the capacity falls to capacity_min. A client that only reports sets its wants to 0, so that it
+ * takes no capacity.
  *   report    an interval of 0 has no effect
  *   returns   OK | INVALID_ARGUMENT (a number that is out of range) */
 DOORMAN_API doorman_status doorman_client_report_overload(doorman_client_resource *resource,
@@ -4230,8 +4231,9 @@ static doorman__cut doorman__band_cut(const doorman__node *root, double level) {
 }
 /* Returns the level at which the targets of a band sum to `capacity`. Precondition: the band wants
  * more than `capacity`. The search finds two neighbouring demands: at the level, the first one is
- * satisfied, and the second one is cut. Each step tries the wants per subclient of a key as the
- * level. At that level all demands to the left of the key are satisfied, and all others are cut. */
+ * satisfied, and the second one is cut. Each step takes a key of an inner node, or a demand of a
+ * leaf, and tries its wants per subclient as the level. At that level all demands to the left of it
+ * are satisfied, and all others are cut, or want just the level. */
 static double doorman__band_level(const doorman__node *root, double capacity) {
     double satisfied = 0;
     uint64_t above = doorman__node_sums(root).subclients;
@@ -11627,9 +11629,9 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *    units that were allowed, the units that were refused, and the units that callers wait for (see
  *    "demand"). With a steady demand, the wants settle within 10 % of the demand. Wants grow until
  *    the demand is met, or until the server has no more capacity. A gauge is idle when it had no
- *    use for half a refresh interval, or for a window if that is shorter. So what an idle gauge
- *    leaves reaches another holder within two refresh intervals. After a refusal that no later call
- *    has followed with success, a gauge is idle only after a window.
+ *    use for half a refresh interval, or for a window if that is shorter. So the units that an idle
+ *    gauge gives back reach another holder within two refresh intervals. After a refusal that no
+ *    later call has followed with success, a gauge is idle only after a window.
  *
  * How soon a lease follows demand. A limiter that refuses units sets a flag, which the client
  * checks every 0.2 s. The client waits until 0.1 s have passed since the refusal, because this time
@@ -14235,7 +14237,7 @@ static void doorman__put_rows(doorman__writer *out, const doorman__row *rows, co
 }
 /* ---- JSON: configurations */
 
-/* What this section does with permits. The section >>permit_json has the tables. */
+/* What this section needs to read and write permits. The section >>permit_json has it. */
 typedef struct doorman__json_permits {
     const doorman__row *limits;                         /* of a template */
     const doorman__row (*requests)[3], (*responses)[2]; /* for each method from ACQUIRE on */
@@ -16181,7 +16183,7 @@ struct doorman_transport {
     doorman_error error; /* why the request failed, or what is wrong with the response */
 };
 
-/* A test defines it, and lets nng change the state after a thread has read it. */
+/* A test defines this macro, so that nng can change the state right after a thread has read it. */
 #ifndef DOORMAN__AFTER_STATE_READ
 #define DOORMAN__AFTER_STATE_READ() ((void)0)
 #endif

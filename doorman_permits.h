@@ -657,7 +657,9 @@ DOORMAN_API doorman_status doorman_permits_reset(doorman_permits *permits, const
  *   returns    OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (memory_max has no room for a ban) |
  *              OUT_OF_MEMORY. After an error, a ban of the (resource, key) is as before, or was
  *              ended early to make room
- *   cost       O(log bans), and O(limits) for each ban that must be ended early (P20) */
+ *   cost       O(log bans), and O(limits) for each ban that must be ended early, and for each
+ *              counter that must be evicted (P20). A resource that the permits do not know also
+ *              needs O(templates) */
 DOORMAN_API doorman_status doorman_permits_ban(doorman_permits *permits, const char *resource_id,
                                                const char *key, doorman_time duration,
                                                doorman_error *error, doorman_time now);
@@ -5736,7 +5738,7 @@ static void doorman__charge_evaluate_lease(const doorman_permits *permits,
     doorman__charge_bound(charge, charge->offer);
 }
 
-/* Returns whether the counters of a limit are not restored yet. */
+/* Returns whether a limit refuses permits because its counters are not restored yet. */
 static bool doorman__permits_awaits_rows(const doorman_permits *permits,
                                          const doorman_permit_limit *limit) {
     if (permits->changes.rows == DOORMAN_ROWS_READ || !limit->durable) return false;

@@ -293,8 +293,9 @@ void server_page_facts(struct text *text, struct service *service, const struct 
 const char *server_amount_text(double amount, char room[32]);
 void server_text_add_amount(struct text *text, double amount);
 
-/* Adds a bar that shows what the holders have and want. Its length is the largest of what they
- * have, what they want, and the capacity. If the holders share one capacity, an edge marks it. */
+/* Adds a bar that shows what the holders have and want. If the holders share one capacity, an edge
+ * marks it. The bar ends at the largest of what they have, what they want, and this capacity. Wants
+ * above four times the larger of the other two are cut off. */
 void server_graph_add_bar(struct text *text, const struct row *row);
 
 /* Adds a graph of the last ten minutes, with its axes. A dashed line shows the capacity over

@@ -39,11 +39,11 @@
 
 #define PERCENT_DEFAULT 80
 #define LOOKS 5
-#define LEAKED_PART 4 /* of the open descriptors at least one in so many is leaked */
+#define LEAKED_PART 4 /* a leak: at least 1 / LEAKED_PART of the open descriptors */
 #define REPLACE_INTERVAL (600 * DOORMAN_SECOND)
 #define LOG_INTERVAL (60 * DOORMAN_SECOND)
 #define BLOCK 1024 /* descriptors in one call of poll */
-#define PAUSE 100  /* a look takes at most one part in so many of the time of the main thread */
+#define PAUSE 100  /* a look takes at most 1 / PAUSE of the time of the main thread */
 
 #ifndef POLLRDHUP /* Linux and FreeBSD have it. Others report a peer that has left as POLLHUP */
 #define POLLRDHUP 0
