@@ -189,7 +189,7 @@ REPLAYS = $(HARNESSES:%=build/asan/fuzz/%)
 # tests/pages_check.sh runs these.
 PAGE_EXAMPLES = $(addprefix build/examples/,rate_client polite_crawler) build/examples/hold_guard
 TEST_TOOLS = $(TEST_SERVERS) $(TEST_SHELL) $(TEST_EXAMPLES) $(PAGE_EXAMPLES) $(REPLAYS) \
-    build/sim/sim build/doorman_server
+    build/sim/sim build/doorman_server build/clock_shift.so
 # The longest programs come first, because they run in parallel. The first two use a core all the
 # time, and the others mostly wait.
 LONG = $(addprefix %/system/,abuse_test agent_test clients_test etcd_test etcd_transport_test \
@@ -204,6 +204,11 @@ test: $(TESTS) $(TEST_TOOLS) ## all tests; SEED=N repeats the random ones
 	    tests/throttle_check.sh \
 	    tests/openapi_check.sh tests/cmake_check.sh tests/gateway_check.sh tests/fuzz/replay.sh \
 	    tests/text_check.sh tests/comment_check.sh tests/contributing_check.sh
+
+# clock_test.c loads this into a server.
+build/clock_shift.so: tests/system/clock_shift.c
+	$(announce)
+	@$(C) -O1 -shared -fPIC $< -o $@
 
 $(ALL_FLAVORS): LIBRARIES += -lcmocka -lm
 # These programs include files of the server.
@@ -300,7 +305,7 @@ define report
     --html-details build/coverage/$(1)/index.html
 endef
 
-coverage: $(COVERAGE_TESTS) $(COVERAGE_SERVER) $(COVERAGE_SIM) ## coverage of headers and server
+coverage: $(COVERAGE_TESTS) $(COVERAGE_SERVER) $(COVERAGE_SIM) build/clock_shift.so ## coverage of headers and server
 	@sh .ci/deps --need 'sh .ci/deps gcovr' gcovr
 	@find build/coverage -name '*.gcda' -delete
 	@sh tests/run.sh $(COVERAGE_TESTS)

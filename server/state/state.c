@@ -62,6 +62,7 @@
 /* How long the changes are written at the end. systemd and Kubernetes must wait longer: see
  * TimeoutStopSec and terminationGracePeriodSeconds in examples/deploy. */
 #define STOP_SECONDS 25
+#define HURRY_INTERVAL (DOORMAN_SECOND / 5) /* between two looks for a second signal */
 
 /* Rows, and the bytes that they point to. */
 struct batch {
@@ -842,7 +843,36 @@ static void state_in_force(struct service *service) {
     state_await_rows(state);
 }
 
-/* Waits until the thread has written everything. No message is decided any more. */
+/* Returns whether a second signal ends the wait for a store that does not work. While it works, a
+ * second signal changes nothing: many a wrapper sends each signal twice. Precondition: the lock is
+ * held. */
+static bool state_must_hurry(const struct state *state) {
+    sigset_t pending;
+    bool waits = state->status.trouble.since != 0 && !state->service->replaces;
+    if (!waits || sigpending(&pending) != 0) return false;
+    return sigismember(&pending, SIGTERM) == 1 || sigismember(&pending, SIGINT) == 1;
+}
+
+/* Waits until the thread has ended. Returns why it gives up, or NULL. Precondition: the lock is
+ * held. */
+static const char *state_await_end(struct state *state) {
+    const char *why = "25 s have passed";
+    doorman_time now = doorman_clock();
+    state->ends_at = now + STOP_SECONDS * DOORMAN_SECOND;
+    pthread_cond_signal(&state->changed);
+    while (now < state->ends_at && !state->has_ended) {
+        doorman_time wait = state->ends_at - now;
+        if (wait > HURRY_INTERVAL) wait = HURRY_INTERVAL;
+        server_condition_wait(&state->finished, &state->service->lock, wait);
+        now = doorman_clock();
+        if (!state_must_hurry(state)) continue;
+        state->ends_at = now;
+        why = "a second signal came";
+    }
+    return now < state->ends_at ? NULL : why;
+}
+
+/* No message is decided any more. */
 static void state_stopping(struct service *service) {
     struct state *state = service->state;
     if (!state || !state->is_started) return;
@@ -852,25 +882,20 @@ static void state_stopping(struct service *service) {
     server_unlock(&service->lock);
     if (has_trouble) {
         server_log(service->settings, LEVEL_WARNING,
-                   "waiting at most 25 s until the store of counters can be written", "store",
-                   state->name, LOG_END);
+                   "waiting at most 25 s until the store of counters can be written; a second "
+                   "signal ends the wait",
+                   "store", state->name, LOG_END);
     }
     server_lock(&service->lock);
-    doorman_time now = doorman_clock(), until = now + STOP_SECONDS * DOORMAN_SECOND;
-    state->ends_at = until;
-    pthread_cond_signal(&state->changed);
-    while (now < until && !state->has_ended) {
-        server_condition_wait(&state->finished, &service->lock, until - now);
-        now = doorman_clock();
-    }
+    const char *why = state_await_end(state);
     bool was_read = !state->status.is_reading;
-    bool is_written = was_read && server_state_age(service, now) == 0;
+    bool is_written = was_read && server_state_age(service, doorman_clock()) == 0;
     server_unlock(&service->lock);
     if (is_written) return;
     server_log(service->settings, LEVEL_ERROR,
                was_read ? "the last changes of counters are not in the store"
                         : "the counters were not read yet, so no change of them is in the store",
-               "store", state->name, LOG_END);
+               "store", state->name, why ? "why" : LOG_END, why, LOG_END);
 }
 
 static void state_stop(struct service *service) {

@@ -425,6 +425,21 @@ TEST(a_file_that_is_gone_is_written_when_it_is_back) {
     server_stop(&fixture.server);
 }
 
+TEST(a_second_signal_ends_the_wait_for_a_file_that_cannot_be_written) {
+    char path[96], other[112];
+    state_path(path);
+    snprintf(other, sizeof other, "%s-moved", path);
+    struct fixture fixture = start(QUOTA, path, NULL);
+    assert_int_equal(rename(path, other), 0);
+    take(&fixture, "ann", 1000);
+    process_await(fixture.server.process, "was removed or replaced", 1);
+    process_signal(fixture.server.process, SIGTERM);
+    process_await(fixture.server.process, "a second signal ends the wait", 1);
+    process_signal(fixture.server.process, SIGTERM);
+    process_await(fixture.server.process, "why=\"a second signal came\"", 1);
+    assert_int_equal(process_wait(fixture.server.process), 0);
+}
+
 /* Makes a file that has some counters. */
 static void make_file(const char *path, int keys) {
     struct fixture fixture = start(QUOTA, path, NULL);
