@@ -10554,10 +10554,11 @@ static bool doorman__concurrency_release(doorman__shared *in_use, uint64_t units
 
 /* ---- limiters: windows */
 /*
- * The count of a window is one word: the number of the window modulo 2^24, and the units used in it
- * in 40 bits. Another thread may have read a later time than this thread. So if the number is ahead
- * of this thread's window by at most 255, the attempt is made in the window with this number. Other
- * numbers, except that of the current window, belong to windows in the past.
+ * The count of a window is one word: the number of the window modulo 2^24, and in the lower 40 bits
+ * the grains that were used in it. Another thread may have read a later time than this thread. So
+ * if the number is ahead of this thread's window by at most 255, the attempt is made in the window
+ * with this number. Other numbers, except that of the current window, belong to windows in the
+ * past.
  */
 
 #define DOORMAN__WINDOWS ((UINT64_C(1) << 24) - 1)
@@ -14861,7 +14862,7 @@ static const doorman__row doorman__report_result_rows[] = {
     {0},
 };
 
-/* The content of the responses of a master. */
+/* The content of the responses of a master, and of any response to DISCOVERY. */
 #define DOORMAN__RESPONSES(rows)                                                                   \
     DOORMAN__ROW_LIST("response", REQUIRED, doorman_response, items, item_count, rows)
 static const doorman__row doorman__responses[][4] = {
@@ -15839,8 +15840,8 @@ static void doorman__waiters_cancel(doorman_agent *agent, const doorman_client_r
     }
 }
 
-/* Threads usually wake up at most this late. Pacing shortens the next pause by the delay, up to
- * this. */
+/* Threads usually wake up at most this late. If a thread wakes up late, pacing shortens the next
+ * pause by the same time, but by at most this. */
 #define DOORMAN__WAKE_MAX (DOORMAN_SECOND / 10000)
 
 /* Returns the time at which pacing lets a waiter pass: that of the previous waiter, plus the pause.

@@ -199,13 +199,13 @@ extern "C" {
  *    answer that they know no master, it opens for at most 4 s, because an election ends soon. When
  *    a master answers the leases of an agent, a test of its permits is due at once, but not within
  *    1 s after the last test. The same holds for its leases when a master answers its permits.
- * P24 With `prefetch`, a client and an agent take units ahead for a resource and key with at least
- *    two granted permits in this time. They take at most what the callers used in this time, and at
- *    most half of what remains according to the last answer. Later permits are granted out of these
- *    units at once and in full, without a message. What is not used is lost at the latest twice
- *    `prefetch` after it was asked for. Units are taken ahead only for permits of one item that
- *    hold nothing and are not `equal`. A server never refuses units that are taken ahead for lack
- *    of units, because it may grant fewer, or none.
+ * P24 If the duration `prefetch` is set, a client and an agent take units ahead for a resource and
+ *    key that had at least two granted permits in the last `prefetch`. They take at most what the
+ *    callers used in this time, and at most half of what remains according to the last answer.
+ *    Later permits are granted out of these units at once and in full, without a message. What is
+ *    not used is lost at the latest twice `prefetch` after it was asked for. Units are taken ahead
+ *    only for permits of one item that hold nothing and are not `equal`. A server never refuses
+ *    units that are taken ahead for lack of units, because it may grant fewer, or none.
  * P25 While the kill switch is on, or with `shadow`, each permit is granted in full, and at once.
  *    A copy of the permit is sent, so that server and client count what would have been refused. */
 
@@ -4913,7 +4913,8 @@ static bool doorman__permits_make_room(doorman_permits *permits, doorman__slot *
  *                                                    "(permits)" asks doorman__server_handle_in
  *
  * A lease is open as long as it is in the table. It is opened by the first refusal, and closed when
- * no permit has used it for a minute. Several limits may use one lease, but not in one template.
+ * no permit has used it for a minute. Several limits of TOKEN_BUCKET may use one lease, if they are
+ * in different templates.
  *
  * Evaluating a permit only looks at the rate. So a permit that another limit refuses takes nothing
  * of the lease, and shows no demand for it. A grant takes units of the rate. A refusal by the lease
@@ -5818,8 +5819,8 @@ static uint64_t doorman__charge_more(const doorman__charge *charge, const doorma
     return all > charge->granted ? all - charge->granted : 0;
 }
 
-/* Returns how much an item gets: all of its cost, or as many whole units above its minimum as all
- * counters have to spare. */
+/* Returns how much an item gets: all of its cost if that fits. Otherwise it gets its minimum, and
+ * as many whole units more as each of its counters can spare. */
 static double doorman__want_share(const doorman_permits *permits, const doorman__want *want) {
     bool fits = true;
     uint64_t spare = UINT64_MAX;
@@ -11120,7 +11121,8 @@ size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t visits_max, do
  *      This is never earlier than what its holder was told.
  *    - The next master counts the holds under its own configuration, like a master that loads it
  *      (P15). So a limit that is new needs no learning, and a smaller one may be exceeded until
- *      holds end. While the last master learned, all limits of the next one learn.
+ *      holds end. If the last master was still learning, all limits of CONCURRENCY of the next one
+ *      learn for the rest of that time.
  *    - A hold of a leased limit stays counted until its end. It is not prolonged before the permits
  *      have a lease again that covers it (P17): until then a renewal lets it end for its holder.
  *    - Permits that wait are not handed over. Their callers ask again. A permit that was decided,
@@ -11408,8 +11410,9 @@ static const doorman__handover_permits doorman__permits_in_handover = {
  *   WAITING  waits as the server has told     the wait or the timeout ends         -> DECIDED
  *   DECIDED  its caller has no result yet     its caller takes the result          (freed)
  *
- * The states of the upstream are those of the breaker. BACKING_OFF: the breaker is open. REQUESTED
- * after 5 failures: the message under way is the test. Otherwise: the breaker is closed.
+ * The upstream of the client, not that of a lane, has the state of the breaker. BACKING_OFF: the
+ * breaker is open. REQUESTED after 5 failures: the message under way is the test. Otherwise: the
+ * breaker is closed.
  */
 
 /* With the longest names of limits, a response with this many items and bytes of text fits in 4

@@ -43,7 +43,7 @@ enum {
 };
 
 struct reload {
-    struct file_version loaded[RELOAD_FILE_COUNT]; /* when the files were loaded */
+    struct file_version loaded[RELOAD_FILE_COUNT]; /* at the last load, even if it was refused */
     struct file_version seen[RELOAD_FILE_COUNT];   /* at the last look */
     unsigned missing_count[RELOAD_FILE_COUNT]; /* looks in a row without the file, as file_watch */
     unsigned
