@@ -9644,8 +9644,14 @@ doorman_status doorman_permits_mark_changed(doorman_permits *permits, const unsi
         return DOORMAN_OK;
     }
     permits->changes.clock_due = true;
-    if (!read.removed) return DOORMAN_OK; /* its removal is yielded, if it needs one */
-    bool added = doorman__permits_add_removal(permits, row, bytes);
+    if (!read.is_ban && !target.limit) return DOORMAN_OK; /* the limit may come back */
+    /* what ended in the meantime may have an older row, which ends later */
+    unsigned char removal[DOORMAN_PERMIT_ROW_BYTES_MAX];
+    const char *end = read.limit + strlen(read.limit) + 1; /* of the header */
+    bytes = (size_t)((const unsigned char *)end - row);
+    memcpy(removal, row, bytes);
+    removal[1] = 1;
+    bool added = doorman__permits_add_removal(permits, removal, bytes);
     return added ? DOORMAN_OK : doorman__no_memory(error);
 }
 

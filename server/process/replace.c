@@ -272,7 +272,7 @@ static doorman_error replace_find_hindrance(const struct service *service, doorm
     } else if (access(rerun.path, X_OK) != 0) {
         why = "its program cannot be run";
     }
-    doorman_error hindrance;
+    doorman_error hindrance = {0};
     snprintf(hindrance.text, sizeof hindrance.text, "%.500s", why ? why : "");
     return hindrance;
 }

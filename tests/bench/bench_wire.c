@@ -78,6 +78,7 @@ static void compare_with_echo(bench *b, const peer *server, const peer *echo, si
 static void compare_permits_with_echo(bench *b, const peer *server, const peer *echo) {
     bench_step(b, "16 connections, one permit in each message, and an echo");
     load_options ours = {.to = server, .connections = 16, .in_flight = 1, .permits = true};
+    ours.resources = 1;
     ours.holders = 64;
     ours.resource = "permits/64";
     load_options theirs = ours;

@@ -731,11 +731,11 @@ mutant state-removal 'D3: the deletion of a row is not yielded' \
     'if (!(counter->flags & DOORMAN__STORED)) return; size_t bytes' \
     'return; size_t bytes' --state
 mutant state-remark 'D6: a deletion is lost when a write fails' \
-    'bool added = doorman__permits_add_removal(permits, row, bytes);' \
+    'bool added = doorman__permits_add_removal(permits, removal, bytes);' \
     'bool added = true;' --state --favour gone,slow
 mutant state-ban 'D3: a ban that was made shorter comes back' \
     'bool known = !in_force && !(ban->flags & DOORMAN__CHANGED);' \
-    'bool known = !in_force;' --state --favour gone
+    'bool known = !in_force;' --state
 mutant state-rest 'D5: a ban lasts for its whole rest after each restart' \
     'rest -= permits->at.epoch - row->written_at;' '' --state
 mutant state-reach 'D5: a clock that was set back begins windows again' \

@@ -116,7 +116,7 @@ static doorman_config *create_config(const sim_states *states, unsigned present)
     }
     doorman_config_options options = {.templates = templates, .template_count = SIM_STATE_PLACES};
     doorman_config *config = NULL;
-    doorman_error error = {""};
+    doorman_error error = {0};
     if (doorman_config_create(&config, &options, &error) == DOORMAN_OK) return config;
     fprintf(stderr, "configuration: %s\n", error.text);
     abort();
@@ -269,7 +269,7 @@ typedef struct subject {
 
 static bool handle(sim_world *world, size_t process, doorman_request *request,
                    doorman_response *response) {
-    doorman_error error = {""};
+    doorman_error error = {0};
     request->holder_id = "client";
     doorman_status status =
         doorman_server_handle(world->processes[process].server, request, response, &error,

@@ -48,6 +48,7 @@ typedef struct sim_state_row {
     sim_state_item item;
     sim_state_clock at;
     size_t change_count; /* changes that the row has, of this mastership */
+    bool has_lapsed;     /* by the clock `now` of the master its counter is fresh */
 } sim_state_row;
 
 /* What the simulator knows about the permits of one process while it is master. */

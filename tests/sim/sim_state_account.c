@@ -286,6 +286,8 @@ void sim_state_account_removed(sim_world *world, size_t process,
                      world->processes[process].address, sim_state_names[number], key);
         }
         item_clear(item);
+        /* the epoch may be slower, so the row is fresh a little later (P26) */
+        world->states->stores[world->processes[process].node].rows[i].has_lapsed = true;
     }
 }
 
@@ -506,7 +508,7 @@ static bool is_kept(const sim_world *world, const sim_state_account *account,
     }
     const sim_definition *definition = definition_of(world, index);
     const doorman_figures *figures = &definition->figures[0];
-    if (row->byte_count) {
+    if (row->byte_count && !row->has_lapsed) {
         sim_state_account reader = {.at = account->at};
         restore_counter(definition, row, &reader, &other);
     }

@@ -257,7 +257,7 @@ static void restore_rows(sim_world *world, size_t process, const sim_state_call 
     sim_state_process *own = process_of(world, process);
     for (size_t i = 0; i < call->row_count && !world->failure[0]; i++) {
         const sim_state_row *row = &call->rows[i];
-        doorman_error error = {""};
+        doorman_error error = {0};
         doorman_status status =
             doorman_permits_restore(sim_state_permits(world, process), row->bytes, row->byte_count,
                                     &error, sim_state_local(world, process));

@@ -286,6 +286,24 @@ TEST(a_ban_that_was_made_shorter_and_is_reset_later_does_not_come_back) {
     process_end(&p);
 }
 
+/* D3. The second row could not be written, and the ban has ended since. */
+TEST(a_ban_that_ended_before_its_row_was_marked_does_not_come_back) {
+    struct process p = process_of(QUOTA);
+    unsigned char row[ROW_MAX];
+    assert_int_equal(doorman_permits_ban(p.permits, "r", "bad", 100 * SECOND, NULL, p.now),
+                     DOORMAN_OK);
+    process_write(&p);
+    assert_int_equal(doorman_permits_ban(p.permits, "r", "bad", SECOND, NULL, p.now), DOORMAN_OK);
+    size_t bytes = doorman_permits_next_changed(p.permits, row, p.now);
+    assert_true(bytes > 0);
+    pass(&p, 2 * SECOND);
+    doorman_permits_update(p.permits, p.now);
+    assert_int_equal(doorman_permits_mark_changed(p.permits, row, bytes, NULL), DOORMAN_OK);
+    process_restart(&p, SECOND);
+    assert_true(take(&p, "bad", 1));
+    process_end(&p);
+}
+
 /* A counter per resource and one per template have no key. All are found again. */
 TEST(limits_of_all_scopes_are_restored) {
     struct process p = process_of(
