@@ -1,7 +1,8 @@
 /* doorman_server, part STATE: the store that is a Redis, over hiredis. All processes of a node use
  * it, and the one that is master writes (D9).
  *
- *     doorman:{NODE}:process         a hash: the schema, and the epoch of the last mastership
+ *     doorman:{NODE}:process         a hash: the schema, the epoch of the last mastership, and the
+ *                                    number of its last batch
  *     doorman:{NODE}:row:IDENTITY    a string for each counter and ban that is not fresh:
  *
  *         fresh_at 0 what 0 template 0 limit 0 resource 0 key 0 record
@@ -17,7 +18,9 @@
  * Rows are written by a script, because nothing else compares the epoch and writes in one step. A
  * script has few rows, so that it does not stop other users of the Redis. The scripts of a batch
  * are sent together, so a batch costs one round trip. If the connection breaks, a part of the batch
- * may be written: the caller writes the same batch again.
+ * may be written: the caller writes the same batch again. What is left of the first copy may still
+ * arrive, later than the batches after it. So each copy has a number, and a script with a lower
+ * number than the last one writes nothing.
  *
  * All rows are read with SCAN, and their values with MGET. No row changes meanwhile, because
  * server_store_begin has shut out all other writers. SCAN finds each of them at least once.
@@ -61,6 +64,8 @@ struct redis_store {
     char prefix[PREFIX_BYTES];   /* of the keys of rows */
     char pattern[2 * PREFIX_BYTES];
 
+    uint64_t batch; /* the number of the last batch that was sent */
+
     /* The rows that were read last. */
     char cursor[NUMBER_TEXT]; /* "": begin; "0": there are no further rows */
     redisReply *keys, *values;
@@ -78,17 +83,22 @@ static const char begin_script[] =
     "if epoch == 0 then epoch = last + 1 end\n"
     "if last > epoch then return {'later', last} end\n"
     "redis.call('HSET', KEYS[1], 'schema', ARGV[1], 'epoch', string.format('%.0f', epoch))\n"
+    "if last < epoch then redis.call('HDEL', KEYS[1], 'batch') end\n"
     "return {'begun', epoch}\n";
 
-/* KEYS: the hash; the rows. ARGV: the epoch; for each row its value and its end, or two empty
- * texts. Returns the epoch in force, as a number if the rows were written, or as a text if not. */
+/* KEYS: the hash; the rows. ARGV: the epoch; the number of the batch; for each row its value and its
+ * end, or two empty texts. Returns the epoch in force: as a number, or as a text if it is another
+ * one, so nothing was written. */
 static const char write_script[] =
-    "local epoch = redis.call('HGET', KEYS[1], 'epoch')\n"
+    "local kept = redis.call('HMGET', KEYS[1], 'epoch', 'batch')\n"
+    "local epoch, number = kept[1], tonumber(ARGV[2])\n"
     "if epoch ~= ARGV[1] then return epoch or '0' end\n"
+    "if tonumber(kept[2] or '0') > number then return tonumber(epoch) end\n"
+    "redis.call('HSET', KEYS[1], 'batch', ARGV[2])\n"
     "for i = 2, #KEYS do\n"
-    "  local value = ARGV[2 * i - 2]\n"
+    "  local value = ARGV[2 * i - 1]\n"
     "  if value == '' then redis.call('DEL', KEYS[i])\n"
-    "  else redis.call('SET', KEYS[i], value, 'EXAT', ARGV[2 * i - 1]) end\n"
+    "  else redis.call('SET', KEYS[i], value, 'EXAT', ARGV[2 * i]) end\n"
     "end\n"
     "return tonumber(epoch)\n";
 
@@ -501,8 +511,8 @@ static enum store_result redis_next(struct store *base, struct store_row *row) {
 /* The words of one script, and the memory for keys and values. */
 struct script {
     int count;
-    const char *words[4 + 3 * SCRIPT_ROWS + 1];
-    size_t bytes[4 + 3 * SCRIPT_ROWS + 1];
+    const char *words[6 + 3 * SCRIPT_ROWS];
+    size_t bytes[6 + 3 * SCRIPT_ROWS];
     size_t used; /* of store->bytes */
 };
 
@@ -544,27 +554,33 @@ static void script_add_value(struct redis_store *store, struct script *script,
     script_add(script, script_copy(store, script, number, strlen(number)), strlen(number));
 }
 
+/* Adds a number as a text. */
+static void script_add_number(struct redis_store *store, struct script *script, uint64_t number) {
+    char text[NUMBER_TEXT];
+    size_t bytes = (size_t)snprintf(text, sizeof text, "%" PRIu64, number);
+    script_add(script, script_copy(store, script, text, bytes), bytes);
+}
+
 /* Makes a script of as many rows as fit. Returns how many. */
-static size_t script_make(struct redis_store *store, struct script *script, const char *epoch,
+static size_t script_make(struct redis_store *store, struct script *script,
                           const struct store_row *rows, size_t count) {
     static const char *const heads[] = {"EVAL", write_script};
-    char keys[NUMBER_TEXT];
-    size_t fits = 0, bytes = NUMBER_TEXT;
+    size_t fits = 0, bytes = 3 * NUMBER_TEXT;
     while (fits < count && fits < SCRIPT_ROWS &&
            (bytes += row_bytes(store, &rows[fits])) <= SCRIPT_BYTES) {
         fits++;
     }
     script->count = 0, script->used = 0;
-    snprintf(keys, sizeof keys, "%zu", fits + 1);
     for (int i = 0; i < 2; i++) script_add(script, heads[i], strlen(heads[i]));
-    script_add(script, script_copy(store, script, keys, strlen(keys)), strlen(keys));
+    script_add_number(store, script, fits + 1);
     script_add(script, store->process, strlen(store->process));
     for (size_t i = 0; i < fits; i++) {
         const char *key = script_copy(store, script, store->prefix, strlen(store->prefix));
         script_copy(store, script, rows[i].identity, rows[i].identity_bytes);
         script_add(script, key, strlen(store->prefix) + rows[i].identity_bytes);
     }
-    script_add(script, epoch, strlen(epoch));
+    script_add_number(store, script, store->base.epoch);
+    script_add_number(store, script, store->batch);
     for (size_t i = 0; i < fits; i++) {
         if (rows[i].record) {
             script_add_value(store, script, &rows[i]);
@@ -595,12 +611,11 @@ static enum store_result redis_read_written(struct redis_store *store, const red
 static enum store_result redis_send(struct redis_store *store, const struct store_row *rows,
                                     size_t count) {
     struct script script;
-    char epoch[NUMBER_TEXT];
     size_t scripts = 0;
     enum store_result result = STORE_OK;
-    snprintf(epoch, sizeof epoch, "%" PRIu64, store->base.epoch);
+    store->batch++;
     for (size_t i = 0; i < count; scripts++) {
-        size_t fits = script_make(store, &script, epoch, rows + i, count - i);
+        size_t fits = script_make(store, &script, rows + i, count - i);
         assert(fits > 0); /* no row of the library is longer than some KiB */
         i += fits;
         if (redisAppendCommandArgv(store->context, script.count, script.words, script.bytes) !=
@@ -617,8 +632,8 @@ static enum store_result redis_send(struct redis_store *store, const struct stor
     return result;
 }
 
-/* A connection that was idle may have been closed. So a batch is sent a second time over a new one,
- * which does no harm. */
+/* A connection that was idle may have been closed. So a batch is sent a second time over a new
+ * one. */
 static enum store_result redis_write(struct store *base, const struct store_row *rows,
                                      size_t count) {
     struct redis_store *store = (struct redis_store *)base;

@@ -93,6 +93,22 @@ STORY(a_mastership_that_is_not_the_last_cannot_begin) {
     server_store_close(other);
 }
 
+/* After a timeout a batch is sent again. What is left of its first copy may arrive behind the batches
+ * that came after it, and has a lower number than they have. */
+STORY(a_late_copy_of_a_batch_writes_nothing) {
+    struct redis_store *late = (struct redis_store *)open_one(w);
+    put(w, "a", "1");
+    put(w, "a", "2");
+    put(w, "b", "3");
+    late->base.epoch = w->store->epoch;
+    assert_int_equal(try_put(&late->base, "a", "1"), STORE_OK); /* nobody reads this answer */
+    expect_rows(w, "a=2 b=3");
+    server_store_close(&late->base);
+    reopen(w); /* a new mastership counts its batches anew */
+    put(w, "a", "4");
+    expect_rows(w, "a=4 b=3");
+}
+
 /* Nodes whose names are patterns of each other. */
 STORY(nodes_that_share_a_redis_have_rows_of_their_own) {
     static const char *const names[] = {"n*", "n?", "nn", "[n]n", "n\\*"};
