@@ -545,7 +545,7 @@ TEST(check_config_says_what_a_restart_forgets) {
          "limit slots of maps keeps no counters"},
         {"limit quota of maps lasts: a restart forgets nothing",
          "limit other of maps is not durable", "limit burst of maps is not durable",
-         "limit slots of maps keeps no counters"}};
+         "limit slots of maps keeps no counters: its holds last over a planned stop"}};
     for (int i = 0; i < 2; i++) {
         struct process *process = process_new();
         file_write(process->config, config);
