@@ -86,9 +86,9 @@ static const char begin_script[] =
     "if last < epoch then redis.call('HDEL', KEYS[1], 'batch') end\n"
     "return {'begun', epoch}\n";
 
-/* KEYS: the hash; the rows. ARGV: the epoch; the number of the batch; for each row its value and its
- * end, or two empty texts. Returns the epoch in force: as a number, or as a text if it is another
- * one, so nothing was written. */
+/* KEYS: the hash; the rows. ARGV: the epoch; the number of the batch; for each row its value and
+ * its end, or two empty texts. Returns the epoch in force: as a number, or as a text if it is
+ * another one, so nothing was written. */
 static const char write_script[] =
     "local kept = redis.call('HMGET', KEYS[1], 'epoch', 'batch')\n"
     "local epoch, number = kept[1], tonumber(ARGV[2])\n"

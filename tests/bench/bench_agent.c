@@ -204,6 +204,7 @@ void bench_agent(bench *b) {
     peer *server = peer_server(b), *echo = peer_echo();
     load_options options = {.to = echo, .echo = true, .connections = 16, .in_flight = 1};
     options.permits = true;
+    options.resources = 1;
     options.holders = 64;
     options.resource = "permits/64";
     snprintf(address, sizeof address, "tcp://127.0.0.1:%u", (unsigned)server->port);

@@ -93,8 +93,8 @@ STORY(a_mastership_that_is_not_the_last_cannot_begin) {
     server_store_close(other);
 }
 
-/* After a timeout a batch is sent again. What is left of its first copy may arrive behind the batches
- * that came after it, and has a lower number than they have. */
+/* After a timeout a batch is sent again. What is left of its first copy may arrive behind the
+ * batches that came after it, and has a lower number than they have. */
 STORY(a_late_copy_of_a_batch_writes_nothing) {
     struct redis_store *late = (struct redis_store *)open_one(w);
     put(w, "a", "1");
