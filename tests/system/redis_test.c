@@ -546,7 +546,7 @@ static void member_start(int index) {
     snprintf(fixture->http.url, sizeof fixture->http.url, "tcp://127.0.0.1:%u", port);
     free(log_text);
     pthread_mutex_lock(&node.lock);
-    snprintf(node.urls[index], sizeof node.urls[index], "%s", fixture->server.url);
+    memmove(node.urls[index], fixture->server.url, sizeof node.urls[index]);
     pthread_mutex_unlock(&node.lock);
 }
 
