@@ -236,6 +236,26 @@ TEST_WITH(world, a_warning_counts_the_counters_that_a_change_drops) {
     doorman_config_destroy(last);
 }
 
+/* The store still has the rows of a durable limit, so its counters are not lost. */
+TEST_WITH(world, counters_that_stay_in_the_store_are_reported_as_such) {
+    static const size_t counters[] = {300, 7};
+    doorman_config *last = config_of(LIMITS(BUCKET("w") "," WINDOW("v", "\"window\":3600")), "");
+    doorman_config *now = config_of(LIMITS(BUCKET("u")), "");
+    w->settings.config = "file";
+    w->settings.state = "counters.db";
+    w->service.config = now;
+    report_config(&w->service, last, counters);
+    assert_int_equal(logged(w, "limit=v change=\"removed or renamed; its counters stay in the "
+                               "store, and come back with its name\" counters=7\n"),
+                     1);
+    report_config(&w->service, last, counters);
+    assert_int_equal(logged(w, "limit=w change=\"removed or renamed, so its counters are "
+                               "dropped\" counters=300\n"),
+                     1);
+    doorman_config_destroy(now);
+    doorman_config_destroy(last);
+}
+
 /* A template that was renamed by mistake looks like one that was removed. */
 TEST_WITH(world, templates_that_are_gone_are_a_warning) {
     static const size_t counters[] = {20, 3};
