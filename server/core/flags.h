@@ -52,7 +52,8 @@ FLAG(ELECTION_TTL, "election-ttl", "SECONDS", "DOORMAN_ELECTION_TTL", "etcd", 0,
 FLAG(STATE, "state", "FILE|redis://...", "DOORMAN_STATE", "STATE", PLACE(state),
      "where counters of durable limits and bans outlast a restart: a file, which is made if it\n"
      "        does not exist, or a Redis, as redis://USER@HOST:PORT/DATABASE; with --election-key\n"
-     "        only a Redis (default none: a restart forgets them)")
+     "        only a Redis, which without --election-key needs --node (default none: a restart\n"
+     "        forgets them)")
 FLAG(STATE_PASSWORD_FILE, "state-password-file", "FILE", "DOORMAN_STATE_PASSWORD_FILE", "STATE",
      PLACE(state_password_file),
      "a file whose first line is the password of --state redis://...; the server reads it again\n"

@@ -75,34 +75,8 @@ struct allow {
 
 /* ---- parameters ----------------------------------------------------------------------------- */
 
-/* Returns how often a parameter occurs. */
-static int query_count(const char *query, const char *name) {
-    size_t bytes = strlen(name);
-    int count = 0;
-    while (query) {
-        count += strncmp(query, name, bytes) == 0 && query[bytes] == '=';
-        query = strchr(query, '&');
-        if (query) query++;
-    }
-    return count;
-}
-
-static const char *const allow_parameters[] = {"resource", "key",    "cost",
-                                               "max_wait", "refuse", "redirect"};
-
-/* Returns the first parameter that has no meaning, or NULL. */
-static const char *query_find_unknown(const char *query) {
-    for (const char *at = query; at; at = strchr(at, '&') ? strchr(at, '&') + 1 : NULL) {
-        size_t bytes = strcspn(at, "=&");
-        bool known = bytes == 0 && at[0] != '=';
-        for (size_t i = 0; i < sizeof allow_parameters / sizeof *allow_parameters; i++) {
-            const char *name = allow_parameters[i];
-            known = known || (strncmp(at, name, bytes) == 0 && !name[bytes] && at[bytes] == '=');
-        }
-        if (!known) return at;
-    }
-    return NULL;
-}
+static const char *const allow_parameters[] = {"resource", "key",      "cost", "max_wait",
+                                               "refuse",   "redirect", NULL};
 
 /* Sets the error of a parameter. Returns false. */
 static bool allow_fail(struct allow *allow, const char *name, const char *rule) {
@@ -116,7 +90,7 @@ static bool allow_fail(struct allow *allow, const char *name, const char *rule) 
  *   returns   false: the parameter is wrong */
 static bool allow_read_text(struct allow *allow, const char *query, const char *name, char *out,
                             size_t room) {
-    int count = query_count(query, name);
+    int count = server_query_count(query, name);
     if (count == 0) return true;
     if (count > 1) return allow_fail(allow, name, "occurs twice");
     return server_query_read(query, name, out, room) ||
@@ -129,7 +103,7 @@ static bool allow_read_number(struct allow *allow, const char *query, const char
                               double *out) {
     char text[40] = "", rule[64], *end = NULL;
     if (!allow_read_text(allow, query, name, text, sizeof text)) return false;
-    if (query_count(query, name) == 0) return true;
+    if (server_query_count(query, name) == 0) return true;
     bool plain = text[0] && strspn(text, "0123456789.eE-") == strlen(text);
     double value = plain ? strtod(text, &end) : -1;
     if (plain && !*end && value >= 0 && value <= most) {
@@ -142,7 +116,7 @@ static bool allow_read_number(struct allow *allow, const char *query, const char
 
 /* Returns whether all parameters have a meaning. If one does not, its name is in the error. */
 static bool allow_check_names(struct allow *allow, const char *query) {
-    const char *unknown = query_find_unknown(query);
+    const char *unknown = server_query_find_unknown(query, allow_parameters);
     char name[41];
     if (!unknown) return true;
     snprintf(name, sizeof name, "%.*s", (int)strcspn(unknown, "=&"), unknown);
@@ -164,7 +138,8 @@ static bool allow_read(struct allow *allow, const char *query) {
         allow_read_text(allow, query, "refuse", refuse, sizeof refuse) &&
         allow_read_text(allow, query, "redirect", redirect, sizeof redirect);
     if (!valid) return false;
-    if (query_count(query, "resource") == 0) return allow_fail(allow, "resource", "is required");
+    if (server_query_count(query, "resource") == 0)
+        return allow_fail(allow, "resource", "is required");
     bool forbidden = strcmp(refuse, "403") == 0;
     if (!forbidden && strcmp(refuse, "429") != 0) {
         return allow_fail(allow, "refuse", "must be 403 or 429");

@@ -45,6 +45,14 @@ void server_text_add_escaped(struct text *text, const char *from, escape_rule ru
  * cut off. Returns false if there is no such value, or if the value contains a 0 byte. */
 bool server_query_read(const char *query, const char *name, char *out, size_t room);
 
+/* Returns how often a parameter occurs in a query. */
+int server_query_count(const char *query, const char *name);
+
+/* Returns the first parameter of a query that has no meaning or no "=", or NULL. It ends before the
+ * next "=" or "&".
+ *   names   ends with NULL */
+const char *server_query_find_unknown(const char *query, const char *const *names);
+
 /* Returns whether a query has "NAME=1". */
 bool server_query_is_set(const char *query, const char *name);
 

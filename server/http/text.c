@@ -157,6 +157,30 @@ uint64_t server_number_read(const char *text, int base, const char **end) {
     return digits > 0 && digits <= 16 ? strtoull(text, NULL, base) : 0;
 }
 
+int server_query_count(const char *query, const char *name) {
+    size_t bytes = strlen(name);
+    int count = 0;
+    while (query) {
+        count += strncmp(query, name, bytes) == 0 && query[bytes] == '=';
+        query = strchr(query, '&');
+        if (query) query++;
+    }
+    return count;
+}
+
+const char *server_query_find_unknown(const char *query, const char *const *names) {
+    for (const char *at = query; at; at = strchr(at, '&') ? strchr(at, '&') + 1 : NULL) {
+        size_t bytes = strcspn(at, "=&");
+        bool known = bytes == 0 && at[0] != '=';
+        for (size_t i = 0; names[i]; i++) {
+            const char *name = names[i];
+            known = known || (strncmp(at, name, bytes) == 0 && !name[bytes] && at[bytes] == '=');
+        }
+        if (!known) return at;
+    }
+    return NULL;
+}
+
 bool server_query_is_set(const char *query, const char *name) {
     char value[8];
     return server_query_read(query, name, value, sizeof value) && strcmp(value, "1") == 0;

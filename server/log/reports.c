@@ -302,12 +302,16 @@ static bool limit_has_other_windows(const doorman_permit_limit *last,
 /* Says what has changed in a limit, and what happens to its counters (P15). Returns NULL if nothing
  * has changed.
  *   last, now   NULL: the limit is not in this template
+ *   has_store   --state is given, so rows of durable limits stay
  *   drops       out: whether counters are dropped or start fresh. Holds stay */
 static const char *limit_change(const doorman_template *template, const doorman_permit_limit *last,
-                                const doorman_permit_limit *now, bool *drops) {
+                                const doorman_permit_limit *now, bool has_store, bool *drops) {
     *drops = last && last->kind != DOORMAN_CONCURRENCY;
     if (!last) return "added";
     if (!now && last->kind == DOORMAN_CONCURRENCY) return "removed or renamed; its holds stay";
+    if (!now && has_store && last->durable) {
+        return "removed or renamed; its counters stay in the store, and come back with its name";
+    }
     if (!now) return "removed or renamed, so its counters are dropped";
     if (last->kind != now->kind) return "another kind, so its counters start fresh";
     if (last->per != now->per) return "another scope, so its counters start fresh";
@@ -359,7 +363,7 @@ static void limit_log(const struct service *service, struct config_changes *chan
                       const doorman_template *template, const doorman_permit_limit *last,
                       const doorman_permit_limit *now) {
     bool drops;
-    const char *change = limit_change(template, last, now, &drops);
+    const char *change = limit_change(template, last, now, service->settings->state, &drops);
     char counters[24] = "";
     size_t count = drops ? limit_counters(changes, last) : 0;
     if (!change || changes->lines++ >= LIMIT_LINES_MAX) return;

@@ -35,20 +35,55 @@ struct counter_page {
     size_t visit_count, line_count;
     doorman_status status; /* OK: there is more */
     bool is_master;
+    bool is_reading; /* the store still has counters that are not in memory */
     struct counter_row rows[SLICE_COUNTERS];
     size_t row_count;
 };
 
 /* ---- the query */
 
+static const char *const counters_parameters[] = {"template", "limit", "after", NULL};
+
+/* Refuses a parameter. A query of a program with a typing error would list all counters. */
+static bool page_refuse(struct http_response *response, const char *name, const char *rule) {
+    char error[160];
+    snprintf(error, sizeof error, "%s: %s", name, rule);
+    server_http_response_set_error(response, 400, "INVALID_ARGUMENT", error);
+    return false;
+}
+
+/* Reads a parameter that may be missing, then `out` is empty. If it is wrong, returns false and
+ * writes an error. */
+static bool page_read_text(const char *query, const char *name, char out[DOORMAN_ID_BYTES_MAX + 1],
+                           struct http_response *response) {
+    int count = server_query_count(query, name);
+    out[0] = 0;
+    if (count == 0) return true;
+    if (count > 1) return page_refuse(response, name, "occurs twice");
+    if (!server_query_read(query, name, out, DOORMAN_ID_BYTES_MAX + 1)) {
+        return page_refuse(response, name, "must not contain a 0 byte");
+    }
+    return out[0] || page_refuse(response, name, "must not be empty");
+}
+
+/* If a parameter has no meaning, returns false and writes an error. */
+static bool page_check_names(const char *query, struct http_response *response) {
+    const char *unknown = server_query_find_unknown(query, counters_parameters);
+    char name[41];
+    if (!unknown) return true;
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(unknown, "=&"), unknown);
+    return page_refuse(
+        response, name,
+        "is no parameter; the parameters are template, limit and after, each with a value");
+}
+
 /* Reads a position: four numbers in hexadecimal digits. The last one names the process. Returns
- * false if the position is not from this process. */
-static bool page_read_position(const char *query, const struct service *service,
+ * false if the position is not from this process. An empty text is the start. */
+static bool page_read_position(const char *text, const struct service *service,
                                doorman_counter_cursor *out) {
-    char value[96];
     uint64_t numbers[3] = {0};
-    const char *at = value;
-    if (!server_query_read(query, "after", value, sizeof value)) return true;
+    const char *at = text;
+    if (!text[0]) return true;
     for (size_t i = 0; i < 3; i++) {
         numbers[i] = server_number_read(at, 16, &at);
         if (*at++ != '-') return false;
@@ -73,14 +108,21 @@ static bool page_has_limit(const struct counter_page *page, const doorman_permit
 /* Reads which counters a page has. If the query is not valid, returns false and writes an error. */
 static bool page_read_query(struct counter_page *page, struct service *service, const char *query,
                             struct http_response *response) {
-    server_query_read(query, "template", page->glob, sizeof page->glob);
-    server_query_read(query, "limit", page->limit, sizeof page->limit);
-    if (!page_read_position(query, service, &page->cursor)) {
-        server_http_response_set_error(
-            response, 400, "INVALID_ARGUMENT",
-            "after: is not a position of this process; start again without `after`");
+    char after[DOORMAN_ID_BYTES_MAX + 1];
+    if (!page_check_names(query, response) ||
+        !page_read_text(query, "template", page->glob, response) ||
+        !page_read_text(query, "limit", page->limit, response) ||
+        !page_read_text(query, "after", after, response)) {
         return false;
     }
+    return page_read_position(after, service, &page->cursor) ||
+           page_refuse(response, "after",
+                       "is not a position of this process; start again without `after`");
+}
+
+/* Returns whether this process has such a limit. If it has not, writes an error. */
+static bool page_find(struct counter_page *page, struct service *service,
+                      struct http_response *response) {
     server_lock(&service->lock);
     const doorman_permits *permits = doorman_server_permits(service->server);
     page->is_master = permits != NULL;
@@ -126,7 +168,8 @@ static bool page_step(struct counter_page *page, struct service *service, doorma
     doorman_permits_counter found;
     const char *name = page->limit[0] ? page->limit : NULL;
     page->is_master = permits != NULL;
-    if (!permits) return false;
+    page->is_reading = service->state_status && service->state_status->is_reading;
+    if (!permits || page->is_reading) return false;
     page->status = doorman_permits_next_counter(permits, name, &page->cursor, &found, now);
     if (page->status != DOORMAN_OK) return false;
     if (page_shows(page, &found)) page_add(page, &found);
@@ -185,7 +228,7 @@ static void page_write(struct counter_page *page, struct service *service, struc
             more = page_step(page, service, slice.started_at);
         } while (more && !server_slice_step(&slice));
         server_slice_end(&slice, service);
-        more = page->is_master && page->status == DOORMAN_OK;
+        more = page->is_master && !page->is_reading && page->status == DOORMAN_OK;
         page_write_rows(page, text);
     }
 }
@@ -198,30 +241,42 @@ static void page_write_next(const struct counter_page *page, const struct servic
                      (uint64_t)service->started_at);
 }
 
+/* Ends a response whose lines are written: with the position of the next page, or as an error. */
+static void page_finish(struct counter_page *page, const struct service *service,
+                        struct http_response *response) {
+    if (page->is_reading) {
+        server_http_response_set_error(
+            response, 503, "UNAVAILABLE",
+            "the counters of the store are not read yet, so this list would lack some");
+        response->more = "Retry-After: 1\r\n";
+    } else if (!page->is_master) {
+        server_http_response_set_error(
+            response, 404, "NOT_FOUND",
+            "this process is not the master any more, so it has no counters");
+    } else if (page->status == DOORMAN_INVALID_ARGUMENT) {
+        page_refuse(response, "after",
+                    "a limit was removed from the configuration meanwhile; start again without "
+                    "`after`");
+    } else if (page->status == DOORMAN_OK) {
+        page_write_next(page, service, &response->text);
+    } else if (page->status == DOORMAN_OUT_OF_MEMORY) {
+        response->text.failed = true;
+    }
+}
+
 static void handle_counters(struct service *service, const struct http_request *request,
                             struct http_response *response) {
     struct counter_page *page = (struct counter_page *)calloc(1, sizeof *page);
-    struct text *text = &response->text;
     if (!page) {
-        text->failed = true;
+        response->text.failed = true;
         return;
     }
     page->abandoned = response->abandoned;
-    if (page_read_query(page, service, request->query, response)) {
+    if (page_read_query(page, service, request->query, response) &&
+        page_find(page, service, response)) {
         response->type = "application/x-ndjson";
-        page_write(page, service, text);
-        if (!page->is_master) {
-            server_http_response_set_error(
-                response, 404, "NOT_FOUND",
-                "this process is not the master any more, so it has no counters");
-        } else if (page->status == DOORMAN_INVALID_ARGUMENT) {
-            server_http_response_set_error(response, 400, "INVALID_ARGUMENT",
-                                           "after: a limit was removed from the configuration "
-                                           "meanwhile; start again without `after`");
-        } else if (page->status == DOORMAN_OK) {
-            page_write_next(page, service, text);
-        }
-        text->failed = text->failed || page->status == DOORMAN_OUT_OF_MEMORY;
+        page_write(page, service, &response->text);
+        page_finish(page, service, response);
     }
     free(page);
 }

@@ -57,8 +57,11 @@ static void check_log_problems(struct service *service, const struct config_chan
 /* Returns what happens to the counters of a limit (V8). */
 static const char *survival_text(const struct settings *settings,
                                  const doorman_permit_limit *limit) {
-    if (limit->kind == DOORMAN_CONCURRENCY)
-        return "keeps no counters: its holds are learned from their holders";
+    if (limit->kind == DOORMAN_CONCURRENCY) {
+        return settings->state ? "keeps no counters: its holds last over a planned stop, and are "
+                                 "learned from their holders after a crash"
+                               : "keeps no counters: its holds are learned from their holders";
+    }
     if (limit->leased) return "keeps no counters: its units are those of a lease";
     if (!limit->durable) return "is not durable: each restart begins its counters again";
     return settings->state

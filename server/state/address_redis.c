@@ -7,7 +7,7 @@
 #include <string.h>
 
 #define SCHEME "redis://"
-#define FORM "is not of the form redis://USER@HOST:PORT/DATABASE"
+#define FORM "the form is redis://USER@HOST:PORT/DATABASE"
 #define PORT_DEFAULT 6379
 
 /* Copies a part of the address. Returns false if it is too long. */
@@ -53,32 +53,44 @@ static bool credentials_read(const char *text, const char *end, struct redis_add
            part_decode(out->user) && part_decode(out->password);
 }
 
-/* Reads HOST:PORT/DATABASE. */
-static bool place_read(const char *text, struct redis_address *out) {
+/* Reads :PORT/DATABASE, and both may be missing. Returns NULL, or what is wrong. */
+static const char *number_parts_read(const char *text, struct redis_address *out) {
     char port[8] = "";
+    size_t port_bytes = strcspn(text, "/");
+    const char *database = text + port_bytes;
+    if (*text == ':') {
+        bool fits = part_copy(port, sizeof port, text + 1, port_bytes - 1);
+        out->port = fits ? number_read(port, 65535) : -1;
+        if (out->port <= 0) return "has a wrong port; it is a number from 1 to 65535";
+    }
+    if (database[0] && database[1]) out->database = number_read(database + 1, 999999);
+    return out->database < 0 ? "has a wrong database; it is a number from 0 to 999999" : NULL;
+}
+
+/* Reads HOST:PORT/DATABASE. Returns NULL, or what is wrong. */
+static const char *place_read(const char *text, struct redis_address *out) {
     bool is_bracketed = *text == '[';
     const char *host = text + is_bracketed;
     const char *end = host + strcspn(host, is_bracketed ? "]" : ":/");
-    if (end == host || !part_copy(out->host, sizeof out->host, host, (size_t)(end - host)) ||
-        (is_bracketed && *end++ != ']')) {
-        return false;
+    if (strpbrk(text, "?#")) return "has options behind a ? or #, and there are none";
+    if (end == host) return "has no host; " FORM;
+    if (!part_copy(out->host, sizeof out->host, host, (size_t)(end - host))) {
+        return "has a host that is too long";
     }
-    size_t port_bytes = strcspn(end, "/");
-    const char *database = end + port_bytes;
-    if (*end == ':' && !part_copy(port, sizeof port, end + 1, port_bytes - 1)) return false;
-    if (*end && *end != ':' && *end != '/') return false;
-    out->port = *end == ':' ? number_read(port, 65535) : PORT_DEFAULT;
-    out->database = database[0] && database[1] ? number_read(database + 1, 999999) : 0;
-    return out->port > 0 && out->database >= 0;
+    if (is_bracketed && *end++ != ']') return "has a host with a [ and without a ]";
+    if (*end && *end != ':' && *end != '/') return "has a wrong port; " FORM;
+    return number_parts_read(end, out);
 }
 
 const char *server_redis_address_read(const char *text, struct redis_address *out) {
-    *out = (struct redis_address){.port = 0};
+    *out = (struct redis_address){.port = PORT_DEFAULT};
     if (strncmp(text, SCHEME, strlen(SCHEME)) != 0) return FORM;
     text += strlen(SCHEME);
     const char *at = strrchr(text, '@'); /* a password may have an @ */
-    if (at && !credentials_read(text, at, out)) return FORM;
-    return place_read(at ? at + 1 : text, out) ? NULL : FORM;
+    if (at && !credentials_read(text, at, out)) {
+        return "has a user or a password that is too long, or has a wrong %XX";
+    }
+    return place_read(at ? at + 1 : text, out);
 }
 
 const char *server_redis_password_read(const char *path, char password[REDIS_TEXT]) {

@@ -33,8 +33,11 @@ bool server_store_has_password(const char *address) {
 
 void server_store_name(const char *address, char name[STORE_TEXT]) {
     const struct store_kind *kind = kind_of(address);
+    const char *scheme_end = strstr(address, "://");
     if (kind->name) {
         kind->name(address, name);
+    } else if (scheme_end) { /* no kind knows it, and it may have a password */
+        snprintf(name, STORE_TEXT, "%.*s://...", (int)(scheme_end - address), address);
     } else {
         snprintf(name, STORE_TEXT, "%s", address);
     }

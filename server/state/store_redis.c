@@ -286,16 +286,17 @@ static bool redis_check(const struct store_place *place, char error[STORE_TEXT])
 
 static bool redis_has_password(const char *text) {
     struct redis_address address;
-    const char *why = server_redis_address_read(text, &address);
-    return why || address.password[0]; /* an address that cannot be read may have one */
+    (void)server_redis_address_read(text, &address); /* reads it first, whatever follows */
+    return address.password[0] != 0;
 }
 
 static void redis_name(const char *text, char name[STORE_TEXT]) {
     struct redis_address address;
     const char *why = server_redis_address_read(text, &address);
     bool is_six = strchr(address.host, ':') != NULL;
-    snprintf(name, STORE_TEXT, "redis://%s%s%s:%d/%d", is_six ? "[" : "", why ? "" : address.host,
+    snprintf(name, STORE_TEXT, "redis://%s%s%s:%d/%d", is_six ? "[" : "", address.host,
              is_six ? "]" : "", address.port, address.database);
+    if (why) snprintf(name, STORE_TEXT, "redis://..."); /* its parts may be in wrong places */
 }
 
 /* Writes a pattern of SCAN that matches one text and all that follows it. */

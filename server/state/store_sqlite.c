@@ -98,8 +98,9 @@ static const char *file_remedy(int code) {
         return "it and its folder must be writable for this process; change their owner or mode";
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
-        return "it is damaged, or not of Doorman; put a copy in its place, or move it away to "
-               "begin without counters, and start the server again";
+        return "it is damaged, or not of Doorman; stop the server, move the file and those beside "
+               "it with -wal and -shm away, put a copy in their place or begin without counters, "
+               "and start the server again";
     default: return "look at the disk and at the log of the machine";
     }
 }
@@ -232,7 +233,10 @@ static bool file_open_database(struct file_store *store) {
 /* A path may have any characters, but one like redis://... is an address. */
 static bool file_check(const struct store_place *place, char error[STORE_TEXT]) {
     const char *why = NULL;
-    if (strstr(place->address, "://")) {
+    if (strncmp(place->address, "rediss://", 9) == 0) {
+        why = "wants TLS, which is not supported; give redis://..., on a private network or "
+              "through a tunnel";
+    } else if (strstr(place->address, "://")) {
         why = "is neither a file nor a store that this server was built with";
     } else if (place->password_file) {
         why = "is a file, and has no password";
@@ -312,8 +316,9 @@ static bool file_is_there(struct file_store *store) {
     bool same = fstat(store->lock, &open) == 0 && stat(store->path, &named) == 0 &&
                 open.st_dev == named.st_dev && open.st_ino == named.st_ino;
     return same ||
-           file_refuse(store, "was removed or replaced; put the same file back, or restart the "
-                              "server to begin without its counters");
+           file_refuse(store, "was removed or replaced; move the same file back; or stop the "
+                              "server, remove the files beside it with -wal and -shm, and start "
+                              "it again, with a copy or without its counters");
 }
 
 static enum store_result file_write(struct store *base, const struct store_row *rows,

@@ -217,8 +217,17 @@ TEST(a_wrong_parameter_is_named) {
     struct fixture fixture = fixture_start(LOGIN, NULL);
     static const char *const unknown[] = {"?template=none", "?limit=none",
                                           "?template=api&limit=all", "?template=login/web"};
-    static const char *const positions[] = {"?after=1",       "?after=",        "?after=1-2-3-4",
-                                            "?after=0-0-0-0", "?after=x-1-1-1", "?after=1-2-3-4-5"};
+    static const char *const positions[] = {"?after=1", "?after=1-2-3-4", "?after=0-0-0-0",
+                                            "?after=x-1-1-1", "?after=1-2-3-4-5"};
+    static const char *const invalid[][2] = {
+        {"?tempalte=api", "tempalte: is no parameter; the parameters are template, limit and"},
+        {"?limit=all&key=acme", "key: is no parameter"},
+        {"?template", "template: is no parameter"},
+        {"?template=", "template: must not be empty"},
+        {"?template=api&limit=", "limit: must not be empty"},
+        {"?after=", "after: must not be empty"},
+        {"?limit=all&limit=all", "limit: occurs twice"},
+        {"?template=api%00", "template: must not contain a 0 byte"}};
     char path[128];
     for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
         snprintf(path, sizeof path, "/v1/counters%s", unknown[i]);
@@ -227,6 +236,10 @@ TEST(a_wrong_parameter_is_named) {
     for (size_t i = 0; i < sizeof positions / sizeof *positions; i++) {
         snprintf(path, sizeof path, "/v1/counters%s", positions[i]);
         expect(&fixture, path, HOST, 400, "after: is not a position of this process");
+    }
+    for (size_t i = 0; i < sizeof invalid / sizeof *invalid; i++) {
+        snprintf(path, sizeof path, "/v1/counters%s", invalid[i][0]);
+        expect(&fixture, path, HOST, 400, invalid[i][1]);
     }
     server_stop(&fixture.server);
 }

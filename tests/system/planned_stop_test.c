@@ -199,7 +199,7 @@ TEST(another_node_takes_nothing_over) {
     (void)leave_hold(path);
     const char *const arguments[] = {"--state", path, "--node", "other", NULL};
     struct fixture fixture = fixture_start(LATER, arguments);
-    process_await(fixture.server.process, "they are of another node", 1);
+    process_await(fixture.server.process, "they are of another node; give --node", 1);
     expect_learning(&fixture, 2);
     server_stop(&fixture.server);
 }

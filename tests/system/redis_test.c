@@ -478,11 +478,21 @@ TEST(a_password_stays_a_secret) {
 }
 
 TEST(flags_that_do_not_fit_a_redis_are_refused) {
-    const char *const flags[][4] = {{"redis://:word@h", "--node", "n", "the list of processes"},
-                                    {"redis://u:w@h/x", "--node", "n", "the list of processes"},
-                                    {"redis://h", NULL, NULL, "give --node"},
-                                    {"redis://h", "--node", "{n}", "without braces"},
-                                    {"rediss://h", "--node", "n", "is neither a file nor a store"}};
+    const char *const flags[][4] = {
+        {"redis://:word@h", "--node", "n", "the list of processes"},
+        {"redis://u:w@h/x", "--node", "n", "the list of processes"},
+        {"redis://h", NULL, NULL, "give --node"},
+        {"redis://h", "--node", "{n}", "without braces"},
+        {"redis://", "--node", "n", "--state redis://... has no host"},
+        {"redis://h/abc", "--node", "n", "--state redis://... has a wrong database"},
+        {"redis://h/-1", "--node", "n", "has a wrong database; it is a number from 0"},
+        {"redis://h:99999", "--node", "n", "has a wrong port; it is a number from 1 to 65535"},
+        {"redis://h:0", "--node", "n", "has a wrong port"},
+        {"redis://h/1?x=1", "--node", "n", "has options behind a ?"},
+        {"redis://[::1/1", "--node", "n", "has a host with a [ and without a ]"},
+        {"redis://%zz@h", "--node", "n", "has a user or a password that is too long"},
+        {"rediss://u:w@h", "--node", "n", "--state rediss://... wants TLS, which is not supported"},
+        {"mysql://u:w@h", "--node", "n", "--state mysql://... is neither a file nor a store"}};
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
         expect_refusal((const char *[]){"--state", flags[i][0], flags[i][1], flags[i][2], NULL}, 2,
                        flags[i][3]);
@@ -547,7 +557,7 @@ static void member_start(int index) {
     snprintf(fixture->http.url, sizeof fixture->http.url, "tcp://127.0.0.1:%u", port);
     free(log_text);
     pthread_mutex_lock(&node.lock);
-    snprintf(node.urls[index], sizeof node.urls[index], "%s", fixture->server.url);
+    memmove(node.urls[index], fixture->server.url, sizeof node.urls[index]);
     pthread_mutex_unlock(&node.lock);
 }
 

@@ -489,20 +489,26 @@ TEST(a_place_that_cannot_be_written_is_refused) {
     expect_refusal((const char *[]){"--state", "/proc/version", NULL}, 1, "--state /proc/version:");
 }
 
-/* D4: a page that is damaged is found while the server runs. */
-TEST(counters_that_cannot_be_read_are_granted_or_refused_as_the_limit_says) {
-    static const char refusing[] = MAPS(LIMIT("quota", ", \"on_unread\": \"refuse\""));
-    const char *const more[] = {"--state-wait", "1", "--state"};
-    const char *ask = "/v1/allow?resource=maps&key=key-1&cost=1";
-    char path[96], rubbish[4096];
+/* Makes a file whose rows are damaged. */
+static void make_damaged_file(const char *path) {
+    char rubbish[4096];
     struct stat status;
-    state_path(path);
     make_file(path, 100);
     memset(rubbish, 'x', sizeof rubbish);
     assert_int_equal(stat(path, &status), 0);
     for (off_t at = 3 * 4096; at < status.st_size; at += 4096) { /* the pages of the rows */
         overwrite(path, at, rubbish, sizeof rubbish);
     }
+}
+
+/* D4: a page that is damaged is found while the server runs. */
+TEST(counters_that_cannot_be_read_are_granted_or_refused_as_the_limit_says) {
+    static const char refusing[] = MAPS(LIMIT("quota", ", \"on_unread\": \"refuse\""));
+    const char *const more[] = {"--state-wait", "1", "--state"};
+    const char *ask = "/v1/allow?resource=maps&key=key-1&cost=1";
+    char path[96];
+    state_path(path);
+    make_damaged_file(path);
     for (int i = 0; i < 2; i++) {
         struct fixture fixture = fixture_start(
             i ? refusing : QUOTA, (const char *[]){more[0], more[1], more[2], path, NULL});
@@ -512,6 +518,18 @@ TEST(counters_that_cannot_be_read_are_granted_or_refused_as_the_limit_says) {
         assert_true(metric(&fixture, "doorman_state_reading") > 0);
         kill_now(&fixture);
     }
+}
+
+/* A list without the counters that are only in the file would look as if nothing was used. */
+TEST(counters_that_are_not_read_yet_are_not_listed) {
+    char path[96];
+    state_path(path);
+    make_damaged_file(path);
+    struct fixture fixture = fixture_start(QUOTA, (const char *[]){"--state", path, NULL});
+    process_await(fixture.server.process, "it is damaged", 1);
+    expect(&fixture, "/v1/counters", HOST, 503, "the counters of the store are not read yet");
+    expect(&fixture, "/v1/counters", HOST, 503, "\r\nRetry-After: 1\r\n");
+    kill_now(&fixture);
 }
 
 /* D2: also what is not durable, and what the file makes void. */
@@ -527,7 +545,7 @@ TEST(check_config_says_what_a_restart_forgets) {
          "limit slots of maps keeps no counters"},
         {"limit quota of maps lasts: a restart forgets nothing",
          "limit other of maps is not durable", "limit burst of maps is not durable",
-         "limit slots of maps keeps no counters"}};
+         "limit slots of maps keeps no counters: its holds last over a planned stop"}};
     for (int i = 0; i < 2; i++) {
         struct process *process = process_new();
         file_write(process->config, config);

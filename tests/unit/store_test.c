@@ -157,7 +157,7 @@ TEST_WITH(world, a_file_that_is_no_database_is_refused_and_kept) {
     char text[600];
     memset(text, 'x', sizeof text);
     write_at(w->kept, 0, text, sizeof text);
-    expect_refused(w, w->kept, "it is damaged, or not of Doorman; put a copy in its place");
+    expect_refused(w, w->kept, "it is damaged, or not of Doorman; stop the server, move");
     struct stat status;
     assert_int_equal(stat(w->kept, &status), 0);
     assert_int_equal(status.st_size, sizeof text);
