@@ -890,6 +890,12 @@ DOORMAN_API doorman_status doorman_permits_mark_changed(doorman_permits *permits
                                                         const unsigned char *row, size_t bytes,
                                                         doorman_error *error);
 
+/* Says that the store has lost its rows, so that all counters of durable limits and all bans are
+ * yielded again.
+ *   permits   NULL has no effect
+ *   cost      O(counters and bans), some 10 ns for each */
+DOORMAN_API void doorman_permits_mark_all(doorman_permits *permits);
+
 /* Restores one row (D5). Precondition: the epoch was set.
  *   row, bytes   used only during the call; checked completely
  *   error        may be NULL; says what is wrong with the row: "figures[0].level: ..."
@@ -9653,6 +9659,21 @@ doorman_status doorman_permits_mark_changed(doorman_permits *permits, const unsi
     removal[1] = 1;
     bool added = doorman__permits_add_removal(permits, removal, bytes);
     return added ? DOORMAN_OK : doorman__no_memory(error);
+}
+
+void doorman_permits_mark_all(doorman_permits *permits) {
+    for (size_t i = 0; permits && i < permits->slot_count; i++) {
+        doorman__slot *slot = permits->slots[i];
+        const bool is_bans = slot == doorman__permits_bans(permits);
+        if (!is_bans && !(slot->limit && slot->limit->durable)) continue;
+        for (size_t bucket = 0; bucket < slot->nodes.bucket_count; bucket++) {
+            doorman__chain *node = *doorman__chains_at(&slot->nodes, bucket);
+            for (; node; node = node->next) {
+                doorman__permits_mark(permits, slot, (doorman__counter *)(void *)node);
+            }
+        }
+    }
+    if (permits) permits->changes.clock_due = true;
 }
 
 /* ---- state: restoring rows */

@@ -24,7 +24,7 @@ void server_text_add_bytes(struct text *text, const char *bytes, size_t count) {
         /* cppcheck-suppress memleak ; the buffer owns the memory */
     }
     if (text->failed) return;
-    memcpy(buffer->text + buffer->bytes, bytes, count);
+    if (count > 0) memcpy(buffer->text + buffer->bytes, bytes, count); /* bytes may be NULL */
     buffer->bytes += count;
     buffer->text[buffer->bytes] = 0;
 }

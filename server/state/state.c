@@ -375,31 +375,60 @@ static void state_swap(struct state *state) {
     state->written = filled;
 }
 
-/* Writes the batch, and keeps it if that fails.
+/* Lets all that this process knows be written, because the store has lost its rows. Rows of limits
+ * that are not configured stay lost. */
+static void state_fill_again(struct state *state) {
+    struct service *service = state->service;
+    server_log(service->settings, LEVEL_ERROR,
+               "the store of counters has lost rows; all that this process knows is written again",
+               "store", state->name, "error", server_store_error(state->store), LOG_END);
+    (void)server_store_begin(state->store, server_store_epoch(state->store));
+    server_lock(&service->lock);
+    server_counter_add(&state->status.errors, 1);
+    doorman_permits_mark_all(state_permits(state));
+    server_unlock(&service->lock);
+}
+
+/* Notes how a write has ended.
  *   outdated   what the log says if another process has been master since then */
+static enum round state_note_written(struct state *state, enum store_result result,
+                                     const char *outdated) {
+    if (result == STORE_OK) {
+        state_note_success(state);
+        return ROUND_DONE;
+    }
+    if (result == STORE_LOST) {
+        state_fill_again(state);
+        return ROUND_FAILED;
+    }
+    bool is_outdated = result == STORE_OUTDATED;
+    state_note_failure(state, is_outdated ? outdated
+                                          : "the store of counters cannot be written; the server "
+                                            "decides as before, and keeps the changes");
+    return is_outdated ? ROUND_OUTDATED : ROUND_FAILED;
+}
+
+/* Writes the batch, and keeps it if that fails.
+ *   outdated   as of state_note_written */
 static enum round state_write_batch(struct state *state, const char *outdated) {
     const struct batch *batch = state->written;
     if (batch->count == 0) return ROUND_DONE;
-    enum store_result result = server_store_write(state->store, batch->rows, batch->count);
-    if (result == STORE_OK) {
-        state_note_success(state);
-        server_counter_add(&state->status.rows_written, batch->count);
-        batch_clear(state->written);
-        return ROUND_DONE;
-    }
-    const char *what = "the store of counters cannot be written; the server decides as before, and "
-                       "keeps the changes";
-    if (result == STORE_LOST) {
-        what = "the store of counters has lost rows; what changes is written, and a crash forgets "
-               "the rest";
-    } else if (result == STORE_OUTDATED) {
-        what = outdated;
-    }
-    state_note_failure(state, what);
-    if (result == STORE_LOST) {
-        (void)server_store_begin(state->store, server_store_epoch(state->store));
-    }
-    return result == STORE_OUTDATED ? ROUND_OUTDATED : ROUND_FAILED;
+    enum round round = state_note_written(
+        state, server_store_write(state->store, batch->rows, batch->count), outdated);
+    if (round != ROUND_DONE) return round;
+    server_counter_add(&state->status.rows_written, batch->count);
+    batch_clear(state->written);
+    return ROUND_DONE;
+}
+
+#define OUTDATED "the store of counters belongs to another process now"
+
+/* Finds out whether a store that can lose rows, or have another master, still is this one's, also
+ * while nothing changes. */
+static enum round state_probe(struct state *state) {
+    if (!server_store_is_shared(state->place.address)) return ROUND_DONE;
+    return state_note_written(state, server_store_write(state->store, state->written->rows, 0),
+                              OUTDATED);
 }
 
 /* Writes what has changed, as much as fits into a batch, or again the batch that could not be
@@ -416,8 +445,7 @@ static enum round state_write(struct state *state) {
         server_unlock(&service->lock);
         batch_sort(state->written);
     }
-    enum round round =
-        state_write_batch(state, "the store of counters belongs to another process now");
+    enum round round = state_write_batch(state, OUTDATED);
     if (round != ROUND_DONE) return round;
     server_lock(&service->lock);
     if (state->filled->count == 0) state->status.taken_since = DOORMAN_NEVER;
@@ -600,6 +628,7 @@ static void state_serve(struct state *state) {
         enum round round = ROUND_FULL;
         began = doorman_clock();
         while (round == ROUND_FULL && !state_leaves(state)) round = state_write(state);
+        if (round == ROUND_DONE) round = state_probe(state);
         if (round != ROUND_DONE || !state_read_again(state)) continue;
         state_drop(state, began);
     }

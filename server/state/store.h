@@ -104,6 +104,7 @@ enum store_result server_store_next(struct store *store, struct store_row *row);
  * fails meanwhile. When this returns STORE_OK they last: in a file even if the machine loses its
  * power, and in a Redis as its own settings say. A row replaces the one with its identity.
  * server_store_next begins with the first row again.
+ *   count     0: nothing is written, and a Redis says whether rows could be
  *   returns   STORE_OK, or why not all is written */
 enum store_result server_store_write(struct store *store, const struct store_row *rows,
                                      size_t count);

@@ -612,18 +612,19 @@ static enum store_result redis_read_written(struct redis_store *store, const red
 static enum store_result redis_send(struct redis_store *store, const struct store_row *rows,
                                     size_t count) {
     struct script script;
-    size_t scripts = 0;
+    size_t scripts = 0, sent = 0;
     enum store_result result = STORE_OK;
     store->batch++;
-    for (size_t i = 0; i < count; scripts++) {
-        size_t fits = script_make(store, &script, rows + i, count - i);
-        assert(fits > 0); /* no row of the library is longer than some KiB */
-        i += fits;
+    do { /* without rows, one script still looks at the epoch */
+        size_t fits = script_make(store, &script, rows + sent, count - sent);
+        assert(fits > 0 || count == 0); /* no row of the library is longer than some KiB */
+        sent += fits;
+        scripts++;
         if (redisAppendCommandArgv(store->context, script.count, script.words, script.bytes) !=
             REDIS_OK) {
             return redis_fail_connection(store);
         }
-    }
+    } while (sent < count);
     for (; scripts > 0; scripts--) {
         redisReply *reply = redis_receive(store);
         if (!reply) return STORE_FAILED;

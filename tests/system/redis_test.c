@@ -396,20 +396,31 @@ TEST(of_two_servers_of_one_node_the_first_cannot_write) {
 }
 
 /* What the Redis has lost is written again if it changes. */
+/* Also if nothing changes afterwards, and if the Redis was away before, as after a crash of it. */
 TEST(a_redis_that_was_emptied_is_filled_again) {
-    struct redis redis;
-    redis_require(&redis);
-    struct fixture fixture = start(QUOTA, redis.address, one_node);
-    take(&fixture, "ann", 10);
-    await_written(&fixture);
-    redis_run(&redis, "FLUSHALL");
-    take(&fixture, "ann", 10);
-    process_await(fixture.server.process, "has lost rows", 1);
-    await_written(&fixture);
-    kill_now(&fixture);
-    fixture = start(QUOTA, redis.address, one_node);
-    assert_int_equal(used(&fixture, "ann"), 20);
-    server_stop(&fixture.server);
+    for (int away = 0; away < 2; away++) {
+        struct redis redis;
+        redis_require(&redis);
+        struct fixture fixture = start(QUOTA, redis.address, one_node);
+        take(&fixture, "ann", 10);
+        take(&fixture, "bob", 20);
+        await_written(&fixture);
+        redis_run(&redis, "FLUSHALL");
+        if (away) {
+            redis_kill(&redis);
+            process_await(fixture.server.process, "cannot be written", 1);
+            redis_start(&redis);
+        }
+        process_await(fixture.server.process, "has lost rows", 1);
+        process_await(fixture.server.process, "the store of counters works again", away);
+        await_written(&fixture);
+        kill_now(&fixture);
+        fixture = start(QUOTA, redis.address, one_node);
+        assert_int_equal(used(&fixture, "ann"), 10);
+        assert_int_equal(used(&fixture, "bob"), 20);
+        server_stop(&fixture.server);
+        redis_kill(&redis);
+    }
 }
 
 /* ---- passwords ------------------------------------------------------------------------------ */

@@ -286,6 +286,33 @@ TEST(a_ban_that_was_made_shorter_and_is_reset_later_does_not_come_back) {
     process_end(&p);
 }
 
+/* A store that has lost its rows gets them all once more. */
+TEST(what_is_known_can_be_yielded_again) {
+    struct process p = process_of(QUOTA);
+    unsigned char row[ROW_MAX];
+    assert_true(take(&p, "a", 1));
+    assert_true(take(&p, "b", 1));
+    assert_int_equal(doorman_permits_ban(p.permits, "r", "bad", 100 * SECOND, NULL, p.now),
+                     DOORMAN_OK);
+    process_write(&p);
+    assert_int_equal(doorman_permits_next_changed(p.permits, row, p.now), 0);
+    doorman_permits_mark_all(p.permits);
+    doorman_permits_mark_all(NULL);
+    size_t bans = 0, counters = 0, clocks = 0, bytes = 0;
+    for (int i = 0; i < 10 && (bytes = doorman_permits_next_changed(p.permits, row, p.now)); i++) {
+        doorman_permit_row read;
+        assert_int_equal(doorman_permit_row_read(row, bytes, &read, NULL), DOORMAN_OK);
+        assert_false(read.removed);
+        bans += read.is_ban;
+        clocks += read.is_clock;
+        counters += !read.is_ban && !read.is_clock;
+    }
+    assert_int_equal(bans, 1);
+    assert_int_equal(counters, 2);
+    assert_int_equal(clocks, 1);
+    process_end(&p);
+}
+
 /* D3. The second row could not be written, and the ban has ended since. */
 TEST(a_ban_that_ended_before_its_row_was_marked_does_not_come_back) {
     struct process p = process_of(QUOTA);
