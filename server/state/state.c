@@ -421,7 +421,9 @@ static enum round state_write_batch(struct state *state, const char *outdated) {
     return ROUND_DONE;
 }
 
-#define OUTDATED "the store of counters belongs to another process now"
+#define OUTDATED                                                                                   \
+    "the store of counters belongs to another process now; if that is not the next master, stop "  \
+    "one of them, or give another --node"
 
 /* Finds out whether a store that can lose rows, or have another master, still is this one's, also
  * while nothing changes. */
@@ -953,7 +955,7 @@ static void state_destroy(struct service *service) {
 /* Changes that cannot be written would be lost. */
 static const char *state_hinders(const struct service *service) {
     const struct state *state = service->state;
-    return state && state->status.trouble.since ? "the file of counters cannot be written" : NULL;
+    return state && state->status.trouble.since ? "the store of counters cannot be written" : NULL;
 }
 
 const struct server_part server_part_state = {.name = "STATE",

@@ -610,6 +610,38 @@ static doorman_status configure_permits(fixture *s) {
     return status;
 }
 
+/* Creates permits with counters, and then a configuration in which one of them needs more memory. */
+static void prepare_wider(fixture *s) {
+    prepare_permits(s);
+    assert_int_equal(acquire_permit(s), DOORMAN_OK);
+    const doorman_tier more_tiers[] = {tiers[0], tiers[0]};
+    doorman_permit_limit more[COUNT_OF(limits)];
+    memcpy(more, limits, sizeof limits);
+    more[2].figures = (doorman_figures){.tiers = more_tiers, .tier_count = 2};
+    doorman_template wider = with_limits[1];
+    wider.limits = more;
+    wider.limit_count = COUNT_OF(more);
+    const doorman_config_options options = {.templates = &wider, .template_count = 1};
+    doorman_config *config = NULL;
+    assert_int_equal(doorman_config_create(&config, &options, NULL), DOORMAN_OK);
+    assert_int_equal(doorman_permits_configure(s->permits, config), DOORMAN_OK);
+    doorman_config_destroy(s->other_config);
+    s->other_config = config;
+}
+
+static doorman_status list_counters(fixture *s) {
+    doorman_counter_cursor cursor = {0};
+    doorman_permits_counter counter;
+    doorman_status status = DOORMAN_OK;
+    size_t count = 0;
+    for (; status == DOORMAN_OK && count < 100; count++) {
+        status = doorman_permits_next_counter(s->permits, NULL, &cursor, &counter, s->now);
+    }
+    if (status != DOORMAN_NOT_FOUND) return status;
+    add(&s->outcome, "%zu counters listed\n", count - 1);
+    return DOORMAN_OK;
+}
+
 /* Creates a master with limits. */
 static void prepare_limits_server(fixture *s) {
     prepare_limits(s);
@@ -1364,6 +1396,7 @@ static const test_case test_cases[] = {
      configure_permits, 1},
     {"doorman_permits_acquire", "no units are charged", prepare_permits, acquire_permit, 20},
     {"doorman_permits_inspect", "nothing is inspected", prepare_permits, inspect_permits, 5},
+    {"doorman_permits_next_counter", "no counter is listed", prepare_wider, list_counters, 1},
     {"doorman_permits_report", "no cost is charged", prepare_permits, report_cost, 10},
     {"doorman_permits_reset", "nothing is reset", prepare_permits, reset_permits, 3},
     {"doorman_permits_ban", "there is no ban", prepare_permits, ban_key, 3},
