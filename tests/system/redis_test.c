@@ -518,7 +518,7 @@ struct member {
 static struct {
     struct etcd etcd;
     struct redis redis;
-    const char *config;
+    const char *config, *ttl;
     struct member members[MEMBERS];
     pthread_mutex_t lock;
     char urls[MEMBERS][NNG_MAXADDRLEN]; /* guarded by the lock */
@@ -531,21 +531,10 @@ static void member_start(int index) {
     struct process *process = member->process;
     unsigned port = 0;
     file_write(process->config, node.config);
-    const char *const arguments[] = {"--config",
-                                     process->config,
-                                     "--listen",
-                                     "tcp://127.0.0.1:0",
-                                     "--http",
-                                     "127.0.0.1:0",
-                                     "--etcd",
-                                     node.etcd.url,
-                                     "--election-key",
-                                     "doorman/master",
-                                     "--election-ttl",
-                                     "2",
-                                     "--state",
-                                     node.redis.address,
-                                     NULL};
+    const char *const arguments[] = {
+        "--config",       process->config, "--listen",    "tcp://127.0.0.1:0", "--http",
+        "127.0.0.1:0",    "--etcd",        node.etcd.url, "--election-key",    "doorman/master",
+        "--election-ttl", node.ttl,        "--state",     node.redis.address,  NULL};
     process_start(process, arguments, NULL);
     process_await(process, " http=http", 1);
     char *log_text = file_read(process->err);
@@ -561,8 +550,12 @@ static void member_start(int index) {
     pthread_mutex_unlock(&node.lock);
 }
 
-static void node_start(const char *config) {
+/* Starts a node.
+ *   ttl   in seconds, how long a process stays master without etcd. A standby follows a process
+ *         that was killed after it, and one that stops as planned at once */
+static void node_start(const char *config, const char *ttl) {
     node.config = config;
+    node.ttl = ttl;
     memset(node.members, 0, sizeof node.members);
     etcd_require(&node.etcd);
     redis_require(&node.redis);
@@ -722,7 +715,7 @@ static int64_t written_until(int master) {
 TEST(rolling_restarts_under_load_forget_nothing) {
     static long before[LOADS][KEYS];
     memset(before, 0, sizeof before);
-    node_start(QUOTA);
+    node_start(QUOTA, "30"); /* no busy machine takes the mastership away */
     for (int i = 0, count = rounds("DOORMAN_RESTARTS", 2); i < count; i++) {
         int master = node_await_master();
         loads_start();
@@ -743,7 +736,7 @@ TEST(rolling_restarts_under_load_forget_nothing) {
 TEST(a_kill_of_the_master_forgets_at_most_the_changes_that_are_not_written) {
     static long before[LOADS][KEYS];
     memset(before, 0, sizeof before);
-    node_start(QUOTA);
+    node_start(QUOTA, "2");
     for (int i = 0, count = rounds("DOORMAN_RESTARTS", 2); i < count; i++) {
         int master = node_await_master();
         loads_start();
@@ -762,7 +755,7 @@ TEST(a_kill_of_the_master_forgets_at_most_the_changes_that_are_not_written) {
 
 /* D9: a master that etcd has given up, but that does not know it yet, cannot write. */
 TEST(a_master_that_was_stopped_for_a_while_cannot_write) {
-    node_start(QUOTA);
+    node_start(QUOTA, "2");
     int old = node_await_master();
     const struct fixture *fixture = &node.members[old].fixture;
     take(fixture, "ann", 10);
@@ -818,7 +811,7 @@ static const char *ask_hold(int member, int request_id, char said[32]) {
 TEST(after_a_planned_stop_the_next_master_knows_all_holds) {
     char said[32];
     int request_id = 100;
-    node_start(SLOTS("1"));
+    node_start(SLOTS("1"), "2");
     int master = node_await_master();
     EVENTUALLY(strcmp(ask_hold(master, ++request_id, said), "GRANTED") == 0);
     node.config = SLOTS("600");

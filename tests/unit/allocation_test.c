@@ -610,7 +610,7 @@ static doorman_status configure_permits(fixture *s) {
     return status;
 }
 
-/* Creates permits with counters, and then a configuration in which one of them needs more memory. */
+/* Creates permits with counters, and then a configuration in which one of them needs memory. */
 static void prepare_wider(fixture *s) {
     prepare_permits(s);
     assert_int_equal(acquire_permit(s), DOORMAN_OK);
