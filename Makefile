@@ -98,8 +98,8 @@ FOLDERS = util log process waiting $(if $(filter HTTP,$(PARTS)),http pages) \
 SERVER_SOURCES = doorman_server.c $(sort $(filter-out $(if $(filter REDIS,$(PARTS)),,%_redis.c), \
     $(wildcard $(FOLDERS:%=server/%/*.c))))
 SERVER_MACROS = $(PARTS:%=-DDOORMAN_SERVER_%)
-SERVER_LIBRARIES = $(if $(filter ETCD,$(PARTS)),-lcurl) $(if $(filter STATE,$(PARTS)),-lsqlite3) \
-    $(if $(filter REDIS,$(PARTS)),-lhiredis)
+SERVER_LIBRARIES = -lm $(if $(filter ETCD,$(PARTS)),-lcurl) \
+    $(if $(filter STATE,$(PARTS)),-lsqlite3) $(if $(filter REDIS,$(PARTS)),-lhiredis)
 HTTP_FILES = build/page_files.h build/openapi.h
 SERVER_HEADERS = $(wildcard server/*.h server/*/*.h)
 SERVER_INPUTS = $(SERVER_SOURCES) $(SERVER_HEADERS) $(HTTP_FILES) build/server_parts $(HEADERS)

@@ -263,7 +263,8 @@ static void start(struct service *service, bool has_tokens) {
     service->http = (struct http *)calloc(1, sizeof *service->http);
     service->history = (struct history *)calloc(1, sizeof *service->history);
     service->longest_hold = (struct lock_hold *)calloc(1, sizeof *service->longest_hold);
-    must(service->http && service->history && service->longest_hold);
+    service->warnings = (struct warnings *)calloc(1, sizeof *service->warnings);
+    must(service->http && service->history && service->longest_hold && service->warnings);
     must(server_lock_init(&service->http->lock, LOCK_HTTP));
     must(server_lock_init(&service->history->lock, LOCK_HISTORY));
     snprintf(service->http->address, sizeof service->http->address, "http://127.0.0.1:15050");
@@ -280,6 +281,7 @@ static void stop(struct service *service) {
     history_clear(service->history);
     free(service->history);
     free(service->longest_hold);
+    free(service->warnings);
     doorman_server_destroy(service->server);
     doorman_config_destroy(service->config);
     free(service->children);

@@ -398,6 +398,7 @@ TEST(rows_refuse_null) {
     NAMED("bytes: ", doorman_permit_row_read(bytes, 1, &row, &error));
     NAMED("permits: ", doorman_permits_restore(NULL, bytes, 1, &error, 0));
     NAMED("row: ", doorman_permits_restore(permits, NULL, 1, &error, 0));
+    doorman_permits_mark_all(NULL);
     NAMED("permits: ", doorman_permits_mark_changed(NULL, bytes, 1, &error));
     NAMED("row: ", doorman_permits_mark_changed(permits, NULL, 1, &error));
     REFUSED(doorman_permits_set_rows(NULL, DOORMAN_ROWS_READ));
