@@ -666,7 +666,7 @@ mutant handover-aged 'D8: what is in use beyond a lease is forgotten when the ne
     --favour handover,resign
 mutant handover-round 'D8: a round begins again without the leases that it had' \
     'if (leases->round_is_on) doorman__leases_set_in_round(leases, entry, handed->in_round);' \
-    '' --favour handover,resign,cut,reload,spike
+    '' --favour handover,resign,cut
 mutant handover-learned 'D8: a master that learns hands a resource over as learned' \
     'resource->leases.learned_at = learned_at;' \
     'resource->leases.learned_at = learned_at < DOORMAN_NEVER ? server->now : learned_at;' \
