@@ -379,14 +379,16 @@ static void state_swap(struct state *state) {
  * that are not configured stay lost. */
 static void state_fill_again(struct state *state) {
     struct service *service = state->service;
-    server_log(service->settings, LEVEL_ERROR,
-               "the store of counters has lost rows; all that this process knows is written again",
-               "store", state->name, "error", server_store_error(state->store), LOG_END);
+    char error[STORE_TEXT];
+    snprintf(error, sizeof error, "%s", server_store_error(state->store));
     (void)server_store_begin(state->store, server_store_epoch(state->store));
     server_lock(&service->lock);
     server_counter_add(&state->status.errors, 1);
     doorman_permits_mark_all(state_permits(state));
     server_unlock(&service->lock);
+    server_log(service->settings, LEVEL_ERROR,
+               "the store of counters has lost rows; all that this process knows is written again",
+               "store", state->name, "error", error, LOG_END);
 }
 
 /* Notes how a write has ended.
