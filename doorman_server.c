@@ -50,7 +50,7 @@
  * only those above it in this list, and `make lint` checks that:
  *
  *     server/core/      the core, and server/server.h, which all files include
- *     server/util/      hosts in addresses, base64
+ *     server/util/      hosts in addresses, base64, password files
  *     server/log/       log lines about events, messages, configurations and learning (V6)
  *     server/process/   checks before the start, files that change, systemd, memory, replacement
  *     server/tls/       certificates
@@ -596,7 +596,7 @@ static enum exit_status service_create_server(struct service *service) {
     const struct addresses *parents = &service->settings->parents;
     const char *addresses[ADDRESS_MAX];
     for (size_t i = 0; i < parents->count; i++) addresses[i] = parents->items[i];
-    doorman_permits_options permits = {.on_event = on_permit_event, .context = service};
+    doorman_permits_options permits = {.on_event = tell_permit_event, .context = service};
     EACH_PART(part, permit_event) permits.event_kinds |= (*part)->permit_events;
     if (!permits.event_kinds) permits.on_event = NULL;
     doorman_server_options options = {.node = service->node,
@@ -605,7 +605,7 @@ static enum exit_status service_create_server(struct service *service) {
                                       .parent_count = parents->count,
                                       .resource_max = service->settings->resource_max,
                                       .holder_max = service->settings->holder_max,
-                                      .on_event = on_event,
+                                      .on_event = tell_event,
                                       .context = service,
                                       .permits = &permits};
     doorman_mastership mastership = {.address = service->advertise, .until = DOORMAN_NEVER};

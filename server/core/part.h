@@ -91,8 +91,8 @@ struct server_part {
     /* An election will make this process the master, which then calls `elected`. May wait for a
      * part of a second. Without the lock. */
     void (*wins)(struct service *service, uint64_t epoch);
-    /* An election has made this process the master, or has ended that. Without an election no part
-     * is told. With the lock.
+    /* An election has made this process the master, or has ended that. Without an election this
+     * is not called. The lock is held.
      *   epoch   of the mastership; later ones are larger; 0: the settings have no --state */
     void (*elected)(struct service *service, bool is_master, uint64_t epoch);
     void (*learns)(struct service *service, enum learning_cause cause, doorman_time now);

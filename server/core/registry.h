@@ -53,13 +53,13 @@ bool server_load_files(struct service *service, enum file_group group, bool is_q
     return valid;
 }
 
-static void on_event(void *context, const doorman_event *event) {
+static void tell_event(void *context, const doorman_event *event) {
     struct service *service = (struct service *)context;
     bool done = false;
     EACH_PART_BACKWARDS(part, event) done = done || (*part)->event(service, event);
 }
 
-static void on_permit_event(void *context, const doorman_permit_event *event) {
+static void tell_permit_event(void *context, const doorman_permit_event *event) {
     struct service *service = (struct service *)context;
     EACH_PART(part, permit_event)(*part)->permit_event(service, event);
 }

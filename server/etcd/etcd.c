@@ -22,12 +22,12 @@
  * The pause protects etcd, because the check of a password takes much of its time. The password is
  * read from its file each time, so a changed password needs no restart. */
 #include "etcd.h"
+#include "../util/password.h"
 
 #include <stdarg.h>
 
 #define ETCD_REQUEST 4096 /* bytes; the body of any call fits */
 #define ETCD_TOKEN_PATH "/v3/auth/authenticate"
-#define ETCD_PASSWORD_MAX 512 /* bytes */
 #define ETCD_REFUSED_PAUSE (2 * DOORMAN_SECOND)
 
 /* The codes of gRPC that the server reacts to. */
@@ -64,24 +64,10 @@ static void etcd_warn_about_plain_text(const struct settings *settings) {
     }
 }
 
-/* Reads the password from the first line of its file. Returns NULL or an error text. */
-static const char *etcd_read_password(const char *path, char password[ETCD_PASSWORD_MAX]) {
-    FILE *file = fopen(path, "rb");
-    const char *why = file ? NULL : strerror(errno);
-    password[0] = 0;
-    if (file && !fgets(password, ETCD_PASSWORD_MAX, file)) why = "is empty, or cannot be read";
-    size_t bytes = strcspn(password, "\r\n");
-    if (!why && bytes == 0) why = "its first line is empty";
-    if (!why && bytes == ETCD_PASSWORD_MAX - 1) why = "its first line is too long";
-    password[bytes] = 0;
-    if (file) fclose(file);
-    return why;
-}
-
 static enum exit_status etcd_check_password(const struct settings *settings) {
-    char password[ETCD_PASSWORD_MAX] = "";
+    char password[PASSWORD_MAX] = "";
     const char *path = settings->etcd_password_file;
-    const char *why = path ? etcd_read_password(path, password) : NULL;
+    const char *why = path ? server_password_read(path, password) : NULL;
     return why ? server_fatal_error(EXIT_ERROR, "--etcd-password-file %s: %s", path, why)
                : CONTINUE;
 }
@@ -234,9 +220,9 @@ static void etcd_set_token(struct etcd *etcd, const char *token) {
 /* Returns the body of a request for a token, which the caller frees with cJSON_free. On failure,
  * returns NULL and sets etcd->error. */
 static char *etcd_create_credentials(struct etcd *etcd) {
-    char password[ETCD_PASSWORD_MAX];
+    char password[PASSWORD_MAX];
     const char *path = etcd->settings->etcd_password_file;
-    const char *why = etcd_read_password(path, password);
+    const char *why = server_password_read(path, password);
     cJSON *tree = why ? NULL : cJSON_CreateObject();
     char *text = NULL;
     if (cJSON_AddStringToObject(tree, "name", etcd->settings->etcd_user) &&

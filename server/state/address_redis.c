@@ -1,7 +1,7 @@
-/* doorman_server, part STATE: reads the address of a Redis, and a password from a file. */
+/* doorman_server, part STATE: reads the address of a Redis. */
 #include "address_redis.h"
 
-#include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,17 +91,4 @@ const char *server_redis_address_read(const char *text, struct redis_address *ou
         return "has a user or a password that is too long, or has a wrong %XX";
     }
     return place_read(at ? at + 1 : text, out);
-}
-
-const char *server_redis_password_read(const char *path, char password[REDIS_TEXT]) {
-    FILE *file = fopen(path, "rb");
-    const char *why = file ? NULL : strerror(errno);
-    password[0] = 0;
-    if (file && !fgets(password, REDIS_TEXT, file)) why = "is empty, or cannot be read";
-    size_t bytes = strcspn(password, "\r\n");
-    if (!why && bytes == 0) why = "its first line is empty";
-    if (!why && bytes == REDIS_TEXT - 1) why = "its first line is too long";
-    password[bytes] = 0;
-    if (file) fclose(file);
-    return why;
 }

@@ -232,9 +232,9 @@ static bool redis_set(struct redis_store *store, int count, const char *const *w
  * restart. */
 static bool redis_authenticate(struct redis_store *store) {
     const char *path = store->place->password_file, *user = store->address.user;
-    char password[REDIS_TEXT];
+    char password[PASSWORD_MAX];
     memcpy(password, store->address.password, sizeof password);
-    const char *why = path ? server_redis_password_read(path, password) : NULL;
+    const char *why = path ? server_password_read(path, password) : NULL;
     if (why) {
         snprintf(store->base.error, STORE_TEXT, "--state-password-file %.256s: %s", path, why);
         store->is_refused = true;

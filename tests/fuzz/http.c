@@ -249,7 +249,7 @@ static void start(struct service *service, bool has_tokens) {
         "{\"identifier_glob\":\"*\",\"capacity\":5}]}";
     must(doorman_json_config(&service->config, config, sizeof config - 1, NULL) == DOORMAN_OK);
     doorman_server_options options = {.node = "node", .config = service->config};
-    options.on_event = on_event;
+    options.on_event = tell_event;
     options.context = service;
     service->server = fuzz_server(&options);
     must(server_lock_init(&service->lock, LOCK_SERVICE));

@@ -594,20 +594,26 @@ static doorman_time settling_time(const sim_world *world) {
     return (slept > 3 * length ? slept : 3 * length) + levels * length + grown;
 }
 
+/* Draws how long a run with permits lasts, and how fast its network and its elections are. */
+static void set_up_times(sim_world *world, const sim_run_options *options, doorman_time least,
+                         doorman_time most) {
+    static const doorman_time latencies[] = {SECOND / 1000, SECOND / 10, SECOND};
+    doorman_time longest = (doorman_time)options->maximum[SIM_MAX_SECONDS] * SECOND;
+    world->verbose = options->verbose;
+    world->quiet = options->quiet;
+    world->end = sim_time_between(&world->random, least, most);
+    if (world->end > longest) world->end = longest;
+    world->latency = latencies[sim_below(&world->random, 3)];
+    world->ttl = 3 * SECOND * (1 + (doorman_time)sim_below(&world->random, 2));
+}
+
 /* A run with permits. The time without faults and messages is long enough for all counters, except
  * for those of the calendar, to become fresh. */
 static void set_up_permits(sim_world *world, const sim_run_options *options) {
-    static const doorman_time latencies[] = {SECOND / 1000, SECOND / 10, SECOND};
     uint64_t *random = &world->random;
     sim_permits_set_up(world);
     set_up_faults(world, options);
-    doorman_time longest = (doorman_time)options->maximum[SIM_MAX_SECONDS] * SECOND;
-    world->end = sim_time_between(random, 10 * SECOND, 90 * SECOND);
-    if (world->end > longest) world->end = longest;
-    world->verbose = options->verbose;
-    world->quiet = options->quiet;
-    world->latency = latencies[sim_below(random, 3)];
-    world->ttl = 3 * SECOND * (1 + (doorman_time)sim_below(random, 2));
+    set_up_times(world, options, 10 * SECOND, 90 * SECOND);
     size_t nodes = 1 + at_most(sim_below(random, 3), options->maximum[SIM_MAX_NODES] - 1);
     size_t clients = 2 + at_most(sim_below(random, 4), options->maximum[SIM_MAX_CLIENTS] - 2);
     for (size_t i = 0; i < nodes; i++) {
@@ -639,17 +645,10 @@ static bool run_permits(sim_world *world, const sim_run_options *options) {
 }
 
 static void set_up_holds(sim_world *world, const sim_run_options *options) {
-    static const doorman_time latencies[] = {SECOND / 1000, SECOND / 10, SECOND};
     uint64_t *random = &world->random;
-    world->verbose = options->verbose;
-    world->quiet = options->quiet;
     sim_holds_set_up(world);
     set_up_faults(world, options);
-    doorman_time longest = (doorman_time)options->maximum[SIM_MAX_SECONDS] * SECOND;
-    world->end = sim_time_between(random, 30 * SECOND, 150 * SECOND);
-    if (world->end > longest) world->end = longest;
-    world->latency = latencies[sim_below(random, 3)];
-    world->ttl = 3 * SECOND * (1 + (doorman_time)sim_below(random, 2));
+    set_up_times(world, options, 30 * SECOND, 150 * SECOND);
     size_t clients = 2 + at_most(sim_below(random, 5), options->maximum[SIM_MAX_CLIENTS] - 2);
     sim_add_node(world, SIM_NONE, 1 + sim_pick(random, 3));
     for (size_t i = 0; i < world->process_count; i++) {
@@ -696,17 +695,10 @@ static bool run_leased(sim_world *world, const sim_run_options *options) {
 }
 
 static void set_up_state(sim_world *world, const sim_run_options *options) {
-    static const doorman_time latencies[] = {SECOND / 1000, SECOND / 10, SECOND};
     uint64_t *random = &world->random;
-    world->verbose = options->verbose;
-    world->quiet = options->quiet;
     sim_states_set_up(world);
     set_up_faults(world, options);
-    doorman_time longest = (doorman_time)options->maximum[SIM_MAX_SECONDS] * SECOND;
-    world->end = sim_time_between(random, 30 * SECOND, 150 * SECOND);
-    if (world->end > longest) world->end = longest;
-    world->latency = latencies[sim_below(random, 3)];
-    world->ttl = 3 * SECOND * (1 + (doorman_time)sim_below(random, 2));
+    set_up_times(world, options, 30 * SECOND, 150 * SECOND);
     size_t nodes = 1 + at_most(sim_below(random, 2), options->maximum[SIM_MAX_NODES] - 1);
     for (size_t i = 0; i < nodes; i++) sim_add_node(world, SIM_NONE, sim_below(random, 2) ? 3 : 1);
     (void)sim_states_add_version(world, random);

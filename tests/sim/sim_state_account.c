@@ -373,7 +373,7 @@ static void shift(sim_counter *counter, doorman_time by) {
     }
 }
 
-/* Moves the units of a window to slices of which the last one begins now. */
+/* Moves the units of a window to other slices. The last of them begins now. */
 static void move_slices(sim_counter *counter, size_t tier, doorman_time *origin,
                         doorman_time window, doorman_time now) {
     const doorman_time slice = window / SLICES;

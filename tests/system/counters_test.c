@@ -182,7 +182,7 @@ struct traffic {
     int stops; /* atomic */
 };
 
-/* Uses new keys of another resource, until it is told to stop. */
+/* Uses new keys of another resource until the test stops it. */
 static void *traffic_main(void *context) {
     struct traffic *traffic = (struct traffic *)context;
     for (int i = 0; i < 500 && !__atomic_load_n(&traffic->stops, __ATOMIC_SEQ_CST); i++) {

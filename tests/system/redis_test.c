@@ -7,6 +7,7 @@
 #include "../../server/state/address_redis.c"
 #include "../../server/state/store_choice.c"
 #include "../../server/state/store_redis.c"
+#include "../../server/util/password.c"
 
 #include "redis_fixture.h"
 #include "state_fixture.h"
@@ -612,24 +613,6 @@ static int load_connect(int member) {
     if (send_all(fd, greeting, 8) && receive_all(fd, own, 8)) return fd;
     close(fd);
     return -1;
-}
-
-/* Asks for one unit, and returns whether it was granted. */
-static bool load_ask(int fd, int number, int key) {
-    char request[256] = {[8] = (char)0x80, [11] = 1};
-    unsigned char head[12], answer[8192];
-    int bytes = snprintf(request + 12, sizeof request - 12,
-                         "{\"acquire\": {\"client_id\": \"c\", \"permit\": [{\"item\": "
-                         "[{\"resource_id\": \"maps\", \"key\": \"%d-%d\"}]}]}}",
-                         number, key);
-    request[7] = (char)(bytes + 4);
-    uint64_t length = 0;
-    if (!send_all(fd, request, (size_t)bytes + 12) || !receive_all(fd, head, 12)) return false;
-    for (int i = 0; i < 8; i++) length = length << 8 | head[i];
-    if (length < 4 || length - 4 >= sizeof answer) return false;
-    if (!receive_all(fd, answer, (size_t)length - 4)) return false;
-    answer[length - 4] = 0;
-    return strstr((char *)answer, "\"GRANTED\"") != NULL;
 }
 
 static void *load_main(void *context) {

@@ -74,4 +74,23 @@ static inline int64_t clock_read(void) {
     return now.tv_sec * SECOND + now.tv_nsec;
 }
 
+/* Asks for a unit of a key over a connection of nng's protocol, and returns whether it was granted.
+ *   number, key   make the key */
+static inline bool load_ask(int fd, int number, int key) {
+    char request[256] = {[8] = (char)0x80, [11] = 1};
+    unsigned char head[12], answer[8192];
+    int bytes = snprintf(request + 12, sizeof request - 12,
+                         "{\"acquire\": {\"client_id\": \"c\", \"permit\": [{\"item\": "
+                         "[{\"resource_id\": \"maps\", \"key\": \"%d-%d\"}]}]}}",
+                         number, key);
+    request[7] = (char)(bytes + 4);
+    uint64_t length = 0;
+    if (!send_all(fd, request, (size_t)bytes + 12) || !receive_all(fd, head, 12)) return false;
+    for (int i = 0; i < 8; i++) length = length << 8 | head[i];
+    if (length < 4 || length - 4 >= sizeof answer) return false;
+    if (!receive_all(fd, answer, (size_t)length - 4)) return false;
+    answer[length - 4] = 0;
+    return strstr((char *)answer, "\"GRANTED\"") != NULL;
+}
+
 #endif

@@ -225,24 +225,6 @@ struct load {
 
 static struct load loads[LOADS];
 
-/* Sends a request over a connection, and returns whether it was granted. */
-static bool load_ask(int fd, int number, int key) {
-    char request[256] = {[8] = (char)0x80, [11] = 1};
-    unsigned char head[12], answer[8192];
-    int bytes = snprintf(request + 12, sizeof request - 12,
-                         "{\"acquire\": {\"client_id\": \"c\", \"permit\": [{\"item\": "
-                         "[{\"resource_id\": \"maps\", \"key\": \"%d-%d\"}]}]}}",
-                         number, key);
-    request[7] = (char)(bytes + 4);
-    uint64_t length = 0;
-    if (!send_all(fd, request, (size_t)bytes + 12) || !receive_all(fd, head, 12)) return false;
-    for (int i = 0; i < 8; i++) length = length << 8 | head[i];
-    if (length < 4 || length - 4 >= sizeof answer) return false;
-    if (!receive_all(fd, answer, (size_t)length - 4)) return false;
-    answer[length - 4] = 0;
-    return strstr((char *)answer, "\"GRANTED\"") != NULL;
-}
-
 /* Runs until the server is gone. Each grant is in the account. */
 static void *load_main(void *context) {
     static const unsigned char greeting[8] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};

@@ -735,7 +735,7 @@ TEST(a_wait_ends_with_the_shorter_max_wait) {
     stop(&f);
 }
 
-/* Asks for a unit of the key "k", of which none is left. The permit waits, or there is no room for
+/* Asks for a unit of the key "k", which has no unit left. The permit waits, or there is no room for
  * it in a queue. */
 static void expect_wait(fixture *f, const doorman_permit_request *request, bool waits) {
     assert_false(ask_with(f, request, "k", 1));
