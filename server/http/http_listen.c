@@ -328,12 +328,15 @@ static enum exit_status http_start(struct service *service) {
     return exit_status;
 }
 
-/* Logs what the thread of pages did. */
-static void http_log_counts(const struct service *service) {
-    const struct http *http = service->http;
+/* Logs what the thread of pages did. Closing the sockets may be cut off, so this is done before. */
+static void http_stopping(struct service *service) {
+    struct http *http = service->http;
     char made[24], abandoned[24];
+    if (!http) return;
+    server_lock(&http->lock);
     snprintf(made, sizeof made, "%" PRIu64, http->made_count);
     snprintf(abandoned, sizeof abandoned, "%" PRIu64, http->abandoned_count);
+    server_unlock(&http->lock);
     server_log(service->settings, LEVEL_DEBUG, "pages", "made", made, "abandoned", abandoned,
                LOG_END);
 }
@@ -367,7 +370,6 @@ static void http_stop(struct service *service) {
     struct http *http = service->http;
     if (http) {
         server_http_stop_thread(http);
-        http_log_counts(service);
         if (http->listener) nng_stream_listener_close(http->listener);
         nng_aio_stop(http->aio);
         nng_aio_stop(http->timer);
@@ -405,4 +407,8 @@ static void http_set_tls(struct service *service) {
 }
 
 const struct server_part server_part_http = {
-    .name = "HTTP", .start = http_start, .stop = http_stop, .tls_changed = http_set_tls};
+    .name = "HTTP",
+    .start = http_start,
+    .stopping = http_stopping,
+    .stop = http_stop,
+    .tls_changed = http_set_tls};

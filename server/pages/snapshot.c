@@ -459,15 +459,16 @@ void server_search_add_position(struct text *text, const struct service *service
 
 /* ---- the part ------------------------------------------------------------------------------- */
 
-static void snapshot_destroy(struct service *service) {
-    const struct lock_hold *longest = service->longest_hold;
+static void snapshot_stopping(struct service *service) {
     char duration[24], cpu_time[24];
-    if (!longest) return; /* there was no memory */
-    snprintf(duration, sizeof duration, "%.3f", (double)longest->duration / 1e6);
-    snprintf(cpu_time, sizeof cpu_time, "%.3f", (double)longest->cpu_time / 1e6);
+    server_lock(&service->lock);
+    struct lock_hold longest = *service->longest_hold;
+    server_unlock(&service->lock);
+    snprintf(duration, sizeof duration, "%.3f", (double)longest.duration / 1e6);
+    snprintf(cpu_time, sizeof cpu_time, "%.3f", (double)longest.cpu_time / 1e6);
     server_log(service->settings, LEVEL_DEBUG, "pages and the history held the lock",
                "longest_hold_ms", duration, "longest_hold_cpu_ms", cpu_time, LOG_END);
 }
 
 const struct server_part server_part_snapshot = {SERVER_PART_STATE(longest_hold),
-                                                 .destroy = snapshot_destroy};
+                                                 .stopping = snapshot_stopping};
