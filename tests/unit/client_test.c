@@ -289,56 +289,47 @@ static void assert_names(const doorman_error *error, const char *field) {
     fail_msg("\"%s\" does not begin with %s", error->text, field);
 }
 
+/* Fails unless a client with these options is refused, for a reason that begins with this text. */
+static void expect_refused(const doorman_client_options *options, const char *reason) {
+    doorman_client *client = NULL;
+    doorman_error error = {0};
+    assert_int_equal(doorman_client_create(&client, options, &error, 0), DOORMAN_INVALID_ARGUMENT);
+    assert_names(&error, reason);
+    assert_null(client);
+    assert_int_equal(doorman_client_create(&client, options, NULL, 0), DOORMAN_INVALID_ARGUMENT);
+}
+
 /* C5 */
 TEST(invalid_client_options_are_refused) {
+#define ONE .seed = 1, .addresses = good, .address_count = 1
     const doorman_tls tls = {.authority = "A"};
     static const char *const good[] = {"tcp://a:1"}, *const bad[] = {"tcp://a:1", "", NULL};
     char too_long[DOORMAN_ID_BYTES_MAX + 2] = {0};
     memset(too_long, 'x', sizeof too_long - 1);
     const struct {
-        const char *field;
+        const char *reason;
         doorman_client_options options;
     } wrongs[] = {
-        {"client_id", {.seed = 1, .addresses = good, .address_count = 1}},
-        {"client_id", {.seed = 1, .client_id = "", .addresses = good, .address_count = 1}},
-        {"client_id", {.seed = 1, .client_id = too_long, .addresses = good, .address_count = 1}},
-        {"client_id", {.seed = 1, .client_id = "a\x7f", .addresses = good, .address_count = 1}},
-        {"client_id", {.seed = 1, .client_id = "a\xff", .addresses = good, .address_count = 1}},
+        {"client_id", {ONE}},
+        {"client_id", {ONE, .client_id = ""}},
+        {"client_id", {ONE, .client_id = too_long}},
+        {"client_id", {ONE, .client_id = "a\x7f"}},
+        {"client_id", {ONE, .client_id = "a\xff"}},
         {"addresses", {.seed = 1, .client_id = "c"}},
         {"addresses", {.seed = 1, .client_id = "c", .address_count = 1}},
         {"addresses", {.seed = 1, .client_id = "c", .addresses = good, .address_count = 17}},
         {"addresses[1]", {.seed = 1, .client_id = "c", .addresses = bad, .address_count = 2}},
         {"addresses[0]", {.seed = 1, .client_id = "c", .addresses = bad + 2, .address_count = 1}},
-        {"request_timeout",
-         {.seed = 1,
-          .client_id = "c",
-          .addresses = good,
-          .address_count = 1,
-          .request_timeout = -1}},
-        {"request_timeout",
-         {.seed = 1,
-          .client_id = "c",
-          .addresses = good,
-          .address_count = 1,
-          .request_timeout = INT64_MAX}},
+        {"request_timeout", {ONE, .client_id = "c", .request_timeout = -1}},
+        {"request_timeout", {ONE, .client_id = "c", .request_timeout = INT64_MAX}},
         {"request_timeout: must be from 1 ms",
-         {.seed = 1,
-          .client_id = "c",
-          .addresses = good,
-          .address_count = 1,
-          .request_timeout = MILLISECOND - 1}},
+         {ONE, .client_id = "c", .request_timeout = MILLISECOND - 1}},
         {"seed: must not be 0", {.client_id = "c", .addresses = good, .address_count = 1}},
-        {"tls", {.seed = 1, .client_id = "c", .addresses = good, .address_count = 1, .tls = &tls}},
+        {"tls", {ONE, .client_id = "c", .tls = &tls}},
     };
+#undef ONE
     for (size_t i = 0; i < sizeof wrongs / sizeof *wrongs; i++) {
-        doorman_client *client = NULL;
-        doorman_error error = {0};
-        assert_int_equal(doorman_client_create(&client, &wrongs[i].options, &error, 0),
-                         DOORMAN_INVALID_ARGUMENT);
-        assert_names(&error, wrongs[i].field);
-        assert_null(client);
-        assert_int_equal(doorman_client_create(&client, &wrongs[i].options, NULL, 0),
-                         DOORMAN_INVALID_ARGUMENT);
+        expect_refused(&wrongs[i].options, wrongs[i].reason);
     }
 }
 

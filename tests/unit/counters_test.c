@@ -76,57 +76,49 @@ static size_t count_of(struct fixture *f, const char *limit) {
 
 /* ---- what a step shows ---------------------------------------------------------------------- */
 
+/* A template with limits of all kinds and scopes. */
+#define ALL_QUOTAS                                                                                 \
+    QUOTA("quota", ", \"overrides\": [{\"keys\": [\"acme\"], \"limit\": 500}]")                    \
+    ", " QUOTA("all", ", \"per\": \"resource\"") ", " QUOTA("node", ", \"per\": \"template\"")
+#define ALL_RATES                                                                                  \
+    "{\"name\": \"bucket\", \"kind\": \"TOKEN_BUCKET\", \"size\": 50, \"rate\": 0.5}, "            \
+    "{\"name\": \"sliding\", \"kind\": \"SLIDING_WINDOW\", \"limit\": 90, \"window\": 600}, "      \
+    "{\"name\": \"tiers\", \"kind\": \"TIERS\", \"tiers\": [{\"limit\": 90, \"window\": 60, "      \
+    "\"active\": 60}]}"
+#define ALL_LIMITS CONFIG(TEMPLATE("api/*", ALL_QUOTAS ", " ALL_RATES))
+
+/* Fails unless a counter of the template above has the figures that INSPECT shows. */
+static void assert_as_inspected(struct fixture *f, const doorman_permits_counter *found) {
+    const char *resource = found->resource_id[0] ? found->resource_id : "api/a";
+    const char *key = found->key[0] ? found->key : "acme";
+    doorman_permit inspected;
+    doorman_status status =
+        doorman_permits_inspect(f->permits, resource, key, &inspected, NULL, f->now);
+    assert_int_equal(status, DOORMAN_OK);
+    size_t i = 0;
+    while (i < inspected.detail_count && strcmp(inspected.details[i].limit, found->limit) != 0) i++;
+    assert_true(i < inspected.detail_count);
+    const doorman_permit_detail *detail = &inspected.details[i];
+    assert_exact(found->state.most, detail->most);
+    assert_exact(found->state.used, detail->used);
+    assert_exact(found->state.remaining, detail->remaining);
+    assert_int_equal(found->state.reset_after, detail->reset_after);
+    assert_int_equal(found->state.tier, detail->tier);
+}
+
 /* The figures are those of INSPECT, for counters of all kinds and scopes. */
 TEST(a_counter_is_shown_with_the_figures_of_an_inspection) {
-    static const char config[] = CONFIG(TEMPLATE(
-        "api/*",
-        QUOTA("quota", ", \"overrides\": [{\"keys\": [\"acme\"], \"limit\": 500}]") ", " QUOTA(
-            "all",
-            ", \"per\": \"resource\"") ", " QUOTA("node",
-                                                  ", \"per\": \"template\"") ", "
-                                                                             "{\"name\": "
-                                                                             "\"bucket\", "
-                                                                             "\"kind\": "
-                                                                             "\"TOKEN_BUCKET\", "
-                                                                             "\"size\": 50, "
-                                                                             "\"rate\": 0.5}, "
-                                                                             "{\"name\": "
-                                                                             "\"sliding\", "
-                                                                             "\"kind\": "
-                                                                             "\"SLIDING_WINDOW\", "
-                                                                             "\"limit\": 90, "
-                                                                             "\"window\": 600}, "
-                                                                             "{\"name\": "
-                                                                             "\"tiers\", \"kind\": "
-                                                                             "\"TIERS\", "
-                                                                             "\"tiers\": "
-                                                                             "[{\"limit\": 90, "
-                                                                             "\"window\": 60, "
-                                                                             "\"active\": 60}]}"));
-    struct fixture f = start(config);
+    struct fixture f = start(ALL_LIMITS);
     doorman_permits_counter found;
-    doorman_permit inspected;
     size_t count = 0;
     assert_true(take(&f, "api/a", "acme", 7.5) && take(&f, "api/b", "bob", 3));
     f.now += 4 * SECOND;
     doorman_counter_cursor cursor = {.table = 0};
     for (; next(&f, NULL, &cursor, &found) == DOORMAN_OK; count++) {
-        const char *resource = found.resource_id[0] ? found.resource_id : "api/a";
-        const char *key = found.key[0] ? found.key : "acme";
         assert_string_equal(found.identifier_glob, "api/*");
         assert_false(found.is_ban);
-        doorman_status status =
-            doorman_permits_inspect(f.permits, resource, key, &inspected, NULL, f.now);
-        assert_int_equal(status, DOORMAN_OK);
-        size_t i = 0;
-        while (strcmp(inspected.details[i].limit, found.limit) != 0) i++;
-        const doorman_permit_detail *detail = &inspected.details[i];
-        assert_exact(found.state.most, detail->most);
-        assert_exact(found.state.used, detail->used);
-        assert_exact(found.state.remaining, detail->remaining);
-        assert_int_equal(found.state.reset_after, detail->reset_after);
-        assert_int_equal(found.state.tier, detail->tier);
         assert_true(found.state.used > 0);
+        assert_as_inspected(&f, &found);
     }
     assert_int_equal(count, 4 * 2 + 2 + 1);
     assert_int_equal(count_of(&f, "quota"), 2);

@@ -574,8 +574,8 @@ TEST(transport_errors_have_the_same_form) {
 
 /* ---- numbers ---- */
 
-/* Writes and reads a request and a response with these numbers. */
-static void expect_round_trip(double amount, doorman_time duration) {
+/* Writes and reads a request with these numbers. */
+static void expect_round_trip_of_request(double amount, doorman_time duration) {
     const doorman_demand demand = {.wants = amount, .priority = 3};
     const doorman_capacity_request item_request = {
         .resource_id = "r\\\"\xc3\xa9",
@@ -602,7 +602,11 @@ static void expect_round_trip(double amount, doorman_time duration) {
     assert_exact(read.items->has.capacity, amount);
     assert_true(read.items->has.expires_in == duration);
     assert_int_equal(doorman__read_end(&reader), DOORMAN_OK);
+    doorman_buffer_uninit(&text);
+}
 
+/* Writes and reads a response with these numbers. */
+static void expect_round_trip_of_response(double amount, doorman_time duration) {
     const doorman_capacity_response item_response = {
         .resource_id = "r",
         .outcome = DOORMAN_GRANTED,
@@ -613,14 +617,15 @@ static void expect_round_trip(double amount, doorman_time duration) {
                                        .is_master = true,
                                        .items = &item_response,
                                        .item_count = 1};
+    doorman_buffer text = {0};
     doorman__writer out = doorman__put_start(&text);
     doorman__put_response(&out, &response, 0);
     assert_int_equal(doorman__put_end(&out), DOORMAN_OK);
-    doorman__reader other = {.error = NULL};
+    doorman__reader reader = {.error = NULL};
     doorman_response back = {.items = NULL};
-    root = doorman__read_start(&other, text.text, text.bytes);
+    doorman__field root = doorman__read_start(&reader, text.text, text.bytes);
     doorman__read_response(&root, &back);
-    assert_int_equal(other.status, DOORMAN_OK);
+    assert_int_equal(reader.status, DOORMAN_OK);
     assert_true(back.is_master && back.item_count == 1 && back.items->has_safe_capacity);
     assert_exact(back.items->safe_capacity, amount);
     assert_exact(back.items->gets.capacity, amount / 2);
@@ -628,8 +633,13 @@ static void expect_round_trip(double amount, doorman_time duration) {
     assert_true(back.items->gets.expires_in == duration);
     assert_true(back.items->gets.refresh_interval == duration);
     assert_int_equal(back.items->gets.reason, DOORMAN_LEASE_CUT);
-    assert_int_equal(doorman__read_end(&other), DOORMAN_OK);
+    assert_int_equal(doorman__read_end(&reader), DOORMAN_OK);
     doorman_buffer_uninit(&text);
+}
+
+static void expect_round_trip(double amount, doorman_time duration) {
+    expect_round_trip_of_request(amount, duration);
+    expect_round_trip_of_response(amount, duration);
 }
 
 static void expect_round_trips(void) {
@@ -1293,71 +1303,81 @@ TEST(a_resource_has_at_most_512_groups) {
     }
 }
 
+/* Fails unless a response can be written without more memory than what is reserved for it. */
+static void expect_enough_reserved(const doorman_request *request,
+                                   const doorman_response *response) {
+    doorman_buffer text = {0};
+    assert_int_equal(doorman__reply_reserve(&text, request, NULL), DOORMAN_OK);
+    memory_fails_from(1);
+    doorman__writer out = doorman__put_start(&text);
+    doorman__put_response(&out, response, INT64_C(99999999999));
+    assert_int_equal(doorman__put_end(&out), DOORMAN_OK);
+    assert_true(memory_works());
+    doorman_buffer_uninit(&text);
+}
+
+/* A number and a duration with the longest texts. */
+static const double long_number = 1.2345678901234567e-100;
+static const doorman_time long_duration = DOORMAN_DURATION_MAX - 1;
+
+/* Returns the longest response for one resource.
+ *   id   as long as an id can be */
+static doorman_capacity_response longest_item(const char *id, const doorman_algorithm *algorithm,
+                                              const doorman_terms *terms) {
+    return (doorman_capacity_response){.resource_id = id,
+                                       .outcome = DOORMAN_GRANTED,
+                                       .gets = {UINT64_C(1) << 53, id, long_number,
+                                                1.1 * long_number, long_duration, long_duration,
+                                                DOORMAN_LEASE_RESERVED},
+                                       .learning = true,
+                                       .overload_target = long_duration,
+                                       .whole = true,
+                                       .has_safe_capacity = true,
+                                       .safe_capacity = long_number,
+                                       .algorithm = algorithm,
+                                       .terms = terms,
+                                       .terms_count = DOORMAN_TERMS_MAX,
+                                       .has_learn_for = true,
+                                       .learn_for = long_duration,
+                                       .description = id,
+                                       .unit = id + DOORMAN_ID_BYTES_MAX - DOORMAN_UNIT_BYTES_MAX};
+}
+
 /* C4: the memory that is reserved before a decision is enough for the longest response. */
 TEST(the_longest_response_fits_the_reserved_memory) {
-    char id[DOORMAN_ID_BYTES_MAX + 1];
-    memset(id, '"', DOORMAN_ID_BYTES_MAX);
-    id[DOORMAN_ID_BYTES_MAX] = '\0';
-    const double amount = 123456789012345.67, longest = 1.2345678901234567e-100;
-    const doorman_time duration = DOORMAN_DURATION_MAX - 1;
-    doorman_algorithm algorithm = {DOORMAN_PROPORTIONAL_SHARE,
-                                   DOORMAN_IMMEDIATE,
-                                   duration,
-                                   duration,
-                                   true,
-                                   duration,
-                                   true,
-                                   duration,
-                                   duration,
-                                   1.2345678901234567e-100,
-                                   1.2345678901234567e-100};
+    enum { ANSWERS = 20 };
+    const double amount = 123456789012345.67;
+    const doorman_algorithm algorithm = {DOORMAN_PROPORTIONAL_SHARE,
+                                         DOORMAN_IMMEDIATE,
+                                         long_duration,
+                                         long_duration,
+                                         true,
+                                         long_duration,
+                                         true,
+                                         long_duration,
+                                         long_duration,
+                                         long_number,
+                                         long_number};
+    char id[DOORMAN_ID_BYTES_MAX + 1] = "";
     doorman_terms terms[DOORMAN_TERMS_MAX];
-    for (int i = 0; i < DOORMAN_TERMS_MAX; i++) {
-        terms[i] = (doorman_terms){15, amount, 1.2345678901234567e-100};
+    doorman_capacity_request asked[ANSWERS];
+    doorman_capacity_response given[ANSWERS];
+    memset(id, '"', DOORMAN_ID_BYTES_MAX);
+    for (int i = 0; i < DOORMAN_TERMS_MAX; i++) terms[i] = (doorman_terms){15, amount, long_number};
+    for (int i = 0; i < ANSWERS; i++) {
+        asked[i] = (doorman_capacity_request){.resource_id = id};
+        given[i] = longest_item(id, &algorithm, terms);
     }
-    enum { COUNT_OF_ANSWERS = 20 };
-    doorman_capacity_request item_requests[COUNT_OF_ANSWERS];
-    doorman_capacity_response item_responses[COUNT_OF_ANSWERS];
-    for (int i = 0; i < COUNT_OF_ANSWERS; i++) {
-        item_requests[i] = (doorman_capacity_request){.resource_id = id};
-        item_responses[i] =
-            (doorman_capacity_response){.resource_id = id,
-                                        .outcome = DOORMAN_GRANTED,
-                                        .gets = {UINT64_C(1) << 53, id, longest, 1.1 * longest,
-                                                 duration, duration, DOORMAN_LEASE_RESERVED},
-                                        .learning = true,
-                                        .overload_target = duration,
-                                        .whole = true,
-                                        .has_safe_capacity = true,
-                                        .safe_capacity = longest,
-                                        .algorithm = &algorithm,
-                                        .terms = terms,
-                                        .terms_count = DOORMAN_TERMS_MAX,
-                                        .has_learn_for = true,
-                                        .learn_for = duration,
-                                        .description = id,
-                                        .unit = id + DOORMAN_ID_BYTES_MAX - DOORMAN_UNIT_BYTES_MAX};
-    }
-    for (int is_server = 0; is_server <= 1; is_server++) {
-        const doorman_request request = {.method = DOORMAN_GET_CAPACITY,
-                                         .is_server = is_server,
-                                         .items = item_requests,
-                                         .item_count = COUNT_OF_ANSWERS};
-        const doorman_response response = {.method = DOORMAN_GET_CAPACITY,
-                                           .is_server = is_server,
-                                           .is_master = true,
-                                           .http_address = id,
-                                           .items = item_responses,
-                                           .item_count = COUNT_OF_ANSWERS};
-        doorman_buffer text = {0};
-        assert_int_equal(doorman__reply_reserve(&text, &request, NULL), DOORMAN_OK);
-        memory_fails_from(1);
-        doorman__writer out = doorman__put_start(&text);
-        doorman__put_response(&out, &response, INT64_C(99999999999));
-        assert_int_equal(doorman__put_end(&out), DOORMAN_OK);
-        assert_true(memory_works());
-        doorman_buffer_uninit(&text);
-    }
+    doorman_request request = {
+        .method = DOORMAN_GET_CAPACITY, .items = asked, .item_count = ANSWERS};
+    doorman_response response = {.method = DOORMAN_GET_CAPACITY,
+                                 .is_master = true,
+                                 .http_address = id,
+                                 .items = given,
+                                 .item_count = ANSWERS};
+    expect_enough_reserved(&request, &response);
+    request.is_server = response.is_server = true;
+    expect_enough_reserved(&request, &response);
 }
 
 /* A node may ask for DOORMAN__ITEMS_MAX resources with the longest ids. */

@@ -2480,6 +2480,31 @@ static bool is_same(const doorman_permit_request *request, const model_decision 
     return same;
 }
 
+/* Compares what is said to a refused caller. With several refusals the longest is named, and tiers
+ * may refuse again by then. */
+static void compare_refusal(const doorman_permit *out, model *m,
+                            const doorman_permit_request *request, model_decision *d) {
+    doorman_reason reason = out->reason;
+    if (d->unmatched || d->impossible) {
+        assert_true(reason == DOORMAN_REASON_MAX_COST || reason == DOORMAN_REASON_UNMATCHED);
+        assert_false(out->has_retry_after);
+        return;
+    }
+    doorman_time banned = model_count_refusals(m, d);
+    assert_true(reason == DOORMAN_REASON_RATE || reason == DOORMAN_REASON_BANNED);
+    assert_true(out->has_retry_after && out->retry_after > 0);
+    assert_true(out->retry_after >= banned);
+    if (reason != DOORMAN_REASON_RATE || out->retry_after == banned) return;
+    size_t refusals = 0;
+    for (size_t i = 0; i < d->need_count; i++) {
+        refusals += d->needs[i].refuses && !d->needs[i].shadow;
+    }
+    if (refusals == 1 && !model_fits_at(m, d, request, out->retry_after)) {
+        fail_msg("refused again after %lld ns", (long long)out->retry_after);
+    }
+    assert_false(model_fits_at(m, d, request, out->retry_after - 1));
+}
+
 /* Compares one decision. */
 static void compare(fixture *f, model *m, const doorman_config_options *config) {
     static model_decision d;
@@ -2495,38 +2520,14 @@ static void compare(fixture *f, model *m, const doorman_config_options *config) 
     const doorman_permit *out = &f->out;
     if (!is_same(&request, &d, out)) print_decision(&request, &d, out, m);
     assert_int_equal(out->granted, d.granted);
-    if (d.granted) {
-        for (size_t i = 0; i < request.item_count; i++) {
-            assert_exact(out->items[i].granted, d.units[i]);
-        }
-        assert_int_equal(out->wait, d.wait);
+    if (!d.granted) {
+        compare_refusal(out, m, &request, &d);
         return;
     }
-    bool told = !d.unmatched && !d.impossible;
-    doorman_time banned = told ? model_count_refusals(m, &d) : 0;
-    doorman_reason reason = out->reason;
-    bool never = reason == DOORMAN_REASON_MAX_COST || reason == DOORMAN_REASON_UNMATCHED;
-    if (never != (d.unmatched || d.impossible)) print_decision(&request, &d, out, m);
-    if (d.unmatched || d.impossible) {
-        assert_true(reason == DOORMAN_REASON_MAX_COST || reason == DOORMAN_REASON_UNMATCHED);
-        assert_false(out->has_retry_after);
-    } else {
-        assert_true(reason == DOORMAN_REASON_RATE || reason == DOORMAN_REASON_BANNED);
-        assert_true(out->has_retry_after && out->retry_after > 0);
-        assert_true(out->retry_after >= banned);
-        if (reason == DOORMAN_REASON_RATE && out->retry_after != banned) {
-            /* with several refusals the longest is named, and tiers may refuse again by then */
-            size_t refusals = 0;
-            for (size_t i = 0; i < d.need_count; i++) {
-                refusals += d.needs[i].refuses && !d.needs[i].shadow;
-            }
-            if (refusals == 1 && !model_fits_at(m, &d, &request, out->retry_after)) {
-                print_decision(&request, &d, out, m);
-                fail_msg("refused again after %lld ns", (long long)out->retry_after);
-            }
-            assert_false(model_fits_at(m, &d, &request, out->retry_after - 1));
-        }
+    for (size_t i = 0; i < request.item_count; i++) {
+        assert_exact(out->items[i].granted, d.units[i]);
     }
+    assert_int_equal(out->wait, d.wait);
 }
 
 static void random_clock(fixture *f) {
@@ -3258,6 +3259,30 @@ static doorman_limiter_map *create_map(const doorman_limiter_map_options *option
     return map;
 }
 
+/* Creates permits with one limit for everything, which has these figures. */
+static doorman_permits *permits_with(const doorman_limit_options *options,
+                                     doorman_config **config) {
+    const doorman_permit_limit limit = {.name = "all",
+                                        .kind = options->kind,
+                                        .figures = {.rate = options->rate,
+                                                    .size = options->size,
+                                                    .max_debt = options->max_debt,
+                                                    .has_max_wait = options->has_max_wait,
+                                                    .max_wait = options->max_wait}};
+    const doorman_template all = {.identifier_glob = "*",
+                                  .without_capacity = true,
+                                  .has_limits = true,
+                                  .limits = &limit,
+                                  .limit_count = 1};
+    const doorman_config_options given = {.templates = &all, .template_count = 1};
+    doorman_permits_options permits_options = {.seed = {1, 2}};
+    doorman_permits *permits = NULL;
+    assert_int_equal(doorman_config_create(config, &given, NULL), DOORMAN_OK);
+    permits_options.config = *config;
+    assert_int_equal(doorman_permits_create(&permits, &permits_options, NULL, 0), DOORMAN_OK);
+    return permits;
+}
+
 /* The same names have the same meaning and unit in a limit of one process and in one of permits. */
 TEST(figures_mean_the_same_in_a_limiter_and_in_a_permit) {
     for (int i = 0; i < 12; i++) {
@@ -3265,27 +3290,10 @@ TEST(figures_mean_the_same_in_a_limiter_and_in_a_permit) {
             .kind = DOORMAN_TOKEN_BUCKET, .rate = 4, .size = i % 3, .max_debt = SECOND};
         options.has_max_wait = i % 2;
         options.max_wait = options.has_max_wait ? SECOND / 2 : 0;
-        const doorman_permit_limit same = {.name = "all",
-                                           .kind = options.kind,
-                                           .figures = {.rate = options.rate,
-                                                       .size = options.size,
-                                                       .max_debt = options.max_debt,
-                                                       .has_max_wait = options.has_max_wait,
-                                                       .max_wait = options.max_wait}};
-        const doorman_template all = {.identifier_glob = "*",
-                                      .without_capacity = true,
-                                      .has_limits = true,
-                                      .limits = &same,
-                                      .limit_count = 1};
-        const doorman_config_options given = {.templates = &all, .template_count = 1};
-        doorman_permits_options permits_options = {.seed = {1, 2}};
         doorman_config *config = NULL;
-        doorman_permits *permits = NULL;
+        doorman_permits *permits = permits_with(&options, &config);
         doorman_limit limit;
         doorman_limiter limiter;
-        assert_int_equal(doorman_config_create(&config, &given, NULL), DOORMAN_OK);
-        permits_options.config = config;
-        assert_int_equal(doorman_permits_create(&permits, &permits_options, NULL, 0), DOORMAN_OK);
         assert_int_equal(doorman_limit_init(&limit, &options, NULL), DOORMAN_OK);
         assert_int_equal(doorman_limiter_init(&limiter, &limit, NULL, 0), DOORMAN_OK);
         doorman_time now = 0;

@@ -1589,6 +1589,17 @@ TEST(an_invalid_message_changes_nothing) {
     world_stop(w);
 }
 
+/* Fails unless a request is refused for a reason that begins with this text, and leaves nothing. */
+static void expect_invalid(world *w, const doorman_request *request, doorman_status expected,
+                           const char *reason) {
+    doorman_response response;
+    size_t holders = 0;
+    assert_int_equal(doorman_server_handle(w->server, request, &response, &w->error, w->now),
+                     expected);
+    assert_ptr_equal(strstr(w->error.text, reason), w->error.text);
+    assert_int_equal(count_resources(w, &holders), 0);
+}
+
 /* C5: errors of a client's request outside its items. */
 TEST(an_invalid_request_changes_nothing) {
     static const char *const deep[DOORMAN__PATH_MAX + 1] = {
@@ -1601,55 +1612,36 @@ TEST(an_invalid_request_changes_nothing) {
         .resource_id = "db", .wants = wrong_first, .wants_count = 2};
     const doorman_capacity_request nothing = {.resource_id = "db", .has.id = 0};
     const doorman_capacity_request large = {.resource_id = "db", .has.id = (UINT64_C(1) << 53) + 1};
-    const doorman_method gets = DOORMAN_GET_CAPACITY, releases = DOORMAN_RELEASE_CAPACITY;
+#define ONE(item) .items = &(item), .item_count = 1
+#define GETS .method = DOORMAN_GET_CAPACITY
+#define NODE_GETS GETS, .is_server = true
+#define RELEASES .method = DOORMAN_RELEASE_CAPACITY
     const struct {
         doorman_request request;
-        doorman_status status;
-        const char *text;
+        const char *reason;
     } wrong[] = {
-        {{.method = DOORMAN_METHOD_COUNT}, DOORMAN_NOT_FOUND, "no such method"},
-        {{gets, false, "a", NULL, 0, &none, 1, NULL, 0, NULL, NULL, 0, NULL, 0, NULL, 0, false, 0,
-          false},
-         DOORMAN_INVALID_ARGUMENT,
-         "items[0].wants: "},
-        {{gets, false, "a", NULL, 0, &both, 1, NULL, 0, NULL, NULL, 0, NULL, 0, NULL, 0, false, 0,
-          false},
-         DOORMAN_INVALID_ARGUMENT,
-         "items[0].wants: "},
-        {{gets, true, "a", nameless, 1, &both, 1, NULL, 0, NULL, NULL, 0, NULL, 0, NULL, 0, false,
-          0, false},
-         DOORMAN_INVALID_ARGUMENT,
+        {{GETS, .holder_id = "a", ONE(none)}, "items[0].wants: "},
+        {{GETS, .holder_id = "a", ONE(both)}, "items[0].wants: "},
+        {{NODE_GETS, .holder_id = "a", .path = nameless, .path_count = 1, ONE(both)},
          "path[0]: must be the holder_id"},
-        {{gets, true, "child", nameless, 1, &bad, 1, NULL, 0, NULL, NULL, 0, NULL, 0, NULL, 0,
-          false, 0, false},
-         DOORMAN_INVALID_ARGUMENT,
+        {{NODE_GETS, .holder_id = "child", .path = nameless, .path_count = 1, ONE(bad)},
          "items[0].wants[0].wants: "},
-        {{gets, true, "a", deep, DOORMAN__PATH_MAX + 1, &both, 1, NULL, 0, NULL, NULL, 0, NULL, 0,
-          NULL, 0, false, 0, false},
-         DOORMAN_INVALID_ARGUMENT,
+        {{NODE_GETS, .holder_id = "a", .path = deep, .path_count = DOORMAN__PATH_MAX + 1,
+          ONE(both)},
          "path: more than 16 nodes"},
-        {{gets, true, "a", nameless, 2, &both, 1, NULL, 0, NULL, NULL, 0, NULL, 0, NULL, 0, false,
-          0, false},
-         DOORMAN_INVALID_ARGUMENT,
-         "path[1]: "},
-        {{releases, false, "a", NULL, 0, &nothing, 1, NULL, 0, NULL, NULL, 0, NULL, 0, NULL, 0,
-          false, 0, false},
-         DOORMAN_INVALID_ARGUMENT,
-         "items[0].has.id: "},
-        {{releases, false, "a", NULL, 0, &large, 1, NULL, 0, NULL, NULL, 0, NULL, 0, NULL, 0, false,
-          0, false},
-         DOORMAN_INVALID_ARGUMENT,
-         "items[0].has.id: "},
+        {{NODE_GETS, .holder_id = "a", .path = nameless, .path_count = 2, ONE(both)}, "path[1]: "},
+        {{RELEASES, .holder_id = "a", ONE(nothing)}, "items[0].has.id: "},
+        {{RELEASES, .holder_id = "a", ONE(large)}, "items[0].has.id: "},
     };
+#undef ONE
+#undef GETS
+#undef NODE_GETS
+#undef RELEASES
+    const doorman_request unknown = {.method = DOORMAN_METHOD_COUNT};
     world *w = world_start(100, NULL);
+    expect_invalid(w, &unknown, DOORMAN_NOT_FOUND, "no such method");
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        doorman_response response;
-        size_t holders = 0;
-        assert_int_equal(
-            doorman_server_handle(w->server, &wrong[i].request, &response, &w->error, w->now),
-            wrong[i].status);
-        assert_ptr_equal(strstr(w->error.text, wrong[i].text), w->error.text);
-        assert_int_equal(count_resources(w, &holders), 0);
+        expect_invalid(w, &wrong[i].request, DOORMAN_INVALID_ARGUMENT, wrong[i].reason);
     }
     world_stop(w);
 }

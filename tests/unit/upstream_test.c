@@ -1054,8 +1054,33 @@ static void refused_without_refresh(doorman_capacity_response *a) {
 
 /* C5: the response has two items. The second item is invalid, so the first item is not accepted
  * either. */
+static void try_invalid_response(void (*spoil)(doorman_capacity_response *)) {
+    world w = world_start();
+    doorman_client_resource *db = open_resource(&w, "db", 100),
+                            *disk = open_resource(&w, "disk", 5);
+    assert_true(has_request(&w));
+    grant_one(&w, 5);
+    wait_for_request(&w);
+    doorman_resource_info before = read_now(&w, db);
+    w.change_count = 0;
+    doorman_capacity_response item_responses[] = {granted_lease(&w, 0, 50),
+                                                  granted_lease(&w, 1, 3)};
+    spoil(&item_responses[1]);
+    assert_int_equal(reply(&w, item_responses, 2), DOORMAN_INVALID_ARGUMENT);
+    assert_exact(read_now(&w, db).capacity, 5);
+    assert_int_equal(read_now(&w, db).expires_at, before.expires_at);
+    assert_exact(read_now(&w, disk).capacity, 5);
+    assert_int_equal(w.change_count, 0);
+    assert_true(doorman_upstream_due(w.upstream) >= w.now + SECOND); /* it counts as a failure */
+    wait_for_request(&w);
+    size_t at = strcmp(w.request.items[0].resource_id, "db") == 0 ? 0 : 1;
+    uint64_t id = w.request.items[at].has.id; /* one of the two earlier leases */
+    assert_true(id == w.lease_id - 3 || id == w.lease_id - 2);
+    world_stop(&w);
+}
+
 TEST(an_invalid_response_changes_nothing) {
-    static void (*const wrongs[])(doorman_capacity_response *) = {wrong_resource,
+    static void (*const spoils[])(doorman_capacity_response *) = {wrong_resource,
                                                                   no_resource,
                                                                   wrong_reason,
                                                                   low_reason,
@@ -1078,31 +1103,7 @@ TEST(an_invalid_response_changes_nothing) {
                                                                   wrong_safe_capacity,
                                                                   nan_safe_capacity,
                                                                   refused_without_refresh};
-    for (size_t i = 0; i < sizeof wrongs / sizeof *wrongs; i++) {
-        world w = world_start();
-        doorman_client_resource *db = open_resource(&w, "db", 100),
-                                *disk = open_resource(&w, "disk", 5);
-        assert_true(has_request(&w));
-        grant_one(&w, 5);
-        wait_for_request(&w);
-        doorman_resource_info before = read_now(&w, db);
-        w.change_count = 0;
-        doorman_capacity_response item_responses[] = {granted_lease(&w, 0, 50),
-                                                      granted_lease(&w, 1, 3)};
-        wrongs[i](&item_responses[1]);
-        assert_int_equal(reply(&w, item_responses, 2), DOORMAN_INVALID_ARGUMENT);
-        assert_exact(read_now(&w, db).capacity, 5);
-        assert_int_equal(read_now(&w, db).expires_at, before.expires_at);
-        assert_exact(read_now(&w, disk).capacity, 5);
-        assert_int_equal(w.change_count, 0);
-        assert_true(doorman_upstream_due(w.upstream) >=
-                    w.now + SECOND); /* it counts as a failure */
-        wait_for_request(&w);
-        size_t at = strcmp(w.request.items[0].resource_id, "db") == 0 ? 0 : 1;
-        uint64_t id = w.request.items[at].has.id; /* one of the two earlier leases */
-        assert_true(id == w.lease_id - 3 || id == w.lease_id - 2);
-        world_stop(&w);
-    }
+    for (size_t i = 0; i < sizeof spoils / sizeof *spoils; i++) try_invalid_response(spoils[i]);
 }
 
 /* C5 */
