@@ -6,7 +6,7 @@
 #
 # The commands of a page reach a server with the configuration of the page, or with
 # config.example.json if the page has none. They run in a folder that has links to all files of the
-# top folder. Each server that they start ends after two seconds. The addresses of the pages are
+# top folder. Each server that they start ends as soon as it serves. The addresses of the pages are
 # replaced, so other servers may run on this machine. `make` has been run before.
 set -u
 # shellcheck source=tests/check.sh
@@ -98,14 +98,26 @@ run() { # page
     kill "$processes" && wait "$processes"
 }
 
-require curl nngcat openssl timeout
+require curl nngcat openssl
 mkdir "$work"
 ln -s "$PWD"/* "$work"
-# The flags of a page take precedence over these variables.
+# The flags of a page take precedence over these variables. A server that serves is stopped. One
+# that only checks something ends by itself. Both must end with success.
 cat >"$folder/serve" <<END
 #!/bin/sh
 export DOORMAN_LISTEN=tcp://127.0.0.1:0 DOORMAN_HTTP=127.0.0.1:0
-exec timeout --preserve-status 2 "$server" "\$@"
+: >"$folder/served"
+"$server" "\$@" 2>>"$folder/served" &
+tries=0
+until grep -q 'msg=serving' "$folder/served" || ! kill -0 \$! || [ \$tries = 1800 ]; do
+    sleep 0.1
+    tries=\$((tries + 1))
+done 2>/dev/null
+kill \$! 2>/dev/null
+wait \$!
+status=\$?
+cat "$folder/served" >&2
+exit \$status
 END
 chmod +x "$folder/serve"
 for page in README.md docs/*.md docs/*/*.md; do
