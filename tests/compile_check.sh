@@ -143,8 +143,8 @@ example_is_the_same() { # an example, a compiler, the flags
 }
 
 # Simulates random systems and faults. The last line of the output ends with a hash of all events.
-sim() { # a compiler, the number of runs
-    compile_c "$1" c11 -O2 -D_DEFAULT_SOURCE tests/sim/*.c -o "$own/sim" -lm &&
+sim() { # a compiler with its level of optimization, the number of runs
+    compile_c "$1" c11 -D_DEFAULT_SOURCE tests/sim/*.c -o "$own/sim" -lm &&
         run "$own/sim" faults --seeds "$2" >"$own/log"
 }
 sim_is_the_same() {
@@ -277,12 +277,12 @@ server_alone() { # a compiler
     done
 }
 
-server_sources() { # a compiler of C
+server_sources() { # a compiler of C, the levels of optimization
     parts=$(printf -- '-DDOORMAN_SERVER_%s ' CHECK ETCD HTTP MEMORY NOTIFY REDIS REPLACE REPORTS \
         STATE TLS WAITING WARNINGS WATCH)
     flags="-D_DEFAULT_SOURCE $linked -idirafter $folder $parts"
     for source in doorman_server.c server/*/*.c; do
-        for level in -O0 -O2; do
+        for level in $2; do
             echo "source_c '$1' c11 $flags $source $level"
         done
     done
@@ -307,7 +307,9 @@ programs() { # a compiler of C and one of C++
     echo "works compile_c '$1' c11 -DDOORMAN_IMPLEMENTATION tests/compile/use.c"
     echo "works compile_c '$1' c11 -O1 -DDOORMAN_IMPLEMENTATION -DDOORMAN_STATIC \
         tests/compile/use.c"
-    echo "header_alone doorman_permits.h '$1' c11 -O1 $nng" # nearly all of the code
+    level=-O1 # nearly all of the code, which `sections` compiles at all levels with --all
+    if [ "$all" ]; then level=-fsyntax-only; fi
+    echo "header_alone doorman_permits.h '$1' c11 $level $nng"
     for header in doorman.h doorman_throttle.h; do
         echo "header_alone $header '$1' c11 -fsyntax-only $nng"
     done
@@ -324,7 +326,7 @@ programs() { # a compiler of C and one of C++
     done
     echo "server_alone '$1'"
     if [ ! "$all" ]; then return; fi
-    server_sources "$1"
+    server_sources "$1" '-O0 -O2'
 }
 
 for_32_bits() { # a compiler of C, a compiler of C++, both for 64 bits
@@ -336,9 +338,9 @@ for_32_bits() { # a compiler of C, a compiler of C++, both for 64 bits
         echo "example_is_the_same $example '$1' '-m32 $sse -O0'"
         echo "example_is_the_same $example '$1' '-m32 $sse -O3'"
     done
-    echo "sim_is_the_same '$1 -m32 $sse' $runs"
-    echo "sim '$1 -m32' $runs"
-    server_sources "$1 -m32"
+    echo "sim_is_the_same '$1 -m32 $sse -O2' $runs"
+    echo "sim '$1 -m32 -O1' $runs"
+    server_sources "$1 -m32" -O2
 }
 
 for_windows() {
