@@ -3808,7 +3808,7 @@ static size_t doorman__config_same(const doorman_config *config, const char *glo
  * binary tree, with B+trees. The table shows the nanoseconds that one change of a demand takes on
  * one core of an AMD EPYC, in indexes of 1,000 to 1,000,000 demands. A change is an insertion, a
  * removal and a search for the level. The last column shows the bytes that the index needs for each
- * demand. The lease entry of the holder needs 16 more bytes for its demand.
+ * demand. The lease entry of the holder needs 8 more bytes for its demand.
  *
  *                         of 1,000   of 10,000   of 100,000   of 1,000,000   bytes
  *     treap                    298         453          980           3880      40
@@ -5124,7 +5124,7 @@ static double doorman__entry_wants(const doorman__lease_entry *entry) {
  * Like every grant, this grant is at most what is free (R5). So a unit moves from one holder to
  * another in two steps: a cut and its confirmation (R4). An idle unit that is owed to no holder
  * goes to the first holder that asks. The lags sum to 0. So if the lag of one holder is above 0,
- * the lag of another holder is below 0. The bound rises until a holder whose lag is below 0 gives
+ * the lag of another holder is below 0. The bound of the first row rises until such a holder gives
  * up a unit.
  *
  * Example: 25 clients share 20 units. Leases of 60 s are renewed every 16 s. So a turn is a lag of

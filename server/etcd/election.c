@@ -506,7 +506,8 @@ static void election_stop(struct service *service) {
     if (election) server_etcd_uninit(&election->etcd);
 }
 
-/* A process that starts cannot wait for its configuration. */
+/* The next run of the process loads its configuration at its start. Without etcd it would not
+ * start. */
 static const char *election_hinders(const struct service *service) {
     bool fails = service->settings->config_key && service->election_status.etcd.since;
     return fails ? "etcd, which has the configuration, cannot be reached" : NULL;
