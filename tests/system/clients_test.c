@@ -217,7 +217,7 @@ static void member_start(const struct leaf *leaf, int index) {
                                "--election-key",
                                "doorman/leaf",
                                "--election-ttl",
-                               "2",
+                               "5", /* no busy machine changes the master */
                                NULL};
     if (!leaf->etcd) arguments[8] = NULL;
     process_start(process, arguments, NULL);
