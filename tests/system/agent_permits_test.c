@@ -621,8 +621,8 @@ TEST(a_thread_is_not_cancelled_while_its_decision_is_told) {
     const doorman_permit_item item = {.resource_id = "free", .key = "ann", .cost = 1};
     const doorman_permit_request request = {.items = &item, .item_count = 1};
     struct slow_receiver receiver = {.called = false};
-    const worker one = {
-        .agent = agent, .resource_id = "free", .times = 1, .timeout = DOORMAN_SECOND};
+    const doorman_time timeout = 5 * DOORMAN_SECOND; /* long enough to see the call in the queue */
+    const worker one = {.agent = agent, .resource_id = "free", .times = 1, .timeout = timeout};
     worker waiter;
     void *result = NULL;
     assert_int_equal(
@@ -630,7 +630,7 @@ TEST(a_thread_is_not_cancelled_while_its_decision_is_told) {
         DOORMAN_OK);
     workers_start(&waiter, 1, &one);
     EVENTUALLY(info_of(agent).waiting_count == 2);
-    const doorman_time end = doorman_clock() + DOORMAN_SECOND;
+    const doorman_time end = doorman_clock() + timeout;
     assert_int_equal(doorman_agent_shutdown(agent), DOORMAN_OK);
     EVENTUALLY(__atomic_load_n(&receiver.called, __ATOMIC_SEQ_CST));
     EVENTUALLY(doorman_clock() > end + DOORMAN_SECOND / 10);
