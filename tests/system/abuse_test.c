@@ -721,7 +721,7 @@ static void probe_during_reload(struct probe *probe, const char *last) {
                                   "{\"identifier_glob\":\"resource-%d-*\",\"capacity\":1},", i);
     }
     snprintf(config + bytes, room - bytes, "%s", list);
-    file_write(process->config, config);
+    config_replace(process, config);
     process_signal(process, SIGHUP);
     doorman_time end = doorman_clock() + TIMEOUT_MS * (DOORMAN_SECOND / 1000);
     while (process_logged(process, "configuration loaded") == 0 && doorman_clock() < end) {
@@ -829,7 +829,7 @@ static void noisy_server_continue(const struct process *process) {
 /* Ends a process as an operator would. */
 static void process_stop(struct process *process) {
     process_signal(process, SIGTERM);
-    assert_int_equal(process_wait(process), 0);
+    process_end(process, 0);
 }
 
 /* V6. */

@@ -262,8 +262,8 @@ TEST(a_configuration_that_removes_a_limit_ends_the_list) {
     char path[160];
     snprintf(path, sizeof path, "/v1/counters?after=%s", text(last, "next"));
     expect(&fixture, path, HOST, 200, "\"what\":\"counter\"");
-    file_write(fixture.server.process->config,
-               "{\"resources\": [{\"identifier_glob\": \"login/*\", \"limits\": []}]}");
+    config_replace(fixture.server.process,
+                   "{\"resources\": [{\"identifier_glob\": \"login/*\", \"limits\": []}]}");
     process_signal(fixture.server.process, SIGHUP);
     char *response = NULL;
     EVENTUALLY((free(response), response = get(&fixture, path, HOST), code_of(response) == 400));

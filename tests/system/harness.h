@@ -219,15 +219,38 @@ static inline int process_logged(const struct process *process, const char *text
     return count;
 }
 
-/* Waits until a text has occurred `times` times on a process's standard error. */
+/* Returns whether a process has ended. process_wait can still be called. */
+static inline bool process_has_ended(const struct process *process) {
+    siginfo_t info = {.si_pid = 0};
+    if (process->pid == 0) return true;
+    return waitid(P_PID, (id_t)process->pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+           info.si_pid != 0;
+}
+
+/* Waits until a text has occurred `times` times on a process's standard error. A process that has
+ * ended without it fails the test at once. */
 static inline void process_await(const struct process *process, const char *text, int times) {
-    int waited = 0;
-    for (; waited < TIMEOUT_MS && process_logged(process, text) < times; waited += 10) sleep_ms(10);
-    if (waited >= TIMEOUT_MS) {
-        print_error("waited for '%s'\n", text);
+    bool found = false, ended = false;
+    for (int waited = 0; !found && !ended && waited < TIMEOUT_MS; waited += 10) {
+        ended = process_has_ended(process); /* before the look, because its last line may be it */
+        found = process_logged(process, text) >= times;
+        if (!found && !ended) sleep_ms(10);
+    }
+    if (!found) {
+        print_error("waited for '%s'%s\n", text, ended ? ", but the process has ended" : "");
         process_show(process);
         fail();
     }
+}
+
+/* Replaces the configuration of a running server at once, so that it never reads a part of it. The
+ * server looks once a second by itself, so it may load the configuration before a SIGHUP that
+ * follows, and then twice. */
+static inline void config_replace(const struct process *process, const char *config) {
+    char next[96];
+    snprintf(next, sizeof next, "%s/next", process->folder);
+    file_write(next, config);
+    assert_int_equal(rename(next, process->config), 0);
 }
 
 static inline int folder_remove_one(const char *path, const struct stat *status, int kind,

@@ -253,16 +253,16 @@ TEST(a_client_has_at_most_ten_thousand_holds) {
 TEST(a_limit_that_is_lowered_to_0_keeps_its_holds) {
     for (int i = 0; i < 2; i++) {
         struct site site = site_start(i);
-        const char *config = site.fixture.server.process->config;
+        const struct process *process = site.fixture.server.process;
         double id = acquire(&site, "ann", 1, 1, "");
-        file_write(config, CONFIG_OF("0"));
+        config_replace(process, CONFIG_OF("0"));
         process_signal(site.fixture.server.process, SIGHUP);
         await_refusal(&site);
         assert_true(entry(&site, "renew", "ann", "id", id, ""));
         assert_true(number(site.response, "entry[0].amount[0]") == 1);
         assert_true(entry(&site, "release", "ann", "id", id, ""));
         assert_true(acquire(&site, "bob", 1, 1, "") == 0);
-        file_write(config, CONFIG_OF("2"));
+        config_replace(process, CONFIG_OF("2"));
         process_signal(site.fixture.server.process, SIGHUP);
         await_free(&site);
         site_stop(&site);

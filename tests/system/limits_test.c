@@ -105,10 +105,10 @@ TEST(a_renamed_limit_is_a_warning_with_the_number_of_its_counters) {
     struct fixture fixture = start_with_limits(false);
     acquire(&fixture, "ann", 1);
     acquire(&fixture, "bob", 1);
-    file_write(fixture.server.process->config,
-               "{\"resources\": [{\"identifier_glob\": \"login/*\", \"limits\": ["
-               "{\"name\": \"renamed\", \"kind\": \"FIXED_WINDOW\", \"limit\": 3, \"window\": "
-               "\"month\"}]}]}");
+    config_replace(fixture.server.process,
+                   "{\"resources\": [{\"identifier_glob\": \"login/*\", \"limits\": ["
+                   "{\"name\": \"renamed\", \"kind\": \"FIXED_WINDOW\", \"limit\": 3, \"window\": "
+                   "\"month\"}]}]}");
     process_signal(fixture.server.process, SIGHUP);
     process_await(fixture.server.process,
                   "level=warning msg=\"a limit has changed\" template=login/* limit=per-<user> "

@@ -143,7 +143,7 @@ TEST(a_reload_starts_and_ends_with_a_message) {
         long long before = 0, sent = 0;
         clock_gettime(CLOCK_MONOTONIC, &now);
         before = (long long)now.tv_sec * 1000000 + now.tv_nsec / 1000;
-        if (i == 1) file_write(unit.server.process->config, "{}");
+        if (i == 1) config_replace(unit.server.process, "{}");
         process_signal(unit.server.process, SIGHUP);
         unit_await(&unit, "RELOADING=1");
         assert_int_equal(sscanf(unit.message, "RELOADING=1\nMONOTONIC_USEC=%lld", &sent), 1);

@@ -63,7 +63,7 @@ TEST(a_reload_keeps_the_counters) {
     struct server server = server_start(LIMITS("1"), NULL);
     assert_true(acquire(&server));
     assert_false(acquire(&server));
-    file_write(server.process->config, LIMITS("5"));
+    config_replace(server.process, LIMITS("5"));
     process_signal(server.process, SIGHUP);
     process_await(server.process, "configuration loaded", 1);
     assert_false(acquire(&server)); /* a larger bucket is not full */
@@ -97,11 +97,11 @@ TEST(a_node_with_a_parent_decides_by_its_own_limits) {
     struct server leaf = server_start(LIMITS("1"), parent);
     assert_true(acquire(&leaf));
     assert_false(acquire(&leaf));
-    file_write(leaf.process->config, CAPACITY);
+    config_replace(leaf.process, CAPACITY);
     process_signal(leaf.process, SIGHUP);
     process_await(leaf.process, "resources[0].capacity: must be absent", 1);
     assert_false(acquire(&leaf)); /* the last configuration stays in force */
-    file_write(leaf.process->config, LIMITS("3"));
+    config_replace(leaf.process, LIMITS("3"));
     process_signal(leaf.process, SIGHUP);
     process_await(leaf.process, "configuration loaded", 1);
     assert_false(acquire(&leaf));
@@ -135,7 +135,7 @@ TEST(a_root_refuses_a_leased_limit_without_any_capacity) {
     assert_int_equal(process_run(process, arguments, NULL), 1);
     assert_int_equal(process_logged(process, "resources[0].limits[0]: cannot be leased"), 1);
     struct server root = server_start(LIMITS("1"), NULL);
-    file_write(root.process->config, LEASED);
+    config_replace(root.process, LEASED);
     process_signal(root.process, SIGHUP);
     process_await(root.process, "resources[0].limits[0]: cannot be leased", 1);
     assert_true(acquire(&root)); /* the last configuration stays in force */

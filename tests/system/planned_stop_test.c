@@ -105,7 +105,7 @@ static double leave_hold(const char *path) {
     int probe = 1000;
     struct fixture fixture = start(FIRST, path, "why=\"the file is new\"");
     EVENTUALLY(call_hold(&fixture, "release", acquire(&fixture, ++probe, reason)));
-    file_write(fixture.server.process->config, LATER);
+    config_replace(fixture.server.process, LATER);
     process_signal(fixture.server.process, SIGHUP);
     process_await(fixture.server.process, "msg=\"configuration loaded\"", 1);
     double id = acquire(&fixture, 1, reason);

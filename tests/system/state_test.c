@@ -64,24 +64,20 @@ TEST(a_limit_that_is_not_durable_begins_again) {
 
 TEST(a_ban_lasts) {
     static const char config[] =
-        MAPS("{\"name\": \"few\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1000, \"size\": 1, "
+        MAPS("{\"name\": \"few\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 0.001, \"size\": 1, "
              "\"ban\": {\"refusals\": 1, \"window\": 60, \"duration\": 3600}}");
     const char *ask = "/v1/allow?resource=maps&key=ann&cost=1";
     char path[96];
     state_path(path);
     struct fixture fixture = start(config, path, NULL);
-    int waited = 0;
-    for (bool banned = false; !banned && waited < 10000; waited++) {
-        char *response = get(&fixture, ask, HOST);
-        banned = strstr(response, "BANNED") != NULL;
-        free(response);
-    }
+    expect(&fixture, ask, HOST, 200, "GRANTED");
+    for (int i = 0; i < 2; i++) free(get(&fixture, ask, HOST));
     expect(&fixture, ask, HOST, 429, "\"reason\":\"BANNED\"");
     server_stop(&fixture.server);
     for (int i = 0; i < 2; i++) {
         fixture = start(config, path, NULL);
         expect(&fixture, ask, HOST, 429, "\"reason\":\"BANNED\"");
-        expect(&fixture, "/v1/allow?resource=maps&key=bob&cost=1", HOST, 200, "GRANTED");
+        expect(&fixture, "/v1/allow?resource=maps&key=bob&cost=0", HOST, 200, "GRANTED");
         server_stop(&fixture.server);
     }
 }
@@ -154,7 +150,7 @@ TEST(a_limit_that_comes_back_has_its_counters) {
     fixture = start(other, path, NULL);
     process_await(fixture.server.process, "rows=1 of_no_limit=1 unreadable=0", 1);
     assert_int_equal(used(&fixture, "ann"), 0);
-    file_write(fixture.server.process->config, QUOTA);
+    config_replace(fixture.server.process, QUOTA);
     process_signal(fixture.server.process, SIGHUP);
     process_await(fixture.server.process, "msg=\"counters read\"", 2);
     assert_int_equal(used(&fixture, "ann"), 1000);
@@ -172,7 +168,7 @@ TEST(a_limit_that_comes_back_grants_nothing_before_its_rows_are_read) {
     struct fixture fixture = start(QUOTA, path, slowly);
     take(&fixture, "ann", MOST);
     for (int i = 0; i < 2; i++) {
-        file_write(fixture.server.process->config, configs[i]);
+        config_replace(fixture.server.process, configs[i]);
         process_signal(fixture.server.process, SIGHUP);
         process_await(fixture.server.process, changes[i], 1);
     }
@@ -195,7 +191,7 @@ TEST(a_reload_without_a_limit_forgets_no_change_of_it) {
     const char *const configs[] = {other, QUOTA};
     take(&fixture, "ann", 1000);
     for (int i = 0; i < 2; i++) {
-        file_write(fixture.server.process->config, configs[i]);
+        config_replace(fixture.server.process, configs[i]);
         process_signal(fixture.server.process, SIGHUP);
         process_await(fixture.server.process, "msg=\"counters read\"", 2 + i);
         assert_int_equal(used(&fixture, "ann"), i ? 1000 : 0);

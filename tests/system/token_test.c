@@ -328,7 +328,7 @@ TEST(a_changed_file_of_tokens_is_loaded) {
     struct fixture fixture =
         fixture_start(CONFIG("100", ""), (const char *[]){"--http-token", files->config, NULL});
     expect(&fixture, "/metrics", HOST BEARER("first"), 200, "doorman");
-    file_write(files->config, "read a second\nwrong b third\n");
+    config_replace(files, "read a second\nwrong b third\n");
     process_await(fixture.server.process, "tokens refused; the last ones stay in force", 1);
     process_await(fixture.server.process, "line 2: the first word must be a role", 1);
     expect(&fixture, "/metrics", HOST BEARER("first"), 200, "doorman");
@@ -336,7 +336,7 @@ TEST(a_changed_file_of_tokens_is_loaded) {
     expect(&fixture, "/metrics", HOST BEARER("first"), 200,
            "\ndoorman_server_last_reload_successful{what=\"tokens\"} 0\n");
     expect(&fixture, "/", HOST BEARER("first"), 200, "line 2: the first word must be a role");
-    file_write(files->config, "write a second\nread b third\n");
+    config_replace(files, "write a second\nread b third\n");
     process_await(fixture.server.process, "tokens loaded", 1);
     expect(&fixture, "/metrics", HOST BEARER("first"), 401, "UNAUTHENTICATED");
     expect(&fixture, "/metrics", HOST BEARER("third"), 200,
