@@ -438,18 +438,22 @@ TEST(without_a_server_closed_refuses_and_the_breaker_opens) {
     doorman_agent_stop(agent);
 }
 
+/* Each call ends by its timeout. A call that a busy machine has not sent by then is no failure of
+ * the server, so there are several calls. */
 TEST(a_silent_server_does_not_hold_a_call_beyond_its_timeout) {
     fake silent;
     fake_start(&silent, NULL, false);
     doorman_agent *agent = start(silent.url);
-    doorman_time start_at = doorman_clock();
-    doorman_acquired acquired;
-    assert_int_equal(acquire(agent, "free", "ann", DOORMAN_SECOND / 5, &acquired), DOORMAN_OK);
-    doorman_time took = doorman_clock() - start_at;
-    assert_true(acquired.granted);
-    assert_int_equal(acquired.decided_by, DOORMAN_BY_FALLBACK);
-    assert_true(took >= DOORMAN_SECOND / 5 && took < LONG_TIME);
-    EVENTUALLY(info_of(agent).failures > 0);
+    for (int i = 0; i < 1000 && info_of(agent).failures == 0; i++) {
+        doorman_time start_at = doorman_clock();
+        doorman_acquired acquired;
+        assert_int_equal(acquire(agent, "free", "ann", DOORMAN_SECOND / 5, &acquired), DOORMAN_OK);
+        doorman_time took = doorman_clock() - start_at;
+        assert_true(acquired.granted);
+        assert_int_equal(acquired.decided_by, DOORMAN_BY_FALLBACK);
+        assert_true(took >= DOORMAN_SECOND / 5 && took < LONG_TIME);
+    }
+    assert_true(info_of(agent).failures > 0);
     doorman_agent_stop(agent);
     fake_stop(&silent);
 }
@@ -612,9 +616,10 @@ static void slow_on_decided(void *context, doorman_status status,
 }
 
 /* The timeout of the second call ends after its decision was made, and before it is told. A thread
- * that is cancelled then returns with the decision, and does not block the thread of the
- * permits. */
-TEST(a_thread_is_not_cancelled_while_its_decision_is_told) {
+ * that is cancelled then returns with the decision, and does not block the thread of the permits.
+ *   margin    how long after its timeout the thread is cancelled
+ *   returns   false if the thread had not noticed its timeout by then, so that it was cancelled */
+static bool returns_with_its_decision(doorman_time margin) {
     fake silent;
     fake_start(&silent, NULL, false);
     doorman_agent *agent = start(silent.url);
@@ -633,14 +638,23 @@ TEST(a_thread_is_not_cancelled_while_its_decision_is_told) {
     const doorman_time end = doorman_clock() + timeout;
     assert_int_equal(doorman_agent_shutdown(agent), DOORMAN_OK);
     EVENTUALLY(__atomic_load_n(&receiver.called, __ATOMIC_SEQ_CST));
-    EVENTUALLY(doorman_clock() > end + DOORMAN_SECOND / 10);
+    EVENTUALLY(doorman_clock() > end + margin);
     assert_int_equal(pthread_cancel(waiter.thread), 0);
     __atomic_store_n(&receiver.goes_on, true, __ATOMIC_SEQ_CST);
     assert_int_equal(pthread_join(waiter.thread, &result), 0);
-    assert_null(result);
-    assert_int_equal(waiter.last, DOORMAN_UNAVAILABLE);
+    if (result != PTHREAD_CANCELED) assert_int_equal(waiter.last, DOORMAN_UNAVAILABLE);
     doorman_agent_stop(agent);
     fake_stop(&silent);
+    return result != PTHREAD_CANCELED;
+}
+
+/* A busy machine needs more time. */
+TEST(a_thread_is_not_cancelled_while_its_decision_is_told) {
+    bool returns = false;
+    for (int i = 1; i <= 64 && !returns; i *= 4) {
+        returns = returns_with_its_decision(i * DOORMAN_SECOND / 10);
+    }
+    assert_true(returns);
 }
 
 TEST(the_kill_switch_ends_waits_and_grants) {

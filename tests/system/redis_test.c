@@ -709,6 +709,9 @@ TEST(rolling_restarts_under_load_forget_nothing) {
             sleep_ms(100); /* of load */
             process_signal(node.members[index].process, SIGTERM);
             process_end(node.members[index].process, 0);
+            if (process_logged(node.members[index].process, "level=error")) {
+                process_show(node.members[index].process);
+            }
             member_start(index);
         }
         master = node_await_master();
