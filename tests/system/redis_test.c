@@ -720,6 +720,25 @@ TEST(rolling_restarts_under_load_forget_nothing) {
     }
 }
 
+/* D5: a master that stops keeps its key until a slow store has the last changes, also if it asks
+ * etcd in the meantime, every fifth of the TTL. */
+TEST(a_master_that_stops_resigns_after_the_last_write) {
+    node_start(QUOTA, "6");
+    int master = node_await_master();
+    const struct fixture *fixture = &node.members[master].fixture;
+    take(fixture, "ann", 10);
+    await_written(fixture);
+    process_signal(node.redis.process, SIGSTOP);
+    take(fixture, "ann", 1000);
+    process_signal(node.members[master].process, SIGTERM);
+    sleep_ms(3000); /* two questions to etcd; a slow machine asks less often */
+    process_signal(node.redis.process, SIGCONT);
+    process_end(node.members[master].process, 0);
+    int next = node_await_master();
+    assert_int_not_equal(next, master);
+    assert_int_equal(used(&node.members[next].fixture, "ann"), 1010);
+}
+
 /* D5, D7: the next master knows all but the last changes. */
 TEST(a_kill_of_the_master_forgets_at_most_the_changes_that_are_not_written) {
     static long before[LOADS][KEYS];
