@@ -730,13 +730,15 @@ TEST(a_master_that_stops_resigns_after_the_last_write) {
     await_written(fixture);
     process_signal(node.redis.process, SIGSTOP);
     take(fixture, "ann", 1000);
+    EVENTUALLY(status_number(fixture, "state.age") > 1.5); /* the thread waits for the store */
+    take(fixture, "ann", 100);
     process_signal(node.members[master].process, SIGTERM);
     sleep_ms(3000); /* two questions to etcd; a slow machine asks less often */
     process_signal(node.redis.process, SIGCONT);
     process_end(node.members[master].process, 0);
     int next = node_await_master();
     assert_int_not_equal(next, master);
-    assert_int_equal(used(&node.members[next].fixture, "ann"), 1010);
+    assert_int_equal(used(&node.members[next].fixture, "ann"), 1110);
 }
 
 /* D5, D7: the next master knows all but the last changes. */
