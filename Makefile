@@ -18,17 +18,23 @@ EXAMPLES = $(patsubst %.c,build/%,$(filter-out $(if $(HAS_LIBEDIT),,%/doorman_sh
 CXX_EXAMPLES = $(if $(shell command -v $(CXX) 2>/dev/null), \
     $(patsubst %.cpp,build/%,$(wildcard examples/*.cpp)))
 
+# doormanctl is a program of its own. It is not built without libcurl, or with CTL=0.
+CTL = 1
+DOORMANCTL = $(if $(filter-out 0,$(CTL)),$(shell CC='$(CC)' CPPFLAGS='$(CPPFLAGS)' \
+    sh .ci/deps --look libcurl && echo build/doormanctl))
+
 # A single goal is built in parallel. Several goals, such as `make clean test`, are built one after
 # the other. An explicit -j takes precedence.
 ifeq ($(filter-out 0,$(MAKELEVEL))$(filter -j%,$(MAKEFLAGS))$(word 2,$(MAKECMDGOALS)),)
 MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 1)
 endif
 
-.PHONY: all demo test coverage matrix abuse bench sim fuzz lint install deb uninstall deps \
-    build_deps test_deps clean help always
+.PHONY: all doormanctl demo test coverage matrix abuse bench sim fuzz lint install deb uninstall \
+    deps build_deps ctl_deps test_deps clean help always
 .DELETE_ON_ERROR:
 
-all: build/doorman_server $(EXAMPLES) $(CXX_EXAMPLES) ## the server and the examples (default)
+EVERYTHING = build/doorman_server $(DOORMANCTL) $(EXAMPLES) $(CXX_EXAMPLES)
+all: $(EVERYTHING) ## the server, doormanctl and the examples (default)
 
 # These goals take long, so they say first what they do.
 ABOUT_demo = a server and five clients for 20 s (after the build)
@@ -136,6 +142,15 @@ build/doorman_server: $(SERVER_INPUTS) build/doorman.o | build_deps
 build/examples/%: examples/%.c $(HEADERS) build/doorman.o | build_deps
 	$(build)
 
+CTL_SOURCES = $(sort $(wildcard server/ctl/*.c))
+define build_ctl
+$(announce)
+@$(C) $(CFLAGS) $(CTL_SOURCES) -o $@ $(LDFLAGS) -lcjson -lcurl -lm
+endef
+doormanctl: build/doormanctl ## the program for operators
+build/doormanctl: $(CTL_SOURCES) server/ctl/ctl.h doorman.h | ctl_deps
+	$(build_ctl)
+
 # Examples that need fewer libraries compile the implementation themselves.
 SMALL_EXAMPLES = $(addprefix build/examples/,library_only local_limiters event_loop permits_only)
 $(SMALL_EXAMPLES): build/examples/%: examples/%.c $(HEADERS) | build_deps
@@ -188,8 +203,9 @@ HARNESSES = $(filter-out replay,$(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuz
 REPLAYS = $(HARNESSES:%=build/asan/fuzz/%)
 # tests/pages_check.sh runs these.
 PAGE_EXAMPLES = $(addprefix build/examples/,rate_client polite_crawler) build/examples/hold_guard
+TEST_CTL = $(if $(DOORMANCTL),build/asan/doormanctl)
 TEST_TOOLS = $(TEST_SERVERS) $(TEST_SHELL) $(TEST_EXAMPLES) $(PAGE_EXAMPLES) $(REPLAYS) \
-    build/sim/sim build/doorman_server build/clock_shift.so
+    $(DOORMANCTL) $(TEST_CTL) build/sim/sim build/doorman_server build/clock_shift.so
 # The longest programs come first, because they run in parallel. The first two use a core all the
 # time, and the others mostly wait.
 LONG = $(addprefix %/system/,abuse_test agent_test clients_test etcd_test etcd_transport_test \
@@ -201,7 +217,7 @@ test: $(TESTS) $(TEST_TOOLS) ## all tests; SEED=N repeats the random ones
 	    sh tests/run.sh tests/compile_check.sh tests/sim/check.sh \
 	    $(filter $(LONG),$(TESTS)) $(LONG_CHECKS) $(filter-out $(LONG),$(TESTS)) \
 	    tests/shell_check.sh tests/event_loop_check.sh tests/job_pool_check.sh \
-	    tests/throttle_check.sh \
+	    tests/throttle_check.sh tests/doormanctl_check.sh \
 	    tests/openapi_check.sh tests/cmake_check.sh tests/gateway_check.sh tests/fuzz/replay.sh \
 	    tests/text_check.sh tests/comment_check.sh tests/contributing_check.sh
 
@@ -279,6 +295,8 @@ build/tsan/%: tests/%.c $(TEST_SOURCES) | test_deps
 	$(build)
 $(filter-out build/plain/%,$(TEST_SERVERS)): $(SERVER_INPUTS) | test_deps
 	$(build_server)
+build/asan/doormanctl: $(CTL_SOURCES) server/ctl/ctl.h doorman.h | ctl_deps
+	$(build_ctl)
 $(TEST_SHELL): LIBRARIES += -ledit
 build/asan/examples/job_pool: examples/demo.h
 $(TEST_SHELL) $(TEST_EXAMPLES): build/asan/%: %.c $(HEADERS) | test_deps
@@ -343,7 +361,7 @@ abuse: build/plain/system/abuse_test build/plain/doorman_server ## abuse at full
 	@DOORMAN_SERVER=build/plain/doorman_server ABUSE_MINUTES=$(MINUTES) $<
 
 C_SOURCES = $(wildcard *.[ch] server/*.h server/*/*.[ch] examples/*.[ch]* tests/*.h tests/*/*.[ch])
-SCRIPTS = .ci/run .ci/deps $(wildcard tests/*.sh) \
+SCRIPTS = .ci/run .ci/deps $(wildcard tests/*.sh) server/ctl/completion.bash \
     $(addprefix examples/deploy/debian/,package.sh postinst prerm postrm)
 
 # QUICK=1 takes about a minute. It draws no picture, because that needs the whole measurement.
@@ -459,7 +477,7 @@ lint_tidy_header:
 	$(call lint,clang-tidy,headers,for header in $(HEADERS); do clang-tidy --quiet $$header \
 	    $(TIDY) -DDOORMAN_IMPLEMENTATION -DDOORMAN_JSON -DDOORMAN_NNG 2>/dev/null || exit; done)
 lint_tidy_server: $(HTTP_FILES)
-	$(call lint,clang-tidy,the server,for source in $(SERVER_SOURCES); do \
+	$(call lint,clang-tidy,the server,for source in $(SERVER_SOURCES) $(CTL_SOURCES); do \
 	    clang-tidy --quiet $$source $(TIDY) $(SERVER_MACROS) 2>/dev/null || exit; done)
 lint_tidy_examples:
 	$(call lint,clang-tidy,examples,clang-tidy --quiet --checks=-clang-analyzer-* \
@@ -481,7 +499,7 @@ lint_columns:
 lint_order:
 	@sh tests/order_check.sh $(HEADERS)
 # The objects need no optimisation, because only their symbols are read.
-LAYERS = $(SERVER_SOURCES:%.c=build/layers/%.o)
+LAYERS = $(patsubst %.c,build/layers/%.o,$(SERVER_SOURCES) $(CTL_SOURCES))
 build/layers/%.o: %.c $(SERVER_INPUTS)
 	@mkdir -p $(@D)
 	@$(C) -O0 $(IMPLEMENTED) $(SERVER_MACROS) -c $< -o $@
@@ -497,8 +515,14 @@ lint_spelling:
 lint_mutants:
 	@sh tests/sim/mutants.sh --check
 
+# What comes with doormanctl: its page of the manual, and what shells complete.
+BASH_COMPLETION = share/bash-completion/completions
+ZSH_COMPLETION = share/zsh/site-functions
+CTL_FILES = bin/doormanctl share/man/man1/doormanctl.1 $(BASH_COMPLETION)/doormanctl \
+    $(ZSH_COMPLETION)/_doormanctl
+
 # The pkg-config file contains the path and the version of the header.
-install: build/doorman_server ## install headers, server, doorman.pc: PREFIX (/usr/local), DESTDIR
+install: build/doorman_server $(DOORMANCTL) ## install headers and programs: PREFIX, DESTDIR
 	install -d $(addprefix $(DESTDIR)$(PREFIX)/,include bin share/pkgconfig)
 	install -m 644 $(HEADERS) $(DESTDIR)$(PREFIX)/include
 	install -m 755 build/doorman_server $(DESTDIR)$(PREFIX)/bin
@@ -506,20 +530,31 @@ install: build/doorman_server ## install headers, server, doorman.pc: PREFIX (/u
 	    sed -e 's|@PREFIX@|$(PREFIX)|' -e "s|@VERSION@|$$version|" examples/deploy/doorman.pc.in \
 	    >$(DESTDIR)$(PREFIX)/share/pkgconfig/doorman.pc
 	chmod 644 $(DESTDIR)$(PREFIX)/share/pkgconfig/doorman.pc
+ifneq ($(DOORMANCTL),)
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/,$(sort $(dir $(CTL_FILES))))
+	install -m 755 build/doormanctl $(DESTDIR)$(PREFIX)/bin
+	install -m 644 docs/doormanctl.1 $(DESTDIR)$(PREFIX)/share/man/man1
+	install -m 644 server/ctl/completion.bash $(DESTDIR)$(PREFIX)/$(BASH_COMPLETION)/doormanctl
+	install -m 644 server/ctl/completion.zsh $(DESTDIR)$(PREFIX)/$(ZSH_COMPLETION)/_doormanctl
+endif
 
-deb: build/doorman_server ## build a Debian package of the server in build/
+deb: build/doorman_server build/doormanctl ## build a Debian package of the server in build/
 	@sh .ci/deps --need 'sh .ci/deps dpkg-dev' dpkg-dev
-	@sh examples/deploy/debian/package.sh $< build
+	@sh examples/deploy/debian/package.sh build/doorman_server build/doormanctl build
 
 uninstall: ## undo make install
 	rm -f $(HEADERS:%=$(DESTDIR)$(PREFIX)/include/%) $(DESTDIR)$(PREFIX)/bin/doorman_server \
-	    $(DESTDIR)$(PREFIX)/share/pkgconfig/doorman.pc
+	    $(DESTDIR)$(PREFIX)/share/pkgconfig/doorman.pc \
+	    $(addprefix $(DESTDIR)$(PREFIX)/,$(CTL_FILES))
 
 # What is missing is named before anything is built. Only the goals deps, demo and test install it.
 # `make demo` needs less than `make test`.
 INSTALLS = $(filter deps demo test,$(MAKECMDGOALS))
 DEPS = CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' sh .ci/deps \
     $(if $(INSTALLS),,--need 'make deps')
+
+ctl_deps:
+	@$(DEPS) cc cjson libcurl
 
 build_deps:
 	@$(DEPS) cc nng cjson $(if $(filter ETCD,$(PARTS)),libcurl) \

@@ -18,8 +18,10 @@ installs() { make CC="${CC:-cc}" CPPFLAGS="${CPPFLAGS:-}" install "$@"; }
 is_packed() {
     installs DESTDIR="$folder/package" PREFIX=/usr
     (cd "$folder/package" && find . ! -type d | sort) >"$folder/packed"
-    printf './usr/%s\n' bin/doorman_server include/doorman.h include/doorman_permits.h \
-        include/doorman_throttle.h share/pkgconfig/doorman.pc |
+    printf './usr/%s\n' bin/doorman_server bin/doormanctl include/doorman.h \
+        include/doorman_permits.h include/doorman_throttle.h \
+        share/bash-completion/completions/doormanctl share/man/man1/doormanctl.1 \
+        share/pkgconfig/doorman.pc share/zsh/site-functions/_doormanctl |
         cmp - "$folder/packed" && ! grep -r -I "$folder" "$folder/package"
 }
 
@@ -27,6 +29,14 @@ server_runs() {
     version=$("$prefix/bin/doorman_server" --version) && echo "$version" &&
         grep "\"${version##* }\"" "$prefix/include/doorman.h" &&
         "$prefix/bin/doorman_server" --config config.example.json --check-config
+}
+
+# It runs the server that is installed beside it.
+doormanctl_runs() {
+    PATH="$prefix/bin:$PATH" doormanctl config check config.example.json
+}
+is_left_out() {
+    make -n CTL=0 install PREFIX="$prefix" >"$folder/made" && ! grep doormanctl "$folder/made"
 }
 
 version_is_right() {
@@ -106,6 +116,8 @@ cp examples/library_only.c examples/rate_client.c examples/gauge_guard.cpp tests
 check 'a package has the expected files, and no path of this machine' is_packed
 check 'all files are installed' installs PREFIX="$prefix"
 check 'the installed server runs' server_runs
+check 'the installed doormanctl runs' doormanctl_runs
+check 'CTL=0 leaves doormanctl out' is_left_out
 export PKG_CONFIG_PATH="$prefix/share/pkgconfig"
 check_with pkg-config 'the version is that of the header' version_is_right
 check_with pkg-config 'a program in C without libraries' core_in_c

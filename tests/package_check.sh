@@ -9,14 +9,16 @@ files=$folder/files
 
 # The umask must not matter.
 is_made() {
-    (umask 077 && sh examples/deploy/debian/package.sh build/doorman_server "$folder") &&
+    (umask 077 && sh examples/deploy/debian/package.sh build/doorman_server build/doormanctl \
+        "$folder") &&
         mv "$folder"/doorman-server_*.deb "$folder/server.deb" &&
         dpkg-deb -x "$folder/server.deb" "$files"
 }
 
 is_made_again_with_the_same_bytes() {
     mkdir "$folder/again" &&
-        sh examples/deploy/debian/package.sh build/doorman_server "$folder/again" &&
+        sh examples/deploy/debian/package.sh build/doorman_server build/doormanctl \
+            "$folder/again" &&
         cmp "$folder"/again/doorman-server_*.deb "$folder/server.deb"
 }
 
@@ -28,6 +30,10 @@ has_expected_files() {
     printf '%s\n' '-rw-r--r-- root/root ./etc/doorman/config.json' \
         '-rw-r--r-- root/root ./etc/doorman/environment' \
         '-rwxr-xr-x root/root ./usr/bin/doorman_server' \
+        '-rwxr-xr-x root/root ./usr/bin/doormanctl' \
+        '-rw-r--r-- root/root ./usr/share/bash-completion/completions/doormanctl' \
+        '-rw-r--r-- root/root ./usr/share/man/man1/doormanctl.1.gz' \
+        '-rw-r--r-- root/root ./usr/share/zsh/vendor-completions/_doormanctl' \
         '-rw-r--r-- root/root ./usr/lib/systemd/system/doorman.service' \
         "-rw-r--r-- root/root $doc/CHANGELOG.md" \
         "-rw-r--r-- root/root $doc/README.md" \
@@ -42,6 +48,7 @@ has_expected_files() {
 has_right_fields() {
     version=$(dpkg-deb --field "$folder/server.deb" Version)
     "$files/usr/bin/doorman_server" --version | grep -x -F "doorman_server $version" &&
+        "$files/usr/bin/doormanctl" --version | grep -x -F "doormanctl $version" &&
         dpkg-deb --field "$folder/server.deb" Depends | grep libnng1 | grep libcjson1 |
         grep libcurl4 | grep libsqlite3-0 | grep libhiredis |
         grep 'libc6 (>=' &&
@@ -99,6 +106,7 @@ enabled=/etc/systemd/system/multi-user.target.wants/doorman.service
 dpkg --install /server.deb
 doorman_server --version
 doorman_server --config /etc/doorman/config.json --check-config
+doormanctl config check /etc/doorman/config.json
 test -L $enabled
 echo "# edited" >>/etc/doorman/environment
 systemctl disable doorman.service

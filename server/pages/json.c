@@ -146,6 +146,7 @@ static void json_start_status(struct text *text, const struct service *service,
                      snapshot->is_master ? "true" : "false");
     if (snapshot->master[0]) {
         json_text(text, snapshot->master);
+        if (!snapshot->is_master) json_field(text, "master_http_address", snapshot->master_http);
     } else {
         server_text_add(text, "null");
     }

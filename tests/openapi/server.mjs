@@ -29,7 +29,8 @@ const FIELDS_UNSEEN = [
   ...['ClientLeases', 'ResourceLeases'].flatMap(
     (name) => ['etcd_failure', 'last_loss', 'no_master'].map((field) => `${name}.${field}`)),
   ...['ClientLeases', 'ResourceLeases', 'Status'].flatMap(
-    (name) => ['descriptor_leak', 'etcd_answered_ago', 'mastership_ends_in'].map(
+    (name) => ['descriptor_leak', 'etcd_answered_ago', 'master_http_address',
+      'mastership_ends_in'].map(
       (field) => `${name}.${field}`)),
   'GetServerCapacityResponse.shared_id', 'InspectResponse.mastership', 'LastLoss.ago',
   'LastLoss.reason', 'LeaseStatus.other_peer', 'NotMaster.is_master', 'NotMaster.mastership',

@@ -230,6 +230,8 @@ TEST(a_standby_sends_clients_to_the_master) {
     expect(standby, "/readyz?master=1", HOST, 503, "another process is the master");
     expect(standby, "/readyz?master=0", HOST, 200, "ready");
     expect_post(standby, "/v1/get_capacity", HOST JSON, REQUEST, 200, address);
+    snprintf(line, sizeof line, "\"master_http_address\":\"%s\"", address);
+    expect(standby, "/v1/status", HOST, 200, line);
     snprintf(line, sizeof line, "another: <a href=\"%s/\">", address);
     expect(standby, "/", HOST, 200, line);
     expect(standby, "/", HOST, 200, "<span id=live class=warn>not the master</span>");

@@ -1,13 +1,13 @@
 #!/bin/sh
-# Makes a Debian package of the server: FOLDER/doorman-server_VERSION_ARCHITECTURE.deb. `make deb`
-# calls it. From the top folder:
+# Makes a Debian package of the server and of doormanctl:
+# FOLDER/doorman-server_VERSION_ARCHITECTURE.deb. `make deb` calls it. From the top folder:
 #
-#   sh examples/deploy/debian/package.sh build/doorman_server FOLDER
+#   sh examples/deploy/debian/package.sh build/doorman_server build/doormanctl FOLDER
 #
 # DEBFULLNAME and DEBEMAIL name the maintainer, as for Debian's own tools. Two packages from the
 # same commit and the same compiler are equal, because SOURCE_DATE_EPOCH is the time of the commit.
 set -eu
-server=$1 out=$2
+server=$1 ctl=$2 out=$3
 here=examples/deploy/debian
 version=$(sed -n 's/^#define DOORMAN_VERSION "\(.*\)"$/\1/p' doorman.h)
 architecture=$(dpkg --print-architecture)
@@ -28,6 +28,12 @@ write_changelog() {
 # The comment at the top of the unit is about an installation without a package.
 install_files() {
     install -D -s "$server" "$root/usr/bin/doorman_server"
+    install -s "$ctl" "$root/usr/bin/doormanctl"
+    install -D -m 644 server/ctl/completion.bash \
+        "$root/usr/share/bash-completion/completions/doormanctl"
+    install -D -m 644 server/ctl/completion.zsh "$root/usr/share/zsh/vendor-completions/_doormanctl"
+    install -d "$root/usr/share/man/man1"
+    gzip -9 -n <docs/doormanctl.1 >"$root/usr/share/man/man1/doormanctl.1.gz"
     install -d "$root/usr/lib/systemd/system"
     sed -e '1,/^\[Unit\]/{/^#/d}' -e 's|/usr/local/bin|/usr/bin|' examples/deploy/doorman.service \
         >"$root/usr/lib/systemd/system/doorman.service"
@@ -49,7 +55,7 @@ dependencies() {
     mkdir "$work/debian"
     printf 'Source: doorman-server\n\nPackage: doorman-server\nArchitecture: any\n' \
         >"$work/debian/control"
-    (cd "$work" && dpkg-shlibdeps -O root/usr/bin/doorman_server) | sed -n 's/^shlibs:Depends=//p'
+    (cd "$work" && dpkg-shlibdeps -O root/usr/bin/*) | sed -n 's/^shlibs:Depends=//p'
 }
 
 write_control() {

@@ -1,0 +1,505 @@
+/* doormanctl: the commands. Each one makes requests and shows what the server answers. */
+#include "ctl.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PAGE_ROWS "5000" /* the most leases that the server lists in one answer */
+#define POSITION_BYTES 512
+#define TOP_ROWS 20
+
+static cJSON *list_of(const struct ctl_reply *reply, const char *name) {
+    return cJSON_GetObjectItemCaseSensitive(reply->json, name);
+}
+
+/* Makes a request, and shows the list of the answer whose name the request expects. */
+static enum ctl_exit list_show(struct ctl *ctl, const struct ctl_request *request,
+                               const struct ctl_column *columns) {
+    struct ctl_table table = {.columns = columns};
+    struct ctl_reply reply;
+    enum ctl_exit code = ctl_call(ctl, request, &reply);
+    if (code == CTL_DONE && !ctl->json) {
+        ctl_table_print(&table, list_of(&reply, request->expects), ctl->has_color);
+    }
+    ctl_reply_free(&reply);
+    return code;
+}
+
+/* Takes the position of the next part of a list. Returns false if it is the last one again.
+ *   position   in/out: "": there is no other part */
+static bool position_move(char position[POSITION_BYTES], const char *next) {
+    bool has_moved = !next[0] || strcmp(position, next) != 0;
+    snprintf(position, POSITION_BYTES, "%s", next);
+    return has_moved;
+}
+
+static enum ctl_exit answer_is_wrong(const struct ctl *ctl) {
+    return ctl_fail(CTL_UNREACHABLE,
+                    "%s answers, but not as a Doorman server does; is the address right?",
+                    ctl->url);
+}
+
+/* ---- status --------------------------------------------------------------------------------- */
+
+/* Says that something is wrong, and for how long. */
+static void trouble_print(const cJSON *object, const char *name, const char *time_name,
+                          const char *what) {
+    const cJSON *trouble = cJSON_GetObjectItemCaseSensitive(object, name);
+    char time[CTL_NUMBER_BYTES];
+    if (!trouble) return;
+    ctl_say("%-8s %s, %s %s: %s", "problem", what, time_name,
+            ctl_seconds(time, ctl_number(trouble, time_name)), ctl_text(trouble, "reason"));
+}
+
+static void process_print(const cJSON *status) {
+    const cJSON *parent = cJSON_GetObjectItemCaseSensitive(status, "parent");
+    const cJSON *state = cJSON_GetObjectItemCaseSensitive(status, "state");
+    const char *master = ctl_text(status, "master_address");
+    char time[CTL_NUMBER_BYTES];
+    if (ctl_is_true(status, "is_master")) master = "this process";
+    ctl_say("%-8s %s, version %s", "node", ctl_text(status, "node"), ctl_text(status, "version"));
+    ctl_say("%-8s %s", "process", ctl_text(status, "id"));
+    ctl_say("%-8s %s", "master", master[0] ? master : "none");
+    if (parent) ctl_say("%-8s %s", "parent", ctl_text(parent, "address"));
+    if (state) ctl_say("%-8s %s old", "state", ctl_seconds(time, ctl_number(state, "age")));
+    trouble_print(status, "no_master", "for", "there is no master");
+    trouble_print(status, "etcd_failure", "for", "etcd does not answer");
+    trouble_print(status, "last_loss", "ago", "the mastership was lost");
+    trouble_print(parent, "failure", "for", "the parent does not answer");
+    trouble_print(state, "failure", "for", "the store cannot be written");
+    trouble_print(status, "descriptor_leak", "for", "file descriptors leak");
+    putchar('\n');
+}
+
+static enum ctl_exit leases_show(struct ctl *ctl, const char *resource) {
+    static const struct ctl_column columns[] = {{"HOLDER", "holder_id", CTL_TEXT},
+                                                {"HAS", "has", CTL_AMOUNT},
+                                                {"COMMITTED", "committed", CTL_AMOUNT},
+                                                {"WANTS", "wants", CTL_AMOUNT},
+                                                {"PRIORITY", "priority", CTL_AMOUNT},
+                                                {"ENDS IN", "expires_in", CTL_SECONDS},
+                                                {"REASON", "reason", CTL_TEXT},
+                                                {"MARKS", "late shared unconfirmed", CTL_MARKS},
+                                                {.header = NULL}};
+    struct ctl_table table = {.columns = columns};
+    struct ctl_reply reply;
+    char after[POSITION_BYTES] = "";
+    enum ctl_exit code = CTL_DONE;
+    do {
+        const struct ctl_request request = {.path = "/v1/status",
+                                            .query = {{"resource", resource},
+                                                      {"limit", PAGE_ROWS},
+                                                      {"after", after[0] ? after : NULL}},
+                                            .expects = "leases"};
+        code = ctl_call(ctl, &request, &reply);
+        if (code == CTL_DONE && !ctl->json) {
+            ctl_table_print(&table, list_of(&reply, "leases"), ctl->has_color);
+        }
+        if (code == CTL_DONE && !position_move(after, ctl_text(reply.json, "next"))) {
+            code = answer_is_wrong(ctl);
+        }
+        ctl_reply_free(&reply);
+    } while (code == CTL_DONE && after[0] && !ferror(stdout));
+    return code;
+}
+
+static enum ctl_exit run_status(struct ctl *ctl, char *const words[]) {
+    static const struct ctl_column columns[] = {{"RESOURCE", "resource_id", CTL_TEXT},
+                                                {"CAPACITY", "capacity", CTL_AMOUNT},
+                                                {"HAS", "has", CTL_AMOUNT},
+                                                {"COMMITTED", "committed", CTL_AMOUNT},
+                                                {"WANTS", "wants", CTL_AMOUNT},
+                                                {"OVERSHOOT", "overshoot", CTL_AMOUNT},
+                                                {"HOLDERS", "holders", CTL_AMOUNT},
+                                                {"ALGORITHM", "algorithm", CTL_TEXT},
+                                                {"MARKS", "learning", CTL_MARKS},
+                                                {.header = NULL}};
+    struct ctl_table table = {.columns = columns};
+    struct ctl_reply reply;
+    if (words[0]) return leases_show(ctl, words[0]);
+    const struct ctl_request request = {.path = "/v1/status", .expects = "resources", .here = true};
+    enum ctl_exit code = ctl_call(ctl, &request, &reply);
+    if (code == CTL_DONE && !ctl->json) {
+        process_print(reply.json);
+        ctl_table_print(&table, list_of(&reply, "resources"), ctl->has_color);
+    }
+    ctl_reply_free(&reply);
+    return code;
+}
+
+/* Makes one check of health, and adds a row.
+ *   good   how the text of a good answer begins */
+static enum ctl_exit check_one(struct ctl *ctl, const struct ctl_request *request, const char *good,
+                               cJSON *row) {
+    struct ctl_reply reply;
+    enum ctl_exit code = ctl_send(ctl, request, &reply);
+    bool is_good = reply.status == 200 && strncmp(reply.text, good, strlen(good)) == 0;
+    if (code == CTL_DONE && !is_good && reply.status != 503) code = answer_is_wrong(ctl);
+    if (code == CTL_DONE && !is_good) code = CTL_REFUSED;
+    reply.text[strcspn(reply.text, "\r\n")] = 0;
+    cJSON_AddStringToObject(row, "answer", reply.text);
+    cJSON_AddBoolToObject(row, "failed", !is_good);
+    ctl_reply_free(&reply);
+    return code;
+}
+
+/* A process that is not the master is good too. */
+static enum ctl_exit run_check(struct ctl *ctl, char *const words[]) {
+    static const struct ctl_column columns[] = {{"CHECK", "check", CTL_TEXT},
+                                                {"ANSWER", "answer", CTL_TEXT},
+                                                {"MARKS", "failed", CTL_MARKS},
+                                                {.header = NULL}};
+    static const struct ctl_request requests[] = {
+        {.path = "/healthz"}, {.path = "/readyz"}, {.path = "/readyz", .query = {{"master", "1"}}}};
+    static const char *const names[] = {"healthy", "ready", "master"};
+    static const char *const good[] = {"ok", "ready", "ready"};
+    struct ctl_table table = {.columns = columns};
+    cJSON *rows = cJSON_CreateArray();
+    enum ctl_exit worst = CTL_DONE;
+    (void)words;
+    for (int i = 0; i < 3 && worst <= CTL_REFUSED; i++) {
+        cJSON *row = cJSON_CreateObject();
+        cJSON_AddStringToObject(row, "check", names[i]);
+        cJSON_AddItemToArray(rows, row);
+        enum ctl_exit code = check_one(ctl, &requests[i], good[i], row);
+        if (code > worst && (i < 2 || code > CTL_REFUSED)) worst = code;
+    }
+    char *text = worst <= CTL_REFUSED && ctl->json ? cJSON_PrintUnformatted(rows) : NULL;
+    if (text) puts(text);
+    if (worst <= CTL_REFUSED && !ctl->json) ctl_table_print(&table, rows, ctl->has_color);
+    cJSON_free(text);
+    cJSON_Delete(rows);
+    return worst;
+}
+
+/* ---- limits --------------------------------------------------------------------------------- */
+
+static enum ctl_exit run_limits(struct ctl *ctl, char *const words[]) {
+    static const struct ctl_column columns[] = {{"TEMPLATE", "template", CTL_TEXT},
+                                                {"LIMIT", "limit", CTL_TEXT},
+                                                {"KEYS", "keys", CTL_AMOUNT},
+                                                {"GRANTED", "granted", CTL_AMOUNT},
+                                                {"REFUSED", "refused", CTL_SUM},
+                                                {"BANS", "bans", CTL_AMOUNT},
+                                                {"WAITING", "waiting", CTL_AMOUNT},
+                                                {"DEFINITION", "definition", CTL_TEXT},
+                                                {.header = NULL}};
+    (void)words;
+    return list_show(ctl, &(struct ctl_request){.path = "/v1/limits", .expects = "limits"},
+                     columns);
+}
+
+/* Moves the keys of a limit to a list of those of all limits. */
+static void keys_take(cJSON *all, cJSON *limit, const char *name) {
+    cJSON *keys = cJSON_GetObjectItemCaseSensitive(limit, name);
+    for (cJSON *key; (key = cJSON_DetachItemFromArray(keys, 0)) != NULL;) {
+        cJSON_AddStringToObject(key, "template", ctl_text(limit, "template"));
+        cJSON_AddStringToObject(key, "limit", ctl_text(limit, "limit"));
+        cJSON_AddItemToArray(all, key);
+    }
+}
+
+/* Shows the most frequent keys of a list, and removes them. */
+static void keys_show(const struct ctl *ctl, cJSON *all, const char *header) {
+    const struct ctl_column columns[] = {{header, "count", CTL_AMOUNT},
+                                         {"UNITS", "units", CTL_AMOUNT},
+                                         {"KEY", "key", CTL_TEXT},
+                                         {"RESOURCE", "resource_id", CTL_TEXT},
+                                         {"TEMPLATE", "template", CTL_TEXT},
+                                         {"LIMIT", "limit", CTL_TEXT},
+                                         {.header = NULL}};
+    struct ctl_table table = {.columns = columns};
+    cJSON *rows = cJSON_CreateArray();
+    for (int i = 0; i < TOP_ROWS && all->child; i++) {
+        cJSON *key = NULL, *first = all->child;
+        cJSON_ArrayForEach(key, all) {
+            if (ctl_number(key, "count") > ctl_number(first, "count")) first = key;
+        }
+        cJSON_AddItemToArray(rows, cJSON_DetachItemViaPointer(all, first));
+    }
+    if (!ctl->json) ctl_table_print(&table, rows, ctl->has_color);
+    cJSON_Delete(rows);
+}
+
+/* Asks for the keys of each limit, because a list of limits has none. */
+static enum ctl_exit run_top(struct ctl *ctl, char *const words[]) {
+    cJSON *refused = cJSON_CreateArray(), *granted = cJSON_CreateArray();
+    const cJSON *limit = NULL;
+    struct ctl_reply list, reply;
+    bool found = false, json = ctl->json;
+    ctl->json = false; /* the list is no part of the output */
+    enum ctl_exit code =
+        ctl_call(ctl, &(struct ctl_request){.path = "/v1/limits", .expects = "limits"}, &list);
+    ctl->json = json;
+    cJSON_ArrayForEach(limit, list_of(&list, "limits")) {
+        const char *template = ctl_text(limit, "template"), *name = ctl_text(limit, "limit");
+        bool is_wanted = !words[0] || (strcmp(words[0], template) == 0 &&
+                                       (!words[1] || strcmp(words[1], name) == 0));
+        if (!is_wanted || code != CTL_DONE) continue;
+        const struct ctl_request request = {.path = "/v1/limits",
+                                            .query = {{"template", template}, {"limit", name}},
+                                            .expects = "limits"};
+        code = ctl_call(ctl, &request, &reply);
+        keys_take(refused, cJSON_GetArrayItem(list_of(&reply, "limits"), 0), "most_refused");
+        keys_take(granted, cJSON_GetArrayItem(list_of(&reply, "limits"), 0), "most_granted");
+        ctl_reply_free(&reply);
+        found = true;
+    }
+    if (code == CTL_DONE && words[0] && !found) {
+        code = ctl_fail(CTL_REFUSED, "there is no such limit; `doormanctl limits` lists them");
+    } else if (code == CTL_DONE) {
+        keys_show(ctl, refused, "REFUSED");
+        if (!ctl->json) putchar('\n');
+        keys_show(ctl, granted, "GRANTED");
+    }
+    cJSON_Delete(refused);
+    cJSON_Delete(granted);
+    ctl_reply_free(&list);
+    return code;
+}
+
+/* ---- one key -------------------------------------------------------------------------------- */
+
+static cJSON *entry_make(char *const words[]) {
+    cJSON *entry = cJSON_CreateObject();
+    cJSON_AddStringToObject(entry, "resource_id", words[0]);
+    cJSON_AddStringToObject(entry, "key", words[1]);
+    return entry;
+}
+
+/* Sends a message with one entry, which it destroys.
+ *   returns   the entry of the answer, in `reply`; NULL: there is none, and `code` says why */
+static const cJSON *entry_send(struct ctl *ctl, const char *path, cJSON *entry,
+                               struct ctl_reply *reply, enum ctl_exit *code) {
+    cJSON *body = cJSON_CreateObject();
+    cJSON_AddItemToArray(cJSON_AddArrayToObject(body, "entry"), entry);
+    const struct ctl_request request = {.path = path, .body = body, .expects = "entry"};
+    *code = ctl_call(ctl, &request, reply);
+    cJSON_Delete(body);
+    return *code == CTL_DONE ? cJSON_GetArrayItem(list_of(reply, "entry"), 0) : NULL;
+}
+
+static enum ctl_exit run_key(struct ctl *ctl, char *const words[]) {
+    static const struct ctl_column columns[] = {{"LIMIT", "name", CTL_TEXT},
+                                                {"SIZE", "limit", CTL_AMOUNT},
+                                                {"USED", "used", CTL_AMOUNT},
+                                                {"LEFT", "remaining", CTL_AMOUNT},
+                                                {"FRESH IN", "reset_after", CTL_SECONDS},
+                                                {"REFUSALS", "refusals", CTL_AMOUNT},
+                                                {"MARKS", "shadow", CTL_MARKS},
+                                                {.header = NULL}};
+    struct ctl_table table = {.columns = columns};
+    struct ctl_reply reply;
+    enum ctl_exit code = CTL_DONE;
+    char time[CTL_NUMBER_BYTES];
+    const cJSON *entry = entry_send(ctl, "/v1/inspect", entry_make(words), &reply, &code);
+    if (entry && !ctl->json) {
+        if (strcmp(ctl_text(entry, "reason"), "BANNED") == 0) {
+            ctl_say("banned for %s more", ctl_seconds(time, ctl_number(entry, "retry_after")));
+        }
+        ctl_table_print(&table, cJSON_GetObjectItemCaseSensitive(entry, "limits"), ctl->has_color);
+    }
+    ctl_reply_free(&reply);
+    return code;
+}
+
+static enum ctl_exit run_reset(struct ctl *ctl, char *const words[]) {
+    struct ctl_reply reply;
+    enum ctl_exit code = CTL_DONE;
+    cJSON *entry = entry_make(words);
+    if (words[2]) cJSON_AddStringToObject(entry, "limit", words[2]);
+    const cJSON *answer = entry_send(ctl, "/v1/reset", entry, &reply, &code);
+    double count = ctl_number(answer, "count");
+    if (answer && !ctl->json && count > 0) ctl_say("%g reset", count);
+    if (answer && !ctl->json && count <= 0) {
+        ctl_say("nothing to reset: the key has counted nothing. Holds stay until they end.");
+    }
+    ctl_reply_free(&reply);
+    return code;
+}
+
+/* Reads "90", "90s", "15m", "12h" or "1d". Returns seconds, or -1. */
+static double duration_read(const char *text) {
+    static const char units[] = "smhd";
+    static const double seconds[] = {1, 60, 3600, 86400};
+    char *end = NULL;
+    double value = strtod(text, &end);
+    const char *unit = *end ? strchr(units, *end) : units;
+    bool is_valid = end != text && value >= 0 && value <= 1e9 && unit && (!*end || !end[1]);
+    return is_valid ? value * seconds[unit - units] : -1;
+}
+
+static enum ctl_exit run_ban(struct ctl *ctl, char *const words[]) {
+    char time[CTL_NUMBER_BYTES];
+    struct ctl_reply reply;
+    enum ctl_exit code = CTL_DONE;
+    double seconds = duration_read(words[2]);
+    if (seconds < 0) {
+        return ctl_fail(CTL_USAGE,
+                        "%s: must be a time, for example 90s, 15m, 12h or 1d; 0 ends a ban",
+                        words[2]);
+    }
+    cJSON *entry = entry_make(words);
+    cJSON_AddNumberToObject(entry, "ban", seconds);
+    const cJSON *answer = entry_send(ctl, "/v1/reset", entry, &reply, &code);
+    if (answer && !ctl->json && seconds > 0) {
+        ctl_say("banned for %s", ctl_seconds(time, seconds));
+    } else if (answer && !ctl->json) {
+        ctl_say("%s", ctl_number(answer, "count") > 0 ? "the ban has ended" : "there was no ban");
+    }
+    ctl_reply_free(&reply);
+    return code;
+}
+
+/* ---- holds ---------------------------------------------------------------------------------- */
+
+static enum ctl_exit run_holds(struct ctl *ctl, char *const words[]) {
+    static const struct ctl_column columns[] = {
+        {"KEY", "key", CTL_TEXT},        {"RESOURCE", "resource_id", CTL_TEXT},
+        {"HOLDER", "holder", CTL_TEXT},  {"UNITS", "amount", CTL_AMOUNT},
+        {"SINCE", "since", CTL_SECONDS}, {"ENDS IN", "expires_in", CTL_SECONDS},
+        {"LIMIT", "limit", CTL_TEXT},    {.header = NULL}};
+    struct ctl_table held = {.columns = columns}, waiting = {.columns = columns};
+    struct ctl_reply reply;
+    (void)words;
+    enum ctl_exit code = ctl_call(
+        ctl, &(struct ctl_request){.path = "/v1/holds", .expects = "longest_held"}, &reply);
+    if (code == CTL_DONE && !ctl->json) {
+        ctl_say("%g held, %g waiting", ctl_number(reply.json, "holds"),
+                ctl_number(reply.json, "waiting"));
+        ctl_table_print(&held, list_of(&reply, "longest_held"), ctl->has_color);
+        putchar('\n');
+        ctl_table_print(&waiting, list_of(&reply, "longest_waiting"), ctl->has_color);
+    }
+    ctl_reply_free(&reply);
+    return code;
+}
+
+/* ---- counters ------------------------------------------------------------------------------- */
+
+/* Reads the lines of one answer, or prints them.
+ *   rows   the array to which they are added; NULL: prints them as they are
+ *   next   in/out: the position of the next part; "": there is none
+ *   returns   whether all lines are those of a Doorman, and the position has moved */
+static bool lines_take(char *text, cJSON *rows, char next[POSITION_BYTES]) {
+    bool is_good = true, has_moved = false;
+    for (char *line = text; is_good && *line;) {
+        size_t bytes = strcspn(line, "\n");
+        char *following = line + bytes + (line[bytes] == '\n');
+        line[bytes] = 0;
+        cJSON *row = cJSON_Parse(line);
+        if (ctl_text(row, "next")[0]) {
+            is_good = has_moved = position_move(next, ctl_text(row, "next"));
+        } else {
+            is_good = ctl_text(row, "what")[0];
+            if (is_good && !rows) puts(line);
+        }
+        if (!is_good || has_moved || !rows || !cJSON_AddItemToArray(rows, row)) cJSON_Delete(row);
+        line = following;
+    }
+    if (!has_moved) next[0] = 0;
+    return is_good;
+}
+
+static enum ctl_exit counters_show(struct ctl *ctl, char *const words[], bool has_table) {
+    static const struct ctl_column columns[] = {{"WHAT", "what", CTL_TEXT},
+                                                {"TEMPLATE", "template", CTL_TEXT},
+                                                {"LIMIT", "limit", CTL_TEXT},
+                                                {"RESOURCE", "resource_id", CTL_TEXT},
+                                                {"KEY", "key", CTL_TEXT},
+                                                {"SIZE", "size", CTL_AMOUNT},
+                                                {"USED", "used", CTL_AMOUNT},
+                                                {"LEFT", "remaining", CTL_AMOUNT},
+                                                {"FRESH IN", "reset_after", CTL_SECONDS},
+                                                {"BAN ENDS IN", "ends_in", CTL_SECONDS},
+                                                {.header = NULL}};
+    struct ctl_table table = {.columns = columns};
+    struct ctl_reply reply;
+    char after[POSITION_BYTES] = "";
+    enum ctl_exit code = CTL_DONE;
+    do {
+        const struct ctl_request request = {.path = "/v1/counters",
+                                            .query = {{"template", words[0]},
+                                                      {"limit", words[0] ? words[1] : NULL},
+                                                      {"after", after[0] ? after : NULL}}};
+        cJSON *rows = has_table ? cJSON_CreateArray() : NULL;
+        code = ctl_call(ctl, &request, &reply);
+        if (code == CTL_DONE && !lines_take(reply.text, rows, after)) code = answer_is_wrong(ctl);
+        if (code == CTL_DONE && rows) ctl_table_print(&table, rows, ctl->has_color);
+        cJSON_Delete(rows);
+        ctl_reply_free(&reply);
+    } while (code == CTL_DONE && after[0] && !ferror(stdout));
+    return code;
+}
+
+static enum ctl_exit run_export(struct ctl *ctl, char *const words[]) {
+    return counters_show(ctl, words, false);
+}
+
+static enum ctl_exit run_counters(struct ctl *ctl, char *const words[]) {
+    return counters_show(ctl, words, !ctl->json);
+}
+
+/* ---- configurations ------------------------------------------------------------------------- */
+
+static enum ctl_exit run_config_get(struct ctl *ctl, char *const words[]) {
+    const struct ctl_request request = {.path = "/v1/config", .expects = "resources", .here = true};
+    (void)words;
+    ctl->json = true; /* there is no table of it */
+    return list_show(ctl, &request, NULL);
+}
+
+/* Becomes the server, which checks the file and ends with 0, 1 or 2 as this program does. */
+static enum ctl_exit run_config_check(struct ctl *ctl, char *const words[]) {
+    (void)ctl;
+    execlp("doorman_server", "doorman_server", "--config", words[0], "--check-config",
+           (char *)NULL);
+    return ctl_fail(CTL_REFUSED,
+                    "doorman_server checks the file, and cannot be run: %s; add its folder to PATH",
+                    strerror(errno));
+}
+
+/* ---- the table ------------------------------------------------------------------------------ */
+
+const struct ctl_command ctl_commands[] = {
+    {"status", "[RESOURCE]", "the process and its resources, or the leases of one resource",
+     "Without RESOURCE: which process this is, which one is the master, what is wrong, and a row\n"
+     "for each resource. With RESOURCE: a row for each holder of a lease.\n"
+     "Needs the role read.",
+     run_status},
+    {"check", "", "whether the server works, is ready, and is the master",
+     "Exits with 0 if the server is healthy and ready, and with 1 otherwise. A process that is\n"
+     "not the master is ready too. Needs no token.",
+     run_check},
+    {"limits", "", "what each limit has granted and refused", "Needs the role read.", run_limits},
+    {"top", "[TEMPLATE [LIMIT]]", "the keys that are refused and granted most often",
+     "The 20 most frequent keys of all limits, of those of one template, or of one limit. All\n"
+     "counts are halved each minute. With --json, a document for each limit.\n"
+     "Needs the role read.",
+     run_top},
+    {"key", "RESOURCE KEY", "what the limits have counted for one key",
+     "Also says whether the key is banned. The server needs --http-token. Needs the role read.",
+     run_key},
+    {"reset", "RESOURCE KEY [LIMIT]", "make the counters of one key fresh, and end its ban",
+     "With LIMIT: only the counter of this limit, and no ban. Holds of kind CONCURRENCY stay\n"
+     "until they end. Exits with 0 also if there was nothing to reset. Needs the role admin.",
+     run_reset},
+    {"ban", "RESOURCE KEY TIME", "ban one key for a time, or end its ban",
+     "TIME is seconds, or has a unit: 90s, 15m, 12h, 1d. 0 ends a ban. Needs the role admin.",
+     run_ban},
+    {"holds", "", "who holds units of limits of kind CONCURRENCY, and who waits",
+     "Those that hold or wait longest, at most 100 each. Needs the role read.", run_holds},
+    {"counters", "[TEMPLATE [LIMIT]]", "all counters and bans, as a table",
+     "Of all limits, of those of one template, or of one limit. Needs the role read.",
+     run_counters},
+    {"export", "[TEMPLATE [LIMIT]]", "all counters and bans, as lines of JSON",
+     "For example for a bill: doormanctl export api/search quota >counters.json\n"
+     "The fields are those of GET /v1/counters. Needs the role read.",
+     run_export},
+    {"config get", "", "the configuration in force, as JSON", "Needs the role read.",
+     run_config_get},
+    {"config check", "FILE", "check a file before a server reads it",
+     "Runs doorman_server --config FILE --check-config. No server needs to run.", run_config_check},
+    {.name = NULL}};

@@ -1,0 +1,21 @@
+# shellcheck shell=bash
+# Completes the commands and flags of doormanctl in bash.
+_doormanctl() {
+    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} offered=''
+    local flags='--json --url --cacert --cert --key --timeout --settings --help --version'
+    local commands='status check limits top key reset ban holds counters export config help'
+    case $before in
+    --cacert | --cert | --key | --settings) offered=FILE ;;
+    --url | --timeout) ;;
+    config) offered='get check' ;;
+    check) if [ "${COMP_WORDS[COMP_CWORD - 2]}" = config ]; then offered=FILE; fi ;;
+    *) offered="$flags $commands" ;;
+    esac
+    COMPREPLY=()
+    if [ "$offered" = FILE ]; then
+        mapfile -t COMPREPLY < <(compgen -f -- "$word")
+    else
+        mapfile -t COMPREPLY < <(compgen -W "$offered" -- "$word")
+    fi
+}
+complete -F _doormanctl doormanctl

@@ -1,0 +1,33 @@
+#compdef doormanctl
+# Completes the commands and flags of doormanctl in zsh.
+_doormanctl_command() {
+    local -a commands
+    commands=(
+        'status:the process and its resources, or the leases of one resource'
+        'check:whether the server works, is ready, and is the master'
+        'limits:what each limit has granted and refused'
+        'top:the keys that are refused and granted most often'
+        'key:what the limits have counted for one key'
+        'reset:make the counters of one key fresh, and end its ban'
+        'ban:ban one key for a time, or end its ban'
+        'holds:who holds units of limits of kind CONCURRENCY, and who waits'
+        'counters:all counters and bans, as a table'
+        'export:all counters and bans, as lines of JSON'
+        'config get:the configuration in force, as JSON'
+        'config check:check a file before a server reads it'
+        'help:what a command does'
+    )
+    _describe command commands
+}
+_arguments \
+    '--json[print the answer of the server as it is]' \
+    '--url[the HTTP address of a server]:URL:' \
+    '--cacert[the authorities of the certificate]:FILE:_files' \
+    '--cert[the certificate of the client]:FILE:_files' \
+    '--key[the key of --cert]:FILE:_files' \
+    '--timeout[fail when nothing has come for this time]:SECONDS:' \
+    '--settings[a file of settings]:FILE:_files' \
+    '--help[print the help]' \
+    '--version[print the version]' \
+    '1:command:_doormanctl_command' \
+    '*:argument:_files'

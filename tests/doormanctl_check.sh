@@ -1,0 +1,315 @@
+#!/bin/sh
+# Tests doormanctl with a server, and with programs that are not one: what each command prints, as a
+# table and with --json, and its exit code.
+set -u
+# shellcheck source=tests/check.sh
+. tests/check.sh
+ctl=build/asan/doormanctl
+if [ ! -x $ctl ]; then
+    skip libcurl
+    check_end
+    exit
+fi
+unset DOORMAN_URL DOORMAN_TOKEN DOORMAN_SETTINGS DOORMAN_TIMEOUT DOORMAN_CACERT NO_COLOR
+export HOME="$folder" XDG_CONFIG_HOME='' DOORMAN_TIMEOUT=60 no_proxy='*'
+
+# Starts a server, and sets $url to its HTTP address and $server to its process.
+start() { # name, flags...
+    name=$1
+    shift
+    : >"$folder/$name.log"
+    build/plain/doorman_server --listen "ipc://$folder/$name" --http 127.0.0.1:0 "$@" \
+        2>"$folder/$name.log" &
+    server=$!
+    processes="$processes $server"
+    await ' http=' "$folder/$name.log" $server
+    url=$(sed -n 's/.* http=\(https\{0,1\}:[^ ,]*\).*/\1/p' "$folder/$name.log")
+}
+
+# Starts a program that is no good server, and sets $fake to its address.
+fake() { # behaviour, arguments
+    : >"$folder/$1.port"
+    python3 tests/fake_server.py "$@" >"$folder/$1.port" 2>"$folder/$1.errors" &
+    processes="$processes $!"
+    await '[0-9]' "$folder/$1.port" $!
+    fake=http://127.0.0.1:$(cat "$folder/$1.port")
+}
+
+# Runs doormanctl, and compares its exit code. Leaves what it prints.
+ends() { # exit code, arguments
+    wanted=$1
+    shift
+    timeout 120 $ctl "$@" >"$folder/output" 2>"$folder/errors" </dev/null
+    got=$?
+    [ $got = "$wanted" ] && return
+    echo "exit code $got"
+    cat "$folder/output" "$folder/errors"
+    return 1
+}
+# The same, and an extended regular expression matches a line of the output, or of the errors.
+prints() { # expression, arguments
+    expression=$1
+    shift
+    ends 0 "$@" || return
+    grep -E -e "$expression" "$folder/output" || { cat "$folder/output" && false; }
+}
+fails() { # exit code, expression, arguments
+    code=$1 expression=$2
+    shift 2
+    ends "$code" "$@" || return
+    grep -E -e "^doormanctl: .*$expression" "$folder/errors" || { cat "$folder/errors" && false; }
+}
+as_reader() { DOORMAN_TOKEN=read-1 "$@"; }
+as_stranger() { DOORMAN_TOKEN=wrong "$@"; }
+as_nobody() { DOORMAN_TOKEN='' "$@"; }
+with_path() { PATH="$PWD/build/plain:$PATH" "$@"; }
+
+# Asks for units of keys: 500 keys in each message.
+fill() { # first, last
+    awk -v first="$1" -v last="$2" 'BEGIN {
+        for (i = first; i <= last; i += 500) {
+            printf "{\"client_id\":\"filler\",\"entry\":["
+            for (k = i; k < i + 500; k++)
+                printf "%s{\"resource_id\":\"bill\",\"key\":\"customer-%d\",\"cost\":%d}",
+                    (k > i ? "," : ""), k, k
+            print "]}"
+        } }' | while read -r body; do
+        post /v1/report "$body" || return
+    done
+}
+post() { # path, body
+    curl --silent --fail --show-error --max-time 100 --output "$folder/posted" \
+        -H 'Content-Type: application/json' -H 'Authorization: Bearer admin-1' \
+        --data "$2" "$url$1"
+}
+get() { # path
+    curl --silent --fail --show-error --max-time 100 -H 'Authorization: Bearer admin-1' "$url$1"
+}
+
+# Two programs that print the same documents: what the server says, and doormanctl with --json.
+says_what_the_server_says() { # path, arguments
+    get "$1" >"$folder/wanted"
+    shift
+    ends 0 --json "$@" && cmp "$folder/wanted" "$folder/output"
+}
+
+has_lines() { # number, arguments
+    lines=$1
+    shift
+    ends 0 "$@" && [ "$(wc -l <"$folder/output")" = "$lines" ]
+}
+
+cat >"$folder/config" <<END
+{"resources": [
+  {"identifier_glob": "db/*", "unit": "queries/s", "capacity": 12345.5, "algorithm": {
+    "kind": "FAIR_SHARE", "lease_length": 3600, "refresh_interval": 5,
+    "learning_mode_duration": 0}},
+  {"identifier_glob": "login", "limits": [
+    {"name": "per-user", "kind": "FIXED_WINDOW", "limit": 2, "window": 100000000}]},
+  {"identifier_glob": "bill", "limits": [
+    {"name": "quota", "kind": "FIXED_WINDOW", "limit": 1000000, "window": 100000000}]},
+  {"identifier_glob": "slots", "limits": [
+    {"name": "slots", "kind": "CONCURRENCY", "limit": 2, "time_to_live": 600, "queue": 5,
+     "max_wait": 600, "on_restart": "full"}]}]}
+END
+printf 'read reader read-1\nadmin ann admin-1\n' >"$folder/tokens"
+require curl python3
+start real --config "$folder/config" --http-token "$folder/tokens"
+real=$url
+export DOORMAN_URL="$real" DOORMAN_TOKEN=admin-1
+
+# ---- commands
+
+post /v1/get_capacity '{"client_id":"web-7","resource":[{"resource_id":"db/orders","wants":50}]}'
+# The keys that are refused most have counts that are halved each minute. These last for some time.
+for requests in 'dave#[1-502]' 'ann#[1-1]'; do
+    curl --silent --output "$folder/allowed" -H 'Authorization: Bearer admin-1' \
+        "$real/v1/allow?resource=login&key=$requests"
+done
+post /v1/acquire '{"client_id":"worker-1234567890","permit":[
+    {"request_id":1,"item":[{"resource_id":"slots","key":"acme","cost":2}]}]}'
+check 'the status names the process' prints '^master +this process$' status
+check 'an amount has its unit' \
+    prints '^db/orders +12,345.5 queries/s +50 +50 +50 +0 +1 +FAIR_SHARE' status
+check 'the leases of a resource' prints '^web-7 +50 +50 +50 +1 +6[0-3][.0-9]* min' status db/orders
+check 'a resource that nobody uses' fails 1 'the resource has no holders' status db/nothing
+check 'a healthy server' prints '^ready +ready' check
+check 'it says so to programs' prints '"check":"ready","answer":"ready","failed":false' --json check
+check 'health needs no token' as_nobody ends 0 check
+check 'the limits' prints '^login +per-user +2 +3 +500 +0 +0 +each key' limits
+check 'the keys that are refused most' prints '^ +[0-9]+ +[0-9]+  dave +login +login +per-user$' top
+check 'those of one template' prints '^ +[0-9]+ +[0-9]+  dave +login +login +per-user$' top login
+check 'those of one limit' prints '^ +[0-9]+ +[0-9]+  dave' top login per-user
+check 'those of a limit that does not exist' fails 1 'no such limit' top login nothing
+check 'one key' prints '^per-user +2 +2 +0 +[0-9.,]+ d +-$' key login dave
+check 'a key of a resource without limits' fails 1 'no template with limits' key nothing dave
+check 'a ban' prints '^banned for 90 min$' ban login dave 1.5h
+check 'a banned key' prints '^banned for (89|90)[.0-9]* min more$' key login dave
+check 'a ban is a row of the counters' prints '^ban +login +dave .* min$' counters
+check 'a ban ends' prints '^the ban has ended$' ban login dave 0
+check 'a ban that there is not' prints '^there was no ban$' ban login dave 0
+for time in 1w 5mm '' nan 1e99; do
+    check 'a time that is none' fails 2 'must be a time' ban login dave "$time"
+done
+check 'a reset' prints '^1 reset$' reset login dave per-user
+check 'a reset of nothing' prints '^nothing to reset' reset login dave
+check 'a reset of a limit that does not exist' fails 1 'limit' reset login dave nothing
+check 'who holds units' prints '^acme +slots +worker[^ ]*\.\.\. +2 +[0-9.]+ s +[0-9.]+ min' holds
+check 'how many' prints '^1 held, 0 waiting$' holds
+check 'all counters' prints '^counter +login +per-user +login +ann +2 +1 +1 ' counters
+check 'those of one limit' has_lines 2 counters login per-user
+check 'those of a limit that does not exist' fails 1 'no limit' counters nothing
+check 'all counters as JSON' prints '^\{"what":"counter",.*"key":"ann"' export
+check 'the configuration' prints '"identifier_glob":"db/\*"' config get
+check 'a valid configuration' with_path prints ': ok, 4 resources$' config check "$folder/config"
+check 'one that is wrong' with_path ends 1 config check "$folder/tokens"
+check 'the server is not there' fails 1 'cannot be run' config check "$folder/config"
+check 'limits as the server says it' says_what_the_server_says /v1/limits limits
+check 'holds: the fields' prints '"longest_held":\[\{"holder"' --json holds
+check 'one key: the fields' prints '^\{"entry":\[\{"limits"' --json key login ann
+check 'a ban: the fields' prints '^\{"entry":\[\{"count":0\}\]\}$' --json ban login ann 0
+
+# ---- tokens
+
+check 'a token with the role read' as_reader ends 0 limits
+check 'it cannot reset' as_reader fails 4 'role admin' reset login ann
+check 'a token that the server does not know' as_stranger fails 4 'does not know' limits
+check 'no token' as_nobody fails 4 'wants a token.*DOORMAN_TOKEN' limits
+check 'the token is no flag, because others could see it' ends 2 --token admin-1 limits
+printf '# comment\n\n url  %s \n token\tread-1\r\n' "$real" >"$folder/settings"
+unset DOORMAN_URL DOORMAN_TOKEN
+chmod 644 "$folder/settings"
+check 'a file that others can read' fails 2 'mode 644.*chmod 600' \
+    --settings "$folder/settings" limits
+chmod 600 "$folder/settings"
+check 'a file of mode 600' ends 0 --settings "$folder/settings" limits
+mkdir "$folder/.config"
+mv "$folder/settings" "$folder/.config/doormanctl"
+check 'the file in the home folder' ends 0 limits
+check 'a flag goes before it' fails 3 'cannot reach http://127.0.0.1:1:' \
+    --url http://127.0.0.1:1 limits
+check 'so does the environment' as_stranger fails 4 'does not know' limits
+echo 'tokens read-1' >>"$folder/.config/doormanctl"
+check 'a wrong line is named' fails 2 'line 5: must be' limits
+rm "$folder/.config/doormanctl"
+check 'a file that is missing' fails 2 'No such file' --settings "$folder/nothing" limits
+export DOORMAN_URL="$real" DOORMAN_TOKEN=admin-1
+
+# ---- the command line
+
+check 'no command' fails 2 'a command is missing'
+check 'a typing error' fails 2 'Do you mean .status.\?' statsu
+check 'an error in the second word' fails 2 'Do you mean .config get.\?' config gett
+check 'an unknown command' fails 2 'unknown command: xyzzy\. .doormanctl help' xyzzy
+check 'too few words' fails 2 'usage: doormanctl key RESOURCE KEY' key login
+check 'too many words' fails 2 'usage: doormanctl limits' limits login
+for wrong in --nothing --timeout=0 --timeout=x --timeout=nan --url=ftp://a --url=http://a:b@c \
+    --url=http:// --cert=x; do
+    check 'a wrong flag' ends 2 $wrong limits
+done
+check 'the version is that of the server' \
+    prints "^doormanctl $(build/plain/doorman_server --version | cut -d ' ' -f 2)$" --version
+
+commands=$($ctl help | sed -n '/^Commands/,/^$/s/^  \([a-z]*\( [a-z]\{1,\}\)\{0,1\}\) .*/\1/p')
+flags=$($ctl help | sed -n 's/^  \(--[a-z]*\).*/\1/p')
+names_are_in() { # file
+    for name in $commands $flags; do
+        sed 's/\\-/-/g' "$1" | grep -q -w -e "$name" || { echo "$1: no $name"; return 1; }
+    done
+}
+# shellcheck disable=SC2086 # a name can have two words
+has_help() { echo "$commands" | while read -r name; do ends 0 help $name || exit; done; }
+check 'there are commands' test "$(echo "$commands" | wc -l)" -ge 12
+check 'each command has help' has_help
+check 'the manual has all commands and flags' names_are_in docs/doormanctl.1
+check 'bash completes them' names_are_in server/ctl/completion.bash
+check 'zsh completes them' names_are_in server/ctl/completion.zsh
+completes() { # words, the last one is completed; then what is offered
+    # shellcheck disable=SC2016 # the other shell expands them
+    bash -c '. server/ctl/completion.bash
+        COMP_WORDS=($1) && COMP_CWORD=$((${#COMP_WORDS[@]} - 1)) && _doormanctl &&
+        printf "%s\n" "${COMPREPLY[@]}"' bash "$1" | grep -x -e "$2"
+}
+check_with bash 'the start of a command is completed' completes 'doormanctl lim' limits
+check_with bash 'so is its second word' completes 'doormanctl config ch' check
+check_with bash 'so is a flag' completes 'doormanctl --js' --json
+check_with man 'man reads the manual' sh -c \
+    'man --warnings -l docs/doormanctl.1 2>&1 >/dev/null | { ! grep .; }'
+
+# ---- the output
+
+post /v1/report '{"client_id":"x","entry":[{"resource_id":"bill","cost":7,
+    "key":"evil\u001b[31m\u009b1m\n\u007fkey"}]}'
+check 'control characters do not reach the terminal' \
+    prints '  evil\?\[31m\?1m\?\?key  ' counters bill
+has_no_colors() { ends 0 status && ! grep "$(printf '\033')" "$folder/output"; }
+on_terminal() { script -qec "$*" /dev/null </dev/null >"$folder/output" 2>&1; }
+has_colors() {
+    TERM=xterm on_terminal $ctl status && grep "$(printf '\033\\[1m')" "$folder/output"
+}
+obeys_no_color() {
+    NO_COLOR=1 TERM=xterm on_terminal $ctl status && grep RESOURCE "$folder/output" &&
+        ! grep "$(printf '\033')" "$folder/output"
+}
+check 'a file has no colors' has_no_colors
+check_with script 'a terminal has colors' has_colors
+check_with script 'NO_COLOR turns them off' obeys_no_color
+is_full() { $ctl export >/dev/full; [ $? = 1 ]; }
+check 'a full disk is an error' is_full
+check 'the server takes 12,000 counters' fill 1 12000
+check 'a long list is complete' has_lines 12001 export bill
+check 'so is a long table' has_lines 12002 counters bill
+
+# ---- servers that are none
+
+check 'nothing listens' fails 3 'cannot reach .*is the server running' \
+    --url http://127.0.0.1:1 limits
+check 'a name that does not exist' fails 3 'cannot reach' --url http://nothing.invalid limits
+fake silent
+check 'a server that never answers' fails 3 'nothing has come for 1 s' \
+    --timeout 1 --url "$fake" limits
+fake slow
+check 'a slow server' ends 0 --url "$fake" limits
+check 'the wait is shown' grep 'waiting for http://127.0.0.1:' "$folder/errors"
+for behaviour in page number missing; do
+    fake $behaviour
+    for command in status limits top holds counters export check 'key a b' 'config get' \
+        'ban a b 1'; do
+        # shellcheck disable=SC2086 # several words
+        check 'an answer that is nonsense' fails 3 'not as a Doorman server' --url "$fake" $command
+    done
+    check 'also with --json' fails 3 'not as a Doorman server' --json --url "$fake" limits
+done
+fake noise
+check 'an answer that is not HTTP' fails 3 'cannot reach' --url "$fake" limits
+fake endless
+check 'a list that repeats itself' fails 3 'not as a Doorman server' --url "$fake" export
+fake standby "$real"
+for command in limits holds 'counters login' 'top login'; do
+    # shellcheck disable=SC2086 # several words
+    check 'the master is asked' ends 0 --url "$fake" $command
+done
+check 'the answer is that of the master' prints '^login +per-user' --url "$fake" limits
+check 'a message follows the redirect' prints '^per-user' --url "$fake" key login ann
+check 'the status is that of the process' prints '^master +tcp://master:15000$' --url "$fake" status
+fake standby ''
+check 'a master whose address is not known' fails 1 'master, which is at tcp://master.*--url' \
+    --url "$fake" limits
+
+# ---- TLS
+
+make_certificate() {
+    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 \
+        -subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1 \
+        -keyout "$folder/key.pem" -out "$folder/cert.pem"
+}
+if is_installed openssl; then
+    check 'a certificate is made' make_certificate
+    start tls --config "$folder/config" --tls-cert "$folder/cert.pem" --tls-key "$folder/key.pem"
+    check 'the server has HTTPS' test "${url%%:*}" = https
+    check 'HTTPS with the authority' ends 0 --url "$url" --cacert "$folder/cert.pem" limits
+    check 'HTTPS without it' fails 3 '--cacert' --url "$url" limits
+    check 'an authority that is missing' fails 3 'nothing.pem' \
+        --url "$url" --cacert "$folder/nothing.pem" limits
+fi
+check_end
