@@ -76,8 +76,11 @@ extern const char *const server_message_names[MESSAGE_KIND_COUNT];
 #define TOKEN_NAME_MAX 64            /* bytes of its name */
 #define TOKEN_NAME_DEFAULT "default" /* the name of a token without a name */
 
-/* What a token allows. A role allows all that the roles before it allow. */
-enum role { ROLE_READ, ROLE_WRITE, ROLE_ADMIN };
+/* What a token allows. Each role allows what ROLE_READ allows, and ROLE_ADMIN allows all. Neither
+ * of the two between them includes the other one. */
+enum role { ROLE_READ, ROLE_WRITE, ROLE_SUPPORT, ROLE_ADMIN };
+
+#define TOKEN_GLOBS_BYTES 512 /* of the globs of a token, with a space between two */
 
 struct token_identity {
     char name[TOKEN_NAME_MAX + 1]; /* "": none */
@@ -253,5 +256,18 @@ bool server_tokens_find(struct tokens *tokens, const char *given, size_t bytes,
                         struct token_identity *out);
 
 const char *server_role_name(enum role role);
+
+/* Returns whether a token with the role `role` may do what needs the role `needed`. */
+static inline bool server_role_includes(enum role role, enum role needed) {
+    return needed == ROLE_READ || role == needed || role == ROLE_ADMIN;
+}
+
+/* Returns whether a token may change a resource, or all resources of a template. The role support
+ * may do so within the globs of its line. The file counts as it is now.
+ *   name          the id of the resource, or the glob of the template
+ *   is_template   what `name` is
+ *   globs         out: on false, the globs of the token; "" if the file has no such token now */
+bool server_token_covers(struct tokens *tokens, const struct token_identity *token,
+                         const char *name, bool is_template, char globs[TOKEN_GLOBS_BYTES]);
 
 #endif

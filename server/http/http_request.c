@@ -401,11 +401,12 @@ static bool request_administers(const struct http_request *request) {
 }
 
 /* Returns the role that a request needs. An inspection changes nothing, so it needs the role read.
- * A reset needs the role admin. Any other POST needs the role write, because it may change leases.
- * So does a request that charges for permits. */
+ * A reset needs the role support, and its entries must be within the globs of the token. Any other
+ * POST needs the role write, because it may change leases. So does a request that charges for
+ * permits. */
 static enum role request_role(const struct http_request *request) {
     if (strcmp(request->path, "/v1/inspect") == 0) return ROLE_READ;
-    if (strcmp(request->path, "/v1/reset") == 0) return ROLE_ADMIN;
+    if (strcmp(request->path, "/v1/reset") == 0) return ROLE_SUPPORT;
     return request_is_post(request) || request_charges(request) ? ROLE_WRITE : ROLE_READ;
 }
 
@@ -420,7 +421,7 @@ static void request_check_role(struct service *service, struct http_request *req
         server_http_response_set_error(response, 403, "PERMISSION_DENIED",
                                        "this method needs a server with --http-token");
     }
-    if (!service->tokens || open || request->token.role >= needed) return;
+    if (!service->tokens || open || server_role_includes(request->token.role, needed)) return;
     snprintf(text, sizeof text, "this request needs a token with the role %s; '%s' has the role %s",
              server_role_name(needed), request->token.name, server_role_name(request->token.role));
     request->lacks_role = true;
