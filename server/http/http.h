@@ -140,6 +140,12 @@ struct method_call {
 bool server_method_handle(struct service *service, struct method_call *call,
                           const struct http_request *request, struct http_response *response);
 
+/* Checks that a token may reset what the message of a request names. A message that is not valid is
+ * allowed here, because it is refused later. Precondition: the server has tokens.
+ *   returns   false: the response is an error */
+bool server_reset_check_token(struct service *service, const struct http_request *request,
+                              struct http_response *response);
+
 /* Makes the response to a message that has waited. The body of the request is not used. */
 void server_method_respond(struct method_call *call, const struct http_request *request,
                            struct http_response *response);
@@ -175,6 +181,11 @@ struct http_route {
     bool is_open;      /* needs no token or Host, for health checks */
     bool is_immediate; /* needs few steps, so any thread may make the response */
     bool charges;      /* takes units of permits: see request_check_access */
+    bool administers;  /* needs a token, so that it is known who has done what */
+    bool has_rest;     /* the path may go on behind `path`, which ends with a slash */
+    const char *verbs; /* those that change something, such as "PUT, DELETE", and that is all that
+                          these do. Their bodies are JSON, and the request has them. NULL: none */
+    enum role reads, changes; /* the roles that GET and HEAD need, and that `verbs` need */
     server_handler *handle;
 };
 

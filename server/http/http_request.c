@@ -262,7 +262,8 @@ const char *const server_message_names[MESSAGE_KIND_COUNT] = {"discovery",
 static const struct http_route *route_find(const char *path) {
     EACH_PART(part, routes) {
         for (const struct http_route *route = (*part)->routes; route->path; route++) {
-            if (strcmp(route->path, path) == 0) return route;
+            bool begins = route->has_rest && strncmp(path, route->path, strlen(route->path)) == 0;
+            if (begins || strcmp(route->path, path) == 0) return route;
         }
     }
     return NULL;
@@ -294,6 +295,14 @@ static bool type_is_json(const char *fields) {
 
 static bool request_is_post(const struct http_request *request) {
     return strcmp(request->verb, "POST") == 0;
+}
+
+/* Returns whether the verb is one of those with which the path changes something. */
+static bool request_changes(const struct http_request *request) {
+    const char *verbs = request->route ? request->route->verbs : NULL;
+    const char *found = verbs ? strstr(verbs, request->verb) : NULL;
+    size_t bytes = strlen(request->verb);
+    return found && (found == verbs || found[-1] == ' ') && (!found[bytes] || found[bytes] == ',');
 }
 
 /* Returns whether the path takes units of permits. It is not a method of the protocol. */
@@ -351,6 +360,13 @@ static void request_check_path(const struct http_request *request, struct http_r
         server_http_response_set_error(response, 405, "INVALID_ARGUMENT",
                                        "this path needs GET, HEAD or POST");
         response->more = "Allow: GET, HEAD, POST\r\n";
+    } else if (request_changes(request)) {
+        if (strcmp(request->verb, "DELETE") != 0) request_check_type(request, response);
+    } else if (!method && request->route->verbs && !get) {
+        char allow[64];
+        snprintf(allow, sizeof allow, "this path needs GET, HEAD, %s", request->route->verbs);
+        server_http_response_set_error(response, 405, "INVALID_ARGUMENT", allow);
+        server_text_addf(&response->lines, "Allow: GET, HEAD, %s\r\n", request->route->verbs);
     } else if (method ? !post : !get) {
         server_http_response_set_error(response, 405, "INVALID_ARGUMENT",
                                        method ? "methods of the protocol need POST"
@@ -369,7 +385,7 @@ static void request_check_access(struct service *service, struct http_request *r
     struct tokens *tokens = service->tokens;
     bool open = request->route && request->route->is_open;
     bool charges = request_charges(request);
-    bool by_host = !tokens || request_is_post(request) || charges;
+    bool by_host = !tokens || request_is_post(request) || request_changes(request) || charges;
     if (open) return;
     if (charges && request_is_from_page(request)) {
         server_http_response_set_error(
@@ -395,9 +411,10 @@ static void request_check_access(struct service *service, struct http_request *r
     }
 }
 
-/* Returns whether the path is that of a method for administrators. */
+/* Returns whether the path is for administrators. */
 static bool request_administers(const struct http_request *request) {
-    return strcmp(request->path, "/v1/inspect") == 0 || strcmp(request->path, "/v1/reset") == 0;
+    return strcmp(request->path, "/v1/inspect") == 0 || strcmp(request->path, "/v1/reset") == 0 ||
+           (request->route && request->route->administers);
 }
 
 /* Returns the role that a request needs. An inspection changes nothing, so it needs the role read.
@@ -407,7 +424,9 @@ static bool request_administers(const struct http_request *request) {
 static enum role request_role(const struct http_request *request) {
     if (strcmp(request->path, "/v1/inspect") == 0) return ROLE_READ;
     if (strcmp(request->path, "/v1/reset") == 0) return ROLE_SUPPORT;
-    return request_is_post(request) || request_charges(request) ? ROLE_WRITE : ROLE_READ;
+    if (request_changes(request)) return request->route->changes;
+    if (request_is_post(request) || request_charges(request)) return ROLE_WRITE;
+    return request->route ? request->route->reads : ROLE_READ;
 }
 
 /* Checks the role of the token. The methods for administrators need a token, so that everybody who
@@ -419,7 +438,7 @@ static void request_check_role(struct service *service, struct http_request *req
     char text[128 + TOKEN_NAME_MAX];
     if (!service->tokens && request_administers(request)) {
         server_http_response_set_error(response, 403, "PERMISSION_DENIED",
-                                       "this method needs a server with --http-token");
+                                       "this needs a server with --http-token");
     }
     if (!service->tokens || open || server_role_includes(request->token.role, needed)) return;
     snprintf(text, sizeof text, "this request needs a token with the role %s; '%s' has the role %s",
@@ -427,6 +446,12 @@ static void request_check_role(struct service *service, struct http_request *req
     request->lacks_role = true;
     server_counter_add(&service->counters.authentication_failures[FAILED_ROLE], 1);
     server_http_response_set_error(response, 403, "PERMISSION_DENIED", text);
+}
+
+/* Returns whether a request has a body that means something. */
+static bool request_needs_length(const struct http_request *request) {
+    if (request_changes(request)) return strcmp(request->verb, "DELETE") != 0;
+    return request_is_post(request) && !request_charges(request);
 }
 
 /* Checks that the request says without doubt where its body ends (RFC 9112, 6). The body has one
@@ -444,8 +469,7 @@ static void request_check_framing(const struct http_request *request,
     } else if (!coded && request->length == SIZE_MAX) {
         server_http_response_set_error(response, 400, "INVALID_ARGUMENT",
                                        "a body needs exactly one Content-Length, a number");
-    } else if (!coded && !request->has_length && request_is_post(request) &&
-               !request_charges(request)) {
+    } else if (!coded && !request->has_length && request_needs_length(request)) {
         server_http_response_set_error(response, 411, "INVALID_ARGUMENT",
                                        "a body needs a Content-Length, or must be chunked");
     }

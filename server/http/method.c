@@ -158,10 +158,7 @@ static void reset_forbid(struct http_response *response, const struct token_iden
     server_http_response_set_error(response, 403, "PERMISSION_DENIED", error);
 }
 
-/* Checks that a token may reset what a message names. A message that is not valid is allowed here,
- * because it is refused later.
- *   returns   false: the response is an error */
-static bool reset_check_token(struct service *service, const struct http_request *request,
+bool server_reset_check_token(struct service *service, const struct http_request *request,
                               struct http_response *response) {
     const struct token_identity *token = &request->token;
     doorman_json_exchange exchange = {.reply = {.text = NULL}};
@@ -213,7 +210,9 @@ bool server_method_handle(struct service *service, struct method_call *call,
     waiter->http_address = call->http_address;
     waiter->peer = (struct peer){.stream = request->stream, .token = request->token.name};
     bool is_reset = method && strcmp(method, "reset") == 0;
-    if (is_reset && service->tokens && !reset_check_token(service, request, response)) return true;
+    if (is_reset && service->tokens && !server_reset_check_token(service, request, response)) {
+        return true;
+    }
     if (!server_handle_message(service, waiter, request->body, request->body_bytes)) return false;
     bool has_reset = is_reset && waiter->status == DOORMAN_OK && exchange->response.is_master;
     if (has_reset) audit_reset(service, call, request);
