@@ -264,6 +264,8 @@ enum {
 
 /* The acts of administration, and their names in the audit and in metrics. */
 #define ACT_KINDS(ACT)                                                                             \
+    ACT(OVERRIDE, "override")                                                                      \
+    ACT(OVERRIDE_END, "end_override")                                                              \
     ACT(RESET, "reset")                                                                            \
     ACT(BAN, "ban")                                                                                \
     ACT(BAN_END, "end_ban")

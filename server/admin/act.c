@@ -20,6 +20,7 @@
 #define AUDIT_DAYS 400
 #define AUDIT_BYTES_MAX ((size_t)64 << 20)
 #define AUDIT_BYTES_KEPT (AUDIT_BYTES_MAX / 10 * 9) /* so that not each act removes rows */
+#define REASON_MAX 500
 #define TRIM_INTERVAL (3600 * DOORMAN_SECOND)
 
 /* Only the thread of the store uses it, and the main thread before that one is started. */
@@ -126,13 +127,50 @@ static bool audit_trim(struct admin *admin, struct store *store) {
     return done;
 }
 
+/* ---- overrides that have ended -------------------------------------------------------------- */
+
+/* Identities of notes that are over. */
+struct ended_notes {
+    size_t count;
+    int64_t now;
+    char identities[STORE_NOTES_MAX][24];
+};
+
+static bool ended_visit(void *context, const struct store_note *note) {
+    struct ended_notes *ended = (struct ended_notes *)context;
+    if (note->ends_at > 0 && note->ends_at < ended->now) {
+        snprintf(ended->identities[ended->count++], 24, "%.23s", note->identity);
+    }
+    return ended->count < STORE_NOTES_MAX;
+}
+
+/* Deletes the notes of overrides that have ended. Returns false if the store has failed. */
+static bool overrides_trim(struct store *store) {
+    struct ended_notes ended;
+    do {
+        struct store_note notes[STORE_NOTES_MAX];
+        ended.count = 0;
+        ended.now = (int64_t)time(NULL);
+        if (server_store_list_notes(store, OVERRIDE_NOTE, "", ended_visit, &ended) != STORE_OK) {
+            return false;
+        }
+        for (size_t i = 0; i < ended.count; i++) {
+            notes[i] = (struct store_note){.kind = OVERRIDE_NOTE, .identity = ended.identities[i]};
+        }
+        if (ended.count > 0 && server_store_put_notes(store, notes, ended.count) != STORE_OK) {
+            return false;
+        }
+    } while (ended.count == STORE_NOTES_MAX);
+    return true;
+}
+
 /* ---- acts ----------------------------------------------------------------------------------- */
 
 static void add_text(cJSON *object, const char *name, const char *value) {
     cJSON_AddStringToObject(object, name, value);
 }
 
-static void add_time(cJSON *object, const char *name, time_t at) {
+void server_act_add_time(cJSON *object, const char *name, time_t at) {
     char text[32];
     struct tm parts;
     gmtime_r(&at, &parts);
@@ -150,49 +188,73 @@ void server_act_free(void *context) {
     struct act *act = (struct act *)context;
     if (!act) return;
     cJSON_Delete(act->row);
-    free(act->identity);
-    free(act->text);
+    cJSON_Delete(act->query);
+    doorman_override_message_uninit(&act->override);
     free(act);
+}
+
+/* Writes the notes of an act: its row, and the override that it makes. Deletes the one before. */
+static enum store_result act_put(const struct act *act, struct store *store, const char *row,
+                                 const char *override) {
+    char id[24], replaced[24];
+    const doorman_time end = act->override.row.ends_at;
+    const int64_t ends_at = end ? end / DOORMAN_SECOND + 1 : 0; /* not too early */
+    const struct store_note all[] = {
+        {AUDIT_NOTE, id, (int64_t)time(NULL) + INT64_C(86400) * AUDIT_DAYS, row},
+        {OVERRIDE_NOTE, id, ends_at, override},
+        {OVERRIDE_NOTE, replaced, 0, NULL}};
+    struct store_note notes[3];
+    size_t count = 0;
+    audit_identity(id, act->id);
+    audit_identity(replaced, act->replaced);
+    notes[count++] = all[0];
+    if (override) notes[count++] = all[1];
+    if (act->replaced) notes[count++] = all[2];
+    return server_store_put_notes(store, notes, count);
+}
+
+/* Notes that an act is written, and puts it into force. */
+static void act_apply(struct act *act) {
+    struct service *service = act->service;
+    char id[24];
+    server_counter_add(&service->counters.acts[act->kind], 1);
+    server_lock(&service->lock);
+    if (act->apply) act->apply(act);
+    server_unlock(&service->lock);
+    snprintf(id, sizeof id, "%" PRIu64, act->id);
+    server_log(service->settings, LEVEL_INFO, "an act of administration", "what",
+               act_names[act->kind], "token", act->token.name, "audit", id, LOG_END);
 }
 
 /* Runs on the thread of the store. */
 static void act_write(struct service *service, struct store *store, void *context) {
     struct act *act = (struct act *)context;
     struct admin *admin = service->admin;
-    struct store_note notes[2] = {{.kind = AUDIT_NOTE}, act->other};
-    char identity[24], id[24], *text = NULL;
-    if (!admin->is_read || doorman_clock() >= admin->trim_at ||
-        admin->audit_bytes > AUDIT_BYTES_MAX) {
-        admin->is_read = audit_trim(admin, store);
+    if (!admin->is_read) admin->is_read = server_overrides_read(service, store);
+    if (admin->is_read &&
+        (doorman_clock() >= admin->trim_at || admin->audit_bytes > AUDIT_BYTES_MAX)) {
+        admin->is_read = audit_trim(admin, store) && overrides_trim(store);
     }
+    act->id = admin->last_id + 1;
     if (admin->is_read && act->prepare && !act->prepare(act, store)) return;
-    cJSON_SetNumberValue(cJSON_GetObjectItem(act->row, "id"), (double)(admin->last_id + 1));
-    text = cJSON_PrintUnformatted(act->row);
-    audit_identity(identity, admin->last_id + 1);
-    notes[0].identity = identity;
-    notes[0].text = text;
-    notes[0].ends_at = (int64_t)time(NULL) + INT64_C(86400) * AUDIT_DAYS;
-    size_t count = act->other.kind ? 2 : 1;
-    if (!text) {
+    cJSON_SetNumberValue(cJSON_GetObjectItem(act->row, "id"), (double)act->id);
+    char *row = cJSON_PrintUnformatted(act->row), *note = act->note ? act->note(act) : NULL;
+    if (!row || (act->note && !note)) {
         server_act_refuse(act, 500, "INTERNAL", "out of memory");
-    } else if (!admin->is_read || server_store_put_notes(store, notes, count) != STORE_OK) {
+    } else if (!admin->is_read || act_put(act, store, row, note) != STORE_OK) {
         admin->is_read = false; /* a Redis may have written it */
+        admin->trim_at = 0;
         server_act_refuse(act, 503, "UNAVAILABLE",
                           "nothing was changed, because the store of "
                           "--state cannot keep it: %s",
                           server_store_error(store));
     } else {
-        act->id = ++admin->last_id;
-        admin->audit_bytes += strlen(text);
-        server_counter_add(&service->counters.acts[act->kind], 1);
-        server_lock(&service->lock);
-        if (act->apply) act->apply(act);
-        server_unlock(&service->lock);
-        snprintf(id, sizeof id, "%" PRIu64, act->id);
-        server_log(service->settings, LEVEL_INFO, "an act of administration", "what",
-                   act_names[act->kind], "token", act->token.name, "audit", id, LOG_END);
+        admin->last_id = act->id;
+        admin->audit_bytes += strlen(row);
+        act_apply(act);
     }
-    cJSON_free(text);
+    cJSON_free(row);
+    cJSON_free(note);
 }
 
 struct act *server_act_new(struct service *service, const struct http_request *request,
@@ -212,7 +274,7 @@ struct act *server_act_new(struct service *service, const struct http_request *r
     act->token = request->token;
     server_peer_write(&peer, address);
     cJSON_AddNumberToObject(act->row, "id", 0);
-    add_time(act->row, "at", time(NULL));
+    server_act_add_time(act->row, "at", time(NULL));
     add_text(act->row, "token", request->token.name);
     add_text(act->row, "role", server_role_name(request->token.role));
     add_text(act->row, "peer", address);
@@ -274,6 +336,19 @@ bool server_text_is_utf8(const char *text) {
     return is_valid;
 }
 
+bool server_act_add_reason(cJSON *row, const struct http_request *request,
+                           struct http_response *response) {
+    char reason[REASON_MAX + 2];
+    if (!server_query_read(request->query, "reason", reason, sizeof reason)) return true;
+    if (strlen(reason) > REASON_MAX || !server_text_is_utf8(reason)) {
+        server_http_response_set_error(response, 400, "INVALID_ARGUMENT",
+                                       "reason: must be at most 500 bytes of UTF-8");
+        return false;
+    }
+    cJSON_AddStringToObject(row, "reason", reason);
+    return true;
+}
+
 /* ---- requests ------------------------------------------------------------------------------- */
 
 bool server_admin_serves(struct service *service, const struct http_request *request,
@@ -330,7 +405,8 @@ bool server_admin_check_query(const struct http_request *request, const char *co
 
 /* A later mastership reads what another process has written meanwhile. */
 static bool admin_read_store(struct service *service, struct store *store) {
-    service->admin->is_read = audit_trim(service->admin, store);
+    service->admin->is_read =
+        server_overrides_read(service, store) && audit_trim(service->admin, store);
     return service->admin->is_read;
 }
 

@@ -9,7 +9,6 @@
 #define ENTRIES_MAX 1000   /* of one message, so that its row stays readable */
 #define ENTRIES_OF_BULK 20 /* the row of an act with more entries is removed from the audit first */
 #define SUPPORT_RESETS 20  /* of one key a day, by the role support */
-#define REASON_MAX 500
 
 /* Adds the state of a key before the act. Precondition: the lock is held.
  *   returns   false: the message is not valid, so it will be refused */
@@ -81,20 +80,6 @@ static bool reset_prepare(struct act *act, struct store *store) {
     return true;
 }
 
-/* Adds the reason, which is a parameter of the query. Returns false if it is too long. */
-static bool add_reason(cJSON *row, const struct http_request *request,
-                       struct http_response *response) {
-    char reason[REASON_MAX + 2];
-    if (!server_query_read(request->query, "reason", reason, sizeof reason)) return true;
-    if (strlen(reason) > REASON_MAX || !server_text_is_utf8(reason)) {
-        server_http_response_set_error(response, 400, "INVALID_ARGUMENT",
-                                       "reason: must be at most 500 bytes of UTF-8");
-        return false;
-    }
-    cJSON_AddStringToObject(row, "reason", reason);
-    return true;
-}
-
 /* Adds what the message will change to the row of an act. Returns false if the message is not
  * valid. */
 static bool reset_describe(struct act *act, const doorman_request *reset) {
@@ -121,7 +106,7 @@ static bool reset_write(struct service *service, const struct http_request *requ
     }
     struct act *act = server_act_new(service, request, kind_of(reset), response);
     if (!act) return false;
-    bool has_reason = add_reason(act->row, request, response);
+    bool has_reason = server_act_add_reason(act->row, request, response);
     bool is_valid = has_reason && reset_describe(act, reset);
     if (!is_valid) {
         server_act_free(act);

@@ -33,6 +33,7 @@ PART(http)
 PART(admin)
 PART(audit)
 PART(reset)
+PART(override)
 #endif
 PART(snapshot)
 PART(children)

@@ -19,7 +19,7 @@
 #define API                                                                                        \
     "{\"resources\": [{\"identifier_glob\": \"api/*\", \"limits\": [{\"name\": \"quota\", "        \
     "\"kind\": \"FIXED_WINDOW\", \"limit\": 5, \"window\": 10000000}, {\"name\": \"burst\", "      \
-    "\"kind\": \"TOKEN_BUCKET\", \"rate\": 0.001, \"size\": 3, \"durable\": false}]}]}"
+    "\"kind\": \"TOKEN_BUCKET\", \"rate\": 0.001, \"size\": 9, \"durable\": false}]}]}"
 #define ENTRY(more) "{\"entry\": [{\"resource_id\": \"api/search\", \"key\": \"acme\"" more "}]}"
 
 /* A store, and the flags of a server that uses it. */
@@ -109,6 +109,15 @@ static void expect_act(const struct fixture *fixture, const char *query,
         static const char *const pairs_[][2] = {__VA_ARGS__};                                      \
         expect_act(fixture, query, pairs_, sizeof pairs_ / sizeof *pairs_);                        \
     } while (0)
+
+/* Returns the response to a GET of a reader, which is valid until the next call. */
+static const char *get_body(const struct fixture *fixture, const char *path) {
+    static char body[8192];
+    char *response = get(fixture, path, READER);
+    snprintf(body, sizeof body, "%s", response);
+    free(response);
+    return body;
+}
 
 /* ---- the audit ------------------------------------------------------------------------------ */
 
@@ -226,7 +235,7 @@ TEST(a_store_that_is_full_refuses_the_act) {
     struct place place = {.path = ""};
     place_init(&place, false);
     struct fixture fixture = place_start(&place);
-    for (int i = 0; i < 3; i++) take_one(&fixture, "acme", 200);
+    for (int i = 0; i < 5; i++) take_one(&fixture, "acme", 200);
     const struct rlimit full = {4096, RLIM_INFINITY}, room = {RLIM_INFINITY, RLIM_INFINITY};
     const pid_t pid = fixture.server.process->pid;
     assert_int_equal(prlimit(pid, RLIMIT_FSIZE, &full, NULL), 0);
@@ -235,7 +244,7 @@ TEST(a_store_that_is_full_refuses_the_act) {
     take_one(&fixture, "acme", 429);
     assert_int_equal(prlimit(pid, RLIMIT_FSIZE, &room, NULL), 0);
     expect_post(&fixture, "/v1/reset", ALICE, ENTRY(""), 200, "\"count\":2");
-    EXPECT_ACT(&fixture, "", {"id", "1"}, {"entries[0].used_before.quota", "3"});
+    EXPECT_ACT(&fixture, "", {"id", "1"}, {"entries[0].used_before.quota", "5"});
     take_one(&fixture, "acme", 200);
     server_stop(&fixture.server);
 }
@@ -264,5 +273,182 @@ TEST(what_is_refused_is_not_in_the_audit) {
         if (cJSON_GetArraySize(rows) != 0) fail_msg("case %zu is in the audit", i);
         cJSON_Delete(rows);
     }
+    server_stop(&fixture.server);
+}
+
+/* ---- overrides ------------------------------------------------------------------------------ */
+
+/* Sends a request with any verb, and expects a status and a text. */
+static void expect_verb(const struct fixture *fixture, const char *verb, const char *path,
+                        const char *lines, const char *body, int code, const char *text) {
+    char request[4096];
+    snprintf(request, sizeof request,
+             "%s %s HTTP/1.1\r\n%sContent-Length: %zu\r\nConnection: close\r\n\r\n%s", verb, path,
+             lines, strlen(body), body);
+    char *response = exchange(fixture, request);
+    if (code_of(response) != code || !strstr(response, text)) {
+        fail_msg("%s %s %s: expected %d and '%s', got:\n%.2000s", verb, path, body, code, text,
+                 response);
+    }
+    free(response);
+}
+
+#define SET(figures, more)                                                                         \
+    "{\"resource\": \"api/search\", \"limit\": \"quota\", \"key\": \"acme\", \"set\": {" figures   \
+    "}, \"reason\": \"ticket 4711\"" more "}"
+
+/* E1: support raises a limit for two seconds, sees it act, and sees it end. */
+STORY(support_raises_a_limit_for_two_seconds) {
+    struct fixture fixture = place_start(place);
+    for (int i = 0; i < 5; i++) take_one(&fixture, "acme", 200);
+    take_one(&fixture, "acme", 429);
+    expect_verb(&fixture, "PUT", "/v1/overrides", ALICE,
+                SET("\"limit\": 50", ", \"expires_in\": 2"), 200, "\"then\":\"then refused until ");
+    take_one(&fixture, "acme", 200);
+    expect(&fixture, "/v1/overrides", READER, 200, "\"in_force\":true");
+    expect(&fixture, "/v1/overrides?key=other", READER, 200, "\r\n\r\n");
+    EXPECT_ACT(&fixture, "?key=acme", {"what", "\"override\""}, {"token", "\"alice\""},
+               {"reason", "\"ticket 4711\""}, {"resource", "\"api/search\""}, {"before", "null"},
+               {"after.set.limit", "50"});
+    expect(&fixture, "/v1/allow?resource=api/search&key=other&cost=6", WEB, 429, "");
+    EVENTUALLY(!strstr(get_body(&fixture, "/v1/overrides"), "ticket 4711"));
+    take_one(&fixture, "acme", 429);
+    server_stop(&fixture.server);
+}
+
+/* E1: an override survives kill -9, goes on acting, and is ended by a person. */
+STORY(an_override_outlasts_a_crash_until_it_is_ended) {
+    static const char path[] = "/v1/overrides?resource=api/search&limit=quota&key=acme";
+    struct fixture fixture = place_start(place);
+    expect_verb(&fixture, "PUT", "/v1/overrides", ALICE,
+                SET("\"limit\": 50", ", \"expires_in\": 86400"), 200, "\"id\":1");
+    kill_now(&fixture);
+    fixture = place_start(place);
+    expect(&fixture, "/v1/allow?resource=api/search&key=acme&cost=0", WEB, 200,
+           "\"limit\":\"burst\"");
+    expect_post(&fixture, "/v1/inspect", ADMIN, ENTRY(", \"limit\": \"quota\""), 200,
+                "\"limit\":50");
+    expect_verb(&fixture, "PUT", "/v1/overrides", ADMIN, SET("\"limit\": 60", ""), 200, "\"id\":2");
+    EXPECT_ACT(&fixture, "", {"id", "2"}, {"before.set.limit", "50"}, {"after.set.limit", "60"});
+    expect(&fixture, "/v1/overrides", READER, 200, "{\"id\":2,\"token\":\"ann\"");
+    expect_verb(&fixture, "DELETE", path, BOB, "", 403, "'bob' may only change maps");
+    expect_verb(&fixture, "DELETE", path, READER, "", 403, "with the role support");
+    expect_verb(&fixture, "DELETE", path, ALICE, "", 200, "\"id\":3");
+    expect_verb(&fixture, "DELETE", path, ALICE, "", 404, "there is no such override");
+    expect_post(&fixture, "/v1/inspect", ADMIN, ENTRY(", \"limit\": \"quota\""), 200,
+                "\"limit\":5");
+    kill_now(&fixture);
+    fixture = place_start(place);
+    EXPECT_ACT(&fixture, "", {"id", "3"}, {"what", "\"end_override\""}, {"before.set.limit", "60"},
+               {"after", "null"});
+    expect_post(&fixture, "/v1/inspect", ADMIN, ENTRY(", \"limit\": \"quota\""), 200,
+                "\"limit\":5");
+    server_stop(&fixture.server);
+}
+
+/* E1, E6: what is refused changes nothing, and the text says what to do. */
+TEST(an_override_that_is_wrong_or_not_allowed_is_refused) {
+#define DAY ", \"expires_in\": 86400"
+    static const struct {
+        const char *lines, *body;
+        int code;
+        const char *text;
+    } cases[] = {
+        {ALICE, SET("\"limit\": 51", DAY), 403,
+         "set.limit: the role support may give at most 10 times the limit as configured, which is "
+         "50 here"},
+        {ALICE, SET("\"limit\": 50, \"window\": 1000", DAY), 403, "set.window: limit / window: "},
+        {ALICE, SET("\"limit\": 50", ""), 400, "expires_in: the role support must give it"},
+        {BOB, SET("\"limit\": 50", DAY), 403, "resource: api/search: 'bob' may only change maps"},
+        {READER, SET("\"limit\": 50", DAY), 403, "with the role support; 'ron'"},
+        {WEB, SET("\"limit\": 50", DAY), 403, "with the role support; 'web'"},
+        {ADMIN, SET("\"limits\": 50", DAY), 400, "set.limits"},
+        {ADMIN, SET("\"rate\": 50", DAY), 400, "set.rate"},
+        {ADMIN,
+         "{\"resource\": \"api/search\", \"limit\": \"none\", \"key\": \"a\", \"set\": "
+         "{\"limit\": 1}, \"reason\": \"r\"}",
+         404, "none"},
+        {ADMIN,
+         "{\"resource\": \"api/search\", \"limit\": \"quota\", \"key\": \"a\", \"set\": "
+         "{\"limit\": 1}}",
+         400, "reason: is missing"},
+        {ADMIN,
+         "{\"resource\": \"api/search\", \"limit\": \"quota\", \"key\": \"a\", \"add\": 9, "
+         "\"reason\": \"r\"}",
+         400, "expires_in: is missing beside add"},
+        {ADMIN, "[]", 400, ""},
+        {ADMIN, "", 400, ""},
+    };
+    struct place place = {.path = ""};
+    place_init(&place, false);
+    struct fixture fixture = place_start(&place);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        expect_verb(&fixture, "PUT", "/v1/overrides", cases[i].lines, cases[i].body, cases[i].code,
+                    cases[i].text);
+    }
+    cJSON *rows = audit(&fixture, "");
+    assert_int_equal(cJSON_GetArraySize(rows), 0);
+    cJSON_Delete(rows);
+    expect_post(&fixture, "/v1/inspect", ADMIN, ENTRY(", \"limit\": \"quota\""), 200,
+                "\"limit\":5");
+    expect_verb(&fixture, "PUT", "/v1/overrides", ADMIN, SET("\"limit\": 5000", ""), 200, "");
+    expect_verb(&fixture, "PATCH", "/v1/overrides", ADMIN, "{}", 405,
+                "Allow: GET, HEAD, PUT, DELETE");
+    expect_verb(&fixture, "PUT", "/v1/overrides", HOST BEARER("top-1"), SET("\"limit\": 5", ""),
+                415, "");
+    server_stop(&fixture.server);
+}
+
+/* An override that is refused leaves the one before it as it was. */
+TEST(a_refused_override_keeps_the_one_before_it) {
+    struct place place = {.path = ""};
+    place_init(&place, false);
+    struct fixture fixture = place_start(&place);
+    expect_verb(&fixture, "PUT", "/v1/overrides", ADMIN, SET("\"limit\": 20", ""), 200, "");
+    expect_verb(&fixture, "PUT", "/v1/overrides", ALICE, SET("\"limit\": 99", DAY), 403, "");
+    expect_post(&fixture, "/v1/inspect", ADMIN, ENTRY(", \"limit\": \"quota\""), 200,
+                "\"limit\":20");
+    const struct rlimit full = {4096, RLIM_INFINITY}, room = {RLIM_INFINITY, RLIM_INFINITY};
+    assert_int_equal(prlimit(fixture.server.process->pid, RLIMIT_FSIZE, &full, NULL), 0);
+    expect_verb(&fixture, "PUT", "/v1/overrides", ALICE, SET("\"limit\": 30", DAY), 503,
+                "nothing was changed, because the store of --state cannot keep it");
+    assert_int_equal(prlimit(fixture.server.process->pid, RLIMIT_FSIZE, &room, NULL), 0);
+    expect_post(&fixture, "/v1/inspect", ADMIN, ENTRY(", \"limit\": \"quota\""), 200,
+                "\"limit\":20");
+    expect_verb(&fixture, "PUT", "/v1/overrides", ALICE, SET("\"limit\": 30", DAY), 200, "");
+    expect_post(&fixture, "/v1/inspect", ADMIN, ENTRY(", \"limit\": \"quota\""), 200,
+                "\"limit\":30");
+    server_stop(&fixture.server);
+}
+
+/* A glob concerns the key at all resources of the template, and units are granted once. */
+TEST(an_override_of_a_template_and_one_that_adds) {
+    struct place place = {.path = ""};
+    place_init(&place, false);
+    struct fixture fixture = place_start(&place);
+    expect_verb(
+        &fixture, "PUT", "/v1/overrides", ALICE,
+        "{\"glob\": \"api/*\", \"limit\": \"quota\", \"key\": \"acme\", \"set\": {\"limit\": "
+        "40}, \"expires_in\": 60, \"reason\": \"r\"}",
+        200, "\"id\":1");
+    expect_verb(
+        &fixture, "PUT", "/v1/overrides", ALICE,
+        "{\"resource\": \"api/search\", \"limit\": \"quota\", \"key\": \"acme\", \"add\": 7, "
+        "\"expires_in\": 60, \"reason\": \"r\"}",
+        200, "\"id\":2");
+    expect_post(&fixture, "/v1/inspect", ADMIN, ENTRY(", \"limit\": \"quota\""), 200,
+                "\"limit\":47");
+    expect_post(&fixture, "/v1/inspect", ADMIN,
+                "{\"entry\": [{\"resource_id\": \"api/x\", \"key\": \"acme\", \"limit\": "
+                "\"quota\"}]}",
+                200, "\"limit\":40");
+    expect_verb(&fixture, "DELETE",
+                "/v1/overrides?resource=api/search&limit=quota&key=acme&add=1&reason=done", ALICE,
+                "", 200, "");
+    expect_verb(&fixture, "DELETE", "/v1/overrides?glob=api/*&limit=quota&key=acme", ALICE, "", 200,
+                "");
+    expect_post(&fixture, "/v1/inspect", ADMIN, ENTRY(", \"limit\": \"quota\""), 200,
+                "\"limit\":5");
+    EXPECT_ACT(&fixture, "?after=4", {"reason", "\"done\""}, {"before.add", "7"});
     server_stop(&fixture.server);
 }
