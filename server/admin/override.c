@@ -552,8 +552,8 @@ static void handle_overrides(struct service *service, const struct http_request 
 }
 
 static const struct http_route override_routes[] = {
-    {"/v1/overrides", .administers = true, .verbs = "PUT, DELETE", .changes = ROLE_SUPPORT,
-     .handle = handle_overrides},
+    {"/v1/overrides", .administers = true, .verbs = VERB_GET | VERB_PUT | VERB_DELETE,
+     .role = ROLE_SUPPORT, .handle = handle_overrides},
     {.path = NULL}};
 
 const struct server_part server_part_override = {.routes = override_routes};

@@ -474,7 +474,7 @@ static void connection_end_answer(struct http_connection *connection, enum answe
     if (end == ANSWER_SENDS) connection_send(connection);
 }
 
-/* Lets the thread of pages answer a request. While that thread has the body, nothing is received,
+/* Lets the thread of pages answer a request. While that thread has a body, nothing is received,
  * because the body could move. */
 static void connection_answer_later(struct http_connection *connection) {
     struct http *http = connection->service->http;
