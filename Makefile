@@ -95,12 +95,14 @@ ETCD = 1
 TLS = 1
 STATE = 1
 REDIS = 1
+ADMIN = 1
 PARTS = MEMORY CHECK REPORTS REPLACE WAITING WARNINGS WATCH NOTIFY \
     $(foreach part,HTTP ETCD TLS STATE,$(if $(filter-out 0,$($(part))),$(part))) \
-    $(if $(filter-out 0,$(STATE)),$(if $(filter-out 0,$(REDIS)),REDIS))
+    $(if $(filter-out 0,$(STATE)),$(if $(filter-out 0,$(REDIS)),REDIS)) \
+    $(if $(filter 0,$(HTTP) $(STATE) $(ADMIN)),,ADMIN)
 FOLDERS = util log process waiting $(if $(filter HTTP,$(PARTS)),http pages) \
     $(if $(filter ETCD,$(PARTS)),etcd) $(if $(filter TLS,$(PARTS)),tls) \
-    $(if $(filter STATE,$(PARTS)),state)
+    $(if $(filter STATE,$(PARTS)),state) $(if $(filter ADMIN,$(PARTS)),admin)
 SERVER_SOURCES = doorman_server.c $(sort $(filter-out $(if $(filter REDIS,$(PARTS)),,%_redis.c), \
     $(wildcard $(FOLDERS:%=server/%/*.c))))
 SERVER_MACROS = $(PARTS:%=-DDOORMAN_SERVER_%)
@@ -232,9 +234,9 @@ OF_SERVER = certificate graph lock notify reports store text warnings watch
 $(filter $(OF_SERVER:%=\%/unit/%_test),$(ALL_FLAVORS)): doorman_server.c $(SERVER_HEADERS) \
     $(wildcard server/*/*.c)
 
-REDIS_TESTS = $(filter %/system/redis_test,$(ALL_FLAVORS))
+REDIS_TESTS = $(filter %/system/redis_test %/system/admin_test,$(ALL_FLAVORS))
 $(REDIS_TESTS): doorman_server.c $(SERVER_HEADERS) $(wildcard server/state/*.c)
-$(REDIS_TESTS) build/coverage/system/redis_test: LIBRARIES += -lhiredis
+$(REDIS_TESTS) $(addprefix build/coverage/system/,redis_test admin_test): LIBRARIES += -lhiredis
 $(filter %/unit/store_test,$(ALL_FLAVORS)) build/coverage/unit/store_test: LIBRARIES += -lsqlite3
 
 # These programs and the servers call no private function of the header, so each flavor compiles the

@@ -41,6 +41,8 @@
  *                    _next_counter  doorman_reason_name
  *     state          doorman_permits_next_changed  _mark_changed  _restore  _set_rows
  *                    doorman_permit_row_read
+ *     overrides      doorman_permits_set_override  _restore_override  _end_override
+ *                    _find_override  _next_override  _after_override
  *     holds          doorman_permits_renew  _release  _transfer  _seize  _cancel
  *                    _next_decision  _next_hold  _next_wait
  *     limiters       doorman_limiter_map_create  _destroy  _try  _release  _reset  _sweep
@@ -50,6 +52,8 @@
  *                    _next_change
  *                    _kill_switch  _read
  *     JSON           doorman_json_exchange_settle  _undo
+ *                    doorman_json_read_override  _write_override
+ *                    doorman_override_message_uninit
  *     agent          doorman_agent_acquire  _acquire_async  _report  _transfer  _seize  _read_hold
  *                    _new_hold  _release  _release_part
  *
@@ -58,9 +62,9 @@
  * LIMITS
  *
  *     permits         16 limits of a template, 100 items of a permit, 1,000,000 counters of a
- *                     limit, 10,000,000 counters in all; in a message 10,000 items, and 100 permits
- *                     with detail. The options, and max_keys of a limit, can change all but the
- *                     first
+ *                     limit, 10,000,000 counters in all, 1,000,000 override rows; in a message
+ *                     10,000 items, and 100 permits with detail. The options, and max_keys of a
+ *                     limit, can change all but the first
  *
  * NAMES AND UNITS. A limit of permits and a limit of one process have the same names and units. A
  * field of a configuration has the same name in C and in JSON, unless a row below has two names. A
@@ -98,6 +102,7 @@
  *     >>permits         decisions on new and on waiting requests
  *     >>hold_requests   what clients do with their holds
  *     >>state           rows of counters and bans, which a store keeps over a restart
+ *     >>overrides       other figures for one key for some time, set at run time
  *     >>permit_node     all permits of a node, and the messages on them; limiters by key
  *     >>permit_handover holds that the next master of a node takes over
  *     >>permit_client   what asks servers for permits, on behalf of many callers
@@ -559,6 +564,8 @@ struct doorman_permits_options {
                                frequent keys, without the buckets of their tables. The resources of
                                one permit, and permits that wait, may exceed it. Default: no
                                bound */
+    size_t override_max;    /* the most override rows; default 1,000,000. memory_max does not bound
+                               them */
     size_t hold_max;        /* the most holds and transfers, used transfers included: see P19 in
                                >>holds; default 1,000,000 */
     size_t client_hold_max; /* the most holds and transfers of one client; default 10,000 */
@@ -693,6 +700,8 @@ typedef struct doorman_permits_info {
     doorman_time changed_since; /* when the first change was made since there were none: no change
                                    that waits is older. DOORMAN_NEVER: there are none */
     uint64_t removals_lost; /* rows of removed counters that were dropped, because 100,000 waited */
+    size_t override_count;  /* override rows, also those that are idle or have not begun */
+    size_t override_idle_count; /* those that are idle */
 } doorman_permits_info;
 
 /* Describes the whole object.
@@ -926,6 +935,150 @@ typedef enum doorman_rows {
  * each victory. So a caller that has a store calls this right after doorman_server_set_master.
  *   returns   OK | INVALID_ARGUMENT */
 DOORMAN_API doorman_status doorman_permits_set_rows(doorman_permits *permits, doorman_rows rows);
+
+/* ---- overrides, the public part -------------------------------------------------------------- */
+/* An override row gives one key other figures of one limit, from a beginning to an end. It is set
+ * at run time, in addition to the overrides of the configuration: for example, to raise the limit
+ * of a customer for a day. The permits know no store: the application keeps the rows, and why they
+ * were set.
+ *
+ *     a person sets a row       doorman_permits_set_override, which says what is wrong with it
+ *     a person ends a row       doorman_permits_end_override
+ *     after a restart, and      the epoch, doorman_permits_restore_override with each row, and then
+ *     after each victory        the rows of the counters (doorman_permits_restore)
+ *
+ * P27 An override row concerns one limit per key and one exact key. Of the resources it concerns
+ *    one, or all of the template with a glob. The figures of a row replace those of the limit, as
+ *    an override of the configuration does: what the row does not give is that of the limit. The
+ *    first of these that there is says the figures of a key: a row of the resource, a row of the
+ *    glob, an override of the configuration, the limit.
+ *       A row is in force from its beginning to its end, by the clock of P26. It acts at once on
+ *    all counters of its key, and on permits that wait for units of CONCURRENCY. A counter is kept,
+ *    as in P15, also when the row ends: what was used under the row counts against the figures that
+ *    follow. doorman_permits_after_override says what that means.
+ *       A row whose limit is not in the configuration, or whose figures break a rule of that limit,
+ *    is idle: it has no effect. It acts again as soon as a configuration has a limit that agrees,
+ *    and ends at its end. Bans do not change.
+ *       A row that adds (`add`) raises the size of a bucket or the limit of a window by some
+ *    units, above whatever figures the key has otherwise, so it may be in force beside another row.
+ *    While it is in force, the key gets at most so many units more than without it. An existing
+ *    bucket gets the units when the row begins, and keeps what it has of them when the row ends, up
+ *    to its size. A row that adds to a window ends with this window: that to a FIXED_WINDOW at the
+ *    boundary, that to a SLIDING_WINDOW one length after its beginning. */
+
+/* An override row. Its name is: resource_id or identifier_glob, limit, key, and whether it adds.
+ * There is at most one row with a name. */
+typedef struct doorman_override_row {
+    const char *resource_id;     /* the resource that is concerned; NULL: all of a template */
+    const char *identifier_glob; /* only without resource_id: the glob of the template, exactly as
+                                    the configuration has it. Either of the two is required */
+    const char *limit;           /* required: the name of the limit */
+    const char *key;             /* exact, not a glob; NULL means "" */
+    uint64_t id; /* required, not 0, unique among the rows: chosen by the application, which finds
+                    by it what it knows of the row */
+    doorman_figures figures; /* as those of an override of a configuration. At least one is given,
+                                unless the row adds. A row has no time_to_live, because a master
+                                would have to know it before it learns (P16) */
+    double add; /* units, (0, 1e15]: the row adds, and `figures` are all 0. Only with resource_id,
+                   and not for CONCURRENCY and TIERS. 0: the row has figures */
+    doorman_time starts_at; /* since 1970, the first moment of the row; 0: at once */
+    doorman_time ends_at;   /* since 1970, the first moment after the row; 0: never. Required if the
+                             row adds to a TOKEN_BUCKET */
+    bool wire_names;        /* errors have the names of JSON: doorman_json_read_override sets it */
+} doorman_override_row;
+
+/* A row as the permits have it. */
+typedef struct doorman_override_info {
+    doorman_override_row row; /* starts_at is a time. ends_at is earlier than it was set if a window
+                                 ends earlier (P27) */
+    char key[DOORMAN_ID_BYTES_MAX + 1]; /* row.key points to it */
+    bool in_force;       /* it has begun, and is not idle. It may be hidden by another row */
+    bool idle;           /* no limit of the configuration has this name, or its figures differ
+                                 from what the row needs (P27) */
+    const char *glob;    /* of the template whose limit is concerned; NULL: the row is idle */
+    doorman_figures all; /* all figures that the row gives its key, without those of a row that
+                                 adds. All 0: the row is idle, or it adds */
+} doorman_override_info;
+
+/* Sets a row, and replaces the row with the same name. If that one has added units to a bucket, the
+ * bucket only gets what the new row adds more.
+ *   row       used only during the call
+ *   error     may be NULL; names the field: "figures.rate: must be ..."
+ *   returns   OK | INVALID_ARGUMENT: a field is wrong, or breaks a rule of the limit; the limit is
+ *             shared between keys or does not concern the key; the end has passed |
+ *             NOT_FOUND: the configuration has no such template or limit |
+ *             RESOURCE_EXHAUSTED: there are override_max rows |
+ *             OUT_OF_MEMORY. After an error, a row with this name is as before
+ *   cost      O(log rows), and O(permits that wait) for CONCURRENCY. Counters are adapted when they
+ *             are used next. A row with new figures needs about 500 bytes, and any other about 100,
+ *             beside its key */
+DOORMAN_API doorman_status doorman_permits_set_override(doorman_permits *permits,
+                                                        const doorman_override_row *row,
+                                                        doorman_error *error, doorman_time now);
+
+/* Sets a row that a store has kept. Precondition: the epoch was set. In contrast to
+ * doorman_permits_set_override, a row that does not agree with the configuration is kept, as idle.
+ * A row that has ended has no effect. A bucket gets the units of a row that adds only if the row
+ * begins later: the row of the counter has them already.
+ *   returns   OK | INVALID_ARGUMENT: a field is wrong by itself |
+ *             RESOURCE_EXHAUSTED | OUT_OF_MEMORY
+ *   cost      as doorman_permits_set_override */
+DOORMAN_API doorman_status doorman_permits_restore_override(doorman_permits *permits,
+                                                            const doorman_override_row *row,
+                                                            doorman_error *error, doorman_time now);
+
+/* Ends a row before its time.
+ *   name      the fields of the name are read; add: not 0 means a row that adds
+ *   error     may be NULL
+ *   returns   OK | INVALID_ARGUMENT | NOT_FOUND: there is no such row
+ *   cost      as doorman_permits_set_override */
+DOORMAN_API doorman_status doorman_permits_end_override(doorman_permits *permits,
+                                                        const doorman_override_row *name,
+                                                        doorman_error *error, doorman_time now);
+
+/* Finds a row by its name.
+ *   name      as in doorman_permits_end_override
+ *   out       written on true; pointers in it are valid until the next call that changes the
+ *             permits
+ *   returns   false: there is no such row
+ *   cost      O(1) */
+DOORMAN_API bool doorman_permits_find_override(const doorman_permits *permits,
+                                               const doorman_override_row *name,
+                                               doorman_override_info *out);
+
+/* Where an iteration over rows is. A caller may keep the numbers. */
+typedef struct doorman_override_cursor {
+    doorman_time next_at; /* since 1970; DOORMAN_NEVER: rows without an end */
+    uint64_t id;
+} doorman_override_cursor;
+
+/* Iterates over all rows, in the order in which they change next: when a row that has not begun
+ * begins, or when one that has begun ends. So the first ones need attention first. Any other call
+ * on the permits is allowed between two steps. A row that begins or is replaced during the
+ * iteration may be visited twice, or not.
+ *   cursor    in/out; the caller initialises it with {0}
+ *   out       as in doorman_permits_find_override
+ *   returns   false: there are no more rows
+ *   cost      O(log rows) */
+DOORMAN_API bool doorman_permits_next_override(const doorman_permits *permits,
+                                               doorman_override_cursor *cursor,
+                                               doorman_override_info *out);
+
+/* Says what a row leaves behind when it ends: the state of a counter under the figures that follow,
+ * if nothing more is used until then. For example: used 1,900 of 1,000, and more_after 5 days.
+ *   name          as in doorman_permits_end_override
+ *   resource_id   of the counter; NULL: that of the row
+ *   out           written on OK. Its times count from the end of the row, or from `now` if the row
+ *                 has no end
+ *   returns       OK | INVALID_ARGUMENT: resource_id is missing, or of another template |
+ *                 NOT_FOUND: there is no such row, or it is idle |
+ *                 OUT_OF_MEMORY
+ *   cost          as a permit of one item */
+DOORMAN_API doorman_status doorman_permits_after_override(doorman_permits *permits,
+                                                          const doorman_override_row *name,
+                                                          const char *resource_id,
+                                                          doorman_permit_detail *out,
+                                                          doorman_error *error, doorman_time now);
 
 /* ---- holds, the public part ----------------------------------------------------------------- */
 /* A hold is a granted permit on a limit of kind CONCURRENCY. Its units stay taken until they are
@@ -1344,6 +1497,46 @@ DOORMAN_API void doorman_permit_client_read(const doorman_permit_client *client,
 DOORMAN_API doorman_permits *doorman_server_permits(doorman_server *server);
 
 #ifdef DOORMAN_JSON
+/* ---- JSON of overrides, the public part ------------------------------------------------------ */
+
+#define DOORMAN_REASON_BYTES_MAX 1024 /* of the reason of an override row */
+
+/* An override row in JSON, and what only an administrator's message has. The caller initialises it
+ * with {0}. */
+typedef struct doorman_override_message {
+    doorman_override_row row; /* `id` is not read */
+    doorman_time expires_in;  /* the time until the row ends, instead of row.ends_at; 0: none */
+    const char *reason;       /* NULL: none. 1 to DOORMAN_REASON_BYTES_MAX bytes of UTF-8 */
+    void *tree;               /* private, as the next one: has what the pointers point to */
+    doorman__arena arena;
+} doorman_override_message;
+
+/* Frees the memory of a message. It may be used again. */
+DOORMAN_API void doorman_override_message_uninit(doorman_override_message *message);
+
+/* Reads a row: {"resource" or "glob", "limit", "key", "set": {figures as in a configuration} or
+ * "add", "starts_at", "ends_at" or "expires_in", "reason"}. starts_at and ends_at are seconds since
+ * 1970.
+ *   out       written in full; valid until its uninit. The call frees what it had before
+ *   text      used only during the call; it need not end with a NUL
+ *   error     may be NULL; names the field with its path: "set.rate: must be ..."
+ *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (too large) | OUT_OF_MEMORY
+ *   cost      O(bytes) */
+DOORMAN_API doorman_status doorman_json_read_override(doorman_override_message *out,
+                                                      const char *text, size_t bytes,
+                                                      doorman_error *error);
+
+/* Writes a row as an object of JSON, with its fields as in doorman_json_read_override, with `id`,
+ * and without expires_in. doorman_json_read_override makes an equal row from the text without
+ * `id`.
+ *   reason    NULL: none
+ *   text      in/out: its text is replaced
+ *   returns   OK | OUT_OF_MEMORY | INVALID_ARGUMENT (NULL) */
+DOORMAN_API doorman_status doorman_json_write_override(const doorman_override_row *row,
+                                                       const char *reason, doorman_buffer *text);
+
+/* ---- JSON, the public part of messages on permits -------------------------------------------- */
+
 /* Puts the decision on a permit that has waited into the response. Such permits are only in
  * messages whose request.may_wait was set before step 2. Step 3 must not be done while a permit of
  * `response` is pending.
@@ -3716,6 +3909,8 @@ typedef struct doorman__slot {
     doorman_scope per;
     doorman_limit_kind kind;
     doorman__chains nodes;
+    uint32_t glob_hash, name_hash;
+    uint8_t overridden;         /* DOORMAN__BY_RESOURCE, DOORMAN__BY_GLOB: see >>overrides */
     doorman__chains next_nodes; /* only while a configuration changes, for CONCURRENCY */
     doorman__timers bans;       /* the ends of the bans that the limit has set. The slot of the bans
                                    has the ends of the bans by an administrator */
@@ -3726,6 +3921,10 @@ typedef struct doorman__slot {
     doorman_permits_limit totals;
     doorman__top *tops[DOORMAN_TOP_COUNT]; /* NULL: nothing was counted yet */
 } doorman__slot;
+
+#define DOORMAN__BY_RESOURCE                                                                       \
+    1                      /* since the last configuration, the limit has had a row of a resource */
+#define DOORMAN__BY_GLOB 2 /* the same for a row of its glob */
 
 /* A ban is a counter of the slot of the bans. It has this struct instead of a state. */
 typedef struct doorman__ban {
@@ -3836,10 +4035,49 @@ typedef struct doorman__holds {
     size_t made_capacity;
 } doorman__holds;
 
+/* What override rows concern: one limit of a resource, or of a template. Two strings are behind the
+ * struct: the resource or the glob, and the name of the limit. */
+typedef struct doorman__override_scope {
+    doorman__chain node; /* tag: whether it is a glob */
+    doorman__slot *slot; /* of the limit; NULL: the configuration does not have it */
+    size_t references;   /* by figures */
+} doorman__override_scope;
+
+/* What rows of one scope give. Rows with equal figures share them. The tiers are behind the
+ * struct. */
+typedef struct doorman__override_figures {
+    doorman__chain node;
+    doorman__override_scope *scope;
+    size_t references; /* by rows */
+    double add;        /* not 0: only one row has the figures, and `all` is made at each use */
+    bool idle;         /* there is no limit, or the figures break a rule of it */
+    doorman_figures given;
+    doorman_figures all; /* given, and those of the limit; only if not idle */
+} doorman__override_figures;
+
+/* An override row. Its key is behind the struct. Rows are in a table, by resource or glob, limit
+ * and key, and in a treap, by the time at which they change next. */
+typedef struct doorman__override_row {
+    doorman__chain node; /* tag: the bytes of the key, and DOORMAN__BEGUN */
+    struct doorman__override_row *left, *right;
+    doorman__override_figures *figures;
+    uint64_t id;
+    doorman_time starts_at, ends_at; /* since 1970; DOORMAN_NEVER: no end */
+} doorman__override_row;
+
+#define DOORMAN__BEGUN 0x10000u /* what is due at the beginning of the row was done */
+
+typedef struct doorman__overrides {
+    doorman__chains rows, figures, scopes;
+    doorman__override_row *root; /* of the treap */
+    size_t idle_count, bytes;
+} doorman__overrides;
+
 struct doorman_permits {
     doorman_permits_options options;
     const doorman_config *config;
     uint32_t generation;
+    bool overridden; /* since the last configuration, a limit has had an override row */
     doorman__moment at;
     uint64_t random, empty_hash; /* empty_hash: the hash of the key "" */
     doorman__slot **slots;       /* all slots; the first one is that of the bans */
@@ -3866,6 +4104,7 @@ struct doorman_permits {
     doorman__holds holds;
     doorman__permit_leases leases;
     doorman__changes changes;
+    doorman__overrides overrides;
 
     /* The present call. */
     doorman__charge *charges;
@@ -4481,6 +4720,130 @@ static const doorman_figures *doorman__limit_figures(const doorman_permit_limit 
     return override_ ? &limit->overrides[override_ - 1].figures : &limit->figures;
 }
 
+/* ---- permits: which override rows a key has (P27)
+ *
+ * A decision looks for rows only if a limit has had one since the last configuration, and then only
+ * in the limits that had. The rows that are in force are found by the clock. So a row acts from its
+ * first moment to its last, and a counter does not remember which row it has. */
+
+static const char *doorman__override_scope_text(const doorman__override_scope *scope) {
+    return (const char *)(scope + 1);
+}
+
+static const char *doorman__override_key(const doorman__override_row *row) {
+    return (const char *)(row + 1);
+}
+
+static size_t doorman__override_key_bytes(const doorman__override_row *row) {
+    return row->node.tag & (DOORMAN__BEGUN - 1);
+}
+
+/* Returns the hash of a row. `scope` is the hash of its resource or glob. */
+static uint32_t doorman__override_hash(uint32_t scope, uint32_t limit, uint32_t key) {
+    return 3 * scope + 5 * limit + key;
+}
+
+/* The figures that rows give to a key. */
+typedef struct doorman__overriding {
+    doorman__override_figures *figures, *adds; /* NULL: there is no row */
+} doorman__overriding;
+
+/* Finds the rows in force of a resource, or of the glob of a limit.
+ *   resource_id   NULL: of the glob
+ *   hash          of the rows */
+static void doorman__overriding_find(const doorman_permits *permits, const doorman__slot *slot,
+                                     const char *resource_id, uint32_t hash,
+                                     const doorman__identity *identity, doorman__overriding *out) {
+    const doorman_time epoch = permits->at.epoch;
+    const doorman__chain *node = doorman__chains_first(&permits->overrides.rows, hash);
+    for (; node; node = node->next) {
+        const doorman__override_row *row = (const doorman__override_row *)(const void *)node;
+        if (node->hash != hash || doorman__override_key_bytes(row) != identity->key_bytes) continue;
+        doorman__override_figures *figures = row->figures;
+        const doorman__override_scope *scope = figures->scope;
+        if (figures->idle || scope->slot != slot || scope->node.tag != !resource_id) continue;
+        if (epoch < row->starts_at || epoch >= row->ends_at) continue;
+        if (memcmp(doorman__override_key(row), identity->key, identity->key_bytes) != 0) continue;
+        if (resource_id && strcmp(doorman__override_scope_text(scope), resource_id) != 0) continue;
+        if (figures->add > 0) out->adds = figures;
+        if (!(figures->add > 0)) out->figures = figures;
+    }
+}
+
+/* Returns figures with some units more in a bucket or a window, as far as the rules allow. */
+static doorman_figures doorman__figures_plus(doorman_limit_kind kind, const doorman_figures *own,
+                                             double add) {
+    doorman_figures all = *own;
+    assert(add > 0);
+    if (kind == DOORMAN_TOKEN_BUCKET) {
+        const double lent = own->rate * ((double)own->max_debt / 1e9);
+        const double most = doorman__min(own->rate * 1e8, DOORMAN_AMOUNT_MAX - lent);
+        all.size = doorman__max(own->size, doorman__min(own->size + add, most));
+    } else {
+        all.limit = doorman__min(own->limit + add, DOORMAN_AMOUNT_MAX);
+    }
+    return all;
+}
+
+/* Returns the figures of a key of a limit that has had rows.
+ *   configured   what the key has without rows
+ *   identity     of the counter of the key */
+static const doorman_figures *doorman__overriding_figures(const doorman_permits *permits,
+                                                          const doorman__slot *slot,
+                                                          const doorman_figures *configured,
+                                                          const doorman__identity *identity) {
+    doorman__overriding found = {NULL, NULL};
+    const doorman__place *place = doorman__permits_place_of(permits, identity->tag);
+    assert(place && slot->per == DOORMAN_PER_KEY);
+    const uint32_t of_place = (uint32_t)place->hash;
+    const uint32_t of_key = (uint32_t)identity->hash - 3 * of_place;
+    if (slot->overridden & DOORMAN__BY_RESOURCE) {
+        const uint32_t hash = doorman__override_hash(of_place, slot->name_hash, of_key);
+        doorman__overriding_find(permits, slot, doorman__place_id(place), hash, identity, &found);
+    }
+    if (!found.figures && slot->overridden & DOORMAN__BY_GLOB) {
+        const uint32_t hash = doorman__override_hash(slot->glob_hash, slot->name_hash, of_key);
+        doorman__overriding_find(permits, slot, NULL, hash, identity, &found);
+    }
+    const doorman_figures *figures = found.figures ? &found.figures->all : configured;
+    if (!found.adds) return figures;
+    found.adds->all = doorman__figures_plus(slot->kind, figures, found.adds->add);
+    return &found.adds->all;
+}
+
+/* Returns whether a limit has had rows since the last configuration. */
+static bool doorman__limit_overridden(const doorman_permits *permits,
+                                      const doorman_permit_limit *limit) {
+    return permits->overridden && doorman__permits_own_slot(permits, limit)->overridden;
+}
+
+/* Returns the figures of a key.
+ *   override_   of the configuration: see doorman__limit_figures
+ *   identity    of the counter of the key */
+static const doorman_figures *doorman__key_figures(const doorman_permits *permits,
+                                                   const doorman_permit_limit *limit,
+                                                   uint16_t override_,
+                                                   const doorman__identity *identity) {
+    const doorman_figures *configured = doorman__limit_figures(limit, override_);
+    if (!doorman__limit_overridden(permits, limit)) return configured;
+    const doorman__slot *own = doorman__permits_own_slot(permits, limit);
+    return doorman__overriding_figures(permits, own, configured, identity);
+}
+
+static doorman__identity doorman__counter_identity(doorman__counter *counter) {
+    return (doorman__identity){doorman__counter_key(counter), counter->key_bytes,
+                               counter->node.hash, counter->node.tag};
+}
+
+/* Returns the figures of a counter. Precondition: the counter is adapted. */
+static const doorman_figures *doorman__counter_figures(const doorman_permits *permits,
+                                                       const doorman_permit_limit *limit,
+                                                       doorman__counter *counter) {
+    if (!permits->overridden) return doorman__limit_figures(limit, counter->override_);
+    const doorman__identity identity = doorman__counter_identity(counter);
+    return doorman__key_figures(permits, limit, counter->override_, &identity);
+}
+
 /* ---- permits: creating and adapting counters */
 
 /* Allocates a counter with a zero state. Returns NULL if memory runs out. */
@@ -4537,8 +4900,7 @@ static doorman__counter *doorman__counter_resize(doorman_permits *permits, doorm
             counted = counter->flags & DOORMAN__COUNTS_REFUSALS;
     size_t before = counter->words - (counted ? 2u : 0u);
     if (before == words && flags == counted) return counter;
-    const doorman__identity identity = {doorman__counter_key(counter), counter->key_bytes,
-                                        counter->node.hash, counter->node.tag};
+    const doorman__identity identity = doorman__counter_identity(counter);
     doorman__counter *other = doorman__permits_add(permits, slot, &identity, words, flags);
     if (!other) return NULL;
     size_t kept = before < words ? before : words;
@@ -4554,18 +4916,20 @@ static doorman__counter *doorman__counter_resize(doorman_permits *permits, doorm
 }
 
 /* Adapts a counter to the present configuration. `limit` is the limit that the counter has now.
- * Another override than before may apply to its key. A SLIDING_WINDOW of changed length becomes
- * fresh. With empty_at_start it is used up in its first window (P16). Returns NULL if memory runs
- * out. */
+ * Another override than before may apply to its key, or another row (P27). A SLIDING_WINDOW of
+ * changed length becomes fresh. With empty_at_start it is used up in its first window (P16).
+ * Returns NULL if memory runs out. */
 static doorman__counter *doorman__counter_adapt(doorman_permits *permits, doorman__slot *slot,
                                                 const doorman_permit_limit *limit,
                                                 doorman__counter *counter) {
     uint16_t generation = (uint16_t)permits->generation;
-    bool known = counter->override_ <= limit->override_count;
-    if (counter->generation == generation && known) return counter;
+    bool known = counter->generation == generation && counter->override_ <= limit->override_count;
+    if (known && !doorman__limit_overridden(permits, limit)) return counter;
     char key[DOORMAN_ID_BYTES_MAX + 1];
-    uint16_t override_ = doorman__limit_override(limit, doorman__counter_copy_key(counter, key));
-    const doorman_figures *figures = doorman__limit_figures(limit, override_);
+    uint16_t override_ = counter->override_;
+    if (!known) override_ = doorman__limit_override(limit, doorman__counter_copy_key(counter, key));
+    const doorman__identity identity = doorman__counter_identity(counter);
+    const doorman_figures *figures = doorman__key_figures(permits, limit, override_, &identity);
     size_t words = doorman__state_words(limit->kind, figures);
     counter = doorman__counter_resize(permits, slot, limit, counter, words);
     if (!counter) return NULL;
@@ -4577,7 +4941,7 @@ static doorman__counter *doorman__counter_adapt(doorman_permits *permits, doorma
         doorman__meter_init(&meter, &permits->at);
     }
     /* the limit may be durable only since this configuration */
-    bool unknown = limit->durable && !(counter->flags & DOORMAN__STORED);
+    bool unknown = !known && limit->durable && !(counter->flags & DOORMAN__STORED);
     if (unknown) doorman__permits_mark(permits, slot, counter);
     return counter;
 }
@@ -4608,9 +4972,10 @@ static const doorman_permit_limit *doorman__counter_limit(doorman_permits *permi
     return NULL;
 }
 
-static doorman__meter doorman__counter_meter(const doorman_permit_limit *limit,
+static doorman__meter doorman__counter_meter(const doorman_permits *permits,
+                                             const doorman_permit_limit *limit,
                                              doorman__counter *counter) {
-    return (doorman__meter){limit, doorman__limit_figures(limit, counter->override_),
+    return (doorman__meter){limit, doorman__counter_figures(permits, limit, counter),
                             doorman__counter_state(counter)};
 }
 
@@ -4646,7 +5011,7 @@ static void doorman__permits_visit(doorman_permits *permits, doorman__slot *slot
     if (limit && !doorman__limit_is_leased_rate(limit)) {
         counter = doorman__counter_adapt(permits, slot, limit, counter);
         if (!counter) return;
-        const doorman__meter meter = doorman__counter_meter(limit, counter);
+        const doorman__meter meter = doorman__counter_meter(permits, limit, counter);
         bool fresh = doorman__meter_fresh(&meter, &permits->at) &&
                      !doorman__counter_counts(counter, limit, permits->at.now);
         if (!fresh) return;
@@ -4748,7 +5113,7 @@ static void doorman__permits_sweep_counters(doorman_permits *permits, size_t vis
  * those that a ban needs. 0: it offers as much as a fresh one; 1: it refuses one unit now. */
 static double doorman__counter_use(const doorman_permits *permits,
                                    const doorman_permit_limit *limit, doorman__counter *counter) {
-    const doorman__meter meter = doorman__counter_meter(limit, counter);
+    const doorman__meter meter = doorman__counter_meter(permits, limit, counter);
     const uint64_t unit = (uint64_t)DOORMAN__UNIT;
     double refused = 0, used = 1;
     assert(!doorman__limit_is_leased_rate(limit));
@@ -4791,7 +5156,7 @@ static doorman__victim doorman__permits_candidate(doorman_permits *permits, door
     }
     counter = doorman__counter_adapt(permits, slot, limit, counter);
     if (!counter) return none;
-    const doorman__meter meter = doorman__counter_meter(limit, counter);
+    const doorman__meter meter = doorman__counter_meter(permits, limit, counter);
     const bool holds = limit->kind == DOORMAN_CONCURRENCY; /* holds may point to the counter */
     if (holds && !doorman__meter_fresh(&meter, &permits->at)) return none;
     double use = holds ? 0 : doorman__counter_use(permits, limit, counter);
@@ -4810,7 +5175,7 @@ static doorman__victim doorman__permits_victim(doorman_permits *permits, doorman
             doorman__permits_candidate(permits, slot, (doorman__counter *)(void *)samples[i]);
         if (!next.counter || next.use > best.use) continue;
         if (!next.limit) return next;
-        const doorman__meter meter = doorman__counter_meter(next.limit, next.counter);
+        const doorman__meter meter = doorman__counter_meter(permits, next.limit, next.counter);
         next.rest = doorman__meter_reset_after(&meter, &permits->at);
         bool counts = doorman__counter_counts(next.counter, next.limit, permits->at.now);
         if (counts) next.rest = doorman__later(next.rest, next.limit->ban.window);
@@ -5508,7 +5873,8 @@ static bool doorman__charge_find(doorman_permits *permits, doorman__charge *char
     } else {
         charge->override_ = doorman__limit_override(charge->limit, charge->identity.key);
     }
-    charge->figures = doorman__limit_figures(charge->limit, charge->override_);
+    charge->figures =
+        doorman__key_figures(permits, charge->limit, charge->override_, &charge->identity);
     if (charge->lease) {
         charge->figures = doorman__leased_figures(permits, charge->lease, charge->limit);
     }
@@ -5681,7 +6047,7 @@ static doorman__meter doorman__charge_meter(const doorman_permits *permits,
         room[0] = charge->counter ? doorman__counter_state(charge->counter)[0] : 0;
         return (doorman__meter){charge->limit, charge->figures, room};
     }
-    if (charge->counter) return doorman__counter_meter(charge->limit, charge->counter);
+    if (charge->counter) return doorman__counter_meter(permits, charge->limit, charge->counter);
     doorman__meter meter = {charge->limit, charge->figures, room};
     doorman__meter_init(&meter, &permits->at);
     return meter;
@@ -5913,7 +6279,7 @@ static doorman_status doorman__charge_create(doorman_permits *permits, doorman__
     counter->flags |= DOORMAN__IN_USE | (limit->leased ? DOORMAN__LEASED_UNITS : 0);
     charge->counter = counter;
     charge->created = true;
-    const doorman__meter meter = doorman__counter_meter(limit, counter);
+    const doorman__meter meter = doorman__counter_meter(permits, limit, counter);
     doorman__meter_init(&meter, &permits->at);
     return DOORMAN_OK;
 }
@@ -5996,7 +6362,7 @@ static bool doorman__charge_commit(doorman_permits *permits, doorman__charge *ch
         doorman__leased_charge(permits, charge->lease, doorman__grains_units(amount));
         return false;
     }
-    doorman__meter meter = doorman__counter_meter(charge->limit, charge->counter);
+    doorman__meter meter = doorman__counter_meter(permits, charge->limit, charge->counter);
     if (charge->lease) meter.figures = charge->figures;
     charge->tier_entered = doorman__meter_charge(&meter, (int64_t)amount, &permits->at);
     if (charge->limit->durable) doorman__permits_mark(permits, charge->slot, charge->counter);
@@ -7488,7 +7854,7 @@ static bool doorman__hold_queue_fits(const doorman_permits *permits,
     const doorman_permit_limit *limit = queue->slot->limit;
     assert(limit); /* a change of configuration makes new queues */
     if (doorman__permits_learns(permits, limit)) return false;
-    double most = doorman__limit_figures(limit, queue->counter->override_)->limit;
+    double most = doorman__counter_figures(permits, limit, queue->counter)->limit;
     uint64_t held = doorman__counter_state(queue->counter)[0], all = doorman__grains_ceil(most);
     if (limit->leased) all = doorman__leased_most(permits, limit, queue->counter);
     return held <= all && wait->need <= all - held;
@@ -7686,7 +8052,7 @@ static doorman_status doorman__hold_take_over(doorman_permits *permits, doorman_
     const doorman_permit_limit *limit = queue->slot ? queue->slot->limit : NULL;
     doorman_time most = request->max_wait;
     if (limit) {
-        const doorman_figures *figures = doorman__limit_figures(limit, queue->counter->override_);
+        const doorman_figures *figures = doorman__counter_figures(permits, limit, queue->counter);
         most = doorman__earlier(most, figures->max_wait);
     }
     wait->asked_at = permits->at.now;
@@ -7919,7 +8285,8 @@ static doorman_status doorman__permits_charge_report(doorman_permits *permits, d
         }
         if (!amounts[i]) continue;
         if (charge->created) doorman__charge_event(permits, charge, DOORMAN_PERMIT_KEY_CREATED, 0);
-        const doorman__meter meter = doorman__counter_meter(charge->limit, charge->counter);
+        const doorman__meter meter =
+            doorman__counter_meter(permits, charge->limit, charge->counter);
         (void)doorman__meter_charge(&meter, amounts[i], &permits->at);
         if (charge->limit->durable) doorman__permits_mark(permits, charge->slot, charge->counter);
     }
@@ -9401,8 +9768,14 @@ static size_t doorman__changes_yield_counter(doorman_permits *permits, doorman__
     *failed = !counter;
     if (!counter) return 0;
     doorman__permits_unmark(permits, counter);
-    const doorman__meter meter = doorman__counter_meter(limit, counter);
-    const doorman_time rest = doorman__meter_reset_after(&meter, at);
+    const doorman__meter meter = doorman__counter_meter(permits, limit, counter);
+    doorman_time rest = doorman__meter_reset_after(&meter, at);
+    if (limit->kind == DOORMAN_TOKEN_BUCKET && doorman__limit_overridden(permits, limit)) {
+        /* after an override row, a bucket may need longer */
+        const doorman_figures *configured = doorman__limit_figures(limit, counter->override_);
+        const doorman__meter after = {limit, configured, meter.state};
+        rest = doorman__later(rest, doorman__meter_reset_after(&after, at));
+    }
     if (rest <= 0) return doorman__changes_yield_fresh(permits, slot, counter, out);
     doorman_time fresh_at = doorman__after(at->epoch, rest);
     if (limit->kind == DOORMAN_FIXED_WINDOW) {
@@ -9691,7 +10064,8 @@ static doorman_status doorman__restore_new(doorman_permits *permits, doorman__ro
     const doorman_permit_limit *limit = target->limit;
     const doorman__identity *identity = &target->identity;
     const uint16_t override_ = doorman__limit_override(limit, identity->key);
-    const doorman__meter meter = {limit, doorman__limit_figures(limit, override_), state};
+    const doorman_figures *own = doorman__key_figures(permits, limit, override_, identity);
+    const doorman__meter meter = {limit, own, state};
     doorman__meter_init(&meter, &permits->at);
     doorman__meter_restore(&meter, figures, DOORMAN__ALONE, &permits->at);
     if (doorman__meter_fresh(&meter, &permits->at)) return DOORMAN_OK;
@@ -9726,7 +10100,7 @@ static doorman_status doorman__restore_counter(doorman_permits *permits,
     if (counter->flags & DOORMAN__STORED) return DOORMAN_OK; /* it has all that the row says */
     /* what is missing at the start was not used */
     const bool empty = target.limit->empty_at_start;
-    const doorman__meter meter = doorman__counter_meter(target.limit, counter);
+    const doorman__meter meter = doorman__counter_meter(permits, target.limit, counter);
     doorman__meter_restore(&meter, figures, empty ? DOORMAN__LARGER : DOORMAN__ADDED, &permits->at);
     counter->flags |= DOORMAN__STORED;
     doorman__permits_mark(permits, target.slot, counter);
@@ -9785,6 +10159,915 @@ doorman_status doorman_permits_set_rows(doorman_permits *permits, doorman_rows r
     return DOORMAN_OK;
 }
 
+/* ---- >>overrides ----------------------------------------------------------------------------- */
+/*
+ * Override rows, which are set at run time. The public part has the rule P27, and >>counters finds
+ * the row of a key.
+ *
+ *     scope      one limit of a resource, or of the template with a glob. It knows the slot of the
+ *                limit in the present configuration
+ *     figures    what rows of a scope give, resolved for that limit. Equal ones are shared, so a
+ *                million rows with a few different figures need about 100 bytes each
+ *     row        one key of a scope, with its beginning and its end
+ *
+ *     state of a row    meaning                      event                next state
+ *     ahead             it begins at starts_at       beginning            begun
+ *                                                    ended, replaced      (freed)
+ *     begun             it ends at ends_at           end, ended, replaced (freed)
+ *
+ * Decisions look at the clock, and not at the state. So the state is only about what a beginning
+ * and an end must do at once: give units to a bucket, wake permits that wait, and free the row.
+ * Rows are ordered by the time of their next event in a treap (Aragon and Seidel 1989), whose
+ * priorities are the hashes of the rows. A heap would need more memory, and could not list the rows
+ * in order.
+ */
+
+/* ---- overrides: the treap */
+
+/* Returns when the next event of a row is. */
+static doorman_time doorman__override_due(const doorman__override_row *row) {
+    return row->node.tag & DOORMAN__BEGUN ? row->ends_at : row->starts_at;
+}
+
+/* Returns whether a row is before another in the treap. The address only decides between rows with
+ * the same id. */
+static bool doorman__override_before(const doorman__override_row *one,
+                                     const doorman__override_row *other) {
+    const doorman_time a = doorman__override_due(one), b = doorman__override_due(other);
+    if (a != b) return a < b;
+    return one->id != other->id ? one->id < other->id : (uintptr_t)one < (uintptr_t)other;
+}
+
+static void doorman__overrides_enter(doorman__overrides *all, doorman__override_row *row) {
+    doorman__override_row **at = &all->root;
+    while (*at && (*at)->node.hash >= row->node.hash) {
+        at = doorman__override_before(*at, row) ? &(*at)->right : &(*at)->left;
+    }
+    /* what is below is split in two: before and after the row */
+    doorman__override_row *rest = *at, **before = &row->left, **after = &row->right;
+    *at = row;
+    while (rest) {
+        doorman__override_row ***side = doorman__override_before(rest, row) ? &before : &after;
+        doorman__override_row **next = side == &before ? &rest->right : &rest->left;
+        **side = rest;
+        *side = next;
+        rest = *next;
+    }
+    *before = *after = NULL;
+}
+
+static void doorman__overrides_leave(doorman__overrides *all, doorman__override_row *row) {
+    doorman__override_row **at = &all->root;
+    while (*at != row) {
+        assert(*at); /* the row is in the treap */
+        at = doorman__override_before(*at, row) ? &(*at)->right : &(*at)->left;
+    }
+    doorman__override_row *left = row->left, *right = row->right;
+    while (left && right) {
+        const bool takes_left = left->node.hash >= right->node.hash;
+        *at = takes_left ? left : right;
+        at = takes_left ? &left->right : &right->left;
+        if (takes_left) left = *at;
+        if (!takes_left) right = *at;
+    }
+    *at = left ? left : right;
+}
+
+static doorman__override_row *doorman__overrides_first(const doorman__overrides *all) {
+    doorman__override_row *row = all->root;
+    while (row && row->left) row = row->left;
+    return row;
+}
+
+/* Returns the first row whose event is after a position, or NULL. */
+static const doorman__override_row *
+doorman__overrides_after(const doorman__overrides *all, const doorman_override_cursor *position) {
+    const doorman__override_row *row = all->root, *found = NULL;
+    while (row) {
+        const doorman_time due = doorman__override_due(row);
+        const bool later =
+            due != position->next_at ? due > position->next_at : row->id > position->id;
+        if (later) found = row;
+        row = later ? row->left : row->right;
+    }
+    return found;
+}
+
+/* ---- overrides: scopes and figures */
+
+static const char *doorman__override_scope_limit(const doorman__override_scope *scope) {
+    const char *text = doorman__override_scope_text(scope);
+    return text + strlen(text) + 1;
+}
+
+/* Returns the template that a name means, or NULL. */
+static const doorman_template *doorman__override_template(const doorman_permits *permits,
+                                                          bool is_glob, const char *text) {
+    if (!is_glob) return doorman__permits_template(permits, text);
+    const doorman_config *config = permits->config;
+    for (size_t i = 0; i < config->template_count; i++) {
+        const doorman_template *template_ = &config->templates[i];
+        if (strcmp(template_->identifier_glob, text) != 0) continue;
+        return template_->has_limits ? template_ : NULL;
+    }
+    return NULL;
+}
+
+/* Finds the limit of a scope in the present configuration. */
+static void doorman__override_scope_resolve(doorman_permits *permits,
+                                            doorman__override_scope *scope) {
+    const bool is_glob = scope->node.tag;
+    const char *text = doorman__override_scope_text(scope);
+    const doorman_permit_limit *limit = doorman__template_limit(
+        doorman__override_template(permits, is_glob, text), doorman__override_scope_limit(scope));
+    scope->slot = NULL;
+    if (!limit || limit->per != DOORMAN_PER_KEY) return;
+    scope->slot = doorman__permits_own_slot(permits, limit);
+    scope->slot->overridden |= is_glob ? DOORMAN__BY_GLOB : DOORMAN__BY_RESOURCE;
+    permits->overridden = true;
+}
+
+/* Returns all figures that a row gives. The figures of a configured limit do not say any more
+ * whether max_wait was given, so a max_wait that equals max_debt counts as not given. */
+static doorman_figures doorman__override_all(const doorman_permit_limit *limit,
+                                             const doorman_figures *given) {
+    doorman_permit_limit own = {.kind = limit->kind, .figures = limit->figures};
+    own.figures.has_max_wait = own.figures.max_wait != own.figures.max_debt;
+    return doorman__override_resolve(&own, given);
+}
+
+/* Checks the figures of a row, or what it adds, by the rules of its limit. */
+static void doorman__override_check(doorman__check *check, const doorman_permit_limit *limit,
+                                    const doorman_figures *given, double add) {
+    const bool can_add = limit->kind != DOORMAN_CONCURRENCY && limit->kind != DOORMAN_TIERS;
+    const doorman__rule rules[] = {
+        {limit->leased, "limit: is leased, so its figures are those of the lease"},
+        {!limit->leased && limit->per != DOORMAN_PER_KEY,
+         "limit: needs a limit per key, because other limits share a counter between keys"},
+        {add > 0 && !can_add, "add: only a TOKEN_BUCKET, a FIXED_WINDOW and a SLIDING_WINDOW have "
+                              "units that can be added to"},
+    };
+    DOORMAN__CHECK(check, rules);
+    if (check->count || add > 0) return;
+    doorman__given_check(check, limit->kind, given, true);
+    if (check->count) return;
+    const doorman_figures all = doorman__override_all(limit, given);
+    doorman__figures_check(check, limit->kind, &all);
+}
+
+static void doorman__override_ignore(const doorman__config_report *report, size_t index,
+                                     const char *object, const char *text) {
+    (void)report, (void)index, (void)object, (void)text;
+}
+
+/* Resolves figures for the limit of their scope. */
+static void doorman__override_figures_resolve(doorman__overrides *all,
+                                              doorman__override_figures *figures) {
+    const doorman__config_report report = {.add = doorman__override_ignore};
+    doorman__check check = {.report = &report};
+    const doorman__slot *slot = figures->scope->slot;
+    if (figures->idle) all->idle_count -= figures->references;
+    if (slot) doorman__override_check(&check, slot->limit, &figures->given, figures->add);
+    figures->idle = !slot || check.count;
+    if (figures->idle) all->idle_count += figures->references;
+    figures->all = (doorman_figures){.rate = 0};
+    if (figures->idle || figures->add > 0) return;
+    figures->all = doorman__override_all(slot->limit, &figures->given);
+}
+
+/* Resolves all rows after a change of the configuration. */
+static void doorman__overrides_configure(doorman_permits *permits) {
+    doorman__overrides *all = &permits->overrides;
+    permits->overridden = false;
+    for (size_t i = 0; i < permits->slot_count; i++) permits->slots[i]->overridden = 0;
+    for (size_t i = 0; i < all->scopes.bucket_count; i++) {
+        doorman__chain *node = *doorman__chains_at(&all->scopes, i);
+        for (; node; node = node->next) {
+            doorman__override_scope_resolve(permits, (doorman__override_scope *)(void *)node);
+        }
+    }
+    for (size_t i = 0; i < all->figures.bucket_count; i++) {
+        doorman__chain *node = *doorman__chains_at(&all->figures, i);
+        for (; node; node = node->next) {
+            doorman__override_figures_resolve(all, (doorman__override_figures *)(void *)node);
+        }
+    }
+}
+
+/* The name of a row. */
+typedef struct doorman__override_name {
+    const char *text, *limit, *key; /* text: the resource or the glob */
+    bool is_glob, adds;
+    uint32_t text_hash, limit_hash, key_hash;
+} doorman__override_name;
+
+static doorman__override_name doorman__override_name_of(const doorman_permits *permits,
+                                                        const doorman_override_row *row) {
+    const uint64_t *seed = permits->options.seed;
+    doorman__override_name name = {.is_glob = !row->resource_id,
+                                   .limit = row->limit,
+                                   .key = row->key ? row->key : "",
+                                   .adds = !doorman__equal(row->add, 0)};
+    name.text = name.is_glob ? row->identifier_glob : row->resource_id;
+    name.text_hash = (uint32_t)doorman__hash(seed, name.text);
+    name.limit_hash = (uint32_t)doorman__hash(seed, name.limit);
+    name.key_hash = (uint32_t)doorman__hash(seed, name.key);
+    return name;
+}
+
+static bool doorman__override_scope_is(const doorman__override_scope *scope,
+                                       const doorman__override_name *name) {
+    return scope->node.tag == name->is_glob &&
+           strcmp(doorman__override_scope_text(scope), name->text) == 0 &&
+           strcmp(doorman__override_scope_limit(scope), name->limit) == 0;
+}
+
+/* Finds a row, or returns NULL. */
+static doorman__override_row *doorman__override_find(const doorman_permits *permits,
+                                                     const doorman__override_name *name) {
+    const size_t bytes = strlen(name->key);
+    const uint32_t hash = doorman__override_hash(name->text_hash, name->limit_hash, name->key_hash);
+    doorman__chain *node = doorman__chains_first(&permits->overrides.rows, hash);
+    for (; node; node = node->next) {
+        doorman__override_row *row = (doorman__override_row *)(void *)node;
+        const bool same = node->hash == hash && doorman__override_key_bytes(row) == bytes &&
+                          !memcmp(doorman__override_key(row), name->key, bytes) &&
+                          (row->figures->add > 0) == name->adds;
+        if (same && doorman__override_scope_is(row->figures->scope, name)) return row;
+    }
+    return NULL;
+}
+
+/* Finds or makes a scope. Returns NULL if memory runs out. */
+static doorman__override_scope *doorman__override_scope_get(doorman_permits *permits,
+                                                            const doorman__override_name *name) {
+    doorman__overrides *all = &permits->overrides;
+    const uint32_t hash = doorman__override_hash(name->text_hash, name->limit_hash, name->is_glob);
+    doorman__chain *node = doorman__chains_first(&all->scopes, hash);
+    for (; node; node = node->next) {
+        doorman__override_scope *scope = (doorman__override_scope *)(void *)node;
+        if (node->hash == hash && doorman__override_scope_is(scope, name)) return scope;
+    }
+    const size_t bytes = strlen(name->text) + 1, limit_bytes = strlen(name->limit) + 1;
+    doorman__override_scope *scope =
+        (doorman__override_scope *)doorman__zalloc(sizeof *scope + bytes + limit_bytes);
+    if (!scope) return NULL;
+    memcpy(scope + 1, name->text, bytes);
+    memcpy((char *)(scope + 1) + bytes, name->limit, limit_bytes);
+    scope->node.tag = name->is_glob;
+    if (!doorman__chains_add(&all->scopes, &scope->node, hash)) {
+        DOORMAN_FREE(scope);
+        return NULL;
+    }
+    all->bytes += sizeof *scope + bytes + limit_bytes;
+    doorman__override_scope_resolve(permits, scope);
+    return scope;
+}
+
+static void doorman__override_scope_release(doorman_permits *permits,
+                                            doorman__override_scope *scope) {
+    doorman__overrides *all = &permits->overrides;
+    if (scope->references) return;
+    all->bytes -= sizeof *scope + strlen(doorman__override_scope_text(scope)) + 1 +
+                  strlen(doorman__override_scope_limit(scope)) + 1;
+    doorman__chains_remove(&all->scopes, &scope->node);
+    DOORMAN_FREE(scope);
+}
+
+/* Returns whether figures are equal. Precondition: fields that are not given are 0. */
+static bool doorman__figures_equal(const doorman_figures *a, const doorman_figures *b) {
+    bool same = doorman__equal(a->rate, b->rate) && doorman__equal(a->size, b->size) &&
+                a->max_debt == b->max_debt && a->max_wait == b->max_wait &&
+                a->time_to_live == b->time_to_live && a->queue == b->queue &&
+                doorman__equal(a->limit, b->limit) && a->window == b->window &&
+                a->calendar == b->calendar && a->has_size == b->has_size &&
+                a->has_max_debt == b->has_max_debt && a->has_queue == b->has_queue &&
+                a->has_limit == b->has_limit && a->has_tiers == b->has_tiers &&
+                a->has_max_wait == b->has_max_wait && a->tier_count == b->tier_count;
+    for (size_t i = 0; same && i < a->tier_count; i++) {
+        const doorman_tier *one = &a->tiers[i], *other = &b->tiers[i];
+        same = doorman__equal(one->limit, other->limit) && one->window == other->window &&
+               one->active == other->active && one->cooldown == other->cooldown &&
+               one->skippable == other->skippable;
+    }
+    return same;
+}
+
+/* Hashes the figures that rows mostly differ in. */
+static uint32_t doorman__figures_hash(const doorman_permits *permits, const void *scope,
+                                      const doorman_figures *given) {
+    double amounts[4] = {given->rate, given->size, given->limit, (double)given->window};
+    if (given->tier_count) amounts[3] = given->tiers[0].limit;
+    uint64_t hash = doorman__hash_number(permits->options.seed, (uint64_t)(uintptr_t)scope);
+    for (size_t i = 0; i < sizeof amounts / sizeof *amounts; i++) {
+        uint64_t bits;
+        memcpy(&bits, &amounts[i], sizeof bits);
+        hash = doorman__hash_number(permits->options.seed, hash + bits);
+    }
+    return (uint32_t)hash;
+}
+
+static size_t doorman__override_figures_bytes(const doorman__override_figures *figures) {
+    return sizeof *figures + figures->given.tier_count * sizeof(doorman_tier);
+}
+
+/* Finds or makes figures. Returns NULL if memory runs out. */
+static doorman__override_figures *doorman__override_figures_get(doorman_permits *permits,
+                                                                doorman__override_scope *scope,
+                                                                const doorman_figures *given,
+                                                                double add) {
+    doorman__overrides *all = &permits->overrides;
+    const uint32_t hash = doorman__figures_hash(permits, scope, given);
+    doorman__chain *node = add > 0 ? NULL : doorman__chains_first(&all->figures, hash);
+    for (; node; node = node->next) {
+        doorman__override_figures *other = (doorman__override_figures *)(void *)node;
+        const bool same = node->hash == hash && other->scope == scope && !(other->add > 0);
+        if (same && doorman__figures_equal(&other->given, given)) return other;
+    }
+    const size_t tiers_bytes = given->tier_count * sizeof(doorman_tier);
+    doorman__override_figures *figures =
+        (doorman__override_figures *)doorman__zalloc(sizeof *figures + tiers_bytes);
+    if (!figures) return NULL;
+    if (tiers_bytes) memcpy(figures + 1, given->tiers, tiers_bytes);
+    figures->given = *given;
+    figures->given.tiers = (const doorman_tier *)(const void *)(figures + 1);
+    figures->add = add;
+    figures->scope = scope;
+    if (!doorman__chains_add(&all->figures, &figures->node, hash)) {
+        DOORMAN_FREE(figures);
+        return NULL;
+    }
+    scope->references++;
+    all->bytes += doorman__override_figures_bytes(figures);
+    doorman__override_figures_resolve(all, figures);
+    return figures;
+}
+
+static void doorman__override_figures_release(doorman_permits *permits,
+                                              doorman__override_figures *figures) {
+    doorman__overrides *all = &permits->overrides;
+    doorman__override_scope *scope = figures->scope;
+    if (figures->references) return;
+    all->bytes -= doorman__override_figures_bytes(figures);
+    doorman__chains_remove(&all->figures, &figures->node);
+    DOORMAN_FREE(figures);
+    assert(scope->references > 0);
+    scope->references--;
+    doorman__override_scope_release(permits, scope);
+}
+
+/* ---- overrides: rows */
+
+/* Lets a row have other figures.
+ *   figures   NULL: none */
+static void doorman__override_give(doorman_permits *permits, doorman__override_row *row,
+                                   doorman__override_figures *figures) {
+    doorman__override_figures *before = row->figures;
+    doorman__overrides *all = &permits->overrides;
+    row->figures = figures;
+    if (figures) figures->references++;
+    if (figures && figures->idle) all->idle_count++;
+    if (!before) return;
+    assert(before->references > 0);
+    before->references--;
+    if (before->idle) all->idle_count--;
+    doorman__override_figures_release(permits, before);
+}
+
+/* Makes a row that is in the table, but has no figures yet. Returns NULL if memory runs out. */
+static doorman__override_row *doorman__override_create(doorman_permits *permits,
+                                                       const doorman__override_name *name) {
+    const size_t bytes = strlen(name->key);
+    const uint32_t hash = doorman__override_hash(name->text_hash, name->limit_hash, name->key_hash);
+    doorman__override_row *row =
+        (doorman__override_row *)doorman__zalloc(sizeof(doorman__override_row) + bytes);
+    if (!row) return NULL;
+    memcpy(row + 1, name->key, bytes);
+    row->node.tag = (uint32_t)bytes;
+    if (!doorman__chains_add(&permits->overrides.rows, &row->node, hash)) {
+        DOORMAN_FREE(row);
+        return NULL;
+    }
+    permits->overrides.bytes += sizeof *row + bytes;
+    return row;
+}
+
+/* Frees a row that is in the table and in the treap. */
+static void doorman__override_free(doorman_permits *permits, doorman__override_row *row) {
+    doorman__overrides *all = &permits->overrides;
+    doorman__overrides_leave(all, row);
+    doorman__chains_remove(&all->rows, &row->node);
+    all->bytes -= sizeof *row + doorman__override_key_bytes(row);
+    doorman__override_give(permits, row, NULL);
+    DOORMAN_FREE(row);
+}
+
+/* Frees all rows. */
+static void doorman__overrides_clear(doorman_permits *permits) {
+    while (permits->overrides.root) doorman__override_free(permits, permits->overrides.root);
+    assert(!permits->overrides.scopes.count && !permits->overrides.bytes);
+}
+
+/* Decides again on the permits that wait for units of limits that have had rows. */
+static void doorman__overrides_wake(doorman_permits *permits) {
+    for (doorman__hold *hold = permits->holds.waiting.first; hold; hold = hold->later) {
+        doorman__hold_queue *queue = hold->wait->queue;
+        if (queue && queue->slot && queue->slot->overridden) {
+            doorman__hold_queue_wake(permits, queue);
+        }
+    }
+}
+
+/* Finds the counter of a key and its limit, as the configuration has them now. The counter is
+ * adapted. Returns false if memory runs out.
+ *   out   its charge; without a counter, if there is none. Without a limit, if the slot is not that
+ *         of a limit of the resource */
+static bool doorman__override_charge(doorman_permits *permits, doorman__slot *own,
+                                     const char *resource_id, const char *key,
+                                     doorman__charge *out) {
+    *out = (doorman__charge){.own = own, .place = doorman__permits_place(permits, resource_id)};
+    if (!out->place) return false;
+    for (size_t i = 0; i < out->place->slot_count && !out->limit; i++) {
+        const doorman_permit_limit *limit = &out->place->template_->limits[i];
+        if (doorman__permits_own_slot(permits, limit) != own) continue;
+        out->limit = limit;
+        out->slot = out->place->slots[i].slot;
+        out->since = out->place->slots[i].since;
+    }
+    if (!out->limit) return true;
+    out->identity = doorman__identity_of(permits, out->place, key);
+    out->shadow = out->limit->shadow || out->place->shadow;
+    const bool found = doorman__charge_find(permits, out);
+    if (out->counter) out->counter->flags &= (uint8_t)~DOORMAN__IN_USE;
+    return found;
+}
+
+/* Gives units to an existing bucket. The caller's row is in force, so there is room for them.
+ * Without memory the bucket gets none.
+ *   before   the most that it can have had without them */
+static void doorman__override_pour(doorman_permits *permits, const doorman__override_row *row,
+                                   double units) {
+    char key[DOORMAN_ID_BYTES_MAX + 1];
+    doorman__charge charge;
+    const doorman__override_scope *scope = row->figures->scope;
+    const size_t bytes = doorman__override_key_bytes(row);
+    if (!(units > 0) || row->figures->idle || scope->slot->kind != DOORMAN_TOKEN_BUCKET) return;
+    memcpy(key, doorman__override_key(row), bytes);
+    key[bytes] = 0;
+    const char *resource_id = doorman__override_scope_text(scope);
+    if (!doorman__override_charge(permits, scope->slot, resource_id, key, &charge)) return;
+    if (!charge.limit || !charge.counter) return;
+    uint64_t *state = doorman__counter_state(charge.counter);
+    const doorman_figures *figures = charge.figures;
+    const double most = figures->size - units;
+    const double level = doorman__level_at(figures, state, permits->at.now);
+    const double more = doorman__min(level, doorman__max(most, 0)) + units;
+    doorman__level_write(state, doorman__min(more, figures->size), permits->at.now);
+    if (charge.limit->durable) doorman__permits_mark(permits, charge.slot, charge.counter);
+}
+
+/* Does what the beginning of a row must do at once. Returns whether permits may wait for it. */
+static bool doorman__override_begin(doorman_permits *permits, doorman__override_row *row,
+                                    double units) {
+    assert(!(row->node.tag & DOORMAN__BEGUN));
+    doorman__overrides_leave(&permits->overrides, row);
+    row->node.tag |= DOORMAN__BEGUN;
+    doorman__overrides_enter(&permits->overrides, row);
+    doorman__override_pour(permits, row, units);
+    const doorman__slot *slot = row->figures->scope->slot;
+    return slot && slot->kind == DOORMAN_CONCURRENCY;
+}
+
+/* Returns when the first row begins or ends. */
+static doorman_time doorman__overrides_due(const doorman_permits *permits) {
+    const doorman__override_row *row = doorman__overrides_first(&permits->overrides);
+    const doorman_time due = row ? doorman__override_due(row) : DOORMAN_NEVER;
+    if (due == DOORMAN_NEVER) return DOORMAN_NEVER;
+    const doorman_time delay = doorman__moment_delay(&permits->at, due - permits->at.epoch);
+    return doorman__after(permits->at.now, delay);
+}
+
+#define DOORMAN__UPDATE_OVERRIDES 1000
+
+/* Begins and ends the rows that are due, up to a bound. */
+static void doorman__overrides_work(doorman_permits *permits) {
+    bool wakes = false;
+    for (int i = 0; i < DOORMAN__UPDATE_OVERRIDES; i++) {
+        doorman__override_row *row = doorman__overrides_first(&permits->overrides);
+        if (!row || doorman__override_due(row) > permits->at.epoch) break;
+        const doorman__slot *slot = row->figures->scope->slot;
+        wakes = wakes || (slot && slot->kind == DOORMAN_CONCURRENCY);
+        if (row->ends_at <= permits->at.epoch) {
+            doorman__override_free(permits, row);
+        } else {
+            (void)doorman__override_begin(permits, row, row->figures->add);
+        }
+    }
+    if (wakes) doorman__overrides_wake(permits);
+}
+
+/* ---- overrides: checks */
+
+/* Where the first problem of a row is written. */
+typedef struct doorman__override_report {
+    doorman__config_report report; /* the first field */
+    doorman_error *error;
+    bool wire_names;
+    bool has_problem;
+} doorman__override_report;
+
+/* Writes a problem, if it is the first one. In JSON the figures are in the object "set". */
+static void doorman__override_problem(const doorman__config_report *report, size_t index,
+                                      const char *object, const char *text) {
+    static const char figures[] = "figures.";
+    doorman__override_report *own = (doorman__override_report *)report->context;
+    const char *second = strchr(text, '\n');
+    (void)index;
+    if (own->has_problem) return;
+    own->has_problem = true;
+    if (own->wire_names && second) text = second + 1;
+    const int bytes = (int)strcspn(text, "\n");
+    const bool renames = own->wire_names && strncmp(object, figures, sizeof figures - 1) == 0;
+    const char *rest = renames ? object + sizeof figures - 1 : object;
+    (void)doorman__fail(own->error, DOORMAN_INVALID_ARGUMENT, "%s%s%.*s", renames ? "set." : "",
+                        rest, bytes, text);
+}
+
+static bool doorman__figures_given(const doorman_figures *given) {
+    return !doorman__equal(given->rate, 0) || given->has_size || given->has_max_debt ||
+           given->has_max_wait || given->has_queue || given->has_limit || given->has_tiers ||
+           given->window || given->calendar;
+}
+
+/* Returns whether a time since 1970 is valid. */
+static bool doorman__epoch_valid(doorman_time time) {
+    return time >= 0 && time <= DOORMAN__EPOCH_MAX;
+}
+
+/* Checks the name of a row. */
+static void doorman__override_name_check(doorman__check *check, const doorman_override_row *row) {
+    const bool both = row->resource_id && row->identifier_glob;
+    const bool has_glob = row->identifier_glob && !row->resource_id;
+    const doorman__rule rules[] = {
+        {both, DOORMAN__NAMES("identifier_glob: must be NULL with resource_id",
+                              "glob: must not be given with resource")},
+        {!has_glob && !doorman__id_valid(row->resource_id),
+         DOORMAN__NAMES("resource_id: " DOORMAN__ID_RULE ", or NULL with identifier_glob",
+                        "resource: " DOORMAN__ID_RULE ", or absent with glob")},
+        {has_glob && !doorman__id_valid(row->identifier_glob),
+         DOORMAN__NAMES("identifier_glob: " DOORMAN__ID_RULE, "glob: " DOORMAN__ID_RULE)},
+        {!doorman__id_valid(row->limit), "limit: " DOORMAN__ID_RULE},
+        {row->key && !doorman__key_valid(row->key), "key: " DOORMAN__KEY_RULE},
+    };
+    DOORMAN__CHECK(check, rules);
+}
+
+/* Checks what does not depend on a limit. */
+static void doorman__override_row_check(doorman__check *check, const doorman_override_row *row) {
+    const doorman_figures *given = &row->figures;
+    const bool adds = !doorman__equal(row->add, 0), has = doorman__figures_given(given);
+    const bool add_valid = doorman__amount_valid(row->add) && (row->add > 0 || !adds);
+    const bool tiers_valid =
+        given->tier_count <= DOORMAN_TIERS_MAX && (given->tiers || !given->tier_count);
+    const bool ends_valid = doorman__epoch_valid(row->ends_at);
+    doorman__override_name_check(check, row);
+    const doorman__rule rules[] = {
+        {!row->id, "id: must not be 0"},
+        {!add_valid, "add: must be more than 0 and at most 1e15"},
+        {adds && has, DOORMAN__NAMES("add: must be 0 with figures", "add: must not be given with "
+                                                                    "set")},
+        {adds && !row->resource_id, "add: needs a resource, because each resource of a template "
+                                    "has counters of its own"},
+        {!adds && !has,
+         DOORMAN__NAMES("figures: must have at least one", "set: must have at least one figure")},
+        {!doorman__epoch_valid(row->starts_at), "starts_at: must be a time since 1970"},
+        {!ends_valid, "ends_at: must be a time since 1970"},
+        {ends_valid && row->ends_at && row->ends_at <= row->starts_at,
+         "ends_at: must be later than starts_at"},
+    };
+    const doorman__rule figure_rules[] = {
+        {given->time_to_live != 0, "time_to_live: a row has none, because a server that restarts "
+                                   "would not know it in time"},
+        {!tiers_valid, "tiers: must be a list of at most 8"},
+    };
+    doorman__check figures = doorman__check_part(check, "figures");
+    DOORMAN__CHECK(check, rules);
+    DOORMAN__CHECK(&figures, figure_rules);
+}
+
+/* Finds the limit that a row names. Returns NULL, with an error, if there is none. */
+static const doorman_permit_limit *doorman__override_limit(const doorman_permits *permits,
+                                                           const doorman_override_row *row,
+                                                           doorman_error *error) {
+    const bool is_glob = !row->resource_id, wire = row->wire_names;
+    const char *text = is_glob ? row->identifier_glob : row->resource_id;
+    const doorman_template *template_ = doorman__override_template(permits, is_glob, text);
+    const doorman_permit_limit *limit = doorman__template_limit(template_, row->limit);
+    if (limit) return limit;
+    if (!template_ && is_glob) {
+        (void)doorman__fail(error, DOORMAN_NOT_FOUND, "%s: no template with limits has this glob",
+                            wire ? "glob" : "identifier_glob");
+    } else if (!template_) {
+        (void)doorman__fail(error, DOORMAN_NOT_FOUND,
+                            "%s: no template with limits matches this resource",
+                            wire ? "resource" : "resource_id");
+    } else {
+        (void)doorman__fail(error, DOORMAN_NOT_FOUND, "limit: the template \"%s\" has no such one",
+                            template_->identifier_glob);
+    }
+    return NULL;
+}
+
+/* ---- overrides: setting and ending rows */
+
+/* Returns when a row ends: at its end, or at that of the window that it adds to. */
+static doorman_time doorman__override_end(const doorman_permits *permits,
+                                          const doorman_permit_limit *limit,
+                                          const doorman__override_name *name,
+                                          const doorman_override_row *row) {
+    const doorman_time end = row->ends_at ? row->ends_at : DOORMAN_NEVER;
+    if (!name->adds || !limit || limit->per != DOORMAN_PER_KEY) return end;
+    const doorman_figures *figures =
+        doorman__limit_figures(limit, doorman__limit_override(limit, name->key));
+    const doorman__override_name set = {
+        name->text, name->limit,     name->key,        false,
+        false,      name->text_hash, name->limit_hash, name->key_hash};
+    const doorman__override_row *beside = doorman__override_find(permits, &set);
+    if (beside && !beside->figures->idle) figures = &beside->figures->all;
+    if (limit->kind == DOORMAN_FIXED_WINDOW) {
+        return doorman__earlier(end, doorman__span_at(figures, row->starts_at).end);
+    }
+    if (limit->kind != DOORMAN_SLIDING_WINDOW) return end;
+    return doorman__earlier(end, doorman__after(row->starts_at, figures->window));
+}
+
+/* Checks what depends on the limit, for a row that a person sets. */
+static void doorman__override_set_check(doorman__check *check, const doorman_permits *permits,
+                                        const doorman_permit_limit *limit,
+                                        const doorman_override_row *row) {
+    const char *key = row->key ? row->key : "";
+    const bool adds = row->add > 0;
+    const doorman__rule rules[] = {
+        {row->ends_at && row->ends_at <= permits->at.epoch, "ends_at: has passed"},
+        {limit->key_count && !doorman__keys_concern(limit->keys, limit->key_count, key),
+         "key: the limit does not concern this key"},
+        {adds && limit->kind == DOORMAN_TOKEN_BUCKET && !row->ends_at,
+         DOORMAN__NAMES("ends_at: a row that adds to a TOKEN_BUCKET needs an end",
+                        "expires_in: a row that adds to a TOKEN_BUCKET needs an end")},
+    };
+    doorman__override_check(check, limit, &row->figures, row->add);
+    DOORMAN__CHECK(check, rules);
+}
+
+/* Enters a row that is valid. A row that replaces one that has begun adds only what it adds more.
+ *   restored   a bucket has what a row adds already, if the row has begun */
+static doorman_status doorman__override_store(doorman_permits *permits,
+                                              const doorman__override_name *name,
+                                              const doorman_override_row *given, bool restored) {
+    doorman__overrides *all = &permits->overrides;
+    doorman__override_row *row = doorman__override_find(permits, name);
+    if (!row && all->rows.count >= permits->options.override_max) return DOORMAN_RESOURCE_EXHAUSTED;
+    doorman__override_scope *scope = doorman__override_scope_get(permits, name);
+    if (!scope) return DOORMAN_OUT_OF_MEMORY;
+    doorman__override_figures *figures =
+        doorman__override_figures_get(permits, scope, &given->figures, given->add);
+    if (!figures) {
+        doorman__override_scope_release(permits, scope);
+        return DOORMAN_OUT_OF_MEMORY;
+    }
+    const bool replaces = row != NULL;
+    if (!row) row = doorman__override_create(permits, name);
+    if (!row) {
+        doorman__override_figures_release(permits, figures);
+        return DOORMAN_OUT_OF_MEMORY;
+    }
+    const bool has_begun = row->node.tag & DOORMAN__BEGUN;
+    double units = given->add - (has_begun ? row->figures->add : 0);
+    if (replaces) doorman__overrides_leave(all, row);
+    doorman__override_give(permits, row, figures);
+    row->node.tag &= ~DOORMAN__BEGUN;
+    row->id = given->id;
+    row->starts_at = given->starts_at;
+    row->ends_at = given->ends_at;
+    doorman__overrides_enter(all, row);
+    if (restored && row->starts_at <= permits->at.epoch) units = 0;
+    if (row->starts_at <= permits->at.epoch) {
+        (void)doorman__override_begin(permits, row, units);
+    }
+    return DOORMAN_OK;
+}
+
+/* Serves permits that wait, after a row was set or ended. */
+static void doorman__overrides_changed(doorman_permits *permits,
+                                       const doorman_permit_limit *limit) {
+    if (!limit || limit->kind != DOORMAN_CONCURRENCY) return;
+    doorman__overrides_wake(permits);
+    doorman__holds_settle(permits, DOORMAN__CALL_ENDS);
+}
+
+static doorman_status doorman__override_set(doorman_permits *permits,
+                                            const doorman_override_row *given, bool restored,
+                                            doorman_error *error) {
+    doorman_override_row row = *given;
+    doorman__override_report report = {
+        .report = {.add = doorman__override_problem}, .error = error, .wire_names = row.wire_names};
+    report.report.context = &report;
+    doorman__check check = {.report = &report.report};
+    if (!row.starts_at) row.starts_at = permits->at.epoch;
+    if (!restored) row.starts_at = doorman__later(row.starts_at, permits->at.epoch);
+    doorman__override_row_check(&check, given);
+    if (check.count) return DOORMAN_INVALID_ARGUMENT;
+    doorman_error ignored;
+    const doorman_permit_limit *limit =
+        doorman__override_limit(permits, &row, restored ? &ignored : error);
+    if (!limit && !restored) return DOORMAN_NOT_FOUND;
+    if (!restored) doorman__override_set_check(&check, permits, limit, &row);
+    if (check.count) return DOORMAN_INVALID_ARGUMENT;
+    const doorman__override_name name = doorman__override_name_of(permits, &row);
+    row.ends_at = doorman__override_end(permits, limit, &name, &row);
+    if (row.ends_at <= permits->at.epoch) return DOORMAN_OK; /* only of a row that is restored */
+    const doorman_status status = doorman__override_store(permits, &name, &row, restored);
+    if (status == DOORMAN_OUT_OF_MEMORY) return doorman__no_memory(error);
+    if (status != DOORMAN_OK) {
+        return doorman__fail(error, status, "there are %zu override rows already",
+                             permits->options.override_max);
+    }
+    doorman__overrides_changed(permits, limit);
+    return DOORMAN_OK;
+}
+
+doorman_status doorman_permits_set_override(doorman_permits *permits,
+                                            const doorman_override_row *row, doorman_error *error,
+                                            doorman_time now) {
+    if (!permits) return doorman__missing(error, "permits");
+    if (!row) return doorman__missing(error, "row");
+    doorman__moment_move(&permits->at, now);
+    return doorman__override_set(permits, row, false, error);
+}
+
+doorman_status doorman_permits_restore_override(doorman_permits *permits,
+                                                const doorman_override_row *row,
+                                                doorman_error *error, doorman_time now) {
+    if (!permits) return doorman__missing(error, "permits");
+    if (!row) return doorman__missing(error, "row");
+    doorman__moment_move(&permits->at, now);
+    return doorman__override_set(permits, row, true, error);
+}
+
+/* Finds a row by the name that an application gives. Returns NULL, with an error, if there is
+ * none. */
+static doorman__override_row *doorman__override_named(const doorman_permits *permits,
+                                                      const doorman_override_row *name,
+                                                      doorman_error *error,
+                                                      doorman_status *status) {
+    doorman__override_report report = {.report = {.add = doorman__override_problem},
+                                       .error = error,
+                                       .wire_names = name->wire_names};
+    report.report.context = &report;
+    doorman__check check = {.report = &report.report};
+    *status = DOORMAN_INVALID_ARGUMENT;
+    doorman__override_name_check(&check, name);
+    if (check.count) return NULL;
+    const doorman__override_name wanted = doorman__override_name_of(permits, name);
+    doorman__override_row *row = doorman__override_find(permits, &wanted);
+    *status = DOORMAN_OK;
+    if (!row) *status = doorman__fail(error, DOORMAN_NOT_FOUND, "there is no such override row");
+    return row;
+}
+
+doorman_status doorman_permits_end_override(doorman_permits *permits,
+                                            const doorman_override_row *name, doorman_error *error,
+                                            doorman_time now) {
+    doorman_status status = DOORMAN_OK;
+    if (!permits) return doorman__missing(error, "permits");
+    if (!name) return doorman__missing(error, "name");
+    doorman__moment_move(&permits->at, now);
+    doorman__override_row *row = doorman__override_named(permits, name, error, &status);
+    if (!row) return status;
+    const doorman__slot *slot = row->figures->scope->slot;
+    const doorman_permit_limit *limit = slot ? slot->limit : NULL;
+    doorman__override_free(permits, row);
+    doorman__overrides_changed(permits, limit);
+    return DOORMAN_OK;
+}
+
+/* ---- overrides: reading rows */
+
+static void doorman__override_describe(const doorman_permits *permits,
+                                       const doorman__override_row *row,
+                                       doorman_override_info *out) {
+    const doorman__override_figures *figures = row->figures;
+    const doorman__override_scope *scope = figures->scope;
+    const char *text = doorman__override_scope_text(scope);
+    const bool has_end = row->ends_at < DOORMAN_NEVER;
+    const doorman_time epoch = permits->at.epoch;
+    *out = (doorman_override_info){.idle = figures->idle, .all = figures->all};
+    out->row = (doorman_override_row){.limit = doorman__override_scope_limit(scope),
+                                      .id = row->id,
+                                      .figures = figures->given,
+                                      .add = figures->add,
+                                      .starts_at = row->starts_at,
+                                      .ends_at = has_end ? row->ends_at : 0};
+    *(scope->node.tag ? &out->row.identifier_glob : &out->row.resource_id) = text;
+    memcpy(out->key, doorman__override_key(row), doorman__override_key_bytes(row));
+    out->key[doorman__override_key_bytes(row)] = 0;
+    out->row.key = out->key;
+    out->in_force = !figures->idle && row->starts_at <= epoch && epoch < row->ends_at;
+    if (!figures->idle) out->glob = scope->slot->glob;
+    if (figures->add > 0) out->all = (doorman_figures){.rate = 0};
+}
+
+bool doorman_permits_find_override(const doorman_permits *permits, const doorman_override_row *name,
+                                   doorman_override_info *out) {
+    doorman_status status = DOORMAN_OK;
+    if (!permits || !name || !out) return false;
+    const doorman__override_row *row = doorman__override_named(permits, name, NULL, &status);
+    if (row) doorman__override_describe(permits, row, out);
+    return row != NULL;
+}
+
+bool doorman_permits_next_override(const doorman_permits *permits, doorman_override_cursor *cursor,
+                                   doorman_override_info *out) {
+    if (!permits || !cursor || !out) return false;
+    const doorman__override_row *row = doorman__overrides_after(&permits->overrides, cursor);
+    if (!row) return false;
+    *cursor = (doorman_override_cursor){doorman__override_due(row), row->id};
+    doorman__override_describe(permits, row, out);
+    return true;
+}
+
+/* A copy of a counter. The state has room for all figures, and the key is behind it. */
+typedef struct doorman__counter_copy {
+    doorman__counter counter;
+    uint64_t state[DOORMAN__STATE_WORDS_MAX];
+    char key[DOORMAN_ID_BYTES_MAX + 1];
+} doorman__counter_copy;
+
+/* Describes a counter as it is at the end of a row, which the caller has left out of account.
+ *   charge   of the counter as it is now */
+static doorman_permit_detail doorman__override_after(doorman_permits *permits,
+                                                     doorman__charge *charge, doorman_time end) {
+    const doorman__moment before = permits->at;
+    doorman__counter_copy copy = {.counter = {.words = DOORMAN__STATE_WORDS_MAX}};
+    doorman__moment *at = &permits->at;
+    if (end < DOORMAN_NEVER && end > at->epoch) {
+        at->now = doorman__after(at->now, doorman__moment_delay(at, end - at->epoch));
+        at->epoch = end;
+    }
+    charge->figures =
+        doorman__key_figures(permits, charge->limit, charge->override_, &charge->identity);
+    if (charge->counter) {
+        const size_t refusals = charge->counter->flags & DOORMAN__COUNTS_REFUSALS ? 2 : 0;
+        copy.counter.node = charge->counter->node;
+        copy.counter.override_ = charge->override_;
+        copy.counter.key_bytes = charge->counter->key_bytes;
+        memcpy(copy.state, doorman__counter_state(charge->counter),
+               (charge->counter->words - refusals) * sizeof *copy.state);
+        memcpy(copy.key, doorman__counter_key(charge->counter), copy.counter.key_bytes);
+        charge->counter = &copy.counter;
+        const doorman__meter meter = {charge->limit, charge->figures, copy.state};
+        const bool fresh = charge->limit->kind == DOORMAN_SLIDING_WINDOW &&
+                           copy.state[0] != (uint64_t)charge->figures->window;
+        if (fresh) doorman__meter_init(&meter, at);
+    }
+    const doorman_permit_detail detail = doorman__charge_detail(permits, charge, 0);
+    permits->at = before;
+    return detail;
+}
+
+doorman_status doorman_permits_after_override(doorman_permits *permits,
+                                              const doorman_override_row *name,
+                                              const char *resource_id, doorman_permit_detail *out,
+                                              doorman_error *error, doorman_time now) {
+    doorman_status status = DOORMAN_OK;
+    if (!permits) return doorman__missing(error, "permits");
+    if (!name) return doorman__missing(error, "name");
+    if (!out) return doorman__missing(error, "out");
+    if (!resource_id) resource_id = name->resource_id;
+    if (!resource_id) return doorman__missing(error, "resource_id");
+    doorman__moment_move(&permits->at, now);
+    doorman__override_row *row = doorman__override_named(permits, name, error, &status);
+    if (!row) return status;
+    if (row->figures->idle) return doorman__fail(error, DOORMAN_NOT_FOUND, "the row is idle");
+    const bool same = !name->resource_id || strcmp(name->resource_id, resource_id) == 0;
+    doorman__charge charge = {.limit = NULL};
+    doorman__slot *slot = row->figures->scope->slot;
+    const char *key = name->key ? name->key : "";
+    if (same && !doorman__override_charge(permits, slot, resource_id, key, &charge)) {
+        return doorman__no_memory(error);
+    }
+    if (!charge.limit) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                             "resource_id: the row does not concern this resource");
+    }
+    const doorman_time end = row->ends_at;
+    row->ends_at = 0; /* without it */
+    *out = doorman__override_after(permits, &charge, end);
+    row->ends_at = end;
+    doorman__permits_sweep_places(permits, DOORMAN__CALL_VISITS);
+    return DOORMAN_OK;
+}
+
 /* ---- >>permit_node -------------------------------------------------------------------------- */
 /*
  * The object that has all permits of a node, the messages on permits, and their leases. The section
@@ -9801,7 +11084,8 @@ const char *doorman_reason_name(doorman_reason reason) {
 }
 
 /* Makes a slot without counters. Returns NULL if memory runs out. */
-static doorman__slot *doorman__slot_create(const doorman_template *template_,
+static doorman__slot *doorman__slot_create(const doorman_permits *permits,
+                                           const doorman_template *template_,
                                            const doorman_permit_limit *limit) {
     const char *glob = template_ ? template_->identifier_glob : "";
     const char *name = limit ? limit->name : "";
@@ -9814,6 +11098,8 @@ static doorman__slot *doorman__slot_create(const doorman_template *template_,
     memcpy(strings + glob_bytes, name, name_bytes);
     slot->glob = strings;
     slot->name = strings + glob_bytes;
+    slot->glob_hash = (uint32_t)doorman__hash(permits->options.seed, glob);
+    slot->name_hash = (uint32_t)doorman__hash(permits->options.seed, name);
     if (limit) slot->per = limit->per;
     if (limit) slot->kind = limit->kind;
     return slot;
@@ -9845,7 +11131,7 @@ static doorman__slot *doorman__permits_add_slot(doorman_permits *permits,
     bool room = doorman__reserve(&slots, &permits->slot_capacity, permits->slot_count + 1,
                                  sizeof(doorman__slot *));
     permits->slots = (doorman__slot **)slots;
-    doorman__slot *slot = room ? doorman__slot_create(template_, limit) : NULL;
+    doorman__slot *slot = room ? doorman__slot_create(permits, template_, limit) : NULL;
     if (slot) permits->slots[permits->slot_count++] = slot;
     if (slot && slot->kind == DOORMAN_CONCURRENCY) slot->learns_until = permits->holds.learns_until;
     assert(permits->slot_count <= permits->slot_capacity);
@@ -10005,6 +11291,7 @@ doorman_status doorman_permits_configure(doorman_permits *permits, const doorman
     permits->config = config;
     permits->generation++;
     doorman__permits_measure(permits, config);
+    doorman__overrides_configure(permits);
     for (size_t i = 0; i < permits->place_count; i++) {
         /* without memory the place is adapted when it is used next */
         if (permits->places[i]) (void)doorman__place_resolve(permits, permits->places[i]);
@@ -10020,6 +11307,7 @@ static doorman_status doorman__permits_check_options(doorman_permits_options *ow
     if (!own->memory_max) own->memory_max = SIZE_MAX;
     if (!own->message_item_max) own->message_item_max = 10000;
     if (!own->message_detail_max) own->message_detail_max = 100;
+    if (!own->override_max) own->override_max = 1000000;
     if (!own->hold_max) own->hold_max = 1000000;
     if (!own->client_hold_max) own->client_hold_max = 10000;
     if (!own->waiting_max) own->waiting_max = 10000;
@@ -10106,6 +11394,7 @@ doorman_status doorman_permits_create(doorman_permits **out, const doorman_permi
  * of the bans. */
 static void doorman__permits_clear(doorman_permits *permits) {
     doorman__changes_clear(&permits->changes);
+    doorman__overrides_clear(permits);
     doorman__holds_clear(permits);
     doorman__leased_clear(permits);
     for (size_t i = 0; i < permits->place_count; i++) {
@@ -10152,6 +11441,7 @@ doorman_time doorman_permits_due(const doorman_permits *permits) {
     if (!permits) return DOORMAN_NEVER;
     bool empty = !permits->place_table.count && !permits->counter_count;
     doorman_time due = empty ? DOORMAN_NEVER : doorman__after(permits->updated_at, DOORMAN_SECOND);
+    due = doorman__earlier(due, doorman__overrides_due(permits));
     return doorman__earlier(due, doorman__holds_due(permits));
 }
 
@@ -10159,6 +11449,7 @@ void doorman_permits_update(doorman_permits *permits, doorman_time now) {
     if (!permits) return;
     doorman__moment_move(&permits->at, now);
     permits->updated_at = permits->at.now;
+    doorman__overrides_work(permits);
     doorman__holds_settle(permits, DOORMAN__UPDATE_ENDS);
     doorman__permits_sweep_places(permits, DOORMAN__UPDATE_VISITS);
     doorman__permits_sweep_counters(permits, DOORMAN__UPDATE_VISITS);
@@ -10181,7 +11472,9 @@ void doorman_permits_read(const doorman_permits *permits, doorman_permits_info *
                                   .bytes = doorman__permits_bytes(permits),
                                   .changed_count = doorman__changes_count(&permits->changes),
                                   .changed_since = permits->changes.since,
-                                  .removals_lost = permits->changes.removals_lost};
+                                  .removals_lost = permits->changes.removals_lost,
+                                  .override_count = permits->overrides.rows.count,
+                                  .override_idle_count = permits->overrides.idle_count};
     if (!out->changed_count) out->changed_since = DOORMAN_NEVER;
 }
 
@@ -10298,7 +11591,7 @@ static bool doorman__counter_describe(doorman_permits *permits, doorman__slot *s
     charge.place = doorman__permits_place_of(permits, counter->node.tag);
     charge.own = doorman__permits_own_slot(permits, limit);
     charge.shadow = limit->shadow || (charge.place && charge.place->shadow);
-    charge.figures = doorman__limit_figures(limit, counter->override_);
+    charge.figures = doorman__counter_figures(permits, limit, counter);
     if (limit->leased) charge.lease = doorman__leased_find(permits, limit, charge.place);
     if (charge.lease) {
         charge.figures = doorman__leased_figures(permits, charge.lease, limit);
@@ -14048,6 +15341,120 @@ static const doorman__row doorman__limit_rows[] = {
 static const doorman__row doorman__limits_row = {
     DOORMAN__LIST("limits", OPTIONAL, doorman_template, limits, limit_count, doorman__limit_rows),
     .has = offsetof(doorman_template, has_limits)};
+
+/* ---- permit JSON: override rows */
+
+/* Reads a time since 1970. */
+static void doorman__read_epoch(const doorman__field *field, doorman_time *out) {
+    if (!field->value) return;
+    const double most = (double)DOORMAN__EPOCH_MAX / 1e9;
+    const double seconds = field->value->valuedouble;
+    if (cJSON_IsNumber(field->value) && seconds > 0 && seconds <= most) {
+        *out = (doorman_time)(seconds * 1e9);
+    } else {
+        doorman__read_fail(field, "must be a time in seconds since 1970");
+    }
+}
+
+static void doorman__read_starts_at(const doorman__field *field, void *out) {
+    doorman__read_epoch(field, &((doorman_override_message *)out)->row.starts_at);
+}
+
+static void doorman__read_ends_at(const doorman__field *field, void *out) {
+    doorman__read_epoch(field, &((doorman_override_message *)out)->row.ends_at);
+}
+
+/* Reads the reason, and refuses two ends. */
+static void doorman__read_reason(const doorman__field *field, void *out) {
+    doorman_override_message *message = (doorman_override_message *)out;
+    doorman__read_string(field, &message->reason);
+    if (!message->reason) return;
+    const size_t bytes = strlen(message->reason);
+    if (!bytes || bytes > DOORMAN_REASON_BYTES_MAX) {
+        doorman__read_fail(field, "must have 1 to 1,024 bytes of UTF-8");
+    }
+}
+
+static void doorman__read_ends(const doorman__field *object, void *out) {
+    const doorman_override_message *message = (const doorman_override_message *)out;
+    if (!message->expires_in || !message->row.ends_at) return;
+    doorman__field field = doorman__field_of(object, "expires_in", strlen("expires_in"));
+    doorman__read_fail(&field, "must not be given with ends_at");
+}
+
+static const doorman__row doorman__override_set_rows[] = {
+    {.type = DOORMAN__JSON_INLINE, .below = doorman__figure_rows},
+    DOORMAN__ROW_CALL(doorman__read_override, NULL),
+    {0},
+};
+static const doorman__row doorman__override_message_rows[] = {
+    DOORMAN__ROW_AS("resource", STRING, OPTIONAL, doorman_override_message, row.resource_id),
+    DOORMAN__ROW_AS("glob", STRING, OPTIONAL, doorman_override_message, row.identifier_glob),
+    DOORMAN__ROW_AS("limit", STRING, REQUIRED, doorman_override_message, row.limit),
+    DOORMAN__ROW_AS("key", STRING, REQUIRED, doorman_override_message, row.key),
+    DOORMAN__ROW_OBJECT("set", doorman_override_message, row.figures, doorman__override_set_rows),
+    DOORMAN__ROW_AS("add", RATE, OPTIONAL, doorman_override_message, row.add),
+    DOORMAN__ROW_OTHER("starts_at", OPTIONAL, doorman__read_starts_at, NULL),
+    DOORMAN__ROW_OTHER("ends_at", OPTIONAL, doorman__read_ends_at, NULL),
+    DOORMAN__ROW(DURATION, OPTIONAL, doorman_override_message, expires_in),
+    DOORMAN__ROW_OTHER("reason", OPTIONAL, doorman__read_reason, NULL),
+    DOORMAN__ROW_CALL(doorman__read_ends, NULL),
+    {0},
+};
+
+void doorman_override_message_uninit(doorman_override_message *message) {
+    if (!message) return;
+    doorman__arena_uninit(&message->arena);
+    cJSON_Delete((cJSON *)message->tree);
+    *message = (doorman_override_message){.tree = NULL};
+}
+
+doorman_status doorman_json_read_override(doorman_override_message *out, const char *text,
+                                          size_t bytes, doorman_error *error) {
+    if (!out) return doorman__missing(error, "out");
+    if (!text && bytes) return doorman__missing(error, "text");
+    doorman_override_message_uninit(out);
+    doorman_config_problem first = {0};
+    doorman__problems problems = {text, bytes, &first, 1, 0};
+    doorman__reader reader = {.problems = &problems};
+    const doorman__field root = doorman__read_start(&reader, text, bytes);
+    doorman_override_message read = {.row = {.wire_names = true}};
+    if (reader.status == DOORMAN_OK) {
+        doorman__read_fields(&root, doorman__override_message_rows, &read);
+    }
+    if (reader.status != DOORMAN_OK) {
+        if (error && problems.count) *error = first.error;
+        reader.error = error;
+        return doorman__read_end(&reader);
+    }
+    *out = read;
+    out->tree = reader.tree;
+    out->arena = reader.arena;
+    return DOORMAN_OK;
+}
+
+doorman_status doorman_json_write_override(const doorman_override_row *row, const char *reason,
+                                           doorman_buffer *text) {
+    if (!row || !text) return DOORMAN_INVALID_ARGUMENT;
+    doorman__writer out = doorman__put_start(text);
+    out.is_exact = true;
+    doorman__put(&out, "{'id':%i", row->id);
+    if (row->resource_id) doorman__put(&out, ",'resource':%s", row->resource_id);
+    if (row->identifier_glob) doorman__put(&out, ",'glob':%s", row->identifier_glob);
+    doorman__put(&out, ",'limit':%s,'key':%s", row->limit ? row->limit : "",
+                 row->key ? row->key : "");
+    if (row->add > 0) {
+        doorman__put(&out, ",'add':%x", row->add);
+    } else {
+        doorman__put(&out, ",'set':");
+        doorman__put_fields(&out, doorman__figure_rows, &row->figures);
+    }
+    if (row->starts_at) doorman__put(&out, ",'starts_at':%t", row->starts_at);
+    if (row->ends_at) doorman__put(&out, ",'ends_at':%t", row->ends_at);
+    if (reason) doorman__put(&out, ",'reason':%s", reason);
+    doorman__put(&out, "}");
+    return doorman__put_end(&out);
+}
 
 /* ---- permit JSON: requests */
 

@@ -262,6 +262,21 @@ enum {
     FAILED_COUNT
 };
 
+/* The acts of administration, and their names in the audit and in metrics. */
+#define ACT_KINDS(ACT)                                                                             \
+    ACT(OVERRIDE, "override")                                                                      \
+    ACT(OVERRIDE_END, "end_override")                                                              \
+    ACT(RESET, "reset")                                                                            \
+    ACT(BAN, "ban")                                                                                \
+    ACT(BAN_END, "end_ban")
+
+enum act_kind {
+#define ACT_OF_KIND(code, name) ACT_##code,
+    ACT_KINDS(ACT_OF_KIND)
+#undef ACT_OF_KIND
+        ACT_KIND_COUNT
+};
+
 /* Counters for the metrics. They count messages by method and status, and measure the duration of
  * messages. Each counter is atomic. Two counters that are read together may differ by requests in
  * progress. */
@@ -273,6 +288,7 @@ struct counters {
     counter unmatched;
     counter shared_id[2]; /* of clients, and of child nodes */
     counter authentication_failures[FAILED_COUNT];
+    counter acts[ACT_KIND_COUNT];                         /* those that the store has */
     counter etcd_errors[ADDRESS_MAX];                     /* failed tries, by member of etcd */
     counter master_changes[DOORMAN_ELECTION_STATE_COUNT]; /* changes of the master, by the new
                                                               state of this process */
@@ -366,6 +382,7 @@ struct service {
     struct notify *notify;                   /* NULL: systemd does not ask for notifications */
     struct state *state;                     /* the thread that writes --state; NULL: none */
     const struct state_status *state_status; /* of it, for pages; NULL: none */
+    struct admin *admin;                     /* acts of administration */
 };
 
 /* Notes why files were not loaded. Precondition: the lock is not held.

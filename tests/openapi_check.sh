@@ -75,7 +75,8 @@ start standby --config "$folder/config.json" --etcd http://127.0.0.1:1 --electio
 standby=$url
 start child --parent "ipc://$folder/master" --node eu-2
 child=$url
-start guarded --config "$folder/config.json" --http-token "$folder/tokens" --max-message 2000
+start guarded --config "$folder/config.json" --http-token "$folder/tokens" --max-message 2000 \
+    --state "$folder/acts"
 guarded=$url
 
 check 'a validator accepts the description' node tests/openapi/validate.mjs

@@ -9,6 +9,7 @@
 #define DOORMAN_SERVER_PART_H
 
 struct service;
+struct store;
 struct http_route;
 
 /* Files that are loaded again when they change. */
@@ -96,6 +97,11 @@ struct server_part {
      *   epoch   of the mastership; later ones are larger; 0: the settings have no --state */
     void (*elected)(struct service *service, bool is_master, uint64_t epoch);
     void (*learns)(struct service *service, enum learning_cause cause, doorman_time now);
+
+    /* This process is master, and no counter was read from the store yet: reads what the part keeps
+     * there. With the lock if nothing was answered yet, else without it.
+     *   returns   false: the store has failed, and this is called again */
+    bool (*read_store)(struct service *service, struct store *store);
     void (*parent_answered)(struct service *service, const doorman_transport_result *result,
                             doorman_time now); /* a request to the parent has ended. Logs it */
 

@@ -29,6 +29,12 @@ PART(waiting)
 PART(tokens)
 PART(allow)
 PART(http)
+#ifdef DOORMAN_SERVER_ADMIN
+PART(admin)
+PART(audit)
+PART(reset)
+PART(override)
+#endif
 PART(snapshot)
 PART(children)
 PART(history)

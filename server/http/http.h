@@ -76,8 +76,11 @@ extern const char *const server_message_names[MESSAGE_KIND_COUNT];
 #define TOKEN_NAME_MAX 64            /* bytes of its name */
 #define TOKEN_NAME_DEFAULT "default" /* the name of a token without a name */
 
-/* What a token allows. A role allows all that the roles before it allow. */
-enum role { ROLE_READ, ROLE_WRITE, ROLE_ADMIN };
+/* What a token allows. Each role allows what ROLE_READ allows, and ROLE_ADMIN allows all. Neither
+ * of the two between them includes the other one. */
+enum role { ROLE_READ, ROLE_WRITE, ROLE_SUPPORT, ROLE_ADMIN };
+
+#define TOKEN_GLOBS_BYTES 512 /* of the globs of a token, with a space between two */
 
 struct token_identity {
     char name[TOKEN_NAME_MAX + 1]; /* "": none */
@@ -137,6 +140,12 @@ struct method_call {
 bool server_method_handle(struct service *service, struct method_call *call,
                           const struct http_request *request, struct http_response *response);
 
+/* Checks that a token may reset what the message of a request names. A message that is not valid is
+ * allowed here, because it is refused later. Precondition: the server has tokens.
+ *   returns   false: the response is an error */
+bool server_reset_check_token(struct service *service, const struct http_request *request,
+                              struct http_response *response);
+
 /* Makes the response to a message that has waited. The body of the request is not used. */
 void server_method_respond(struct method_call *call, const struct http_request *request,
                            struct http_response *response);
@@ -174,6 +183,8 @@ struct http_route {
     const char *path;  /* NULL: the end of the list */
     unsigned verbs;    /* that the path accepts; 0: VERB_GET */
     enum role role;    /* that verbs other than GET need */
+    enum role reads;   /* the role that GET and HEAD need */
+    bool administers;  /* needs a token also for GET, so that it is known who reads */
     bool is_open;      /* needs no token or Host, for health checks */
     bool is_immediate; /* needs few steps, so any thread may make the response */
     bool charges;      /* takes units of permits: see request_check_access. A body is ignored */
@@ -258,5 +269,18 @@ bool server_tokens_find(struct tokens *tokens, const char *given, size_t bytes,
                         struct token_identity *out);
 
 const char *server_role_name(enum role role);
+
+/* Returns whether a token with the role `role` may do what needs the role `needed`. */
+static inline bool server_role_includes(enum role role, enum role needed) {
+    return needed == ROLE_READ || role == needed || role == ROLE_ADMIN;
+}
+
+/* Returns whether a token may change a resource, or all resources of a template. The role support
+ * may do so within the globs of its line. The file counts as it is now.
+ *   name          the id of the resource, or the glob of the template
+ *   is_template   what `name` is
+ *   globs         out: on false, the globs of the token; "" if the file has no such token now */
+bool server_token_covers(struct tokens *tokens, const struct token_identity *token,
+                         const char *name, bool is_template, char globs[TOKEN_GLOBS_BYTES]);
 
 #endif

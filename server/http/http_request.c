@@ -435,20 +435,24 @@ static void request_check_access(struct service *service, struct http_request *r
  * whatever its verbs are. */
 static bool request_administers(const struct http_request *request) {
     if (request->route) {
-        return request_changes(request) && request->route->role != ROLE_READ &&
-               !request_charges(request);
+        return request->route->administers ||
+               (request_changes(request) && request->route->role != ROLE_READ &&
+                !request_charges(request));
     }
     return strcmp(request->path, "/v1/inspect") == 0 || strcmp(request->path, "/v1/reset") == 0;
 }
 
 /* Returns the role that a request needs. An inspection changes nothing, so it needs the role read.
- * A reset needs the role admin. Any other message needs the role write, because it may change
- * leases. So does a request that charges for permits. */
+ * A reset needs the role support, and its entries must be within the globs of the token. Any other
+ * message needs the role write, because it may change leases. So does a request that charges for
+ * permits. */
 static enum role request_role(const struct http_request *request) {
     if (request_charges(request)) return ROLE_WRITE;
-    if (request->route) return request_changes(request) ? request->route->role : ROLE_READ;
+    if (request->route) {
+        return request_changes(request) ? request->route->role : request->route->reads;
+    }
     if (strcmp(request->path, "/v1/inspect") == 0) return ROLE_READ;
-    return strcmp(request->path, "/v1/reset") == 0 ? ROLE_ADMIN : ROLE_WRITE;
+    return strcmp(request->path, "/v1/reset") == 0 ? ROLE_SUPPORT : ROLE_WRITE;
 }
 
 /* Checks the role of the token. The methods for administrators need a token, so that everybody who
@@ -462,7 +466,7 @@ static void request_check_role(struct service *service, struct http_request *req
         server_http_response_set_error(response, 403, "PERMISSION_DENIED",
                                        "this request needs a server with --http-token");
     }
-    if (!service->tokens || open || request->token.role >= needed) return;
+    if (!service->tokens || open || server_role_includes(request->token.role, needed)) return;
     snprintf(text, sizeof text, "this request needs a token with the role %s; '%s' has the role %s",
              server_role_name(needed), request->token.name, server_role_name(request->token.role));
     request->lacks_role = true;

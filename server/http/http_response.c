@@ -49,6 +49,7 @@ static const char *code_reason(int code) {
                    {403, "Forbidden"},
                    {404, "Not Found"},
                    {405, "Method Not Allowed"},
+                   {409, "Conflict"},
                    {411, "Length Required"},
                    {413, "Content Too Large"},
                    {415, "Unsupported Media Type"},

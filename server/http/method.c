@@ -115,6 +115,76 @@ static void audit_reset(const struct service *service, const struct method_call 
     doorman_json_exchange_uninit(&exchange);
 }
 
+/* What forbids an entry of a RESET to a token of the role support. */
+struct forbidden {
+    const char *field, *name,
+        *template_of; /* template_of: the counter has this template; or NULL */
+    char globs[TOKEN_GLOBS_BYTES];
+};
+
+/* Returns whether a token may reset a limit. A counter that all resources of a template share needs
+ * a token for all of them. The template of the resource is not looked up: a limit with the same
+ * name in another template counts too. Precondition: the lock of the service is held. */
+static bool reset_covers_limit(struct service *service, const struct token_identity *token,
+                               const char *name, struct forbidden *out) {
+    const doorman_permits *permits = doorman_server_permits(service->server);
+    doorman_cursor cursor = {0};
+    doorman_permits_limit limit;
+    while (permits && doorman_permits_next_limit(permits, &cursor, &limit)) {
+        bool is_shared = limit.settings && limit.settings->per == DOORMAN_PER_TEMPLATE;
+        if (!is_shared || strcmp(limit.limit, name) != 0) continue;
+        if (server_token_covers(service->tokens, token, limit.identifier_glob, true, out->globs)) {
+            continue;
+        }
+        out->field = "limit";
+        out->name = name;
+        out->template_of = limit.identifier_glob;
+        return false;
+    }
+    return true;
+}
+
+/* Writes the error of an entry that a token must not reset. Precondition: the lock is held, if the
+ * entry has a template. */
+static void reset_forbid(struct http_response *response, const struct token_identity *token,
+                         size_t index, const struct forbidden *why) {
+    char error[2 * DOORMAN_ID_BYTES_MAX + TOKEN_GLOBS_BYTES + 256],
+        shared[64 + DOORMAN_ID_BYTES_MAX];
+    snprintf(shared, sizeof shared, " is shared by all resources of %s, and",
+             why->template_of ? why->template_of : "");
+    snprintf(error, sizeof error, "entry[%zu].%s: %s%s '%s' may only change %s", index, why->field,
+             why->name, why->template_of ? shared : ":", token->name,
+             why->globs[0] ? why->globs : "nothing any more");
+    server_http_response_set_error(response, 403, "PERMISSION_DENIED", error);
+}
+
+bool server_reset_check_token(struct service *service, const struct http_request *request,
+                              struct http_response *response) {
+    const struct token_identity *token = &request->token;
+    doorman_json_exchange exchange = {.reply = {.text = NULL}};
+    bool covers = true;
+    if (token->role == ROLE_ADMIN ||
+        doorman_json_exchange_read(&exchange, "reset", request->body, request->body_bytes) !=
+            DOORMAN_OK) {
+        doorman_json_exchange_uninit(&exchange);
+        return true;
+    }
+    const doorman_request *reset = &exchange.request;
+    server_lock(&service->lock);
+    for (size_t i = 0; i < reset->entry_count && covers; i++) {
+        const doorman_permit_entry *entry = &reset->entries[i];
+        struct forbidden why = {.field = "resource_id", .name = entry->resource_id};
+        covers = !entry->resource_id ||
+                 server_token_covers(service->tokens, token, entry->resource_id, false, why.globs);
+        covers =
+            covers && (!entry->limit || reset_covers_limit(service, token, entry->limit, &why));
+        if (!covers) reset_forbid(response, token, i, &why);
+    }
+    server_unlock(&service->lock);
+    doorman_json_exchange_uninit(&exchange);
+    return covers;
+}
+
 void server_method_respond(struct method_call *call, const struct http_request *request,
                            struct http_response *response) {
     doorman_json_exchange *exchange = &call->exchange;
@@ -139,9 +209,13 @@ bool server_method_handle(struct service *service, struct method_call *call,
     waiter->method = method;
     waiter->http_address = call->http_address;
     waiter->peer = (struct peer){.stream = request->stream, .token = request->token.name};
+    bool is_reset = method && strcmp(method, "reset") == 0;
+    if (is_reset && service->tokens && !server_reset_check_token(service, request, response)) {
+        return true;
+    }
     if (!server_handle_message(service, waiter, request->body, request->body_bytes)) return false;
-    bool has_reset = waiter->status == DOORMAN_OK && method && strcmp(method, "reset") == 0;
-    if (has_reset && exchange->response.is_master) audit_reset(service, call, request);
+    bool has_reset = is_reset && waiter->status == DOORMAN_OK && exchange->response.is_master;
+    if (has_reset) audit_reset(service, call, request);
     server_method_respond(call, request, response);
     return true;
 }

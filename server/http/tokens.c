@@ -4,12 +4,18 @@
  * The file has one token a line:
  *
  *     # comment
- *     ROLE NAME TOKEN
+ *     ROLE NAME TOKEN [GLOB...]
  *
- *     role    a request with the token may
- *     read    read all pages with GET and HEAD, and send the message inspect
- *     write   do that, use /v1/allow, and send all messages of the protocol except reset
- *     admin   do that, and send the message reset
+ *     role      a request with the token may
+ *     read      read all pages with GET and HEAD, and send the message inspect
+ *     write     do that, use /v1/allow, and send all messages of the protocol except reset
+ *     support   do what read does, and send the message reset, for resources that a GLOB matches
+ *     admin     do all that
+ *
+ * Only the role support has globs, and it needs one. A glob is the id of a resource, or the first
+ * part of ids with a `*` behind it. So it is always known whether a glob has all resources of a
+ * template, whose own glob may have more than one `*`: its first part must begin with that of the
+ * glob here.
  *
  * Instead, a file can have a single word. The word is then a token with the role admin. Before
  * there were roles, every file was such a file.
@@ -26,13 +32,15 @@
 
 #define TOKEN_MAX 64
 #define TOKEN_FILE_BYTES_MAX ((size_t)64 << 10)
+#define TOKEN_GLOB_MAX 16 /* of one token */
 #define TOKEN_SPACE " \t\r"
 
 struct token {
     struct token_identity identity;
-    size_t line;               /* in the file, from 1 */
-    size_t bytes;              /* of the token */
-    char text[HTTP_TOKEN_MAX]; /* has zeros behind the token */
+    char globs[TOKEN_GLOBS_BYTES]; /* with a space between two; "": none */
+    size_t line;                   /* in the file, from 1 */
+    size_t bytes;                  /* of the token */
+    char text[HTTP_TOKEN_MAX];     /* has zeros behind the token */
 };
 
 struct token_list {
@@ -45,8 +53,10 @@ struct tokens {
     struct token_list *list;
 };
 
-static const char *const role_names[] = {
-    [ROLE_READ] = "read", [ROLE_WRITE] = "write", [ROLE_ADMIN] = "admin"};
+static const char *const role_names[] = {[ROLE_READ] = "read",
+                                         [ROLE_WRITE] = "write",
+                                         [ROLE_SUPPORT] = "support",
+                                         [ROLE_ADMIN] = "admin"};
 
 const char *server_role_name(enum role role) { return role_names[role]; }
 
@@ -130,12 +140,51 @@ static bool token_add(struct token_list *list, enum role role, const char *name,
     return true;
 }
 
+/* Returns whether a word is the id of a resource, or the first part of ids with a `*` behind it. */
+static bool glob_is_valid(const char *glob) {
+    size_t bytes = strcspn(glob, "*?[\\");
+    bool is_end = !glob[bytes] || (glob[bytes] == '*' && !glob[bytes + 1]);
+    return is_end && strlen(glob) <= DOORMAN_ID_BYTES_MAX;
+}
+
+/* Reads the words behind the token of a line.
+ *   token   the last one of the list */
+static bool token_read_globs(struct token *token, char *const *words, size_t count,
+                             doorman_error *error) {
+    bool is_support = token->identity.role == ROLE_SUPPORT;
+    size_t used = 0;
+    if (!is_support && count > 0) {
+        return token_fail(error, token->line,
+                          "must be ROLE NAME TOKEN: only the role support has globs behind it");
+    }
+    if (is_support && count == 0) {
+        return token_fail(error, token->line,
+                          "the role support needs globs of resources behind the token; * is all");
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (!glob_is_valid(words[i])) {
+            return token_fail(error, token->line,
+                              "a glob is the id of a resource, or the first part of ids and then "
+                              "*, such as api/*; glob %zu is neither",
+                              i + 1);
+        }
+        size_t bytes = strlen(words[i]);
+        if (used + bytes + 2 > sizeof token->globs) {
+            return token_fail(error, token->line, "the globs of a token have at most %d bytes",
+                              TOKEN_GLOBS_BYTES - 1);
+        }
+        used += (size_t)snprintf(token->globs + used, sizeof token->globs - used, "%s%s",
+                                 i ? " " : "", words[i]);
+    }
+    return true;
+}
+
 /* Reads one line.
  *   single   in/out: the file has a token without a role */
 static bool token_read_line(struct token_list *list, char *text, size_t line, bool *single,
                             doorman_error *error) {
-    char *words[3];
-    size_t count = line_split(text, words, 3);
+    char *words[3 + TOKEN_GLOB_MAX];
+    size_t count = line_split(text, words, 3 + TOKEN_GLOB_MAX);
     enum role role = ROLE_READ;
     if (count == 0 || *words[0] == '#') return true;
     if (*single || (count == 1 && list->count > 0)) {
@@ -146,14 +195,19 @@ static bool token_read_line(struct token_list *list, char *text, size_t line, bo
         return token_add(list, ROLE_ADMIN, TOKEN_NAME_DEFAULT, words[0], line, error);
     }
     if (!role_read(&role, words[0])) {
-        return token_fail(error, line, "the first word must be a role: read, write or admin");
+        return token_fail(error, line,
+                          "the first word must be a role: read, write, support or admin");
     }
-    if (count != 3) return token_fail(error, line, "must be ROLE NAME TOKEN");
+    if (count < 3) return token_fail(error, line, "must be ROLE NAME TOKEN");
+    if (count > 3 + TOKEN_GLOB_MAX) {
+        return token_fail(error, line, "a token has at most %d globs", TOKEN_GLOB_MAX);
+    }
     if (!name_is_valid(words[1])) {
         return token_fail(error, line, "a name has at most %d characters, all visible ASCII",
                           TOKEN_NAME_MAX);
     }
-    return token_add(list, role, words[1], words[2], line, error);
+    return token_add(list, role, words[1], words[2], line, error) &&
+           token_read_globs(&list->items[list->count - 1], words + 3, count - 3, error);
 }
 
 /* Reads the text of a file, which it splits in place. */
@@ -231,6 +285,35 @@ bool server_tokens_find(struct tokens *tokens, const char *given, size_t bytes,
     }
     server_unlock(&tokens->lock);
     return found;
+}
+
+/* Returns whether a glob of a token has a resource, or all resources of a template. */
+static bool glob_covers(const char *glob, size_t bytes, const char *name, bool is_template) {
+    bool is_prefix = glob[bytes - 1] == '*';
+    size_t head = is_template ? strcspn(name, "*?[\\") : strlen(name);
+    if (is_prefix) bytes--;
+    bool begins = bytes <= head && strncmp(glob, name, bytes) == 0;
+    return begins && (is_prefix || !name[bytes]);
+}
+
+bool server_token_covers(struct tokens *tokens, const struct token_identity *token,
+                         const char *name, bool is_template, char globs[TOKEN_GLOBS_BYTES]) {
+    bool covers = token->role == ROLE_ADMIN;
+    globs[0] = 0;
+    if (covers) return true;
+    server_lock(&tokens->lock);
+    for (size_t i = 0; i < tokens->list->count; i++) {
+        const struct token *item = &tokens->list->items[i];
+        if (strcmp(item->identity.name, token->name) != 0) continue;
+        memcpy(globs, item->globs, TOKEN_GLOBS_BYTES);
+    }
+    server_unlock(&tokens->lock);
+    for (const char *at = globs; *at; at += strspn(at, " ")) {
+        size_t bytes = strcspn(at, " ");
+        covers = covers || glob_covers(at, bytes, name, is_template);
+        at += bytes;
+    }
+    return covers;
 }
 
 /* ---- start ---------------------------------------------------------------------------------- */

@@ -258,6 +258,22 @@ static void metrics_authentication(struct text *text, const struct counters *cou
     }
 }
 
+/* A server without --state keeps no acts. */
+static void metrics_acts(struct text *text, const struct service *service) {
+    static const char *const names[] = {
+#define ACT_NAME(code, name) name,
+        ACT_KINDS(ACT_NAME)
+#undef ACT_NAME
+    };
+    if (!service->state_status) return;
+    server_metrics_header(text, "administration_acts_total", "counter",
+                          "Acts of administration that are in the audit, by what they did.");
+    for (int i = 0; i < ACT_KIND_COUNT; i++) {
+        server_text_addf(text, "doorman_administration_acts_total{what=\"%s\"} %" PRIu64 "\n",
+                         names[i], counter_read(&service->counters.acts[i]));
+    }
+}
+
 /* When certificates end. A server without a certificate has no such metric. */
 static void metrics_certificates(struct text *text, struct service *service) {
     const char *name = "doorman_server_certificate_not_after_timestamp_seconds";
@@ -446,6 +462,7 @@ static void handle_metrics(struct service *service, const struct http_request *r
     metrics_connections(text, service, has_parent);
     metrics_election(text, service);
     metrics_state(text, &snapshot);
+    metrics_acts(text, service);
     metrics_descriptors(text, &snapshot.descriptors);
     metrics_events(text, &service->counters);
     server_process_metrics(text);

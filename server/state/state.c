@@ -26,6 +26,7 @@
  *
  * Nothing is written before all is read: a row in the store may say that more is used than memory
  * knows. */
+#include "call.h"
 #include "planned.h"
 
 #include <signal.h>
@@ -98,7 +99,8 @@ struct state {
         ends_at;      /* the server stops, and gives the thread until then; 0: it does not stop */
     bool has_ended;   /* the thread has written all, or has given up */
     bool reads_again; /* the configuration has other durable limits, which may have rows */
-    uint64_t limits;  /* a hash of the durable limits */
+    struct state_call *call; /* waits for the thread; NULL: none */
+    uint64_t limits;         /* a hash of the durable limits */
     struct state_status status;
 };
 
@@ -471,6 +473,63 @@ static void state_drop(struct state *state, doorman_time now) {
     }
 }
 
+/* ---- calls of other parts ------------------------------------------------------------------- */
+
+#define CALL_SECONDS 20
+#define CALL_LOOK (DOORMAN_SECOND / 5) /* between two looks whether the server stops */
+
+/* Runs the call that waits, if there is one. */
+static void state_run_call(struct state *state) {
+    struct service *service = state->service;
+    server_lock(&service->lock);
+    struct state_call *call = state->call;
+    state->call = NULL;
+    if (call) call->has_begun = true;
+    server_unlock(&service->lock);
+    if (!call) return;
+    call->run(service, state->store, call->context);
+    server_lock(&service->lock);
+    bool is_lost = call->is_lost;
+    call->is_over = true;
+    pthread_cond_broadcast(&state->finished);
+    server_unlock(&service->lock);
+    if (is_lost) call->drop(call->context);
+}
+
+/* Returns why no call can be made, or NULL. Precondition: the lock is held. */
+static const char *state_forbids_call(const struct state *state) {
+    if (state->service->stopping || state->has_ended) return "the server is stopping";
+    if (!doorman_server_permits(state->service->server)) return "this process is not the master";
+    if (!state->status.is_reading) return NULL;
+    return state->status.trouble.since ? "the store cannot be read" : "the store is being read";
+}
+
+enum call_result server_state_call(struct service *service, struct state_call *call,
+                                   char why[CALL_TEXT]) {
+    struct state *state = service->state;
+    doorman_time now = doorman_clock(), until = now + CALL_SECONDS * DOORMAN_SECOND;
+    server_lock(&service->lock);
+    const char *forbids = state_forbids_call(state);
+    call->has_begun = call->is_over = call->is_lost = false;
+    if (!forbids) state->call = call;
+    pthread_cond_signal(&state->changed);
+    while (!forbids && !call->is_over && now < until) {
+        server_condition_wait(&state->finished, &service->lock, CALL_LOOK);
+        now = doorman_clock();
+        if (!call->has_begun) forbids = state_forbids_call(state);
+    }
+    bool is_over = call->is_over, has_begun = call->has_begun;
+    call->is_lost = has_begun && !is_over;
+    if (!has_begun) state->call = NULL;
+    const char *reason = state->status.trouble.since ? state->status.trouble.reason
+                                                     : "try again, and look at the log";
+    snprintf(why, CALL_TEXT, "%s: %.*s", forbids ? forbids : "the store does not answer",
+             STORE_TEXT - 1, reason);
+    server_unlock(&service->lock);
+    if (is_over) return CALL_OVER;
+    return has_begun ? CALL_LOST : CALL_REFUSED;
+}
+
 /* ---- the thread ----------------------------------------------------------------------------- */
 
 /* Waits until a time, or until a flush is wanted or the thread must leave. Returns false if it must
@@ -479,7 +538,8 @@ static bool state_sleep(struct state *state, doorman_time until) {
     struct service *service = state->service;
     doorman_time now = doorman_clock();
     server_lock(&service->lock);
-    while (now < until && !state_must_leave(state) && state->flush_wanted == state->flush_seen) {
+    while (now < until && !state_must_leave(state) && state->flush_wanted == state->flush_seen &&
+           !(state->call && !state->status.is_reading)) {
         server_condition_wait(&state->changed, &service->lock, until - now);
         now = doorman_clock();
     }
@@ -579,11 +639,22 @@ static bool state_begin_mastership(struct state *state) {
     return true;
 }
 
+/* Lets other parts read what they keep in the store, before any counter is read. Returns false if
+ * the store cannot be read. */
+static bool state_read_parts(struct state *state) {
+    bool is_read = true;
+    EACH_PART(part, read_store) {
+        is_read = is_read && (*part)->read_store(state->service, state->store);
+    }
+    if (!is_read) state_note_failure(state, "the store of counters cannot be read");
+    return is_read;
+}
+
 /* Reads the store until it has succeeded. Returns false if the thread must leave before. */
 static bool state_read_surely(struct state *state) {
     for (;;) {
         struct reading reading = {0};
-        if (!state_read(state, &reading)) {
+        if (!state_read_parts(state) || !state_read(state, &reading)) {
             if (!state_sleep(state, doorman_clock() + RETRY_INTERVAL)) return false;
             continue;
         }
@@ -629,6 +700,7 @@ static void state_serve(struct state *state) {
     doorman_time began = doorman_clock();
     if (!state_begin_mastership(state) || !state_read_surely(state)) return;
     while (state_sleep(state, began + interval)) {
+        state_run_call(state);
         enum round round = ROUND_FULL;
         began = doorman_clock();
         while (round == ROUND_FULL && !state_leaves(state)) round = state_write(state);
@@ -812,6 +884,9 @@ static void state_begin(struct service *service) {
         snprintf(planned.why, sizeof planned.why, "%.*s", (int)sizeof planned.why - 1,
                  server_store_error(state->store));
     state_elected(service, true, begun ? server_store_epoch(state->store) : 0);
+    EACH_PART(part, read_store) {
+        if (begun) (void)(*part)->read_store(service, state->store); /* the thread tries again */
+    }
     server_state_take_over(service, &planned, state->name, &state->status);
 }
 

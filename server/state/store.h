@@ -21,6 +21,7 @@
 #define STORE_SCHEMA 1 /* of the tables or keys. A server refuses a store that has a newer one */
 #define STORE_TEXT 1024
 #define STORE_KEPT_SECONDS 86400 /* for which rows stay after they are fresh */
+#define STORE_NOTES_MAX 64       /* of one call */
 
 struct store;
 
@@ -114,6 +115,31 @@ enum store_result server_store_write(struct store *store, const struct store_row
  *   before    seconds since 1970
  *   cost      reads the whole table */
 enum store_result server_store_drop(struct store *store, int64_t before);
+
+/* A note of administration, such as an override or an act of the audit. The store knows nothing of
+ * what a note says. */
+struct store_note {
+    const char *kind;     /* a word */
+    const char *identity; /* no two notes of a kind have the same one; at most STORE_TEXT bytes */
+    int64_t ends_at;      /* seconds since 1970. The store keeps it, and does not remove the note */
+    const char *text;     /* NULL: the note is deleted */
+};
+
+/* Writes and deletes notes, all of them or none. When this returns STORE_OK they last, like rows. A
+ * note replaces the one with its kind and identity. After STORE_FAILED, a Redis that did not answer
+ * may have written all of them. server_store_next begins with the first row again.
+ *   count   1 to STORE_NOTES_MAX */
+enum store_result server_store_put_notes(struct store *store, const struct store_note *notes,
+                                         size_t count);
+
+/* Gets a note, which is valid during the call. Returns whether it wants a further one. */
+typedef bool store_visitor(void *context, const struct store_note *note);
+
+/* Reads the notes of a kind, the one with the largest identity first, byte by byte.
+ *   before    only notes with a smaller identity; "": all
+ *   returns   STORE_OK: the visitor wanted no more, or there are no more | STORE_FAILED */
+enum store_result server_store_list_notes(struct store *store, const char *kind, const char *before,
+                                          store_visitor *visit, void *context);
 
 /* Returns whether the store can keep what a planned stop leaves. */
 bool server_store_can_leave(const struct store *store);

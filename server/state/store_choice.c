@@ -84,6 +84,16 @@ enum store_result server_store_drop(struct store *store, int64_t before) {
     return store->kind->drop ? store->kind->drop(store, before) : STORE_OK;
 }
 
+enum store_result server_store_put_notes(struct store *store, const struct store_note *notes,
+                                         size_t count) {
+    return store->kind->put_notes(store, notes, count);
+}
+
+enum store_result server_store_list_notes(struct store *store, const char *kind, const char *before,
+                                          store_visitor *visit, void *context) {
+    return store->kind->list_notes(store, kind, before, visit, context);
+}
+
 bool server_store_can_leave(const struct store *store) { return store->kind->leave != NULL; }
 
 enum store_result server_store_leave(struct store *store, const void *bytes, size_t count) {

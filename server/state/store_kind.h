@@ -33,6 +33,11 @@ struct store_kind {
     enum store_result (*write)(struct store *store, const struct store_row *rows, size_t count);
     enum store_result (*drop)(struct store *store, int64_t before); /* NULL: nothing to do */
 
+    enum store_result (*put_notes)(struct store *store, const struct store_note *notes,
+                                   size_t count);
+    enum store_result (*list_notes)(struct store *store, const char *kind, const char *before,
+                                    store_visitor *visit, void *context);
+
     /* NULL: it keeps nothing of a planned stop. */
     enum store_result (*leave)(struct store *store, const void *bytes, size_t count);
     enum store_result (*take)(struct store *store, unsigned char **bytes, size_t *count);

@@ -11,6 +11,9 @@
  *                                    field "left", with the epoch of the mastership that has left
  *                                    it
  *
+ *     doorman:{NODE}:notes:KIND      a hash: for each note, by its identity, ends_at 0 text
+ *     doorman:{NODE}:order:KIND      a sorted set of these identities, all with the score 0
+ *
  * The zeros end texts for people; see server_store_next. A row is a key of its own, and not a field
  * of one large hash, because a key has an end: Redis removes it a day after it is fresh, and no
  * process has to look for old rows. The braces let a Redis Cluster keep a node in one place.
@@ -101,6 +104,38 @@ static const char write_script[] =
     "  else redis.call('SET', KEYS[i], value, 'EXAT', ARGV[2 * i]) end\n"
     "end\n"
     "return tonumber(epoch)\n";
+
+/* KEYS: the hash; for each note, the hash and the set of its kind. ARGV: the epoch; the number of
+ * the batch; for each note its identity and its value, which is empty if the note is deleted.
+ * Returns as write_script does. */
+static const char notes_script[] =
+    "local kept = redis.call('HMGET', KEYS[1], 'epoch', 'batch')\n"
+    "local epoch, number = kept[1], tonumber(ARGV[2])\n"
+    "if epoch ~= ARGV[1] then return epoch or '0' end\n"
+    "if tonumber(kept[2] or '0') > number then return tonumber(epoch) end\n"
+    "redis.call('HSET', KEYS[1], 'batch', ARGV[2])\n"
+    "for i = 2, #KEYS, 2 do\n"
+    "  local identity, value = ARGV[i + 1], ARGV[i + 2]\n"
+    "  if value == '' then\n"
+    "    redis.call('HDEL', KEYS[i], identity)\n"
+    "    redis.call('ZREM', KEYS[i + 1], identity)\n"
+    "  else\n"
+    "    redis.call('HSET', KEYS[i], identity, value)\n"
+    "    redis.call('ZADD', KEYS[i + 1], 0, identity)\n"
+    "  end\n"
+    "end\n"
+    "return tonumber(epoch)\n";
+
+/* KEYS: the hash and the set of a kind. ARGV: the end of the range, and how many notes. Returns
+ * identities and values, in turn. */
+static const char list_script[] =
+    "local found = {}\n"
+    "for _, identity in ipairs(redis.call('ZREVRANGEBYLEX', KEYS[2], ARGV[1], '-', 'LIMIT', 0,\n"
+    "    ARGV[2])) do\n"
+    "  found[#found + 1] = identity\n"
+    "  found[#found + 1] = redis.call('HGET', KEYS[1], identity) or ''\n"
+    "end\n"
+    "return found\n";
 
 /* KEYS: the hash; the string. ARGV: the epoch; the bytes. Returns as write_script does. */
 static const char leave_script[] = "local epoch = redis.call('HGET', KEYS[1], 'epoch')\n"
@@ -649,6 +684,148 @@ static enum store_result redis_write(struct store *base, const struct store_row 
     return result;
 }
 
+/* ---- notes ---------------------------------------------------------------------------------- */
+
+#define NOTES_SCANNED "500" /* in one answer */
+#define NOTE_WORDS 4        /* of each note in a script */
+
+/* Writes the names of the hash and of the set of a kind. */
+static void note_keys(const struct redis_store *store, const char *kind,
+                      char keys[2][2 * PREFIX_BYTES]) {
+    snprintf(keys[0], 2 * PREFIX_BYTES, "doorman:{%s}:notes:%s", store->place->node, kind);
+    snprintf(keys[1], 2 * PREFIX_BYTES, "doorman:{%s}:order:%s", store->place->node, kind);
+}
+
+/* The words of one call of notes_script. */
+struct note_call {
+    const char *words[6 + NOTE_WORDS * STORE_NOTES_MAX];
+    size_t bytes[6 + NOTE_WORDS * STORE_NOTES_MAX];
+    int count;
+    char numbers[3][NUMBER_TEXT];
+    char keys[STORE_NOTES_MAX][2][2 * PREFIX_BYTES];
+    char *values[STORE_NOTES_MAX]; /* NULL: deleted */
+};
+
+static void note_call_add(struct note_call *call, const char *word, size_t bytes) {
+    call->words[call->count] = word;
+    call->bytes[call->count++] = bytes;
+}
+
+static void note_call_add_text(struct note_call *call, const char *word) {
+    note_call_add(call, word, strlen(word));
+}
+
+/* Adds the identity and the value of a note. Returns false if memory runs out. */
+static bool note_call_add_note(struct note_call *call, size_t index,
+                               const struct store_note *note) {
+    char ends_at[NUMBER_TEXT];
+    note_call_add_text(call, note->identity);
+    if (!note->text) {
+        note_call_add(call, "", 0);
+        return true;
+    }
+    size_t head = (size_t)snprintf(ends_at, sizeof ends_at, "%" PRId64, note->ends_at) + 1;
+    size_t bytes = strlen(note->text);
+    call->values[index] = (char *)malloc(head + bytes + 1);
+    if (!call->values[index]) return false;
+    memcpy(call->values[index], ends_at, head);
+    memcpy(call->values[index] + head, note->text, bytes + 1);
+    note_call_add(call, call->values[index], head + bytes);
+    return true;
+}
+
+/* Makes the words of a call. Returns false if memory runs out. */
+static bool note_call_make(struct note_call *call, const struct redis_store *store,
+                           const struct store_note *notes, size_t count) {
+    bool made = true;
+    snprintf(call->numbers[0], NUMBER_TEXT, "%zu", 1 + 2 * count);
+    snprintf(call->numbers[1], NUMBER_TEXT, "%" PRIu64, store->base.epoch);
+    snprintf(call->numbers[2], NUMBER_TEXT, "%" PRIu64, store->batch);
+    note_call_add_text(call, "EVAL");
+    note_call_add_text(call, notes_script);
+    note_call_add_text(call, call->numbers[0]);
+    note_call_add_text(call, store->process);
+    for (size_t i = 0; i < count; i++) {
+        note_keys(store, notes[i].kind, call->keys[i]);
+        for (int k = 0; k < 2; k++) note_call_add_text(call, call->keys[i][k]);
+    }
+    for (int i = 1; i < 3; i++) note_call_add_text(call, call->numbers[i]);
+    for (size_t i = 0; made && i < count; i++) made = note_call_add_note(call, i, &notes[i]);
+    return made;
+}
+
+/* Sends the words of a call, and receives the answer. */
+static enum store_result redis_send_notes(struct redis_store *store, const struct note_call *call) {
+    const char *const *words = call->words;
+    if (!redis_connect(store)) return STORE_FAILED;
+    if (redisAppendCommandArgv(store->context, call->count, (const char **)(uintptr_t)words,
+                               call->bytes) != REDIS_OK) {
+        return redis_fail_connection(store);
+    }
+    redisReply *reply = redis_receive(store);
+    enum store_result result = reply ? redis_read_written(store, reply) : STORE_FAILED;
+    freeReplyObject(reply);
+    return result;
+}
+
+/* As redis_write: a connection that was idle may have been closed. */
+static enum store_result redis_put_notes(struct store *base, const struct store_note *notes,
+                                         size_t count) {
+    struct redis_store *store = (struct redis_store *)base;
+    struct note_call *call = (struct note_call *)calloc(1, sizeof *call);
+    bool had_connection = store->context != NULL;
+    enum store_result result = STORE_FAILED;
+    redis_forget_rows(store);
+    store->cursor[0] = 0;
+    store->batch++;
+    if (call && note_call_make(call, store, notes, count)) {
+        result = redis_send_notes(store, call);
+        bool is_closed = result == STORE_FAILED && had_connection && !store->context;
+        if (is_closed) result = redis_send_notes(store, call);
+    } else {
+        redis_fail(store, "out of memory", "");
+    }
+    for (size_t i = 0; call && i < count; i++) free(call->values[i]);
+    free(call);
+    return result;
+}
+
+/* Gives the notes of an answer to the visitor. Returns whether it wants more.
+ *   last   out: the identity of the last note */
+static bool redis_visit_notes(const redisReply *reply, const char *kind, store_visitor *visit,
+                              void *context, char last[STORE_TEXT + 1]) {
+    bool wants = true;
+    for (size_t i = 0; wants && i + 1 < reply->elements; i += 2) {
+        const char *identity = reply->element[i]->str, *value = reply->element[i + 1]->str;
+        if (!identity || !value) continue;
+        const char *at = value, *ends_at = value_text(&at, value + reply->element[i + 1]->len);
+        const struct store_note note = {kind, identity, ends_at ? strtoll(ends_at, NULL, 10) : 0,
+                                        ends_at ? at : ""};
+        snprintf(last, STORE_TEXT + 1, "%s", identity);
+        wants = visit(context, &note);
+    }
+    return wants;
+}
+
+static enum store_result redis_list_notes(struct store *base, const char *kind, const char *before,
+                                          store_visitor *visit, void *context) {
+    struct redis_store *store = (struct redis_store *)base;
+    char keys[2][2 * PREFIX_BYTES], last[STORE_TEXT + 1], end[STORE_TEXT + 2];
+    snprintf(last, sizeof last, "%s", before);
+    for (bool more = true; more;) {
+        snprintf(end, sizeof end, "%s%s", last[0] ? "(" : "+", last);
+        note_keys(store, kind, keys);
+        if (!redis_connect(store)) return STORE_FAILED;
+        const char *const words[] = {"EVAL",  list_script, "2",          keys[0],
+                                     keys[1], end,         NOTES_SCANNED};
+        redisReply *reply = redis_ask(store, REDIS_REPLY_ARRAY, 7, words);
+        if (!reply) return STORE_FAILED;
+        more = redis_visit_notes(reply, kind, visit, context, last) && reply->elements > 0;
+        freeReplyObject(reply);
+    }
+    return STORE_OK;
+}
+
 /* ---- planned stops -------------------------------------------------------------------------- */
 
 static enum store_result redis_leave(struct store *base, const void *bytes, size_t count) {
@@ -724,5 +901,7 @@ const struct store_kind server_store_redis = {.prefix = "redis://",
                                               .begin = redis_begin,
                                               .next = redis_next,
                                               .write = redis_write,
+                                              .put_notes = redis_put_notes,
+                                              .list_notes = redis_list_notes,
                                               .leave = redis_leave,
                                               .take = redis_take};

@@ -11,6 +11,9 @@
  *     handover                at most one row: what a planned stop has left, and for whom. A file
  *                             of an earlier version gets this table. Such a version ignores it, and
  *                             raises the epoch, so the row is not used after that
+ *     administration          a row for each note, such as an override or an act of the audit. A
+ *                             file of an earlier version gets this table too, and such a version
+ *                             ignores it
  *
  * In the mode WAL with synchronous=FULL a transaction lasts when it is committed. Readers, such as
  * a person's query, do not stop the writer.
@@ -62,6 +65,15 @@ static const char handover_schema[] =
     "    inode INTEGER NOT NULL,"
     "    checksum INTEGER NOT NULL,"
     "    leases BLOB NOT NULL)"; /* and holds: see >>handover in doorman.h */
+
+/* An earlier version has no such table, and ignores it. */
+static const char administration_schema[] = "CREATE TABLE IF NOT EXISTS administration ("
+                                            "    kind TEXT NOT NULL,"
+                                            "    identity TEXT NOT NULL,"
+                                            "    ends_at INTEGER NOT NULL," /* seconds since 1970 */
+                                            "    note TEXT NOT NULL,"       /* JSON */
+                                            "    PRIMARY KEY (kind, identity)"
+                                            ") WITHOUT ROWID;";
 
 static const char schema[] =
     "CREATE TABLE process (epoch INTEGER NOT NULL);"
@@ -195,7 +207,7 @@ static bool file_open_tables(struct file_store *store) {
         return file_fail(store, "cannot be written") == STORE_OK;
     }
     bool done = file_run(store, "BEGIN IMMEDIATE") && (version > 0 || file_run(store, schema)) &&
-                file_run(store, handover_schema) &&
+                file_run(store, handover_schema) && file_run(store, administration_schema) &&
                 file_run(store, "UPDATE process SET epoch = epoch + 1") &&
                 file_query_number(store, "SELECT epoch FROM process", &epoch);
     store->base.epoch = (uint64_t)epoch;
@@ -341,6 +353,66 @@ static enum store_result file_drop(struct store *base, int64_t before) {
                                                    : file_fail(store, "cannot be written");
 }
 
+/* ---- notes ---------------------------------------------------------------------------------- */
+
+/* Notes are few and change seldom, so their statements are not kept. */
+static bool file_put_note(struct file_store *store, const struct store_note *note) {
+    const char *put = "INSERT OR REPLACE INTO administration (kind, identity, ends_at, note) "
+                      "VALUES (?, ?, ?, ?)";
+    const char *remove = "DELETE FROM administration WHERE kind = ? AND identity = ?";
+    sqlite3_stmt *statement = NULL;
+    bool done = file_prepare(store, &statement, note->text ? put : remove) &&
+                file_bind_text(statement, 1, note->kind) &&
+                file_bind_text(statement, 2, note->identity);
+    if (note->text) {
+        done = done && sqlite3_bind_int64(statement, 3, note->ends_at) == SQLITE_OK &&
+               file_bind_text(statement, 4, note->text);
+    }
+    done = done && sqlite3_step(statement) == SQLITE_DONE;
+    return sqlite3_finalize(statement) == SQLITE_OK && done;
+}
+
+static enum store_result file_put_notes(struct store *base, const struct store_note *notes,
+                                        size_t count) {
+    struct file_store *store = (struct file_store *)base;
+    sqlite3_reset(store->read);
+    if (!file_is_there(store)) return STORE_FAILED;
+    bool done = file_run(store, "BEGIN IMMEDIATE");
+    for (size_t i = 0; done && i < count; i++) done = file_put_note(store, &notes[i]);
+    return file_finish(store, done);
+}
+
+/* Gives the note of the present row to the visitor. Returns whether it wants more. */
+static bool file_visit_note(sqlite3_stmt *row, const char *kind, store_visitor *visit,
+                            void *context, bool *failed) {
+    const struct store_note note = {.kind = kind,
+                                    .identity = (const char *)sqlite3_column_text(row, 0),
+                                    .ends_at = sqlite3_column_int64(row, 1),
+                                    .text = (const char *)sqlite3_column_text(row, 2)};
+    *failed = !note.identity || !note.text; /* the columns are never NULL: a lack of memory */
+    return !*failed && visit(context, &note);
+}
+
+static enum store_result file_list_notes(struct store *base, const char *kind, const char *before,
+                                         store_visitor *visit, void *context) {
+    struct file_store *store = (struct file_store *)base;
+    sqlite3_stmt *row = NULL;
+    int code = SQLITE_ERROR;
+    bool failed = false;
+    if (file_prepare(store, &row,
+                     "SELECT identity, ends_at, note FROM administration WHERE kind = ?1 AND "
+                     "(?2 = '' OR identity < ?2) ORDER BY identity DESC") &&
+        file_bind_text(row, 1, kind) && file_bind_text(row, 2, before)) {
+        do {
+            code = sqlite3_step(row);
+        } while (code == SQLITE_ROW && file_visit_note(row, kind, visit, context, &failed));
+    }
+    failed = failed || (code != SQLITE_ROW && code != SQLITE_DONE);
+    if (failed) file_fail(store, "cannot be read");
+    sqlite3_finalize(row);
+    return failed ? STORE_FAILED : STORE_OK;
+}
+
 /* ---- planned stops -------------------------------------------------------------------------- */
 
 static uint64_t checksum_of(const unsigned char *bytes, size_t count) {
@@ -439,5 +511,7 @@ const struct store_kind server_store_sqlite = {.prefix = "",
                                                .next = file_next,
                                                .write = file_write,
                                                .drop = file_drop,
+                                               .put_notes = file_put_notes,
+                                               .list_notes = file_list_notes,
                                                .leave = file_leave,
                                                .take = file_take};

@@ -292,6 +292,9 @@ async function administer() {
   await get(guarded, '/keys', '?resource=login&key=a', { headers: ADMIN_TOKEN });
   await post(guarded, '/v1/inspect', { entry: [login] }, { headers });
   await get(guarded, '/v1/counters', '', { headers: ADMIN_TOKEN });
+  for (const query of ['', '?key=a&who=ann&limit=1', '?limit=0']) {
+    await get(guarded, '/v1/audit', query, { headers: ADMIN_TOKEN });
+  }
 }
 
 // A client that never confirms its leases is shown with its peer, and with the name of its token.

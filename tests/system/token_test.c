@@ -165,6 +165,71 @@ TEST(a_reset_frees_no_units_that_are_held) {
     server_stop(&fixture.server);
 }
 
+#define SHARED_AND_OWN                                                                             \
+    "{\"resources\": [{\"identifier_glob\": \"api/*\", \"limits\": [{\"name\": \"all\", \"per\": " \
+    "\"template\", \"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": 1000}, {\"name\": "       \
+    "\"own\", "                                                                                    \
+    "\"kind\": \"FIXED_WINDOW\", \"limit\": 2, \"window\": 1000}]}]}"
+#define RESET(resource, more)                                                                      \
+    "{\"entry\": [{\"resource_id\": \"api/mail\", \"key\": \"ann\"}, {\"resource_id\": "           \
+    "\"" resource "\", \"key\": \"ann\"" more "}]}"
+
+/* E6: support engineers cannot touch what is not theirs. */
+TEST(the_role_support_resets_and_bans_within_its_globs) {
+    static const struct {
+        const char *token, *body;
+        int code;
+        const char *text;
+    } cases[] = {
+        {BEARER("mail-1"), RESET("api/mail", ""), 200, "\"count\""},
+        {BEARER("mail-1"), RESET("api/mail/out", ", \"ban\": 60"), 200, "\"count\":1"},
+        {BEARER("mail-1"), RESET("api/mai", ""), 403,
+         "entry[1].resource_id: api/mai: 'mia' may only change api/mail*"},
+        {BEARER("mail-1"), RESET("api", ", \"ban\": 60"), 403, "entry[1].resource_id: api: 'mia'"},
+        {BEARER("mail-1"), RESET("api/mail", ", \"limit\": \"own\""), 200, "\"count\""},
+        {BEARER("mail-1"), RESET("api/mail", ", \"limit\": \"all\""), 403,
+         "entry[1].limit: all is shared by all resources of api/*, and 'mia' may only change "
+         "api/mail*"},
+        {BEARER("list-2"), RESET("api/mail", ", \"limit\": \"all\""), 200, "\"count\""},
+        {BEARER("list-2"), RESET("api/mail/out", ""), 200, "\"count\""},
+        {BEARER("list-2"), RESET("login", ", \"ban\": 60"), 200, "\"count\":1"},
+        {BEARER("list-2"), RESET("login2", ", \"ban\": 60"), 403,
+         "'lou' may only change login api/*"},
+        {BEARER("lease-3"), RESET("api/mail", ""), 403,
+         "needs a token with the role support; 'bo'"},
+        {BEARER("mail-1"), "{\"entry\": [{\"key\": \"ann\"}]}", 400,
+         "entry[0].resource_id: is missing"},
+        {BEARER("mail-1"), "{\"entry\"", 400, "INVALID_ARGUMENT"},
+    };
+    struct process *files = process_new();
+    file_write(files->config, "support mia mail-1 api/mail*\n"
+                              "support lou list-2 login api/*\nwrite bo lease-3\n");
+    struct fixture fixture =
+        fixture_start(SHARED_AND_OWN, (const char *[]){"--http-token", files->config, NULL});
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char lines[256];
+        snprintf(lines, sizeof lines, HOST JSON "%s", cases[i].token);
+        expect_post(&fixture, "/v1/reset", lines, cases[i].body, cases[i].code, cases[i].text);
+    }
+    server_stop(&fixture.server);
+}
+
+/* E6: the right to help a customer is not the right to take units. */
+TEST(the_role_support_reads_everything_and_takes_nothing) {
+    struct process *files = process_new();
+    file_write(files->config, "support mia mail-1 *\n");
+    struct fixture fixture =
+        fixture_start(LIMITED, (const char *[]){"--http-token", files->config, NULL});
+    const char *lines = HOST JSON BEARER("mail-1");
+    expect(&fixture, "/v1/status", lines, 200, "");
+    expect_post(&fixture, "/v1/inspect", lines, ENTRY(""), 200, "\"limits\"");
+    expect_post(&fixture, "/v1/acquire", lines, ACQUIRE, 403,
+                "with the role write; 'mia' has the "
+                "role support");
+    expect(&fixture, "/v1/allow?resource=login&key=ann", lines, 403, "with the role write");
+    server_stop(&fixture.server);
+}
+
 /* Not every transport knows who sends a message. */
 TEST(a_key_is_inspected_and_reset_only_over_http_with_a_token) {
     struct fixture open = fixture_start(LIMITED, NULL);
@@ -265,13 +330,20 @@ TEST(an_error_in_the_file_of_tokens_names_the_line) {
         {"# nothing\n\n", ": must hold a token"},
         {"read a s3cret\nwriter b s3cret2\n", ": line 2: the first word must be a role"},
         {"#\n\nread s3cret\n", ": line 3: must be ROLE NAME TOKEN"},
-        {"read a s3cret more\n", ": line 1: must be ROLE NAME TOKEN"},
+        {"read a s3cret more\n", ": line 1: must be ROLE NAME TOKEN: only the role support has"},
         {"s3cret\ns3cret2\n", ": line 2: a token without a role must be the only one"},
         {"read a s3cret\ns3cret2\n", ": line 2: a token without a role must be the only one"},
         {"s3cret\nread a s3cret2\n", ": line 2: a token without a role must be the only one"},
         {"read a s3cret\nread b x\nwrite a y\n", ": line 3: line 1 has the same name"},
         {"read a s3cret\nwrite b s3cret\n", ": line 2: line 1 has the same token"},
         {"read \x01 s3cret\n", ": line 1: a name has at most 64 characters"},
+        {"admin a s3cret api/*\n", ": line 1: must be ROLE NAME TOKEN: only the role support has"},
+        {"read b x\nsupport a s3cret\n", ": line 2: the role support needs globs of resources"},
+        {"support a s3cret login api/?\n",
+         ": line 1: a glob is the id of a resource, or the first"},
+        {"support a s3cret *\nsupport b s3cret2 a*b\n", ": line 2: a glob is the id of a resource"},
+        {"support a s3cret 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17\n",
+         ": line 1: a token has at most 16 globs"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct process *process = process_new(), *files = process_new();

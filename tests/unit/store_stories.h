@@ -183,4 +183,64 @@ STORY(what_was_left_is_only_for_the_next_mastership) {
     expect_not_taken(w, STORE_END, "did not stop as planned"); /* it was removed */
 }
 
+/* ---- notes */
+
+/* Adds the identity and the text of a note to a text; stops after the note "stop". */
+static bool note_add(void *context, const struct store_note *note) {
+    char *text = (char *)context;
+    size_t bytes = strlen(text);
+    assert_true(bytes < 900);
+    snprintf(text + bytes, 1024 - bytes, "%s%s=%s@%d", bytes ? " " : "", note->identity, note->text,
+             (int)note->ends_at);
+    return strcmp(note->identity, "stop") != 0;
+}
+
+static void expect_notes(struct world *w, const char *kind, const char *before,
+                         const char *expected) {
+    char text[1024] = "";
+    assert_int_equal(server_store_list_notes(w->store, kind, before, note_add, text), STORE_OK);
+    assert_string_equal(text, expected);
+}
+
+STORY(notes_last_until_they_are_replaced_or_deleted) {
+    const struct store_note notes[] = {
+        {"act", "1", 10, "{}"}, {"act", "2", 20, "[\"\xc3\xa4\"]"}, {"override", "1", 30, "x"}};
+    expect_notes(w, "act", "", "");
+    assert_int_equal(server_store_put_notes(w->store, notes, 3), STORE_OK);
+    reopen(w);
+    expect_notes(w, "act", "", "2=[\"\xc3\xa4\"]@20 1={}@10");
+    expect_notes(w, "override", "", "1=x@30");
+    expect_notes(w, "overrid", "", "");
+    expect_rows(w, "");
+    const struct store_note changes[] = {
+        {"act", "1", 11, "new"}, {"act", "2", 0, NULL}, {"act", "never", 0, NULL}};
+    assert_int_equal(server_store_put_notes(w->store, changes, 3), STORE_OK);
+    reopen(w);
+    expect_notes(w, "act", "", "1=new@11");
+    expect_notes(w, "override", "", "1=x@30");
+}
+
+/* A page of a list continues behind the last note of the page before. */
+STORY(notes_are_listed_from_the_largest_identity_down) {
+    const struct store_note notes[] = {{"act", "a", 1, "1"},
+                                       {"act", "stop", 1, "2"},
+                                       {"act", "b*[", 1, "3"},
+                                       {"act", "z", 1, "4"}};
+    assert_int_equal(server_store_put_notes(w->store, notes, 4), STORE_OK);
+    expect_notes(w, "act", "", "z=4@1 stop=2@1"); /* the visitor wants no more */
+    expect_notes(w, "act", "stop", "b*[=3@1 a=1@1");
+    expect_notes(w, "act", "b*[", "a=1@1");
+    expect_notes(w, "act", "a", "");
+}
+
+STORY(rows_are_read_from_the_beginning_after_notes_are_written) {
+    const struct store_note note = {"act", "1", 1, "{}"};
+    struct store_row row;
+    put(w, "a", "1");
+    put(w, "b", "2");
+    assert_int_equal(server_store_next(w->store, &row), STORE_OK);
+    assert_int_equal(server_store_put_notes(w->store, &note, 1), STORE_OK);
+    expect_rows(w, "a=1 b=2");
+}
+
 #endif

@@ -1,0 +1,414 @@
+/* doorman_server, part ADMIN: acts of administration. An act changes what the counters say, or what
+ * the configuration says for a time. So it must be known who has done it, and it must last.
+ *
+ *     described   on the thread of pages: who, what, the value before and after, the reason
+ *     checked     on the thread of the store: what depends on earlier acts
+ *     written     there: the row of the audit, and what the act has made, in one step
+ *     applied     there, with the lock of the service
+ *     answered    on the thread of pages
+ *
+ * If the store fails, nothing is applied, and the answer says why. If the store does not answer,
+ * the answer says that it is not known. The act is applied then when it is written.
+ *
+ * The audit is a row for each act, whose identity is its number. Numbers have no gaps. A row stays
+ * for AUDIT_DAYS days. When the rows have more than AUDIT_BYTES_MAX bytes, the oldest ones of acts
+ * with many entries are removed, and then the oldest ones of all. */
+#include "admin.h"
+
+#include <stdarg.h>
+
+#define AUDIT_DAYS 400
+#define AUDIT_BYTES_MAX ((size_t)64 << 20)
+#define AUDIT_BYTES_KEPT (AUDIT_BYTES_MAX / 10 * 9) /* so that not each act removes rows */
+#define REASON_MAX 500
+#define TRIM_INTERVAL (3600 * DOORMAN_SECOND)
+
+/* Only the thread of the store uses it, and the main thread before that one is started. */
+struct admin {
+    bool is_read;         /* the next two members are known */
+    uint64_t last_id;     /* of the audit */
+    size_t audit_bytes;   /* of all rows of the audit */
+    doorman_time trim_at; /* when to look again for rows that are over */
+};
+
+/* ---- what the audit has --------------------------------------------------------------------- */
+
+/* A row of the audit, as trimming sees it. */
+struct audit_item {
+    uint64_t id;
+    size_t bytes;
+    bool is_bulk, is_over; /* is_over: AUDIT_DAYS have passed */
+};
+
+struct audit_items {
+    struct audit_item *items; /* the newest is first */
+    size_t count, capacity, bytes;
+    int64_t now;
+    bool failed; /* out of memory */
+};
+
+static bool items_add(void *context, const struct store_note *note) {
+    struct audit_items *all = (struct audit_items *)context;
+    if (all->count == all->capacity) {
+        size_t capacity = 2 * all->capacity + 256;
+        void *grown = realloc(all->items, capacity * sizeof *all->items);
+        all->failed = !grown;
+        if (!grown) return false;
+        all->items = (struct audit_item *)grown;
+        all->capacity = capacity;
+    }
+    const size_t bytes = strlen(note->text);
+    all->bytes += bytes;
+    all->items[all->count++] = (struct audit_item){.id = strtoull(note->identity, NULL, 10),
+                                                   .bytes = bytes,
+                                                   .is_bulk = strstr(note->text, "\"bulk\":true"),
+                                                   .is_over = note->ends_at <= all->now};
+    return true;
+}
+
+static void audit_identity(char identity[24], uint64_t id) {
+    snprintf(identity, 24, "%020" PRIu64, id); /* so that the order of texts is that of numbers */
+}
+
+/* Deletes the rows that were chosen. Returns false if the store has failed. */
+static bool items_delete(struct admin *admin, struct store *store, const struct audit_items *all,
+                         const bool *deleted) {
+    char identities[STORE_NOTES_MAX][24];
+    struct store_note notes[STORE_NOTES_MAX];
+    size_t count = 0;
+    bool done = true;
+    for (size_t i = 0; i < all->count && done; i++) {
+        if (deleted[i]) {
+            audit_identity(identities[count], all->items[i].id);
+            notes[count] = (struct store_note){.kind = AUDIT_NOTE, .identity = identities[count]};
+            admin->audit_bytes -= all->items[i].bytes;
+            count++;
+        }
+        bool is_full = count == STORE_NOTES_MAX || (count > 0 && i + 1 == all->count);
+        if (is_full) done = server_store_put_notes(store, notes, count) == STORE_OK;
+        if (is_full) count = 0;
+    }
+    return done;
+}
+
+/* Chooses what is deleted: what is over, then bulk from the oldest on, then all others. The newest
+ * row stays, because its number is that of the last act. */
+static void items_choose(const struct audit_items *all, bool *deleted) {
+    size_t left = all->bytes;
+    for (int round = 0; round < 3; round++) {
+        if (round == 1 && left <= AUDIT_BYTES_MAX) return;
+        for (size_t i = all->count; i-- > 1;) {
+            const struct audit_item *item = &all->items[i];
+            bool wanted = round == 0 ? item->is_over : left > AUDIT_BYTES_KEPT;
+            if (round == 1) wanted = wanted && item->is_bulk;
+            if (!wanted || deleted[i]) continue;
+            deleted[i] = true;
+            left -= item->bytes;
+        }
+    }
+}
+
+/* Reads what the audit has, and deletes what is too old or too much. Returns false if the store has
+ * failed. */
+static bool audit_trim(struct admin *admin, struct store *store) {
+    struct audit_items all = {.now = (int64_t)time(NULL)};
+    bool done = server_store_list_notes(store, AUDIT_NOTE, "", items_add, &all) == STORE_OK;
+    bool *deleted = (bool *)calloc(all.count + 1, sizeof *deleted);
+    if (done && deleted && !all.failed) {
+        admin->last_id = all.count ? all.items[0].id : 0;
+        admin->audit_bytes = all.bytes;
+        admin->trim_at = doorman_clock() + TRIM_INTERVAL;
+        items_choose(&all, deleted);
+        done = items_delete(admin, store, &all, deleted);
+    }
+    done = done && deleted && !all.failed;
+    free(deleted);
+    free(all.items);
+    return done;
+}
+
+/* ---- overrides that have ended -------------------------------------------------------------- */
+
+/* Identities of notes that are over. */
+struct ended_notes {
+    size_t count;
+    int64_t now;
+    char identities[STORE_NOTES_MAX][24];
+};
+
+static bool ended_visit(void *context, const struct store_note *note) {
+    struct ended_notes *ended = (struct ended_notes *)context;
+    if (note->ends_at > 0 && note->ends_at < ended->now) {
+        snprintf(ended->identities[ended->count++], 24, "%.23s", note->identity);
+    }
+    return ended->count < STORE_NOTES_MAX;
+}
+
+/* Deletes the notes of overrides that have ended. Returns false if the store has failed. */
+static bool overrides_trim(struct store *store) {
+    struct ended_notes ended;
+    do {
+        struct store_note notes[STORE_NOTES_MAX];
+        ended.count = 0;
+        ended.now = (int64_t)time(NULL);
+        if (server_store_list_notes(store, OVERRIDE_NOTE, "", ended_visit, &ended) != STORE_OK) {
+            return false;
+        }
+        for (size_t i = 0; i < ended.count; i++) {
+            notes[i] = (struct store_note){.kind = OVERRIDE_NOTE, .identity = ended.identities[i]};
+        }
+        if (ended.count > 0 && server_store_put_notes(store, notes, ended.count) != STORE_OK) {
+            return false;
+        }
+    } while (ended.count == STORE_NOTES_MAX);
+    return true;
+}
+
+/* ---- acts ----------------------------------------------------------------------------------- */
+
+static void add_text(cJSON *object, const char *name, const char *value) {
+    cJSON_AddStringToObject(object, name, value);
+}
+
+void server_act_add_time(cJSON *object, const char *name, time_t at) {
+    char text[32];
+    struct tm parts;
+    gmtime_r(&at, &parts);
+    strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
+    add_text(object, name, text);
+}
+
+static const char *const act_names[] = {
+#define ACT_NAME(code, name) name,
+    ACT_KINDS(ACT_NAME)
+#undef ACT_NAME
+};
+
+void server_act_free(void *context) {
+    struct act *act = (struct act *)context;
+    if (!act) return;
+    cJSON_Delete(act->row);
+    cJSON_Delete(act->query);
+    doorman_override_message_uninit(&act->override);
+    free(act);
+}
+
+/* Writes the notes of an act: its row, and the override that it makes. Deletes the one before. */
+static enum store_result act_put(const struct act *act, struct store *store, const char *row,
+                                 const char *override) {
+    char id[24], replaced[24];
+    const doorman_time end = act->override.row.ends_at;
+    const int64_t ends_at = end ? end / DOORMAN_SECOND + 1 : 0; /* not too early */
+    const struct store_note all[] = {
+        {AUDIT_NOTE, id, (int64_t)time(NULL) + INT64_C(86400) * AUDIT_DAYS, row},
+        {OVERRIDE_NOTE, id, ends_at, override},
+        {OVERRIDE_NOTE, replaced, 0, NULL}};
+    struct store_note notes[3];
+    size_t count = 0;
+    audit_identity(id, act->id);
+    audit_identity(replaced, act->replaced);
+    notes[count++] = all[0];
+    if (override) notes[count++] = all[1];
+    if (act->replaced) notes[count++] = all[2];
+    return server_store_put_notes(store, notes, count);
+}
+
+/* Notes that an act is written, and puts it into force. */
+static void act_apply(struct act *act) {
+    struct service *service = act->service;
+    char id[24];
+    server_counter_add(&service->counters.acts[act->kind], 1);
+    server_lock(&service->lock);
+    if (act->apply) act->apply(act);
+    server_unlock(&service->lock);
+    snprintf(id, sizeof id, "%" PRIu64, act->id);
+    server_log(service->settings, LEVEL_INFO, "an act of administration", "what",
+               act_names[act->kind], "token", act->token.name, "audit", id, LOG_END);
+}
+
+/* Runs on the thread of the store. */
+static void act_write(struct service *service, struct store *store, void *context) {
+    struct act *act = (struct act *)context;
+    struct admin *admin = service->admin;
+    if (!admin->is_read) admin->is_read = server_overrides_read(service, store);
+    if (admin->is_read &&
+        (doorman_clock() >= admin->trim_at || admin->audit_bytes > AUDIT_BYTES_MAX)) {
+        admin->is_read = audit_trim(admin, store) && overrides_trim(store);
+    }
+    act->id = admin->last_id + 1;
+    if (admin->is_read && act->prepare && !act->prepare(act, store)) return;
+    cJSON_SetNumberValue(cJSON_GetObjectItem(act->row, "id"), (double)act->id);
+    char *row = cJSON_PrintUnformatted(act->row), *note = act->note ? act->note(act) : NULL;
+    if (!row || (act->note && !note)) {
+        server_act_refuse(act, 500, "INTERNAL", "out of memory");
+    } else if (!admin->is_read || act_put(act, store, row, note) != STORE_OK) {
+        admin->is_read = false; /* a Redis may have written it */
+        admin->trim_at = 0;
+        server_act_refuse(act, 503, "UNAVAILABLE",
+                          "nothing was changed, because the store of "
+                          "--state cannot keep it: %s",
+                          server_store_error(store));
+    } else {
+        admin->last_id = act->id;
+        admin->audit_bytes += strlen(row);
+        act_apply(act);
+    }
+    cJSON_free(row);
+    cJSON_free(note);
+}
+
+struct act *server_act_new(struct service *service, const struct http_request *request,
+                           enum act_kind kind, struct http_response *response) {
+    struct act *act = (struct act *)calloc(1, sizeof *act);
+    const struct peer peer = {.stream = request->stream};
+    char address[PEER_BYTES];
+    if (act) act->row = cJSON_CreateObject();
+    response->text.failed = !act || !act->row;
+    if (response->text.failed) {
+        server_act_free(act);
+        return NULL;
+    }
+    act->call = (struct state_call){.run = act_write, .drop = server_act_free, .context = act};
+    act->service = service;
+    act->kind = kind;
+    act->token = request->token;
+    server_peer_write(&peer, address);
+    cJSON_AddNumberToObject(act->row, "id", 0);
+    server_act_add_time(act->row, "at", time(NULL));
+    add_text(act->row, "token", request->token.name);
+    add_text(act->row, "role", server_role_name(request->token.role));
+    add_text(act->row, "peer", address);
+    add_text(act->row, "what", act_names[kind]);
+    return act;
+}
+
+bool server_act_refuse(struct act *act, int code, const char *name, const char *format, ...) {
+    va_list arguments;
+    act->code = code;
+    act->name = name;
+    va_start(arguments, format);
+    vsnprintf(act->error, sizeof act->error, format, arguments);
+    va_end(arguments);
+    return false;
+}
+
+bool server_act_run(struct act *act, struct http_response *response) {
+    char why[CALL_TEXT], error[ACT_TEXT];
+    enum call_result result = server_state_call(act->service, &act->call, why);
+    if (result == CALL_OVER && act->code == 0) return true;
+    if (result == CALL_OVER) {
+        server_http_response_set_error(response, act->code, act->name, act->error);
+    } else {
+        snprintf(error, sizeof error, "%s%s",
+                 result == CALL_LOST ? "it is not known whether this was done; look at /v1/audit "
+                                       "when the store answers again: "
+                                     : "nothing was changed: ",
+                 why);
+        server_http_response_set_error(response, 503, "UNAVAILABLE", error);
+    }
+    if (response->code == 503) response->more = "Retry-After: 1\r\n";
+    if (result != CALL_LOST) server_act_free(act);
+    return false;
+}
+
+/* ---- texts ---------------------------------------------------------------------------------- */
+
+bool server_text_is_utf8(const char *text) {
+    static const uint32_t least[] = {0, 0x80, 0x800, 0x10000};
+    const unsigned char *at = (const unsigned char *)text;
+    bool is_valid = true;
+    while (*at && is_valid) {
+        int more = *at < 0x80       ? 0
+                   : *at >> 5 == 6  ? 1
+                   : *at >> 4 == 14 ? 2
+                   : *at >> 3 == 30 ? 3
+                                    : -1;
+        uint32_t code = more < 1 ? *at : *at & (0x3fU >> more);
+        is_valid = more >= 0;
+        at++;
+        for (int i = 0; i < more && is_valid; i++, at++) {
+            is_valid = *at >> 6 == 2;
+            if (!is_valid) break;
+            code = code << 6 | (*at & 0x3fU);
+        }
+        is_valid = is_valid && code >= least[more] && code <= 0x10ffff && code >> 11 != 27;
+    }
+    return is_valid;
+}
+
+bool server_act_add_reason(cJSON *row, const struct http_request *request,
+                           struct http_response *response) {
+    char reason[REASON_MAX + 2];
+    if (!server_query_read(request->query, "reason", reason, sizeof reason)) return true;
+    if (strlen(reason) > REASON_MAX || !server_text_is_utf8(reason)) {
+        server_http_response_set_error(response, 400, "INVALID_ARGUMENT",
+                                       "reason: must be at most 500 bytes of UTF-8");
+        return false;
+    }
+    cJSON_AddStringToObject(row, "reason", reason);
+    return true;
+}
+
+/* ---- requests ------------------------------------------------------------------------------- */
+
+bool server_admin_serves(struct service *service, const struct http_request *request,
+                         struct http_response *response) {
+    char master_http[DOORMAN_ID_BYTES_MAX + 1];
+    if (!service->state) {
+        server_http_response_set_error(response, 404, "NOT_FOUND",
+                                       "this server keeps no acts of administration, because it "
+                                       "has no store: start it with --state");
+        return false;
+    }
+    server_lock(&service->lock);
+    bool is_master = doorman_server_permits(service->server) != NULL;
+    snprintf(master_http, sizeof master_http, "%s", service->master_http);
+    server_unlock(&service->lock);
+    if (is_master) return true;
+    server_http_response_set_error(response, 503, "UNAVAILABLE",
+                                   "this process is not the master: ask the master, or add "
+                                   "redirect=1 to be sent there");
+    response->more = "Retry-After: 1\r\n";
+    if (!master_http[0] || !server_query_is_set(request->query, "redirect")) return false;
+    response->code = 307;
+    response->more = "";
+    server_text_addf(&response->lines, "Location: %s%s?", master_http, request->path);
+    server_text_add(&response->lines, request->query);
+    server_text_add(&response->lines, "\r\n");
+    return false;
+}
+
+bool server_admin_check_query(const struct http_request *request, const char *const *names,
+                              struct http_response *response) {
+    const char *unknown = server_query_find_unknown(request->query, names);
+    char error[256];
+    size_t used = 0;
+    if (unknown) {
+        used = (size_t)snprintf(error, sizeof error, "%.*s: is no parameter; the parameters are",
+                                (int)(strcspn(unknown, "=&") < 40 ? strcspn(unknown, "=&") : 40),
+                                unknown);
+        for (size_t i = 0; names[i]; i++) {
+            used += (size_t)snprintf(error + used, sizeof error - used, "%s %s", i ? "," : "",
+                                     names[i]);
+        }
+    }
+    for (size_t i = 0; names[i] && !used; i++) {
+        if (server_query_count(request->query, names[i]) > 1) {
+            used = (size_t)snprintf(error, sizeof error, "%s: occurs twice", names[i]);
+        }
+    }
+    if (used) server_http_response_set_error(response, 400, "INVALID_ARGUMENT", error);
+    return !used;
+}
+
+/* ---- the part ------------------------------------------------------------------------------- */
+
+/* A later mastership reads what another process has written meanwhile. */
+static bool admin_read_store(struct service *service, struct store *store) {
+    service->admin->is_read =
+        server_overrides_read(service, store) && audit_trim(service->admin, store);
+    return service->admin->is_read;
+}
+
+const struct server_part server_part_admin = {
+    .name = "ADMIN", SERVER_PART_STATE(admin), .read_store = admin_read_store};

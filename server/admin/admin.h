@@ -1,0 +1,87 @@
+/* doorman_server, part ADMIN: acts of administration, which the store keeps with who has done what
+ * (V9). */
+#ifndef DOORMAN_SERVER_ADMIN_H
+#define DOORMAN_SERVER_ADMIN_H
+
+#include "../http/http.h"
+#include "../state/call.h"
+
+#define ACT_TEXT (CALL_TEXT + 256)
+#define AUDIT_NOTE "act"         /* the kind of the notes of the audit */
+#define OVERRIDE_NOTE "override" /* that of overrides. Their identities are those of their acts */
+
+/* An act on its way: described, written, applied, answered. Allocated, because the thread of the
+ * store may need it longer than the request. */
+struct act {
+    struct state_call call;
+    struct service *service;
+    enum act_kind kind;
+    struct token_identity token;
+    cJSON *row;                        /* what the audit says */
+    doorman_override_message override; /* of an override; freed with the act */
+    uint64_t replaced;                 /* the row that it replaces or ends; 0: none */
+    cJSON *query;                      /* keeps texts of the query; freed with the act */
+
+    /* Runs on the thread of the store before anything is written. `id` is known. Returns false if
+     * it refuses the act: then `code`, `name` and `error` are set. NULL: nothing to check. */
+    bool (*prepare)(struct act *act, struct store *store);
+
+    /* Makes the text of the note with the kind OVERRIDE_NOTE that is written with the row, for
+     * cJSON_free. NULL: there is none. */
+    char *(*note)(struct act *act);
+
+    /* Puts the act into force. It is written. Runs with the lock. NULL: the caller does that. */
+    void (*apply)(struct act *act);
+
+    uint64_t id; /* of its row */
+    int code;    /* the status of a refusal; 0: none */
+    const char *name;
+    char error[ACT_TEXT];
+};
+
+/* Checks that this process keeps acts: that --state is given, and it is master.
+ *   returns   false: the response is an error, or redirects to the master */
+bool server_admin_serves(struct service *service, const struct http_request *request,
+                         struct http_response *response);
+
+/* Checks that a query has only these parameters, each once.
+ *   names     ends with NULL
+ *   returns   false: the response is an error */
+bool server_admin_check_query(const struct http_request *request, const char *const *names,
+                              struct http_response *response);
+
+/* Returns whether a text is UTF-8, without overlong forms and surrogates. */
+bool server_text_is_utf8(const char *text);
+
+/* Begins an act. Returns NULL if memory runs out: then the response has failed. The caller frees it
+ * with server_act_free, unless server_act_run does. */
+struct act *server_act_new(struct service *service, const struct http_request *request,
+                           enum act_kind kind, struct http_response *response);
+void server_act_free(void *act);
+
+/* Writes an act, and puts it into force. May wait for the store.
+ *   act       after a refusal it is freed, or will be
+ *   returns   false: it is refused, and the response says why */
+bool server_act_run(struct act *act, struct http_response *response);
+
+/* Refuses an act in its function `prepare`. Returns false. */
+__attribute__((format(printf, 4, 5))) bool
+server_act_refuse(struct act *act, int code, const char *name, const char *format, ...);
+
+/* Adds a parameter `reason` of the query to a row, if there is one.
+ *   returns   false: it is not valid, and the response is an error */
+bool server_act_add_reason(cJSON *row, const struct http_request *request,
+                           struct http_response *response);
+
+/* Adds a time as text, in UTC. */
+void server_act_add_time(cJSON *object, const char *name, time_t at);
+
+/* Puts the overrides of the store into force. Runs with or without the lock. Returns false if the
+ * store has failed. */
+bool server_overrides_read(struct service *service, struct store *store);
+
+/* Returns how often tokens of the role support have reset a key in the last day, or -1 if the store
+ * cannot be read. Runs on the thread of the store. */
+int server_audit_count_resets(struct store *store, const char *resource, const char *key);
+
+#endif

@@ -1,0 +1,559 @@
+/* doorman_server, part ADMIN: other figures for one key, from a beginning to an end (P27).
+ *
+ *     PUT /v1/overrides       sets one, and replaces the one for the same resource, limit and key
+ *     GET /v1/overrides       lists those that have not ended, the newest first
+ *     DELETE /v1/overrides    ends one
+ *
+ * The library decides with them. The store keeps each as a note whose identity is the number of the
+ * act that has set it, and that number is the `id` of its row in the library.
+ *
+ * Before an override is written, it is tried: the library sets it with a beginning in the future,
+ * and what was there before is set again, without a decision in between. So what is wrong with it
+ * is known before anything is written. */
+#include "admin.h"
+
+#include <math.h>
+#include <stdarg.h>
+
+#define OVERRIDE_MAX 10 /* times the limit as configured, for the role support */
+#define ROWS_DEFAULT 100
+#define ROWS_MAX 1000
+
+static doorman_time time_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (doorman_time)now.tv_sec * DOORMAN_SECOND + now.tv_nsec;
+}
+
+/* ---- texts ---------------------------------------------------------------------------------- */
+
+/* Returns a row as JSON without its id, or NULL if memory runs out. */
+static cJSON *row_json(const doorman_override_row *row, const char *reason) {
+    doorman_buffer text = {.text = NULL};
+    cJSON *json = NULL;
+    if (doorman_json_write_override(row, reason, &text) == DOORMAN_OK) {
+        json = cJSON_ParseWithLength(text.text, text.bytes);
+    }
+    doorman_buffer_uninit(&text);
+    cJSON_DeleteItemFromObject(json, "id");
+    return json;
+}
+
+/* Adds what happens at the end of a row, such as "then refused until 2026-12-01T00:00:00Z: 1900 of
+ * 1000 used". Precondition: the lock is held. */
+static void add_after(cJSON *json, doorman_permits *permits, const doorman_override_row *row) {
+    doorman_permit_detail after;
+    char until[40] = "", text[160];
+    if (!row->resource_id || row->ends_at == 0 ||
+        doorman_permits_after_override(permits, row, NULL, &after, NULL, doorman_clock()) !=
+            DOORMAN_OK) {
+        return;
+    }
+    if (after.remaining < 1) {
+        time_t at = (time_t)((row->ends_at + after.more_after) / DOORMAN_SECOND) + 1;
+        struct tm parts;
+        gmtime_r(&at, &parts);
+        strftime(until, sizeof until, "refused until %Y-%m-%dT%H:%M:%SZ: ", &parts);
+        if (after.kind == DOORMAN_CONCURRENCY) snprintf(until, sizeof until, "refused: ");
+    }
+    snprintf(text, sizeof text, "then %s%.15g of %.15g used", until, ceil(after.used * 1e6) / 1e6,
+             after.most);
+    cJSON_AddStringToObject(json, "then", text);
+}
+
+/* ---- the store ------------------------------------------------------------------------------ */
+
+/* Reads the row of a note. Returns false if it is not valid.
+ *   message   {0}; the caller uninits it */
+static bool note_read(const struct store_note *note, doorman_override_message *message) {
+    cJSON *json = cJSON_Parse(note->text);
+    char *text = cJSON_PrintUnformatted(cJSON_GetObjectItemCaseSensitive(json, "override"));
+    bool is_valid =
+        text && doorman_json_read_override(message, text, strlen(text), NULL) == DOORMAN_OK;
+    message->row.id = strtoull(note->identity, NULL, 10);
+    cJSON_free(text);
+    cJSON_Delete(json);
+    return is_valid && message->row.id > 0;
+}
+
+/* Puts the row of a note into force. */
+static bool note_restore(void *context, const struct store_note *note) {
+    struct service *service = (struct service *)context;
+    doorman_override_message message = {.expires_in = 0};
+    doorman_error error = {0};
+    bool is_valid = note_read(note, &message);
+    bool held = server_lock_is_held(&service->lock);
+    if (!held) server_lock(&service->lock);
+    doorman_permits *permits = doorman_server_permits(service->server);
+    doorman_status status = DOORMAN_INVALID_ARGUMENT;
+    if (permits && is_valid) {
+        status = doorman_permits_restore_override(permits, &message.row, &error, doorman_clock());
+    }
+    if (!held) server_unlock(&service->lock);
+    if (permits && status != DOORMAN_OK) {
+        server_log(service->settings, LEVEL_ERROR,
+                   "an override cannot be read, and stays in the store", "override", note->identity,
+                   "error", error.text[0] ? error.text : "is not valid", LOG_END);
+    }
+    doorman_override_message_uninit(&message);
+    return permits != NULL;
+}
+
+bool server_overrides_read(struct service *service, struct store *store) {
+    return server_store_list_notes(store, OVERRIDE_NOTE, "", note_restore, service) == STORE_OK;
+}
+
+/* ---- what a role may ------------------------------------------------------------------------ */
+
+/* Returns the settings of a limit, or NULL. Precondition: the lock is held. */
+static const doorman_permit_limit *limit_find(const doorman_permits *permits, const char *glob,
+                                              const char *name) {
+    doorman_cursor cursor = {0};
+    doorman_permits_limit limit;
+    while (doorman_permits_next_limit(permits, &cursor, &limit)) {
+        bool same = strcmp(limit.identifier_glob, glob) == 0 && strcmp(limit.limit, name) == 0;
+        if (same) return limit.settings;
+    }
+    return NULL;
+}
+
+/* Returns the units in a second of a window. A calendar has a length that nobody overrides. */
+static double window_rate(const doorman_figures *figures) {
+    return figures->window > 0 ? figures->limit / (double)figures->window : 0;
+}
+
+/* Returns the units in a second that the tiers grant at most. */
+static double tiers_rate(const doorman_figures *figures) {
+    double most = 0;
+    for (size_t i = 0; i < figures->tier_count; i++) {
+        most = fmax(most, figures->tiers[i].limit / (double)figures->tiers[i].window);
+    }
+    return most;
+}
+
+static double tiers_sum(const doorman_figures *figures) {
+    double sum = 0;
+    for (size_t i = 0; i < figures->tier_count; i++) sum += figures->tiers[i].limit;
+    return sum;
+}
+
+/* Returns the first figure that is more than OVERRIDE_MAX times that of the limit, or NULL.
+ *   all     of the override
+ *   most    out: how much it may be */
+static const char *figure_beyond(const doorman_permit_limit *limit, const doorman_figures *all,
+                                 double *most) {
+    const doorman_figures *own = &limit->figures;
+    const struct {
+        const char *name;
+        double value, configured;
+    } figures[] = {{"set.rate", all->rate, own->rate},
+                   {"set.size", all->size, own->size},
+                   {"set.max_debt", (double)all->max_debt / 1e9, (double)own->max_debt / 1e9},
+                   {"set.limit", all->limit, own->limit},
+                   {"set.queue", (double)all->queue, (double)own->queue},
+                   {"set.window: limit / window", window_rate(all) * 1e9, window_rate(own) * 1e9},
+                   {"set.tiers: the sum of their limits", tiers_sum(all), tiers_sum(own)},
+                   {"set.tiers: limit / window", tiers_rate(all) * 1e9, tiers_rate(own) * 1e9}};
+    for (size_t i = 0; i < sizeof figures / sizeof *figures; i++) {
+        *most = OVERRIDE_MAX * figures[i].configured;
+        if (figures[i].value > *most * (1 + 1e-9)) return figures[i].name;
+    }
+    return NULL;
+}
+
+/* Writes an error, and returns false. */
+__attribute__((format(printf, 3, 4))) static bool refuse(struct http_response *response, int code,
+                                                         const char *format, ...) {
+    char error[ACT_TEXT];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(error, sizeof error, format, arguments);
+    va_end(arguments);
+    server_http_response_set_error(response, code,
+                                   code == 400   ? "INVALID_ARGUMENT"
+                                   : code == 403 ? "PERMISSION_DENIED"
+                                   : code == 404 ? "NOT_FOUND"
+                                                 : "INTERNAL",
+                                   error);
+    return false;
+}
+
+/* Checks that a row is within the globs of the token. */
+static bool check_globs(const struct act *act, const doorman_override_row *row,
+                        struct http_response *response) {
+    const char *name = row->resource_id ? row->resource_id : row->identifier_glob;
+    char globs[TOKEN_GLOBS_BYTES];
+    if (!name ||
+        server_token_covers(act->service->tokens, &act->token, name, !row->resource_id, globs)) {
+        return true;
+    }
+    return refuse(response, 403, "%s: %s: '%s' may only change %s",
+                  row->resource_id ? "resource" : "glob", name, act->token.name,
+                  globs[0] ? globs : "nothing any more");
+}
+
+/* Checks the figures of the role support. Precondition: the lock is held, and the row is set.
+ *   info   of the row */
+static bool check_bound(const struct act *act, const doorman_permits *permits,
+                        const doorman_override_info *info, struct http_response *response) {
+    const doorman_permit_limit *limit = limit_find(permits, info->glob, act->override.row.limit);
+    double most = 0;
+    if (act->token.role == ROLE_ADMIN || !limit) return true;
+    const char *beyond = figure_beyond(limit, &info->all, &most);
+    if (act->override.row.add > 0) {
+        bool is_bucket = limit->kind == DOORMAN_TOKEN_BUCKET;
+        most = OVERRIDE_MAX * (is_bucket ? limit->figures.size : limit->figures.limit);
+        beyond = act->override.row.add > most ? "add" : NULL;
+    }
+    if (!beyond) return true;
+    return refuse(response, 403,
+                  "%s: the role support may give at most %d times the limit as configured, which "
+                  "is %.15g here; the role admin may give more",
+                  beyond, OVERRIDE_MAX, most);
+}
+
+/* ---- PUT ------------------------------------------------------------------------------------ */
+
+/* The row that is in force under a name before an act. */
+struct before {
+    bool is_there;
+    doorman_override_row row;
+    doorman_tier tiers[8];
+};
+
+/* Copies the row with the name of another one. Precondition: the lock is held. */
+static void before_take(struct before *out, const doorman_permits *permits,
+                        const doorman_override_row *name) {
+    doorman_override_info info;
+    out->is_there = doorman_permits_find_override(permits, name, &info);
+    if (!out->is_there) return;
+    out->row = info.row;
+    out->row.resource_id = name->resource_id;
+    out->row.identifier_glob = name->identifier_glob;
+    out->row.limit = name->limit;
+    out->row.key = name->key;
+    assert(info.row.figures.tier_count <= sizeof out->tiers / sizeof *out->tiers);
+    for (size_t i = 0; i < info.row.figures.tier_count; i++) {
+        out->tiers[i] = info.row.figures.tiers[i];
+    }
+    if (info.row.figures.tier_count > 0) out->row.figures.tiers = out->tiers;
+}
+
+/* Tries the row of an act. Returns false if it cannot be set: then the response is an error.
+ * Precondition: the lock is held. */
+static bool override_try(struct act *act, doorman_permits *permits, const struct before *before,
+                         struct http_response *response) {
+    doorman_override_row row = act->override.row;
+    doorman_override_info info;
+    doorman_error error = {0};
+    doorman_time now = doorman_clock(), last = row.ends_at ? row.ends_at : row.starts_at + 1;
+    const doorman_time soon = time_now() + 60 * DOORMAN_SECOND;
+    if (row.ends_at == 0 && last < soon) last = soon;
+    if (last - 1 > row.starts_at) row.starts_at = last - 1;
+    row.id = UINT64_MAX;
+    doorman_status status = doorman_permits_set_override(permits, &row, &error, now);
+    if (status != DOORMAN_OK) {
+        return refuse(response, status == DOORMAN_NOT_FOUND ? 404 : 400, "%s",
+                      error.text[0] ? error.text : server_status_text(status));
+    }
+    bool is_within = !doorman_permits_find_override(permits, &row, &info) || !info.glob ||
+                     check_bound(act, permits, &info, response);
+    if (before->is_there) {
+        (void)doorman_permits_restore_override(permits, &before->row, NULL, now);
+    } else {
+        (void)doorman_permits_end_override(permits, &row, NULL, now);
+    }
+    return is_within;
+}
+
+/* Puts an act into force. */
+static void override_apply(struct act *act) {
+    doorman_permits *permits = doorman_server_permits(act->service->server);
+    doorman_error error = {0};
+    if (!permits) return; /* the next master reads it */
+    act->override.row.id = act->id;
+    doorman_status status =
+        doorman_permits_set_override(permits, &act->override.row, &error, doorman_clock());
+    if (status == DOORMAN_OK) return;
+    server_act_refuse(act, 500, "INTERNAL", "it is in the store, and is not in force: %s",
+                      error.text[0] ? error.text : server_status_text(status));
+}
+
+static char *override_note(struct act *act) {
+    cJSON *note = cJSON_CreateObject();
+    cJSON_AddNumberToObject(note, "id", (double)act->id);
+    cJSON_AddStringToObject(note, "token", act->token.name);
+    server_act_add_time(note, "at", time(NULL));
+    cJSON_AddItemToObject(note, "override", row_json(&act->override.row, act->override.reason));
+    char *text = cJSON_PrintUnformatted(note);
+    cJSON_Delete(note);
+    return text;
+}
+
+/* Reads the body, and checks what the library does not know. */
+static bool override_read(struct act *act, const struct http_request *request,
+                          struct http_response *response) {
+    doorman_override_message *message = &act->override;
+    doorman_error error = {0};
+    if (doorman_json_read_override(message, request->body, request->body_bytes, &error) !=
+        DOORMAN_OK) {
+        return refuse(response, 400, "%s", error.text[0] ? error.text : "is too large");
+    }
+    const doorman_time now = time_now();
+    if (message->row.starts_at == 0) message->row.starts_at = now; /* after a restart too */
+    if (message->expires_in > 0) message->row.ends_at = now + message->expires_in;
+    if (!message->reason) return refuse(response, 400, "reason: is missing");
+    if (act->token.role != ROLE_ADMIN && message->row.ends_at == 0) {
+        return refuse(response, 400, "expires_in: the role support must give it");
+    }
+    if (message->row.add > 0 && message->row.ends_at == 0) {
+        return refuse(response, 400, "expires_in: is missing beside add");
+    }
+    return check_globs(act, &message->row, response);
+}
+
+/* Adds who and what to the row of an act.
+ *   reason   NULL: none */
+static void describe(struct act *act, const struct before *before, const char *reason) {
+    const doorman_override_row *row = &act->override.row;
+    const char *name = row->resource_id ? row->resource_id : row->identifier_glob;
+    bool ends = act->kind == ACT_OVERRIDE_END;
+    if (reason) cJSON_AddStringToObject(act->row, "reason", reason);
+    cJSON_AddStringToObject(act->row, row->resource_id ? "resource" : "glob", name);
+    cJSON_AddStringToObject(act->row, "limit", row->limit);
+    cJSON_AddStringToObject(act->row, "key", row->key ? row->key : "");
+    cJSON_AddItemToObject(act->row, "before",
+                          before->is_there ? row_json(&before->row, NULL) : cJSON_CreateNull());
+    cJSON_AddItemToObject(act->row, "after", ends ? cJSON_CreateNull() : row_json(row, NULL));
+    if (before->is_there) act->replaced = before->row.id;
+}
+
+/* Answers an act that is in force. */
+static void override_answer(struct act *act, struct http_response *response) {
+    struct service *service = act->service;
+    cJSON *json = cJSON_CreateObject();
+    cJSON_AddNumberToObject(json, "id", (double)act->id);
+    server_lock(&service->lock);
+    doorman_permits *permits = doorman_server_permits(service->server);
+    if (permits && act->kind == ACT_OVERRIDE) add_after(json, permits, &act->override.row);
+    server_unlock(&service->lock);
+    char *text = cJSON_PrintUnformatted(json);
+    response->type = "application/json";
+    response->text.failed = !text;
+    if (text) server_text_addf(&response->text, "%s\n", text);
+    cJSON_free(text);
+    cJSON_Delete(json);
+}
+
+static void handle_put(struct service *service, const struct http_request *request,
+                       struct http_response *response) {
+    struct before before = {.is_there = false};
+    struct act *act = server_act_new(service, request, ACT_OVERRIDE, response);
+    if (!act) return;
+    bool is_valid = override_read(act, request, response);
+    if (is_valid) {
+        server_lock(&service->lock);
+        doorman_permits *permits = doorman_server_permits(service->server);
+        if (permits) before_take(&before, permits, &act->override.row);
+        is_valid = permits && override_try(act, permits, &before, response);
+        server_unlock(&service->lock);
+        if (is_valid) describe(act, &before, act->override.reason);
+    }
+    act->apply = override_apply;
+    act->note = override_note;
+    if (is_valid && !server_act_run(act, response)) return; /* it has freed the act */
+    if (is_valid) override_answer(act, response);
+    server_act_free(act);
+}
+
+/* ---- DELETE --------------------------------------------------------------------------------- */
+
+static void end_apply(struct act *act) {
+    doorman_permits *permits = doorman_server_permits(act->service->server);
+    if (permits) {
+        (void)doorman_permits_end_override(permits, &act->override.row, NULL, doorman_clock());
+    }
+}
+
+/* Reads a text of the query. Returns a copy that the act owns, or NULL if there is none. */
+static const char *query_text(cJSON *owner, const struct http_request *request, const char *name) {
+    char value[DOORMAN_ID_BYTES_MAX + 2];
+    if (!server_query_read(request->query, name, value, sizeof value)) return NULL;
+    return cJSON_GetStringValue(cJSON_AddStringToObject(owner, name, value));
+}
+
+/* Reads the name of a row from the query.
+ *   owner   keeps the texts */
+static bool end_read(struct act *act, cJSON *owner, const struct http_request *request,
+                     struct http_response *response) {
+    static const char *const names[] = {"resource", "glob",   "limit",    "key",
+                                        "add",      "reason", "redirect", NULL};
+    doorman_override_row *row = &act->override.row;
+    if (!server_admin_check_query(request, names, response)) return false;
+    row->resource_id = query_text(owner, request, "resource");
+    row->identifier_glob = query_text(owner, request, "glob");
+    row->limit = query_text(owner, request, "limit");
+    row->key = query_text(owner, request, "key");
+    row->add = server_query_is_set(request->query, "add") ? 1 : 0;
+    if (!row->limit || !row->resource_id == !row->identifier_glob) {
+        return refuse(response, 400,
+                      "an override has a limit, a key, and either a resource or a glob");
+    }
+    return server_act_add_reason(act->row, request, response) && check_globs(act, row, response);
+}
+
+static void handle_delete(struct service *service, const struct http_request *request,
+                          struct http_response *response) {
+    struct before before = {.is_there = false};
+    struct act *act = server_act_new(service, request, ACT_OVERRIDE_END, response);
+    if (!act) return;
+    act->query = cJSON_CreateObject();
+    bool is_valid = act->query && end_read(act, act->query, request, response);
+    if (is_valid) {
+        server_lock(&service->lock);
+        doorman_permits *permits = doorman_server_permits(service->server);
+        if (permits) before_take(&before, permits, &act->override.row);
+        server_unlock(&service->lock);
+        is_valid = before.is_there || refuse(response, 404, "there is no such override");
+    }
+    if (is_valid) describe(act, &before, NULL);
+    act->apply = end_apply;
+    if (is_valid && !server_act_run(act, response)) return;
+    if (is_valid) override_answer(act, response);
+    server_act_free(act);
+}
+
+/* ---- GET ------------------------------------------------------------------------------------ */
+
+/* A page on its way. Allocated, as struct act. */
+struct override_page {
+    struct state_call call;
+    char key[DOORMAN_ID_BYTES_MAX + 1], before[24], last[24];
+    bool has_key, is_over, failed;
+    size_t limit, count;
+    struct service *service;
+    struct text text;
+    char error[STORE_TEXT];
+};
+
+static void page_free(void *context) {
+    struct override_page *page = (struct override_page *)context;
+    if (page) doorman_buffer_uninit(&page->text.buffer);
+    free(page);
+}
+
+/* Adds whether a row is in force, and what happens at its end. Returns false if it is over. */
+static bool page_add_state(struct service *service, cJSON *json, const doorman_override_row *row) {
+    doorman_override_info info;
+    server_lock(&service->lock);
+    doorman_permits *permits = doorman_server_permits(service->server);
+    bool is_there = permits && doorman_permits_find_override(permits, row, &info);
+    if (is_there) {
+        cJSON_AddBoolToObject(json, "in_force", info.in_force);
+        if (info.idle) cJSON_AddBoolToObject(json, "idle", true);
+        add_after(json, permits, row);
+    }
+    server_unlock(&service->lock);
+    return is_there;
+}
+
+static bool page_visit(void *context, const struct store_note *note) {
+    struct override_page *page = (struct override_page *)context;
+    doorman_override_message message = {.expires_in = 0};
+    page->is_over = page->count < page->limit;
+    if (!page->is_over) return false;
+    snprintf(page->last, sizeof page->last, "%.23s", note->identity);
+    bool has_ended = note->ends_at > 0 && note->ends_at <= (int64_t)time(NULL);
+    bool shows = !has_ended && note_read(note, &message);
+    const char *key = message.row.key ? message.row.key : "";
+    if (shows && (!page->has_key || strcmp(key, page->key) == 0)) {
+        cJSON *json = cJSON_Parse(note->text);
+        bool is_there = page_add_state(page->service, json, &message.row);
+        char *text = is_there ? cJSON_PrintUnformatted(json) : NULL;
+        page->text.failed = page->text.failed || (is_there && !text);
+        if (text) server_text_add(&page->text, text);
+        if (text) server_text_add(&page->text, "\n");
+        page->count += is_there;
+        cJSON_free(text);
+        cJSON_Delete(json);
+    }
+    doorman_override_message_uninit(&message);
+    return true;
+}
+
+/* Runs on the thread of the store. */
+static void page_read(struct service *service, struct store *store, void *context) {
+    struct override_page *page = (struct override_page *)context;
+    page->service = service;
+    page->is_over = true;
+    page->failed =
+        server_store_list_notes(store, OVERRIDE_NOTE, page->before, page_visit, page) != STORE_OK;
+    snprintf(page->error, sizeof page->error, "%s", server_store_error(store));
+    if (page->is_over) return;
+    server_text_addf(&page->text, "{\"next\":\"%llu\"}\n", strtoull(page->last, NULL, 10));
+}
+
+static bool page_read_query(struct override_page *page, const struct http_request *request,
+                            struct http_response *response) {
+    static const char *const names[] = {"key", "after", "limit", "redirect", NULL};
+    const char *query = request->query, *end = NULL;
+    char number[24];
+    if (!server_admin_check_query(request, names, response)) return false;
+    page->has_key = server_query_read(query, "key", page->key, sizeof page->key);
+    page->limit = ROWS_DEFAULT;
+    if (server_query_read(query, "limit", number, sizeof number)) {
+        page->limit = (size_t)server_number_read(number, 10, &end);
+        if (*end || page->limit < 1 || page->limit > ROWS_MAX) {
+            return refuse(response, 400, "limit: must be a number from 1 to 1000");
+        }
+    }
+    if (server_query_read(query, "after", number, sizeof number)) {
+        uint64_t after = server_number_read(number, 10, &end);
+        if (*end || after < 1) return refuse(response, 400, "after: must be an id of the list");
+        snprintf(page->before, sizeof page->before, "%020" PRIu64, after);
+    }
+    return true;
+}
+
+static void handle_list(struct service *service, const struct http_request *request,
+                        struct http_response *response) {
+    char why[CALL_TEXT];
+    struct override_page *page = (struct override_page *)calloc(1, sizeof *page);
+    response->text.failed = !page;
+    if (!page) return;
+    if (!page_read_query(page, request, response)) {
+        page_free(page);
+        return;
+    }
+    page->call = (struct state_call){.run = page_read, .drop = page_free, .context = page};
+    enum call_result result = server_state_call(service, &page->call, why);
+    if (result == CALL_OVER && !page->failed) {
+        response->type = "application/x-ndjson";
+        response->text = page->text;
+        page->text = (struct text){.failed = false};
+    } else {
+        server_http_response_set_error(response, 503, "UNAVAILABLE",
+                                       result == CALL_OVER ? page->error : why);
+        response->more = "Retry-After: 1\r\n";
+    }
+    if (result != CALL_LOST) page_free(page);
+}
+
+static void handle_overrides(struct service *service, const struct http_request *request,
+                             struct http_response *response) {
+    if (!server_admin_serves(service, request, response)) return;
+    if (strcmp(request->verb, "PUT") == 0) {
+        handle_put(service, request, response);
+    } else if (strcmp(request->verb, "DELETE") == 0) {
+        handle_delete(service, request, response);
+    } else {
+        handle_list(service, request, response);
+    }
+}
+
+static const struct http_route override_routes[] = {
+    {"/v1/overrides", .administers = true, .verbs = VERB_GET | VERB_PUT | VERB_DELETE,
+     .role = ROLE_SUPPORT, .handle = handle_overrides},
+    {.path = NULL}};
+
+const struct server_part server_part_override = {.routes = override_routes};

@@ -1,0 +1,156 @@
+/* doorman_server, part ADMIN: POST /v1/reset with a row of the audit. The row is written before the
+ * message is decided. It has what each counter had used at that time, and the ban of a key.
+ *
+ * Without --state this file only passes the message on, as a server without the part ADMIN does. */
+#include "admin.h"
+
+#include <math.h>
+
+#define ENTRIES_MAX 1000   /* of one message, so that its row stays readable */
+#define ENTRIES_OF_BULK 20 /* the row of an act with more entries is removed from the audit first */
+#define SUPPORT_RESETS 20  /* of one key a day, by the role support */
+
+/* Adds the state of a key before the act. Precondition: the lock is held.
+ *   returns   false: the message is not valid, so it will be refused */
+static bool entry_add_before(cJSON *out, struct service *service,
+                             const doorman_permit_entry *entry) {
+    const doorman_permit_entry asked = {
+        .resource_id = entry->resource_id, .key = entry->key, .limit = entry->limit};
+    const doorman_request inspect = {
+        .method = DOORMAN_INSPECT, .entries = &asked, .entry_count = 1};
+    doorman_response response = {.result_count = 0};
+    doorman_status status =
+        doorman_server_handle(service->server, &inspect, &response, NULL, doorman_clock());
+    const doorman_permit *state = response.result_count ? &response.results[0].state : NULL;
+    if (entry->sets_ban && entry->limit) return false;
+    if (entry->sets_ban && (entry->ban < 0 || entry->ban > DOORMAN_DURATION_MAX)) return false;
+    if (status != DOORMAN_OK || !state) return entry->sets_ban; /* a ban needs no limit */
+    if (state->reason == DOORMAN_REASON_BANNED && !state->granted && !entry->limit) {
+        cJSON_AddNumberToObject(out, "banned_before", (double)state->retry_after / 1e9);
+    }
+    if (entry->sets_ban) return true;
+    cJSON *used = cJSON_AddObjectToObject(out, "used_before");
+    for (size_t i = 0; i < state->detail_count; i++) {
+        const doorman_permit_detail *detail = &state->details[i];
+        if (detail->kind == DOORMAN_CONCURRENCY) continue; /* its holds stay */
+        cJSON_AddNumberToObject(used, detail->limit, ceil(detail->used * 1e6) / 1e6);
+    }
+    return true;
+}
+
+/* Adds an entry. As entry_add_before. */
+static bool entry_add(cJSON *entries, struct service *service, const doorman_permit_entry *entry) {
+    cJSON *out = cJSON_CreateObject();
+    cJSON_AddStringToObject(out, "resource_id", entry->resource_id);
+    cJSON_AddStringToObject(out, "key", entry->key ? entry->key : "");
+    if (entry->limit) cJSON_AddStringToObject(out, "limit", entry->limit);
+    if (entry->sets_ban) cJSON_AddNumberToObject(out, "ban", (double)entry->ban / 1e9);
+    cJSON_AddItemToArray(entries, out);
+    return entry_add_before(out, service, entry);
+}
+
+static enum act_kind kind_of(const doorman_request *reset) {
+    bool bans = reset->entries[0].sets_ban;
+    for (size_t i = 0; i < reset->entry_count; i++) bans = bans && reset->entries[i].sets_ban;
+    if (!bans) return ACT_RESET;
+    return reset->entries[0].ban > 0 ? ACT_BAN : ACT_BAN_END;
+}
+
+/* Refuses a reset of a key that the role support has reset too often. */
+static bool reset_prepare(struct act *act, struct store *store) {
+    const cJSON *entry = NULL;
+    if (act->token.role == ROLE_ADMIN) return true;
+    cJSON_ArrayForEach(entry, cJSON_GetObjectItem(act->row, "entries")) {
+        const char *resource = cJSON_GetStringValue(cJSON_GetObjectItem(entry, "resource_id"));
+        const char *key = cJSON_GetStringValue(cJSON_GetObjectItem(entry, "key"));
+        if (cJSON_GetObjectItem(entry, "ban")) continue;
+        int count = server_audit_count_resets(store, resource, key);
+        if (count >= 0 && count < SUPPORT_RESETS) continue;
+        if (count < 0) {
+            return server_act_refuse(act, 503, "UNAVAILABLE",
+                                     "nothing was changed, because the store of --state cannot be "
+                                     "read: %s",
+                                     server_store_error(store));
+        }
+        return server_act_refuse(act, 403, "PERMISSION_DENIED",
+                                 "the role support resets a key at most %d times a day, and '%s' "
+                                 "of %s was reset %d times; the role admin may do it again",
+                                 SUPPORT_RESETS, key, resource, count);
+    }
+    return true;
+}
+
+/* Adds what the message will change to the row of an act. Returns false if the message is not
+ * valid. */
+static bool reset_describe(struct act *act, const doorman_request *reset) {
+    struct service *service = act->service;
+    bool is_valid = true;
+    if (reset->entry_count > ENTRIES_OF_BULK) cJSON_AddTrueToObject(act->row, "bulk");
+    cJSON *entries = cJSON_AddArrayToObject(act->row, "entries");
+    server_lock(&service->lock);
+    for (size_t i = 0; is_valid && i < reset->entry_count; i++) {
+        is_valid = entry_add(entries, service, &reset->entries[i]);
+    }
+    server_unlock(&service->lock);
+    return is_valid;
+}
+
+/* Writes the row of a message. Returns false if the message must not be decided: then the response
+ * is an error. */
+static bool reset_write(struct service *service, const struct http_request *request,
+                        const doorman_request *reset, struct http_response *response) {
+    if (reset->entry_count > ENTRIES_MAX) {
+        server_http_response_set_error(response, 413, "RESOURCE_EXHAUSTED",
+                                       "entry: a server with --state takes at most 1000 of reset");
+        return false;
+    }
+    struct act *act = server_act_new(service, request, kind_of(reset), response);
+    if (!act) return false;
+    bool has_reason = server_act_add_reason(act->row, request, response);
+    bool is_valid = has_reason && reset_describe(act, reset);
+    if (!is_valid) {
+        server_act_free(act);
+        return has_reason; /* the decision says what is wrong */
+    }
+    act->prepare = reset_prepare;
+    if (!server_act_run(act, response)) return false;
+    server_act_free(act);
+    return true;
+}
+
+/* Returns whether the message may be decided. One that is not valid, or reaches a process that is
+ * not the master, changes nothing, and is answered as always. */
+static bool reset_keep(struct service *service, const struct http_request *request,
+                       struct http_response *response) {
+    doorman_json_exchange exchange = {.reply = {.text = NULL}};
+    bool may = true;
+    server_lock(&service->lock);
+    bool is_master = doorman_server_permits(service->server) != NULL;
+    server_unlock(&service->lock);
+    if (!service->state || !is_master) return true;
+    bool is_valid = doorman_json_exchange_read(&exchange, "reset", request->body,
+                                               request->body_bytes) == DOORMAN_OK;
+    is_valid = is_valid && exchange.request.entry_count > 0;
+    if (is_valid) {
+        may = server_reset_check_token(service, request, response) &&
+              reset_write(service, request, &exchange.request, response);
+    }
+    doorman_json_exchange_uninit(&exchange);
+    return may;
+}
+
+static void handle_reset(struct service *service, const struct http_request *request,
+                         struct http_response *response) {
+    if (!reset_keep(service, request, response)) return;
+    struct method_call *call = (struct method_call *)calloc(1, sizeof *call);
+    response->text.failed = !call;
+    if (call && !server_method_handle(service, call, request, response)) assert(false);
+    free(call);
+}
+
+static const struct http_route reset_routes[] = {{"/v1/reset", .administers = true,
+                                                  .verbs = VERB_POST, .role = ROLE_SUPPORT,
+                                                  .handle = handle_reset},
+                                                 {.path = NULL}};
+
+const struct server_part server_part_reset = {.routes = reset_routes};

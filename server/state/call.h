@@ -1,0 +1,35 @@
+/* doorman_server, part STATE: what other parts do with the store. */
+#ifndef DOORMAN_SERVER_CALL_H
+#define DOORMAN_SERVER_CALL_H
+
+#include "../server.h"
+#include "store.h"
+
+#define CALL_TEXT (STORE_TEXT + 128)
+
+/* A function that runs on the thread of the store. */
+struct state_call {
+    /* Uses the store. Runs without the lock of the service, while this process is master and has
+     * read the rows. */
+    void (*run)(struct service *service, struct store *store, void *context);
+    void (*drop)(void *context); /* frees the context after CALL_LOST */
+    void *context;
+
+    /* Private. The lock of the service guards these. */
+    bool has_begun, is_over, is_lost;
+};
+
+enum call_result {
+    CALL_OVER,    /* run has returned */
+    CALL_REFUSED, /* run was not called, and will not be */
+    CALL_LOST     /* the disk or the network hangs: run returns later, and drop is called then */
+};
+
+/* Lets the thread of the store run a function, and waits for it, for 20 s at most. Only the thread
+ * of pages calls this. Precondition: the lock is not held, and --state is given.
+ *   call      must stay valid until run has returned, also after CALL_LOST
+ *   why       out: if it is not CALL_OVER, the reason and what to do, as a phrase */
+enum call_result server_state_call(struct service *service, struct state_call *call,
+                                   char why[CALL_TEXT]);
+
+#endif

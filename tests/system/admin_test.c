@@ -1,0 +1,454 @@
+/* Administration (V9): who may change what for whom, what is written about it, and what happens if
+ * it cannot be written. Real servers with a store; `fixture_stores` tests with a file, and with a
+ * Redis if there is one. */
+#define _GNU_SOURCE
+#include "redis_fixture.h"
+#include "state_fixture.h"
+
+#include <sys/resource.h>
+
+#define BEARER(token) "Authorization: Bearer " token "\r\n"
+#define ADMIN HOST JSON BEARER("top-1")
+#define ALICE HOST JSON BEARER("alice-2")
+#define BOB HOST JSON BEARER("bob-3")
+#define READER HOST JSON BEARER("read-4")
+#define TOKENS                                                                                     \
+    "admin ann top-1\nsupport alice alice-2 api/* login\nsupport bob bob-3 maps\n"                 \
+    "read ron read-4\nwrite web web-5\n"
+#define WEB HOST JSON BEARER("web-5")
+#define API                                                                                        \
+    "{\"resources\": [{\"identifier_glob\": \"api/*\", \"limits\": [{\"name\": \"quota\", "        \
+    "\"kind\": \"FIXED_WINDOW\", \"limit\": 5, \"window\": 10000000}, {\"name\": \"burst\", "      \
+    "\"kind\": \"TOKEN_BUCKET\", \"rate\": 0.001, \"size\": 9, \"durable\": false}]}]}"
+#define ENTRY(more) "{\"entry\": [{\"resource_id\": \"api/search\", \"key\": \"acme\"" more "}]}"
+
+/* A store, and the flags of a server that uses it. */
+struct place {
+    struct redis redis;
+    char path[96], tokens[96];
+    const char *flags[10];
+};
+
+static void place_init(struct place *place, bool is_redis) {
+    const char *address = place->path;
+    state_path(place->path);
+    snprintf(place->tokens, sizeof place->tokens, "%s/tokens", process_new()->folder);
+    file_write(place->tokens, TOKENS);
+    if (is_redis) {
+        redis_require(&place->redis);
+        address = place->redis.address;
+    }
+    const char *flags[] = {"--state", address, "--node", "n", "--http-token", place->tokens};
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) place->flags[i] = flags[i];
+}
+
+static struct fixture place_start(const struct place *place) {
+    struct fixture fixture = fixture_start(API, place->flags);
+    process_await(fixture.server.process, "msg=\"counters read\"", 1);
+    return fixture;
+}
+
+/* A story of a server with a file, and the same with a Redis. */
+#define STORY(name)                                                                                \
+    static void name##_told(struct place *place);                                                  \
+    TEST(name) {                                                                                   \
+        struct place place = {.path = ""};                                                         \
+        place_init(&place, false);                                                                 \
+        name##_told(&place);                                                                       \
+    }                                                                                              \
+    TEST(name##_in_a_redis) {                                                                      \
+        struct place place = {.path = ""};                                                         \
+        place_init(&place, true);                                                                  \
+        name##_told(&place);                                                                       \
+    }                                                                                              \
+    static void name##_told(struct place *place)
+
+/* Takes a unit of a key of api/search. */
+static void take_one(const struct fixture *fixture, const char *key, int code) {
+    char path[128];
+    snprintf(path, sizeof path, "/v1/allow?resource=api/search&key=%s", key);
+    expect(fixture, path, WEB, code, "");
+}
+
+/* Returns the rows of the audit that a query yields, the newest first. */
+static cJSON *audit(const struct fixture *fixture, const char *query) {
+    char path[256], *at = NULL;
+    snprintf(path, sizeof path, "/v1/audit%s", query);
+    char *response = get(fixture, path, ADMIN);
+    if (code_of(response) != 200) fail_msg("%s: %s", path, response);
+    cJSON *rows = cJSON_CreateArray();
+    for (char *line = strtok_r((char *)(uintptr_t)body_of(response), "\n", &at); line;
+         line = strtok_r(NULL, "\n", &at)) {
+        cJSON *row = cJSON_Parse(line);
+        if (!row) fail_msg("not JSON: %s", line);
+        cJSON_AddItemToArray(rows, row);
+    }
+    free(response);
+    return rows;
+}
+
+/* Expects the newest act that a query yields to have these values: pairs of a path and a text. */
+static void expect_act(const struct fixture *fixture, const char *query,
+                       const char *const (*pairs)[2], size_t count) {
+    cJSON *rows = audit(fixture, query);
+    const cJSON *row = cJSON_GetArrayItem(rows, 0);
+    if (!row) fail_msg("%s: no act", query);
+    for (size_t i = 0; i < count; i++) {
+        const cJSON *value = find(row, pairs[i][0]);
+        char *printed = value ? cJSON_PrintUnformatted(value) : NULL;
+        if (!printed || strcmp(printed, pairs[i][1]) != 0) {
+            fail_msg("%s: expected %s, got %s", pairs[i][0], pairs[i][1], printed);
+        }
+        cJSON_free(printed);
+    }
+    cJSON_Delete(rows);
+}
+
+#define EXPECT_ACT(fixture, query, ...)                                                            \
+    do {                                                                                           \
+        static const char *const pairs_[][2] = {__VA_ARGS__};                                      \
+        expect_act(fixture, query, pairs_, sizeof pairs_ / sizeof *pairs_);                        \
+    } while (0)
+
+/* Returns the response to a GET of a reader, which is valid until the next call. */
+static const char *get_body(const struct fixture *fixture, const char *path) {
+    static char body[8192];
+    char *response = get(fixture, path, READER);
+    snprintf(body, sizeof body, "%s", response);
+    free(response);
+    return body;
+}
+
+/* ---- the audit ------------------------------------------------------------------------------ */
+
+/* E5: who, what, the value before, and why; also after the process was killed. */
+STORY(a_reset_is_in_the_audit_and_stays_there) {
+    struct fixture fixture = place_start(place);
+    for (int i = 0; i < 3; i++) take_one(&fixture, "acme", 200);
+    expect_post(&fixture, "/v1/reset?reason=ticket%204711", ALICE, ENTRY(", \"limit\": \"quota\""),
+                200, "\"count\":1");
+    for (int i = 0; i < 2; i++) {
+        EXPECT_ACT(&fixture, "", {"id", "1"}, {"token", "\"alice\""}, {"role", "\"support\""},
+                   {"what", "\"reset\""}, {"reason", "\"ticket 4711\""},
+                   {"entries[0].resource_id", "\"api/search\""}, {"entries[0].key", "\"acme\""},
+                   {"entries[0].limit", "\"quota\""}, {"entries[0].used_before.quota", "3"});
+        if (i == 0) kill_now(&fixture);
+        if (i == 0) fixture = place_start(place);
+    }
+    expect(&fixture, "/metrics", ADMIN, 200,
+           "doorman_administration_acts_total{what=\"reset\"} 0\n");
+    expect_post(&fixture, "/v1/reset", ADMIN, ENTRY(", \"ban\": 60"), 200, "\"count\":1");
+    expect(&fixture, "/metrics", ADMIN, 200, "doorman_administration_acts_total{what=\"ban\"} 1\n");
+    process_await(fixture.server.process,
+                  "msg=\"an act of administration\" what=ban token=ann audit=2\n", 1);
+    expect_post(&fixture, "/v1/reset", ADMIN, ENTRY(", \"ban\": 0"), 200, "\"count\":1");
+    EXPECT_ACT(&fixture, "", {"id", "3"}, {"what", "\"end_ban\""}, {"entries[0].ban", "0"});
+    server_stop(&fixture.server);
+}
+
+/* A page continues behind the last act of the page before. */
+STORY(the_audit_is_listed_by_key_token_and_page) {
+    struct fixture fixture = place_start(place);
+    for (int i = 0; i < 7; i++) {
+        expect_post(&fixture, "/v1/reset", i % 2 ? ALICE : ADMIN,
+                    i < 4 ? ENTRY("")
+                          : "{\"entry\": [{\"resource_id\": \"api/a\", \"key\": \"b\"}]}",
+                    200, "");
+    }
+    cJSON *rows = audit(&fixture, "?key=acme");
+    assert_int_equal(cJSON_GetArraySize(rows), 4);
+    cJSON_Delete(rows);
+    rows = audit(&fixture, "?who=alice&key=b");
+    assert_int_equal(cJSON_GetArraySize(rows), 1);
+    assert_true(number(cJSON_GetArrayItem(rows, 0), "id") == 6);
+    cJSON_Delete(rows);
+    rows = audit(&fixture, "?limit=3");
+    assert_int_equal(cJSON_GetArraySize(rows), 4);
+    assert_string_equal(text(cJSON_GetArrayItem(rows, 3), "next"), "5");
+    cJSON_Delete(rows);
+    rows = audit(&fixture, "?limit=4&after=5");
+    assert_int_equal(cJSON_GetArraySize(rows), 4);
+    assert_true(number(cJSON_GetArrayItem(rows, 0), "id") == 4);
+    assert_true(number(cJSON_GetArrayItem(rows, 3), "id") == 1);
+    cJSON_Delete(rows);
+    server_stop(&fixture.server);
+}
+
+TEST(wrong_questions_to_the_audit_are_refused) {
+    static const char *const cases[][2] = {
+        {"?whom=alice", "whom: is no parameter; the parameters are key, who, after, limit"},
+        {"?who=a&who=b", "who: occurs twice"},
+        {"?limit=0", "limit: must be a number from 1 to 1000"},
+        {"?limit=1001", "limit: must be a number from 1 to 1000"},
+        {"?after=x", "after: must be the number of an act"},
+        {"?after=0", "after: must be the number of an act"}};
+    struct place place = {.path = ""};
+    place_init(&place, false);
+    struct fixture fixture = place_start(&place);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char path[96];
+        snprintf(path, sizeof path, "/v1/audit%s", cases[i][0]);
+        expect(&fixture, path, ADMIN, 400, cases[i][1]);
+    }
+    expect(&fixture, "/v1/audit", ALICE, 200, "");
+    expect(&fixture, "/v1/audit", READER, 403, "needs a token with the role support; 'ron'");
+    expect(&fixture, "/v1/audit", HOST, 401, "");
+    expect_post(&fixture, "/v1/audit", ADMIN, "{}", 405, "Allow: GET, HEAD");
+    server_stop(&fixture.server);
+}
+
+/* E7 */
+TEST(without_a_store_the_missing_flag_is_named) {
+    struct place place = {.path = ""};
+    place_init(&place, false);
+    struct fixture fixture =
+        fixture_start(API, (const char *[]){"--http-token", place.tokens, NULL});
+    expect(&fixture, "/v1/audit", ADMIN, 404, "start it with --state");
+    expect_post(&fixture, "/v1/reset", ADMIN, ENTRY(", \"ban\": 9"), 200, "\"count\":1");
+    server_stop(&fixture.server);
+    fixture = fixture_start(API, (const char *[]){"--state", place.path, NULL});
+    expect(&fixture, "/v1/audit", HOST, 403, "needs a server with --http-token");
+    server_stop(&fixture.server);
+}
+
+/* E6: help must not become a way around the limit. */
+STORY(the_role_support_resets_a_key_twenty_times_a_day) {
+    struct fixture fixture = place_start(place);
+    for (int i = 0; i < 20; i++) expect_post(&fixture, "/v1/reset", ALICE, ENTRY(""), 200, "");
+    expect_post(
+        &fixture, "/v1/reset", ALICE, ENTRY(""), 403,
+        "the role support resets a key at most 20 times a day, and 'acme' of api/search was "
+        "reset 20 times");
+    kill_now(&fixture);
+    fixture = place_start(place);
+    expect_post(&fixture, "/v1/reset", ALICE, ENTRY(""), 403, "at most 20 times a day");
+    expect_post(&fixture, "/v1/reset", ALICE, ENTRY(", \"ban\": 5"), 200, "\"count\":1");
+    expect_post(&fixture, "/v1/reset", ADMIN, ENTRY(""), 200, "");
+    expect_post(&fixture, "/v1/reset", ALICE,
+                "{\"entry\": [{\"resource_id\": \"api/other\", \"key\": \"acme\"}]}", 200, "");
+    EXPECT_ACT(&fixture, "", {"id", "23"});
+    server_stop(&fixture.server);
+}
+
+/* E5: what cannot be written is not done. */
+TEST(a_store_that_is_full_refuses_the_act) {
+    struct place place = {.path = ""};
+    place_init(&place, false);
+    struct fixture fixture = place_start(&place);
+    for (int i = 0; i < 5; i++) take_one(&fixture, "acme", 200);
+    const struct rlimit full = {4096, RLIM_INFINITY}, room = {RLIM_INFINITY, RLIM_INFINITY};
+    const pid_t pid = fixture.server.process->pid;
+    assert_int_equal(prlimit(pid, RLIMIT_FSIZE, &full, NULL), 0);
+    expect_post(&fixture, "/v1/reset", ALICE, ENTRY(""), 503,
+                "nothing was changed, because the store of --state cannot keep it");
+    take_one(&fixture, "acme", 429);
+    assert_int_equal(prlimit(pid, RLIMIT_FSIZE, &room, NULL), 0);
+    expect_post(&fixture, "/v1/reset", ALICE, ENTRY(""), 200, "\"count\":2");
+    EXPECT_ACT(&fixture, "", {"id", "1"}, {"entries[0].used_before.quota", "5"});
+    take_one(&fixture, "acme", 200);
+    server_stop(&fixture.server);
+}
+
+/* A message is refused whole, and before its row is written. */
+TEST(what_is_refused_is_not_in_the_audit) {
+    static const struct {
+        const char *lines, *path, *body;
+        int code;
+    } cases[] = {
+        {BOB, "/v1/reset", ENTRY(""), 403},
+        {WEB, "/v1/reset", ENTRY(""), 403},
+        {ALICE, "/v1/reset", ENTRY(", \"limit\": \"none\""), 400},
+        {ALICE, "/v1/reset", ENTRY(", \"ban\": -1"), 400},
+        {ALICE, "/v1/reset?reason=%ff", ENTRY(""), 400},
+        {ALICE, "/v1/reset", "{}", 400},
+        {ALICE, "/v1/reset", "{\"entry\": [{\"resource_id\": \"none\"}]}", 403},
+        {ADMIN, "/v1/reset", "{\"entry\": [{\"resource_id\": \"none\"}]}", 400},
+    };
+    struct place place = {.path = ""};
+    place_init(&place, false);
+    struct fixture fixture = place_start(&place);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        expect_post(&fixture, cases[i].path, cases[i].lines, cases[i].body, cases[i].code, "");
+        cJSON *rows = audit(&fixture, "");
+        if (cJSON_GetArraySize(rows) != 0) fail_msg("case %zu is in the audit", i);
+        cJSON_Delete(rows);
+    }
+    server_stop(&fixture.server);
+}
+
+/* ---- overrides ------------------------------------------------------------------------------ */
+
+/* Sends a request with any verb, and expects a status and a text. */
+static void expect_verb(const struct fixture *fixture, const char *verb, const char *path,
+                        const char *lines, const char *body, int code, const char *text) {
+    char request[4096];
+    snprintf(request, sizeof request,
+             "%s %s HTTP/1.1\r\n%sContent-Length: %zu\r\nConnection: close\r\n\r\n%s", verb, path,
+             lines, strlen(body), body);
+    char *response = exchange(fixture, request);
+    if (code_of(response) != code || !strstr(response, text)) {
+        fail_msg("%s %s %s: expected %d and '%s', got:\n%.2000s", verb, path, body, code, text,
+                 response);
+    }
+    free(response);
+}
+
+#define SET(figures, more)                                                                         \
+    "{\"resource\": \"api/search\", \"limit\": \"quota\", \"key\": \"acme\", \"set\": {" figures   \
+    "}, \"reason\": \"ticket 4711\"" more "}"
+
+/* E1: support raises a limit for two seconds, sees it act, and sees it end. */
+STORY(support_raises_a_limit_for_two_seconds) {
+    struct fixture fixture = place_start(place);
+    for (int i = 0; i < 5; i++) take_one(&fixture, "acme", 200);
+    take_one(&fixture, "acme", 429);
+    expect_verb(&fixture, "PUT", "/v1/overrides", ALICE,
+                SET("\"limit\": 50", ", \"expires_in\": 2"), 200, "\"then\":\"then refused until ");
+    take_one(&fixture, "acme", 200);
+    expect(&fixture, "/v1/overrides", READER, 200, "\"in_force\":true");
+    expect(&fixture, "/v1/overrides?key=other", READER, 200, "\r\n\r\n");
+    EXPECT_ACT(&fixture, "?key=acme", {"what", "\"override\""}, {"token", "\"alice\""},
+               {"reason", "\"ticket 4711\""}, {"resource", "\"api/search\""}, {"before", "null"},
+               {"after.set.limit", "50"});
+    expect(&fixture, "/v1/allow?resource=api/search&key=other&cost=6", WEB, 429, "");
+    EVENTUALLY(!strstr(get_body(&fixture, "/v1/overrides"), "ticket 4711"));
+    take_one(&fixture, "acme", 429);
+    server_stop(&fixture.server);
+}
+
+/* E1: an override survives kill -9, goes on acting, and is ended by a person. */
+STORY(an_override_outlasts_a_crash_until_it_is_ended) {
+    static const char path[] = "/v1/overrides?resource=api/search&limit=quota&key=acme";
+    struct fixture fixture = place_start(place);
+    expect_verb(&fixture, "PUT", "/v1/overrides", ALICE,
+                SET("\"limit\": 50", ", \"expires_in\": 86400"), 200, "\"id\":1");
+    kill_now(&fixture);
+    fixture = place_start(place);
+    expect(&fixture, "/v1/allow?resource=api/search&key=acme&cost=0", WEB, 200,
+           "\"limit\":\"burst\"");
+    expect_post(&fixture, "/v1/inspect", ADMIN, ENTRY(", \"limit\": \"quota\""), 200,
+                "\"limit\":50");
+    expect_verb(&fixture, "PUT", "/v1/overrides", ADMIN, SET("\"limit\": 60", ""), 200, "\"id\":2");
+    EXPECT_ACT(&fixture, "", {"id", "2"}, {"before.set.limit", "50"}, {"after.set.limit", "60"});
+    expect(&fixture, "/v1/overrides", READER, 200, "{\"id\":2,\"token\":\"ann\"");
+    expect_verb(&fixture, "DELETE", path, BOB, "", 403, "'bob' may only change maps");
+    expect_verb(&fixture, "DELETE", path, READER, "", 403, "with the role support");
+    expect_verb(&fixture, "DELETE", path, ALICE, "", 200, "\"id\":3");
+    expect_verb(&fixture, "DELETE", path, ALICE, "", 404, "there is no such override");
+    expect_post(&fixture, "/v1/inspect", ADMIN, ENTRY(", \"limit\": \"quota\""), 200,
+                "\"limit\":5");
+    kill_now(&fixture);
+    fixture = place_start(place);
+    EXPECT_ACT(&fixture, "", {"id", "3"}, {"what", "\"end_override\""}, {"before.set.limit", "60"},
+               {"after", "null"});
+    expect_post(&fixture, "/v1/inspect", ADMIN, ENTRY(", \"limit\": \"quota\""), 200,
+                "\"limit\":5");
+    server_stop(&fixture.server);
+}
+
+/* E1, E6: what is refused changes nothing, and the text says what to do. */
+TEST(an_override_that_is_wrong_or_not_allowed_is_refused) {
+#define DAY ", \"expires_in\": 86400"
+    static const struct {
+        const char *lines, *body;
+        int code;
+        const char *text;
+    } cases[] = {
+        {ALICE, SET("\"limit\": 51", DAY), 403,
+         "set.limit: the role support may give at most 10 times the limit as configured, which is "
+         "50 here"},
+        {ALICE, SET("\"limit\": 50, \"window\": 1000", DAY), 403, "set.window: limit / window: "},
+        {ALICE, SET("\"limit\": 50", ""), 400, "expires_in: the role support must give it"},
+        {BOB, SET("\"limit\": 50", DAY), 403, "resource: api/search: 'bob' may only change maps"},
+        {READER, SET("\"limit\": 50", DAY), 403, "with the role support; 'ron'"},
+        {WEB, SET("\"limit\": 50", DAY), 403, "with the role support; 'web'"},
+        {ADMIN, SET("\"limits\": 50", DAY), 400, "set.limits"},
+        {ADMIN, SET("\"rate\": 50", DAY), 400, "set.rate"},
+        {ADMIN,
+         "{\"resource\": \"api/search\", \"limit\": \"none\", \"key\": \"a\", \"set\": "
+         "{\"limit\": 1}, \"reason\": \"r\"}",
+         404, "none"},
+        {ADMIN,
+         "{\"resource\": \"api/search\", \"limit\": \"quota\", \"key\": \"a\", \"set\": "
+         "{\"limit\": 1}}",
+         400, "reason: is missing"},
+        {ADMIN,
+         "{\"resource\": \"api/search\", \"limit\": \"quota\", \"key\": \"a\", \"add\": 9, "
+         "\"reason\": \"r\"}",
+         400, "expires_in: is missing beside add"},
+        {ADMIN, "[]", 400, ""},
+        {ADMIN, "", 400, ""},
+    };
+    struct place place = {.path = ""};
+    place_init(&place, false);
+    struct fixture fixture = place_start(&place);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        expect_verb(&fixture, "PUT", "/v1/overrides", cases[i].lines, cases[i].body, cases[i].code,
+                    cases[i].text);
+    }
+    cJSON *rows = audit(&fixture, "");
+    assert_int_equal(cJSON_GetArraySize(rows), 0);
+    cJSON_Delete(rows);
+    expect_post(&fixture, "/v1/inspect", ADMIN, ENTRY(", \"limit\": \"quota\""), 200,
+                "\"limit\":5");
+    expect_verb(&fixture, "PUT", "/v1/overrides", ADMIN, SET("\"limit\": 5000", ""), 200, "");
+    expect_verb(&fixture, "PATCH", "/v1/overrides", ADMIN, "{}", 405,
+                "Allow: GET, HEAD, PUT, DELETE");
+    expect_verb(&fixture, "PUT", "/v1/overrides", HOST BEARER("top-1"), SET("\"limit\": 5", ""),
+                415, "");
+    server_stop(&fixture.server);
+}
+
+/* An override that is refused leaves the one before it as it was. */
+TEST(a_refused_override_keeps_the_one_before_it) {
+    struct place place = {.path = ""};
+    place_init(&place, false);
+    struct fixture fixture = place_start(&place);
+    expect_verb(&fixture, "PUT", "/v1/overrides", ADMIN, SET("\"limit\": 20", ""), 200, "");
+    expect_verb(&fixture, "PUT", "/v1/overrides", ALICE, SET("\"limit\": 99", DAY), 403, "");
+    expect_post(&fixture, "/v1/inspect", ADMIN, ENTRY(", \"limit\": \"quota\""), 200,
+                "\"limit\":20");
+    const struct rlimit full = {4096, RLIM_INFINITY}, room = {RLIM_INFINITY, RLIM_INFINITY};
+    assert_int_equal(prlimit(fixture.server.process->pid, RLIMIT_FSIZE, &full, NULL), 0);
+    expect_verb(&fixture, "PUT", "/v1/overrides", ALICE, SET("\"limit\": 30", DAY), 503,
+                "nothing was changed, because the store of --state cannot keep it");
+    assert_int_equal(prlimit(fixture.server.process->pid, RLIMIT_FSIZE, &room, NULL), 0);
+    expect_post(&fixture, "/v1/inspect", ADMIN, ENTRY(", \"limit\": \"quota\""), 200,
+                "\"limit\":20");
+    expect_verb(&fixture, "PUT", "/v1/overrides", ALICE, SET("\"limit\": 30", DAY), 200, "");
+    expect_post(&fixture, "/v1/inspect", ADMIN, ENTRY(", \"limit\": \"quota\""), 200,
+                "\"limit\":30");
+    server_stop(&fixture.server);
+}
+
+/* A glob concerns the key at all resources of the template, and units are granted once. */
+TEST(an_override_of_a_template_and_one_that_adds) {
+    struct place place = {.path = ""};
+    place_init(&place, false);
+    struct fixture fixture = place_start(&place);
+    expect_verb(
+        &fixture, "PUT", "/v1/overrides", ALICE,
+        "{\"glob\": \"api/*\", \"limit\": \"quota\", \"key\": \"acme\", \"set\": {\"limit\": "
+        "40}, \"expires_in\": 60, \"reason\": \"r\"}",
+        200, "\"id\":1");
+    expect_verb(
+        &fixture, "PUT", "/v1/overrides", ALICE,
+        "{\"resource\": \"api/search\", \"limit\": \"quota\", \"key\": \"acme\", \"add\": 7, "
+        "\"expires_in\": 60, \"reason\": \"r\"}",
+        200, "\"id\":2");
+    expect_post(&fixture, "/v1/inspect", ADMIN, ENTRY(", \"limit\": \"quota\""), 200,
+                "\"limit\":47");
+    expect_post(&fixture, "/v1/inspect", ADMIN,
+                "{\"entry\": [{\"resource_id\": \"api/x\", \"key\": \"acme\", \"limit\": "
+                "\"quota\"}]}",
+                200, "\"limit\":40");
+    expect_verb(&fixture, "DELETE",
+                "/v1/overrides?resource=api/search&limit=quota&key=acme&add=1&reason=done", ALICE,
+                "", 200, "");
+    expect_verb(&fixture, "DELETE", "/v1/overrides?glob=api/*&limit=quota&key=acme", ALICE, "", 200,
+                "");
+    expect_post(&fixture, "/v1/inspect", ADMIN, ENTRY(", \"limit\": \"quota\""), 200,
+                "\"limit\":5");
+    EXPECT_ACT(&fixture, "?after=4", {"reason", "\"done\""}, {"before.add", "7"});
+    server_stop(&fixture.server);
+}
