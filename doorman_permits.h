@@ -672,13 +672,14 @@ DOORMAN_API doorman_status doorman_permits_ban(doorman_permits *permits, const c
                                                doorman_error *error, doorman_time now);
 
 /* Returns when doorman_permits_update should be called next. DOORMAN_NEVER: there are no counters,
- * bans, holds or waiting permits, and resource_count is 0. */
+ * bans, holds or waiting permits, no override row begins or ends, and resource_count is 0. */
 DOORMAN_API doorman_time doorman_permits_due(const doorman_permits *permits);
 
-/* Ends holds and waits whose time has come, and removes counters that equal fresh ones. One call
- * ends at most 1,000 holds and waits. It decides on at most 1,000 permits that wait, and visits
- * about 10,000 counters. So a call takes some milliseconds at most. If more holds or waits are due,
- * doorman_permits_due returns a time that has passed. */
+/* Ends holds, waits and override rows whose time has come, begins rows, and removes counters that
+ * equal fresh ones. One call ends at most 1,000 holds and waits, and begins and ends at most 1,000
+ * rows. It decides on at most 1,000 permits that wait, and visits about 10,000 counters. So a call
+ * takes some milliseconds at most. If more holds, waits or rows are due, doorman_permits_due
+ * returns a time that has passed. */
 DOORMAN_API void doorman_permits_update(doorman_permits *permits, doorman_time now);
 
 typedef struct doorman_permits_info {
@@ -695,7 +696,7 @@ typedef struct doorman_permits_info {
     uint64_t banned;           /* items that were refused as BANNED */
     uint64_t bans_evicted;     /* bans that were ended early to make room (P20) */
     size_t bytes;              /* about the memory of all that memory_max bounds, of the buckets of
-                                  tables, and of permits that wait */
+                                  tables, of permits that wait, and of override rows */
     size_t changed_count;      /* rows that doorman_permits_next_changed would yield now */
     doorman_time changed_since; /* when the first change was made since there were none: no change
                                    that waits is older. DOORMAN_NEVER: there are none */
@@ -1069,7 +1070,7 @@ DOORMAN_API bool doorman_permits_next_override(const doorman_permits *permits,
  *   name          as in doorman_permits_end_override
  *   resource_id   of the counter; NULL: that of the row
  *   out           written on OK. Its times count from the end of the row, or from `now` if the row
- *                 has no end
+ *                 has no end. `used` of a window may be more than `most`
  *   returns       OK | INVALID_ARGUMENT: resource_id is missing, or of another template |
  *                 NOT_FOUND: there is no such row, or it is idle |
  *                 OUT_OF_MEMORY
@@ -5200,7 +5201,10 @@ static bool doorman__permits_evict(doorman_permits *permits, doorman__slot *slot
 
 static size_t doorman__permits_bytes(const doorman_permits *permits) {
     size_t bytes = permits->node_bytes + permits->top_bytes;
-    bytes += doorman__chains_bytes(&permits->place_table);
+    bytes += doorman__chains_bytes(&permits->place_table) + permits->overrides.bytes;
+    bytes += doorman__chains_bytes(&permits->overrides.rows);
+    bytes += doorman__chains_bytes(&permits->overrides.figures);
+    bytes += doorman__chains_bytes(&permits->overrides.scopes);
     for (size_t i = 0; i < permits->slot_count; i++) {
         bytes += doorman__chains_bytes(&permits->slots[i]->nodes);
     }
@@ -10564,8 +10568,11 @@ static void doorman__override_free(doorman_permits *permits, doorman__override_r
 
 /* Frees all rows. */
 static void doorman__overrides_clear(doorman_permits *permits) {
-    while (permits->overrides.root) doorman__override_free(permits, permits->overrides.root);
-    assert(!permits->overrides.scopes.count && !permits->overrides.bytes);
+    doorman__overrides *all = &permits->overrides;
+    doorman__chains_free_all(&all->rows);
+    doorman__chains_free_all(&all->figures);
+    doorman__chains_free_all(&all->scopes);
+    *all = (doorman__overrides){.root = NULL};
 }
 
 /* Decides again on the permits that wait for units of limits that have had rows. */
@@ -10602,9 +10609,8 @@ static bool doorman__override_charge(doorman_permits *permits, doorman__slot *ow
     return found;
 }
 
-/* Gives units to an existing bucket. The caller's row is in force, so there is room for them.
- * Without memory the bucket gets none.
- *   before   the most that it can have had without them */
+/* Gives units to an existing bucket. The row is in force, so there is room for them. Without memory
+ * the bucket gets none. */
 static void doorman__override_pour(doorman_permits *permits, const doorman__override_row *row,
                                    double units) {
     char key[DOORMAN_ID_BYTES_MAX + 1];
@@ -10615,6 +10621,7 @@ static void doorman__override_pour(doorman_permits *permits, const doorman__over
     memcpy(key, doorman__override_key(row), bytes);
     key[bytes] = 0;
     const char *resource_id = doorman__override_scope_text(scope);
+    if (!doorman__permits_find_place(permits, resource_id)) return; /* it has no counter */
     if (!doorman__override_charge(permits, scope->slot, resource_id, key, &charge)) return;
     if (!charge.limit || !charge.counter) return;
     uint64_t *state = doorman__counter_state(charge.counter);
@@ -10626,16 +10633,15 @@ static void doorman__override_pour(doorman_permits *permits, const doorman__over
     if (charge.limit->durable) doorman__permits_mark(permits, charge.slot, charge.counter);
 }
 
-/* Does what the beginning of a row must do at once. Returns whether permits may wait for it. */
-static bool doorman__override_begin(doorman_permits *permits, doorman__override_row *row,
+/* Does what the beginning of a row must do at once.
+ *   units   what a bucket gets */
+static void doorman__override_begin(doorman_permits *permits, doorman__override_row *row,
                                     double units) {
     assert(!(row->node.tag & DOORMAN__BEGUN));
     doorman__overrides_leave(&permits->overrides, row);
     row->node.tag |= DOORMAN__BEGUN;
     doorman__overrides_enter(&permits->overrides, row);
     doorman__override_pour(permits, row, units);
-    const doorman__slot *slot = row->figures->scope->slot;
-    return slot && slot->kind == DOORMAN_CONCURRENCY;
 }
 
 /* Returns when the first row begins or ends. */
@@ -10660,7 +10666,7 @@ static void doorman__overrides_work(doorman_permits *permits) {
         if (row->ends_at <= permits->at.epoch) {
             doorman__override_free(permits, row);
         } else {
-            (void)doorman__override_begin(permits, row, row->figures->add);
+            doorman__override_begin(permits, row, row->figures->add);
         }
     }
     if (wakes) doorman__overrides_wake(permits);
@@ -10696,7 +10702,7 @@ static void doorman__override_problem(const doorman__config_report *report, size
 static bool doorman__figures_given(const doorman_figures *given) {
     return !doorman__equal(given->rate, 0) || given->has_size || given->has_max_debt ||
            given->has_max_wait || given->has_queue || given->has_limit || given->has_tiers ||
-           given->window || given->calendar;
+           given->time_to_live || given->window || given->calendar;
 }
 
 /* Returns whether a time since 1970 is valid. */
@@ -10780,6 +10786,24 @@ static const doorman_permit_limit *doorman__override_limit(const doorman_permits
 
 /* ---- overrides: setting and ending rows */
 
+/* Returns the figures that a row adds to: those of another row, or of the configuration. */
+static const doorman_figures *doorman__override_base(const doorman_permits *permits,
+                                                     const doorman_permit_limit *limit,
+                                                     const doorman__override_name *name) {
+    const doorman__slot *own = doorman__permits_own_slot(permits, limit);
+    doorman__override_name other = *name;
+    assert(limit->per == DOORMAN_PER_KEY);
+    other.adds = false;
+    for (int i = 0; i < 2; i++) {
+        const doorman__override_row *row = doorman__override_find(permits, &other);
+        if (row && !row->figures->idle) return &row->figures->all;
+        other.is_glob = true;
+        other.text = own->glob;
+        other.text_hash = own->glob_hash;
+    }
+    return doorman__limit_figures(limit, doorman__limit_override(limit, name->key));
+}
+
 /* Returns when a row ends: at its end, or at that of the window that it adds to. */
 static doorman_time doorman__override_end(const doorman_permits *permits,
                                           const doorman_permit_limit *limit,
@@ -10787,13 +10811,7 @@ static doorman_time doorman__override_end(const doorman_permits *permits,
                                           const doorman_override_row *row) {
     const doorman_time end = row->ends_at ? row->ends_at : DOORMAN_NEVER;
     if (!name->adds || !limit || limit->per != DOORMAN_PER_KEY) return end;
-    const doorman_figures *figures =
-        doorman__limit_figures(limit, doorman__limit_override(limit, name->key));
-    const doorman__override_name set = {
-        name->text, name->limit,     name->key,        false,
-        false,      name->text_hash, name->limit_hash, name->key_hash};
-    const doorman__override_row *beside = doorman__override_find(permits, &set);
-    if (beside && !beside->figures->idle) figures = &beside->figures->all;
+    const doorman_figures *figures = doorman__override_base(permits, limit, name);
     if (limit->kind == DOORMAN_FIXED_WINDOW) {
         return doorman__earlier(end, doorman__span_at(figures, row->starts_at).end);
     }
@@ -10852,7 +10870,7 @@ static doorman_status doorman__override_store(doorman_permits *permits,
     doorman__overrides_enter(all, row);
     if (restored && row->starts_at <= permits->at.epoch) units = 0;
     if (row->starts_at <= permits->at.epoch) {
-        (void)doorman__override_begin(permits, row, units);
+        doorman__override_begin(permits, row, units);
     }
     return DOORMAN_OK;
 }
@@ -11003,6 +11021,25 @@ typedef struct doorman__counter_copy {
     char key[DOORMAN_ID_BYTES_MAX + 1];
 } doorman__counter_copy;
 
+/* Lets a charge have a copy of its counter, which is adapted to the figures of the charge. */
+static void doorman__override_copy(doorman__charge *charge, doorman__counter_copy *copy,
+                                   const doorman__moment *at) {
+    doorman__counter *counter = charge->counter;
+    const size_t refusals = counter->flags & DOORMAN__COUNTS_REFUSALS ? 2 : 0;
+    const size_t words = counter->words - refusals;
+    assert(words <= DOORMAN__STATE_WORDS_MAX);
+    copy->counter.node = counter->node;
+    copy->counter.override_ = counter->override_;
+    copy->counter.key_bytes = counter->key_bytes;
+    memcpy(copy->state, doorman__counter_state(counter), words * sizeof *copy->state);
+    memcpy(copy->key, doorman__counter_key(counter), counter->key_bytes);
+    charge->counter = &copy->counter;
+    const doorman__meter meter = {charge->limit, charge->figures, copy->state};
+    const bool fresh = charge->limit->kind == DOORMAN_SLIDING_WINDOW &&
+                       copy->state[0] != (uint64_t)charge->figures->window;
+    if (fresh) doorman__meter_init(&meter, at);
+}
+
 /* Describes a counter as it is at the end of a row, which the caller has left out of account.
  *   charge   of the counter as it is now */
 static doorman_permit_detail doorman__override_after(doorman_permits *permits,
@@ -11016,21 +11053,13 @@ static doorman_permit_detail doorman__override_after(doorman_permits *permits,
     }
     charge->figures =
         doorman__key_figures(permits, charge->limit, charge->override_, &charge->identity);
-    if (charge->counter) {
-        const size_t refusals = charge->counter->flags & DOORMAN__COUNTS_REFUSALS ? 2 : 0;
-        copy.counter.node = charge->counter->node;
-        copy.counter.override_ = charge->override_;
-        copy.counter.key_bytes = charge->counter->key_bytes;
-        memcpy(copy.state, doorman__counter_state(charge->counter),
-               (charge->counter->words - refusals) * sizeof *copy.state);
-        memcpy(copy.key, doorman__counter_key(charge->counter), copy.counter.key_bytes);
-        charge->counter = &copy.counter;
+    if (charge->counter) doorman__override_copy(charge, &copy, at);
+    doorman_permit_detail detail = doorman__charge_detail(permits, charge, 0);
+    const doorman_limit_kind kind = charge->limit->kind;
+    if (charge->counter && (kind == DOORMAN_FIXED_WINDOW || kind == DOORMAN_SLIDING_WINDOW)) {
         const doorman__meter meter = {charge->limit, charge->figures, copy.state};
-        const bool fresh = charge->limit->kind == DOORMAN_SLIDING_WINDOW &&
-                           copy.state[0] != (uint64_t)charge->figures->window;
-        if (fresh) doorman__meter_init(&meter, at);
+        detail.used = doorman__grains_units(doorman__meter_used(&meter, at)); /* may be more */
     }
-    const doorman_permit_detail detail = doorman__charge_detail(permits, charge, 0);
     permits->at = before;
     return detail;
 }

@@ -497,6 +497,53 @@ static doorman_status ban_key(fixture *s) {
     return status;
 }
 
+static const doorman_override_row override_row = {.resource_id = "r",
+                                                  .limit = "window",
+                                                  .key = "a",
+                                                  .id = 1,
+                                                  .figures = {.limit = 9, .has_limit = true}};
+
+static doorman_status set_override(fixture *s) {
+    doorman_status status = doorman_permits_set_override(s->permits, &override_row, NULL, s->now);
+    doorman_permits_info info;
+    doorman_permits_read(s->permits, &info);
+    assert_int_equal(info.override_count, status == DOORMAN_OK);
+    return status;
+}
+
+static doorman_status restore_override(fixture *s) {
+    doorman_status status =
+        doorman_permits_restore_override(s->permits, &override_row, NULL, s->now);
+    doorman_permits_info info;
+    doorman_permits_read(s->permits, &info);
+    assert_int_equal(info.override_count, status == DOORMAN_OK);
+    return status;
+}
+
+static void prepare_override(fixture *s) {
+    prepare_permits(s);
+    assert_int_equal(set_override(s), DOORMAN_OK);
+}
+
+/* A row is replaced by one with other figures. */
+static doorman_status replace_override(fixture *s) {
+    doorman_override_info info;
+    doorman_override_row other = override_row;
+    other.figures.limit = 8;
+    doorman_status status = doorman_permits_set_override(s->permits, &other, NULL, s->now);
+    assert_true(doorman_permits_find_override(s->permits, &other, &info));
+    assert_exact(info.all.limit, status == DOORMAN_OK ? 8 : 9);
+    return status;
+}
+
+static doorman_status look_after_override(fixture *s) {
+    doorman_permit_detail detail;
+    doorman_status status =
+        doorman_permits_after_override(s->permits, &override_row, NULL, &detail, NULL, s->now);
+    if (status == DOORMAN_OK) add(&s->outcome, "%g of %g\n", detail.used, detail.most);
+    return status;
+}
+
 /* A row of the limit of prepare_rows, as other permits have yielded it. */
 static unsigned char row[DOORMAN_PERMIT_ROW_BYTES_MAX];
 static size_t row_bytes;
@@ -972,6 +1019,25 @@ static doorman_status check_config(fixture *s) {
     return status;
 }
 
+static doorman_status read_override(fixture *s) {
+    static const char own[] = "{\"glob\":\"*\",\"limit\":\"tiers\",\"key\":\"a\",\"set\":"
+                              "{\"tiers\":[{\"limit\":1,\"window\":2,\"active\":3}]}}";
+    doorman_override_message message = {.expires_in = 0};
+    doorman_error error = {0};
+    doorman_status status = doorman_json_read_override(&message, own, sizeof own - 1, &error);
+    if (status != DOORMAN_OK) assert_string_equal(error.text, "out of memory");
+    if (status == DOORMAN_OK) add(&s->outcome, "%zu tiers\n", message.row.figures.tier_count);
+    doorman_override_message_uninit(&message);
+    return status;
+}
+
+static doorman_status write_override(fixture *s) {
+    doorman_status status = doorman_json_write_override(&override_row, "reason", &s->reply);
+    if (status != DOORMAN_OK) assert_int_equal(s->reply.bytes, 0);
+    if (status == DOORMAN_OK) add(&s->outcome, "%s\n", s->reply.text);
+    return status;
+}
+
 static doorman_status write_config(fixture *s) {
     doorman_status status = doorman_json_write_config(&all_templates, &s->reply);
     if (s->reply.text) assert_int_equal(strlen(s->reply.text), s->reply.bytes);
@@ -1401,6 +1467,13 @@ static const test_case test_cases[] = {
     {"doorman_permits_reset", "nothing is reset", prepare_permits, reset_permits, 3},
     {"doorman_permits_ban", "there is no ban", prepare_permits, ban_key, 3},
     {"doorman_permits_restore", "no row is restored", prepare_row, restore_row, 5},
+    {"doorman_permits_set_override", "no override is set", prepare_permits, set_override, 6},
+    {"doorman_permits_set_override", "an override is not replaced", prepare_override,
+     replace_override, 1},
+    {"doorman_permits_restore_override", "no override is restored", prepare_permits,
+     restore_override, 6},
+    {"doorman_permits_after_override", "no end is described", prepare_override, look_after_override,
+     3},
     {"doorman_permits_mark_changed", "no removal is yielded", prepare_removal, mark_removal, 1},
     {"doorman_permits_renew", "no hold is renewed", prepare_holds, renew_hold, 1},
     {"doorman_permits_release", "no hold is released", prepare_holds, release_hold, 1},
@@ -1434,6 +1507,8 @@ static const test_case test_cases[] = {
     {"doorman_json_config", "no configuration is read", NULL, parse_config, 20},
     {"doorman_json_check_config", "no configuration is checked", NULL, check_config, 20},
     {"doorman_json_write_config", "no configuration is written", NULL, write_config, 2},
+    {"doorman_json_read_override", "no override is read", NULL, read_override, 20},
+    {"doorman_json_write_override", "no override is written", prepare_permits, write_override, 1},
     {"doorman_json_serve", "nothing is served", NULL, serve_message, 40},
     {"doorman_json_serve", "no permits are served", prepare_limits_server, serve_permits, 30},
     {"doorman_json_serve", "no inspection is served", prepare_limits_server, serve_inspection, 20},
@@ -1509,6 +1584,7 @@ static const char *const other_functions[] = {
     "doorman_client_report_overload",
     "doorman_resource_report_overload",
     "doorman_config_fits",
+    "doorman_permits_end_override",
     "doorman_permit_row_read",
     "doorman_permits_set_rows",
 };

@@ -411,6 +411,51 @@ TEST(rows_refuse_null) {
     doorman_config_destroy(config);
 }
 
+TEST(overrides_refuse_null) {
+    doorman_config *config = config_create();
+    doorman_permits *permits = permits_create(config);
+    const doorman_override_row row = {.limit = "hourly"}, named = {.resource_id = "db"};
+    doorman_override_cursor cursor = {0, 0};
+    doorman_override_info info;
+    doorman_permit_detail detail;
+    NAMED("permits: ", doorman_permits_set_override(NULL, &row, &error, 0));
+    NAMED("row: ", doorman_permits_set_override(permits, NULL, &error, 0));
+    NAMED("resource_id: ", doorman_permits_set_override(permits, &row, &error, 0));
+    NAMED("limit: ", doorman_permits_set_override(permits, &named, &error, 0));
+    NAMED("permits: ", doorman_permits_restore_override(NULL, &row, &error, 0));
+    NAMED("row: ", doorman_permits_restore_override(permits, NULL, &error, 0));
+    NAMED("resource_id: ", doorman_permits_restore_override(permits, &row, &error, 0));
+    NAMED("permits: ", doorman_permits_end_override(NULL, &row, &error, 0));
+    NAMED("name: ", doorman_permits_end_override(permits, NULL, &error, 0));
+    NAMED("resource_id: ", doorman_permits_end_override(permits, &row, &error, 0));
+    NAMED("permits: ", doorman_permits_after_override(NULL, &row, "db", &detail, &error, 0));
+    NAMED("name: ", doorman_permits_after_override(permits, NULL, "db", &detail, &error, 0));
+    NAMED("out: ", doorman_permits_after_override(permits, &row, "db", NULL, &error, 0));
+    NAMED("resource_id: ", doorman_permits_after_override(permits, &row, NULL, &detail, &error, 0));
+    assert_false(doorman_permits_find_override(NULL, &row, &info));
+    assert_false(doorman_permits_find_override(permits, NULL, &info));
+    assert_false(doorman_permits_find_override(permits, &row, NULL));
+    assert_false(doorman_permits_find_override(permits, &row, &info));
+    assert_false(doorman_permits_next_override(NULL, &cursor, &info));
+    assert_false(doorman_permits_next_override(permits, NULL, &info));
+    assert_false(doorman_permits_next_override(permits, &cursor, NULL));
+    doorman_permits_destroy(permits);
+    doorman_config_destroy(config);
+}
+
+TEST(overrides_in_json_refuse_null) {
+    doorman_override_message message;
+    doorman_buffer text = {NULL, 0, 0};
+    memset(&message, 0, sizeof message);
+    NAMED("out: ", doorman_json_read_override(NULL, "{}", 2, &error));
+    NAMED("text: ", doorman_json_read_override(&message, NULL, 2, &error));
+    REFUSED(doorman_json_read_override(&message, NULL, 0, NULL));
+    REFUSED(doorman_json_write_override(NULL, NULL, &text));
+    REFUSED(doorman_json_write_override(&message.row, NULL, NULL));
+    doorman_override_message_uninit(&message);
+    doorman_override_message_uninit(NULL);
+}
+
 TEST(the_state_of_permits_refuses_null) {
     doorman_config *config = config_create();
     const doorman_permits_options options = {.config = config, .seed = {1, 2}};
