@@ -46,7 +46,6 @@ TEST(the_process_has_the_metrics_of_other_exporters) {
     assert_true(metric(&fixture, "process_virtual_memory_bytes") > resident);
     double cpu = metric(&fixture, "process_cpu_seconds_total");
     assert_true(cpu > 0);
-    double files = metric(&fixture, "process_open_fds");
     for (int i = 0; i < 200; i++) expect(&fixture, "/v1/config", HOST, 200, "resources");
     assert_true(metric(&fixture, "process_cpu_seconds_total") > cpu);
     int held[20];
