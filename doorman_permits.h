@@ -6051,8 +6051,9 @@ static doorman__meter doorman__charge_meter(const doorman_permits *permits,
         room[0] = charge->counter ? doorman__counter_state(charge->counter)[0] : 0;
         return (doorman__meter){charge->limit, charge->figures, room};
     }
-    if (charge->counter) return doorman__counter_meter(permits, charge->limit, charge->counter);
+    if (charge->counter) room = doorman__counter_state(charge->counter);
     doorman__meter meter = {charge->limit, charge->figures, room};
+    if (charge->counter) return meter;
     doorman__meter_init(&meter, &permits->at);
     return meter;
 }
