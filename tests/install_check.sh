@@ -22,7 +22,7 @@ is_packed() {
         include/doorman_permits.h include/doorman_throttle.h \
         share/bash-completion/completions/doormanctl share/man/man1/doormanctl.1 \
         share/pkgconfig/doorman.pc share/zsh/site-functions/_doormanctl |
-        cmp - "$folder/packed" && ! grep -r -I "$folder" "$folder/package"
+        sort | cmp - "$folder/packed" && ! grep -r -I "$folder" "$folder/package"
 }
 
 server_runs() {
