@@ -375,6 +375,18 @@ static void state_swap(struct state *state) {
     state->written = filled;
 }
 
+/* Marks all rows in steps. Between two steps the lock is free, so that others can use it. */
+static void state_mark_all(struct state *state) {
+    struct service *service = state->service;
+    doorman_counter_cursor cursor = {0};
+    for (bool more = true; more;) {
+        server_lock(&service->lock);
+        more = doorman_permits_mark_all(state_permits(state), &cursor);
+        server_unlock(&service->lock);
+        if (more) state_pause(PAUSE_NANOSECONDS);
+    }
+}
+
 /* Lets all that this process knows be written, because the store has lost its rows. Rows of limits
  * that are not configured stay lost. */
 static void state_fill_again(struct state *state) {
@@ -382,10 +394,8 @@ static void state_fill_again(struct state *state) {
     char error[STORE_TEXT];
     snprintf(error, sizeof error, "%s", server_store_error(state->store));
     (void)server_store_begin(state->store, server_store_epoch(state->store));
-    server_lock(&service->lock);
     server_counter_add(&state->status.errors, 1);
-    doorman_permits_mark_all(state_permits(state));
-    server_unlock(&service->lock);
+    state_mark_all(state);
     server_log(service->settings, LEVEL_ERROR,
                "the store of counters has lost rows; all that this process knows is written again",
                "store", state->name, "error", error, LOG_END);

@@ -396,8 +396,8 @@ TEST(of_two_servers_of_one_node_the_first_cannot_write) {
     server_stop(&second.server);
 }
 
-/* What the Redis has lost is written again if it changes. */
-/* Also if nothing changes afterwards, and if the Redis was away before, as after a crash of it. */
+/* What the Redis has lost is written again, also if nothing changes afterwards, and if
+ * the Redis was away before, as after a crash of it. */
 TEST(a_redis_that_was_emptied_is_filled_again) {
     for (int away = 0; away < 2; away++) {
         struct redis redis;
