@@ -455,7 +455,9 @@ static void handle_allow(struct service *service, const struct http_request *req
     allow_report(&allow, service, request, status, started_at);
 }
 
-static const struct http_route allow_routes[] = {
-    {"/v1/allow", .is_immediate = true, .charges = true, .handle = handle_allow}, {.path = NULL}};
+static const struct http_route allow_routes[] = {{"/v1/allow", .verbs = VERB_GET | VERB_POST,
+                                                  .is_immediate = true, .charges = true,
+                                                  .handle = handle_allow},
+                                                 {.path = NULL}};
 
 const struct server_part server_part_allow = {.routes = allow_routes};

@@ -166,12 +166,17 @@ void server_http_response_set_too_large(struct http_response *response, size_t m
 
 #define HTTP_HEAD_MAX ((size_t)16 << 10) /* bytes; also for the trailers of a body */
 
+/* The verbs of a path, which can be added. HEAD counts as GET. */
+enum verb { VERB_OTHER = 0, VERB_GET = 1, VERB_POST = 2, VERB_PUT = 4, VERB_DELETE = 8 };
+
 /* A path. server_part has a list of them. */
 struct http_route {
     const char *path;  /* NULL: the end of the list */
+    unsigned verbs;    /* that the path accepts; 0: VERB_GET */
+    enum role role;    /* that verbs other than GET need */
     bool is_open;      /* needs no token or Host, for health checks */
     bool is_immediate; /* needs few steps, so any thread may make the response */
-    bool charges;      /* takes units of permits: see request_check_access */
+    bool charges;      /* takes units of permits: see request_check_access. A body is ignored */
     server_handler *handle;
 };
 

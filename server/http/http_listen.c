@@ -406,9 +406,8 @@ static void http_set_tls(struct service *service) {
     }
 }
 
-const struct server_part server_part_http = {
-    .name = "HTTP",
-    .start = http_start,
-    .stopping = http_stopping,
-    .stop = http_stop,
-    .tls_changed = http_set_tls};
+const struct server_part server_part_http = {.name = "HTTP",
+                                             .start = http_start,
+                                             .stopping = http_stopping,
+                                             .stop = http_stop,
+                                             .tls_changed = http_set_tls};

@@ -292,13 +292,41 @@ static bool type_is_json(const char *fields) {
     return strcasecmp(type, "application/json") == 0;
 }
 
-static bool request_is_post(const struct http_request *request) {
-    return strcmp(request->verb, "POST") == 0;
-}
-
 /* Returns whether the path takes units of permits. It is not a method of the protocol. */
 static bool request_charges(const struct http_request *request) {
     return request->route && request->route->charges;
+}
+
+static const struct {
+    const char *name;
+    enum verb verb;
+} verbs[] = {{"GET", VERB_GET},
+             {"HEAD", VERB_GET},
+             {"POST", VERB_POST},
+             {"PUT", VERB_PUT},
+             {"DELETE", VERB_DELETE}};
+
+static enum verb request_verb(const struct http_request *request) {
+    for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {
+        if (strcmp(request->verb, verbs[i].name) == 0) return verbs[i].verb;
+    }
+    return VERB_OTHER;
+}
+
+/* Returns whether the verb may change something, apart from permits. */
+static bool request_changes(const struct http_request *request) {
+    return (request_verb(request) & (VERB_POST | VERB_PUT | VERB_DELETE)) != 0;
+}
+
+/* Returns whether the request should have a body, which is JSON. */
+static bool request_has_body(const struct http_request *request) {
+    return (request_verb(request) & (VERB_POST | VERB_PUT)) != 0 && !request_charges(request);
+}
+
+/* Returns the verbs that the path accepts. */
+static unsigned request_verbs_allowed(const struct http_request *request) {
+    if (!request->route) return VERB_POST; /* a method of the protocol */
+    return request->route->verbs ? request->route->verbs : VERB_GET;
 }
 
 /* Returns whether a web page may have sent the request. Browsers add an Origin to most requests of
@@ -340,23 +368,31 @@ static void request_check_type(const struct http_request *request, struct http_r
     }
 }
 
+/* Refuses a verb that the path does not accept, and lists those that it accepts. */
+static void response_set_wrong_verb(struct http_response *response, unsigned allowed,
+                                    bool is_method) {
+    char list[64] = "", error[128];
+    size_t bytes = 0;
+    for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {
+        if (!(allowed & verbs[i].verb)) continue;
+        bytes += (size_t)snprintf(list + bytes, sizeof list - bytes, "%s%s", bytes ? ", " : "",
+                                  verbs[i].name);
+    }
+    snprintf(error, sizeof error, "%s %s",
+             is_method ? "methods of the protocol need" : "this path needs", list);
+    server_http_response_set_error(response, 405, "INVALID_ARGUMENT", error);
+    server_text_addf(&response->lines, "Allow: %s\r\n", list);
+}
+
 /* Checks the path, the verb and the type of the body. */
 static void request_check_path(const struct http_request *request, struct http_response *response) {
-    bool method = path_is_method(request->path), post = request_is_post(request);
-    bool get = strcmp(request->verb, "GET") == 0 || request->is_head;
+    bool method = path_is_method(request->path);
+    unsigned allowed = request_verbs_allowed(request);
     if (!request->route && !method) {
         response_set_unknown_path(response, request->path);
-    } else if (request_charges(request)) {
-        if (get || post) return; /* the body has no meaning, so its type has none */
-        server_http_response_set_error(response, 405, "INVALID_ARGUMENT",
-                                       "this path needs GET, HEAD or POST");
-        response->more = "Allow: GET, HEAD, POST\r\n";
-    } else if (method ? !post : !get) {
-        server_http_response_set_error(response, 405, "INVALID_ARGUMENT",
-                                       method ? "methods of the protocol need POST"
-                                              : "this path needs GET or HEAD");
-        response->more = method ? "Allow: POST\r\n" : "Allow: GET, HEAD\r\n";
-    } else if (post) {
+    } else if (!(allowed & request_verb(request))) {
+        response_set_wrong_verb(response, allowed, method);
+    } else if (request_has_body(request)) {
         request_check_type(request, response);
     }
 }
@@ -369,7 +405,7 @@ static void request_check_access(struct service *service, struct http_request *r
     struct tokens *tokens = service->tokens;
     bool open = request->route && request->route->is_open;
     bool charges = request_charges(request);
-    bool by_host = !tokens || request_is_post(request) || charges;
+    bool by_host = !tokens || request_changes(request) || charges;
     if (open) return;
     if (charges && request_is_from_page(request)) {
         server_http_response_set_error(
@@ -395,18 +431,20 @@ static void request_check_access(struct service *service, struct http_request *r
     }
 }
 
-/* Returns whether the path is that of a method for administrators. */
+/* Returns whether the request is for administrators. */
 static bool request_administers(const struct http_request *request) {
+    if (request->route) return request_changes(request) && !request_charges(request);
     return strcmp(request->path, "/v1/inspect") == 0 || strcmp(request->path, "/v1/reset") == 0;
 }
 
 /* Returns the role that a request needs. An inspection changes nothing, so it needs the role read.
- * A reset needs the role admin. Any other POST needs the role write, because it may change leases.
- * So does a request that charges for permits. */
+ * A reset needs the role admin. Any other message needs the role write, because it may change
+ * leases. So does a request that charges for permits. */
 static enum role request_role(const struct http_request *request) {
+    if (request_charges(request)) return ROLE_WRITE;
+    if (request->route) return request_changes(request) ? request->route->role : ROLE_READ;
     if (strcmp(request->path, "/v1/inspect") == 0) return ROLE_READ;
-    if (strcmp(request->path, "/v1/reset") == 0) return ROLE_ADMIN;
-    return request_is_post(request) || request_charges(request) ? ROLE_WRITE : ROLE_READ;
+    return strcmp(request->path, "/v1/reset") == 0 ? ROLE_ADMIN : ROLE_WRITE;
 }
 
 /* Checks the role of the token. The methods for administrators need a token, so that everybody who
@@ -418,7 +456,7 @@ static void request_check_role(struct service *service, struct http_request *req
     char text[128 + TOKEN_NAME_MAX];
     if (!service->tokens && request_administers(request)) {
         server_http_response_set_error(response, 403, "PERMISSION_DENIED",
-                                       "this method needs a server with --http-token");
+                                       "this request needs a server with --http-token");
     }
     if (!service->tokens || open || request->token.role >= needed) return;
     snprintf(text, sizeof text, "this request needs a token with the role %s; '%s' has the role %s",
@@ -443,8 +481,7 @@ static void request_check_framing(const struct http_request *request,
     } else if (!coded && request->length == SIZE_MAX) {
         server_http_response_set_error(response, 400, "INVALID_ARGUMENT",
                                        "a body needs exactly one Content-Length, a number");
-    } else if (!coded && !request->has_length && request_is_post(request) &&
-               !request_charges(request)) {
+    } else if (!coded && !request->has_length && request_has_body(request)) {
         server_http_response_set_error(response, 411, "INVALID_ARGUMENT",
                                        "a body needs a Content-Length, or must be chunked");
     }

@@ -2,6 +2,7 @@
  * messages are refused, how a new configuration differs from the last one, how long the server
  * learns, and whether the parent answers. This file changes the state of the link to the parent,
  * and logs warnings through server/log/warnings.c. */
+#include "changes.h"
 #include "warnings.h"
 
 #define CONFIG_LOADED "configuration loaded"
@@ -123,10 +124,6 @@ static void report_message(struct service *service, const struct message_report 
 }
 
 /* ---- configurations ------------------------------------------------------------------------- */
-/* Two configurations are compared by their globs. The templates of both are sorted by glob, and
- * the sorted lists are merged. A template has changed if its JSON text has. So a new field needs no
- * change here. The order of the templates counts too, because the first glob that matches a
- * resource decides. */
 
 #define NAMES_MAX 3 /* names in one list; the line says how many more there are */
 
@@ -152,225 +149,29 @@ static const char *name_list_end(struct name_list *list) {
     return list->count > 0 ? list->text : NULL;
 }
 
-static int compare_globs(const void *left, const void *right) {
-    const doorman_template *one = *(const doorman_template *const *)left;
-    const doorman_template *other = *(const doorman_template *const *)right;
-    return strcmp(one->identifier_glob, other->identifier_glob);
-}
+#define LIMIT_LINES_MAX 20 /* lines about limits and times for one configuration */
 
-/* Returns pointers to the templates, sorted by glob, or NULL if memory runs out. The caller frees
- * the list. */
-static const doorman_template **templates_sort(const doorman_config_options *options) {
-    size_t count = options->template_count;
-    const doorman_template **list = (const doorman_template **)calloc(count + 1, sizeof *list);
-    for (size_t i = 0; list && i < count; i++) list[i] = &options->templates[i];
-    if (list) qsort(list, count, sizeof *list, compare_globs);
-    return list;
-}
-
-/* Returns whether two templates have the same JSON text. Returns false if memory runs out. */
-static bool templates_equal(const doorman_template *one, const doorman_template *other) {
-    const doorman_config_options left = {.templates = one, .template_count = 1};
-    const doorman_config_options right = {.templates = other, .template_count = 1};
-    doorman_buffer left_text = {.text = NULL}, right_text = {.text = NULL};
-    bool equal = doorman_json_write_config(&left, &left_text) == DOORMAN_OK &&
-                 doorman_json_write_config(&right, &right_text) == DOORMAN_OK &&
-                 left_text.bytes == right_text.bytes &&
-                 memcmp(left_text.text, right_text.text, left_text.bytes) == 0;
-    doorman_buffer_uninit(&left_text);
-    doorman_buffer_uninit(&right_text);
-    return equal;
-}
-
-#define LIMIT_TEMPLATES_MAX 100 /* changed templates whose limits are compared */
-#define LIMIT_LINES_MAX 20      /* lines about limits and times for one configuration */
-
-struct config_changes {
-    doorman_config_options last, now;
-    struct name_list added, removed, changed;
-    bool reordered;
-    const doorman_template *pairs[LIMIT_TEMPLATES_MAX][2]; /* the last and the new template */
-    size_t pair_count;
-    const size_t *counters;  /* of the limits of the last configuration; NULL: not known */
-    size_t removed_counters; /* of the limits of templates that were removed */
-    size_t lines;            /* about limits and shortened times, also those that are not logged */
+/* What is logged about a new configuration. */
+struct config_report {
+    struct config_changes changes;
+    const size_t *counters; /* of the limits of the last configuration; NULL: not known */
+    size_t lines;           /* about limits and shortened times, also those that are not logged */
 };
-
-/* Returns whether the templates that are in both configurations have another order now.
- *   places   for each template of the last configuration: its new index plus 1; 0: removed */
-static bool places_are_reordered(const size_t *places, size_t count) {
-    size_t highest = 0;
-    bool reordered = false;
-    for (size_t i = 0; i < count; i++) {
-        if (places[i] == 0) continue;
-        reordered = reordered || places[i] < highest;
-        highest = places[i];
-    }
-    return reordered;
-}
-
-/* Merges the sorted lists, and finds the templates that were removed, added or changed.
- *   places   out, see places_are_reordered */
-static void changes_merge(struct config_changes *changes, const doorman_template **last,
-                          const doorman_template **now, size_t *places) {
-    size_t i = 0, j = 0;
-    while (i < changes->last.template_count || j < changes->now.template_count) {
-        int order = j == changes->now.template_count    ? -1
-                    : i == changes->last.template_count ? 1
-                                                        : compare_globs(&last[i], &now[j]);
-        if (order < 0) {
-            name_list_add(&changes->removed, last[i++]->identifier_glob);
-        } else if (order > 0) {
-            name_list_add(&changes->added, now[j++]->identifier_glob);
-        } else {
-            places[last[i] - changes->last.templates] =
-                (size_t)(now[j] - changes->now.templates) + 1;
-            if (!templates_equal(last[i], now[j])) {
-                name_list_add(&changes->changed, now[j]->identifier_glob);
-                if (changes->pair_count < LIMIT_TEMPLATES_MAX) {
-                    changes->pairs[changes->pair_count][0] = last[i];
-                    changes->pairs[changes->pair_count++][1] = now[j];
-                }
-            }
-            i++;
-            j++;
-        }
-    }
-}
-
-/* Counts the counters of the limits of templates that were removed. Holds are not counted, because
- * they stay until they are released or end. */
-static void changes_count_removed(struct config_changes *changes, const size_t *places) {
-    size_t before = 0;
-    for (size_t i = 0; changes->counters && i < changes->last.template_count; i++) {
-        const doorman_template *template = &changes->last.templates[i];
-        for (size_t j = 0; j < template->limit_count; j++, before++) {
-            bool dropped = places[i] == 0 && template->limits[j].kind != DOORMAN_CONCURRENCY;
-            if (dropped) changes->removed_counters += changes->counters[before];
-        }
-    }
-}
-
-/* Returns false if memory runs out. */
-static bool changes_find(struct config_changes *changes) {
-    const doorman_template **last = templates_sort(&changes->last);
-    const doorman_template **now = templates_sort(&changes->now);
-    size_t *places = (size_t *)calloc(changes->last.template_count + 1, sizeof *places);
-    bool found = last && now && places;
-    if (found) {
-        changes_merge(changes, last, now, places);
-        changes->reordered = places_are_reordered(places, changes->last.template_count);
-        changes_count_removed(changes, places);
-    }
-    free(places);
-    free((void *)now);
-    free((void *)last);
-    return found;
-}
-
-static const doorman_permit_limit *limit_named(const doorman_template *template, const char *name) {
-    for (size_t i = 0; i < template->limit_count; i++) {
-        if (strcmp(template->limits[i].name, name) == 0) return &template->limits[i];
-    }
-    return NULL;
-}
-
-/* Returns whether a window has another length. Figures that the kind does not use are 0. */
-static bool figures_have_other_windows(const doorman_figures *last, const doorman_figures *now) {
-    size_t both = last->tier_count < now->tier_count ? last->tier_count : now->tier_count;
-    bool other = last->window != now->window || last->calendar != now->calendar;
-    for (size_t i = 0; i < both; i++)
-        other = other || last->tiers[i].window != now->tiers[i].window;
-    return other;
-}
-
-/* Returns whether some keys have windows of another length. A key without an override in one of the
- * configurations has the figures of the limit there. */
-static bool limit_has_other_windows(const doorman_permit_limit *last,
-                                    const doorman_permit_limit *now) {
-    size_t count =
-        last->override_count > now->override_count ? last->override_count : now->override_count;
-    bool other = figures_have_other_windows(&last->figures, &now->figures);
-    for (size_t i = 0; i < count && !other; i++) {
-        bool had = i < last->override_count, has = i < now->override_count;
-        other = figures_have_other_windows(had ? &last->overrides[i].figures : &last->figures,
-                                           has ? &now->overrides[i].figures : &now->figures);
-    }
-    return other;
-}
-
-/* Says what has changed in a limit, and what happens to its counters (P15). Returns NULL if nothing
- * has changed.
- *   last, now   NULL: the limit is not in this template
- *   has_store   --state is given, so rows of durable limits stay
- *   drops       out: whether counters are dropped or start fresh. Holds stay */
-static const char *limit_change(const doorman_template *template, const doorman_permit_limit *last,
-                                const doorman_permit_limit *now, bool has_store, bool *drops) {
-    *drops = last && last->kind != DOORMAN_CONCURRENCY;
-    if (!last) return "added";
-    if (!now && last->kind == DOORMAN_CONCURRENCY) return "removed or renamed; its holds stay";
-    if (!now && has_store && last->durable) {
-        return "removed or renamed; its counters stay in the store, and come back with its name";
-    }
-    if (!now) return "removed or renamed, so its counters are dropped";
-    if (last->kind != now->kind) return "another kind, so its counters start fresh";
-    if (last->per != now->per) return "another scope, so its counters start fresh";
-    if (limit_has_other_windows(last, now)) {
-        return "a window of another length, so its counters start fresh";
-    }
-    doorman_template one = *template, other = *template;
-    one.limits = last;
-    other.limits = now;
-    one.limit_count = other.limit_count = 1;
-    *drops = false;
-    return templates_equal(&one, &other) ? NULL : "other settings; its counters stay";
-}
-
-/* Returns how many counters each limit of the configuration in force has, in its order. Returns
- * NULL if memory runs out, or if the process is not the master. The caller frees the list. */
-static size_t *count_counters(const struct service *service) {
-    const doorman_permits *permits = doorman_server_permits(service->server);
-    doorman_permits_limit info;
-    doorman_cursor cursor = {0};
-    size_t count = 0;
-    assert(server_lock_is_held(&service->lock));
-    if (!permits) return NULL;
-    while (doorman_permits_next_limit(permits, &cursor, &info)) count++;
-    size_t *counters = (size_t *)calloc(count + 1, sizeof *counters);
-    cursor = (doorman_cursor){0};
-    for (size_t i = 0; counters && i < count; i++) {
-        if (doorman_permits_next_limit(permits, &cursor, &info)) counters[i] = info.counter_count;
-    }
-    return counters;
-}
-
-/* Returns how many counters a limit of the last configuration had. */
-static size_t limit_counters(const struct config_changes *changes,
-                             const doorman_permit_limit *limit) {
-    size_t before = 0;
-    for (size_t i = 0; changes->counters && i < changes->last.template_count; i++) {
-        const doorman_template *template = &changes->last.templates[i];
-        for (size_t j = 0; j < template->limit_count; j++, before++) {
-            if (&template->limits[j] == limit) return changes->counters[before];
-        }
-    }
-    return 0;
-}
 
 /* Logs what has changed in one limit. If the change has dropped counters, the line is a warning
  * with their number. After LIMIT_LINES_MAX, the lines are only counted. */
-static void limit_log(const struct service *service, struct config_changes *changes,
-                      const doorman_template *template, const doorman_permit_limit *last,
-                      const doorman_permit_limit *now) {
-    bool drops;
-    const char *change = limit_change(template, last, now, service->settings->state, &drops);
+static void limit_log(const struct service *service, struct config_report *report,
+                      const doorman_template *template, const struct limit_change *change) {
+    const doorman_permit_limit *limit = change->now ? change->now : change->last;
     char counters[24] = "";
-    size_t count = drops ? limit_counters(changes, last) : 0;
-    if (!change || changes->lines++ >= LIMIT_LINES_MAX) return;
+    size_t count = change->drops
+                       ? server_changes_counters(&report->changes, report->counters, change->last)
+                       : 0;
+    if (report->lines++ >= LIMIT_LINES_MAX) return;
     snprintf(counters, sizeof counters, "%zu", count);
     server_log(service->settings, count > 0 ? LEVEL_WARNING : LEVEL_INFO, "a limit has changed",
-               "template", template->identifier_glob, "limit", now ? now->name : last->name,
-               "change", change, count > 0 ? "counters" : LOG_END, counters, LOG_END);
+               "template", template->identifier_glob, "limit", limit->name, "change", change->text,
+               count > 0 ? "counters" : LOG_END, counters, LOG_END);
 }
 
 /* Returns how long a hold of a limit may last without a renewal. */
@@ -386,14 +187,14 @@ static doorman_time limit_life(const doorman_permit_limit *limit) {
 /* Warns of a time that was shortened. A server that restarts does not know the old time. So it
  * learns for too short a time, unless learning_mode_duration is long enough.
  *   limit   NULL: the time is the lease length of the template */
-static void shortened_log(const struct service *service, struct config_changes *changes,
+static void shortened_log(const struct service *service, struct config_report *report,
                           const doorman_template *template, const char *limit, doorman_time last,
                           doorman_time now) {
     const doorman_algorithm *algorithm = &template->algorithm;
     char seconds[32];
     if (last <= now || last == 0) return;
     if (algorithm->has_learning_mode_duration && algorithm->learning_mode_duration >= last) return;
-    if (changes->lines++ >= LIMIT_LINES_MAX) return;
+    if (report->lines++ >= LIMIT_LINES_MAX) return;
     snprintf(seconds, sizeof seconds, "%.10g", (double)last / (double)DOORMAN_SECOND);
     server_log(service->settings, LEVEL_WARNING,
                limit ? "time_to_live was shortened: if this server restarts within the old time, "
@@ -404,41 +205,67 @@ static void shortened_log(const struct service *service, struct config_changes *
                limit ? "limit" : LOG_END, limit, LOG_END);
 }
 
-static void config_log_template(const struct service *service, struct config_changes *changes,
-                                const doorman_template *last, const doorman_template *now) {
-    for (size_t j = 0; j < now->limit_count; j++) {
-        const doorman_permit_limit *limit = &now->limits[j],
-                                   *before = limit_named(last, limit->name);
-        limit_log(service, changes, now, before, limit);
-        bool holds = before && before->kind == limit->kind && limit->kind == DOORMAN_CONCURRENCY;
-        if (!holds || before->leased) continue;
-        shortened_log(service, changes, now, limit->name, limit_life(before), limit_life(limit));
-    }
-    for (size_t j = 0; j < last->limit_count; j++) {
-        const doorman_permit_limit *limit = &last->limits[j];
-        if (!limit_named(now, limit->name)) limit_log(service, changes, now, limit, NULL);
+/* Warns of the times of holds that were shortened in a limit. */
+static void limit_log_life(const struct service *service, struct config_report *report,
+                           const doorman_template *template, const struct limit_change *change) {
+    const doorman_permit_limit *last = change->last, *now = change->now;
+    bool holds = last && now && last->kind == now->kind && now->kind == DOORMAN_CONCURRENCY;
+    if (!holds || last->leased) return;
+    shortened_log(service, report, template, now->name, limit_life(last), limit_life(now));
+}
+
+static void config_log_template(const struct service *service, struct config_report *report,
+                                const struct template_change *change) {
+    const doorman_template *last = change->last, *now = change->now;
+    struct limit_change limit;
+    size_t cursor = 0;
+    if (!last || !now) return; /* a line names all of them */
+    while (server_changes_next_limit(change, &cursor, service->settings->state, &limit)) {
+        limit_log(service, report, now, &limit);
+        limit_log_life(service, report, now, &limit);
     }
     if (last->without_capacity || now->without_capacity) return;
-    shortened_log(service, changes, now, NULL, last->algorithm.lease_length,
+    shortened_log(service, report, now, NULL, last->algorithm.lease_length,
                   now->algorithm.lease_length);
 }
 
-static void config_log_limits(const struct service *service, struct config_changes *changes) {
+static void config_log_limits(const struct service *service, struct config_report *report) {
     char more[24];
-    for (size_t i = 0; i < changes->pair_count; i++) {
-        config_log_template(service, changes, changes->pairs[i][0], changes->pairs[i][1]);
+    for (size_t i = 0; i < report->changes.count; i++) {
+        config_log_template(service, report, &report->changes.items[i]);
     }
-    size_t lines = changes->lines;
+    size_t lines = report->lines;
     if (lines <= LIMIT_LINES_MAX) return;
     snprintf(more, sizeof more, "%zu", lines - LIMIT_LINES_MAX);
     server_log(service->settings, LEVEL_INFO, "more limits have changed", "limits", more, LOG_END);
 }
 
+/* Counts the counters of the limits of a template that was removed. Holds are not counted, because
+ * they stay until they are released or end. */
+static size_t removed_counters(const struct config_report *report,
+                               const struct template_change *change) {
+    struct limit_change limit;
+    size_t cursor = 0, count = 0;
+    while (server_changes_next_limit(change, &cursor, false, &limit)) {
+        if (!limit.drops) continue;
+        count += server_changes_counters(&report->changes, report->counters, limit.last);
+    }
+    return count;
+}
+
 /* Warns that templates are gone. A template that was renamed by mistake looks like this. */
-static void config_log_removed(const struct service *service, struct config_changes *changes) {
+static void config_log_removed(const struct service *service, const struct config_report *report) {
     char counters[24];
-    const char *templates = name_list_end(&changes->removed);
-    snprintf(counters, sizeof counters, "%zu", changes->removed_counters);
+    struct name_list names = {.count = 0};
+    size_t count = 0;
+    for (size_t i = 0; i < report->changes.count; i++) {
+        const struct template_change *change = &report->changes.items[i];
+        if (change->now) continue;
+        name_list_add(&names, change->last->identifier_glob);
+        count += removed_counters(report, change);
+    }
+    const char *templates = name_list_end(&names);
+    snprintf(counters, sizeof counters, "%zu", count);
     if (!templates) return;
     server_log(service->settings, LEVEL_WARNING,
                "templates were removed or renamed: only another template that matches limits their "
@@ -446,28 +273,42 @@ static void config_log_removed(const struct service *service, struct config_chan
                "templates", templates, "counters", counters, LOG_END);
 }
 
-static void config_log_changes(const struct service *service, const doorman_config *last,
-                               const size_t *counters) {
-    struct config_changes changes = {.counters = counters};
-    const struct config_load *load = &service->last_load;
+/* Logs one line that says what has changed. */
+static void config_log_summary(const struct service *service, const struct config_changes *changes,
+                               bool found) {
+    struct name_list added = {.count = 0}, removed = {.count = 0}, changed = {.count = 0};
     const char *pairs[7][2] = {{NULL}};
-    doorman_config_read(last, &changes.last);
-    doorman_config_read(service->config, &changes.now);
-    bool found = changes_find(&changes), rejects = changes.now.reject_unmatched;
-    bool switched = changes.last.reject_unmatched != rejects;
-    size_t first = pairs_add(pairs, 0, "hash", load->hash[0] ? load->hash : NULL);
-    size_t count = pairs_add(pairs, first, "added", name_list_end(&changes.added));
-    count = pairs_add(pairs, count, "removed", name_list_end(&changes.removed));
-    count = pairs_add(pairs, count, "changed", name_list_end(&changes.changed));
-    count = pairs_add(pairs, count, "order", changes.reordered ? "changed" : NULL);
+    const char *hash = service->last_load.hash;
+    bool rejects = changes->now.reject_unmatched;
+    bool switched = changes->last.reject_unmatched != rejects;
+    for (size_t i = 0; i < changes->count; i++) {
+        const doorman_template *last = changes->items[i].last, *now = changes->items[i].now;
+        name_list_add(!last  ? &added
+                      : !now ? &removed
+                             : &changed,
+                      (now ? now : last)->identifier_glob);
+    }
+    size_t first = pairs_add(pairs, 0, "hash", hash[0] ? hash : NULL);
+    size_t count = pairs_add(pairs, first, "added", name_list_end(&added));
+    count = pairs_add(pairs, count, "removed", name_list_end(&removed));
+    count = pairs_add(pairs, count, "changed", name_list_end(&changed));
+    count = pairs_add(pairs, count, "order", changes->reordered ? "changed" : NULL);
     count = pairs_add(pairs, count, "unmatched", !switched ? NULL : rejects ? "reject" : "allow");
     if (found && count == first) pairs_add(pairs, count, "changes", "none");
     server_log(service->settings, LEVEL_INFO, CONFIG_LOADED, "file", service->settings->config,
                pairs[0][0], pairs[0][1], pairs[1][0], pairs[1][1], pairs[2][0], pairs[2][1],
                pairs[3][0], pairs[3][1], pairs[4][0], pairs[4][1], pairs[5][0], pairs[5][1],
                LOG_END);
-    config_log_removed(service, &changes);
-    config_log_limits(service, &changes);
+}
+
+static void config_log_changes(const struct service *service, const doorman_config *last,
+                               const size_t *counters) {
+    struct config_report report = {.counters = counters};
+    bool found = server_changes_find(&report.changes, last, service->config);
+    config_log_summary(service, &report.changes, found);
+    config_log_removed(service, &report);
+    config_log_limits(service, &report);
+    server_changes_uninit(&report.changes);
 }
 
 /* Logs the result of the last load of the configuration, which is in service->last_load. After a
@@ -630,8 +471,9 @@ static void report_parent(struct service *service, const doorman_transport_resul
 
 /* ---- the part ------------------------------------------------------------------------------- */
 
+/* Counts the counters before some of them are dropped. */
 static void reports_configures(struct service *service) {
-    service->reports->last_counters = count_counters(service); /* before some of them are dropped */
+    service->reports->last_counters = server_changes_count(service);
 }
 
 static void reports_config(struct service *service, const struct config_change *change) {

@@ -1,0 +1,54 @@
+/* doorman_server: how one configuration differs from another, by template and by limit, and what
+ * the change does to counters (P15). This face only reads configurations. */
+#ifndef DOORMAN_SERVER_CHANGES_H
+#define DOORMAN_SERVER_CHANGES_H
+
+#include "../server.h"
+
+/* A template that is not the same in both configurations. */
+struct template_change {
+    const doorman_template *last, *now; /* NULL: it was added, or removed */
+};
+
+/* The pointers are valid as long as both configurations. */
+struct config_changes {
+    doorman_config_options last, now;
+    struct template_change *items; /* sorted by glob */
+    size_t count;
+    bool reordered; /* the templates that are in both have another order */
+};
+
+/* A limit that is not the same in both configurations. */
+struct limit_change {
+    const doorman_permit_limit *last, *now; /* NULL: it was added, or removed */
+    const char *text;                       /* what has changed, and what happens to its counters */
+    bool drops; /* its counters are dropped or start fresh. Holds stay */
+};
+
+/* Compares two configurations.
+ *   out       server_changes_uninit frees it, also after a failure
+ *   returns   false: memory ran out
+ *   cost      O(bytes of both as JSON, and templates * log(templates)) */
+bool server_changes_find(struct config_changes *out, const doorman_config *last,
+                         const doorman_config *now);
+void server_changes_uninit(struct config_changes *changes);
+
+/* Yields the limits of a template that have changed: first those of the new configuration in their
+ * order, then those that were removed.
+ *   cursor      in/out: 0 at first
+ *   has_store   --state is given, so rows of durable limits stay
+ *   returns     false: there is no further one */
+bool server_changes_next_limit(const struct template_change *change, size_t *cursor, bool has_store,
+                               struct limit_change *out);
+
+/* Returns how many counters each limit of the configuration in force has, in its order, or NULL if
+ * memory runs out, or if the process is not the master. The caller frees the list. Precondition:
+ * the lock is held. */
+size_t *server_changes_count(const struct service *service);
+
+/* Returns how many counters a limit of the last configuration has.
+ *   counters   of server_changes_count; NULL: they are not known, and the function returns 0 */
+size_t server_changes_counters(const struct config_changes *changes, const size_t *counters,
+                               const doorman_permit_limit *limit);
+
+#endif
