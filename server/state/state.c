@@ -919,6 +919,7 @@ static const char *state_await_end(struct state *state) {
 static void state_stopping(struct service *service) {
     struct state *state = service->state;
     if (!state || !state->is_started) return;
+    server_stop_code = EXIT_UNWRITTEN; /* also if the store never returns */
     alarm(STOP_SECONDS + 2);
     server_lock(&service->lock);
     bool has_trouble = state->status.trouble.since != 0;
@@ -932,9 +933,10 @@ static void state_stopping(struct service *service) {
     server_lock(&service->lock);
     const char *why = state_await_end(state);
     bool was_read = !state->status.is_reading;
-    bool is_written = was_read && server_state_age(service, doorman_clock()) == 0;
+    bool is_written = server_state_age(service, doorman_clock()) == 0;
     server_unlock(&service->lock);
-    if (is_written) return;
+    if (is_written) server_stop_code = EXIT_OK;
+    if (is_written && was_read) return;
     server_log(service->settings, LEVEL_ERROR,
                was_read ? "the last changes of counters are not in the store"
                         : "the counters were not read yet, so no change of them is in the store",
