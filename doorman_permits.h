@@ -898,8 +898,7 @@ DOORMAN_API doorman_status doorman_permits_mark_changed(doorman_permits *permits
  *   cursor    in/out; the caller initialises it with {0}
  *   returns   whether some are left: the caller calls again
  *   cost      O(limits), and O(1) for about 1,000 counters and bans */
-DOORMAN_API bool doorman_permits_mark_all(doorman_permits *permits,
-                                          doorman_counter_cursor *cursor);
+DOORMAN_API bool doorman_permits_mark_all(doorman_permits *permits, doorman_counter_cursor *cursor);
 
 /* Restores one row (D5). Precondition: the epoch was set.
  *   row, bytes   used only during the call; checked completely
