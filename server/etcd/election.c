@@ -46,6 +46,7 @@ struct election {
     bool reachable;                           /* the last call to etcd succeeded */
     uint64_t epoch; /* of the last key of this process; 0: none yet, or no --state */
     bool reload;    /* reload the configuration; the lock guards this and the rest */
+    bool stops;     /* the thread must resign, and end */
     bool resigns;   /* the thread deletes the key, and its call must not be cancelled */
     doorman_election_state state;           /* the state that was applied last */
     doorman_time until;                     /* the end of the mastership that was applied last */
@@ -388,11 +389,19 @@ static void election_resign(struct service *service) {
     }
 }
 
+/* Returns whether the thread leaves the election. A master stays until the parts that stop before
+ * this one have written what they know: a mastership that ends meanwhile would take it from them. A
+ * standby must win nothing any more. Precondition: the lock is held. */
+static bool election_leaves(const struct service *service) {
+    const struct election *election = service->election;
+    return election->stops || (service->stopping && election->state != DOORMAN_MASTER);
+}
+
 static void *election_main(void *argument) {
     struct service *service = (struct service *)argument;
     struct election *election = service->election;
     server_lock(&service->lock);
-    while (!service->stopping) {
+    while (!election_leaves(service)) {
         if (election->reload) {
             election->revision[0] = 0;
             election->config_due = 0;
@@ -402,7 +411,7 @@ static void *election_main(void *argument) {
         doorman_time due = election_work(service);
         server_lock(&service->lock);
         doorman_time duration = due - doorman_clock();
-        if (duration > 0 && !service->stopping && !election->reload) {
+        if (duration > 0 && !election_leaves(service) && !election->reload) {
             server_condition_wait(&election->wake, &service->lock, duration);
         }
     }
@@ -495,7 +504,7 @@ static void election_stop(struct service *service) {
     struct election *election = service->election;
     if (election && election->started) { /* NULL: there was no memory */
         server_lock(&service->lock);
-        service->stopping = true;
+        service->stopping = election->stops = true;
         if (!election->resigns) server_etcd_cancel(&election->etcd, true);
         pthread_cond_signal(&election->wake);
         server_unlock(&service->lock);
