@@ -501,6 +501,14 @@ DOORMAN_API void doorman_config_destroy(doorman_config *config);
  *   cost   O(1) */
 DOORMAN_API void doorman_config_read(const doorman_config *config, doorman_config_options *out);
 
+/* Finds the template of a resource (G1).
+ *   returns   NULL: no template matches, or an argument is missing or not valid. The template
+ *             belongs to config, and has the defaults filled in
+ *   cost      a hash lookup for each different length of a literal start of a glob, and a match
+ *             for each glob whose literal start begins the id */
+DOORMAN_API const doorman_template *doorman_config_find(const doorman_config *config,
+                                                        const char *resource_id);
+
 /* Checks whether a node can use a configuration (G8).
  *   has_parent   whether the node has a parent
  *   error        may be NULL; names the first wrong field
@@ -3661,12 +3669,8 @@ static size_t doorman__config_first(const doorman_config *config, const char *id
     return known;
 }
 
-/* Finds the template of a resource (G1). Returns NULL if no template matches, or if the id is not
- * valid. The cost is a hash lookup for each different length of a literal start, and a match for
- * each glob whose literal start begins the id. */
-static const doorman_template *doorman__config_find(const doorman_config *config,
-                                                    const char *resource_id) {
-    if (!doorman__id_valid(resource_id)) return NULL;
+const doorman_template *doorman_config_find(const doorman_config *config, const char *resource_id) {
+    if (!config || !doorman__id_valid(resource_id)) return NULL;
     size_t bytes = strlen(resource_id), found = config->template_count;
     uint64_t hash = doorman__config_hash(resource_id, bytes);
     doorman__link *link = doorman__table_first(&config->globs, hash);
@@ -3685,7 +3689,7 @@ static const doorman_template *doorman__config_find(const doorman_config *config
 /* Returns the template of a resource for leases. A template without capacity has no leases. */
 static const doorman_template *doorman__config_find_capacity(const doorman_config *config,
                                                              const char *resource_id) {
-    const doorman_template *found = doorman__config_find(config, resource_id);
+    const doorman_template *found = doorman_config_find(config, resource_id);
     return found && !found->without_capacity ? found : NULL;
 }
 
@@ -8840,7 +8844,7 @@ static void doorman__server_respond_unmatched(doorman_server *server,
     item_response->gets.refresh_interval = doorman__unmatched.refresh_interval;
     if (full) return; /* a node with a parent has no configuration */
     /* a template that matches has limits alone, without capacity */
-    bool without_capacity = doorman__config_find(server->config, item_request->resource_id) != NULL;
+    bool without_capacity = doorman_config_find(server->config, item_request->resource_id) != NULL;
     if (without_capacity || server->config->reject_unmatched) return;
     item_response->outcome = DOORMAN_GRANTED;
     item_response->gets = (doorman_lease){.id = doorman__server_lease_id(server),

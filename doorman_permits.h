@@ -4355,7 +4355,7 @@ static doorman__place_slot doorman__place_slot_for(const doorman_permits *permit
 /* Returns the template of a resource, or NULL if it has no limits. */
 static const doorman_template *doorman__permits_template(const doorman_permits *permits,
                                                          const char *resource_id) {
-    const doorman_template *found = doorman__config_find(permits->config, resource_id);
+    const doorman_template *found = doorman_config_find(permits->config, resource_id);
     return found && found->has_limits ? found : NULL;
 }
 
@@ -5636,7 +5636,7 @@ static bool doorman__permits_locate_item(doorman_permits *permits, doorman__want
         place ? place->template_ : doorman__permits_template(permits, want->resource_id);
     assert(!want->place && !want->charge_count);
     if (!template_) {
-        bool has_template = doorman__config_find(permits->config, want->resource_id) != NULL;
+        bool has_template = doorman_config_find(permits->config, want->resource_id) != NULL;
         want->unmatched = true;
         want->rejected = has_template || permits->config->reject_unmatched;
     }
@@ -8751,7 +8751,7 @@ static const doorman_permit_limit *doorman__recount_limits(const doorman__recoun
                                                            const doorman__hold_item *item,
                                                            size_t *count) {
     const doorman_template *found =
-        doorman__config_find(recount->config, doorman__place_id(item->place));
+        doorman_config_find(recount->config, doorman__place_id(item->place));
     *count = found && found->has_limits ? found->limit_count : 0;
     return *count ? found->limits : NULL;
 }

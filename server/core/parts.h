@@ -39,6 +39,7 @@ PART(front)
 PART(holds)
 PART(counters)
 PART(json)
+PART(config_check)
 PART(metrics)
 #endif
 #ifdef DOORMAN_SERVER_WATCH

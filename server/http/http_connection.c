@@ -474,11 +474,13 @@ static void connection_end_answer(struct http_connection *connection, enum answe
     if (end == ANSWER_SENDS) connection_send(connection);
 }
 
-/* Lets the thread of pages answer a request. */
+/* Lets the thread of pages answer a request. While that thread has a body, nothing is received,
+ * because the body could move. */
 static void connection_answer_later(struct http_connection *connection) {
     struct http *http = connection->service->http;
-    connection_forget_body(connection);
-    bool receives = !server_http_has_tls(connection->service) &&
+    bool keeps = connection->request.route->verbs && connection->request.body_bytes > 0;
+    if (!keeps) connection_forget_body(connection);
+    bool receives = !keeps && !server_http_has_tls(connection->service) &&
                     connection->in_bytes < HTTP_BUFFER_MAX && connection_reserve(connection);
     server_lock(&http->lock);
     bool accepted = http_enqueue(http, connection);

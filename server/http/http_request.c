@@ -431,9 +431,13 @@ static void request_check_access(struct service *service, struct http_request *r
     }
 }
 
-/* Returns whether the request is for administrators. */
+/* Returns whether the request is for administrators. A path that ROLE_READ may use changes nothing,
+ * whatever its verbs are. */
 static bool request_administers(const struct http_request *request) {
-    if (request->route) return request_changes(request) && !request_charges(request);
+    if (request->route) {
+        return request_changes(request) && request->route->role != ROLE_READ &&
+               !request_charges(request);
+    }
     return strcmp(request->path, "/v1/inspect") == 0 || strcmp(request->path, "/v1/reset") == 0;
 }
 

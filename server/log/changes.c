@@ -138,6 +138,7 @@ static bool limit_compare(const doorman_template *template, bool has_store,
                           struct limit_change *change) {
     const doorman_permit_limit *last = change->last, *now = change->now;
     change->drops = last && last->kind != DOORMAN_CONCURRENCY;
+    change->ends_bans = last && last->ban.refusals && !(now && now->ban.refusals);
     if (!last) {
         change->text = "added";
     } else if (!now && last->kind == DOORMAN_CONCURRENCY) {
@@ -180,34 +181,36 @@ bool server_changes_next_limit(const struct template_change *change, size_t *cur
     return false;
 }
 
-/* ---- counters ------------------------------------------------------------------------------- */
+/* ---- counters and bans ---------------------------------------------------------------------- */
 
-size_t *server_changes_count(const struct service *service) {
+struct limit_counts *server_changes_count(const struct service *service) {
     const doorman_permits *permits = doorman_server_permits(service->server);
     doorman_permits_limit info;
     doorman_cursor cursor = {0};
-    size_t count = 0;
+    size_t room = 0, count = 0;
     assert(server_lock_is_held(&service->lock));
     if (!permits) return NULL;
-    while (doorman_permits_next_limit(permits, &cursor, &info)) count++;
-    size_t *counters = (size_t *)calloc(count + 1, sizeof *counters);
+    while (doorman_permits_next_limit(permits, &cursor, &info)) room++;
+    struct limit_counts *counts = (struct limit_counts *)calloc(room + 1, sizeof *counts);
     cursor = (doorman_cursor){0};
-    for (size_t i = 0; counters && i < count; i++) {
-        if (doorman_permits_next_limit(permits, &cursor, &info)) counters[i] = info.counter_count;
+    while (counts && doorman_permits_next_limit(permits, &cursor, &info)) {
+        if (!info.settings) continue; /* a template whose list of limits is empty */
+        counts[count++] = (struct limit_counts){info.counter_count, info.ban_count};
     }
-    return counters;
+    return counts;
 }
 
-size_t server_changes_counters(const struct config_changes *changes, const size_t *counters,
-                               const doorman_permit_limit *limit) {
+struct limit_counts server_changes_counts(const struct config_changes *changes,
+                                          const struct limit_counts *counts,
+                                          const doorman_permit_limit *limit) {
     size_t before = 0;
-    for (size_t i = 0; counters && i < changes->last.template_count; i++) {
+    for (size_t i = 0; counts && i < changes->last.template_count; i++) {
         const doorman_template *template = &changes->last.templates[i];
         const doorman_permit_limit *end = template->limits + template->limit_count;
         if (limit >= template->limits && limit < end) {
-            return counters[before + (size_t)(limit - template->limits)];
+            return counts[before + (size_t)(limit - template->limits)];
         }
         before += template->limit_count;
     }
-    return 0;
+    return (struct limit_counts){0, 0};
 }

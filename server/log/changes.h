@@ -22,7 +22,13 @@ struct config_changes {
 struct limit_change {
     const doorman_permit_limit *last, *now; /* NULL: it was added, or removed */
     const char *text;                       /* what has changed, and what happens to its counters */
-    bool drops; /* its counters are dropped or start fresh. Holds stay */
+    bool drops;     /* its counters are dropped or start fresh. Holds stay */
+    bool ends_bans; /* it bans no key any more, so its bans end */
+};
+
+/* What a limit has now. */
+struct limit_counts {
+    size_t counters, bans;
 };
 
 /* Compares two configurations.
@@ -41,14 +47,15 @@ void server_changes_uninit(struct config_changes *changes);
 bool server_changes_next_limit(const struct template_change *change, size_t *cursor, bool has_store,
                                struct limit_change *out);
 
-/* Returns how many counters each limit of the configuration in force has, in its order, or NULL if
- * memory runs out, or if the process is not the master. The caller frees the list. Precondition:
- * the lock is held. */
-size_t *server_changes_count(const struct service *service);
+/* Returns what each limit of the configuration in force has, in its order, or NULL if memory runs
+ * out, or if the process is not the master. The caller frees the list. Precondition: the lock is
+ * held. */
+struct limit_counts *server_changes_count(const struct service *service);
 
-/* Returns how many counters a limit of the last configuration has.
- *   counters   of server_changes_count; NULL: they are not known, and the function returns 0 */
-size_t server_changes_counters(const struct config_changes *changes, const size_t *counters,
-                               const doorman_permit_limit *limit);
+/* Returns what a limit of the last configuration has.
+ *   counts   of server_changes_count; NULL: it is not known, and the function returns zeros */
+struct limit_counts server_changes_counts(const struct config_changes *changes,
+                                          const struct limit_counts *counts,
+                                          const doorman_permit_limit *limit);
 
 #endif

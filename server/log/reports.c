@@ -17,8 +17,9 @@ struct learning {
 /* What this part keeps. The lock of the service guards `learning`. */
 struct reports {
     struct learning learning;
-    size_t *last_counters; /* how many counters each limit had before a new configuration; NULL: not
-                              known, or no configuration is being applied */
+    struct limit_counts
+        *last_counts; /* of each limit before a new configuration; NULL: not known, or
+                                         no configuration is being applied */
 };
 
 /* ---- messages ------------------------------------------------------------------------------- */
@@ -154,8 +155,9 @@ static const char *name_list_end(struct name_list *list) {
 /* What is logged about a new configuration. */
 struct config_report {
     struct config_changes changes;
-    const size_t *counters; /* of the limits of the last configuration; NULL: not known */
-    size_t lines;           /* about limits and shortened times, also those that are not logged */
+    const struct limit_counts
+        *counts;  /* of the limits of the last configuration; NULL: not known */
+    size_t lines; /* about limits and shortened times, also those that are not logged */
 };
 
 /* Logs what has changed in one limit. If the change has dropped counters, the line is a warning
@@ -164,9 +166,10 @@ static void limit_log(const struct service *service, struct config_report *repor
                       const doorman_template *template, const struct limit_change *change) {
     const doorman_permit_limit *limit = change->now ? change->now : change->last;
     char counters[24] = "";
-    size_t count = change->drops
-                       ? server_changes_counters(&report->changes, report->counters, change->last)
-                       : 0;
+    size_t count =
+        change->drops
+            ? server_changes_counts(&report->changes, report->counts, change->last).counters
+            : 0;
     if (report->lines++ >= LIMIT_LINES_MAX) return;
     snprintf(counters, sizeof counters, "%zu", count);
     server_log(service->settings, count > 0 ? LEVEL_WARNING : LEVEL_INFO, "a limit has changed",
@@ -248,7 +251,7 @@ static size_t removed_counters(const struct config_report *report,
     size_t cursor = 0, count = 0;
     while (server_changes_next_limit(change, &cursor, false, &limit)) {
         if (!limit.drops) continue;
-        count += server_changes_counters(&report->changes, report->counters, limit.last);
+        count += server_changes_counts(&report->changes, report->counts, limit.last).counters;
     }
     return count;
 }
@@ -302,8 +305,8 @@ static void config_log_summary(const struct service *service, const struct confi
 }
 
 static void config_log_changes(const struct service *service, const doorman_config *last,
-                               const size_t *counters) {
-    struct config_report report = {.counters = counters};
+                               const struct limit_counts *counts) {
+    struct config_report report = {.counts = counts};
     bool found = server_changes_find(&report.changes, last, service->config);
     config_log_summary(service, &report.changes, found);
     config_log_removed(service, &report);
@@ -314,15 +317,15 @@ static void config_log_changes(const struct service *service, const doorman_conf
 /* Logs the result of the last load of the configuration, which is in service->last_load. After a
  * success, logs how the configuration in force differs from `last`. Only the thread that loads
  * configurations calls this function, so it needs no lock.
- *   counters   how many counters the limits of `last` had; may be NULL */
+ *   counts   of the limits of `last`; may be NULL */
 static void report_config(const struct service *service, const doorman_config *last,
-                          const size_t *counters) {
+                          const struct limit_counts *counts) {
     const char *error = service->last_load.error;
     if (error[0]) {
         server_log(service->settings, LEVEL_ERROR, CONFIG_REFUSED, "file",
                    service->settings->config, "error", error, LOG_END);
     } else {
-        config_log_changes(service, last, counters);
+        config_log_changes(service, last, counts);
     }
 }
 
@@ -473,13 +476,13 @@ static void report_parent(struct service *service, const doorman_transport_resul
 
 /* Counts the counters before some of them are dropped. */
 static void reports_configures(struct service *service) {
-    service->reports->last_counters = server_changes_count(service);
+    service->reports->last_counts = server_changes_count(service);
 }
 
 static void reports_config(struct service *service, const struct config_change *change) {
-    if (!change->is_first) report_config(service, change->last, service->reports->last_counters);
-    free(service->reports->last_counters);
-    service->reports->last_counters = NULL;
+    if (!change->is_first) report_config(service, change->last, service->reports->last_counts);
+    free(service->reports->last_counts);
+    service->reports->last_counts = NULL;
 }
 
 static void reports_update(struct service *service, doorman_time now) {

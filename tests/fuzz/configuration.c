@@ -55,7 +55,7 @@ static void check_find(const doorman_config *config, const char *id) {
     for (size_t i = count; i-- > 0;) {
         if (strcmp(all[i].identifier_glob, id) == 0) wanted = &all[i];
     }
-    must(doorman__config_find(config, id) == wanted);
+    must(doorman_config_find(config, id) == wanted);
 }
 
 /* G4: the list has the same result. Each problem is at a character of the text, or at its end. */
@@ -122,7 +122,7 @@ static void check_below(config_world *world) {
     doorman_cursor cursor = {0};
     doorman_server_resource below;
     while (doorman_server_next_resource(world->leaf, &cursor, &below, world->now)) {
-        const doorman_template *found = doorman__config_find(world->config, below.resource_id);
+        const doorman_template *found = doorman_config_find(world->config, below.resource_id);
         const doorman_algorithm *received = &below.settings->algorithm;
         if (!found || !below.leased) continue;
         must(received->kind == found->algorithm.kind);

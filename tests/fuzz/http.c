@@ -41,6 +41,8 @@ int server_main(int argc, char **argv);
 #include "server/http/allow.c"
 #include "server/util/base64.c"
 #include "server/pages/children.c"
+#include "server/log/changes.c"
+#include "server/pages/config_check.c"
 #include "server/pages/counters.c"
 #include "server/pages/front.c"
 #include "server/pages/graph.c"

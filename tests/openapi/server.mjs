@@ -25,7 +25,7 @@ const TIMEOUT = 60; // seconds
 const UNSEEN =
   /^(post .* (307|500|503)|get (?!.readyz).* (500|503)|get .readyz 500|get .v1.allow 307)$/;
 const FIELDS_UNSEEN = [
-  'ChildStatus.lease_ends_in', 'CountersNext.next',
+  'ChildStatus.lease_ends_in', 'ConfigurationCheck.leased_over_count', 'CountersNext.next',
   ...['ClientLeases', 'ResourceLeases'].flatMap(
     (name) => ['etcd_failure', 'last_loss', 'no_master'].map((field) => `${name}.${field}`)),
   ...['ClientLeases', 'ResourceLeases', 'Status'].flatMap(
@@ -226,6 +226,21 @@ async function getPermits() {
   await get(master, '/v1/counters', '?after=1-2-3-4');
 }
 
+// Checks configurations that are valid or not, with few mistakes and with many.
+async function checkConfigurations() {
+  const path = '/v1/config/check';
+  const numbers = Array.from({ length: 25 }, (_, i) => i);
+  const day = { name: 'other', kind: 'FIXED_WINDOW', limit: 1, window: 'day' };
+  const hidden = numbers.map((i) => ({ identifier_glob: `db/*${i}`, capacity: 1 }));
+  await post(master, path, { unmatched: 'allow', resources: [
+    { identifier_glob: 'db/*', capacity: 1 }, ...hidden,
+    { identifier_glob: 'login', limits: [day] }] });
+  await post(master, path, { resources: 7 });
+  await post(master, path,
+    { resources: numbers.map((i) => ({ identifier_glob: `${i}`, capacity: -1 })) });
+  await post(child, path, { resources: [] });
+}
+
 const holds = (client, entry) => ({ client_id: client, entry: [entry] });
 
 const acquireSlots = (client, cost, more) => ({
@@ -413,6 +428,7 @@ await checkPaths();
 await getLeases();
 await waitForChild();
 await getPermits();
+await checkConfigurations();
 await getHolds();
 await administer();
 await neverConfirm();

@@ -66,6 +66,8 @@ TEST(configurations_and_shares_refuse_null) {
     doorman_config_read(config, NULL);
     doorman_config_read(NULL, &read);
     assert_int_equal(read.template_count, 0);
+    assert_null(doorman_config_find(NULL, "a"));
+    assert_null(doorman_config_find(config, NULL));
     NAMED("demands: ", doorman_shares(NULL, 1, NULL, 1, &amount, NULL, NULL, &error));
     NAMED("terms_count: ", doorman_shares(NULL, 1, NULL, 0, NULL, terms, NULL, &error));
     doorman_config_destroy(NULL);

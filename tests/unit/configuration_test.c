@@ -25,7 +25,7 @@ static bool matches(const char *glob, const char *id) {
     const doorman_config_options options = {.templates = &template_, .template_count = 1};
     doorman_config *config = NULL;
     assert_int_equal(doorman_config_create(&config, &options, NULL), DOORMAN_OK);
-    bool found = doorman__config_find(config, id) != NULL;
+    bool found = doorman_config_find(config, id) != NULL;
     doorman_config_destroy(config);
     return found;
 }
@@ -161,7 +161,7 @@ TEST(a_glob_takes_time_proportional_to_its_length_times_the_ids) {
 /* ---- which template ------------------------------------------------------------------------ */
 
 static void assert_takes(const doorman_config *config, const char *resource_id, double capacity) {
-    const doorman_template *found = doorman__config_find(config, resource_id);
+    const doorman_template *found = doorman_config_find(config, resource_id);
     if (!found) fail_msg("%s has no template", resource_id);
     if (found) assert_exact(found->capacity, capacity);
 }
@@ -180,9 +180,9 @@ TEST(an_equal_id_precedes_the_first_matching_glob) {
     assert_takes(config, "cache/7", 4);
     assert_takes(config, "x9", 5);
     assert_takes(config, "x", 6);
-    assert_null(doorman__config_find(config, "db/\xff"));
-    assert_null(doorman__config_find(config, ""));
-    assert_null(doorman__config_find(config, NULL));
+    assert_null(doorman_config_find(config, "db/\xff"));
+    assert_null(doorman_config_find(config, ""));
+    assert_null(doorman_config_find(config, NULL));
     doorman_config_destroy(config);
 }
 
@@ -204,7 +204,7 @@ TEST(a_resource_id_can_look_like_a_glob_or_a_path) {
     assert_takes(config, "[", 2);
     assert_takes(config, "[ab]", 3); /* the glob is equal to the id, but does not match it */
     assert_takes(config, "a", 3);
-    assert_null(doorman__config_find(config, "**"));
+    assert_null(doorman_config_find(config, "**"));
     doorman_config_destroy(config);
 }
 
@@ -212,13 +212,13 @@ TEST(a_resource_id_can_look_like_a_glob_or_a_path) {
 TEST(a_resource_that_matches_no_glob_has_no_template) {
     const doorman_template template_ = {.identifier_glob = "db/*"};
     doorman_config *config = config_of(&template_, 1);
-    assert_null(doorman__config_find(config, "db"));
-    assert_null(doorman__config_find(config, "a/db/7"));
+    assert_null(doorman_config_find(config, "db"));
+    assert_null(doorman_config_find(config, "a/db/7"));
     doorman_config_destroy(config);
 
     doorman_config_options read = {.template_count = 1};
     config = config_of(NULL, 0);
-    assert_null(doorman__config_find(config, "db/7"));
+    assert_null(doorman_config_find(config, "db/7"));
     doorman_config_read(config, &read);
     assert_int_equal(read.template_count, 0);
     doorman_config_destroy(config);
@@ -262,7 +262,7 @@ TEST(the_tables_find_the_same_template_as_a_linear_search) {
         doorman_config *config = config_of(templates, count);
         for (int i = 0; i < 200; i++) {
             make_text(id, i % 4 ? "aab/" : "ab/*?[]\\", 8);
-            const doorman_template *found = doorman__config_find(config, id);
+            const doorman_template *found = doorman_config_find(config, id);
             assert_ptr_equal(found, find_by_linear_search(config, id));
             found_count += found != NULL;
         }
@@ -274,7 +274,7 @@ TEST(the_tables_find_the_same_template_as_a_linear_search) {
 /* ---- defaults ------------------------------------------------------------------------------ */
 
 static const doorman_algorithm *algorithm_of(const doorman_config *config, const char *id) {
-    const doorman_template *found = doorman__config_find(config, id);
+    const doorman_template *found = doorman_config_find(config, id);
     assert_non_null(found);
     assert_true(found->has_algorithm);
     return &found->algorithm;
@@ -300,8 +300,8 @@ TEST(a_template_without_an_algorithm_is_fair_share_with_defaults) {
         assert_int_equal(all->minimum_refresh_interval, SECONDS(1));
         assert_exact(all->decay_factor, 0.5);
         assert_exact(all->reserve, 0);
-        assert_false(doorman__config_find(config, ids[i])->has_safe_capacity);
-        assert_string_equal(doorman__config_find(config, ids[i])->description, "");
+        assert_false(doorman_config_find(config, ids[i])->has_safe_capacity);
+        assert_string_equal(doorman_config_find(config, ids[i])->description, "");
     }
     doorman_config_destroy(config);
 }
@@ -383,7 +383,7 @@ TEST(a_configuration_copies_everything_it_is_given) {
     assert_int_equal(read.template_count, 1);
     assert_false(read.reject_unmatched);
     const doorman_template *kept = read.templates;
-    assert_ptr_equal(doorman__config_find(config, "db/7"), kept);
+    assert_ptr_equal(doorman_config_find(config, "db/7"), kept);
     assert_string_equal(kept->identifier_glob, "db/[0-9]*");
     assert_string_equal(kept->description, "queries a second");
     assert_string_equal(kept->unit, "queries/s");

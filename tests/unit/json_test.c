@@ -2318,7 +2318,7 @@ TEST(each_kind_has_its_name) {
         snprintf(text, sizeof text, ALGORITHM("\"kind\":\"%s\""), doorman__kind_names[kind]);
         doorman_config *config = load(text, NULL);
         assert_non_null(config);
-        assert_int_equal(doorman__config_find(config, "x")->algorithm.kind, kind);
+        assert_int_equal(doorman_config_find(config, "x")->algorithm.kind, kind);
         doorman_config_destroy(config);
     }
 }

@@ -11,17 +11,25 @@ from hold import Hold  # noqa: E402
 
 urls, resource, max_wait = sys.argv[1:]
 ended = threading.Event()
+SIGNALS = {signal.SIGTERM, signal.SIGUSR2}
 
 
 def show(text):
     print(text, flush=True)
 
 
+def wait_for_signals():
+    """A handler would run between two steps of the main thread, which may have the lock of `ended`
+    then. So a thread of its own waits for signals."""
+    while signal.sigwait(SIGNALS) == signal.SIGUSR2:
+        hold.release()
+    ended.set()
+
+
 hold = Hold(urls.split(","), resource, max_wait=float(max_wait), on_gone=lambda: show("gone"))
-signal.signal(signal.SIGTERM, lambda *_: ended.set())
-signal.signal(signal.SIGUSR2, lambda *_: threading.Thread(target=hold.release).start())
+signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+threading.Thread(target=wait_for_signals, daemon=True).start()
 show("held" if hold.acquire() else "refused")
-while not ended.wait(0.05):
-    pass
+ended.wait()
 hold.release()
 show("released")
