@@ -39,8 +39,8 @@
  *     permits        doorman_permits_create  _destroy  _set_epoch  _configure  _acquire  _report
  *                    _inspect  _reset  _ban  _due  _update  _read  _next_limit  _next_top
  *                    _next_counter  doorman_reason_name
- *     state          doorman_permits_next_changed  _mark_changed  _restore  _set_rows
- *                    doorman_permit_row_read
+ *     state          doorman_permits_next_changed  _mark_changed  _mark_all  _restore
+ *                    _set_rows  doorman_permit_row_read
  *     overrides      doorman_permits_set_override  _restore_override  _end_override
  *                    _find_override  _next_override  _after_override
  *     holds          doorman_permits_renew  _release  _transfer  _seize  _cancel
@@ -901,10 +901,14 @@ DOORMAN_API doorman_status doorman_permits_mark_changed(doorman_permits *permits
                                                         doorman_error *error);
 
 /* Says that the store has lost its rows, so that all counters of durable limits and all bans are
- * yielded again.
- *   permits   NULL has no effect
- *   cost      O(counters and bans): 45 ms for a million */
-DOORMAN_API void doorman_permits_mark_all(doorman_permits *permits);
+ * yielded again. Each call marks some of them. Any other call on the permits is allowed between two
+ * steps, so a caller can release its lock there. What exists during all steps is yielded once all
+ * are marked, unless it was yielded meanwhile.
+ *   permits   NULL: nothing is left
+ *   cursor    in/out; the caller initialises it with {0}
+ *   returns   whether some are left: the caller calls again
+ *   cost      O(limits), and O(1) for about 1,000 counters and bans */
+DOORMAN_API bool doorman_permits_mark_all(doorman_permits *permits, doorman_counter_cursor *cursor);
 
 /* Restores one row (D5). Precondition: the epoch was set.
  *   row, bytes   used only during the call; checked completely
@@ -2867,6 +2871,27 @@ static uint32_t doorman__reverse_bits(uint32_t bits) {
     bits = (bits & 0x0f0f0f0f) << 4 | (bits >> 4 & 0x0f0f0f0f);
     bits = (bits & 0x00ff00ff) << 8 | (bits >> 8 & 0x00ff00ff);
     return bits << 16 | bits >> 16;
+}
+
+/* Returns the bucket that an iteration over all nodes visits at a position. It visits the nodes in
+ * the order of their hashes, with the lowest bit as the most significant one (as SCAN of Redis). In
+ * this order, the hashes of a bucket are one range, also after a bucket was split in two, or two
+ * were merged. So a position is a number that stays correct while the table grows and shrinks. Its
+ * upper half is the hash in this order. Precondition: the table has a bucket.
+ *
+ *     hashes           0..  in this order, and one bucket that is not split:
+ *     4 buckets        | 0      | 2      | 1      | 3      |
+ *     3 buckets        | 0      | 2      | 1               |
+ */
+static size_t doorman__chains_visited(const doorman__chains *nodes, uint64_t position) {
+    return doorman__chains_index(nodes, doorman__reverse_bits((uint32_t)(position >> 32)));
+}
+
+/* Returns the position behind a bucket, or 0: it was the last one. The other half of a bucket that
+ * is not split is another step. */
+static uint64_t doorman__chains_behind(const doorman__chains *nodes, uint64_t position) {
+    const unsigned bits = (unsigned)__builtin_popcount(nodes->mask);
+    return bits ? ((position >> (64 - bits)) + 1) << (64 - bits) : 0;
 }
 
 /* Frees the buckets of an empty table. */
@@ -10039,19 +10064,37 @@ doorman_status doorman_permits_mark_changed(doorman_permits *permits, const unsi
     return added ? DOORMAN_OK : doorman__no_memory(error);
 }
 
-void doorman_permits_mark_all(doorman_permits *permits) {
-    for (size_t i = 0; permits && i < permits->slot_count; i++) {
-        doorman__slot *slot = permits->slots[i];
-        const bool is_bans = slot == doorman__permits_bans(permits);
-        if (!is_bans && !(slot->limit && slot->limit->durable)) continue;
-        for (size_t bucket = 0; bucket < slot->nodes.bucket_count; bucket++) {
-            doorman__chain *node = *doorman__chains_at(&slot->nodes, bucket);
-            for (; node; node = node->next) {
-                doorman__permits_mark(permits, slot, (doorman__counter *)(void *)node);
-            }
-        }
+#define DOORMAN__MARK_BUCKETS 1024 /* of one step: some tenths of a millisecond */
+
+/* Marks the nodes of one bucket. */
+static void doorman__permits_mark_bucket(doorman_permits *permits, doorman__slot *slot,
+                                         size_t bucket) {
+    doorman__chain *node = *doorman__chains_at(&slot->nodes, bucket);
+    for (; node; node = node->next) {
+        doorman__permits_mark(permits, slot, (doorman__counter *)(void *)node);
     }
-    if (permits) permits->changes.clock_due = true;
+}
+
+bool doorman_permits_mark_all(doorman_permits *permits, doorman_counter_cursor *cursor) {
+    if (!permits || !cursor) return false;
+    const uint64_t removals = permits->slot_removals + 1; /* each has moved a table */
+    if (cursor->removals != removals) *cursor = (doorman_counter_cursor){.removals = removals};
+    permits->changes.clock_due = true;
+    for (size_t left = DOORMAN__MARK_BUCKETS; left && cursor->table < permits->slot_count;) {
+        doorman__slot *slot = permits->slots[cursor->table];
+        const bool is_bans = slot == doorman__permits_bans(permits);
+        const bool has_rows = is_bans || (slot->limit && slot->limit->durable);
+        if (has_rows && slot->nodes.bucket_count) {
+            const size_t bucket = doorman__chains_visited(&slot->nodes, cursor->position);
+            doorman__permits_mark_bucket(permits, slot, bucket);
+            cursor->position = doorman__chains_behind(&slot->nodes, cursor->position);
+            left--;
+        } else {
+            cursor->position = 0;
+        }
+        if (!cursor->position) cursor->table++;
+    }
+    return cursor->table < permits->slot_count;
 }
 
 /* ---- state: restoring rows */
@@ -11545,17 +11588,9 @@ bool doorman_permits_next_top(const doorman_permits *permits, size_t limit_index
 
 /* ---- permits: all counters */
 /*
- * An iteration visits the counters of a table in the order of their hashes, with the lowest bit as
- * the most significant one (as SCAN of Redis). In this order, the hashes of a bucket are one range,
- * also after a bucket was split in two, or two were merged. So the position of an iteration is a
- * number that stays correct while the table grows and shrinks.
- *
- *     hashes           0..  in this order, and one bucket that is not split:
- *     4 buckets        | 0      | 2      | 1      | 3      |
- *     3 buckets        | 0      | 2      | 1               |
- *
- * A table knows only 32 bits of a hash. The other bits decide between counters that have these in
- * common. They are calculated from the key.
+ * An iteration visits the counters of a table in the order of doorman__chains_visited. A table
+ * knows only 32 bits of a hash. The other bits decide between counters that have these in common.
+ * They are calculated from the key.
  */
 
 static uint64_t doorman__counter_position(const doorman_permits *permits,
@@ -11573,8 +11608,7 @@ static uint64_t doorman__counter_position(const doorman_permits *permits,
 static doorman__counter *doorman__counters_from(const doorman_permits *permits,
                                                 const doorman__chains *nodes, uint64_t *position) {
     while (nodes->bucket_count) {
-        const uint32_t hash = doorman__reverse_bits((uint32_t)(*position >> 32));
-        const size_t bucket = doorman__chains_index(nodes, hash);
+        const size_t bucket = doorman__chains_visited(nodes, *position);
         doorman__counter *best = NULL;
         uint64_t best_position = UINT64_MAX;
         doorman__chain *node = *doorman__chains_at(nodes, bucket);
@@ -11589,10 +11623,8 @@ static doorman__counter *doorman__counters_from(const doorman_permits *permits,
             *position = best_position;
             return best;
         }
-        /* the other half of a bucket that is not split is another step */
-        const unsigned bits = (unsigned)__builtin_popcount(nodes->mask);
-        const uint64_t next = bits ? ((*position >> (64 - bits)) + 1) << (64 - bits) : 0;
-        if (!next) return NULL; /* it was the last bucket */
+        const uint64_t next = doorman__chains_behind(nodes, *position);
+        if (!next) return NULL;
         assert(next > *position);
         *position = next;
     }

@@ -772,6 +772,8 @@ static void service_update(struct service *service) {
     server_unlock(&service->lock);
 }
 
+volatile sig_atomic_t server_stop_code = EXIT_OK;
+
 /* Ends the process if the shutdown hangs. All requests have been answered before. nng_close can
  * hang: nng 1.5.2 waits forever for connections that it has lost (server/process/replace.c), and
  * nng 1.5.2, 1.10.1 and 1.12.4 hung when a listener of IPC closed while a socket connected to it. A
@@ -779,7 +781,7 @@ static void service_update(struct service *service) {
 static void on_shutdown_timeout(int signal_number) {
     (void)signal_number;
     EACH_PART(part, end)(*part)->end();
-    _exit(EXIT_OK);
+    _exit(server_stop_code);
 }
 
 /* The main loop. It wakes up every second, because any request can make work due earlier. */
@@ -816,7 +818,7 @@ static enum exit_status serve(const struct settings *settings) {
     enum exit_status exit_status = service_start(&service);
     if (exit_status == CONTINUE) {
         service_run(&service, &signals);
-        exit_status = EXIT_OK;
+        exit_status = (enum exit_status)server_stop_code;
     }
     server_end(&service);
     return exit_status;

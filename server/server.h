@@ -17,6 +17,7 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,7 +33,17 @@
 #include "../doorman_permits.h"
 
 /* CONTINUE: the process continues. Any other value is an exit code, and the process ends (V7). */
-enum exit_status { CONTINUE = -1, EXIT_OK = 0, EXIT_ERROR = 1, EXIT_USAGE = 2 };
+enum exit_status {
+    CONTINUE = -1,
+    EXIT_OK = 0,
+    EXIT_ERROR = 1,
+    EXIT_USAGE = 2,
+    EXIT_UNWRITTEN = 3 /* it has stopped as planned, but something is not in its store */
+};
+
+/* The exit code of a planned stop: EXIT_OK, or what a part has set. Only the main thread and its
+ * signal handler use it. */
+extern volatile sig_atomic_t server_stop_code;
 
 /* ---- >>flags -------------------------------------------------------------------------------- */
 

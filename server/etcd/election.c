@@ -390,11 +390,19 @@ static void election_resign(struct service *service) {
     }
 }
 
+/* Returns whether the thread leaves the election. A master stays until the parts that stop before
+ * this one have written what they know: a mastership that ends meanwhile would take it from them. A
+ * standby must win nothing any more. Precondition: the lock is held. */
+static bool election_leaves(const struct service *service) {
+    const struct election *election = service->election;
+    return election->stops || (service->stopping && election->state != DOORMAN_MASTER);
+}
+
 static void *election_main(void *argument) {
     struct service *service = (struct service *)argument;
     struct election *election = service->election;
     server_lock(&service->lock);
-    while (!election->stops) {
+    while (!election_leaves(service)) {
         if (election->reload) {
             election->revision[0] = 0;
             election->config_due = 0;
@@ -404,7 +412,7 @@ static void *election_main(void *argument) {
         doorman_time due = election_work(service);
         server_lock(&service->lock);
         doorman_time duration = due - doorman_clock();
-        if (duration > 0 && !election->stops && !election->reload) {
+        if (duration > 0 && !election_leaves(service) && !election->reload) {
             server_condition_wait(&election->wake, &service->lock, duration);
         }
     }

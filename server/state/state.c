@@ -377,6 +377,18 @@ static void state_swap(struct state *state) {
     state->written = filled;
 }
 
+/* Marks all rows in steps. Between two steps the lock is free, so that others can use it. */
+static void state_mark_all(struct state *state) {
+    struct service *service = state->service;
+    doorman_counter_cursor cursor = {0};
+    for (bool more = true; more;) {
+        server_lock(&service->lock);
+        more = doorman_permits_mark_all(state_permits(state), &cursor);
+        server_unlock(&service->lock);
+        if (more) state_pause(PAUSE_NANOSECONDS);
+    }
+}
+
 /* Lets all that this process knows be written, because the store has lost its rows. Rows of limits
  * that are not configured stay lost. */
 static void state_fill_again(struct state *state) {
@@ -384,10 +396,8 @@ static void state_fill_again(struct state *state) {
     char error[STORE_TEXT];
     snprintf(error, sizeof error, "%s", server_store_error(state->store));
     (void)server_store_begin(state->store, server_store_epoch(state->store));
-    server_lock(&service->lock);
     server_counter_add(&state->status.errors, 1);
-    doorman_permits_mark_all(state_permits(state));
-    server_unlock(&service->lock);
+    state_mark_all(state);
     server_log(service->settings, LEVEL_ERROR,
                "the store of counters has lost rows; all that this process knows is written again",
                "store", state->name, "error", error, LOG_END);
@@ -984,6 +994,7 @@ static const char *state_await_end(struct state *state) {
 static void state_stopping(struct service *service) {
     struct state *state = service->state;
     if (!state || !state->is_started) return;
+    server_stop_code = EXIT_UNWRITTEN; /* also if the store never returns */
     alarm(STOP_SECONDS + 2);
     server_lock(&service->lock);
     bool has_trouble = state->status.trouble.since != 0;
@@ -997,9 +1008,10 @@ static void state_stopping(struct service *service) {
     server_lock(&service->lock);
     const char *why = state_await_end(state);
     bool was_read = !state->status.is_reading;
-    bool is_written = was_read && server_state_age(service, doorman_clock()) == 0;
+    bool is_written = server_state_age(service, doorman_clock()) == 0;
     server_unlock(&service->lock);
-    if (is_written) return;
+    if (is_written) server_stop_code = EXIT_OK;
+    if (is_written && was_read) return;
     server_log(service->settings, LEVEL_ERROR,
                was_read ? "the last changes of counters are not in the store"
                         : "the counters were not read yet, so no change of them is in the store",

@@ -390,14 +390,15 @@ TEST(of_two_servers_of_one_node_the_first_cannot_write) {
     process_await(first.server.process, "another process has begun the mastership 2", 1);
     assert_int_equal(used(&second, "ann"), 10);
     server_stop(&second.server);
-    server_stop(&first.server);
+    process_signal(first.server.process, SIGTERM);
+    process_end(first.server.process, 3); /* what it has granted is forgotten */
     second = start(QUOTA, redis.address, one_node);
     assert_int_equal(used(&second, "ann"), 10);
     server_stop(&second.server);
 }
 
-/* What the Redis has lost is written again if it changes. */
-/* Also if nothing changes afterwards, and if the Redis was away before, as after a crash of it. */
+/* What the Redis has lost is written again, also if nothing changes afterwards, and if
+ * the Redis was away before, as after a crash of it. */
 TEST(a_redis_that_was_emptied_is_filled_again) {
     for (int away = 0; away < 2; away++) {
         struct redis redis;
@@ -808,6 +809,25 @@ static const char *ask_hold(int member, int request_id, char said[32]) {
     snprintf(said, 32, "%s", granted ? "GRANTED" : reason ? reason->valuestring : "");
     cJSON_Delete(response);
     return said;
+}
+
+/* D8: a master that stops while the store is slow renews its mastership until all is written. The
+ * Redis does not answer for 1.5 s, longer than the time between two renewals. */
+TEST(a_master_that_stops_stays_master_until_all_is_written) {
+    node_start(QUOTA, "2");
+    int master = node_await_master();
+    struct process *process = node.members[master].process;
+    process_signal(node.redis.process, SIGSTOP);
+    take(&node.members[master].fixture, "ann", 1000);
+    process_signal(process, SIGTERM);
+    process_await(process, "msg=stopping", 1);
+    sleep_ms(1500);
+    assert_int_equal(process_logged(process, "has left the election"), 0);
+    process_signal(node.redis.process, SIGCONT);
+    process_end(process, 0);
+    int next = node_await_master();
+    process_await(node.members[next].process, "msg=\"leases and holds taken over\"", 1);
+    assert_int_equal(used(&node.members[next].fixture, "ann"), 1000);
 }
 
 /* D8: all processes learn holds for ten minutes, except the first one. */

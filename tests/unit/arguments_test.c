@@ -400,7 +400,9 @@ TEST(rows_refuse_null) {
     NAMED("bytes: ", doorman_permit_row_read(bytes, 1, &row, &error));
     NAMED("permits: ", doorman_permits_restore(NULL, bytes, 1, &error, 0));
     NAMED("row: ", doorman_permits_restore(permits, NULL, 1, &error, 0));
-    doorman_permits_mark_all(NULL);
+    doorman_counter_cursor cursor = {0};
+    assert_false(doorman_permits_mark_all(NULL, &cursor));
+    assert_false(doorman_permits_mark_all(permits, NULL));
     NAMED("permits: ", doorman_permits_mark_changed(NULL, bytes, 1, &error));
     NAMED("row: ", doorman_permits_mark_changed(permits, NULL, 1, &error));
     REFUSED(doorman_permits_set_rows(NULL, DOORMAN_ROWS_READ));

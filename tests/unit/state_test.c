@@ -286,6 +286,12 @@ TEST(a_ban_that_was_made_shorter_and_is_reset_later_does_not_come_back) {
     process_end(&p);
 }
 
+/* Marks all rows in one go. */
+static void mark_all(const struct process *p) {
+    doorman_counter_cursor cursor = {0};
+    for (int i = 0; doorman_permits_mark_all(p->permits, &cursor); i++) assert_true(i < 1000);
+}
+
 /* A store that has lost its rows gets them all once more. */
 TEST(what_is_known_can_be_yielded_again) {
     struct process p = process_of(QUOTA);
@@ -296,8 +302,7 @@ TEST(what_is_known_can_be_yielded_again) {
                      DOORMAN_OK);
     process_write(&p);
     assert_int_equal(doorman_permits_next_changed(p.permits, row, p.now), 0);
-    doorman_permits_mark_all(p.permits);
-    doorman_permits_mark_all(NULL);
+    mark_all(&p);
     size_t bans = 0, counters = 0, clocks = 0, bytes = 0;
     for (int i = 0; i < 10 && (bytes = doorman_permits_next_changed(p.permits, row, p.now)); i++) {
         doorman_permit_row read;
@@ -310,6 +315,51 @@ TEST(what_is_known_can_be_yielded_again) {
     assert_int_equal(bans, 1);
     assert_int_equal(counters, 2);
     assert_int_equal(clocks, 1);
+    process_end(&p);
+}
+
+static const char *key_of(int number) {
+    static char key[16];
+    snprintf(key, sizeof key, "k%d", number);
+    return key;
+}
+
+/* Between two steps the tables of a limit grow and shrink by thousands of keys. The keys below KEPT
+ * exist all the time, and one more limit begins and ends. */
+#define OTHER "{\"name\": \"o\", \"kind\": \"FIXED_WINDOW\", \"limit\": 100, \"window\": \"day\"}"
+TEST(all_that_exists_during_the_steps_of_marking_is_yielded) {
+    enum { KEPT = 300, MOST = 6000 };
+    struct process p = process_of(QUOTA);
+    doorman_config *quota = p.config, *both = limits_of(QUOTA ", " OTHER);
+    for (int round = 0; round < 10; round++) {
+        unsigned char row[ROW_MAX];
+        bool yielded[KEPT] = {false};
+        doorman_counter_cursor cursor = {0};
+        int grown = MOST, steps = 0;
+        for (int i = 0; i < MOST; i++) assert_true(take(&p, key_of(i), 1));
+        while (doorman_permits_next_changed(p.permits, row, p.now)) continue;
+        for (bool more = true; more; steps++) {
+            more = doorman_permits_mark_all(p.permits, &cursor);
+            int wanted = KEPT + (int)(random_bits() % (MOST - KEPT));
+            for (; grown < wanted; grown++) (void)take(&p, key_of(grown), 1);
+            while (grown > wanted) {
+                (void)doorman_permits_reset(p.permits, "r", key_of(--grown), NULL, NULL, NULL);
+            }
+            doorman_permits_update(p.permits, p.now);
+            if (steps != 0) continue;
+            p.config = p.config == quota ? both : quota;
+            assert_int_equal(doorman_permits_configure(p.permits, p.config), DOORMAN_OK);
+        }
+        assert_true(steps > 1 && steps < 1000);
+        for (size_t bytes; (bytes = doorman_permits_next_changed(p.permits, row, p.now));) {
+            const doorman_permit_row header = header_of(row, bytes);
+            const int number = header.key[0] ? atoi(header.key + 1) : KEPT;
+            if (number >= KEPT || header.removed || strcmp(header.limit, "q") != 0) continue;
+            yielded[number] = true;
+        }
+        for (int i = 0; i < KEPT; i++) assert_true(yielded[i]);
+    }
+    doorman_config_destroy(p.config == quota ? both : quota);
     process_end(&p);
 }
 
