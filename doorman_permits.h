@@ -952,7 +952,7 @@ DOORMAN_API doorman_status doorman_permits_set_rows(doorman_permits *permits, do
  *     after a restart, and      the epoch, doorman_permits_restore_override with each row, and then
  *     after each victory        the rows of the counters (doorman_permits_restore)
  *
- * P27 An override row concerns one limit per key and one exact key. Of the resources it concerns
+ * E1 An override row concerns one limit per key and one exact key. Of the resources it concerns
  *    one, or all of the template with a glob. The figures of a row replace those of the limit, as
  *    an override of the configuration does: what the row does not give is that of the limit. The
  *    first of these that there is says the figures of a key: a row of the resource, a row of the
@@ -995,11 +995,11 @@ typedef struct doorman_override_row {
 /* A row as the permits have it. */
 typedef struct doorman_override_info {
     doorman_override_row row; /* starts_at is a time. ends_at is earlier than it was set if a window
-                                 ends earlier (P27) */
+                                 ends earlier (E1) */
     char key[DOORMAN_ID_BYTES_MAX + 1]; /* row.key points to it */
     bool in_force;       /* it has begun, and is not idle. It may be hidden by another row */
     bool idle;           /* no limit of the configuration has this name, or its figures differ
-                                 from what the row needs (P27) */
+                                 from what the row needs (E1) */
     const char *glob;    /* of the template whose limit is concerned; NULL: the row is idle */
     doorman_figures all; /* all figures that the row gives its key, without those of a row that
                                  adds. All 0: the row is idle, or it adds */
@@ -4746,7 +4746,7 @@ static const doorman_figures *doorman__limit_figures(const doorman_permit_limit 
     return override_ ? &limit->overrides[override_ - 1].figures : &limit->figures;
 }
 
-/* ---- permits: which override rows a key has (P27)
+/* ---- permits: which override rows a key has (E1)
  *
  * A decision looks for rows only if a limit has had one since the last configuration, and then only
  * in the limits that had. The rows that are in force are found by the clock. So a row acts from its
@@ -4942,7 +4942,7 @@ static doorman__counter *doorman__counter_resize(doorman_permits *permits, doorm
 }
 
 /* Adapts a counter to the present configuration. `limit` is the limit that the counter has now.
- * Another override than before may apply to its key, or another row (P27). A SLIDING_WINDOW of
+ * Another override than before may apply to its key, or another row (E1). A SLIDING_WINDOW of
  * changed length becomes fresh. With empty_at_start it is used up in its first window (P16).
  * Returns NULL if memory runs out. */
 static doorman__counter *doorman__counter_adapt(doorman_permits *permits, doorman__slot *slot,
@@ -10209,7 +10209,7 @@ doorman_status doorman_permits_set_rows(doorman_permits *permits, doorman_rows r
 
 /* ---- >>overrides ----------------------------------------------------------------------------- */
 /*
- * Override rows, which are set at run time. The public part has the rule P27, and >>counters finds
+ * Override rows, which are set at run time. The public part has the rule E1, and >>counters finds
  * the row of a key.
  *
  *     scope      one limit of a resource, or of the template with a glob. It knows the slot of the

@@ -1,4 +1,4 @@
-/* doorman_server, part ADMIN: other figures for one key, from a beginning to an end (P27).
+/* doorman_server, part ADMIN: other figures for one key, from a beginning to an end (E1).
  *
  *     PUT /v1/overrides       sets one, and replaces the one for the same resource, limit and key
  *     GET /v1/overrides       lists those that have not ended, the newest first

@@ -1,4 +1,4 @@
-/* Override rows: other figures of one limit for one key, for some time (P27). */
+/* Override rows: other figures of one limit for one key, for some time (E1). */
 #include "unit.h"
 
 #include <string.h>
@@ -141,7 +141,7 @@ TEST(a_row_raises_the_limit_of_one_key_until_its_end) {
     process_end(&p);
 }
 
-/* P15, P27 */
+/* P15, E1 */
 TEST(a_row_acts_on_counters_that_exist_and_they_keep_their_use_when_it_ends) {
     struct process p = process_of(MONTH);
     assert_exact(take(&p, "api/a", "acme", 1e6), 1000);

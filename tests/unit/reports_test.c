@@ -212,7 +212,7 @@ TEST_WITH(world, the_log_says_which_limits_have_changed) {
 
 /* P15: a warning says how many counters a change has dropped. */
 TEST_WITH(world, a_warning_counts_the_counters_that_a_change_drops) {
-    static const size_t counters[] = {1, 300, 7};
+    static const struct limit_counts counts[] = {{1, 0}, {300, 0}, {7, 0}};
     doorman_config *last =
         config_of("{\"identifier_glob\":\"a\",\"limits\":[" BUCKET("x") "]}," LIMITS(
                       BUCKET("w") "," WINDOW("v", "\"window\":60")),
@@ -223,12 +223,12 @@ TEST_WITH(world, a_warning_counts_the_counters_that_a_change_drops) {
                   "");
     w->settings.config = "file";
     w->service.config = now;
-    report_config(&w->service, last, counters);
+    report_config(&w->service, last, counts);
     assert_int_equal(logged(w, "level=warning msg=\"a limit has changed\" template=l limit=w "
                                "change=\"removed or renamed, so its counters are dropped\" "
                                "counters=300\n"),
                      1);
-    report_config(&w->service, last, counters);
+    report_config(&w->service, last, counts);
     assert_int_equal(logged(w, "level=warning msg=\"a limit has changed\" template=l limit=v "
                                "change=\"a window of another length, so its counters start fresh\" "
                                "counters=7\n"),
@@ -239,17 +239,17 @@ TEST_WITH(world, a_warning_counts_the_counters_that_a_change_drops) {
 
 /* The store still has the rows of a durable limit, so its counters are not lost. */
 TEST_WITH(world, counters_that_stay_in_the_store_are_reported_as_such) {
-    static const size_t counters[] = {300, 7};
+    static const struct limit_counts counts[] = {{300, 0}, {7, 0}};
     doorman_config *last = config_of(LIMITS(BUCKET("w") "," WINDOW("v", "\"window\":3600")), "");
     doorman_config *now = config_of(LIMITS(BUCKET("u")), "");
     w->settings.config = "file";
     w->settings.state = "counters.db";
     w->service.config = now;
-    report_config(&w->service, last, counters);
+    report_config(&w->service, last, counts);
     assert_int_equal(logged(w, "limit=v change=\"removed or renamed; its counters stay in the "
                                "store, and come back with its name\" counters=7\n"),
                      1);
-    report_config(&w->service, last, counters);
+    report_config(&w->service, last, counts);
     assert_int_equal(logged(w, "limit=w change=\"removed or renamed, so its counters are "
                                "dropped\" counters=300\n"),
                      1);
@@ -259,12 +259,12 @@ TEST_WITH(world, counters_that_stay_in_the_store_are_reported_as_such) {
 
 /* A template that was renamed by mistake looks like one that was removed. */
 TEST_WITH(world, templates_that_are_gone_are_a_warning) {
-    static const size_t counters[] = {20, 3};
+    static const struct limit_counts counts[] = {{20, 0}, {3, 0}};
     doorman_config *last = config_of(A "," LIMITS(BUCKET("w") "," BUCKET("v")), "");
     doorman_config *now = config_of(A, "");
     w->settings.config = "file";
     w->service.config = now;
-    report_config(&w->service, last, counters);
+    report_config(&w->service, last, counts);
     assert_int_equal(logged(w,
                             "level=warning msg=\"templates were removed or renamed: only another "
                             "template that matches limits their resources now, and their "
