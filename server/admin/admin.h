@@ -76,6 +76,10 @@ bool server_act_add_reason(cJSON *row, const struct http_request *request,
 /* Adds a time as text, in UTC. */
 void server_act_add_time(cJSON *object, const char *name, time_t at);
 
+/* Reads the row of a note with the kind OVERRIDE_NOTE. Returns false if it is not valid.
+ *   message   {0}; the caller uninits it */
+bool server_override_read(const struct store_note *note, doorman_override_message *message);
+
 /* Puts the overrides of the store into force. Runs with or without the lock. Returns false if the
  * store has failed. */
 bool server_overrides_read(struct service *service, struct store *store);

@@ -61,48 +61,6 @@ static void add_after(cJSON *json, doorman_permits *permits, const doorman_overr
     cJSON_AddStringToObject(json, "then", text);
 }
 
-/* ---- the store ------------------------------------------------------------------------------ */
-
-/* Reads the row of a note. Returns false if it is not valid.
- *   message   {0}; the caller uninits it */
-static bool note_read(const struct store_note *note, doorman_override_message *message) {
-    cJSON *json = cJSON_Parse(note->text);
-    char *text = cJSON_PrintUnformatted(cJSON_GetObjectItemCaseSensitive(json, "override"));
-    bool is_valid =
-        text && doorman_json_read_override(message, text, strlen(text), NULL) == DOORMAN_OK;
-    message->row.id = strtoull(note->identity, NULL, 10);
-    cJSON_free(text);
-    cJSON_Delete(json);
-    return is_valid && message->row.id > 0;
-}
-
-/* Puts the row of a note into force. */
-static bool note_restore(void *context, const struct store_note *note) {
-    struct service *service = (struct service *)context;
-    doorman_override_message message = {.expires_in = 0};
-    doorman_error error = {0};
-    bool is_valid = note_read(note, &message);
-    bool held = server_lock_is_held(&service->lock);
-    if (!held) server_lock(&service->lock);
-    doorman_permits *permits = doorman_server_permits(service->server);
-    doorman_status status = DOORMAN_INVALID_ARGUMENT;
-    if (permits && is_valid) {
-        status = doorman_permits_restore_override(permits, &message.row, &error, doorman_clock());
-    }
-    if (!held) server_unlock(&service->lock);
-    if (permits && status != DOORMAN_OK) {
-        server_log(service->settings, LEVEL_ERROR,
-                   "an override cannot be read, and stays in the store", "override", note->identity,
-                   "error", error.text[0] ? error.text : "is not valid", LOG_END);
-    }
-    doorman_override_message_uninit(&message);
-    return permits != NULL;
-}
-
-bool server_overrides_read(struct service *service, struct store *store) {
-    return server_store_list_notes(store, OVERRIDE_NOTE, "", note_restore, service) == STORE_OK;
-}
-
 /* ---- what a role may ------------------------------------------------------------------------ */
 
 /* Returns the settings of a limit, or NULL. Precondition: the lock is held. */
@@ -464,7 +422,7 @@ static bool page_visit(void *context, const struct store_note *note) {
     if (!page->is_over) return false;
     snprintf(page->last, sizeof page->last, "%.23s", note->identity);
     bool has_ended = note->ends_at > 0 && note->ends_at <= (int64_t)time(NULL);
-    bool shows = !has_ended && note_read(note, &message);
+    bool shows = !has_ended && server_override_read(note, &message);
     const char *key = message.row.key ? message.row.key : "";
     if (shows && (!page->has_key || strcmp(key, page->key) == 0)) {
         cJSON *json = cJSON_Parse(note->text);
