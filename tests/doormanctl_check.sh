@@ -114,7 +114,7 @@ cat >"$folder/config" <<END
 END
 printf 'read reader read-1\nadmin ann admin-1\n' >"$folder/tokens"
 require curl python3
-start real --config "$folder/config" --http-token "$folder/tokens"
+start real --config "$folder/config" --http-token "$folder/tokens" --state "$folder/state"
 real=$url
 export DOORMAN_URL="$real" DOORMAN_TOKEN=admin-1
 
@@ -151,6 +151,8 @@ check 'a ban that there is not' prints '^there was no ban$' ban login dave 0
 for time in 1w 5mm '' nan 1e99; do
     check 'a time that is none' fails 2 'must be a time' ban login dave "$time"
 done
+check 'who has banned a key' prints '^ *1 +2.* ann +admin +127.0.0.1:[0-9]+ +ban$' audit dave
+check 'a key that nobody has touched' prints '^none$' audit nobody
 check 'a reset' prints '^1 reset$' reset login dave per-user
 check 'a reset of nothing' prints '^nothing to reset' reset login dave
 check 'a reset of a limit that does not exist' fails 1 'limit' reset login dave nothing

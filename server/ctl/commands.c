@@ -403,6 +403,28 @@ static bool lines_take(char *text, cJSON *rows, char next[POSITION_BYTES]) {
     return is_good;
 }
 
+/* Shows a list that comes as lines of JSON, in parts.
+ *   request   its query has room for the position of a part
+ *   columns   NULL: prints the lines as they are */
+static enum ctl_exit lines_show(struct ctl *ctl, struct ctl_request request,
+                                const struct ctl_column *columns) {
+    struct ctl_table table = {.columns = columns};
+    struct ctl_reply reply;
+    char after[POSITION_BYTES] = "";
+    enum ctl_exit code = CTL_DONE;
+    do {
+        cJSON *rows = columns ? cJSON_CreateArray() : NULL;
+        request.query[CTL_PARAMETER_MAX - 1] =
+            (struct ctl_parameter){"after", after[0] ? after : NULL};
+        code = ctl_call(ctl, &request, &reply);
+        if (code == CTL_DONE && !lines_take(reply.text, rows, after)) code = answer_is_wrong(ctl);
+        if (code == CTL_DONE && rows) ctl_table_print(&table, rows, ctl->has_color);
+        cJSON_Delete(rows);
+        ctl_reply_free(&reply);
+    } while (code == CTL_DONE && after[0] && !ferror(stdout));
+    return code;
+}
+
 static enum ctl_exit counters_show(struct ctl *ctl, char *const words[], bool has_table) {
     static const struct ctl_column columns[] = {{"WHAT", "what", CTL_TEXT},
                                                 {"TEMPLATE", "template", CTL_TEXT},
@@ -415,23 +437,21 @@ static enum ctl_exit counters_show(struct ctl *ctl, char *const words[], bool ha
                                                 {"FRESH IN", "reset_after", CTL_SECONDS},
                                                 {"BAN ENDS IN", "ends_in", CTL_SECONDS},
                                                 {.header = NULL}};
-    struct ctl_table table = {.columns = columns};
-    struct ctl_reply reply;
-    char after[POSITION_BYTES] = "";
-    enum ctl_exit code = CTL_DONE;
-    do {
-        const struct ctl_request request = {.path = "/v1/counters",
-                                            .query = {{"template", words[0]},
-                                                      {"limit", words[0] ? words[1] : NULL},
-                                                      {"after", after[0] ? after : NULL}}};
-        cJSON *rows = has_table ? cJSON_CreateArray() : NULL;
-        code = ctl_call(ctl, &request, &reply);
-        if (code == CTL_DONE && !lines_take(reply.text, rows, after)) code = answer_is_wrong(ctl);
-        if (code == CTL_DONE && rows) ctl_table_print(&table, rows, ctl->has_color);
-        cJSON_Delete(rows);
-        ctl_reply_free(&reply);
-    } while (code == CTL_DONE && after[0] && !ferror(stdout));
-    return code;
+    const struct ctl_request request = {
+        .path = "/v1/counters",
+        .query = {{"template", words[0]}, {"limit", words[0] ? words[1] : NULL}}};
+    return lines_show(ctl, request, has_table ? columns : NULL);
+}
+
+static enum ctl_exit run_audit(struct ctl *ctl, char *const words[]) {
+    static const struct ctl_column columns[] = {
+        {"ID", "id", CTL_AMOUNT},       {"AT", "at", CTL_TEXT},
+        {"TOKEN", "token", CTL_TEXT},   {"ROLE", "role", CTL_TEXT},
+        {"FROM", "peer", CTL_TEXT},     {"WHAT", "what", CTL_TEXT},
+        {"REASON", "reason", CTL_TEXT}, {.header = NULL}};
+    const struct ctl_request request = {
+        .path = "/v1/audit", .query = {{"key", words[0]}, {"limit", "1000"}, {"redirect", "1"}}};
+    return lines_show(ctl, request, ctl->json ? NULL : columns);
 }
 
 static enum ctl_exit run_export(struct ctl *ctl, char *const words[]) {
@@ -498,6 +518,10 @@ const struct ctl_command ctl_commands[] = {
      "For example for a bill: doormanctl export api/search quota >counters.json\n"
      "The fields are those of GET /v1/counters. Needs the role read.",
      run_export},
+    {"audit", "[KEY]", "who has done what, when, and why; the newest first",
+     "With KEY, only acts that concern this key. With --json, the entries of each act too. The\n"
+     "server needs --state and --http-token. Needs the role support.",
+     run_audit},
     {"config get", "", "the configuration in force, as JSON", "Needs the role read.",
      run_config_get},
     {"config check", "FILE", "check a file before a server reads it",

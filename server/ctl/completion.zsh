@@ -13,6 +13,7 @@ _doormanctl_command() {
         'holds:who holds units of limits of kind CONCURRENCY, and who waits'
         'counters:all counters and bans, as a table'
         'export:all counters and bans, as lines of JSON'
+        'audit:who has done what, when, and why'
         'config get:the configuration in force, as JSON'
         'config check:check a file before a server reads it'
         'help:what a command does'

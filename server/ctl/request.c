@@ -81,7 +81,7 @@ static char *url_make(const struct ctl *ctl, const struct ctl_request *request) 
     FILE *text = (FILE *)ctl_need(open_memstream(&url, &bytes));
     while (base > 0 && ctl->url[base - 1] == '/') base--;
     fprintf(text, "%.*s%s", (int)base, ctl->url, request->path);
-    for (size_t i = 0; i < CTL_PARAMETER_MAX && request->query[i].name; i++) {
+    for (size_t i = 0; i < CTL_PARAMETER_MAX; i++) {
         if (!request->query[i].value) continue;
         char *value = curl_easy_escape(ctl->curl, request->query[i].value, 0);
         fprintf(text, "%c%s=%s", separator, request->query[i].name, value ? value : "");
