@@ -11085,23 +11085,25 @@ static void doorman__override_copy(doorman__charge *charge, doorman__counter_cop
 }
 
 /* Describes a counter as it is at the end of a row, which the caller has left out of account.
- *   charge   of the counter as it is now */
+ *   present   a charge of the counter as it is now */
 static doorman_permit_detail doorman__override_after(doorman_permits *permits,
-                                                     doorman__charge *charge, doorman_time end) {
+                                                     const doorman__charge *present,
+                                                     doorman_time end) {
     const doorman__moment before = permits->at;
     doorman__counter_copy copy = {.counter = {.words = DOORMAN__STATE_WORDS_MAX}};
+    doorman__charge charge = *present;
     doorman__moment *at = &permits->at;
     if (end < DOORMAN_NEVER && end > at->epoch) {
         at->now = doorman__after(at->now, doorman__moment_delay(at, end - at->epoch));
         at->epoch = end;
     }
-    charge->figures =
-        doorman__key_figures(permits, charge->limit, charge->override_, &charge->identity);
-    if (charge->counter) doorman__override_copy(charge, &copy, at);
-    doorman_permit_detail detail = doorman__charge_detail(permits, charge, 0);
-    const doorman_limit_kind kind = charge->limit->kind;
-    if (charge->counter && (kind == DOORMAN_FIXED_WINDOW || kind == DOORMAN_SLIDING_WINDOW)) {
-        const doorman__meter meter = {charge->limit, charge->figures, copy.state};
+    charge.figures =
+        doorman__key_figures(permits, charge.limit, charge.override_, &charge.identity);
+    if (charge.counter) doorman__override_copy(&charge, &copy, at);
+    doorman_permit_detail detail = doorman__charge_detail(permits, &charge, 0);
+    const doorman_limit_kind kind = charge.limit->kind;
+    if (charge.counter && (kind == DOORMAN_FIXED_WINDOW || kind == DOORMAN_SLIDING_WINDOW)) {
+        const doorman__meter meter = {charge.limit, charge.figures, copy.state};
         detail.used = doorman__grains_units(doorman__meter_used(&meter, at)); /* may be more */
     }
     permits->at = before;

@@ -1,5 +1,5 @@
 /* doorman_server, part ADMIN: acts of administration, which the store keeps with who has done what
- * (V9). */
+ * (E5). */
 #ifndef DOORMAN_SERVER_ADMIN_H
 #define DOORMAN_SERVER_ADMIN_H
 

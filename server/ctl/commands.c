@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define PAGE_ROWS "5000" /* the most leases that the server lists in one answer */
@@ -380,10 +381,11 @@ static enum ctl_exit run_holds(struct ctl *ctl, char *const words[]) {
 /* ---- counters ------------------------------------------------------------------------------- */
 
 /* Reads the lines of one answer, or prints them.
+ *   field   each line has it
  *   rows   the array to which they are added; NULL: prints them as they are
  *   next   in/out: the position of the next part; "": there is none
  *   returns   whether all lines are those of a Doorman, and the position has moved */
-static bool lines_take(char *text, cJSON *rows, char next[POSITION_BYTES]) {
+static bool lines_take(char *text, const char *field, cJSON *rows, char next[POSITION_BYTES]) {
     bool is_good = true, has_moved = false;
     for (char *line = text; is_good && *line;) {
         size_t bytes = strcspn(line, "\n");
@@ -393,7 +395,7 @@ static bool lines_take(char *text, cJSON *rows, char next[POSITION_BYTES]) {
         if (ctl_text(row, "next")[0]) {
             is_good = has_moved = position_move(next, ctl_text(row, "next"));
         } else {
-            is_good = ctl_text(row, "what")[0];
+            is_good = cJSON_HasObjectItem(row, field);
             if (is_good && !rows) puts(line);
         }
         if (!is_good || has_moved || !rows || !cJSON_AddItemToArray(rows, row)) cJSON_Delete(row);
@@ -405,9 +407,11 @@ static bool lines_take(char *text, cJSON *rows, char next[POSITION_BYTES]) {
 
 /* Shows a list that comes as lines of JSON, in parts.
  *   request   its query has room for the position of a part
+ *   field     each line has it
+ *   change    changes a row before it is shown; NULL: nothing does
  *   columns   NULL: prints the lines as they are */
-static enum ctl_exit lines_show(struct ctl *ctl, struct ctl_request request,
-                                const struct ctl_column *columns) {
+static enum ctl_exit lines_show(struct ctl *ctl, struct ctl_request request, const char *field,
+                                void (*change)(cJSON *row), const struct ctl_column *columns) {
     struct ctl_table table = {.columns = columns};
     struct ctl_reply reply;
     char after[POSITION_BYTES] = "";
@@ -417,7 +421,10 @@ static enum ctl_exit lines_show(struct ctl *ctl, struct ctl_request request,
         request.query[CTL_PARAMETER_MAX - 1] =
             (struct ctl_parameter){"after", after[0] ? after : NULL};
         code = ctl_call(ctl, &request, &reply);
-        if (code == CTL_DONE && !lines_take(reply.text, rows, after)) code = answer_is_wrong(ctl);
+        if (code == CTL_DONE && !lines_take(reply.text, field, rows, after)) {
+            code = answer_is_wrong(ctl);
+        }
+        for (cJSON *row = rows ? rows->child : NULL; row && change; row = row->next) change(row);
         if (code == CTL_DONE && rows) ctl_table_print(&table, rows, ctl->has_color);
         cJSON_Delete(rows);
         ctl_reply_free(&reply);
@@ -440,7 +447,7 @@ static enum ctl_exit counters_show(struct ctl *ctl, char *const words[], bool ha
     const struct ctl_request request = {
         .path = "/v1/counters",
         .query = {{"template", words[0]}, {"limit", words[0] ? words[1] : NULL}}};
-    return lines_show(ctl, request, has_table ? columns : NULL);
+    return lines_show(ctl, request, "what", NULL, has_table ? columns : NULL);
 }
 
 static enum ctl_exit run_audit(struct ctl *ctl, char *const words[]) {
@@ -451,7 +458,7 @@ static enum ctl_exit run_audit(struct ctl *ctl, char *const words[]) {
         {"REASON", "reason", CTL_TEXT}, {.header = NULL}};
     const struct ctl_request request = {
         .path = "/v1/audit", .query = {{"key", words[0]}, {"limit", "1000"}, {"redirect", "1"}}};
-    return lines_show(ctl, request, ctl->json ? NULL : columns);
+    return lines_show(ctl, request, "what", NULL, ctl->json ? NULL : columns);
 }
 
 static enum ctl_exit run_export(struct ctl *ctl, char *const words[]) {
@@ -460,6 +467,133 @@ static enum ctl_exit run_export(struct ctl *ctl, char *const words[]) {
 
 static enum ctl_exit run_counters(struct ctl *ctl, char *const words[]) {
     return counters_show(ctl, words, !ctl->json);
+}
+
+/* ---- overrides ------------------------------------------------------------------------------ */
+
+/* A resource with one of these characters is the glob of a template. */
+static const char *scope_name(const char *resource) {
+    return strpbrk(resource, "*?[") ? "glob" : "resource";
+}
+
+/* Reads figures such as "rate=200,size=1000".
+ *   returns   false: the text is not of this form */
+static bool figures_read(const char *text, cJSON *figures) {
+    for (const char *at = text; *at;) {
+        char name[64] = "", *end = NULL;
+        size_t bytes = strcspn(at, "=,");
+        bool has_value = at[bytes] == '=' && bytes > 0 && bytes < sizeof name;
+        double value = has_value ? strtod(at + bytes + 1, &end) : 0;
+        if (!has_value || end == at + bytes + 1 || (*end && *end != ',') || (*end && !end[1])) {
+            return false;
+        }
+        memcpy(name, at, bytes);
+        cJSON_AddNumberToObject(figures, name, value);
+        at = end + (*end == ',');
+    }
+    return *text != 0;
+}
+
+/* Makes the body of an override.
+ *   words   those of the command, with a time that is valid
+ *   returns   NULL: the figures are not of their form */
+static cJSON *override_make(char *const words[], double seconds) {
+    cJSON *body = cJSON_CreateObject(), *figures = cJSON_CreateObject();
+    bool is_read = figures_read(words[3], figures);
+    cJSON *add = cJSON_DetachItemFromObjectCaseSensitive(figures, "add");
+    cJSON_AddStringToObject(body, scope_name(words[0]), words[0]);
+    cJSON_AddStringToObject(body, "limit", words[1]);
+    cJSON_AddStringToObject(body, "key", words[2]);
+    if (add) cJSON_AddItemToObject(body, "add", add);
+    if (!add || figures->child) {
+        cJSON_AddItemToObject(body, "set", figures);
+    } else {
+        cJSON_Delete(figures);
+    }
+    if (seconds > 0) cJSON_AddNumberToObject(body, "expires_in", seconds);
+    cJSON_AddStringToObject(body, "reason", words[5]);
+    if (is_read) return body;
+    cJSON_Delete(body);
+    return NULL;
+}
+
+static enum ctl_exit run_override_set(struct ctl *ctl, char *const words[]) {
+    double seconds = duration_read(words[4]);
+    struct ctl_reply reply;
+    if (seconds < 0) {
+        return ctl_fail(CTL_USAGE,
+                        "%s: must be a time, for example 90s, 15m, 12h or 1d; 0 is no end",
+                        words[4]);
+    }
+    cJSON *body = override_make(words, seconds);
+    if (!body) {
+        return ctl_fail(
+            CTL_USAGE, "%s: must be figures, for example rate=200,size=1000, or add=500", words[3]);
+    }
+    const struct ctl_request request = {
+        .path = "/v1/overrides", .verb = "PUT", .body = body, .expects = "id"};
+    enum ctl_exit code = ctl_call(ctl, &request, &reply);
+    if (code == CTL_DONE && !ctl->json) {
+        const char *then = ctl_text(reply.json, "then");
+        ctl_say("override %.0f is set%s%s", ctl_number(reply.json, "id"), then[0] ? ", " : "",
+                then);
+    }
+    cJSON_Delete(body);
+    ctl_reply_free(&reply);
+    return code;
+}
+
+/* Moves the fields of an override to its row, and says when it ends. */
+static void override_flatten(cJSON *row) {
+    cJSON *override = cJSON_DetachItemFromObjectCaseSensitive(row, "override");
+    const cJSON *set = cJSON_GetObjectItemCaseSensitive(override, "set");
+    const double now = (double)time(NULL), starts_at = ctl_number(override, "starts_at"),
+                 ends_at = ctl_number(override, "ends_at");
+    const char *resource = ctl_text(override, "resource");
+    char *figures = set ? cJSON_PrintUnformatted(set) : NULL;
+    cJSON_AddStringToObject(row, "scope", resource[0] ? resource : ctl_text(override, "glob"));
+    cJSON_AddStringToObject(row, "limit", ctl_text(override, "limit"));
+    cJSON_AddStringToObject(row, "key", ctl_text(override, "key"));
+    cJSON_AddStringToObject(row, "reason", ctl_text(override, "reason"));
+    if (figures) cJSON_AddStringToObject(row, "set", figures);
+    if (!set) cJSON_AddNumberToObject(row, "add", ctl_number(override, "add"));
+    cJSON_AddBoolToObject(row, "later", starts_at > now);
+    if (ends_at > 0) cJSON_AddNumberToObject(row, "ends_in", ends_at > now ? ends_at - now : 0);
+    cJSON_free(figures);
+    cJSON_Delete(override);
+}
+
+static enum ctl_exit run_override_list(struct ctl *ctl, char *const words[]) {
+    static const struct ctl_column columns[] = {{"ID", "id", CTL_AMOUNT},
+                                                {"KEY", "key", CTL_TEXT},
+                                                {"LIMIT", "limit", CTL_TEXT},
+                                                {"RESOURCE", "scope", CTL_TEXT},
+                                                {"SET", "set", CTL_TEXT},
+                                                {"ADD", "add", CTL_AMOUNT},
+                                                {"ENDS IN", "ends_in", CTL_SECONDS},
+                                                {"BY", "token", CTL_TEXT},
+                                                {"REASON", "reason", CTL_TEXT},
+                                                {"MARKS", "idle later", CTL_MARKS},
+                                                {.header = NULL}};
+    const struct ctl_request request = {
+        .path = "/v1/overrides",
+        .query = {{"key", words[0]}, {"limit", "1000"}, {"redirect", "1"}}};
+    return lines_show(ctl, request, "override", override_flatten, ctl->json ? NULL : columns);
+}
+
+static enum ctl_exit run_override_end(struct ctl *ctl, char *const words[]) {
+    struct ctl_reply reply;
+    const struct ctl_request request = {.path = "/v1/overrides",
+                                        .query = {{scope_name(words[0]), words[0]},
+                                                  {"limit", words[1]},
+                                                  {"key", words[2]},
+                                                  {"reason", words[3]}},
+                                        .verb = "DELETE",
+                                        .expects = "id"};
+    enum ctl_exit code = ctl_call(ctl, &request, &reply);
+    if (code == CTL_DONE && !ctl->json) ctl_say("the override has ended");
+    ctl_reply_free(&reply);
+    return code;
 }
 
 /* ---- configurations ------------------------------------------------------------------------- */
@@ -504,10 +638,10 @@ const struct ctl_command ctl_commands[] = {
      run_key},
     {"reset", "RESOURCE KEY [LIMIT]", "make the counters of one key fresh, and end its ban",
      "With LIMIT: only the counter of this limit, and no ban. Holds of kind CONCURRENCY stay\n"
-     "until they end. Exits with 0 also if there was nothing to reset. Needs the role admin.",
+     "until they end. Exits with 0 also if there was nothing to reset. Needs the role support.",
      run_reset},
     {"ban", "RESOURCE KEY TIME", "ban one key for a time, or end its ban",
-     "TIME is seconds, or has a unit: 90s, 15m, 12h, 1d. 0 ends a ban. Needs the role admin.",
+     "TIME is seconds, or has a unit: 90s, 15m, 12h, 1d. 0 ends a ban. Needs the role support.",
      run_ban},
     {"holds", "", "who holds units of limits of kind CONCURRENCY, and who waits",
      "Those that hold or wait longest, at most 100 each. Needs the role read.", run_holds},
@@ -522,6 +656,17 @@ const struct ctl_command ctl_commands[] = {
      "With KEY, only acts that concern this key. With --json, the entries of each act too. The\n"
      "server needs --state and --http-token. Needs the role support.",
      run_audit},
+    {"override set", "RESOURCE LIMIT KEY FIGURES TIME REASON",
+     "give one key other figures of a limit, for a time",
+     "FIGURES are those of the configuration, such as rate=200,size=1000; or add=500, which gives\n"
+     "so many units more, once. TIME is seconds, or has a unit: 90s, 15m, 12h, 1d; 0 is no end.\n"
+     "A RESOURCE with * ? or [ is the glob of a template. The server needs --state and\n"
+     "--http-token. Needs the role support.",
+     run_override_set},
+    {"override list", "[KEY]", "the overrides that have not ended, the newest first",
+     "Needs the role read.", run_override_list},
+    {"override end", "RESOURCE LIMIT KEY REASON", "end an override before its time",
+     "What was used under the override stays used. Needs the role support.", run_override_end},
     {"config get", "", "the configuration in force, as JSON", "Needs the role read.",
      run_config_get},
     {"config check", "FILE", "check a file before a server reads it",

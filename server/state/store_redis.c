@@ -755,11 +755,9 @@ static bool note_call_make(struct note_call *call, const struct redis_store *sto
 }
 
 /* Sends the words of a call, and receives the answer. */
-static enum store_result redis_send_notes(struct redis_store *store, const struct note_call *call) {
-    const char *const *words = call->words;
+static enum store_result redis_send_notes(struct redis_store *store, struct note_call *call) {
     if (!redis_connect(store)) return STORE_FAILED;
-    if (redisAppendCommandArgv(store->context, call->count, (const char **)(uintptr_t)words,
-                               call->bytes) != REDIS_OK) {
+    if (redisAppendCommandArgv(store->context, call->count, call->words, call->bytes) != REDIS_OK) {
         return redis_fail_connection(store);
     }
     redisReply *reply = redis_receive(store);

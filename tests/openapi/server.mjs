@@ -1,12 +1,12 @@
-// Holds server/pages/openapi.json against running servers: each response must be one of the responses of
-// its operation, and fit its schema. Each response of the description must also have been seen,
+// Holds server/pages/openapi.json against running servers: each response must be one of the
+// responses of its operation, and fit its schema. Each response of the description must also have been seen,
 // except those in UNSEEN.
 //
 //     node tests/openapi/server.mjs MASTER STANDBY CHILD GUARDED
 //
 // The arguments are HTTP addresses. STANDBY is not the master, and knows no master. CHILD has the
-// parent MASTER. GUARDED has the tokens "read-1", "write-1" and "admin-1", and accepts messages of
-// 2,000 bytes.
+// parent MASTER. GUARDED has a store and the tokens "read-1", "write-1", "support-1" and "admin-1",
+// and accepts messages of 2,000 bytes.
 
 import { readdirSync, readFileSync } from 'node:fs';
 import { connect } from 'node:net';
@@ -19,13 +19,15 @@ const [master, standby, child, guarded] = process.argv.slice(2);
 const TIMEOUT = 60; // seconds
 
 // These responses need a second process that is master, a lack of memory, a server that stops at
-// this moment, or many requests at the same moment. These fields need an etcd, leaked descriptors, a
-// dead etcd or parent, a file that cannot be written, a silent child, a lost mastership, 10,000
-// counters, or two processes with one id. Other tests have them.
-const UNSEEN =
-  /^(post .* (307|500|503)|get (?!.readyz).* (500|503)|get .readyz 500|get .v1.allow 307)$/;
+// this moment, a server without a store, or many requests at the same moment. These fields need an
+// etcd, leaked descriptors, a dead etcd or parent, a file that cannot be written, a silent child, a
+// lost mastership, 10,000 counters, or two processes with one id. Other tests have them.
+const UNSEEN = new RegExp(`^(${[
+  'post .* (307|500|503)', 'get (?!.readyz).* (500|503)', 'get .readyz 500', 'get .v1.allow 307',
+  'get .v1.(audit|overrides) (307|404)'].join('|')})$`);
 const FIELDS_UNSEEN = [
-  'ChildStatus.lease_ends_in', 'ConfigurationCheck.leased_over_count', 'CountersNext.next',
+  'Act.bulk', 'ActEntry.banned_before', 'ChildStatus.lease_ends_in',
+  'ConfigurationCheck.leased_over_count', 'CountersNext.next',
   ...['ClientLeases', 'ResourceLeases'].flatMap(
     (name) => ['etcd_failure', 'last_loss', 'no_master'].map((field) => `${name}.${field}`)),
   ...['ClientLeases', 'ResourceLeases', 'Status'].flatMap(
@@ -34,6 +36,7 @@ const FIELDS_UNSEEN = [
       (field) => `${name}.${field}`)),
   'GetServerCapacityResponse.shared_id', 'InspectResponse.mastership', 'LastLoss.ago',
   'LastLoss.reason', 'LeaseStatus.other_peer', 'NotMaster.is_master', 'NotMaster.mastership',
+  'Override.expires_in', 'OverrideState.idle',
   'ParentStatus.failure', 'ParentStatus.shared_node', 'ResetResponse.mastership',
   'ResponseMessage.inspect', 'ResponseMessage.reset', 'StateStatus.failure', 'Status.last_loss',
 ].sort();
@@ -273,6 +276,7 @@ async function getHolds() {
 }
 
 const ADMIN = ['/v1/inspect', '/v1/reset'];
+const NEED_TOKENS = [...ADMIN, '/v1/audit', '/v1/overrides'];
 const ADMIN_TOKEN = { Authorization: 'Bearer admin-1' };
 
 // The methods of administrators need a token.
@@ -295,6 +299,41 @@ async function administer() {
   for (const query of ['', '?key=a&who=ann&limit=1', '?limit=0']) {
     await get(guarded, '/v1/audit', query, { headers: ADMIN_TOKEN });
   }
+  await get(guarded, '/v1/audit', '', { headers: { Authorization: 'Bearer read-1' } }); // 403
+}
+
+// Sends a PUT or a DELETE, whose response must be in the description.
+async function change(verb, query, value) {
+  const headers = { ...JSON_TYPE, ...ADMIN_TOKEN }, body = value ? JSON.stringify(value) : '';
+  const response =
+    await send(guarded, verb.toUpperCase(), `/v1/overrides${query}`, { headers, body });
+  const { responses } = description.paths['/v1/overrides'][verb];
+  const expected = responses[response.status] && resolve(responses[response.status]);
+  const where = `${verb} /v1/overrides${query} ${response.status}`;
+  if (!expected) return fault(where, 'is not in the description:', response.body);
+  const { schema } = expected.content['application/json'];
+  const errors = checker(schema)(JSON.parse(response.body));
+  if (errors) fault(where, errors, response.body);
+  return response.status;
+}
+
+// Sets, lists and ends overrides.
+async function override() {
+  const { examples } = description.paths['/v1/overrides'].put.requestBody
+    .content['application/json'];
+  const of = { limit: 'per-user', key: 'acme', reason: 'a test' };
+  const statuses = [
+    await change('put', '', examples.raise.value),
+    await change('put', '', { ...of, resource: 'login', add: 5, expires_in: 60 }),
+    await change('put', '', { ...of, glob: 'login', set: { size: 9 }, expires_in: 60 }),
+    await change('put', '', { ...of, resource: 'login', set: { size: -1 } }),
+    await change('put', '', { ...of, resource: 'login', limit: 'none', set: { size: 1 } }),
+  ];
+  await get(guarded, '/v1/overrides', '', { headers: ADMIN_TOKEN });
+  await get(guarded, '/v1/overrides', '?key=acme&limit=1', { headers: ADMIN_TOKEN });
+  statuses.push(await change('delete', '?resource=login&limit=per-user&key=acme&reason=over'));
+  statuses.push(await change('delete', '?resource=login&limit=per-user&key=nobody'));
+  if (statuses.join() !== '200,200,200,400,404,200,404') fault('overrides:', statuses.join());
 }
 
 // A client that never confirms its leases is shown with its peer, and with the name of its token.
@@ -347,7 +386,7 @@ const REFUSED_POSTS = [
 async function refuse(path, verb, operation) {
   for (const [address, more] of [...REFUSED, ...(verb === 'post' ? REFUSED_POSTS : [])]) {
     const url = path + queryOf(operation);
-    const asAdmin = address === master && ADMIN.includes(path);
+    const asAdmin = address === master && NEED_TOKENS.includes(path);
     const headers = { ...(asAdmin ? ADMIN_TOKEN : {}), ...more.headers };
     const to = asAdmin ? guarded : address;
     checkResponse(path, verb, await send(to, verb.toUpperCase(), url, { ...more, headers }));
@@ -371,10 +410,12 @@ async function checkToken(path, verb, operation) {
 // Other verbs are refused. HEAD is the same as GET, without the body.
 async function checkVerbs(path, verb, operation) {
   const url = path + queryOf(operation);
-  const reads = path === '/v1/allow' ? 'GET, HEAD, POST' : 'GET, HEAD';
-  const allowed = verb === 'post' ? 'POST' : reads;
+  const { get, post, put, delete: ends } = description.paths[path];
+  const known = [[get, 'GET'], [get, 'HEAD'], [post ?? path === '/v1/allow', 'POST'], [put, 'PUT'],
+    [ends, 'DELETE']].filter(([is]) => is).map(([, name]) => name);
+  const allowed = known.join(', ');
   for (const other of ['GET', 'POST', 'PUT', 'DELETE', 'OPTIONS']) {
-    if (allowed.includes(other)) continue;
+    if (known.includes(other)) continue;
     const response = await send(master, other, url, { headers: EMPTY });
     if (response.status !== '405' || header(response, 'Allow') !== allowed) {
       fault(other, path, response.head);
@@ -388,7 +429,7 @@ async function checkVerbs(path, verb, operation) {
 // ---- paths
 
 // The source of the part HTTP of the server.
-const source = ['http', 'pages'].map((folder) => `server/${folder}`)
+const source = ['http', 'pages', 'admin'].map((folder) => `server/${folder}`)
   .flatMap((folder) => readdirSync(folder).map((name) => `${folder}/${name}`))
   .filter((name) => name.endsWith('.c')).map((name) => readFileSync(name, 'utf8')).join('');
 
@@ -399,20 +440,23 @@ function pathsOfServer() {
   const methods = source
     .match(/server_message_names\[MESSAGE_KIND_COUNT\] = \{([^}]*)\}/)[1].matchAll(/"([^"]*)"/g);
   const names = [...methods].map(([, name]) => name).filter((name) => name !== 'unknown');
-  return ['/v1', ...routes.map(([, path]) => path), ...names.map((name) => `/v1/${name}`)];
+  // With a store, /v1/reset has a route of its own.
+  return [...new Set(['/v1', ...routes.map(([, path]) => path),
+    ...names.map((name) => `/v1/${name}`)])];
 }
 
 // The names of the parameters that the source of the server reads.
 function parametersOfServer() {
   const reads = source.matchAll(
-    /(?:_query_(?:read|is_set)\([\w>-]+, |allow_read_\w+\(allow, query, )"(\w+)"/g);
+    /(?:_query_(?:read|is_set)\([\w>-]+, |(?:allow_read_\w+|query_text)\(\w+, \w+, )"(\w+)"/g);
   return [...new Set([...reads].map(([, name]) => name))];
 }
 
 async function checkPaths() {
   const read = parametersOfServer().sort();
   const parameters = [...new Set(Object.values(description.paths)
-    .flatMap((item) => [item, item.get ?? {}]).flatMap((item) => item.parameters ?? [])
+    .flatMap((item) => [item, item.get ?? {}, item.delete ?? {}])
+    .flatMap((item) => item.parameters ?? [])
     .map((parameter) => resolve(parameter).name))].sort();
   if (!isDeepStrictEqual(read, parameters)) fault('other parameters:', read, parameters);
   const inServer = pathsOfServer().sort();
@@ -435,6 +479,7 @@ await getPermits();
 await checkConfigurations();
 await getHolds();
 await administer();
+await override();
 await neverConfirm();
 await sendAll();
 await getState();
