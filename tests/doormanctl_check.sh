@@ -163,12 +163,12 @@ check 'units once' prints '^override ' override set login per-user acme add=5 1h
 check 'the key has both' prints '^per-user +14 +0 +14 ' key login acme
 check 'a template that does not exist' fails 1 'template' \
     override set 'nothing/*' per-user acme limit=9 1h why
-check 'an override ends' prints '^the override has ended$' override end login per-user acme done
-check 'one that there is not' fails 1 'no such' override end login per-user nobody done
+check 'an override ends' prints '^the override has ended$' override end login per-user acme over
+check 'one that there is not' fails 1 'no such' override end login per-user nobody over
 check 'a limit that does not exist' fails 1 'limit' override set login none acme limit=9 1h why
 check 'a figure that the kind does not have' fails 1 'rate' \
     override set login per-user acme rate=9 1h why
-for figures in '' limit limit= limit=x limit=9, =9; do
+for figures in '' limit limit= limit=x 'limit=9,' =9; do
     check 'figures that are none' fails 2 'must be figures' \
         override set login per-user acme "$figures" 1h why
 done

@@ -53,7 +53,8 @@ cat >"$folder/config.json" <<END
     {"name": "slots", "kind": "CONCURRENCY", "limit": 2, "queue": 9, "max_wait": 600,
      "time_to_live": 600, "on_restart": "full"}]}]}
 END
-printf 'read reader read-1\nwrite writer write-1\nsupport sue support-1 *\nadmin ann admin-1\n' >"$folder/tokens"
+printf '%s\n' 'read reader read-1' 'write writer write-1' 'support sue support-1 *' \
+    'admin ann admin-1' >"$folder/tokens"
 
 # Starts a server, and sets $url to its HTTP address.
 start() { # name, flags...

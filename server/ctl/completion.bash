@@ -3,7 +3,8 @@
 _doormanctl() {
     local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} offered=''
     local flags='--json --url --cacert --cert --key --timeout --settings --help --version'
-    local commands='status check limits top key reset ban holds counters export audit override config help'
+    local commands='status check limits top key reset ban holds counters export audit override'
+    commands="$commands config help"
     case $before in
     --cacert | --cert | --key | --settings) offered=FILE ;;
     --url | --timeout) ;;

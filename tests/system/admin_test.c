@@ -1,4 +1,4 @@
-/* Administration (V9): who may change what for whom, what is written about it, and what happens if
+/* Administration (E5): who may change what for whom, what is written about it, and what happens if
  * it cannot be written. Real servers with a store; `fixture_stores` tests with a file, and with a
  * Redis if there is one. */
 #define _GNU_SOURCE
