@@ -1131,10 +1131,10 @@ static void change_lease_length(world *w, double capacity, doorman_time lease_le
 
 /* Gives back all units in flight if there is no lease. T7 counts units in flight only while a lease
  * covers them. When a lease has ended, the server grants its amount to other clients. The context
- * points to the application's gauge. */
+ * points to the application's gauge. It is NULL while the gauge is opened: its caller releases. */
 static void release_without_lease(void *context, const doorman_resource_info *info) {
     doorman_client_resource *const *gauge = context;
-    if (!info->leased && info->in_use > 0) release(*gauge, info->in_use);
+    if (*gauge && !info->leased && info->in_use > 0) release(*gauge, info->in_use);
 }
 
 /* Opens a gauge. A gauge that was closed with units in flight still has these units, but its lease
