@@ -1,5 +1,6 @@
 /* doorman_server, part ADMIN: acts of administration. An act changes what the counters say, or what
- * the configuration says for a time. So it must be known who has done it, and it must last.
+ * the configuration says for a time. So the store keeps each act,
+ * with the name of its token.
  *
  *     described   on the thread of pages: who, what, the value before and after, the reason
  *     checked     on the thread of the store: what depends on earlier acts

@@ -1,5 +1,5 @@
-/* doorman_server, part ADMIN: acts of administration, which the store keeps with who has done what
- * (E5). */
+/* doorman_server, part ADMIN: acts of administration. The store keeps each act with the name of its
+ * token (E5). */
 #ifndef DOORMAN_SERVER_ADMIN_H
 #define DOORMAN_SERVER_ADMIN_H
 
@@ -49,6 +49,38 @@ bool server_admin_serves(struct service *service, const struct http_request *req
  *   returns   false: the response is an error */
 bool server_admin_check_query(const struct http_request *request, const char *const *names,
                               struct http_response *response);
+
+struct note_page;
+
+/* What a list of notes shows. */
+struct note_list {
+    const char *kind;         /* of the notes */
+    const char *const *names; /* of the parameters of its query; ends with NULL */
+
+    /* Adds a line for a note. Runs on the thread of the store, without the lock. Returns false if
+     * the list leaves the note out. */
+    bool (*add)(struct note_page *page, const struct store_note *note);
+};
+
+/* A page of a list on its way. Allocated, as struct act. */
+struct note_page {
+    struct state_call call;
+    struct service *service;
+    struct note_list list;
+    char key[DOORMAN_ID_BYTES_MAX + 1], who[TOKEN_NAME_MAX + 1]; /* of the query */
+    bool has_key, has_who;
+    size_t limit, count, visits;
+    char before[24], last[24]; /* identities: where the page begins; the last one visited */
+    struct text text;
+    bool is_over; /* there are no more notes */
+    bool failed;  /* the store cannot be read */
+    char error[STORE_TEXT];
+};
+
+/* Answers with a page of a list. Its parameters are key, who, limit and after. May wait for the
+ * store. */
+void server_admin_list(struct service *service, const struct http_request *request,
+                       struct http_response *response, const struct note_list *list);
 
 /* Returns whether a text is UTF-8, without overlong forms and surrogates. */
 bool server_text_is_utf8(const char *text);

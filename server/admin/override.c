@@ -16,8 +16,6 @@
 #include <stdarg.h>
 
 #define OVERRIDE_MAX 10 /* times the limit as configured, for the role support */
-#define ROWS_DEFAULT 100
-#define ROWS_MAX 1000
 
 static doorman_time time_now(void) {
     struct timespec now;
@@ -383,23 +381,6 @@ static void handle_delete(struct service *service, const struct http_request *re
 
 /* ---- GET ------------------------------------------------------------------------------------ */
 
-/* A page on its way. Allocated, as struct act. */
-struct override_page {
-    struct state_call call;
-    char key[DOORMAN_ID_BYTES_MAX + 1], before[24], last[24];
-    bool has_key, is_over, failed;
-    size_t limit, count;
-    struct service *service;
-    struct text text;
-    char error[STORE_TEXT];
-};
-
-static void page_free(void *context) {
-    struct override_page *page = (struct override_page *)context;
-    if (page) doorman_buffer_uninit(&page->text.buffer);
-    free(page);
-}
-
 /* Adds whether a row is in force, and what happens at its end. Returns false if it is over. */
 static bool page_add_state(struct service *service, cJSON *json, const doorman_override_row *row) {
     doorman_override_info info;
@@ -415,86 +396,28 @@ static bool page_add_state(struct service *service, cJSON *json, const doorman_o
     return is_there;
 }
 
-static bool page_visit(void *context, const struct store_note *note) {
-    struct override_page *page = (struct override_page *)context;
+static bool override_add(struct note_page *page, const struct store_note *note) {
     doorman_override_message message = {.expires_in = 0};
-    page->is_over = page->count < page->limit;
-    if (!page->is_over) return false;
-    snprintf(page->last, sizeof page->last, "%.23s", note->identity);
     bool has_ended = note->ends_at > 0 && note->ends_at <= (int64_t)time(NULL);
     bool shows = !has_ended && server_override_read(note, &message);
     const char *key = message.row.key ? message.row.key : "";
-    if (shows && (!page->has_key || strcmp(key, page->key) == 0)) {
-        cJSON *json = cJSON_Parse(note->text);
-        bool is_there = page_add_state(page->service, json, &message.row);
-        char *text = is_there ? cJSON_PrintUnformatted(json) : NULL;
-        page->text.failed = page->text.failed || (is_there && !text);
-        if (text) server_text_add(&page->text, text);
-        if (text) server_text_add(&page->text, "\n");
-        page->count += is_there;
-        cJSON_free(text);
-        cJSON_Delete(json);
-    }
+    shows = shows && (!page->has_key || strcmp(key, page->key) == 0);
+    cJSON *json = shows ? cJSON_Parse(note->text) : NULL;
+    shows = shows && page_add_state(page->service, json, &message.row);
+    char *text = shows ? cJSON_PrintUnformatted(json) : NULL;
+    page->text.failed = page->text.failed || (shows && !text);
+    if (text) server_text_addf(&page->text, "%s\n", text);
+    cJSON_free(text);
+    cJSON_Delete(json);
     doorman_override_message_uninit(&message);
-    return true;
-}
-
-/* Runs on the thread of the store. */
-static void page_read(struct service *service, struct store *store, void *context) {
-    struct override_page *page = (struct override_page *)context;
-    page->service = service;
-    page->is_over = true;
-    page->failed =
-        server_store_list_notes(store, OVERRIDE_NOTE, page->before, page_visit, page) != STORE_OK;
-    snprintf(page->error, sizeof page->error, "%s", server_store_error(store));
-    if (page->is_over) return;
-    server_text_addf(&page->text, "{\"next\":\"%llu\"}\n", strtoull(page->last, NULL, 10));
-}
-
-static bool page_read_query(struct override_page *page, const struct http_request *request,
-                            struct http_response *response) {
-    static const char *const names[] = {"key", "after", "limit", "redirect", NULL};
-    const char *query = request->query, *end = NULL;
-    char number[24];
-    if (!server_admin_check_query(request, names, response)) return false;
-    page->has_key = server_query_read(query, "key", page->key, sizeof page->key);
-    page->limit = ROWS_DEFAULT;
-    if (server_query_read(query, "limit", number, sizeof number)) {
-        page->limit = (size_t)server_number_read(number, 10, &end);
-        if (*end || page->limit < 1 || page->limit > ROWS_MAX) {
-            return refuse(response, 400, "limit: must be a number from 1 to 1000");
-        }
-    }
-    if (server_query_read(query, "after", number, sizeof number)) {
-        uint64_t after = server_number_read(number, 10, &end);
-        if (*end || after < 1) return refuse(response, 400, "after: must be an id of the list");
-        snprintf(page->before, sizeof page->before, "%020" PRIu64, after);
-    }
-    return true;
+    return shows;
 }
 
 static void handle_list(struct service *service, const struct http_request *request,
                         struct http_response *response) {
-    char why[CALL_TEXT];
-    struct override_page *page = (struct override_page *)calloc(1, sizeof *page);
-    response->text.failed = !page;
-    if (!page) return;
-    if (!page_read_query(page, request, response)) {
-        page_free(page);
-        return;
-    }
-    page->call = (struct state_call){.run = page_read, .drop = page_free, .context = page};
-    enum call_result result = server_state_call(service, &page->call, why);
-    if (result == CALL_OVER && !page->failed) {
-        response->type = "application/x-ndjson";
-        response->text = page->text;
-        page->text = (struct text){.failed = false};
-    } else {
-        server_http_response_set_error(response, 503, "UNAVAILABLE",
-                                       result == CALL_OVER ? page->error : why);
-        response->more = "Retry-After: 1\r\n";
-    }
-    if (result != CALL_LOST) page_free(page);
+    static const char *const names[] = {"key", "after", "limit", "redirect", NULL};
+    const struct note_list list = {.kind = OVERRIDE_NOTE, .names = names, .add = override_add};
+    server_admin_list(service, request, response, &list);
 }
 
 static void handle_overrides(struct service *service, const struct http_request *request,

@@ -148,9 +148,8 @@ static void handle_reset(struct service *service, const struct http_request *req
     free(call);
 }
 
-static const struct http_route reset_routes[] = {{"/v1/reset", .administers = true,
-                                                  .verbs = VERB_POST, .role = ROLE_SUPPORT,
-                                                  .handle = handle_reset},
-                                                 {.path = NULL}};
+static const struct http_route reset_routes[] = {
+    {"/v1/reset", .verbs = VERB_POST, .role = ROLE_SUPPORT, .handle = handle_reset},
+    {.path = NULL}};
 
 const struct server_part server_part_reset = {.routes = reset_routes};

@@ -22,7 +22,8 @@ static void help_print(void) {
     for (const struct ctl_command *command = ctl_commands; command->name; command++) {
         char usage[96];
         snprintf(usage, sizeof usage, "%s %s", command->name, command->arguments);
-        printf("  %-36s %s\n", usage, command->summary);
+        if (strlen(usage) > 36) printf("  %s\n  %-36s %s\n", usage, "", command->summary);
+        if (strlen(usage) <= 36) printf("  %-36s %s\n", usage, command->summary);
     }
     puts("\nFlags, with the environment variables that set the same:\n"
          "  --json\n        print the answer of the server as it is, for programs");

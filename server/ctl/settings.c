@@ -112,7 +112,7 @@ static bool url_is_valid(const char *url) {
     return has_scheme && !strpbrk(url, "@?# ") && strchr(url, ':')[3];
 }
 
-/* Returns whether a text can stand in a header of HTTP. */
+/* Returns whether a header of HTTP can contain a text. */
 static bool token_is_valid(const char *token) {
     size_t bytes = 0;
     while (token[bytes] > ' ' && token[bytes] < 0x7f) bytes++;

@@ -117,8 +117,8 @@ static void audit_reset(const struct service *service, const struct method_call 
 
 /* What forbids an entry of a RESET to a token of the role support. */
 struct forbidden {
-    const char *field, *name,
-        *template_of; /* template_of: the counter has this template; or NULL */
+    const char *field, *name;
+    const char *template_of; /* whose resources share the counter; NULL: they do not */
     char globs[TOKEN_GLOBS_BYTES];
 };
 

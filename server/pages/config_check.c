@@ -4,7 +4,7 @@
  * E4 The answer has the errors and warnings that --check-config prints, and how the configuration
  *    differs from the one in force: templates and limits that come, go and change, how many
  *    counters and bans each drops, and the resources that have more leased than their new capacity.
- *    A caller who is not told of a loss does not have one. */
+ *    What the answer does not list stays as it is. */
 #include "../log/changes.h"
 #include "pages.h"
 
@@ -24,7 +24,8 @@ struct over_list {
 
 /* ---- problems ------------------------------------------------------------------------------- */
 
-/* Adds the errors or the warnings, of which the list has at most PROBLEM_MAX. */
+/* Adds the errors or the warnings: at most PROBLEM_MAX of them, and how many there are if there are
+ * more. */
 static void add_problems(cJSON *answer, const char *key, const struct config_problems *problems) {
     cJSON *list = cJSON_AddArrayToObject(answer, key);
     for (size_t i = 0; i < problems->count && i < PROBLEM_MAX; i++) {

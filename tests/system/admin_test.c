@@ -180,8 +180,8 @@ TEST(wrong_questions_to_the_audit_are_refused) {
         {"?who=a&who=b", "who: occurs twice"},
         {"?limit=0", "limit: must be a number from 1 to 1000"},
         {"?limit=1001", "limit: must be a number from 1 to 1000"},
-        {"?after=x", "after: must be the number of an act"},
-        {"?after=0", "after: must be the number of an act"}};
+        {"?after=x", "after: must be an id of the list"},
+        {"?after=0", "after: must be an id of the list"}};
     struct place place = {.path = ""};
     place_init(&place, false);
     struct fixture fixture = place_start(&place);
@@ -316,7 +316,7 @@ STORY(support_raises_a_limit_for_two_seconds) {
     server_stop(&fixture.server);
 }
 
-/* E1: an override survives kill -9, goes on acting, and is ended by a person. */
+/* E1: after kill -9 an override still acts, and a person can end it. */
 STORY(an_override_outlasts_a_crash_until_it_is_ended) {
     static const char path[] = "/v1/overrides?resource=api/search&limit=quota&key=acme";
     struct fixture fixture = place_start(place);

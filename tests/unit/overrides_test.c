@@ -485,66 +485,66 @@ TEST(a_store_may_have_rows_that_do_not_fit_the_configuration) {
 
 /* ---- what is wrong with a row ---------------------------------------------------------------- */
 
+static const struct {
+    const char *row, *error;
+} wrong_rows[] = {
+    {"{'limit': 'burst', 'key': 'a', 'set': {'rate': 5}}", "resource: must be 1 to 256 bytes"},
+    {"{'resource': 'api/a', 'glob': 'api/*', 'limit': 'burst', 'key': 'a', 'set': {'rate': 5}}",
+     "glob: must not be given with resource"},
+    {"{'resource': 'api/a', 'key': 'a', 'set': {'rate': 5}}", "limit: is missing"},
+    {"{'resource': 'api/a', 'limit': 'burst', 'set': {'rate': 5}}", "key: is missing"},
+    {"{'resource': 'api/a', 'limit': 'burst', 'key': 'a'}", "set: must have at least one figure"},
+    {"{'resource': 'api/a', 'limit': 'burst', 'key': 'a', 'set': {}}",
+     "set: must have at least one figure"},
+    {"{'resource': 'api/a', 'limit': 'burst', 'key': 'a', 'set': {'rate': 'leased'}}",
+     "set.rate: must be a number"},
+    {"{'resource': 'api/a', 'limit': 'burst', 'key': 'a', 'set': {'rates': 5}}",
+     "set.rates: is not known"},
+    {"{'resource': 'api/a', 'limit': 'burst', 'key': 'a', 'set': {'limit': 5}}",
+     "set.limit: only a FIXED_WINDOW, a SLIDING_WINDOW and CONCURRENCY have one"},
+    {"{'resource': 'api/a', 'limit': 'burst', 'key': 'a', 'set': {'size': 0}}",
+     "set.size: must be more than 0 where max_debt is 0"},
+    {"{'resource': 'api/a', 'limit': 'burst', 'key': 'a', 'set': {'rate': 5}, 'add': 5}",
+     "add: must not be given with set"},
+    {"{'resource': 'api/a', 'limit': 'burst', 'key': 'a', 'add': 0}",
+     "add: must be more than 0 and at most 1e15"},
+    {"{'resource': 'api/a', 'limit': 'burst', 'key': 'a', 'add': 5}",
+     "expires_in: a row that adds to a TOKEN_BUCKET needs an end"},
+    {"{'glob': 'api/*', 'limit': 'burst', 'key': 'a', 'add': 5, 'expires_in': 5}",
+     "add: needs a resource, because each resource of a template has counters of its own"},
+    {"{'resource': 'api/a', 'limit': 'jobs', 'key': 'a', 'add': 5, 'expires_in': 5}",
+     "add: only a TOKEN_BUCKET, a FIXED_WINDOW and a SLIDING_WINDOW have units that can be "
+     "added to"},
+    {"{'resource': 'api/a', 'limit': 'jobs', 'key': 'a', 'set': {'time_to_live': 5}}",
+     "set.time_to_live: a row has none, because a server that restarts would not know it in "
+     "time"},
+    {"{'resource': 'api/a', 'limit': 'all', 'key': 'a', 'set': {'rate': 5}}",
+     "limit: needs a limit per key, because other limits share a counter between keys"},
+    {"{'resource': 'api/a', 'limit': 'lent', 'key': 'a', 'set': {'rate': 5}}",
+     "limit: is leased, so its figures are those of the lease"},
+    {"{'resource': 'api/a', 'limit': 'some', 'key': 'a', 'set': {'rate': 5}}",
+     "key: the limit does not concern this key"},
+    {"{'resource': 'api/a', 'limit': 'none', 'key': 'a', 'set': {'rate': 5}}",
+     "limit: the template \"api/*\" has no such one"},
+    {"{'resource': 'web', 'limit': 'burst', 'key': 'a', 'set': {'rate': 5}}",
+     "resource: no template with limits matches this resource"},
+    {"{'glob': 'api/a', 'limit': 'burst', 'key': 'a', 'set': {'rate': 5}}",
+     "glob: no template with limits has this glob"},
+    {"{'resource': 'api/a', 'limit': 'burst', 'key': 'a', 'set': {'rate': 5}, "
+     "'starts_at': 'now'}",
+     "starts_at: must be a time in seconds since 1970"},
+    {"{'resource': 'api/a', 'limit': 'burst', 'key': 'a', 'set': {'rate': 5}, "
+     "'starts_at': 2e9, 'ends_at': 2e9}",
+     "ends_at: must be later than starts_at"},
+    {"{'resource': 'api/a', 'limit': 'burst', 'key': 'a', 'set': {'rate': 5}, "
+     "'ends_at': 2e9, 'expires_in': 5}",
+     "expires_in: must not be given with ends_at"},
+    {"{'resource': 'api/a', 'limit': 'burst', 'key': 'a', 'set': {'rate': 5}, 'reason': ''}",
+     "reason: must have 1 to 1,024 bytes of UTF-8"},
+    {"{'resource': 'api/a', 'limit': 'burst'", "not JSON: "},
+};
+
 TEST(each_wrong_row_is_named) {
-    static const struct {
-        const char *row, *error;
-    } rows[] = {
-        {"{'limit': 'burst', 'key': 'a', 'set': {'rate': 5}}", "resource: must be 1 to 256 bytes"},
-        {"{'resource': 'api/a', 'glob': 'api/*', 'limit': 'burst', 'key': 'a', 'set': {'rate': 5}}",
-         "glob: must not be given with resource"},
-        {"{'resource': 'api/a', 'key': 'a', 'set': {'rate': 5}}", "limit: is missing"},
-        {"{'resource': 'api/a', 'limit': 'burst', 'set': {'rate': 5}}", "key: is missing"},
-        {"{'resource': 'api/a', 'limit': 'burst', 'key': 'a'}",
-         "set: must have at least one figure"},
-        {"{'resource': 'api/a', 'limit': 'burst', 'key': 'a', 'set': {}}",
-         "set: must have at least one figure"},
-        {"{'resource': 'api/a', 'limit': 'burst', 'key': 'a', 'set': {'rate': 'leased'}}",
-         "set.rate: must be a number"},
-        {"{'resource': 'api/a', 'limit': 'burst', 'key': 'a', 'set': {'rates': 5}}",
-         "set.rates: is not known"},
-        {"{'resource': 'api/a', 'limit': 'burst', 'key': 'a', 'set': {'limit': 5}}",
-         "set.limit: only a FIXED_WINDOW, a SLIDING_WINDOW and CONCURRENCY have one"},
-        {"{'resource': 'api/a', 'limit': 'burst', 'key': 'a', 'set': {'size': 0}}",
-         "set.size: must be more than 0 where max_debt is 0"},
-        {"{'resource': 'api/a', 'limit': 'burst', 'key': 'a', 'set': {'rate': 5}, 'add': 5}",
-         "add: must not be given with set"},
-        {"{'resource': 'api/a', 'limit': 'burst', 'key': 'a', 'add': 0}",
-         "add: must be more than 0 and at most 1e15"},
-        {"{'resource': 'api/a', 'limit': 'burst', 'key': 'a', 'add': 5}",
-         "expires_in: a row that adds to a TOKEN_BUCKET needs an end"},
-        {"{'glob': 'api/*', 'limit': 'burst', 'key': 'a', 'add': 5, 'expires_in': 5}",
-         "add: needs a resource, because each resource of a template has counters of its own"},
-        {"{'resource': 'api/a', 'limit': 'jobs', 'key': 'a', 'add': 5, 'expires_in': 5}",
-         "add: only a TOKEN_BUCKET, a FIXED_WINDOW and a SLIDING_WINDOW have units that can be "
-         "added to"},
-        {"{'resource': 'api/a', 'limit': 'jobs', 'key': 'a', 'set': {'time_to_live': 5}}",
-         "set.time_to_live: a row has none, because a server that restarts would not know it in "
-         "time"},
-        {"{'resource': 'api/a', 'limit': 'all', 'key': 'a', 'set': {'rate': 5}}",
-         "limit: needs a limit per key, because other limits share a counter between keys"},
-        {"{'resource': 'api/a', 'limit': 'lent', 'key': 'a', 'set': {'rate': 5}}",
-         "limit: is leased, so its figures are those of the lease"},
-        {"{'resource': 'api/a', 'limit': 'some', 'key': 'a', 'set': {'rate': 5}}",
-         "key: the limit does not concern this key"},
-        {"{'resource': 'api/a', 'limit': 'none', 'key': 'a', 'set': {'rate': 5}}",
-         "limit: the template \"api/*\" has no such one"},
-        {"{'resource': 'web', 'limit': 'burst', 'key': 'a', 'set': {'rate': 5}}",
-         "resource: no template with limits matches this resource"},
-        {"{'glob': 'api/a', 'limit': 'burst', 'key': 'a', 'set': {'rate': 5}}",
-         "glob: no template with limits has this glob"},
-        {"{'resource': 'api/a', 'limit': 'burst', 'key': 'a', 'set': {'rate': 5}, "
-         "'starts_at': 'now'}",
-         "starts_at: must be a time in seconds since 1970"},
-        {"{'resource': 'api/a', 'limit': 'burst', 'key': 'a', 'set': {'rate': 5}, "
-         "'starts_at': 2e9, 'ends_at': 2e9}",
-         "ends_at: must be later than starts_at"},
-        {"{'resource': 'api/a', 'limit': 'burst', 'key': 'a', 'set': {'rate': 5}, "
-         "'ends_at': 2e9, 'expires_in': 5}",
-         "expires_in: must not be given with ends_at"},
-        {"{'resource': 'api/a', 'limit': 'burst', 'key': 'a', 'set': {'rate': 5}, 'reason': ''}",
-         "reason: must have 1 to 1,024 bytes of UTF-8"},
-        {"{'resource': 'api/a', 'limit': 'burst'", "not JSON: "},
-    };
     struct process p =
         process_of(BURST ", " JOBS ", "
                          "{\"name\": \"all\", \"per\": \"resource\", \"kind\": \"TOKEN_BUCKET\", "
@@ -553,11 +553,11 @@ TEST(each_wrong_row_is_named) {
                          "\"rate\": 1, \"size\": 9}, "
                          "{\"name\": \"lent\", \"per\": \"resource\", \"kind\": \"TOKEN_BUCKET\", "
                          "\"rate\": \"leased\", \"lease_of\": \"api/a\"}");
-    for (size_t i = 0; i < COUNT(rows); i++) {
+    for (size_t i = 0; i < COUNT(wrong_rows); i++) {
         doorman_error error = {0};
-        assert_int_not_equal(set_as(&p, false, rows[i].row, &error), DOORMAN_OK);
-        if (strncmp(error.text, rows[i].error, strlen(rows[i].error)) != 0) {
-            fail_msg("row %zu: \"%s\", expected \"%s\"", i, error.text, rows[i].error);
+        assert_int_not_equal(set_as(&p, false, wrong_rows[i].row, &error), DOORMAN_OK);
+        if (strncmp(error.text, wrong_rows[i].error, strlen(wrong_rows[i].error)) != 0) {
+            fail_msg("row %zu: \"%s\", expected \"%s\"", i, error.text, wrong_rows[i].error);
         }
     }
     assert_int_equal(info_of(&p).override_count, 0);

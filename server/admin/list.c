@@ -1,0 +1,93 @@
+/* doorman_server, part ADMIN: lists of notes of the store, the newest first, in pages. */
+#include "admin.h"
+
+#define ROWS_DEFAULT 100
+#define ROWS_MAX 1000
+#define VISITS_MAX                                                                                 \
+    100000 /* of one page, because the thread of the store writes nothing meanwhile */
+
+static void page_free(void *context) {
+    struct note_page *page = (struct note_page *)context;
+    if (page) doorman_buffer_uninit(&page->text.buffer);
+    free(page);
+}
+
+static bool page_visit(void *context, const struct store_note *note) {
+    struct note_page *page = (struct note_page *)context;
+    page->is_over = page->count < page->limit && page->visits < VISITS_MAX;
+    if (!page->is_over) return false;
+    page->visits++;
+    snprintf(page->last, sizeof page->last, "%.23s", note->identity);
+    page->count += page->list.add(page, note);
+    return true;
+}
+
+/* Runs on the thread of the store. */
+static void page_read(struct service *service, struct store *store, void *context) {
+    struct note_page *page = (struct note_page *)context;
+    page->service = service;
+    page->is_over = true;
+    page->failed =
+        server_store_list_notes(store, page->list.kind, page->before, page_visit, page) != STORE_OK;
+    snprintf(page->error, sizeof page->error, "%s", server_store_error(store));
+    if (page->is_over) return;
+    server_text_addf(&page->text, "{\"next\":\"%llu\"}\n", strtoull(page->last, NULL, 10));
+}
+
+static bool page_refuse(struct http_response *response, const char *error) {
+    server_http_response_set_error(response, 400, "INVALID_ARGUMENT", error);
+    return false;
+}
+
+/* Reads the query. Returns false if it is wrong: then the response is an error. */
+static bool page_read_query(struct note_page *page, const struct http_request *request,
+                            struct http_response *response) {
+    const char *query = request->query, *end = NULL;
+    char number[24];
+    if (!server_admin_check_query(request, page->list.names, response)) return false;
+    page->has_key = server_query_read(query, "key", page->key, sizeof page->key);
+    page->has_who = server_query_read(query, "who", page->who, sizeof page->who);
+    page->limit = ROWS_DEFAULT;
+    if (server_query_read(query, "limit", number, sizeof number)) {
+        page->limit = (size_t)server_number_read(number, 10, &end);
+        if (*end || page->limit < 1 || page->limit > ROWS_MAX) {
+            return page_refuse(response, "limit: must be a number from 1 to 1000");
+        }
+    }
+    if (server_query_read(query, "after", number, sizeof number)) {
+        uint64_t after = server_number_read(number, 10, &end);
+        if (*end || after < 1) return page_refuse(response, "after: must be an id of the list");
+        snprintf(page->before, sizeof page->before, "%020" PRIu64, after);
+    }
+    return true;
+}
+
+static void page_answer(struct service *service, struct note_page *page,
+                        struct http_response *response) {
+    char why[CALL_TEXT];
+    page->call = (struct state_call){.run = page_read, .drop = page_free, .context = page};
+    enum call_result result = server_state_call(service, &page->call, why);
+    if (result == CALL_OVER && !page->failed) {
+        response->type = "application/x-ndjson";
+        response->text = page->text;
+        page->text = (struct text){.failed = false};
+    } else {
+        server_http_response_set_error(response, 503, "UNAVAILABLE",
+                                       result == CALL_OVER ? page->error : why);
+        response->more = "Retry-After: 1\r\n";
+    }
+    if (result != CALL_LOST) page_free(page);
+}
+
+void server_admin_list(struct service *service, const struct http_request *request,
+                       struct http_response *response, const struct note_list *list) {
+    struct note_page *page = (struct note_page *)calloc(1, sizeof *page);
+    response->text.failed = !page;
+    if (!page) return;
+    page->list = *list;
+    if (page_read_query(page, request, response)) {
+        page_answer(service, page, response);
+    } else {
+        page_free(page);
+    }
+}
