@@ -46,7 +46,7 @@
  *
  * This file alone is enough for a node of a tree: cc doorman_server.c -lnng -lcjson -pthread. The
  * build adds the parts in the other folders of server/. A part registers itself: see
- * server/core/part.h. `make HTTP=0 ETCD=0 TLS=0 STATE=0` leaves out four of them. A folder uses
+ * server/core/part.h. `make HTTP=0 ETCD=0 TLS=0 STATE=0` leaves out most of them. A folder uses
  * only those above it in this list, and `make lint` checks that:
  *
  *     server/core/      the core, and server/server.h, which all files include
@@ -58,7 +58,10 @@
  *     server/state/     the file or Redis in which counters outlast a restart (V8)
  *     server/waiting/   messages whose permits wait (P7)
  *     server/http/      connections, requests, tokens, the protocol over HTTP, /v1/allow
- *     server/pages/     the pages for people, JSON for programs, metrics, probes */
+ *     server/admin/     overrides, resets, and the audit of both (E1, E5)
+ *     server/pages/     the pages for people, JSON for programs, metrics, probes
+ *
+ * server/ctl/ is a program of its own, doormanctl. It uses no file of the server. */
 
 #define DOORMAN_IMPLEMENTATION /* in this file only */
 #include "server/server.h"
