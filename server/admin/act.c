@@ -185,33 +185,81 @@ static const char *const act_names[] = {
 #undef ACT_NAME
 };
 
-void server_act_free(void *context) {
-    struct act *act = (struct act *)context;
+void server_act_free(struct act *act) {
     if (!act) return;
+    const bool shared_before = act->shared_before;
     cJSON_Delete(act->row);
-    cJSON_Delete(act->query);
-    doorman_override_message_uninit(&act->override);
+    for (size_t i = 0; i < act->notes.count; i++) cJSON_free(act->notes.notes[i].text);
+    free(act->notes.notes);
+    if (act->free_detail) act->free_detail(act->detail);
     free(act);
+    server_shares_memory = shared_before;
 }
 
-/* Writes the notes of an act: its row, and the override that it makes. Deletes the one before. */
-static enum store_result act_put(const struct act *act, struct store *store, const char *row,
-                                 const char *override) {
-    char id[24], replaced[24];
-    const doorman_time end = act->override.row.ends_at;
-    const int64_t ends_at = end ? end / DOORMAN_SECOND + 1 : 0; /* not too early */
-    const struct store_note all[] = {
-        {AUDIT_NOTE, id, (int64_t)time(NULL) + INT64_C(86400) * AUDIT_DAYS, row},
-        {OVERRIDE_NOTE, id, ends_at, override},
-        {OVERRIDE_NOTE, replaced, 0, NULL}};
-    struct store_note notes[3];
-    size_t count = 0;
-    audit_identity(id, act->id);
-    audit_identity(replaced, act->replaced);
-    notes[count++] = all[0];
-    if (override) notes[count++] = all[1];
-    if (act->replaced) notes[count++] = all[2];
-    return server_store_put_notes(store, notes, count);
+/* Frees an act on the thread of the store, which always shares memory. */
+static void act_drop(void *context) {
+    struct act *act = (struct act *)context;
+    act->shared_before = true;
+    server_act_free(act);
+}
+
+bool server_act_add_note(struct act *act, const struct act_note *note) {
+    struct act_notes *all = &act->notes;
+    if (all->count == all->capacity) {
+        size_t capacity = 2 * all->capacity + 4;
+        void *grown = realloc(all->notes, capacity * sizeof *all->notes);
+        if (!grown) {
+            cJSON_free(note->text);
+            return false;
+        }
+        all->notes = (struct act_note *)grown;
+        all->capacity = capacity;
+    }
+    all->notes[all->count++] = *note;
+    return true;
+}
+
+/* Writes the row of an act, and the notes that follow those that are written, as many as the store
+ * bears in one call. */
+static enum store_result act_put_some(struct act *act, struct store *store, const char *row) {
+    char identities[STORE_NOTES_MAX][24];
+    struct store_note notes[STORE_NOTES_MAX];
+    size_t count = 1, next = act->written;
+    audit_identity(identities[0], act->id);
+    notes[0] = (struct store_note){.kind = AUDIT_NOTE,
+                                   .identity = identities[0],
+                                   .ends_at = (int64_t)time(NULL) + INT64_C(86400) * AUDIT_DAYS,
+                                   .text = row};
+    for (; next < act->notes.count && count < STORE_NOTES_MAX; next++, count++) {
+        const struct act_note *note = &act->notes.notes[next];
+        audit_identity(identities[count], note->id);
+        notes[count] = (struct store_note){.kind = note->kind,
+                                           .identity = identities[count],
+                                           .ends_at = note->ends_at,
+                                           .text = note->text};
+    }
+    enum store_result result = server_store_put_notes(store, notes, count);
+    if (result == STORE_OK) act->written = next;
+    return result;
+}
+
+/* Writes the row of an act and its notes. If the store needs several calls for that, each writes the
+ * row too, which says how many notes are written then. The row of the last call does not. */
+static enum store_result act_put(struct act *act, struct store *store) {
+    enum store_result result = STORE_OK;
+    do {
+        const size_t left = act->notes.count - act->written;
+        cJSON_DeleteItemFromObject(act->row, "written");
+        if (left >= STORE_NOTES_MAX) {
+            double written = (double)(act->written + STORE_NOTES_MAX - 1);
+            cJSON_AddNumberToObject(act->row, "written", written);
+        }
+        char *row = cJSON_PrintUnformatted(act->row);
+        result = row ? act_put_some(act, store, row) : STORE_FAILED;
+        if (result == STORE_OK) act->row_bytes = strlen(row);
+        cJSON_free(row);
+    } while (result == STORE_OK && act->written < act->notes.count);
+    return result;
 }
 
 /* Notes that an act is written, and puts it into force. */
@@ -227,6 +275,21 @@ static void act_apply(struct act *act) {
                act_names[act->kind], "token", act->token.name, "audit", id, LOG_END);
 }
 
+/* Refuses an act that the store has not kept, or not whole. */
+static void act_fail(struct act *act, struct store *store) {
+    struct admin *admin = act->service->admin;
+    char what[80] = "nothing was changed";
+    admin->is_read = false; /* a Redis may have written it */
+    admin->trim_at = 0;
+    if (act->row_bytes > 0) {
+        snprintf(what, sizeof what, "only the first %zu of %zu changes were made", act->written,
+                 act->notes.count);
+    }
+    server_act_refuse(act, 503, "UNAVAILABLE",
+                      "%s, because the store of --state cannot keep %s: %s", what,
+                      act->row_bytes > 0 ? "the others" : "it", server_store_error(store));
+}
+
 /* Runs on the thread of the store. */
 static void act_write(struct service *service, struct store *store, void *context) {
     struct act *act = (struct act *)context;
@@ -239,37 +302,36 @@ static void act_write(struct service *service, struct store *store, void *contex
     act->id = admin->last_id + 1;
     if (admin->is_read && act->prepare && !act->prepare(act, store)) return;
     cJSON_SetNumberValue(cJSON_GetObjectItem(act->row, "id"), (double)act->id);
-    char *row = cJSON_PrintUnformatted(act->row), *note = act->note ? act->note(act) : NULL;
-    if (!row || (act->note && !note)) {
+    if (act->add_notes && !act->add_notes(act)) {
         server_act_refuse(act, 500, "INTERNAL", "out of memory");
-    } else if (!admin->is_read || act_put(act, store, row, note) != STORE_OK) {
-        admin->is_read = false; /* a Redis may have written it */
-        admin->trim_at = 0;
-        server_act_refuse(act, 503, "UNAVAILABLE",
-                          "nothing was changed, because the store of "
-                          "--state cannot keep it: %s",
-                          server_store_error(store));
-    } else {
+        return;
+    }
+    enum store_result result = admin->is_read ? act_put(act, store) : STORE_FAILED;
+    if (act->row_bytes > 0) {
         admin->last_id = act->id;
-        admin->audit_bytes += strlen(row);
+        admin->audit_bytes += act->row_bytes;
         act_apply(act);
     }
-    cJSON_free(row);
-    cJSON_free(note);
+    if (result != STORE_OK) act_fail(act, store);
 }
 
 struct act *server_act_new(struct service *service, const struct http_request *request,
                            enum act_kind kind, struct http_response *response) {
     struct act *act = (struct act *)calloc(1, sizeof *act);
+    const bool shared_before = server_shares_memory;
     const struct peer peer = {.stream = request->stream};
     char address[PEER_BYTES];
-    if (act) act->row = cJSON_CreateObject();
-    response->text.failed = !act || !act->row;
-    if (response->text.failed) {
+    response->text.failed = !act;
+    if (!act) return NULL;
+    server_shares_memory = true;
+    act->shared_before = shared_before;
+    act->row = cJSON_CreateObject();
+    response->text.failed = !act->row;
+    if (!act->row) {
         server_act_free(act);
         return NULL;
     }
-    act->call = (struct state_call){.run = act_write, .drop = server_act_free, .context = act};
+    act->call = (struct state_call){.run = act_write, .drop = act_drop, .context = act};
     act->service = service;
     act->kind = kind;
     act->token = request->token;
@@ -295,6 +357,7 @@ bool server_act_refuse(struct act *act, int code, const char *name, const char *
 
 bool server_act_run(struct act *act, struct http_response *response) {
     char why[CALL_TEXT], error[ACT_TEXT];
+    const bool shared_before = act->shared_before;
     enum call_result result = server_state_call(act->service, &act->call, why);
     if (result == CALL_OVER && act->code == 0) return true;
     if (result == CALL_OVER) {
@@ -308,7 +371,11 @@ bool server_act_run(struct act *act, struct http_response *response) {
         server_http_response_set_error(response, 503, "UNAVAILABLE", error);
     }
     if (response->code == 503) response->more = "Retry-After: 1\r\n";
-    if (result != CALL_LOST) server_act_free(act);
+    if (result == CALL_LOST) {
+        server_shares_memory = shared_before; /* the thread of the store frees the act */
+    } else {
+        server_act_free(act);
+    }
     return false;
 }
 

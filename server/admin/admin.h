@@ -10,34 +10,58 @@
 #define AUDIT_NOTE "act"         /* the kind of the notes of the audit */
 #define OVERRIDE_NOTE "override" /* that of overrides. Their identities are those of their acts */
 
+/* A note that is written with the row of an act. */
+struct act_note {
+    const char *kind; /* a constant */
+    uint64_t id;      /* the identity of the note, as a number of 20 digits */
+    int64_t ends_at;  /* as in struct store_note */
+    char *text;       /* for cJSON_free; NULL: the note is deleted */
+};
+
+struct act_notes {
+    struct act_note *notes; /* for free, each text for cJSON_free */
+    size_t count, capacity;
+};
+
 /* An act on its way: described, written, applied, answered. Allocated, because the thread of the
- * store may need it longer than the request. */
+ * store may need it longer than the request. Both threads make and delete its JSON. So the thread
+ * of pages shares memory (server_shares_memory) from server_act_new to server_act_free. A tree that
+ * it made before must not be deleted between the two. */
 struct act {
     struct state_call call;
     struct service *service;
     enum act_kind kind;
     struct token_identity token;
-    cJSON *row;                        /* what the audit says */
-    doorman_override_message override; /* of an override; freed with the act */
-    uint64_t replaced;                 /* the row that it replaces or ends; 0: none */
-    cJSON *query;                      /* keeps texts of the query; freed with the act */
+    cJSON *row; /* what the audit says */
+
+    void *detail;                   /* what its kind needs; NULL: nothing */
+    void (*free_detail)(void *act); /* frees the detail with the act; NULL: nothing to free */
 
     /* Runs on the thread of the store before anything is written. `id` is known. Returns false if
      * it refuses the act: then `code`, `name` and `error` are set. NULL: nothing to check. */
     bool (*prepare)(struct act *act, struct store *store);
 
-    /* Makes the text of the note with the kind OVERRIDE_NOTE that is written with the row, for
-     * cJSON_free. NULL: there is none. */
-    char *(*note)(struct act *act);
+    /* Adds to `notes` what is written with the row. Runs after `prepare`, on the same thread.
+     * Returns false if memory runs out. NULL: there is nothing but the row. */
+    bool (*add_notes)(struct act *act);
 
-    /* Puts the act into force. It is written. Runs with the lock. NULL: the caller does that. */
+    /* Puts the first `written` notes into force. Runs with the lock. NULL: the caller does that. */
     void (*apply)(struct act *act);
 
-    uint64_t id; /* of its row */
-    int code;    /* the status of a refusal; 0: none */
+    struct act_notes notes;
+    size_t written;     /* how many of the notes are in the store */
+    bool shared_before; /* server_shares_memory at server_act_new */
+    size_t row_bytes;   /* of its row in the store; 0: it is not written */
+    uint64_t id;        /* of its row */
+    int code;           /* the status of a refusal; 0: none */
     const char *name;
     char error[ACT_TEXT];
 };
+
+/* Adds a note to an act.
+ *   note      its text belongs to the act from now on, also after a failure
+ *   returns   false: memory has run out */
+bool server_act_add_note(struct act *act, const struct act_note *note);
 
 /* Checks that this process keeps acts: that --state is given, and it is master.
  *   returns   false: the response is an error, or redirects to the master */
@@ -89,7 +113,7 @@ bool server_text_is_utf8(const char *text);
  * with server_act_free, unless server_act_run does. */
 struct act *server_act_new(struct service *service, const struct http_request *request,
                            enum act_kind kind, struct http_response *response);
-void server_act_free(void *act);
+void server_act_free(struct act *act); /* NULL: does nothing */
 
 /* Writes an act, and puts it into force. May wait for the store.
  *   act       after a refusal it is freed, or will be

@@ -17,6 +17,40 @@
 
 #define OVERRIDE_MAX 10 /* times the limit as configured, for the role support */
 
+/* What an act on an override needs. */
+struct override_detail {
+    doorman_override_message message; /* the row, whose texts it owns after PUT */
+    cJSON *query;                     /* owns the texts of the row after DELETE */
+    uint64_t replaced;                /* the row that it replaces or ends; 0: none */
+};
+
+static void override_detail_free(void *context) {
+    struct override_detail *detail = (struct override_detail *)context;
+    doorman_override_message_uninit(&detail->message);
+    cJSON_Delete(detail->query);
+    free(detail);
+}
+
+static struct override_detail *detail_of(const struct act *act) {
+    return (struct override_detail *)act->detail;
+}
+
+/* Begins an act on an override. Returns NULL if memory runs out: then the response has failed. */
+static struct act *override_new(struct service *service, const struct http_request *request,
+                                enum act_kind kind, struct http_response *response) {
+    struct act *act = server_act_new(service, request, kind, response);
+    if (!act) return NULL;
+    act->detail = calloc(1, sizeof(struct override_detail));
+    if (act->detail) {
+        act->free_detail = override_detail_free;
+        detail_of(act)->query = cJSON_CreateObject();
+    }
+    response->text.failed = !act->detail || !detail_of(act)->query;
+    if (!response->text.failed) return act;
+    server_act_free(act);
+    return NULL;
+}
+
 static doorman_time time_now(void) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
@@ -152,14 +186,15 @@ static bool check_globs(const struct act *act, const doorman_override_row *row,
  *   info   of the row */
 static bool check_bound(const struct act *act, const doorman_permits *permits,
                         const doorman_override_info *info, struct http_response *response) {
-    const doorman_permit_limit *limit = limit_find(permits, info->glob, act->override.row.limit);
+    const doorman_permit_limit *limit =
+        limit_find(permits, info->glob, detail_of(act)->message.row.limit);
     double most = 0;
     if (act->token.role == ROLE_ADMIN || !limit) return true;
     const char *beyond = figure_beyond(limit, &info->all, &most);
-    if (act->override.row.add > 0) {
+    if (detail_of(act)->message.row.add > 0) {
         bool is_bucket = limit->kind == DOORMAN_TOKEN_BUCKET;
         most = OVERRIDE_MAX * (is_bucket ? limit->figures.size : limit->figures.limit);
-        beyond = act->override.row.add > most ? "add" : NULL;
+        beyond = detail_of(act)->message.row.add > most ? "add" : NULL;
     }
     if (!beyond) return true;
     return refuse(response, 403,
@@ -199,7 +234,7 @@ static void before_take(struct before *out, const doorman_permits *permits,
  * Precondition: the lock is held. */
 static bool override_try(struct act *act, doorman_permits *permits, const struct before *before,
                          struct http_response *response) {
-    doorman_override_row row = act->override.row;
+    doorman_override_row row = detail_of(act)->message.row;
     doorman_override_info info;
     doorman_error error = {0};
     doorman_time now = doorman_clock(), last = row.ends_at ? row.ends_at : row.starts_at + 1;
@@ -227,29 +262,46 @@ static void override_apply(struct act *act) {
     doorman_permits *permits = doorman_server_permits(act->service->server);
     doorman_error error = {0};
     if (!permits) return; /* the next master reads it */
-    act->override.row.id = act->id;
-    doorman_status status =
-        doorman_permits_set_override(permits, &act->override.row, &error, doorman_clock());
+    detail_of(act)->message.row.id = act->id;
+    doorman_status status = doorman_permits_set_override(permits, &detail_of(act)->message.row,
+                                                         &error, doorman_clock());
     if (status == DOORMAN_OK) return;
     server_act_refuse(act, 500, "INTERNAL", "it is in the store, and is not in force: %s",
                       error.text[0] ? error.text : server_status_text(status));
 }
 
-static char *override_note(struct act *act) {
+/* Returns the text of the note of an act, or NULL if memory runs out. */
+static char *override_text(const struct act *act) {
+    const doorman_override_message *message = &detail_of(act)->message;
     cJSON *note = cJSON_CreateObject();
     cJSON_AddNumberToObject(note, "id", (double)act->id);
     cJSON_AddStringToObject(note, "token", act->token.name);
     server_act_add_time(note, "at", time(NULL));
-    cJSON_AddItemToObject(note, "override", row_json(&act->override.row, act->override.reason));
+    cJSON_AddItemToObject(note, "override", row_json(&message->row, message->reason));
     char *text = cJSON_PrintUnformatted(note);
     cJSON_Delete(note);
     return text;
 }
 
+/* Adds the note of the override that an act sets, and deletes the one that it replaces or ends. */
+static bool override_add_notes(struct act *act) {
+    const struct override_detail *detail = detail_of(act);
+    const doorman_time end = detail->message.row.ends_at;
+    struct act_note made = {.kind = OVERRIDE_NOTE,
+                            .id = act->id,
+                            .ends_at = end ? end / DOORMAN_SECOND + 1 : 0}; /* not too early */
+    const struct act_note deleted = {.kind = OVERRIDE_NOTE, .id = detail->replaced};
+    if (act->kind == ACT_OVERRIDE) {
+        made.text = override_text(act);
+        if (!made.text || !server_act_add_note(act, &made)) return false;
+    }
+    return detail->replaced == 0 || server_act_add_note(act, &deleted);
+}
+
 /* Reads the body, and checks what the library does not know. */
 static bool override_read(struct act *act, const struct http_request *request,
                           struct http_response *response) {
-    doorman_override_message *message = &act->override;
+    doorman_override_message *message = &detail_of(act)->message;
     doorman_error error = {0};
     if (doorman_json_read_override(message, request->body, request->body_bytes, &error) !=
         DOORMAN_OK) {
@@ -271,7 +323,7 @@ static bool override_read(struct act *act, const struct http_request *request,
 /* Adds who and what to the row of an act.
  *   reason   NULL: none */
 static void describe(struct act *act, const struct before *before, const char *reason) {
-    const doorman_override_row *row = &act->override.row;
+    const doorman_override_row *row = &detail_of(act)->message.row;
     const char *name = row->resource_id ? row->resource_id : row->identifier_glob;
     bool ends = act->kind == ACT_OVERRIDE_END;
     if (reason) cJSON_AddStringToObject(act->row, "reason", reason);
@@ -281,7 +333,7 @@ static void describe(struct act *act, const struct before *before, const char *r
     cJSON_AddItemToObject(act->row, "before",
                           before->is_there ? row_json(&before->row, NULL) : cJSON_CreateNull());
     cJSON_AddItemToObject(act->row, "after", ends ? cJSON_CreateNull() : row_json(row, NULL));
-    if (before->is_there) act->replaced = before->row.id;
+    if (before->is_there) detail_of(act)->replaced = before->row.id;
 }
 
 /* Answers an act that is in force. */
@@ -291,7 +343,8 @@ static void override_answer(struct act *act, struct http_response *response) {
     cJSON_AddNumberToObject(json, "id", (double)act->id);
     server_lock(&service->lock);
     doorman_permits *permits = doorman_server_permits(service->server);
-    if (permits && act->kind == ACT_OVERRIDE) add_after(json, permits, &act->override.row);
+    if (permits && act->kind == ACT_OVERRIDE)
+        add_after(json, permits, &detail_of(act)->message.row);
     server_unlock(&service->lock);
     char *text = cJSON_PrintUnformatted(json);
     response->type = "application/json";
@@ -304,19 +357,19 @@ static void override_answer(struct act *act, struct http_response *response) {
 static void handle_put(struct service *service, const struct http_request *request,
                        struct http_response *response) {
     struct before before = {.is_there = false};
-    struct act *act = server_act_new(service, request, ACT_OVERRIDE, response);
+    struct act *act = override_new(service, request, ACT_OVERRIDE, response);
     if (!act) return;
     bool is_valid = override_read(act, request, response);
     if (is_valid) {
         server_lock(&service->lock);
         doorman_permits *permits = doorman_server_permits(service->server);
-        if (permits) before_take(&before, permits, &act->override.row);
+        if (permits) before_take(&before, permits, &detail_of(act)->message.row);
         is_valid = permits && override_try(act, permits, &before, response);
         server_unlock(&service->lock);
-        if (is_valid) describe(act, &before, act->override.reason);
+        if (is_valid) describe(act, &before, detail_of(act)->message.reason);
     }
     act->apply = override_apply;
-    act->note = override_note;
+    act->add_notes = override_add_notes;
     if (is_valid && !server_act_run(act, response)) return; /* it has freed the act */
     if (is_valid) override_answer(act, response);
     server_act_free(act);
@@ -327,7 +380,8 @@ static void handle_put(struct service *service, const struct http_request *reque
 static void end_apply(struct act *act) {
     doorman_permits *permits = doorman_server_permits(act->service->server);
     if (permits) {
-        (void)doorman_permits_end_override(permits, &act->override.row, NULL, doorman_clock());
+        (void)doorman_permits_end_override(permits, &detail_of(act)->message.row, NULL,
+                                           doorman_clock());
     }
 }
 
@@ -338,13 +392,13 @@ static const char *query_text(cJSON *owner, const struct http_request *request, 
     return cJSON_GetStringValue(cJSON_AddStringToObject(owner, name, value));
 }
 
-/* Reads the name of a row from the query.
- *   owner   keeps the texts */
-static bool end_read(struct act *act, cJSON *owner, const struct http_request *request,
+/* Reads the name of a row from the query. */
+static bool end_read(struct act *act, const struct http_request *request,
                      struct http_response *response) {
     static const char *const names[] = {"resource", "glob",   "limit",    "key",
                                         "add",      "reason", "redirect", NULL};
-    doorman_override_row *row = &act->override.row;
+    cJSON *owner = detail_of(act)->query;
+    doorman_override_row *row = &detail_of(act)->message.row;
     if (!server_admin_check_query(request, names, response)) return false;
     row->resource_id = query_text(owner, request, "resource");
     row->identifier_glob = query_text(owner, request, "glob");
@@ -361,19 +415,19 @@ static bool end_read(struct act *act, cJSON *owner, const struct http_request *r
 static void handle_delete(struct service *service, const struct http_request *request,
                           struct http_response *response) {
     struct before before = {.is_there = false};
-    struct act *act = server_act_new(service, request, ACT_OVERRIDE_END, response);
+    struct act *act = override_new(service, request, ACT_OVERRIDE_END, response);
     if (!act) return;
-    act->query = cJSON_CreateObject();
-    bool is_valid = act->query && end_read(act, act->query, request, response);
+    bool is_valid = end_read(act, request, response);
     if (is_valid) {
         server_lock(&service->lock);
         doorman_permits *permits = doorman_server_permits(service->server);
-        if (permits) before_take(&before, permits, &act->override.row);
+        if (permits) before_take(&before, permits, &detail_of(act)->message.row);
         server_unlock(&service->lock);
         is_valid = before.is_there || refuse(response, 404, "there is no such override");
     }
     if (is_valid) describe(act, &before, NULL);
     act->apply = end_apply;
+    act->add_notes = override_add_notes;
     if (is_valid && !server_act_run(act, response)) return;
     if (is_valid) override_answer(act, response);
     server_act_free(act);

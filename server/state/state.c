@@ -723,6 +723,7 @@ static void state_serve(struct state *state) {
 static void *state_main(void *context) {
     struct state *state = (struct state *)context;
     struct service *service = state->service;
+    server_shares_memory = true; /* it deletes trees of the thread of pages, and the reverse */
     while (state_await_mastership(state)) state_serve(state);
     server_lock(&service->lock);
     bool was_read = state->victory == state->victories && !state->status.is_reading;
