@@ -243,8 +243,8 @@ static enum store_result act_put_some(struct act *act, struct store *store, cons
     return result;
 }
 
-/* Writes the row of an act and its notes. If the store needs several calls for that, each writes the
- * row too, which says how many notes are written then. The row of the last call does not. */
+/* Writes the row of an act and its notes. If the store needs several calls for that, each writes
+ * the row too, which says how many notes are written then. The row of the last call does not. */
 static enum store_result act_put(struct act *act, struct store *store) {
     enum store_result result = STORE_OK;
     do {
