@@ -3468,13 +3468,14 @@ static void doorman__safe_capacity_warn(const doorman_template *template_, size_
         safe, capacity);
 }
 
-/* Warns of a template that no resource gets, because an earlier glob covers its glob. */
+/* Warns of a template that no resource gets, because an earlier glob covers its glob. A glob
+ * without wildcards is an id, whose resource takes its template wherever it is (G1). */
 static void doorman__hidden_template_warn(const doorman_config_options *options, size_t index,
                                           const doorman__config_report *report) {
     const doorman_template *all = options->templates;
     const char *glob = all[index].identifier_glob;
     size_t i = 0;
-    if (index >= DOORMAN__COVERS_MAX) return;
+    if (index >= DOORMAN__COVERS_MAX || !glob[strcspn(glob, "*?[\\")]) return;
     while (i < index && !doorman__glob_covers(all[i].identifier_glob, glob)) i++;
     if (i == index) return;
     doorman__config_report_format(

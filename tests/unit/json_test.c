@@ -3016,7 +3016,7 @@ TEST(a_time_to_live_above_an_hour_causes_a_warning) {
                    "limit learns, and grants nothing, for 10500 s");
 }
 
-/* The first template whose glob matches counts. */
+/* G1: the first template whose glob matches counts, unless the glob of another one is the id. */
 TEST(a_template_that_an_earlier_one_hides_causes_a_warning) {
 #define TWO(first, second)                                                                         \
     "{\"resources\": [{\"identifier_glob\": \"" first "\", \"capacity\": 9}, "                     \
@@ -3027,5 +3027,6 @@ TEST(a_template_that_an_earlier_one_hides_causes_a_warning) {
     expect_warning(TWO("a", "*"), "");
     expect_warning(TWO("a?", "ab"), "");
     expect_warning(TWO("db*", "db/*"), hidden);
-    expect_warning(TWO("**", "b"), hidden);
+    expect_warning(TWO("**", "b?"), hidden);
+    expect_warning(TWO("db*", "db/users"), "");
 }
