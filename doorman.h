@@ -14450,6 +14450,10 @@ static const doorman__field *doorman__walk_path(doorman__walk *walk, const doorm
             size_t index = (size_t)strtoul(path + 1, NULL, 10);
             *step = (doorman__field){.reader = start->reader, .parent = at, .index = index};
             step->value = cJSON_GetArrayItem(at->value, (int)index);
+            if (cJSON_IsObject(at->value) && step->value) { /* plans, by their names */
+                step->key = step->value->string;
+                step->key_bytes = (int)strlen(step->key);
+            }
             path += strcspn(path, "]") + 1;
         } else {
             size_t key_bytes = strcspn(path, ".[:");

@@ -43,6 +43,7 @@
  *                    _set_rows  doorman_permit_row_read
  *     overrides      doorman_permits_set_override  _restore_override  _end_override
  *                    _find_override  _next_override  _after_override
+ *                    _set_plan  _restore_plan  _end_plan  _find_plan  _next_plan
  *     holds          doorman_permits_renew  _release  _transfer  _seize  _cancel
  *                    _next_decision  _next_hold  _next_wait
  *     limiters       doorman_limiter_map_create  _destroy  _try  _release  _reset  _sweep
@@ -54,6 +55,7 @@
  *     JSON           doorman_json_exchange_settle  _undo
  *                    doorman_json_read_override  _write_override
  *                    doorman_override_message_uninit
+ *                    doorman_json_read_plans  _write_plan  doorman_plans_message_uninit
  *     agent          doorman_agent_acquire  _acquire_async  _report  _transfer  _seize  _read_hold
  *                    _new_hold  _release  _release_part
  *
@@ -62,7 +64,8 @@
  * LIMITS
  *
  *     permits         16 limits of a template, 100 items of a permit, 1,000,000 counters of a
- *                     limit, 10,000,000 counters in all, 1,000,000 override rows; in a message
+ *                     limit, 10,000,000 counters in all, 1,000,000 override rows, 1,000,000
+ *                     plan rows; in a message
  *                     10,000 items, and 100 permits with detail. The options, and max_keys of a
  *                     limit, can change all but the first
  *
@@ -283,6 +286,16 @@ typedef struct doorman_override {
     doorman_figures figures;
 } doorman_override;
 
+/* The figures of a plan: see E2 in "overrides, the public part". */
+typedef struct doorman_plan {
+    const char
+        *name; /* required, unique in the limit: 1 to DOORMAN_PLAN_BYTES_MAX bytes of UTF-8 */
+    doorman_figures figures; /* as those of an override */
+} doorman_plan;
+
+#define DOORMAN_PLANS_MAX 16      /* plans of a limit */
+#define DOORMAN_PLAN_BYTES_MAX 64 /* of the name of a plan */
+
 /* Refuses a key that keeps sending after refusals. A count of refusals begins with a refusal by the
  * limit. The count begins again with the first refusal that comes later than `window` after its
  * beginning. When the count reaches `refusals`, every permit with this (resource, key) is refused
@@ -310,6 +323,8 @@ struct doorman_permit_limit {
     const doorman_override *overrides; /* other figures for some keys; only for DOORMAN_PER_KEY. The
                                           first override that concerns a key is its figures */
     size_t override_count;             /* 0 to 10,000 */
+    const doorman_plan *plans; /* figures of keys that have a plan (E2); only for DOORMAN_PER_KEY */
+    size_t plan_count;         /* 0 to DOORMAN_PLANS_MAX */
     double warn_at;  /* a grant carries a warning above this fraction of the limit, (0, 1]; 0: no
                         warning */
     doorman_ban ban; /* only for DOORMAN_PER_KEY, not for CONCURRENCY; needs ban.refusals */
@@ -457,6 +472,8 @@ typedef struct doorman_permit_detail {
     uint32_t refusals;   /* refusals that count for a ban */
     doorman_limit_kind kind; /* of the limit; not in a message */
     bool was_reset;          /* only RESET: the counter was removed; not in a message */
+    const char *plan; /* the plan that the key has now, if the limit has it (E2); NULL: none. An
+                         override row may hide it */
 } doorman_permit_detail;
 
 /* A decision. */
@@ -566,6 +583,7 @@ struct doorman_permits_options {
                                bound */
     size_t override_max;    /* the most override rows; default 1,000,000. memory_max does not bound
                                them */
+    size_t plan_max;        /* the most plan rows; the same default, also not bound */
     size_t hold_max;        /* the most holds and transfers, used transfers included: see P19 in
                                >>holds; default 1,000,000 */
     size_t client_hold_max; /* the most holds and transfers of one client; default 10,000 */
@@ -672,7 +690,8 @@ DOORMAN_API doorman_status doorman_permits_ban(doorman_permits *permits, const c
                                                doorman_error *error, doorman_time now);
 
 /* Returns when doorman_permits_update should be called next. DOORMAN_NEVER: there are no counters,
- * bans, holds or waiting permits, no override row begins or ends, and resource_count is 0. */
+ * bans, holds or waiting permits, no override or plan row begins or ends, and resource_count is 0.
+ */
 DOORMAN_API doorman_time doorman_permits_due(const doorman_permits *permits);
 
 /* Ends holds, waits and override rows whose time has come, begins rows, and removes counters that
@@ -696,13 +715,14 @@ typedef struct doorman_permits_info {
     uint64_t banned;           /* items that were refused as BANNED */
     uint64_t bans_evicted;     /* bans that were ended early to make room (P20) */
     size_t bytes;              /* about the memory of all that memory_max bounds, of the buckets of
-                                  tables, of permits that wait, and of override rows */
+                                  tables, of permits that wait, and of override and plan rows */
     size_t changed_count;      /* rows that doorman_permits_next_changed would yield now */
     doorman_time changed_since; /* when the first change was made since there were none: no change
                                    that waits is older. DOORMAN_NEVER: there are none */
     uint64_t removals_lost; /* rows of removed counters that were dropped, because 100,000 waited */
     size_t override_count;  /* override rows, also those that are idle or have not begun */
-    size_t override_idle_count; /* those that are idle */
+    size_t override_idle_count;         /* those that are idle */
+    size_t plan_count, plan_idle_count; /* the same of plan rows */
 } doorman_permits_info;
 
 /* Describes the whole object.
@@ -947,16 +967,18 @@ DOORMAN_API doorman_status doorman_permits_set_rows(doorman_permits *permits, do
  * of a customer for a day. The permits know no store: the application keeps the rows, and why they
  * were set.
  *
- *     a person sets a row       doorman_permits_set_override, which says what is wrong with it
- *     a person ends a row       doorman_permits_end_override
- *     after a restart, and      the epoch, doorman_permits_restore_override with each row, and then
- *     after each victory        the rows of the counters (doorman_permits_restore)
+ *     a person sets a row       doorman_permits_set_override or _set_plan, which say what is wrong
+ *                               with it
+ *     a person ends a row       doorman_permits_end_override or _end_plan
+ *     after a restart, and      the epoch, doorman_permits_restore_override and _restore_plan with
+ *     after each victory        each row, and then the rows of the counters
+ *                               (doorman_permits_restore)
  *
  * E1 An override row concerns one limit per key and one exact key. Of the resources it concerns
  *    one, or all of the template with a glob. The figures of a row replace those of the limit, as
  *    an override of the configuration does: what the row does not give is that of the limit. The
  *    first of these that there is says the figures of a key: a row of the resource, a row of the
- *    glob, an override of the configuration, the limit.
+ *    glob, a plan (E2), an override of the configuration, the limit.
  *       A row is in force from its beginning to its end, by the clock of P26. It acts at once on
  *    all counters of its key, and on permits that wait for units of CONCURRENCY. A counter is kept,
  *    as in P15, also when the row ends: what was used under the row counts against the figures that
@@ -969,7 +991,15 @@ DOORMAN_API doorman_status doorman_permits_set_rows(doorman_permits *permits, do
  *    While it is in force, the key gets at most so many units more than without it. An existing
  *    bucket gets the units when the row begins, and keeps what it has of them when the row ends, up
  *    to its size. A row that adds to a window ends with this window: that to a FIXED_WINDOW at the
- *    boundary, that to a SLIDING_WINDOW one length after its beginning. */
+ *    boundary, that to a SLIDING_WINDOW one length after its beginning.
+ * E2 A plan is a set of figures with a name. A limit per key has up to 16 plans. A plan row says
+ *    which plan a key has, for the template with a glob: the same key may be a user in one template
+ *    and a tenant in another. It concerns all limits of the template that have the plan. Its other
+ *    limits keep their figures for the key. What a plan does not give is that of the limit.
+ *       A plan row is in force from its beginning to its end, acts at once, and keeps counters, as
+ *    an override row does. Limits without plans, and limits of templates without plan rows, cost
+ *    nothing more than before. A row whose plan is not in the configuration is idle, and acts again
+ *    as soon as a configuration has it. A plan may change how long holds last: see P16. */
 
 /* An override row. Its name is: resource_id or identifier_glob, limit, key, and whether it adds.
  * There is at most one row with a name. */
@@ -1084,6 +1114,71 @@ DOORMAN_API doorman_status doorman_permits_after_override(doorman_permits *permi
                                                           const char *resource_id,
                                                           doorman_permit_detail *out,
                                                           doorman_error *error, doorman_time now);
+
+/* A plan row. Its name is: identifier_glob and key. There is at most one row with a name. */
+typedef struct doorman_plan_row {
+    const char *identifier_glob; /* required: as in doorman_override_row */
+    const char *key;             /* exact, not a glob; NULL means "" */
+    const char *plan;            /* required: the name of a plan */
+    uint64_t id;                 /* as in doorman_override_row; unique among the plan rows */
+    doorman_time starts_at;      /* since 1970, the first moment of the row; 0: at once */
+    doorman_time ends_at;        /* since 1970, the first moment after the row; 0: never */
+    bool wire_names; /* errors have the names of JSON: doorman_json_read_plans sets it */
+} doorman_plan_row;
+
+/* A plan row as the permits have it. */
+typedef struct doorman_plan_info {
+    doorman_plan_row row;               /* starts_at is a time */
+    char key[DOORMAN_ID_BYTES_MAX + 1]; /* row.key points to it */
+    bool in_force; /* it has begun, and is not idle. An override row may hide it */
+    bool idle;     /* no limit of the configuration has the plan */
+} doorman_plan_info;
+
+/* Gives a key a plan, and replaces the row with the same name. Permits that wait for units of
+ * CONCURRENCY are served by the next doorman_permits_update, which is due at once.
+ *   row       used only during the call
+ *   error     may be NULL; names the field
+ *   returns   OK | INVALID_ARGUMENT: a field is wrong, or the end has passed |
+ *             NOT_FOUND: the configuration has no such template, or none of its limits has the
+ *             plan | RESOURCE_EXHAUSTED: there are plan_max rows |
+ *             OUT_OF_MEMORY. After an error, a row with this name is as before
+ *   cost      O(log rows). Counters are adapted when they are used next. A row needs about 100
+ *             bytes beside its key */
+DOORMAN_API doorman_status doorman_permits_set_plan(doorman_permits *permits,
+                                                    const doorman_plan_row *row,
+                                                    doorman_error *error, doorman_time now);
+
+/* Sets a row that a store has kept. Precondition: the epoch was set. In contrast to
+ * doorman_permits_set_plan, a row whose plan is not in the configuration is kept, as idle. A row
+ * that has ended has no effect.
+ *   returns   OK | INVALID_ARGUMENT: a field is wrong by itself |
+ *             RESOURCE_EXHAUSTED | OUT_OF_MEMORY
+ *   cost      as doorman_permits_set_plan */
+DOORMAN_API doorman_status doorman_permits_restore_plan(doorman_permits *permits,
+                                                        const doorman_plan_row *row,
+                                                        doorman_error *error, doorman_time now);
+
+/* Ends a row before its time.
+ *   name      identifier_glob and key are read
+ *   error     may be NULL
+ *   returns   OK | INVALID_ARGUMENT | NOT_FOUND: there is no such row
+ *   cost      as doorman_permits_set_plan */
+DOORMAN_API doorman_status doorman_permits_end_plan(doorman_permits *permits,
+                                                    const doorman_plan_row *name,
+                                                    doorman_error *error, doorman_time now);
+
+/* Finds a row by its name.
+ *   name      as in doorman_permits_end_plan
+ *   out       written on true; pointers in it are valid until the next call that changes the
+ *             permits
+ *   returns   false: there is no such row
+ *   cost      O(1) */
+DOORMAN_API bool doorman_permits_find_plan(const doorman_permits *permits,
+                                           const doorman_plan_row *name, doorman_plan_info *out);
+
+/* Iterates over all plan rows, as doorman_permits_next_override does over override rows. */
+DOORMAN_API bool doorman_permits_next_plan(const doorman_permits *permits,
+                                           doorman_override_cursor *cursor, doorman_plan_info *out);
 
 /* ---- holds, the public part ----------------------------------------------------------------- */
 /* A hold is a granted permit on a limit of kind CONCURRENCY. Its units stay taken until they are
@@ -1540,6 +1635,41 @@ DOORMAN_API doorman_status doorman_json_read_override(doorman_override_message *
 DOORMAN_API doorman_status doorman_json_write_override(const doorman_override_row *row,
                                                        const char *reason, doorman_buffer *text);
 
+/* A plan row in JSON. */
+typedef struct doorman_plan_entry {
+    doorman_plan_row row;    /* `id` is not read */
+    doorman_time expires_in; /* the time until the row ends, instead of row.ends_at; 0: none */
+} doorman_plan_entry;
+
+/* Plan rows in JSON. The caller initialises it with {0}. */
+typedef struct doorman_plans_message {
+    const doorman_plan_entry *plans;
+    size_t plan_count;  /* at most 10,000 */
+    bool is_bulk;       /* the text has a list; false: it is one row */
+    const char *reason; /* as in doorman_override_message */
+    void *tree;         /* private, as the next one: has what the pointers point to */
+    doorman__arena arena;
+} doorman_plans_message;
+
+/* Frees the memory of a message. It may be used again. */
+DOORMAN_API void doorman_plans_message_uninit(doorman_plans_message *message);
+
+/* Reads one row: {"glob", "key", "plan", "starts_at", "ends_at" or "expires_in", "reason"}. Or
+ * several rows: {"plans": [such rows without a reason], "reason"}.
+ *   out       written in full on OK; valid until its uninit. The call frees what it had before
+ *   text      used only during the call; it need not end with a NUL
+ *   problems  out: the first `room` errors, with their paths: "plans[17].plan: must be ..."
+ *   count     out: how many errors there are; may be more than room
+ *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (too large) | OUT_OF_MEMORY
+ *   cost      O(bytes) */
+DOORMAN_API doorman_status doorman_json_read_plans(doorman_plans_message *out, const char *text,
+                                                   size_t bytes, doorman_config_problem *problems,
+                                                   size_t room, size_t *count);
+
+/* Writes a row as an object of JSON, as doorman_json_write_override does. */
+DOORMAN_API doorman_status doorman_json_write_plan(const doorman_plan_row *row, const char *reason,
+                                                   doorman_buffer *text);
+
 /* ---- JSON, the public part of messages on permits -------------------------------------------- */
 
 /* Puts the decision on a permit that has waited into the response. Such permits are only in
@@ -1984,6 +2114,10 @@ static void doorman__limit_fields_check(doorman__check *check, const doorman_per
         {limit->override_count && !limit->overrides, "overrides: must not be NULL"},
         {limit->override_count && limit->per != DOORMAN_PER_KEY,
          "overrides: needs a limit per key, because other limits share a counter between keys"},
+        {limit->plan_count > DOORMAN_PLANS_MAX, "plans: must be at most 16"},
+        {limit->plan_count && !limit->plans, "plans: must not be NULL"},
+        {limit->plan_count && limit->per != DOORMAN_PER_KEY,
+         "plans: needs a limit per key, because other limits share a counter between keys"},
         {limit->refunds && !counts_units,
          "refunds: only a TOKEN_BUCKET and a FIXED_WINDOW can take units back"},
         {limit->empty_at_start && limit->kind == DOORMAN_TIERS,
@@ -2068,6 +2202,32 @@ static void doorman__overrides_check(doorman__check *check, const doorman_permit
     }
 }
 
+static bool doorman__plan_name_valid(const char *name) {
+    return doorman__id_valid(name) && strlen(name) <= DOORMAN_PLAN_BYTES_MAX;
+}
+
+#define DOORMAN__PLAN_RULE "must be 1 to 64 bytes of UTF-8 without control characters"
+
+/* Checks the plans of a limit whose own fields are valid. */
+static void doorman__plans_check(doorman__check *check, const doorman_permit_limit *limit) {
+    assert(limit->plan_count <= DOORMAN_PLANS_MAX);
+    for (size_t i = 0; i < limit->plan_count; i++) {
+        const doorman_plan *plan = &limit->plans[i];
+        doorman__check item = doorman__check_item(check, "plans", i);
+        const bool valid = doorman__plan_name_valid(plan->name);
+        bool twice = false;
+        for (size_t j = 0; valid && j < i && !twice; j++) {
+            const char *other = limit->plans[j].name;
+            twice = other && strcmp(other, plan->name) == 0;
+        }
+        if (!valid) doorman__check_add(&item, "name: " DOORMAN__PLAN_RULE);
+        if (twice) doorman__check_add(&item, "name: is that of an earlier plan");
+        doorman__given_check(&item, limit->kind, &plan->figures, true);
+        const doorman_figures all = doorman__override_resolve(limit, &plan->figures);
+        if (item.count == 0) doorman__figures_check(&item, limit->kind, &all);
+    }
+}
+
 /* Returns how long a bucket needs to gain some units; 0: it is leased, so the time is not known. */
 static doorman_time doorman__rate_time(const doorman_figures *all, double units) {
     assert(units >= 0);
@@ -2107,6 +2267,10 @@ static bool doorman__limit_durable(const doorman_permit_limit *limit) {
         const doorman_figures all = doorman__override_resolve(limit, &limit->overrides[i].figures);
         longest = doorman__later(longest, doorman__figures_period(limit->kind, &all));
     }
+    for (size_t i = 0; i < limit->plan_count; i++) {
+        const doorman_figures all = doorman__override_resolve(limit, &limit->plans[i].figures);
+        longest = doorman__later(longest, doorman__figures_period(limit->kind, &all));
+    }
     return longest >= DOORMAN__DURABLE;
 }
 
@@ -2122,6 +2286,7 @@ static void doorman__permit_limit_check(doorman__check *check, const doorman_per
     bool leased_rate = limit->leased && limit->kind == DOORMAN_TOKEN_BUCKET;
     if (!leased_rate) doorman__figures_check(check, limit->kind, &all);
     if (check->count == 0) doorman__overrides_check(check, limit);
+    if (check->count == 0) doorman__plans_check(check, limit);
     if (check->count == 0 && limit->refuse_unread && !doorman__limit_durable(limit)) {
         doorman__check_add(check, DOORMAN__NAMES("refuse_unread: needs a durable limit",
                                                  "on_unread: needs a durable limit"));
@@ -2475,22 +2640,28 @@ static void doorman__hidden_keys_warn(doorman__check *check, const doorman_permi
     }
 }
 
-/* Warns of the keys of an override, and of its figures that differ from those of its limit. */
+/* Warns of the figures of an override or a plan that differ from those of their limit. */
+static void doorman__given_warn(doorman__check *item, const doorman_template *template_,
+                                const doorman_permit_limit *limit, const doorman_figures *given) {
+    const doorman_figures *own = &limit->figures;
+    const doorman_figures all = doorman__override_resolve(limit, given);
+    bool same = doorman__equal(all.rate, own->rate) && doorman__equal(all.limit, own->limit);
+    if (!same) doorman__shared_warn(item, template_, limit, &all);
+    if (doorman__limit_most(limit, &all) < doorman__limit_most(limit, own)) {
+        doorman__most_warn(item, limit, &all, true);
+    }
+    if (!doorman__restart_harms(limit, own)) doorman__restart_warn(item, limit, &all);
+    if (given->has_tiers && given->tiers != own->tiers) doorman__tiers_warn(item, given);
+}
+
+/* Warns of the keys of an override, and of its figures. */
 static void doorman__override_warn(doorman__check *check, const doorman_template *template_,
                                    const doorman_permit_limit *limit, size_t index) {
     assert(index < limit->override_count);
     const doorman_override *override_ = &limit->overrides[index];
-    const doorman_figures *given = &override_->figures, *own = &limit->figures;
-    const doorman_figures all = doorman__override_resolve(limit, given);
     doorman__check item = doorman__check_item(check, "overrides", index);
-    bool same = doorman__equal(all.rate, own->rate) && doorman__equal(all.limit, own->limit);
     doorman__keys_warn(&item, override_->keys, override_->key_count);
-    if (!same) doorman__shared_warn(&item, template_, limit, &all);
-    if (doorman__limit_most(limit, &all) < doorman__limit_most(limit, own)) {
-        doorman__most_warn(&item, limit, &all, true);
-    }
-    if (!doorman__restart_harms(limit, own)) doorman__restart_warn(&item, limit, &all);
-    if (given->has_tiers && given->tiers != own->tiers) doorman__tiers_warn(&item, given);
+    doorman__given_warn(&item, template_, limit, &override_->figures);
 }
 
 /* Makes the warnings about limits (G9). Precondition: the limits are valid. */
@@ -2514,6 +2685,10 @@ static void doorman__limits_warn(const doorman_template *template_, size_t index
         for (size_t j = 0; j < limit->override_count; j++) {
             doorman__override_warn(&check, template_, limit, j);
         }
+        for (size_t j = 0; j < limit->plan_count; j++) {
+            doorman__check item = doorman__check_item(&check, "plans", j);
+            doorman__given_warn(&item, template_, limit, &limit->plans[j].figures);
+        }
     }
 }
 
@@ -2521,11 +2696,11 @@ static void doorman__limits_warn(const doorman_template *template_, size_t index
 
 /* How much memory the limits of a configuration need: items of each array, and bytes of strings. */
 typedef struct doorman__config_size {
-    size_t limits, overrides, tiers, keys, string_bytes;
+    size_t limits, overrides, plans, tiers, keys, string_bytes;
 } doorman__config_size;
 
 /* The limits of all templates of a configuration. Behind the struct are the limits, their
- * overrides, their tiers, the keys of limits and overrides with the globs in shadow, and the
+ * overrides, their plans, their tiers, the keys of limits and overrides with the globs in shadow, and the
  * strings. */
 struct doorman__config_limits {
     doorman_permit_limit *limits;
@@ -2539,7 +2714,7 @@ static void doorman__config_count_keys(doorman__config_size *size, const char *c
 
 /* Returns how much memory the copies of all limits need. */
 static doorman__config_size doorman__limits_measure(const doorman_config_options *options) {
-    doorman__config_size size = {0, 0, 0, 0, 0};
+    doorman__config_size size = {.limits = 0};
     doorman__config_count_keys(&size, options->shadow, options->shadow_count);
     for (size_t i = 0; i < options->template_count; i++) {
         const doorman_template *template_ = &options->templates[i];
@@ -2556,6 +2731,11 @@ static doorman__config_size doorman__limits_measure(const doorman_config_options
                 doorman__config_count_keys(&size, override_->keys, override_->key_count);
                 size.tiers += override_->figures.tier_count;
             }
+            size.plans += limit->plan_count;
+            for (size_t k = 0; k < limit->plan_count; k++) {
+                size.string_bytes += strlen(limit->plans[k].name) + 1;
+                size.tiers += limit->plans[k].figures.tier_count;
+            }
         }
     }
     return size;
@@ -2565,6 +2745,7 @@ static doorman__config_size doorman__limits_measure(const doorman_config_options
 typedef struct doorman__config_places {
     doorman_permit_limit *limit;
     doorman_override *override_;
+    doorman_plan *plan;
     doorman_tier *tier;
     const char **key;
     char *string;
@@ -2584,8 +2765,21 @@ static void doorman__config_copy_tiers(doorman__config_places *at, doorman_figur
     for (size_t i = 0; i < figures->tier_count; i++) *at->tier++ = given[i];
 }
 
-/* Copies a limit, and fills in the defaults. An override gets all figures. It shares the tiers of
- * its limit if it has none of its own. */
+/* Copies the plans of a limit. */
+static void doorman__config_copy_plans(doorman__config_places *at, doorman_permit_limit *copy,
+                                       const doorman_permit_limit *given) {
+    copy->plans = at->plan;
+    for (size_t i = 0; i < given->plan_count; i++) {
+        doorman_plan *plan = at->plan++;
+        *plan = given->plans[i];
+        plan->name = doorman__config_string(&at->string, plan->name);
+        doorman__config_copy_tiers(at, &plan->figures);
+        plan->figures = doorman__override_resolve(copy, &plan->figures);
+    }
+}
+
+/* Copies a limit, and fills in the defaults. An override and a plan get all figures. They share the
+ * tiers of their limit if they have none of their own. */
 static void doorman__config_copy_limit(doorman__config_places *at,
                                        const doorman_permit_limit *given) {
     doorman_permit_limit *copy = at->limit++;
@@ -2602,6 +2796,7 @@ static void doorman__config_copy_limit(doorman__config_places *at,
         doorman__config_copy_tiers(at, &override_->figures);
         override_->figures = doorman__override_resolve(copy, &override_->figures);
     }
+    doorman__config_copy_plans(at, copy, given);
     copy->figures = doorman__figures_resolve(copy->kind, &copy->figures);
     if (!copy->max_keys) copy->max_keys = copy->leased ? DOORMAN__MAX_LEASES : DOORMAN__MAX_KEYS;
     copy->durable = doorman__limit_durable(copy);
@@ -2616,6 +2811,7 @@ static bool doorman__limits_copy(doorman_config *config, const doorman_config_op
     const doorman__config_size size = doorman__limits_measure(options);
     const size_t items_bytes = size.limits * sizeof(doorman_permit_limit) +
                                size.overrides * sizeof(doorman_override) +
+                               size.plans * sizeof(doorman_plan) +
                                size.tiers * sizeof(doorman_tier) + size.keys * sizeof(char *);
     config->limits = (doorman__config_limits *)doorman__zalloc(sizeof *config->limits +
                                                                items_bytes + size.string_bytes);
@@ -2623,7 +2819,8 @@ static bool doorman__limits_copy(doorman_config *config, const doorman_config_op
     doorman__config_places at = {.limit = (doorman_permit_limit *)(void *)(config->limits + 1)};
     config->limits->limits = at.limit;
     at.override_ = (doorman_override *)(void *)(at.limit + size.limits);
-    at.tier = (doorman_tier *)(void *)(at.override_ + size.overrides);
+    at.plan = (doorman_plan *)(void *)(at.override_ + size.overrides);
+    at.tier = (doorman_tier *)(void *)(at.plan + size.plans);
     at.key = (const char **)(void *)(at.tier + size.tiers);
     at.string = (char *)(at.key + size.keys);
     for (size_t i = 0; i < config->template_count; i++) {
@@ -3936,7 +4133,7 @@ typedef struct doorman__slot {
     doorman_limit_kind kind;
     doorman__chains nodes;
     uint32_t glob_hash, name_hash;
-    uint8_t overridden;         /* DOORMAN__BY_RESOURCE, DOORMAN__BY_GLOB: see >>overrides */
+    uint8_t overridden;         /* DOORMAN__BY_...: see >>overrides */
     doorman__chains next_nodes; /* only while a configuration changes, for CONCURRENCY */
     doorman__timers bans;       /* the ends of the bans that the limit has set. The slot of the bans
                                    has the ends of the bans by an administrator */
@@ -3951,6 +4148,7 @@ typedef struct doorman__slot {
 #define DOORMAN__BY_RESOURCE                                                                       \
     1                      /* since the last configuration, the limit has had a row of a resource */
 #define DOORMAN__BY_GLOB 2 /* the same for a row of its glob */
+#define DOORMAN__BY_PLAN 4 /* the same for a plan row of its glob, and the limit has plans */
 
 /* A ban is a counter of the slot of the bans. It has this struct instead of a state. */
 typedef struct doorman__ban {
@@ -4061,27 +4259,37 @@ typedef struct doorman__holds {
     size_t made_capacity;
 } doorman__holds;
 
-/* What override rows concern: one limit of a resource, or of a template. Two strings are behind the
- * struct: the resource or the glob, and the name of the limit. */
+/* What rows concern: one limit of a resource or of a template (E1), or all limits of a template
+ * that have a plan (E2). Two strings are behind the struct: the resource or the glob, and the name
+ * of the limit, or "". */
 typedef struct doorman__override_scope {
-    doorman__chain node; /* tag: whether it is a glob */
-    doorman__slot *slot; /* of the limit; NULL: the configuration does not have it */
-    size_t references;   /* by figures */
+    doorman__chain node; /* tag: a doorman__row_kind */
+    doorman__slot *slot; /* of the limit; NULL: the configuration does not have it, or OF_PLAN */
+    const doorman_template *template_; /* only OF_PLAN: NULL: the configuration does not have it */
+    size_t references;                 /* by figures */
+    bool has_holds;                    /* CONCURRENCY is concerned, so permits may wait */
 } doorman__override_scope;
 
-/* What rows of one scope give. Rows with equal figures share them. The tiers are behind the
- * struct. */
+typedef enum doorman__row_kind {
+    DOORMAN__OF_RESOURCE,
+    DOORMAN__OF_GLOB,
+    DOORMAN__OF_PLAN
+} doorman__row_kind;
+
+/* What rows of one scope give. Rows with equal figures, or the same plan, share them. The tiers are
+ * behind the struct, or the name of the plan. */
 typedef struct doorman__override_figures {
     doorman__chain node;
     doorman__override_scope *scope;
     size_t references; /* by rows */
     double add;        /* not 0: only one row has the figures, and `all` is made at each use */
     bool idle;         /* there is no limit, or the figures break a rule of it */
+    const char *plan;  /* of a plan row, which has no `given`; else NULL */
     doorman_figures given;
     doorman_figures all; /* given, and those of the limit; only if not idle */
 } doorman__override_figures;
 
-/* An override row. Its key is behind the struct. Rows are in a table, by resource or glob, limit
+/* An override row or a plan row. Its key is behind the struct. Rows are in a table, by resource or glob, limit
  * and key, and in a treap, by the time at which they change next. */
 typedef struct doorman__override_row {
     doorman__chain node; /* tag: the bytes of the key, and DOORMAN__BEGUN */
@@ -4095,15 +4303,21 @@ typedef struct doorman__override_row {
 
 typedef struct doorman__overrides {
     doorman__chains rows, figures, scopes;
-    doorman__override_row *root; /* of the treap */
-    size_t idle_count, bytes;
+    struct doorman__row_order {
+        doorman__override_row *root; /* of the treap */
+        size_t count, idle_count;
+    } orders[2]; /* of override rows, and of plan rows */
+    bool wakes;  /* permits that wait must be decided on, because plan rows have changed */
+    size_t bytes;
 } doorman__overrides;
+
+typedef struct doorman__row_order doorman__row_order;
 
 struct doorman_permits {
     doorman_permits_options options;
     const doorman_config *config;
     uint32_t generation;
-    bool overridden; /* since the last configuration, a limit has had an override row */
+    bool overridden; /* since the last configuration, a limit has had an override or plan row */
     doorman__moment at;
     uint64_t random, empty_hash; /* empty_hash: the hash of the key "" */
     doorman__slot **slots;       /* all slots; the first one is that of the bans */
@@ -4121,10 +4335,11 @@ struct doorman_permits {
     size_t free_count, free_capacity;
     size_t sweep_slot; /* the index of the slot that a sweep visits next */
     size_t counter_count;
-    size_t node_bytes;              /* of the counters, the bans and the resources */
-    size_t ban_bytes;               /* of the bans; a part of node_bytes */
-    size_t name_bytes, limits_most; /* of the configuration: see doorman__permits_measure */
-    size_t top_bytes;               /* of the sketches */
+    size_t node_bytes;             /* of the counters, the bans and the resources */
+    size_t ban_bytes;              /* of the bans; a part of node_bytes */
+    size_t name_bytes, plan_bytes; /* of the configuration: see doorman__permits_measure */
+    size_t limits_most;            /* the same */
+    size_t top_bytes;              /* of the sketches */
     uint64_t unmatched, banned, bans_evicted;
     doorman_time updated_at;
     doorman__holds holds;
@@ -4746,7 +4961,7 @@ static const doorman_figures *doorman__limit_figures(const doorman_permit_limit 
     return override_ ? &limit->overrides[override_ - 1].figures : &limit->figures;
 }
 
-/* ---- permits: which override rows a key has (E1)
+/* ---- permits: which override rows and which plan a key has (E1, E2)
  *
  * A decision looks for rows only if a limit has had one since the last configuration, and then only
  * in the limits that had. The rows that are in force are found by the clock. So a row acts from its
@@ -4787,13 +5002,64 @@ static void doorman__overriding_find(const doorman_permits *permits, const doorm
         if (node->hash != hash || doorman__override_key_bytes(row) != identity->key_bytes) continue;
         doorman__override_figures *figures = row->figures;
         const doorman__override_scope *scope = figures->scope;
-        if (figures->idle || scope->slot != slot || scope->node.tag != !resource_id) continue;
+        const doorman__row_kind kind = resource_id ? DOORMAN__OF_RESOURCE : DOORMAN__OF_GLOB;
+        if (figures->idle || scope->slot != slot || scope->node.tag != kind) continue;
         if (epoch < row->starts_at || epoch >= row->ends_at) continue;
         if (memcmp(doorman__override_key(row), identity->key, identity->key_bytes) != 0) continue;
         if (resource_id && strcmp(doorman__override_scope_text(scope), resource_id) != 0) continue;
         if (figures->add > 0) out->adds = figures;
         if (!(figures->add > 0)) out->figures = figures;
     }
+}
+
+#define DOORMAN__PLAN_HASH 0 /* in place of the hash of a limit, for plan rows */
+
+/* The key of a limit of a template, for its plan. */
+typedef struct doorman__plan_key {
+    const char *glob;
+    const char *key; /* without a NUL */
+    size_t key_bytes;
+    uint32_t glob_hash, key_hash;
+} doorman__plan_key;
+
+/* Returns the plan that a key has now, if the limit has it; else NULL. There is at most one row of
+ * a key and a glob. It does not matter which configuration the rows are resolved for. */
+static const doorman_plan *doorman__limit_plan(const doorman_permits *permits,
+                                               const doorman_permit_limit *limit,
+                                               const doorman__plan_key *of) {
+    const doorman_time epoch = permits->at.epoch;
+    const uint32_t hash = doorman__override_hash(of->glob_hash, DOORMAN__PLAN_HASH, of->key_hash);
+    const doorman__chain *node = doorman__chains_first(&permits->overrides.rows, hash);
+    for (; node; node = node->next) {
+        const doorman__override_row *row = (const doorman__override_row *)(const void *)node;
+        if (node->hash != hash || doorman__override_key_bytes(row) != of->key_bytes) continue;
+        const doorman__override_scope *scope = row->figures->scope;
+        if (scope->node.tag != DOORMAN__OF_PLAN) continue;
+        if (epoch < row->starts_at || epoch >= row->ends_at) continue;
+        if (memcmp(doorman__override_key(row), of->key, of->key_bytes) != 0) continue;
+        if (strcmp(doorman__override_scope_text(scope), of->glob) != 0) continue;
+        for (size_t i = 0; i < limit->plan_count; i++) {
+            if (strcmp(limit->plans[i].name, row->figures->plan) == 0) return &limit->plans[i];
+        }
+    }
+    return NULL;
+}
+
+/* Returns the plan of the key of a counter: see doorman__limit_plan. Precondition: the limit has
+ * had plan rows.
+ *   place   of the counter */
+static const doorman_plan *doorman__counter_plan(const doorman_permits *permits,
+                                                 const doorman__slot *slot,
+                                                 const doorman_permit_limit *limit,
+                                                 const doorman__place *place,
+                                                 const doorman__identity *identity) {
+    assert(slot->overridden & DOORMAN__BY_PLAN);
+    const doorman__plan_key of = {.glob = slot->glob,
+                                  .key = identity->key,
+                                  .key_bytes = identity->key_bytes,
+                                  .glob_hash = slot->glob_hash,
+                                  .key_hash = (uint32_t)identity->hash - 3 * (uint32_t)place->hash};
+    return doorman__limit_plan(permits, limit, &of);
 }
 
 /* Returns figures with some units more in a bucket or a window, as far as the rules allow. */
@@ -4815,9 +5081,10 @@ static doorman_figures doorman__figures_plus(doorman_limit_kind kind, const door
  *   configured   what the key has without rows
  *   identity     of the counter of the key */
 static const doorman_figures *doorman__overriding_figures(const doorman_permits *permits,
-                                                          const doorman__slot *slot,
+                                                          const doorman_permit_limit *limit,
                                                           const doorman_figures *configured,
                                                           const doorman__identity *identity) {
+    const doorman__slot *slot = doorman__permits_own_slot(permits, limit);
     doorman__overriding found = {NULL, NULL};
     const doorman__place *place = doorman__permits_place_of(permits, identity->tag);
     assert(place && slot->per == DOORMAN_PER_KEY);
@@ -4832,6 +5099,10 @@ static const doorman_figures *doorman__overriding_figures(const doorman_permits 
         doorman__overriding_find(permits, slot, NULL, hash, identity, &found);
     }
     const doorman_figures *figures = found.figures ? &found.figures->all : configured;
+    if (!found.figures && slot->overridden & DOORMAN__BY_PLAN) {
+        const doorman_plan *plan = doorman__counter_plan(permits, slot, limit, place, identity);
+        if (plan) figures = &plan->figures;
+    }
     if (!found.adds) return figures;
     found.adds->all = doorman__figures_plus(slot->kind, figures, found.adds->add);
     return &found.adds->all;
@@ -4852,8 +5123,7 @@ static const doorman_figures *doorman__key_figures(const doorman_permits *permit
                                                    const doorman__identity *identity) {
     const doorman_figures *configured = doorman__limit_figures(limit, override_);
     if (!doorman__limit_overridden(permits, limit)) return configured;
-    const doorman__slot *own = doorman__permits_own_slot(permits, limit);
-    return doorman__overriding_figures(permits, own, configured, identity);
+    return doorman__overriding_figures(permits, limit, configured, identity);
 }
 
 static doorman__identity doorman__counter_identity(doorman__counter *counter) {
@@ -6776,6 +7046,11 @@ static doorman_permit_detail doorman__charge_detail(const doorman_permits *permi
     }
     detail.moved_up = charge->tier_entered > 0;
     detail.refused = charge->reason != DOORMAN_NO_REASON;
+    if (charge->limit->plan_count && charge->own->overridden & DOORMAN__BY_PLAN) {
+        const doorman_plan *plan = doorman__counter_plan(permits, charge->own, charge->limit,
+                                                         charge->place, &charge->identity);
+        if (plan) detail.plan = plan->name;
+    }
     bool counts =
         charge->counter && doorman__counter_counts(charge->counter, charge->limit, permits->at.now);
     if (counts) detail.refusals = (uint32_t)doorman__counter_refusals(charge->counter)[0];
@@ -9128,6 +9403,26 @@ static const doorman_permit_limit *doorman__recount_limits(const doorman__recoun
     return *count ? found->limits : NULL;
 }
 
+/* Returns how long a hold lasts by the new configuration, for which rows are not resolved yet. An
+ * override row gives no such time, but it hides what a plan gives. */
+static doorman_time doorman__recount_life(const doorman_permits *permits,
+                                          const doorman__recount *recount,
+                                          const doorman_permit_limit *limit,
+                                          const doorman__hold_item *item, uint16_t override_) {
+    const doorman_time life = doorman__limit_figures(limit, override_)->time_to_live;
+    if (!limit->plan_count || !permits->overrides.orders[1].count) return life;
+    const doorman__slot *slot = recount->own[doorman__limit_index(recount->config, limit)];
+    const doorman__identity identity = doorman__identity_of(permits, item->place, item->key);
+    const uint32_t of_place = (uint32_t)item->place->hash;
+    const doorman__plan_key of = {.glob = slot->glob,
+                                  .key = identity.key,
+                                  .key_bytes = identity.key_bytes,
+                                  .glob_hash = slot->glob_hash,
+                                  .key_hash = (uint32_t)identity.hash - 3 * of_place};
+    const doorman_plan *plan = doorman__limit_plan(permits, limit, &of);
+    return plan ? plan->figures.time_to_live : life;
+}
+
 /* Returns whether a limit counts the units that a key holds. */
 static bool doorman__limit_holds(const doorman_permit_limit *limit, const char *key) {
     if (limit->kind != DOORMAN_CONCURRENCY) return false;
@@ -9167,14 +9462,15 @@ static bool doorman__recount_hold(doorman_permits *permits, const doorman__recou
             doorman__counter *counter =
                 doorman__recount_item(permits, recount, &limits[j], &items[i]);
             if (!counter) return false;
-            const doorman_figures *figures = doorman__limit_figures(&limits[j], counter->override_);
+            const doorman_time life =
+                doorman__recount_life(permits, recount, &limits[j], &items[i], counter->override_);
             uint64_t *state = doorman__counter_state(counter);
             uint64_t units = doorman__grains_ceil(items[i].amount);
             if (units > most - state[0]) units = most - state[0];
             if (!units) continue; /* the counter cannot count more */
             assert(state[0] < most);
             state[0] += units;
-            doorman__takes_add(&hold->next_takes, counter, units, i, figures->time_to_live);
+            doorman__takes_add(&hold->next_takes, counter, units, i, life);
         }
     }
     /* a hold without limits lasts as long as before */
@@ -9315,6 +9611,20 @@ static const char *doorman__config_limit_name(const doorman_config *config, cons
     return NULL;
 }
 
+/* Returns the name of a plan in a configuration, or NULL. */
+static const char *doorman__config_plan_name(const doorman_config *config, const char *name) {
+    for (size_t i = 0; name && i < config->template_count; i++) {
+        const doorman_template *template_ = &config->templates[i];
+        for (size_t j = 0; j < template_->limit_count; j++) {
+            const doorman_permit_limit *limit = &template_->limits[j];
+            for (size_t k = 0; k < limit->plan_count; k++) {
+                if (strcmp(limit->plans[k].name, name) == 0) return limit->plans[k].name;
+            }
+        }
+    }
+    return NULL;
+}
+
 /* Lets the decisions that nobody has taken yet point to the names of a new configuration. A limit
  * that is not there any more becomes NULL. */
 static void doorman__holds_rename(doorman_permits *permits, const doorman_config *config) {
@@ -9329,6 +9639,7 @@ static void doorman__holds_rename(doorman_permits *permits, const doorman_config
         for (size_t i = 0; i < wait->permit.detail_count; i++) {
             doorman_permit_detail *detail = &wait->details[i];
             detail->limit = doorman__config_limit_name(config, detail->limit);
+            detail->plan = doorman__config_plan_name(config, detail->plan);
             if (detail->limit) wait->details[kept++] = *detail;
         }
         wait->permit.detail_count = kept;
@@ -10209,13 +10520,15 @@ doorman_status doorman_permits_set_rows(doorman_permits *permits, doorman_rows r
 
 /* ---- >>overrides ----------------------------------------------------------------------------- */
 /*
- * Override rows, which are set at run time. The public part has the rule E1, and >>counters finds
- * the row of a key.
+ * Override rows and plan rows, which are set at run time. The public part has the rules E1 and E2,
+ * and >>counters finds the rows of a key. What is said of override rows is true for both.
  *
  *     scope      one limit of a resource, or of the template with a glob. It knows the slot of the
- *                limit in the present configuration
+ *                limit in the present configuration. Of plan rows: all limits of a template
  *     figures    what rows of a scope give, resolved for that limit. Equal ones are shared, so a
  *                million rows with a few different figures need about 100 bytes each
+ *                What plan rows of a scope give is the name of a plan. A decision looks for it
+ *                among the plans of its limit
  *     row        one key of a scope, with its beginning and its end
  *
  *     state of a row    meaning                      event                next state
@@ -10227,7 +10540,7 @@ doorman_status doorman_permits_set_rows(doorman_permits *permits, doorman_rows r
  * and an end must do at once: give units to a bucket, wake permits that wait, and free the row.
  * Rows are ordered by the time of their next event in a treap (Aragon and Seidel 1989), whose
  * priorities are the hashes of the rows. A heap would need more memory, and could not list the rows
- * in order.
+ * in order. Override rows and plan rows have a treap each, so that each can be listed alone.
  */
 
 /* ---- overrides: the treap */
@@ -10246,8 +10559,15 @@ static bool doorman__override_before(const doorman__override_row *one,
     return one->id != other->id ? one->id < other->id : (uintptr_t)one < (uintptr_t)other;
 }
 
+/* Returns the order that has a row, or will have it. */
+static doorman__row_order *doorman__override_order(doorman__overrides *all,
+                                                   const doorman__override_row *row) {
+    return &all->orders[row->figures->plan != NULL];
+}
+
 static void doorman__overrides_enter(doorman__overrides *all, doorman__override_row *row) {
-    doorman__override_row **at = &all->root;
+    doorman__row_order *order = doorman__override_order(all, row);
+    doorman__override_row **at = &order->root;
     while (*at && (*at)->node.hash >= row->node.hash) {
         at = doorman__override_before(*at, row) ? &(*at)->right : &(*at)->left;
     }
@@ -10262,10 +10582,12 @@ static void doorman__overrides_enter(doorman__overrides *all, doorman__override_
         rest = *next;
     }
     *before = *after = NULL;
+    order->count++;
 }
 
 static void doorman__overrides_leave(doorman__overrides *all, doorman__override_row *row) {
-    doorman__override_row **at = &all->root;
+    doorman__row_order *order = doorman__override_order(all, row);
+    doorman__override_row **at = &order->root;
     while (*at != row) {
         assert(*at); /* the row is in the treap */
         at = doorman__override_before(*at, row) ? &(*at)->right : &(*at)->left;
@@ -10279,18 +10601,28 @@ static void doorman__overrides_leave(doorman__overrides *all, doorman__override_
         if (!takes_left) right = *at;
     }
     *at = left ? left : right;
+    assert(order->count > 0);
+    order->count--;
 }
 
-static doorman__override_row *doorman__overrides_first(const doorman__overrides *all) {
-    doorman__override_row *row = all->root;
+static doorman__override_row *doorman__order_first(const doorman__row_order *order) {
+    doorman__override_row *row = order->root;
     while (row && row->left) row = row->left;
     return row;
 }
 
+/* Returns the row of either kind that changes first, or NULL. */
+static doorman__override_row *doorman__overrides_first(const doorman__overrides *all) {
+    doorman__override_row *one = doorman__order_first(&all->orders[0]);
+    doorman__override_row *other = doorman__order_first(&all->orders[1]);
+    if (!one || !other) return one ? one : other;
+    return doorman__override_due(one) <= doorman__override_due(other) ? one : other;
+}
+
 /* Returns the first row whose event is after a position, or NULL. */
-static const doorman__override_row *
-doorman__overrides_after(const doorman__overrides *all, const doorman_override_cursor *position) {
-    const doorman__override_row *row = all->root, *found = NULL;
+static const doorman__override_row *doorman__order_after(const doorman__row_order *order,
+                                                         const doorman_override_cursor *position) {
+    const doorman__override_row *row = order->root, *found = NULL;
     while (row) {
         const doorman_time due = doorman__override_due(row);
         const bool later =
@@ -10321,16 +10653,48 @@ static const doorman_template *doorman__override_template(const doorman_permits 
     return NULL;
 }
 
+/* Finds the limits of a template that plan rows concern. */
+static void doorman__plan_scope_resolve(doorman_permits *permits, doorman__override_scope *scope,
+                                        const doorman_template *template_) {
+    scope->template_ = template_;
+    for (size_t i = 0; template_ && i < template_->limit_count; i++) {
+        const doorman_permit_limit *limit = &template_->limits[i];
+        if (!limit->plan_count) continue;
+        doorman__permits_own_slot(permits, limit)->overridden |= DOORMAN__BY_PLAN;
+        permits->overridden = true;
+        if (limit->kind == DOORMAN_CONCURRENCY) scope->has_holds = true;
+    }
+}
+
+/* Returns whether a limit of a template has a plan.
+ *   template_   may be NULL */
+static bool doorman__template_has_plan(const doorman_template *template_, const char *plan) {
+    for (size_t i = 0; template_ && i < template_->limit_count; i++) {
+        const doorman_permit_limit *limit = &template_->limits[i];
+        for (size_t j = 0; j < limit->plan_count; j++) {
+            if (strcmp(limit->plans[j].name, plan) == 0) return true;
+        }
+    }
+    return false;
+}
+
 /* Finds the limit of a scope in the present configuration. */
 static void doorman__override_scope_resolve(doorman_permits *permits,
                                             doorman__override_scope *scope) {
-    const bool is_glob = scope->node.tag;
+    const bool is_glob = scope->node.tag != DOORMAN__OF_RESOURCE;
     const char *text = doorman__override_scope_text(scope);
-    const doorman_permit_limit *limit = doorman__template_limit(
-        doorman__override_template(permits, is_glob, text), doorman__override_scope_limit(scope));
+    const doorman_template *template_ = doorman__override_template(permits, is_glob, text);
     scope->slot = NULL;
+    scope->has_holds = false;
+    if (scope->node.tag == DOORMAN__OF_PLAN) {
+        doorman__plan_scope_resolve(permits, scope, template_);
+        return;
+    }
+    const doorman_permit_limit *limit =
+        doorman__template_limit(template_, doorman__override_scope_limit(scope));
     if (!limit || limit->per != DOORMAN_PER_KEY) return;
     scope->slot = doorman__permits_own_slot(permits, limit);
+    scope->has_holds = limit->kind == DOORMAN_CONCURRENCY;
     scope->slot->overridden |= is_glob ? DOORMAN__BY_GLOB : DOORMAN__BY_RESOURCE;
     permits->overridden = true;
 }
@@ -10374,12 +10738,16 @@ static void doorman__override_figures_resolve(doorman__overrides *all,
     const doorman__config_report report = {.add = doorman__override_ignore};
     doorman__check check = {.report = &report};
     const doorman__slot *slot = figures->scope->slot;
-    if (figures->idle) all->idle_count -= figures->references;
+    doorman__row_order *order = &all->orders[figures->plan != NULL];
+    if (figures->idle) order->idle_count -= figures->references;
     if (slot) doorman__override_check(&check, slot->limit, &figures->given, figures->add);
     figures->idle = !slot || check.count;
-    if (figures->idle) all->idle_count += figures->references;
+    if (figures->plan) {
+        figures->idle = !doorman__template_has_plan(figures->scope->template_, figures->plan);
+    }
+    if (figures->idle) order->idle_count += figures->references;
     figures->all = (doorman_figures){.rate = 0};
-    if (figures->idle || figures->add > 0) return;
+    if (figures->idle || figures->plan || figures->add > 0) return;
     figures->all = doorman__override_all(slot->limit, &figures->given);
 }
 
@@ -10404,19 +10772,21 @@ static void doorman__overrides_configure(doorman_permits *permits) {
 
 /* The name of a row. */
 typedef struct doorman__override_name {
-    const char *text, *limit, *key; /* text: the resource or the glob */
-    bool is_glob, adds;
+    const char *text, *limit, *key; /* text: the resource or the glob; limit: "" of a plan row */
+    doorman__row_kind kind;
+    bool adds;
     uint32_t text_hash, limit_hash, key_hash;
 } doorman__override_name;
 
 static doorman__override_name doorman__override_name_of(const doorman_permits *permits,
                                                         const doorman_override_row *row) {
     const uint64_t *seed = permits->options.seed;
-    doorman__override_name name = {.is_glob = !row->resource_id,
+    doorman__override_name name = {.kind =
+                                       row->resource_id ? DOORMAN__OF_RESOURCE : DOORMAN__OF_GLOB,
                                    .limit = row->limit,
                                    .key = row->key ? row->key : "",
                                    .adds = !doorman__equal(row->add, 0)};
-    name.text = name.is_glob ? row->identifier_glob : row->resource_id;
+    name.text = row->resource_id ? row->resource_id : row->identifier_glob;
     name.text_hash = (uint32_t)doorman__hash(seed, name.text);
     name.limit_hash = (uint32_t)doorman__hash(seed, name.limit);
     name.key_hash = (uint32_t)doorman__hash(seed, name.key);
@@ -10425,7 +10795,7 @@ static doorman__override_name doorman__override_name_of(const doorman_permits *p
 
 static bool doorman__override_scope_is(const doorman__override_scope *scope,
                                        const doorman__override_name *name) {
-    return scope->node.tag == name->is_glob &&
+    return scope->node.tag == name->kind &&
            strcmp(doorman__override_scope_text(scope), name->text) == 0 &&
            strcmp(doorman__override_scope_limit(scope), name->limit) == 0;
 }
@@ -10450,7 +10820,7 @@ static doorman__override_row *doorman__override_find(const doorman_permits *perm
 static doorman__override_scope *doorman__override_scope_get(doorman_permits *permits,
                                                             const doorman__override_name *name) {
     doorman__overrides *all = &permits->overrides;
-    const uint32_t hash = doorman__override_hash(name->text_hash, name->limit_hash, name->is_glob);
+    const uint32_t hash = doorman__override_hash(name->text_hash, name->limit_hash, name->kind);
     doorman__chain *node = doorman__chains_first(&all->scopes, hash);
     for (; node; node = node->next) {
         doorman__override_scope *scope = (doorman__override_scope *)(void *)node;
@@ -10462,7 +10832,7 @@ static doorman__override_scope *doorman__override_scope_get(doorman_permits *per
     if (!scope) return NULL;
     memcpy(scope + 1, name->text, bytes);
     memcpy((char *)(scope + 1) + bytes, name->limit, limit_bytes);
-    scope->node.tag = name->is_glob;
+    scope->node.tag = name->kind;
     if (!doorman__chains_add(&all->scopes, &scope->node, hash)) {
         DOORMAN_FREE(scope);
         return NULL;
@@ -10515,31 +10885,71 @@ static uint32_t doorman__figures_hash(const doorman_permits *permits, const void
     return (uint32_t)hash;
 }
 
+/* What a row gives: figures, units or a plan. */
+typedef struct doorman__override_content {
+    const doorman_figures *figures; /* NULL: a plan */
+    double add;
+    const char *plan; /* NULL: none */
+} doorman__override_content;
+
+static uint32_t doorman__content_hash(const doorman_permits *permits,
+                                      const doorman__override_scope *scope,
+                                      const doorman__override_content *content) {
+    if (!content->plan) return doorman__figures_hash(permits, scope, content->figures);
+    const uint64_t *seed = permits->options.seed;
+    const uint64_t hash = doorman__hash(seed, content->plan);
+    return (uint32_t)doorman__hash_number(seed, hash + (uint64_t)(uintptr_t)scope);
+}
+
+/* Returns how many bytes are behind figures: tiers, or the name of a plan. */
+static size_t doorman__content_bytes(const doorman__override_content *content) {
+    if (content->plan) return strlen(content->plan) + 1;
+    return content->figures->tier_count * sizeof(doorman_tier);
+}
+
 static size_t doorman__override_figures_bytes(const doorman__override_figures *figures) {
-    return sizeof *figures + figures->given.tier_count * sizeof(doorman_tier);
+    const doorman__override_content content = {&figures->given, figures->add, figures->plan};
+    return sizeof *figures + doorman__content_bytes(&content);
+}
+
+/* Finds figures that a row may share, or returns NULL. */
+static doorman__override_figures *
+doorman__override_figures_find(doorman_permits *permits, const doorman__override_scope *scope,
+                               const doorman__override_content *content, uint32_t hash) {
+    if (content->add > 0) return NULL;
+    doorman__chain *node = doorman__chains_first(&permits->overrides.figures, hash);
+    for (; node; node = node->next) {
+        doorman__override_figures *other = (doorman__override_figures *)(void *)node;
+        if (node->hash != hash || other->scope != scope || other->add > 0) continue;
+        /* all figures of a scope are of the same kind */
+        if (content->plan ? !strcmp(other->plan, content->plan)
+                          : doorman__figures_equal(&other->given, content->figures)) {
+            return other;
+        }
+    }
+    return NULL;
 }
 
 /* Finds or makes figures. Returns NULL if memory runs out. */
-static doorman__override_figures *doorman__override_figures_get(doorman_permits *permits,
-                                                                doorman__override_scope *scope,
-                                                                const doorman_figures *given,
-                                                                double add) {
+static doorman__override_figures *
+doorman__override_figures_get(doorman_permits *permits, doorman__override_scope *scope,
+                              const doorman__override_content *content) {
     doorman__overrides *all = &permits->overrides;
-    const uint32_t hash = doorman__figures_hash(permits, scope, given);
-    doorman__chain *node = add > 0 ? NULL : doorman__chains_first(&all->figures, hash);
-    for (; node; node = node->next) {
-        doorman__override_figures *other = (doorman__override_figures *)(void *)node;
-        const bool same = node->hash == hash && other->scope == scope && !(other->add > 0);
-        if (same && doorman__figures_equal(&other->given, given)) return other;
-    }
-    const size_t tiers_bytes = given->tier_count * sizeof(doorman_tier);
+    const uint32_t hash = doorman__content_hash(permits, scope, content);
     doorman__override_figures *figures =
-        (doorman__override_figures *)doorman__zalloc(sizeof *figures + tiers_bytes);
+        doorman__override_figures_find(permits, scope, content, hash);
+    if (figures) return figures;
+    const size_t bytes = doorman__content_bytes(content);
+    figures = (doorman__override_figures *)doorman__zalloc(sizeof *figures + bytes);
     if (!figures) return NULL;
-    if (tiers_bytes) memcpy(figures + 1, given->tiers, tiers_bytes);
-    figures->given = *given;
-    figures->given.tiers = (const doorman_tier *)(const void *)(figures + 1);
-    figures->add = add;
+    if (content->plan) {
+        figures->plan = (const char *)memcpy(figures + 1, content->plan, bytes);
+    } else {
+        if (bytes) memcpy(figures + 1, content->figures->tiers, bytes);
+        figures->given = *content->figures;
+        figures->given.tiers = (const doorman_tier *)(const void *)(figures + 1);
+    }
+    figures->add = content->add;
     figures->scope = scope;
     if (!doorman__chains_add(&all->figures, &figures->node, hash)) {
         DOORMAN_FREE(figures);
@@ -10574,11 +10984,11 @@ static void doorman__override_give(doorman_permits *permits, doorman__override_r
     doorman__overrides *all = &permits->overrides;
     row->figures = figures;
     if (figures) figures->references++;
-    if (figures && figures->idle) all->idle_count++;
+    if (figures && figures->idle) all->orders[figures->plan != NULL].idle_count++;
     if (!before) return;
     assert(before->references > 0);
     before->references--;
-    if (before->idle) all->idle_count--;
+    if (before->idle) all->orders[before->plan != NULL].idle_count--;
     doorman__override_figures_release(permits, before);
 }
 
@@ -10616,7 +11026,7 @@ static void doorman__overrides_clear(doorman_permits *permits) {
     doorman__chains_free_all(&all->rows);
     doorman__chains_free_all(&all->figures);
     doorman__chains_free_all(&all->scopes);
-    *all = (doorman__overrides){.root = NULL};
+    *all = (doorman__overrides){.bytes = 0};
 }
 
 /* Decides again on the permits that wait for units of limits that have had rows. */
@@ -10690,6 +11100,7 @@ static void doorman__override_begin(doorman_permits *permits, doorman__override_
 
 /* Returns when the first row begins or ends. */
 static doorman_time doorman__overrides_due(const doorman_permits *permits) {
+    if (permits->overrides.wakes) return permits->at.now;
     const doorman__override_row *row = doorman__overrides_first(&permits->overrides);
     const doorman_time due = row ? doorman__override_due(row) : DOORMAN_NEVER;
     if (due == DOORMAN_NEVER) return DOORMAN_NEVER;
@@ -10701,12 +11112,12 @@ static doorman_time doorman__overrides_due(const doorman_permits *permits) {
 
 /* Begins and ends the rows that are due, up to a bound. */
 static void doorman__overrides_work(doorman_permits *permits) {
-    bool wakes = false;
+    bool wakes = permits->overrides.wakes;
+    permits->overrides.wakes = false;
     for (int i = 0; i < DOORMAN__UPDATE_OVERRIDES; i++) {
         doorman__override_row *row = doorman__overrides_first(&permits->overrides);
         if (!row || doorman__override_due(row) > permits->at.epoch) break;
-        const doorman__slot *slot = row->figures->scope->slot;
-        wakes = wakes || (slot && slot->kind == DOORMAN_CONCURRENCY);
+        wakes = wakes || row->figures->scope->has_holds;
         if (row->ends_at <= permits->at.epoch) {
             doorman__override_free(permits, row);
         } else {
@@ -10841,10 +11252,17 @@ static const doorman_figures *doorman__override_base(const doorman_permits *perm
     for (int i = 0; i < 2; i++) {
         const doorman__override_row *row = doorman__override_find(permits, &other);
         if (row && !row->figures->idle) return &row->figures->all;
-        other.is_glob = true;
+        other.kind = DOORMAN__OF_GLOB;
         other.text = own->glob;
         other.text_hash = own->glob_hash;
     }
+    const doorman__plan_key of = {.glob = own->glob,
+                                  .key = name->key,
+                                  .key_bytes = strlen(name->key),
+                                  .glob_hash = own->glob_hash,
+                                  .key_hash = name->key_hash};
+    const doorman_plan *plan = doorman__limit_plan(permits, limit, &of);
+    if (plan) return &plan->figures;
     return doorman__limit_figures(limit, doorman__limit_override(limit, name->key));
 }
 
@@ -10881,18 +11299,19 @@ static void doorman__override_set_check(doorman__check *check, const doorman_per
     DOORMAN__CHECK(check, rules);
 }
 
-/* Enters a row that is valid. A row that replaces one that has begun adds only what it adds more.
+/* Enters a row that is valid, with the times and the id of `given`. A row that replaces one that has begun adds only what it adds more.
  *   restored   a bucket has what a row adds already, if the row has begun */
 static doorman_status doorman__override_store(doorman_permits *permits,
                                               const doorman__override_name *name,
+                                              const doorman__override_content *content,
                                               const doorman_override_row *given, bool restored) {
     doorman__overrides *all = &permits->overrides;
     doorman__override_row *row = doorman__override_find(permits, name);
-    if (!row && all->rows.count >= permits->options.override_max) return DOORMAN_RESOURCE_EXHAUSTED;
+    const size_t most = content->plan ? permits->options.plan_max : permits->options.override_max;
+    if (!row && all->orders[content->plan != NULL].count >= most) return DOORMAN_RESOURCE_EXHAUSTED;
     doorman__override_scope *scope = doorman__override_scope_get(permits, name);
     if (!scope) return DOORMAN_OUT_OF_MEMORY;
-    doorman__override_figures *figures =
-        doorman__override_figures_get(permits, scope, &given->figures, given->add);
+    doorman__override_figures *figures = doorman__override_figures_get(permits, scope, content);
     if (!figures) {
         doorman__override_scope_release(permits, scope);
         return DOORMAN_OUT_OF_MEMORY;
@@ -10904,7 +11323,7 @@ static doorman_status doorman__override_store(doorman_permits *permits,
         return DOORMAN_OUT_OF_MEMORY;
     }
     const bool has_begun = row->node.tag & DOORMAN__BEGUN;
-    double units = given->add - (has_begun ? row->figures->add : 0);
+    double units = content->add - (has_begun ? row->figures->add : 0);
     if (replaces) doorman__overrides_leave(all, row);
     doorman__override_give(permits, row, figures);
     row->node.tag &= ~DOORMAN__BEGUN;
@@ -10919,10 +11338,10 @@ static doorman_status doorman__override_store(doorman_permits *permits,
     return DOORMAN_OK;
 }
 
-/* Serves permits that wait, after a row was set or ended. */
-static void doorman__overrides_changed(doorman_permits *permits,
-                                       const doorman_permit_limit *limit) {
-    if (!limit || limit->kind != DOORMAN_CONCURRENCY) return;
+/* Serves permits that wait, after a row was set or ended.
+ *   has_holds   the row concerns limits of CONCURRENCY */
+static void doorman__overrides_changed(doorman_permits *permits, bool has_holds) {
+    if (!has_holds) return;
     doorman__overrides_wake(permits);
     doorman__holds_settle(permits, DOORMAN__CALL_ENDS);
 }
@@ -10948,13 +11367,14 @@ static doorman_status doorman__override_set(doorman_permits *permits,
     const doorman__override_name name = doorman__override_name_of(permits, &row);
     row.ends_at = doorman__override_end(permits, limit, &name, &row);
     if (row.ends_at <= permits->at.epoch) return DOORMAN_OK; /* only of a row that is restored */
-    const doorman_status status = doorman__override_store(permits, &name, &row, restored);
+    const doorman__override_content content = {&row.figures, row.add, NULL};
+    const doorman_status status = doorman__override_store(permits, &name, &content, &row, restored);
     if (status == DOORMAN_OUT_OF_MEMORY) return doorman__no_memory(error);
     if (status != DOORMAN_OK) {
         return doorman__fail(error, status, "there are %zu override rows already",
                              permits->options.override_max);
     }
-    doorman__overrides_changed(permits, limit);
+    doorman__overrides_changed(permits, limit && limit->kind == DOORMAN_CONCURRENCY);
     return DOORMAN_OK;
 }
 
@@ -11006,10 +11426,9 @@ doorman_status doorman_permits_end_override(doorman_permits *permits,
     doorman__moment_move(&permits->at, now);
     doorman__override_row *row = doorman__override_named(permits, name, error, &status);
     if (!row) return status;
-    const doorman__slot *slot = row->figures->scope->slot;
-    const doorman_permit_limit *limit = slot ? slot->limit : NULL;
+    const bool has_holds = row->figures->scope->has_holds;
     doorman__override_free(permits, row);
-    doorman__overrides_changed(permits, limit);
+    doorman__overrides_changed(permits, has_holds);
     return DOORMAN_OK;
 }
 
@@ -11030,7 +11449,8 @@ static void doorman__override_describe(const doorman_permits *permits,
                                       .add = figures->add,
                                       .starts_at = row->starts_at,
                                       .ends_at = has_end ? row->ends_at : 0};
-    *(scope->node.tag ? &out->row.identifier_glob : &out->row.resource_id) = text;
+    const bool is_glob = scope->node.tag == DOORMAN__OF_GLOB;
+    *(is_glob ? &out->row.identifier_glob : &out->row.resource_id) = text;
     memcpy(out->key, doorman__override_key(row), doorman__override_key_bytes(row));
     out->key[doorman__override_key_bytes(row)] = 0;
     out->row.key = out->key;
@@ -11051,7 +11471,7 @@ bool doorman_permits_find_override(const doorman_permits *permits, const doorman
 bool doorman_permits_next_override(const doorman_permits *permits, doorman_override_cursor *cursor,
                                    doorman_override_info *out) {
     if (!permits || !cursor || !out) return false;
-    const doorman__override_row *row = doorman__overrides_after(&permits->overrides, cursor);
+    const doorman__override_row *row = doorman__order_after(&permits->overrides.orders[0], cursor);
     if (!row) return false;
     *cursor = (doorman_override_cursor){doorman__override_due(row), row->id};
     doorman__override_describe(permits, row, out);
@@ -11141,6 +11561,181 @@ doorman_status doorman_permits_after_override(doorman_permits *permits,
     row->ends_at = end;
     doorman__permits_sweep_places(permits, DOORMAN__CALL_VISITS);
     return DOORMAN_OK;
+}
+
+/* ---- overrides: plan rows (E2) */
+
+/* Checks the name of a plan row. */
+static void doorman__plan_name_check(doorman__check *check, const doorman_plan_row *row) {
+    const doorman__rule rules[] = {
+        {!doorman__id_valid(row->identifier_glob),
+         DOORMAN__NAMES("identifier_glob: " DOORMAN__ID_RULE, "glob: " DOORMAN__ID_RULE)},
+        {row->key && !doorman__key_valid(row->key), "key: " DOORMAN__KEY_RULE},
+    };
+    DOORMAN__CHECK(check, rules);
+}
+
+/* Checks what does not depend on the configuration. */
+static void doorman__plan_row_check(doorman__check *check, const doorman_plan_row *row) {
+    const bool ends_valid = doorman__epoch_valid(row->ends_at);
+    const doorman__rule rules[] = {
+        {!row->id, "id: must not be 0"},
+        {!doorman__plan_name_valid(row->plan), "plan: " DOORMAN__PLAN_RULE},
+        {!doorman__epoch_valid(row->starts_at), "starts_at: must be a time since 1970"},
+        {!ends_valid, "ends_at: must be a time since 1970"},
+        {ends_valid && row->ends_at && row->ends_at <= row->starts_at,
+         "ends_at: must be later than starts_at"},
+    };
+    doorman__plan_name_check(check, row);
+    DOORMAN__CHECK(check, rules);
+}
+
+static doorman__override_name doorman__plan_name_of(const doorman_permits *permits,
+                                                    const doorman_plan_row *row) {
+    const uint64_t *seed = permits->options.seed;
+    doorman__override_name name = {.kind = DOORMAN__OF_PLAN,
+                                   .text = row->identifier_glob,
+                                   .limit = "",
+                                   .limit_hash = DOORMAN__PLAN_HASH,
+                                   .key = row->key ? row->key : ""};
+    name.text_hash = (uint32_t)doorman__hash(seed, name.text);
+    name.key_hash = (uint32_t)doorman__hash(seed, name.key);
+    return name;
+}
+
+/* Checks that the configuration has the plan of a row. Returns OK or NOT_FOUND. */
+static doorman_status doorman__plan_find_check(const doorman_permits *permits,
+                                               const doorman_plan_row *row, doorman_error *error) {
+    const doorman_template *template_ =
+        doorman__override_template(permits, true, row->identifier_glob);
+    if (!template_) {
+        return doorman__fail(error, DOORMAN_NOT_FOUND, "%s: no template with limits has this glob",
+                             row->wire_names ? "glob" : "identifier_glob");
+    }
+    if (doorman__template_has_plan(template_, row->plan)) return DOORMAN_OK;
+    return doorman__fail(error, DOORMAN_NOT_FOUND,
+                         "plan: no limit of the template \"%s\" has such a plan",
+                         row->identifier_glob);
+}
+
+/* Checks a row by itself. Writes the first problem. */
+static bool doorman__plan_check(const doorman_plan_row *row, bool by_name, doorman_error *error) {
+    doorman__override_report report = {.report = {.add = doorman__override_problem},
+                                       .error = error,
+                                       .wire_names = row->wire_names};
+    report.report.context = &report;
+    doorman__check check = {.report = &report.report};
+    if (by_name) doorman__plan_name_check(&check, row);
+    if (!by_name) doorman__plan_row_check(&check, row);
+    return check.count == 0;
+}
+
+static doorman_status doorman__plan_set(doorman_permits *permits, const doorman_plan_row *row,
+                                        bool restored, doorman_error *error) {
+    const doorman_time epoch = permits->at.epoch;
+    if (!doorman__plan_check(row, false, error)) return DOORMAN_INVALID_ARGUMENT;
+    if (!restored) {
+        const doorman_status status = doorman__plan_find_check(permits, row, error);
+        if (status != DOORMAN_OK) return status;
+    }
+    doorman_override_row times = {.id = row->id,
+                                  .starts_at = row->starts_at ? row->starts_at : epoch,
+                                  .ends_at = row->ends_at ? row->ends_at : DOORMAN_NEVER};
+    if (!restored) times.starts_at = doorman__later(times.starts_at, epoch);
+    if (times.ends_at <= epoch) {
+        return restored ? DOORMAN_OK
+                        : doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "ends_at: has passed");
+    }
+    const doorman__override_name name = doorman__plan_name_of(permits, row);
+    const doorman__override_content content = {.plan = row->plan};
+    const doorman_status status =
+        doorman__override_store(permits, &name, &content, &times, restored);
+    if (status == DOORMAN_OUT_OF_MEMORY) return doorman__no_memory(error);
+    if (status != DOORMAN_OK) {
+        return doorman__fail(error, status, "there are %zu plan rows already",
+                             permits->options.plan_max);
+    }
+    permits->overrides.wakes |= doorman__override_find(permits, &name)->figures->scope->has_holds;
+    return DOORMAN_OK;
+}
+
+doorman_status doorman_permits_set_plan(doorman_permits *permits, const doorman_plan_row *row,
+                                        doorman_error *error, doorman_time now) {
+    if (!permits) return doorman__missing(error, "permits");
+    if (!row) return doorman__missing(error, "row");
+    doorman__moment_move(&permits->at, now);
+    return doorman__plan_set(permits, row, false, error);
+}
+
+doorman_status doorman_permits_restore_plan(doorman_permits *permits, const doorman_plan_row *row,
+                                            doorman_error *error, doorman_time now) {
+    if (!permits) return doorman__missing(error, "permits");
+    if (!row) return doorman__missing(error, "row");
+    doorman__moment_move(&permits->at, now);
+    return doorman__plan_set(permits, row, true, error);
+}
+
+/* Finds a row by the name that an application gives. Returns NULL, with an error, if there is
+ * none. */
+static doorman__override_row *doorman__plan_named(const doorman_permits *permits,
+                                                  const doorman_plan_row *name,
+                                                  doorman_error *error, doorman_status *status) {
+    *status = DOORMAN_INVALID_ARGUMENT;
+    if (!doorman__plan_check(name, true, error)) return NULL;
+    const doorman__override_name wanted = doorman__plan_name_of(permits, name);
+    doorman__override_row *row = doorman__override_find(permits, &wanted);
+    *status = DOORMAN_OK;
+    if (!row) *status = doorman__fail(error, DOORMAN_NOT_FOUND, "the key has no plan row");
+    return row;
+}
+
+doorman_status doorman_permits_end_plan(doorman_permits *permits, const doorman_plan_row *name,
+                                        doorman_error *error, doorman_time now) {
+    doorman_status status = DOORMAN_OK;
+    if (!permits) return doorman__missing(error, "permits");
+    if (!name) return doorman__missing(error, "name");
+    doorman__moment_move(&permits->at, now);
+    doorman__override_row *row = doorman__plan_named(permits, name, error, &status);
+    if (!row) return status;
+    permits->overrides.wakes |= row->figures->scope->has_holds;
+    doorman__override_free(permits, row);
+    return DOORMAN_OK;
+}
+
+static void doorman__plan_describe(const doorman_permits *permits, const doorman__override_row *row,
+                                   doorman_plan_info *out) {
+    const doorman__override_figures *figures = row->figures;
+    const doorman_time epoch = permits->at.epoch;
+    const size_t bytes = doorman__override_key_bytes(row);
+    *out = (doorman_plan_info){.idle = figures->idle};
+    memcpy(out->key, doorman__override_key(row), bytes);
+    out->key[bytes] = 0;
+    out->row = (doorman_plan_row){.identifier_glob = doorman__override_scope_text(figures->scope),
+                                  .key = out->key,
+                                  .plan = figures->plan,
+                                  .id = row->id,
+                                  .starts_at = row->starts_at,
+                                  .ends_at = row->ends_at < DOORMAN_NEVER ? row->ends_at : 0};
+    out->in_force = !figures->idle && row->starts_at <= epoch && epoch < row->ends_at;
+}
+
+bool doorman_permits_find_plan(const doorman_permits *permits, const doorman_plan_row *name,
+                               doorman_plan_info *out) {
+    doorman_status status = DOORMAN_OK;
+    if (!permits || !name || !out) return false;
+    const doorman__override_row *row = doorman__plan_named(permits, name, NULL, &status);
+    if (row) doorman__plan_describe(permits, row, out);
+    return row != NULL;
+}
+
+bool doorman_permits_next_plan(const doorman_permits *permits, doorman_override_cursor *cursor,
+                               doorman_plan_info *out) {
+    if (!permits || !cursor || !out) return false;
+    const doorman__override_row *row = doorman__order_after(&permits->overrides.orders[1], cursor);
+    if (!row) return false;
+    *cursor = (doorman_override_cursor){doorman__override_due(row), row->id};
+    doorman__plan_describe(permits, row, out);
+    return true;
 }
 
 /* ---- >>permit_node -------------------------------------------------------------------------- */
@@ -11279,10 +11874,11 @@ static size_t doorman__quoted_bytes(const char *text) {
     return bytes;
 }
 
-/* Notes the length of the longest name of a limit, and the most limits of a template. So a message
+/* Notes the length of the longest name of a limit and of a plan, and the most limits of a template.
+ * So a message
  * whose response would be too large can be refused before anything is decided. */
 static void doorman__permits_measure(doorman_permits *permits, const doorman_config *config) {
-    permits->name_bytes = permits->limits_most = 0;
+    permits->name_bytes = permits->plan_bytes = permits->limits_most = 0;
     for (size_t i = 0; i < config->template_count; i++) {
         const doorman_template *template_ = &config->templates[i];
         if (template_->limit_count > permits->limits_most) {
@@ -11291,18 +11887,25 @@ static void doorman__permits_measure(doorman_permits *permits, const doorman_con
         for (size_t j = 0; j < template_->limit_count; j++) {
             size_t bytes = doorman__quoted_bytes(template_->limits[j].name);
             if (bytes > permits->name_bytes) permits->name_bytes = bytes;
+            for (size_t k = 0; k < template_->limits[j].plan_count; k++) {
+                const size_t more = doorman__quoted_bytes(template_->limits[j].plans[k].name);
+                if (more > permits->plan_bytes) permits->plan_bytes = more;
+            }
         }
     }
 }
 
-/* Returns how long a hold of a limit may last: the longest time to live of its figures and
- * overrides, plus the drift, but at least the learning_mode_duration of the template. */
+/* Returns how long a hold of a limit may last: the longest time to live of its figures,
+ * overrides and plans, plus the drift, but at least the learning_mode_duration of the template. */
 static doorman_time doorman__limit_longest(const doorman_permits *permits,
                                            const doorman_template *template_,
                                            const doorman_permit_limit *limit) {
     doorman_time life = limit->figures.time_to_live;
     for (size_t i = 0; i < limit->override_count; i++) {
         life = doorman__later(life, limit->overrides[i].figures.time_to_live);
+    }
+    for (size_t i = 0; i < limit->plan_count; i++) {
+        life = doorman__later(life, limit->plans[i].figures.time_to_live);
     }
     life += doorman__scale(life, permits->options.drift) + 1;
     if (!template_->algorithm.has_learning_mode_duration) return life;
@@ -11383,6 +11986,7 @@ static doorman_status doorman__permits_check_options(doorman_permits_options *ow
     if (!own->message_item_max) own->message_item_max = 10000;
     if (!own->message_detail_max) own->message_detail_max = 100;
     if (!own->override_max) own->override_max = 1000000;
+    if (!own->plan_max) own->plan_max = 1000000;
     if (!own->hold_max) own->hold_max = 1000000;
     if (!own->client_hold_max) own->client_hold_max = 10000;
     if (!own->waiting_max) own->waiting_max = 10000;
@@ -11548,8 +12152,10 @@ void doorman_permits_read(const doorman_permits *permits, doorman_permits_info *
                                   .changed_count = doorman__changes_count(&permits->changes),
                                   .changed_since = permits->changes.since,
                                   .removals_lost = permits->changes.removals_lost,
-                                  .override_count = permits->overrides.rows.count,
-                                  .override_idle_count = permits->overrides.idle_count};
+                                  .override_count = permits->overrides.orders[0].count,
+                                  .override_idle_count = permits->overrides.orders[0].idle_count,
+                                  .plan_count = permits->overrides.orders[1].count,
+                                  .plan_idle_count = permits->overrides.orders[1].idle_count};
     if (!out->changed_count) out->changed_since = DOORMAN_NEVER;
 }
 
@@ -11654,6 +12260,7 @@ static bool doorman__counter_describe(doorman_permits *permits, doorman__slot *s
     doorman__charge charge = {.limit = limit, .slot = slot, .counter = counter};
     charge.place = doorman__permits_place_of(permits, counter->node.tag);
     charge.own = doorman__permits_own_slot(permits, limit);
+    charge.identity = doorman__counter_identity(counter);
     charge.shadow = limit->shadow || (charge.place && charge.place->shadow);
     charge.figures = doorman__counter_figures(permits, limit, counter);
     if (limit->leased) charge.lease = doorman__leased_find(permits, limit, charge.place);
@@ -11937,6 +12544,7 @@ static bool doorman__permit_keep(doorman__arena *arena, doorman_permit *permit) 
     for (size_t i = 0; i < permit->detail_count; i++) {
         details[i] = permit->details[i];
         if (!doorman__permit_keep_name(arena, &details[i].limit)) return false;
+        if (!doorman__permit_keep_name(arena, &details[i].plan)) return false;
     }
     permit->items = items;
     permit->details = details;
@@ -15289,6 +15897,53 @@ static void doorman__read_override(const doorman__field *object, void *out) {
     (void)out;
 }
 
+/* A plan has figures, and its name is the key of the object. */
+static const doorman__row doorman__plan_rows[] = {
+    DOORMAN__ROW_INLINE(doorman_plan, figures, doorman__figure_rows),
+    DOORMAN__ROW_CALL(doorman__read_override, NULL),
+    {0},
+};
+
+/* Reads the plans of a limit: an object whose keys are their names. */
+static void doorman__read_plans(const doorman__field *field, void *out) {
+    doorman_permit_limit *limit = (doorman_permit_limit *)out;
+    if (!field->value) return;
+    if (!cJSON_IsObject(field->value)) {
+        doorman__read_fail(field, "must be an object");
+        return;
+    }
+    size_t count = (size_t)cJSON_GetArraySize(field->value);
+    if (count > DOORMAN_PLANS_MAX) {
+        doorman__read_fail(field, "must have at most 16 plans");
+        return;
+    }
+    doorman_plan *plan =
+        (doorman_plan *)doorman__read_room(field->reader, count * sizeof *limit->plans);
+    if (!plan) return;
+    limit->plans = plan;
+    limit->plan_count = count;
+    for (const cJSON *value = field->value->child; value; value = value->next, plan++) {
+        const doorman__field item = doorman__member(field, value);
+        plan->name = value->string;
+        if (!doorman__plan_name_valid(plan->name)) {
+            doorman__read_fail(&item, "the name of a plan " DOORMAN__PLAN_RULE);
+        }
+        doorman__read_fields(&item, doorman__plan_rows, plan);
+    }
+}
+
+static void doorman__put_plans(doorman__writer *out, const void *from) {
+    const doorman_permit_limit *limit = (const doorman_permit_limit *)from;
+    if (!limit->plan_count) return;
+    doorman__put(out, "%,'plans':{");
+    for (size_t i = 0; i < limit->plan_count; i++) {
+        doorman__put(out, "%,%s:{", limit->plans[i].name);
+        doorman__put_rows(out, doorman__plan_rows, &limit->plans[i]);
+        doorman__put(out, "}");
+    }
+    doorman__put(out, "}");
+}
+
 static const doorman__row doorman__override_rows[] = {
     DOORMAN__ROW_LIST("keys", REQUIRED, doorman_override, keys, key_count, doorman__string_rows),
     DOORMAN__ROW_INLINE(doorman_override, figures, doorman__figure_rows),
@@ -15384,6 +16039,7 @@ static const doorman__row doorman__limit_rows[] = {
                          1000000000),
     DOORMAN__ROW_LIST("overrides", OPTIONAL, doorman_permit_limit, overrides, override_count,
                       doorman__override_rows),
+    DOORMAN__ROW_OTHER("plans", OPTIONAL, doorman__read_plans, doorman__put_plans),
     DOORMAN__ROW(BOOL, OPTIONAL, doorman_permit_limit, shadow),
     DOORMAN__ROW(FRACTION, OPTIONAL, doorman_permit_limit, warn_at),
     DOORMAN__ROW_OBJECT("ban", doorman_permit_limit, ban, doorman__ban_rows),
@@ -15428,22 +16084,30 @@ static void doorman__read_ends_at(const doorman__field *field, void *out) {
     doorman__read_epoch(field, &((doorman_override_message *)out)->row.ends_at);
 }
 
-/* Reads the reason, and refuses two ends. */
-static void doorman__read_reason(const doorman__field *field, void *out) {
-    doorman_override_message *message = (doorman_override_message *)out;
-    doorman__read_string(field, &message->reason);
-    if (!message->reason) return;
-    const size_t bytes = strlen(message->reason);
+static void doorman__read_reason_text(const doorman__field *field, const char **out) {
+    doorman__read_string(field, out);
+    if (!*out) return;
+    const size_t bytes = strlen(*out);
     if (!bytes || bytes > DOORMAN_REASON_BYTES_MAX) {
         doorman__read_fail(field, "must have 1 to 1,024 bytes of UTF-8");
     }
 }
 
-static void doorman__read_ends(const doorman__field *object, void *out) {
-    const doorman_override_message *message = (const doorman_override_message *)out;
-    if (!message->expires_in || !message->row.ends_at) return;
+static void doorman__read_reason(const doorman__field *field, void *out) {
+    doorman__read_reason_text(field, &((doorman_override_message *)out)->reason);
+}
+
+/* Refuses two ends. */
+static void doorman__refuse_two_ends(const doorman__field *object, doorman_time expires_in,
+                                     doorman_time ends_at) {
+    if (!expires_in || !ends_at) return;
     doorman__field field = doorman__field_of(object, "expires_in", strlen("expires_in"));
     doorman__read_fail(&field, "must not be given with ends_at");
+}
+
+static void doorman__read_ends(const doorman__field *object, void *out) {
+    const doorman_override_message *message = (const doorman_override_message *)out;
+    doorman__refuse_two_ends(object, message->expires_in, message->row.ends_at);
 }
 
 static const doorman__row doorman__override_set_rows[] = {
@@ -15513,6 +16177,121 @@ doorman_status doorman_json_write_override(const doorman_override_row *row, cons
         doorman__put(&out, ",'set':");
         doorman__put_fields(&out, doorman__figure_rows, &row->figures);
     }
+    if (row->starts_at) doorman__put(&out, ",'starts_at':%t", row->starts_at);
+    if (row->ends_at) doorman__put(&out, ",'ends_at':%t", row->ends_at);
+    if (reason) doorman__put(&out, ",'reason':%s", reason);
+    doorman__put(&out, "}");
+    return doorman__put_end(&out);
+}
+
+/* ---- permit JSON: plan rows */
+
+static void doorman__read_plan_starts_at(const doorman__field *field, void *out) {
+    doorman__read_epoch(field, &((doorman_plan_entry *)out)->row.starts_at);
+}
+
+static void doorman__read_plan_ends_at(const doorman__field *field, void *out) {
+    doorman__read_epoch(field, &((doorman_plan_entry *)out)->row.ends_at);
+}
+
+static void doorman__read_plan_rest(const doorman__field *object, void *out) {
+    doorman_plan_entry *entry = (doorman_plan_entry *)out;
+    entry->row.wire_names = true;
+    doorman__refuse_two_ends(object, entry->expires_in, entry->row.ends_at);
+}
+
+static void doorman__read_plans_reason(const doorman__field *field, void *out) {
+    doorman__read_reason_text(field, &((doorman_plans_message *)out)->reason);
+}
+
+static const doorman__row doorman__plan_entry_rows[] = {
+    DOORMAN__ROW_AS("glob", STRING, REQUIRED, doorman_plan_entry, row.identifier_glob),
+    DOORMAN__ROW_AS("key", STRING, REQUIRED, doorman_plan_entry, row.key),
+    DOORMAN__ROW_AS("plan", STRING, REQUIRED, doorman_plan_entry, row.plan),
+    DOORMAN__ROW_OTHER("starts_at", OPTIONAL, doorman__read_plan_starts_at, NULL),
+    DOORMAN__ROW_OTHER("ends_at", OPTIONAL, doorman__read_plan_ends_at, NULL),
+    DOORMAN__ROW(DURATION, OPTIONAL, doorman_plan_entry, expires_in),
+    DOORMAN__ROW_CALL(doorman__read_plan_rest, NULL),
+    {0},
+};
+
+/* The text of one row: the fields of its message, and those of the row. */
+typedef struct doorman__plan_single {
+    doorman_plans_message message;
+    doorman_plan_entry entry;
+} doorman__plan_single;
+
+static const doorman__row doorman__plan_single_rows[] = {
+    DOORMAN__ROW_INLINE(doorman__plan_single, entry, doorman__plan_entry_rows),
+    DOORMAN__ROW_OTHER("reason", OPTIONAL, doorman__read_plans_reason, NULL),
+    {0},
+};
+static const doorman__row doorman__plans_rows[] = {
+    {DOORMAN__LIST("plans", REQUIRED, doorman_plans_message, plans, plan_count,
+                   doorman__plan_entry_rows),
+     .most = 10000},
+    DOORMAN__ROW_OTHER("reason", OPTIONAL, doorman__read_plans_reason, NULL),
+    {0},
+};
+
+void doorman_plans_message_uninit(doorman_plans_message *message) {
+    if (!message) return;
+    doorman__arena_uninit(&message->arena);
+    cJSON_Delete((cJSON *)message->tree);
+    *message = (doorman_plans_message){.tree = NULL};
+}
+
+/* Reads either form. */
+static void doorman__read_plans_message(const doorman__field *root, doorman_plans_message *out) {
+    doorman__reader *reader = root->reader;
+    const doorman__field list = doorman__field_of(root, "plans", strlen("plans"));
+    out->is_bulk = list.value != NULL;
+    if (out->is_bulk) {
+        doorman__read_fields(root, doorman__plans_rows, out);
+        if (cJSON_IsArray(list.value) && !list.value->child) {
+            doorman__read_fail(&list, "must have at least one plan");
+        }
+        return;
+    }
+    doorman__plan_single *single =
+        (doorman__plan_single *)doorman__read_room(reader, sizeof *single);
+    if (!single) return;
+    doorman__read_fields(root, doorman__plan_single_rows, single);
+    out->reason = single->message.reason;
+    out->plans = &single->entry;
+    out->plan_count = 1;
+}
+
+doorman_status doorman_json_read_plans(doorman_plans_message *out, const char *text, size_t bytes,
+                                       doorman_config_problem *problems, size_t room,
+                                       size_t *count) {
+    if (count) *count = 0;
+    if (!out || !count || (room && !problems) || (!text && bytes)) return DOORMAN_INVALID_ARGUMENT;
+    doorman_plans_message_uninit(out);
+    doorman_error error = {0};
+    doorman__problems list = {text, bytes, problems, room, 0};
+    doorman__reader reader = {.problems = &list};
+    const doorman__field root = doorman__read_start(&reader, text, bytes);
+    doorman_plans_message read = {.tree = NULL};
+    if (reader.status == DOORMAN_OK) doorman__read_plans_message(&root, &read);
+    *count = list.count;
+    if (reader.status != DOORMAN_OK) {
+        reader.error = &error;
+        return doorman__read_end(&reader);
+    }
+    *out = read;
+    out->tree = reader.tree;
+    out->arena = reader.arena;
+    return DOORMAN_OK;
+}
+
+doorman_status doorman_json_write_plan(const doorman_plan_row *row, const char *reason,
+                                       doorman_buffer *text) {
+    if (!row || !text) return DOORMAN_INVALID_ARGUMENT;
+    doorman__writer out = doorman__put_start(text);
+    doorman__put(&out, "{'id':%i,'glob':%s,'key':%s,'plan':%s", row->id,
+                 row->identifier_glob ? row->identifier_glob : "", row->key ? row->key : "",
+                 row->plan ? row->plan : "");
     if (row->starts_at) doorman__put(&out, ",'starts_at':%t", row->starts_at);
     if (row->ends_at) doorman__put(&out, ",'ends_at':%t", row->ends_at);
     if (reason) doorman__put(&out, ",'reason':%s", reason);
@@ -15657,6 +16436,7 @@ static const doorman__row doorman__detail_rows[] = {
     DOORMAN__ROW(BOOL, OPTIONAL, doorman_permit_detail, refused),
     DOORMAN__ROW_BOUNDED("refusals", UINT32, LENIENT, doorman_permit_detail, refusals, 0,
                          UINT32_MAX),
+    DOORMAN__ROW(STRING, OPTIONAL, doorman_permit_detail, plan),
     {0},
 };
 
@@ -15967,7 +16747,8 @@ static size_t doorman__hold_reply_bytes(const doorman_permits *permits,
 static doorman_status doorman__permits_reply_check(const doorman_permits *permits,
                                                    const doorman_request *request,
                                                    doorman_error *error) {
-    size_t name = permits->name_bytes, limits = permits->limits_most;
+    size_t limits = permits->limits_most;
+    size_t name = permits->name_bytes + (permits->plan_bytes ? permits->plan_bytes + 20 : 0);
     size_t each = request->method == DOORMAN_INSPECT ? 100 + limits * (300 + name) : 60;
     size_t bytes = 1024 + request->entry_count * each;
     for (size_t i = 0; i < request->hold_count; i++) {
