@@ -43,7 +43,7 @@
  *                    _set_rows  doorman_permit_row_read
  *     overrides      doorman_permits_set_override  _restore_override  _end_override
  *                    _find_override  _next_override  _after_override
- *                    _set_plan  _restore_plan  _end_plan  _find_plan  _next_plan
+ *                    _set_plan  _check_plan  _restore_plan  _end_plan  _find_plan  _next_plan
  *     holds          doorman_permits_renew  _release  _transfer  _seize  _cancel
  *                    _next_decision  _next_hold  _next_wait
  *     limiters       doorman_limiter_map_create  _destroy  _try  _release  _reset  _sweep
@@ -723,6 +723,7 @@ typedef struct doorman_permits_info {
     size_t override_count;  /* override rows, also those that are idle or have not begun */
     size_t override_idle_count;         /* those that are idle */
     size_t plan_count, plan_idle_count; /* the same of plan rows */
+    size_t plan_max;                    /* as in the options */
 } doorman_permits_info;
 
 /* Describes the whole object.
@@ -1147,6 +1148,14 @@ typedef struct doorman_plan_info {
 DOORMAN_API doorman_status doorman_permits_set_plan(doorman_permits *permits,
                                                     const doorman_plan_row *row,
                                                     doorman_error *error, doorman_time now);
+
+/* Says what doorman_permits_set_plan would say of a row now, without the bound plan_max. So many
+ * rows can be checked before the first one is set.
+ *   returns   OK | INVALID_ARGUMENT | NOT_FOUND
+ *   cost      O(templates) */
+DOORMAN_API doorman_status doorman_permits_check_plan(doorman_permits *permits,
+                                                      const doorman_plan_row *row,
+                                                      doorman_error *error, doorman_time now);
 
 /* Sets a row that a store has kept. Precondition: the epoch was set. In contrast to
  * doorman_permits_set_plan, a row whose plan is not in the configuration is kept, as idle. A row
@@ -11630,22 +11639,30 @@ static bool doorman__plan_check(const doorman_plan_row *row, bool by_name, doorm
     return check.count == 0;
 }
 
+static doorman_status doorman__plan_check_alone(const doorman_plan_row *row, doorman_error *error) {
+    return doorman__plan_check(row, false, error) ? DOORMAN_OK : DOORMAN_INVALID_ARGUMENT;
+}
+
+/* Checks a row that a person sets. */
+static doorman_status doorman__plan_set_check(const doorman_permits *permits,
+                                              const doorman_plan_row *row, doorman_error *error) {
+    doorman_status status = doorman__plan_check_alone(row, error);
+    if (status == DOORMAN_OK) status = doorman__plan_find_check(permits, row, error);
+    if (status != DOORMAN_OK || !row->ends_at || row->ends_at > permits->at.epoch) return status;
+    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "ends_at: has passed");
+}
+
 static doorman_status doorman__plan_set(doorman_permits *permits, const doorman_plan_row *row,
                                         bool restored, doorman_error *error) {
     const doorman_time epoch = permits->at.epoch;
-    if (!doorman__plan_check(row, false, error)) return DOORMAN_INVALID_ARGUMENT;
-    if (!restored) {
-        const doorman_status status = doorman__plan_find_check(permits, row, error);
-        if (status != DOORMAN_OK) return status;
-    }
+    const doorman_status valid = restored ? doorman__plan_check_alone(row, error)
+                                          : doorman__plan_set_check(permits, row, error);
+    if (valid != DOORMAN_OK) return valid;
     doorman_override_row times = {.id = row->id,
                                   .starts_at = row->starts_at ? row->starts_at : epoch,
                                   .ends_at = row->ends_at ? row->ends_at : DOORMAN_NEVER};
     if (!restored) times.starts_at = doorman__later(times.starts_at, epoch);
-    if (times.ends_at <= epoch) {
-        return restored ? DOORMAN_OK
-                        : doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "ends_at: has passed");
-    }
+    if (times.ends_at <= epoch) return DOORMAN_OK; /* only of a row that is restored */
     const doorman__override_name name = doorman__plan_name_of(permits, row);
     const doorman__override_content content = {.plan = row->plan};
     const doorman_status status =
@@ -11665,6 +11682,14 @@ doorman_status doorman_permits_set_plan(doorman_permits *permits, const doorman_
     if (!row) return doorman__missing(error, "row");
     doorman__moment_move(&permits->at, now);
     return doorman__plan_set(permits, row, false, error);
+}
+
+doorman_status doorman_permits_check_plan(doorman_permits *permits, const doorman_plan_row *row,
+                                          doorman_error *error, doorman_time now) {
+    if (!permits) return doorman__missing(error, "permits");
+    if (!row) return doorman__missing(error, "row");
+    doorman__moment_move(&permits->at, now);
+    return doorman__plan_set_check(permits, row, error);
 }
 
 doorman_status doorman_permits_restore_plan(doorman_permits *permits, const doorman_plan_row *row,
@@ -12155,7 +12180,8 @@ void doorman_permits_read(const doorman_permits *permits, doorman_permits_info *
                                   .override_count = permits->overrides.orders[0].count,
                                   .override_idle_count = permits->overrides.orders[0].idle_count,
                                   .plan_count = permits->overrides.orders[1].count,
-                                  .plan_idle_count = permits->overrides.orders[1].idle_count};
+                                  .plan_idle_count = permits->overrides.orders[1].idle_count,
+                                  .plan_max = permits->options.plan_max};
     if (!out->changed_count) out->changed_since = DOORMAN_NEVER;
 }
 

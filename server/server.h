@@ -279,7 +279,9 @@ enum {
     ACT(OVERRIDE_END, "end_override")                                                              \
     ACT(RESET, "reset")                                                                            \
     ACT(BAN, "ban")                                                                                \
-    ACT(BAN_END, "end_ban")
+    ACT(BAN_END, "end_ban")                                                                        \
+    ACT(PLAN, "plan")                                                                              \
+    ACT(PLAN_END, "end_plan")
 
 enum act_kind {
 #define ACT_OF_KIND(code, name) ACT_##code,

@@ -128,7 +128,7 @@ static bool audit_trim(struct admin *admin, struct store *store) {
     return done;
 }
 
-/* ---- overrides that have ended -------------------------------------------------------------- */
+/* ---- overrides and plans that have ended ---------------------------------------------------- */
 
 /* Identities of notes that are over. */
 struct ended_notes {
@@ -145,18 +145,18 @@ static bool ended_visit(void *context, const struct store_note *note) {
     return ended->count < STORE_NOTES_MAX;
 }
 
-/* Deletes the notes of overrides that have ended. Returns false if the store has failed. */
-static bool overrides_trim(struct store *store) {
+/* Deletes the notes of a kind that have ended. Returns false if the store has failed. */
+static bool notes_trim(struct store *store, const char *kind) {
     struct ended_notes ended;
     do {
         struct store_note notes[STORE_NOTES_MAX];
         ended.count = 0;
         ended.now = (int64_t)time(NULL);
-        if (server_store_list_notes(store, OVERRIDE_NOTE, "", ended_visit, &ended) != STORE_OK) {
+        if (server_store_list_notes(store, kind, "", ended_visit, &ended) != STORE_OK) {
             return false;
         }
         for (size_t i = 0; i < ended.count; i++) {
-            notes[i] = (struct store_note){.kind = OVERRIDE_NOTE, .identity = ended.identities[i]};
+            notes[i] = (struct store_note){.kind = kind, .identity = ended.identities[i]};
         }
         if (ended.count > 0 && server_store_put_notes(store, notes, ended.count) != STORE_OK) {
             return false;
@@ -220,16 +220,19 @@ bool server_act_add_note(struct act *act, const struct act_note *note) {
 }
 
 /* Writes the row of an act, and the notes that follow those that are written, as many as the store
- * bears in one call. */
+ * bears in one call.
+ *   row   NULL: only notes */
 static enum store_result act_put_some(struct act *act, struct store *store, const char *row) {
     char identities[STORE_NOTES_MAX][24];
     struct store_note notes[STORE_NOTES_MAX];
-    size_t count = 1, next = act->written;
+    size_t count = 0, next = act->written;
     audit_identity(identities[0], act->id);
-    notes[0] = (struct store_note){.kind = AUDIT_NOTE,
-                                   .identity = identities[0],
-                                   .ends_at = (int64_t)time(NULL) + INT64_C(86400) * AUDIT_DAYS,
-                                   .text = row};
+    if (row)
+        notes[count++] =
+            (struct store_note){.kind = AUDIT_NOTE,
+                                .identity = identities[0],
+                                .ends_at = (int64_t)time(NULL) + INT64_C(86400) * AUDIT_DAYS,
+                                .text = row};
     for (; next < act->notes.count && count < STORE_NOTES_MAX; next++, count++) {
         const struct act_note *note = &act->notes.notes[next];
         audit_identity(identities[count], note->id);
@@ -243,22 +246,32 @@ static enum store_result act_put_some(struct act *act, struct store *store, cons
     return result;
 }
 
-/* Writes the row of an act and its notes. If the store needs several calls for that, each writes
- * the row too, which says how many notes are written then. The row of the last call does not. */
+/* Returns the row of an act as text. It says how many notes the call writes that has it, if there
+ * are more. Returns NULL if memory runs out. */
+static char *act_row(struct act *act) {
+    const size_t left = act->notes.count - act->written;
+    cJSON_DeleteItemFromObject(act->row, "written");
+    if (left >= STORE_NOTES_MAX) {
+        cJSON_AddNumberToObject(act->row, "written", (double)(STORE_NOTES_MAX - 1));
+    }
+    return cJSON_PrintUnformatted(act->row);
+}
+
+/* Writes the row of an act and its notes. If the store needs several calls for that, the first one
+ * writes the row, which says then that at least its own notes are written. The last one writes the
+ * row that does not say so any more. */
 static enum store_result act_put(struct act *act, struct store *store) {
     enum store_result result = STORE_OK;
-    do {
-        const size_t left = act->notes.count - act->written;
-        cJSON_DeleteItemFromObject(act->row, "written");
-        if (left >= STORE_NOTES_MAX) {
-            double written = (double)(act->written + STORE_NOTES_MAX - 1);
-            cJSON_AddNumberToObject(act->row, "written", written);
-        }
-        char *row = cJSON_PrintUnformatted(act->row);
-        result = row ? act_put_some(act, store, row) : STORE_FAILED;
-        if (result == STORE_OK) act->row_bytes = strlen(row);
+    bool is_last = false;
+    while (result == STORE_OK && !is_last) {
+        const bool is_first = act->row_bytes == 0;
+        is_last = act->notes.count - act->written < STORE_NOTES_MAX;
+        char *row = is_first || is_last ? act_row(act) : NULL;
+        bool has_memory = row || !(is_first || is_last);
+        result = has_memory ? act_put_some(act, store, row) : STORE_FAILED;
+        if (result == STORE_OK && row) act->row_bytes = strlen(row);
         cJSON_free(row);
-    } while (result == STORE_OK && act->written < act->notes.count);
+    }
     return result;
 }
 
@@ -294,10 +307,11 @@ static void act_fail(struct act *act, struct store *store) {
 static void act_write(struct service *service, struct store *store, void *context) {
     struct act *act = (struct act *)context;
     struct admin *admin = service->admin;
-    if (!admin->is_read) admin->is_read = server_overrides_read(service, store);
+    if (!admin->is_read) admin->is_read = server_rows_read(service, store);
     if (admin->is_read &&
         (doorman_clock() >= admin->trim_at || admin->audit_bytes > AUDIT_BYTES_MAX)) {
-        admin->is_read = audit_trim(admin, store) && overrides_trim(store);
+        admin->is_read = audit_trim(admin, store) && notes_trim(store, OVERRIDE_NOTE) &&
+                         notes_trim(store, PLAN_NOTE);
     }
     act->id = admin->last_id + 1;
     if (admin->is_read && act->prepare && !act->prepare(act, store)) return;
@@ -473,8 +487,7 @@ bool server_admin_check_query(const struct http_request *request, const char *co
 
 /* A later mastership reads what another process has written meanwhile. */
 static bool admin_read_store(struct service *service, struct store *store) {
-    service->admin->is_read =
-        server_overrides_read(service, store) && audit_trim(service->admin, store);
+    service->admin->is_read = server_rows_read(service, store) && audit_trim(service->admin, store);
     return service->admin->is_read;
 }
 

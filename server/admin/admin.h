@@ -9,6 +9,8 @@
 #define ACT_TEXT (CALL_TEXT + 256)
 #define AUDIT_NOTE "act"         /* the kind of the notes of the audit */
 #define OVERRIDE_NOTE "override" /* that of overrides. Their identities are those of their acts */
+#define PLAN_NOTE                                                                                  \
+    "plan" /* that of plan rows. The act with the number N has those from N * 2^14 on */
 
 /* A note that is written with the row of an act. */
 struct act_note {
@@ -136,9 +138,12 @@ void server_act_add_time(cJSON *object, const char *name, time_t at);
  *   message   {0}; the caller uninits it */
 bool server_override_read(const struct store_note *note, doorman_override_message *message);
 
-/* Puts the overrides of the store into force. Runs with or without the lock. Returns false if the
- * store has failed. */
-bool server_overrides_read(struct service *service, struct store *store);
+/* Does the same for a note with the kind PLAN_NOTE. */
+bool server_plan_read(const struct store_note *note, doorman_plans_message *message);
+
+/* Puts the overrides and the plan rows of the store into force, and deletes those that a later one
+ * has replaced. Runs with or without the lock. Returns false if the store has failed. */
+bool server_rows_read(struct service *service, struct store *store);
 
 /* Returns how often tokens of the role support have reset a key in the last day, or -1 if the store
  * cannot be read. Runs on the thread of the store. */

@@ -1,21 +1,182 @@
-/* doorman_server, part ADMIN: the overrides that the store keeps. The note of an override has the
- * number of its act as its identity, and its row as text. */
+/* doorman_server, part ADMIN: the overrides and the plan rows that the store keeps. The note of one
+ * has its row as text, and its id as identity. The id of an override is the number of its act.
+ *
+ * A store may have several notes for one name, such as (resource, limit, key): two acts at once, or
+ * a process that ended before it had deleted the earlier note. The latest one counts, also if it
+ * has ended. The store lists it first. So what a later note outranks is not put into force, and is
+ * deleted. */
 #include "admin.h"
 
-bool server_override_read(const struct store_note *note, doorman_override_message *message) {
+/* ---- names of rows that have ended ---------------------------------------------------------- */
+
+/* A set of texts, in an open table. The set owns the texts. */
+struct names {
+    char **texts;
+    size_t count, capacity; /* capacity: 0, or a power of 2 */
+};
+
+static void names_free(struct names *names) {
+    for (size_t i = 0; i < names->capacity; i++) free(names->texts[i]);
+    free(names->texts);
+}
+
+/* Returns where a text is, or would be. Precondition: the table has a free place. */
+static size_t names_find(char *const *texts, size_t capacity, const char *text) {
+    uint64_t hash = UINT64_C(14695981039346656037); /* FNV-1a */
+    for (const char *at = text; *at; at++) {
+        hash = (hash ^ (unsigned char)*at) * UINT64_C(1099511628211);
+    }
+    size_t i = (size_t)(hash ^ hash >> 32) & (capacity - 1);
+    while (texts[i] && strcmp(texts[i], text) != 0) i = (i + 1) & (capacity - 1);
+    return i;
+}
+
+static bool names_have(const struct names *names, const char *text) {
+    return names->count > 0 && names->texts[names_find(names->texts, names->capacity, text)];
+}
+
+static bool names_grow(struct names *names) {
+    const size_t capacity = names->capacity ? 2 * names->capacity : 64;
+    char **texts = (char **)calloc(capacity, sizeof *texts);
+    if (!texts) return false;
+    for (size_t i = 0; i < names->capacity; i++) {
+        char *text = names->texts[i];
+        if (text) texts[names_find(texts, capacity, text)] = text;
+    }
+    free(names->texts);
+    names->texts = texts;
+    names->capacity = capacity;
+    return true;
+}
+
+/* Adds a text that the set does not have. Returns false if memory runs out. */
+static bool names_add(struct names *names, const char *text) {
+    if (2 * names->count >= names->capacity && !names_grow(names)) return false;
+    char *copy = strdup(text);
+    if (!copy) return false;
+    names->texts[names_find(names->texts, names->capacity, text)] = copy;
+    names->count++;
+    return true;
+}
+
+/* ---- a pass over the notes of a kind -------------------------------------------------------- */
+
+#define NAME_BYTES (4 * DOORMAN_ID_BYTES_MAX)
+#define OUTRANKED_MAX 100000 /* deleted after one pass. The others are deleted after the next one */
+
+struct notes_pass {
+    struct service *service;
+    struct names ended;
+    uint64_t *outranked; /* ids of notes to delete */
+    size_t outranked_count, outranked_capacity;
+    bool failed; /* out of memory */
+};
+
+/* Notes that a later note has the same name. */
+static void pass_outrank(struct notes_pass *pass, uint64_t id) {
+    if (pass->outranked_count == OUTRANKED_MAX) return;
+    if (pass->outranked_count == pass->outranked_capacity) {
+        const size_t capacity = 2 * pass->outranked_capacity + 64;
+        void *grown = realloc(pass->outranked, capacity * sizeof *pass->outranked);
+        pass->failed = pass->failed || !grown;
+        if (!grown) return;
+        pass->outranked = (uint64_t *)grown;
+        pass->outranked_capacity = capacity;
+    }
+    pass->outranked[pass->outranked_count++] = id;
+}
+
+/* Returns whether the row of a note is put into force. It is not if it has ended, or if a later
+ * note has its name.
+ *   id        of the note
+ *   in_force  the id of the row that the permits have under this name; 0: none */
+static bool pass_wants(struct notes_pass *pass, const char *name, const struct store_note *note,
+                       uint64_t id, uint64_t in_force) {
+    if (in_force > id || names_have(&pass->ended, name)) {
+        pass_outrank(pass, id);
+        return false;
+    }
+    if (note->ends_at == 0 || note->ends_at > (int64_t)time(NULL)) return true;
+    if (!names_add(&pass->ended, name)) pass->failed = true;
+    return false;
+}
+
+static void pass_log(const struct service *service, const char *kind, const struct store_note *note,
+                     const char *error) {
+    server_log(service->settings, LEVEL_ERROR,
+               strcmp(kind, PLAN_NOTE) == 0 ? "a plan cannot be read, and stays in the store"
+                                            : "an override cannot be read, and stays in the store",
+               kind, note->identity, "error", error[0] ? error : "is not valid", LOG_END);
+}
+
+/* Deletes the notes that are outranked. Returns false if the store has failed. */
+static bool pass_delete(const struct notes_pass *pass, struct store *store, const char *kind) {
+    for (size_t i = 0; i < pass->outranked_count;) {
+        char identities[STORE_NOTES_MAX][24];
+        struct store_note notes[STORE_NOTES_MAX];
+        size_t count = 0;
+        for (; i < pass->outranked_count && count < STORE_NOTES_MAX; i++, count++) {
+            snprintf(identities[count], 24, "%020" PRIu64, pass->outranked[i]);
+            notes[count] = (struct store_note){.kind = kind, .identity = identities[count]};
+        }
+        if (server_store_put_notes(store, notes, count) != STORE_OK) return false;
+    }
+    return true;
+}
+
+static bool pass_run(struct service *service, struct store *store, const char *kind,
+                     store_visitor *visit) {
+    struct notes_pass pass = {.service = service};
+    bool done = server_store_list_notes(store, kind, "", visit, &pass) == STORE_OK && !pass.failed;
+    done = done && pass_delete(&pass, store, kind);
+    names_free(&pass.ended);
+    free(pass.outranked);
+    return done;
+}
+
+/* ---- overrides ------------------------------------------------------------------------------ */
+
+/* Reads the member of a note that has its row. Returns its text for cJSON_free, or NULL. */
+static char *note_member(const struct store_note *note, const char *name) {
     cJSON *json = cJSON_Parse(note->text);
-    char *text = cJSON_PrintUnformatted(cJSON_GetObjectItemCaseSensitive(json, "override"));
+    cJSON *member = cJSON_GetObjectItemCaseSensitive(json, name);
+    char *text = member ? cJSON_PrintUnformatted(member) : NULL;
+    cJSON_Delete(json);
+    return text;
+}
+
+bool server_override_read(const struct store_note *note, doorman_override_message *message) {
+    char *text = note_member(note, "override");
     bool is_valid =
         text && doorman_json_read_override(message, text, strlen(text), NULL) == DOORMAN_OK;
     message->row.id = strtoull(note->identity, NULL, 10);
     cJSON_free(text);
-    cJSON_Delete(json);
     return is_valid && message->row.id > 0;
 }
 
-/* Puts the row of a note into force. */
-static bool note_restore(void *context, const struct store_note *note) {
-    struct service *service = (struct service *)context;
+/* Puts a row into force, unless a later one has its name. Precondition: the lock is held. */
+static doorman_status override_restore(struct notes_pass *pass, const struct store_note *note,
+                                       doorman_permits *permits, const doorman_override_row *row,
+                                       doorman_error *error) {
+    char name[NAME_BYTES];
+    doorman_override_info info;
+    const bool is_there = doorman_permits_find_override(permits, row, &info);
+    snprintf(name, sizeof name, "%c%s\x1f%s\x1f%s\x1f%s", row->resource_id ? 'r' : 'g',
+             row->resource_id ? row->resource_id : row->identifier_glob, row->limit,
+             row->key ? row->key : "", row->add > 0 ? "+" : "");
+    if (!pass_wants(pass, name, note, row->id, is_there ? info.row.id : 0)) return DOORMAN_OK;
+    const doorman_status status =
+        doorman_permits_restore_override(permits, row, error, doorman_clock());
+    /* a window that it adds to may have ended */
+    const bool has_ended =
+        status == DOORMAN_OK && !doorman_permits_find_override(permits, row, &info);
+    if (has_ended && !names_add(&pass->ended, name)) pass->failed = true;
+    return status;
+}
+
+static bool override_visit(void *context, const struct store_note *note) {
+    struct notes_pass *pass = (struct notes_pass *)context;
+    struct service *service = pass->service;
     doorman_override_message message = {.expires_in = 0};
     doorman_error error = {0};
     bool is_valid = server_override_read(note, &message);
@@ -24,18 +185,59 @@ static bool note_restore(void *context, const struct store_note *note) {
     doorman_permits *permits = doorman_server_permits(service->server);
     doorman_status status = DOORMAN_INVALID_ARGUMENT;
     if (permits && is_valid) {
-        status = doorman_permits_restore_override(permits, &message.row, &error, doorman_clock());
+        status = override_restore(pass, note, permits, &message.row, &error);
     }
     if (!held) server_unlock(&service->lock);
-    if (permits && status != DOORMAN_OK) {
-        server_log(service->settings, LEVEL_ERROR,
-                   "an override cannot be read, and stays in the store", "override", note->identity,
-                   "error", error.text[0] ? error.text : "is not valid", LOG_END);
-    }
+    if (permits && status != DOORMAN_OK) pass_log(service, OVERRIDE_NOTE, note, error.text);
     doorman_override_message_uninit(&message);
-    return permits != NULL;
+    return permits && !pass->failed;
 }
 
-bool server_overrides_read(struct service *service, struct store *store) {
-    return server_store_list_notes(store, OVERRIDE_NOTE, "", note_restore, service) == STORE_OK;
+/* ---- plan rows ------------------------------------------------------------------------------ */
+
+bool server_plan_read(const struct store_note *note, doorman_plans_message *message) {
+    size_t problems = 0;
+    char *text = note_member(note, "plan");
+    bool is_valid = text && doorman_json_read_plans(message, text, strlen(text), NULL, 0,
+                                                    &problems) == DOORMAN_OK;
+    cJSON_free(text);
+    return is_valid && !message->is_bulk && strtoull(note->identity, NULL, 10) > 0;
+}
+
+/* Puts a row into force, unless a later one has its name. Precondition: the lock is held. */
+static doorman_status plan_restore(struct notes_pass *pass, const struct store_note *note,
+                                   doorman_permits *permits, const doorman_plan_row *read,
+                                   doorman_error *error) {
+    char name[NAME_BYTES];
+    doorman_plan_info info;
+    doorman_plan_row row = *read;
+    row.id = strtoull(note->identity, NULL, 10);
+    const bool is_there = doorman_permits_find_plan(permits, &row, &info);
+    snprintf(name, sizeof name, "%s\x1f%s", row.identifier_glob, row.key);
+    if (!pass_wants(pass, name, note, row.id, is_there ? info.row.id : 0)) return DOORMAN_OK;
+    return doorman_permits_restore_plan(permits, &row, error, doorman_clock());
+}
+
+static bool plan_visit(void *context, const struct store_note *note) {
+    struct notes_pass *pass = (struct notes_pass *)context;
+    struct service *service = pass->service;
+    doorman_plans_message message = {.tree = NULL};
+    doorman_error error = {0};
+    bool is_valid = server_plan_read(note, &message);
+    bool held = server_lock_is_held(&service->lock);
+    if (!held) server_lock(&service->lock);
+    doorman_permits *permits = doorman_server_permits(service->server);
+    doorman_status status = DOORMAN_INVALID_ARGUMENT;
+    if (permits && is_valid) {
+        status = plan_restore(pass, note, permits, &message.plans[0].row, &error);
+    }
+    if (!held) server_unlock(&service->lock);
+    if (permits && status != DOORMAN_OK) pass_log(service, PLAN_NOTE, note, error.text);
+    doorman_plans_message_uninit(&message);
+    return permits && !pass->failed;
+}
+
+bool server_rows_read(struct service *service, struct store *store) {
+    return pass_run(service, store, OVERRIDE_NOTE, override_visit) &&
+           pass_run(service, store, PLAN_NOTE, plan_visit);
 }

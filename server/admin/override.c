@@ -320,20 +320,63 @@ static bool override_read(struct act *act, const struct http_request *request,
     return check_globs(act, &message->row, response);
 }
 
-/* Adds who and what to the row of an act.
- *   reason   NULL: none */
-static void describe(struct act *act, const struct before *before, const char *reason) {
-    const doorman_override_row *row = &detail_of(act)->message.row;
+/* Adds what to the row of an act, and the value before it. Runs on the thread of the store, so that
+ * no other act comes in between. */
+static bool override_prepare(struct act *act, struct store *store) {
+    struct override_detail *detail = detail_of(act);
+    const doorman_override_row *row = &detail->message.row;
     const char *name = row->resource_id ? row->resource_id : row->identifier_glob;
-    bool ends = act->kind == ACT_OVERRIDE_END;
+    const char *reason = detail->message.reason;
+    const bool ends = act->kind == ACT_OVERRIDE_END;
+    struct before before = {.is_there = false};
+    (void)store;
+    server_lock(&act->service->lock);
+    doorman_permits *permits = doorman_server_permits(act->service->server);
+    if (permits) before_take(&before, permits, row);
+    server_unlock(&act->service->lock);
+    if (ends && !before.is_there) {
+        return server_act_refuse(act, 404, "NOT_FOUND", "there is no such override");
+    }
     if (reason) cJSON_AddStringToObject(act->row, "reason", reason);
     cJSON_AddStringToObject(act->row, row->resource_id ? "resource" : "glob", name);
     cJSON_AddStringToObject(act->row, "limit", row->limit);
     cJSON_AddStringToObject(act->row, "key", row->key ? row->key : "");
     cJSON_AddItemToObject(act->row, "before",
-                          before->is_there ? row_json(&before->row, NULL) : cJSON_CreateNull());
+                          before.is_there ? row_json(&before.row, NULL) : cJSON_CreateNull());
     cJSON_AddItemToObject(act->row, "after", ends ? cJSON_CreateNull() : row_json(row, NULL));
-    if (before->is_there) detail_of(act)->replaced = before->row.id;
+    if (before.is_there) detail->replaced = before.row.id;
+    return true;
+}
+
+/* Returns whether a limit has a plan. */
+static bool limit_has_plan(const doorman_permit_limit *limit, const char *plan) {
+    bool has = false;
+    for (size_t i = 0; limit && i < limit->plan_count && !has; i++) {
+        has = strcmp(limit->plans[i].name, plan) == 0;
+    }
+    return has;
+}
+
+/* Adds what a row hides: the row of its glob, and the plan of its key. Precondition: the lock is
+ * held. */
+static void add_hidden(cJSON *json, const doorman_permits *permits,
+                       const doorman_override_row *row) {
+    doorman_override_info info, other;
+    doorman_plan_info plan;
+    if (row->add > 0 || !doorman_permits_find_override(permits, row, &info) || !info.glob) return;
+    const doorman_override_row glob_row = {
+        .identifier_glob = info.glob, .limit = row->limit, .key = row->key};
+    const doorman_plan_row plan_row = {.identifier_glob = info.glob, .key = row->key};
+    cJSON *hides = cJSON_CreateObject();
+    if (row->resource_id && doorman_permits_find_override(permits, &glob_row, &other)) {
+        cJSON_AddNumberToObject(hides, "override", (double)other.row.id);
+    }
+    if (doorman_permits_find_plan(permits, &plan_row, &plan) &&
+        limit_has_plan(limit_find(permits, info.glob, row->limit), plan.row.plan)) {
+        cJSON_AddStringToObject(hides, "plan", plan.row.plan);
+    }
+    if (hides && hides->child && cJSON_AddItemToObject(json, "hides", hides)) return;
+    cJSON_Delete(hides);
 }
 
 /* Answers an act that is in force. */
@@ -343,8 +386,10 @@ static void override_answer(struct act *act, struct http_response *response) {
     cJSON_AddNumberToObject(json, "id", (double)act->id);
     server_lock(&service->lock);
     doorman_permits *permits = doorman_server_permits(service->server);
-    if (permits && act->kind == ACT_OVERRIDE)
+    if (permits && act->kind == ACT_OVERRIDE) {
         add_after(json, permits, &detail_of(act)->message.row);
+        add_hidden(json, permits, &detail_of(act)->message.row);
+    }
     server_unlock(&service->lock);
     char *text = cJSON_PrintUnformatted(json);
     response->type = "application/json";
@@ -366,8 +411,8 @@ static void handle_put(struct service *service, const struct http_request *reque
         if (permits) before_take(&before, permits, &detail_of(act)->message.row);
         is_valid = permits && override_try(act, permits, &before, response);
         server_unlock(&service->lock);
-        if (is_valid) describe(act, &before, detail_of(act)->message.reason);
     }
+    act->prepare = override_prepare;
     act->apply = override_apply;
     act->add_notes = override_add_notes;
     if (is_valid && !server_act_run(act, response)) return; /* it has freed the act */
@@ -425,7 +470,7 @@ static void handle_delete(struct service *service, const struct http_request *re
         server_unlock(&service->lock);
         is_valid = before.is_there || refuse(response, 404, "there is no such override");
     }
-    if (is_valid) describe(act, &before, NULL);
+    act->prepare = override_prepare;
     act->apply = end_apply;
     act->add_notes = override_add_notes;
     if (is_valid && !server_act_run(act, response)) return;
@@ -435,12 +480,14 @@ static void handle_delete(struct service *service, const struct http_request *re
 
 /* ---- GET ------------------------------------------------------------------------------------ */
 
-/* Adds whether a row is in force, and what happens at its end. Returns false if it is over. */
+/* Adds whether a row is in force, and what happens at its end. Returns false if it is over, or a
+ * later one has replaced it. */
 static bool page_add_state(struct service *service, cJSON *json, const doorman_override_row *row) {
     doorman_override_info info;
     server_lock(&service->lock);
     doorman_permits *permits = doorman_server_permits(service->server);
-    bool is_there = permits && doorman_permits_find_override(permits, row, &info);
+    bool is_there =
+        permits && doorman_permits_find_override(permits, row, &info) && info.row.id == row->id;
     if (is_there) {
         cJSON_AddBoolToObject(json, "in_force", info.in_force);
         if (info.idle) cJSON_AddBoolToObject(json, "idle", true);

@@ -34,6 +34,7 @@ PART(admin)
 PART(audit)
 PART(reset)
 PART(override)
+PART(plan)
 #endif
 PART(snapshot)
 PART(children)

@@ -109,6 +109,25 @@ static bool figures_have_other_windows(const doorman_figures *last, const doorma
     return other;
 }
 
+static const doorman_figures *plan_figures(const doorman_permit_limit *limit, const char *name) {
+    for (size_t i = 0; i < limit->plan_count; i++) {
+        if (strcmp(limit->plans[i].name, name) == 0) return &limit->plans[i].figures;
+    }
+    return NULL;
+}
+
+/* Returns whether keys with a plan have windows of another length. A plan that comes or goes is not
+ * a reason: only the counters of keys that have it, if there are any, start fresh. */
+static bool plans_have_other_windows(const doorman_permit_limit *last,
+                                     const doorman_permit_limit *now) {
+    bool other = false;
+    for (size_t i = 0; i < last->plan_count && !other; i++) {
+        const doorman_figures *figures = plan_figures(now, last->plans[i].name);
+        other = figures && figures_have_other_windows(&last->plans[i].figures, figures);
+    }
+    return other;
+}
+
 /* Returns whether some keys have windows of another length. A key without an override in one of the
  * configurations has the figures of the limit there. */
 static bool limit_has_other_windows(const doorman_permit_limit *last,
@@ -121,7 +140,7 @@ static bool limit_has_other_windows(const doorman_permit_limit *last,
         other = figures_have_other_windows(had ? &last->overrides[i].figures : &last->figures,
                                            has ? &now->overrides[i].figures : &now->figures);
     }
-    return other;
+    return other || plans_have_other_windows(last, now);
 }
 
 static bool limits_equal(const doorman_template *template, const doorman_permit_limit *last,

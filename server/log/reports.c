@@ -184,6 +184,10 @@ static doorman_time limit_life(const doorman_permit_limit *limit) {
         doorman_time other = limit->overrides[i].figures.time_to_live;
         if (other > life) life = other;
     }
+    for (size_t i = 0; i < limit->plan_count; i++) {
+        doorman_time other = limit->plans[i].figures.time_to_live;
+        if (other > life) life = other;
+    }
     return life;
 }
 

@@ -86,8 +86,9 @@ static void limit_define(const doorman_permit_limit *limit, char *out, size_t ro
             snprintf(text, room, "%.10g a second, up to %.10g saved", figures->rate, figures->size);
         if (debt > 0) used += snprintf(text + used, room - (size_t)used, ", %.10g s lent", debt);
     }
-    snprintf(text + used, room - (size_t)used, "%s%s%s", limit->key_count ? ", some keys" : "",
-             limit->override_count ? ", with overrides" : "", limit->shadow ? ", in shadow" : "");
+    snprintf(text + used, room - (size_t)used, "%s%s%s%s", limit->key_count ? ", some keys" : "",
+             limit->override_count ? ", with overrides" : "",
+             limit->plan_count ? ", with plans" : "", limit->shadow ? ", in shadow" : "");
 }
 
 static bool limit_list_add(struct limit_list *list, const doorman_permits_limit *info) {
