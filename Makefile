@@ -234,10 +234,12 @@ OF_SERVER = certificate graph lock notify reports store text warnings watch
 $(filter $(OF_SERVER:%=\%/unit/%_test),$(ALL_FLAVORS)): doorman_server.c $(SERVER_HEADERS) \
     $(wildcard server/*/*.c)
 
-REDIS_TESTS = $(filter %/system/redis_test %/system/admin_test,$(ALL_FLAVORS))
+REDIS_TESTS = $(filter %/system/redis_test %/system/admin_test %/system/plans_test,$(ALL_FLAVORS))
 $(REDIS_TESTS): doorman_server.c $(SERVER_HEADERS) $(wildcard server/state/*.c)
-$(REDIS_TESTS) $(addprefix build/coverage/system/,redis_test admin_test): LIBRARIES += -lhiredis
-$(filter %/unit/store_test,$(ALL_FLAVORS)) build/coverage/unit/store_test: LIBRARIES += -lsqlite3
+$(REDIS_TESTS) $(addprefix build/coverage/system/,redis_test admin_test plans_test): LIBRARIES += -lhiredis
+SQLITE_TESTS = unit/store_test system/plans_test
+$(filter $(SQLITE_TESTS:%=\%/%),$(ALL_FLAVORS)) $(SQLITE_TESTS:%=build/coverage/%): \
+    LIBRARIES += -lsqlite3
 
 # These programs and the servers call no private function of the header, so each flavor compiles the
 # headers for them once.

@@ -103,6 +103,9 @@ struct note_page {
     char error[STORE_TEXT];
 };
 
+/* Adds a line of any length. */
+void server_admin_add_line(struct text *text, const char *line);
+
 /* Answers with a page of a list. Its parameters are key, who, limit and after. May wait for the
  * store. */
 void server_admin_list(struct service *service, const struct http_request *request,

@@ -28,7 +28,7 @@ static bool audit_add(struct note_page *page, const struct store_note *note) {
                 (!page->has_key || row_has_key(row, page->key));
     }
     cJSON_Delete(row);
-    if (shows) server_text_addf(&page->text, "%s\n", note->text);
+    if (shows) server_admin_add_line(&page->text, note->text);
     return shows;
 }
 

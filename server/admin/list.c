@@ -3,8 +3,14 @@
 
 #define ROWS_DEFAULT 100
 #define ROWS_MAX 1000
+#define PAGE_BYTES_MAX ((size_t)4 << 20) /* a page ends behind the line that reaches this */
 #define VISITS_MAX                                                                                 \
     100000 /* of one page, because the thread of the store writes nothing meanwhile */
+
+void server_admin_add_line(struct text *text, const char *line) {
+    server_text_add(text, line);
+    server_text_add(text, "\n");
+}
 
 static void page_free(void *context) {
     struct note_page *page = (struct note_page *)context;
@@ -14,7 +20,8 @@ static void page_free(void *context) {
 
 static bool page_visit(void *context, const struct store_note *note) {
     struct note_page *page = (struct note_page *)context;
-    page->is_over = page->count < page->limit && page->visits < VISITS_MAX;
+    page->is_over = page->count < page->limit && page->visits < VISITS_MAX &&
+                    page->text.buffer.bytes < PAGE_BYTES_MAX;
     if (!page->is_over) return false;
     page->visits++;
     snprintf(page->last, sizeof page->last, "%.23s", note->identity);

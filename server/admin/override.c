@@ -394,7 +394,7 @@ static void override_answer(struct act *act, struct http_response *response) {
     char *text = cJSON_PrintUnformatted(json);
     response->type = "application/json";
     response->text.failed = !text;
-    if (text) server_text_addf(&response->text, "%s\n", text);
+    if (text) server_admin_add_line(&response->text, text);
     cJSON_free(text);
     cJSON_Delete(json);
 }
@@ -507,7 +507,7 @@ static bool override_add(struct note_page *page, const struct store_note *note) 
     shows = shows && page_add_state(page->service, json, &message.row);
     char *text = shows ? cJSON_PrintUnformatted(json) : NULL;
     page->text.failed = page->text.failed || (shows && !text);
-    if (text) server_text_addf(&page->text, "%s\n", text);
+    if (text) server_admin_add_line(&page->text, text);
     cJSON_free(text);
     cJSON_Delete(json);
     doorman_override_message_uninit(&message);

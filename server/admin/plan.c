@@ -470,7 +470,7 @@ static bool plan_list_add(struct note_page *page, const struct store_note *note)
     shows = shows && plan_add_state(page->service, json, &row);
     char *text = shows ? cJSON_PrintUnformatted(json) : NULL;
     page->text.failed = page->text.failed || (shows && !text);
-    if (text) server_text_addf(&page->text, "%s\n", text);
+    if (text) server_admin_add_line(&page->text, text);
     cJSON_free(text);
     cJSON_Delete(json);
     doorman_plans_message_uninit(&message);
