@@ -24,9 +24,9 @@ const TIMEOUT = 60; // seconds
 // lost mastership, 10,000 counters, or two processes with one id. Other tests have them.
 const UNSEEN = new RegExp(`^(${[
   'post .* (307|500|503)', 'get (?!.readyz).* (500|503)', 'get .readyz 500', 'get .v1.allow 307',
-  'get .v1.(audit|overrides) (307|404)'].join('|')})$`);
+  'get .v1.(audit|overrides|plans) (307|404)'].join('|')})$`);
 const FIELDS_UNSEEN = [
-  'Act.bulk', 'ActEntry.banned_before', 'ChildStatus.lease_ends_in',
+  'Act.written', 'ActEntry.banned_before', 'ChildStatus.lease_ends_in',
   'ConfigurationCheck.leased_over_count', 'CountersNext.next',
   ...['ClientLeases', 'ResourceLeases'].flatMap(
     (name) => ['etcd_failure', 'last_loss', 'no_master'].map((field) => `${name}.${field}`)),
@@ -36,7 +36,7 @@ const FIELDS_UNSEEN = [
       (field) => `${name}.${field}`)),
   'GetServerCapacityResponse.shared_id', 'InspectResponse.mastership', 'LastLoss.ago',
   'LastLoss.reason', 'LeaseStatus.other_peer', 'NotMaster.is_master', 'NotMaster.mastership',
-  'Override.expires_in', 'OverrideState.idle',
+  'Override.expires_in', 'Plan.expires_in', 'OverrideState.idle', 'PlanState.idle',
   'ParentStatus.failure', 'ParentStatus.shared_node', 'ResetResponse.mastership',
   'ResponseMessage.inspect', 'ResponseMessage.reset', 'StateStatus.failure', 'Status.last_loss',
 ].sort();
@@ -276,7 +276,7 @@ async function getHolds() {
 }
 
 const ADMIN = ['/v1/inspect', '/v1/reset'];
-const NEED_TOKENS = [...ADMIN, '/v1/audit', '/v1/overrides'];
+const NEED_TOKENS = [...ADMIN, '/v1/audit', '/v1/overrides', '/v1/plans'];
 const ADMIN_TOKEN = { Authorization: 'Bearer admin-1' };
 
 // The methods of administrators need a token.
@@ -303,13 +303,13 @@ async function administer() {
 }
 
 // Sends a PUT or a DELETE, whose response must be in the description.
-async function change(verb, query, value) {
+async function change(path, verb, query, value) {
   const headers = { ...JSON_TYPE, ...ADMIN_TOKEN }, body = value ? JSON.stringify(value) : '';
   const response =
-    await send(guarded, verb.toUpperCase(), `/v1/overrides${query}`, { headers, body });
-  const { responses } = description.paths['/v1/overrides'][verb];
+    await send(guarded, verb.toUpperCase(), `${path}${query}`, { headers, body });
+  const { responses } = description.paths[path][verb];
   const expected = responses[response.status] && resolve(responses[response.status]);
-  const where = `${verb} /v1/overrides${query} ${response.status}`;
+  const where = `${verb} ${path}${query} ${response.status}`;
   if (!expected) return fault(where, 'is not in the description:', response.body);
   const { schema } = expected.content['application/json'];
   const errors = checker(schema)(JSON.parse(response.body));
@@ -323,17 +323,42 @@ async function override() {
     .content['application/json'];
   const of = { limit: 'per-user', key: 'acme', reason: 'a test' };
   const statuses = [
-    await change('put', '', examples.raise.value),
-    await change('put', '', { ...of, resource: 'login', add: 5, expires_in: 60 }),
-    await change('put', '', { ...of, glob: 'login', set: { size: 9 }, expires_in: 60 }),
-    await change('put', '', { ...of, resource: 'login', set: { size: -1 } }),
-    await change('put', '', { ...of, resource: 'login', limit: 'none', set: { size: 1 } }),
+    await change('/v1/overrides', 'put', '', examples.raise.value),
+    await change('/v1/overrides', 'put', '', { ...of, resource: 'login', add: 5, expires_in: 60 }),
+    await change('/v1/overrides', 'put', '', { ...of, glob: 'login', set: { size: 9 }, expires_in: 60 }),
+    await change('/v1/overrides', 'put', '', { ...of, resource: 'login', set: { size: -1 } }),
+    await change('/v1/overrides', 'put', '', { ...of, resource: 'login', limit: 'none', set: { size: 1 } }),
   ];
   await get(guarded, '/v1/overrides', '', { headers: ADMIN_TOKEN });
   await get(guarded, '/v1/overrides', '?key=acme&limit=1', { headers: ADMIN_TOKEN });
-  statuses.push(await change('delete', '?resource=login&limit=per-user&key=acme&reason=over'));
-  statuses.push(await change('delete', '?resource=login&limit=per-user&key=nobody'));
+  statuses.push(await change('/v1/overrides', 'delete', '?resource=login&limit=per-user&key=acme&reason=over'));
+  statuses.push(await change('/v1/overrides', 'delete', '?resource=login&limit=per-user&key=nobody'));
   if (statuses.join() !== '200,200,200,400,404,200,404') fault('overrides:', statuses.join());
+}
+
+// Sets, lists and ends plans.
+async function plan() {
+  const { examples } = description.paths['/v1/plans'].put.requestBody.content['application/json'];
+  const of = { glob: 'login', key: 'acme', reason: 'a test' };
+  const statuses = [await change('/v1/plans', 'put', '', examples.one.value)];
+  await get(guarded, '/v1/plans', '', { headers: ADMIN_TOKEN });
+  statuses.push(
+    await change('/v1/plans', 'put', '', examples.several.value),
+    await change('/v1/plans', 'put', '', { ...of, plan: 'none' }),
+    await change('/v1/plans', 'put', '', { ...of, plan: 5 }),
+    await change('/v1/overrides', 'put', '',
+      { ...of, glob: undefined, resource: 'login', limit: 'per-user', set: { size: 8 } }),
+  );
+  const headers = { ...JSON_TYPE, ...ADMIN_TOKEN };
+  await post(guarded, '/v1/inspect', { entry: [{ resource_id: 'login', key: 'bob' }] }, { headers });
+  await get(guarded, '/v1/plans', '', { headers: ADMIN_TOKEN });
+  await get(guarded, '/v1/plans', '?key=acme&limit=1', { headers: ADMIN_TOKEN });
+  await get(guarded, '/v1/plans', '?limit=1', { headers: ADMIN_TOKEN });
+  await get(guarded, '/v1/plans', '?limit=0', { headers: ADMIN_TOKEN });
+  statuses.push(await change('/v1/plans', 'delete', '?glob=login&key=acme&reason=over'));
+  statuses.push(await change('/v1/plans', 'delete', '?glob=login&key=nobody'));
+  await get(guarded, '/v1/audit', '?key=bob', { headers: ADMIN_TOKEN });
+  if (statuses.join() !== '200,200,404,400,200,200,404') fault('plans:', statuses.join());
 }
 
 // A client that never confirms its leases is shown with its peer, and with the name of its token.
@@ -480,6 +505,7 @@ await checkConfigurations();
 await getHolds();
 await administer();
 await override();
+await plan();
 await neverConfirm();
 await sendAll();
 await getState();
