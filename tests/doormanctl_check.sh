@@ -105,7 +105,8 @@ cat >"$folder/config" <<END
     "kind": "FAIR_SHARE", "lease_length": 3600, "refresh_interval": 5,
     "learning_mode_duration": 0}},
   {"identifier_glob": "login", "limits": [
-    {"name": "per-user", "kind": "FIXED_WINDOW", "limit": 2, "window": 100000000}]},
+    {"name": "per-user", "kind": "FIXED_WINDOW", "limit": 2, "window": 100000000,
+     "plans": {"free": {"limit": 1}, "pro": {"limit": 50}}}]},
   {"identifier_glob": "bill", "limits": [
     {"name": "quota", "kind": "FIXED_WINDOW", "limit": 1000000, "window": 100000000}]},
   {"identifier_glob": "slots", "limits": [
@@ -172,6 +173,29 @@ for figures in '' limit limit= limit=x 'limit=9,' =9; do
     check 'figures that are none' fails 2 'must be figures' \
         override set login per-user acme "$figures" 1h why
 done
+check 'a plan' prints '^the plan is set, act [0-9]+$' plan set login erin pro 1h 'ticket 4711'
+check 'the key has it' prints '^per-user +50 +0 +50 ' key login erin
+check 'a plan that does not exist' fails 1 'no limit of the template' \
+    plan set login erin gold 1h why
+check 'a time that is none' fails 2 'must be a time' plan set login erin pro 1w why
+seq -f 'key %.0f pro' 12345 >"$folder/plans"
+echo 'key 12345 free' >>"$folder/plans"
+check 'plans of a file' fails 1 'the first 10000 plans of .* are set' \
+    plan load login "$folder/plans" 0 import
+sed -i '$d' "$folder/plans"
+check 'they are set' prints '^12345 plans are set$' plan load login "$folder/plans" 0 import
+check 'a key has its plan' prints '^per-user +50 +0 +50 ' key login 'key 12345'
+printf 'erin pro\n\nalone\n' >"$folder/plans"
+check 'a line without a plan' fails 2 '/plans:3: must have a key' \
+    plan load login "$folder/plans" 0 import
+check 'an input without lines' prints '^0 plans are set$' plan load login - 0 import
+check 'a file that is not there' fails 2 'No such file' plan load login "$folder/no" 0 import
+check 'the plans of a key' prints '^ *[0-9]+ +erin +pro +login +[0-9.]+ .* ann +ticket 4711' \
+    plan list erin
+check 'all plans' has_lines 12347 plan list
+check 'a plan ends' prints '^the plan has ended$' plan end login erin over
+check 'one that there is not' fails 1 'no plan row' plan end login nobody over
+check 'plans: the fields' prints '^\{"id":[0-9]+,"audit":[0-9]+,' --json plan list 'key 1'
 check 'a reset' prints '^1 reset$' reset login dave per-user
 check 'a reset of nothing' prints '^nothing to reset' reset login dave
 check 'a reset of a limit that does not exist' fails 1 'limit' reset login dave nothing

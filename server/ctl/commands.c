@@ -322,7 +322,7 @@ static enum ctl_exit run_reset(struct ctl *ctl, char *const words[]) {
 }
 
 /* Reads "90", "90s", "15m", "12h" or "1d". Returns seconds, or -1. */
-static double duration_read(const char *text) {
+double ctl_duration_read(const char *text) {
     static const char units[] = "smhd";
     static const double seconds[] = {1, 60, 3600, 86400};
     char *end = NULL;
@@ -336,7 +336,7 @@ static enum ctl_exit run_ban(struct ctl *ctl, char *const words[]) {
     char time[CTL_NUMBER_BYTES];
     struct ctl_reply reply;
     enum ctl_exit code = CTL_DONE;
-    double seconds = duration_read(words[2]);
+    double seconds = ctl_duration_read(words[2]);
     if (seconds < 0) {
         return ctl_fail(CTL_USAGE,
                         "%s: must be a time, for example 90s, 15m, 12h or 1d; 0 ends a ban",
@@ -405,13 +405,8 @@ static bool lines_take(char *text, const char *field, cJSON *rows, char next[POS
     return is_good;
 }
 
-/* Shows a list that comes as lines of JSON, in parts.
- *   request   its query has room for the position of a part
- *   field     each line has it
- *   change    changes a row before it is shown; NULL: nothing does
- *   columns   NULL: prints the lines as they are */
-static enum ctl_exit lines_show(struct ctl *ctl, struct ctl_request request, const char *field,
-                                void (*change)(cJSON *row), const struct ctl_column *columns) {
+enum ctl_exit ctl_lines_show(struct ctl *ctl, struct ctl_request request, const char *field,
+                             void (*change)(cJSON *row), const struct ctl_column *columns) {
     struct ctl_table table = {.columns = columns};
     struct ctl_reply reply;
     char after[POSITION_BYTES] = "";
@@ -447,7 +442,7 @@ static enum ctl_exit counters_show(struct ctl *ctl, char *const words[], bool ha
     const struct ctl_request request = {
         .path = "/v1/counters",
         .query = {{"template", words[0]}, {"limit", words[0] ? words[1] : NULL}}};
-    return lines_show(ctl, request, "what", NULL, has_table ? columns : NULL);
+    return ctl_lines_show(ctl, request, "what", NULL, has_table ? columns : NULL);
 }
 
 static enum ctl_exit run_audit(struct ctl *ctl, char *const words[]) {
@@ -458,7 +453,7 @@ static enum ctl_exit run_audit(struct ctl *ctl, char *const words[]) {
         {"REASON", "reason", CTL_TEXT}, {.header = NULL}};
     const struct ctl_request request = {
         .path = "/v1/audit", .query = {{"key", words[0]}, {"limit", "1000"}, {"redirect", "1"}}};
-    return lines_show(ctl, request, "what", NULL, ctl->json ? NULL : columns);
+    return ctl_lines_show(ctl, request, "what", NULL, ctl->json ? NULL : columns);
 }
 
 static enum ctl_exit run_export(struct ctl *ctl, char *const words[]) {
@@ -518,7 +513,7 @@ static cJSON *override_make(char *const words[], double seconds) {
 }
 
 static enum ctl_exit run_override_set(struct ctl *ctl, char *const words[]) {
-    double seconds = duration_read(words[4]);
+    double seconds = ctl_duration_read(words[4]);
     struct ctl_reply reply;
     if (seconds < 0) {
         return ctl_fail(CTL_USAGE,
@@ -578,7 +573,7 @@ static enum ctl_exit run_override_list(struct ctl *ctl, char *const words[]) {
     const struct ctl_request request = {
         .path = "/v1/overrides",
         .query = {{"key", words[0]}, {"limit", "1000"}, {"redirect", "1"}}};
-    return lines_show(ctl, request, "override", override_flatten, ctl->json ? NULL : columns);
+    return ctl_lines_show(ctl, request, "override", override_flatten, ctl->json ? NULL : columns);
 }
 
 static enum ctl_exit run_override_end(struct ctl *ctl, char *const words[]) {
@@ -667,6 +662,19 @@ const struct ctl_command ctl_commands[] = {
      "Needs the role read.", run_override_list},
     {"override end", "RESOURCE LIMIT KEY REASON", "end an override before its time",
      "What was used under the override stays used. Needs the role support.", run_override_end},
+    {"plan set", "GLOB KEY PLAN TIME REASON", "give one key a plan of the configuration",
+     "GLOB is that of a template. TIME is seconds, or has a unit: 90s, 15m, 12h, 1d; 0 is no end.\n"
+     "The server needs --state and --http-token. Needs the role support.",
+     ctl_plan_set},
+    {"plan load", "GLOB FILE TIME REASON", "give many keys their plans",
+     "Each line of FILE is KEY PLAN; - is standard input. 10,000 lines are one act, and either "
+     "all\n"
+     "or none of them are set. Needs the role support.",
+     ctl_plan_load},
+    {"plan list", "[KEY]", "which key has which plan, the newest first", "Needs the role read.",
+     ctl_plan_list},
+    {"plan end", "GLOB KEY REASON", "end the plan of a key before its time",
+     "What was used under the plan stays used. Needs the role support.", ctl_plan_end},
     {"config get", "", "the configuration in force, as JSON", "Needs the role read.",
      run_config_get},
     {"config check", "FILE", "check a file before a server reads it",

@@ -4,12 +4,13 @@ _doormanctl() {
     local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} offered=''
     local flags='--json --url --cacert --cert --key --timeout --settings --help --version'
     local commands='status check limits top key reset ban holds counters export audit override'
-    commands="$commands config help"
+    commands="$commands plan config help"
     case $before in
     --cacert | --cert | --key | --settings) offered=FILE ;;
     --url | --timeout) ;;
     config) offered='get check' ;;
     override) offered='set list end' ;;
+    plan) offered='set load list end' ;;
     check) if [ "${COMP_WORDS[COMP_CWORD - 2]}" = config ]; then offered=FILE; fi ;;
     *) offered="$flags $commands" ;;
     esac

@@ -3,6 +3,7 @@
  *
  *     main.c       flags, help, and the way to a command
  *     commands.c   the commands, and their table
+ *     plans.c      the commands of plans
  *     request.c    one request to a server, with libcurl
  *     settings.c   the address, the token and the like: flags, environment, file
  *     table.c      tables, and amounts with units
@@ -154,6 +155,17 @@ void ctl_table_print(struct ctl_table *table, const cJSON *rows, bool has_color)
 #define CTL_NUMBER_BYTES 48
 const char *ctl_seconds(char out[CTL_NUMBER_BYTES], double seconds); /* as CTL_SECONDS */
 
+/* Shows a list that comes as lines of JSON, in parts.
+ *   request   its query has room for the position of a part
+ *   field     each line has it
+ *   change    changes a row before it is shown; NULL: nothing does
+ *   columns   NULL: prints the lines as they are */
+enum ctl_exit ctl_lines_show(struct ctl *ctl, struct ctl_request request, const char *field,
+                             void (*change)(cJSON *row), const struct ctl_column *columns);
+
+/* Returns the seconds of a text such as "90", "15m" or "1d", or -1. */
+double ctl_duration_read(const char *text);
+
 /* ---- commands ------------------------------------------------------------------------------- */
 
 struct ctl_command {
@@ -162,6 +174,11 @@ struct ctl_command {
     const char *summary, *help;
     enum ctl_exit (*run)(struct ctl *ctl, char *const words[]); /* words: the arguments and NULL */
 };
+
+enum ctl_exit ctl_plan_set(struct ctl *ctl, char *const words[]);
+enum ctl_exit ctl_plan_load(struct ctl *ctl, char *const words[]);
+enum ctl_exit ctl_plan_list(struct ctl *ctl, char *const words[]);
+enum ctl_exit ctl_plan_end(struct ctl *ctl, char *const words[]);
 
 /* Ends with a command whose name is NULL. */
 extern const struct ctl_command ctl_commands[];
