@@ -234,9 +234,10 @@ OF_SERVER = certificate graph lock notify reports store text warnings watch
 $(filter $(OF_SERVER:%=\%/unit/%_test),$(ALL_FLAVORS)): doorman_server.c $(SERVER_HEADERS) \
     $(wildcard server/*/*.c)
 
-REDIS_TESTS = $(filter %/system/redis_test %/system/admin_test %/system/plans_test,$(ALL_FLAVORS))
+REDIS_PROGRAMS = $(addprefix system/,redis_test admin_test plans_test)
+REDIS_TESTS = $(filter $(REDIS_PROGRAMS:%=\%/%),$(ALL_FLAVORS))
 $(REDIS_TESTS): doorman_server.c $(SERVER_HEADERS) $(wildcard server/state/*.c)
-$(REDIS_TESTS) $(addprefix build/coverage/system/,redis_test admin_test plans_test): LIBRARIES += -lhiredis
+$(REDIS_TESTS) $(REDIS_PROGRAMS:%=build/coverage/%): LIBRARIES += -lhiredis
 SQLITE_TESTS = unit/store_test system/plans_test
 $(filter $(SQLITE_TESTS:%=\%/%),$(ALL_FLAVORS)) $(SQLITE_TESTS:%=build/coverage/%): \
     LIBRARIES += -lsqlite3

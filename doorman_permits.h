@@ -2709,8 +2709,8 @@ typedef struct doorman__config_size {
 } doorman__config_size;
 
 /* The limits of all templates of a configuration. Behind the struct are the limits, their
- * overrides, their plans, their tiers, the keys of limits and overrides with the globs in shadow, and the
- * strings. */
+ * overrides, their plans, the tiers of all of them, the keys of limits and overrides with the globs
+ * in shadow, and the strings. */
 struct doorman__config_limits {
     doorman_permit_limit *limits;
 };
@@ -4298,8 +4298,8 @@ typedef struct doorman__override_figures {
     doorman_figures all; /* given, and those of the limit; only if not idle */
 } doorman__override_figures;
 
-/* An override row or a plan row. Its key is behind the struct. Rows are in a table, by resource or glob, limit
- * and key, and in a treap, by the time at which they change next. */
+/* An override row or a plan row. Its key is behind the struct. Rows are in a table, by resource or
+ * glob, limit and key, and in a treap, by the time at which they change next. */
 typedef struct doorman__override_row {
     doorman__chain node; /* tag: the bytes of the key, and DOORMAN__BEGUN */
     struct doorman__override_row *left, *right;
@@ -11308,7 +11308,8 @@ static void doorman__override_set_check(doorman__check *check, const doorman_per
     DOORMAN__CHECK(check, rules);
 }
 
-/* Enters a row that is valid, with the times and the id of `given`. A row that replaces one that has begun adds only what it adds more.
+/* Enters a row that is valid, with the times and the id of `given`. A row that replaces one that
+ * has begun adds only what it adds more.
  *   restored   a bucket has what a row adds already, if the row has begun */
 static doorman_status doorman__override_store(doorman_permits *permits,
                                               const doorman__override_name *name,

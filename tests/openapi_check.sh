@@ -44,7 +44,8 @@ cat >"$folder/config.json" <<END
     "learning_mode_duration": 0}},
   {"identifier_glob": "login", "limits": [
     {"name": "per-user", "kind": "TOKEN_BUCKET", "rate": 0.1, "size": 5, "max_debt": 60,
-     "plans": {"free": {"size": 4}, "pro": {"size": 50}}, "warn_at": 0.5, "ban": {"refusals": 9, "window": 60, "duration": 60}},
+     "plans": {"free": {"size": 4}, "pro": {"size": 50}},
+     "warn_at": 0.5, "ban": {"refusals": 9, "window": 60, "duration": 60}},
     {"name": "tiers", "kind": "TIERS", "tiers": [{"limit": 99, "window": 9, "active": 9}]},
     {"name": "soft", "kind": "FIXED_WINDOW", "limit": 1, "window": "day", "shadow": true}]},
   {"identifier_glob": "soon", "limits": [

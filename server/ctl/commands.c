@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #define PAGE_ROWS "5000" /* the most leases that the server lists in one answer */
-#define POSITION_BYTES 512
 #define TOP_ROWS 20
 
 static cJSON *list_of(const struct ctl_reply *reply, const char *name) {
@@ -26,20 +25,6 @@ static enum ctl_exit list_show(struct ctl *ctl, const struct ctl_request *reques
     }
     ctl_reply_free(&reply);
     return code;
-}
-
-/* Takes the position of the next part of a list. Returns false if it is the last one again.
- *   position   in/out: "": there is no other part */
-static bool position_move(char position[POSITION_BYTES], const char *next) {
-    bool has_moved = !next[0] || strcmp(position, next) != 0;
-    snprintf(position, POSITION_BYTES, "%s", next);
-    return has_moved;
-}
-
-static enum ctl_exit answer_is_wrong(const struct ctl *ctl) {
-    return ctl_fail(CTL_UNREACHABLE,
-                    "%s answers, but not as a Doorman server does; is the address right?",
-                    ctl->url);
 }
 
 /* ---- status --------------------------------------------------------------------------------- */
@@ -86,7 +71,7 @@ static enum ctl_exit leases_show(struct ctl *ctl, const char *resource) {
                                                 {.header = NULL}};
     struct ctl_table table = {.columns = columns};
     struct ctl_reply reply;
-    char after[POSITION_BYTES] = "";
+    char after[CTL_POSITION_BYTES] = "";
     enum ctl_exit code = CTL_DONE;
     do {
         const struct ctl_request request = {.path = "/v1/status",
@@ -98,8 +83,8 @@ static enum ctl_exit leases_show(struct ctl *ctl, const char *resource) {
         if (code == CTL_DONE && !ctl->json) {
             ctl_table_print(&table, list_of(&reply, "leases"), ctl->has_color);
         }
-        if (code == CTL_DONE && !position_move(after, ctl_text(reply.json, "next"))) {
-            code = answer_is_wrong(ctl);
+        if (code == CTL_DONE && !ctl_position_move(after, ctl_text(reply.json, "next"))) {
+            code = ctl_answer_is_wrong(ctl);
         }
         ctl_reply_free(&reply);
     } while (code == CTL_DONE && after[0] && !ferror(stdout));
@@ -137,7 +122,7 @@ static enum ctl_exit check_one(struct ctl *ctl, const struct ctl_request *reques
     struct ctl_reply reply;
     enum ctl_exit code = ctl_send(ctl, request, &reply);
     bool is_good = reply.status == 200 && strncmp(reply.text, good, strlen(good)) == 0;
-    if (code == CTL_DONE && !is_good && reply.status != 503) code = answer_is_wrong(ctl);
+    if (code == CTL_DONE && !is_good && reply.status != 503) code = ctl_answer_is_wrong(ctl);
     if (code == CTL_DONE && !is_good) code = CTL_REFUSED;
     reply.text[strcspn(reply.text, "\r\n")] = 0;
     cJSON_AddStringToObject(row, "answer", reply.text);
@@ -321,17 +306,6 @@ static enum ctl_exit run_reset(struct ctl *ctl, char *const words[]) {
     return code;
 }
 
-/* Reads "90", "90s", "15m", "12h" or "1d". Returns seconds, or -1. */
-double ctl_duration_read(const char *text) {
-    static const char units[] = "smhd";
-    static const double seconds[] = {1, 60, 3600, 86400};
-    char *end = NULL;
-    double value = strtod(text, &end);
-    const char *unit = *end ? strchr(units, *end) : units;
-    bool is_valid = end != text && value >= 0 && value <= 1e9 && unit && (!*end || !end[1]);
-    return is_valid ? value * seconds[unit - units] : -1;
-}
-
 static enum ctl_exit run_ban(struct ctl *ctl, char *const words[]) {
     char time[CTL_NUMBER_BYTES];
     struct ctl_reply reply;
@@ -379,53 +353,6 @@ static enum ctl_exit run_holds(struct ctl *ctl, char *const words[]) {
 }
 
 /* ---- counters ------------------------------------------------------------------------------- */
-
-/* Reads the lines of one answer, or prints them.
- *   field   each line has it
- *   rows   the array to which they are added; NULL: prints them as they are
- *   next   in/out: the position of the next part; "": there is none
- *   returns   whether all lines are those of a Doorman, and the position has moved */
-static bool lines_take(char *text, const char *field, cJSON *rows, char next[POSITION_BYTES]) {
-    bool is_good = true, has_moved = false;
-    for (char *line = text; is_good && *line;) {
-        size_t bytes = strcspn(line, "\n");
-        char *following = line + bytes + (line[bytes] == '\n');
-        line[bytes] = 0;
-        cJSON *row = cJSON_Parse(line);
-        if (ctl_text(row, "next")[0]) {
-            is_good = has_moved = position_move(next, ctl_text(row, "next"));
-        } else {
-            is_good = cJSON_HasObjectItem(row, field);
-            if (is_good && !rows) puts(line);
-        }
-        if (!is_good || has_moved || !rows || !cJSON_AddItemToArray(rows, row)) cJSON_Delete(row);
-        line = following;
-    }
-    if (!has_moved) next[0] = 0;
-    return is_good;
-}
-
-enum ctl_exit ctl_lines_show(struct ctl *ctl, struct ctl_request request, const char *field,
-                             void (*change)(cJSON *row), const struct ctl_column *columns) {
-    struct ctl_table table = {.columns = columns};
-    struct ctl_reply reply;
-    char after[POSITION_BYTES] = "";
-    enum ctl_exit code = CTL_DONE;
-    do {
-        cJSON *rows = columns ? cJSON_CreateArray() : NULL;
-        request.query[CTL_PARAMETER_MAX - 1] =
-            (struct ctl_parameter){"after", after[0] ? after : NULL};
-        code = ctl_call(ctl, &request, &reply);
-        if (code == CTL_DONE && !lines_take(reply.text, field, rows, after)) {
-            code = answer_is_wrong(ctl);
-        }
-        for (cJSON *row = rows ? rows->child : NULL; row && change; row = row->next) change(row);
-        if (code == CTL_DONE && rows) ctl_table_print(&table, rows, ctl->has_color);
-        cJSON_Delete(rows);
-        ctl_reply_free(&reply);
-    } while (code == CTL_DONE && after[0] && !ferror(stdout));
-    return code;
-}
 
 static enum ctl_exit counters_show(struct ctl *ctl, char *const words[], bool has_table) {
     static const struct ctl_column columns[] = {{"WHAT", "what", CTL_TEXT},

@@ -4,6 +4,7 @@
  *     main.c       flags, help, and the way to a command
  *     commands.c   the commands, and their table
  *     plans.c      the commands of plans
+ *     lines.c      lists that come in parts, and times
  *     request.c    one request to a server, with libcurl
  *     settings.c   the address, the token and the like: flags, environment, file
  *     table.c      tables, and amounts with units
@@ -162,6 +163,15 @@ const char *ctl_seconds(char out[CTL_NUMBER_BYTES], double seconds); /* as CTL_S
  *   columns   NULL: prints the lines as they are */
 enum ctl_exit ctl_lines_show(struct ctl *ctl, struct ctl_request request, const char *field,
                              void (*change)(cJSON *row), const struct ctl_column *columns);
+
+#define CTL_POSITION_BYTES 512
+
+/* Takes the position of the next part of a list. Returns false if it is the last one again.
+ *   position   in/out: "": there is no other part */
+bool ctl_position_move(char position[CTL_POSITION_BYTES], const char *next);
+
+/* Reports an answer that no Doorman gives. */
+enum ctl_exit ctl_answer_is_wrong(const struct ctl *ctl);
 
 /* Returns the seconds of a text such as "90", "15m" or "1d", or -1. */
 double ctl_duration_read(const char *text);
