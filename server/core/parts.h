@@ -15,6 +15,7 @@ PART(tls)
 #endif
 #ifdef DOORMAN_SERVER_ETCD
 PART(etcd)
+PART(config_writer)
 #endif
 #ifdef DOORMAN_SERVER_STATE
 PART(state)
@@ -34,6 +35,8 @@ PART(admin)
 PART(audit)
 PART(reset)
 PART(override)
+PART(versions)
+PART(config_change)
 #endif
 PART(snapshot)
 PART(children)
@@ -41,6 +44,9 @@ PART(history)
 PART(health)
 PART(pages)
 PART(limits)
+#ifdef DOORMAN_SERVER_ADMIN
+PART(versions_page)
+#endif
 PART(front)
 PART(holds)
 PART(counters)

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #define PAGE_ROWS "5000" /* the most leases that the server lists in one answer */
-#define POSITION_BYTES 512
 #define TOP_ROWS 20
 
 static cJSON *list_of(const struct ctl_reply *reply, const char *name) {
@@ -26,20 +25,6 @@ static enum ctl_exit list_show(struct ctl *ctl, const struct ctl_request *reques
     }
     ctl_reply_free(&reply);
     return code;
-}
-
-/* Takes the position of the next part of a list. Returns false if it is the last one again.
- *   position   in/out: "": there is no other part */
-static bool position_move(char position[POSITION_BYTES], const char *next) {
-    bool has_moved = !next[0] || strcmp(position, next) != 0;
-    snprintf(position, POSITION_BYTES, "%s", next);
-    return has_moved;
-}
-
-static enum ctl_exit answer_is_wrong(const struct ctl *ctl) {
-    return ctl_fail(CTL_UNREACHABLE,
-                    "%s answers, but not as a Doorman server does; is the address right?",
-                    ctl->url);
 }
 
 /* ---- status --------------------------------------------------------------------------------- */
@@ -86,7 +71,7 @@ static enum ctl_exit leases_show(struct ctl *ctl, const char *resource) {
                                                 {.header = NULL}};
     struct ctl_table table = {.columns = columns};
     struct ctl_reply reply;
-    char after[POSITION_BYTES] = "";
+    char after[CTL_POSITION_BYTES] = "";
     enum ctl_exit code = CTL_DONE;
     do {
         const struct ctl_request request = {.path = "/v1/status",
@@ -98,8 +83,8 @@ static enum ctl_exit leases_show(struct ctl *ctl, const char *resource) {
         if (code == CTL_DONE && !ctl->json) {
             ctl_table_print(&table, list_of(&reply, "leases"), ctl->has_color);
         }
-        if (code == CTL_DONE && !position_move(after, ctl_text(reply.json, "next"))) {
-            code = answer_is_wrong(ctl);
+        if (code == CTL_DONE && !ctl_position_move(after, ctl_text(reply.json, "next"))) {
+            code = ctl_answer_is_wrong(ctl);
         }
         ctl_reply_free(&reply);
     } while (code == CTL_DONE && after[0] && !ferror(stdout));
@@ -137,7 +122,7 @@ static enum ctl_exit check_one(struct ctl *ctl, const struct ctl_request *reques
     struct ctl_reply reply;
     enum ctl_exit code = ctl_send(ctl, request, &reply);
     bool is_good = reply.status == 200 && strncmp(reply.text, good, strlen(good)) == 0;
-    if (code == CTL_DONE && !is_good && reply.status != 503) code = answer_is_wrong(ctl);
+    if (code == CTL_DONE && !is_good && reply.status != 503) code = ctl_answer_is_wrong(ctl);
     if (code == CTL_DONE && !is_good) code = CTL_REFUSED;
     reply.text[strcspn(reply.text, "\r\n")] = 0;
     cJSON_AddStringToObject(row, "answer", reply.text);
@@ -380,58 +365,6 @@ static enum ctl_exit run_holds(struct ctl *ctl, char *const words[]) {
 
 /* ---- counters ------------------------------------------------------------------------------- */
 
-/* Reads the lines of one answer, or prints them.
- *   field   each line has it
- *   rows   the array to which they are added; NULL: prints them as they are
- *   next   in/out: the position of the next part; "": there is none
- *   returns   whether all lines are those of a Doorman, and the position has moved */
-static bool lines_take(char *text, const char *field, cJSON *rows, char next[POSITION_BYTES]) {
-    bool is_good = true, has_moved = false;
-    for (char *line = text; is_good && *line;) {
-        size_t bytes = strcspn(line, "\n");
-        char *following = line + bytes + (line[bytes] == '\n');
-        line[bytes] = 0;
-        cJSON *row = cJSON_Parse(line);
-        if (ctl_text(row, "next")[0]) {
-            is_good = has_moved = position_move(next, ctl_text(row, "next"));
-        } else {
-            is_good = cJSON_HasObjectItem(row, field);
-            if (is_good && !rows) puts(line);
-        }
-        if (!is_good || has_moved || !rows || !cJSON_AddItemToArray(rows, row)) cJSON_Delete(row);
-        line = following;
-    }
-    if (!has_moved) next[0] = 0;
-    return is_good;
-}
-
-/* Shows a list that comes as lines of JSON, in parts.
- *   request   its query has room for the position of a part
- *   field     each line has it
- *   change    changes a row before it is shown; NULL: nothing does
- *   columns   NULL: prints the lines as they are */
-static enum ctl_exit lines_show(struct ctl *ctl, struct ctl_request request, const char *field,
-                                void (*change)(cJSON *row), const struct ctl_column *columns) {
-    struct ctl_table table = {.columns = columns};
-    struct ctl_reply reply;
-    char after[POSITION_BYTES] = "";
-    enum ctl_exit code = CTL_DONE;
-    do {
-        cJSON *rows = columns ? cJSON_CreateArray() : NULL;
-        request.query[CTL_PARAMETER_MAX - 1] =
-            (struct ctl_parameter){"after", after[0] ? after : NULL};
-        code = ctl_call(ctl, &request, &reply);
-        if (code == CTL_DONE && !lines_take(reply.text, field, rows, after)) {
-            code = answer_is_wrong(ctl);
-        }
-        for (cJSON *row = rows ? rows->child : NULL; row && change; row = row->next) change(row);
-        if (code == CTL_DONE && rows) ctl_table_print(&table, rows, ctl->has_color);
-        cJSON_Delete(rows);
-        ctl_reply_free(&reply);
-    } while (code == CTL_DONE && after[0] && !ferror(stdout));
-    return code;
-}
-
 static enum ctl_exit counters_show(struct ctl *ctl, char *const words[], bool has_table) {
     static const struct ctl_column columns[] = {{"WHAT", "what", CTL_TEXT},
                                                 {"TEMPLATE", "template", CTL_TEXT},
@@ -447,7 +380,7 @@ static enum ctl_exit counters_show(struct ctl *ctl, char *const words[], bool ha
     const struct ctl_request request = {
         .path = "/v1/counters",
         .query = {{"template", words[0]}, {"limit", words[0] ? words[1] : NULL}}};
-    return lines_show(ctl, request, "what", NULL, has_table ? columns : NULL);
+    return ctl_lines_show(ctl, request, "what", NULL, has_table ? columns : NULL);
 }
 
 static enum ctl_exit run_audit(struct ctl *ctl, char *const words[]) {
@@ -458,7 +391,7 @@ static enum ctl_exit run_audit(struct ctl *ctl, char *const words[]) {
         {"REASON", "reason", CTL_TEXT}, {.header = NULL}};
     const struct ctl_request request = {
         .path = "/v1/audit", .query = {{"key", words[0]}, {"limit", "1000"}, {"redirect", "1"}}};
-    return lines_show(ctl, request, "what", NULL, ctl->json ? NULL : columns);
+    return ctl_lines_show(ctl, request, "what", NULL, ctl->json ? NULL : columns);
 }
 
 static enum ctl_exit run_export(struct ctl *ctl, char *const words[]) {
@@ -578,7 +511,7 @@ static enum ctl_exit run_override_list(struct ctl *ctl, char *const words[]) {
     const struct ctl_request request = {
         .path = "/v1/overrides",
         .query = {{"key", words[0]}, {"limit", "1000"}, {"redirect", "1"}}};
-    return lines_show(ctl, request, "override", override_flatten, ctl->json ? NULL : columns);
+    return ctl_lines_show(ctl, request, "override", override_flatten, ctl->json ? NULL : columns);
 }
 
 static enum ctl_exit run_override_end(struct ctl *ctl, char *const words[]) {
@@ -594,25 +527,6 @@ static enum ctl_exit run_override_end(struct ctl *ctl, char *const words[]) {
     if (code == CTL_DONE && !ctl->json) ctl_say("the override has ended");
     ctl_reply_free(&reply);
     return code;
-}
-
-/* ---- configurations ------------------------------------------------------------------------- */
-
-static enum ctl_exit run_config_get(struct ctl *ctl, char *const words[]) {
-    const struct ctl_request request = {.path = "/v1/config", .expects = "resources", .here = true};
-    (void)words;
-    ctl->json = true; /* there is no table of it */
-    return list_show(ctl, &request, NULL);
-}
-
-/* Becomes the server, which checks the file and ends with 0, 1 or 2 as this program does. */
-static enum ctl_exit run_config_check(struct ctl *ctl, char *const words[]) {
-    (void)ctl;
-    execlp("doorman_server", "doorman_server", "--config", words[0], "--check-config",
-           (char *)NULL);
-    return ctl_fail(CTL_REFUSED,
-                    "doorman_server checks the file, and cannot be run: %s; add its folder to PATH",
-                    strerror(errno));
 }
 
 /* ---- the table ------------------------------------------------------------------------------ */
@@ -667,8 +581,27 @@ const struct ctl_command ctl_commands[] = {
      "Needs the role read.", run_override_list},
     {"override end", "RESOURCE LIMIT KEY REASON", "end an override before its time",
      "What was used under the override stays used. Needs the role support.", run_override_end},
-    {"config get", "", "the configuration in force, as JSON", "Needs the role read.",
-     run_config_get},
-    {"config check", "FILE", "check a file before a server reads it",
-     "Runs doorman_server --config FILE --check-config. No server needs to run.", run_config_check},
+    {"config get", "[VERSION]", "the configuration in force, or one version of it, as JSON",
+     "Needs the role read.", ctl_config_get},
+    {"config check", "FILE", "check a configuration, and show what it would change and drop",
+     "The server that runs checks it. FILE may be - for standard input. Exits with 1 if it is not\n"
+     "valid. Needs the role read.",
+     ctl_config_check},
+    {"config versions", "", "who has changed the configuration, when, and why; the newest first",
+     "The server needs --config store: or --config etcd:KEY, --state and --http-token. Needs the\n"
+     "role read.",
+     ctl_config_versions},
+    {"config diff", "[VERSION|FILE]", "how a version differs from the one before it",
+     "Without an argument: the version in force. A FILE is compared with the configuration in\n"
+     "force, as config check does. Needs the role read.",
+     ctl_config_diff},
+    {"config put", "FILE REASON [VERSION]", "change the configuration",
+     "The file is checked first. VERSION is the one that it replaces: if another one is in force,\n"
+     "nothing changes. Without VERSION it is the one in force now. FILE may be - for standard\n"
+     "input. The server needs --config store: or --config etcd:KEY. Needs the role admin.",
+     ctl_config_put},
+    {"config rollback", "OLD REASON [VERSION]", "bring an old version of the configuration back",
+     "As a new version, which has the configuration of the version OLD. VERSION is as in config\n"
+     "put. Needs the role admin.",
+     ctl_config_rollback},
     {.name = NULL}};

@@ -8,9 +8,9 @@ _doormanctl() {
     case $before in
     --cacert | --cert | --key | --settings) offered=FILE ;;
     --url | --timeout) ;;
-    config) offered='get check' ;;
+    config) offered='get check versions diff put rollback' ;;
     override) offered='set list end' ;;
-    check) if [ "${COMP_WORDS[COMP_CWORD - 2]}" = config ]; then offered=FILE; fi ;;
+    check | diff | put) if [ "${COMP_WORDS[COMP_CWORD - 2]}" = config ]; then offered=FILE; fi ;;
     *) offered="$flags $commands" ;;
     esac
     COMPREPLY=()

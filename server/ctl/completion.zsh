@@ -17,8 +17,12 @@ _doormanctl_command() {
         'override set:give one key other figures of a limit, for a time'
         'override list:the overrides that have not ended'
         'override end:end an override before its time'
-        'config get:the configuration in force, as JSON'
-        'config check:check a file before a server reads it'
+        'config get:the configuration in force, or one version of it, as JSON'
+        'config check:check a configuration, and show what it would change and drop'
+        'config versions:who has changed the configuration, when, and why'
+        'config diff:how a version differs from the one before it'
+        'config put:change the configuration'
+        'config rollback:bring an old version of the configuration back'
         'help:what a command does'
     )
     _describe command commands

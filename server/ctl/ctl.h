@@ -3,6 +3,8 @@
  *
  *     main.c       flags, help, and the way to a command
  *     commands.c   the commands, and their table
+ *     config.c     the commands of the configuration
+ *     lines.c      lists that come as lines of JSON
  *     request.c    one request to a server, with libcurl
  *     settings.c   the address, the token and the like: flags, environment, file
  *     table.c      tables, and amounts with units
@@ -100,6 +102,8 @@ struct ctl_request {
     struct ctl_parameter query[CTL_PARAMETER_MAX];
     const char *verb;    /* NULL: POST with a body, else GET */
     const cJSON *body;   /* NULL: none */
+    const char *text;    /* a body that is sent as it is; NULL: `body`, or none */
+    const char *header;  /* a line of the head; NULL: none */
     const char *expects; /* a field of each answer of a Doorman; NULL: any text is an answer */
     bool here;           /* about this process, so the master is not asked instead */
 };
@@ -154,6 +158,23 @@ void ctl_table_print(struct ctl_table *table, const cJSON *rows, bool has_color)
 #define CTL_NUMBER_BYTES 48
 const char *ctl_seconds(char out[CTL_NUMBER_BYTES], double seconds); /* as CTL_SECONDS */
 
+#define CTL_POSITION_BYTES 512
+
+/* Takes the position of the next part of a list. Returns false if it is the last one again.
+ *   position   in/out: "": there is no other part */
+bool ctl_position_move(char position[CTL_POSITION_BYTES], const char *next);
+
+/* Reports an answer that no Doorman gives. */
+enum ctl_exit ctl_answer_is_wrong(const struct ctl *ctl);
+
+/* Shows a list that comes as lines of JSON, in parts.
+ *   request   its query has room for the position of a part
+ *   field     each line has it
+ *   change    changes a row before it is shown; NULL: nothing does
+ *   columns   NULL: prints the lines as they are */
+enum ctl_exit ctl_lines_show(struct ctl *ctl, struct ctl_request request, const char *field,
+                             void (*change)(cJSON *row), const struct ctl_column *columns);
+
 /* ---- commands ------------------------------------------------------------------------------- */
 
 struct ctl_command {
@@ -162,6 +183,13 @@ struct ctl_command {
     const char *summary, *help;
     enum ctl_exit (*run)(struct ctl *ctl, char *const words[]); /* words: the arguments and NULL */
 };
+
+enum ctl_exit ctl_config_get(struct ctl *ctl, char *const words[]);
+enum ctl_exit ctl_config_check(struct ctl *ctl, char *const words[]);
+enum ctl_exit ctl_config_versions(struct ctl *ctl, char *const words[]);
+enum ctl_exit ctl_config_diff(struct ctl *ctl, char *const words[]);
+enum ctl_exit ctl_config_put(struct ctl *ctl, char *const words[]);
+enum ctl_exit ctl_config_rollback(struct ctl *ctl, char *const words[]);
 
 /* Ends with a command whose name is NULL. */
 extern const struct ctl_command ctl_commands[];
