@@ -103,7 +103,10 @@ PARTS = MEMORY CHECK REPORTS REPLACE WAITING WARNINGS WATCH NOTIFY \
 FOLDERS = util log process waiting $(if $(filter HTTP,$(PARTS)),http pages) \
     $(if $(filter ETCD,$(PARTS)),etcd) $(if $(filter TLS,$(PARTS)),tls) \
     $(if $(filter STATE,$(PARTS)),state) $(if $(filter ADMIN,$(PARTS)),admin)
-SERVER_SOURCES = doorman_server.c $(sort $(filter-out $(if $(filter REDIS,$(PARTS)),,%_redis.c), \
+# The page of versions needs the part ADMIN.
+LEFT_OUT = $(if $(filter REDIS,$(PARTS)),,%_redis.c) \
+    $(if $(filter ADMIN,$(PARTS)),,server/pages/versions.c)
+SERVER_SOURCES = doorman_server.c $(sort $(filter-out $(LEFT_OUT), \
     $(wildcard $(FOLDERS:%=server/%/*.c))))
 SERVER_MACROS = $(PARTS:%=-DDOORMAN_SERVER_%)
 SERVER_LIBRARIES = -lm $(if $(filter ETCD,$(PARTS)),-lcurl) \
@@ -230,7 +233,7 @@ build/clock_shift.so: tests/system/clock_shift.c
 
 $(ALL_FLAVORS): LIBRARIES += -lcmocka -lm
 # These programs include files of the server.
-OF_SERVER = certificate graph lock notify reports store text warnings watch
+OF_SERVER = certificate graph lock notify reports store text versions warnings watch
 $(filter $(OF_SERVER:%=\%/unit/%_test),$(ALL_FLAVORS)): doorman_server.c $(SERVER_HEADERS) \
     $(wildcard server/*/*.c)
 
@@ -247,7 +250,8 @@ $(filter $(SQLITE_TESTS:%=\%/%),$(ALL_FLAVORS)) $(SQLITE_TESTS:%=build/coverage/
 LINKED = doorman_server $(addprefix fuzz/,calls handover http permits response rows) \
     $(addprefix system/,abuse_test agent_holds_test agent_permits_test etcd_test leased_test \
     status_test tls_test tree_test) \
-    $(addprefix unit/,arguments_test graph_test notify_test reports_test warnings_test)
+    $(addprefix unit/,arguments_test graph_test notify_test reports_test versions_test \
+        warnings_test)
 $(foreach flavor,$(FLAVORS) coverage,\
     $(eval $(LINKED:%=build/$(flavor)/%): build/$(flavor)/doorman.o))
 $(TEST_SHELL) $(TEST_EXAMPLES): build/asan/doorman.o

@@ -58,7 +58,7 @@
  *     server/state/     the file or Redis in which counters outlast a restart (V8)
  *     server/waiting/   messages whose permits wait (P7)
  *     server/http/      connections, requests, tokens, the protocol over HTTP, /v1/allow
- *     server/admin/     overrides, resets, and the audit of both (E1, E5)
+ *     server/admin/     overrides, resets, versions of the configuration, the audit (E1, E3, E5)
  *     server/pages/     the pages for people, JSON for programs, metrics, probes
  *
  * server/ctl/ is a program of its own, doormanctl. It uses no file of the server. */
@@ -206,6 +206,11 @@ static enum exit_status settings_set_config(struct settings *settings, const cha
     enum exit_status exit_status = CONTINUE;
     settings->config = value;
     settings->config_key = key ? value + strlen(scheme) : NULL;
+    settings->config_in_store = strcmp(value, "store:") == 0;
+    if (settings->config_in_store && server_flag_lacks(FLAG_CONFIG_CACHE)) {
+        return server_usage_error("--config store: this server was built without %s",
+                                  server_flag_lacks(FLAG_CONFIG_CACHE));
+    }
     if (key && missing) {
         exit_status =
             server_usage_error("--config etcd:KEY: this server was built without %s", missing);

@@ -86,6 +86,8 @@ struct settings {
     bool given[FLAG_COUNT];
     const char *config, *id, *node, *advertise;
     const char *config_key, *election_key; /* keys of etcd; NULL: none */
+    const char *config_cache;              /* NULL: none */
+    bool config_in_store;                  /* --config store: */
     const char *etcd_ca, *etcd_cert, *etcd_key;
     const char *etcd_user, *etcd_password_file;
     int election_ttl;                               /* seconds */
@@ -281,7 +283,9 @@ enum {
     ACT(BAN, "ban")                                                                                \
     ACT(BAN_END, "end_ban")                                                                        \
     ACT(PLAN, "plan")                                                                              \
-    ACT(PLAN_END, "end_plan")
+    ACT(PLAN_END, "end_plan")                                                                      \
+    ACT(CONFIG, "config")                                                                          \
+    ACT(ROLLBACK, "rollback")
 
 enum act_kind {
 #define ACT_OF_KIND(code, name) ACT_##code,
@@ -396,6 +400,8 @@ struct service {
     struct state *state;                     /* the thread that writes --state; NULL: none */
     const struct state_status *state_status; /* of it, for pages; NULL: none */
     struct admin *admin;                     /* acts of administration */
+    struct versions *versions;               /* of the configuration */
+    struct config_writer *config_writer;     /* writes the key of etcd that has it */
 };
 
 /* Notes why files were not loaded. Precondition: the lock is not held.

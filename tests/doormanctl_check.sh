@@ -62,7 +62,6 @@ fails() { # exit code, expression, arguments
 as_reader() { DOORMAN_TOKEN=read-1 "$@"; }
 as_stranger() { DOORMAN_TOKEN=wrong "$@"; }
 as_nobody() { DOORMAN_TOKEN='' "$@"; }
-with_path() { PATH="$PWD/build/plain:$PATH" "$@"; }
 
 # Asks for units of keys: 500 keys in each message.
 fill() { # first, last
@@ -206,9 +205,43 @@ check 'those of one limit' has_lines 2 counters login per-user
 check 'those of a limit that does not exist' fails 1 'no limit' counters nothing
 check 'all counters as JSON' prints '^\{"what":"counter",.*"key":"ann"' export
 check 'the configuration' prints '"identifier_glob":"db/\*"' config get
-check 'a valid configuration' with_path prints ': ok, 4 resources$' config check "$folder/config"
-check 'one that is wrong' with_path ends 1 config check "$folder/tokens"
-check 'the server is not there' fails 1 'cannot be run' config check "$folder/config"
+check 'a valid configuration' prints '^valid; nothing would change$' config check "$folder/config"
+check 'one that is wrong' fails 1 'is not valid' config check "$folder/tokens"
+check 'with its place' grep '/tokens:1:1: error: ' "$folder/errors"
+sed 's/"limit": 2, "window"/"limit": 3, "window"/' "$folder/config" >"$folder/other"
+check 'what it would change' prints '^    per-user: other settings; its counters stay$' \
+    config check "$folder/other"
+check 'a file that is not there' fails 2 'No such file' config check "$folder/nothing"
+check 'a file is not changed over HTTP' fails 1 'is a file' \
+    config put "$folder/other" 'a test' 1
+check 'it has no versions' prints '^none$' config versions
+check 'and no difference' fails 1 'has no versions' config diff
+
+# ---- versions of the configuration
+
+start versioned --config store: --http-token "$folder/tokens" --state "$folder/versions"
+export DOORMAN_URL="$url"
+check 'the first version' prints '^version 1 is in force$' config put "$folder/config" 'the first'
+check 'the next one' prints '^    login per-user limit: 2 -> 3$' \
+    config put "$folder/other" 'ticket 4711'
+check 'of a version that is gone' fails 1 "present version is 2, not 1: 'ann' has changed it" \
+    config put "$folder/config" 'too late' 1
+check 'one that is wrong' fails 1 'is not valid' config put "$folder/tokens" wrong
+check 'a number that is none' fails 2 'is not the number' config rollback x why
+check 'all versions' prints '^ *2 +20[^ ]* +ann +ticket 4711 +login per-user limit: 2 -> 3$' \
+    config versions
+check 'as JSON' prints '^\{"version":2,.*"reason":"ticket 4711"' --json config versions
+check 'the last difference' prints '^        limit: 2 -> 3$' config diff
+check 'the first one' prints '^login: added$' config diff 1
+check 'a version' prints '"limit":[[:space:]]*2,?$' config get 1
+check 'one that does not exist' fails 1 'there is no version 7' config get 7
+check 'a version comes back' prints '^version 3 is in force$' config rollback 1 'too much'
+check 'the answer as JSON' prints '^\{"version":4,"before":3,' \
+    --json config put "$folder/other" more
+check 'a reader may look' as_reader ends 0 config versions
+check 'a reader may not change' as_reader fails 4 'role admin' config put "$folder/config" no
+url=$real
+export DOORMAN_URL="$real"
 check 'limits as the server says it' says_what_the_server_says /v1/limits limits
 check 'holds: the fields' prints '"longest_held":\[\{"holder"' --json holds
 check 'one key: the fields' prints '^\{"entry":\[\{"limits"' --json key login ann

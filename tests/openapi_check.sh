@@ -80,9 +80,11 @@ child=$url
 start guarded --config "$folder/config.json" --http-token "$folder/tokens" --max-message 2000 \
     --state "$folder/acts"
 guarded=$url
+start versioned --config store: --http-token "$folder/tokens" --state "$folder/versions"
+versioned=$url
 
 check 'a validator accepts the description' node tests/openapi/validate.mjs
 check 'it agrees with the reference of the protocol' node tests/openapi/reference.mjs
 check 'it agrees with the servers' \
-    node tests/openapi/server.mjs "$master" "$standby" "$child" "$guarded"
+    node tests/openapi/server.mjs "$master" "$standby" "$child" "$guarded" "$versioned"
 check_end

@@ -294,6 +294,13 @@ static void act_fail(struct act *act, struct store *store) {
     char what[80] = "nothing was changed";
     admin->is_read = false; /* a Redis may have written it */
     admin->trim_at = 0;
+    if (act->is_done) {
+        server_act_refuse(act, 503, "UNAVAILABLE",
+                          "the change was made, and its row of the audit says that this is not "
+                          "known, because the store of --state cannot keep it: %s",
+                          server_store_error(store));
+        return;
+    }
     if (act->row_bytes > 0) {
         snprintf(what, sizeof what, "only the first %zu of %zu changes were made", act->written,
                  act->notes.count);
@@ -301,6 +308,22 @@ static void act_fail(struct act *act, struct store *store) {
     server_act_refuse(act, 503, "UNAVAILABLE",
                       "%s, because the store of --state cannot keep %s: %s", what,
                       act->row_bytes > 0 ? "the others" : "it", server_store_error(store));
+}
+
+bool server_act_announce(struct act *act, struct store *store) {
+    cJSON_AddFalseToObject(act->row, "known");
+    char *row = cJSON_PrintUnformatted(act->row);
+    enum store_result result = row ? act_put_some(act, store, row) : STORE_FAILED;
+    if (result == STORE_OK) act->row_bytes = strlen(row);
+    cJSON_free(row);
+    cJSON_DeleteItemFromObject(act->row, "known");
+    if (result != STORE_OK) act_fail(act, store);
+    return result == STORE_OK;
+}
+
+bool server_act_forget(struct act *act, struct store *store, const char *why) {
+    cJSON_AddStringToObject(act->row, "refused", why);
+    return act_put(act, store) == STORE_OK;
 }
 
 /* Runs on the thread of the store. */
@@ -314,8 +337,11 @@ static void act_write(struct service *service, struct store *store, void *contex
                          notes_trim(store, PLAN_NOTE);
     }
     act->id = admin->last_id + 1;
-    if (admin->is_read && act->prepare && !act->prepare(act, store)) return;
     cJSON_SetNumberValue(cJSON_GetObjectItem(act->row, "id"), (double)act->id);
+    if (admin->is_read && act->prepare && !act->prepare(act, store)) {
+        if (act->row_bytes > 0) admin->last_id = act->id; /* it was announced */
+        return;
+    }
     if (act->add_notes && !act->add_notes(act)) {
         server_act_refuse(act, 500, "INTERNAL", "out of memory");
         return;

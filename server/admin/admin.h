@@ -54,6 +54,7 @@ struct act {
     size_t written;     /* how many of the notes are in the store */
     bool shared_before; /* server_shares_memory at server_act_new */
     size_t row_bytes;   /* of its row in the store; 0: it is not written */
+    bool is_done;       /* `prepare` has made a change outside of the store */
     uint64_t id;        /* of its row */
     int code;           /* the status of a refusal; 0: none */
     const char *name;
@@ -64,6 +65,14 @@ struct act {
  *   note      its text belongs to the act from now on, also after a failure
  *   returns   false: memory has run out */
 bool server_act_add_note(struct act *act, const struct act_note *note);
+
+/* Writes the row of an act with "known": false, before `prepare` makes a change outside of the
+ * store. So the audit has a row also if the process ends meanwhile. The row is written once more
+ * when the act is. Returns false if the store has failed: then the act is refused. */
+bool server_act_announce(struct act *act, struct store *store);
+
+/* Writes that an act which was announced was refused. Returns false if the store has failed. */
+bool server_act_forget(struct act *act, struct store *store, const char *why);
 
 /* Checks that this process keeps acts: that --state is given, and it is master.
  *   returns   false: the response is an error, or redirects to the master */

@@ -26,7 +26,7 @@ static doorman_status config_parse(doorman_config **out, FILE *file,
 static bool config_load(doorman_config **out, const char *path, struct config_problems *problems) {
     doorman_status status = DOORMAN_UNAVAILABLE;
     FILE *file = fopen(path, "rb");
-    problems->count = 0;
+    *problems = (struct config_problems){.count = 0};
     if (file) {
         status = config_parse(out, file, problems);
         fclose(file);
@@ -59,10 +59,12 @@ void server_config_hash(const doorman_config *config, char hash[CONFIG_HASH_BYTE
 /* Loads the configuration that --config names. On failure, returns false. */
 static bool config_load_first(struct service *service, struct config_problems *problems) {
     const struct settings *settings = service->settings;
-    if (!settings->config_key) return config_load(&service->config, settings->config, problems);
+    if (!settings->config_key && !settings->config_in_store) {
+        return config_load(&service->config, settings->config, problems);
+    }
     bool loaded = false;
     EACH_PART(part, load_config) {
-        loaded = (*part)->load_config(service, &service->config, problems);
+        loaded = loaded || (*part)->load_config(service, &service->config, problems);
     }
     return loaded;
 }
@@ -71,7 +73,7 @@ enum exit_status server_load_config(struct service *service, struct config_probl
     const struct settings *settings = service->settings;
     enum exit_status exit_status = CONTINUE;
     char text[PROBLEM_TEXT];
-    problems->count = 0;
+    *problems = (struct config_problems){.count = 0};
     exit_status = server_make_states(service);
     EACH_PART(part, load) if (exit_status == CONTINUE) exit_status = (*part)->load(service);
     if (exit_status != CONTINUE || !settings->config) return exit_status;
@@ -153,7 +155,7 @@ void server_apply_config(struct service *service, doorman_config *config,
 void server_reload_config(struct service *service) {
     doorman_config *config = NULL;
     struct config_problems problems;
-    if (service->settings->config_key) {
+    if (service->settings->config_key || service->settings->config_in_store) {
         EACH_PART(part, reload_config)(*part)->reload_config(service);
     } else {
         bool loaded = config_load(&config, service->settings->config, &problems);

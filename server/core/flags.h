@@ -9,9 +9,13 @@
  *              it; 0: the value is read in another way
  *   help       a text with lines of at most 100 columns */
 /* clang-format off */
-FLAG(CONFIG, "config", "FILE|etcd:KEY", "DOORMAN_CONFIG", NULL, 0,
+FLAG(CONFIG, "config", "FILE|etcd:KEY|store:", "DOORMAN_CONFIG", NULL, 0,
      "the resources and how each is shared: a file, or a key of etcd; the server reloads it when\n"
-     "        it changes; required unless --parent is given")
+     "        it changes; store: is the store of --state, which PUT /v1/config writes; required\n"
+     "        unless --parent is given")
+FLAG(CONFIG_CACHE, "config-cache", "FILE", "DOORMAN_CONFIG_CACHE", "ADMIN", PLACE(config_cache),
+     "a file that keeps a copy of the configuration in force; the server starts with it if etcd\n"
+     "        or the store of --config cannot be reached (default none: it does not start then)")
 FLAG(LISTEN, "listen", "URL[,URL...]", "DOORMAN_LISTEN", NULL, 0,
      "the addresses to listen on; can be given more than once (default " LISTEN_DEFAULT ")")
 FLAG(PARENT, "parent", "URL[,URL...]", "DOORMAN_PARENT", NULL, 0,

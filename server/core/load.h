@@ -9,6 +9,9 @@
 struct config_problems {
     size_t count; /* how many there are; `items` has at most PROBLEM_MAX of them */
     doorman_config_problem items[PROBLEM_MAX];
+    uint64_t version;    /* of the configuration that was loaded; 0: it has no version */
+    bool is_cached;      /* it was loaded from --config-cache */
+    bool is_unreachable; /* the place of the configuration does not answer */
 };
 
 #define PROBLEM_TEXT (sizeof(doorman_error) + 64) /* room for an error and its position */
@@ -71,6 +74,8 @@ enum load_failure {
 /* The results of the last loads: of the configuration, of the certificates and of the tokens. */
 struct config_load {
     time_t loaded_at;             /* when the configuration in force was loaded */
+    uint64_t version;             /* of the configuration in force; 0: it has none */
+    bool is_cached;               /* the configuration in force is that of --config-cache */
     char hash[CONFIG_HASH_BYTES]; /* of the configuration in force; "": not known */
     char error[PROBLEM_TEXT];     /* why the last load failed; "": it succeeded */
     size_t warning_count;         /* about the configuration in force */
@@ -83,6 +88,8 @@ struct config_load {
 static inline void server_note_load(struct config_load *load, const char hash[CONFIG_HASH_BYTES],
                                     const struct config_problems *warnings) {
     load->loaded_at = time(NULL);
+    load->version = warnings->version;
+    load->is_cached = warnings->is_cached;
     memmove(load->hash, hash, CONFIG_HASH_BYTES);
     load->warning_count = warnings->count;
     load->warning[0] = 0;

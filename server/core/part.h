@@ -23,6 +23,22 @@ struct config_change {
     bool is_first; /* the process has started with it */
 };
 
+enum config_access_result {
+    ACCESS_DONE,
+    ACCESS_STALE,   /* nothing was written, because another version is there */
+    ACCESS_REFUSED, /* nothing was written, and `error` says why */
+    ACCESS_UNKNOWN  /* it is not known whether it was written */
+};
+
+/* A look at the text of a configuration in a key of etcd, or a change of it. */
+struct config_access {
+    const char *text;  /* the new one; NULL: only reads */
+    uint64_t expected; /* the version that it replaces; 0: none is there */
+    uint64_t version;  /* out: the one that is there now; 0: none */
+    char *present;     /* out: its text, unless it is `text`; the caller frees it */
+    char error[PROBLEM_TEXT];
+};
+
 /* All functions may be NULL. */
 struct server_part {
     const char *name; /* what flags.h calls it; flags of a missing part are refused. NULL: none */
@@ -67,12 +83,18 @@ struct server_part {
     /* Any thread calls these. */
     void (*message)(struct service *service, const struct message_report *report);
 
-    /* A configuration that is not in a file, if settings->config_key names it.
-     *   out       in: NULL; out: the configuration, on success
+    /* A configuration that is not in a file: in a key of etcd or in the store.
+     *   out       in: NULL; out: the configuration, on success. A part that keeps it elsewhere
+     *             leaves it
      *   returns   false: it cannot be loaded */
     bool (*load_config)(struct service *service, doorman_config **out,
                         struct config_problems *problems);
     void (*reload_config)(struct service *service); /* another thread then applies it */
+
+    /* Reads or replaces the text of a configuration in a key of etcd. May wait. Only one thread at
+     * a time calls it. */
+    enum config_access_result (*access_config)(struct service *service,
+                                               struct config_access *access);
 
     /* Prints why the first configuration cannot be loaded, and returns the exit code. Only the
      * first part that has this function is asked. */

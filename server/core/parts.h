@@ -15,6 +15,7 @@ PART(tls)
 #endif
 #ifdef DOORMAN_SERVER_ETCD
 PART(etcd)
+PART(config_writer)
 #endif
 #ifdef DOORMAN_SERVER_STATE
 PART(state)
@@ -35,6 +36,8 @@ PART(audit)
 PART(reset)
 PART(override)
 PART(plan)
+PART(versions)
+PART(config_change)
 #endif
 PART(snapshot)
 PART(children)
@@ -42,6 +45,9 @@ PART(history)
 PART(health)
 PART(pages)
 PART(limits)
+#ifdef DOORMAN_SERVER_ADMIN
+PART(versions_page)
+#endif
 PART(front)
 PART(holds)
 PART(counters)

@@ -518,25 +518,6 @@ static enum ctl_exit run_override_end(struct ctl *ctl, char *const words[]) {
     return code;
 }
 
-/* ---- configurations ------------------------------------------------------------------------- */
-
-static enum ctl_exit run_config_get(struct ctl *ctl, char *const words[]) {
-    const struct ctl_request request = {.path = "/v1/config", .expects = "resources", .here = true};
-    (void)words;
-    ctl->json = true; /* there is no table of it */
-    return list_show(ctl, &request, NULL);
-}
-
-/* Becomes the server, which checks the file and ends with 0, 1 or 2 as this program does. */
-static enum ctl_exit run_config_check(struct ctl *ctl, char *const words[]) {
-    (void)ctl;
-    execlp("doorman_server", "doorman_server", "--config", words[0], "--check-config",
-           (char *)NULL);
-    return ctl_fail(CTL_REFUSED,
-                    "doorman_server checks the file, and cannot be run: %s; add its folder to PATH",
-                    strerror(errno));
-}
-
 /* ---- the table ------------------------------------------------------------------------------ */
 
 const struct ctl_command ctl_commands[] = {
@@ -602,8 +583,27 @@ const struct ctl_command ctl_commands[] = {
      ctl_plan_list},
     {"plan end", "GLOB KEY REASON", "end the plan of a key before its time",
      "What was used under the plan stays used. Needs the role support.", ctl_plan_end},
-    {"config get", "", "the configuration in force, as JSON", "Needs the role read.",
-     run_config_get},
-    {"config check", "FILE", "check a file before a server reads it",
-     "Runs doorman_server --config FILE --check-config. No server needs to run.", run_config_check},
+    {"config get", "[VERSION]", "the configuration in force, or one version of it, as JSON",
+     "Needs the role read.", ctl_config_get},
+    {"config check", "FILE", "check a configuration, and show what it would change and drop",
+     "The server that runs checks it. FILE may be - for standard input. Exits with 1 if it is not\n"
+     "valid. Needs the role read.",
+     ctl_config_check},
+    {"config versions", "", "who has changed the configuration, when, and why; the newest first",
+     "The server needs --config store: or --config etcd:KEY, --state and --http-token. Needs the\n"
+     "role read.",
+     ctl_config_versions},
+    {"config diff", "[VERSION|FILE]", "how a version differs from the one before it",
+     "Without an argument: the version in force. A FILE is compared with the configuration in\n"
+     "force, as config check does. Needs the role read.",
+     ctl_config_diff},
+    {"config put", "FILE REASON [VERSION]", "change the configuration",
+     "The file is checked first. VERSION is the one that it replaces: if another one is in force,\n"
+     "nothing changes. Without VERSION it is the one in force now. FILE may be - for standard\n"
+     "input. The server needs --config store: or --config etcd:KEY. Needs the role admin.",
+     ctl_config_put},
+    {"config rollback", "OLD REASON [VERSION]", "bring an old version of the configuration back",
+     "As a new version, which has the configuration of the version OLD. VERSION is as in config\n"
+     "put. Needs the role admin.",
+     ctl_config_rollback},
     {.name = NULL}};

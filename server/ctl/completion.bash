@@ -8,10 +8,10 @@ _doormanctl() {
     case $before in
     --cacert | --cert | --key | --settings) offered=FILE ;;
     --url | --timeout) ;;
-    config) offered='get check' ;;
+    config) offered='get check versions diff put rollback' ;;
     override) offered='set list end' ;;
     plan) offered='set load list end' ;;
-    check) if [ "${COMP_WORDS[COMP_CWORD - 2]}" = config ]; then offered=FILE; fi ;;
+    check | diff | put) if [ "${COMP_WORDS[COMP_CWORD - 2]}" = config ]; then offered=FILE; fi ;;
     *) offered="$flags $commands" ;;
     esac
     COMPREPLY=()

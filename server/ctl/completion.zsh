@@ -21,8 +21,12 @@ _doormanctl_command() {
         'plan load:give many keys their plans'
         'plan list:which key has which plan'
         'plan end:end the plan of a key before its time'
-        'config get:the configuration in force, as JSON'
-        'config check:check a file before a server reads it'
+        'config get:the configuration in force, or one version of it, as JSON'
+        'config check:check a configuration, and show what it would change and drop'
+        'config versions:who has changed the configuration, when, and why'
+        'config diff:how a version differs from the one before it'
+        'config put:change the configuration'
+        'config rollback:bring an old version of the configuration back'
         'help:what a command does'
     )
     _describe command commands

@@ -5,6 +5,8 @@
  *     commands.c   the commands, and their table
  *     plans.c      the commands of plans
  *     lines.c      lists that come in parts, and times
+ *     config.c     the commands of the configuration
+ *     lines.c      lists that come as lines of JSON
  *     request.c    one request to a server, with libcurl
  *     settings.c   the address, the token and the like: flags, environment, file
  *     table.c      tables, and amounts with units
@@ -102,6 +104,8 @@ struct ctl_request {
     struct ctl_parameter query[CTL_PARAMETER_MAX];
     const char *verb;    /* NULL: POST with a body, else GET */
     const cJSON *body;   /* NULL: none */
+    const char *text;    /* a body that is sent as it is; NULL: `body`, or none */
+    const char *header;  /* a line of the head; NULL: none */
     const char *expects; /* a field of each answer of a Doorman; NULL: any text is an answer */
     bool here;           /* about this process, so the master is not asked instead */
 };
@@ -189,6 +193,12 @@ enum ctl_exit ctl_plan_set(struct ctl *ctl, char *const words[]);
 enum ctl_exit ctl_plan_load(struct ctl *ctl, char *const words[]);
 enum ctl_exit ctl_plan_list(struct ctl *ctl, char *const words[]);
 enum ctl_exit ctl_plan_end(struct ctl *ctl, char *const words[]);
+enum ctl_exit ctl_config_get(struct ctl *ctl, char *const words[]);
+enum ctl_exit ctl_config_check(struct ctl *ctl, char *const words[]);
+enum ctl_exit ctl_config_versions(struct ctl *ctl, char *const words[]);
+enum ctl_exit ctl_config_diff(struct ctl *ctl, char *const words[]);
+enum ctl_exit ctl_config_put(struct ctl *ctl, char *const words[]);
+enum ctl_exit ctl_config_rollback(struct ctl *ctl, char *const words[]);
 
 /* Ends with a command whose name is NULL. */
 extern const struct ctl_command ctl_commands[];

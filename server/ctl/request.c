@@ -129,9 +129,10 @@ static void curl_set_callbacks(CURL *curl, struct transfer *transfer) {
 }
 
 /* Returns the header lines of a request. libcurl must not wait for the response to "Expect". */
-static struct curl_slist *headers_make(const struct ctl *ctl) {
+static struct curl_slist *headers_make(const struct ctl *ctl, const struct ctl_request *request) {
     struct curl_slist *headers = curl_slist_append(NULL, "Content-Type: application/json");
     if (headers) headers = curl_slist_append(headers, "Expect:");
+    if (headers && request->header) headers = curl_slist_append(headers, request->header);
     if (headers && ctl->settings.token) {
         char line[CTL_TOKEN_BYTES_MAX + 32];
         snprintf(line, sizeof line, "Authorization: Bearer %s", ctl->settings.token);
@@ -169,14 +170,15 @@ enum ctl_exit ctl_send(struct ctl *ctl, const struct ctl_request *request,
     transfer.text = (FILE *)ctl_need(open_memstream(&reply->text, &reply->bytes));
     if (request->body) ctl_need(body);
     char *url = url_make(ctl, request);
-    struct curl_slist *headers = headers_make(ctl);
+    struct curl_slist *headers = headers_make(ctl, request);
     if (ctl->started <= 0) ctl->started = transfer.moved_at;
     curl_easy_reset(ctl->curl);
     curl_set_connection(ctl);
     curl_set_callbacks(ctl->curl, &transfer);
     curl_easy_setopt(ctl->curl, CURLOPT_URL, url);
     curl_easy_setopt(ctl->curl, CURLOPT_HTTPHEADER, headers);
-    if (body) curl_easy_setopt(ctl->curl, CURLOPT_POSTFIELDS, body);
+    const char *sent = request->text ? request->text : body;
+    if (sent) curl_easy_setopt(ctl->curl, CURLOPT_POSTFIELDS, sent);
     if (request->verb) curl_easy_setopt(ctl->curl, CURLOPT_CUSTOMREQUEST, request->verb);
     CURLcode result = curl_easy_perform(ctl->curl);
     progress_clear(ctl);

@@ -454,15 +454,18 @@ static enum exit_status election_check_address(struct service *service) {
 static bool election_fetch_config(struct service *service, doorman_config **out,
                                   struct config_problems *problems) {
     struct election *election = service->election;
+    if (!service->settings->config_key) return false;
     if (!server_etcd_load_config(&election->etcd, service->settings->config_key, election->revision,
                                  out, problems)) {
         server_set_problem(problems, "", election->etcd.error.text);
+        problems->is_unreachable = true;
     }
     return *out != NULL;
 }
 
 /* Wakes the thread, which then loads the configuration again. */
 static void election_reload_config(struct service *service) {
+    if (!service->settings->config_key) return;
     server_lock(&service->lock);
     service->election->reload = true;
     pthread_cond_signal(&service->election->wake);

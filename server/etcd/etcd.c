@@ -26,7 +26,7 @@
 
 #include <stdarg.h>
 
-#define ETCD_REQUEST 4096 /* bytes; the body of any call fits */
+#define ETCD_REQUEST 4096 /* bytes; the body of any call of server_etcd_call fits */
 #define ETCD_TOKEN_PATH "/v3/auth/authenticate"
 #define ETCD_REFUSED_PAUSE (2 * DOORMAN_SECOND)
 
@@ -81,16 +81,19 @@ enum exit_status server_etcd_init(struct etcd *etcd, const struct settings *sett
     }
     if (exit_status == CONTINUE) exit_status = etcd_check_file(FLAG_ETCD_KEY, settings->etcd_key);
     if (exit_status == CONTINUE) exit_status = etcd_check_password(settings);
+    *etcd = (struct etcd){.settings = settings};
+    if (exit_status == CONTINUE) exit_status = server_etcd_init_again(etcd, settings);
+    if (exit_status == CONTINUE) etcd_warn_about_plain_text(settings);
+    return exit_status;
+}
+
+enum exit_status server_etcd_init_again(struct etcd *etcd, const struct settings *settings) {
     *etcd = (struct etcd){.settings = settings,
                           .members = &settings->etcd,
                           .tries = settings->etcd.count,
-                          .deadline = 5 * DOORMAN_SECOND};
-    if (exit_status == CONTINUE) {
-        etcd->transport = server_etcd_transport_create(settings);
-        if (!etcd->transport) exit_status = server_fatal_error(EXIT_ERROR, "out of memory");
-    }
-    if (exit_status == CONTINUE) etcd_warn_about_plain_text(settings);
-    return exit_status;
+                          .deadline = 5 * DOORMAN_SECOND,
+                          .transport = server_etcd_transport_create(settings)};
+    return etcd->transport ? CONTINUE : server_fatal_error(EXIT_ERROR, "out of memory");
 }
 
 void server_etcd_uninit(struct etcd *etcd) {
@@ -283,11 +286,15 @@ static void etcd_skip_member(struct etcd *etcd) {
 __attribute__((format(printf, 3, 4))) cJSON *server_etcd_call(struct etcd *etcd, const char *path,
                                                               const char *format, ...) {
     char body[ETCD_REQUEST];
-    cJSON *response = NULL;
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(body, sizeof body, format, arguments);
     va_end(arguments);
+    return server_etcd_post(etcd, path, body);
+}
+
+cJSON *server_etcd_post(struct etcd *etcd, const char *path, const char *body) {
+    cJSON *response = NULL;
     for (size_t tries = 0;
          !response && tries < etcd->tries && !server_etcd_transport_is_cancelled(etcd->transport);
          tries++) {
@@ -337,7 +344,7 @@ bool server_etcd_load_config(struct etcd *etcd, const char *key, char revision[E
     const char *now = server_etcd_number(entry, "mod_revision");
     bool changed = response && strcmp(now, revision) != 0;
     *out = NULL;
-    problems->count = 0;
+    *problems = (struct config_problems){.version = strtoull(now, NULL, 10)};
     if (changed) {
         snprintf(revision, ETCD_REVISION, "%s", now);
         doorman_status status = DOORMAN_NOT_FOUND;

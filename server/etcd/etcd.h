@@ -26,6 +26,9 @@ struct etcd {
 /* Reads the files that the flags name, to check them. Precondition: there is only one thread. */
 enum exit_status server_etcd_init(struct etcd *etcd, const struct settings *settings);
 void server_etcd_uninit(struct etcd *etcd); /* works after an incomplete init too */
+
+/* As server_etcd_init, for a second struct with the same settings, which were checked before. */
+enum exit_status server_etcd_init_again(struct etcd *etcd, const struct settings *settings);
 void server_etcd_set_election_deadline(struct etcd *etcd, const struct settings *settings);
 
 /* With true, the current call to etcd and all later calls fail at once. Any thread may call this
@@ -37,6 +40,9 @@ void server_etcd_cancel(struct etcd *etcd, bool cancelled);
  *   returns   the response, which the caller deletes; NULL: no member answers, see `error` */
 __attribute__((format(printf, 3, 4))) cJSON *server_etcd_call(struct etcd *etcd, const char *path,
                                                               const char *format, ...);
+
+/* Sends a body of any length, as server_etcd_call does. */
+cJSON *server_etcd_post(struct etcd *etcd, const char *path, const char *body);
 
 /* Returns a number of an object as a string. Returns "0" if the number is missing, because etcd
  * omits zeros. */

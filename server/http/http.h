@@ -185,6 +185,7 @@ struct http_route {
     enum role role;    /* that verbs other than GET need */
     enum role reads;   /* the role that GET and HEAD need */
     bool administers;  /* needs a token also for GET, so that it is known who reads */
+    bool has_rest;     /* the path is the start of others, and is no path itself */
     bool is_open;      /* needs no token or Host, for health checks */
     bool is_immediate; /* needs few steps, so any thread may make the response */
     bool charges;      /* takes units of permits: see request_check_access. A body is ignored */
@@ -197,6 +198,11 @@ struct http_route {
  *   bytes     the length of the head without the final 0
  *   returns   NULL; or why the head is invalid */
 const char *server_http_request_read(struct http_request *request, char *head, size_t bytes);
+
+/* Reads a field of the head.
+ *   out       the first value, without the spaces around it
+ *   returns   how often the field occurs; at least 2 if a value does not fit in `room` */
+int server_http_field_read(const char *fields, const char *name, char *out, size_t room);
 
 /* Returns the length of the empty lines before a request, which have no meaning (RFC 9112, 2.2).
  *   in   what was received, without a final 0 */

@@ -61,10 +61,7 @@ static const char *line_next(const char *line) {
     return *line ? line + 2 : line;
 }
 
-/* Reads a field of the head.
- *   out       the first value, without the spaces around it
- *   returns   how often the field occurs; at least 2 if a value does not fit in `room` */
-static int field_read(const char *fields, const char *name, char *out, size_t room) {
+int server_http_field_read(const char *fields, const char *name, char *out, size_t room) {
     size_t name_bytes = strlen(name);
     int count = 0;
     out[0] = 0;
@@ -164,11 +161,12 @@ static const char *first_line_read(struct http_request *request, char *line) {
 /* Reads Content-Length. Sets request->length to SIZE_MAX if the length of the body is not known. */
 static void request_read_length(struct http_request *request) {
     char value[32], coding[32];
-    int count = field_read(request->fields, "Content-Length", value, sizeof value);
+    int count = server_http_field_read(request->fields, "Content-Length", value, sizeof value);
     size_t digits = strspn(value, "0123456789");
     bool valid = count == 1 && digits > 0 && digits <= 18 && !value[digits];
     request->has_length = count > 0;
-    request->coding_count = field_read(request->fields, "Transfer-Encoding", coding, sizeof coding);
+    request->coding_count =
+        server_http_field_read(request->fields, "Transfer-Encoding", coding, sizeof coding);
     request->is_chunked = request->coding_count == 1 && strcasecmp(coding, "chunked") == 0;
     request->length = valid ? (size_t)strtoull(value, NULL, 10) : count ? SIZE_MAX : 0;
     if (request->coding_count > 0) request->length = SIZE_MAX;
@@ -188,11 +186,11 @@ const char *server_http_request_read(struct http_request *request, char *head, s
     const char *wrong = first_line_read(request, head);
     if (wrong) return wrong;
     if (!fields_are_valid(request->fields)) return HEAD_INVALID;
-    int hosts = field_read(request->fields, "Host", host, sizeof host);
+    int hosts = server_http_field_read(request->fields, "Host", host, sizeof host);
     if (hosts == 0 && !request->is_old) return "the Host is missing, which HTTP/1.1 needs";
     if (hosts > 1) return "the Host occurs twice, or is longer than 255 bytes";
     request_read_length(request);
-    field_read(request->fields, "Connection", value, sizeof value);
+    server_http_field_read(request->fields, "Connection", value, sizeof value);
     request->is_last = request->is_old || strcasestr(value, "close");
     request->is_head = strcmp(request->verb, "HEAD") == 0;
     return NULL;
@@ -224,7 +222,7 @@ static bool host_known(const struct service *service, const char *given) {
 static bool request_host_known(const struct service *service, const struct http_request *request) {
     char host[256];
     if (request->authority[0]) return host_known(service, request->authority);
-    field_read(request->fields, "Host", host, sizeof host);
+    server_http_field_read(request->fields, "Host", host, sizeof host);
     return authority_is_valid(host) && host_known(service, host);
 }
 
@@ -233,7 +231,7 @@ static bool request_host_known(const struct service *service, const struct http_
 static bool request_find_token(struct tokens *tokens, const char *fields,
                                struct token_identity *out) {
     char value[HTTP_TOKEN_MAX * 2 + 512], pair[sizeof value];
-    if (field_read(fields, "Authorization", value, sizeof value) != 1) return false;
+    if (server_http_field_read(fields, "Authorization", value, sizeof value) != 1) return false;
     if (strncasecmp(value, "Bearer ", 7) == 0) {
         return server_tokens_find(tokens, value + 7, strlen(value + 7), out);
     }
@@ -259,13 +257,10 @@ const char *const server_message_names[MESSAGE_KIND_COUNT] = {"discovery",
                                                               "seize",
                                                               "unknown"};
 
-static const struct http_route *route_find(const char *path) {
-    EACH_PART(part, routes) {
-        for (const struct http_route *route = (*part)->routes; route->path; route++) {
-            if (strcmp(route->path, path) == 0) return route;
-        }
-    }
-    return NULL;
+static bool route_matches(const struct http_route *route, const char *path) {
+    const size_t bytes = strlen(route->path);
+    if (route->has_rest) return strncmp(route->path, path, bytes) == 0 && path[bytes];
+    return strcmp(route->path, path) == 0;
 }
 
 /* Returns whether the path accepts messages of the protocol. Such a path is /v1, or /v1/ and the
@@ -281,7 +276,7 @@ static bool path_is_method(const char *path) {
 /* Returns whether the body is JSON in UTF-8. JSON has no other charset (RFC 8259, 8.1). */
 static bool type_is_json(const char *fields) {
     char type[128];
-    if (field_read(fields, "Content-Type", type, sizeof type) != 1) return false;
+    if (server_http_field_read(fields, "Content-Type", type, sizeof type) != 1) return false;
     const char *charset = strcasestr(type, "charset=");
     if (charset) charset += strlen("charset=");
     if (charset && *charset == '"') charset++;
@@ -323,18 +318,35 @@ static bool request_has_body(const struct http_request *request) {
     return (request_verb(request) & (VERB_POST | VERB_PUT)) != 0 && !request_charges(request);
 }
 
-/* Returns the verbs that the path accepts. */
-static unsigned request_verbs_allowed(const struct http_request *request) {
-    if (!request->route) return VERB_POST; /* a method of the protocol */
-    return request->route->verbs ? request->route->verbs : VERB_GET;
+static unsigned route_verbs(const struct http_route *route) {
+    return route->verbs ? route->verbs : VERB_GET;
+}
+
+/* Finds the route of a request, and the verbs that its path accepts. Several routes can have one
+ * path and other verbs. If none has the verb, the first one counts.
+ *   returns   NULL: there is no such path, or it is a method of the protocol */
+static const struct http_route *route_find(const struct http_request *request, unsigned *allowed) {
+    const struct http_route *found = NULL;
+    const unsigned verb = request_verb(request);
+    *allowed = 0;
+    EACH_PART(part, routes) {
+        for (const struct http_route *route = (*part)->routes; route->path; route++) {
+            if (!route_matches(route, request->path)) continue;
+            *allowed |= route_verbs(route);
+            bool is_better = found && !(route_verbs(found) & verb) && route_verbs(route) & verb;
+            if (!found || is_better) found = route;
+        }
+    }
+    if (!found) *allowed = VERB_POST; /* a method of the protocol */
+    return found;
 }
 
 /* Returns whether a web page may have sent the request. Browsers add an Origin to most requests of
  * pages, and Sec-Fetch-Site to all requests. Its value "none" is a request of the user. */
 static bool request_is_from_page(const struct http_request *request) {
     char value[16];
-    if (field_read(request->fields, "Origin", value, sizeof value) > 0) return true;
-    int count = field_read(request->fields, "Sec-Fetch-Site", value, sizeof value);
+    if (server_http_field_read(request->fields, "Origin", value, sizeof value) > 0) return true;
+    int count = server_http_field_read(request->fields, "Sec-Fetch-Site", value, sizeof value);
     bool own = strcmp(value, "none") == 0 || strcmp(value, "same-origin") == 0;
     return count > 1 || (count == 1 && !own);
 }
@@ -356,7 +368,7 @@ static void response_set_unknown_path(struct http_response *response, const char
 /* Checks the type and the coding of the body of a POST. */
 static void request_check_type(const struct http_request *request, struct http_response *response) {
     char coding[32];
-    int count = field_read(request->fields, "Content-Encoding", coding, sizeof coding);
+    int count = server_http_field_read(request->fields, "Content-Encoding", coding, sizeof coding);
     if (!type_is_json(request->fields)) {
         server_http_response_set_error(
             response, 415, "UNSUPPORTED_MEDIA_TYPE",
@@ -387,7 +399,8 @@ static void response_set_wrong_verb(struct http_response *response, unsigned all
 /* Checks the path, the verb and the type of the body. */
 static void request_check_path(const struct http_request *request, struct http_response *response) {
     bool method = path_is_method(request->path);
-    unsigned allowed = request_verbs_allowed(request);
+    unsigned allowed = 0;
+    (void)route_find(request, &allowed);
     if (!request->route && !method) {
         response_set_unknown_path(response, request->path);
     } else if (!(allowed & request_verb(request))) {
@@ -419,7 +432,8 @@ static void request_check_access(struct service *service, struct http_request *r
             "--advertise");
     } else if (tokens && !request_find_token(tokens, request->fields, &request->token)) {
         char value[8]; /* a browser first sends no token */
-        bool given = field_read(request->fields, "Authorization", value, sizeof value) > 0;
+        bool given =
+            server_http_field_read(request->fields, "Authorization", value, sizeof value) > 0;
         request->has_wrong_token = given;
         int kind = given ? FAILED_TOKEN_WRONG : FAILED_TOKEN_MISSING;
         server_counter_add(&service->counters.authentication_failures[kind], 1);
@@ -500,7 +514,7 @@ static void request_check_framing(const struct http_request *request,
 static void request_check_body(const struct service *service, struct http_request *request,
                                struct http_response *response) {
     char value[32];
-    int count = field_read(request->fields, "Expect", value, sizeof value);
+    int count = server_http_field_read(request->fields, "Expect", value, sizeof value);
     bool known = count == 1 && strcasecmp(value, "100-continue") == 0;
     if (!request->is_chunked && request->length > service->settings->message_max) {
         server_http_response_set_too_large(response, service->settings->message_max);
@@ -528,7 +542,8 @@ static void request_log(const struct service *service, const struct http_request
 
 bool server_http_request_check(struct service *service, struct http_request *request,
                                struct http_response *response) {
-    request->route = route_find(request->path);
+    unsigned allowed = 0;
+    request->route = route_find(request, &allowed);
     request_check_access(service, request, response);
     if (response->code == 200) request_check_path(request, response);
     if (response->code == 200) request_check_role(service, request, response);

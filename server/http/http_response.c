@@ -51,6 +51,7 @@ static const char *code_reason(int code) {
                    {405, "Method Not Allowed"},
                    {409, "Conflict"},
                    {411, "Length Required"},
+                   {412, "Precondition Failed"},
                    {413, "Content Too Large"},
                    {415, "Unsupported Media Type"},
                    {417, "Expectation Failed"},

@@ -6,6 +6,7 @@
  *    counters and bans each drops, and the resources that have more leased than their new capacity.
  *    What the answer does not list stays as it is. */
 #include "../log/changes.h"
+#include "../log/config_text.h"
 #include "pages.h"
 
 #define OVER_MAX 100 /* resources that are listed as leased beyond their new capacity */
@@ -21,55 +22,6 @@ struct over_list {
     struct over items[OVER_MAX];
     size_t count; /* may be more than OVER_MAX */
 };
-
-/* ---- problems ------------------------------------------------------------------------------- */
-
-/* Adds the errors or the warnings: at most PROBLEM_MAX of them, and how many there are if there are
- * more. */
-static void add_problems(cJSON *answer, const char *key, const struct config_problems *problems) {
-    cJSON *list = cJSON_AddArrayToObject(answer, key);
-    for (size_t i = 0; i < problems->count && i < PROBLEM_MAX; i++) {
-        const doorman_config_problem *problem = &problems->items[i];
-        const doorman_error *error = &problem->error;
-        cJSON *item = cJSON_CreateObject();
-        char path[sizeof error->text];
-        snprintf(path, sizeof path, "%.*s", (int)error->path_bytes, error->text);
-        if (problem->line > 0) {
-            cJSON_AddNumberToObject(item, "line", (double)problem->line);
-            cJSON_AddNumberToObject(item, "column", (double)problem->column);
-        }
-        if (path[0]) cJSON_AddStringToObject(item, "field", path);
-        cJSON_AddStringToObject(item, "text", error->text);
-        cJSON_AddItemToArray(list, item);
-    }
-    if (problems->count > PROBLEM_MAX) {
-        cJSON_AddNumberToObject(answer,
-                                strcmp(key, "errors") == 0 ? "error_count" : "warning_count",
-                                (double)problems->count);
-    }
-}
-
-/* Reads a configuration as a load would.
- *   returns   NULL: it is not valid, or does not fit this node; the caller destroys it else */
-static doorman_config *read_config(const struct service *service,
-                                   const struct http_request *request,
-                                   struct config_problems *problems) {
-    doorman_config *config = NULL;
-    doorman_error unfit = {0};
-    doorman_status status =
-        doorman_json_check_config(&config, request->body, request->body_bytes, problems->items,
-                                  PROBLEM_MAX, &problems->count);
-    if (status != DOORMAN_OK && problems->count == 0) {
-        server_set_problem(problems, "", server_status_text(status));
-    }
-    if (config && doorman_config_fits(config, false, &unfit) != DOORMAN_OK) {
-        *problems = (struct config_problems){.count = 1, .items = {{.error = unfit}}};
-        doorman_config_destroy(config);
-        config = NULL;
-    }
-    if (config && service->settings->state) server_drop_warnings(problems);
-    return config;
-}
 
 /* ---- changes -------------------------------------------------------------------------------- */
 
@@ -202,9 +154,10 @@ static cJSON *check_config(struct service *service, const struct http_request *r
     struct config_problems problems;
     char hash[CONFIG_HASH_BYTES], in_force[CONFIG_HASH_BYTES];
     cJSON *answer = cJSON_CreateObject();
-    doorman_config *config = read_config(service, request, &problems);
+    doorman_config *config =
+        server_config_read_text(service, request->body, request->body_bytes, &problems);
     cJSON_AddBoolToObject(answer, "valid", config != NULL);
-    add_problems(answer, config ? "warnings" : "errors", &problems);
+    server_problems_add(answer, config ? "warnings" : "errors", &problems);
     if (!config) return answer;
     server_config_hash(config, hash);
     server_lock(&service->lock);

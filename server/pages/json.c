@@ -134,6 +134,13 @@ static void json_descriptors(struct text *text, const struct snapshot *snapshot)
     server_text_add(text, "}");
 }
 
+/* Writes the version of the configuration in force, if it has one. */
+static void json_version(struct text *text, const struct snapshot *snapshot) {
+    if (!snapshot->config_version) return;
+    server_text_addf(text, ",\"config\":{\"version\":%" PRIu64 ",\"is_cached\":%s}",
+                     snapshot->config_version, snapshot->config_is_cached ? "true" : "false");
+}
+
 /* Starts the object of a status with the fields about this process. */
 static void json_start_status(struct text *text, const struct service *service,
                               const struct snapshot *snapshot) {
@@ -163,6 +170,7 @@ static void json_start_status(struct text *text, const struct service *service,
                      ",\"mastership_ends_in\":", snapshot->election.master_until - snapshot->now);
     }
     json_descriptors(text, snapshot);
+    json_version(text, snapshot);
     if (snapshot->has_state) json_state(text, snapshot);
     if (service->settings->parents.count > 0) json_parent(text, snapshot);
 }
@@ -453,27 +461,31 @@ static bool json_write_resources(struct service *service, const bool *abandoned,
 }
 
 /* Writes the configuration of a root without the lock of the leases. */
-static bool json_write_config(struct service *service, doorman_buffer *out) {
+static bool json_write_config(struct service *service, doorman_buffer *out, uint64_t *version) {
     doorman_config_options options;
     server_lock(&service->config_lock);
     server_lock(&service->lock);
     doorman_config_read(service->config, &options);
+    *version = service->last_load.version;
     server_unlock(&service->lock);
     bool written = doorman_json_write_config(&options, out) == DOORMAN_OK;
     server_unlock(&service->config_lock);
     return written;
 }
 
-/* Writes the configuration in force. A node with a parent writes one template for each resource. */
+/* Writes the configuration in force, and its version as an ETag. A node with a parent writes one
+ * template for each resource. */
 static void handle_config(struct service *service, const struct http_request *request,
                           struct http_response *response) {
     struct text *text = &response->text;
     bool is_root = service->settings->parents.count == 0;
     (void)request;
     response->type = "application/json";
-    text->failed = is_root ? !json_write_config(service, &text->buffer)
+    uint64_t version = 0;
+    text->failed = is_root ? !json_write_config(service, &text->buffer, &version)
                            : !json_write_resources(service, response->abandoned, &text->buffer);
     server_text_add(text, "\n");
+    if (version) server_text_addf(&response->lines, "ETag: \"%" PRIu64 "\"\r\n", version);
 }
 
 /* The description of the API is the same for all servers of a version. It needs a token, because

@@ -212,6 +212,14 @@ static void metrics_config(struct text *text, const struct config_load *last_loa
                               "Always 1; the label is a hash of the configuration in force.");
         server_text_addf(text, "doorman_server_config_info{hash=\"%s\"} 1\n", last_load->hash);
     }
+    if (!last_load->version) return;
+    metrics_gauge(text, "server_config_version",
+                  "The number of the version of the configuration in force.",
+                  (double)last_load->version);
+    metrics_gauge(text, "server_config_is_cached",
+                  "1 if the configuration in force is that of --config-cache, because its place "
+                  "could not be reached.",
+                  last_load->is_cached);
 }
 
 /* Only files that the flags name have a series. */

@@ -323,6 +323,16 @@ static void page_file(struct text *text, const char *name, const char *reason, c
     server_text_add(text, "</span></dd></div>");
 }
 
+/* Adds the version of the configuration, if it has one. */
+static void page_version(struct text *text, const struct config_load *load) {
+    if (load->version == 0) return;
+    page_fact(text, "configuration version", load->is_cached ? "bad" : "");
+    const bool has_page = !server_flag_lacks(FLAG_CONFIG_CACHE);
+    server_text_addf(text, has_page ? "<a href='/versions'>%" PRIu64 "</a>" : "%" PRIu64,
+                     load->version);
+    server_text_add(text, load->is_cached ? ", of --config-cache</dd></div>" : "</dd></div>");
+}
+
 /* Adds when the configuration was loaded, and what is wrong with the files. */
 static void page_configuration(struct text *text, struct service *service) {
     static const char *const names[LOAD_FAILURE_COUNT] = {
@@ -339,6 +349,7 @@ static void page_configuration(struct text *text, struct service *service) {
     strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", &utc);
     if (service->settings->config) {
         page_fact_text(text, "configuration loaded (UTC)", when, failed ? "warn" : "");
+        page_version(text, &last_load);
         page_file(text, "last change refused", last_load.error, "bad");
         page_file(text, "warning about the configuration", last_load.warning, "warn");
     }

@@ -32,6 +32,8 @@ struct snapshot {
     doorman_time learned_at, lease_end; /* latest end of learning; earliest lease end */
     doorman_time learns_until; /* when the process stops learning, also if it has no resources; 0:
                                   it does not learn */
+    uint64_t config_version;   /* in force; 0: the configuration has none */
+    bool config_is_cached;     /* see struct config_load */
     struct parent_state parent;
     struct election_status election;
     struct descriptors descriptors; /* see struct service */

@@ -173,6 +173,8 @@ void server_snapshot_find_master(struct snapshot *snapshot, struct service *serv
     snprintf(snapshot->parent_http, sizeof snapshot->parent_http, "%s",
              server_host_is_http_address(parent) ? parent : "");
     snapshot->descriptors = service->descriptors;
+    snapshot->config_version = service->last_load.version;
+    snapshot->config_is_cached = service->last_load.is_cached;
     snapshot->has_state = service->state_status != NULL;
     if (!snapshot->has_state) return;
     snapshot->state = *service->state_status;

@@ -27,6 +27,12 @@ static enum exit_status check_refuse_config(const struct settings *settings,
     const char *path = settings->config;
     const size_t count = problems->count;
     char what[sizeof problems->items[0].error.text];
+    if (problems->is_unreachable) {
+        return server_fatal_error(EXIT_ERROR,
+                                  "--config %s: %s; try again when it answers. --config-cache FILE "
+                                  "keeps a copy with which this server starts meanwhile",
+                                  path, problems->items[0].error.text);
+    }
     print_problems(path, problems, "error");
     if (problems->items[0].line == 0) {
         snprintf(what, sizeof what, "%s", problems->items[0].error.text);

@@ -73,7 +73,8 @@ static struct file_version file_version_read(const char *path) {
  * version of a missing file, and errno says why. The file may be a pipe, so this function does not
  * open it: the program that writes to the pipe would then lose its reader. */
 static struct file_version config_version_read(const struct settings *settings) {
-    const char *path = settings->config_key ? NULL : settings->config;
+    const bool is_file = !settings->config_key && !settings->config_in_store;
+    const char *path = is_file ? settings->config : NULL;
     struct file_version version = file_version_read(path);
     bool found = version.file != 0;
     if (found && faccessat(AT_FDCWD, path, R_OK, AT_EACCESS) != 0) {
@@ -132,7 +133,7 @@ static bool watch_poll(struct service *service) {
     const struct settings *settings = service->settings;
     const struct file_version *last = &service->watch->config.loaded;
     struct file_version now = config_version_read(settings);
-    bool has_file = settings->config && !settings->config_key;
+    bool has_file = settings->config && !settings->config_key && !settings->config_in_store;
     bool same = now.device == last->device && now.file == last->file && now.bytes == last->bytes &&
                 now.seconds == last->seconds && now.nanoseconds == last->nanoseconds;
     if (has_file) watch_missing(service, now.file == 0);

@@ -19,6 +19,14 @@ struct state_call {
     bool has_begun, is_over, is_lost;
 };
 
+/* Returns the store before the thread of the store is started. Only the main thread calls this, and
+ * only while the process starts. */
+struct store *server_state_store(struct service *service);
+
+/* Lets the thread of the store call `read_store` of each part once more, unless this process is not
+ * the master. Any thread calls this. */
+void server_state_reread(struct service *service);
+
 enum call_result {
     CALL_OVER,    /* run has returned */
     CALL_REFUSED, /* run was not called, and will not be */

@@ -100,6 +100,7 @@ struct state {
     bool has_ended;   /* the thread has written all, or has given up */
     bool reads_again; /* the configuration has other durable limits, which may have rows */
     struct state_call *call; /* waits for the thread; NULL: none */
+    bool rereads;            /* parts read again what they keep in the store */
     uint64_t limits;         /* a hash of the durable limits */
     struct state_status status;
 };
@@ -488,14 +489,28 @@ static void state_drop(struct state *state, doorman_time now) {
 #define CALL_SECONDS 20
 #define CALL_LOOK (DOORMAN_SECOND / 5) /* between two looks whether the server stops */
 
+/* Lets other parts read what they keep in the store, before any counter is read. Returns false if
+ * the store cannot be read. */
+static bool state_read_parts(struct state *state) {
+    bool is_read = true;
+    EACH_PART(part, read_store) {
+        is_read = is_read && (*part)->read_store(state->service, state->store);
+    }
+    if (!is_read) state_note_failure(state, "the store of counters cannot be read");
+    return is_read;
+}
+
 /* Runs the call that waits, if there is one. */
 static void state_run_call(struct state *state) {
     struct service *service = state->service;
     server_lock(&service->lock);
     struct state_call *call = state->call;
+    bool rereads = state->rereads;
     state->call = NULL;
+    state->rereads = false;
     if (call) call->has_begun = true;
     server_unlock(&service->lock);
+    if (rereads && state_read_parts(state)) state_note_success(state);
     if (!call) return;
     call->run(service, state->store, call->context);
     server_lock(&service->lock);
@@ -512,6 +527,18 @@ static const char *state_forbids_call(const struct state *state) {
     if (!doorman_server_permits(state->service->server)) return "this process is not the master";
     if (!state->status.is_reading) return NULL;
     return state->status.trouble.since ? "the store cannot be read" : "the store is being read";
+}
+
+struct store *server_state_store(struct service *service) {
+    return service->state->store;
+}
+
+void server_state_reread(struct service *service) {
+    struct state *state = service->state;
+    server_lock(&service->lock);
+    state->rereads = true;
+    pthread_cond_signal(&state->changed);
+    server_unlock(&service->lock);
 }
 
 enum call_result server_state_call(struct service *service, struct state_call *call,
@@ -549,7 +576,7 @@ static bool state_sleep(struct state *state, doorman_time until) {
     doorman_time now = doorman_clock();
     server_lock(&service->lock);
     while (now < until && !state_must_leave(state) && state->flush_wanted == state->flush_seen &&
-           !(state->call && !state->status.is_reading)) {
+           !((state->call || state->rereads) && !state->status.is_reading)) {
         server_condition_wait(&state->changed, &service->lock, until - now);
         now = doorman_clock();
     }
@@ -647,17 +674,6 @@ static bool state_begin_mastership(struct state *state) {
     state_note_success(state);
     state_log_warning(state);
     return true;
-}
-
-/* Lets other parts read what they keep in the store, before any counter is read. Returns false if
- * the store cannot be read. */
-static bool state_read_parts(struct state *state) {
-    bool is_read = true;
-    EACH_PART(part, read_store) {
-        is_read = is_read && (*part)->read_store(state->service, state->store);
-    }
-    if (!is_read) state_note_failure(state, "the store of counters cannot be read");
-    return is_read;
 }
 
 /* Reads the store until it has succeeded. Returns false if the thread must leave before. */
@@ -782,9 +798,10 @@ static enum exit_status state_check(const struct settings *settings) {
     return CONTINUE;
 }
 
+/* Opens the store. The configuration may be in it. */
 static enum exit_status state_open(struct service *service) {
     char error[STORE_TEXT] = "out of memory";
-    if (!service->settings->state) return CONTINUE;
+    if (!service->settings->state || service->state) return CONTINUE;
     struct state *state = (struct state *)calloc(1, sizeof *state);
     if (!state) return server_fatal_error(EXIT_ERROR, "%s", error);
     service->state = state;
@@ -799,6 +816,12 @@ static enum exit_status state_open(struct service *service) {
     if (made) state->store = server_store_open(&state->place, error);
     if (!state->store) return server_fatal_error(EXIT_ERROR, "--state %s: %s", state->name, error);
     return CONTINUE;
+}
+
+/* Opens the store before the configuration is loaded, if it is in the store. Otherwise a
+ * configuration that is not valid would spend the epoch of a planned stop (D9). */
+static enum exit_status state_load(struct service *service) {
+    return service->settings->config_in_store ? state_open(service) : CONTINUE;
 }
 
 /* Adds a text and its final 0 to an FNV-1a hash. */
@@ -1051,6 +1074,7 @@ static const char *state_hinders(const struct service *service) {
 const struct server_part server_part_state = {.name = "STATE",
                                               .init = state_init,
                                               .check = state_check,
+                                              .load = state_load,
                                               .open = state_open,
                                               .begin = state_begin,
                                               .start = state_start,

@@ -42,6 +42,7 @@ int server_main(int argc, char **argv);
 #include "server/util/base64.c"
 #include "server/pages/children.c"
 #include "server/log/changes.c"
+#include "server/log/config_text.c"
 #include "server/pages/config_check.c"
 #include "server/pages/counters.c"
 #include "server/pages/front.c"

@@ -2,11 +2,12 @@
 // responses of its operation, and fit its schema. Each response of the description must also have been seen,
 // except those in UNSEEN.
 //
-//     node tests/openapi/server.mjs MASTER STANDBY CHILD GUARDED
+//     node tests/openapi/server.mjs MASTER STANDBY CHILD GUARDED VERSIONED
 //
 // The arguments are HTTP addresses. STANDBY is not the master, and knows no master. CHILD has the
 // parent MASTER. GUARDED has a store and the tokens "read-1", "write-1", "support-1" and "admin-1",
-// and accepts messages of 2,000 bytes.
+// and accepts messages of 2,000 bytes. VERSIONED has the same tokens, and a configuration in a store
+// that is empty.
 
 import { readdirSync, readFileSync } from 'node:fs';
 import { connect } from 'node:net';
@@ -15,7 +16,7 @@ import { isDeepStrictEqual } from 'node:util';
 import { checker, description, fault, fieldsNotSeen, finish, noteFields, operations, resolve }
   from './description.mjs';
 
-const [master, standby, child, guarded] = process.argv.slice(2);
+const [master, standby, child, guarded, versioned] = process.argv.slice(2);
 const TIMEOUT = 60; // seconds
 
 // These responses need a second process that is master, a lack of memory, a server that stops at
@@ -24,12 +25,15 @@ const TIMEOUT = 60; // seconds
 // lost mastership, 10,000 counters, or two processes with one id. Other tests have them.
 const UNSEEN = new RegExp(`^(${[
   'post .* (307|500|503)', 'get (?!.readyz).* (500|503)', 'get .readyz 500', 'get .v1.allow 307',
-  'get .v1.(audit|overrides|plans) (307|404)'].join('|')})$`);
+  'get .v1.(audit|overrides|plans) (307|404)',
+  'get .v1.config.versions.* 307'].join('|')})$`);
 const FIELDS_UNSEEN = [
-  'Act.written', 'ActEntry.banned_before', 'ChildStatus.lease_ends_in',
+  'Act.known', 'Act.refused', 'Act.written', 'ActEntry.banned_before',
+  'ChildStatus.lease_ends_in', 'ConfigurationChanged.warning_count',
   'ConfigurationCheck.leased_over_count', 'CountersNext.next',
   ...['ClientLeases', 'ResourceLeases'].flatMap(
-    (name) => ['etcd_failure', 'last_loss', 'no_master'].map((field) => `${name}.${field}`)),
+    (name) => ['config', 'etcd_failure', 'last_loss', 'no_master'].map(
+      (field) => `${name}.${field}`)),
   ...['ClientLeases', 'ResourceLeases', 'Status'].flatMap(
     (name) => ['descriptor_leak', 'etcd_answered_ago', 'master_http_address',
       'mastership_ends_in'].map(
@@ -39,6 +43,7 @@ const FIELDS_UNSEEN = [
   'Override.expires_in', 'Plan.expires_in', 'OverrideState.idle', 'PlanState.idle',
   'ParentStatus.failure', 'ParentStatus.shared_node', 'ResetResponse.mastership',
   'ResponseMessage.inspect', 'ResponseMessage.reset', 'StateStatus.failure', 'Status.last_loss',
+  'TemplateDifference.is_reordered',
 ].sort();
 
 // ---- requests
@@ -123,8 +128,13 @@ function checkResponse(path, verb, response, query = '') {
 
 const JSON_TYPE = { 'Content-Type': 'application/json' };
 
+// A path with the number of a version in it.
+const filled = (path, version = 1) => path.replace('{version}', version);
+
 async function get(address, path, query = '', more = {}) {
-  return checkResponse(path, 'get', await send(address, 'GET', path + query, more), query);
+  const { version, ...rest } = more;
+  const url = filled(path, version) + query;
+  return checkResponse(path, 'get', await send(address, 'GET', url, rest), query);
 }
 
 async function post(address, path, value, more = {}) {
@@ -276,7 +286,8 @@ async function getHolds() {
 }
 
 const ADMIN = ['/v1/inspect', '/v1/reset'];
-const NEED_TOKENS = [...ADMIN, '/v1/audit', '/v1/overrides', '/v1/plans'];
+const NEED_TOKENS = [
+  ...ADMIN, '/v1/audit', '/v1/overrides', '/v1/plans', '/v1/config/rollback'];
 const ADMIN_TOKEN = { Authorization: 'Bearer admin-1' };
 
 // The methods of administrators need a token.
@@ -303,10 +314,10 @@ async function administer() {
 }
 
 // Sends a PUT or a DELETE, whose response must be in the description.
-async function change(path, verb, query, value) {
-  const headers = { ...JSON_TYPE, ...ADMIN_TOKEN }, body = value ? JSON.stringify(value) : '';
-  const response =
-    await send(guarded, verb.toUpperCase(), `${path}${query}`, { headers, body });
+async function change(path, verb, query, value, { to = guarded, more = {} } = {}) {
+  const headers = { ...JSON_TYPE, ...ADMIN_TOKEN, ...more };
+  const body = value ? JSON.stringify(value) : '';
+  const response = await send(to, verb.toUpperCase(), path + query, { headers, body });
   const { responses } = description.paths[path][verb];
   const expected = responses[response.status] && resolve(responses[response.status]);
   const where = `${verb} ${path}${query} ${response.status}`;
@@ -361,6 +372,52 @@ async function plan() {
   if (statuses.join() !== '200,200,404,400,200,200,404') fault('plans:', statuses.join());
 }
 
+// Changes the configuration, lists and compares its versions, and brings one back.
+async function version() {
+  const quota = (limit) => ({ name: 'quota', kind: 'FIXED_WINDOW', limit, window: 'day' });
+  const maps = (limit, more) => ({ resources: [
+    { identifier_glob: 'maps', capacity: limit, limits: [quota(limit)] },
+    { identifier_glob: 'map?', capacity: 1 }], ...more });
+  const put = (query, value, more) =>
+    change('/v1/config', 'put', query, value, { to: versioned, more });
+  const statuses = [
+    await put('?reason=first', maps(5), { 'If-None-Match': '*' }),
+    await put('?reason=second', maps(9, { unmatched: 'reject' }), { 'If-Match': '"1"' }),
+    await put('?reason=stale', maps(7), { 'If-Match': '"1"' }),
+    await put('?reason=wrong', maps(-1), { 'If-Match': '"2"' }),
+    await put('', maps(7), { 'If-Match': '"2"' }),
+    await change('/v1/config', 'put', '?reason=a', maps(7), { more: { 'If-Match': '"1"' } }),
+  ];
+  if (statuses.join() !== '200,200,412,400,400,409') fault('versions:', statuses.join());
+  const back = async (query, expected, from = 2, to = versioned) => {
+    const headers = { ...JSON_TYPE, ...ADMIN_TOKEN, 'If-Match': `"${from}"`, 'Content-Length': 0 };
+    const response = await send(to, 'POST', `/v1/config/rollback${query}`, { headers });
+    checkResponse('/v1/config/rollback', 'post', response, query);
+    if (response.status !== expected) fault('rollback:', query, response.status, response.body);
+  };
+  await back('?version=1&reason=stale', '412', 1);
+  await back('?version=9&reason=none', '404');
+  await back('?version=1', '400');
+  await back('?version=1&reason=file', '409', 2, guarded);
+  await back('?version=1&reason=undo', '200');
+  const read = { headers: ADMIN_TOKEN };
+  for (const query of ['', '?limit=1', '?limit=0']) {
+    await get(versioned, '/v1/config/versions', query, read);
+  }
+  for (const number of [1, 2, 3, 9]) {
+    await get(versioned, '/v1/config/versions/{version}', '', { ...read, version: number });
+    await get(versioned, '/v1/config/versions/{version}/diff', '', { ...read, version: number });
+  }
+  await get(versioned, '/v1/config/versions/{version}', '?limit=1', read);
+  await get(versioned, '/v1/config/versions/{version}/diff', '?limit=1', read);
+  for (const query of ['', '?version=2', '?version=9', '?after=3']) {
+    await get(versioned, '/versions', query, read);
+  }
+  await get(versioned, '/v1/config', '', read);
+  await get(versioned, '/v1/status', '', read);
+  await get(versioned, '/v1/audit', '', read);
+}
+
 // A client that never confirms its leases is shown with its peer, and with the name of its token.
 async function neverConfirm() {
   const headers = { ...JSON_TYPE, ...ADMIN_TOKEN };
@@ -410,7 +467,7 @@ const REFUSED_POSTS = [
 
 async function refuse(path, verb, operation) {
   for (const [address, more] of [...REFUSED, ...(verb === 'post' ? REFUSED_POSTS : [])]) {
-    const url = path + queryOf(operation);
+    const url = filled(path) + queryOf(operation);
     const asAdmin = address === master && NEED_TOKENS.includes(path);
     const headers = { ...(asAdmin ? ADMIN_TOKEN : {}), ...more.headers };
     const to = asAdmin ? guarded : address;
@@ -424,17 +481,17 @@ async function checkToken(path, verb, operation) {
   const security = operation.security ?? description.security;
   const schemes = security.flatMap(Object.keys);
   const role = security.find(({ token }) => token)?.token[0] ?? 'read';
-  const without = await send(guarded, 'GET', path + queryOf(operation));
+  const without = await send(guarded, 'GET', filled(path) + queryOf(operation));
   const needs = schemes.includes('token');
   if (needs !== (without.status === '401')) fault(path, 'without a token:', without.status);
-  const given = await send(guarded, 'GET', path + queryOf(operation),
+  const given = await send(guarded, 'GET', filled(path) + queryOf(operation),
     { headers: { Authorization: `Bearer ${role}-1` } });
   if (['401', '403'].includes(given.status)) fault(path, 'with a token:', given.status);
 }
 
 // Other verbs are refused. HEAD is the same as GET, without the body.
 async function checkVerbs(path, verb, operation) {
-  const url = path + queryOf(operation);
+  const url = filled(path) + queryOf(operation);
   const { get, post, put, delete: ends } = description.paths[path];
   const known = [[get, 'GET'], [get, 'HEAD'], [post ?? path === '/v1/allow', 'POST'], [put, 'PUT'],
     [ends, 'DELETE']].filter(([is]) => is).map(([, name]) => name);
@@ -465,8 +522,10 @@ function pathsOfServer() {
   const methods = source
     .match(/server_message_names\[MESSAGE_KIND_COUNT\] = \{([^}]*)\}/)[1].matchAll(/"([^"]*)"/g);
   const names = [...methods].map(([, name]) => name).filter((name) => name !== 'unknown');
-  // With a store, /v1/reset has a route of its own.
-  return [...new Set(['/v1', ...routes.map(([, path]) => path),
+  // With a store, /v1/reset has a route of its own. A path of versions continues with a number.
+  const paths = routes.map(([, path]) => path).flatMap((path) => (path.endsWith('versions/')
+    ? [`${path}{version}`, `${path}{version}/diff`] : [path]));
+  return [...new Set(['/v1', ...paths,
     ...names.map((name) => `/v1/${name}`)])];
 }
 
@@ -480,9 +539,9 @@ function parametersOfServer() {
 async function checkPaths() {
   const read = parametersOfServer().sort();
   const parameters = [...new Set(Object.values(description.paths)
-    .flatMap((item) => [item, item.get ?? {}, item.delete ?? {}])
-    .flatMap((item) => item.parameters ?? [])
-    .map((parameter) => resolve(parameter).name))].sort();
+    .flatMap((item) => [item, item.get ?? {}, item.post ?? {}, item.put ?? {}, item.delete ?? {}])
+    .flatMap((item) => item.parameters ?? []).map(resolve)
+    .filter((parameter) => parameter.in === 'query').map(({ name }) => name))].sort();
   if (!isDeepStrictEqual(read, parameters)) fault('other parameters:', read, parameters);
   const inServer = pathsOfServer().sort();
   const described = Object.keys(description.paths).sort();
@@ -506,6 +565,7 @@ await getHolds();
 await administer();
 await override();
 await plan();
+await version();
 await neverConfirm();
 await sendAll();
 await getState();

@@ -28,7 +28,7 @@ TEST(a_role_decides_what_a_token_allows) {
                  {BEARER("lease-3"), true},
                  {BEARER("top-4"), true}};
     static const char *const pages[] = {
-        "/",          "/limits",   "/holds",       "/metrics",   "/v1/status",
+        "/",          "/limits",   "/versions",    "/holds",     "/metrics",        "/v1/status",
         "/v1/limits", "/v1/holds", "/v1/counters", "/v1/config", "/v1/openapi.json"};
     struct fixture fixture = start_with_tokens(TOKENS);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -1,0 +1,28 @@
+/* doorman_server, part ADMIN: the normal form of a configuration, and how one differs from another
+ * (E3). This face only reads configurations. */
+#ifndef DOORMAN_SERVER_NORMAL_H
+#define DOORMAN_SERVER_NORMAL_H
+
+#include "../server.h"
+
+#define SUMMARY_MAX 20 /* texts of a difference in lists and in the audit */
+
+/* Makes the normal form of a configuration: defaults are left out, fields have one order, and lists
+ * whose order has no meaning are sorted. Templates, limits and overrides keep their order, because
+ * the first one that matches decides.
+ *   returns   a tree that the caller deletes; NULL: out of memory */
+cJSON *server_config_normalise(const doorman_config *config);
+
+/* Finds how one normal form differs from another.
+ *   last, now   normal forms; NULL: an empty configuration
+ *   returns     an object that the caller deletes; NULL: out of memory. It has `changes`, a list
+ *               with an object for each template, `fields` of the whole configuration, and
+ *               `is_reordered`. A field has `field`, `last` and `now`, which are null if the
+ *               default counts */
+cJSON *server_config_differ(const cJSON *last, const cJSON *now);
+
+/* Adds a list of at most SUMMARY_MAX texts that describe a difference, and how many more there
+ * are. */
+void server_config_summarise(cJSON *object, const char *name, const cJSON *difference);
+
+#endif

@@ -1,0 +1,495 @@
+/* doorman_server, part ADMIN: versions of the configuration (E3): where it is loaded from, the copy
+ * on this machine, and the lists of versions.
+ *
+ *     --config FILE       the file is the truth. There are no versions
+ *     --config store:     the newest note with the kind VERSION_NOTE is the truth
+ *     --config etcd:KEY   the key is the truth. The version is its revision. Notes in --state keep
+ *                         the versions that were there at each change
+ *
+ * The identity of a note is the number of the version. Its text is an object whose last field is
+ * the configuration, so a list only copies what is before it.
+ *
+ * The main thread puts versions of the store into force, and the thread of the election those of
+ * etcd. A version in force is copied to --config-cache by the same thread. */
+#include "versions.h"
+
+#include <fcntl.h>
+#include <stdarg.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define CONFIGURATION ",\"configuration\":" /* no string of JSON has it, because of its quote */
+#define AWAIT_SECONDS 5
+
+struct versions {
+    pthread_cond_t changed; /* another version is in force */
+    bool is_made;
+
+    /* The lock of the service guards these. */
+    doorman_config *offered;         /* of the store, not in force yet; NULL: none */
+    struct config_problems problems; /* of what is offered */
+    struct trouble cache;            /* why the copy cannot be written */
+};
+
+/* ---- notes ---------------------------------------------------------------------------------- */
+
+struct version_reading {
+    char **notes;
+    size_t count, found;
+    bool failed;
+};
+
+static bool version_visit(void *context, const struct store_note *note) {
+    struct version_reading *reading = (struct version_reading *)context;
+    char *text = strdup(note->text);
+    reading->failed = !text;
+    if (!text) return false;
+    reading->notes[reading->found++] = text;
+    return reading->found < reading->count;
+}
+
+bool server_versions_read(struct store *store, uint64_t before, char *notes[], size_t count) {
+    struct version_reading reading = {.notes = notes, .count = count};
+    char identity[VERSION_NAME] = "";
+    if (before) snprintf(identity, sizeof identity, "%020" PRIu64, before);
+    for (size_t i = 0; i <= count; i++) notes[i] = NULL;
+    return server_store_list_notes(store, VERSION_NOTE, identity, version_visit, &reading) ==
+               STORE_OK &&
+           !reading.failed;
+}
+
+static uint64_t note_number(const cJSON *note) {
+    const cJSON *number = cJSON_GetObjectItemCaseSensitive(note, "version");
+    return cJSON_IsNumber(number) && number->valuedouble > 0 ? (uint64_t)number->valuedouble : 0;
+}
+
+/* Makes a configuration of a tree.
+ *   problems   out: why it is not valid, or warnings
+ *   returns    NULL: it is not valid */
+static doorman_config *config_of(const struct service *service, const cJSON *tree,
+                                 struct config_problems *problems) {
+    doorman_config *config = NULL;
+    char *text = cJSON_PrintUnformatted(tree);
+    doorman_status status = DOORMAN_OUT_OF_MEMORY;
+    problems->count = 0;
+    if (text) {
+        status = doorman_json_check_config(&config, text, strlen(text), problems->items,
+                                           PROBLEM_MAX, &problems->count);
+    }
+    if (status != DOORMAN_OK && problems->count == 0) {
+        server_set_problem(problems, "", server_status_text(status));
+    }
+    if (config && service->settings->state) server_drop_warnings(problems);
+    cJSON_free(text);
+    return config;
+}
+
+/* Reads the newest version.
+ *   problems   out: its number; why there is no configuration, or warnings
+ *   returns    false: the store has failed */
+static bool newest_read(const struct service *service, struct store *store, doorman_config **out,
+                        struct config_problems *problems) {
+    static const char none[] = "{\"resources\":[]}";
+    char *notes[2];
+    *problems = (struct config_problems){.count = 0};
+    if (!server_versions_read(store, 0, notes, 1)) {
+        server_set_problem(problems, "", server_store_error(store));
+        problems->is_unreachable = true;
+        return false;
+    }
+    cJSON *note = notes[0] ? cJSON_Parse(notes[0]) : NULL;
+    cJSON *empty = notes[0] ? NULL : cJSON_Parse(none);
+    problems->version = note_number(note);
+    *out = config_of(
+        service, note ? cJSON_GetObjectItemCaseSensitive(note, "configuration") : empty, problems);
+    cJSON_Delete(note);
+    cJSON_Delete(empty);
+    free(notes[0]);
+    return true;
+}
+
+/* ---- the copy on this machine --------------------------------------------------------------- */
+
+/* Returns the text of a file, which the caller frees, or NULL. */
+static char *cache_read(const char *path) {
+    const size_t room = 2U * DOORMAN_MESSAGE_BYTES_MAX + 1;
+    char *text = (char *)malloc(room);
+    FILE *file = text ? fopen(path, "rb") : NULL;
+    size_t bytes = file ? fread(text, 1, room - 1, file) : 0;
+    bool failed = !file || ferror(file);
+    if (file) fclose(file);
+    if (text) text[bytes] = 0;
+    if (!failed) return text;
+    free(text);
+    return NULL;
+}
+
+/* Loads the copy, because the place of the configuration cannot be reached. On failure,
+ * `problems` says why neither can be used. */
+static bool cache_load(struct service *service, doorman_config **out,
+                       struct config_problems *problems) {
+    const char *path = service->settings->config_cache;
+    char why[PROBLEM_TEXT], number[24];
+    char *text = cache_read(path);
+    cJSON *note = text ? cJSON_Parse(text) : NULL;
+    server_problems_text(problems, why);
+    if (note) {
+        *out =
+            config_of(service, cJSON_GetObjectItemCaseSensitive(note, "configuration"), problems);
+    }
+    problems->version = note_number(note);
+    problems->is_cached = *out != NULL;
+    cJSON_Delete(note);
+    free(text);
+    if (!*out) {
+        char error[400];
+        snprintf(error, sizeof error, "%.200s; and --config-cache %.100s cannot be read", why,
+                 path);
+        server_set_problem(problems, "", error);
+        return false;
+    }
+    snprintf(number, sizeof number, "%" PRIu64, problems->version);
+    server_log(service->settings, LEVEL_WARNING,
+               "the configuration cannot be reached; its last version that this machine has seen "
+               "is used",
+               "config", service->settings->config, "version", number, "file", path, "error", why,
+               LOG_END);
+    return true;
+}
+
+/* Writes a file whole or not at all. Returns false on failure: errno says why. */
+static bool cache_replace(const char *path, const char *text) {
+    char draft[PATH_MAX + 8];
+    const size_t bytes = strlen(text);
+    snprintf(draft, sizeof draft, "%.*s.new", PATH_MAX, path);
+    (void)unlink(draft); /* of a process that was killed */
+    int file = open(draft, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    bool done = file >= 0;
+    for (size_t at = 0; done && at < bytes;) {
+        ssize_t written = write(file, text + at, bytes - at);
+        if (written < 0 && errno == EINTR) continue;
+        done = written > 0;
+        if (done) at += (size_t)written;
+    }
+    done = done && fsync(file) == 0;
+    if (file >= 0) done = close(file) == 0 && done;
+    return done && rename(draft, path) == 0;
+}
+
+/* Returns the text of the copy, which the caller frees; NULL: out of memory. */
+static char *cache_text(struct service *service, uint64_t number) {
+    cJSON *note = cJSON_CreateObject();
+    server_lock(&service->config_lock);
+    cJSON *config = server_config_normalise(service->config);
+    server_unlock(&service->config_lock);
+    cJSON_AddNumberToObject(note, "version", (double)number);
+    if (config) cJSON_AddItemToObject(note, "configuration", config);
+    char *text = config ? cJSON_PrintUnformatted(note) : NULL;
+    cJSON_Delete(note);
+    return text;
+}
+
+/* Copies the version in force. A failure that lasts has one line of the log. */
+static void cache_write(struct service *service, uint64_t number) {
+    const char *path = service->settings->config_cache;
+    char *text = cache_text(service, number);
+    bool done = text && cache_replace(path, text);
+    const char *why = strerror(text ? errno : ENOMEM);
+    cJSON_free(text);
+    server_lock(&service->lock);
+    struct trouble *trouble = &service->versions->cache;
+    bool is_new = !done && trouble->since == 0;
+    if (done) trouble->since = 0;
+    if (!done) server_trouble_set(trouble, why, doorman_clock());
+    server_unlock(&service->lock);
+    if (!is_new) return;
+    server_log(service->settings, LEVEL_WARNING, "the copy of the configuration cannot be written",
+               "file", path, "error", why, LOG_END);
+}
+
+/* ---- the version in force ------------------------------------------------------------------- */
+
+void server_versions_offer(struct service *service, doorman_config *config,
+                           const struct config_problems *problems) {
+    struct versions *versions = service->versions;
+    assert(server_lock_is_held(&service->lock));
+    doorman_config_destroy(versions->offered);
+    versions->offered = config;
+    versions->problems = *problems;
+}
+
+uint64_t server_versions_in_force(struct service *service) {
+    server_lock(&service->lock);
+    uint64_t number = service->last_load.version;
+    server_unlock(&service->lock);
+    return number;
+}
+
+bool server_versions_await(struct service *service, uint64_t number) {
+    server_lock(&service->lock);
+    doorman_time now = doorman_clock(), until = now + AWAIT_SECONDS * DOORMAN_SECOND;
+    while (now < until && service->last_load.version < number && !service->stopping) {
+        server_condition_wait(&service->versions->changed, &service->lock, until - now);
+        now = doorman_clock();
+    }
+    bool is_in_force = service->last_load.version >= number;
+    server_unlock(&service->lock);
+    return is_in_force;
+}
+
+/* Offers the newest version of the store, unless it is in force. Runs on the thread of the store.
+ * Returns false if the store has failed. */
+static bool newest_offer(struct service *service, struct store *store) {
+    struct config_problems problems;
+    doorman_config *config = NULL;
+    if (!newest_read(service, store, &config, &problems)) return false;
+    bool held = server_lock_is_held(&service->lock), is_valid = config != NULL;
+    if (!held) server_lock(&service->lock);
+    const struct config_load *load = &service->last_load;
+    bool is_known = load->version == problems.version && !load->is_cached;
+    if (config && !is_known) {
+        server_versions_offer(service, config, &problems);
+        config = NULL;
+    }
+    if (!held) server_unlock(&service->lock);
+    if (!is_valid) {
+        char text[PROBLEM_TEXT];
+        server_problems_text(&problems, text);
+        server_log(service->settings, LEVEL_ERROR,
+                   "the newest version of the store is not valid; the last one stays in force",
+                   "error", text, LOG_END);
+    }
+    doorman_config_destroy(config);
+    return true;
+}
+
+static bool versions_read_store(struct service *service, struct store *store) {
+    return !service->settings->config_in_store || newest_offer(service, store);
+}
+
+/* Puts what was offered into force. */
+static void versions_work(struct service *service, doorman_time now) {
+    struct versions *versions = service->versions;
+    (void)now;
+    server_lock(&service->lock);
+    doorman_config *config = versions->offered;
+    const struct config_problems problems = versions->problems;
+    versions->offered = NULL;
+    server_unlock(&service->lock);
+    if (config) server_apply_config(service, config, &problems);
+}
+
+static void versions_reload(struct service *service) {
+    if (!service->settings->config_in_store) return;
+    server_log(service->settings, LEVEL_INFO, "the newest version of the store is read", LOG_END);
+    server_state_reread(service);
+}
+
+/* Another version may be in force: copies it, and wakes the thread that waits for it. */
+static void versions_configured(struct service *service, const struct config_change *change) {
+    (void)change;
+    server_lock(&service->lock);
+    const struct config_load load = service->last_load;
+    pthread_cond_broadcast(&service->versions->changed);
+    server_unlock(&service->lock);
+    bool copies = service->settings->config_cache && load.version > 0 && !load.is_cached;
+    if (copies) cache_write(service, load.version);
+}
+
+/* ---- looks ---------------------------------------------------------------------------------- */
+
+void server_version_look_free(void *context) {
+    struct version_look *look = (struct version_look *)context;
+    if (!look) return;
+    for (size_t i = 0; i < sizeof look->notes / sizeof *look->notes; i++) free(look->notes[i]);
+    free(look);
+}
+
+/* Runs on the thread of the store. */
+static void look_read(struct service *service, struct store *store, void *context) {
+    struct version_look *look = (struct version_look *)context;
+    (void)service;
+    look->failed = !server_versions_read(store, look->before, look->notes, look->count);
+    snprintf(look->error, sizeof look->error, "%s", server_store_error(store));
+}
+
+struct version_look *server_version_look(struct service *service, uint64_t before, size_t count,
+                                         struct http_response *response) {
+    char why[CALL_TEXT];
+    struct version_look *look = (struct version_look *)calloc(1, sizeof *look);
+    response->text.failed = !look;
+    if (!look) return NULL;
+    look->call =
+        (struct state_call){.run = look_read, .drop = server_version_look_free, .context = look};
+    look->before = before;
+    look->count = count;
+    enum call_result result = server_state_call(service, &look->call, why);
+    if (result == CALL_OVER && !look->failed) return look;
+    server_http_response_set_error(response, 503, "UNAVAILABLE",
+                                   result == CALL_OVER ? look->error : why);
+    response->more = "Retry-After: 1\r\n";
+    if (result != CALL_LOST) server_version_look_free(look);
+    return NULL;
+}
+
+bool server_version_find(struct service *service, uint64_t number, cJSON **now, cJSON **last,
+                         struct http_response *response) {
+    struct version_look *look = server_version_look(service, number + 1, 2, response);
+    char error[128];
+    *now = *last = NULL;
+    if (!look) return false;
+    if (look->notes[0]) *now = cJSON_Parse(look->notes[0]);
+    if (look->notes[1]) *last = cJSON_Parse(look->notes[1]);
+    server_version_look_free(look);
+    if (*now && note_number(*now) == number) return true;
+    cJSON_Delete(*now);
+    cJSON_Delete(*last);
+    *now = *last = NULL;
+    snprintf(error, sizeof error,
+             "there is no version %" PRIu64 "; GET /v1/config/versions lists those that are kept",
+             number);
+    server_http_response_set_error(response, 404, "NOT_FOUND", error);
+    return false;
+}
+
+cJSON *server_version_differ(const cJSON *now, const cJSON *last) {
+    cJSON *out = cJSON_CreateObject();
+    cJSON *difference =
+        server_config_differ(cJSON_GetObjectItemCaseSensitive(last, "configuration"),
+                             cJSON_GetObjectItemCaseSensitive(now, "configuration"));
+    cJSON_AddNumberToObject(out, "version", (double)note_number(now));
+    cJSON_AddNumberToObject(out, "before", (double)note_number(last));
+    while (difference && difference->child) {
+        cJSON *item = cJSON_DetachItemViaPointer(difference, difference->child);
+        cJSON_AddItemToObject(out, item->string, item);
+    }
+    cJSON_Delete(difference);
+    return out;
+}
+
+/* ---- GET ------------------------------------------------------------------------------------ */
+
+static bool versions_add(struct note_page *page, const struct store_note *note) {
+    const char *end = strstr(note->text, CONFIGURATION);
+    if (!end) return false;
+    server_text_add_bytes(&page->text, note->text, (size_t)(end - note->text));
+    server_text_add(&page->text, "}\n");
+    return true;
+}
+
+static const char *const list_names[] = {"after", "limit", "redirect", NULL};
+const struct note_list server_version_list = {
+    .kind = VERSION_NOTE, .names = list_names, .add = versions_add};
+
+static void versions_answer(struct http_response *response, cJSON *json) {
+    char *text = cJSON_PrintUnformatted(json);
+    response->type = "application/json";
+    response->text.failed = response->text.failed || !text;
+    server_text_add(&response->text, text ? text : "");
+    server_text_add(&response->text, "\n");
+    cJSON_free(text);
+    cJSON_Delete(json);
+}
+
+static void handle_versions(struct service *service, const struct http_request *request,
+                            struct http_response *response) {
+    if (!server_admin_serves(service, request, response)) return;
+    server_admin_list(service, request, response, &server_version_list);
+}
+
+/* Answers GET /v1/config/versions/N, and GET /v1/config/versions/N/diff. */
+static void handle_version(struct service *service, const struct http_request *request,
+                           struct http_response *response) {
+    static const char *const names[] = {"redirect", NULL};
+    const char *rest = request->path + strlen(request->route->path), *end = rest;
+    cJSON *now = NULL, *last = NULL;
+    uint64_t number = server_number_read(rest, 10, &end);
+    bool differs = strcmp(end, "/diff") == 0;
+    if (number == 0 || (*end && !differs)) {
+        server_http_response_set_error(response, 404, "NOT_FOUND",
+                                       "there is no such path: it is /v1/config/versions/NUMBER "
+                                       "or /v1/config/versions/NUMBER/diff");
+        return;
+    }
+    if (!server_admin_serves(service, request, response) ||
+        !server_admin_check_query(request, names, response) ||
+        !server_version_find(service, number, &now, &last, response)) {
+        return;
+    }
+    versions_answer(response, differs ? server_version_differ(now, last) : now);
+    if (differs) cJSON_Delete(now);
+    cJSON_Delete(last);
+}
+
+static const struct http_route versions_routes[] = {
+    {"/v1/config/versions", .handle = handle_versions},
+    {"/v1/config/versions/", .has_rest = true, .handle = handle_version},
+    {.path = NULL}};
+
+/* ---- the part ------------------------------------------------------------------------------- */
+
+static enum exit_status versions_check(const struct settings *settings) {
+    const bool has_place = settings->config_in_store || settings->config_key;
+    if (settings->config_in_store && !settings->state) {
+        return server_usage_error("--config store: needs --state, which keeps the configuration");
+    }
+    if (settings->config_in_store && settings->check_config) {
+        return server_usage_error("--check-config needs a file; doormanctl config check FILE "
+                                  "checks one with a running server");
+    }
+    if (settings->config_in_store && settings->parents.count > 0) {
+        return server_usage_error("--config store: and --parent: a node with a parent takes its "
+                                  "configuration from a file or from etcd");
+    }
+    if (settings->config_in_store && !server_http_is_on(settings)) {
+        return server_usage_error("--config store: needs --http, which changes the configuration");
+    }
+    if (settings->config_cache && !has_place) {
+        return server_usage_error("--config-cache needs --config store: or --config etcd:KEY");
+    }
+    return CONTINUE;
+}
+
+static enum exit_status versions_load(struct service *service) {
+    struct versions *versions = service->versions;
+    versions->is_made = server_condition_init(&versions->changed);
+    return versions->is_made ? CONTINUE : server_fatal_error(EXIT_ERROR, "out of memory");
+}
+
+/* Loads the newest version of the store, or the copy if the place cannot be reached. */
+static bool versions_load_config(struct service *service, doorman_config **out,
+                                 struct config_problems *problems) {
+    const struct settings *settings = service->settings;
+    if (settings->config_in_store) {
+        (void)newest_read(service, server_state_store(service), out, problems);
+        if (*out && problems->version == 0) {
+            server_log(settings, LEVEL_WARNING,
+                       "the store has no configuration yet, so this server begins with an empty "
+                       "one; put one with doormanctl config put FILE REASON, or with PUT "
+                       "/v1/config and If-None-Match: *",
+                       LOG_END);
+        }
+    }
+    if (problems->is_unreachable && settings->config_cache) cache_load(service, out, problems);
+    return *out != NULL;
+}
+
+static void versions_destroy(struct service *service) {
+    struct versions *versions = service->versions;
+    if (!versions) return;
+    doorman_config_destroy(versions->offered);
+    versions->offered = NULL;
+    if (versions->is_made) pthread_cond_destroy(&versions->changed);
+    versions->is_made = false;
+}
+
+const struct server_part server_part_versions = {SERVER_PART_STATE(versions),
+                                                 .check = versions_check,
+                                                 .load = versions_load,
+                                                 .load_config = versions_load_config,
+                                                 .reload_config = versions_reload,
+                                                 .read_store = versions_read_store,
+                                                 .work = versions_work,
+                                                 .configured = versions_configured,
+                                                 .destroy = versions_destroy,
+                                                 .routes = versions_routes};

@@ -1,0 +1,68 @@
+/* doorman_server, part ADMIN: versions of the configuration (E3). */
+#ifndef DOORMAN_SERVER_VERSIONS_H
+#define DOORMAN_SERVER_VERSIONS_H
+
+#include "admin.h"
+#include "normal.h"
+
+#define VERSION_NOTE "version"        /* the kind of the notes of versions */
+#define VERSION_MAX 1000              /* versions that are kept */
+#define VERSION_BYTES_MAX (64U << 20) /* of their notes */
+#define VERSION_NAME 24               /* bytes of an identity of a note */
+
+/* ---- notes of versions ---------------------------------------------------------------------- */
+
+/* Reads notes of versions. Runs on the thread of the store.
+ *   before   only versions with a smaller number; 0: the newest ones
+ *   notes    out: texts that the caller frees; NULL behind the last one
+ *   count    how many are wanted
+ *   returns  false: the store has failed, or memory ran out */
+bool server_versions_read(struct store *store, uint64_t before, char *notes[], size_t count);
+
+/* A few versions that were read for a page or a path. */
+struct version_look {
+    struct state_call call;
+    uint64_t before; /* in */
+    size_t count;    /* in: at most 2 */
+    char *notes[3];
+    bool failed;
+    char error[STORE_TEXT];
+};
+
+/* Reads versions. May wait for the store.
+ *   returns   the look, which the caller frees with server_version_look_free; NULL: the response is
+ *             an error */
+struct version_look *server_version_look(struct service *service, uint64_t before, size_t count,
+                                         struct http_response *response);
+void server_version_look_free(void *look);
+
+/* Reads one version and the one before it, for GET /v1/config/versions/N and pages.
+ *   number    in: a version that is kept
+ *   now, last  out: notes as trees that the caller deletes; last NULL: there is none before it
+ *   returns   false: the response is an error */
+bool server_version_find(struct service *service, uint64_t number, cJSON **now, cJSON **last,
+                         struct http_response *response);
+
+/* Makes the answer of GET /v1/config/versions/N/diff, which the caller deletes. */
+cJSON *server_version_differ(const cJSON *now, const cJSON *last);
+
+/* The list of versions, without their configurations. */
+extern const struct note_list server_version_list;
+
+/* ---- the version in force ------------------------------------------------------------------- */
+
+/* Puts a version of the store into force: the main thread takes it within a second. Precondition:
+ * the lock is held.
+ *   config     the function takes ownership
+ *   problems   its version, and the warnings about it */
+void server_versions_offer(struct service *service, doorman_config *config,
+                           const struct config_problems *problems);
+
+/* Waits until a version is in force, for some seconds at most.
+ *   returns   false: it is not yet */
+bool server_versions_await(struct service *service, uint64_t number);
+
+/* Returns the version in force; 0: the configuration has none. */
+uint64_t server_versions_in_force(struct service *service);
+
+#endif

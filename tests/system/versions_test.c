@@ -1,0 +1,386 @@
+/* Versions of the configuration (E3): who changes it, with which version in mind, what is kept, and
+ * what happens when its place is away. Real servers with a store, and with an etcd if there is
+ * one. */
+#define _GNU_SOURCE
+#include "etcd_fixture.h"
+#include "state_fixture.h"
+
+#include <sys/stat.h>
+
+#define BEARER(token) "Authorization: Bearer " token "\r\n"
+#define ADMIN HOST JSON BEARER("top-1")
+#define READER HOST JSON BEARER("read-2")
+#define WEB HOST JSON BEARER("web-3")
+#define FIRST "If-None-Match: *\r\n"
+#define MATCH(version) "If-Match: \"" version "\"\r\n"
+#define QUOTA_OF(limit)                                                                            \
+    "{\"resources\": [{\"identifier_glob\": \"maps\", \"limits\": [{\"name\": \"quota\", "         \
+    "\"kind\": \"FIXED_WINDOW\", \"limit\": " limit ", \"window\": 100000000}]}]}"
+#define KEY "doorman/config"
+
+/* A store, and the flags of a server whose configuration is there. */
+struct place {
+    char path[96], tokens[96], cache[96];
+    const char *flags[16];
+};
+
+static void place_init(struct place *place) {
+    *place = (struct place){.path = ""};
+    state_path(place->path);
+    snprintf(place->tokens, sizeof place->tokens, "%s/tokens", process_new()->folder);
+    snprintf(place->cache, sizeof place->cache, "%s/cache", process_new()->folder);
+    file_write(place->tokens, "admin ann top-1\nread ron read-2\nwrite web web-3\n");
+    const char *flags[] = {"--config", "store:", "--state",      place->path,
+                           "--node",   "n",      "--http-token", place->tokens};
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) place->flags[i] = flags[i];
+}
+
+static struct fixture place_start(const struct place *place) {
+    struct fixture fixture = fixture_start("{}", place->flags);
+    process_await(fixture.server.process, "msg=\"counters read\"", 1);
+    return fixture;
+}
+
+/* Sends a request with any verb, and expects a status and a text. */
+static void expect_verb(const struct fixture *fixture, const char *verb, const char *path,
+                        const char *lines, const char *body, int code, const char *text) {
+    char request[8192];
+    snprintf(request, sizeof request,
+             "%s %s HTTP/1.1\r\n%sContent-Length: %zu\r\nConnection: close\r\n\r\n%s", verb, path,
+             lines, strlen(body), body);
+    char *response = exchange(fixture, request);
+    if (code_of(response) != code || !strstr(response, text)) {
+        fail_msg("%s %s %s: expected %d and '%s', got:\n%.2000s", verb, path, body, code, text,
+                 response);
+    }
+    free(response);
+}
+
+#define PUT(fixture, lines, body, code, text)                                                      \
+    expect_verb(fixture, "PUT", "/v1/config?reason=ticket%204711", ADMIN lines, body, code, text)
+
+/* Puts three versions into a fresh store: limits of 5, 2 and 9 units. */
+static struct fixture place_start_with_three(const struct place *place) {
+    struct fixture fixture = place_start(place);
+    PUT(&fixture, FIRST, QUOTA_OF("5"), 200, "\"version\":1,");
+    PUT(&fixture, MATCH("1"), QUOTA_OF("2"), 200, "\"version\":2,");
+    PUT(&fixture, MATCH("2"), QUOTA_OF("9"), 200, "\"version\":3,");
+    return fixture;
+}
+
+static void take_one(const struct fixture *fixture, const char *key, int code, const char *text) {
+    char path[128];
+    snprintf(path, sizeof path, "/v1/allow?resource=maps&key=%s", key);
+    expect(fixture, path, WEB, code, text);
+}
+
+/* ---- the store ------------------------------------------------------------------------------ */
+
+/* E3: GitOps. */
+TEST(a_configuration_in_a_file_is_not_changed_over_http) {
+    struct place place;
+    place_init(&place);
+    struct fixture fixture = fixture_start(QUOTA_OF("5"), place.flags + 2);
+    PUT(&fixture, FIRST, QUOTA_OF("2"), 409, "is a file (--config ");
+    expect_verb(&fixture, "POST", "/v1/config/rollback?version=1&reason=r", ADMIN MATCH("1"), "",
+                409, "a server with --config store: or --config etcd:KEY");
+    expect(&fixture, "/v1/config", READER, 200, "\"limit\":5");
+    expect(&fixture, "/versions", READER, 200, "is a file, so it");
+    server_stop(&fixture.server);
+}
+
+TEST(a_fresh_store_has_an_empty_configuration_and_says_how_to_put_one) {
+    struct place place;
+    place_init(&place);
+    struct fixture fixture = place_start(&place);
+    process_await(fixture.server.process, "doormanctl config put FILE REASON", 1);
+    take_one(&fixture, "acme", 200, "{\"decision\":\"GRANTED\",\"granted\":1}");
+    PUT(&fixture, MATCH("1"), QUOTA_OF("2"), 412, "there is no version yet");
+    PUT(&fixture, FIRST, QUOTA_OF("2"), 200, "ETag: \"1\"\r\n");
+    expect(&fixture, "/v1/config", READER, 200, "ETag: \"1\"\r\n");
+    take_one(&fixture, "acme", 200, "X-RateLimit-Limit: 2");
+    server_stop(&fixture.server);
+}
+
+/* E3, E5: each version acts at once, and says what it changed. */
+TEST(a_version_acts_is_listed_compared_and_rolled_back) {
+    struct place place;
+    place_init(&place);
+    struct fixture fixture = place_start_with_three(&place);
+    take_one(&fixture, "acme", 200, "X-RateLimit-Limit: 9");
+    expect(&fixture, "/v1/config/versions?limit=2", READER, 200,
+           "\"token\":\"ann\",\"reason\":\"ticket 4711\",\"audit\":3,\"before\":2,"
+           "\"changes\":[\"maps quota limit: 2 -> 9\"]}\n{\"version\":2,");
+    expect(&fixture, "/v1/config/versions?limit=2", READER, 200, "\n{\"next\":\"2\"}\n");
+    expect(&fixture, "/v1/config/versions/1", READER, 200, "\"limit\":5,");
+    expect(&fixture, "/v1/config/versions/3/diff", READER, 200,
+           "{\"version\":3,\"before\":2,\"changes\":[{\"template\":\"maps\","
+           "\"change\":\"changed\",\"fields\":[],\"limits\":[{\"limit\":\"quota\",\"change\":"
+           "\"changed\",\"fields\":[{\"field\":\"limit\",\"last\":2,\"now\":9}]}]}]");
+    expect(&fixture, "/v1/config/versions/1/diff", READER, 200, "\"change\":\"added\"");
+    expect(&fixture, "/v1/config/versions/4", READER, 404, "there is no version 4");
+    expect_verb(&fixture, "POST", "/v1/config/rollback?version=2&reason=too%20much",
+                ADMIN MATCH("3"), "", 200, "\"version\":4,\"before\":3,");
+    take_one(&fixture, "acme", 200, "X-RateLimit-Limit: 2");
+    expect(&fixture, "/v1/audit?limit=1", ADMIN, 200,
+           "\"what\":\"rollback\",\"reason\":\"too much\",\"before\":{\"version\":3},\"after\":"
+           "{\"version\":4,\"changes\":[\"maps quota limit: 9 -> 2\"],\"of_version\":2}}");
+    expect(&fixture, "/v1/audit?limit=1&after=4", ADMIN, 200, "\"what\":\"config\"");
+    expect(&fixture, "/versions", READER, 200, "<div>maps quota limit: 9 -&gt; 2</div>");
+    expect(&fixture, "/versions?version=3", READER, 200, "<td data-name='after'>9</td>");
+    server_stop(&fixture.server);
+}
+
+/* Two people who change the configuration at the same time. */
+TEST(a_change_of_an_older_version_is_refused_and_says_who_was_faster) {
+    struct place place;
+    place_init(&place);
+    struct fixture fixture = place_start_with_three(&place);
+    PUT(&fixture, MATCH("2"), QUOTA_OF("7"), 412,
+        "the present version is 3, not 2: 'ann' has changed it at 20");
+    PUT(&fixture, MATCH("2"), QUOTA_OF("7"), 412, "Z, because: ticket 4711");
+    PUT(&fixture, FIRST, QUOTA_OF("7"), 412, "the present version is 3");
+    expect_verb(&fixture, "POST", "/v1/config/rollback?version=1&reason=r", ADMIN MATCH("2"), "",
+                412, "the present version is 3");
+    expect(&fixture, "/v1/config", READER, 200, "ETag: \"3\"\r\n");
+    expect(&fixture, "/v1/audit?limit=1", ADMIN, 200, "{\"id\":3,");
+    server_stop(&fixture.server);
+}
+
+TEST(what_is_wrong_with_a_change_is_named_and_nothing_changes) {
+    static const struct {
+        const char *verb, *path, *lines, *body;
+        int code;
+        const char *text;
+    } cases[] = {
+        {"PUT", "/v1/config?reason=r", ADMIN MATCH("3"), QUOTA_OF("-1"), 400,
+         "\"field\":\"resources[0].limits[0].limit\""},
+        {"PUT", "/v1/config?reason=r", ADMIN MATCH("3"), "{", 400, "\"errors\":[{\"line\":1"},
+        {"PUT", "/v1/config?reason=r", ADMIN, QUOTA_OF("1"), 400, "If-Match: must be the version"},
+        {"PUT", "/v1/config?reason=r", ADMIN "If-Match: *\r\n", QUOTA_OF("1"), 400, "If-Match: "},
+        {"PUT", "/v1/config?reason=r", ADMIN "If-Match: \"3\r\n", QUOTA_OF("1"), 400, "If-Match:"},
+        {"PUT", "/v1/config?reason=r", ADMIN MATCH("3") FIRST, QUOTA_OF("1"), 400, "If-Match: "},
+        {"PUT", "/v1/config", ADMIN MATCH("3"), QUOTA_OF("1"), 400, "reason: is missing"},
+        {"PUT", "/v1/config?reason=", ADMIN MATCH("3"), QUOTA_OF("1"), 400, "reason: is missing"},
+        {"PUT", "/v1/config?why=r", ADMIN MATCH("3"), QUOTA_OF("1"), 400, "why: is no parameter"},
+        {"PUT", "/v1/config?reason=r", READER MATCH("3"), QUOTA_OF("1"), 403, "the role admin"},
+        {"POST", "/v1/config/rollback?reason=r", ADMIN MATCH("3"), "", 400, "version: must be"},
+        {"POST", "/v1/config/rollback?reason=r&version=9", ADMIN MATCH("3"), "", 404, "version 9"},
+        {"POST", "/v1/config/rollback?reason=r&version=2", READER MATCH("3"), "", 403, "admin"},
+        {"DELETE", "/v1/config", ADMIN, "", 405, "Allow: GET, HEAD, PUT\r\n"},
+        {"GET", "/v1/config/versions/x", ADMIN, "", 404, "/v1/config/versions/NUMBER"},
+        {"GET", "/v1/config/versions/1/more", ADMIN, "", 404, "/v1/config/versions/NUMBER"},
+    };
+    struct place place;
+    place_init(&place);
+    struct fixture fixture = place_start_with_three(&place);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        expect_verb(&fixture, cases[i].verb, cases[i].path, cases[i].lines, cases[i].body,
+                    cases[i].code, cases[i].text);
+    }
+    expect(&fixture, "/v1/config", READER, 200, "ETag: \"3\"\r\n");
+    expect(&fixture, "/v1/config/versions?limit=1", READER, 200, "{\"version\":3,");
+    take_one(&fixture, "acme", 200, "X-RateLimit-Limit: 9");
+    server_stop(&fixture.server);
+}
+
+/* The list of a store that was written a moment before the process was killed is whole. */
+TEST(versions_are_there_after_kill_9) {
+    struct place place;
+    place_init(&place);
+    struct fixture fixture = place_start_with_three(&place);
+    take_one(&fixture, "acme", 200, "X-RateLimit-Limit: 9");
+    kill_now(&fixture);
+    fixture = place_start(&place);
+    expect(&fixture, "/v1/config", READER, 200, "ETag: \"3\"\r\n");
+    expect(&fixture, "/v1/config/versions", READER, 200, "{\"version\":1,");
+    take_one(&fixture, "globex", 200, "X-RateLimit-Limit: 9");
+    PUT(&fixture, MATCH("3"), QUOTA_OF("1"), 200, "\"version\":4,");
+    process_signal(fixture.server.process, SIGHUP);
+    process_await(fixture.server.process, "msg=\"the newest version of the store is read\"", 1);
+    expect(&fixture, "/v1/config", READER, 200, "ETag: \"4\"\r\n");
+    server_stop(&fixture.server);
+}
+
+TEST(flags_that_do_not_fit_a_configuration_in_a_store_are_refused) {
+    static const char *const cases[][10] = {
+        {"--config store: needs --state", "--config", "store:"},
+        {"--check-config needs a file", "--config", "store:", "--state", "s", "--check-config"},
+        {"--config store: needs --http", "--config", "store:", "--state", "s", "--http", "off"},
+        {"--config store: and --parent", "--config", "store:", "--state", "s", "--parent",
+         "tcp://127.0.0.1:1"},
+        {"--config-cache needs --config store:", "--config-cache", "c"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        expect_refusal(cases[i] + 1, 2, cases[i][0]);
+    }
+}
+
+/* ---- the copy on this machine --------------------------------------------------------------- */
+
+/* E3: what this machine has seen last, marked as such everywhere. */
+TEST(a_store_that_is_away_at_the_start_is_replaced_by_the_copy) {
+    struct place place;
+    place_init(&place);
+    char address[64];
+    snprintf(address, sizeof address, "redis://127.0.0.1:%d", port_free());
+    place.flags[8] = "--config-cache";
+    place.flags[9] = place.cache;
+    struct fixture fixture = place_start_with_three(&place);
+    server_stop(&fixture.server);
+    struct stat status;
+    assert_int_equal(stat(place.cache, &status), 0);
+    assert_int_equal(status.st_mode & 0777, 0600);
+    place.flags[3] = address;
+    fixture = fixture_start("{}", place.flags);
+    process_await(fixture.server.process, "its last version that this machine has seen is used", 1);
+    expect(&fixture, "/v1/status", READER, 200, "\"config\":{\"version\":3,\"is_cached\":true}");
+    expect(&fixture, "/metrics", READER, 200, "doorman_server_config_is_cached 1\n");
+    expect(&fixture, "/", READER, 200, ", of --config-cache");
+    expect(&fixture, "/v1/config", READER, 200, "\"limit\":9");
+    server_stop(&fixture.server);
+}
+
+TEST(without_a_copy_a_store_that_is_away_ends_the_start) {
+    struct place place;
+    place_init(&place);
+    char address[64];
+    snprintf(address, sizeof address, "redis://127.0.0.1:%d", port_free());
+    const char *flags[] = {"--config", "store:",      "--state",        address,     "--node", "n",
+                           "--http",   "127.0.0.1:0", "--config-cache", place.cache, NULL};
+    expect_refusal(flags, 1, "and --config-cache ");
+    flags[8] = NULL;
+    expect_refusal(flags, 1, "--config-cache FILE keeps a copy");
+}
+
+/* ---- etcd ----------------------------------------------------------------------------------- */
+
+/* Starts a server whose configuration is in etcd. */
+static struct fixture etcd_node_start(const struct place *place, const struct etcd *etcd,
+                                      const char *state) {
+    const char *flags[] = {"--config",     "etcd:" KEY,   "--etcd",  etcd->url,
+                           "--http-token", place->tokens, "--state", state,
+                           "--node",       "n",           NULL};
+    return fixture_start("{}", flags);
+}
+
+/* Returns the version in force, which is the revision of the key. */
+static long version_in_force(const struct fixture *fixture) {
+    char *response = get(fixture, "/v1/status", READER);
+    const char *at = strstr(response, "\"config\":{\"version\":");
+    long version = at ? strtol(at + strlen("\"config\":{\"version\":"), NULL, 10) : 0;
+    free(response);
+    return version;
+}
+
+static bool metric_is(const struct fixture *fixture, const char *line) {
+    char *response = get(fixture, "/metrics", READER);
+    bool is_there = strstr(response, line) != NULL;
+    free(response);
+    return is_there;
+}
+
+/* Changes the configuration in etcd, with the version that the server has. */
+static void etcd_node_put(const struct fixture *fixture, const char *body, int code,
+                          const char *text) {
+    char lines[256];
+    snprintf(lines, sizeof lines, ADMIN "If-Match: \"%ld\"\r\n", version_in_force(fixture));
+    expect_verb(fixture, "PUT", "/v1/config?reason=r", lines, body, code, text);
+}
+
+/* E3: one transaction, and all processes of the node follow. */
+TEST(all_processes_follow_a_version_in_etcd) {
+    struct etcd etcd;
+    struct place one, other;
+    etcd_require(&etcd);
+    place_init(&one);
+    place_init(&other);
+    etcd_put(&etcd, KEY, QUOTA_OF("5"));
+    struct fixture first = etcd_node_start(&one, &etcd, one.path);
+    struct fixture second = etcd_node_start(&other, &etcd, other.path);
+    const long before = version_in_force(&first);
+    etcd_node_put(&first, QUOTA_OF("2"), 200, "\"changes\":[\"maps quota limit: 5 -> 2\"]");
+    EVENTUALLY(version_in_force(&second) > before);
+    take_one(&second, "acme", 200, "X-RateLimit-Limit: 2");
+    take_one(&first, "acme", 200, "X-RateLimit-Limit: 2");
+    assert_int_equal(version_in_force(&first), version_in_force(&second));
+    expect(&first, "/v1/audit", ADMIN, 200, "\"what\":\"config\",\"reason\":\"r\",\"before\":");
+    expect(&first, "/v1/config/versions", READER, 200, "\"reason\":\"written by another program");
+    server_stop(&first.server);
+    server_stop(&second.server);
+    etcd_stop(&etcd);
+}
+
+/* What another program has put into the key is a version too, and is not overwritten blindly. */
+TEST(a_key_that_another_program_has_written_becomes_a_version) {
+    struct etcd etcd;
+    struct place place;
+    char path[96], lines[256];
+    etcd_require(&etcd);
+    place_init(&place);
+    etcd_put(&etcd, KEY, QUOTA_OF("5"));
+    struct fixture fixture = etcd_node_start(&place, &etcd, place.path);
+    etcd_node_put(&fixture, QUOTA_OF("2"), 200, "");
+    const long last = version_in_force(&fixture);
+    etcd_put(&etcd, KEY, QUOTA_OF("7"));
+    EVENTUALLY(version_in_force(&fixture) > last);
+    const long foreign = version_in_force(&fixture);
+    snprintf(lines, sizeof lines, ADMIN "If-Match: \"%ld\"\r\n", last);
+    expect_verb(&fixture, "PUT", "/v1/config?reason=r", lines, QUOTA_OF("3"), 412,
+                "another program has written it");
+    etcd_node_put(&fixture, QUOTA_OF("3"), 200, "\"maps quota limit: 7 -> 3\"");
+    snprintf(path, sizeof path, "/v1/config/versions/%ld", foreign);
+    expect(&fixture, path, READER, 200, "\"limit\":7");
+    snprintf(path, sizeof path, "/v1/config/rollback?reason=r&version=%ld", foreign);
+    snprintf(lines, sizeof lines, ADMIN "If-Match: \"%ld\"\r\n", version_in_force(&fixture));
+    expect_verb(&fixture, "POST", path, lines, "", 200, "\"maps quota limit: 3 -> 7\"");
+    take_one(&fixture, "acme", 200, "X-RateLimit-Limit: 7");
+    server_stop(&fixture.server);
+    etcd_stop(&etcd);
+}
+
+/* The audit never says that something was done which was not. */
+TEST(an_etcd_that_is_away_changes_nothing) {
+    struct etcd etcd;
+    struct place place;
+    etcd_require(&etcd);
+    place_init(&place);
+    etcd_put(&etcd, KEY, QUOTA_OF("5"));
+    struct fixture fixture = etcd_node_start(&place, &etcd, place.path);
+    etcd_stop(&etcd);
+    etcd_node_put(&fixture, QUOTA_OF("2"), 503, "nothing was changed, because etcd");
+    char *response = get(&fixture, "/v1/audit", ADMIN);
+    assert_null(strstr(response, "\"what\":\"config\""));
+    free(response);
+    take_one(&fixture, "acme", 200, "X-RateLimit-Limit: 5");
+    etcd.process = process_new();
+    etcd_start(&etcd);
+    etcd_node_put(&fixture, QUOTA_OF("2"), 200, "");
+    take_one(&fixture, "acme", 200, "X-RateLimit-Limit: 2");
+    server_stop(&fixture.server);
+    etcd_stop(&etcd);
+}
+
+/* E3: the copy also helps if etcd is away, and ends when etcd is back. */
+TEST(an_etcd_that_is_away_at_the_start_is_replaced_by_the_copy) {
+    struct etcd etcd;
+    struct place place;
+    etcd_require(&etcd);
+    place_init(&place);
+    etcd_put(&etcd, KEY, QUOTA_OF("5"));
+    const char *flags[] = {"--config",  "etcd:" KEY,    "--etcd",     etcd.url, "--config-cache",
+                           place.cache, "--http-token", place.tokens, NULL};
+    struct fixture fixture = fixture_start("{}", flags);
+    const long version = version_in_force(&fixture);
+    server_stop(&fixture.server);
+    etcd_stop(&etcd);
+    fixture = fixture_start("{}", flags);
+    expect(&fixture, "/v1/status", READER, 200, "\"is_cached\":true");
+    take_one(&fixture, "acme", 200, "X-RateLimit-Limit: 5");
+    PUT(&fixture, MATCH("1"), QUOTA_OF("2"), 404, "start it with --state");
+    etcd.process = process_new();
+    etcd_start(&etcd);
+    EVENTUALLY(metric_is(&fixture, "doorman_server_config_is_cached 0\n"));
+    assert_int_equal(version_in_force(&fixture), version);
+    server_stop(&fixture.server);
+    etcd_stop(&etcd);
+}
