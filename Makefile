@@ -103,9 +103,9 @@ PARTS = MEMORY CHECK REPORTS REPLACE WAITING WARNINGS WATCH NOTIFY \
 FOLDERS = util log process waiting $(if $(filter HTTP,$(PARTS)),http pages) \
     $(if $(filter ETCD,$(PARTS)),etcd) $(if $(filter TLS,$(PARTS)),tls) \
     $(if $(filter STATE,$(PARTS)),state) $(if $(filter ADMIN,$(PARTS)),admin)
-# The page of versions needs the part ADMIN.
+# These pages need the part ADMIN.
 LEFT_OUT = $(if $(filter REDIS,$(PARTS)),,%_redis.c) \
-    $(if $(filter ADMIN,$(PARTS)),,server/pages/versions.c)
+    $(if $(filter ADMIN,$(PARTS)),,$(addprefix server/pages/,acts.c versions.c))
 SERVER_SOURCES = doorman_server.c $(sort $(filter-out $(LEFT_OUT), \
     $(wildcard $(FOLDERS:%=server/%/*.c))))
 SERVER_MACROS = $(PARTS:%=-DDOORMAN_SERVER_%)

@@ -285,7 +285,8 @@ enum {
     ACT(PLAN, "plan")                                                                              \
     ACT(PLAN_END, "end_plan")                                                                      \
     ACT(CONFIG, "config")                                                                          \
-    ACT(ROLLBACK, "rollback")
+    ACT(ROLLBACK, "rollback")                                                                      \
+    ACT(UNDO, "undo")
 
 enum act_kind {
 #define ACT_OF_KIND(code, name) ACT_##code,

@@ -95,6 +95,9 @@ struct note_list {
     /* Adds a line for a note. Runs on the thread of the store, without the lock. Returns false if
      * the list leaves the note out. */
     bool (*add)(struct note_page *page, const struct store_note *note);
+
+    /* Adds where the next part begins. NULL: a line of JSON with the member `next`. */
+    void (*add_next)(struct note_page *page, const char *next);
 };
 
 /* A page of a list on its way. Allocated, as struct act. */
@@ -156,6 +159,41 @@ bool server_plan_read(const struct store_note *note, doorman_plans_message *mess
 /* Puts the overrides and the plan rows of the store into force, and deletes those that a later one
  * has replaced. Runs with or without the lock. Returns false if the store has failed. */
 bool server_rows_read(struct service *service, struct store *store);
+
+/* Returns the row of an act for cJSON_Delete, or NULL if the list leaves it out. */
+cJSON *server_audit_find(const struct note_page *page, const struct store_note *note);
+
+/* Does the same for an override. The row also has its state, and what happens at its end. */
+cJSON *server_override_find(const struct note_page *page, const struct store_note *note);
+
+/* An act of the audit that a request takes back (E5). */
+struct undo {
+    uint64_t id;      /* of the act */
+    const char *of;   /* what it was about: the name of a kind that has a function for this */
+    const cJSON *row; /* of the audit */
+    time_t at;        /* when it was done */
+};
+
+/* Takes back an act. `undo` is valid during the call. The new act has the kind ACT_UNDO. */
+typedef void undo_function(struct service *service, const struct http_request *request,
+                           const struct undo *undo, struct http_response *response);
+
+undo_function server_override_undo, server_plan_undo, server_ban_undo, server_config_undo;
+
+/* Begins the row of an act that takes back another one.
+ *   returns   false: the reason is missing or not valid, and the response is an error */
+bool server_undo_begin(struct act *act, const struct undo *undo, const struct http_request *request,
+                       struct http_response *response);
+
+/* Refuses an act in its function `prepare` if a later one than that which it takes back was about
+ * the same. Returns whether it did.
+ *   name   its members `resource`, `resource_id`, `glob`, `limit` and `key` are those of the act */
+bool server_undo_has_newer(struct act *act, struct store *store, const cJSON *name);
+
+/* Refuses an act in its function `prepare`, because another act came after the one that it takes
+ * back, or because what that one set has ended. Returns false.
+ *   name   as above */
+bool server_undo_refuse(struct act *act, struct store *store, const cJSON *name);
 
 /* Returns how often tokens of the role support have reset a key in the last day, or -1 if the store
  * cannot be read. Runs on the thread of the store. */

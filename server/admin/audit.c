@@ -20,13 +20,19 @@ static bool row_has_key(const cJSON *row, const char *key) {
     return found;
 }
 
+cJSON *server_audit_find(const struct note_page *page, const struct store_note *note) {
+    cJSON *row = cJSON_Parse(note->text);
+    const bool shows = (!page->has_who || text_is(row, "token", page->who)) &&
+                       (!page->has_key || row_has_key(row, page->key));
+    if (shows) return row;
+    cJSON_Delete(row);
+    return NULL;
+}
+
 static bool audit_add(struct note_page *page, const struct store_note *note) {
-    bool shows = !page->has_key && !page->has_who;
-    cJSON *row = shows ? NULL : cJSON_Parse(note->text);
-    if (row) {
-        shows = (!page->has_who || text_is(row, "token", page->who)) &&
-                (!page->has_key || row_has_key(row, page->key));
-    }
+    const bool shows_all = !page->has_key && !page->has_who;
+    cJSON *row = shows_all ? NULL : server_audit_find(page, note);
+    const bool shows = shows_all || row;
     cJSON_Delete(row);
     if (shows) server_admin_add_line(&page->text, note->text);
     return shows;

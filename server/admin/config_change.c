@@ -47,7 +47,7 @@ static void detail_free(void *context) {
     free(detail);
 }
 
-static struct config_detail *detail_of(const struct act *act) {
+static struct config_detail *change_of(const struct act *act) {
     return (struct config_detail *)act->detail;
 }
 
@@ -100,7 +100,7 @@ static bool change_serves(struct service *service, const struct http_request *re
 /* Reads what both paths have in common. */
 static bool change_read(struct act *act, const struct http_request *request,
                         const char *const *names, struct http_response *response) {
-    struct config_detail *detail = detail_of(act);
+    struct config_detail *detail = change_of(act);
     if (!server_admin_check_query(request, names, response) ||
         !change_read_match(detail, request, response) ||
         !server_act_add_reason(act->row, request, response)) {
@@ -142,7 +142,7 @@ static bool detail_normalise(struct config_detail *detail) {
 
 static bool change_read_body(struct act *act, const struct http_request *request,
                              struct http_response *response) {
-    struct config_detail *detail = detail_of(act);
+    struct config_detail *detail = change_of(act);
     detail->config = server_config_read_text(act->service, request->body, request->body_bytes,
                                              &detail->problems);
     if (!detail->config) return change_refuse_config(&detail->problems, response);
@@ -182,7 +182,7 @@ static enum config_access_result access_key(struct act *act, struct config_acces
 /* Takes what is in the key of etcd. If the newest note is of another version, another program has
  * written the key. */
 static bool present_read_key(struct act *act, const cJSON *newest) {
-    struct config_detail *detail = detail_of(act);
+    struct config_detail *detail = change_of(act);
     struct config_access access = {.text = NULL};
     if (access_key(act, &access) != ACCESS_DONE) {
         return server_act_refuse(act, 503, "UNAVAILABLE",
@@ -209,7 +209,7 @@ static bool present_read_key(struct act *act, const cJSON *newest) {
 /* Finds the version that is there.
  *   newest   the newest note; NULL: none */
 static bool present_read(struct act *act, const cJSON *newest) {
-    struct config_detail *detail = detail_of(act);
+    struct config_detail *detail = change_of(act);
     if (act->service->settings->config_key) return present_read_key(act, newest);
     detail->present = note_version(newest);
     detail->last = cJSON_Duplicate(note_field(newest, "configuration"), true);
@@ -218,7 +218,7 @@ static bool present_read(struct act *act, const cJSON *newest) {
 
 /* Refuses a change of a version that is not there any more, and names who has changed it. */
 static bool change_refuse_stale(struct act *act, const cJSON *newest) {
-    const struct config_detail *detail = detail_of(act);
+    const struct config_detail *detail = change_of(act);
     char who[256] = "another program has written it";
     if (detail->present == 0) {
         return server_act_refuse(act, 412, "FAILED_PRECONDITION",
@@ -228,7 +228,7 @@ static bool change_refuse_stale(struct act *act, const cJSON *newest) {
         snprintf(who, sizeof who, "'%s' has changed it at %s", note_text(newest, "token"),
                  note_text(newest, "at"));
     }
-    return server_act_refuse(act, 412, "FAILED_PRECONDITION",
+    return server_act_refuse(act, act->kind == ACT_UNDO ? 409 : 412, "FAILED_PRECONDITION",
                              "the present version is %" PRIu64 ", not %" PRIu64 ": %s, because: %s",
                              detail->present, detail->expected, who,
                              note_text(newest, "reason")[0] ? note_text(newest, "reason")
@@ -239,7 +239,7 @@ static bool change_refuse_stale(struct act *act, const cJSON *newest) {
 
 /* Reads the version that comes back. */
 static bool target_read(struct act *act, struct store *store) {
-    struct config_detail *detail = detail_of(act);
+    struct config_detail *detail = change_of(act);
     char *notes[2], error[PROBLEM_TEXT];
     if (!server_versions_read(store, detail->target + 1, notes, 1)) {
         return change_fail_store(act, store);
@@ -289,7 +289,7 @@ static bool count_visit(void *context, const struct store_note *note) {
 
 /* Adds what the row of the audit says: the version before and after, and what changes. */
 static bool change_describe(struct act *act) {
-    struct config_detail *detail = detail_of(act);
+    struct config_detail *detail = change_of(act);
     cJSON *difference = server_config_differ(detail->last, detail->tree);
     detail->summary = cJSON_CreateObject();
     server_config_summarise(detail->summary, "changes", difference);
@@ -306,7 +306,7 @@ static bool change_describe(struct act *act) {
 
 /* Puts the new configuration into the key of etcd. */
 static bool key_change(struct act *act, struct store *store) {
-    struct config_detail *detail = detail_of(act);
+    struct config_detail *detail = change_of(act);
     char *text = cJSON_PrintUnformatted(detail->tree);
     struct config_access access = {.text = text, .expected = detail->present};
     if (!text) return server_act_refuse(act, 500, "INTERNAL", "out of memory");
@@ -341,7 +341,7 @@ static bool key_change(struct act *act, struct store *store) {
 }
 
 static bool change_prepare_with(struct act *act, struct store *store, const cJSON *newest) {
-    struct config_detail *detail = detail_of(act);
+    struct config_detail *detail = change_of(act);
     struct version_count all = {.detail = detail};
     if (!present_read(act, newest)) return false;
     if (detail->present != detail->expected) return change_refuse_stale(act, newest);
@@ -384,7 +384,7 @@ static cJSON *version_begin(uint64_t number, const char *token) {
 }
 
 static bool change_add_notes(struct act *act) {
-    struct config_detail *detail = detail_of(act);
+    struct config_detail *detail = change_of(act);
     bool done = true;
     if (detail->foreign) {
         cJSON *note = version_begin(detail->present, "");
@@ -410,7 +410,7 @@ static bool change_add_notes(struct act *act) {
 
 /* The key of etcd is read by all processes of the node. */
 static void change_apply(struct act *act) {
-    struct config_detail *detail = detail_of(act);
+    struct config_detail *detail = change_of(act);
     if (act->service->settings->config_key || act->written == 0) return;
     detail->problems.version = detail->number;
     server_versions_offer(act->service, detail->config, &detail->problems);
@@ -420,7 +420,7 @@ static void change_apply(struct act *act) {
 /* ---- the answer ----------------------------------------------------------------------------- */
 
 static void change_answer(struct act *act, struct http_response *response) {
-    struct config_detail *detail = detail_of(act);
+    struct config_detail *detail = change_of(act);
     bool is_in_force = server_versions_await(act->service, detail->number);
     cJSON *json = cJSON_CreateObject();
     cJSON_AddNumberToObject(json, "version", (double)detail->number);
@@ -488,10 +488,36 @@ static void handle_rollback(struct service *service, const struct http_request *
     bool is_valid = change_read(act, request, names, response);
     if (is_valid) {
         (void)server_query_read(request->query, "version", number, sizeof number);
-        detail_of(act)->target = server_number_read(number, 10, &end);
-        is_valid = (detail_of(act)->target > 0 && !*end) ||
+        change_of(act)->target = server_number_read(number, 10, &end);
+        is_valid = (change_of(act)->target > 0 && !*end) ||
                    change_refuse(response, 400, "INVALID_ARGUMENT",
                                  "version: must be the number of a version that is kept");
+    }
+    if (is_valid) {
+        change_run(act, response);
+    } else {
+        server_act_free(act);
+    }
+}
+
+void server_config_undo(struct service *service, const struct http_request *request,
+                        const struct undo *undo, struct http_response *response) {
+    const cJSON *before = note_field(undo->row, "before"), *after = note_field(undo->row, "after");
+    if (!change_serves(service, request, response)) return;
+    struct act *act = change_new(service, request, ACT_UNDO, response);
+    if (!act) return;
+    struct config_detail *detail = change_of(act);
+    bool is_valid = server_undo_begin(act, undo, request, response);
+    if (is_valid && act->token.role != ROLE_ADMIN) {
+        is_valid = change_refuse(response, 403, "PERMISSION_DENIED",
+                                 "only the role admin can change the configuration");
+    }
+    if (is_valid) {
+        detail->expected = note_version(after);
+        detail->target = note_version(before);
+        is_valid = detail->target > 0 ||
+                   change_refuse(response, 409, "FAILED_PRECONDITION",
+                                 "there was no version before the act %" PRIu64, undo->id);
     }
     if (is_valid) {
         change_run(act, response);

@@ -38,7 +38,13 @@ static void page_read(struct service *service, struct store *store, void *contex
         server_store_list_notes(store, page->list.kind, page->before, page_visit, page) != STORE_OK;
     snprintf(page->error, sizeof page->error, "%s", server_store_error(store));
     if (page->is_over) return;
-    server_text_addf(&page->text, "{\"next\":\"%llu\"}\n", strtoull(page->last, NULL, 10));
+    char next[24];
+    snprintf(next, sizeof next, "%llu", strtoull(page->last, NULL, 10));
+    if (page->list.add_next) {
+        page->list.add_next(page, next);
+    } else {
+        server_text_addf(&page->text, "{\"next\":\"%s\"}\n", next);
+    }
 }
 
 static bool page_refuse(struct http_response *response, const char *error) {

@@ -21,7 +21,10 @@
 struct override_detail {
     doorman_override_message message; /* the row, whose texts it owns after PUT */
     cJSON *query;                     /* owns the texts of the row after DELETE */
+    bool ends;                        /* it ends the row, and sets none */
     uint64_t replaced;                /* the row that it replaces or ends; 0: none */
+    uint64_t left;                    /* ACT_UNDO: the row that must be there; 0: none must be */
+    doorman_time ended_at; /* ACT_UNDO: when the row ended that is not set again; 0: no row did */
 };
 
 static void override_detail_free(void *context) {
@@ -31,7 +34,7 @@ static void override_detail_free(void *context) {
     free(detail);
 }
 
-static struct override_detail *detail_of(const struct act *act) {
+static struct override_detail *override_of(const struct act *act) {
     return (struct override_detail *)act->detail;
 }
 
@@ -43,9 +46,9 @@ static struct act *override_new(struct service *service, const struct http_reque
     act->detail = calloc(1, sizeof(struct override_detail));
     if (act->detail) {
         act->free_detail = override_detail_free;
-        detail_of(act)->query = cJSON_CreateObject();
+        override_of(act)->query = cJSON_CreateObject();
     }
-    response->text.failed = !act->detail || !detail_of(act)->query;
+    response->text.failed = !act->detail || !override_of(act)->query;
     if (!response->text.failed) return act;
     server_act_free(act);
     return NULL;
@@ -187,14 +190,14 @@ static bool check_globs(const struct act *act, const doorman_override_row *row,
 static bool check_bound(const struct act *act, const doorman_permits *permits,
                         const doorman_override_info *info, struct http_response *response) {
     const doorman_permit_limit *limit =
-        limit_find(permits, info->glob, detail_of(act)->message.row.limit);
+        limit_find(permits, info->glob, override_of(act)->message.row.limit);
     double most = 0;
     if (act->token.role == ROLE_ADMIN || !limit) return true;
     const char *beyond = figure_beyond(limit, &info->all, &most);
-    if (detail_of(act)->message.row.add > 0) {
+    if (override_of(act)->message.row.add > 0) {
         bool is_bucket = limit->kind == DOORMAN_TOKEN_BUCKET;
         most = OVERRIDE_MAX * (is_bucket ? limit->figures.size : limit->figures.limit);
-        beyond = detail_of(act)->message.row.add > most ? "add" : NULL;
+        beyond = override_of(act)->message.row.add > most ? "add" : NULL;
     }
     if (!beyond) return true;
     return refuse(response, 403,
@@ -234,7 +237,7 @@ static void before_take(struct before *out, const doorman_permits *permits,
  * Precondition: the lock is held. */
 static bool override_try(struct act *act, doorman_permits *permits, const struct before *before,
                          struct http_response *response) {
-    doorman_override_row row = detail_of(act)->message.row;
+    doorman_override_row row = override_of(act)->message.row;
     doorman_override_info info;
     doorman_error error = {0};
     doorman_time now = doorman_clock(), last = row.ends_at ? row.ends_at : row.starts_at + 1;
@@ -259,12 +262,18 @@ static bool override_try(struct act *act, doorman_permits *permits, const struct
 
 /* Puts an act into force. */
 static void override_apply(struct act *act) {
+    struct override_detail *detail = override_of(act);
     doorman_permits *permits = doorman_server_permits(act->service->server);
+    doorman_override_row *row = &detail->message.row;
     doorman_error error = {0};
+    doorman_status status = DOORMAN_OK;
     if (!permits) return; /* the next master reads it */
-    detail_of(act)->message.row.id = act->id;
-    doorman_status status = doorman_permits_set_override(permits, &detail_of(act)->message.row,
-                                                         &error, doorman_clock());
+    if (detail->ends) {
+        (void)doorman_permits_end_override(permits, row, NULL, doorman_clock());
+    } else {
+        row->id = act->id;
+        status = doorman_permits_set_override(permits, row, &error, doorman_clock());
+    }
     if (status == DOORMAN_OK) return;
     server_act_refuse(act, 500, "INTERNAL", "it is in the store, and is not in force: %s",
                       error.text[0] ? error.text : server_status_text(status));
@@ -272,7 +281,7 @@ static void override_apply(struct act *act) {
 
 /* Returns the text of the note of an act, or NULL if memory runs out. */
 static char *override_text(const struct act *act) {
-    const doorman_override_message *message = &detail_of(act)->message;
+    const doorman_override_message *message = &override_of(act)->message;
     cJSON *note = cJSON_CreateObject();
     cJSON_AddNumberToObject(note, "id", (double)act->id);
     cJSON_AddStringToObject(note, "token", act->token.name);
@@ -285,13 +294,13 @@ static char *override_text(const struct act *act) {
 
 /* Adds the note of the override that an act sets, and deletes the one that it replaces or ends. */
 static bool override_add_notes(struct act *act) {
-    const struct override_detail *detail = detail_of(act);
+    const struct override_detail *detail = override_of(act);
     const doorman_time end = detail->message.row.ends_at;
     struct act_note made = {.kind = OVERRIDE_NOTE,
                             .id = act->id,
                             .ends_at = end ? end / DOORMAN_SECOND + 1 : 0}; /* not too early */
     const struct act_note deleted = {.kind = OVERRIDE_NOTE, .id = detail->replaced};
-    if (act->kind == ACT_OVERRIDE) {
+    if (!detail->ends) {
         made.text = override_text(act);
         if (!made.text || !server_act_add_note(act, &made)) return false;
     }
@@ -301,7 +310,7 @@ static bool override_add_notes(struct act *act) {
 /* Reads the body, and checks what the library does not know. */
 static bool override_read(struct act *act, const struct http_request *request,
                           struct http_response *response) {
-    doorman_override_message *message = &detail_of(act)->message;
+    doorman_override_message *message = &override_of(act)->message;
     doorman_error error = {0};
     if (doorman_json_read_override(message, request->body, request->body_bytes, &error) !=
         DOORMAN_OK) {
@@ -323,27 +332,29 @@ static bool override_read(struct act *act, const struct http_request *request,
 /* Adds what to the row of an act, and the value before it. Runs on the thread of the store, so that
  * no other act comes in between. */
 static bool override_prepare(struct act *act, struct store *store) {
-    struct override_detail *detail = detail_of(act);
+    struct override_detail *detail = override_of(act);
     const doorman_override_row *row = &detail->message.row;
     const char *name = row->resource_id ? row->resource_id : row->identifier_glob;
     const char *reason = detail->message.reason;
-    const bool ends = act->kind == ACT_OVERRIDE_END;
     struct before before = {.is_there = false};
-    (void)store;
     server_lock(&act->service->lock);
     doorman_permits *permits = doorman_server_permits(act->service->server);
     if (permits) before_take(&before, permits, row);
     server_unlock(&act->service->lock);
-    if (ends && !before.is_there) {
+    if (act->kind == ACT_OVERRIDE_END && !before.is_there) {
         return server_act_refuse(act, 404, "NOT_FOUND", "there is no such override");
     }
-    if (reason) cJSON_AddStringToObject(act->row, "reason", reason);
+    if (act->kind != ACT_UNDO && reason) cJSON_AddStringToObject(act->row, "reason", reason);
     cJSON_AddStringToObject(act->row, row->resource_id ? "resource" : "glob", name);
     cJSON_AddStringToObject(act->row, "limit", row->limit);
     cJSON_AddStringToObject(act->row, "key", row->key ? row->key : "");
+    if (act->kind == ACT_UNDO && detail->left != (before.is_there ? before.row.id : 0)) {
+        return server_undo_refuse(act, store, act->row);
+    }
     cJSON_AddItemToObject(act->row, "before",
                           before.is_there ? row_json(&before.row, NULL) : cJSON_CreateNull());
-    cJSON_AddItemToObject(act->row, "after", ends ? cJSON_CreateNull() : row_json(row, NULL));
+    cJSON_AddItemToObject(act->row, "after",
+                          detail->ends ? cJSON_CreateNull() : row_json(row, NULL));
     if (before.is_there) detail->replaced = before.row.id;
     return true;
 }
@@ -386,11 +397,14 @@ static void override_answer(struct act *act, struct http_response *response) {
     cJSON_AddNumberToObject(json, "id", (double)act->id);
     server_lock(&service->lock);
     doorman_permits *permits = doorman_server_permits(service->server);
-    if (permits && act->kind == ACT_OVERRIDE) {
-        add_after(json, permits, &detail_of(act)->message.row);
-        add_hidden(json, permits, &detail_of(act)->message.row);
+    if (permits && !override_of(act)->ends) {
+        add_after(json, permits, &override_of(act)->message.row);
+        add_hidden(json, permits, &override_of(act)->message.row);
     }
     server_unlock(&service->lock);
+    if (override_of(act)->ended_at) {
+        server_act_add_time(json, "had_ended", override_of(act)->ended_at / DOORMAN_SECOND);
+    }
     char *text = cJSON_PrintUnformatted(json);
     response->type = "application/json";
     response->text.failed = !text;
@@ -399,17 +413,17 @@ static void override_answer(struct act *act, struct http_response *response) {
     cJSON_Delete(json);
 }
 
-static void handle_put(struct service *service, const struct http_request *request,
-                       struct http_response *response) {
-    struct before before = {.is_there = false};
-    struct act *act = override_new(service, request, ACT_OVERRIDE, response);
-    if (!act) return;
-    bool is_valid = override_read(act, request, response);
-    if (is_valid) {
+/* Does an act whose row was read, and answers. It frees the act.
+ *   is_valid   false: the response is an error already */
+static void override_run(struct act *act, bool is_valid, struct http_response *response) {
+    struct override_detail *detail = override_of(act);
+    struct service *service = act->service;
+    if (is_valid && !detail->ends) {
+        struct before before = {.is_there = false};
         server_lock(&service->lock);
         doorman_permits *permits = doorman_server_permits(service->server);
-        if (permits) before_take(&before, permits, &detail_of(act)->message.row);
-        is_valid = permits && override_try(act, permits, &before, response);
+        if (permits) before_take(&before, permits, &detail->message.row);
+        is_valid = !permits || override_try(act, permits, &before, response);
         server_unlock(&service->lock);
     }
     act->prepare = override_prepare;
@@ -420,15 +434,13 @@ static void handle_put(struct service *service, const struct http_request *reque
     server_act_free(act);
 }
 
-/* ---- DELETE --------------------------------------------------------------------------------- */
-
-static void end_apply(struct act *act) {
-    doorman_permits *permits = doorman_server_permits(act->service->server);
-    if (permits) {
-        (void)doorman_permits_end_override(permits, &detail_of(act)->message.row, NULL,
-                                           doorman_clock());
-    }
+static void handle_put(struct service *service, const struct http_request *request,
+                       struct http_response *response) {
+    struct act *act = override_new(service, request, ACT_OVERRIDE, response);
+    if (act) override_run(act, override_read(act, request, response), response);
 }
+
+/* ---- DELETE --------------------------------------------------------------------------------- */
 
 /* Reads a text of the query. Returns a copy that the act owns, or NULL if there is none. */
 static const char *query_text(cJSON *owner, const struct http_request *request, const char *name) {
@@ -442,8 +454,8 @@ static bool end_read(struct act *act, const struct http_request *request,
                      struct http_response *response) {
     static const char *const names[] = {"resource", "glob",   "limit",    "key",
                                         "add",      "reason", "redirect", NULL};
-    cJSON *owner = detail_of(act)->query;
-    doorman_override_row *row = &detail_of(act)->message.row;
+    cJSON *owner = override_of(act)->query;
+    doorman_override_row *row = &override_of(act)->message.row;
     if (!server_admin_check_query(request, names, response)) return false;
     row->resource_id = query_text(owner, request, "resource");
     row->identifier_glob = query_text(owner, request, "glob");
@@ -459,23 +471,62 @@ static bool end_read(struct act *act, const struct http_request *request,
 
 static void handle_delete(struct service *service, const struct http_request *request,
                           struct http_response *response) {
-    struct before before = {.is_there = false};
     struct act *act = override_new(service, request, ACT_OVERRIDE_END, response);
     if (!act) return;
-    bool is_valid = end_read(act, request, response);
-    if (is_valid) {
-        server_lock(&service->lock);
-        doorman_permits *permits = doorman_server_permits(service->server);
-        if (permits) before_take(&before, permits, &detail_of(act)->message.row);
-        server_unlock(&service->lock);
-        is_valid = before.is_there || refuse(response, 404, "there is no such override");
+    override_of(act)->ends = true;
+    override_run(act, end_read(act, request, response), response);
+}
+
+/* ---- undo ----------------------------------------------------------------------------------- */
+
+/* Copies a text of a row of the audit. Returns NULL if there is none. */
+static const char *undo_text(cJSON *owner, const cJSON *row, const char *name) {
+    const char *value = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(row, name));
+    return value ? cJSON_GetStringValue(cJSON_AddStringToObject(owner, name, value)) : NULL;
+}
+
+/* Reads the row that was there before an act, or the name of the row that it left behind. */
+static bool undo_read(struct act *act, const struct undo *undo, struct http_response *response) {
+    struct override_detail *detail = override_of(act);
+    const cJSON *before = cJSON_GetObjectItemCaseSensitive(undo->row, "before");
+    const cJSON *after = cJSON_GetObjectItemCaseSensitive(undo->row, "after");
+    doorman_override_message *message = &detail->message;
+    detail->left = cJSON_IsObject(after) ? undo->id : 0;
+    if (cJSON_IsObject(before)) {
+        char *text = cJSON_PrintUnformatted(before);
+        bool is_valid =
+            text && doorman_json_read_override(message, text, strlen(text), NULL) == DOORMAN_OK;
+        cJSON_free(text);
+        if (!is_valid) return refuse(response, 500, "the row of the act cannot be read");
+        if (message->row.ends_at == 0 || message->row.ends_at > time_now()) {
+            message->reason = cJSON_GetStringValue(cJSON_GetObjectItem(act->row, "reason"));
+            return true;
+        }
+        detail->ended_at = message->row.ends_at;
+        doorman_override_message_uninit(message);
     }
-    act->prepare = override_prepare;
-    act->apply = end_apply;
-    act->add_notes = override_add_notes;
-    if (is_valid && !server_act_run(act, response)) return;
-    if (is_valid) override_answer(act, response);
-    server_act_free(act);
+    detail->ends = true;
+    message->row.resource_id = undo_text(detail->query, undo->row, "resource");
+    message->row.identifier_glob = undo_text(detail->query, undo->row, "glob");
+    message->row.limit = undo_text(detail->query, undo->row, "limit");
+    message->row.key = undo_text(detail->query, undo->row, "key");
+    message->row.add = cJSON_HasObjectItem(after, "add") ? 1 : 0;
+    return message->row.limit || refuse(response, 500, "the row of the act cannot be read");
+}
+
+void server_override_undo(struct service *service, const struct http_request *request,
+                          const struct undo *undo, struct http_response *response) {
+    struct act *act = override_new(service, request, ACT_UNDO, response);
+    if (!act) return;
+    const doorman_override_row *row = &override_of(act)->message.row;
+    bool is_valid = server_undo_begin(act, undo, request, response) &&
+                    undo_read(act, undo, response) && check_globs(act, row, response);
+    if (is_valid && !override_of(act)->ends && row->ends_at == 0 && act->token.role != ROLE_ADMIN) {
+        is_valid = refuse(response, 403,
+                          "the row that was there before has no end, so only the role admin can "
+                          "set it again");
+    }
+    override_run(act, is_valid, response);
 }
 
 /* ---- GET ------------------------------------------------------------------------------------ */
@@ -497,7 +548,7 @@ static bool page_add_state(struct service *service, cJSON *json, const doorman_o
     return is_there;
 }
 
-static bool override_add(struct note_page *page, const struct store_note *note) {
+cJSON *server_override_find(const struct note_page *page, const struct store_note *note) {
     doorman_override_message message = {.expires_in = 0};
     bool has_ended = note->ends_at > 0 && note->ends_at <= (int64_t)time(NULL);
     bool shows = !has_ended && server_override_read(note, &message);
@@ -505,13 +556,21 @@ static bool override_add(struct note_page *page, const struct store_note *note) 
     shows = shows && (!page->has_key || strcmp(key, page->key) == 0);
     cJSON *json = shows ? cJSON_Parse(note->text) : NULL;
     shows = shows && page_add_state(page->service, json, &message.row);
-    char *text = shows ? cJSON_PrintUnformatted(json) : NULL;
-    page->text.failed = page->text.failed || (shows && !text);
+    doorman_override_message_uninit(&message);
+    if (shows) return json;
+    cJSON_Delete(json);
+    return NULL;
+}
+
+static bool override_add(struct note_page *page, const struct store_note *note) {
+    cJSON *json = server_override_find(page, note);
+    char *text = json ? cJSON_PrintUnformatted(json) : NULL;
+    page->text.failed = page->text.failed || (json && !text);
     if (text) server_admin_add_line(&page->text, text);
+    const bool is_added = text != NULL;
     cJSON_free(text);
     cJSON_Delete(json);
-    doorman_override_message_uninit(&message);
-    return shows;
+    return is_added;
 }
 
 static void handle_list(struct service *service, const struct http_request *request,

@@ -23,6 +23,8 @@
 /* A row of an act. */
 struct plan_change {
     doorman_plan_row row;
+    bool ends;                          /* it ends the row, and sets none */
+    uint64_t left;                      /* ACT_UNDO: the row that must be there; 0: none must be */
     uint64_t replaced;                  /* the row that it replaces or ends; 0: none */
     doorman_time before_at, before_end; /* of the replaced row */
     char before[DOORMAN_PLAN_BYTES_MAX + 1];
@@ -241,7 +243,7 @@ static cJSON *plan_json(const char *plan, doorman_time starts_at, doorman_time e
 }
 
 /* Adds what a row was and is. */
-static void plan_describe(cJSON *json, const struct plan_change *change, bool ends) {
+static void plan_describe(cJSON *json, const struct plan_change *change) {
     const doorman_plan_row *row = &change->row;
     cJSON_AddStringToObject(json, "glob", row->identifier_glob);
     cJSON_AddStringToObject(json, "key", row->key);
@@ -250,8 +252,8 @@ static void plan_describe(cJSON *json, const struct plan_change *change, bool en
                               ? plan_json(change->before, change->before_at, change->before_end)
                               : cJSON_CreateNull());
     cJSON_AddItemToObject(json, "after",
-                          ends ? cJSON_CreateNull()
-                               : plan_json(row->plan, row->starts_at, row->ends_at));
+                          change->ends ? cJSON_CreateNull()
+                                       : plan_json(row->plan, row->starts_at, row->ends_at));
 }
 
 /* Looks up what a row replaces. Precondition: the lock is held. */
@@ -278,40 +280,54 @@ static bool plan_take_all(struct act *act) {
         if (permits) doorman_permits_read(permits, &info);
         for (size_t n = 0; permits && n < PLANS_AT_ONCE && i < detail->count; n++, i++) {
             plan_take_before(&detail->changes[i], permits);
-            added += detail->changes[i].replaced == 0;
+            added += detail->changes[i].replaced == 0 && !detail->changes[i].ends;
         }
         server_unlock(&service->lock);
         if (permits) continue;
         return server_act_refuse(act, 503, "UNAVAILABLE",
                                  "nothing was changed: this process is not the master any more");
     }
-    if (act->kind == ACT_PLAN_END || info.plan_count + added <= info.plan_max) return true;
+    if (info.plan_count + added <= info.plan_max) return true;
     return server_act_refuse(act, 429, "RESOURCE_EXHAUSTED",
                              "there are %zu plan rows already, and at most %zu", info.plan_count,
                              info.plan_max);
 }
 
+/* Refuses an act that takes back another one if a row is not the one that it left behind. */
+static bool plan_check_left(struct act *act, struct store *store) {
+    const struct plan_detail *detail = plan_detail_of(act);
+    for (size_t i = 0; act->kind == ACT_UNDO && i < detail->count; i++) {
+        const struct plan_change *change = &detail->changes[i];
+        if (change->left == change->replaced) continue;
+        cJSON *name = cJSON_CreateObject();
+        cJSON_AddStringToObject(name, "glob", change->row.identifier_glob);
+        cJSON_AddStringToObject(name, "key", change->row.key);
+        server_undo_refuse(act, store, name);
+        cJSON_Delete(name);
+        return false;
+    }
+    return true;
+}
+
 /* Completes the row of the audit. */
 static bool plan_prepare(struct act *act, struct store *store) {
     struct plan_detail *detail = plan_detail_of(act);
-    const bool ends = act->kind == ACT_PLAN_END;
-    (void)store;
-    if (!plan_take_all(act)) return false;
-    if (ends && detail->changes[0].replaced == 0) {
+    if (!plan_take_all(act) || !plan_check_left(act, store)) return false;
+    if (act->kind == ACT_PLAN_END && detail->changes[0].replaced == 0) {
         return server_act_refuse(act, 404, "NOT_FOUND", "the key has no plan row for this glob");
     }
-    if (detail->message.reason) {
+    if (act->kind != ACT_UNDO && detail->message.reason) {
         cJSON_AddStringToObject(act->row, "reason", detail->message.reason);
     }
     if (!detail->message.is_bulk) {
-        plan_describe(act->row, &detail->changes[0], ends);
+        plan_describe(act->row, &detail->changes[0]);
         return true;
     }
     cJSON_AddBoolToObject(act->row, "bulk", true);
     cJSON *list = cJSON_AddArrayToObject(act->row, "entries");
     for (size_t i = 0; i < detail->count; i++) {
         cJSON *entry = cJSON_CreateObject();
-        plan_describe(entry, &detail->changes[i], ends);
+        plan_describe(entry, &detail->changes[i]);
         cJSON_AddItemToArray(list, entry);
     }
     return true;
@@ -345,7 +361,7 @@ static bool plan_add_notes(struct act *act) {
         doorman_plan_row *row = &change->row;
         const doorman_time end = row->ends_at;
         row->id = (act->id << PLAN_ID_BITS) + i;
-        if (act->kind == ACT_PLAN) {
+        if (!change->ends) {
             const struct act_note made = {.kind = PLAN_NOTE,
                                           .id = row->id,
                                           .ends_at = end ? end / DOORMAN_SECOND + 1 : 0,
@@ -367,6 +383,10 @@ static void plan_apply(struct act *act) {
         const struct plan_change *change = &detail->changes[i];
         doorman_error error = {0};
         if (change->written_with > act->written) return;
+        if (change->ends) {
+            (void)doorman_permits_end_plan(permits, &change->row, NULL, doorman_clock());
+            continue;
+        }
         doorman_status status =
             doorman_permits_restore_plan(permits, &change->row, &error, doorman_clock());
         if (status == DOORMAN_OK) continue;
@@ -383,23 +403,22 @@ static void plan_answer(const struct act *act, struct http_response *response) {
     server_text_addf(&response->text, "{\"id\": %" PRIu64 "}\n", act->id);
 }
 
-static void plan_put(struct service *service, const struct http_request *request,
-                     struct http_response *response) {
-    struct act *act = plan_act_new(service, request, ACT_PLAN, response);
-    if (!act) return;
+/* Does an act whose rows were read, and answers. It frees the act.
+ *   is_valid   false: the response is an error already */
+static void plan_run(struct act *act, bool is_valid, struct http_response *response) {
     act->prepare = plan_prepare;
     act->add_notes = plan_add_notes;
     act->apply = plan_apply;
-    bool is_valid = plan_read(act, request, response) && plan_check(act, response);
     if (is_valid && !server_act_run(act, response)) return; /* it has freed the act */
     if (is_valid) plan_answer(act, response);
     server_act_free(act);
 }
 
-static void plan_end_apply(struct act *act) {
-    doorman_permits *permits = doorman_server_permits(act->service->server);
-    const doorman_plan_row *row = &plan_detail_of(act)->changes[0].row;
-    if (permits) (void)doorman_permits_end_plan(permits, row, NULL, doorman_clock());
+static void plan_put(struct service *service, const struct http_request *request,
+                     struct http_response *response) {
+    struct act *act = plan_act_new(service, request, ACT_PLAN, response);
+    if (act)
+        plan_run(act, plan_read(act, request, response) && plan_check(act, response), response);
 }
 
 /* Reads the name of a row from the query. */
@@ -423,6 +442,7 @@ static bool plan_end_read(struct act *act, const struct http_request *request,
         if (!texts[i]) return false;
     }
     detail->count = 1;
+    detail->changes[0].ends = true;
     detail->changes[0].row =
         (doorman_plan_row){.identifier_glob = texts[0], .key = texts[1], .wire_names = true};
     return server_act_add_reason(act->row, request, response) && plan_check_globs(act, response);
@@ -431,14 +451,73 @@ static bool plan_end_read(struct act *act, const struct http_request *request,
 static void plan_delete(struct service *service, const struct http_request *request,
                         struct http_response *response) {
     struct act *act = plan_act_new(service, request, ACT_PLAN_END, response);
+    if (act) plan_run(act, plan_end_read(act, request, response), response);
+}
+
+/* ---- undo ----------------------------------------------------------------------------------- */
+
+/* Returns a time of a row of the audit; 0: there is none. */
+static doorman_time plan_undo_time(const cJSON *json, const char *name) {
+    const cJSON *value = cJSON_GetObjectItemCaseSensitive(json, name);
+    return cJSON_IsNumber(value) ? (doorman_time)(value->valuedouble * 1e9) : 0;
+}
+
+/* Reads what was there before a row was set or ended.
+ *   entry   of the row of the audit; its texts are valid for the time of the act */
+static bool plan_undo_entry(struct plan_change *change, const cJSON *entry, uint64_t id) {
+    const cJSON *before = cJSON_GetObjectItemCaseSensitive(entry, "before");
+    const cJSON *after = cJSON_GetObjectItemCaseSensitive(entry, "after");
+    doorman_plan_row *row = &change->row;
+    row->identifier_glob = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(entry, "glob"));
+    row->key = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(entry, "key"));
+    row->plan = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(before, "plan"));
+    row->starts_at = plan_undo_time(before, "starts_at");
+    row->ends_at = plan_undo_time(before, "ends_at");
+    row->wire_names = true;
+    row->id = 1;
+    if (row->starts_at == 0) row->starts_at = plan_time_now();
+    change->left = cJSON_IsObject(after) ? id : 0;
+    change->ends = !row->plan || (row->ends_at > 0 && row->ends_at <= plan_time_now());
+    return row->identifier_glob && row->key;
+}
+
+/* Reads the rows that were there before an act. */
+static bool plan_undo_read(struct act *act, const struct undo *undo,
+                           struct http_response *response) {
+    struct plan_detail *detail = plan_detail_of(act);
+    detail->query = cJSON_Duplicate(undo->row, true); /* the act may outlast the request */
+    const cJSON *entries = cJSON_GetObjectItemCaseSensitive(detail->query, "entries");
+    const cJSON *entry = entries ? entries->child : detail->query;
+    detail->message.is_bulk = entries != NULL;
+    detail->count = entries ? (size_t)cJSON_GetArraySize(entries) : 1;
+    detail->changes = (struct plan_change *)calloc(detail->count + 1, sizeof *detail->changes);
+    response->text.failed = !detail->query || !detail->changes;
+    for (size_t i = 0; !response->text.failed && i < detail->count; i++, entry = entry->next) {
+        struct plan_change *change = &detail->changes[i];
+        if (!plan_undo_entry(change, entry, (undo->id << PLAN_ID_BITS) + i)) {
+            return plan_refuse(response, 404, "the row of the act cannot be read");
+        }
+        if (!change->ends && change->row.ends_at == 0 && act->token.role != ROLE_ADMIN) {
+            plan_add_problem(detail, i,
+                             "the row that was there before has no end, so only the "
+                             "role admin can set it again");
+        }
+    }
+    return !response->text.failed && plan_refuse_problems(detail, 403, response) &&
+           plan_check_globs(act, response);
+}
+
+void server_plan_undo(struct service *service, const struct http_request *request,
+                      const struct undo *undo, struct http_response *response) {
+    struct act *act = plan_act_new(service, request, ACT_UNDO, response);
     if (!act) return;
-    act->prepare = plan_prepare;
-    act->add_notes = plan_add_notes;
-    act->apply = plan_end_apply;
-    bool is_valid = plan_end_read(act, request, response);
-    if (is_valid && !server_act_run(act, response)) return;
-    if (is_valid) plan_answer(act, response);
-    server_act_free(act);
+    bool is_valid =
+        server_undo_begin(act, undo, request, response) && plan_undo_read(act, undo, response);
+    if (is_valid) {
+        plan_detail_of(act)->message.reason =
+            cJSON_GetStringValue(cJSON_GetObjectItem(act->row, "reason"));
+    }
+    plan_run(act, is_valid, response);
 }
 
 /* ---- GET ------------------------------------------------------------------------------------ */

@@ -139,6 +139,127 @@ static bool reset_keep(struct service *service, const struct http_request *reque
     return may;
 }
 
+/* ---- undo ----------------------------------------------------------------------------------- */
+
+#define BAN_TOLERANCE (30 * DOORMAN_SECOND) /* the audit has whole seconds, and a store may hang */
+
+/* A ban that an act takes back. */
+struct ban_change {
+    doorman_permit_entry entry; /* what it sets */
+    doorman_time left_until;    /* how long the ban must last that is there now; 0: none must be */
+    doorman_time until;         /* of the ban before; 0: there was none */
+};
+
+struct ban_detail {
+    cJSON *row; /* of the act that is taken back. It has the texts of the entries */
+    struct ban_change *changes;
+    size_t count;
+};
+
+static void ban_detail_free(void *context) {
+    struct ban_detail *detail = (struct ban_detail *)context;
+    cJSON_Delete(detail->row);
+    free(detail->changes);
+    free(detail);
+}
+
+/* Reads an entry of the row of an act.
+ *   at   when the act was done */
+static void ban_undo_read(struct ban_change *change, const cJSON *entry, doorman_time at) {
+    const cJSON *ban = cJSON_GetObjectItem(entry, "ban");
+    const cJSON *before = cJSON_GetObjectItem(entry, "banned_before");
+    const double seconds = cJSON_IsNumber(ban) ? ban->valuedouble : 0;
+    change->entry.resource_id = cJSON_GetStringValue(cJSON_GetObjectItem(entry, "resource_id"));
+    change->entry.key = cJSON_GetStringValue(cJSON_GetObjectItem(entry, "key"));
+    change->entry.sets_ban = true;
+    if (seconds > 0) change->left_until = at + (doorman_time)(seconds * 1e9);
+    if (cJSON_IsNumber(before)) change->until = at + (doorman_time)(before->valuedouble * 1e9);
+}
+
+/* Completes the row of the act, and checks that the bans are those that the first act left. Runs on
+ * the thread of the store. */
+static bool ban_undo_prepare(struct act *act, struct store *store) {
+    struct ban_detail *detail = (struct ban_detail *)act->detail;
+    const doorman_time now = (doorman_time)time(NULL) * DOORMAN_SECOND;
+    cJSON *entries = cJSON_AddArrayToObject(act->row, "entries");
+    for (size_t i = 0; i < detail->count; i++) {
+        struct ban_change *change = &detail->changes[i];
+        cJSON *out = cJSON_CreateObject();
+        cJSON_AddStringToObject(out, "resource_id", change->entry.resource_id);
+        cJSON_AddStringToObject(out, "key", change->entry.key);
+        change->entry.ban = change->until > now ? change->until - now : 0;
+        cJSON_AddNumberToObject(out, "ban", (double)change->entry.ban / 1e9);
+        cJSON_AddItemToArray(entries, out);
+        server_lock(&act->service->lock);
+        entry_add_before(out, act->service, &change->entry);
+        server_unlock(&act->service->lock);
+        if (server_undo_has_newer(act, store, out)) return false;
+        const cJSON *before = cJSON_GetObjectItem(out, "banned_before");
+        const double left = (double)(change->left_until > now ? change->left_until - now : 0);
+        const double rest = before ? before->valuedouble * 1e9 : 0;
+        if (fabs(rest - left) > (double)BAN_TOLERANCE) return server_undo_refuse(act, store, out);
+    }
+    return true;
+}
+
+static void ban_undo_apply(struct act *act) {
+    const struct ban_detail *detail = (const struct ban_detail *)act->detail;
+    for (size_t i = 0; i < detail->count; i++) {
+        const doorman_request request = {
+            .method = DOORMAN_RESET, .entries = &detail->changes[i].entry, .entry_count = 1};
+        doorman_response response = {.result_count = 0};
+        (void)doorman_server_handle(act->service->server, &request, &response, NULL,
+                                    doorman_clock());
+    }
+}
+
+/* Reads the bans of an act, and checks that the token may change them. */
+static bool ban_undo_begin(struct act *act, const struct undo *undo,
+                           const struct http_request *request, struct http_response *response) {
+    struct ban_detail *detail = (struct ban_detail *)act->detail;
+    char globs[TOKEN_GLOBS_BYTES], error[ACT_TEXT];
+    const cJSON *entry = NULL;
+    size_t count = 0;
+    if (!server_undo_begin(act, undo, request, response)) return false;
+    detail->row = cJSON_Duplicate(undo->row, true);
+    const cJSON *entries = cJSON_GetObjectItem(detail->row, "entries");
+    detail->changes = (struct ban_change *)calloc((size_t)cJSON_GetArraySize(entries) + 1,
+                                                  sizeof *detail->changes);
+    response->text.failed = !entries || !detail->changes;
+    if (response->text.failed) return false;
+    cJSON_ArrayForEach(entry, entries) {
+        struct ban_change *change = &detail->changes[count++];
+        ban_undo_read(change, entry, (doorman_time)undo->at * DOORMAN_SECOND);
+        const char *resource = change->entry.resource_id;
+        if (server_token_covers(act->service->tokens, &act->token, resource, false, globs))
+            continue;
+        snprintf(error, sizeof error, "resource_id: %s: '%s' may only change %s", resource,
+                 act->token.name, globs[0] ? globs : "nothing any more");
+        server_http_response_set_error(response, 403, "PERMISSION_DENIED", error);
+        return false;
+    }
+    detail->count = count;
+    return true;
+}
+
+void server_ban_undo(struct service *service, const struct http_request *request,
+                     const struct undo *undo, struct http_response *response) {
+    struct act *act = server_act_new(service, request, ACT_UNDO, response);
+    if (!act) return;
+    act->detail = calloc(1, sizeof(struct ban_detail));
+    response->text.failed = !act->detail;
+    if (act->detail) act->free_detail = ban_detail_free;
+    act->prepare = ban_undo_prepare;
+    act->apply = ban_undo_apply;
+    if (!act->detail || !ban_undo_begin(act, undo, request, response)) {
+        server_act_free(act);
+    } else if (server_act_run(act, response)) {
+        response->type = "application/json";
+        server_text_addf(&response->text, "{\"id\": %" PRIu64 "}\n", act->id);
+        server_act_free(act);
+    }
+}
+
 static void handle_reset(struct service *service, const struct http_request *request,
                          struct http_response *response) {
     if (!reset_keep(service, request, response)) return;

@@ -38,6 +38,7 @@ PART(override)
 PART(plan)
 PART(versions)
 PART(config_change)
+PART(undo)
 #endif
 PART(snapshot)
 PART(children)
@@ -46,6 +47,7 @@ PART(health)
 PART(pages)
 PART(limits)
 #ifdef DOORMAN_SERVER_ADMIN
+PART(acts)
 PART(versions_page)
 #endif
 PART(front)

@@ -680,7 +680,16 @@ static void handle_keys(struct service *service, const struct http_request *requ
         page_key(text, service, resource, key);
         page_key_buttons(text, resource, key);
     }
-    server_text_add(text, "<p><a href='/limits'>all limits</a></p>");
+    server_text_add(text, "<p><a href='/limits'>all limits</a>");
+    const bool has_acts = service->state && !server_flag_lacks(FLAG_CONFIG_CACHE); /* part ADMIN */
+    if (has_acts) {
+        server_text_add(text, " &middot; <a href=\"/overrides?key=");
+        server_text_add_escaped(text, key, server_escape_query);
+        server_text_add(text, "\">overrides</a> &middot; <a href=\"/audit?key=");
+        server_text_add_escaped(text, key, server_escape_query);
+        server_text_add(text, "\">audit</a>");
+    }
+    server_text_add(text, "</p>");
     server_page_end(response, true);
 }
 

@@ -43,7 +43,7 @@ const FIELDS_UNSEEN = [
   'Override.expires_in', 'Plan.expires_in', 'OverrideState.idle', 'PlanState.idle',
   'ParentStatus.failure', 'ParentStatus.shared_node', 'ResetResponse.mastership',
   'ResponseMessage.inspect', 'ResponseMessage.reset', 'StateStatus.failure', 'Status.last_loss',
-  'TemplateDifference.is_reordered',
+  'TemplateDifference.is_reordered', 'Undone.had_ended', 'Undone.hides', 'Undone.then',
 ].sort();
 
 // ---- requests
@@ -287,7 +287,8 @@ async function getHolds() {
 
 const ADMIN = ['/v1/inspect', '/v1/reset'];
 const NEED_TOKENS = [
-  ...ADMIN, '/v1/audit', '/v1/overrides', '/v1/plans', '/v1/config/rollback'];
+  ...ADMIN, '/audit', '/overrides', '/v1/audit', '/v1/overrides', '/v1/plans', '/v1/config/rollback',
+  '/v1/audit/{id}/undo'];
 const ADMIN_TOKEN = { Authorization: 'Bearer admin-1' };
 
 // The methods of administrators need a token.
@@ -418,6 +419,34 @@ async function version() {
   await get(versioned, '/v1/audit', '', read);
 }
 
+// Takes acts back.
+async function undo() {
+  const answer = async (id, query, to = guarded) => {
+    const headers = { ...JSON_TYPE, ...ADMIN_TOKEN, 'Content-Length': 0 };
+    const response = await send(to, 'POST', `/v1/audit/${id}/undo${query}`, { headers });
+    checkResponse('/v1/audit/{id}/undo', 'post', response, query);
+    return { ...JSON.parse(response.body), status: response.status };
+  };
+  const of = { resource: 'login', limit: 'per-user', key: 'undone', reason: 'a test' };
+  await change('/v1/overrides', 'put', '', { ...of, set: { size: 8 }, expires_in: 60 });
+  const lines = await send(guarded, 'GET', '/v1/audit?limit=1', { headers: ADMIN_TOKEN });
+  const { id } = JSON.parse(lines.body.split('\n')[0]);
+  const first = await answer(id, '?reason=wrong');
+  if (first.status !== '200' || first.id !== id + 1) fault('undo:', first);
+  const statuses = [];
+  for (const [number, query] of [[id, '?reason=r'], [999999, '?reason=r'], [id, '']]) {
+    statuses.push((await answer(number, query)).status);
+  }
+  if (statuses.join() !== '409,404,400') fault('undo:', statuses.join());
+  await answer(3, '?reason=wrong', versioned);
+  for (const path of ['/audit', '/overrides']) {
+    for (const query of ['', '?key=acme&limit=1']) {
+      await get(guarded, path, query, { headers: ADMIN_TOKEN });
+    }
+  }
+  await get(guarded, '/v1/audit', '', { headers: ADMIN_TOKEN });
+}
+
 // A client that never confirms its leases is shown with its peer, and with the name of its token.
 async function neverConfirm() {
   const headers = { ...JSON_TYPE, ...ADMIN_TOKEN };
@@ -522,9 +551,12 @@ function pathsOfServer() {
   const methods = source
     .match(/server_message_names\[MESSAGE_KIND_COUNT\] = \{([^}]*)\}/)[1].matchAll(/"([^"]*)"/g);
   const names = [...methods].map(([, name]) => name).filter((name) => name !== 'unknown');
-  // With a store, /v1/reset has a route of its own. A path of versions continues with a number.
-  const paths = routes.map(([, path]) => path).flatMap((path) => (path.endsWith('versions/')
-    ? [`${path}{version}`, `${path}{version}/diff`] : [path]));
+  // With a store, /v1/reset has a route of its own. These two paths continue with a number.
+  const longer = {
+    '/v1/config/versions/': ['/v1/config/versions/{version}', '/v1/config/versions/{version}/diff'],
+    '/v1/audit/': ['/v1/audit/{id}/undo'],
+  };
+  const paths = routes.flatMap(([, path]) => longer[path] ?? [path]);
   return [...new Set(['/v1', ...paths,
     ...names.map((name) => `/v1/${name}`)])];
 }
@@ -566,6 +598,7 @@ await administer();
 await override();
 await plan();
 await version();
+await undo();
 await neverConfirm();
 await sendAll();
 await getState();

@@ -102,6 +102,25 @@ TEST(a_fresh_store_has_an_empty_configuration_and_says_how_to_put_one) {
     server_stop(&fixture.server);
 }
 
+/* E5: what the act has replaced comes back, as a new version. */
+TEST(a_version_is_undone_unless_a_later_one_is_there) {
+    struct place place;
+    place_init(&place);
+    struct fixture fixture = place_start_with_three(&place);
+    expect_verb(&fixture, "POST", "/v1/audit/3/undo?reason=wrong", ADMIN, "", 200,
+                "\"version\":4,\"before\":3,\"audit\":4,");
+    take_one(&fixture, "acme", 200, "X-RateLimit-Limit: 2");
+    expect_verb(&fixture, "POST", "/v1/audit/3/undo?reason=wrong", ADMIN, "", 409,
+                "the present version is 4, not 3: 'ann' has changed it at 2");
+    expect_verb(&fixture, "POST", "/v1/audit/4/undo?reason=again", ADMIN, "", 200,
+                "\"version\":5,");
+    take_one(&fixture, "acme", 200, "X-RateLimit-Limit: 9");
+    expect_verb(&fixture, "POST", "/v1/audit/1/undo?reason=r", ADMIN, "", 409,
+                "there was no version before the act 1");
+    expect(&fixture, "/v1/audit?limit=1", ADMIN, 200, "\"undoes\":4,\"of\":\"config\"");
+    server_stop(&fixture.server);
+}
+
 /* E3, E5: each version acts at once, and says what it changed. */
 TEST(a_version_acts_is_listed_compared_and_rolled_back) {
     struct place place;

@@ -1,0 +1,99 @@
+/* The pages of administration (E10): what they show of the audit and of overrides. A real server
+ * with a file as its store. */
+#define _GNU_SOURCE
+#include "state_fixture.h"
+
+#define BEARER(token) "Authorization: Bearer " token "\r\n"
+#define ADMIN HOST JSON BEARER("top-1")
+#define READER HOST BEARER("read-4")
+#define TOKENS "admin ann top-1\nread ron read-4\n"
+#define API                                                                                        \
+    "{\"resources\": [{\"identifier_glob\": \"api/*\", \"limits\": [{\"name\": \"quota\", "        \
+    "\"kind\": \"FIXED_WINDOW\", \"limit\": 5, \"window\": 10000000}]}]}"
+
+static struct fixture open_office(void) {
+    static char path[96], tokens[96];
+    state_path(path);
+    snprintf(tokens, sizeof tokens, "%s/tokens", process_new()->folder);
+    file_write(tokens, TOKENS);
+    const char *const more[] = {"--http-token", tokens, NULL};
+    return start(API, path, more);
+}
+
+/* Sets an override of a key, whose text must be valid JSON. */
+static void raise_limit(const struct fixture *fixture, const char *key, const char *more) {
+    char request[2048], body[1024];
+    snprintf(body, sizeof body,
+             "{\"resource\": \"api/search\", \"limit\": \"quota\", \"key\": \"%s\", \"set\": "
+             "{\"limit\": 20}, \"reason\": \"for <b>%s</b>\"%s}",
+             key, key, more);
+    snprintf(request, sizeof request,
+             "PUT /v1/overrides HTTP/1.1\r\n" ADMIN
+             "Content-Length: %zu\r\nConnection: close\r\n\r\n%s",
+             strlen(body), body);
+    char *response = exchange(fixture, request);
+    if (code_of(response) != 200) fail_msg("%s", response);
+    free(response);
+}
+
+TEST(the_page_of_overrides_shows_figures_end_and_reason) {
+    struct fixture fixture = open_office();
+    expect(&fixture, "/overrides", READER, 200, "<p class=soft>There is none.</p>");
+    raise_limit(&fixture, "acme", ", \"ends_at\": 4102444800");
+    expect(&fixture, "/overrides", READER, 200, "limit 20 until 2100-01-01 00:00:00");
+    expect(&fixture, "/overrides", READER, 200, "<td data-name='state'>in force</td>");
+    expect(&fixture, "/overrides", READER, 200,
+           "<a href=\"/keys?resource=api/search&amp;key=acme\">acme</a>");
+    expect(&fixture, "/overrides?key=other", READER, 200, "There is none.");
+    raise_limit(&fixture, "later", ", \"starts_at\": 4102444800, \"ends_at\": 4102444900");
+    expect(&fixture, "/overrides?key=later", READER, 200, "ahead, from 2100-01-01 00:00:00");
+    server_stop(&fixture.server);
+}
+
+TEST(the_page_of_the_audit_shows_who_what_and_why) {
+    static const char reset[] = "{\"entry\": [{\"resource_id\": \"api/search\", \"key\": \"acme\", "
+                                "\"ban\": 60}, {\"resource_id\": \"api/maps\", \"key\": \"b\", "
+                                "\"ban\": 0}]}";
+    struct fixture fixture = open_office();
+    raise_limit(&fixture, "acme", "");
+    expect_post(&fixture, "/v1/reset?reason=noisy", ADMIN, reset, 200, "");
+    expect(&fixture, "/audit", READER, 403, "with the role support");
+    expect(&fixture, "/audit", ADMIN, 200, "<td data-name='by'>ann</td>");
+    expect(&fixture, "/audit", ADMIN, 200, "none &rarr; limit 20");
+    expect(&fixture, "/audit", ADMIN, 200, "banned for 60 s</div>");
+    expect(&fixture, "/audit", ADMIN, 200, "<td data-name='why'>noisy</td>");
+    expect(&fixture, "/audit?key=b", ADMIN, 200, "not banned</div>");
+    expect(&fixture, "/audit?who=bob", ADMIN, 200, "There is none.");
+    expect(&fixture, "/audit?limit=1&key=acme", ADMIN, 200,
+           "<a href=\"?key=acme&amp;after=2\">older &rarr;</a>");
+    expect(&fixture, "/audit?limit=1&key=acme&after=2", ADMIN, 200, "none &rarr; limit 20");
+    expect(&fixture, "/audit?limit=x", ADMIN, 200, "<p class=bad>limit: must be a number");
+    server_stop(&fixture.server);
+}
+
+TEST(what_people_have_written_is_escaped) {
+    struct fixture fixture = open_office();
+    raise_limit(&fixture, "'><script>alert(1)</script>&", "");
+    static const char *const paths[] = {"/audit", "/overrides"};
+    for (size_t i = 0; i < 2; i++) {
+        char *response = get(&fixture, paths[i], ADMIN);
+        assert_int_equal(code_of(response), 200);
+        assert_null(strstr(response, "<script>alert"));
+        assert_null(strstr(response, "<b>'"));
+        assert_non_null(strstr(response, "&lt;script&gt;alert(1)&lt;/script&gt;&amp;"));
+        free(response);
+    }
+    expect(&fixture, "/audit?key=%22%3E%3Cscript%3E", ADMIN, 200, "value=\"&quot;&gt;&lt;script");
+    server_stop(&fixture.server);
+}
+
+TEST(without_a_store_the_pages_say_what_is_missing) {
+    char tokens[96];
+    snprintf(tokens, sizeof tokens, "%s/tokens", process_new()->folder);
+    file_write(tokens, TOKENS);
+    const char *const more[] = {"--http-token", tokens, NULL};
+    struct fixture fixture = fixture_start(API, more);
+    expect(&fixture, "/audit", ADMIN, 200, "start it with --state");
+    expect(&fixture, "/overrides", READER, 200, "start it with --state");
+    server_stop(&fixture.server);
+}
