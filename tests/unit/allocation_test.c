@@ -390,6 +390,8 @@ static const doorman_tier tiers[] = {{.limit = 4, .window = SECOND, .active = SE
 static const char *const vip_keys[] = {"vip-*"};
 static const doorman_override overrides[] = {
     {.keys = vip_keys, .key_count = 1, .figures = {.has_limit = true, .limit = 9}}};
+static const doorman_plan plans[] = {{"free", {.has_limit = true, .limit = 2}},
+                                     {"pro", {.has_limit = true, .limit = 8}}};
 static const doorman_permit_limit limits[] = {
     {.name = "bucket",
      .kind = DOORMAN_TOKEN_BUCKET,
@@ -399,7 +401,9 @@ static const doorman_permit_limit limits[] = {
      .kind = DOORMAN_FIXED_WINDOW,
      .figures = {.limit = 5, .calendar = DOORMAN_DAY},
      .overrides = overrides,
-     .override_count = 1},
+     .override_count = 1,
+     .plans = plans,
+     .plan_count = 2},
     {.name = "tiers",
      .per = DOORMAN_PER_TEMPLATE,
      .kind = DOORMAN_TIERS,
@@ -542,6 +546,24 @@ static doorman_status look_after_override(fixture *s) {
         doorman_permits_after_override(s->permits, &override_row, NULL, &detail, NULL, s->now);
     if (status == DOORMAN_OK) add(&s->outcome, "%g of %g\n", detail.used, detail.most);
     return status;
+}
+
+static const doorman_plan_row plan_row = {
+    .identifier_glob = "*", .key = "a", .plan = "pro", .id = 1};
+
+static doorman_status note_plan(const fixture *s, doorman_status status) {
+    doorman_permits_info info;
+    doorman_permits_read(s->permits, &info);
+    assert_int_equal(info.plan_count, status == DOORMAN_OK);
+    return status;
+}
+
+static doorman_status set_plan(fixture *s) {
+    return note_plan(s, doorman_permits_set_plan(s->permits, &plan_row, NULL, s->now));
+}
+
+static doorman_status restore_plan(fixture *s) {
+    return note_plan(s, doorman_permits_restore_plan(s->permits, &plan_row, NULL, s->now));
 }
 
 /* A row of the limit of prepare_rows, as other permits have yielded it. */
@@ -1031,6 +1053,26 @@ static doorman_status read_override(fixture *s) {
     return status;
 }
 
+static doorman_status read_plans(fixture *s) {
+    static const char own[] =
+        "{\"plans\":[{\"glob\":\"*\",\"key\":\"a\",\"plan\":\"pro\"}],\"reason\":\"x\"}";
+    doorman_plans_message message = {.tree = NULL};
+    size_t problems = 0;
+    doorman_status status =
+        doorman_json_read_plans(&message, own, sizeof own - 1, NULL, 0, &problems);
+    assert_int_equal(message.plan_count, status == DOORMAN_OK);
+    if (status == DOORMAN_OK) add(&s->outcome, "%s\n", message.plans[0].row.plan);
+    doorman_plans_message_uninit(&message);
+    return status;
+}
+
+static doorman_status write_plan(fixture *s) {
+    doorman_status status = doorman_json_write_plan(&plan_row, "reason", &s->reply);
+    if (status != DOORMAN_OK) assert_int_equal(s->reply.bytes, 0);
+    if (status == DOORMAN_OK) add(&s->outcome, "%s\n", s->reply.text);
+    return status;
+}
+
 static doorman_status write_override(fixture *s) {
     doorman_status status = doorman_json_write_override(&override_row, "reason", &s->reply);
     if (status != DOORMAN_OK) assert_int_equal(s->reply.bytes, 0);
@@ -1507,6 +1549,10 @@ static const test_case test_cases[] = {
     {"doorman_json_config", "no configuration is read", NULL, parse_config, 20},
     {"doorman_json_check_config", "no configuration is checked", NULL, check_config, 20},
     {"doorman_json_write_config", "no configuration is written", NULL, write_config, 2},
+    {"doorman_permits_set_plan", "no plan is set", prepare_permits, set_plan, 6},
+    {"doorman_permits_restore_plan", "no plan is restored", prepare_permits, restore_plan, 6},
+    {"doorman_json_read_plans", "no plans are read", NULL, read_plans, 17},
+    {"doorman_json_write_plan", "no plan is written", prepare_permits, write_plan, 1},
     {"doorman_json_read_override", "no override is read", NULL, read_override, 20},
     {"doorman_json_write_override", "no override is written", prepare_permits, write_override, 1},
     {"doorman_json_serve", "nothing is served", NULL, serve_message, 40},
@@ -1585,6 +1631,8 @@ static const char *const other_functions[] = {
     "doorman_resource_report_overload",
     "doorman_config_fits",
     "doorman_permits_end_override",
+    "doorman_permits_check_plan",
+    "doorman_permits_end_plan",
     "doorman_permit_row_read",
     "doorman_permits_set_rows",
 };

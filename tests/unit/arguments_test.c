@@ -78,8 +78,9 @@ TEST(configurations_and_shares_refuse_null) {
 TEST(arrays_of_a_configuration_must_be_there) {
     static const char *const none[] = {NULL};
     static const doorman_override no_keys = {.key_count = 1}, null_key = {none, 1, {.limit = 1}};
-    doorman_permit_limit limits[8];
-    doorman_template templates[12];
+    static const doorman_plan no_name = {.name = NULL, .figures = {.limit = 1, .has_limit = true}};
+    doorman_permit_limit limits[10];
+    doorman_template templates[14];
     doorman_config_options options[3] = {config_options, config_options, config_options};
     size_t count = 0;
     for (size_t i = 0; i < COUNT(limits); i++) limits[i] = hourly;
@@ -90,6 +91,8 @@ TEST(arrays_of_a_configuration_must_be_there) {
     limits[count++].override_count = 1;
     limits[count].overrides = &no_keys, limits[count++].override_count = 1;
     limits[count].overrides = &null_key, limits[count++].override_count = 1;
+    limits[count++].plan_count = 1;
+    limits[count].plans = &no_name, limits[count++].plan_count = 1;
     limits[count].kind = DOORMAN_TIERS, limits[count].figures = (doorman_figures){.tier_count = 1};
     for (size_t i = 0; i <= count; i++) templates[i].limits = &limits[i];
     templates[count + 1].limits = NULL;
@@ -443,6 +446,50 @@ TEST(overrides_refuse_null) {
     assert_false(doorman_permits_next_override(permits, &cursor, NULL));
     doorman_permits_destroy(permits);
     doorman_config_destroy(config);
+}
+
+TEST(plans_refuse_null) {
+    doorman_config *config = config_create();
+    doorman_permits *permits = permits_create(config);
+    const doorman_plan_row row = {.plan = "pro", .id = 1};
+    doorman_override_cursor cursor = {0, 0};
+    doorman_plan_info info;
+    NAMED("permits: ", doorman_permits_set_plan(NULL, &row, &error, 0));
+    NAMED("row: ", doorman_permits_set_plan(permits, NULL, &error, 0));
+    NAMED("identifier_glob: ", doorman_permits_set_plan(permits, &row, &error, 0));
+    NAMED("permits: ", doorman_permits_check_plan(NULL, &row, &error, 0));
+    NAMED("row: ", doorman_permits_check_plan(permits, NULL, &error, 0));
+    NAMED("permits: ", doorman_permits_restore_plan(NULL, &row, &error, 0));
+    NAMED("row: ", doorman_permits_restore_plan(permits, NULL, &error, 0));
+    NAMED("permits: ", doorman_permits_end_plan(NULL, &row, &error, 0));
+    NAMED("name: ", doorman_permits_end_plan(permits, NULL, &error, 0));
+    NAMED("identifier_glob: ", doorman_permits_end_plan(permits, &row, &error, 0));
+    assert_false(doorman_permits_find_plan(NULL, &row, &info));
+    assert_false(doorman_permits_find_plan(permits, NULL, &info));
+    assert_false(doorman_permits_find_plan(permits, &row, NULL));
+    assert_false(doorman_permits_find_plan(permits, &row, &info));
+    assert_false(doorman_permits_next_plan(NULL, &cursor, &info));
+    assert_false(doorman_permits_next_plan(permits, NULL, &info));
+    assert_false(doorman_permits_next_plan(permits, &cursor, NULL));
+    doorman_permits_destroy(permits);
+    doorman_config_destroy(config);
+}
+
+TEST(plans_in_json_refuse_null) {
+    doorman_plans_message message;
+    const doorman_plan_row row = {.plan = "pro"};
+    doorman_buffer text = {NULL, 0, 0};
+    size_t problems = 1;
+    memset(&message, 0, sizeof message);
+    REFUSED(doorman_json_read_plans(NULL, "{}", 2, NULL, 0, &problems));
+    assert_int_equal(problems, 0);
+    REFUSED(doorman_json_read_plans(&message, NULL, 2, NULL, 0, &problems));
+    REFUSED(doorman_json_read_plans(&message, "{}", 2, NULL, 1, &problems));
+    REFUSED(doorman_json_read_plans(&message, "{}", 2, NULL, 0, NULL));
+    REFUSED(doorman_json_write_plan(NULL, NULL, &text));
+    REFUSED(doorman_json_write_plan(&row, NULL, NULL));
+    doorman_plans_message_uninit(&message);
+    doorman_plans_message_uninit(NULL);
 }
 
 TEST(overrides_in_json_refuse_null) {
