@@ -58,7 +58,8 @@
  *     server/state/     the file or Redis in which counters outlast a restart (V8)
  *     server/waiting/   messages whose permits wait (P7)
  *     server/http/      connections, requests, tokens, the protocol over HTTP, /v1/allow
- *     server/admin/     overrides, resets, versions of the configuration, the audit (E1, E3, E5)
+ *     server/admin/     overrides, plans, resets, versions of the configuration, the audit (E1, E2,
+ *                       E3, E5)
  *     server/pages/     the pages for people, JSON for programs, metrics, probes
  *
  * server/ctl/ is a program of its own, doormanctl. It uses no file of the server. */

@@ -478,9 +478,9 @@ mutant hold-lowered 'P15: after a limit was lowered, as much as it has now may b
     'charge->offer = learns || after ? 0 : held >= most ? most : most - held;' --holds
 mutant hold-reload 'P15: a changed configuration forgets the units that are held' \
     'state[0] += units;
-    doorman__takes_add(&hold->next_takes, counter, units, i, figures->time_to_live);' \
+    doorman__takes_add(&hold->next_takes, counter, units, i, life);' \
     'units = 1; state[0] += units;
-            doorman__takes_add(&hold->next_takes, counter, units, i, figures->time_to_live);' \
+            doorman__takes_add(&hold->next_takes, counter, units, i, life);' \
     --holds
 mutant hold-learn 'P16: a new master grants at once' \
     'if (permits->at.now >= permits->holds.learns_until) return false;' \

@@ -220,6 +220,36 @@ TEST(what_a_plan_does_not_give_is_that_of_the_limit) {
     process_end(&p);
 }
 
+/* E1: a row that adds ends with the window of the plan. */
+TEST(a_row_that_adds_ends_with_the_window_that_the_plan_gives) {
+    struct process p = process_of(QUOTA(", \"plans\": {\"pro\": {\"window\": \"day\"}}"));
+    const doorman_override_row adds = {
+        .resource_id = "api/a", .limit = "quota", .key = "acme", .id = 1, .add = 50};
+    doorman_override_info info;
+    give(&p, "acme", "pro", 0);
+    assert_int_equal(doorman_permits_set_override(p.permits, &adds, NULL, p.now), DOORMAN_OK);
+    assert_true(doorman_permits_find_override(p.permits, &adds, &info));
+    assert_int_equal(info.row.ends_at, noon + DAY / 2);
+    process_end(&p);
+}
+
+/* D3: a limit has rows in a store if the counter of a key with a plan needs them. */
+TEST(a_plan_with_a_long_window_makes_its_limit_durable) {
+    static const char short_window[] =
+        "{\"name\": \"quota\", \"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": 5, "
+        "\"plans\": {\"a\": {\"window\": %s}}}";
+    static const char *const windows[] = {"6", "3600"};
+    for (size_t i = 0; i < COUNT(windows); i++) {
+        char text[256];
+        doorman_config_options options;
+        snprintf(text, sizeof text, short_window, windows[i]);
+        doorman_config *config = limits_of(text);
+        doorman_config_read(config, &options);
+        assert_true(options.templates[0].limits[0].durable == (i == 1));
+        doorman_config_destroy(config);
+    }
+}
+
 /* ---- CONCURRENCY ----------------------------------------------------------------------------- */
 
 /* Asks for one unit. Returns whether it is granted; otherwise it waits. */
@@ -271,6 +301,7 @@ TEST(a_hold_lasts_as_its_plan_says_after_a_change_of_the_configuration) {
         /* with the drift of clocks */
         assert_true(held.ends_at - p.now >= 3600 * SECOND && held.ends_at - p.now < 4000 * SECOND);
         reconfigure(&p, JOBS ", " QUOTA(PLANS));
+        p.now += 1000 * SECOND;
     }
     process_end(&p);
 }
