@@ -2,9 +2,10 @@
  * (E3).
  *
  * The library writes the fields of a configuration in one order, and leaves out defaults, except
- * algorithms, and windows of overrides, which this file leaves out. It also sorts the lists whose
- * order has no meaning: `shadow`, and the `keys` of limits, overrides and the like. The first
- * template, limit and override that matches decides, so these keep their order.
+ * algorithms, and windows of overrides and plans, which this file leaves out. It also sorts the
+ * lists whose order has no meaning: `shadow`, the `keys` of limits, overrides and the like, and the
+ * plans of a limit. The first template, limit and override that matches decides, so these keep their
+ * order.
  *
  * A difference compares the trees, so a new field of the configuration needs no change here.
  * Templates are compared by glob, limits by name, and all other values as a whole:
@@ -32,27 +33,35 @@ static int normal_compare(const void *left, const void *right) {
     return strcmp(one ? one : "", other ? other : "");
 }
 
-/* Sorts a list of strings. Returns false if memory runs out. */
-static bool normal_sort(cJSON *list) {
+/* Compares the names of the fields of an object. */
+static int normal_compare_names(const void *left, const void *right) {
+    return strcmp((*(cJSON *const *)left)->string, (*(cJSON *const *)right)->string);
+}
+
+/* Sorts a list, or the fields of an object. Returns false if memory runs out. */
+static bool normal_sort(cJSON *list, int (*compare)(const void *left, const void *right)) {
     const int count = cJSON_GetArraySize(list);
     cJSON **items = (cJSON **)calloc((size_t)count + 1, sizeof *items);
     if (!items) return false;
     for (int i = 0; i < count; i++) items[i] = cJSON_DetachItemFromArray(list, 0);
-    qsort((void *)items, (size_t)count, sizeof *items, normal_compare);
+    qsort((void *)items, (size_t)count, sizeof *items, compare);
     for (int i = 0; i < count; i++) cJSON_AddItemToArray(list, items[i]);
     free((void *)items);
     return true;
 }
 
-/* Sorts the lists of strings below a value. */
+/* Sorts the lists of strings below a value, and the plans of limits. */
 static bool normal_sort_below(cJSON *value, int depth) {
     cJSON *item = NULL;
     bool done = true;
     if (depth == 0) return true;
     cJSON_ArrayForEach(item, value) {
         const bool sorts = item->string && cJSON_IsArray(item) && cJSON_IsString(item->child);
+        const bool has_plans =
+            item->string && cJSON_IsObject(item) && strcmp(item->string, "plans") == 0;
+        if (done && has_plans) done = normal_sort(item, normal_compare_names);
         if (done && sorts) {
-            done = normal_sort(item);
+            done = normal_sort(item, normal_compare);
         } else if (done && (cJSON_IsArray(item) || cJSON_IsObject(item))) {
             done = normal_sort_below(item, depth - 1);
         }
@@ -101,10 +110,10 @@ static void normal_drop_algorithms(cJSON *tree, const cJSON *usual) {
     }
 }
 
-/* Leaves out the windows that the overrides of a limit take from the limit. So a later change of
- * the limit still concerns them. */
+/* Leaves out the windows that the overrides and the plans of a limit take from the limit. So a
+ * later change of the limit still concerns them. */
 static void normal_drop_windows(cJSON *template) {
-    cJSON *limit = NULL, *override = NULL;
+    cJSON *limit = NULL, *override = NULL, *plan = NULL;
     cJSON_ArrayForEach(limit, cJSON_GetObjectItemCaseSensitive(template, "limits")) {
         const cJSON *window = cJSON_GetObjectItemCaseSensitive(limit, "window");
         cJSON_ArrayForEach(override, cJSON_GetObjectItemCaseSensitive(limit, "overrides")) {
@@ -112,6 +121,11 @@ static void normal_drop_windows(cJSON *template) {
             bool has_more = cJSON_GetArraySize(override) > 2; /* than keys and window */
             if (!window || !has_more || !cJSON_Compare(own, window, true)) continue;
             cJSON_DeleteItemFromObjectCaseSensitive(override, "window");
+        }
+        cJSON_ArrayForEach(plan, cJSON_GetObjectItemCaseSensitive(limit, "plans")) {
+            const cJSON *own = cJSON_GetObjectItemCaseSensitive(plan, "window");
+            if (!window || !cJSON_Compare(own, window, true)) continue;
+            cJSON_DeleteItemFromObjectCaseSensitive(plan, "window");
         }
     }
 }

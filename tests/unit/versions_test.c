@@ -60,6 +60,18 @@ TEST(lists_without_an_order_are_sorted_and_defaults_left_out) {
                        "\"kind\":\"FIXED_WINDOW\",\"limit\":5,\"window\":60}]"));
 }
 
+/* E2: the order of plans has no meaning. */
+TEST(plans_are_sorted_and_take_the_window_of_their_limit) {
+    expect_normal(QUOTA("\"limit\":5,\"plans\":{\"pro\":{\"limit\":9},\"free\":{},"
+                        "\"max\":{\"limit\":7,\"window\":5}}"),
+                  MAPS("\"limits\":[{\"name\":\"quota\",\"kind\":\"FIXED_WINDOW\",\"limit\":5,"
+                       "\"window\":60,\"plans\":{\"free\":{\"limit\":5},"
+                       "\"max\":{\"limit\":7,\"window\":5},\"pro\":{\"limit\":9}}}]"));
+    expect_summary(QUOTA("\"limit\":5,\"plans\":{\"pro\":{\"limit\":9}}"),
+                   QUOTA("\"limit\":5,\"plans\":{\"pro\":{\"limit\":8}}"),
+                   "maps quota plans.pro.limit: 9 -> 8; ");
+}
+
 /* The first template, limit or override that matches decides. */
 TEST(what_has_an_order_keeps_it) {
     static const char *const text =
