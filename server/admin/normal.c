@@ -2,10 +2,9 @@
  * (E3).
  *
  * The library writes the fields of a configuration in one order, and leaves out defaults, except
- * algorithms, and windows of overrides and plans, which this file leaves out. It also sorts the
- * lists whose order has no meaning: `shadow`, the `keys` of limits, overrides and the like, and the
- * plans of a limit. The first template, limit and override that matches decides, so these keep their
- * order.
+ * algorithms, and windows of overrides and plans, which this file leaves out. It also sorts what
+ * has no order: `shadow`, the `keys` of limits, overrides and the like, and the plans of a limit.
+ * The first template, limit and override that matches decides, so these keep their order.
  *
  * A difference compares the trees, so a new field of the configuration needs no change here.
  * Templates are compared by glob, limits by name, and all other values as a whole:
