@@ -67,6 +67,7 @@ static bool names_add(struct names *names, const char *text) {
 struct notes_pass {
     struct service *service;
     struct names ended;
+    uint64_t newest;     /* the largest id in the store; 0: no note was visited yet */
     uint64_t *outranked; /* ids of notes to delete */
     size_t outranked_count, outranked_capacity;
     bool failed; /* out of memory */
@@ -92,6 +93,8 @@ static void pass_outrank(struct notes_pass *pass, uint64_t id) {
  *   in_force  the id of the row that the permits have under this name; 0: none */
 static bool pass_wants(struct notes_pass *pass, const char *name, const struct store_note *note,
                        uint64_t id, uint64_t in_force) {
+    if (pass->newest == 0) pass->newest = id;
+    if (in_force > pass->newest) return false; /* a Redis has lost its note, so this one stays */
     if (in_force > id || names_have(&pass->ended, name)) {
         pass_outrank(pass, id);
         return false;
