@@ -261,6 +261,23 @@ TEST(an_override_says_which_row_and_which_plan_it_hides) {
     server_stop(&fixture.server);
 }
 
+/* A line of a list is longer than the buffers of the server's formats. */
+TEST(a_long_reason_is_listed_whole) {
+    struct place place = {.path = ""};
+    char reason[1025], body[1400], expected[1200];
+    place_init(&place, false);
+    struct fixture fixture = place_start(&place);
+    memset(reason, 'x', sizeof reason - 1);
+    reason[sizeof reason - 1] = 0;
+    snprintf(body, sizeof body, ROW("acme", "pro", ", \"reason\": \"%s\""), reason);
+    put(&fixture, ADMIN, body, 200, "{\"id\": 1}");
+    snprintf(expected, sizeof expected, "\"reason\":\"%s\"},\"in_force\":true}\n", reason);
+    expect(&fixture, "/v1/plans", ADMIN, 200, expected);
+    snprintf(expected, sizeof expected, "\"reason\":\"%s\",", reason);
+    expect(&fixture, "/v1/audit", ADMIN, 200, expected);
+    server_stop(&fixture.server);
+}
+
 /* A plan with another window concerns few counters, and the others stay. */
 TEST(a_plan_that_comes_drops_no_counters_of_its_limit) {
     static const char *const changes[] = {
