@@ -278,6 +278,7 @@ static enum ctl_exit change_send(struct ctl *ctl, const char *number,
     enum ctl_exit code = number ? number_check(number) : version_find(ctl, present);
     if (code != CTL_DONE) return code;
     if (!number) number = present;
+    if (strcmp(number, "0") == 0) number = ""; /* there is none */
     snprintf(match, sizeof match, number[0] ? "If-Match: \"%s\"" : "If-None-Match: *%s", number);
     struct ctl_request request = *change;
     request.header = match;

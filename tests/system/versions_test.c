@@ -464,6 +464,22 @@ TEST(a_later_master_reads_the_newest_version) {
     redis_kill(&redis);
 }
 
+/* A Redis that has lost its rows ends no limit. */
+TEST(a_store_that_has_lost_its_versions_ends_no_limit) {
+    struct redis redis;
+    struct place place;
+    redis_require(&redis);
+    place_init(&place);
+    place.flags[3] = redis.address;
+    struct fixture fixture = place_start_with_three(&place);
+    redis_run(&redis, "FLUSHDB");
+    process_signal(fixture.server.process, SIGHUP);
+    process_await(fixture.server.process, "the store has no versions any more", 1);
+    expect(&fixture, "/v1/config", READER, 200, "\"limit\":9");
+    kill_now(&fixture);
+    redis_kill(&redis);
+}
+
 /* E3: the copy also helps if etcd is away, and ends when etcd is back. */
 TEST(an_etcd_that_is_away_at_the_start_is_replaced_by_the_copy) {
     struct etcd etcd;
