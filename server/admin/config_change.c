@@ -11,11 +11,10 @@
  * What another program has put into the key of etcd becomes a version at the next change, because
  * only then it is known what the change replaces. */
 #include "../log/config_text.h"
+#include "trim.h"
 #include "versions.h"
 
 #include <stdarg.h>
-
-#define DELETED_MAX 32 /* versions that one change removes because there are too many */
 
 /* What a change needs. Owned by its act. */
 struct config_detail {
@@ -32,8 +31,7 @@ struct config_detail {
     cJSON *summary;   /* an object with the list of changes */
 
     uint64_t number; /* of the new version */
-    uint64_t deleted[DELETED_MAX];
-    size_t deleted_count;
+    struct version_trim trim;
 };
 
 static void detail_free(void *context) {
@@ -238,7 +236,7 @@ static bool change_refuse_stale(struct act *act, const cJSON *newest) {
 /* ---- rollback ------------------------------------------------------------------------------- */
 
 /* Reads the version that comes back. */
-static bool target_read(struct act *act, struct store *store) {
+static bool change_read_target(struct act *act, struct store *store) {
     struct config_detail *detail = change_of(act);
     char *notes[2], error[PROBLEM_TEXT];
     if (!server_versions_read(store, detail->target + 1, notes, 1)) {
@@ -268,21 +266,10 @@ static bool target_read(struct act *act, struct store *store) {
 
 /* ---- too many versions ---------------------------------------------------------------------- */
 
-struct version_count {
-    struct config_detail *detail;
-    size_t count, bytes;
-};
-
-/* Chooses the oldest versions for removal. The newest ones come first. */
-static bool count_visit(void *context, const struct store_note *note) {
-    struct version_count *all = (struct version_count *)context;
-    struct config_detail *detail = all->detail;
-    all->count++;
-    all->bytes += strlen(note->text);
-    if (all->count < VERSION_MAX && all->bytes <= VERSION_BYTES_MAX) return true;
-    if (detail->deleted_count == DELETED_MAX) return false;
-    detail->deleted[detail->deleted_count++] = strtoull(note->identity, NULL, 10);
-    return true;
+/* The newest version comes first. */
+static bool trim_visit(void *context, const struct store_note *note) {
+    return version_trim_add((struct version_trim *)context, strtoull(note->identity, NULL, 10),
+                            strlen(note->text));
 }
 
 /* ---- writing -------------------------------------------------------------------------------- */
@@ -342,11 +329,11 @@ static bool key_change(struct act *act, struct store *store) {
 
 static bool change_prepare_with(struct act *act, struct store *store, const cJSON *newest) {
     struct config_detail *detail = change_of(act);
-    struct version_count all = {.detail = detail};
     if (!present_read(act, newest)) return false;
     if (detail->present != detail->expected) return change_refuse_stale(act, newest);
-    if (detail->target && !target_read(act, store)) return false;
-    if (server_store_list_notes(store, VERSION_NOTE, "", count_visit, &all) != STORE_OK) {
+    if (detail->target && !change_read_target(act, store)) return false;
+    detail->trim.count = 1; /* the new one */
+    if (server_store_list_notes(store, VERSION_NOTE, "", trim_visit, &detail->trim) != STORE_OK) {
         return change_fail_store(act, store);
     }
     if (!act->service->settings->config_key) detail->number = detail->present + 1;
@@ -401,8 +388,8 @@ static bool change_add_notes(struct act *act) {
     cJSON_AddItemToObject(note, "changes",
                           cJSON_Duplicate(note_field(detail->summary, "changes"), true));
     done = add_version(act, detail->number, note, detail->tree) && done;
-    for (size_t i = 0; i < detail->deleted_count && done; i++) {
-        const struct act_note gone = {.kind = VERSION_NOTE, .id = detail->deleted[i]};
+    for (size_t i = 0; i < detail->trim.removed_count && done; i++) {
+        const struct act_note gone = {.kind = VERSION_NOTE, .id = detail->trim.removed[i]};
         done = server_act_add_note(act, &gone);
     }
     return done;

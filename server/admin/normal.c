@@ -1,10 +1,11 @@
 /* doorman_server, part ADMIN: the normal form of a configuration, and how one differs from another
  * (E3).
  *
- * The library writes the fields of a configuration in one order, and leaves out defaults, except
- * algorithms, and windows of overrides and plans, which this file leaves out. It also sorts what
- * has no order: `shadow`, the `keys` of limits, overrides and the like, and the plans of a limit.
- * The first template, limit and override that matches decides, so these keep their order.
+ * The library writes the fields of a configuration in one order, and leaves out defaults. This file
+ * also leaves out the algorithms that templates inherit, and the figures that overrides and plans
+ * take from their limits. It sorts what has no order: `shadow`, the `keys` of limits, overrides and
+ * the like, and the plans of a limit. The first template, limit and override that matches decides,
+ * so these keep their order.
  *
  * A difference compares the trees, so a new field of the configuration needs no change here.
  * Templates are compared by glob, limits by name, and all other values as a whole:
@@ -109,22 +110,31 @@ static void normal_drop_algorithms(cJSON *tree, const cJSON *usual) {
     }
 }
 
-/* Leaves out the windows that the overrides and the plans of a limit take from the limit. So a
- * later change of the limit still concerns them. */
-static void normal_drop_windows(cJSON *template) {
-    cJSON *limit = NULL, *override = NULL, *plan = NULL;
-    cJSON_ArrayForEach(limit, cJSON_GetObjectItemCaseSensitive(template, "limits")) {
-        const cJSON *window = cJSON_GetObjectItemCaseSensitive(limit, "window");
-        cJSON_ArrayForEach(override, cJSON_GetObjectItemCaseSensitive(limit, "overrides")) {
-            const cJSON *own = cJSON_GetObjectItemCaseSensitive(override, "window");
-            bool has_more = cJSON_GetArraySize(override) > 2; /* than keys and window */
-            if (!window || !has_more || !cJSON_Compare(own, window, true)) continue;
-            cJSON_DeleteItemFromObjectCaseSensitive(override, "window");
-        }
-        cJSON_ArrayForEach(plan, cJSON_GetObjectItemCaseSensitive(limit, "plans")) {
-            const cJSON *own = cJSON_GetObjectItemCaseSensitive(plan, "window");
-            if (!window || !cJSON_Compare(own, window, true)) continue;
-            cJSON_DeleteItemFromObjectCaseSensitive(plan, "window");
+/* Leaves out the figures that an override or a plan takes from its limit, except the last one. So a
+ * later change of the limit still concerns them.
+ *   least   how many fields stay at least */
+static void normal_drop_figures(cJSON *object, const cJSON *limit, int least) {
+    cJSON *next = NULL;
+    for (cJSON *own = object->child; own && cJSON_GetArraySize(object) > least; own = next) {
+        const cJSON *given = cJSON_GetObjectItemCaseSensitive(limit, own->string);
+        const bool is_zero = cJSON_IsNumber(own) && !(own->valuedouble > 0);
+        const bool is_taken = given ? cJSON_Compare(own, given, true) : is_zero;
+        next = own->next;
+        if (!is_taken || strcmp(own->string, "keys") == 0) continue;
+        cJSON_Delete(cJSON_DetachItemViaPointer(object, own));
+    }
+}
+
+static void normal_drop_inherited(cJSON *tree) {
+    cJSON *template = NULL, *limit = NULL, *override = NULL, *plan = NULL;
+    cJSON_ArrayForEach(template, resources_of(tree)) {
+        cJSON_ArrayForEach(limit, cJSON_GetObjectItemCaseSensitive(template, "limits")) {
+            cJSON_ArrayForEach(override, cJSON_GetObjectItemCaseSensitive(limit, "overrides")) {
+                normal_drop_figures(override, limit, 2);
+            }
+            cJSON_ArrayForEach(plan, cJSON_GetObjectItemCaseSensitive(limit, "plans")) {
+                normal_drop_figures(plan, limit, 1);
+            }
         }
     }
 }
@@ -140,20 +150,45 @@ static cJSON *normal_read_usual(void) {
     return tree;
 }
 
+/* Returns the tree of a configuration with all that it has inherited. */
+static cJSON *normal_read_whole(const doorman_config *config) {
+    cJSON *tree = normal_read(config);
+    if (!tree || normal_sort_below(tree, DEPTH_MAX)) return tree;
+    cJSON_Delete(tree);
+    return NULL;
+}
+
+/* Returns whether a tree is one of a configuration. Returns false if memory runs out.
+ *   whole   of normal_read_whole */
+static bool normal_is_of(const cJSON *tree, const cJSON *whole) {
+    doorman_config *config = NULL;
+    char *text = cJSON_PrintUnformatted(tree);
+    bool is_valid = text && doorman_json_config(&config, text, strlen(text), NULL) == DOORMAN_OK;
+    cJSON *other = is_valid ? normal_read_whole(config) : NULL;
+    bool is_equal = other && cJSON_Compare(other, whole, true);
+    cJSON_Delete(other);
+    cJSON_free(text);
+    doorman_config_destroy(config);
+    return is_equal;
+}
+
+/* If the configuration without what it has inherited is another one, nothing is left out. */
 cJSON *server_config_normalise(const doorman_config *config) {
-    cJSON *tree = normal_read(config), *plain = normal_read_usual();
+    cJSON *whole = normal_read_whole(config), *plain = normal_read_usual();
     const cJSON *first = cJSON_GetArrayItem(resources_of(plain), 0);
     const cJSON *usual = cJSON_GetObjectItemCaseSensitive(first, "algorithm");
-    bool done = tree && usual && normal_sort_below(tree, DEPTH_MAX);
-    if (done) normal_drop_algorithms(tree, usual);
-    cJSON *template = NULL;
-    cJSON_ArrayForEach(template, resources_of(done ? tree : NULL)) normal_drop_windows(template);
-    cJSON_Delete(plain);
-    if (!done) {
-        cJSON_Delete(tree);
-        tree = NULL;
+    cJSON *tree = whole && usual ? cJSON_Duplicate(whole, true) : NULL;
+    if (tree) {
+        normal_drop_algorithms(tree, usual);
+        normal_drop_inherited(tree);
     }
-    return tree;
+    cJSON_Delete(plain);
+    if (tree && normal_is_of(tree, whole)) {
+        cJSON_Delete(whole);
+        return tree;
+    }
+    cJSON_Delete(tree);
+    return whole;
 }
 
 /* ---- fields --------------------------------------------------------------------------------- */

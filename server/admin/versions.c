@@ -237,8 +237,18 @@ bool server_versions_await(struct service *service, uint64_t number) {
     return is_in_force;
 }
 
-/* Offers the newest version of the store, unless it is in force. Runs on the thread of the store.
- * Returns false if the store has failed. */
+/* Says why the newest version of the store is not put into force. */
+static void newest_log(struct service *service, const struct config_problems *problems,
+                       bool is_lost) {
+    char text[PROBLEM_TEXT] = "the store has no versions any more; put the configuration again";
+    if (!is_lost) server_problems_text(problems, text);
+    server_log(service->settings, LEVEL_ERROR,
+               "the newest version of the store is not used; the last one stays in force", "error",
+               text, LOG_END);
+}
+
+/* Offers the newest version of the store, unless it is in force. A store that has lost its versions
+ * ends no limit. Runs on the thread of the store. Returns false if the store has failed. */
 static bool newest_offer(struct service *service, struct store *store) {
     struct config_problems problems;
     doorman_config *config = NULL;
@@ -246,19 +256,14 @@ static bool newest_offer(struct service *service, struct store *store) {
     bool held = server_lock_is_held(&service->lock), is_valid = config != NULL;
     if (!held) server_lock(&service->lock);
     const struct config_load *load = &service->last_load;
-    bool is_known = load->version == problems.version && !load->is_cached;
-    if (config && !is_known) {
+    const bool is_known = load->version == problems.version && !load->is_cached;
+    const bool is_lost = problems.version == 0 && load->version > 0;
+    if (config && !is_known && !is_lost) {
         server_versions_offer(service, config, &problems);
         config = NULL;
     }
     if (!held) server_unlock(&service->lock);
-    if (!is_valid) {
-        char text[PROBLEM_TEXT];
-        server_problems_text(&problems, text);
-        server_log(service->settings, LEVEL_ERROR,
-                   "the newest version of the store is not valid; the last one stays in force",
-                   "error", text, LOG_END);
-    }
+    if (!is_valid || is_lost) newest_log(service, &problems, is_lost);
     doorman_config_destroy(config);
     return true;
 }

@@ -5,10 +5,8 @@
 #include "admin.h"
 #include "normal.h"
 
-#define VERSION_NOTE "version"        /* the kind of the notes of versions */
-#define VERSION_MAX 1000              /* versions that are kept */
-#define VERSION_BYTES_MAX (64U << 20) /* of their notes */
-#define VERSION_NAME 24               /* bytes of an identity of a note */
+#define VERSION_NOTE "version" /* the kind of the notes of versions */
+#define VERSION_NAME 24        /* bytes of an identity of a note */
 
 /* ---- notes of versions ---------------------------------------------------------------------- */
 

@@ -599,8 +599,9 @@ const struct ctl_command ctl_commands[] = {
      ctl_config_diff},
     {"config put", "FILE REASON [VERSION]", "change the configuration",
      "The file is checked first. VERSION is the one that it replaces: if another one is in force,\n"
-     "nothing changes. Without VERSION it is the one in force now. FILE may be - for standard\n"
-     "input. The server needs --config store: or --config etcd:KEY. Needs the role admin.",
+     "nothing changes. Without VERSION it is the one in force now, and 0 is none. FILE may be -\n"
+     "for standard input. The server needs --config store: or --config etcd:KEY. Needs the role "
+     "admin.",
      ctl_config_put},
     {"config rollback", "OLD REASON [VERSION]", "bring an old version of the configuration back",
      "As a new version, which has the configuration of the version OLD. VERSION is as in config\n"

@@ -270,17 +270,20 @@ enum ctl_exit ctl_config_diff(struct ctl *ctl, char *const words[]) {
 
 /* Changes the configuration, if the version that was given is the present one.
  *   number    the version that is replaced; NULL: the one in force
- *   request   in/out: gets that version */
-static enum ctl_exit change_send(struct ctl *ctl, const char *number, struct ctl_request *request) {
+ *   change    without that version */
+static enum ctl_exit change_send(struct ctl *ctl, const char *number,
+                                 const struct ctl_request *change) {
     char present[NUMBER_TEXT], match[64];
     struct ctl_reply reply;
     enum ctl_exit code = number ? number_check(number) : version_find(ctl, present);
     if (code != CTL_DONE) return code;
     if (!number) number = present;
+    if (strcmp(number, "0") == 0) number = ""; /* there is none */
     snprintf(match, sizeof match, number[0] ? "If-Match: \"%s\"" : "If-None-Match: *%s", number);
-    request->header = match;
-    request->expects = "version";
-    code = ctl_call(ctl, request, &reply);
+    struct ctl_request request = *change;
+    request.header = match;
+    request.expects = "version";
+    code = ctl_call(ctl, &request, &reply);
     if (code == CTL_DONE && !ctl->json) {
         const cJSON *item = NULL;
         ctl_say("version %.0f%s", ctl_number(reply.json, "version"),
@@ -296,7 +299,7 @@ static enum ctl_exit change_send(struct ctl *ctl, const char *number, struct ctl
 enum ctl_exit ctl_config_put(struct ctl *ctl, char *const words[]) {
     char *text = file_text(words[0]);
     if (!text) return CTL_USAGE;
-    struct ctl_request request = {
+    const struct ctl_request request = {
         .path = "/v1/config", .query = {{"reason", words[1]}}, .verb = "PUT", .text = text};
     enum ctl_exit code = text_check(ctl, words[0], text, false);
     if (code == CTL_DONE) code = change_send(ctl, words[2], &request);
@@ -305,10 +308,10 @@ enum ctl_exit ctl_config_put(struct ctl *ctl, char *const words[]) {
 }
 
 enum ctl_exit ctl_config_rollback(struct ctl *ctl, char *const words[]) {
-    struct ctl_request request = {.path = "/v1/config/rollback",
-                                  .query = {{"version", words[0]}, {"reason", words[1]}},
-                                  .verb = "POST",
-                                  .text = ""};
+    const struct ctl_request request = {.path = "/v1/config/rollback",
+                                        .query = {{"version", words[0]}, {"reason", words[1]}},
+                                        .verb = "POST",
+                                        .text = ""};
     enum ctl_exit code = number_check(words[0]);
     return code == CTL_DONE ? change_send(ctl, words[2], &request) : code;
 }

@@ -4,9 +4,8 @@
  *     main.c       flags, help, and the way to a command
  *     commands.c   the commands, and their table
  *     plans.c      the commands of plans
- *     lines.c      lists that come in parts, and times
  *     config.c     the commands of the configuration
- *     lines.c      lists that come as lines of JSON
+ *     lines.c      lists that come in parts, and times
  *     request.c    one request to a server, with libcurl
  *     settings.c   the address, the token and the like: flags, environment, file
  *     table.c      tables, and amounts with units

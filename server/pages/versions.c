@@ -36,7 +36,8 @@ static void versions_row(struct text *text, const cJSON *row, uint64_t in_force)
     const char *token = member_text(row, "token");
     const cJSON *item = NULL;
     server_text_addf(text, "<tr><td><a href='/versions?version=%" PRIu64 "'>%" PRIu64 "</a>%s</td>",
-                     number, number, number == in_force ? " <b class=good>in force</b>" : "");
+                     number, number,
+                     number == in_force ? "&nbsp;<b class=good>in&nbsp;force</b>" : "");
     version_cell(text, "at", member_text(row, "at"));
     version_cell(text, "by", token[0] ? token : "another program");
     version_cell(text, "why", member_text(row, "reason"));

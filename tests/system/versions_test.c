@@ -2,7 +2,7 @@
  * what happens when its place is away. Real servers with a store, and with an etcd if there is
  * one. */
 #define _GNU_SOURCE
-#include "etcd_fixture.h"
+#include "redis_fixture.h"
 #include "state_fixture.h"
 
 #include <sys/stat.h>
@@ -68,8 +68,19 @@ static struct fixture place_start_with_three(const struct place *place) {
     return fixture;
 }
 
+/* Returns whether permits wait until the rows of a limit that is new are read. */
+static bool is_learning(const struct fixture *fixture, const char *path) {
+    char *response = get(fixture, path, WEB);
+    bool learns = strstr(response, "LEARNING") != NULL;
+    free(response);
+    return learns;
+}
+
+/* Takes a unit of a key. */
 static void take_one(const struct fixture *fixture, const char *key, int code, const char *text) {
     char path[128];
+    snprintf(path, sizeof path, "/v1/allow?resource=maps&key=%s&cost=0", key);
+    EVENTUALLY(!is_learning(fixture, path));
     snprintf(path, sizeof path, "/v1/allow?resource=maps&key=%s", key);
     expect(fixture, path, WEB, code, text);
 }
@@ -377,6 +388,96 @@ TEST(an_etcd_that_is_away_changes_nothing) {
     take_one(&fixture, "acme", 200, "X-RateLimit-Limit: 2");
     server_stop(&fixture.server);
     etcd_stop(&etcd);
+}
+
+/* Lets etcd refuse to write the keys of the server, or to do so no more. */
+static void etcd_allow(const struct etcd *etcd, const char *what) {
+    etcd_control(etcd, (const char *[]){"role", "grant-permission", "doorman", what, "doorman/",
+                                        "--prefix", NULL});
+}
+
+/* E3: the row of the audit is written before the key. So a process that is killed in between leaves
+ * a row which says that it does not know. */
+TEST(a_change_whose_outcome_is_not_known_is_marked_so_after_kill_9) {
+    struct etcd etcd;
+    struct place place;
+    char password[96];
+    etcd_require(&etcd);
+    place_init(&place);
+    snprintf(password, sizeof password, "%s/password", process_new()->folder);
+    file_write(password, "secret\n");
+    etcd_put(&etcd, KEY, QUOTA_OF("5"));
+    etcd_enable_users(&etcd, "secret");
+    const char *flags[] = {"--config",
+                           "etcd:" KEY,
+                           "--etcd",
+                           etcd.url,
+                           "--http-token",
+                           place.tokens,
+                           "--state",
+                           place.path,
+                           "--node",
+                           "n",
+                           "--etcd-user",
+                           "doorman",
+                           "--etcd-password-file",
+                           password,
+                           NULL};
+    struct fixture fixture = fixture_start("{}", flags);
+    etcd_allow(&etcd, "read");
+    etcd_node_put(&fixture, QUOTA_OF("2"), 503, "it is not known whether this was done");
+    kill_now(&fixture);
+    fixture = fixture_start("{}", flags);
+    expect(&fixture, "/v1/audit", ADMIN, 200, "\"known\":false}\n");
+    take_one(&fixture, "acme", 200, "X-RateLimit-Limit: 5");
+    etcd_allow(&etcd, "readwrite");
+    etcd_node_put(&fixture, QUOTA_OF("2"), 200, "\"audit\":2,");
+    expect(&fixture, "/v1/audit?limit=1", ADMIN, 200, "limit: 5 -> 2\"]}}\n");
+    server_stop(&fixture.server);
+    etcd_stop(&etcd);
+}
+
+/* A later master of the node begins with the newest version of the store. */
+TEST(a_later_master_reads_the_newest_version) {
+    struct etcd etcd;
+    struct redis redis;
+    struct place place;
+    redis_require(&redis);
+    etcd_require(&etcd);
+    place_init(&place);
+    const char *flags[] = {
+        "--config",       "store:", "--state", redis.address,    "--http-token",
+        place.tokens,     "--etcd", etcd.url,  "--election-key", "doorman/master",
+        "--election-ttl", "2",      NULL};
+    struct fixture first = fixture_start("{}", flags);
+    process_await(first.server.process, "msg=\"counters read\"", 1);
+    struct fixture second = fixture_start("{}", flags);
+    PUT(&first, FIRST, QUOTA_OF("5"), 200, "\"version\":1,");
+    PUT(&second, MATCH("1"), QUOTA_OF("2"), 503, "this process is not the master");
+    kill_now(&first);
+    process_await(second.server.process, "msg=\"counters read\"", 1);
+    EVENTUALLY(version_in_force(&second) == 1);
+    take_one(&second, "acme", 200, "X-RateLimit-Limit: 5");
+    PUT(&second, MATCH("1"), QUOTA_OF("2"), 200, "\"version\":2,");
+    server_stop(&second.server);
+    etcd_stop(&etcd);
+    redis_kill(&redis);
+}
+
+/* A Redis that has lost its rows ends no limit. */
+TEST(a_store_that_has_lost_its_versions_ends_no_limit) {
+    struct redis redis;
+    struct place place;
+    redis_require(&redis);
+    place_init(&place);
+    place.flags[3] = redis.address;
+    struct fixture fixture = place_start_with_three(&place);
+    redis_run(&redis, "FLUSHDB");
+    process_signal(fixture.server.process, SIGHUP);
+    process_await(fixture.server.process, "the store has no versions any more", 1);
+    expect(&fixture, "/v1/config", READER, 200, "\"limit\":9");
+    kill_now(&fixture);
+    redis_kill(&redis);
 }
 
 /* E3: the copy also helps if etcd is away, and ends when etcd is back. */

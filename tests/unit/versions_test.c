@@ -1,6 +1,7 @@
 /* The normal form of configurations, and how one differs from another (E3). Random configurations
  * are normalised twice, and read back. SEED=N repeats a run. */
 #include "../../server/admin/normal.c"
+#include "../../server/admin/trim.h"
 #include "../test.h"
 
 #define LIMIT(more) "{\"name\":\"quota\",\"kind\":\"FIXED_WINDOW\",\"window\":60," more "}"
@@ -98,6 +99,20 @@ TEST(an_algorithm_that_is_inherited_is_left_out) {
                   "{\"resources\":[{\"identifier_glob\":\"a\",\"capacity\":1}]}");
 }
 
+/* An override follows a later change of its limit. */
+TEST(figures_that_an_override_takes_from_its_limit_are_left_out) {
+    static const char *const text =
+        MAPS("\"limits\":[{\"name\":\"b\",\"kind\":\"TOKEN_BUCKET\",\"rate\":5,\"size\":9,"
+             "\"overrides\":[{\"keys\":[\"a\"],\"rate\":7}]}]");
+    expect_normal(text, text);
+    expect_normal(MAPS("\"limits\":[{\"name\":\"b\",\"kind\":\"TOKEN_BUCKET\",\"rate\":5,"
+                       "\"size\":9,\"overrides\":[{\"keys\":[\"a\"],\"rate\":7,\"size\":9}]}]"),
+                  text);
+    expect_normal(QUOTA("\"limit\":5,\"plans\":{\"pro\":{\"limit\":7,\"window\":60}}"),
+                  MAPS("\"limits\":[{\"name\":\"quota\",\"kind\":\"FIXED_WINDOW\",\"limit\":5,"
+                       "\"window\":60,\"plans\":{\"pro\":{\"limit\":7}}}]"));
+}
+
 /* ---- random configurations ------------------------------------------------------------------ */
 
 static unsigned pick(unsigned count) { return (unsigned)rand() % count; }
@@ -137,6 +152,11 @@ static void random_limit(struct config_text *out, unsigned number) {
         if (pick(2)) add(out, ",\"window\":%u", 1 + pick(3));
         random_list(out, "keys");
         add(out, "}]");
+    }
+    if (pick(3) == 0) {
+        add(out, ",\"plans\":{\"pro\":{\"limit\":%u", 1 + pick(9));
+        if (pick(2)) add(out, ",\"window\":%u", 1 + pick(3));
+        add(out, "}}");
     }
     add(out, "}");
 }
@@ -261,4 +281,32 @@ TEST(a_summary_says_how_much_it_leaves_out) {
     cJSON_Delete(object);
     cJSON_Delete(difference);
     cJSON_Delete(tree);
+}
+
+/* ---- how many are kept ---------------------------------------------------------------------- */
+
+/* The oldest go first, and a change removes at most TRIM_MAX. */
+TEST(the_oldest_versions_are_removed_first) {
+    struct version_trim trim = {.count = 1}; /* the new one */
+    for (uint64_t number = 2000; number > 1000; number--) {
+        assert_true(version_trim_add(&trim, number, 100));
+    }
+    assert_int_equal(trim.count, VERSION_MAX);
+    assert_int_equal(trim.removed_count, 1);
+    assert_int_equal(trim.removed[0], 1001);
+    for (uint64_t number = 1000; number > 0 && version_trim_add(&trim, number, 1);) number--;
+    assert_int_equal(trim.removed_count, TRIM_MAX);
+    assert_int_equal(trim.removed[TRIM_MAX - 1], 1001 - (TRIM_MAX - 1));
+}
+
+TEST(versions_with_too_many_bytes_are_removed) {
+    struct version_trim trim = {.count = 1};
+    assert_true(version_trim_add(&trim, 9, VERSION_BYTES_MAX - 10));
+    assert_true(version_trim_add(&trim, 8, 10));
+    assert_int_equal(trim.removed_count, 0);
+    assert_true(version_trim_add(&trim, 7, 1));
+    assert_true(version_trim_add(&trim, 6, 0)); /* an older one does not stay behind */
+    assert_int_equal(trim.removed_count, 2);
+    assert_int_equal(trim.removed[0], 7);
+    assert_int_equal(trim.count, 3);
 }
