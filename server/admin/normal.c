@@ -133,7 +133,7 @@ static void normal_drop_inherited(cJSON *tree) {
                 normal_drop_figures(override, limit, 2);
             }
             cJSON_ArrayForEach(plan, cJSON_GetObjectItemCaseSensitive(limit, "plans")) {
-                normal_drop_figures(plan, limit, 1);
+                normal_drop_figures(plan, limit, 0);
             }
         }
     }

@@ -66,7 +66,7 @@ TEST(plans_are_sorted_and_take_the_window_of_their_limit) {
     expect_normal(QUOTA("\"limit\":5,\"plans\":{\"pro\":{\"limit\":9},\"free\":{},"
                         "\"max\":{\"limit\":7,\"window\":5}}"),
                   MAPS("\"limits\":[{\"name\":\"quota\",\"kind\":\"FIXED_WINDOW\",\"limit\":5,"
-                       "\"window\":60,\"plans\":{\"free\":{\"limit\":5},"
+                       "\"window\":60,\"plans\":{\"free\":{},"
                        "\"max\":{\"limit\":7,\"window\":5},\"pro\":{\"limit\":9}}}]"));
     expect_summary(QUOTA("\"limit\":5,\"plans\":{\"pro\":{\"limit\":9}}"),
                    QUOTA("\"limit\":5,\"plans\":{\"pro\":{\"limit\":8}}"),
