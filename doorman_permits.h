@@ -45,7 +45,7 @@
  *                    _find_override  _next_override  _after_override
  *                    _set_plan  _check_plan  _restore_plan  _end_plan  _find_plan  _next_plan
  *     holds          doorman_permits_renew  _release  _transfer  _seize  _cancel
- *                    _next_decision  _next_hold  _next_wait
+ *                    _next_decision  _next_hold  _next_wait  _find_hold  _end_hold
  *     limiters       doorman_limiter_map_create  _destroy  _try  _release  _reset  _sweep
  *     server         doorman_server_permits
  *     permit client  doorman_permit_client_create  _destroy  _upstream  _add_lane  _acquire
@@ -529,6 +529,8 @@ struct doorman_permit_result {
                              counter */
     size_t count;         /* RESET: counters and bans that were removed. With sets_ban: 1 if a ban
                              was set or ended */
+    double held;          /* RESET: the units of CONCURRENCY that the entry means and that are held:
+                             holds stay. Known for the first message_detail_max entries */
     doorman_permit state; /* INSPECT: see doorman_permits_inspect. With `limit` of the entry it has
                              only the details of that limit. RESET: the state before the reset, with
                              the details of the limits that the entry means; not in a message, not
@@ -1325,6 +1327,19 @@ typedef struct doorman_permits_hold {
  *   cost      O(100) */
 DOORMAN_API bool doorman_permits_next_hold(const doorman_permits *permits, doorman_cursor *cursor,
                                            doorman_permits_hold *out);
+
+/* Finds a hold or a transfer.
+ *   out       written on true, as by doorman_permits_next_hold
+ *   returns   false: there is none with this id */
+DOORMAN_API bool doorman_permits_find_hold(const doorman_permits *permits, uint64_t id,
+                                           doorman_permits_hold *out);
+
+/* Ends a hold or a transfer, as if its time had come: its units are free at once, and permits that
+ * wait for them are decided. Its client learns it with its next renewal. While the permits learn
+ * (P16), such a renewal may bring the hold back.
+ *   returns   false: there is none with this id
+ *   cost      as a release */
+DOORMAN_API bool doorman_permits_end_hold(doorman_permits *permits, uint64_t id, doorman_time now);
 
 /* A permit that waits, for people. */
 typedef struct doorman_permits_wait {
@@ -9336,11 +9351,7 @@ static const doorman__hold *doorman__hold_list_next(const doorman__hold_list *li
     return hold;
 }
 
-bool doorman_permits_next_hold(const doorman_permits *permits, doorman_cursor *cursor,
-                               doorman_permits_hold *out) {
-    if (!permits || !cursor || !out) return false;
-    const doorman__hold *hold = doorman__hold_list_next(&permits->holds.granted, cursor);
-    if (!hold) return false;
+static void doorman__hold_show(const doorman__hold *hold, doorman_permits_hold *out) {
     bool held = hold->state == DOORMAN__HELD;
     const doorman__hold_item *first = doorman__hold_items(hold);
     *out = (doorman_permits_hold){.client_id = held ? doorman__owner_name(hold->owner) : NULL,
@@ -9351,6 +9362,39 @@ bool doorman_permits_next_hold(const doorman_permits *permits, doorman_cursor *c
                                   .item_count = hold->item_count,
                                   .granted_at = hold->granted_at,
                                   .ends_at = hold->end.at};
+}
+
+bool doorman_permits_next_hold(const doorman_permits *permits, doorman_cursor *cursor,
+                               doorman_permits_hold *out) {
+    if (!permits || !cursor || !out) return false;
+    const doorman__hold *hold = doorman__hold_list_next(&permits->holds.granted, cursor);
+    if (hold) doorman__hold_show(hold, out);
+    return hold != NULL;
+}
+
+/* Returns the hold or the transfer with an id, if it has units. */
+static doorman__hold *doorman__holds_find_granted(const doorman_permits *permits, uint64_t id) {
+    doorman__hold *hold = id ? doorman__holds_find(permits, id) : NULL;
+    bool has_units = hold && (hold->state == DOORMAN__HELD || hold->state == DOORMAN__TRANSFERRED);
+    return has_units ? hold : NULL;
+}
+
+bool doorman_permits_find_hold(const doorman_permits *permits, uint64_t id,
+                               doorman_permits_hold *out) {
+    if (!permits || !out) return false;
+    const doorman__hold *hold = doorman__holds_find_granted(permits, id);
+    if (hold) doorman__hold_show(hold, out);
+    return hold != NULL;
+}
+
+bool doorman_permits_end_hold(doorman_permits *permits, uint64_t id, doorman_time now) {
+    if (!permits) return false;
+    doorman__moment_move(&permits->at, now);
+    doorman__holds_settle(permits, DOORMAN__CALL_ENDS);
+    doorman__hold *hold = doorman__holds_find_granted(permits, id);
+    if (!hold) return false;
+    doorman__hold_expire(permits, hold);
+    doorman__holds_settle(permits, DOORMAN__CALL_ENDS);
     return true;
 }
 
@@ -12675,6 +12719,10 @@ static doorman_status doorman__permits_answer_entry(doorman_permits *permits,
         status = doorman__permits_answer_state(permits, entry, resets, &out->state, arena);
     }
     if (status != DOORMAN_OK || !resets) return status;
+    for (size_t i = 0; i < out->state.detail_count; i++) {
+        const doorman_permit_detail *detail = &out->state.details[i];
+        if (detail->kind == DOORMAN_CONCURRENCY) out->held += detail->used;
+    }
     return doorman_permits_reset(permits, entry->resource_id, entry->key, entry->limit, &out->count,
                                  NULL);
 }
@@ -16650,6 +16698,7 @@ static const doorman__row doorman__charged_rows[] = {
 static const doorman__row doorman__count_rows[] = {
     {DOORMAN__FIELD("count", SIZE, LENIENT | DOORMAN__JSON_ALWAYS, doorman_permit_result, count),
      .most = 1000000000},
+    DOORMAN__ROW(NUMBER, LENIENT, doorman_permit_result, held),
     DOORMAN__ROW_CALL(doorman__read_inspected, NULL),
     {0},
 };
