@@ -1202,7 +1202,7 @@ typedef struct doorman_election {
     uint64_t vacant_term;                   /* the term of the last key, if the key was missing
                                                after that term; 0: unknown */
     doorman_time vacant_at;                 /* when the key was first missing after that term */
-    bool abstains; /* this process does not stand, since `abstains_at` */
+    bool abstains;                          /* this process does not stand, since `abstains_at` */
     doorman_time abstains_at;
 } doorman_election;
 
