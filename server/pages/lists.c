@@ -177,10 +177,10 @@ static bool lists_read_limit(const char *query, size_t most, size_t *limit,
 static bool list_read_query(struct key_list *list, const char *query,
                             struct http_response *response) {
     static const char *const names[] = {"by", "over", "limit", NULL};
-    char by[16] = "units", over[16] = "hour";
+    char by[16], over[16];
     if (!lists_check_names(query, names, response)) return false;
-    server_query_read(query, "by", by, sizeof by);
-    server_query_read(query, "over", over, sizeof over);
+    if (!server_query_read(query, "by", by, sizeof by)) snprintf(by, sizeof by, "units");
+    if (!server_query_read(query, "over", over, sizeof over)) snprintf(over, sizeof over, "hour");
     list->limit = LISTS_DEFAULT;
     list->is_nearest = strcmp(by, "nearest") == 0;
     if (!list->is_nearest && strcmp(by, "units") != 0) {
