@@ -120,8 +120,6 @@ static void hold_apply(struct act *act) {
     if (!hold_end(act->service, *id)) *id = 0;
 }
 
-static void hold_free_detail(void *act) { free(((struct act *)act)->detail); }
-
 static void hold_describe(cJSON *row, const struct hold_call *call) {
     cJSON_AddNumberToObject(row, "hold", (double)call->id);
     cJSON_AddStringToObject(row, "resource_id", call->found_resource);
@@ -147,7 +145,7 @@ static bool hold_run(struct hold_call *call, struct service *service,
     }
     *id = call->id;
     act->detail = id;
-    act->free_detail = hold_free_detail;
+    act->free_detail = free;
     act->apply = hold_apply;
     hold_describe(act->row, call);
     if (!server_act_add_reason(act->row, request, response)) {
