@@ -48,7 +48,7 @@ static cJSON *drain_describe(const struct service *service) {
     cJSON *json = cJSON_CreateObject();
     cJSON_AddStringToObject(json, "state", server_drain_state(drain));
     cJSON_AddBoolToObject(json, "is_master", doorman_server_permits(service->server) != NULL);
-    drain_add_text(json, "step", drain_steps[drain->phase]);
+    cJSON_AddStringToObject(json, "step", drain_steps[drain->phase]);
     if (drain->phase != DRAIN_NONE) {
         server_act_add_time(json, "since", (time_t)drain->since);
         drain_add_text(json, "by", drain->by);

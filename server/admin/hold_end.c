@@ -122,7 +122,7 @@ static void hold_apply(struct act *act) {
 
 static void hold_describe(cJSON *row, const struct hold_call *call) {
     cJSON_AddNumberToObject(row, "hold", (double)call->id);
-    cJSON_AddStringToObject(row, "resource_id", call->found_resource);
+    cJSON_AddStringToObject(row, "resource", call->found_resource);
     cJSON_AddStringToObject(row, "key", call->found_key);
     cJSON *before = cJSON_AddObjectToObject(row, "before");
     if (call->holder[0]) cJSON_AddStringToObject(before, "holder", call->holder);

@@ -42,6 +42,7 @@ static void trouble_print(const cJSON *object, const char *name, const char *tim
 static void process_print(const cJSON *status) {
     const cJSON *parent = cJSON_GetObjectItemCaseSensitive(status, "parent");
     const cJSON *state = cJSON_GetObjectItemCaseSensitive(status, "state");
+    const cJSON *drain = cJSON_GetObjectItemCaseSensitive(status, "drain");
     const char *master = ctl_text(status, "master_address");
     char time[CTL_NUMBER_BYTES];
     if (ctl_is_true(status, "is_master")) master = "this process";
@@ -49,6 +50,11 @@ static void process_print(const cJSON *status) {
     ctl_say("%-8s %s", "process", ctl_text(status, "id"));
     ctl_say("%-8s %s", "master", master[0] ? master : "none");
     if (parent) ctl_say("%-8s %s", "parent", ctl_text(parent, "address"));
+    if (drain) {
+        ctl_say("%-8s %s by %s for %s: %s", "drain", ctl_text(drain, "state"),
+                ctl_text(drain, "by"), ctl_seconds(time, ctl_number(drain, "for")),
+                ctl_text(drain, ctl_text(drain, "failure")[0] ? "failure" : "reason"));
+    }
     if (state) ctl_say("%-8s %s old", "state", ctl_seconds(time, ctl_number(state, "age")));
     trouble_print(status, "no_master", "for", "there is no master");
     trouble_print(status, "etcd_failure", "for", "etcd does not answer");
