@@ -10124,9 +10124,9 @@ doorman_status doorman_server_take_over(doorman_server *server, const unsigned c
  * NO_MASTER. doorman_election_mastership also compares `until` with the clock. So a process is not
  * master after a long sleep, even before it polls again.
  *
- * A process that does not stand for election (doorman_election_abstain) revokes its store lease first,
- * until the store has answered or the lease is over. Then it only reads the key, and a missing key
- * means NO_MASTER. After one TTL it polls at the usual period also without a master.
+ * A process that does not stand for election (doorman_election_abstain) revokes its store lease
+ * first, until the store has answered or the lease is over. Then it only reads the key, and a
+ * missing key means NO_MASTER. After one TTL it polls at the usual period also without a master.
  *
  * A process that was master at its last poll does not create a missing key at once. Another process
  * may have held the key since that poll. So the state of this process becomes NO_MASTER first. If

@@ -809,9 +809,9 @@ typedef struct doorman_permits_usage {
 } doorman_permits_usage;
 
 /* Iterates over the (resource, key)s that have used most units of one limit, the largest first.
- * There are at most 100. A key with at least a fiftieth of `total` is among them (P20). A limit whose
- * first grant finds a quarter of memory_max in use has no such list. Times count
- * in steps of five seconds.
+ * There are at most 100. A key with at least a fiftieth of `total` is among them (P20). A limit
+ * has no such list if its first grant finds a quarter of memory_max in use. Times count in steps of
+ * five seconds.
  *   limit_index   as in doorman_permits_next_limit, from 0
  *   cursor, out   as in doorman_permits_next_top
  *   returns       false: there are no more keys, or no such limit or window

@@ -198,7 +198,8 @@ check 'plans: the fields' prints '^\{"id":[0-9]+,"audit":[0-9]+,' --json plan li
 check 'a reset' prints '^1 reset$' reset login dave per-user
 check 'a reset of nothing' prints '^nothing to reset' reset login dave
 check 'a reset of a limit that does not exist' fails 1 'limit' reset login dave nothing
-check 'who holds units' prints '^[0-9]+ +acme +slots +worker[^ ]*\.\.\. +2 +[0-9.]+ s +[0-9.]+ min' holds
+check 'who holds units' \
+    prints '^[0-9]+ +acme +slots +worker[^ ]*\.\.\. +2 +[0-9.]+ s +[0-9.]+ min' holds
 check 'how many' prints '^1 held, 0 waiting$' holds
 check 'all counters' prints '^counter +login +per-user +login +ann +2 +1 +1 ' counters
 check 'those of one limit' has_lines 2 counters login per-user

@@ -1,5 +1,5 @@
-/* doorman_server, part ADMIN: a planned stop without the end of the process, for a machine that will
- * be taken away (E11). server/core/drain.h has the phases.
+/* doorman_server, part ADMIN: a planned stop without the end of the process, for a machine that
+ * will be taken away (E11). server/core/drain.h has the phases.
  *
  *     GET  /v1/drain     what the process does
  *     POST /v1/drain     begins a drain, and answers before it is over
@@ -48,7 +48,8 @@ static cJSON *drain_describe(const struct service *service) {
     cJSON *json = cJSON_CreateObject();
     cJSON_AddStringToObject(json, "state", server_drain_state(drain));
     cJSON_AddBoolToObject(json, "is_master", doorman_server_permits(service->server) != NULL);
-    cJSON_AddStringToObject(json, "step", drain_steps[drain->phase]);
+    const bool is_known = drain->phase < DRAIN_PHASE_COUNT;
+    cJSON_AddStringToObject(json, "step", is_known ? drain_steps[drain->phase] : "");
     if (drain->phase != DRAIN_NONE) {
         server_act_add_time(json, "since", (time_t)drain->since);
         drain_add_text(json, "by", drain->by);

@@ -1,6 +1,6 @@
-/* doorman_server, part ADMIN: POST /v1/holds/end ends a hold, with a row of the audit (E8). The body
- * has the id, as /v1/holds shows it. With a resource or a key in the body, the hold must have them,
- * so that a wrong id ends nothing.
+/* doorman_server, part ADMIN: POST /v1/holds/end ends a hold, with a row of the audit (E8). The
+ * body has the id, as /v1/holds shows it. With a resource or a key in the body, the hold must have
+ * them, so that a wrong id ends nothing.
  *
  * Without --state this file only ends the hold, and logs it, as a reset is done then. */
 #include "admin.h"

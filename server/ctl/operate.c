@@ -1,4 +1,4 @@
-/* doormanctl: commands for operators: drains, the end of a hold, bans, and the keys that use most. */
+/* doormanctl: drains, the end of a hold, bans, and the keys that use most. */
 #include "ctl.h"
 
 #include <stdlib.h>

@@ -44,12 +44,12 @@ struct election {
     doorman_time config_due;                  /* when to read the configuration next */
     char http_read[DOORMAN_ID_BYTES_MAX + 1]; /* the HTTP address in the key that was read last */
     bool reachable;                           /* the last call to etcd succeeded */
-    uint64_t epoch; /* of the last key of this process; 0: none yet, or no --state */
-    bool reload;    /* reload the configuration; the lock guards this and the rest */
+    uint64_t epoch;              /* of the last key of this process; 0: none yet, or no --state */
+    bool reload;                 /* reload the configuration; the lock guards this and the rest */
     enum drain_phase drain_seen; /* the phase that the thread has followed */
-    bool stops;     /* the thread must resign and end. service->stopping is true before, while other
+    bool stops;   /* the thread must resign and end. service->stopping is true before, while other
                        parts still need the mastership: the store gets its last changes (D5) */
-    bool resigns;   /* the thread deletes the key, and its call must not be cancelled */
+    bool resigns; /* the thread deletes the key, and its call must not be cancelled */
     doorman_election_state state;           /* the state that was applied last */
     doorman_time until;                     /* the end of the mastership that was applied last */
     char address[DOORMAN_ID_BYTES_MAX + 1]; /* of the master; "": not known */
@@ -392,8 +392,8 @@ static void election_resign(struct service *service) {
     }
 }
 
-/* Follows a drain: a master stays until what it knows is in the store, and then gives its mastership
- * back. Precondition: the lock is held. */
+/* Follows a drain: a master stays until what it knows is in the store, and then gives its
+ * mastership back. Precondition: the lock is held. */
 static void election_follow_drain(struct service *service) {
     struct election *election = service->election;
     const struct drain *drain = &service->drain;

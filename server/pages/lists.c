@@ -1,5 +1,5 @@
-/* doorman_server, part HTTP: lists that operators need (E8). This file only reads the state; it takes
- * the lock of the service.
+/* doorman_server, part HTTP: lists that operators need (E8). This file only reads the state; it
+ * takes the lock of the service.
  *
  *     /v1/bans   the bans in force: /v1/bans?resource=RESOURCE&key=KEY&after=NEXT&limit=COUNT
  *     /v1/top    the keys that use most units:           /v1/top?by=units&over=hour&limit=COUNT

@@ -38,7 +38,7 @@ struct snapshot {
     struct election_status election;
     struct descriptors descriptors; /* see struct service */
     struct drain drain;
-    bool has_state;                 /* --state is given */
+    bool has_state; /* --state is given */
     struct state_status state;
     doorman_time state_age; /* of the oldest change that is not in the file */
     struct row *rows;

@@ -1,4 +1,4 @@
-/* A node of three processes with an etcd and a Redis, and clients that load it, for system tests. */
+/* A node of three processes with an etcd and a Redis, and clients that load it. */
 #ifndef DOORMAN_TESTS_NODE_FIXTURE_H
 #define DOORMAN_TESTS_NODE_FIXTURE_H
 

@@ -3155,7 +3155,7 @@ TEST(counts_of_frequent_keys_are_halved_each_minute) {
     stop(&f);
 }
 
-/* ---- the keys that use most units (E8) -------------------------------------------------------- */
+/* ---- the keys that use most units (E8) ------------------------------------------------------- */
 
 static const double usage_windows[DOORMAN_USAGE_WINDOW_COUNT] = {60, 3600, 86400};
 
