@@ -121,7 +121,9 @@ static void hold_apply(struct act *act) {
 }
 
 static void hold_describe(cJSON *row, const struct hold_call *call) {
-    cJSON_AddNumberToObject(row, "hold", (double)call->id);
+    char id[24];
+    snprintf(id, sizeof id, "%" PRIu64, call->id);
+    cJSON_AddRawToObject(row, "hold", id); /* cJSON rounds numbers of 16 digits */
     cJSON_AddStringToObject(row, "resource", call->found_resource);
     cJSON_AddStringToObject(row, "key", call->found_key);
     cJSON *before = cJSON_AddObjectToObject(row, "before");

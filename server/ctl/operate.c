@@ -117,14 +117,15 @@ enum ctl_exit ctl_run_undrain(struct ctl *ctl, char *const words[]) {
 /* ---- holds ---------------------------------------------------------------------------------- */
 
 enum ctl_exit ctl_run_hold_end(struct ctl *ctl, char *const words[]) {
-    char *end = NULL;
+    char *end = NULL, number[CTL_NUMBER_BYTES];
     const double id = strtod(words[0], &end);
     struct ctl_reply reply;
     if (*end || !(id >= 1 && id <= 9007199254740991.0)) {
         return ctl_fail(CTL_USAGE, "%s: must be the ID that `doormanctl holds` shows", words[0]);
     }
     cJSON *body = (cJSON *)ctl_need(cJSON_CreateObject());
-    cJSON_AddNumberToObject(body, "id", id);
+    snprintf(number, sizeof number, "%.0f", id);
+    cJSON_AddRawToObject(body, "id", number); /* cJSON rounds numbers of 16 digits */
     const struct ctl_request request = {
         .path = "/v1/holds/end", .query = {{"reason", words[1]}}, .body = body, .expects = "ended"};
     enum ctl_exit code = ctl_call(ctl, &request, &reply);
