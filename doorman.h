@@ -132,7 +132,8 @@
  *     server         doorman_server_create  _destroy  _configure  _set_master  _set_epoch
  *                    _handle  _upstream  _next_resource  _next_lease  _lease_count  _find
  *                    _learns_until  _hand_over  _take_over
- *     election       doorman_election_init  _next  _answered  _mastership  _resign
+ *     election       doorman_election_init  _next  _answered  _mastership  _abstain
+ *                    _resign
  *     client         doorman_client_create  _destroy  _upstream  _open  _close  _set_wants
  *                    _report_overload  _read  _try  _release
  *     limiters       doorman_limit_init    doorman_limiter_init  _try  _delay  _release
@@ -1201,6 +1202,8 @@ typedef struct doorman_election {
     uint64_t vacant_term;                   /* the term of the last key, if the key was missing
                                                after that term; 0: unknown */
     doorman_time vacant_at;                 /* when the key was first missing after that term */
+    bool abstains;                          /* this process does not stand, since `abstains_at` */
+    doorman_time abstains_at;
 } doorman_election;
 
 /* Initialises an election. The election is due at once, and needs no uninit.
@@ -1242,6 +1245,14 @@ DOORMAN_API doorman_election_state doorman_election_mastership(const doorman_ele
  * key lasts until its TTL has passed. The answer to a call from before this function is
  * STALE. */
 DOORMAN_API void doorman_election_resign(doorman_election *election, doorman_time now);
+
+/* Lets this process stand for election, or not. A process that does not stand is no longer master,
+ * gives its store lease back, and keeps reading who is master. After this function, pass the result
+ * of doorman_election_mastership to the server, and make the calls that are due as always. A call
+ * that is under way becomes STALE. Without effect after doorman_election_resign.
+ *   abstains   true: this process does not stand; false: it stands, as at the start */
+DOORMAN_API void doorman_election_abstain(doorman_election *election, bool abstains,
+                                          doorman_time now);
 
 /* ---- decisions, the public part ------------------------------------------------------------- */
 
@@ -10090,6 +10101,7 @@ doorman_status doorman_server_take_over(doorman_server *server, const unsigned c
  *                                            old
  *     RESIGNED   this process has left       none                                -
  *                the election
+ *     MASTER                                 doorman_election_abstain is called  NO_MASTER
  *     any                                    doorman_election_resign is called   RESIGNED
  *
  * A process polls the store every second, or five times within the TTL if that is more often. While
@@ -10111,6 +10123,10 @@ doorman_status doorman_server_take_over(doorman_server *server, const unsigned c
  * has passed. If the answers show a state whose time has already passed, the state becomes
  * NO_MASTER. doorman_election_mastership also compares `until` with the clock. So a process is not
  * master after a long sleep, even before it polls again.
+ *
+ * A process that does not stand for election (doorman_election_abstain) revokes its store lease
+ * first, until the store has answered or the lease is over. Then it only reads the key, and a
+ * missing key means NO_MASTER. After one TTL it polls at the usual period also without a master.
  *
  * A process that was master at its last poll does not create a missing key at once. Another process
  * may have held the key since that poll. So the state of this process becomes NO_MASTER first. If
@@ -10178,7 +10194,16 @@ static void doorman__election_begin_poll(doorman_election *election) {
     election->poll_at = election->now;
     doorman_time period = doorman__earlier(election->ttl / 5, DOORMAN__POLL_PERIOD);
     election->due = doorman__after(election->now, period);
-    election->step = election->lease ? DOORMAN_KEEP_ALIVE : DOORMAN_READ_KEY;
+    if (election->abstains && election->now >= election->lease_until) election->lease = 0;
+    doorman_election_call_kind with_lease =
+        election->abstains ? DOORMAN_REVOKE_LEASE : DOORMAN_KEEP_ALIVE;
+    election->step = election->lease ? with_lease : DOORMAN_READ_KEY;
+}
+
+/* Returns whether another process will probably create the key soon. */
+static bool doorman__election_expects_master(const doorman_election *election) {
+    return !election->abstains ||
+           election->now < doorman__after(election->abstains_at, election->ttl);
 }
 
 /* Ends a poll in which the store has answered all calls.
@@ -10193,7 +10218,7 @@ static void doorman__election_end_poll(doorman_election *election, doorman_elect
     assert(election->step != DOORMAN_NO_CALL);
     doorman__election_move(election, state, until, master);
     election->step = DOORMAN_NO_CALL;
-    if (state == DOORMAN_NO_MASTER) {
+    if (state == DOORMAN_NO_MASTER && doorman__election_expects_master(election)) {
         election->due = doorman__earlier(
             election->due, doorman__after(election->poll_at, DOORMAN__POLL_PERIOD_NO_MASTER));
     }
@@ -10235,7 +10260,7 @@ static void doorman__election_miss_key(doorman_election *election, uint64_t term
         election->vacant_term = term;
         election->vacant_at = election->now;
     }
-    if (election->state == DOORMAN_MASTER) {
+    if (election->state == DOORMAN_MASTER || election->abstains) {
         doorman__election_end_poll(election, DOORMAN_NO_MASTER, NULL);
     } else {
         election->step = election->lease ? DOORMAN_CREATE_KEY : DOORMAN_GRANT_LEASE;
@@ -10282,6 +10307,7 @@ static void doorman__election_take_answer(doorman_election *election,
     default:
         assert(election->step == DOORMAN_REVOKE_LEASE);
         election->step = DOORMAN_NO_CALL;
+        election->lease = 0;
         break;
     }
 }
@@ -10320,7 +10346,7 @@ doorman_status doorman_election_answered(doorman_election *election, uint64_t se
     assert(election->step != DOORMAN_NO_CALL);
     if (answer) {
         doorman__election_take_answer(election, answer);
-    } else if (election->state == DOORMAN_RESIGNED) {
+    } else if (election->step == DOORMAN_REVOKE_LEASE) {
         election->step = DOORMAN_NO_CALL;
     } else {
         doorman__election_fail_poll(election);
@@ -10350,6 +10376,20 @@ void doorman_election_resign(doorman_election *election, doorman_time now) {
     doorman__election_now(election, now);
     if (election->state == DOORMAN_RESIGNED) return;
     doorman__election_move(election, DOORMAN_RESIGNED, DOORMAN_NEVER, NULL);
+    election->under_way = false;
+    election->step = election->lease ? DOORMAN_REVOKE_LEASE : DOORMAN_NO_CALL;
+}
+
+void doorman_election_abstain(doorman_election *election, bool abstains, doorman_time now) {
+    if (!election) return;
+    now = doorman__election_now(election, now);
+    if (election->state == DOORMAN_RESIGNED || election->abstains == abstains) return;
+    election->abstains = abstains;
+    election->abstains_at = election->due = now;
+    if (!abstains) return;
+    if (election->state == DOORMAN_MASTER) {
+        doorman__election_move(election, DOORMAN_NO_MASTER, DOORMAN_NEVER, NULL);
+    }
     election->under_way = false;
     election->step = election->lease ? DOORMAN_REVOKE_LEASE : DOORMAN_NO_CALL;
 }

@@ -38,14 +38,14 @@
  *
  *     permits        doorman_permits_create  _destroy  _set_epoch  _configure  _acquire  _report
  *                    _inspect  _reset  _ban  _due  _update  _read  _next_limit  _next_top
- *                    _next_counter  doorman_reason_name
+ *                    _next_usage  _next_counter  doorman_reason_name
  *     state          doorman_permits_next_changed  _mark_changed  _mark_all  _restore
  *                    _set_rows  doorman_permit_row_read
  *     overrides      doorman_permits_set_override  _restore_override  _end_override
  *                    _find_override  _next_override  _after_override
  *                    _set_plan  _check_plan  _restore_plan  _end_plan  _find_plan  _next_plan
  *     holds          doorman_permits_renew  _release  _transfer  _seize  _cancel
- *                    _next_decision  _next_hold  _next_wait
+ *                    _next_decision  _next_hold  _next_wait  _find_hold  _end_hold
  *     limiters       doorman_limiter_map_create  _destroy  _try  _release  _reset  _sweep
  *     server         doorman_server_permits
  *     permit client  doorman_permit_client_create  _destroy  _upstream  _add_lane  _acquire
@@ -529,6 +529,8 @@ struct doorman_permit_result {
                              counter */
     size_t count;         /* RESET: counters and bans that were removed. With sets_ban: 1 if a ban
                              was set or ended */
+    double held;          /* RESET: the units of CONCURRENCY that the entry means and that are held:
+                             holds stay. Known for the first message_detail_max entries */
     doorman_permit state; /* INSPECT: see doorman_permits_inspect. With `limit` of the entry it has
                              only the details of that limit. RESET: the state before the reset, with
                              the details of the limits that the entry means; not in a message, not
@@ -788,6 +790,35 @@ typedef struct doorman_permits_top {
 DOORMAN_API bool doorman_permits_next_top(const doorman_permits *permits, size_t limit_index,
                                           doorman_top_kind kind, doorman_cursor *cursor,
                                           doorman_permits_top *out);
+
+/* How far back the use of a key counts. What was used a time t ago counts exp(-t / window) of
+ * itself, so a constant use of u units a second is about u * window. */
+typedef enum doorman_usage_window {
+    DOORMAN_USAGE_MINUTE,
+    DOORMAN_USAGE_HOUR,
+    DOORMAN_USAGE_DAY,
+    DOORMAN_USAGE_WINDOW_COUNT
+} doorman_usage_window;
+
+/* A key that uses many units of a limit. */
+typedef struct doorman_permits_usage {
+    const char *resource_id, *key;
+    double units; /* granted in the window. Reports of costs do not count */
+    double error; /* `units` differ by at most this much, which is at most a hundredth of `total` */
+    double total; /* units of all keys of the limit in the window */
+} doorman_permits_usage;
+
+/* Iterates over the (resource, key)s that have used most units of one limit, the largest first.
+ * There are at most 100. A key with at least a fiftieth of `total` is among them (P20). A limit
+ * has no such list if its first grant finds a quarter of memory_max in use. Times count in steps of
+ * five seconds.
+ *   limit_index   as in doorman_permits_next_limit, from 0
+ *   cursor, out   as in doorman_permits_next_top
+ *   returns       false: there are no more keys, or no such limit or window
+ *   cost          O(100); O(100 * 100) for the first key */
+DOORMAN_API bool doorman_permits_next_usage(doorman_permits *permits, size_t limit_index,
+                                            doorman_usage_window window, doorman_cursor *cursor,
+                                            doorman_permits_usage *out, doorman_time now);
 
 /* Where an iteration over counters is. A caller may keep the three numbers, and continue with them
  * later. They have no meaning for the caller. */
@@ -1325,6 +1356,19 @@ typedef struct doorman_permits_hold {
  *   cost      O(100) */
 DOORMAN_API bool doorman_permits_next_hold(const doorman_permits *permits, doorman_cursor *cursor,
                                            doorman_permits_hold *out);
+
+/* Finds a hold or a transfer.
+ *   out       written on true, as by doorman_permits_next_hold
+ *   returns   false: there is none with this id */
+DOORMAN_API bool doorman_permits_find_hold(const doorman_permits *permits, uint64_t id,
+                                           doorman_permits_hold *out);
+
+/* Ends a hold or a transfer, as if its time had come: its units are free at once, and permits that
+ * wait for them are decided. Its client learns it with its next renewal. While the permits learn
+ * (P16), such a renewal may bring the hold back.
+ *   returns   false: there is none with this id
+ *   cost      as a release */
+DOORMAN_API bool doorman_permits_end_hold(doorman_permits *permits, uint64_t id, doorman_time now);
 
 /* A permit that waits, for people. */
 typedef struct doorman_permits_wait {
@@ -3998,8 +4042,7 @@ typedef struct doorman__identity {
 
 typedef struct doorman__top_entry {
     uint64_t hash; /* of the resource and the key; 64 bits identify them */
-    double units;
-    uint64_t error;
+    double units, error;
     char *text;          /* the id of the resource, and the key; each ends with a NUL. NULL: the
                             entry was never used */
     uint16_t text_bytes; /* the allocated bytes of `text` */
@@ -4008,19 +4051,23 @@ typedef struct doorman__top_entry {
 
 typedef struct doorman__top {
     uint64_t ages; /* the ages that had passed since `now` = 0 when the counts were last halved */
-    uint64_t least;
     size_t hand;
     uint8_t heads[DOORMAN__TOP_HEADS];
-    uint64_t counts[DOORMAN__TOP_ENTRIES];
+    double least;
+    double counts[DOORMAN__TOP_ENTRIES]; /* of decisions: integers */
     doorman__top_entry entries[DOORMAN__TOP_ENTRIES];
 } doorman__top;
+
+/* Precondition: `top` is zeros. */
+static void doorman__top_init(doorman__top *top, doorman_time now) {
+    top->ages = (uint64_t)(now / DOORMAN__TOP_AGE);
+    memset(top->heads, DOORMAN__TOP_NONE, sizeof top->heads);
+}
 
 /* Returns NULL if memory runs out. */
 static doorman__top *doorman__top_create(doorman_time now) {
     doorman__top *top = (doorman__top *)doorman__zalloc(sizeof *top);
-    if (!top) return NULL;
-    top->ages = (uint64_t)(now / DOORMAN__TOP_AGE);
-    memset(top->heads, DOORMAN__TOP_NONE, sizeof top->heads);
+    if (top) doorman__top_init(top, now);
     return top;
 }
 
@@ -4030,10 +4077,19 @@ static size_t doorman__top_bytes(const doorman__top *top) {
     return bytes;
 }
 
+static void doorman__top_uninit(doorman__top *top) {
+    for (size_t i = 0; i < DOORMAN__TOP_ENTRIES; i++) DOORMAN_FREE(top->entries[i].text);
+}
+
 static void doorman__top_destroy(doorman__top *top) {
     if (!top) return;
-    for (size_t i = 0; i < DOORMAN__TOP_ENTRIES; i++) DOORMAN_FREE(top->entries[i].text);
+    doorman__top_uninit(top);
     DOORMAN_FREE(top);
+}
+
+/* Halves a count of decisions some times, and rounds down. */
+static double doorman__top_halve(double count, unsigned halvings) {
+    return (double)((uint64_t)count >> halvings);
 }
 
 /* Returns how many times the counts must be halved now. */
@@ -4048,24 +4104,24 @@ static void doorman__top_age(doorman__top *top, doorman_time now) {
     assert(halvings < 64);
     if (!halvings) return;
     for (size_t i = 0; i < DOORMAN__TOP_ENTRIES; i++) {
-        top->counts[i] >>= halvings;
-        top->entries[i].error >>= halvings;
+        top->counts[i] = doorman__top_halve(top->counts[i], halvings);
+        top->entries[i].error = doorman__top_halve(top->entries[i].error, halvings);
         top->entries[i].units /= (double)(UINT64_C(1) << halvings);
     }
-    top->least >>= halvings;
+    top->least = doorman__top_halve(top->least, halvings);
     top->ages = (uint64_t)(now / DOORMAN__TOP_AGE);
 }
 
 /* Returns the index of an entry with the smallest count. */
 static size_t doorman__top_rarest(doorman__top *top) {
-    uint64_t met = UINT64_MAX;
+    double met = top->counts[top->hand];
     for (size_t steps = 0;; steps++) {
         assert(steps <= 2 * DOORMAN__TOP_ENTRIES);
         if (steps == DOORMAN__TOP_ENTRIES) top->least = met;
         top->hand = top->hand + 1 < DOORMAN__TOP_ENTRIES ? top->hand + 1 : 0;
-        uint64_t count = top->counts[top->hand];
+        double count = top->counts[top->hand];
         assert(count >= top->least);
-        if (count == top->least) return top->hand;
+        if (count <= top->least) return top->hand;
         if (count < met) met = count;
     }
 }
@@ -4096,8 +4152,8 @@ static void doorman__top_replace(doorman__top *top, size_t index, const char *id
 
 /* Returns whether an entry is before another in the order of the list. */
 static bool doorman__top_before(const doorman__top *top, size_t one, size_t other) {
-    uint64_t a = top->counts[one], b = top->counts[other];
-    return a != b ? a > b : one < other;
+    double a = top->counts[one], b = top->counts[other];
+    return a > b || (a >= b && one < other);
 }
 
 /* Returns the index of the entry that follows another in the order of the list. Returns
@@ -4110,6 +4166,105 @@ static size_t doorman__top_next(const doorman__top *top, size_t last) {
         if (best == DOORMAN__TOP_NONE || doorman__top_before(top, i, best)) best = i;
     }
     return best;
+}
+
+/* ---- permits: the keys that use most units */
+/*
+ * The units of a key are counted like decisions, in three windows, and each grant costs one step in
+ * one sketch only. A sketch has the units of the present slice of five seconds. When the next slice
+ * begins, its counts are added to the sketches of the windows, whose counts then become smaller by
+ * a factor for each slice that has passed (a decayed count: Cormode, Korn and Tirthapura 2008;
+ * adding sketches: Agarwal and others, "Mergeable summaries", 2012). So a grant takes a look-up in
+ * 128 lists, as that of `granted`, and once in five seconds a limit adds at most 300 counts.
+ *
+ * Error. N is the sum of the units in a window, each with its factor.
+ *     too small   a slice adds each count less its smallest count, which is what a key may have had
+ *                 that is not in the sketch, or no longer: at most a hundredth of the units of the
+ *                 slice. `missing` is the sum of that over all slices, with their factors: N / 100
+ *     too large   a key that takes over an entry of a window gets its count too, the smallest of
+ *                 100 counts: N / 100 at most
+ * A key with more than N / 50 is in the sketch: without its missing units it still has more than
+ * the smallest count. With at most 100 keys all counts are exact.
+ */
+
+#define DOORMAN__UNITS_SLICE (5 * DOORMAN_SECOND)
+
+typedef struct doorman__units_window {
+    doorman__top top;
+    double missing, total;
+} doorman__units_window;
+
+typedef struct doorman__units_top {
+    uint64_t slice;    /* the number of the present slice since `now` = 0 */
+    double total;      /* units of the present slice */
+    doorman__top part; /* of the present slice */
+    doorman__units_window sums[DOORMAN_USAGE_WINDOW_COUNT];
+} doorman__units_top;
+
+/* Returns NULL if memory runs out. */
+static doorman__units_top *doorman__units_top_create(doorman_time now) {
+    doorman__units_top *usage = (doorman__units_top *)doorman__zalloc(sizeof *usage);
+    if (!usage) return NULL;
+    usage->slice = (uint64_t)(now / DOORMAN__UNITS_SLICE);
+    doorman__top_init(&usage->part, now);
+    for (size_t i = 0; i < DOORMAN_USAGE_WINDOW_COUNT; i++) {
+        doorman__top_init(&usage->sums[i].top, now);
+    }
+    return usage;
+}
+
+static size_t doorman__units_top_bytes(const doorman__units_top *usage) {
+    size_t bytes = sizeof *usage - sizeof usage->part + doorman__top_bytes(&usage->part);
+    for (size_t i = 0; i < DOORMAN_USAGE_WINDOW_COUNT; i++) {
+        bytes += doorman__top_bytes(&usage->sums[i].top) - sizeof usage->part;
+    }
+    return bytes;
+}
+
+static void doorman__units_top_destroy(doorman__units_top *usage) {
+    if (!usage) return;
+    doorman__top_uninit(&usage->part);
+    for (size_t i = 0; i < DOORMAN_USAGE_WINDOW_COUNT; i++) {
+        doorman__top_uninit(&usage->sums[i].top);
+    }
+    DOORMAN_FREE(usage);
+}
+
+/* Returns the factor of a window after some slices. */
+static double doorman__units_top_factor(doorman_usage_window window, uint64_t slices) {
+    /* exp(-5 s / window) */
+    static const double factors[DOORMAN_USAGE_WINDOW_COUNT] = {
+        0.9200444146293233, 0.9986120751709083, 0.9999421313040873};
+    double factor = 1, power = factors[window];
+    for (; slices; slices >>= 1, power *= power) {
+        if (slices & 1) factor *= power;
+    }
+    return factor;
+}
+
+/* Lets time pass. */
+static void doorman__units_window_age(doorman__units_window *sum, double factor) {
+    for (size_t i = 0; i < DOORMAN__TOP_ENTRIES; i++) {
+        sum->top.counts[i] *= factor;
+        sum->top.entries[i].error *= factor;
+    }
+    sum->top.least *= factor;
+    sum->missing *= factor;
+    sum->total *= factor;
+}
+
+/* Makes a sketch empty. Its entries keep their keys and texts. */
+static void doorman__top_clear(doorman__top *top) {
+    for (size_t i = 0; i < DOORMAN__TOP_ENTRIES; i++) top->counts[i] = top->entries[i].error = 0;
+    top->least = 0;
+}
+
+static double doorman__top_least(const doorman__top *top) {
+    double least = top->counts[0];
+    for (size_t i = 1; i < DOORMAN__TOP_ENTRIES; i++) {
+        if (top->counts[i] < least) least = top->counts[i];
+    }
+    return least;
 }
 
 /* ---- permits: slots, places and counters */
@@ -4152,6 +4307,7 @@ typedef struct doorman__slot {
     doorman_time learns_until; /* CONCURRENCY */
     doorman_permits_limit totals;
     doorman__top *tops[DOORMAN_TOP_COUNT]; /* NULL: nothing was counted yet */
+    doorman__units_top *usage;             /* the same */
 } doorman__slot;
 
 #define DOORMAN__BY_RESOURCE                                                                       \
@@ -5347,6 +5503,9 @@ static void doorman__permits_free_tops(doorman_permits *permits, doorman__slot *
         doorman__top_destroy(slot->tops[i]);
         slot->tops[i] = NULL;
     }
+    if (slot->usage) permits->top_bytes -= doorman__units_top_bytes(slot->usage);
+    doorman__units_top_destroy(slot->usage);
+    slot->usage = NULL;
 }
 
 static void doorman__permits_free_slot(doorman_permits *permits, size_t index) {
@@ -6791,10 +6950,10 @@ static doorman_time doorman__charge_count_refusal(doorman_permits *permits,
     return duration;
 }
 
-/* Makes room for the text of an entry of a sketch. */
+/* Makes room for the text of an entry of a sketch.
+ *   bytes   of the text, with two NULs */
 static bool doorman__permits_reserve_text(doorman_permits *permits, doorman__top_entry *entry,
-                                          const doorman__want *want) {
-    size_t bytes = strlen(want->resource_id) + want->identity.key_bytes + 2;
+                                          size_t bytes) {
     if (bytes <= entry->text_bytes) return true;
     bytes = (bytes + 31) / 32 * 32;
     assert(bytes <= UINT16_MAX);
@@ -6806,6 +6965,21 @@ static bool doorman__permits_reserve_text(doorman_permits *permits, doorman__top
     entry->text_bytes = (uint16_t)bytes;
     permits->top_bytes += more;
     return true;
+}
+
+/* Returns the entry of a key, which is that of another key if it has none yet. Returns
+ * DOORMAN__TOP_NONE if there is no memory. */
+static size_t doorman__permits_top_entry(doorman_permits *permits, doorman__top *top,
+                                         const char *resource_id, const doorman__identity *key) {
+    size_t index = doorman__top_find(top, key->hash);
+    if (index != DOORMAN__TOP_NONE) return index;
+    index = doorman__top_rarest(top);
+    const size_t bytes = strlen(resource_id) + key->key_bytes + 2;
+    if (!doorman__permits_reserve_text(permits, &top->entries[index], bytes)) {
+        return DOORMAN__TOP_NONE;
+    }
+    doorman__top_replace(top, index, resource_id, key);
+    return index;
 }
 
 /* Counts a decision on the key of an item in a sketch of a limit. */
@@ -6820,14 +6994,74 @@ static void doorman__permits_count_key(doorman_permits *permits, doorman__slot *
         permits->top_bytes += sizeof *top;
     }
     doorman__top_age(top, permits->at.now);
-    size_t index = doorman__top_find(top, want->identity.hash);
-    if (index == DOORMAN__TOP_NONE) {
-        index = doorman__top_rarest(top);
-        if (!doorman__permits_reserve_text(permits, &top->entries[index], want)) return;
-        doorman__top_replace(top, index, want->resource_id, &want->identity);
-    }
-    top->counts[index]++;
+    size_t index = doorman__permits_top_entry(permits, top, want->resource_id, &want->identity);
+    if (index == DOORMAN__TOP_NONE) return;
+    top->counts[index] += 1;
     top->entries[index].units += kind == DOORMAN_TOP_GRANTED ? want->granted : want->cost;
+}
+
+/* Adds the units of a key of the present slice to a window. */
+static void doorman__permits_add_usage(doorman_permits *permits, doorman__units_window *sum,
+                                       const doorman__top_entry *from, double units) {
+    const size_t id_bytes = strlen(from->text) + 1;
+    const char *text = from->text + id_bytes;
+    const doorman__identity key = {.key = text, .key_bytes = strlen(text), .hash = from->hash};
+    size_t index = doorman__permits_top_entry(permits, &sum->top, from->text, &key);
+    if (index == DOORMAN__TOP_NONE) {
+        sum->missing += units;
+    } else {
+        sum->top.counts[index] += units;
+    }
+}
+
+/* Adds the present slice to the windows, and begins it again. */
+static void doorman__permits_merge_usage(doorman_permits *permits, doorman__units_top *usage) {
+    const double least = doorman__top_least(&usage->part);
+    if (!(usage->total > 0)) return;
+    for (size_t i = 0; i < DOORMAN_USAGE_WINDOW_COUNT; i++) {
+        doorman__units_window *sum = &usage->sums[i];
+        for (size_t j = 0; j < DOORMAN__TOP_ENTRIES; j++) {
+            const double units = usage->part.counts[j] - least;
+            if (units > 0) {
+                doorman__permits_add_usage(permits, sum, &usage->part.entries[j], units);
+            }
+        }
+        sum->missing += least;
+        sum->total += usage->total;
+    }
+    doorman__top_clear(&usage->part);
+    usage->total = 0;
+}
+
+/* Moves a limit to the present slice. */
+static void doorman__permits_roll_usage(doorman_permits *permits, doorman__units_top *usage) {
+    const uint64_t slice = (uint64_t)(permits->at.now / DOORMAN__UNITS_SLICE);
+    if (slice <= usage->slice) return;
+    doorman__permits_merge_usage(permits, usage);
+    for (int i = 0; i < DOORMAN_USAGE_WINDOW_COUNT; i++) {
+        double factor = doorman__units_top_factor((doorman_usage_window)i, slice - usage->slice);
+        doorman__units_window_age(&usage->sums[i], factor);
+    }
+    usage->slice = slice;
+}
+
+/* Counts the units that an item got of a limit. */
+static void doorman__permits_count_usage(doorman_permits *permits, doorman__slot *slot,
+                                         const doorman__want *want) {
+    doorman__units_top *usage = slot->usage;
+    if (!usage) { /* counters and bans need the memory more */
+        const size_t used = permits->node_bytes + permits->top_bytes;
+        if (used + sizeof *usage > permits->options.memory_max / 4) return;
+        usage = slot->usage = doorman__units_top_create(permits->at.now);
+        if (!usage) return;
+        permits->top_bytes += sizeof *usage;
+    }
+    doorman__permits_roll_usage(permits, usage);
+    size_t index =
+        doorman__permits_top_entry(permits, &usage->part, want->resource_id, &want->identity);
+    if (index == DOORMAN__TOP_NONE) return;
+    usage->part.counts[index] += want->granted;
+    usage->total += want->granted;
 }
 
 /* Counts a decision on the keys of all items. */
@@ -6844,6 +7078,8 @@ static void doorman__permits_count_keys(doorman_permits *permits, size_t count, 
             doorman_top_kind kind = charge->reason ? DOORMAN_TOP_REFUSED : DOORMAN_TOP_GRANTED;
             bool counts = charge->reason || (granted && want->granted > 0);
             if (counts) doorman__permits_count_key(permits, charge->own, kind, want);
+            bool uses = counts && kind == DOORMAN_TOP_GRANTED;
+            if (uses) doorman__permits_count_usage(permits, charge->own, want);
         }
     }
 }
@@ -6860,6 +7096,7 @@ static void doorman__want_count_open(doorman_permits *permits, doorman__want *wa
         want->identity = doorman__identity_of(permits, &none, want->key);
     }
     doorman__permits_count_key(permits, want->open, DOORMAN_TOP_GRANTED, want);
+    doorman__permits_count_usage(permits, want->open, want);
 }
 
 /* Counts the refusal of an item that is banned, also at all limits that can ban. */
@@ -9336,11 +9573,7 @@ static const doorman__hold *doorman__hold_list_next(const doorman__hold_list *li
     return hold;
 }
 
-bool doorman_permits_next_hold(const doorman_permits *permits, doorman_cursor *cursor,
-                               doorman_permits_hold *out) {
-    if (!permits || !cursor || !out) return false;
-    const doorman__hold *hold = doorman__hold_list_next(&permits->holds.granted, cursor);
-    if (!hold) return false;
+static void doorman__hold_show(const doorman__hold *hold, doorman_permits_hold *out) {
     bool held = hold->state == DOORMAN__HELD;
     const doorman__hold_item *first = doorman__hold_items(hold);
     *out = (doorman_permits_hold){.client_id = held ? doorman__owner_name(hold->owner) : NULL,
@@ -9351,6 +9584,39 @@ bool doorman_permits_next_hold(const doorman_permits *permits, doorman_cursor *c
                                   .item_count = hold->item_count,
                                   .granted_at = hold->granted_at,
                                   .ends_at = hold->end.at};
+}
+
+bool doorman_permits_next_hold(const doorman_permits *permits, doorman_cursor *cursor,
+                               doorman_permits_hold *out) {
+    if (!permits || !cursor || !out) return false;
+    const doorman__hold *hold = doorman__hold_list_next(&permits->holds.granted, cursor);
+    if (hold) doorman__hold_show(hold, out);
+    return hold != NULL;
+}
+
+/* Returns the hold or the transfer with an id, if it has units. */
+static doorman__hold *doorman__holds_find_granted(const doorman_permits *permits, uint64_t id) {
+    doorman__hold *hold = id ? doorman__holds_find(permits, id) : NULL;
+    bool has_units = hold && (hold->state == DOORMAN__HELD || hold->state == DOORMAN__TRANSFERRED);
+    return has_units ? hold : NULL;
+}
+
+bool doorman_permits_find_hold(const doorman_permits *permits, uint64_t id,
+                               doorman_permits_hold *out) {
+    if (!permits || !out) return false;
+    const doorman__hold *hold = doorman__holds_find_granted(permits, id);
+    if (hold) doorman__hold_show(hold, out);
+    return hold != NULL;
+}
+
+bool doorman_permits_end_hold(doorman_permits *permits, uint64_t id, doorman_time now) {
+    if (!permits) return false;
+    doorman__moment_move(&permits->at, now);
+    doorman__holds_settle(permits, DOORMAN__CALL_ENDS);
+    doorman__hold *hold = doorman__holds_find_granted(permits, id);
+    if (!hold) return false;
+    doorman__hold_expire(permits, hold);
+    doorman__holds_settle(permits, DOORMAN__CALL_ENDS);
     return true;
 }
 
@@ -12211,13 +12477,42 @@ bool doorman_permits_next_top(const doorman_permits *permits, size_t limit_index
     size_t last = cursor->position ? (size_t)cursor->position - 1 : DOORMAN__TOP_NONE;
     size_t next = top ? doorman__top_next(top, last) : DOORMAN__TOP_NONE;
     unsigned halvings = top ? doorman__top_halvings(top, permits->at.now) : 0;
-    cursor->at_end = next == DOORMAN__TOP_NONE || !(top->counts[next] >> halvings);
+    double count = next == DOORMAN__TOP_NONE ? 0 : doorman__top_halve(top->counts[next], halvings);
+    cursor->at_end = !(count > 0);
     if (cursor->at_end) return false;
     const doorman__top_entry *entry = &top->entries[next];
     cursor->position = next + 1;
     *out = (doorman_permits_top){entry->text, entry->text + strlen(entry->text) + 1,
-                                 top->counts[next] >> halvings, entry->error >> halvings,
+                                 (uint64_t)count, (uint64_t)entry->error >> halvings,
                                  entry->units / (double)(UINT64_C(1) << halvings)};
+    return true;
+}
+
+bool doorman_permits_next_usage(doorman_permits *permits, size_t limit_index,
+                                doorman_usage_window window, doorman_cursor *cursor,
+                                doorman_permits_usage *out, doorman_time now) {
+    if (!permits || !cursor || !out) return false;
+    bool known = limit_index < permits->own_count && (unsigned)window < DOORMAN_USAGE_WINDOW_COUNT;
+    doorman__units_top *usage = known ? permits->own_slots[limit_index]->usage : NULL;
+    cursor->at_end = !usage;
+    if (!usage) return false;
+    if (!cursor->position) {
+        doorman__moment_move(&permits->at, now);
+        doorman__permits_roll_usage(permits, usage);
+        doorman__permits_merge_usage(permits, usage);
+    }
+    const doorman__units_window *sum = &usage->sums[window];
+    size_t last = cursor->position ? (size_t)cursor->position - 1 : DOORMAN__TOP_NONE;
+    size_t next = doorman__top_next(&sum->top, last);
+    cursor->at_end = next == DOORMAN__TOP_NONE || sum->top.counts[next] < 1 / DOORMAN__UNIT;
+    if (cursor->at_end) return false;
+    const doorman__top_entry *entry = &sum->top.entries[next];
+    cursor->position = next + 1;
+    *out = (doorman_permits_usage){.resource_id = entry->text,
+                                   .key = entry->text + strlen(entry->text) + 1,
+                                   .units = sum->top.counts[next],
+                                   .error = doorman__max(entry->error, sum->missing),
+                                   .total = sum->total};
     return true;
 }
 
@@ -12675,6 +12970,10 @@ static doorman_status doorman__permits_answer_entry(doorman_permits *permits,
         status = doorman__permits_answer_state(permits, entry, resets, &out->state, arena);
     }
     if (status != DOORMAN_OK || !resets) return status;
+    for (size_t i = 0; i < out->state.detail_count; i++) {
+        const doorman_permit_detail *detail = &out->state.details[i];
+        if (detail->kind == DOORMAN_CONCURRENCY) out->held += detail->used;
+    }
     return doorman_permits_reset(permits, entry->resource_id, entry->key, entry->limit, &out->count,
                                  NULL);
 }
@@ -16650,6 +16949,7 @@ static const doorman__row doorman__charged_rows[] = {
 static const doorman__row doorman__count_rows[] = {
     {DOORMAN__FIELD("count", SIZE, LENIENT | DOORMAN__JSON_ALWAYS, doorman_permit_result, count),
      .most = 1000000000},
+    DOORMAN__ROW(NUMBER, LENIENT, doorman_permit_result, held),
     DOORMAN__ROW_CALL(doorman__read_inspected, NULL),
     {0},
 };

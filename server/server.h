@@ -286,7 +286,10 @@ enum {
     ACT(PLAN_END, "end_plan")                                                                      \
     ACT(CONFIG, "config")                                                                          \
     ACT(ROLLBACK, "rollback")                                                                      \
-    ACT(UNDO, "undo")
+    ACT(UNDO, "undo")                                                                              \
+    ACT(DRAIN, "drain")                                                                            \
+    ACT(UNDRAIN, "undrain")                                                                        \
+    ACT(HOLD_END, "hold_end")
 
 enum act_kind {
 #define ACT_OF_KIND(code, name) ACT_##code,
@@ -312,6 +315,7 @@ struct counters {
                                                               state of this process */
 };
 
+#include "core/drain.h"
 #include "core/load.h"
 
 /* The contents of the files that the flags --tls-... name. NULL: the flag is not given. */
@@ -389,6 +393,7 @@ struct service {
     int64_t certificate_ends[CERTIFICATE_COUNT]; /* seconds since 1970; 0: not known */
     uint64_t ended_lease_count; /* leases that ended since memory was last returned */
     bool stopping;
+    struct drain drain;
     bool replaces; /* the process stops to run its program again; only the main thread uses it */
     struct descriptors descriptors;
     struct config_load last_load;
@@ -414,7 +419,21 @@ static inline void server_note_failure(struct service *service, enum load_failur
     server_unlock(&service->lock);
 }
 
+/* Returns whether messages are refused, because their changes would be lost. Precondition: the lock
+ * is held. */
+static inline bool server_pauses(const struct service *service) {
+    const enum drain_phase phase = service->drain.phase;
+    return service->stopping || phase == DRAIN_PAUSED || phase == DRAIN_LEAVING;
+}
+
 #include "core/part.h"
+
+/* Moves a drain to a phase, and tells the parts. Precondition: the lock is held. */
+void server_drain_move(struct service *service, enum drain_phase phase);
+
+/* Calls a drain off. This process stays master. Precondition: the lock is held.
+ *   why   a phrase for the log and for who administers */
+void server_drain_call_off(struct service *service, const char *why);
 
 /* Makes what the parts keep. server_free_states frees it, also after a failure. */
 enum exit_status server_make_states(struct service *service);

@@ -198,7 +198,8 @@ check 'plans: the fields' prints '^\{"id":[0-9]+,"audit":[0-9]+,' --json plan li
 check 'a reset' prints '^1 reset$' reset login dave per-user
 check 'a reset of nothing' prints '^nothing to reset' reset login dave
 check 'a reset of a limit that does not exist' fails 1 'limit' reset login dave nothing
-check 'who holds units' prints '^acme +slots +worker[^ ]*\.\.\. +2 +[0-9.]+ s +[0-9.]+ min' holds
+check 'who holds units' \
+    prints '^[0-9]+ +acme +slots +worker[^ ]*\.\.\. +2 +[0-9.]+ s +[0-9.]+ min' holds
 check 'how many' prints '^1 held, 0 waiting$' holds
 check 'all counters' prints '^counter +login +per-user +login +ann +2 +1 +1 ' counters
 check 'those of one limit' has_lines 2 counters login per-user
@@ -373,6 +374,42 @@ check 'the status is that of the process' prints '^master +tcp://master:15000$' 
 fake standby ''
 check 'a master whose address is not known' fails 1 'master, which is at tcp://master.*--url' \
     --url "$fake" limits
+
+# ---- drains, bans, and the keys that use most
+
+start alone --config "$folder/config" --http-token "$folder/tokens" --state "$folder/alone-state"
+post /v1/report '{"client_id":"b","entry":[{"resource_id":"bill","key":"zoe","cost":1}]}'
+curl --silent --output "$folder/allowed" -H 'Authorization: Bearer admin-1' \
+    "$url/v1/allow?resource=bill&key=zoe&cost=750000"
+post /v1/acquire '{"client_id":"worker-1234567890","permit":[
+    {"request_id":1,"item":[{"resource_id":"slots","key":"acme","cost":2}]}]}'
+check 'the keys that use most units' \
+    prints '^750,000 +750,000 +0 +zoe +bill +bill +quota' --url "$url" top units day
+check 'a time that is none' fails 1 'over: must be' --url "$url" top units week
+check 'the keys that are nearest' prints '^750,001 +1,000,000 .*zoe +bill' --url "$url" top nearest
+check 'a key is banned' ends 0 --url "$url" ban bill mallory 1d
+check 'the bans' prints '^mallory +bill +administrator +.* (24 h|1 d)$' --url "$url" bans
+check 'those of a key' prints '^none$' --url "$url" bans bill zoe
+check 'bans: the fields' prints '"bans":\[\{"resource_id":"bill","key":"mallory","by"' \
+    --json --url "$url" bans bill
+check 'a reset of what is held' prints '^2 units stay held' --url "$url" reset slots acme
+hold=$($ctl --url "$url" holds | sed -n 's/^\([0-9]*\) *acme .*/\1/p')
+check 'a hold ends' prints '^ended: 2 units of slots' --url "$url" holds end "$hold" stuck
+check 'a hold that there is not' fails 1 'no such hold' --url "$url" holds end "$hold" stuck
+check 'an id that is none' fails 2 'must be the ID' --url "$url" holds end acme stuck
+check 'nobody takes over' fails 1 'force=1' --url "$url" drain move
+check 'a reader cannot drain' as_reader fails 4 'role admin' --url "$url" drain-alone move
+check 'a drain' prints '^drained since 20.* by ann: new disk$' --url "$url" drain-alone 'new disk'
+check 'a second drain' prints 'by ann: new disk$' --url "$url" drain other
+check 'the end of a drain' prints '^serving, as the master$' --url "$url" undrain over
+check 'a drain: the fields' prints '^\{"state":"serving","is_master":true' \
+    --json --url "$url" undrain over
+check 'nobody listens' fails 3 'cannot reach' --url http://127.0.0.1:1 drain why
+check 'an override that ends soon' \
+    ends 0 --url "$url" override set login per-user soon limit=9 30m why
+check 'one that ends late' ends 0 --url "$url" override set login per-user late limit=9 1d why
+check 'the overrides that end soon' has_lines 2 --url "$url" override ending 1h
+check 'drains are in the audit' prints 'undrain' --url "$url" audit
 
 # ---- TLS
 

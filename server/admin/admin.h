@@ -36,8 +36,8 @@ struct act {
     struct token_identity token;
     cJSON *row; /* what the audit says */
 
-    void *detail;                   /* what its kind needs; NULL: nothing */
-    void (*free_detail)(void *act); /* frees the detail with the act; NULL: nothing to free */
+    void *detail;                      /* what its kind needs; NULL: nothing */
+    void (*free_detail)(void *detail); /* frees it with the act; NULL: nothing to free */
 
     /* Runs on the thread of the store before anything is written. `id` is known. Returns false if
      * it refuses the act: then `code`, `name` and `error` are set. NULL: nothing to check. */
@@ -107,6 +107,7 @@ struct note_page {
     struct note_list list;
     char key[DOORMAN_ID_BYTES_MAX + 1], who[TOKEN_NAME_MAX + 1]; /* of the query */
     bool has_key, has_who;
+    int64_t ending; /* only notes that end until then, in seconds since 1970; 0: all */
     size_t limit, count, visits;
     char before[24], last[24]; /* identities: where the page begins; the last one visited */
     struct text text;

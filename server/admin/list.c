@@ -25,7 +25,8 @@ static bool page_visit(void *context, const struct store_note *note) {
     if (!page->is_over) return false;
     page->visits++;
     snprintf(page->last, sizeof page->last, "%.23s", note->identity);
-    page->count += page->list.add(page, note);
+    bool ends = !page->ending || (note->ends_at > 0 && note->ends_at <= page->ending);
+    page->count += ends && page->list.add(page, note);
     return true;
 }
 
@@ -66,6 +67,13 @@ static bool page_read_query(struct note_page *page, const struct http_request *r
         if (*end || page->limit < 1 || page->limit > ROWS_MAX) {
             return page_refuse(response, "limit: must be a number from 1 to 1000");
         }
+    }
+    if (server_query_read(query, "ending", number, sizeof number)) {
+        uint64_t ending = server_number_read(number, 10, &end);
+        if (*end || !number[0] || ending > 1000000000) {
+            return page_refuse(response, "ending: must be a number of seconds, at most 1e9");
+        }
+        page->ending = (int64_t)time(NULL) + (int64_t)ending + 1; /* not to miss one */
     }
     if (server_query_read(query, "after", number, sizeof number)) {
         uint64_t after = server_number_read(number, 10, &end);

@@ -575,7 +575,7 @@ static bool override_add(struct note_page *page, const struct store_note *note) 
 
 static void handle_list(struct service *service, const struct http_request *request,
                         struct http_response *response) {
-    static const char *const names[] = {"key", "after", "limit", "redirect", NULL};
+    static const char *const names[] = {"key", "ending", "after", "limit", "redirect", NULL};
     const struct note_list list = {.kind = OVERRIDE_NOTE, .names = names, .add = override_add};
     server_admin_list(service, request, response, &list);
 }

@@ -51,7 +51,7 @@ static bool message_decide(struct service *service, doorman_json_exchange *excha
     bool waits = false;
     server_lock(&service->lock);
     doorman_time now = doorman_clock();
-    if (!service->stopping) {
+    if (!server_pauses(service)) {
         service->sender = (struct sender){.peer = peer, .is_server = request->is_server};
         doorman_status decided = doorman_json_exchange_decide(exchange, service->server, now);
         service->sender.peer = NULL;

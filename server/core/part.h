@@ -118,6 +118,7 @@ struct server_part {
      * is not called. The lock is held.
      *   epoch   of the mastership; later ones are larger; 0: the settings have no --state */
     void (*elected)(struct service *service, bool is_master, uint64_t epoch);
+    void (*drains)(struct service *service); /* service->drain has changed */
     void (*learns)(struct service *service, enum learning_cause cause, doorman_time now);
 
     /* This process is master, and no counter was read from the store yet: reads what the part keeps

@@ -43,6 +43,42 @@ void server_note_learning(struct service *service, enum learning_cause cause, do
     EACH_PART(part, learns)(*part)->learns(service, cause, now);
 }
 
+/* Logs a drain that has ended its work, or has ended. */
+static void drain_log(const struct service *service) {
+    const struct drain *drain = &service->drain;
+    bool is_drained = drain->phase == DRAIN_DONE;
+    server_log(service->settings, LEVEL_INFO,
+               is_drained ? "this process is drained" : "this process is no longer drained", "by",
+               drain->by[0] ? drain->by : "(no token)", drain->reason[0] ? "reason" : LOG_END,
+               drain->reason, LOG_END);
+}
+
+void server_drain_move(struct service *service, enum drain_phase phase) {
+    struct drain *drain = &service->drain;
+    assert(server_lock_is_held(&service->lock) && phase != drain->phase);
+    const bool was_done = drain->phase == DRAIN_DONE || drain->phase == DRAIN_RETURNING;
+    int seconds = phase == DRAIN_WRITING ? DRAIN_WRITE_SECONDS : DRAIN_PAUSE_SECONDS;
+    drain->phase = phase;
+    drain->until = doorman_clock() + seconds * DOORMAN_SECOND;
+    if (phase == DRAIN_DONE || (phase == DRAIN_NONE && was_done)) drain_log(service);
+    if (phase == DRAIN_DONE && drain->must_end) {
+        server_drain_move(service, service->settings->election_key ? DRAIN_NONE : DRAIN_RETURNING);
+        return;
+    }
+    if (phase == DRAIN_NONE) drain->must_end = false;
+    EACH_PART(part, drains)(*part)->drains(service);
+}
+
+void server_drain_call_off(struct service *service, const char *why) {
+    struct drain *drain = &service->drain;
+    assert(drain->phase == DRAIN_WRITING || drain->phase == DRAIN_PAUSED);
+    snprintf(drain->failure, sizeof drain->failure, "%s", why);
+    server_log(service->settings, LEVEL_ERROR,
+               "the drain is called off, and this process stays master", "why", drain->failure,
+               LOG_END);
+    server_drain_move(service, DRAIN_NONE);
+}
+
 void server_note_tls(struct service *service) {
     EACH_PART(part, tls_changed)(*part)->tls_changed(service);
 }

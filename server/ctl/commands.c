@@ -42,6 +42,7 @@ static void trouble_print(const cJSON *object, const char *name, const char *tim
 static void process_print(const cJSON *status) {
     const cJSON *parent = cJSON_GetObjectItemCaseSensitive(status, "parent");
     const cJSON *state = cJSON_GetObjectItemCaseSensitive(status, "state");
+    const cJSON *drain = cJSON_GetObjectItemCaseSensitive(status, "drain");
     const char *master = ctl_text(status, "master_address");
     char time[CTL_NUMBER_BYTES];
     if (ctl_is_true(status, "is_master")) master = "this process";
@@ -49,6 +50,11 @@ static void process_print(const cJSON *status) {
     ctl_say("%-8s %s", "process", ctl_text(status, "id"));
     ctl_say("%-8s %s", "master", master[0] ? master : "none");
     if (parent) ctl_say("%-8s %s", "parent", ctl_text(parent, "address"));
+    if (drain) {
+        ctl_say("%-8s %s by %s for %s: %s", "drain", ctl_text(drain, "state"),
+                ctl_text(drain, "by"), ctl_seconds(time, ctl_number(drain, "for")),
+                ctl_text(drain, ctl_text(drain, "failure")[0] ? "failure" : "reason"));
+    }
     if (state) ctl_say("%-8s %s old", "state", ctl_seconds(time, ctl_number(state, "age")));
     trouble_print(status, "no_master", "for", "there is no master");
     trouble_print(status, "etcd_failure", "for", "etcd does not answer");
@@ -302,6 +308,10 @@ static enum ctl_exit run_reset(struct ctl *ctl, char *const words[]) {
     if (answer && !ctl->json && count <= 0) {
         ctl_say("nothing to reset: the key has counted nothing. Holds stay until they end.");
     }
+    const double held = ctl_number(answer, "held");
+    if (answer && !ctl->json && held > 0) {
+        ctl_say("%g units stay held; `doormanctl holds end` ends a hold", held);
+    }
     ctl_reply_free(&reply);
     return code;
 }
@@ -330,12 +340,27 @@ static enum ctl_exit run_ban(struct ctl *ctl, char *const words[]) {
 
 /* ---- holds ---------------------------------------------------------------------------------- */
 
+/* Makes the id of each hold a text, so that it can be copied. */
+static void holds_name(const cJSON *rows) {
+    for (cJSON *row = rows ? rows->child : NULL; row; row = row->next) {
+        char id[CTL_NUMBER_BYTES];
+        if (!cJSON_HasObjectItem(row, "id")) continue; /* a transfer */
+        snprintf(id, sizeof id, "%.0f", ctl_number(row, "id"));
+        cJSON_DeleteItemFromObjectCaseSensitive(row, "id");
+        cJSON_AddStringToObject(row, "id", id);
+    }
+}
+
 static enum ctl_exit run_holds(struct ctl *ctl, char *const words[]) {
-    static const struct ctl_column columns[] = {
-        {"KEY", "key", CTL_TEXT},        {"RESOURCE", "resource_id", CTL_TEXT},
-        {"HOLDER", "holder", CTL_TEXT},  {"UNITS", "amount", CTL_AMOUNT},
-        {"SINCE", "since", CTL_SECONDS}, {"ENDS IN", "expires_in", CTL_SECONDS},
-        {"LIMIT", "limit", CTL_TEXT},    {.header = NULL}};
+    static const struct ctl_column columns[] = {{"ID", "id", CTL_TEXT},
+                                                {"KEY", "key", CTL_TEXT},
+                                                {"RESOURCE", "resource_id", CTL_TEXT},
+                                                {"HOLDER", "holder", CTL_TEXT},
+                                                {"UNITS", "amount", CTL_AMOUNT},
+                                                {"SINCE", "since", CTL_SECONDS},
+                                                {"ENDS IN", "expires_in", CTL_SECONDS},
+                                                {"LIMIT", "limit", CTL_TEXT},
+                                                {.header = NULL}};
     struct ctl_table held = {.columns = columns}, waiting = {.columns = columns};
     struct ctl_reply reply;
     (void)words;
@@ -344,6 +369,7 @@ static enum ctl_exit run_holds(struct ctl *ctl, char *const words[]) {
     if (code == CTL_DONE && !ctl->json) {
         ctl_say("%g held, %g waiting", ctl_number(reply.json, "holds"),
                 ctl_number(reply.json, "waiting"));
+        holds_name(list_of(&reply, "longest_held"));
         ctl_table_print(&held, list_of(&reply, "longest_held"), ctl->has_color);
         putchar('\n');
         ctl_table_print(&waiting, list_of(&reply, "longest_waiting"), ctl->has_color);
@@ -485,7 +511,9 @@ static void override_flatten(cJSON *row) {
     cJSON_Delete(override);
 }
 
-static enum ctl_exit run_override_list(struct ctl *ctl, char *const words[]) {
+/* Shows overrides.
+ *   key, ending   NULL: all */
+static enum ctl_exit override_list(struct ctl *ctl, const char *key, const char *ending) {
     static const struct ctl_column columns[] = {{"ID", "id", CTL_AMOUNT},
                                                 {"KEY", "key", CTL_TEXT},
                                                 {"LIMIT", "limit", CTL_TEXT},
@@ -499,8 +527,22 @@ static enum ctl_exit run_override_list(struct ctl *ctl, char *const words[]) {
                                                 {.header = NULL}};
     const struct ctl_request request = {
         .path = "/v1/overrides",
-        .query = {{"key", words[0]}, {"limit", "1000"}, {"redirect", "1"}}};
+        .query = {{"key", key}, {"limit", "1000"}, {"redirect", "1"}, {"ending", ending}}};
     return ctl_lines_show(ctl, request, "override", override_flatten, ctl->json ? NULL : columns);
+}
+
+static enum ctl_exit run_override_list(struct ctl *ctl, char *const words[]) {
+    return override_list(ctl, words[0], NULL);
+}
+
+static enum ctl_exit run_override_ending(struct ctl *ctl, char *const words[]) {
+    char ending[32];
+    const double seconds = ctl_duration_read(words[0]);
+    if (seconds < 0) {
+        return ctl_fail(CTL_USAGE, "%s: must be a time, for example 90s, 15m, 12h or 1d", words[0]);
+    }
+    snprintf(ending, sizeof ending, "%.0f", seconds);
+    return override_list(ctl, NULL, ending);
 }
 
 static enum ctl_exit run_override_end(struct ctl *ctl, char *const words[]) {
@@ -531,6 +573,13 @@ const struct ctl_command ctl_commands[] = {
      "not the master is ready too. Needs no token.",
      run_check},
     {"limits", "", "what each limit has granted and refused", "Needs the role read.", run_limits},
+    {"top units", "[minute|hour|day]", "the keys that use most units",
+     "Of the last minute, hour (the default) or day, of all limits. What was used a whole minute,\n"
+     "hour or day ago counts a third. ERROR is how wrong UNITS can be. Needs the role read.",
+     ctl_run_top_units},
+    {"top nearest", "", "the keys that are nearest to their limits",
+     "Of all limits, those that have used the largest part. Needs the role read.",
+     ctl_run_top_nearest},
     {"top", "[TEMPLATE [LIMIT]]", "the keys that are refused and granted most often",
      "The 20 most frequent keys of all limits, of those of one template, or of one limit. All\n"
      "counts are halved each minute. With --json, a document for each limit.\n"
@@ -546,6 +595,13 @@ const struct ctl_command ctl_commands[] = {
     {"ban", "RESOURCE KEY TIME", "ban one key for a time, or end its ban",
      "TIME is seconds, or has a unit: 90s, 15m, 12h, 1d. 0 ends a ban. Needs the role support.",
      run_ban},
+    {"bans", "[RESOURCE [KEY]]", "the keys that are banned, by whom, and for how long",
+     "BY is limit or administrator. Needs the role read.", ctl_run_bans},
+    {"holds end", "ID REASON", "end one hold at once",
+     "ID is that of `doormanctl holds`. Its units are free at once. Its client learns that the "
+     "hold\n"
+     "is gone with its next renewal. Needs the role admin.",
+     ctl_run_hold_end},
     {"holds", "", "who holds units of limits of kind CONCURRENCY, and who waits",
      "Those that hold or wait longest, at most 100 each. Needs the role read.", run_holds},
     {"counters", "[TEMPLATE [LIMIT]]", "all counters and bans, as a table",
@@ -583,6 +639,20 @@ const struct ctl_command ctl_commands[] = {
      ctl_plan_list},
     {"plan end", "GLOB KEY REASON", "end the plan of a key before its time",
      "What was used under the plan stays used. Needs the role support.", ctl_plan_end},
+    {"override ending", "TIME", "the overrides that end within a time",
+     "TIME is seconds, or has a unit: 90s, 15m, 12h, 1d. Needs the role read.",
+     run_override_ending},
+    {"drain", "REASON", "let this process hand over, before its machine is taken away",
+     "The process leaves what it knows to the next master, and does not become master until\n"
+     "`doormanctl undrain`. It keeps running, and is not ready. --url must name this process.\n"
+     "Needs the role admin.",
+     ctl_run_drain},
+    {"drain-alone", "REASON", "the same for a server without an election",
+     "Nobody takes over, so permits and leases are refused until `doormanctl undrain`.\n"
+     "Needs the role admin.",
+     ctl_run_drain_alone},
+    {"undrain", "REASON", "end a drain",
+     "The process may become master again. Needs the role admin.", ctl_run_undrain},
     {"config get", "[VERSION]", "the configuration in force, or one version of it, as JSON",
      "Needs the role read.", ctl_config_get},
     {"config check", "FILE", "check a configuration, and show what it would change and drop",

@@ -3,14 +3,17 @@
 _doormanctl() {
     local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} offered=''
     local flags='--json --url --cacert --cert --key --timeout --settings --help --version'
-    local commands='status check limits top key reset ban holds counters export audit override'
-    commands="$commands plan config help"
+    local commands='status check limits top key reset ban bans holds counters export audit override'
+    commands="$commands plan drain drain-alone undrain config help"
     case $before in
     --cacert | --cert | --key | --settings) offered=FILE ;;
     --url | --timeout) ;;
     config) offered='get check versions diff put rollback' ;;
-    override) offered='set list end' ;;
+    override) offered='set list end ending' ;;
     plan) offered='set load list end' ;;
+    top) offered='units nearest' ;;
+    holds) offered=end ;;
+    units) offered='minute hour day' ;;
     check | diff | put) if [ "${COMP_WORDS[COMP_CWORD - 2]}" = config ]; then offered=FILE; fi ;;
     *) offered="$flags $commands" ;;
     esac

@@ -5,6 +5,7 @@
  *     commands.c   the commands, and their table
  *     plans.c      the commands of plans
  *     config.c     the commands of the configuration
+ *     operate.c    further commands: drains, the end of a hold, bans, keys that use most
  *     lines.c      lists that come in parts, and times
  *     request.c    one request to a server, with libcurl
  *     settings.c   the address, the token and the like: flags, environment, file
@@ -96,7 +97,7 @@ struct ctl_parameter {
     const char *name, *value; /* value NULL: the parameter is left out */
 };
 
-#define CTL_PARAMETER_MAX 4
+#define CTL_PARAMETER_MAX 5
 
 struct ctl_request {
     const char *path;
@@ -198,6 +199,14 @@ enum ctl_exit ctl_config_versions(struct ctl *ctl, char *const words[]);
 enum ctl_exit ctl_config_diff(struct ctl *ctl, char *const words[]);
 enum ctl_exit ctl_config_put(struct ctl *ctl, char *const words[]);
 enum ctl_exit ctl_config_rollback(struct ctl *ctl, char *const words[]);
+/* Commands of operate.c. */
+enum ctl_exit ctl_run_drain(struct ctl *ctl, char *const words[]);
+enum ctl_exit ctl_run_drain_alone(struct ctl *ctl, char *const words[]);
+enum ctl_exit ctl_run_undrain(struct ctl *ctl, char *const words[]);
+enum ctl_exit ctl_run_hold_end(struct ctl *ctl, char *const words[]);
+enum ctl_exit ctl_run_bans(struct ctl *ctl, char *const words[]);
+enum ctl_exit ctl_run_top_units(struct ctl *ctl, char *const words[]);
+enum ctl_exit ctl_run_top_nearest(struct ctl *ctl, char *const words[]);
 
 /* Ends with a command whose name is NULL. */
 extern const struct ctl_command ctl_commands[];

@@ -88,7 +88,8 @@ static char *url_make(const struct ctl *ctl, const struct ctl_request *request) 
         curl_free(value);
         separator = '&';
     }
-    if (request->body || request->verb) fprintf(text, "%credirect=1", separator);
+    if ((request->body || request->verb) && !request->here)
+        fprintf(text, "%credirect=1", separator);
     fclose(text);
     return url;
 }

@@ -44,11 +44,12 @@ struct election {
     doorman_time config_due;                  /* when to read the configuration next */
     char http_read[DOORMAN_ID_BYTES_MAX + 1]; /* the HTTP address in the key that was read last */
     bool reachable;                           /* the last call to etcd succeeded */
-    uint64_t epoch; /* of the last key of this process; 0: none yet, or no --state */
-    bool reload;    /* reload the configuration; the lock guards this and the rest */
-    bool stops;     /* the thread must resign and end. service->stopping is true before, while other
+    uint64_t epoch;              /* of the last key of this process; 0: none yet, or no --state */
+    bool reload;                 /* reload the configuration; the lock guards this and the rest */
+    enum drain_phase drain_seen; /* the phase that the thread has followed */
+    bool stops;   /* the thread must resign and end. service->stopping is true before, while other
                        parts still need the mastership: the store gets its last changes (D5) */
-    bool resigns;   /* the thread deletes the key, and its call must not be cancelled */
+    bool resigns; /* the thread deletes the key, and its call must not be cancelled */
     doorman_election_state state;           /* the state that was applied last */
     doorman_time until;                     /* the end of the mastership that was applied last */
     char address[DOORMAN_ID_BYTES_MAX + 1]; /* of the master; "": not known */
@@ -130,7 +131,8 @@ static void election_apply(struct service *service, bool reachable) {
     snprintf(election->address, sizeof election->address, "%s", address);
     snprintf(service->master_http, sizeof service->master_http, "%s",
              state == DOORMAN_STANDBY && address[0] ? election->http_read : "");
-    if (was_master && (expired || state != DOORMAN_MASTER) && state != DOORMAN_RESIGNED) {
+    bool gives_back = state == DOORMAN_RESIGNED || election->core.abstains;
+    if (was_master && (expired || state != DOORMAN_MASTER) && !gives_back) {
         election_log_loss(service, expired, reachable);
     }
     election_note_master(service, reachable, now);
@@ -390,6 +392,29 @@ static void election_resign(struct service *service) {
     }
 }
 
+/* Follows a drain: a master stays until what it knows is in the store, and then gives its
+ * mastership back. Precondition: the lock is held. */
+static void election_follow_drain(struct service *service) {
+    struct election *election = service->election;
+    const struct drain *drain = &service->drain;
+    bool is_master = election->state == DOORMAN_MASTER;
+    bool is_late = drain->phase == DRAIN_LEAVING && doorman_clock() >= drain->until;
+    bool is_pending = drain->phase == DRAIN_WANTED || drain->phase == DRAIN_WRITING ||
+                      drain->phase == DRAIN_PAUSED;
+    if (!service->settings->election_key) return;
+    if (drain->phase == DRAIN_WANTED && is_master && service->state_status) {
+        server_drain_move(service, DRAIN_WRITING);
+    } else if (is_late || (is_pending && (!is_master || !service->state_status))) {
+        server_drain_move(service, DRAIN_LEFT);
+    }
+    bool abstains = server_drain_abstains(drain);
+    if (election->core.abstains != abstains) {
+        doorman_election_abstain(&election->core, abstains, doorman_clock());
+        election_apply(service, election->reachable);
+    }
+    if (drain->phase == DRAIN_LEFT && !election->core.lease) server_drain_move(service, DRAIN_DONE);
+}
+
 /* Returns whether the thread leaves the election. A master stays until the parts that stop before
  * this one have written what they know: a mastership that ends meanwhile would take it from them. A
  * standby must win nothing any more. Precondition: the lock is held. */
@@ -403,6 +428,8 @@ static void *election_main(void *argument) {
     struct election *election = service->election;
     server_lock(&service->lock);
     while (!election_leaves(service)) {
+        election_follow_drain(service);
+        election->drain_seen = service->drain.phase;
         if (election->reload) {
             election->revision[0] = 0;
             election->config_due = 0;
@@ -412,7 +439,8 @@ static void *election_main(void *argument) {
         doorman_time due = election_work(service);
         server_lock(&service->lock);
         doorman_time duration = due - doorman_clock();
-        if (duration > 0 && !election_leaves(service) && !election->reload) {
+        bool is_called = election->reload || election->drain_seen != service->drain.phase;
+        if (duration > 0 && !election_leaves(service) && !is_called) {
             server_condition_wait(&election->wake, &service->lock, duration);
         }
     }
@@ -470,6 +498,12 @@ static void election_reload_config(struct service *service) {
     service->election->reload = true;
     pthread_cond_signal(&service->election->wake);
     server_unlock(&service->lock);
+}
+
+static void election_drains(struct service *service) {
+    if (service->election && service->election->started) {
+        pthread_cond_signal(&service->election->wake);
+    }
 }
 
 /* Prepares calls to etcd, if the settings name one. Does not start the thread. */
@@ -535,5 +569,6 @@ const struct server_part server_part_etcd = {SERVER_PART_STATE(election),
                                              .listen = election_check_address,
                                              .hinders = election_hinders,
                                              .serve = election_start,
+                                             .drains = election_drains,
                                              .stopping = election_stop,
                                              .stop = election_stop};

@@ -245,7 +245,7 @@ static doorman_status allow_decide(struct allow *allow, struct service *service)
                                  .permit_count = 1,
                                  .wire_names = true};
     server_lock(&service->lock);
-    if (!service->stopping) {
+    if (!server_pauses(service)) {
         status =
             doorman_server_handle(service->server, request, &response, &error, doorman_clock());
         if (status == DOORMAN_OK) allow_keep(allow, service, &response);
@@ -399,7 +399,8 @@ static void response_set_failed(struct http_response *response, const struct all
         server_http_response_set_error(response, status == DOORMAN_INVALID_ARGUMENT ? 400 : 413,
                                        doorman_status_name(status), allow->error.text);
     } else if (status == DOORMAN_UNAVAILABLE) {
-        server_http_response_set_error(response, 503, "UNAVAILABLE", "the server is stopping");
+        server_http_response_set_error(response, 503, "UNAVAILABLE",
+                                       "the server is stopping or hands over; try again");
     } else {
         server_http_response_set_error(response, 500, "INTERNAL", server_status_text(status));
     }

@@ -41,6 +41,12 @@ const char *server_escape_query(char character, char room[8]);
 
 void server_text_add_escaped(struct text *text, const char *from, escape_rule rule);
 
+#define HOLDER_BYTES (DOORMAN_ID_BYTES_MAX + 4)
+
+/* Writes the part of a client_id that people may see: all before its last colon, or its first half.
+ * The whole id gives the right to the holds of the client. */
+void server_holder_write(const char *client_id, char out[HOLDER_BYTES]);
+
 /* Reads and decodes the value of `name` in "name=value&name=value". A value that does not fit is
  * cut off. Returns false if there is no such value, or if the value contains a 0 byte. */
 bool server_query_read(const char *query, const char *name, char *out, size_t room);

@@ -198,3 +198,10 @@ void server_metrics_value(struct text *text, const char *name, const char *type,
     server_text_add_number(text, value);
     server_text_add(text, "\n");
 }
+
+void server_holder_write(const char *client_id, char out[HOLDER_BYTES]) {
+    const char *colon = strrchr(client_id, ':');
+    size_t bytes = colon ? (size_t)(colon - client_id) : strlen(client_id) / 2;
+    while (bytes > 0 && ((unsigned char)client_id[bytes] & 0xc0U) == 0x80) bytes--; /* UTF-8 */
+    snprintf(out, HOLDER_BYTES, "%.*s...", (int)bytes, client_id);
+}

@@ -77,10 +77,8 @@ static bool page_check_names(const char *query, struct http_response *response) 
         "is no parameter; the parameters are template, limit and after, each with a value");
 }
 
-/* Reads a position: four numbers in hexadecimal digits. The last one names the process. Returns
- * false if the position is not from this process. An empty text is the start. */
-static bool page_read_position(const char *text, const struct service *service,
-                               doorman_counter_cursor *out) {
+bool server_counters_read_position(const char *text, const struct service *service,
+                                   doorman_counter_cursor *out) {
     uint64_t numbers[3] = {0};
     const char *at = text;
     if (!text[0]) return true;
@@ -115,7 +113,7 @@ static bool page_read_query(struct counter_page *page, struct service *service, 
         !page_read_text(query, "after", after, response)) {
         return false;
     }
-    return page_read_position(after, service, &page->cursor) ||
+    return server_counters_read_position(after, service, &page->cursor) ||
            page_refuse(response, "after",
                        "is not a position of this process; start again without `after`");
 }
@@ -233,12 +231,17 @@ static void page_write(struct counter_page *page, struct service *service, struc
     }
 }
 
+void server_counters_add_position(struct text *text, const struct service *service,
+                                  const doorman_counter_cursor *cursor) {
+    server_text_addf(text, "%" PRIx64 "-%" PRIx64 "-%" PRIx64 "-%" PRIx64, cursor->table,
+                     cursor->position, cursor->removals, (uint64_t)service->started_at);
+}
+
 static void page_write_next(const struct counter_page *page, const struct service *service,
                             struct text *text) {
-    const doorman_counter_cursor *cursor = &page->cursor;
-    server_text_addf(text, "{\"next\":\"%" PRIx64 "-%" PRIx64 "-%" PRIx64 "-%" PRIx64 "\"}\n",
-                     cursor->table, cursor->position, cursor->removals,
-                     (uint64_t)service->started_at);
+    server_text_add(text, "{\"next\":\"");
+    server_counters_add_position(text, service, &page->cursor);
+    server_text_add(text, "\"}\n");
 }
 
 /* Ends a response whose lines are written: with the position of the next page, or as an error. */

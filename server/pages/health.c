@@ -45,7 +45,8 @@ static void handle_health(struct service *service, const struct http_request *re
     server_text_add(&response->text, "ok\n");
 }
 
-/* Ready means that this process can answer requests, or redirect them to the master. With
+/* Ready means that this process can answer requests, or redirect them to the master, and that it is
+ * not drained. With
  * ?master=1, only the master is ready. A load balancer in front of clients that follow no redirects
  * needs this. */
 static void handle_ready(struct service *service, const struct http_request *request,
@@ -57,6 +58,8 @@ static void handle_ready(struct service *service, const struct http_request *req
     const char *text = "ready\n";
     if (snapshot.stopping) {
         text = "stopping\n";
+    } else if (snapshot.drain.phase != DRAIN_NONE) {
+        text = "drained\n";
     } else if (!snapshot.is_master && !snapshot.master[0]) {
         text = "the master is not known\n";
     } else if (!snapshot.is_master && server_query_is_set(request->query, "master")) {

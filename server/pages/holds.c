@@ -5,15 +5,17 @@
  *     /v1/holds   the same as JSON
  *
  * A client_id gives the right to the holds of the client, and the id of a transfer gives the right
- * to seize it. So this file shows no ids, and only the first part of a client_id: all before its
- * last colon, or its first half. */
+ * to seize it. So this file shows only the first part of a client_id, and the ids of holds, and not
+ * those of transfers. The id of a hold is of no use without its client_id, except to an
+ * administrator (POST /v1/holds/end). */
 #include "pages.h"
 
 #define HOLDS_SHOWN 100
 
 /* A hold, or a permit that waits. */
 struct hold_row {
-    char holder[DOORMAN_ID_BYTES_MAX + 4]; /* "": a transfer, which belongs to nobody */
+    char holder[HOLDER_BYTES]; /* "": a transfer, which belongs to nobody */
+    uint64_t id;               /* 0: a transfer, or a permit that waits */
     char resource[DOORMAN_ID_BYTES_MAX + 1], key[DOORMAN_ID_BYTES_MAX + 1];
     char limit[DOORMAN_ID_BYTES_MAX + 1]; /* only of a permit that waits; "": none */
     double amount;
@@ -31,14 +33,6 @@ struct hold_list {
 
 /* ---- a copy of the state ---- */
 
-/* Copies the part of a client_id that people may see. */
-static void hold_row_set_holder(struct hold_row *row, const char *client_id) {
-    const char *colon = strrchr(client_id, ':');
-    size_t bytes = colon ? (size_t)(colon - client_id) : strlen(client_id) / 2;
-    while (bytes > 0 && ((unsigned char)client_id[bytes] & 0xc0U) == 0x80) bytes--; /* UTF-8 */
-    snprintf(row->holder, sizeof row->holder, "%.*s...", (int)bytes, client_id);
-}
-
 static void hold_row_set_item(struct hold_row *row, const char *resource_id, const char *key) {
     snprintf(row->resource, sizeof row->resource, "%s", resource_id);
     snprintf(row->key, sizeof row->key, "%s", key);
@@ -50,7 +44,8 @@ static void list_take_holds(struct hold_list *list, const doorman_permits *permi
     doorman_permits_hold hold;
     while (list->hold_count < HOLDS_SHOWN && doorman_permits_next_hold(permits, &cursor, &hold)) {
         struct hold_row *row = &list->holds[list->hold_count++];
-        if (hold.client_id) hold_row_set_holder(row, hold.client_id);
+        if (hold.client_id) server_holder_write(hold.client_id, row->holder);
+        row->id = hold.client_id ? hold.id : 0;
         hold_row_set_item(row, hold.resource_id, hold.key);
         row->amount = hold.amount;
         row->item_count = hold.item_count;
@@ -65,7 +60,7 @@ static void list_take_waits(struct hold_list *list, const doorman_permits *permi
     doorman_permits_wait wait;
     while (list->wait_count < HOLDS_SHOWN && doorman_permits_next_wait(permits, &cursor, &wait)) {
         struct hold_row *row = &list->waits[list->wait_count++];
-        hold_row_set_holder(row, wait.client_id);
+        server_holder_write(wait.client_id, row->holder);
         hold_row_set_item(row, wait.resource_id, wait.key);
         snprintf(row->limit, sizeof row->limit, "%s", wait.limit ? wait.limit : "");
         row->amount = wait.cost;
@@ -105,6 +100,7 @@ static void hold_row_json(struct text *text, const struct hold_row *row, bool wa
     server_text_add(text, "{\"holder\":");
     if (row->holder[0]) hold_text(text, "", row->holder);
     if (!row->holder[0]) server_text_add(text, "null");
+    if (row->id) server_text_addf(text, ",\"id\":%" PRIu64, row->id);
     hold_text(text, ",\"resource_id\":", row->resource);
     hold_text(text, ",\"key\":", row->key);
     server_text_add(text, ",\"amount\":");

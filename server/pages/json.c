@@ -141,6 +141,20 @@ static void json_version(struct text *text, const struct snapshot *snapshot) {
                      snapshot->config_version, snapshot->config_is_cached ? "true" : "false");
 }
 
+/* Writes whether the process is drained, or why its last drain was called off. */
+static void json_drain(struct text *text, const struct drain *drain) {
+    if (drain->phase == DRAIN_NONE && !drain->failure[0]) return;
+    server_text_addf(text, ",\"drain\":{\"state\":\"%s\"", server_drain_state(drain));
+    if (drain->phase != DRAIN_NONE) {
+        int64_t age = (int64_t)time(NULL) - drain->since;
+        server_text_addf(text, ",\"for\":%" PRId64, age > 0 ? age : 0);
+        json_field(text, "by", drain->by);
+        json_field(text, "reason", drain->reason);
+    }
+    json_field(text, "failure", drain->failure);
+    server_text_add(text, "}");
+}
+
 /* Starts the object of a status with the fields about this process. */
 static void json_start_status(struct text *text, const struct service *service,
                               const struct snapshot *snapshot) {
@@ -169,6 +183,7 @@ static void json_start_status(struct text *text, const struct service *service,
         json_seconds(text,
                      ",\"mastership_ends_in\":", snapshot->election.master_until - snapshot->now);
     }
+    json_drain(text, &snapshot->drain);
     json_descriptors(text, snapshot);
     json_version(text, snapshot);
     if (snapshot->has_state) json_state(text, snapshot);

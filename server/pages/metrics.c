@@ -462,6 +462,9 @@ static void handle_metrics(struct service *service, const struct http_request *r
     server_text_add(text, "doorman_build_info{version=\"" DOORMAN_VERSION "\"} 1\n");
     metrics_gauge(text, "server_is_master", "1 if this process is the master of its node, else 0.",
                   snapshot.is_master);
+    metrics_gauge(text, "server_is_drained",
+                  "1 if this process is drained, or is about to be, else 0.",
+                  snapshot.drain.phase != DRAIN_NONE);
     metrics_gauge(text, "server_learning_remaining_seconds",
                   "How long the server still learns; 0: it does not learn.", learning);
     metrics_config(text, &last_load);

@@ -150,6 +150,21 @@ static void page_master(struct text *text, const struct service *service,
     server_text_add(text, "</dd></div>");
 }
 
+/* Adds since when and by whom the process is drained, or why its last drain was called off. */
+static void page_drain(struct text *text, const struct drain *drain) {
+    int64_t age = (int64_t)time(NULL) - drain->since;
+    if (drain->failure[0]) page_fact_text(text, "last drain called off", drain->failure, "bad");
+    if (drain->phase == DRAIN_NONE) return;
+    page_fact(text, "drain", "warn");
+    server_text_addf(text, "%s, asked for ", server_drain_state(drain));
+    server_page_duration(text, (age > 0 ? age : 0) * DOORMAN_SECOND);
+    server_text_add(text, drain->by[0] ? " ago by " : " ago");
+    server_text_add_escaped(text, drain->by, server_escape_html);
+    server_text_add(text, drain->reason[0] ? ": " : "");
+    server_text_add_escaped(text, drain->reason, server_escape_html);
+    server_text_add(text, "</dd></div>");
+}
+
 /* Adds a problem that lasts, or an event that has happened.
  *   words   what stands in front of the duration, and behind it */
 static void page_trouble(struct text *text, const char *name, const struct trouble *trouble,
@@ -366,6 +381,7 @@ void server_page_facts(struct text *text, struct service *service,
     if (strcmp(service->id, service->node) != 0) page_fact_text(text, "process", service->id, "");
     page_fact_text(text, "role", is_root ? "root: has the configuration" : "child of a parent", "");
     page_master(text, service, snapshot);
+    page_drain(text, &snapshot->drain);
     page_fact_text(text, "address", service->advertise, "");
     page_election(text, snapshot);
     page_state(text, snapshot);

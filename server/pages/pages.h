@@ -37,7 +37,8 @@ struct snapshot {
     struct parent_state parent;
     struct election_status election;
     struct descriptors descriptors; /* see struct service */
-    bool has_state;                 /* --state is given */
+    struct drain drain;
+    bool has_state; /* --state is given */
     struct state_status state;
     doorman_time state_age; /* of the oldest change that is not in the file */
     struct row *rows;
@@ -245,6 +246,13 @@ void server_page_end(struct http_response *response, bool has_script);
 
 /* Adds the metrics of the limits of permits. */
 void server_limits_metrics(struct text *text, struct service *service, const bool *abandoned);
+
+/* Reads a position in the counters: four numbers in hexadecimal digits. The last one names the
+ * process. Returns false if the position is not from this process. An empty text is the start. */
+bool server_counters_read_position(const char *text, const struct service *service,
+                                   doorman_counter_cursor *out);
+void server_counters_add_position(struct text *text, const struct service *service,
+                                  const doorman_counter_cursor *cursor);
 
 /* ---- >>history ------------------------------------------------------------------------------ */
 

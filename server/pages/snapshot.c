@@ -175,6 +175,7 @@ void server_snapshot_find_master(struct snapshot *snapshot, struct service *serv
     snapshot->descriptors = service->descriptors;
     snapshot->config_version = service->last_load.version;
     snapshot->config_is_cached = service->last_load.is_cached;
+    snapshot->drain = service->drain;
     snapshot->has_state = service->state_status != NULL;
     if (!snapshot->has_state) return;
     snapshot->state = *service->state_status;

@@ -117,6 +117,12 @@ static bool state_must_leave(const struct state *state) {
     return state->ends_at != 0 || !state_permits(state);
 }
 
+/* Returns whether the thread must write what a drain needs. Precondition: the lock is held. */
+static bool state_drains(const struct state *state) {
+    bool is_wanted = state->service->drain.phase == DRAIN_WRITING;
+    return is_wanted && state_permits(state) && !state->status.is_reading;
+}
+
 /* ---- log ------------------------------------------------------------------------------------ */
 
 /* Notes that a call of the store has failed. A failure that lasts has one line. */
@@ -524,6 +530,7 @@ static void state_run_call(struct state *state) {
 /* Returns why no call can be made, or NULL. Precondition: the lock is held. */
 static const char *state_forbids_call(const struct state *state) {
     if (state->service->stopping || state->has_ended) return "the server is stopping";
+    if (server_pauses(state->service)) return "this process hands over to another one";
     if (!doorman_server_permits(state->service->server)) return "this process is not the master";
     if (!state->status.is_reading) return NULL;
     return state->status.trouble.since ? "the store cannot be read" : "the store is being read";
@@ -576,7 +583,8 @@ static bool state_sleep(struct state *state, doorman_time until) {
     doorman_time now = doorman_clock();
     server_lock(&service->lock);
     while (now < until && !state_must_leave(state) && state->flush_wanted == state->flush_seen &&
-           !((state->call || state->rereads) && !state->status.is_reading)) {
+           !((state->call || state->rereads) && !state->status.is_reading) &&
+           !state_drains(state)) {
         server_condition_wait(&state->changed, &service->lock, until - now);
         now = doorman_clock();
     }
@@ -629,6 +637,40 @@ static void state_prepare(struct state *state, uint64_t epoch) {
     server_unlock(&service->lock);
 }
 
+/* Begins the only mastership in the store, and takes what the last one has left there. Returns its
+ * epoch; 0: the store does not work now.
+ *   out   see server_state_take */
+static uint64_t state_begin_only(struct state *state, struct planned *out) {
+    *out = (struct planned){.result = STORE_FAILED};
+    if (server_store_begin(state->store, 0) == STORE_OK) {
+        server_state_take(state->store, out);
+        return server_store_epoch(state->store);
+    }
+    snprintf(out->why, sizeof out->why, "%.*s", (int)sizeof out->why - 1,
+             server_store_error(state->store));
+    return 0;
+}
+
+static void state_elected(struct service *service, bool is_master, uint64_t epoch);
+
+/* Makes a process without an election master again after a drain, as a start does. */
+static void state_return(struct state *state) {
+    struct service *service = state->service;
+    const doorman_mastership mastership = {.address = service->advertise, .until = DOORMAN_NEVER};
+    struct planned planned;
+    uint64_t epoch = state_begin_only(state, &planned);
+    server_lock(&service->lock);
+    doorman_status status =
+        doorman_server_set_master(service->server, &mastership, doorman_clock());
+    assert(status == DOORMAN_OK);
+    (void)status;
+    state_elected(service, true, epoch);
+    server_state_take_over(service, &planned, state->name, &state->status);
+    server_note_learning(service, LEARNING_OF_MASTER, doorman_clock());
+    server_drain_move(service, DRAIN_NONE);
+    server_unlock(&service->lock);
+}
+
 /* Waits for the next mastership of this process. Returns false if the server stops. */
 static bool state_await_mastership(struct state *state) {
     struct service *service = state->service;
@@ -636,9 +678,11 @@ static bool state_await_mastership(struct state *state) {
     server_lock(&service->lock);
     while (state->ends_at == 0 && state->victory == state->victories) {
         uint64_t won = state_to_prepare(state);
+        bool returns = service->drain.phase == DRAIN_RETURNING;
         server_unlock(&service->lock);
         settled = settled || state_settle(state);
         if (won) state_prepare(state, won);
+        if (returns) state_return(state);
         server_lock(&service->lock);
         bool is_called = state_to_prepare(state) || state->victory != state->victories;
         if (is_called || state->ends_at != 0) continue;
@@ -718,6 +762,47 @@ static bool state_finish(struct state *state) {
     return round == ROUND_DONE;
 }
 
+/* Writes what is left while no message is decided. Returns whether this process now leaves what it
+ * knows: then the drain cannot be called off any more. */
+static bool state_pause_to_leave(struct state *state) {
+    struct service *service = state->service;
+    enum round round = ROUND_FULL;
+    server_lock(&service->lock);
+    bool drains = state_drains(state);
+    if (drains) server_drain_move(service, DRAIN_PAUSED);
+    server_unlock(&service->lock);
+    while (drains && round == ROUND_FULL) round = state_write(state);
+    server_lock(&service->lock);
+    bool is_paused = service->drain.phase == DRAIN_PAUSED && state_permits(state);
+    bool leaves = drains && is_paused && round == ROUND_DONE;
+    if (leaves) {
+        server_drain_move(service, DRAIN_LEAVING);
+    } else if (drains && is_paused) {
+        server_drain_call_off(service, "the store of counters cannot be written");
+    }
+    server_unlock(&service->lock);
+    return leaves;
+}
+
+/* Leaves the leases and holds in the store if a drain wants that. Precondition: all rows that had
+ * changed are written, so that messages are refused for a short time only. */
+static void state_drain(struct state *state) {
+    struct service *service = state->service;
+    const doorman_mastership none = {.until = 0};
+    if (!state_pause_to_leave(state)) return;
+    server_state_hand_over(service, state->store, state->name);
+    server_lock(&service->lock);
+    bool has_election = service->settings->election_key != NULL;
+    if (!has_election) {
+        (void)doorman_server_set_master(service->server, &none, doorman_clock());
+        state_elected(service, false, 0);
+    }
+    if (service->drain.phase == DRAIN_LEAVING) {
+        server_drain_move(service, has_election ? DRAIN_LEFT : DRAIN_DONE);
+    }
+    server_unlock(&service->lock);
+}
+
 /* Serves one mastership: reads all rows, and then writes what changes, until the thread must
  * leave. */
 static void state_serve(struct state *state) {
@@ -731,8 +816,10 @@ static void state_serve(struct state *state) {
         began = doorman_clock();
         while (round == ROUND_FULL && !state_leaves(state)) round = state_write(state);
         if (round == ROUND_DONE) round = state_probe(state);
+        if (round == ROUND_FAILED) state_pause(PAUSE_NANOSECONDS); /* a drain does not sleep */
         if (round != ROUND_DONE || !state_read_again(state)) continue;
         state_drop(state, began);
+        state_drain(state);
     }
 }
 
@@ -911,15 +998,11 @@ static void state_begin(struct service *service) {
     if (!state) return;
     service->state_status = &state->status;
     if (service->settings->election_key) return;
-    struct planned planned = {.result = STORE_FAILED};
-    bool begun = server_store_begin(state->store, 0) == STORE_OK;
-    if (begun) server_state_take(state->store, &planned);
-    if (!begun)
-        snprintf(planned.why, sizeof planned.why, "%.*s", (int)sizeof planned.why - 1,
-                 server_store_error(state->store));
-    state_elected(service, true, begun ? server_store_epoch(state->store) : 0);
+    struct planned planned;
+    uint64_t epoch = state_begin_only(state, &planned);
+    state_elected(service, true, epoch);
     EACH_PART(part, read_store) {
-        if (begun) (void)(*part)->read_store(service, state->store); /* the thread tries again */
+        if (epoch) (void)(*part)->read_store(service, state->store); /* the thread tries again */
     }
     server_state_take_over(service, &planned, state->name, &state->status);
 }
@@ -933,9 +1016,23 @@ static enum exit_status state_start(struct service *service) {
                       : server_fatal_error(EXIT_ERROR, "cannot serve: %s", strerror(error));
 }
 
+/* A store that hangs must not keep a drain, and messages, for ever. */
+static void state_update_drain(struct service *service, doorman_time now) {
+    const struct drain *drain = &service->drain;
+    bool waits = drain->phase == DRAIN_WRITING || drain->phase == DRAIN_PAUSED;
+    if (!waits || now < drain->until) return;
+    server_drain_call_off(service, "the store of counters did not take all changes in time");
+}
+
+/* Wakes the thread. */
+static void state_follow_drain(struct service *service) {
+    if (service->state) pthread_cond_signal(&service->state->changed);
+}
+
 /* The main thread looks, because a disk that hangs also stops the thread that reads. */
 static void state_update(struct service *service, doorman_time now) {
     struct state *state = service->state;
+    state_update_drain(service, now);
     if (!state || now < state->late_at) return;
     state->late_at = DOORMAN_NEVER;
     doorman_permits *permits = doorman_server_permits(service->server);
@@ -1087,4 +1184,5 @@ const struct server_part server_part_state = {.name = "STATE",
                                               .configures = state_before_configuration,
                                               .wins = state_wins,
                                               .elected = state_elected,
+                                              .drains = state_follow_drain,
                                               .in_force = state_in_force};

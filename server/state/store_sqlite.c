@@ -6,7 +6,7 @@
  *
  *     PRAGMA application_id   says that the file is of Doorman
  *     PRAGMA user_version     the schema; 0: the file is empty
- *     process                 one row: the epoch, which counts how often the file was opened
+ *     process                 one row: the epoch, which counts the masterships
  *     counters                a row for each counter and ban that is not fresh
  *     handover                at most one row: what a planned stop has left, and for whom. A file
  *                             of an earlier version gets this table. Such a version ignores it, and
@@ -55,6 +55,7 @@ struct file_store {
     int lock;   /* a descriptor of the file, with its lock; -1: there is none */
     char *path; /* absolute, so that SQLite takes it for nothing else, such as ":memory:" */
     sqlite3_stmt *read, *put, *delete, *drop;
+    bool has_begun; /* the mastership for which it was opened */
 };
 
 /* The row is written when the process ends. The checksum finds damage that SQLite does not see. */
@@ -426,6 +427,22 @@ static bool file_bind_number(sqlite3_stmt *statement, int index, uint64_t number
     return sqlite3_bind_int64(statement, index, (sqlite3_int64)number) == SQLITE_OK;
 }
 
+/* The file was opened for a mastership. Each later one has an epoch of its own. */
+static enum store_result file_begin(struct store *base, uint64_t epoch) {
+    struct file_store *store = (struct file_store *)base;
+    int64_t raised = 0;
+    bool is_new = epoch == 0 && store->has_begun;
+    store->has_begun = true;
+    if (!is_new) return STORE_OK;
+    sqlite3_reset(store->read);
+    if (!file_is_there(store)) return STORE_FAILED;
+    bool done = file_run(store, "BEGIN IMMEDIATE; UPDATE process SET epoch = epoch + 1") &&
+                file_query_number(store, "SELECT epoch FROM process", &raised);
+    enum store_result result = file_finish(store, done);
+    if (result == STORE_OK) base->epoch = (uint64_t)raised;
+    return result;
+}
+
 static enum store_result file_leave(struct store *base, const void *bytes, size_t count) {
     struct file_store *store = (struct file_store *)base;
     sqlite3_stmt *put = NULL;
@@ -508,6 +525,7 @@ const struct store_kind server_store_sqlite = {.prefix = "",
                                                .check = file_check,
                                                .open = file_open,
                                                .close = file_close,
+                                               .begin = file_begin,
                                                .next = file_next,
                                                .write = file_write,
                                                .drop = file_drop,

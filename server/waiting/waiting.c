@@ -163,7 +163,7 @@ static void waiting_repeat(struct service *service) {
         next = waiter->next;
         doorman_json_exchange_undo(waiter->exchange);
         doorman_status status = DOORMAN_UNAVAILABLE;
-        if (!service->stopping) {
+        if (!server_pauses(service)) {
             status =
                 doorman_json_exchange_decide(waiter->exchange, service->server, doorman_clock());
         }

@@ -56,6 +56,7 @@ int server_main(int argc, char **argv);
 #include "server/http/http_response.c"
 #include "server/pages/json.c"
 #include "server/pages/limits.c"
+#include "server/pages/lists.c"
 #include "server/http/method.c"
 #include "server/pages/holds.c"
 #include "server/pages/metrics.c"

@@ -30,9 +30,10 @@ const UNSEEN = new RegExp(`^(${[
 const FIELDS_UNSEEN = [
   'Act.known', 'Act.refused', 'Act.written', 'ActEntry.banned_before',
   'ChildStatus.lease_ends_in', 'ConfigurationChanged.warning_count',
-  'ConfigurationCheck.leased_over_count', 'CountersNext.next',
+  'ConfigurationCheck.leased_over_count', 'CountersNext.next', 'Drain.audit_note', 'Drain.failure',
+  'DrainStatus.failure',
   ...['ClientLeases', 'ResourceLeases'].flatMap(
-    (name) => ['config', 'etcd_failure', 'last_loss', 'no_master'].map(
+    (name) => ['config', 'drain', 'etcd_failure', 'last_loss', 'no_master'].map(
       (field) => `${name}.${field}`)),
   ...['ClientLeases', 'ResourceLeases', 'Status'].flatMap(
     (name) => ['descriptor_leak', 'etcd_answered_ago', 'master_http_address',
@@ -288,7 +289,7 @@ async function getHolds() {
 const ADMIN = ['/v1/inspect', '/v1/reset'];
 const NEED_TOKENS = [
   ...ADMIN, '/audit', '/overrides', '/v1/audit', '/v1/overrides', '/v1/plans', '/v1/config/rollback',
-  '/v1/audit/{id}/undo'];
+  '/v1/audit/{id}/undo', '/v1/drain', '/v1/undrain', '/v1/holds/end'];
 const ADMIN_TOKEN = { Authorization: 'Bearer admin-1' };
 
 // The methods of administrators need a token.
@@ -447,6 +448,47 @@ async function undo() {
   await get(guarded, '/v1/audit', '', { headers: ADMIN_TOKEN });
 }
 
+// Sends a POST with a query, as an administrator.
+async function postQuery(path, query, value) {
+  const headers = { ...JSON_TYPE, ...ADMIN_TOKEN }, body = JSON.stringify(value);
+  const response = await send(guarded, 'POST', `${path}${query}`, { headers, body });
+  return checkResponse(path, 'post', response);
+}
+
+// Ends a hold, and lists what operators look for.
+async function operate() {
+  const headers = { ...JSON_TYPE, ...ADMIN_TOKEN };
+  await post(guarded, '/v1/acquire', acquireSlots('ops', 1, { time_to_live: 60 }), { headers });
+  const { longest_held: [{ id }] } = await get(guarded, '/v1/holds', '', { headers });
+  const reset = { entry: [{ resource_id: 'slots', limit: 'slots' }] };
+  await post(guarded, '/v1/reset', reset, { headers });
+  const end = (value) => postQuery('/v1/holds/end', '?reason=stuck', value);
+  await end({ id, key: 'other' });
+  await end({ id, resource_id: 'slots' });
+  await end({ id });
+  await get(guarded, '/v1/audit', '', { headers });
+  const ban = (key) => ({ resource_id: 'login', key, ban: 60 });
+  await post(guarded, '/v1/reset', { entry: [ban('x'), ban('y')] }, { headers });
+  await get(guarded, '/v1/bans', '?limit=1', { headers });
+  await get(master, '/v1/bans', '?resource=login');
+  for (const query of ['?by=nearest', '?by=units&over=day', '?by=none']) {
+    await get(master, '/v1/top', query);
+  }
+}
+
+// Drains a process and ends that.
+async function drain() {
+  const headers = { ...JSON_TYPE, ...ADMIN_TOKEN };
+  const drained = async () =>
+    (await get(guarded, '/v1/drain', '', { headers })).state === 'drained';
+  await postQuery('/v1/drain', '', {});
+  await postQuery('/v1/drain', '?force=1&reason=move', {});
+  for (let tries = 0; tries < 10 * TIMEOUT && !await drained(); tries++) await sleep(100);
+  await get(guarded, '/v1/status', '', { headers });
+  await postQuery('/v1/undrain', '', {});
+  await get(guarded, '/v1/audit', '', { headers });
+}
+
 // A client that never confirms its leases is shown with its peer, and with the name of its token.
 async function neverConfirm() {
   const headers = { ...JSON_TYPE, ...ADMIN_TOKEN };
@@ -497,7 +539,8 @@ const REFUSED_POSTS = [
 async function refuse(path, verb, operation) {
   for (const [address, more] of [...REFUSED, ...(verb === 'post' ? REFUSED_POSTS : [])]) {
     const url = filled(path) + queryOf(operation);
-    const asAdmin = address === master && NEED_TOKENS.includes(path);
+    const isOpen = `${verb} ${path}` === 'get /v1/drain';
+    const asAdmin = address === master && NEED_TOKENS.includes(path) && !isOpen;
     const headers = { ...(asAdmin ? ADMIN_TOKEN : {}), ...more.headers };
     const to = asAdmin ? guarded : address;
     checkResponse(path, verb, await send(to, verb.toUpperCase(), url, { ...more, headers }));
@@ -599,6 +642,8 @@ await override();
 await plan();
 await version();
 await undo();
+await operate();
+await drain();
 await neverConfirm();
 await sendAll();
 await getState();

@@ -462,6 +462,84 @@ TEST(a_process_can_resign_at_any_time) {
     assert_int_equal(f.call.lease, 7);
 }
 
+/* ---- not standing --------------------------------------------------------------------------- */
+
+TEST(a_master_that_does_not_stand_gives_back_the_key_and_names_the_next_master) {
+    fixture f = start();
+    win(&f, 7);
+    doorman_election_abstain(&f.election, true, f.now);
+    doorman_election_abstain(&f.election, true, f.now); /* no effect */
+    assert_null(expect_state(&f, DOORMAN_NO_MASTER).address);
+    expect(&f, DOORMAN_REVOKE_LEASE);
+    assert_int_equal(f.call.lease, 7);
+    answer(&f, NO_LEASE);
+    expect(&f, DOORMAN_READ_KEY);
+    answer(&f, NO_KEY);
+    expect_pause(&f, f.now + SECOND / 10); /* another process will soon be master */
+    f.now += SECOND / 10;
+    expect(&f, DOORMAN_READ_KEY);
+    answer(&f, KEY(9, OTHER));
+    assert_string_equal(expect_state(&f, DOORMAN_STANDBY).address, OTHER);
+    f.now += SECOND;
+    doorman_election_abstain(&f.election, false, f.now);
+    win(&f, 8);
+}
+
+/* Nobody else may come for a long time. */
+TEST(a_process_that_does_not_stand_creates_no_key_and_polls_seldom) {
+    fixture f = start();
+    doorman_election_abstain(&f.election, true, f.now);
+    for (int i = 0; i < 3; i++) {
+        expect(&f, DOORMAN_READ_KEY);
+        answer(&f, NO_KEY);
+        expect_state(&f, DOORMAN_NO_MASTER);
+        f.now += 10 * TTL;
+    }
+    expect(&f, DOORMAN_READ_KEY);
+    answer(&f, NO_KEY);
+    expect_pause(&f, f.now + SECOND);
+    doorman_election_abstain(&f.election, false, f.now);
+    win(&f, 7);
+}
+
+TEST(a_key_is_given_back_again_if_the_store_did_not_answer) {
+    fixture f = start();
+    win(&f, 7);
+    doorman_election_abstain(&f.election, true, f.now);
+    expect(&f, DOORMAN_REVOKE_LEASE);
+    no_answer(&f);
+    expect(&f, DOORMAN_REVOKE_LEASE);
+    no_answer(&f);
+    expect_pause(&f, f.now + SECOND);
+    f.now += SECOND;
+    expect(&f, DOORMAN_REVOKE_LEASE);
+    no_answer(&f);
+    expect_state(&f, DOORMAN_NO_MASTER);
+    f.now += TTL; /* the lease is over */
+    expect(&f, DOORMAN_READ_KEY);
+    answer(&f, KEY(9, OTHER));
+    expect_state(&f, DOORMAN_STANDBY);
+}
+
+/* The answer to a call that was under way comes too late. */
+TEST(a_process_can_stop_standing_at_any_time) {
+    fixture f = start();
+    expect(&f, DOORMAN_READ_KEY);
+    answer(&f, NO_KEY);
+    expect(&f, DOORMAN_GRANT_LEASE);
+    answer(&f, GRANTED_FOR(7, TTL));
+    expect(&f, DOORMAN_CREATE_KEY);
+    doorman_election_answer created = CREATED;
+    doorman_election_abstain(&f.election, true, f.now);
+    assert_int_equal(doorman_election_answered(&f.election, f.call.sequence, &created, f.now),
+                     DOORMAN_STALE);
+    expect(&f, DOORMAN_REVOKE_LEASE);
+    assert_int_equal(f.call.lease, 7);
+    doorman_election_resign(&f.election, f.now);
+    doorman_election_abstain(&f.election, false, f.now); /* no effect */
+    expect_state(&f, DOORMAN_RESIGNED);
+}
+
 /* Misses the key in two polls, and wins in the second. The store counts masterships.
  *   first, second   how many there had been at the polls
  *   won             the number of ours */

@@ -2811,6 +2811,54 @@ TEST(an_acquire_sees_the_units_of_4352_holds_that_have_ended) {
     stop(&f);
 }
 
+/* ---- ended by an administrator (E8) --------------------------------------------------------- */
+
+TEST(an_administrator_ends_a_hold_and_the_first_that_waits_is_granted) {
+    fixture f = start(QUEUE);
+    doorman_permits_hold shown;
+    begin(&f);
+    assert_true(ask(&f, "ann", 1, "k", 4, 0));
+    const uint64_t id = f.out.hold_id;
+    assert_false(ask(&f, "bob", 2, "k", 3, 20 * SECOND));
+    const uint64_t ticket = f.out.ticket;
+    assert_true(doorman_permits_find_hold(f.permits, id, &shown));
+    assert_string_equal(shown.client_id, "ann");
+    assert_string_equal(shown.resource_id, "r");
+    assert_string_equal(shown.key, "k");
+    assert_exact(shown.amount, 4);
+    assert_false(doorman_permits_find_hold(f.permits, id + 1, &shown));
+    assert_false(doorman_permits_end_hold(f.permits, id + 1, f.now));
+    assert_false(doorman_permits_end_hold(f.permits, 0, f.now));
+    assert_true(doorman_permits_end_hold(f.permits, id, f.now));
+    recount(&f);
+    assert_int_equal(next(&f), ticket);
+    assert_true(f.out.granted);
+    assert_exact(used(&f, "k"), 3);
+    assert_int_equal(f.events[DOORMAN_PERMIT_HOLD_EXPIRED], 1);
+    assert_false(renew(&f, "ann", id));
+    assert_false(release(&f, "ann", id));
+    assert_false(doorman_permits_end_hold(f.permits, id, f.now));
+    assert_exact(used(&f, "k"), 3);
+    recount(&f);
+    stop(&f);
+}
+
+TEST(an_administrator_ends_a_transfer) {
+    fixture f = start(SLOTS "}");
+    begin(&f);
+    assert_true(ask(&f, "ann", 1, "k", 4, 0));
+    const uint64_t source = f.out.hold_id;
+    assert_true(call(&f, doorman_permits_transfer,
+                     (doorman_hold_request){.client_id = "ann", .id = source, .request_id = 2}));
+    const uint64_t id = f.hold.id;
+    assert_true(doorman_permits_end_hold(f.permits, id, f.now));
+    assert_exact(used(&f, "k"), 0);
+    assert_false(call(&f, doorman_permits_seize,
+                      (doorman_hold_request){.client_id = "bob", .id = id, .request_id = 3}));
+    recount(&f);
+    stop(&f);
+}
+
 /* The 100th allocation would fail. */
 TEST(a_reload_allocates_nothing_for_each_hold) {
     fixture f;

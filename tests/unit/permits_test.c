@@ -2606,6 +2606,8 @@ static void recount(const doorman_permits *p) {
             if (top) recount_top(top);
             if (top) tops += doorman__top_bytes(top);
         }
+        const doorman__units_top *units = p->slots[i]->usage;
+        if (units) tops += doorman__units_top_bytes(units);
     }
     assert_int_equal(all, p->counter_count);
     for (size_t i = 0; i < p->place_count; i++) {
@@ -3150,6 +3152,103 @@ TEST(counts_of_frequent_keys_are_halved_each_minute) {
     assert_int_equal(top_list(&f, 0, DOORMAN_TOP_GRANTED, 101, list), 1);
     assert_int_equal(list[0].error, 0);
     recount(f.permits);
+    stop(&f);
+}
+
+/* ---- the keys that use most units (E8) ------------------------------------------------------- */
+
+static const double usage_windows[DOORMAN_USAGE_WINDOW_COUNT] = {60, 3600, 86400};
+
+/* The units of each key, with their factors: a slow exact count. */
+struct usage_model {
+    double units[DOORMAN_USAGE_WINDOW_COUNT][TOP_KEYS];
+    doorman_time slice;
+};
+
+static void usage_model_move(struct usage_model *usage, doorman_time now) {
+    const doorman_time slices = now / (5 * SECOND) - usage->slice;
+    for (int w = 0; w < DOORMAN_USAGE_WINDOW_COUNT; w++) {
+        const double factor = exp(-5 * (double)slices / usage_windows[w]);
+        for (int n = 0; n < TOP_KEYS; n++) usage->units[w][n] *= factor;
+    }
+    usage->slice += slices;
+}
+
+/* Compares a list with the model: each count with its bound, and that no large key is missing. */
+static void usage_compare(const fixture *f, const struct usage_model *usage, size_t limit, int w) {
+    doorman_cursor cursor = {0};
+    doorman_permits_usage out = {.total = 0};
+    bool is_listed[TOP_KEYS] = {false};
+    double total = 0, last = 1e300, slack = 1e-6;
+    for (int n = 0; n < TOP_KEYS; n++) total += usage->units[w][n];
+    for (size_t count = 0; doorman_permits_next_usage(f->permits, limit, (doorman_usage_window)w,
+                                                      &cursor, &out, f->now);
+         count++) {
+        const long n = strtol(out.key, NULL, 10);
+        const double expected = usage->units[w][n];
+        assert_true(count < 100 && n < TOP_KEYS && !is_listed[n]);
+        assert_true(out.units <= last + slack);
+        assert_true(fabs(out.units - expected) <= out.error + slack * total);
+        assert_true(out.error <= total / 100 + slack * total);
+        assert_true(fabs(out.total - total) <= slack * total);
+        assert_string_equal(out.resource_id, n % 2 ? "odd" : "even");
+        is_listed[n] = true;
+        last = out.units;
+    }
+    for (int n = 0; n < TOP_KEYS; n++) {
+        assert_true(is_listed[n] || usage->units[w][n] <= total / 50 + slack * total);
+    }
+}
+
+TEST(units_of_keys_are_counted_for_a_minute_an_hour_and_a_day) {
+    static struct usage_model usage;
+    fixture f = start_config(config_of(tops_text));
+    create(&f);
+    usage = (struct usage_model){.slice = f.now / (5 * SECOND)};
+    for (int i = 0; i < 40000; i++) {
+        int n = TOP_KEYS / (1 + pick(TOP_KEYS));
+        char key[16];
+        n -= n == TOP_KEYS;
+        if (pick(3) == 0) n = pick(TOP_KEYS);
+        const double cost = pick(4) ? 1 : pick(1000) / 8.0;
+        snprintf(key, sizeof key, "%d", n);
+        assert_true(acquire(&f, n % 2 ? "odd" : "even", key, cost));
+        usage_model_move(&usage, f.now);
+        for (int w = 0; w < DOORMAN_USAGE_WINDOW_COUNT; w++) usage.units[w][n] += cost;
+        if (pick(10) == 0) pass(&f, pick(1000) * SECOND / 100);
+        if (pick(5000) == 0) pass(&f, pick(7200) * SECOND);
+        if (i % 1000) continue;
+        usage_model_move(&usage, f.now);
+        for (int w = 0; w < DOORMAN_USAGE_WINDOW_COUNT; w++) {
+            for (size_t limit = 0; limit < 2; limit++) usage_compare(&f, &usage, limit, w);
+        }
+        recount(f.permits);
+    }
+    stop(&f);
+}
+
+TEST(the_units_of_few_keys_are_exact) {
+    fixture f = start_config(config_of(tops_text));
+    doorman_permits_usage out;
+    doorman_cursor cursor = {0};
+    create(&f);
+    for (int i = 0; i < 4; i++) assert_true(acquire(&f, "r", "small", 1));
+    assert_true(acquire(&f, "r", "large", 1000));
+    assert_true(doorman_permits_next_usage(f.permits, 0, DOORMAN_USAGE_DAY, &cursor, &out, f.now));
+    assert_string_equal(out.key, "large");
+    assert_exact(out.units, 1000);
+    assert_exact(out.error, 0);
+    assert_exact(out.total, 1004);
+    assert_true(doorman_permits_next_usage(f.permits, 0, DOORMAN_USAGE_DAY, &cursor, &out, f.now));
+    assert_exact(out.units, 4);
+    assert_false(doorman_permits_next_usage(f.permits, 0, DOORMAN_USAGE_DAY, &cursor, &out, f.now));
+    cursor = (doorman_cursor){0};
+    pass(&f, 3600 * SECOND);
+    assert_false(
+        doorman_permits_next_usage(f.permits, 0, DOORMAN_USAGE_MINUTE, &cursor, &out, f.now));
+    assert_false(doorman_permits_next_usage(f.permits, 9, DOORMAN_USAGE_DAY, &cursor, &out, f.now));
+    assert_false(
+        doorman_permits_next_usage(f.permits, 0, DOORMAN_USAGE_WINDOW_COUNT, &cursor, &out, f.now));
     stop(&f);
 }
 

@@ -1,0 +1,198 @@
+/* A drain (E11): a planned stop without the end of the process, for a machine that will be taken
+ * away. Real servers: a single one, and a node of three processes with an etcd and a Redis. */
+#define _GNU_SOURCE
+#define BEARER(token) "Authorization: Bearer " token "\r\n"
+#define LINES HOST JSON BEARER("top-1")
+#define READER HOST JSON BEARER("read-4")
+#include "node_fixture.h"
+
+#define DRAINED "\"state\":\"drained\""
+#define SERVING "\"state\":\"serving\""
+
+/* Makes a file of tokens. */
+static const char *tokens_make(void) {
+    static char path[96];
+    snprintf(path, sizeof path, "%s/tokens", process_new()->folder);
+    file_write(path, "admin ann top-1\nread ron read-4\n");
+    return path;
+}
+
+/* Returns the value of a metric without labels. */
+static double gauge(const struct fixture *fixture, const char *name) {
+    char *response = get(fixture, "/metrics", LINES), line[96];
+    snprintf(line, sizeof line, "\n%s ", name);
+    const char *at = strstr(response, line);
+    if (!at) fail_msg("no metric %s", name);
+    double value = strtod(at + strlen(line), NULL);
+    free(response);
+    return value;
+}
+
+/* Returns whether the response to a request has a text. */
+static bool says(const struct fixture *fixture, const char *path, const char *text) {
+    char *response = get(fixture, path, LINES);
+    bool is_there = strstr(response, text) != NULL;
+    free(response);
+    return is_there;
+}
+
+static void await_text(const struct fixture *fixture, const char *path, const char *text) {
+    EVENTUALLY(says(fixture, path, text));
+}
+
+/* ---- a node of three processes -------------------------------------------------------------- */
+
+static void start_node(const char *ttl) {
+    node.tokens = tokens_make();
+    node_start(QUOTA, ttl);
+}
+
+/* Drains a process of the node, and waits until another one decides. Returns its index. */
+static int member_drain(int index) {
+    const struct fixture *fixture = &node.members[index].fixture;
+    int next = -1;
+    expect_post(fixture, "/v1/drain?reason=new%20kernel", LINES, "", 200, "\"audit\":");
+    await_text(fixture, "/v1/drain", DRAINED);
+    EVENTUALLY((next = node_find_master(index)) >= 0);
+    return next;
+}
+
+static void member_undrain(int index) {
+    const struct fixture *fixture = &node.members[index].fixture;
+    expect_post(fixture, "/v1/undrain", LINES, "", 200, "\"audit\":null");
+    await_text(fixture, "/v1/drain", SERVING);
+}
+
+/* E11: each process is drained once while clients take units. */
+TEST(drains_of_a_node_under_load_forget_nothing) {
+    static long before[LOADS][KEYS];
+    memset(before, 0, sizeof before);
+    start_node("30");
+    for (int i = 0, count = rounds("DOORMAN_RESTARTS", 2); i < count; i++) {
+        int master = node_await_master();
+        loads_start();
+        for (int k = 0; k < 2; k++) {
+            sleep_ms(100); /* of load */
+            int next = member_drain(master);
+            assert_int_not_equal(next, master);
+            process_await(node.members[next].process, "msg=\"leases and holds taken over\"", 1);
+            member_undrain(master);
+            master = next;
+        }
+        loads_stop();
+        assert_int_equal(account_compare(master, before, 0, 0), 0);
+    }
+}
+
+TEST(a_drained_process_names_the_master_and_is_not_ready) {
+    start_node("30");
+    int master = node_await_master();
+    const struct fixture *fixture = &node.members[master].fixture;
+    take(fixture, "ann", 10);
+    expect(fixture, "/readyz", LINES, 200, "ready");
+    int next = member_drain(master);
+    await_text(fixture, "/v1/status", "\"master_address\":\"tcp");
+    expect(fixture, "/readyz", LINES, 503, "drained");
+    expect(fixture, "/v1/status", LINES, 200, "\"drain\":{\"state\":\"drained\"");
+    expect(fixture, "/v1/status", LINES, 200, "\"reason\":\"new kernel\"");
+    expect(fixture, "/", LINES, 200, "new kernel");
+    assert_true(gauge(fixture, "doorman_server_is_drained") >= 1);
+    process_await(node.members[master].process, "msg=\"this process is drained\"", 1);
+    assert_int_equal(used(&node.members[next].fixture, "ann"), 10);
+    process_signal(node.members[master].process, SIGTERM);
+    process_end(node.members[master].process, 0);
+}
+
+/* It does not stand for election, also if no other process is left. */
+TEST(a_drained_process_becomes_master_after_an_undrain_only) {
+    start_node("6");
+    int master = node_await_master();
+    const struct fixture *fixture = &node.members[master].fixture;
+    (void)member_drain(master);
+    for (int i = 0; i < MEMBERS; i++) {
+        if (i == master) continue;
+        process_signal(node.members[i].process, SIGTERM);
+        process_end(node.members[i].process, 0);
+    }
+    await_text(fixture, "/v1/status", "\"master_address\":null");
+    assert_true(gauge(fixture, "doorman_server_is_master") <= 0);
+    member_undrain(master);
+    EVENTUALLY(member_decides(master));
+    expect(fixture, "/readyz", LINES, 200, "ready");
+}
+
+/* A standby writes no audit, and says so. */
+TEST(a_drain_of_a_standby_is_in_its_log) {
+    start_node("30");
+    int master = node_await_master(), standby = (master + 1) % MEMBERS;
+    const struct fixture *fixture = &node.members[standby].fixture;
+    expect_post(fixture, "/v1/drain?reason=disk", LINES, "", 200, "\"audit\":null");
+    await_text(fixture, "/v1/drain", DRAINED);
+    process_await(node.members[standby].process,
+                  "msg=\"an act that is not in the audit\" what=drain", 1);
+    expect_post(fixture, "/v1/drain?reason=other", LINES, "", 200, "\"reason\":\"disk\"");
+    assert_true(member_decides(master));
+    member_undrain(standby);
+}
+
+/* A store that cannot take the changes must not cost a grant: the process stays master. */
+TEST(a_drain_is_called_off_if_the_store_fails) {
+    start_node("6");
+    int master = node_await_master();
+    const struct fixture *fixture = &node.members[master].fixture;
+    take(fixture, "ann", 10);
+    await_written(fixture);
+    redis_kill(&node.redis);
+    take(fixture, "ann", 1000);
+    expect_post(fixture, "/v1/drain", LINES, "", 503, "nothing was changed");
+    take(fixture, "ann", 100);
+    redis_start(&node.redis);
+    await_written(fixture);
+    int next = member_drain(master);
+    assert_int_equal(used(&node.members[next].fixture, "ann"), 1110);
+}
+
+/* ---- a single process ----------------------------------------------------------------------- */
+
+/* Starts a server with a file of counters and with tokens. */
+static struct fixture start_alone(const char *config) {
+    char path[96];
+    state_path(path);
+    const char *const more[] = {"--node", "n", "--http-token", tokens_make(), NULL};
+    return start(config, path, more);
+}
+
+TEST(without_another_process_a_drain_must_be_forced) {
+    struct fixture fixture = start_alone(QUOTA);
+    expect_post(&fixture, "/v1/drain", READER, "", 403, "needs a token with the role admin");
+    expect_post(&fixture, "/v1/drain?reason=a&reason=b", LINES, "", 400, "reason: occurs twice");
+    expect_post(&fixture, "/v1/drain?why=a", LINES, "", 400, "why: is no parameter");
+    expect_post(&fixture, "/v1/drain", LINES, "", 409, "add force=1");
+    expect(&fixture, "/v1/drain", READER, 200, SERVING);
+    expect_post(&fixture, "/v1/undrain", LINES, "", 200, SERVING);
+    expect(&fixture, "/v1/allow?resource=maps&key=ann", LINES, 200, "GRANTED");
+    expect_post(&fixture, "/v1/drain?force=1&reason=move", LINES, "", 200, "\"audit\":1");
+    await_text(&fixture, "/v1/drain", DRAINED);
+    expect(&fixture, "/v1/allow?resource=maps&key=ann", LINES, 503, "master");
+    expect_post(&fixture, "/v1/undrain", LINES, "", 200, "\"audit\":2");
+    expect(&fixture, "/v1/allow?resource=maps&key=ann", LINES, 200, "\"remaining\":999998");
+    expect(&fixture, "/v1/audit", LINES, 200, "\"what\":\"undrain\"");
+    expect(&fixture, "/v1/audit", LINES, 200,
+           "\"what\":\"drain\",\"reason\":\"move\",\"force\":true");
+    process_await(fixture.server.process, "msg=\"leases and holds taken over\"", 1);
+    expect_post(&fixture, "/v1/drain?force=1", LINES, "", 200, "\"audit\":3");
+    await_text(&fixture, "/v1/drain", DRAINED);
+    server_stop(&fixture.server);
+}
+
+/* Without --state nothing lasts, so it learns, as after a start. */
+TEST(a_process_without_a_store_can_be_drained) {
+    struct fixture fixture =
+        fixture_start(QUOTA, (const char *[]){"--http-token", tokens_make(), NULL});
+    expect_post(&fixture, "/v1/drain?force=1", LINES, "", 200, DRAINED);
+    expect(&fixture, "/readyz", LINES, 503, "drained");
+    expect(&fixture, "/v1/allow?resource=maps&key=ann", LINES, 503, "master");
+    expect_post(&fixture, "/v1/undrain", LINES, "", 200, SERVING);
+    await_text(&fixture, "/v1/allow?resource=maps&key=ann", "GRANTED");
+    server_stop(&fixture.server);
+}
