@@ -96,13 +96,16 @@ TLS = 1
 STATE = 1
 REDIS = 1
 ADMIN = 1
+GRPC = 1
 PARTS = MEMORY CHECK REPORTS REPLACE WAITING WARNINGS WATCH NOTIFY \
     $(foreach part,HTTP ETCD TLS STATE,$(if $(filter-out 0,$($(part))),$(part))) \
     $(if $(filter-out 0,$(STATE)),$(if $(filter-out 0,$(REDIS)),REDIS)) \
-    $(if $(filter 0,$(HTTP) $(STATE) $(ADMIN)),,ADMIN)
+    $(if $(filter 0,$(HTTP) $(STATE) $(ADMIN)),,ADMIN) \
+    $(if $(filter 0,$(HTTP) $(GRPC)),,GRPC)
 FOLDERS = util log process waiting $(if $(filter HTTP,$(PARTS)),http pages) \
     $(if $(filter ETCD,$(PARTS)),etcd) $(if $(filter TLS,$(PARTS)),tls) \
-    $(if $(filter STATE,$(PARTS)),state) $(if $(filter ADMIN,$(PARTS)),admin)
+    $(if $(filter STATE,$(PARTS)),state) $(if $(filter ADMIN,$(PARTS)),admin) \
+    $(if $(filter GRPC,$(PARTS)),grpc)
 # These pages need the part ADMIN.
 LEFT_OUT = $(if $(filter REDIS,$(PARTS)),,%_redis.c) \
     $(if $(filter ADMIN,$(PARTS)),,$(addprefix server/pages/,acts.c versions.c))
@@ -110,10 +113,13 @@ SERVER_SOURCES = doorman_server.c $(sort $(filter-out $(LEFT_OUT), \
     $(wildcard $(FOLDERS:%=server/%/*.c))))
 SERVER_MACROS = $(PARTS:%=-DDOORMAN_SERVER_%)
 SERVER_LIBRARIES = -lm $(if $(filter ETCD,$(PARTS)),-lcurl) \
-    $(if $(filter STATE,$(PARTS)),-lsqlite3) $(if $(filter REDIS,$(PARTS)),-lhiredis)
+    $(if $(filter STATE,$(PARTS)),-lsqlite3) $(if $(filter REDIS,$(PARTS)),-lhiredis) \
+    $(if $(filter GRPC,$(PARTS)),-lnghttp2 -lprotobuf-c -lgnutls)
 HTTP_FILES = build/page_files.h build/openapi.h
 SERVER_HEADERS = $(wildcard server/*.h server/*/*.h)
-SERVER_INPUTS = $(SERVER_SOURCES) $(SERVER_HEADERS) $(HTTP_FILES) build/server_parts $(HEADERS)
+GRPC_FILES = $(if $(filter GRPC,$(PARTS)),build/grpc/messages.pb-c.h build/grpc/messages.o)
+SERVER_INPUTS = $(SERVER_SOURCES) $(SERVER_HEADERS) $(HTTP_FILES) $(GRPC_FILES) \
+    build/server_parts $(HEADERS)
 
 define build_server
 $(announce)
@@ -141,6 +147,15 @@ build/openapi.h: server/pages/openapi.json
 	@mkdir -p $(@D)
 	@{ echo 'static const char *const openapi_lines[] = {' && \
 	    sed -e 's/^ *//' -e 's/[\\"]/\\&/g' -e 's/.*/"&\\n",/' $< && echo '};'; } >$@
+
+# The messages of gRPC in C. protoc-c generates code that is not checked here. It is compiled once.
+build/grpc/messages.pb-c.c: server/grpc/messages.proto | build_deps
+	@mkdir -p $(@D)
+	@protoc-c --proto_path=server/grpc --c_out=build/grpc messages.proto
+build/grpc/messages.pb-c.h: build/grpc/messages.pb-c.c
+build/grpc/messages.o: build/grpc/messages.pb-c.c
+	$(announce)
+	@$(CC) -std=c11 -O2 -g -c $< -o $@
 
 build/doorman_server: $(SERVER_INPUTS) build/doorman.o | build_deps
 	$(build_server)
@@ -567,7 +582,8 @@ ctl_deps:
 
 build_deps:
 	@$(DEPS) cc nng cjson $(if $(filter ETCD,$(PARTS)),libcurl) \
-	    $(if $(filter STATE,$(PARTS)),sqlite) $(if $(filter REDIS,$(PARTS)),hiredis)
+	    $(if $(filter STATE,$(PARTS)),sqlite) $(if $(filter REDIS,$(PARTS)),hiredis) \
+	    $(if $(filter GRPC,$(PARTS)),nghttp2 gnutls protobuf-c)
 
 test_deps: build_deps
 	@$(DEPS) cmocka nngcat c++ libedit

@@ -93,6 +93,9 @@ struct settings {
     int election_ttl;                               /* seconds */
     const char *http, *http_advertise, *http_token; /* http "off": no HTTP */
     const char *http_health;                        /* NULL: none */
+    const char *grpc;                               /* NULL: none */
+    size_t grpc_connection_max;
+    bool grpc_headers;
     const char *tls_cert, *tls_key, *tls_ca;
     const char *state, *state_password_file;                      /* NULL: nothing lasts */
     const char *replace_at;                                       /* NULL: the default */
@@ -357,6 +360,7 @@ struct service {
     struct tls_watch *tls_watch;
     struct election *election;
     struct lock_hold *longest_hold;
+    struct grpc *grpc;
     const char *id, *node, *advertise;
     doorman_time started_at;
     struct pem pem;                                /* `lock` guards it while workers run */

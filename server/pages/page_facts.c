@@ -367,6 +367,7 @@ void server_page_facts(struct text *text, struct service *service,
     page_fact_text(text, "role", is_root ? "root: has the configuration" : "child of a parent", "");
     page_master(text, service, snapshot);
     page_fact_text(text, "address", service->advertise, "");
+    EACH_PART(part, facts)(*part)->facts(service, text);
     page_election(text, snapshot);
     page_state(text, snapshot);
     page_parent(text, service, snapshot);
