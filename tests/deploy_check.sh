@@ -80,7 +80,10 @@ image_can_be_built() {
     (unset MAKEFLAGS MFLAGS MAKELEVEL && make -n -C "$folder/image" build/doorman_server) &&
         grep -w libcurl4 $deploy/Dockerfile && grep -w libcurl4-openssl-dev $deploy/Dockerfile &&
         grep -w libsqlite3-0 $deploy/Dockerfile && grep -w libsqlite3-dev $deploy/Dockerfile &&
-        grep -w libhiredis0.14 $deploy/Dockerfile && grep -w libhiredis-dev $deploy/Dockerfile
+        grep -w libhiredis0.14 $deploy/Dockerfile && grep -w libhiredis-dev $deploy/Dockerfile &&
+        grep -w libnghttp2-14 $deploy/Dockerfile && grep -w libnghttp2-dev $deploy/Dockerfile &&
+        grep -w libgnutls30 $deploy/Dockerfile && grep -w libgnutls28-dev $deploy/Dockerfile &&
+        grep -w libprotobuf-c1 $deploy/Dockerfile && grep -w protobuf-c-compiler $deploy/Dockerfile
 }
 
 # The check of the metrics also writes the expressions of the dashboard as rules.

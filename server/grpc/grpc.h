@@ -19,6 +19,8 @@
 #define GRPC_PATIENCE (10 * DOORMAN_SECOND)  /* with a peer that should send or read something */
 #define GRPC_BUFFERED_MAX ((size_t)64 << 20) /* bytes of all requests that are not complete */
 
+#define GRPC_BUDGET_MAX 2000.0 /* frames that ask nothing: see grpc_budget.c */
+
 /* The codes of gRPC, and their names. A code without a name is never sent. */
 #define GRPC_CODES(CODE)                                                                           \
     CODE(OK, 0)                                                                                    \
@@ -152,7 +154,7 @@ enum grpc_decided {
 
 /* Lets the server object of this process decide.
  *   peer     for the log
- *   master   out: the address of the master if the call is to be decided elsewhere; "": not known */
+ *   master   out: on ELSEWHERE the address of the master; "": not known */
 enum grpc_decided server_grpc_call_decide(struct grpc_call *call, const struct peer *peer,
                                           struct grpc_status *status,
                                           char master[DOORMAN_ID_BYTES_MAX + 1]);

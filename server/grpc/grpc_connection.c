@@ -1,38 +1,14 @@
 /* doorman_server, part GRPC: one connection of HTTP/2, over nghttp2. This file has no socket: the
- * loop gives it what has come, and takes what must be sent.
- *
- * A peer has a budget of frames that ask nothing: settings, pings, resets, windows, empty data. It
- * grows by BUDGET_RATE a second and with each complete call, so a client that works never uses it
- * up. A flood does, and then the connection ends. */
+ * loop gives it what has come, and takes what must be sent. */
 #include "grpc.h"
 
 #include <nghttp2/nghttp2.h>
 
-#define BUDGET_MAX 2000.0
-#define BUDGET_RATE 200.0
 #define WINDOW_BYTES (1 << 20)
 #define HEADERS_ABSURD ((size_t)64 << 10) /* a header list that is not even read to its end */
 
 static nghttp2_session *connection_session(const struct grpc_connection *connection) {
     return (nghttp2_session *)connection->session;
-}
-
-void server_grpc_connection_end(struct grpc_connection *connection, enum grpc_ending why) {
-    if (connection->has_ended) return;
-    connection->has_ended = true;
-    server_counter_add(&connection->grpc->counters.endings[why], 1);
-}
-
-void server_grpc_connection_charge(struct grpc_connection *connection, double frames) {
-    struct grpc *grpc = connection->grpc;
-    double seconds = (double)(grpc->now - connection->budget_at) / (double)DOORMAN_SECOND;
-    connection->budget += seconds * BUDGET_RATE - frames;
-    connection->budget_at = grpc->now;
-    if (connection->budget > BUDGET_MAX) connection->budget = BUDGET_MAX;
-    if (connection->budget >= 0 || connection->has_ended) return;
-    server_grpc_connection_end(connection, GRPC_END_FLOOD);
-    server_log(grpc->service->settings, LEVEL_DEBUG, "a gRPC connection floods, and is closed",
-               "peer", connection->peer, LOG_END);
 }
 
 /* ---- callbacks of nghttp2 ------------------------------------------------------------------- */
@@ -159,7 +135,7 @@ struct grpc_connection *server_grpc_connection_create(struct grpc *grpc, int soc
     connection->grpc = grpc;
     connection->socket = socket;
     connection->accepted_at = connection->idle_at = connection->budget_at = grpc->now;
-    connection->budget = BUDGET_MAX;
+    connection->budget = GRPC_BUDGET_MAX;
     if (session_start(connection) != 0) {
         nghttp2_session_del(connection_session(connection));
         free(connection);
