@@ -138,6 +138,15 @@ static void call_drop_unmatched(struct grpc_call *call, size_t item) {
     }
 }
 
+/* Refuses a call for holds, which the protocols do not have: nobody would release them. */
+static bool call_refuse_holds(const struct grpc_call *call, size_t place,
+                              struct grpc_status *status) {
+    return server_grpc_fail(status, GRPC_FAILED_PRECONDITION,
+                            "descriptors[%zu]: the resource '%.100s' has a limit of kind "
+                            "CONCURRENCY, which needs a hold",
+                            place, call->descriptors[place].resource_id);
+}
+
 static bool call_take_permit(struct grpc_call *call, const doorman_permit *permit,
                              struct grpc_status *status) {
     if (!permit->granted && permit->reason == DOORMAN_REASON_UNMATCHED) {
@@ -148,14 +157,9 @@ static bool call_take_permit(struct grpc_call *call, const doorman_permit *permi
         return true;
     }
     for (size_t i = 0; i < permit->detail_count; i++) {
-        if (permit->details[i].kind != DOORMAN_CONCURRENCY) continue;
-        const struct grpc_descriptor *descriptor =
-            &call->descriptors[call->places[permit->details[i].item_index]];
-        return server_grpc_fail(status, GRPC_FAILED_PRECONDITION,
-                                "descriptors[%zu]: the resource '%.100s' has a limit of kind "
-                                "CONCURRENCY, which needs a hold",
-                                call->places[permit->details[i].item_index],
-                                descriptor->resource_id);
+        const doorman_permit_detail *detail = &permit->details[i];
+        if (detail->kind != DOORMAN_CONCURRENCY) continue;
+        return call_refuse_holds(call, call->places[detail->item_index], status);
     }
     for (size_t i = 0; i < call->permit.item_count; i++) call_take_item(call, permit, i);
     call->is_over = call->is_over || !permit->granted;
@@ -181,25 +185,51 @@ bool server_grpc_call_take(struct grpc_call *call, const doorman_response *respo
 
 /* ---- this process --------------------------------------------------------------------------- */
 
-/* Sets the status of a call that the server object does not accept. */
-static bool call_set_failed(struct grpc_status *status, doorman_status code, const char *why) {
-    static const struct {
-        doorman_status from;
-        enum grpc_code to;
-    } codes[] = {{DOORMAN_INVALID_ARGUMENT, GRPC_FAILED_PRECONDITION},
-                 {DOORMAN_RESOURCE_EXHAUSTED, GRPC_RESOURCE_EXHAUSTED},
-                 {DOORMAN_OUT_OF_MEMORY, GRPC_RESOURCE_EXHAUSTED},
-                 {DOORMAN_UNAVAILABLE, GRPC_UNAVAILABLE}};
-    enum grpc_code to = GRPC_INTERNAL;
-    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) {
-        if (codes[i].from == code) to = codes[i].to;
+/* Returns the descriptor whose resource has a limit of kind CONCURRENCY, or the count of
+ * descriptors. The server object refuses such an item if its cost is above 0, and names the field
+ * of the permit. */
+static size_t call_find_holds(const struct grpc_call *call) {
+    size_t at = 0;
+    bool found = false;
+    for (; at < call->descriptor_count && !found; at += !found) {
+        const doorman_template *template_ =
+            doorman_config_find(call->service->config, call->descriptors[at].resource_id);
+        for (size_t i = 0; template_ && i < template_->limit_count; i++) {
+            found = found || template_->limits[i].kind == DOORMAN_CONCURRENCY;
+        }
     }
-    return server_grpc_fail(status, to, "%s", why[0] ? why : server_status_text(code));
+    return at;
 }
 
-/* Tells the parts of the server about a decision, as for any other message. */
-static void call_report(const struct grpc_call *call, const doorman_json_exchange *exchange,
+/* Sets the status of a call that the server object does not accept. */
+static void call_set_failed(const struct grpc_call *call, struct grpc_status *status,
+                            doorman_status code, const char *why) {
+    enum grpc_code to = GRPC_INTERNAL;
+    if (code == DOORMAN_RESOURCE_EXHAUSTED || code == DOORMAN_OUT_OF_MEMORY) {
+        to = GRPC_RESOURCE_EXHAUSTED;
+    } else if (code == DOORMAN_UNAVAILABLE) {
+        to = GRPC_UNAVAILABLE;
+    } else if (code == DOORMAN_INVALID_ARGUMENT) {
+        size_t place = call_find_holds(call);
+        if (place < call->descriptor_count) {
+            call_refuse_holds(call, place, status);
+            return;
+        }
+    }
+    server_grpc_fail(status, to, "%s", why[0] ? why : server_status_text(code));
+}
+
+/* Tells the parts of the server about a decision, as for any other message. The path of an error
+ * begins with the method, as in any message. */
+static void call_report(const struct grpc_call *call, doorman_json_exchange *exchange,
                         const struct peer *peer, doorman_status status, doorman_time started_at) {
+    const char *method = doorman_method_name(exchange->request.method, false);
+    const doorman_error error = exchange->error;
+    if (error.path_bytes > 0) {
+        snprintf(exchange->error.text, sizeof exchange->error.text, "%s.%.480s", method,
+                 error.text);
+        exchange->error.path_bytes = strlen(method) + 1 + error.path_bytes;
+    }
     const struct message_report report = {.exchange = exchange,
                                           .peer = peer,
                                           .was_read = true,
@@ -223,7 +253,7 @@ static doorman_status call_decide_locked(struct grpc_call *call, doorman_json_ex
                                        doorman_clock());
         if (result != DOORMAN_OK) {
             *decided = GRPC_FAILED;
-            call_set_failed(status, result, exchange->error.text);
+            call_set_failed(call, status, result, exchange->error.text);
         } else if (!response.is_master) {
             const char *address = response.master_address ? response.master_address : "";
             snprintf(master, DOORMAN_ID_BYTES_MAX + 1, "%s", address);
