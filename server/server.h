@@ -168,6 +168,7 @@ struct peer {
     nng_pipe pipe;      /* for a message over nng */
     nng_stream *stream; /* for a message over HTTP; NULL: the message came over nng */
     const char *token;  /* the name of its token; "" or NULL: none */
+    const char *text;   /* HOST:PORT, for a message that came in another way; NULL: the others */
 };
 
 #include "core/lock.h"

@@ -6,7 +6,7 @@
 set -u
 # shellcheck source=tests/check.sh
 . tests/check.sh
-server=${1:-build/doorman_server}
+server=${1:-build/asan/doorman_server}
 python=/usr/bin/python3 # that of the packages
 
 cat >"$folder/config.json" <<END
@@ -38,15 +38,109 @@ start() { # name, flags...
 }
 
 run() { # program, arguments...
-    timeout 300 $python tests/grpc/"$@" || { tail -n 5 "$folder"/*.log && return 1; }
+    program=tests/grpc/$1
+    shift
+    timeout 300 $python "$program" "$@" || { tail -n 5 "$folder"/*.log && return 1; }
 }
 
-if $python -c 'import grpc, google.protobuf' 2>/dev/null && command -v protoc >/dev/null; then
-    start master
-    for test in $($python tests/grpc/calls.py '' --list); do
-        check "$(echo "$test" | tr _ ' ')" run calls.py "$address" "$test"
+# Makes an authority, and two certificates for 127.0.0.1. It has signed only one of them.
+certificates() {
+    cd "$folder" || return
+    echo 'subjectAltName = IP:127.0.0.1' >names
+    for name in ca ca2; do
+        openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 \
+            -subj "/CN=$name" -keyout $name.key -out $name.pem || return
     done
-else
+    for pair in own:ca other:ca2; do
+        name=${pair%:*} authority=${pair#*:}
+        openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj "/CN=$name" \
+            -keyout "$name.key" -out "$name.csr" &&
+            openssl x509 -req -in "$name.csr" -CA "$authority.pem" -CAkey "$authority.key" \
+                -CAcreateserial -days 2 -extfile names -out "$name.pem" || return
+    done
+    cd - || return
+}
+
+# Each program says which tests it has.
+run_all() { # program
+    for test in $($python "tests/grpc/$1" '' --list); do
+        case $test in *do_not_take_all) address=$crowded ;; *) address=$main ;; esac
+        check "$(echo "$test" | tr _ ' ')" run "$1" "$address" "$test"
+    done
+}
+
+check_access() {
+    printf '%s\n' 'read reader read-1' 'write writer write-1' 'admin ann admin-1' \
+        >"$folder/tokens.txt"
+    start tokens --http-token "$folder/tokens.txt"
+    check 'a call needs a token with the role write' \
+        run access.py "$address" "$folder" a_call_needs_a_token_with_the_role_write
+    is_installed openssl || return
+    check 'certificates are made' certificates
+    start tls --tls-cert "$folder/own.pem" --tls-key "$folder/own.key"
+    for test in tls_needs_the_right_authority tls_needs_h2; do
+        check "$(echo $test | tr _ ' ')" run access.py "$address" "$folder" $test
+    done
+    start clients --tls-cert "$folder/own.pem" --tls-key "$folder/own.key" \
+        --tls-ca "$folder/ca.pem"
+    check 'tls needs a certificate of the client' \
+        run access.py "$address" "$folder" tls_needs_a_certificate_of_the_client
+}
+
+# Starts etcd. Its port may be in use, so it is started again with another one. Sets $etcd.
+start_etcd() {
+    for port in $(awk 'BEGIN { srand(); for (; i < 9; i++) print 20000 + int(12000 * rand()) }'); do
+        etcd=http://127.0.0.1:$port
+        : >"$folder/etcd.log"
+        etcd --data-dir "$folder/etcd$port" --listen-peer-urls http://127.0.0.1:0 \
+            --listen-client-urls "$etcd" --advertise-client-urls "$etcd" \
+            >"$folder/etcd.log" 2>&1 &
+        pid=$!
+        processes="$processes $pid"
+        await 'ready to serve client requests' "$folder/etcd.log" $pid
+        if kill -0 $pid 2>/dev/null; then return; fi
+    done
+    return 1
+}
+
+# A node of two processes, one of which is killed.
+check_standby() {
+    is_installed etcd || return
+    start_etcd
+    set --
+    for name in one two; do
+        start $name --etcd "$etcd" --election-key node --election-ttl 2
+        set -- "$@" "$address" "$pid"
+    done
+    check 'a standby asks the master, and takes its place' \
+        run standby.py "$@" "$folder/one.log" "$folder/two.log"
+}
+
+# The server refuses what it cannot use, and says why.
+refuses() { # text, flags...
+    text=$1
+    shift
+    timeout 60 $server --config "$folder/config.json" --listen "ipc://$folder/refuses" --http off \
+        "$@" 2>"$folder/refused" && return 1
+    grep -e "$text" "$folder/refused"
+}
+
+check 'an address without a port is refused' refuses 'is not HOST:PORT' --grpc 127.0.0.1
+check 'a port that is too large is refused' refuses 'is not HOST:PORT' --grpc 127.0.0.1:65536
+check 'an address that others reach needs a token' refuses 'give --http-token' --grpc 0.0.0.0:0
+check 'no connections at all are refused' refuses 'whole number from 1' --grpc-connections 0
+if ! $python -c 'import grpc, google.protobuf, hpack' 2>/dev/null || ! is_installed protoc; then
     skip grpcio
+    check_end
+    exit
 fi
+start main
+main=$address
+check 'an address that is in use is refused' refuses 'Address already in use' --grpc "$main"
+start crowded --grpc-connections 8
+crowded=$address
+run_all calls.py
+run_all frames.py
+check_access
+check_standby
 check_end

@@ -344,7 +344,7 @@ static void stream_ask(struct grpc_stream *stream) {
 static void stream_decide(struct grpc_stream *stream) {
     struct grpc *grpc = stream->connection->grpc;
     char master[DOORMAN_ID_BYTES_MAX + 1];
-    const struct peer peer = {.token = stream->token.name};
+    const struct peer peer = {.token = stream->token.name, .text = stream->connection->peer};
     enum grpc_decided decided =
         server_grpc_call_decide(stream->call, &peer, &stream->status, master);
     if (decided == GRPC_DECIDED) {
