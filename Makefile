@@ -263,7 +263,7 @@ $(filter $(SQLITE_TESTS:%=\%/%),$(ALL_FLAVORS)) $(SQLITE_TESTS:%=build/coverage/
 
 # These programs and the servers call no private function of the header, so each flavor compiles the
 # headers for them once.
-LINKED = doorman_server $(addprefix fuzz/,calls handover http permits response rows) \
+LINKED = doorman_server $(addprefix fuzz/,calls grpc handover http permits response rows) \
     $(addprefix system/,abuse_test agent_holds_test agent_permits_test etcd_test leased_test \
     status_test tls_test tree_test) \
     $(addprefix unit/,arguments_test graph_test notify_test reports_test versions_test \
@@ -375,7 +375,7 @@ $(COVERAGE_SIM): $(wildcard tests/sim/*.[ch]) $(HEADERS) | build_deps
 # Compiles with every compiler at every level of optimization. `make test` runs a part of it. Also
 # runs the unit tests as they are without a sanitizer.
 PLAIN_UNITS = $(patsubst %,build/plain/%,$(filter unit/%,$(PROGRAMS)))
-matrix: $(PLAIN_UNITS) build/sim/sim $(HTTP_FILES) | test_deps ## compile in all supported ways
+matrix: $(PLAIN_UNITS) build/sim/sim $(HTTP_FILES) $(filter %.h,$(GRPC_FILES)) | test_deps ## compile in all supported ways
 	@sh tests/run.sh $(PLAIN_UNITS)
 	@CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' WARNINGS='$(WARNINGS)' \
 	    sh tests/compile_check.sh --all
@@ -443,6 +443,7 @@ FUZZ_FLAGS_calls = -max_len=1024
 FUZZ_FLAGS_throttle = -max_len=1024
 FUZZ_FLAGS_glob = -max_len=520 -use_value_profile=1
 FUZZ_FLAGS_http = -max_len=8192 -dict=../../tests/fuzz/http.dict
+FUZZ_FLAGS_grpc = -max_len=8192
 FUZZ_FLAGS_system = -max_len=8192 -len_control=0
 # What sim_faults.c, which the harness system includes, needs of the simulator.
 SIM_SOURCES = $(filter-out $(addprefix tests/sim/sim_,faults.c random.c scenarios.c throttle%), \
@@ -471,7 +472,9 @@ $(REPLAYS): build/asan/fuzz/%: tests/fuzz/%.c tests/fuzz/replay.c $(TEST_SOURCES
 	    $(filter %.o,$^) -o $@ $(LDFLAGS) $(LIBRARIES) -lm
 
 INCLUDED = doorman_server.c server/%.c tests/sim/sim_faults.c
-build/fuzz/http build/asan/fuzz/http: $(SERVER_INPUTS)
+build/fuzz/http build/asan/fuzz/http: $(filter-out %.o,$(SERVER_INPUTS))
+build/fuzz/grpc build/asan/fuzz/grpc: $(SERVER_INPUTS)
+build/fuzz/grpc build/asan/fuzz/grpc: LIBRARIES += $(SERVER_LIBRARIES)
 build/fuzz/system build/asan/fuzz/system: tests/sim/sim_faults.c
 # The harness glob bounds the number of function calls, so it needs -finstrument-functions. In the
 # harness system, the simulator is only the environment of the code under test, so it is built
@@ -501,7 +504,7 @@ TIDY = -- -x c -std=c11 -D_DEFAULT_SOURCE -I. $(CPPFLAGS)
 lint_tidy_header:
 	$(call lint,clang-tidy,headers,for header in $(HEADERS); do clang-tidy --quiet $$header \
 	    $(TIDY) -DDOORMAN_IMPLEMENTATION -DDOORMAN_JSON -DDOORMAN_NNG 2>/dev/null || exit; done)
-lint_tidy_server: $(HTTP_FILES)
+lint_tidy_server: $(HTTP_FILES) $(filter %.h,$(GRPC_FILES))
 	$(call lint,clang-tidy,the server,for source in $(SERVER_SOURCES) $(CTL_SOURCES); do \
 	    clang-tidy --quiet $$source $(TIDY) $(SERVER_MACROS) 2>/dev/null || exit; done)
 lint_tidy_examples:
@@ -514,7 +517,7 @@ CPPCHECK = cppcheck -q --error-exitcode=1 --inline-suppr --enable=warning --enab
 lint_cppcheck_header:
 	$(call lint,cppcheck,headers,$(CPPCHECK) --language=c -DCLOCK_MONOTONIC=1 \
 	    -DDOORMAN_IMPLEMENTATION -DDOORMAN_JSON -DDOORMAN_NNG $(INCLUDING_HEADERS))
-lint_cppcheck: $(HTTP_FILES)
+lint_cppcheck: $(HTTP_FILES) $(filter %.h,$(GRPC_FILES))
 	$(call lint,cppcheck,server and examples,$(CPPCHECK) $(IMPLEMENTED) \
 	    $(wildcard *.c server/*/*.c examples/*.c*))
 

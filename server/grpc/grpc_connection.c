@@ -27,19 +27,19 @@ static int on_begin_headers(nghttp2_session *session, const nghttp2_frame *frame
 }
 
 static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const uint8_t *name,
-                     size_t name_bytes, const uint8_t *value, size_t value_bytes, uint8_t flags,
+                     size_t name_bytes, const uint8_t *value, size_t value_bytes, uint8_t marks,
                      void *context) {
     struct grpc_stream *stream = connection_find(session, frame->hd.stream_id);
-    (void)name_bytes, (void)flags, (void)context;
+    (void)name_bytes, (void)marks, (void)context;
     if (!stream) return 0;
     server_grpc_stream_header(stream, (const char *)name, (const char *)value, value_bytes);
     return stream->header_bytes > HEADERS_ABSURD ? NGHTTP2_ERR_CALLBACK_FAILURE : 0;
 }
 
-static int on_data(nghttp2_session *session, uint8_t flags, int32_t id, const uint8_t *bytes,
+static int on_data(nghttp2_session *session, uint8_t marks, int32_t id, const uint8_t *bytes,
                    size_t count, void *context) {
     struct grpc_stream *stream = connection_find(session, id);
-    (void)flags, (void)context;
+    (void)marks, (void)context;
     if (stream) server_grpc_stream_data(stream, bytes, count);
     return 0;
 }

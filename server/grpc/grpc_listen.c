@@ -338,7 +338,7 @@ static int listener_bind(struct grpc *grpc, const struct addrinfo *addresses) {
 
 /* Writes the address with the real port. */
 static void listener_name(struct grpc *grpc, const char *host) {
-    struct sockaddr_storage bound;
+    struct sockaddr_storage bound = {.ss_family = AF_UNSPEC};
     socklen_t bytes = sizeof bound;
     unsigned port = 0;
     if (getsockname(grpc->listener, (struct sockaddr *)&bound, &bytes) == 0) {

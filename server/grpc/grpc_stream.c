@@ -68,7 +68,7 @@ static void stream_send_status(struct grpc_stream *stream, bool is_alone) {
 
 /* nghttp2 calls this function when it can send more of a response. */
 static ssize_t stream_on_read(nghttp2_session *session, int32_t id, uint8_t *bytes, size_t room,
-                              uint32_t *flags, nghttp2_data_source *source, void *context) {
+                              uint32_t *marks, nghttp2_data_source *source, void *context) {
     struct grpc_stream *stream = (struct grpc_stream *)source->ptr;
     size_t left = stream->out.buffer.bytes - stream->out_sent;
     size_t count = left < room ? left : room;
@@ -79,7 +79,7 @@ static ssize_t stream_on_read(nghttp2_session *session, int32_t id, uint8_t *byt
     if (stream->state == GRPC_STREAM_WATCHING) {
         return count > 0 ? (ssize_t)count : NGHTTP2_ERR_DEFERRED;
     }
-    *flags |= NGHTTP2_DATA_FLAG_EOF | NGHTTP2_DATA_FLAG_NO_END_STREAM;
+    *marks |= NGHTTP2_DATA_FLAG_EOF | NGHTTP2_DATA_FLAG_NO_END_STREAM;
     stream_send_status(stream, false);
     return (ssize_t)count;
 }
