@@ -75,6 +75,8 @@ check_access() {
     start tokens --http-token "$folder/tokens.txt"
     check 'a call needs a token with the role write' \
         run access.py "$address" "$folder" a_call_needs_a_token_with_the_role_write
+    check 'the log names the peer and the token' \
+        grep 'level=warning.*peer=127.0.0.1:[0-9]* hosts=1 token=reader' "$log"
     is_installed openssl || return
     check 'certificates are made' certificates
     start tls --tls-cert "$folder/own.pem" --tls-key "$folder/own.key"
@@ -85,6 +87,7 @@ check_access() {
         --tls-ca "$folder/ca.pem"
     check 'tls needs a certificate of the client' \
         run access.py "$address" "$folder" tls_needs_a_certificate_of_the_client
+    check 'the log names a peer without a certificate' grep 'peer=127.0.0.1:[0-9]* hosts=1' "$log"
 }
 
 # Starts etcd. Its port may be in use, so it is started again with another one. Sets $etcd.

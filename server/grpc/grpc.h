@@ -317,7 +317,8 @@ struct grpc_connection {
     uint32_t events; /* of epoll */
     struct grpc_stream *streams;
     size_t stream_count;
-    char peer[64]; /* for the log */
+    char peer[64];        /* for the log */
+    nng_sockaddr address; /* the same; NNG_AF_UNSPEC: not known */
 };
 
 /* Makes a connection of a socket.

@@ -14,7 +14,6 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <arpa/inet.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -88,7 +87,9 @@ static void io_shake(struct grpc_connection *connection) {
     connection->is_shaking = result != GRPC_TLS_DONE;
     connection->is_writing = result == GRPC_TLS_WRITES;
     if (result != GRPC_TLS_FAILED) return;
-    server_counter_add(&service->counters.authentication_failures[failure], 1);
+    bool is_certificate = failure == FAILED_CERTIFICATE;
+    server_log_handshake(service, is_certificate ? NNG_EPEERAUTH : NNG_ECRYPTO,
+                         &connection->address);
     server_grpc_connection_end(connection, GRPC_END_HANDSHAKE);
 }
 
@@ -143,23 +144,32 @@ static struct grpc_connection *listener_choose(const struct grpc *grpc) {
     return chosen;
 }
 
-static void peer_write(struct grpc_connection *connection, const struct sockaddr_storage *peer) {
-    char host[INET6_ADDRSTRLEN] = "";
+/* Writes the address of a peer for the log. */
+static void listener_name_peer(struct grpc_connection *connection,
+                               const struct sockaddr_storage *peer, socklen_t bytes) {
+    char host[NI_MAXHOST] = "", port[NI_MAXSERV] = "";
+    (void)getnameinfo((const struct sockaddr *)peer, bytes, host, sizeof host, port, sizeof port,
+                      NI_NUMERICHOST | NI_NUMERICSERV);
+    snprintf(connection->peer, sizeof connection->peer,
+             strchr(host, ':') ? "[%.45s]:%.5s" : "%.45s:%.5s", host, port);
+    connection->address.s_family = NNG_AF_UNSPEC;
     if (peer->ss_family == AF_INET) {
-        const struct sockaddr_in *at = (const struct sockaddr_in *)(const void *)peer;
-        inet_ntop(AF_INET, &at->sin_addr, host, sizeof host);
-        snprintf(connection->peer, sizeof connection->peer, "%s:%u", host,
-                 (unsigned)ntohs(at->sin_port));
+        struct sockaddr_in from;
+        memcpy(&from, peer, sizeof from);
+        connection->address.s_in = (nng_sockaddr_in){
+            .sa_family = NNG_AF_INET, .sa_port = from.sin_port, .sa_addr = from.sin_addr.s_addr};
     } else if (peer->ss_family == AF_INET6) {
-        const struct sockaddr_in6 *at = (const struct sockaddr_in6 *)(const void *)peer;
-        inet_ntop(AF_INET6, &at->sin6_addr, host, sizeof host);
-        snprintf(connection->peer, sizeof connection->peer, "[%s]:%u", host,
-                 (unsigned)ntohs(at->sin6_port));
+        struct sockaddr_in6 from;
+        memcpy(&from, peer, sizeof from);
+        connection->address.s_in6 =
+            (nng_sockaddr_in6){.sa_family = NNG_AF_INET6, .sa_port = from.sin6_port};
+        memcpy(connection->address.s_in6.sa_addr, &from.sin6_addr, 16);
     }
 }
 
 /* Makes a connection of a socket. The caller closes the socket if this fails. */
-static bool listener_take(struct grpc *grpc, int socket, const struct sockaddr_storage *peer) {
+static bool listener_take(struct grpc *grpc, int socket, const struct sockaddr_storage *peer,
+                          socklen_t peer_bytes) {
     const int on = 1;
     struct grpc_tls_session *session = NULL;
     server_lock(&grpc->lock);
@@ -175,7 +185,7 @@ static bool listener_take(struct grpc *grpc, int socket, const struct sockaddr_s
     }
     setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
-    peer_write(connection, peer);
+    listener_name_peer(connection, peer, peer_bytes);
     connection->events = EPOLLIN;
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = connection};
     if (epoll_ctl(grpc->epoll, EPOLL_CTL_ADD, socket, &event) != 0) {
@@ -221,7 +231,7 @@ static void listener_accept(struct grpc *grpc) {
             return;
         }
         if (chosen) server_grpc_connection_end(chosen, GRPC_END_CROWDED);
-        if (!listener_take(grpc, socket, &peer)) close(socket);
+        if (!listener_take(grpc, socket, &peer, bytes)) close(socket);
     }
 }
 
@@ -340,13 +350,12 @@ static int listener_bind(struct grpc *grpc, const struct addrinfo *addresses) {
 static void listener_name(struct grpc *grpc, const char *host) {
     struct sockaddr_storage bound = {.ss_family = AF_UNSPEC};
     socklen_t bytes = sizeof bound;
-    unsigned port = 0;
+    char port[NI_MAXSERV] = "0";
     if (getsockname(grpc->listener, (struct sockaddr *)&bound, &bytes) == 0) {
-        port = bound.ss_family == AF_INET6
-                   ? ntohs(((const struct sockaddr_in6 *)(const void *)&bound)->sin6_port)
-                   : ntohs(((const struct sockaddr_in *)(const void *)&bound)->sin_port);
+        (void)getnameinfo((struct sockaddr *)&bound, bytes, NULL, 0, port, sizeof port,
+                          NI_NUMERICSERV);
     }
-    snprintf(grpc->address, sizeof grpc->address, "%s:%u", host, port);
+    snprintf(grpc->address, sizeof grpc->address, "%s:%s", host, port);
 }
 
 static enum exit_status listener_start(struct grpc *grpc) {

@@ -314,7 +314,7 @@ static bool answer_read_permit(struct answer_permit *out, const cJSON *decision,
         if (count < item_count) answer_read_item(out, item, count);
         count++;
     }
-    return word && (count == item_count || !permit->granted);
+    return word && (permit->granted ? count == item_count : permit->item_index < item_count);
 }
 
 /* Sets the status of an answer that has no decision. */

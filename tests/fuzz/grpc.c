@@ -17,6 +17,7 @@ int server_main(int argc, char **argv);
 #undef main
 #include "server/util/base64.c"
 #include "server/util/host.c"
+#include "server/log/warnings.c"
 #include "server/http/limit_fields.c"
 #include "server/http/text.c"
 #include "server/http/tokens.c"
