@@ -119,6 +119,16 @@ check_standby() {
         run standby.py "$@" "$folder/one.log" "$folder/two.log"
 }
 
+# The examples for Envoy and Kuadrant, with the configuration of the page for this task.
+check_examples() {
+    $python -c 'import yaml' 2>/dev/null || { skip PyYAML && return; }
+    cp "$folder/config.json" "$folder/last.json"
+    sed -n '/^```json$/,/^```$/{/^```/d;p}' docs/tasks/envoy.md >"$folder/config.json"
+    start examples
+    check 'the examples for Envoy and Kuadrant are right' run examples.py "$address"
+    mv "$folder/last.json" "$folder/config.json"
+}
+
 # The server refuses what it cannot use, and says why.
 refuses() { # text, flags...
     text=$1
@@ -145,5 +155,6 @@ crowded=$address
 run_all calls.py
 run_all frames.py
 check_access
+check_examples
 check_standby
 check_end
