@@ -26,8 +26,8 @@ metrics_are_known() {
 
 # A misspelt variable would have no effect.
 variables_are_known() {
-    grep -h -o -E 'DOORMAN_[A-Z_]+' $deploy/*.yml $deploy/*.yaml $deploy/Dockerfile $deploy/doorman.service \
-        $deploy/debian/environment | sort -u >"$folder/variables"
+    grep -h -o -E 'DOORMAN_[A-Z_]+' $deploy/*.yml $deploy/*.yaml $deploy/Dockerfile \
+        $deploy/doorman.service $deploy/debian/environment | sort -u >"$folder/variables"
     while read -r variable; do
         grep -q "\"$variable\"" server/core/flags.h || echo "$variable"
     done <"$folder/variables" >"$folder/unknown"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Tests the services over gRPC: with gRPC for Python, with TLS, tokens and a standby, and with frames
-# that no client sends. Without gRPC for Python these checks are skipped.
+# Tests the services over gRPC: with clients of gRPC in Python and JavaScript, with TLS, tokens and
+# a standby, and with frames that no client sends. What needs a missing client is skipped.
 #
 #   tests/grpc_check.sh [doorman_server]
 set -u
@@ -29,7 +29,7 @@ start() { # name, flags...
     name=$1
     shift
     : >"$log"
-    $server --config "$folder/config.json" --listen "ipc://$folder/$name" --http off \
+    DOORMAN_HTTP=off $server --config "$folder/config.json" --listen "ipc://$folder/$name" \
         --grpc 127.0.0.1:0 "$@" 2>"$log" &
     pid=$!
     processes="$processes $pid"
@@ -119,6 +119,31 @@ check_standby() {
         run standby.py "$@" "$folder/one.log" "$folder/two.log"
 }
 
+# Another implementation of gRPC.
+check_node() {
+    is_installed node || return
+    sh .ci/deps --look grpcjs || { skip grpcjs && return; }
+    check 'gRPC for Node.js calls all methods' timeout 300 node tests/grpc/calls.mjs "$main"
+}
+
+# Metrics, the status in JSON, and the page.
+shows() { # path, text
+    curl -s -m 60 "$http$1" >"$folder/shown" && grep -e "$2" "$folder/shown"
+}
+
+check_pages() {
+    is_installed curl || return
+    start pages --http 127.0.0.1:0
+    http=$(sed -n 's/.* http=\(http:[^ ]*\).*/\1/p' "$log")
+    check 'a call works' run calls.py "$address" escapes_names
+    check 'metrics count calls' \
+        shows /metrics '^doorman_grpc_requests_total{method="ShouldRateLimit",code="OK"} 3$'
+    check 'metrics count connections' shows /metrics '^doorman_grpc_connections_total 1$'
+    check 'the status has the address' shows /v1/status "\"grpc\":{\"address\":\"$address\""
+    check 'the page has the address' shows / "gRPC</dt><dd>$address; [01] of 1024 connections"
+    check 'the server stops' eval "kill $pid && wait $pid"
+}
+
 # The examples for Envoy and Kuadrant, with the configuration of the page for this task.
 check_examples() {
     $python -c 'import yaml' 2>/dev/null || { skip PyYAML && return; }
@@ -154,7 +179,9 @@ start crowded --grpc-connections 8
 crowded=$address
 run_all calls.py
 run_all frames.py
+check_node
 check_access
+check_pages
 check_examples
 check_standby
 check_end

@@ -48,7 +48,7 @@ def fields(pairs):
 
 def head(path=SHOULD, method="POST", kind="application/grpc", more=()):
     first = [(":method", method), (":scheme", "http"), (":path", path), (":authority", "x")]
-    return fields(first + [("content-type", kind), ("te", "trailers"), *more])
+    return fields(first + [("content-type", kind), *more])
 
 
 def body(message, flag=0):
