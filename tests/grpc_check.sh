@@ -29,7 +29,7 @@ start() { # name, flags...
     name=$1
     shift
     : >"$log"
-    DOORMAN_HTTP=off $server --config "$folder/config.json" --listen "ipc://$folder/$name" \
+    DOORMAN_HTTP=off "$server" --config "$folder/config.json" --listen "ipc://$folder/$name" \
         --grpc 127.0.0.1:0 "$@" 2>"$log" &
     pid=$!
     processes="$processes $pid"
@@ -92,7 +92,8 @@ check_access() {
 
 # Starts etcd. Its port may be in use, so it is started again with another one. Sets $etcd.
 start_etcd() {
-    for port in $(awk 'BEGIN { srand(); for (; i < 9; i++) print 20000 + int(12000 * rand()) }'); do
+    ports=$(awk 'BEGIN { srand(); for (; i < 9; i++) print 20000 + int(12000 * rand()) }')
+    for port in $ports; do
         etcd=http://127.0.0.1:$port
         : >"$folder/etcd.log"
         etcd --data-dir "$folder/etcd$port" --listen-peer-urls http://127.0.0.1:0 \
@@ -148,7 +149,7 @@ check_pages() {
 check_examples() {
     $python -c 'import yaml' 2>/dev/null || { skip PyYAML && return; }
     cp "$folder/config.json" "$folder/last.json"
-    sed -n '/^```json$/,/^```$/{/^```/d;p}' docs/tasks/envoy.md >"$folder/config.json"
+    awk '/^```/ { inside = /json$/; next } inside' docs/tasks/envoy.md >"$folder/config.json"
     start examples
     check 'the examples for Envoy and Kuadrant are right' run examples.py "$address"
     mv "$folder/last.json" "$folder/config.json"
@@ -158,7 +159,7 @@ check_examples() {
 refuses() { # text, flags...
     text=$1
     shift
-    timeout 60 $server --config "$folder/config.json" --listen "ipc://$folder/refuses" --http off \
+    timeout 60 "$server" --config "$folder/config.json" --listen "ipc://$folder/refuses" --http off \
         "$@" 2>"$folder/refused" && return 1
     grep -e "$text" "$folder/refused"
 }
