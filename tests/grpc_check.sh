@@ -9,7 +9,8 @@ set -u
 server=${1:-build/asan/doorman_server}
 python=/usr/bin/python3 # that of the packages
 
-cat >"$folder/config.json" <<END
+config=$folder/config.json
+cat >"$config" <<END
 {"unmatched": "reject", "resources": [
   {"identifier_glob": "shop/path", "limits": [
     {"name": "daily", "kind": "FIXED_WINDOW", "limit": 5, "window": 86400}]},
@@ -29,7 +30,7 @@ start() { # name, flags...
     name=$1
     shift
     : >"$log"
-    DOORMAN_HTTP=off "$server" --config "$folder/config.json" --listen "ipc://$folder/$name" \
+    DOORMAN_HTTP=off "$server" --config "$config" --listen "ipc://$folder/$name" \
         --grpc 127.0.0.1:0 "$@" 2>"$log" &
     pid=$!
     processes="$processes $pid"
@@ -142,24 +143,25 @@ check_pages() {
     check 'metrics count connections' shows /metrics '^doorman_grpc_connections_total 1$'
     check 'the status has the address' shows /v1/status "\"grpc\":{\"address\":\"$address\""
     check 'the page has the address' shows / "gRPC</dt><dd>$address; [01] of 1024 connections"
-    check 'the server stops' eval "kill $pid && wait $pid"
+    check 'a stop tells the clients' run stop.py "$address" "$pid"
+    check 'the server stops' wait "$pid"
 }
 
 # The examples for Envoy and Kuadrant, with the configuration of the page for this task.
 check_examples() {
     $python -c 'import yaml' 2>/dev/null || { skip PyYAML && return; }
-    cp "$folder/config.json" "$folder/last.json"
-    awk '/^```/ { inside = /json$/; next } inside' docs/tasks/envoy.md >"$folder/config.json"
+    config=$folder/shop.json
+    awk '/^```/ { inside = /json$/; next } inside' docs/tasks/envoy.md >"$config"
     start examples
+    config=$folder/config.json
     check 'the examples for Envoy and Kuadrant are right' run examples.py "$address"
-    mv "$folder/last.json" "$folder/config.json"
 }
 
 # The server refuses what it cannot use, and says why.
 refuses() { # text, flags...
     text=$1
     shift
-    timeout 60 "$server" --config "$folder/config.json" --listen "ipc://$folder/refuses" --http off \
+    timeout 60 "$server" --config "$config" --listen "ipc://$folder/refuses" --http off \
         "$@" 2>"$folder/refused" && return 1
     grep -e "$text" "$folder/refused"
 }

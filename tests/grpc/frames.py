@@ -298,4 +298,5 @@ def main():
     equal(good("/after/" + name), wire.ALLOWED)
 
 
-main()
+if __name__ == "__main__":
+    main()
