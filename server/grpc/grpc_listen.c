@@ -211,6 +211,18 @@ static void connections_sweep(struct grpc *grpc) {
     }
 }
 
+/* Ends a connection whose place is needed. Its peer is told, if it can be told at once. */
+static void connection_evict(struct grpc_connection *connection) {
+    if (!connection->is_shaking) {
+        server_grpc_connection_drain(connection);
+        if (server_grpc_connection_fill(connection)) {
+            (void)io_send(connection, connection->out + connection->out_sent,
+                          connection->out_bytes - connection->out_sent);
+        }
+    }
+    server_grpc_connection_end(connection, GRPC_END_CROWDED);
+}
+
 /* Accepts connections. If none is free and none can be closed, the listener waits for the next
  * tick. */
 static void listener_accept(struct grpc *grpc) {
@@ -230,7 +242,7 @@ static void listener_accept(struct grpc *grpc) {
             if (is_full) listener_watch(grpc, false); /* no descriptor or memory is free */
             return;
         }
-        if (chosen) server_grpc_connection_end(chosen, GRPC_END_CROWDED);
+        if (chosen) connection_evict(chosen);
         if (!listener_take(grpc, socket, &peer, bytes)) close(socket);
     }
 }
