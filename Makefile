@@ -96,13 +96,16 @@ TLS = 1
 STATE = 1
 REDIS = 1
 ADMIN = 1
+GRPC = 1
 PARTS = MEMORY CHECK REPORTS REPLACE WAITING WARNINGS WATCH NOTIFY \
     $(foreach part,HTTP ETCD TLS STATE,$(if $(filter-out 0,$($(part))),$(part))) \
     $(if $(filter-out 0,$(STATE)),$(if $(filter-out 0,$(REDIS)),REDIS)) \
-    $(if $(filter 0,$(HTTP) $(STATE) $(ADMIN)),,ADMIN)
+    $(if $(filter 0,$(HTTP) $(STATE) $(ADMIN)),,ADMIN) \
+    $(if $(filter 0,$(HTTP) $(GRPC)),,GRPC)
 FOLDERS = util log process waiting $(if $(filter HTTP,$(PARTS)),http pages) \
     $(if $(filter ETCD,$(PARTS)),etcd) $(if $(filter TLS,$(PARTS)),tls) \
-    $(if $(filter STATE,$(PARTS)),state) $(if $(filter ADMIN,$(PARTS)),admin)
+    $(if $(filter STATE,$(PARTS)),state) $(if $(filter ADMIN,$(PARTS)),admin) \
+    $(if $(filter GRPC,$(PARTS)),grpc)
 # These pages need the part ADMIN.
 LEFT_OUT = $(if $(filter REDIS,$(PARTS)),,%_redis.c) \
     $(if $(filter ADMIN,$(PARTS)),,$(addprefix server/pages/,acts.c versions.c))
@@ -110,10 +113,13 @@ SERVER_SOURCES = doorman_server.c $(sort $(filter-out $(LEFT_OUT), \
     $(wildcard $(FOLDERS:%=server/%/*.c))))
 SERVER_MACROS = $(PARTS:%=-DDOORMAN_SERVER_%)
 SERVER_LIBRARIES = -lm $(if $(filter ETCD,$(PARTS)),-lcurl) \
-    $(if $(filter STATE,$(PARTS)),-lsqlite3) $(if $(filter REDIS,$(PARTS)),-lhiredis)
+    $(if $(filter STATE,$(PARTS)),-lsqlite3) $(if $(filter REDIS,$(PARTS)),-lhiredis) \
+    $(if $(filter GRPC,$(PARTS)),-lnghttp2 -lprotobuf-c -lgnutls)
 HTTP_FILES = build/page_files.h build/openapi.h
 SERVER_HEADERS = $(wildcard server/*.h server/*/*.h)
-SERVER_INPUTS = $(SERVER_SOURCES) $(SERVER_HEADERS) $(HTTP_FILES) build/server_parts $(HEADERS)
+GRPC_FILES = $(if $(filter GRPC,$(PARTS)),build/grpc/messages.pb-c.h build/grpc/messages.o)
+SERVER_INPUTS = $(SERVER_SOURCES) $(SERVER_HEADERS) $(HTTP_FILES) $(GRPC_FILES) \
+    build/server_parts $(HEADERS)
 
 define build_server
 $(announce)
@@ -141,6 +147,15 @@ build/openapi.h: server/pages/openapi.json
 	@mkdir -p $(@D)
 	@{ echo 'static const char *const openapi_lines[] = {' && \
 	    sed -e 's/^ *//' -e 's/[\\"]/\\&/g' -e 's/.*/"&\\n",/' $< && echo '};'; } >$@
+
+# The messages of gRPC in C. protoc-c generates code that is not checked here. It is compiled once.
+build/grpc/messages.pb-c.c: server/grpc/messages.proto | build_deps
+	@mkdir -p $(@D)
+	@protoc-c --proto_path=server/grpc --c_out=build/grpc messages.proto
+build/grpc/messages.pb-c.h: build/grpc/messages.pb-c.c
+build/grpc/messages.o: build/grpc/messages.pb-c.c
+	$(announce)
+	@$(CC) -std=c11 -O2 -g -c $< -o $@
 
 build/doorman_server: $(SERVER_INPUTS) build/doorman.o | build_deps
 	$(build_server)
@@ -215,7 +230,8 @@ TEST_TOOLS = $(TEST_SERVERS) $(TEST_SHELL) $(TEST_EXAMPLES) $(PAGE_EXAMPLES) $(R
 # time, and the others mostly wait.
 LONG = $(addprefix %/system/,abuse_test agent_test clients_test etcd_test etcd_transport_test \
     hold_clients_test http_test server_test tls_test tree_test)
-LONG_CHECKS = tests/browser_check.sh tests/deploy_check.sh tests/install_check.sh \
+LONG_CHECKS = tests/browser_check.sh tests/deploy_check.sh tests/grpc_check.sh \
+    tests/install_check.sh \
     tests/package_check.sh tests/pages_check.sh
 test: $(TESTS) $(TEST_TOOLS) ## all tests; SEED=N repeats the random ones
 	@CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' WARNINGS='$(WARNINGS)' \
@@ -247,7 +263,7 @@ $(filter $(SQLITE_TESTS:%=\%/%),$(ALL_FLAVORS)) $(SQLITE_TESTS:%=build/coverage/
 
 # These programs and the servers call no private function of the header, so each flavor compiles the
 # headers for them once.
-LINKED = doorman_server $(addprefix fuzz/,calls handover http permits response rows) \
+LINKED = doorman_server $(addprefix fuzz/,calls grpc handover http permits response rows) \
     $(addprefix system/,abuse_test agent_holds_test agent_permits_test etcd_test leased_test \
     status_test tls_test tree_test) \
     $(addprefix unit/,arguments_test graph_test notify_test reports_test versions_test \
@@ -337,6 +353,7 @@ coverage: $(COVERAGE_TESTS) $(COVERAGE_SERVER) $(COVERAGE_SIM) ## coverage of he
 	@sh .ci/deps --need 'sh .ci/deps gcovr' gcovr
 	@find build/coverage -name '*.gcda' -delete
 	@sh tests/run.sh $(COVERAGE_TESTS)
+	@sh tests/grpc_check.sh $(COVERAGE_SERVER)
 	@echo '$(COVERAGE_SIM) faults, permits; its log is $(COVERAGE_SIM).log'
 	@for mode in faults permits holds; do $(COVERAGE_SIM) $$mode \
 	    --jobs $$(nproc 2>/dev/null || echo 1) --seeds 200 || exit; done >$(COVERAGE_SIM).log 2>&1
@@ -359,6 +376,7 @@ $(COVERAGE_SIM): $(wildcard tests/sim/*.[ch]) $(HEADERS) | build_deps
 # Compiles with every compiler at every level of optimization. `make test` runs a part of it. Also
 # runs the unit tests as they are without a sanitizer.
 PLAIN_UNITS = $(patsubst %,build/plain/%,$(filter unit/%,$(PROGRAMS)))
+matrix: $(filter %.h,$(GRPC_FILES))
 matrix: $(PLAIN_UNITS) build/sim/sim $(HTTP_FILES) | test_deps ## compile in all supported ways
 	@sh tests/run.sh $(PLAIN_UNITS)
 	@CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' WARNINGS='$(WARNINGS)' \
@@ -427,6 +445,7 @@ FUZZ_FLAGS_calls = -max_len=1024
 FUZZ_FLAGS_throttle = -max_len=1024
 FUZZ_FLAGS_glob = -max_len=520 -use_value_profile=1
 FUZZ_FLAGS_http = -max_len=8192 -dict=../../tests/fuzz/http.dict
+FUZZ_FLAGS_grpc = -max_len=8192
 FUZZ_FLAGS_system = -max_len=8192 -len_control=0
 # What sim_faults.c, which the harness system includes, needs of the simulator.
 SIM_SOURCES = $(filter-out $(addprefix tests/sim/sim_,faults.c random.c scenarios.c throttle%), \
@@ -455,7 +474,9 @@ $(REPLAYS): build/asan/fuzz/%: tests/fuzz/%.c tests/fuzz/replay.c $(TEST_SOURCES
 	    $(filter %.o,$^) -o $@ $(LDFLAGS) $(LIBRARIES) -lm
 
 INCLUDED = doorman_server.c server/%.c tests/sim/sim_faults.c
-build/fuzz/http build/asan/fuzz/http: $(SERVER_INPUTS)
+build/fuzz/http build/asan/fuzz/http: $(filter-out %.o,$(SERVER_INPUTS))
+build/fuzz/grpc build/asan/fuzz/grpc: $(SERVER_INPUTS)
+build/fuzz/grpc build/asan/fuzz/grpc: LIBRARIES += $(SERVER_LIBRARIES)
 build/fuzz/system build/asan/fuzz/system: tests/sim/sim_faults.c
 # The harness glob bounds the number of function calls, so it needs -finstrument-functions. In the
 # harness system, the simulator is only the environment of the code under test, so it is built
@@ -485,7 +506,7 @@ TIDY = -- -x c -std=c11 -D_DEFAULT_SOURCE -I. $(CPPFLAGS)
 lint_tidy_header:
 	$(call lint,clang-tidy,headers,for header in $(HEADERS); do clang-tidy --quiet $$header \
 	    $(TIDY) -DDOORMAN_IMPLEMENTATION -DDOORMAN_JSON -DDOORMAN_NNG 2>/dev/null || exit; done)
-lint_tidy_server: $(HTTP_FILES)
+lint_tidy_server: $(HTTP_FILES) $(filter %.h,$(GRPC_FILES))
 	$(call lint,clang-tidy,the server,for source in $(SERVER_SOURCES) $(CTL_SOURCES); do \
 	    clang-tidy --quiet $$source $(TIDY) $(SERVER_MACROS) 2>/dev/null || exit; done)
 lint_tidy_examples:
@@ -498,8 +519,9 @@ CPPCHECK = cppcheck -q --error-exitcode=1 --inline-suppr --enable=warning --enab
 lint_cppcheck_header:
 	$(call lint,cppcheck,headers,$(CPPCHECK) --language=c -DCLOCK_MONOTONIC=1 \
 	    -DDOORMAN_IMPLEMENTATION -DDOORMAN_JSON -DDOORMAN_NNG $(INCLUDING_HEADERS))
-lint_cppcheck: $(HTTP_FILES)
+lint_cppcheck: $(HTTP_FILES) $(filter %.h,$(GRPC_FILES))
 	$(call lint,cppcheck,server and examples,$(CPPCHECK) $(IMPLEMENTED) \
+	    -DPROTOBUF_C_VERSION_NUMBER=9999999 \
 	    $(wildcard *.c server/*/*.c examples/*.c*))
 
 lint_columns:
@@ -567,7 +589,8 @@ ctl_deps:
 
 build_deps:
 	@$(DEPS) cc nng cjson $(if $(filter ETCD,$(PARTS)),libcurl) \
-	    $(if $(filter STATE,$(PARTS)),sqlite) $(if $(filter REDIS,$(PARTS)),hiredis)
+	    $(if $(filter STATE,$(PARTS)),sqlite) $(if $(filter REDIS,$(PARTS)),hiredis) \
+	    $(if $(filter GRPC,$(PARTS)),nghttp2 gnutls protobuf-c)
 
 test_deps: build_deps
 	@$(DEPS) cmocka nngcat c++ libedit

@@ -58,8 +58,9 @@
  *     server/state/     the file or Redis in which counters outlast a restart (V8)
  *     server/waiting/   messages whose permits wait (P7)
  *     server/http/      connections, requests, tokens, the protocol over HTTP, /v1/allow
- *     server/admin/     overrides, plans, resets, versions of the configuration, the audit (E1, E2,
- *                       E3, E5)
+ *     server/grpc/      the rate limit services of Envoy and Kuadrant, over gRPC
+ *     server/admin/     overrides, plans, resets, versions of the configuration, drains, the audit
+ *                       (E1, E2, E3, E5, E11)
  *     server/pages/     the pages for people, JSON for programs, metrics, probes
  *
  * server/ctl/ is a program of its own, doormanctl. It uses no file of the server. */
@@ -189,13 +190,13 @@ static enum exit_status settings_set_log_level(struct settings *settings, const 
 
 /* `value` is the value of the environment variable, or NULL for the flag. The flag has no argument
  * and means yes. */
-static enum exit_status settings_set_check_config(struct settings *settings, const char *value) {
+static enum exit_status settings_set_switch(bool *out, int flag, const char *value) {
     enum exit_status exit_status = CONTINUE;
     if (!value || strcmp(value, "1") == 0 || strcmp(value, "true") == 0) {
-        settings->check_config = true;
+        *out = true;
     } else if (strcmp(value, "0") != 0 && strcmp(value, "false") != 0) {
         exit_status =
-            server_usage_error("DOORMAN_CHECK_CONFIG is '%s', not 1, true, 0 or false", value);
+            server_usage_error("%s is '%s', not 1, true, 0 or false", flags[flag].variable, value);
     }
     return exit_status;
 }
@@ -265,7 +266,15 @@ static enum exit_status settings_store(struct settings *settings, int flag, cons
         exit_status = settings_set_number(&settings->connection_max, flag, value, 1, 1000000000);
         break;
     case FLAG_LOG_LEVEL: exit_status = settings_set_log_level(settings, value); break;
-    case FLAG_CHECK_CONFIG: exit_status = settings_set_check_config(settings, value); break;
+    case FLAG_CHECK_CONFIG:
+        exit_status = settings_set_switch(&settings->check_config, flag, value);
+        break;
+    case FLAG_GRPC_CONNECTIONS:
+        exit_status = settings_set_number(&settings->grpc_connection_max, flag, value, 1, 1000000);
+        break;
+    case FLAG_GRPC_HEADERS:
+        exit_status = settings_set_switch(&settings->grpc_headers, flag, value);
+        break;
     case FLAG_VERSION: exit_status = print_version(); break;
     default: exit_status = print_help(); break;
     }
@@ -365,6 +374,7 @@ static enum exit_status settings_read(struct settings *settings, int argc, char 
     settings->election_ttl = TTL_DEFAULT;
     settings->state_interval = 1, settings->state_wait = 10;
     settings->http = HTTP_DEFAULT;
+    settings->grpc_connection_max = 1024;
     settings->message_max = DOORMAN_MESSAGE_BYTES_MAX;
     enum exit_status exit_status = settings_read_flags(settings, argc, argv);
     if (exit_status == CONTINUE) exit_status = settings_read_environment(settings);

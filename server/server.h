@@ -93,6 +93,9 @@ struct settings {
     int election_ttl;                               /* seconds */
     const char *http, *http_advertise, *http_token; /* http "off": no HTTP */
     const char *http_health;                        /* NULL: none */
+    const char *grpc;                               /* NULL: none */
+    size_t grpc_connection_max;
+    bool grpc_headers;
     const char *tls_cert, *tls_key, *tls_ca;
     const char *state, *state_password_file;                      /* NULL: nothing lasts */
     const char *replace_at;                                       /* NULL: the default */
@@ -165,6 +168,7 @@ struct peer {
     nng_pipe pipe;      /* for a message over nng */
     nng_stream *stream; /* for a message over HTTP; NULL: the message came over nng */
     const char *token;  /* the name of its token; "" or NULL: none */
+    const char *text;   /* HOST:PORT, for a message that came in another way; NULL: the others */
 };
 
 #include "core/lock.h"
@@ -361,6 +365,7 @@ struct service {
     struct tls_watch *tls_watch;
     struct election *election;
     struct lock_hold *longest_hold;
+    struct grpc *grpc;
     const char *id, *node, *advertise;
     doorman_time started_at;
     struct pem pem;                                /* `lock` guards it while workers run */

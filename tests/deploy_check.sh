@@ -26,8 +26,8 @@ metrics_are_known() {
 
 # A misspelt variable would have no effect.
 variables_are_known() {
-    grep -h -o -E 'DOORMAN_[A-Z_]+' $deploy/*.yml $deploy/Dockerfile $deploy/doorman.service \
-        $deploy/debian/environment | sort -u >"$folder/variables"
+    grep -h -o -E 'DOORMAN_[A-Z_]+' $deploy/*.yml $deploy/*.yaml $deploy/Dockerfile \
+        $deploy/doorman.service $deploy/debian/environment | sort -u >"$folder/variables"
     while read -r variable; do
         grep -q "\"$variable\"" server/core/flags.h || echo "$variable"
     done <"$folder/variables" >"$folder/unknown"
@@ -80,7 +80,10 @@ image_can_be_built() {
     (unset MAKEFLAGS MFLAGS MAKELEVEL && make -n -C "$folder/image" build/doorman_server) &&
         grep -w libcurl4 $deploy/Dockerfile && grep -w libcurl4-openssl-dev $deploy/Dockerfile &&
         grep -w libsqlite3-0 $deploy/Dockerfile && grep -w libsqlite3-dev $deploy/Dockerfile &&
-        grep -w libhiredis0.14 $deploy/Dockerfile && grep -w libhiredis-dev $deploy/Dockerfile
+        grep -w libhiredis0.14 $deploy/Dockerfile && grep -w libhiredis-dev $deploy/Dockerfile &&
+        grep -w libnghttp2-14 $deploy/Dockerfile && grep -w libnghttp2-dev $deploy/Dockerfile &&
+        grep -w libgnutls30 $deploy/Dockerfile && grep -w libgnutls28-dev $deploy/Dockerfile &&
+        grep -w libprotobuf-c1 $deploy/Dockerfile && grep -w protobuf-c-compiler $deploy/Dockerfile
 }
 
 # The check of the metrics also writes the expressions of the dashboard as rules.

@@ -70,7 +70,8 @@ start() { # name, flags...
 }
 
 export DOORMAN_REPLACED='1 1' # as after a leak of descriptors
-start master --config "$folder/config.json" --node eu --state "$folder/state"
+start master --config "$folder/config.json" --node eu --state "$folder/state" \
+    --grpc 127.0.0.1:0
 unset DOORMAN_REPLACED
 master=$url
 start standby --config "$folder/config.json" --etcd http://127.0.0.1:1 --election-key key

@@ -85,10 +85,17 @@ FLAG(HTTP_HEALTH, "http-health", "HOST:PORT", "DOORMAN_HTTP_HEALTH", "HTTP",
      PLACE(http_health),
      "an address that answers only /healthz and /readyz, without TLS and without a token, for\n"
      "        programs that watch this process (default none)")
+FLAG(GRPC, "grpc", "HOST:PORT", "DOORMAN_GRPC", "GRPC", PLACE(grpc),
+     "the address of the rate limit services of Envoy and Kuadrant, over gRPC; beyond loopback it\n"
+     "        needs --http-token or --tls-ca (default none)")
+FLAG(GRPC_CONNECTIONS, "grpc-connections", "NUMBER", "DOORMAN_GRPC_CONNECTIONS", "GRPC", 0,
+     "the maximum number of connections to --grpc at once (default 1024)")
+FLAG(GRPC_HEADERS, "grpc-headers", NULL, "DOORMAN_GRPC_HEADERS", "GRPC", 0,
+     "answers over gRPC have the headers RateLimit-Policy, RateLimit and Retry-After for the\n"
+     "        response of the gateway (default no)")
 FLAG(TLS_CERT, "tls-cert", "FILE", "DOORMAN_TLS_CERT", "TLS", PLACE(tls_cert),
-     "the certificate of this server, in PEM, for --listen tls+tcp://... and for HTTP, which "
-     "then\n"
-     "        is HTTPS (default none: no TLS)")
+     "the certificate of this server, in PEM, for --listen tls+tcp://..., for gRPC, and for\n"
+     "        HTTP, which then is HTTPS (default none: no TLS)")
 FLAG(TLS_KEY, "tls-key", "FILE", "DOORMAN_TLS_KEY", "TLS", PLACE(tls_key),
      "the key of --tls-cert, in PEM")
 FLAG(TLS_CA, "tls-ca", "FILE", "DOORMAN_TLS_CA", "TLS", PLACE(tls_ca),

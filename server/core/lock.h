@@ -15,6 +15,7 @@ enum lock_order {
     LOCK_HTTP,    /* the connections of HTTP, and the queue of the thread of pages */
     LOCK_HISTORY, /* the last ten minutes of the resources */
     LOCK_TOKENS,  /* the list of the tokens */
+    LOCK_GRPC,    /* orders to the loop of gRPC, and answers of the master */
     LOCK_POOL,    /* the workers that receive in the place of others */
     LOCK_LOG      /* one line of the log at a time */
 };

@@ -10,6 +10,7 @@
 
 struct service;
 struct store;
+struct text;
 struct http_route;
 
 /* Files that are loaded again when they change. */
@@ -138,6 +139,12 @@ struct server_part {
     unsigned permit_events;
 
     const struct waiting_calls *waits; /* messages whose permits wait. At most one part has them */
+
+    /* What pages show of the part. The thread of pages calls these. */
+    void (*metrics)(struct service *service, struct text *text); /* lines for Prometheus */
+    void (*status)(struct service *service, struct text *text);  /* fields of /v1/status, each with
+                                                                    a comma before it */
+    void (*facts)(struct service *service, struct text *text);   /* rows of the status page */
 
     const struct http_route *routes; /* paths of HTTP: see server/http/http.h */
 };

@@ -30,6 +30,10 @@ PART(waiting)
 PART(tokens)
 PART(allow)
 PART(http)
+#ifdef DOORMAN_SERVER_GRPC
+PART(grpc_status)
+PART(grpc)
+#endif
 #ifdef DOORMAN_SERVER_ADMIN
 PART(admin)
 PART(audit)

@@ -25,31 +25,14 @@
  * is an error: a client could otherwise add a second `key` or `cost` to its own. An unknown
  * parameter is an error too: with `kye` instead of `key`, all users would share one counter.
  *
- * RateLimit-Policy and RateLimit follow the draft of the IETF (draft-ietf-httpapi-ratelimit-headers
- * 10). Each is a list of limits. The first one is the limit that decided: the limit that refuses,
- * or the one with the least units left. Limits in shadow are left out, because a client would obey
- * them. In the list, q is the quota, w the seconds in which it comes back, r the units that remain,
- * and t the seconds until more units are available. For the limit that refuses, t is the time of
- * Retry-After, as the draft asks. X-RateLimit-Limit, -Remaining and -Reset describe the first limit
- * alone. Its Reset is the time until all units are back. If this limit refuses, it is the time of
- * Retry-After. All seconds are rounded up, and all units are rounded down. A limit of 0 never has
- * units, so it has neither t nor Reset: a client with r=0 and t=0 would ask again at once, for
- * ever.
+ * server/http/limit_fields.c says what RateLimit-Policy and RateLimit have. X-RateLimit-Limit,
+ * -Remaining and -Reset describe the first limit of these lists alone. Its Reset is the time until
+ * all units are back. If this limit refuses, it is the time of Retry-After. A limit of 0 never has
+ * units, so it has no Reset.
  *
  * A resource with a limit of kind CONCURRENCY is an error, also with a cost of 0: nobody would
  * release the hold. */
-#include "http.h"
-
-#define LIST_BYTES_MAX 1024         /* of a list of limits, because proxies bound the head */
-#define INTEGER_MAX 999999999999999 /* of a structured field (RFC 9651, 3.3.1) */
-
-/* A limit that concerns the item. */
-struct allow_limit {
-    char name[DOORMAN_ID_BYTES_MAX + 1];
-    double most, remaining;
-    doorman_time reset_after, more_after;
-    doorman_time window; /* 0: not known */
-};
+#include "limit_fields.h"
 
 /* One request, and its decision. */
 struct allow {
@@ -63,14 +46,12 @@ struct allow {
     doorman_error error;            /* of a parameter */
 
     /* Copies, because the response of the server object is valid only while the lock is held. */
-    bool is_master, granted, warning, has_retry_after;
+    bool is_master, granted, warning;
     char master_http[DOORMAN_ID_BYTES_MAX + 1]; /* "": not known */
     double units;
-    doorman_time wait, retry_after;
+    doorman_time wait;
     doorman_reason reason;
-    struct allow_limit limits[DOORMAN_LIMITS_MAX];
-    size_t limit_count;
-    bool has_first; /* limits[0] is the limit that decided */
+    struct limit_fields limits;
 };
 
 /* ---- parameters ----------------------------------------------------------------------------- */
@@ -161,31 +142,6 @@ static bool allow_read(struct allow *allow, const char *query) {
 
 /* ---- the decision --------------------------------------------------------------------------- */
 
-/* Copies the limits of the item: first the limit that decided, then the others. Their times count
- * from the response, which is later than the decision. */
-static void allow_keep_limits(struct allow *allow, const doorman_permit *permit) {
-    const char *first = permit->granted ? permit->items[0].limit : permit->limit;
-    for (int others = 0; others < 2; others++) {
-        for (size_t i = 0; i < permit->detail_count; i++) {
-            const doorman_permit_detail *detail = &permit->details[i];
-            bool is_first = first && strcmp(detail->limit, first) == 0;
-            if (detail->shadow || is_first == (others > 0)) continue;
-            if (allow->limit_count == DOORMAN_LIMITS_MAX) return;
-            struct allow_limit *limit = &allow->limits[allow->limit_count++];
-            snprintf(limit->name, sizeof limit->name, "%s", detail->limit);
-            limit->most = detail->most;
-            limit->remaining = detail->remaining;
-            limit->reset_after = detail->reset_after - (permit->granted ? permit->wait : 0);
-            limit->more_after = detail->more_after - (permit->granted ? permit->wait : 0);
-            limit->window = detail->window;
-            if (is_first && allow->has_retry_after) {
-                limit->reset_after = limit->more_after = permit->retry_after;
-            }
-            allow->has_first = allow->has_first || is_first;
-        }
-    }
-}
-
 /* Copies the response of the server object. Precondition: the lock is held. */
 static void allow_keep(struct allow *allow, const struct service *service,
                        const doorman_response *response) {
@@ -200,9 +156,7 @@ static void allow_keep(struct allow *allow, const struct service *service,
     allow->wait = permit->granted ? permit->wait : 0;
     allow->units = permit->granted ? permit->items[0].granted : 0;
     allow->reason = permit->reason;
-    allow->has_retry_after = !permit->granted && permit->has_retry_after;
-    allow->retry_after = permit->retry_after;
-    allow_keep_limits(allow, permit);
+    server_limit_fields_take(&allow->limits, permit, 0);
 }
 
 /* Returns whether the item has a limit of kind CONCURRENCY. The server object refuses such a permit
@@ -261,19 +215,6 @@ static doorman_status allow_decide(struct allow *allow, struct service *service)
 
 /* ---- the response --------------------------------------------------------------------------- */
 
-/* A name in a structured field has only the printable characters of ASCII (RFC 9651, 3.3.3). */
-static const char *escape_name(char character, char room[8]) {
-    unsigned char code = (unsigned char)character;
-    if (character == '"' || character == '\\') {
-        snprintf(room, 8, "\\%c", character);
-    } else if (code < ' ' || code >= 0x7f) {
-        snprintf(room, 8, "%%%02X", (unsigned)code);
-    } else {
-        return NULL;
-    }
-    return room;
-}
-
 /* A query in a Location keeps its escapes. A control character would end the line. */
 static const char *escape_target(char character, char room[8]) {
     unsigned char code = (unsigned char)character;
@@ -282,67 +223,30 @@ static const char *escape_target(char character, char room[8]) {
     return room;
 }
 
-static long long integer_of(double units) {
-    if (!(units > 0)) return 0;
-    return units < INTEGER_MAX ? (long long)units : INTEGER_MAX;
-}
-
-static long long seconds_of(doorman_time time) {
-    return time > 0 ? (time - 1) / DOORMAN_SECOND + 1 : 0;
-}
-
-/* Returns whether it is known when a limit has units. A limit of 0 has none, and gets none. */
-static bool limit_has_times(const struct allow_limit *limit) {
-    return limit->more_after > 0 || limit->remaining >= 1;
-}
-
-/* Adds one member of a list. */
-static void lines_add_limit(struct text *lines, const struct allow_limit *limit, bool is_policy) {
-    server_text_add(lines, "\"");
-    server_text_add_escaped(lines, limit->name, escape_name);
-    if (!is_policy && !limit_has_times(limit)) {
-        server_text_add(lines, "\";r=0");
-    } else if (!is_policy) {
-        server_text_addf(lines, "\";r=%lld;t=%lld", integer_of(limit->remaining),
-                         seconds_of(limit->more_after));
-    } else if (limit->window > 0) {
-        server_text_addf(lines, "\";q=%lld;w=%lld", integer_of(limit->most),
-                         seconds_of(limit->window));
-    } else {
-        server_text_addf(lines, "\";q=%lld", integer_of(limit->most));
-    }
-}
-
-/* Adds a line that lists the limits. The list ends before it becomes too long. */
-static void lines_add_list(struct text *lines, const struct allow *allow, const char *name,
+/* Adds a line that lists the limits. */
+static void lines_add_list(struct text *lines, const struct limit_fields *limits, const char *name,
                            bool is_policy) {
-    size_t bytes = 0;
     server_text_addf(lines, "%s: ", name);
-    for (size_t i = 0; i < allow->limit_count; i++) {
-        bytes += 3 * strlen(allow->limits[i].name) + 64;
-        if (i > 0 && bytes > LIST_BYTES_MAX) break;
-        if (i > 0) server_text_add(lines, ", ");
-        lines_add_limit(lines, &allow->limits[i], is_policy);
-    }
+    server_limit_fields_add_list(lines, limits, is_policy);
     server_text_add(lines, "\r\n");
 }
 
-static void lines_add(struct text *lines, const struct allow *allow) {
-    const struct allow_limit *first = &allow->limits[0];
-    if (allow->limit_count > 0) {
-        lines_add_list(lines, allow, "RateLimit-Policy", true);
-        lines_add_list(lines, allow, "RateLimit", false);
+static void lines_add(struct text *lines, const struct limit_fields *limits) {
+    const struct limit_field *first = &limits->items[0];
+    if (limits->count > 0) {
+        lines_add_list(lines, limits, "RateLimit-Policy", true);
+        lines_add_list(lines, limits, "RateLimit", false);
     }
-    if (allow->has_first) {
+    if (limits->has_first) {
         server_text_addf(lines, "X-RateLimit-Limit: %lld\r\nX-RateLimit-Remaining: %lld\r\n",
-                         integer_of(first->most), integer_of(first->remaining));
+                         server_limit_integer(first->most), server_limit_integer(first->remaining));
     }
-    if (allow->has_first && limit_has_times(first)) {
-        server_text_addf(lines, "X-RateLimit-Reset: %lld\r\n", seconds_of(first->reset_after));
+    if (limits->has_first && server_limit_has_times(first)) {
+        server_text_addf(lines, "X-RateLimit-Reset: %lld\r\n",
+                         server_limit_seconds(first->reset_after));
     }
-    if (allow->has_retry_after) {
-        long long seconds = seconds_of(allow->retry_after);
-        server_text_addf(lines, "Retry-After: %lld\r\n", seconds > 0 ? seconds : 1);
+    if (limits->has_retry_after) {
+        server_text_addf(lines, "Retry-After: %lld\r\n", server_limit_fields_retry(limits));
     }
 }
 
@@ -351,7 +255,8 @@ static double seconds_exact(doorman_time time) { return (double)time / (double)D
 /* Adds the decision as JSON, with the names that it has in an `acquire`. But `waited` is the `wait`
  * that is over when the response comes. */
 static void body_add(struct text *text, const struct allow *allow) {
-    const struct allow_limit *first = allow->has_first ? &allow->limits[0] : NULL;
+    const struct limit_fields *limits = &allow->limits;
+    const struct limit_field *first = limits->has_first ? &limits->items[0] : NULL;
     server_text_add(text, allow->granted ? "{\"decision\":\"GRANTED\",\"granted\":"
                                          : "{\"decision\":\"REFUSED\",\"reason\":\"");
     if (allow->granted) {
@@ -370,8 +275,8 @@ static void body_add(struct text *text, const struct allow *allow) {
     if (first && allow->granted) {
         server_text_addf(text, ",\"reset_after\":%.9g", seconds_exact(first->reset_after));
     }
-    if (allow->has_retry_after) {
-        server_text_addf(text, ",\"retry_after\":%.9g", seconds_exact(allow->retry_after));
+    if (limits->has_retry_after) {
+        server_text_addf(text, ",\"retry_after\":%.9g", seconds_exact(limits->retry_after));
     }
     server_text_add(text, "}\n");
 }
@@ -448,7 +353,7 @@ static void handle_allow(struct service *service, const struct http_request *req
         response->type = "application/json";
         response->code = allow.granted ? 200 : allow.refused_code;
         if (!allow.granted && allow.reason == DOORMAN_REASON_UNMATCHED) response->code = 404;
-        lines_add(&response->lines, &allow);
+        lines_add(&response->lines, &allow.limits);
         body_add(&response->text, &allow);
         response->delay = allow.wait;
     }

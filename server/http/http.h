@@ -280,6 +280,13 @@ void server_http_cancel_delay(struct service *service);
 bool server_tokens_find(struct tokens *tokens, const char *given, size_t bytes,
                         struct token_identity *out);
 
+#define HTTP_AUTHORIZATION_MAX (HTTP_TOKEN_MAX * 2 + 512) /* bytes, with a final 0 */
+
+/* Finds the token of a field Authorization. Programs send "Bearer TOKEN". A browser asks its user
+ * for a password, and sends "Basic" with any user name and the token as the password. */
+bool server_authorization_find(struct tokens *tokens, const char *value,
+                               struct token_identity *out);
+
 const char *server_role_name(enum role role);
 
 /* Returns whether a token with the role `role` may do what needs the role `needed`. */

@@ -226,20 +226,12 @@ static bool request_host_known(const struct service *service, const struct http_
     return authority_is_valid(host) && host_known(service, host);
 }
 
-/* Finds the token of a request. Programs send "Bearer TOKEN". A browser asks its user for a
- * password, and sends "Basic" with any user name and the token as the password. */
+/* Finds the token of a request. */
 static bool request_find_token(struct tokens *tokens, const char *fields,
                                struct token_identity *out) {
-    char value[HTTP_TOKEN_MAX * 2 + 512], pair[sizeof value];
-    if (server_http_field_read(fields, "Authorization", value, sizeof value) != 1) return false;
-    if (strncasecmp(value, "Bearer ", 7) == 0) {
-        return server_tokens_find(tokens, value + 7, strlen(value + 7), out);
-    }
-    if (strncasecmp(value, "Basic ", 6) != 0) return false;
-    size_t bytes = server_base64_read(pair, sizeof pair, value + 6);
-    const char *colon = (const char *)memchr(pair, ':', bytes);
-    size_t before = colon ? (size_t)(colon - pair) + 1 : bytes;
-    return server_tokens_find(tokens, pair + before, bytes - before, out);
+    char value[HTTP_AUTHORIZATION_MAX];
+    return server_http_field_read(fields, "Authorization", value, sizeof value) == 1 &&
+           server_authorization_find(tokens, value, out);
 }
 
 const char *const server_message_names[MESSAGE_KIND_COUNT] = {"discovery",

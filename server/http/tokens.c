@@ -29,6 +29,7 @@
 #include "http.h"
 
 #include <stdarg.h>
+#include <strings.h>
 
 #define TOKEN_MAX 64
 #define TOKEN_FILE_BYTES_MAX ((size_t)64 << 10)
@@ -287,6 +288,19 @@ bool server_tokens_find(struct tokens *tokens, const char *given, size_t bytes,
     return found;
 }
 
+bool server_authorization_find(struct tokens *tokens, const char *value,
+                               struct token_identity *out) {
+    char pair[HTTP_AUTHORIZATION_MAX];
+    if (strncasecmp(value, "Bearer ", 7) == 0) {
+        return server_tokens_find(tokens, value + 7, strlen(value + 7), out);
+    }
+    if (strncasecmp(value, "Basic ", 6) != 0) return false;
+    size_t bytes = server_base64_read(pair, sizeof pair, value + 6);
+    const char *colon = (const char *)memchr(pair, ':', bytes);
+    size_t before = colon ? (size_t)(colon - pair) + 1 : bytes;
+    return server_tokens_find(tokens, pair + before, bytes - before, out);
+}
+
 /* Returns whether a glob of a token has a resource, or all resources of a template. */
 static bool glob_covers(const char *glob, size_t bytes, const char *name, bool is_template) {
     bool is_prefix = glob[bytes - 1] == '*';
@@ -322,7 +336,9 @@ bool server_token_covers(struct tokens *tokens, const struct token_identity *tok
 static enum exit_status tokens_start(struct service *service) {
     const char *path = service->settings->http_token;
     doorman_error error = {0};
-    if (!path || !server_http_is_on(service->settings)) return CONTINUE;
+    if (!path || (!server_http_is_on(service->settings) && !service->settings->grpc)) {
+        return CONTINUE;
+    }
     struct tokens *tokens = (struct tokens *)calloc(1, sizeof *tokens);
     if (!tokens || !server_lock_init(&tokens->lock, LOCK_TOKENS)) {
         free(tokens);

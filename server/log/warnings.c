@@ -173,6 +173,10 @@ static bool peer_format(const nng_sockaddr *peer, char text[PEER_BYTES]) {
 void server_peer_write(const struct peer *peer, char text[PEER_BYTES]) {
     nng_sockaddr address = {.s_family = NNG_AF_UNSPEC};
     uint64_t process = 0;
+    if (peer->text) {
+        snprintf(text, PEER_BYTES, "%s", peer->text);
+        return;
+    }
     int error = peer->stream ? nng_stream_get_addr(peer->stream, NNG_OPT_REMADDR, &address)
                              : nng_pipe_get_addr(peer->pipe, NNG_OPT_REMADDR, &address);
     if (error == 0 && peer_format(&address, text)) return;

@@ -221,6 +221,7 @@ static void status_write_resources(struct service *service, const struct http_re
     server_snapshot_take(&snapshot, service, filter, ROWS_MAX);
     json_start_status(text, service, &snapshot);
     if (snapshot.is_master) json_children(text, service);
+    EACH_PART(part, status)(*part)->status(service, text);
     server_text_add(text, ",\"resources\":[");
     for (size_t i = 0; i < snapshot.row_count && !server_is_abandoned(response->abandoned); i++) {
         if (i) server_text_add(text, ",\n");

@@ -483,6 +483,7 @@ static void handle_metrics(struct service *service, const struct http_request *r
     metrics_all_resources(text, &snapshot, has_parent);
     server_children_metrics(text, service);
     server_limits_metrics(text, service, response->abandoned);
+    EACH_PART(part, metrics)(*part)->metrics(service, text);
     text->failed = text->failed || snapshot.failed;
     server_snapshot_uninit(&snapshot);
 }

@@ -383,6 +383,7 @@ void server_page_facts(struct text *text, struct service *service,
     page_master(text, service, snapshot);
     page_drain(text, &snapshot->drain);
     page_fact_text(text, "address", service->advertise, "");
+    EACH_PART(part, facts)(*part)->facts(service, text);
     page_election(text, snapshot);
     page_state(text, snapshot);
     page_parent(text, service, snapshot);

@@ -364,8 +364,8 @@ static bool tls_load_files(struct service *service, enum file_group group, bool 
     bool loaded = tls_load(&pem, &tls, settings, &error);
     if (loaded) {
         assert(!tls == !service->tls);
+        pem_replace(service, &pem); /* before the listeners: that of gRPC reads the texts */
         if (tls) tls_replace(service, tls);
-        pem_replace(service, &pem);
         service->tls_watch->warn_at = 0;
         server_note_failure(service, CERTIFICATE_REFUSED, "");
         server_log(settings, LEVEL_INFO, "certificate loaded",

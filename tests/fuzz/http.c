@@ -54,6 +54,7 @@ int server_main(int argc, char **argv);
 #include "server/http/http_listen.c"
 #include "server/http/http_request.c"
 #include "server/http/http_response.c"
+#include "server/http/limit_fields.c"
 #include "server/pages/json.c"
 #include "server/pages/limits.c"
 #include "server/pages/lists.c"

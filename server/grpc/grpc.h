@@ -1,0 +1,383 @@
+/* doorman_server, part GRPC: what its files share.
+ *
+ * One thread, the loop, has all connections and streams, so they need no lock. Threads of nng give
+ * it the answers of the master, and the main thread its orders, in struct grpc_inbox. */
+#ifndef DOORMAN_SERVER_GRPC_H
+#define DOORMAN_SERVER_GRPC_H
+
+#include "../http/http.h"
+#include "../http/limit_fields.h"
+#include "grpc_scan.h"
+
+#define GRPC_MESSAGE_MAX ((size_t)1 << 20)        /* bytes */
+#define GRPC_HEALTH_MESSAGE_MAX ((size_t)4 << 10) /* of the health check, which needs no token */
+#define GRPC_HEADERS_MAX ((size_t)16 << 10)       /* names and values, and 32 bytes for each */
+#define GRPC_STREAM_MAX 100                       /* of one connection */
+#define GRPC_CONNECTION_DEFAULT 1024
+#define GRPC_PREFIX 5                        /* bytes before a message */
+#define GRPC_TEXT_MAX 240                    /* of the text of an error */
+#define GRPC_PATIENCE (10 * DOORMAN_SECOND)  /* with a peer that should send or read something */
+#define GRPC_BUFFERED_MAX ((size_t)64 << 20) /* bytes of all requests that are not complete */
+
+#define GRPC_BUDGET_MAX 2000.0 /* frames that ask nothing: see grpc_budget.c */
+
+/* The codes of gRPC, and their names. A code without a name is never sent. */
+#define GRPC_CODES(CODE)                                                                           \
+    CODE(OK, 0)                                                                                    \
+    CODE(CANCELLED, 1)                                                                             \
+    CODE(INVALID_ARGUMENT, 3)                                                                      \
+    CODE(DEADLINE_EXCEEDED, 4)                                                                     \
+    CODE(NOT_FOUND, 5)                                                                             \
+    CODE(PERMISSION_DENIED, 7)                                                                     \
+    CODE(RESOURCE_EXHAUSTED, 8)                                                                    \
+    CODE(FAILED_PRECONDITION, 9)                                                                   \
+    CODE(UNIMPLEMENTED, 12)                                                                        \
+    CODE(INTERNAL, 13)                                                                             \
+    CODE(UNAVAILABLE, 14)                                                                          \
+    CODE(UNAUTHENTICATED, 16)
+
+enum grpc_code {
+#define GRPC_CODE(name, number) GRPC_##name = (number),
+    GRPC_CODES(GRPC_CODE)
+#undef GRPC_CODE
+        GRPC_CODE_COUNT = 17
+};
+
+enum grpc_method {
+    GRPC_SHOULD_RATE_LIMIT,
+    GRPC_CHECK_RATE_LIMIT,
+    GRPC_REPORT,
+    GRPC_RESERVE,
+    GRPC_COMMIT,
+    GRPC_HEALTH_CHECK,
+    GRPC_HEALTH_WATCH,
+    GRPC_UNKNOWN_METHOD,
+    GRPC_METHOD_COUNT
+};
+
+/* Why a connection was ended, for metrics. */
+enum grpc_ending {
+    GRPC_END_PEER,      /* the peer has closed it, or the network has failed */
+    GRPC_END_HANDSHAKE, /* of TLS */
+    GRPC_END_PROTOCOL,  /* what the peer sends is not HTTP/2 */
+    GRPC_END_FLOOD,     /* too many frames that ask nothing */
+    GRPC_END_SLOW,      /* the peer has not sent or read anything for GRPC_PATIENCE */
+    GRPC_END_CROWDED,   /* others needed the connection */
+    GRPC_END_STOP,      /* the process stops */
+    GRPC_END_COUNT
+};
+
+/* Atomic counters, for metrics. */
+struct grpc_counters {
+    counter requests[GRPC_METHOD_COUNT][GRPC_CODE_COUNT];
+    counter endings[GRPC_END_COUNT];
+    counter accepted, connections, streams; /* the last two are gauges */
+    counter forwarded;                      /* questions to the master */
+    counter descriptors, hashed, limits_ignored, unmatched;
+};
+
+/* How a call ends. */
+struct grpc_status {
+    enum grpc_code code;
+    char text[GRPC_TEXT_MAX]; /* "": none */
+};
+
+/* Sets a status, and returns false. */
+__attribute__((format(printf, 3, 4))) bool
+server_grpc_fail(struct grpc_status *status, enum grpc_code code, const char *format, ...);
+
+/* ---- calls (grpc_call.c, grpc_permit.c) ----------------------------------------------------- */
+
+/* What a permit says of one descriptor: the limit that refuses it, or the one with the least units
+ * left. */
+struct grpc_outcome {
+    bool is_over, has_limit, has_reset;
+    char name[DOORMAN_ID_BYTES_MAX + 1];
+    double most, remaining;
+    doorman_time window, reset; /* window 0: not known */
+};
+
+struct grpc_descriptor {
+    char resource_id[DOORMAN_ID_BYTES_MAX + 1], key[DOORMAN_ID_BYTES_MAX + 1];
+    double hits;
+    bool is_refund;    /* the hits come back */
+    bool is_unmatched; /* no template with limits has the resource, so no item asks for it */
+    struct grpc_outcome outcome;
+};
+
+/* The steps of a call. Each one is a request to the server object, here or at the master:
+ *
+ *     step     request                                        next step
+ *     PERMIT   ACQUIRE: one item for each descriptor that     PERMIT, if a descriptor is
+ *              has limits, as one permit                      unmatched: without it. REPORT, if
+ *                                                             there are refunds. Else DONE
+ *     REPORT   REPORT: refunds, or all hits of Report         DONE
+ */
+enum grpc_step { GRPC_STEP_PERMIT, GRPC_STEP_REPORT, GRPC_STEP_DONE };
+
+struct grpc_call {
+    struct service *service;
+    enum grpc_method method;
+    enum grpc_step step;
+    bool is_over; /* the permit is refused */
+    bool has_fields;
+    struct limit_fields fields; /* of the descriptor that decides */
+    doorman_request request;    /* of the step */
+    doorman_permit_request permit;
+    doorman_permit_item items[GRPC_DESCRIPTOR_MAX];
+    doorman_permit_entry entries[GRPC_DESCRIPTOR_MAX];
+    size_t places[GRPC_DESCRIPTOR_MAX]; /* the descriptor of each item or entry */
+    size_t descriptor_count;
+    struct grpc_descriptor descriptors[];
+};
+
+/* Reads a message. Returns NULL and sets the status if it is not valid. The caller frees the call.
+ */
+struct grpc_call *server_grpc_call_read(struct service *service, struct grpc_counters *counters,
+                                        enum grpc_method method, const uint8_t *bytes, size_t count,
+                                        struct grpc_status *status);
+
+/* Makes the request of the step, or leaves the step out. */
+void server_grpc_call_prepare(struct grpc_call *call);
+
+/* Adds the response, with its prefix. */
+void server_grpc_call_write(const struct grpc_call *call, struct text *out);
+
+/* Adds the prefix of a message of so many bytes. */
+void server_grpc_add_prefix(struct text *out, size_t bytes);
+
+enum grpc_decided {
+    GRPC_DECIDED,   /* the call is done */
+    GRPC_ELSEWHERE, /* another process is the master */
+    GRPC_FAILED     /* the status says why */
+};
+
+/* Lets the server object of this process decide.
+ *   peer     for the log
+ *   master   out: on ELSEWHERE the address of the master; "": not known */
+enum grpc_decided server_grpc_call_decide(struct grpc_call *call, const struct peer *peer,
+                                          struct grpc_status *status,
+                                          char master[DOORMAN_ID_BYTES_MAX + 1]);
+
+/* Takes the response to the request of the step, and prepares the next step. Precondition: the
+ * lock of the service is held.
+ *   returns   false: the call has failed */
+bool server_grpc_call_take(struct grpc_call *call, const doorman_response *response,
+                           struct grpc_status *status);
+
+/* ---- the master (grpc_master.c) ------------------------------------------------------------- */
+
+struct grpc_master; /* the link to another process that is the master */
+struct grpc_question;
+
+struct grpc_master *server_grpc_master_create(struct service *service, int wake);
+
+/* Ends all questions. No callback runs after this call. */
+void server_grpc_master_destroy(struct grpc_master *master);
+
+/* Uses this address from now on. "": there is no other master. */
+void server_grpc_master_set(struct grpc_master *master, const char *address);
+
+/* Returns whether the link has a connection. */
+bool server_grpc_master_is_reached(const struct grpc_master *master);
+
+/* Sends the request of the call's step.
+ *   owner     server_grpc_master_next returns it
+ *   timeout   more than 0
+ *   returns   NULL: the status says why */
+struct grpc_question *server_grpc_master_ask(struct grpc_master *master,
+                                             const struct grpc_call *call, void *owner,
+                                             doorman_time timeout, struct grpc_status *status);
+
+/* Forgets the owner of a question, which then gets no answer. */
+void server_grpc_master_forget(struct grpc_question *question);
+
+/* Takes the next answer into its call.
+ *   owner     out: NULL: the owner has been forgotten
+ *   call      the call of an owner
+ *   returns   false: there is no answer now */
+struct grpc_answer {
+    void *owner;
+    int result;       /* 0, or an error of nng */
+    nng_msg *message; /* the caller frees it */
+};
+bool server_grpc_master_next(struct grpc_master *master, struct grpc_answer *out);
+
+/* Reads an answer, and gives it to its call.
+ *   returns   false: the call has failed */
+bool server_grpc_master_read(struct grpc_call *call, const struct grpc_answer *answer,
+                             struct grpc_status *status);
+
+/* ---- TLS (grpc_tls.c) ----------------------------------------------------------------------- */
+
+struct grpc_tls;         /* certificates; the last user frees them */
+struct grpc_tls_session; /* of one connection */
+
+/* Makes it of texts in PEM.
+ *   returns   NULL: the text says why */
+struct grpc_tls *server_grpc_tls_create(const struct pem *pem, char why[GRPC_TEXT_MAX]);
+struct grpc_tls *server_grpc_tls_share(struct grpc_tls *tls);
+void server_grpc_tls_release(struct grpc_tls *tls); /* NULL has no effect */
+
+struct grpc_tls_session *server_grpc_tls_begin(struct grpc_tls *tls, int socket);
+void server_grpc_tls_end(struct grpc_tls_session *session); /* NULL has no effect */
+
+enum grpc_tls_result { GRPC_TLS_DONE, GRPC_TLS_READS, GRPC_TLS_WRITES, GRPC_TLS_FAILED };
+
+/* Continues the handshake.
+ *   failure   out: FAILED_CERTIFICATE or FAILED_HANDSHAKE, on GRPC_TLS_FAILED
+ *   returns   READS, WRITES: it continues when the socket can be read, or written */
+enum grpc_tls_result server_grpc_tls_handshake(struct grpc_tls_session *session, int *failure);
+
+/* As recv and send without a wait: -1 and EAGAIN, or another error. */
+ssize_t server_grpc_tls_recv(struct grpc_tls_session *session, void *bytes, size_t room);
+ssize_t server_grpc_tls_send(struct grpc_tls_session *session, const void *bytes, size_t count);
+bool server_grpc_tls_has_bytes(struct grpc_tls_session *session); /* that recv gives at once */
+
+/* ---- connections and streams (grpc_connection.c, grpc_stream.c) ----------------------------- */
+
+struct grpc_connection;
+
+/* A stream is one request:
+ *
+ *     state      meaning                                             next
+ *     READING    the request is not complete                         ASKING, WATCHING, ANSWERING
+ *     ASKING     the master decides                                  ASKING, ANSWERING
+ *     WATCHING   Watch: an answer follows each change                ANSWERING, at a drain
+ *     ANSWERING  the response is on its way, until nghttp2 closes the stream
+ */
+enum grpc_stream_state {
+    GRPC_STREAM_READING,
+    GRPC_STREAM_ASKING,
+    GRPC_STREAM_WATCHING,
+    GRPC_STREAM_ANSWERING
+};
+
+struct grpc_stream {
+    struct grpc_connection *connection;
+    struct grpc_stream *next, *previous; /* of the connection */
+    int32_t id;
+    enum grpc_stream_state state;
+    enum grpc_method method;
+    bool is_head, is_post, is_grpc, is_ended;   /* the head is complete; the verb and the type are
+                                                 right; the peer has sent all */
+    doorman_time started_at, state_at, timeout; /* timeout: of the client; DOORMAN_NEVER: none */
+    size_t header_bytes;
+    char authorization[HTTP_AUTHORIZATION_MAX];
+    struct token_identity token;
+    struct text in, out;
+    size_t out_sent;
+    struct grpc_status status;
+    struct grpc_call *call;
+    struct grpc_question *question;
+    int serving; /* Watch: the last value that was sent; 0: none */
+};
+
+struct grpc {
+    struct service *service;
+    struct grpc_counters counters;
+    struct grpc_master *master;
+    struct grpc_connection *first; /* the list of connections */
+    size_t connection_count, limit;
+    size_t buffered; /* bytes of requests that are not complete */
+    int epoll, listener, wake;
+    bool is_listening; /* the loop looks at the listener */
+    bool is_draining;
+    bool was_reached; /* the link to the master had a connection */
+    int serving;      /* what Health says: 1 or 2 */
+    doorman_time looked_at, ticked_at, now;
+    doorman_time ends_at; /* when the loop ends; 0: it does not end yet */
+    char address[320];    /* with the real port */
+    pthread_t thread;
+    bool has_thread;
+    bool has_lock;
+    struct lock lock;     /* guards the members below */
+    struct grpc_tls *tls; /* NULL: no TLS */
+    bool drains, ends;    /* orders of the main thread */
+};
+
+struct grpc_connection {
+    struct grpc *grpc;
+    struct grpc_connection *next, *previous;
+    int socket; /* -1: a test has no socket */
+    struct grpc_tls_session *tls;
+    bool is_shaking;                               /* the TLS handshake is not complete */
+    bool is_writing;                               /* the handshake waits until it can write */
+    bool is_proved;                                /* a call with a right token was complete */
+    bool is_closing;                               /* it ends when all is sent */
+    bool has_ended;                                /* the loop frees it */
+    void *session;                                 /* nghttp2_session */
+    doorman_time accepted_at, idle_at, stalled_at; /* stalled_at: 0: nothing waits to be sent */
+    uint8_t out[16 << 10];
+    size_t out_bytes, out_sent;
+    const uint8_t *rest; /* of nghttp2: what did not fit into `out` */
+    size_t rest_bytes;
+    double budget; /* of frames that ask nothing */
+    doorman_time budget_at;
+    uint32_t events; /* of epoll */
+    struct grpc_stream *streams;
+    size_t stream_count;
+    char peer[64];        /* for the log */
+    nng_sockaddr address; /* the same; NNG_AF_UNSPEC: not known */
+};
+
+/* Makes a connection of a socket.
+ *   returns   NULL: out of memory */
+struct grpc_connection *server_grpc_connection_create(struct grpc *grpc, int socket,
+                                                      struct grpc_tls_session *tls);
+void server_grpc_connection_destroy(struct grpc_connection *connection);
+
+/* Ends a connection. The loop frees it later. */
+void server_grpc_connection_end(struct grpc_connection *connection, enum grpc_ending why);
+
+/* Gives bytes of the peer to nghttp2. */
+void server_grpc_connection_feed(struct grpc_connection *connection, const uint8_t *bytes,
+                                 size_t count);
+
+/* Fills the buffer `out` with what nghttp2 wants to send. Returns whether there is any. */
+bool server_grpc_connection_fill(struct grpc_connection *connection);
+
+/* Returns whether something waits to be sent. */
+bool server_grpc_connection_wants(const struct grpc_connection *connection);
+
+/* Returns whether nothing will be sent or received any more. */
+bool server_grpc_connection_is_over(const struct grpc_connection *connection);
+
+/* Tells the peer to send no more requests. */
+void server_grpc_connection_drain(struct grpc_connection *connection);
+
+/* Takes some of the budget of frames that ask nothing. Without budget the connection ends. */
+void server_grpc_connection_charge(struct grpc_connection *connection, double frames);
+
+/* Does what is due for the streams of a connection. */
+void server_grpc_streams_tick(struct grpc_connection *connection);
+
+struct grpc_stream *server_grpc_stream_open(struct grpc_connection *connection, int32_t id);
+void server_grpc_stream_close(struct grpc_stream *stream);
+void server_grpc_stream_header(struct grpc_stream *stream, const char *name, const char *value,
+                               size_t value_bytes);
+void server_grpc_stream_head_end(struct grpc_stream *stream);
+void server_grpc_stream_data(struct grpc_stream *stream, const uint8_t *bytes, size_t count);
+void server_grpc_stream_end(struct grpc_stream *stream); /* the request is complete */
+void server_grpc_stream_answer(struct grpc_stream *stream, const struct grpc_answer *answer);
+void server_grpc_stream_drain(struct grpc_stream *stream);
+
+/* ---- health (grpc_health.c) ----------------------------------------------------------------- */
+
+/* Looks whether this process can answer, and sets grpc->serving. */
+void server_grpc_look(struct grpc *grpc);
+
+/* Adds the answer of a health check.
+ *   watches   an unknown service is an answer too
+ *   returns   false: the status says why */
+bool server_grpc_health_answer(struct grpc *grpc, struct grpc_stream *stream, bool watches);
+
+/* ---- names (grpc_names.c) ------------------------------------------------------------------- */
+
+enum grpc_method server_grpc_method_find(const char *path, size_t bytes);
+bool server_grpc_service_is_known(const char *name, size_t bytes);
+const char *server_grpc_method_name(enum grpc_method method);
+const char *server_grpc_code_name(enum grpc_code code); /* NULL: it is never sent */
+const char *server_grpc_ending_name(enum grpc_ending ending);
+
+#endif

@@ -1,0 +1,224 @@
+/* doorman_server, part GRPC: one connection of HTTP/2, over nghttp2. This file has no socket: the
+ * loop gives it what has come, and takes what must be sent. */
+#include "grpc.h"
+
+#include <nghttp2/nghttp2.h>
+
+#define WINDOW_BYTES (1 << 20)
+#define HEADERS_ABSURD ((size_t)64 << 10) /* a header list that is not even read to its end */
+
+static nghttp2_session *connection_session(const struct grpc_connection *connection) {
+    return (nghttp2_session *)connection->session;
+}
+
+/* ---- callbacks of nghttp2 ------------------------------------------------------------------- */
+
+static struct grpc_stream *connection_find(nghttp2_session *session, int32_t id) {
+    return (struct grpc_stream *)nghttp2_session_get_stream_user_data(session, id);
+}
+
+static int on_begin_headers(nghttp2_session *session, const nghttp2_frame *frame, void *context) {
+    struct grpc_connection *connection = (struct grpc_connection *)context;
+    if (frame->headers.cat != NGHTTP2_HCAT_REQUEST) return 0;
+    struct grpc_stream *stream = server_grpc_stream_open(connection, frame->hd.stream_id);
+    if (!stream) return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+    nghttp2_session_set_stream_user_data(session, frame->hd.stream_id, stream);
+    return 0;
+}
+
+static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const uint8_t *name,
+                     size_t name_bytes, const uint8_t *value, size_t value_bytes, uint8_t marks,
+                     void *context) {
+    struct grpc_stream *stream = connection_find(session, frame->hd.stream_id);
+    (void)name_bytes, (void)marks, (void)context;
+    if (!stream) return 0;
+    server_grpc_stream_header(stream, (const char *)name, (const char *)value, value_bytes);
+    return stream->header_bytes > HEADERS_ABSURD ? NGHTTP2_ERR_CALLBACK_FAILURE : 0;
+}
+
+static int on_data(nghttp2_session *session, uint8_t marks, int32_t id, const uint8_t *bytes,
+                   size_t count, void *context) {
+    struct grpc_stream *stream = connection_find(session, id);
+    (void)marks, (void)context;
+    if (stream) server_grpc_stream_data(stream, bytes, count);
+    return 0;
+}
+
+/* Frames that ask for something cost nothing. */
+static bool frame_is_useful(const nghttp2_frame *frame) {
+    return frame->hd.type == NGHTTP2_HEADERS ||
+           (frame->hd.type == NGHTTP2_DATA &&
+            (frame->hd.length > 0 || frame->hd.flags & NGHTTP2_FLAG_END_STREAM));
+}
+
+static int on_frame(nghttp2_session *session, const nghttp2_frame *frame, void *context) {
+    struct grpc_connection *connection = (struct grpc_connection *)context;
+    struct grpc_stream *stream = connection_find(session, frame->hd.stream_id);
+    if (!frame_is_useful(frame)) server_grpc_connection_charge(connection, 1);
+    if (connection->has_ended) return NGHTTP2_ERR_CALLBACK_FAILURE;
+    if (!stream) return 0;
+    if (frame->hd.type == NGHTTP2_HEADERS) server_grpc_stream_head_end(stream);
+    if ((frame->hd.type == NGHTTP2_HEADERS || frame->hd.type == NGHTTP2_DATA) &&
+        frame->hd.flags & NGHTTP2_FLAG_END_STREAM) {
+        server_grpc_stream_end(stream);
+    }
+    return 0;
+}
+
+static int on_invalid_frame(nghttp2_session *session, const nghttp2_frame *frame, int error,
+                            void *context) {
+    (void)session, (void)frame, (void)error;
+    server_grpc_connection_charge((struct grpc_connection *)context, 10);
+    return 0;
+}
+
+/* A peer that has its response need not send the rest of its request. */
+static int on_sent(nghttp2_session *session, const nghttp2_frame *frame, void *context) {
+    struct grpc_stream *stream = connection_find(session, frame->hd.stream_id);
+    (void)context;
+    if (frame->hd.type == NGHTTP2_HEADERS && frame->hd.flags & NGHTTP2_FLAG_END_STREAM && stream &&
+        !stream->is_ended) {
+        nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, stream->id, NGHTTP2_NO_ERROR);
+    }
+    return 0;
+}
+
+static int on_close(nghttp2_session *session, int32_t id, uint32_t error, void *context) {
+    struct grpc_stream *stream = connection_find(session, id);
+    (void)error, (void)context;
+    if (!stream) return 0;
+    nghttp2_session_set_stream_user_data(session, id, NULL);
+    server_grpc_stream_close(stream);
+    return 0;
+}
+
+/* ---- the session ---------------------------------------------------------------------------- */
+
+static int session_create(struct grpc_connection *connection) {
+    nghttp2_session_callbacks *callbacks = NULL;
+    nghttp2_session *session = NULL;
+    int error = nghttp2_session_callbacks_new(&callbacks);
+    if (error != 0) return error;
+    nghttp2_session_callbacks_set_on_begin_headers_callback(callbacks, on_begin_headers);
+    nghttp2_session_callbacks_set_on_header_callback(callbacks, on_header);
+    nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks, on_data);
+    nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks, on_frame);
+    nghttp2_session_callbacks_set_on_invalid_frame_recv_callback(callbacks, on_invalid_frame);
+    nghttp2_session_callbacks_set_on_frame_send_callback(callbacks, on_sent);
+    nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, on_close);
+    error = nghttp2_session_server_new(&session, callbacks, connection);
+    nghttp2_session_callbacks_del(callbacks);
+    connection->session = session;
+    return error;
+}
+
+static int session_start(struct grpc_connection *connection) {
+    const nghttp2_settings_entry settings[] = {
+        {NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, GRPC_STREAM_MAX},
+        {NGHTTP2_SETTINGS_MAX_HEADER_LIST_SIZE, GRPC_HEADERS_MAX}};
+    int error = session_create(connection);
+    if (error == 0) {
+        error = nghttp2_submit_settings(connection_session(connection), NGHTTP2_FLAG_NONE, settings,
+                                        sizeof settings / sizeof *settings);
+    }
+    if (error == 0) {
+        error = nghttp2_session_set_local_window_size(connection_session(connection),
+                                                      NGHTTP2_FLAG_NONE, 0, WINDOW_BYTES);
+    }
+    return error;
+}
+
+struct grpc_connection *server_grpc_connection_create(struct grpc *grpc, int socket,
+                                                      struct grpc_tls_session *tls) {
+    struct grpc_connection *connection = (struct grpc_connection *)calloc(1, sizeof *connection);
+    if (!connection) return NULL;
+    connection->grpc = grpc;
+    connection->socket = socket;
+    connection->accepted_at = connection->idle_at = connection->budget_at = grpc->now;
+    connection->budget = GRPC_BUDGET_MAX;
+    if (session_start(connection) != 0) {
+        nghttp2_session_del(connection_session(connection));
+        free(connection);
+        return NULL;
+    }
+    connection->tls = tls;
+    connection->is_shaking = tls != NULL;
+    connection->next = grpc->first;
+    if (grpc->first) grpc->first->previous = connection;
+    grpc->first = connection;
+    grpc->connection_count++;
+    server_counter_add(&grpc->counters.connections, 1);
+    return connection;
+}
+
+/* nghttp2_session_del calls no on_close. */
+void server_grpc_connection_destroy(struct grpc_connection *connection) {
+    struct grpc *grpc = connection->grpc;
+    connection->has_ended = true; /* no stream can end it once more */
+    while (connection->streams) server_grpc_stream_close(connection->streams);
+    nghttp2_session_del(connection_session(connection));
+    server_grpc_tls_end(connection->tls);
+    if (connection->previous) connection->previous->next = connection->next;
+    if (connection->next) connection->next->previous = connection->previous;
+    if (grpc->first == connection) grpc->first = connection->next;
+    grpc->connection_count--;
+    server_counter_add(&grpc->counters.connections, (uint64_t)-1);
+    free(connection);
+}
+
+void server_grpc_connection_feed(struct grpc_connection *connection, const uint8_t *bytes,
+                                 size_t count) {
+    ssize_t used = nghttp2_session_mem_recv(connection_session(connection), bytes, count);
+    if (used < 0) server_grpc_connection_end(connection, GRPC_END_PROTOCOL);
+}
+
+/* A frame that does not fit is kept by nghttp2 until the next call, so what it gives is copied
+ * before it is asked again. */
+bool server_grpc_connection_fill(struct grpc_connection *connection) {
+    nghttp2_session *session = connection_session(connection);
+    if (connection->out_sent == connection->out_bytes) {
+        connection->out_sent = connection->out_bytes = 0;
+    }
+    while (!connection->has_ended) {
+        const uint8_t *bytes = NULL;
+        size_t room = sizeof connection->out - connection->out_bytes;
+        if (connection->rest_bytes == 0) {
+            ssize_t count = nghttp2_session_mem_send(session, &bytes);
+            if (count < 0) server_grpc_connection_end(connection, GRPC_END_PROTOCOL);
+            if (count <= 0) break;
+            connection->rest = bytes;
+            connection->rest_bytes = (size_t)count;
+        }
+        size_t count = connection->rest_bytes < room ? connection->rest_bytes : room;
+        memcpy(connection->out + connection->out_bytes, connection->rest, count);
+        connection->out_bytes += count;
+        connection->rest += count;
+        connection->rest_bytes -= count;
+        if (connection->rest_bytes > 0) break;
+    }
+    return connection->out_sent < connection->out_bytes;
+}
+
+bool server_grpc_connection_wants(const struct grpc_connection *connection) {
+    return connection->rest_bytes > 0 || connection->out_sent < connection->out_bytes;
+}
+
+bool server_grpc_connection_is_over(const struct grpc_connection *connection) {
+    nghttp2_session *session = connection_session(connection);
+    return !server_grpc_connection_wants(connection) && !nghttp2_session_want_read(session) &&
+           !nghttp2_session_want_write(session);
+}
+
+void server_grpc_connection_drain(struct grpc_connection *connection) {
+    nghttp2_session *session = connection_session(connection);
+    if (connection->is_closing) return;
+    connection->is_closing = true;
+    nghttp2_submit_goaway(session, NGHTTP2_FLAG_NONE,
+                          nghttp2_session_get_last_proc_stream_id(session), NGHTTP2_NO_ERROR, NULL,
+                          0);
+    struct grpc_stream *next = NULL;
+    for (struct grpc_stream *stream = connection->streams; stream; stream = next) {
+        next = stream->next;
+        server_grpc_stream_drain(stream);
+    }
+}

@@ -1,0 +1,532 @@
+/* doorman_server, part GRPC: the listener and the loop. This file has the sockets.
+ *
+ * One thread runs the loop. It waits with epoll for connections, for answers of the master and for
+ * orders of the main thread, and looks at all connections every TICK. Decisions are short, so one
+ * thread is enough: the lock of the service would let only one thread decide at a time anyway.
+ *
+ * At most --grpc-connections are open. If all are, a new connection takes the place of one that has
+ * not made a call yet, or else of one that has no request now: the one that is idle for the longest
+ * time. A connection that has not made a call for GRPC_PATIENCE is closed in any case, and so is
+ * one that does not read what is sent to it. */
+#include "grpc.h"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define TICK (DOORMAN_SECOND / 10)
+#define LOOK_INTERVAL (DOORMAN_SECOND / 2)
+#define EVENT_MAX 64
+#define READS_MAX 4                       /* of one connection, before others have their turn */
+#define ACCEPTS_MAX 64                    /* the same for new connections */
+#define EVICTION_AGE (DOORMAN_SECOND / 2) /* younger connections keep their place */
+#define ENDING (DOORMAN_SECOND / 2)       /* at the stop: how long the last responses may take */
+
+/* ---- one connection ------------------------------------------------------------------------- */
+
+static ssize_t io_recv(struct grpc_connection *connection, uint8_t *bytes, size_t room) {
+    if (connection->tls) return server_grpc_tls_recv(connection->tls, bytes, room);
+    return recv(connection->socket, bytes, room, 0);
+}
+
+static ssize_t io_send(struct grpc_connection *connection, const uint8_t *bytes, size_t count) {
+    if (connection->tls) return server_grpc_tls_send(connection->tls, bytes, count);
+    return send(connection->socket, bytes, count, MSG_NOSIGNAL);
+}
+
+/* Sends what there is, until the socket is full. */
+static void io_flush(struct grpc_connection *connection) {
+    while (!connection->has_ended && server_grpc_connection_fill(connection)) {
+        ssize_t sent = io_send(connection, connection->out + connection->out_sent,
+                               connection->out_bytes - connection->out_sent);
+        if (sent < 0 && errno == EINTR) continue;
+        if (sent < 0 && errno != EAGAIN) {
+            server_grpc_connection_end(connection, GRPC_END_PEER);
+            return;
+        }
+        if (sent < 0) {
+            if (!connection->stalled_at) connection->stalled_at = connection->grpc->now;
+            return;
+        }
+        connection->out_sent += (size_t)sent;
+        connection->stalled_at = 0;
+    }
+    if (!connection->has_ended && server_grpc_connection_is_over(connection)) {
+        server_grpc_connection_end(connection,
+                                   connection->is_closing ? GRPC_END_STOP : GRPC_END_PEER);
+    }
+}
+
+/* Reads what has come. A peer that does not read its responses is not read either. */
+static void io_read(struct grpc_connection *connection) {
+    uint8_t bytes[16 << 10];
+    for (int i = 0; !connection->has_ended && !connection->stalled_at; i++) {
+        bool has_bytes = connection->tls && server_grpc_tls_has_bytes(connection->tls);
+        if (i >= READS_MAX && !has_bytes) return;
+        ssize_t count = io_recv(connection, bytes, sizeof bytes);
+        if (count < 0 && errno == EINTR) continue;
+        if (count < 0 && errno == EAGAIN) return;
+        if (count <= 0) {
+            server_grpc_connection_end(connection, GRPC_END_PEER);
+            return;
+        }
+        server_grpc_connection_feed(connection, bytes, (size_t)count);
+        io_flush(connection);
+    }
+}
+
+static void io_shake(struct grpc_connection *connection) {
+    struct service *service = connection->grpc->service;
+    int failure = FAILED_HANDSHAKE;
+    enum grpc_tls_result result = server_grpc_tls_handshake(connection->tls, &failure);
+    connection->is_shaking = result != GRPC_TLS_DONE;
+    connection->is_writing = result == GRPC_TLS_WRITES;
+    if (result != GRPC_TLS_FAILED) return;
+    bool is_certificate = failure == FAILED_CERTIFICATE;
+    server_log_handshake(service, is_certificate ? NNG_EPEERAUTH : NNG_ECRYPTO,
+                         &connection->address);
+    server_grpc_connection_end(connection, GRPC_END_HANDSHAKE);
+}
+
+/* Asks epoll for what the connection waits for. */
+static void io_watch(struct grpc_connection *connection) {
+    uint32_t events = connection->stalled_at ? 0 : EPOLLIN;
+    if (connection->stalled_at || (connection->is_shaking && connection->is_writing)) {
+        events |= EPOLLOUT;
+    }
+    if (connection->has_ended || events == connection->events) return;
+    struct epoll_event event = {.events = events, .data.ptr = connection};
+    connection->events = events;
+    if (epoll_ctl(connection->grpc->epoll, EPOLL_CTL_MOD, connection->socket, &event) != 0) {
+        server_grpc_connection_end(connection, GRPC_END_PEER);
+    }
+}
+
+/* Does what a connection can do now. */
+static void io_step(struct grpc_connection *connection) {
+    if (connection->has_ended) return;
+    if (connection->is_shaking) io_shake(connection);
+    if (!connection->is_shaking) {
+        io_flush(connection);
+        io_read(connection);
+    }
+    io_watch(connection);
+}
+
+/* ---- new connections ------------------------------------------------------------------------ */
+
+/* Looks at the listener, or stops to do so. */
+static void listener_watch(struct grpc *grpc, bool listens) {
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = &grpc->listener};
+    if (grpc->is_listening == listens || grpc->listener < 0) return;
+    int operation = listens ? EPOLL_CTL_ADD : EPOLL_CTL_DEL;
+    if (epoll_ctl(grpc->epoll, operation, grpc->listener, &event) == 0) {
+        grpc->is_listening = listens;
+    }
+}
+
+/* Returns the connection whose place a new one takes; NULL: none. */
+static struct grpc_connection *listener_choose(const struct grpc *grpc) {
+    struct grpc_connection *chosen = NULL;
+    for (struct grpc_connection *each = grpc->first; each; each = each->next) {
+        bool is_free = !each->is_proved || each->stream_count == 0;
+        doorman_time since = each->is_proved ? each->idle_at : each->accepted_at;
+        if (!is_free || each->has_ended || grpc->now - since < EVICTION_AGE) continue;
+        bool better = !chosen || (chosen->is_proved && !each->is_proved) ||
+                      (chosen->is_proved == each->is_proved && each->idle_at < chosen->idle_at);
+        if (better) chosen = each;
+    }
+    return chosen;
+}
+
+/* Writes the address of a peer for the log. */
+static void listener_name_peer(struct grpc_connection *connection,
+                               const struct sockaddr_storage *peer, socklen_t bytes) {
+    char host[NI_MAXHOST] = "", port[NI_MAXSERV] = "";
+    (void)getnameinfo((const struct sockaddr *)peer, bytes, host, sizeof host, port, sizeof port,
+                      NI_NUMERICHOST | NI_NUMERICSERV);
+    snprintf(connection->peer, sizeof connection->peer,
+             strchr(host, ':') ? "[%.45s]:%.5s" : "%.45s:%.5s", host, port);
+    connection->address.s_family = NNG_AF_UNSPEC;
+    if (peer->ss_family == AF_INET) {
+        struct sockaddr_in from;
+        memcpy(&from, peer, sizeof from);
+        connection->address.s_in = (nng_sockaddr_in){
+            .sa_family = NNG_AF_INET, .sa_port = from.sin_port, .sa_addr = from.sin_addr.s_addr};
+    } else if (peer->ss_family == AF_INET6) {
+        struct sockaddr_in6 from;
+        memcpy(&from, peer, sizeof from);
+        connection->address.s_in6 =
+            (nng_sockaddr_in6){.sa_family = NNG_AF_INET6, .sa_port = from.sin6_port};
+        memcpy(connection->address.s_in6.sa_addr, &from.sin6_addr, 16);
+    }
+}
+
+/* Makes a connection of a socket. The caller closes the socket if this fails. */
+static bool listener_take(struct grpc *grpc, int socket, const struct sockaddr_storage *peer,
+                          socklen_t peer_bytes) {
+    const int on = 1;
+    struct grpc_tls_session *session = NULL;
+    server_lock(&grpc->lock);
+    struct grpc_tls *tls = server_grpc_tls_share(grpc->tls);
+    server_unlock(&grpc->lock);
+    if (tls) session = server_grpc_tls_begin(tls, socket);
+    struct grpc_connection *connection =
+        !tls || session ? server_grpc_connection_create(grpc, socket, session) : NULL;
+    server_grpc_tls_release(tls);
+    if (!connection) {
+        server_grpc_tls_end(session);
+        return false;
+    }
+    setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    listener_name_peer(connection, peer, peer_bytes);
+    connection->events = EPOLLIN;
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = connection};
+    if (epoll_ctl(grpc->epoll, EPOLL_CTL_ADD, socket, &event) != 0) {
+        server_grpc_connection_end(connection, GRPC_END_PEER);
+    }
+    server_counter_add(&grpc->counters.accepted, 1);
+    io_step(connection);
+    return true;
+}
+
+static void connection_free(struct grpc_connection *connection) {
+    int socket = connection->socket;
+    server_grpc_connection_destroy(connection);
+    close(socket);
+}
+
+/* Frees the connections that have ended. */
+static void connections_sweep(struct grpc *grpc) {
+    struct grpc_connection *next = NULL;
+    for (struct grpc_connection *each = grpc->first; each; each = next) {
+        next = each->next;
+        if (each->has_ended) connection_free(each);
+    }
+}
+
+/* Ends a connection whose place is needed. Its peer is told, if it can be told at once. */
+static void connection_evict(struct grpc_connection *connection) {
+    if (!connection->is_shaking) {
+        server_grpc_connection_drain(connection);
+        if (server_grpc_connection_fill(connection)) {
+            (void)io_send(connection, connection->out + connection->out_sent,
+                          connection->out_bytes - connection->out_sent);
+        }
+    }
+    server_grpc_connection_end(connection, GRPC_END_CROWDED);
+}
+
+/* Accepts connections. If none is free and none can be closed, the listener waits for the next
+ * tick. */
+static void listener_accept(struct grpc *grpc) {
+    for (int i = 0; i < ACCEPTS_MAX; i++) {
+        struct sockaddr_storage peer = {.ss_family = AF_UNSPEC};
+        socklen_t bytes = sizeof peer;
+        struct grpc_connection *chosen =
+            grpc->connection_count >= grpc->limit ? listener_choose(grpc) : NULL;
+        if (grpc->connection_count >= grpc->limit + (chosen ? 1 : 0)) {
+            listener_watch(grpc, false);
+            return;
+        }
+        int socket =
+            accept4(grpc->listener, (struct sockaddr *)&peer, &bytes, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (socket < 0) {
+            bool is_full = errno != EAGAIN && errno != EINTR && errno != ECONNABORTED;
+            if (is_full) listener_watch(grpc, false); /* no descriptor or memory is free */
+            return;
+        }
+        if (chosen) connection_evict(chosen);
+        if (!listener_take(grpc, socket, &peer, bytes)) close(socket);
+    }
+}
+
+/* ---- the loop ------------------------------------------------------------------------------- */
+
+static void loop_drain(struct grpc *grpc) {
+    grpc->is_draining = true;
+    listener_watch(grpc, false);
+    close(grpc->listener);
+    grpc->listener = -1;
+    server_grpc_look(grpc);
+    for (struct grpc_connection *each = grpc->first; each; each = each->next) {
+        if (each->has_ended) continue;
+        server_grpc_connection_drain(each);
+        if (each->is_shaking) server_grpc_connection_end(each, GRPC_END_STOP);
+        io_step(each);
+    }
+}
+
+/* Takes orders of the main thread, and answers of the master. */
+static void loop_wake(struct grpc *grpc) {
+    struct grpc_answer answer;
+    uint64_t count = 0;
+    ssize_t bytes = read(grpc->wake, &count, sizeof count);
+    (void)bytes;
+    server_lock(&grpc->lock);
+    bool drains = grpc->drains || grpc->ends, ends = grpc->ends;
+    server_unlock(&grpc->lock);
+    if (drains && !grpc->is_draining) loop_drain(grpc);
+    if (ends && !grpc->ends_at) grpc->ends_at = grpc->now + ENDING;
+    while (server_grpc_master_next(grpc->master, &answer)) {
+        struct grpc_stream *stream = (struct grpc_stream *)answer.owner;
+        if (stream) {
+            struct grpc_connection *connection = stream->connection;
+            server_grpc_stream_answer(stream, &answer);
+            io_flush(connection);
+            io_watch(connection);
+        }
+        if (answer.message) nng_msg_free(answer.message);
+    }
+    bool is_reached = server_grpc_master_is_reached(grpc->master);
+    if (is_reached != grpc->was_reached) grpc->looked_at = 0; /* the health may have changed */
+    grpc->was_reached = is_reached;
+}
+
+static void connection_tick(struct grpc_connection *connection) {
+    struct grpc *grpc = connection->grpc;
+    bool is_silent = !connection->is_proved && grpc->now - connection->accepted_at > GRPC_PATIENCE;
+    bool is_stalled = connection->stalled_at && grpc->now - connection->stalled_at > GRPC_PATIENCE;
+    if (is_silent || is_stalled) {
+        server_grpc_connection_end(connection, GRPC_END_SLOW);
+    } else if (!connection->is_shaking && connection->stream_count > 0) {
+        server_grpc_streams_tick(connection);
+        io_flush(connection);
+        io_watch(connection);
+    }
+}
+
+static void loop_tick(struct grpc *grpc) {
+    grpc->ticked_at = grpc->now;
+    if (!grpc->is_draining) listener_watch(grpc, true);
+    for (struct grpc_connection *each = grpc->first; each; each = each->next) {
+        if (!each->has_ended) connection_tick(each);
+    }
+}
+
+static void *grpc_main(void *argument) {
+    struct grpc *grpc = (struct grpc *)argument;
+    struct epoll_event events[EVENT_MAX];
+    while (!grpc->ends_at || (grpc->now < grpc->ends_at && grpc->connection_count > 0)) {
+        int count = epoll_wait(grpc->epoll, events, EVENT_MAX, (int)(TICK / 1000000));
+        grpc->now = doorman_clock();
+        for (int i = 0; i < count; i++) {
+            void *of = events[i].data.ptr;
+            if (of == &grpc->listener) {
+                listener_accept(grpc);
+            } else if (of == &grpc->wake) {
+                loop_wake(grpc);
+            } else {
+                struct grpc_connection *connection = (struct grpc_connection *)of;
+                io_step(connection);
+            }
+        }
+        if (grpc->now - grpc->looked_at >= LOOK_INTERVAL && !grpc->is_draining) {
+            grpc->looked_at = grpc->now;
+            server_grpc_look(grpc);
+        }
+        if (grpc->now - grpc->ticked_at >= TICK) loop_tick(grpc);
+        connections_sweep(grpc);
+    }
+    return NULL;
+}
+
+/* ---- the start ------------------------------------------------------------------------------ */
+
+/* Binds the first address that works. Returns 0, or an error of errno. */
+static int listener_bind(struct grpc *grpc, const struct addrinfo *addresses) {
+    const int on = 1;
+    int error = EADDRNOTAVAIL;
+    for (const struct addrinfo *at = addresses; at && grpc->listener < 0; at = at->ai_next) {
+        int made = socket(at->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        bool done = made >= 0 && setsockopt(made, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
+                    bind(made, at->ai_addr, at->ai_addrlen) == 0 && listen(made, 512) == 0;
+        if (done) {
+            grpc->listener = made;
+            error = 0;
+        } else {
+            error = errno;
+            if (made >= 0) close(made);
+        }
+    }
+    return error;
+}
+
+/* Writes the address with the real port. */
+static void listener_name(struct grpc *grpc, const char *host) {
+    struct sockaddr_storage bound = {.ss_family = AF_UNSPEC};
+    socklen_t bytes = sizeof bound;
+    char port[NI_MAXSERV] = "0";
+    if (getsockname(grpc->listener, (struct sockaddr *)&bound, &bytes) == 0) {
+        (void)getnameinfo((struct sockaddr *)&bound, bytes, NULL, 0, port, sizeof port,
+                          NI_NUMERICSERV);
+    }
+    snprintf(grpc->address, sizeof grpc->address, "%s:%s", host, port);
+}
+
+static enum exit_status listener_start(struct grpc *grpc) {
+    const char *address = grpc->service->settings->grpc, *colon = strrchr(address, ':');
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
+                                   .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
+    struct addrinfo *found = NULL;
+    char host[256], bare[256];
+    server_host_read(address, host, sizeof host);
+    snprintf(bare, sizeof bare, "%s", host[0] == '[' ? host + 1 : host);
+    bare[strcspn(bare, "]")] = 0;
+    bool valid = colon && strspn(colon + 1, "0123456789") == strlen(colon + 1) && colon[1] &&
+                 strlen(colon + 1) <= 5 && strtoul(colon + 1, NULL, 10) <= 65535 &&
+                 (size_t)(colon - address) == strlen(host);
+    int result = valid ? getaddrinfo(bare[0] ? bare : NULL, colon + 1, &hints, &found) : 0;
+    if (!valid || result != 0) {
+        return server_fatal_error(EXIT_USAGE,
+                                  "cannot listen on --grpc '%s': %s; an address is, for example, "
+                                  "127.0.0.1:15080",
+                                  address, valid ? gai_strerror(result) : "it is not HOST:PORT");
+    }
+    int error = listener_bind(grpc, found);
+    freeaddrinfo(found);
+    if (error != 0) {
+        return server_fatal_error(EXIT_ERROR,
+                                  "cannot listen on --grpc %s: %s; give another address", address,
+                                  strerror(error));
+    }
+    listener_name(grpc, host);
+    return CONTINUE;
+}
+
+/* The rules of --http. */
+static enum exit_status grpc_check_access(const struct service *service) {
+    const struct settings *settings = service->settings;
+    char host[256];
+    server_host_read(settings->grpc, host, sizeof host);
+    bool is_remote = !server_host_is_loopback(host);
+    bool has_tls = service->pem.certificate != NULL;
+    if (is_remote && !settings->http_token && !(has_tls && settings->tls_ca)) {
+        return server_fatal_error(EXIT_USAGE,
+                                  "--grpc %s can be reached from other machines: give "
+                                  "--http-token, --tls-ca, or a loopback address",
+                                  settings->grpc);
+    }
+    if (is_remote && !has_tls) {
+        server_log(settings, LEVEL_WARNING,
+                   "the token of gRPC travels in plain text: give "
+                   "--tls-cert",
+                   "grpc", settings->grpc, LOG_END);
+    }
+    return CONTINUE;
+}
+
+/* Makes what the loop needs. */
+static bool grpc_open(struct grpc *grpc) {
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = &grpc->wake};
+    grpc->epoll = epoll_create1(EPOLL_CLOEXEC);
+    grpc->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    grpc->master = grpc->wake >= 0 ? server_grpc_master_create(grpc->service, grpc->wake) : NULL;
+    return grpc->epoll >= 0 && grpc->master &&
+           epoll_ctl(grpc->epoll, EPOLL_CTL_ADD, grpc->wake, &event) == 0;
+}
+
+static enum exit_status grpc_start_tls(struct grpc *grpc) {
+    const struct pem *pem = &grpc->service->pem;
+    char why[GRPC_TEXT_MAX] = "";
+    if (!pem->certificate) return CONTINUE;
+    grpc->tls = server_grpc_tls_create(pem, why);
+    return grpc->tls ? CONTINUE
+                     : server_fatal_error(EXIT_ERROR,
+                                          "--grpc: the files of --tls-cert, --tls-key "
+                                          "and --tls-ca cannot be used: %s",
+                                          why);
+}
+
+static enum exit_status grpc_start(struct service *service) {
+    struct grpc *grpc = service->grpc;
+    const struct settings *settings = service->settings;
+    grpc->service = service;
+    grpc->epoll = grpc->wake = grpc->listener = -1;
+    if (!settings->grpc) return CONTINUE;
+    if (!server_lock_init(&grpc->lock, LOCK_GRPC) || !grpc_open(grpc)) {
+        return server_fatal_error(EXIT_ERROR, "cannot serve gRPC: out of memory or descriptors");
+    }
+    grpc->has_lock = true;
+    grpc->limit = settings->grpc_connection_max;
+    grpc->now = doorman_clock();
+    enum exit_status exit_status = grpc_check_access(service);
+    if (exit_status == CONTINUE) exit_status = grpc_start_tls(grpc);
+    if (exit_status == CONTINUE) exit_status = listener_start(grpc);
+    if (exit_status != CONTINUE) return exit_status;
+    server_grpc_look(grpc);
+    listener_watch(grpc, true);
+    grpc->has_thread = pthread_create(&grpc->thread, NULL, grpc_main, grpc) == 0;
+    if (!grpc->has_thread) {
+        return server_fatal_error(EXIT_ERROR, "cannot serve gRPC: out of threads");
+    }
+    server_log(settings, LEVEL_INFO, "serving gRPC", "grpc", grpc->address, "tls",
+               grpc->tls ? "yes" : "no", LOG_END);
+    return CONTINUE;
+}
+
+/* ---- the end -------------------------------------------------------------------------------- */
+
+/* Gives the loop an order. */
+static void grpc_order(struct grpc *grpc, bool ends) {
+    const uint64_t one = 1;
+    if (!grpc->has_thread) return;
+    server_lock(&grpc->lock);
+    grpc->drains = true;
+    grpc->ends = ends;
+    server_unlock(&grpc->lock);
+    ssize_t written = write(grpc->wake, &one, sizeof one);
+    (void)written;
+}
+
+static void grpc_stopping(struct service *service) { grpc_order(service->grpc, false); }
+
+static void grpc_stop(struct service *service) {
+    struct grpc *grpc = service->grpc;
+    if (!grpc || !grpc->service) return; /* the start has not come so far */
+    grpc_order(grpc, true);
+    if (grpc->has_thread) pthread_join(grpc->thread, NULL);
+    grpc->has_thread = false;
+    for (struct grpc_connection *each = grpc->first; each; each = each->next) {
+        server_grpc_connection_end(each, GRPC_END_STOP);
+    }
+    connections_sweep(grpc);
+    server_grpc_master_destroy(grpc->master);
+    grpc->master = NULL;
+    if (grpc->listener >= 0) close(grpc->listener);
+    if (grpc->epoll >= 0) close(grpc->epoll);
+    if (grpc->wake >= 0) close(grpc->wake);
+    server_grpc_tls_release(grpc->tls);
+    grpc->tls = NULL;
+    if (grpc->has_lock) server_lock_uninit(&grpc->lock);
+    grpc->service = NULL;
+}
+
+/* New connections use the new certificates. */
+static void grpc_set_tls(struct service *service) {
+    struct grpc *grpc = service->grpc;
+    char why[GRPC_TEXT_MAX] = "";
+    if (!grpc->tls || !service->pem.certificate) return;
+    struct grpc_tls *tls = server_grpc_tls_create(&service->pem, why);
+    if (!tls) {
+        server_log(service->settings, LEVEL_WARNING,
+                   "gRPC keeps its certificate until the server starts again", "error", why,
+                   LOG_END);
+        return;
+    }
+    server_lock(&grpc->lock);
+    struct grpc_tls *last = grpc->tls;
+    grpc->tls = tls;
+    server_unlock(&grpc->lock);
+    server_grpc_tls_release(last);
+}
+
+const struct server_part server_part_grpc = {SERVER_PART_STATE(grpc), .name = "GRPC",
+                                             .start = grpc_start,     .stopping = grpc_stopping,
+                                             .stop = grpc_stop,       .tls_changed = grpc_set_tls};

@@ -1,0 +1,398 @@
+/* doorman_server, part GRPC: asks another process that is the master (W4). A gateway follows no
+ * redirects, so a process that is not the master asks the master over nng, as an agent does. The
+ * master answers such a message itself, or says that it is not the master: there is one hop.
+ *
+ * The loop makes and ends questions. Each has a context of a REQ socket, so all share one
+ * connection. A thread of nng calls question_step when a message was sent or has arrived. It adds
+ * the question to the list `done`, and wakes the loop. The loop takes it from there.
+ *
+ *     state     meaning                           event            next
+ *     SENDING   nng has the message               it was sent      WAITING
+ *     WAITING   the master has not answered yet   the answer       DONE
+ *     (both)                                      error, timeout   DONE
+ *     DONE      in the list, until the loop frees it
+ *
+ * A connection that breaks makes nng send the message again, if there is a new one in time. So the
+ * units of a lost answer can be charged twice, but are never granted twice. */
+#include "grpc.h"
+
+#include <nng/protocol/reqrep0/req.h>
+#include <unistd.h>
+
+#define QUESTION_MAX 4096 /* at the same time */
+#define QUESTION_TIMEOUT (2 * DOORMAN_SECOND)
+
+enum question_state { QUESTION_SENDING, QUESTION_WAITING, QUESTION_DONE };
+
+struct grpc_question {
+    struct grpc_master *master;
+    enum question_state state;
+    void *owner; /* only the loop uses it */
+    nng_ctx context;
+    nng_aio *aio;
+    int result;
+    nng_msg *message;
+    struct grpc_question *next, *previous; /* of all; only the loop uses them */
+    struct grpc_question *next_done;
+};
+
+struct grpc_master {
+    struct service *service;
+    int wake; /* an eventfd */
+    nng_socket socket;
+    bool has_socket;
+    char address[DOORMAN_ID_BYTES_MAX + 1]; /* "": none */
+    struct grpc_question *all;
+    size_t count;
+    int pipe_count;   /* atomic */
+    struct lock lock; /* guards the list of what is done */
+    struct grpc_question *done;
+};
+
+/* ---- the connection ------------------------------------------------------------------------- */
+
+static void master_on_pipe(nng_pipe pipe, nng_pipe_ev event, void *argument) {
+    struct grpc_master *master = (struct grpc_master *)argument;
+    const uint64_t one = 1;
+    (void)pipe;
+    __atomic_add_fetch(&master->pipe_count, event == NNG_PIPE_EV_REM_POST ? -1 : 1,
+                       __ATOMIC_RELAXED);
+    ssize_t written = write(master->wake, &one, sizeof one); /* the health may have changed */
+    (void)written;
+}
+
+/* Makes the TLS of a connection to the master, out of the files of this process. */
+static int master_set_tls(struct service *service, nng_dialer dialer) {
+    nng_tls_config *tls = NULL;
+    int error = nng_tls_config_alloc(&tls, NNG_TLS_MODE_CLIENT);
+    if (error != 0) return error;
+    server_lock(&service->lock);
+    const struct pem *pem = &service->pem;
+    error = pem->authority ? nng_tls_config_ca_chain(tls, pem->authority, NULL) : NNG_ECRYPTO;
+    if (error == 0 && pem->certificate) {
+        error = nng_tls_config_own_cert(tls, pem->certificate, pem->key, NULL);
+    }
+    server_unlock(&service->lock);
+    if (error == 0) error = nng_tls_config_auth_mode(tls, NNG_TLS_AUTH_MODE_REQUIRED);
+    if (error == 0) error = nng_dialer_set_ptr(dialer, NNG_OPT_TLS_CONFIG, tls);
+    nng_tls_config_free(tls); /* the dialer has a reference of its own */
+    return error;
+}
+
+static int master_dial(struct grpc_master *master) {
+    nng_dialer dialer;
+    int error = nng_dialer_create(&dialer, master->socket, master->address);
+    if (error == 0 && server_url_wants_tls(master->address)) {
+        error = master_set_tls(master->service, dialer);
+    }
+    if (error == 0) error = nng_dialer_start(dialer, NNG_FLAG_NONBLOCK);
+    return error;
+}
+
+static int master_open(struct grpc_master *master) {
+    int error = nng_req0_open(&master->socket);
+    if (error != 0) return error;
+    master->has_socket = true;
+    error = nng_pipe_notify(master->socket, NNG_PIPE_EV_ADD_PRE, master_on_pipe, master);
+    if (error == 0) {
+        error = nng_pipe_notify(master->socket, NNG_PIPE_EV_REM_POST, master_on_pipe, master);
+    }
+    if (error == 0) {
+        error =
+            nng_socket_set_size(master->socket, NNG_OPT_RECVMAXSZ, DOORMAN_MESSAGE_BYTES_MAX + 4);
+    }
+    if (error == 0) {
+        error = nng_socket_set_ms(master->socket, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE);
+    }
+    if (error == 0) error = nng_socket_set_ms(master->socket, NNG_OPT_RECONNMINT, 20);
+    if (error == 0) error = nng_socket_set_ms(master->socket, NNG_OPT_RECONNMAXT, 500);
+    return error == 0 ? master_dial(master) : error;
+}
+
+/* Ends the connection. The questions end with NNG_ECLOSED. */
+static void master_close(struct grpc_master *master) {
+    if (master->has_socket) nng_close(master->socket);
+    master->has_socket = false;
+}
+
+void server_grpc_master_set(struct grpc_master *master, const char *address) {
+    if (strcmp(master->address, address) == 0 && (master->has_socket || !address[0])) return;
+    master_close(master);
+    snprintf(master->address, sizeof master->address, "%s", address);
+    if (!address[0]) return;
+    int error = master_open(master);
+    if (error == 0) return;
+    server_log(master->service->settings, LEVEL_DEBUG, "gRPC cannot ask the master", "master",
+               address, "error", nng_strerror(error), LOG_END);
+    master_close(master); /* the next look tries again */
+}
+
+bool server_grpc_master_is_reached(const struct grpc_master *master) {
+    return master->has_socket && __atomic_load_n(&master->pipe_count, __ATOMIC_RELAXED) > 0;
+}
+
+/* ---- questions ------------------------------------------------------------------------------ */
+
+static void question_finish(struct grpc_question *question, int result, nng_msg *message) {
+    struct grpc_master *master = question->master;
+    const uint64_t one = 1;
+    question->state = QUESTION_DONE;
+    question->result = result;
+    question->message = message;
+    server_lock(&master->lock);
+    question->next_done = master->done;
+    master->done = question;
+    server_unlock(&master->lock);
+    ssize_t written = write(master->wake, &one, sizeof one);
+    (void)written; /* it fails only if the loop is awake already */
+}
+
+static void question_step(void *argument) {
+    struct grpc_question *question = (struct grpc_question *)argument;
+    int result = nng_aio_result(question->aio);
+    if (question->state == QUESTION_SENDING && result == 0) {
+        question->state = QUESTION_WAITING;
+        nng_ctx_recv(question->context, question->aio);
+    } else if (question->state == QUESTION_SENDING) {
+        nng_msg_free(nng_aio_get_msg(question->aio));
+        question_finish(question, result, NULL);
+    } else {
+        question_finish(question, result, result == 0 ? nng_aio_get_msg(question->aio) : NULL);
+    }
+}
+
+/* Frees a question. Waits for the end of its callback. */
+static void question_free(struct grpc_question *question) {
+    struct grpc_master *master = question->master;
+    if (question->previous) question->previous->next = question->next;
+    if (question->next) question->next->previous = question->previous;
+    if (master->all == question) master->all = question->next;
+    master->count--;
+    nng_aio_free(question->aio);
+    nng_ctx_close(question->context);
+    free(question);
+}
+
+static nng_msg *question_message(const struct grpc_call *call) {
+    doorman_buffer text = {.text = NULL};
+    nng_msg *message = NULL;
+    bool made = doorman_json_request(&call->request, &text) == DOORMAN_OK &&
+                nng_msg_alloc(&message, 0) == 0;
+    if (made && nng_msg_append(message, text.text, text.bytes) != 0) {
+        nng_msg_free(message);
+        message = NULL;
+    }
+    doorman_buffer_uninit(&text);
+    return message;
+}
+
+static struct grpc_question *question_create(struct grpc_master *master) {
+    struct grpc_question *question = (struct grpc_question *)calloc(1, sizeof *question);
+    if (!question) return NULL;
+    question->master = master;
+    int error = nng_aio_alloc(&question->aio, question_step, question);
+    if (error == 0) error = nng_ctx_open(&question->context, master->socket);
+    if (error != 0) {
+        nng_aio_free(question->aio);
+        free(question);
+        return NULL;
+    }
+    question->next = master->all;
+    if (master->all) master->all->previous = question;
+    master->all = question;
+    master->count++;
+    return question;
+}
+
+struct grpc_question *server_grpc_master_ask(struct grpc_master *master,
+                                             const struct grpc_call *call, void *owner,
+                                             doorman_time timeout, struct grpc_status *status) {
+    if (!master->has_socket) {
+        server_grpc_fail(status, GRPC_UNAVAILABLE, "no process is known to be the master");
+        return NULL;
+    }
+    struct grpc_question *question = master->count < QUESTION_MAX ? question_create(master) : NULL;
+    nng_msg *message = question ? question_message(call) : NULL;
+    if (!message) {
+        if (question) question_free(question);
+        server_grpc_fail(status, GRPC_RESOURCE_EXHAUSTED, "too many calls wait for the master");
+        return NULL;
+    }
+    if (timeout > QUESTION_TIMEOUT) timeout = QUESTION_TIMEOUT;
+    question->owner = owner;
+    nng_aio_set_timeout(question->aio, (nng_duration)(timeout / (DOORMAN_SECOND / 1000)) + 1);
+    nng_aio_set_msg(question->aio, message);
+    nng_ctx_send(question->context, question->aio);
+    return question;
+}
+
+void server_grpc_master_forget(struct grpc_question *question) { question->owner = NULL; }
+
+bool server_grpc_master_next(struct grpc_master *master, struct grpc_answer *out) {
+    server_lock(&master->lock);
+    struct grpc_question *question = master->done;
+    if (question) master->done = question->next_done;
+    server_unlock(&master->lock);
+    if (!question) return false;
+    *out = (struct grpc_answer){question->owner, question->result, question->message};
+    question_free(question);
+    return true;
+}
+
+/* ---- answers -------------------------------------------------------------------------------- */
+
+#define DETAIL_MAX ((size_t)GRPC_DESCRIPTOR_MAX * DOORMAN_LIMITS_MAX)
+
+/* A decision as the master has sent it. The texts are those of the tree. */
+struct answer_permit {
+    doorman_permit permit;
+    doorman_permit_grant grants[GRPC_DESCRIPTOR_MAX];
+    doorman_permit_detail details[DETAIL_MAX];
+};
+
+static double answer_number(const cJSON *object, const char *name) {
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
+    return cJSON_IsNumber(item) ? item->valuedouble : 0;
+}
+
+static doorman_time answer_time(const cJSON *object, const char *name) {
+    double seconds = answer_number(object, name);
+    return seconds > 0 && seconds < 1e9 ? (doorman_time)(seconds * (double)DOORMAN_SECOND) : 0;
+}
+
+static const char *answer_text(const cJSON *object, const char *name) {
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
+    return cJSON_IsString(item) ? item->valuestring : NULL;
+}
+
+static bool answer_is_true(const cJSON *object, const char *name) {
+    return cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, name));
+}
+
+/* Reads the limits of one item. */
+static void answer_read_item(struct answer_permit *out, const cJSON *item, size_t index) {
+    const cJSON *limit = NULL;
+    out->grants[index] = (doorman_permit_grant){.limit = answer_text(item, "limit")};
+    cJSON_ArrayForEach(limit, cJSON_GetObjectItemCaseSensitive(item, "limits")) {
+        const char *name = answer_text(limit, "name");
+        if (!name || out->permit.detail_count == DETAIL_MAX) continue;
+        out->details[out->permit.detail_count++] =
+            (doorman_permit_detail){.item_index = index,
+                                    .limit = name,
+                                    .most = answer_number(limit, "limit"),
+                                    .remaining = answer_number(limit, "remaining"),
+                                    .reset_after = answer_time(limit, "reset_after"),
+                                    .more_after = answer_time(limit, "more_after"),
+                                    .window = answer_time(limit, "window"),
+                                    .shadow = answer_is_true(limit, "shadow"),
+                                    .refused = answer_is_true(limit, "refused")};
+    }
+}
+
+/* Reads a decision. Returns false if it is not one on this many items. */
+static bool answer_read_permit(struct answer_permit *out, const cJSON *decision,
+                               size_t item_count) {
+    doorman_permit *permit = &out->permit;
+    const char *word = answer_text(decision, "decision"), *reason = answer_text(decision, "reason");
+    const cJSON *items = cJSON_GetObjectItemCaseSensitive(decision, "item"), *item = NULL;
+    double index = answer_number(decision, "item_index");
+    size_t count = 0;
+    *permit = (doorman_permit){.granted = word && strcmp(word, "GRANTED") == 0,
+                               .limit = answer_text(decision, "limit"),
+                               .items = out->grants,
+                               .details = out->details,
+                               .item_count = item_count};
+    permit->item_index = index >= 0 && index < 1000 ? (size_t)index : 0;
+    permit->has_retry_after =
+        cJSON_GetObjectItemCaseSensitive(decision, "retry_after") != NULL && !permit->granted;
+    permit->retry_after = answer_time(decision, "retry_after");
+    if (reason && strcmp(reason, doorman_reason_name(DOORMAN_REASON_UNMATCHED)) == 0) {
+        permit->reason = DOORMAN_REASON_UNMATCHED;
+        return word != NULL;
+    }
+    cJSON_ArrayForEach(item, items) {
+        if (count < item_count) answer_read_item(out, item, count);
+        count++;
+    }
+    return word && (permit->granted ? count == item_count : permit->item_index < item_count);
+}
+
+/* Sets the status of an answer that has no decision. */
+static bool answer_set_failed(const cJSON *tree, struct grpc_status *status) {
+    const cJSON *error = cJSON_GetObjectItemCaseSensitive(tree, "error");
+    const char *code = answer_text(error, "code"), *message = answer_text(error, "message");
+    if (!code) {
+        return server_grpc_fail(status, GRPC_UNAVAILABLE,
+                                "the process that was asked is not the master any more");
+    }
+    bool is_invalid = strcmp(code, "INVALID_ARGUMENT") == 0;
+    return server_grpc_fail(status, is_invalid ? GRPC_FAILED_PRECONDITION : GRPC_UNAVAILABLE,
+                            "the master: %.180s", message ? message : code);
+}
+
+static bool answer_read(struct grpc_call *call, const cJSON *tree, struct answer_permit *room,
+                        struct grpc_status *status) {
+    bool is_permit = call->step == GRPC_STEP_PERMIT;
+    const cJSON *body = cJSON_GetObjectItemCaseSensitive(tree, is_permit ? "acquire" : "report");
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(body, is_permit ? "permit" : "entry");
+    const cJSON *first = cJSON_GetArrayItem(list, 0);
+    doorman_response response = {.is_master = true};
+    if (!first) return answer_set_failed(tree, status);
+    if (is_permit) {
+        if (!answer_read_permit(room, first, call->permit.item_count)) {
+            return server_grpc_fail(status, GRPC_INTERNAL, "the answer of the master is not valid");
+        }
+        response.permits = &room->permit;
+        response.permit_count = 1;
+    }
+    server_lock(&call->service->lock);
+    bool done = server_grpc_call_take(call, &response, status);
+    server_unlock(&call->service->lock);
+    return done;
+}
+
+bool server_grpc_master_read(struct grpc_call *call, const struct grpc_answer *answer,
+                             struct grpc_status *status) {
+    if (answer->result != 0) {
+        return server_grpc_fail(status, GRPC_UNAVAILABLE, "the master does not answer: %s",
+                                nng_strerror(answer->result));
+    }
+    struct answer_permit *room = (struct answer_permit *)malloc(sizeof *room);
+    cJSON *tree = cJSON_ParseWithLength((const char *)nng_msg_body(answer->message),
+                                        nng_msg_len(answer->message));
+    bool done = room && tree ? answer_read(call, tree, room, status)
+                             : server_grpc_fail(status, GRPC_INTERNAL,
+                                                "the answer of the master is not "
+                                                "valid");
+    cJSON_Delete(tree);
+    free(room);
+    return done;
+}
+
+/* ---- the start and the end ------------------------------------------------------------------ */
+
+struct grpc_master *server_grpc_master_create(struct service *service, int wake) {
+    struct grpc_master *master = (struct grpc_master *)calloc(1, sizeof *master);
+    if (!master || !server_lock_init(&master->lock, LOCK_GRPC)) {
+        free(master);
+        return NULL;
+    }
+    master->service = service;
+    master->wake = wake;
+    return master;
+}
+
+void server_grpc_master_destroy(struct grpc_master *master) {
+    struct grpc_answer answer;
+    if (!master) return;
+    master_close(master);
+    while (master->all) {
+        struct grpc_question *question = master->all;
+        nng_aio_stop(question->aio); /* then it is in the list `done` */
+        while (server_grpc_master_next(master, &answer)) {
+            if (answer.message) nng_msg_free(answer.message);
+        }
+    }
+    server_lock_uninit(&master->lock);
+    free(master);
+}

@@ -1,0 +1,288 @@
+/* doorman_server, part GRPC: calls as permits. This file changes the permits of the server object,
+ * and counts the decisions as messages `acquire` or `report`.
+ *
+ * All descriptors of a call are one permit (W2). The permit may not wait, because the protocols
+ * cannot say "later". Descriptors whose resource has no limits are not in it.
+ *
+ * CheckRateLimit asks whether one more hit fits. A cost of 0 is granted as long as the key is not
+ * banned, so the answer comes from what remains of each limit.
+ *
+ * A call of a process that is not the master is decided by the master (W4): see grpc_master.c. Both
+ * ways share server_grpc_call_prepare and server_grpc_call_take. */
+#include "grpc.h"
+
+/* ---- requests ------------------------------------------------------------------------------- */
+
+static void permit_add(struct grpc_call *call, size_t *count, size_t place) {
+    const struct grpc_descriptor *descriptor = &call->descriptors[place];
+    bool looks = descriptor->is_refund || call->method == GRPC_CHECK_RATE_LIMIT;
+    call->items[*count] = (doorman_permit_item){.resource_id = descriptor->resource_id,
+                                                .key = descriptor->key,
+                                                .cost = looks ? 0 : descriptor->hits};
+    call->places[(*count)++] = place;
+}
+
+static void report_add(struct grpc_call *call, size_t *count, size_t place) {
+    const struct grpc_descriptor *descriptor = &call->descriptors[place];
+    double hits = descriptor->is_refund ? -descriptor->hits : descriptor->hits;
+    bool is_wanted = call->method == GRPC_REPORT || descriptor->is_refund;
+    if (!is_wanted || descriptor->is_unmatched) return;
+    call->entries[*count] = (doorman_permit_entry){
+        .resource_id = descriptor->resource_id, .key = descriptor->key, .cost = hits};
+    call->places[(*count)++] = place;
+}
+
+/* Makes the request of the step. A step with nothing to ask is left out. */
+void server_grpc_call_prepare(struct grpc_call *call) {
+    size_t count = 0;
+    doorman_request *request = &call->request;
+    *request = (doorman_request){.holder_id = "grpc", .wire_names = true};
+    if (call->step == GRPC_STEP_PERMIT) {
+        for (size_t i = 0; i < call->descriptor_count; i++) {
+            if (!call->descriptors[i].is_unmatched) permit_add(call, &count, i);
+        }
+        call->permit =
+            (doorman_permit_request){.items = call->items, .item_count = count, .detail = true};
+        request->method = DOORMAN_ACQUIRE;
+        request->permits = &call->permit;
+        request->permit_count = 1;
+        if (count == 0) call->step = GRPC_STEP_REPORT;
+    }
+    if (call->step == GRPC_STEP_REPORT) {
+        for (size_t i = 0; i < call->descriptor_count; i++) report_add(call, &count, i);
+        *request = (doorman_request){.method = DOORMAN_REPORT,
+                                     .holder_id = "grpc",
+                                     .entries = call->entries,
+                                     .entry_count = count,
+                                     .wire_names = true};
+        if (count == 0) call->step = GRPC_STEP_DONE;
+    }
+}
+
+/* ---- responses ------------------------------------------------------------------------------ */
+
+/* Notes the limit that concerns a descriptor most. */
+static void outcome_take(struct grpc_outcome *outcome, const struct limit_fields *fields) {
+    const struct limit_field *least = fields->has_first ? &fields->items[0] : NULL;
+    for (size_t i = 0; i < fields->count && !fields->has_first; i++) {
+        const struct limit_field *limit = &fields->items[i];
+        if (!least || limit->remaining < least->remaining) least = limit;
+    }
+    outcome->has_limit = least != NULL;
+    outcome->has_reset = fields->has_retry_after || (least && server_limit_has_times(least));
+    if (fields->has_retry_after) outcome->reset = fields->retry_after;
+    if (!least) return;
+    memcpy(outcome->name, least->name, sizeof outcome->name);
+    outcome->most = least->most;
+    outcome->remaining = least->remaining;
+    outcome->window = least->window;
+    if (!fields->has_retry_after) outcome->reset = least->reset_after;
+}
+
+/* Returns whether an item lacks one unit in a limit, for CheckRateLimit. Makes that limit the first
+ * one. */
+static bool fields_lack_unit(struct limit_fields *fields) {
+    size_t least = 0;
+    for (size_t i = 1; i < fields->count; i++) {
+        if (fields->items[i].remaining < fields->items[least].remaining) least = i;
+    }
+    if (fields->count == 0 || fields->items[least].remaining >= 1) return false;
+    struct limit_field limit = fields->items[least];
+    fields->items[least] = fields->items[0];
+    doorman_time retry = limit.more_after > 0 ? limit.more_after : limit.reset_after;
+    limit.reset_after = limit.more_after = retry;
+    fields->items[0] = limit;
+    fields->has_first = true;
+    fields->has_retry_after = retry > 0;
+    fields->retry_after = retry;
+    return true;
+}
+
+/* Takes what a permit says of one of its items. The call keeps the fields of the item that is
+ * refused, or else of the item with the least units left. */
+static void call_take_item(struct grpc_call *call, const doorman_permit *permit, size_t item) {
+    struct grpc_descriptor *descriptor = &call->descriptors[call->places[item]];
+    struct limit_fields fields;
+    bool names = !permit->granted && permit->item_index == item;
+    server_limit_fields_take(&fields, permit, item);
+    bool lacks =
+        call->method == GRPC_CHECK_RATE_LIMIT && permit->granted && fields_lack_unit(&fields);
+    bool refused = names || lacks;
+    for (size_t i = 0; i < permit->detail_count && !permit->granted; i++) {
+        const doorman_permit_detail *detail = &permit->details[i];
+        refused = refused || (detail->item_index == item && detail->refused && !detail->shadow);
+    }
+    descriptor->outcome.is_over = refused;
+    outcome_take(&descriptor->outcome, &fields);
+    bool is_tighter =
+        !call->has_fields ||
+        (fields.count > 0 && call->fields.count > 0 && permit->granted && !lacks &&
+         !call->is_over && fields.items[0].remaining < call->fields.items[0].remaining);
+    bool decides = names || (lacks && !call->is_over) || is_tighter;
+    if (decides && (fields.count > 0 || fields.has_retry_after)) {
+        call->fields = fields;
+        call->has_fields = true;
+    }
+    call->is_over = call->is_over || refused;
+}
+
+/* Leaves out the descriptors that no template with limits has. If the master has another
+ * configuration than this process, at least the item that it has named is left out. */
+static void call_drop_unmatched(struct grpc_call *call, size_t item) {
+    const doorman_config *config = call->service->config;
+    for (size_t i = 0; i < call->permit.item_count; i++) {
+        struct grpc_descriptor *descriptor = &call->descriptors[call->places[i]];
+        const doorman_template *found =
+            config ? doorman_config_find(config, descriptor->resource_id) : NULL;
+        descriptor->is_unmatched = i == item || !found || !found->has_limits;
+    }
+}
+
+/* Refuses a call for holds, which the protocols do not have: nobody would release them. */
+static bool call_refuse_holds(const struct grpc_call *call, size_t place,
+                              struct grpc_status *status) {
+    return server_grpc_fail(status, GRPC_FAILED_PRECONDITION,
+                            "descriptors[%zu]: the resource '%.100s' has a limit of kind "
+                            "CONCURRENCY, which needs a hold",
+                            place, call->descriptors[place].resource_id);
+}
+
+static bool call_take_permit(struct grpc_call *call, const doorman_permit *permit,
+                             struct grpc_status *status) {
+    if (!permit->granted && permit->reason == DOORMAN_REASON_UNMATCHED) {
+        if (permit->item_index >= call->permit.item_count) {
+            return server_grpc_fail(status, GRPC_INTERNAL, "the master names an unknown item");
+        }
+        call_drop_unmatched(call, permit->item_index);
+        return true;
+    }
+    for (size_t i = 0; i < permit->detail_count; i++) {
+        const doorman_permit_detail *detail = &permit->details[i];
+        if (detail->kind != DOORMAN_CONCURRENCY) continue;
+        return call_refuse_holds(call, call->places[detail->item_index], status);
+    }
+    for (size_t i = 0; i < call->permit.item_count; i++) call_take_item(call, permit, i);
+    call->is_over = call->is_over || !permit->granted;
+    bool has_refunds = !call->is_over && call->method == GRPC_SHOULD_RATE_LIMIT;
+    call->step = has_refunds ? GRPC_STEP_REPORT : GRPC_STEP_DONE;
+    return true;
+}
+
+bool server_grpc_call_take(struct grpc_call *call, const doorman_response *response,
+                           struct grpc_status *status) {
+    assert(server_lock_is_held(&call->service->lock) && call->step != GRPC_STEP_DONE);
+    if (call->step == GRPC_STEP_REPORT) {
+        call->step = GRPC_STEP_DONE;
+        return true;
+    }
+    if (response->permit_count != 1) {
+        return server_grpc_fail(status, GRPC_INTERNAL, "the response has no decision");
+    }
+    if (!call_take_permit(call, &response->permits[0], status)) return false;
+    server_grpc_call_prepare(call);
+    return true;
+}
+
+/* ---- this process --------------------------------------------------------------------------- */
+
+/* Returns the descriptor whose resource has a limit of kind CONCURRENCY, or the count of
+ * descriptors. The server object refuses such an item if its cost is above 0, and names the field
+ * of the permit. */
+static size_t call_find_holds(const struct grpc_call *call) {
+    size_t at = 0;
+    bool found = false;
+    for (; at < call->descriptor_count && !found; at += !found) {
+        const doorman_template *template_ =
+            doorman_config_find(call->service->config, call->descriptors[at].resource_id);
+        for (size_t i = 0; template_ && i < template_->limit_count; i++) {
+            found = found || template_->limits[i].kind == DOORMAN_CONCURRENCY;
+        }
+    }
+    return at;
+}
+
+/* Sets the status of a call that the server object does not accept. */
+static void call_set_failed(const struct grpc_call *call, struct grpc_status *status,
+                            doorman_status code, const char *why) {
+    enum grpc_code to = GRPC_INTERNAL;
+    if (code == DOORMAN_RESOURCE_EXHAUSTED || code == DOORMAN_OUT_OF_MEMORY) {
+        to = GRPC_RESOURCE_EXHAUSTED;
+    } else if (code == DOORMAN_UNAVAILABLE) {
+        to = GRPC_UNAVAILABLE;
+    } else if (code == DOORMAN_INVALID_ARGUMENT) {
+        size_t place = call_find_holds(call);
+        if (place < call->descriptor_count) {
+            call_refuse_holds(call, place, status);
+            return;
+        }
+    }
+    server_grpc_fail(status, to, "%s", why[0] ? why : server_status_text(code));
+}
+
+/* Tells the parts of the server about a decision, as for any other message. The path of an error
+ * begins with the method, as in any message. */
+static void call_report(const struct grpc_call *call, doorman_json_exchange *exchange,
+                        const struct peer *peer, doorman_status status, doorman_time started_at) {
+    const char *method = doorman_method_name(exchange->request.method, false);
+    const doorman_error error = exchange->error;
+    if (error.path_bytes > 0) {
+        snprintf(exchange->error.text, sizeof exchange->error.text, "%s.%.480s", method,
+                 error.text);
+        exchange->error.path_bytes = strlen(method) + 1 + error.path_bytes;
+    }
+    const struct message_report report = {.exchange = exchange,
+                                          .peer = peer,
+                                          .was_read = true,
+                                          .status = status,
+                                          .duration = doorman_clock() - started_at};
+    server_note_message(call->service, &report);
+}
+
+/* Decides until the call is done. Precondition: the lock is held, and the server is not stopping.
+ *   returns   the status of the last request */
+static doorman_status call_decide_locked(struct grpc_call *call, doorman_json_exchange *exchange,
+                                         enum grpc_decided *decided, struct grpc_status *status,
+                                         char master[DOORMAN_ID_BYTES_MAX + 1]) {
+    struct service *service = call->service;
+    doorman_status result = DOORMAN_OK;
+    *decided = GRPC_DECIDED;
+    while (call->step != GRPC_STEP_DONE && *decided == GRPC_DECIDED) {
+        doorman_response response;
+        exchange->request = call->request;
+        result = doorman_server_handle(service->server, &call->request, &response, &exchange->error,
+                                       doorman_clock());
+        if (result != DOORMAN_OK) {
+            *decided = GRPC_FAILED;
+            call_set_failed(call, status, result, exchange->error.text);
+        } else if (!response.is_master) {
+            const char *address = response.master_address ? response.master_address : "";
+            snprintf(master, DOORMAN_ID_BYTES_MAX + 1, "%s", address);
+            *decided = GRPC_ELSEWHERE;
+        } else if (!server_grpc_call_take(call, &response, status)) {
+            *decided = GRPC_FAILED;
+        }
+    }
+    return result;
+}
+
+enum grpc_decided server_grpc_call_decide(struct grpc_call *call, const struct peer *peer,
+                                          struct grpc_status *status,
+                                          char master[DOORMAN_ID_BYTES_MAX + 1]) {
+    struct service *service = call->service;
+    doorman_json_exchange exchange = {.has_method = true};
+    doorman_time started_at = doorman_clock();
+    doorman_status result = DOORMAN_UNAVAILABLE;
+    enum grpc_decided decided = GRPC_FAILED;
+    master[0] = 0;
+    if (call->step == GRPC_STEP_DONE) return GRPC_DECIDED;
+    exchange.request.method = call->request.method;
+    server_lock(&service->lock);
+    bool stopping = service->stopping;
+    if (!stopping) {
+        result = call_decide_locked(call, &exchange, &decided, status, master);
+    }
+    server_unlock(&service->lock);
+    if (stopping) server_grpc_fail(status, GRPC_UNAVAILABLE, "the server is stopping");
+    if (decided != GRPC_ELSEWHERE) call_report(call, &exchange, peer, result, started_at);
+    return decided;
+}

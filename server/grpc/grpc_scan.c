@@ -1,0 +1,171 @@
+/* doorman_server, part GRPC: checks the bytes of a message before protobuf-c reads them. A peer
+ * could otherwise make protobuf-c allocate much more memory than its message has, and protobuf-c
+ * does not say which field is wrong.
+ *
+ * A message is a list of fields. Each field begins with a tag, the number of the field and its wire
+ * type: a varint, 8 bytes, 4 bytes, or a length with so many bytes. The types 3 and 4 are groups,
+ * which these messages do not have. */
+#include "grpc_scan.h"
+
+enum { WIRE_VARINT = 0, WIRE_8_BYTES = 1, WIRE_BYTES = 2, WIRE_4_BYTES = 5 };
+
+struct scan_message;
+
+struct scan_field {
+    uint32_t number, wire;
+    const char *name;
+    size_t most;                        /* how often it may occur; 0: a later one replaces it */
+    size_t bytes_most;                  /* of a text; 0: no bound */
+    const struct scan_message *message; /* NULL: no message */
+};
+
+struct scan_message {
+    const struct scan_field *fields; /* a name that is NULL ends the list */
+};
+
+static const struct scan_message number_message = {
+    (const struct scan_field[]){{1, WIRE_VARINT, "value", 0, 0, NULL}, {.name = NULL}}};
+
+static const struct scan_message wanted_message = {
+    (const struct scan_field[]){{1, WIRE_VARINT, "requests_per_unit", 0, 0, NULL},
+                                {2, WIRE_VARINT, "unit", 0, 0, NULL},
+                                {3, WIRE_VARINT, "unit_multiplier", 0, 0, NULL},
+                                {.name = NULL}}};
+
+static const struct scan_message entry_message = {(const struct scan_field[]){
+    {1, WIRE_BYTES, "key", 0, 0, NULL}, {2, WIRE_BYTES, "value", 0, 0, NULL}, {.name = NULL}}};
+
+static const struct scan_message descriptor_message = {
+    (const struct scan_field[]){{1, WIRE_BYTES, "entries", GRPC_ENTRY_MAX, 0, &entry_message},
+                                {2, WIRE_BYTES, "limit", 0, 0, &wanted_message},
+                                {3, WIRE_BYTES, "hits_addend", 0, 0, &number_message},
+                                {4, WIRE_VARINT, "is_negative_hits", 0, 0, NULL},
+                                {.name = NULL}}};
+
+static const struct scan_message scan_messages[] = {
+    [GRPC_LIMIT_REQUEST] = {(const struct scan_field[]){
+        {1, WIRE_BYTES, "domain", 0, DOORMAN_ID_BYTES_MAX, NULL},
+        {2, WIRE_BYTES, "descriptors", GRPC_DESCRIPTOR_MAX, 0, &descriptor_message},
+        {3, WIRE_VARINT, "hits_addend", 0, 0, NULL},
+        {.name = NULL}}},
+    [GRPC_HEALTH_REQUEST] = {
+        (const struct scan_field[]){{1, WIRE_BYTES, "service", 0, 0, NULL}, {.name = NULL}}}};
+
+/* The position in a message, and the names of the messages around it. */
+struct scan {
+    const uint8_t *at, *end;
+    char path[128];
+    size_t *field_count; /* of the whole message */
+    struct grpc_scan_error *error;
+};
+
+static bool scan_fail(struct scan *scan, bool is_too_large, const char *rule) {
+    const char *path = scan->path[0] ? scan->path : "message";
+    scan->error->is_too_large = is_too_large;
+    snprintf(scan->error->text, sizeof scan->error->text, "%s: %s", path, rule);
+    return false;
+}
+
+static bool scan_varint(struct scan *scan, uint64_t *out) {
+    uint64_t value = 0;
+    for (unsigned shift = 0; shift < 70; shift += 7) {
+        if (scan->at == scan->end) return scan_fail(scan, false, "ends in the middle of a number");
+        uint8_t byte = *scan->at++;
+        if (shift == 63 && byte > 1) break;
+        value |= (uint64_t)(byte & 0x7f) << shift;
+        if (byte < 0x80) {
+            *out = value;
+            return true;
+        }
+    }
+    return scan_fail(scan, false, "has a number of more than 64 bits");
+}
+
+/* Moves past a value.
+ *   inner   out: the bytes of a value with a length, else nothing */
+static bool scan_value(struct scan *scan, uint32_t wire, struct scan *inner) {
+    uint64_t bytes = wire == WIRE_8_BYTES ? 8 : 4, number = 0;
+    *inner = *scan;
+    inner->at = inner->end = scan->at;
+    if (wire == WIRE_VARINT) return scan_varint(scan, &number);
+    if (wire != WIRE_BYTES && wire != WIRE_8_BYTES && wire != WIRE_4_BYTES) {
+        return scan_fail(scan, false, "has a field of an unknown type");
+    }
+    if (wire == WIRE_BYTES && !scan_varint(scan, &bytes)) return false;
+    if (bytes > (uint64_t)(scan->end - scan->at)) {
+        return scan_fail(scan, false, "is longer than the message that has it");
+    }
+    inner->at = scan->at;
+    scan->at += bytes;
+    inner->end = scan->at;
+    return true;
+}
+
+static const struct scan_field *scan_find(const struct scan_message *message, uint64_t number) {
+    const struct scan_field *field = message->fields;
+    while (field->name && field->number != number) field++;
+    return field->name ? field : NULL;
+}
+
+/* Appends the name of a field to the path, and its index if it is one of a list. */
+static void scan_enter(struct scan *scan, const struct scan_field *field, size_t index) {
+    size_t used = strlen(scan->path);
+    snprintf(scan->path + used, sizeof scan->path - used, "%s%s", used ? "." : "", field->name);
+    used = strlen(scan->path);
+    if (field->most > 0 && index < field->most) {
+        snprintf(scan->path + used, sizeof scan->path - used, "[%zu]", index);
+    }
+}
+
+static bool scan_fields(struct scan *scan, const struct scan_message *message);
+
+/* Checks one field, whose tag has been read. */
+static bool scan_known(struct scan *scan, const struct scan_field *field, uint32_t wire,
+                       size_t index) {
+    struct scan inner, named = *scan;
+    char rule[64];
+    scan_enter(&named, field, index);
+    if (wire != field->wire) return scan_fail(&named, false, "has the wrong type");
+    if (field->most > 0 && index >= field->most) {
+        snprintf(rule, sizeof rule, "at most %zu", field->most);
+        return scan_fail(&named, true, rule);
+    }
+    if (!scan_value(&named, wire, &inner)) return false;
+    if (field->bytes_most > 0 && (size_t)(inner.end - inner.at) > field->bytes_most) {
+        snprintf(rule, sizeof rule, "at most %zu bytes", field->bytes_most);
+        return scan_fail(&named, false, rule);
+    }
+    scan->at = named.at;
+    return !field->message || scan_fields(&inner, field->message);
+}
+
+#define SCAN_FIELDS 4 /* the largest number of a known field */
+
+static bool scan_fields(struct scan *scan, const struct scan_message *message) {
+    size_t counts[SCAN_FIELDS + 1] = {0};
+    while (scan->at < scan->end) {
+        struct scan inner;
+        uint64_t tag = 0;
+        if (!scan_varint(scan, &tag)) return false;
+        if (++*scan->field_count > GRPC_FIELD_MAX) {
+            return scan_fail(scan, true, "the message has more than 8192 fields");
+        }
+        uint32_t wire = (uint32_t)(tag & 7);
+        if (tag >> 3 == 0 || tag > UINT32_MAX) {
+            return scan_fail(scan, false, "has a field with an impossible number");
+        }
+        const struct scan_field *field = scan_find(message, tag >> 3);
+        bool valid = field ? scan_known(scan, field, wire, counts[field->number]++)
+                           : scan_value(scan, wire, &inner);
+        if (!valid) return false;
+    }
+    return true;
+}
+
+bool server_grpc_scan(enum grpc_schema schema, const uint8_t *bytes, size_t count,
+                      struct grpc_scan_error *error) {
+    size_t field_count = 0;
+    struct scan scan = {
+        .at = bytes, .end = bytes + count, .field_count = &field_count, .error = error};
+    return scan_fields(&scan, &scan_messages[schema]);
+}

@@ -1,0 +1,25 @@
+/* doorman_server, part GRPC: a look at a message before memory is taken for it. */
+#ifndef DOORMAN_SERVER_GRPC_SCAN_H
+#define DOORMAN_SERVER_GRPC_SCAN_H
+
+#include "../server.h"
+
+#define GRPC_DESCRIPTOR_MAX 100
+#define GRPC_ENTRY_MAX 16
+#define GRPC_FIELD_MAX 8192 /* of a whole message, unknown fields included */
+
+enum grpc_schema { GRPC_LIMIT_REQUEST, GRPC_HEALTH_REQUEST };
+
+/* Why a message cannot be read. */
+struct grpc_scan_error {
+    bool is_too_large; /* a bound is exceeded; false: the bytes are no message */
+    char text[192];    /* "descriptors[3].entries: at most 16" */
+};
+
+/* Checks the bytes of a message against the fields that the server reads. Unknown fields are
+ * skipped. Takes no memory.
+ *   error     out: written if the result is false */
+bool server_grpc_scan(enum grpc_schema schema, const uint8_t *bytes, size_t count,
+                      struct grpc_scan_error *error);
+
+#endif

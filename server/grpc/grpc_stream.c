@@ -1,0 +1,486 @@
+/* doorman_server, part GRPC: the way of one request, from its head to its response. grpc.h has the
+ * table of states, and stream_move is the only function that changes the state.
+ *
+ * A request that is wrong gets a status of gRPC, and never disturbs the other streams of its
+ * connection. */
+#include "grpc.h"
+
+#include <nghttp2/nghttp2.h>
+#include <stdarg.h>
+#include <strings.h>
+
+#define BUFFER_MAX (GRPC_MESSAGE_MAX + GRPC_PREFIX)
+#define RESET_COST 10 /* frames of the budget that a cancelled request costs */
+#define CALL_GAIN 10  /* frames of the budget that a complete call gives back */
+
+static nghttp2_session *stream_session(const struct grpc_stream *stream) {
+    return (nghttp2_session *)stream->connection->session;
+}
+
+static void stream_move(struct grpc_stream *stream, enum grpc_stream_state state) {
+    assert(state > stream->state || (state == GRPC_STREAM_ASKING && stream->state == state));
+    stream->state = state;
+    stream->state_at = stream->connection->grpc->now;
+}
+
+/* ---- the response --------------------------------------------------------------------------- */
+
+/* Writes a text as a value of grpc-message: all but printable ASCII has escapes. */
+static void stream_escape_text(const char *from, char *to, size_t room) {
+    size_t used = 0;
+    for (; *from && used + 4 < room; from++) {
+        unsigned char code = (unsigned char)*from;
+        bool plain = code >= 0x20 && code < 0x7f && code != '%';
+        used += (size_t)snprintf(to + used, room - used, plain ? "%c" : "%%%02X", code);
+    }
+    to[used] = 0;
+}
+
+static nghttp2_nv stream_field(const char *name, const char *value) {
+    union {
+        const char *from;
+        uint8_t *to;
+    } one = {name}, other = {value}; /* nghttp2 has no const here, and copies both */
+    return (nghttp2_nv){one.to, other.to, strlen(name), strlen(value), NGHTTP2_NV_FLAG_NONE};
+}
+
+/* Sends the status: as trailers behind a message, or alone. */
+static void stream_send_status(struct grpc_stream *stream, bool is_alone) {
+    char code[8], text[3 * GRPC_TEXT_MAX];
+    nghttp2_nv fields[4];
+    size_t count = 0;
+    snprintf(code, sizeof code, "%d", (int)stream->status.code);
+    stream_escape_text(stream->status.text, text, sizeof text);
+    if (is_alone) {
+        fields[count++] = stream_field(":status", "200");
+        fields[count++] = stream_field("content-type", "application/grpc");
+    }
+    fields[count++] = stream_field("grpc-status", code);
+    if (text[0]) fields[count++] = stream_field("grpc-message", text);
+    int error =
+        is_alone ? nghttp2_submit_response(stream_session(stream), stream->id, fields, count, NULL)
+                 : nghttp2_submit_trailer(stream_session(stream), stream->id, fields, count);
+    if (error != 0) {
+        nghttp2_submit_rst_stream(stream_session(stream), NGHTTP2_FLAG_NONE, stream->id,
+                                  NGHTTP2_INTERNAL_ERROR);
+    }
+}
+
+/* nghttp2 calls this function when it can send more of a response. */
+static ssize_t stream_on_read(nghttp2_session *session, int32_t id, uint8_t *bytes, size_t room,
+                              uint32_t *marks, nghttp2_data_source *source, void *context) {
+    struct grpc_stream *stream = (struct grpc_stream *)source->ptr;
+    size_t left = stream->out.buffer.bytes - stream->out_sent;
+    size_t count = left < room ? left : room;
+    (void)session, (void)id, (void)context;
+    if (count > 0) memcpy(bytes, stream->out.buffer.text + stream->out_sent, count);
+    stream->out_sent += count;
+    if (stream->out_sent < stream->out.buffer.bytes) return (ssize_t)count;
+    if (stream->state == GRPC_STREAM_WATCHING) {
+        return count > 0 ? (ssize_t)count : NGHTTP2_ERR_DEFERRED;
+    }
+    *marks |= NGHTTP2_DATA_FLAG_EOF | NGHTTP2_DATA_FLAG_NO_END_STREAM;
+    stream_send_status(stream, false);
+    return (ssize_t)count;
+}
+
+/* Sends the head of a response, and then what is in `out`. */
+static void stream_send_message(struct grpc_stream *stream) {
+    const nghttp2_nv fields[] = {stream_field(":status", "200"),
+                                 stream_field("content-type", "application/grpc")};
+    nghttp2_data_provider provider = {.source = {.ptr = stream}, .read_callback = stream_on_read};
+    if (nghttp2_submit_response(stream_session(stream), stream->id, fields, 2, &provider) != 0) {
+        nghttp2_submit_rst_stream(stream_session(stream), NGHTTP2_FLAG_NONE, stream->id,
+                                  NGHTTP2_INTERNAL_ERROR);
+    }
+}
+
+static void stream_free_buffers(struct grpc_stream *stream) {
+    stream->connection->grpc->buffered -= stream->in.buffer.bytes;
+    doorman_buffer_uninit(&stream->in.buffer);
+    free(stream->call);
+    stream->call = NULL;
+}
+
+/* Ends the request with its status. A response that is not OK has no message. */
+static void stream_respond(struct grpc_stream *stream) {
+    struct grpc *grpc = stream->connection->grpc;
+    bool is_watch = stream->state == GRPC_STREAM_WATCHING;
+    if (stream->out.failed) {
+        server_grpc_fail(&stream->status, GRPC_RESOURCE_EXHAUSTED, "out of memory");
+    }
+    stream_free_buffers(stream);
+    stream_move(stream, GRPC_STREAM_ANSWERING);
+    server_counter_add(&grpc->counters.requests[stream->method][stream->status.code], 1);
+    if (is_watch) {
+        nghttp2_session_resume_data(stream_session(stream), stream->id);
+    } else if (stream->status.code == GRPC_OK) {
+        stream_send_message(stream);
+    } else {
+        stream_send_status(stream, true);
+    }
+}
+
+/* Notes why a request is refused. The response can be sent at once, because nghttp2 discards what
+ * the peer still sends. */
+__attribute__((format(printf, 3, 4))) static void
+stream_refuse(struct grpc_stream *stream, enum grpc_code code, const char *format, ...) {
+    va_list arguments;
+    if (stream->state != GRPC_STREAM_READING) return;
+    stream->status.code = code;
+    va_start(arguments, format);
+    vsnprintf(stream->status.text, sizeof stream->status.text, format, arguments);
+    va_end(arguments);
+    stream_respond(stream);
+}
+
+/* ---- the head ------------------------------------------------------------------------------- */
+
+struct grpc_stream *server_grpc_stream_open(struct grpc_connection *connection, int32_t id) {
+    struct grpc_stream *stream = (struct grpc_stream *)calloc(1, sizeof *stream);
+    if (!stream) return NULL;
+    stream->connection = connection;
+    stream->id = id;
+    stream->method = GRPC_UNKNOWN_METHOD;
+    stream->started_at = stream->state_at = connection->grpc->now;
+    stream->timeout = DOORMAN_NEVER;
+    stream->next = connection->streams;
+    if (stream->next) stream->next->previous = stream;
+    connection->streams = stream;
+    connection->stream_count++;
+    server_counter_add(&connection->grpc->counters.streams, 1);
+    return stream;
+}
+
+/* Reads grpc-timeout, a number of at most 8 digits and a unit. Returns DOORMAN_NEVER if it is not
+ * valid: the peer then has no deadline here, and keeps its own. */
+static doorman_time timeout_read(const char *value, size_t bytes) {
+    static const char units[] = "HMSmun";
+    static const doorman_time lengths[] = {3600 * DOORMAN_SECOND,    60 * DOORMAN_SECOND,
+                                           DOORMAN_SECOND,           DOORMAN_SECOND / 1000,
+                                           DOORMAN_SECOND / 1000000, 1};
+    const doorman_time most = 100000000 * DOORMAN_SECOND; /* three years */
+    doorman_time number = 0;
+    if (bytes < 2 || bytes > 9) return DOORMAN_NEVER;
+    for (size_t i = 0; i + 1 < bytes; i++) {
+        if (value[i] < '0' || value[i] > '9') return DOORMAN_NEVER;
+        number = number * 10 + (value[i] - '0');
+    }
+    const char *unit = (const char *)memchr(units, value[bytes - 1], sizeof units - 1);
+    if (!unit || number > most / lengths[unit - units]) return DOORMAN_NEVER;
+    return number * lengths[unit - units];
+}
+
+static bool field_is(const char *value, size_t bytes, const char *text) {
+    return strlen(text) == bytes && memcmp(value, text, bytes) == 0;
+}
+
+/* The type may have a suffix: application/grpc+proto. */
+static bool type_is_grpc(const char *value, size_t bytes) {
+    static const char type[] = "application/grpc";
+    const size_t length = sizeof type - 1;
+    return bytes >= length && strncasecmp(value, type, length) == 0 &&
+           (bytes == length || value[length] == '+' || value[length] == ';');
+}
+
+void server_grpc_stream_header(struct grpc_stream *stream, const char *name, const char *value,
+                               size_t value_bytes) {
+    stream->header_bytes += strlen(name) + value_bytes + 32;
+    if (stream->is_head || stream->header_bytes > GRPC_HEADERS_MAX) return;
+    if (strcmp(name, ":path") == 0) {
+        stream->method = server_grpc_method_find(value, value_bytes);
+    } else if (strcmp(name, ":method") == 0) {
+        stream->is_post = field_is(value, value_bytes, "POST");
+    } else if (strcmp(name, "content-type") == 0) {
+        stream->is_grpc = type_is_grpc(value, value_bytes);
+    } else if (strcmp(name, "grpc-timeout") == 0) {
+        stream->timeout = timeout_read(value, value_bytes);
+    } else if (strcmp(name, "authorization") == 0) {
+        bool fits = value_bytes < sizeof stream->authorization && !stream->authorization[0];
+        snprintf(stream->authorization, sizeof stream->authorization, "%.*s",
+                 fits ? (int)value_bytes : 1, fits ? value : "?"); /* twice: no token */
+    }
+}
+
+/* Checks the token, and counts a failure as HTTP does. The health check needs none. */
+static bool stream_check_token(struct grpc_stream *stream) {
+    struct service *service = stream->connection->grpc->service;
+    const char *given = stream->authorization;
+    bool is_open = stream->method == GRPC_HEALTH_CHECK || stream->method == GRPC_HEALTH_WATCH;
+    int failure = FAILED_ROLE;
+    if (!service->tokens || is_open) return true;
+    if (!server_authorization_find(service->tokens, given, &stream->token)) {
+        failure = given[0] ? FAILED_TOKEN_WRONG : FAILED_TOKEN_MISSING;
+        server_grpc_fail(&stream->status, GRPC_UNAUTHENTICATED, "authorization: %s",
+                         given[0] ? "the token is wrong: it is not in the server's file"
+                                  : "the token is missing: send 'Bearer TOKEN'");
+    } else if (!server_role_includes(stream->token.role, ROLE_WRITE)) {
+        server_grpc_fail(&stream->status, GRPC_PERMISSION_DENIED,
+                         "authorization: this call needs a token with the role write; '%s' has the "
+                         "role %s",
+                         stream->token.name, server_role_name(stream->token.role));
+    } else {
+        return true;
+    }
+    server_counter_add(&service->counters.authentication_failures[failure], 1);
+    if (failure != FAILED_TOKEN_MISSING) {
+        server_log_peer(service, failure == FAILED_ROLE ? WARNING_ROLE : WARNING_TOKEN,
+                        &stream->connection->address,
+                        failure == FAILED_ROLE ? stream->token.name : NULL);
+    }
+    return false;
+}
+
+void server_grpc_stream_head_end(struct grpc_stream *stream) {
+    if (stream->is_head) return; /* trailers */
+    stream->is_head = true;
+    if (stream->header_bytes > GRPC_HEADERS_MAX) {
+        stream_refuse(stream, GRPC_RESOURCE_EXHAUSTED, "the header list has more than %zu bytes",
+                      GRPC_HEADERS_MAX);
+    } else if (!stream->is_post || !stream->is_grpc) {
+        stream_refuse(stream, GRPC_INVALID_ARGUMENT, "this is no request of gRPC: %s",
+                      stream->is_post ? "content-type: must be application/grpc"
+                                      : ":method: must be POST");
+    } else if (stream->method == GRPC_UNKNOWN_METHOD) {
+        stream_refuse(stream, GRPC_UNIMPLEMENTED, "the service or the method is not known");
+    } else if (!stream_check_token(stream)) {
+        stream_respond(stream);
+    } else if (stream->method == GRPC_RESERVE || stream->method == GRPC_COMMIT) {
+        stream_refuse(stream, GRPC_UNIMPLEMENTED,
+                      "%s is not available: this server has no reservations; use CheckRateLimit "
+                      "and Report",
+                      server_grpc_method_name(stream->method));
+    }
+}
+
+/* ---- the message ---------------------------------------------------------------------------- */
+
+static size_t stream_message_max(const struct grpc_stream *stream) {
+    bool is_health = stream->method == GRPC_HEALTH_CHECK || stream->method == GRPC_HEALTH_WATCH;
+    return is_health ? GRPC_HEALTH_MESSAGE_MAX : GRPC_MESSAGE_MAX;
+}
+
+/* Returns the length that the prefix says. Precondition: the prefix has arrived. */
+static size_t stream_message_bytes(const struct grpc_stream *stream) {
+    const uint8_t *prefix = (const uint8_t *)stream->in.buffer.text;
+    return (size_t)prefix[1] << 24 | (size_t)prefix[2] << 16 | (size_t)prefix[3] << 8 | prefix[4];
+}
+
+/* Checks the prefix as soon as it is there, so that no message is kept that will be refused. */
+static void stream_check_prefix(struct grpc_stream *stream) {
+    if (stream->in.buffer.bytes < GRPC_PREFIX) return;
+    size_t bytes = stream_message_bytes(stream);
+    if (stream->in.buffer.text[0] != 0) {
+        stream_refuse(stream, GRPC_UNIMPLEMENTED,
+                      "the message is compressed, which this server does not accept");
+    } else if (bytes > stream_message_max(stream)) {
+        stream_refuse(stream, GRPC_RESOURCE_EXHAUSTED, "the message has %zu bytes, at most %zu",
+                      bytes, stream_message_max(stream));
+    } else if (stream->in.buffer.bytes > GRPC_PREFIX + bytes) {
+        stream_refuse(stream, GRPC_INVALID_ARGUMENT, "the request has more than one message");
+    }
+}
+
+void server_grpc_stream_data(struct grpc_stream *stream, const uint8_t *bytes, size_t count) {
+    struct grpc *grpc = stream->connection->grpc;
+    if (stream->state != GRPC_STREAM_READING) return;
+    if (stream->in.buffer.bytes + count > BUFFER_MAX) {
+        stream_refuse(stream, GRPC_RESOURCE_EXHAUSTED, "the request has more than %zu bytes",
+                      BUFFER_MAX);
+        return;
+    }
+    if (grpc->buffered + count > GRPC_BUFFERED_MAX) {
+        stream_refuse(stream, GRPC_RESOURCE_EXHAUSTED,
+                      "the server has no room for more requests that are not complete");
+        return;
+    }
+    server_text_add_bytes(&stream->in, (const char *)bytes, count);
+    if (stream->in.failed) {
+        stream_refuse(stream, GRPC_RESOURCE_EXHAUSTED, "out of memory");
+        return;
+    }
+    grpc->buffered += count;
+    stream_check_prefix(stream);
+}
+
+/* ---- calls ---------------------------------------------------------------------------------- */
+
+/* Returns how much time the peer gives the call; 0: its deadline is over. */
+static doorman_time stream_time_left(const struct grpc_stream *stream) {
+    if (stream->timeout == DOORMAN_NEVER) return DOORMAN_NEVER;
+    doorman_time left = stream->started_at + stream->timeout - doorman_clock();
+    return left > 0 ? left : 0;
+}
+
+static void stream_expire(struct grpc_stream *stream) {
+    server_grpc_fail(&stream->status, GRPC_DEADLINE_EXCEEDED, "the deadline of the call is over");
+    stream_respond(stream);
+}
+
+/* Answers a call that is done. */
+static void stream_finish_call(struct grpc_stream *stream) {
+    struct grpc_call *call = stream->call;
+    for (size_t i = 0; i < call->descriptor_count; i++) {
+        if (!call->descriptors[i].is_unmatched) continue;
+        server_counter_add(&stream->connection->grpc->counters.unmatched, 1);
+    }
+    server_grpc_call_write(call, &stream->out);
+    stream_respond(stream);
+}
+
+/* Sends the next request of the call to the master. */
+static void stream_ask(struct grpc_stream *stream) {
+    struct grpc *grpc = stream->connection->grpc;
+    doorman_time left = stream_time_left(stream);
+    if (left == 0) {
+        stream_expire(stream);
+        return;
+    }
+    stream->question =
+        server_grpc_master_ask(grpc->master, stream->call, stream, left, &stream->status);
+    if (!stream->question) {
+        stream_respond(stream);
+        return;
+    }
+    server_counter_add(&grpc->counters.forwarded, 1);
+    stream_move(stream, GRPC_STREAM_ASKING);
+}
+
+static void stream_decide(struct grpc_stream *stream) {
+    struct grpc *grpc = stream->connection->grpc;
+    char master[DOORMAN_ID_BYTES_MAX + 1];
+    const struct peer peer = {.token = stream->token.name, .text = stream->connection->peer};
+    enum grpc_decided decided =
+        server_grpc_call_decide(stream->call, &peer, &stream->status, master);
+    if (decided == GRPC_DECIDED) {
+        stream_finish_call(stream);
+    } else if (decided == GRPC_FAILED) {
+        stream_respond(stream);
+    } else {
+        server_grpc_master_set(grpc->master, master);
+        stream_ask(stream);
+    }
+}
+
+void server_grpc_stream_answer(struct grpc_stream *stream, const struct grpc_answer *answer) {
+    stream->question = NULL;
+    if (answer->result == NNG_ETIMEDOUT && stream_time_left(stream) == 0) {
+        stream_expire(stream);
+    } else if (!server_grpc_master_read(stream->call, answer, &stream->status)) {
+        stream_respond(stream);
+    } else if (stream->call->step == GRPC_STEP_DONE) {
+        stream_finish_call(stream);
+    } else {
+        stream_ask(stream);
+    }
+}
+
+static void stream_watch(struct grpc_stream *stream) {
+    if (!server_grpc_health_answer(stream->connection->grpc, stream, true)) {
+        stream_respond(stream);
+        return;
+    }
+    stream_move(stream, GRPC_STREAM_WATCHING);
+    stream_send_message(stream);
+}
+
+/* Handles a complete request. */
+static void stream_handle(struct grpc_stream *stream) {
+    struct grpc *grpc = stream->connection->grpc;
+    const struct doorman_buffer *in = &stream->in.buffer;
+    if (in->bytes < GRPC_PREFIX || in->bytes < GRPC_PREFIX + stream_message_bytes(stream)) {
+        stream_refuse(stream, GRPC_INVALID_ARGUMENT, "the request has no complete message");
+        return;
+    }
+    if (stream_time_left(stream) == 0) {
+        stream_expire(stream);
+        return;
+    }
+    stream->connection->is_proved = true;
+    server_grpc_connection_charge(stream->connection, -CALL_GAIN);
+    if (stream->method == GRPC_HEALTH_WATCH) {
+        stream_watch(stream);
+        return;
+    }
+    if (stream->method == GRPC_HEALTH_CHECK) {
+        (void)server_grpc_health_answer(grpc, stream, false);
+        stream_respond(stream);
+        return;
+    }
+    stream->call = server_grpc_call_read(grpc->service, &grpc->counters, stream->method,
+                                         (const uint8_t *)in->text + GRPC_PREFIX,
+                                         in->bytes - GRPC_PREFIX, &stream->status);
+    if (stream->call) {
+        stream_decide(stream);
+    } else {
+        stream_respond(stream);
+    }
+}
+
+void server_grpc_stream_end(struct grpc_stream *stream) {
+    stream->is_ended = true;
+    if (stream->state == GRPC_STREAM_READING) stream_handle(stream);
+}
+
+/* ---- ends ----------------------------------------------------------------------------------- */
+
+void server_grpc_stream_close(struct grpc_stream *stream) {
+    struct grpc_connection *connection = stream->connection;
+    if (stream->state != GRPC_STREAM_ANSWERING) { /* the peer has cancelled the request */
+        server_counter_add(&connection->grpc->counters.requests[stream->method][GRPC_CANCELLED], 1);
+        server_grpc_connection_charge(connection, RESET_COST);
+    }
+    if (stream->question) server_grpc_master_forget(stream->question);
+    stream_free_buffers(stream);
+    doorman_buffer_uninit(&stream->out.buffer);
+    if (stream->previous) stream->previous->next = stream->next;
+    if (stream->next) stream->next->previous = stream->previous;
+    if (connection->streams == stream) connection->streams = stream->next;
+    connection->stream_count--;
+    connection->idle_at = connection->grpc->now;
+    server_counter_add(&connection->grpc->counters.streams, (uint64_t)-1);
+    free(stream);
+}
+
+/* Watch: sends the value if it has changed, as soon as the last message is sent. */
+static void stream_tell_change(struct grpc_stream *stream) {
+    struct grpc *grpc = stream->connection->grpc;
+    bool is_sent = stream->out_sent == stream->out.buffer.bytes;
+    bool is_known = stream->serving == 1 || stream->serving == 2;
+    if (!is_sent || !is_known || stream->serving == grpc->serving) return;
+    stream->out.buffer.bytes = 0;
+    stream->out_sent = 0;
+    (void)server_grpc_health_answer(grpc, stream, true);
+    nghttp2_session_resume_data(stream_session(stream), stream->id);
+}
+
+void server_grpc_stream_drain(struct grpc_stream *stream) {
+    if (stream->state != GRPC_STREAM_WATCHING) return;
+    server_grpc_fail(&stream->status, GRPC_UNAVAILABLE, "the server is stopping");
+    stream_respond(stream);
+}
+
+/* A request that is not complete in time gets a status. A peer that does not read its response in
+ * time loses the stream. Both cost much of the budget, because a peer could have many of them. */
+void server_grpc_streams_tick(struct grpc_connection *connection) {
+    doorman_time now = connection->grpc->now;
+    struct grpc_stream *next = NULL;
+    for (struct grpc_stream *stream = connection->streams; stream; stream = next) {
+        next = stream->next;
+        bool is_late = now - stream->state_at > GRPC_PATIENCE;
+        if (stream->state == GRPC_STREAM_WATCHING && stream_time_left(stream) > 0) {
+            stream_tell_change(stream);
+        } else if (stream->state == GRPC_STREAM_WATCHING) {
+            stream_expire(stream);
+        } else if (stream->state == GRPC_STREAM_READING &&
+                   (is_late || stream_time_left(stream) == 0)) {
+            if (is_late) server_grpc_connection_charge(connection, 2 * RESET_COST);
+            stream_expire(stream);
+        } else if (stream->state == GRPC_STREAM_ANSWERING && is_late) {
+            server_grpc_connection_charge(connection, 2 * RESET_COST);
+            stream->state_at = now;
+            nghttp2_submit_rst_stream(stream_session(stream), NGHTTP2_FLAG_NONE, stream->id,
+                                      NGHTTP2_CANCEL);
+        }
+    }
+}

@@ -1,0 +1,83 @@
+"""Who may call: tokens, TLS and its certificates.
+
+    python3 tests/grpc/access.py HOST:PORT FOLDER TEST [HOST:PORT of HTTP]
+
+FOLDER has the certificates of tests/grpc_check.sh."""
+import socket
+import ssl
+import sys
+
+import grpc
+from client import ENVOY, Client, request, wire
+
+SHOULD = ENVOY + "ShouldRateLimit"
+address, folder = sys.argv[1:3]
+
+
+def equal(got, expected):
+    assert got == expected, f"got {got!r}, expected {expected!r}"
+
+
+def read(name):
+    with open(f"{folder}/{name}", "rb") as file:
+        return file.read()
+
+
+def plain():
+    return grpc.insecure_channel(address)
+
+
+def secure(own=None):
+    key, certificate = (read(own + ".key"), read(own + ".pem")) if own else (None, None)
+    credentials = grpc.ssl_channel_credentials(read("ca.pem"), key, certificate)
+    return grpc.secure_channel(address, credentials)
+
+
+def test_a_call_needs_a_token_with_the_role_write():
+    message = request("shop", [("path", "/token")])
+    for token, code in (
+        (None, "UNAUTHENTICATED"),
+        ("wrong", "UNAUTHENTICATED"),
+        ("read-1", "PERMISSION_DENIED"),
+        ("write-1", "OK"),
+        ("admin-1", "OK"),
+    ):
+        with plain() as channel:
+            equal((token, Client(channel, token).code(SHOULD, message)[0]), (token, code))
+            equal(Client(channel, token).health(), wire.SERVING)
+            equal(next(Client(channel, token).watch()).status, wire.SERVING)
+
+
+def test_tls_needs_the_right_authority():
+    with secure() as channel:
+        equal(Client(channel).limit("shop", [("path", "/tls")]).overall_code, wire.ALLOWED)
+    with plain() as channel:
+        code, _ = Client(channel, timeout=60).code(SHOULD, request("shop", [("path", "/tls")]))
+        equal(code, "UNAVAILABLE")
+
+
+def test_tls_needs_h2():
+    host, port = address.rsplit(":", 1)
+    for protocols in ([], ["http/1.1"]):
+        context = ssl.create_default_context(cafile=folder + "/ca.pem")
+        context.check_hostname = False
+        if protocols:
+            context.set_alpn_protocols(protocols)
+        try:
+            with socket.create_connection((host, int(port)), 60) as raw:
+                with context.wrap_socket(raw) as wrapped:
+                    equal(wrapped.recv(100), b"")
+        except (ssl.SSLError, ConnectionResetError):
+            pass
+    test_tls_needs_the_right_authority()
+
+
+def test_tls_needs_a_certificate_of_the_client():
+    message = request("shop", [("path", "/client")])
+    for own, code in ((None, "UNAVAILABLE"), ("other", "UNAVAILABLE"), ("own", "OK")):
+        with secure(own) as channel:
+            equal((own, Client(channel, timeout=60).code(SHOULD, message)[0]), (own, code))
+
+
+tests = {k[5:]: v for k, v in globals().items() if k.startswith("test_")}
+tests[sys.argv[3]]()

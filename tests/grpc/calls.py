@@ -1,0 +1,199 @@
+"""Calls of all methods with gRPC for Python, against a server that is master.
+
+    python3 tests/grpc/calls.py HOST:PORT TEST
+
+Each function whose name starts with `test_` is one promise. The limits are those of
+tests/grpc_check.sh, and each test has keys of its own."""
+import sys
+import time
+
+import grpc
+from client import ENVOY, HEALTH, KUADRANT, Client, request, wire
+
+OK, OVER = wire.ALLOWED, wire.OVER_LIMIT
+SHOULD = ENVOY + "ShouldRateLimit"
+
+
+def equal(got, expected):
+    assert got == expected, f"got {got!r}, expected {expected!r}"
+
+
+def codes(answer):
+    equal(len(answer.response_headers_to_add), 0)
+    return answer.overall_code, [status.code for status in answer.statuses]
+
+
+def test_refuses_what_is_over_the_limit(client):
+    for left in (4, 3, 2, 1, 0):
+        answer = client.limit("shop", [("path", "/login")])
+        equal(codes(answer), (OK, [OK]))
+        status = answer.statuses[0]
+        equal(status.limit_remaining, left)
+        equal((status.current_limit.requests_per_unit, status.current_limit.unit), (5, wire.DAY))
+        equal(status.current_limit.name, "daily")
+        assert 0 < status.duration_until_reset.seconds <= 86400
+    answer = client.limit("shop", [("path", "/login")])
+    equal(codes(answer), (OVER, [OVER]))
+    assert 0 < answer.statuses[0].duration_until_reset.seconds <= 86400
+
+
+def test_charges_all_descriptors_or_none(client):
+    both = [("path", "/all")], [("user", "all")]
+    equal(codes(client.limit("shop", *both, hits=3)), (OK, [OK, OK]))
+    answer = client.limit("shop", *both, hits=1)
+    equal(codes(answer), (OVER, [OK, OVER]))
+    equal(answer.statuses[0].limit_remaining, 2)
+    equal(client.limit("shop", [("path", "/all")], hits=2).overall_code, OK)
+
+
+def test_allows_a_descriptor_without_limits(client):
+    answer = client.limit("shop", [("nothing", "x")], [("path", "/some")])
+    equal(codes(answer), (OK, [OK, OK]))
+    assert not answer.statuses[0].HasField("current_limit")
+    equal(answer.statuses[1].limit_remaining, 4)
+    equal(codes(client.limit("other", [("nothing", "x")])), (OK, [OK]))
+
+
+def test_takes_the_hits_of_a_descriptor_first(client):
+    entries = [wire.Entry(key=b"path", value=b"/own")]
+    own = wire.Descriptor(entries=entries, hits_addend=wire.Number(value=2))
+    equal(client.limit("shop", own, hits=5).statuses[0].limit_remaining, 3)
+    looks = wire.Descriptor(entries=entries, hits_addend=wire.Number(value=0))
+    equal(client.limit("shop", looks, hits=5).statuses[0].limit_remaining, 3)
+    huge = wire.Descriptor(entries=entries, hits_addend=wire.Number(value=2**64 - 1))
+    equal(client.limit("shop", huge).overall_code, OVER)
+
+
+def test_gives_units_back(client):
+    entries = [wire.Entry(key=b"refund", value=b"a")]
+    back = wire.Descriptor(
+        entries=entries, hits_addend=wire.Number(value=2), is_negative_hits=True
+    )
+    equal(client.limit("shop", [("refund", "a")], hits=5).statuses[0].limit_remaining, 0)
+    equal(client.limit("shop", back).overall_code, OK)
+    equal(client.limit("shop", [("refund", "a")], hits=2).overall_code, OK)
+    equal(client.limit("shop", [("refund", "a")]).overall_code, OVER)
+
+
+def test_a_refused_call_gives_nothing_back(client):
+    client.limit("shop", [("refund", "b")], hits=5)
+    client.limit("shop", [("path", "/full")], hits=5)
+    back = wire.Descriptor(
+        entries=[wire.Entry(key=b"refund", value=b"b")], is_negative_hits=True
+    )
+    equal(client.limit("shop", back, [("path", "/full")]).overall_code, OVER)
+    equal(client.limit("shop", [("refund", "b")]).overall_code, OVER)
+
+
+def test_check_charges_nothing_and_report_charges_over_the_limit(client):
+    check, report = KUADRANT + "CheckRateLimit", KUADRANT + "Report"
+    for _ in range(9):
+        equal(codes(client.limit("shop", [("path", "/k")], path=check, hits=9)), (OK, [OK]))
+    equal(codes(client.limit("shop", [("path", "/k")], path=report, hits=4)), (OK, [OK]))
+    equal(client.limit("shop", [("path", "/k")], path=check).overall_code, OK)
+    equal(codes(client.limit("shop", [("path", "/k")], path=report, hits=4)), (OK, [OK]))
+    equal(codes(client.limit("shop", [("path", "/k")], path=check)), (OVER, [OVER]))
+
+
+def test_says_what_it_does_not_have(client):
+    for method in ("Reserve", "Commit"):
+        code, text = client.code(KUADRANT + method, b"")
+        equal((code, "reservations" in text), ("UNIMPLEMENTED", True))
+    equal(client.code(ENVOY + "Other", b"")[0], "UNIMPLEMENTED")
+    equal(client.code("/some.Service/Check", b"")[0], "UNIMPLEMENTED")
+
+
+def test_names_the_wrong_field(client):
+    entry, fine = [("a", "b")], request("shop", [("path", "/names")])
+    many = request("shop", *[entry] * 101)
+    for message, code, text in (
+        (b"", "INVALID_ARGUMENT", "domain: "),
+        (request("d" * 257, entry), "INVALID_ARGUMENT", "domain: "),
+        (request("a\0b", entry), "INVALID_ARGUMENT", "domain: "),
+        (request("shop"), "INVALID_ARGUMENT", "descriptors: "),
+        (request("shop", entry, []), "INVALID_ARGUMENT", "descriptors[1].entries: "),
+        (many, "RESOURCE_EXHAUSTED", "descriptors: "),
+        (request("shop", entry, entry * 17), "RESOURCE_EXHAUSTED", "descriptors[1].entries: "),
+        (b"\x12\x04\x0a\x02\x0a\x05", "INVALID_ARGUMENT", "descriptors[0].entries[0].key: "),
+        (b"\x08\x01", "INVALID_ARGUMENT", "domain: "),
+        (b"\x0a", "INVALID_ARGUMENT", "domain: "),
+        (b"\x03", "INVALID_ARGUMENT", "message: "),
+        (b"\x20\x01" * 9000, "RESOURCE_EXHAUSTED", "message: "),
+    ):
+        got = client.code(SHOULD, message)
+        assert got[0] == code and got[1].startswith(text), f"{got!r}, expected {code} {text!r}"
+    equal(client.call(SHOULD, fine).overall_code, OK)
+
+
+def test_hashes_names_that_are_no_valid_text(client):
+    for value in (b"\xff\xfe", b"x" * 5000, b"line\n"):
+        for left in (4, 3):
+            answer = client.limit("shop", [("path", value)])
+            equal(answer.statuses[0].limit_remaining, left)
+
+
+def test_escapes_names(client):
+    equal(client.limit("shop", [("pair", "a/b"), ("end", "c")]).statuses[0].limit_remaining, 4)
+    equal(client.limit("shop", [("pair", "a"), ("end", "b/c")]).statuses[0].limit_remaining, 4)
+    equal(client.limit("shop", [("pair", "a%2Fb"), ("end", "c")]).statuses[0].limit_remaining, 4)
+
+
+def test_refuses_a_message_that_is_too_large(client):
+    message = b"\x22\xfb\xff\x3f" + b"x" * (1 << 20)
+    code, text = client.code(SHOULD, message)
+    equal((code, "at most 1048576" in text), ("RESOURCE_EXHAUSTED", True))
+    code, text = client.code(HEALTH + "Check", b"x" * 5000, answer=wire.HealthResponse)
+    equal((code, "at most 4096" in text), ("RESOURCE_EXHAUSTED", True))
+    code, _ = client.code(SHOULD, b"", metadata=[("long", "x" * 20000)])
+    equal(code, "RESOURCE_EXHAUSTED")
+
+
+def test_does_not_decide_after_the_deadline(client):
+    # the client adds grpc-timeout; a second one, that is over at once, wins here
+    code, _ = client.code(SHOULD, request("shop", [("path", "/late")], hits=5), timeout=1e-6)
+    equal(code, "DEADLINE_EXCEEDED")
+
+
+def test_refuses_a_limit_of_holds(client):
+    code, text = client.code(SHOULD, request("shop", [("slots", "x")]))
+    equal((code, "descriptors[0]" in text), ("FAILED_PRECONDITION", True))
+    equal(client.code(KUADRANT + "CheckRateLimit", request("shop", [("slots", "x")]))[0],
+          "FAILED_PRECONDITION")
+
+
+def test_says_that_it_serves(client):
+    known = ["", "grpc.health.v1.Health", ENVOY.strip("/"), KUADRANT.strip("/")]
+    for service in known:
+        equal(client.health(service.encode()), wire.SERVING)
+        watch = client.watch(service.encode())
+        equal(next(watch).status, wire.SERVING)
+        watch.cancel()
+    equal(client.code(HEALTH + "Check", wire.HealthRequest(service=b"x"))[0], "NOT_FOUND")
+    watch = client.watch(b"x")
+    equal(next(watch).status, wire.SERVICE_UNKNOWN)
+    watch.cancel()
+
+
+def test_answers_many_streams_of_one_connection(client):
+    method = client.channel.unary_unary(
+        SHOULD, lambda each: each.SerializeToString(), wire.LimitResponse.FromString
+    )
+    message = request("shop", [("path", "/many")])
+    calls = [method.future(message, timeout=60) for _ in range(300)]
+    answers = [call.result().overall_code for call in calls]
+    equal((answers.count(OK), answers.count(OVER)), (5, 295))
+
+
+def main():
+    address, name = sys.argv[1:]
+    tests = {k[5:]: v for k, v in globals().items() if k.startswith("test_")}
+    if name == "--list":
+        print("\n".join(tests))
+        return
+    started = time.monotonic()
+    with grpc.insecure_channel(address) as channel:
+        tests[name](Client(channel))
+    print(f"{name}: {time.monotonic() - started:.1f} s")
+
+
+main()

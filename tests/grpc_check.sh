@@ -1,0 +1,190 @@
+#!/bin/sh
+# Tests the services over gRPC: with clients of gRPC in Python and JavaScript, with TLS, tokens and
+# a standby, and with frames that no client sends. What needs a missing client is skipped.
+#
+#   tests/grpc_check.sh [doorman_server]
+set -u
+# shellcheck source=tests/check.sh
+. tests/check.sh
+server=${1:-build/asan/doorman_server}
+python=/usr/bin/python3 # that of the packages
+
+config=$folder/config.json
+cat >"$config" <<END
+{"unmatched": "reject", "resources": [
+  {"identifier_glob": "shop/path", "limits": [
+    {"name": "daily", "kind": "FIXED_WINDOW", "limit": 5, "window": 86400}]},
+  {"identifier_glob": "shop/user", "limits": [
+    {"name": "bucket", "kind": "TOKEN_BUCKET", "rate": 0.00001, "size": 3}]},
+  {"identifier_glob": "shop/pair/end", "limits": [
+    {"name": "daily", "kind": "FIXED_WINDOW", "limit": 5, "window": 86400}]},
+  {"identifier_glob": "shop/refund", "limits": [
+    {"name": "daily", "kind": "FIXED_WINDOW", "limit": 5, "window": 86400, "refunds": true}]},
+  {"identifier_glob": "shop/slots", "limits": [
+    {"name": "slots", "kind": "CONCURRENCY", "limit": 2, "time_to_live": 600}]}]}
+END
+
+# Starts a server. Sets $pid, $address to that of gRPC, and $log.
+start() { # name, flags...
+    log=$folder/$1.log
+    name=$1
+    shift
+    : >"$log"
+    DOORMAN_HTTP=off "$server" --config "$config" --listen "ipc://$folder/$name" \
+        --grpc 127.0.0.1:0 "$@" 2>"$log" &
+    pid=$!
+    processes="$processes $pid"
+    await 'msg=serving ' "$log" $pid
+    address=$(sed -n 's/.* grpc=\([^ ]*\).*/\1/p' "$log" | head -n 1)
+}
+
+run() { # program, arguments...
+    program=tests/grpc/$1
+    shift
+    timeout 300 $python "$program" "$@" || { tail -n 5 "$folder"/*.log && return 1; }
+}
+
+# Makes an authority, and two certificates for 127.0.0.1. It has signed only one of them.
+certificates() {
+    cd "$folder" || return
+    echo 'subjectAltName = IP:127.0.0.1' >names
+    for name in ca ca2; do
+        openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 \
+            -subj "/CN=$name" -keyout $name.key -out $name.pem || return
+    done
+    for pair in own:ca other:ca2; do
+        name=${pair%:*} authority=${pair#*:}
+        openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj "/CN=$name" \
+            -keyout "$name.key" -out "$name.csr" &&
+            openssl x509 -req -in "$name.csr" -CA "$authority.pem" -CAkey "$authority.key" \
+                -CAcreateserial -days 2 -extfile names -out "$name.pem" || return
+    done
+    cd - || return
+}
+
+# Each program says which tests it has.
+run_all() { # program
+    for test in $($python "tests/grpc/$1" '' --list); do
+        case $test in *do_not_take_all) address=$crowded ;; *) address=$main ;; esac
+        check "$(echo "$test" | tr _ ' ')" run "$1" "$address" "$test"
+    done
+}
+
+check_access() {
+    printf '%s\n' 'read reader read-1' 'write writer write-1' 'admin ann admin-1' \
+        >"$folder/tokens.txt"
+    start tokens --http-token "$folder/tokens.txt"
+    check 'a call needs a token with the role write' \
+        run access.py "$address" "$folder" a_call_needs_a_token_with_the_role_write
+    check 'the log names the peer and the token' \
+        grep 'level=warning.*peer=127.0.0.1:[0-9]* hosts=1 token=reader' "$log"
+    is_installed openssl || return
+    check 'certificates are made' certificates
+    start tls --tls-cert "$folder/own.pem" --tls-key "$folder/own.key"
+    for test in tls_needs_the_right_authority tls_needs_h2; do
+        check "$(echo $test | tr _ ' ')" run access.py "$address" "$folder" $test
+    done
+    start clients --tls-cert "$folder/own.pem" --tls-key "$folder/own.key" \
+        --tls-ca "$folder/ca.pem"
+    check 'tls needs a certificate of the client' \
+        run access.py "$address" "$folder" tls_needs_a_certificate_of_the_client
+    check 'the log names a peer without a certificate' grep 'peer=127.0.0.1:[0-9]* hosts=1' "$log"
+}
+
+# Starts etcd. Its port may be in use, so it is started again with another one. Sets $etcd.
+start_etcd() {
+    ports=$(awk 'BEGIN { srand(); for (; i < 9; i++) print 20000 + int(12000 * rand()) }')
+    for port in $ports; do
+        etcd=http://127.0.0.1:$port
+        : >"$folder/etcd.log"
+        etcd --data-dir "$folder/etcd$port" --listen-peer-urls http://127.0.0.1:0 \
+            --listen-client-urls "$etcd" --advertise-client-urls "$etcd" \
+            >"$folder/etcd.log" 2>&1 &
+        pid=$!
+        processes="$processes $pid"
+        await 'ready to serve client requests' "$folder/etcd.log" $pid
+        if kill -0 $pid 2>/dev/null; then return; fi
+    done
+    return 1
+}
+
+# A node of two processes, one of which is killed.
+check_standby() {
+    is_installed etcd || return
+    start_etcd
+    set --
+    for name in one two; do
+        start $name --etcd "$etcd" --election-key node --election-ttl 2
+        set -- "$@" "$address" "$pid"
+    done
+    check 'a standby asks the master, and takes its place' \
+        run standby.py "$@" "$folder/one.log" "$folder/two.log"
+}
+
+# Another implementation of gRPC.
+check_node() {
+    is_installed node || return
+    sh .ci/deps --look grpcjs || { skip grpcjs && return; }
+    check 'gRPC for Node.js calls all methods' timeout 300 node tests/grpc/calls.mjs "$main"
+}
+
+# Metrics, the status in JSON, and the page.
+shows() { # path, text
+    curl -s -m 60 "$http$1" >"$folder/shown" && grep -e "$2" "$folder/shown"
+}
+
+check_pages() {
+    is_installed curl || return
+    start pages --http 127.0.0.1:0
+    http=$(sed -n 's/.* http=\(http:[^ ]*\).*/\1/p' "$log")
+    check 'a call works' run calls.py "$address" escapes_names
+    check 'metrics count calls' \
+        shows /metrics '^doorman_grpc_requests_total{method="ShouldRateLimit",code="OK"} 3$'
+    check 'metrics count connections' shows /metrics '^doorman_grpc_connections_total 1$'
+    check 'the status has the address' shows /v1/status "\"grpc\":{\"address\":\"$address\""
+    check 'the page has the address' shows / "gRPC</dt><dd>$address; [01] of 1024 connections"
+    check 'a stop tells the clients' run stop.py "$address" "$pid"
+    check 'the server stops' wait "$pid"
+}
+
+# The examples for Envoy and Kuadrant, with the configuration of the page for this task.
+check_examples() {
+    $python -c 'import yaml' 2>/dev/null || { skip PyYAML && return; }
+    config=$folder/shop.json
+    awk '/^```/ { inside = /json$/; next } inside' docs/tasks/envoy.md >"$config"
+    start examples
+    config=$folder/config.json
+    check 'the examples for Envoy and Kuadrant are right' run examples.py "$address"
+}
+
+# The server refuses what it cannot use, and says why.
+refuses() { # text, flags...
+    text=$1
+    shift
+    timeout 60 "$server" --config "$config" --listen "ipc://$folder/refuses" --http off \
+        "$@" 2>"$folder/refused" && return 1
+    grep -e "$text" "$folder/refused"
+}
+
+check 'an address without a port is refused' refuses 'is not HOST:PORT' --grpc 127.0.0.1
+check 'a port that is too large is refused' refuses 'is not HOST:PORT' --grpc 127.0.0.1:65536
+check 'an address that others reach needs a token' refuses 'give --http-token' --grpc 0.0.0.0:0
+check 'no connections at all are refused' refuses 'whole number from 1' --grpc-connections 0
+if ! $python -c 'import grpc, google.protobuf, hpack' 2>/dev/null || ! is_installed protoc; then
+    skip grpcio
+    check_end
+    exit
+fi
+start main
+main=$address
+check 'an address that is in use is refused' refuses 'Address already in use' --grpc "$main"
+start crowded --grpc-connections 8
+crowded=$address
+run_all calls.py
+run_all frames.py
+check_node
+check_access
+check_pages
+check_examples
+check_standby
+check_end
