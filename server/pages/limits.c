@@ -492,7 +492,9 @@ static void page_all_limits(struct text *text, const struct limit_list *list) {
                      "%zu keys are banned, or were a short time ago; ",
                      list->info.counter_count, list->info.ban_count);
     server_text_add_amount(text, (double)list->info.bytes / 1e6);
-    server_text_addf(text, " MB; <a href='/holds'>%zu holds, %zu permits wait</a></p>",
+    server_text_addf(text,
+                     " MB; <a href='/holds'>%zu holds, %zu permits wait</a>; <a "
+                     "href='/descriptors'>descriptors</a></p>",
                      list->info.hold_count, list->info.wait_count);
     page_key_form(text, "", "");
     if (list->row_count == 0) {
