@@ -18,10 +18,13 @@ EXAMPLES = $(patsubst %.c,build/%,$(filter-out $(if $(HAS_LIBEDIT),,%/doorman_sh
 CXX_EXAMPLES = $(if $(shell command -v $(CXX) 2>/dev/null), \
     $(patsubst %.cpp,build/%,$(wildcard examples/*.cpp)))
 
-# doormanctl is a program of its own. It is not built without libcurl, or with CTL=0.
+# doormanctl is a program of its own. It is not built without libcurl and libyaml, or with CTL=0.
+# With YAML=0 it needs no libyaml, and has no command `convert`.
 CTL = 1
+YAML = 1
+CTL_YAML = $(filter-out 0,$(YAML))
 DOORMANCTL = $(if $(filter-out 0,$(CTL)),$(shell CC='$(CC)' CPPFLAGS='$(CPPFLAGS)' \
-    sh .ci/deps --look libcurl && echo build/doormanctl))
+    sh .ci/deps --look libcurl $(if $(CTL_YAML),yaml) && echo build/doormanctl))
 
 # A single goal is built in parallel. Several goals, such as `make clean test`, are built one after
 # the other. An explicit -j takes precedence.
@@ -147,13 +150,16 @@ build/doorman_server: $(SERVER_INPUTS) build/doorman.o | build_deps
 build/examples/%: examples/%.c $(HEADERS) build/doorman.o | build_deps
 	$(build)
 
-CTL_SOURCES = $(sort $(wildcard server/ctl/*.c))
+CTL_SOURCES = $(sort $(filter-out $(if $(CTL_YAML),,%/convert.c %/yaml.c), \
+    $(wildcard server/ctl/*.c)))
+CTL_HEADERS = $(wildcard server/ctl/*.h) doorman.h doorman_permits.h
 define build_ctl
 $(announce)
-@$(C) $(CFLAGS) $(CTL_SOURCES) -o $@ $(LDFLAGS) -lcjson -lcurl -lm
+@$(C) $(CFLAGS) $(if $(CTL_YAML),-DDOORMAN_CTL_YAML) $(CTL_SOURCES) -o $@ $(LDFLAGS) -lcjson \
+    -lcurl $(if $(CTL_YAML),-lyaml) -lm
 endef
 doormanctl: build/doormanctl ## the program for operators
-build/doormanctl: $(CTL_SOURCES) server/ctl/ctl.h doorman.h | ctl_deps
+build/doormanctl: $(CTL_SOURCES) $(CTL_HEADERS) | ctl_deps
 	$(build_ctl)
 
 # Examples that need fewer libraries compile the implementation themselves.
@@ -192,7 +198,8 @@ build/plain/%: CFLAGS = -O2 -g -Werror
 build/asan/%: CFLAGS = $(SANITIZED) -fsanitize=address,undefined -fno-sanitize-recover=all
 build/tsan/%: CFLAGS = $(SANITIZED) -fsanitize=thread
 
-PROGRAMS = $(patsubst tests/%.c,%,$(wildcard tests/system/*_test.c tests/unit/*_test.c))
+PROGRAMS = $(patsubst tests/%.c,%,$(filter-out $(if $(CTL_YAML),,%/convert_test.c), \
+    $(wildcard tests/system/*_test.c tests/unit/*_test.c)))
 THREADED = $(filter-out system/abuse_test system/clients_test system/hold_clients_test, \
     $(filter unit/limiters_test system/%,$(PROGRAMS)))
 MEASURING = unit/limiters_test \
@@ -244,6 +251,9 @@ $(REDIS_TESTS) $(REDIS_PROGRAMS:%=build/coverage/%): LIBRARIES += -lhiredis
 SQLITE_TESTS = unit/store_test system/plans_test
 $(filter $(SQLITE_TESTS:%=\%/%),$(ALL_FLAVORS)) $(SQLITE_TESTS:%=build/coverage/%): \
     LIBRARIES += -lsqlite3
+CONVERT_TESTS = $(filter %/unit/convert_test,$(ALL_FLAVORS)) build/coverage/unit/convert_test
+$(CONVERT_TESTS): LIBRARIES += -lyaml
+$(CONVERT_TESTS): $(wildcard server/ctl/*.[ch])
 
 # These programs and the servers call no private function of the header, so each flavor compiles the
 # headers for them once.
@@ -304,7 +314,7 @@ build/tsan/%: tests/%.c $(TEST_SOURCES) | test_deps
 	$(build)
 $(filter-out build/plain/%,$(TEST_SERVERS)): $(SERVER_INPUTS) | test_deps
 	$(build_server)
-build/asan/doormanctl: $(CTL_SOURCES) server/ctl/ctl.h doorman.h | ctl_deps
+build/asan/doormanctl: $(CTL_SOURCES) $(CTL_HEADERS) | ctl_deps
 	$(build_ctl)
 $(TEST_SHELL): LIBRARIES += -ledit
 build/asan/examples/job_pool: examples/demo.h
@@ -563,7 +573,7 @@ DEPS = CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' sh .ci/deps \
     $(if $(INSTALLS),,--need 'make deps')
 
 ctl_deps:
-	@$(DEPS) cc cjson libcurl
+	@$(DEPS) cc cjson libcurl $(if $(CTL_YAML),yaml)
 
 build_deps:
 	@$(DEPS) cc nng cjson $(if $(filter ETCD,$(PARTS)),libcurl) \

@@ -1,5 +1,5 @@
-/* doorman_server, part HTTP: what a descriptor of a gateway becomes, and what would be decided. This
- * file only reads the configuration and the state; nothing is charged.
+/* doorman_server, part HTTP: what a descriptor of a gateway becomes, and what would be decided.
+ * This file only reads the configuration and the state; nothing is charged.
  *
  *     /descriptors      a form, the answer, the rules, and the last descriptors without a template
  *     /v1/descriptors   the same as JSON, without the rules
