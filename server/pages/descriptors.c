@@ -475,8 +475,7 @@ static void handle_descriptors(struct service *service, const struct http_reques
         descriptor_page_query(&query, request, entries, room);
         descriptor_page_form(text, query.domain ? query.domain : "", entries);
         if (query.wrong) {
-            response->code = 400;
-            server_text_addf(text, "<p class=bad>");
+            server_text_add(text, "<p class=bad>");
             server_text_add_escaped(text, query.wrong_name, server_escape_html);
             server_text_addf(text, ": %s</p>", query.wrong);
         }
