@@ -240,7 +240,7 @@ build/clock_shift.so: tests/system/clock_shift.c
 
 $(ALL_FLAVORS): LIBRARIES += -lcmocka -lm
 # These programs include files of the server.
-OF_SERVER = certificate graph lock notify reports store text versions warnings watch
+OF_SERVER = certificate graph lock notify reports store text unmatched versions warnings watch
 $(filter $(OF_SERVER:%=\%/unit/%_test),$(ALL_FLAVORS)): doorman_server.c $(SERVER_HEADERS) \
     $(wildcard server/*/*.c)
 
@@ -260,7 +260,7 @@ $(CONVERT_TESTS): $(wildcard server/ctl/*.[ch])
 LINKED = doorman_server $(addprefix fuzz/,calls handover http permits response rows) \
     $(addprefix system/,abuse_test agent_holds_test agent_permits_test etcd_test leased_test \
     status_test tls_test tree_test) \
-    $(addprefix unit/,arguments_test graph_test notify_test reports_test versions_test \
+    $(addprefix unit/,arguments_test graph_test notify_test reports_test unmatched_test versions_test \
         warnings_test)
 $(foreach flavor,$(FLAVORS) coverage,\
     $(eval $(LINKED:%=build/$(flavor)/%): build/$(flavor)/doorman.o))
