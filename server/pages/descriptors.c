@@ -133,16 +133,22 @@ static void descriptor_answer_make(struct service *service, const struct descrip
     if (out->template_ && !out->template_->has_limits) out->template_ = NULL;
 }
 
-/* Asks what the limits have counted for the item. Precondition: the lock of the service is held.
- * Returns false if this process cannot know. */
-static bool descriptor_inspect(struct service *service, const doorman_descriptor_item *item,
-                               doorman_response *response) {
-    const doorman_permit_entry entry = {.resource_id = item->resource_id, .key = item->key};
+/* Asks what the limits have counted for the item. A template without any limit grants everything.
+ * Precondition: the lock of the service is held.
+ *   returns   NULL: this process cannot know */
+static const doorman_permit *descriptor_inspect(struct service *service,
+                                                const struct descriptor_answer *answer,
+                                                doorman_response *response) {
+    static const doorman_permit granted = {.granted = true};
+    const doorman_permit_entry entry = {.resource_id = answer->item.resource_id,
+                                        .key = answer->item.key};
     const doorman_request inspect = {
         .method = DOORMAN_INSPECT, .entries = &entry, .entry_count = 1, .wire_names = true};
-    return doorman_server_handle(service->server, &inspect, response, NULL, doorman_clock()) ==
-               DOORMAN_OK &&
-           response->is_master && response->result_count == 1;
+    if (answer->template_->limit_count == 0) return &granted;
+    const bool is_known = doorman_server_handle(service->server, &inspect, response, NULL,
+                                                doorman_clock()) == DOORMAN_OK &&
+                          response->is_master && response->result_count == 1;
+    return is_known ? &response->results[0].state : NULL;
 }
 
 /* Returns why a permit of one unit would be refused now: a reason and a limit. */
@@ -215,9 +221,9 @@ static void descriptor_json_answer(struct text *text, struct service *service,
         doorman_response response;
         descriptor_json_text(text, ",\"template\":", answer->template_->identifier_glob);
         server_lock(&service->lock);
-        if (service->tokens && descriptor_inspect(service, &answer->item, &response)) {
-            descriptor_json_limits(text, &response.results[0].state);
-        }
+        const doorman_permit *state =
+            service->tokens ? descriptor_inspect(service, answer, &response) : NULL;
+        if (state) descriptor_json_limits(text, state);
         server_unlock(&service->lock);
     } else {
         descriptor_json_text(text, ",\"decision\":", "UNMATCHED");
@@ -362,10 +368,10 @@ static void descriptor_page_state(struct text *text, struct service *service,
                         "with --http-token.</p>");
     } else {
         server_lock(&service->lock);
-        const bool is_known = descriptor_inspect(service, &answer->item, &response);
-        if (is_known) descriptor_page_limits(text, &response.results[0].state);
+        const doorman_permit *state = descriptor_inspect(service, answer, &response);
+        if (state) descriptor_page_limits(text, state);
         server_unlock(&service->lock);
-        if (!is_known) {
+        if (!state) {
             server_text_add(text, "<p class=soft>This process is not the master. Only the master "
                                   "decides on permits.</p>");
         }
