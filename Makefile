@@ -152,7 +152,7 @@ build/examples/%: examples/%.c $(HEADERS) build/doorman.o | build_deps
 
 CTL_SOURCES = $(sort $(filter-out $(if $(CTL_YAML),,%/convert.c %/yaml.c), \
     $(wildcard server/ctl/*.c)))
-CTL_HEADERS = $(wildcard server/ctl/*.h) doorman.h doorman_permits.h
+CTL_HEADERS = $(wildcard server/ctl/*.h) doorman.h
 define build_ctl
 $(announce)
 @$(C) $(CFLAGS) $(if $(CTL_YAML),-DDOORMAN_CTL_YAML) $(CTL_SOURCES) -o $@ $(LDFLAGS) -lcjson \

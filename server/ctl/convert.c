@@ -22,10 +22,11 @@
 #include <string.h>
 #include <strings.h>
 
-#include "../../doorman_permits.h"
+#include "../../doorman.h"
 
-#define ENTRIES_MAX DOORMAN_DESCRIPTOR_ENTRIES_MAX
-#define RULES_MAX 4000 /* of one sequence of keys, with those that prove to be useless */
+#define ENTRIES_MAX 16            /* of a rule */
+#define DESCRIPTOR_RULES_MAX 1000 /* of a configuration */
+#define RULES_MAX 4000            /* of one sequence of keys, with those that prove to be useless */
 #define DOMAIN_BYTES_MAX 64
 #define PATH_BYTES 512
 #define TEXT_BYTES 1024 /* of a name: longer ones are refused later */
@@ -568,8 +569,7 @@ static void convert_sequence(struct convert_domain *domain, const struct convert
     convert_visit(domain, root, 0);
     for (size_t i = 0; i < domain->rule_count && !domain->all->has_many_rules; i++) {
         if (convert_rule_matters(domain, i)) convert_rule_write(domain, &domain->rules[i]);
-        domain->all->has_many_rules =
-            cJSON_GetArraySize(domain->all->rules) > DOORMAN_DESCRIPTOR_RULES_MAX;
+        domain->all->has_many_rules = cJSON_GetArraySize(domain->all->rules) > DESCRIPTOR_RULES_MAX;
     }
 }
 
@@ -616,8 +616,8 @@ void ctl_convert(struct ctl_conversion *conversion, const cJSON *document) {
     convert_list(&domain, document, "", 1, &root);
     convert_rules(&domain, &root, &root, path, 0);
     if (conversion->has_many_rules) {
-        while (cJSON_GetArraySize(conversion->rules) > DOORMAN_DESCRIPTOR_RULES_MAX) {
-            cJSON_DeleteItemFromArray(conversion->rules, DOORMAN_DESCRIPTOR_RULES_MAX);
+        while (cJSON_GetArraySize(conversion->rules) > DESCRIPTOR_RULES_MAX) {
+            cJSON_DeleteItemFromArray(conversion->rules, DESCRIPTOR_RULES_MAX);
         }
         convert_leave(conversion, "descriptors",
                       "need more than 1,000 rules; the rest is left "
