@@ -17,14 +17,13 @@
 
 /* A descriptor of a query. */
 struct descriptor_query {
-    char *text; /* the decoded keys and values; the entries point into it */
+    char *text; /* room for the decoded keys and values; the entries point into it */
     size_t bytes;
     const char *domain; /* NULL: none */
     doorman_descriptor_entry entries[DOORMAN_DESCRIPTOR_ENTRIES_MAX];
     size_t count;
     const char *wrong; /* the rule that a parameter breaks; NULL: none */
     char wrong_name[41];
-    bool failed; /* out of memory */
 };
 
 /* ---- the query */
@@ -94,13 +93,10 @@ static void descriptor_read(struct descriptor_query *query, const char *at) {
     }
 }
 
-static void descriptor_query_start(struct descriptor_query *query, size_t bytes) {
-    memset(query, 0, sizeof *query);
-    query->text = (char *)malloc(2 * bytes + 2); /* each parameter also needs two zeros */
-    query->failed = !query->text;
+/* Returns room for the decoded text of a query, or NULL. The caller frees it. */
+static char *descriptor_room(size_t bytes) {
+    return (char *)malloc(2 * bytes + 2); /* each parameter also needs two zeros */
 }
-
-static void descriptor_query_free(struct descriptor_query *query) { free(query->text); }
 
 /* ---- the answer */
 
@@ -253,9 +249,8 @@ static bool descriptor_json_query(struct descriptor_query *query,
                                   const struct http_request *request,
                                   struct http_response *response) {
     char error[160];
-    descriptor_query_start(query, strlen(request->query));
-    response->text.failed = query->failed;
-    if (query->failed) return false;
+    response->text.failed = !query->text;
+    if (!query->text) return false;
     descriptor_read(query, request->query);
     if (query->count && !query->domain) {
         descriptor_refuse(query, "domain", "is required with entries");
@@ -269,7 +264,8 @@ static bool descriptor_json_query(struct descriptor_query *query,
 static void handle_json_descriptors(struct service *service, const struct http_request *request,
                                     struct http_response *response) {
     struct text *text = &response->text;
-    struct descriptor_query query;
+    char *decoded = descriptor_room(strlen(request->query));
+    struct descriptor_query query = {.text = decoded};
     response->type = "application/json";
     if (descriptor_json_query(&query, request, response)) {
         struct descriptor_answer answer;
@@ -284,7 +280,7 @@ static void handle_json_descriptors(struct service *service, const struct http_r
         server_unlock(&service->config_lock);
         descriptor_json_unmatched(text, service);
     }
-    descriptor_query_free(&query);
+    free(decoded);
 }
 
 /* ---- the page */
@@ -302,10 +298,11 @@ static void descriptor_number_cell(struct text *text, const char *name, double v
 }
 
 static void descriptor_page_form(struct text *text, const char *domain, const char *entries) {
-    server_text_add(text, "<form action='/descriptors' class=ask role=search><input name=domain "
-                          "required aria-label=domain placeholder=domain value=\"");
+    server_text_add(text,
+                    "<form action='/descriptors' class='ask wraps' role=search><input name=domain "
+                    "required aria-label=domain placeholder=domain value=\"");
     server_text_add_escaped(text, domain, server_escape_html);
-    server_text_add(text, "\"> <input name=entries aria-label=entries size=40 "
+    server_text_add(text, "\"> <input name=entries class=entries aria-label=entries size=40 "
                           "placeholder='path=/login&amp;remote_address=1.2.3.4' value=\"");
     server_text_add_escaped(text, entries, server_escape_html);
     server_text_add(text, "\"> <button>what is decided?</button></form>");
@@ -468,14 +465,13 @@ static void handle_descriptors(struct service *service, const struct http_reques
                                struct http_response *response) {
     struct text *text = &response->text;
     const size_t room = strlen(request->query) + 1;
-    char *entries = (char *)calloc(1, room);
-    struct descriptor_query query;
-    descriptor_query_start(&query, room);
+    char *entries = (char *)calloc(1, room), *decoded = descriptor_room(room);
+    struct descriptor_query query = {.text = decoded};
     server_page_start(service, request, response, NULL, "");
     server_text_add(text, "<h2>Descriptors of gateways</h2><p class=soft>A gateway such as Envoy "
                           "describes a request by a domain and by entries. They become the "
                           "resource and the key of a permit.</p>");
-    text->failed = text->failed || !entries || query.failed;
+    text->failed = text->failed || !entries || !decoded;
     if (!text->failed) {
         struct descriptor_answer answer;
         descriptor_page_query(&query, request, entries, room);
@@ -494,7 +490,7 @@ static void handle_descriptors(struct service *service, const struct http_reques
     }
     server_text_add(text, "<p><a href='/limits'>all limits</a></p>");
     server_page_end(response, false);
-    descriptor_query_free(&query);
+    free(decoded);
     free(entries);
 }
 
