@@ -260,8 +260,8 @@ $(CONVERT_TESTS): $(wildcard server/ctl/*.[ch])
 LINKED = doorman_server $(addprefix fuzz/,calls handover http permits response rows) \
     $(addprefix system/,abuse_test agent_holds_test agent_permits_test etcd_test leased_test \
     status_test tls_test tree_test) \
-    $(addprefix unit/,arguments_test graph_test notify_test reports_test unmatched_test versions_test \
-        warnings_test)
+    $(addprefix unit/,arguments_test graph_test notify_test reports_test unmatched_test \
+        versions_test warnings_test)
 $(foreach flavor,$(FLAVORS) coverage,\
     $(eval $(LINKED:%=build/$(flavor)/%): build/$(flavor)/doorman.o))
 $(TEST_SHELL) $(TEST_EXAMPLES): build/asan/doorman.o
@@ -580,7 +580,7 @@ build_deps:
 	    $(if $(filter STATE,$(PARTS)),sqlite) $(if $(filter REDIS,$(PARTS)),hiredis)
 
 test_deps: build_deps
-	@$(DEPS) cmocka nngcat c++ libedit
+	@$(DEPS) cmocka nngcat c++ libedit $(if $(CTL_YAML),yaml)
 ifneq ($(INSTALLS),)
 	@sh .ci/deps etcd redis || echo 'deps: without etcd and Redis some tests are skipped'
 endif

@@ -201,7 +201,6 @@ enum ctl_exit ctl_config_versions(struct ctl *ctl, char *const words[]);
 enum ctl_exit ctl_config_diff(struct ctl *ctl, char *const words[]);
 enum ctl_exit ctl_config_put(struct ctl *ctl, char *const words[]);
 enum ctl_exit ctl_config_rollback(struct ctl *ctl, char *const words[]);
-/* Commands with files of their own. */
 enum ctl_exit ctl_run_descriptor(struct ctl *ctl, char *const words[]);
 enum ctl_exit ctl_run_convert(struct ctl *ctl, char *const words[]);
 
