@@ -213,6 +213,10 @@ check 'with its place' grep '/tokens:1:1: error: ' "$folder/errors"
 sed 's/"limit": 2, "window"/"limit": 3, "window"/' "$folder/config" >"$folder/other"
 check 'what it would change' prints '^    per-user: other settings; its counters stay$' \
     config check "$folder/other"
+sed 's/"resource": "login"/"resource": "bill"/' "$folder/config" >"$folder/rules"
+check 'other rules for descriptors' prints '^the rules for descriptors change$' \
+    config check "$folder/rules"
+check 'they are a change' grep -x 'valid' "$folder/output"
 check 'a file that is not there' fails 2 'No such file' config check "$folder/nothing"
 check 'a file is not changed over HTTP' fails 1 'is a file' \
     config put "$folder/other" 'a test' 1
