@@ -18,10 +18,13 @@ EXAMPLES = $(patsubst %.c,build/%,$(filter-out $(if $(HAS_LIBEDIT),,%/doorman_sh
 CXX_EXAMPLES = $(if $(shell command -v $(CXX) 2>/dev/null), \
     $(patsubst %.cpp,build/%,$(wildcard examples/*.cpp)))
 
-# doormanctl is a program of its own. It is not built without libcurl, or with CTL=0.
+# doormanctl is a program of its own. It is not built without libcurl and libyaml, or with CTL=0.
+# With YAML=0 it needs no libyaml, and has no command `convert`.
 CTL = 1
+YAML = 1
+CTL_YAML = $(filter-out 0,$(YAML))
 DOORMANCTL = $(if $(filter-out 0,$(CTL)),$(shell CC='$(CC)' CPPFLAGS='$(CPPFLAGS)' \
-    sh .ci/deps --look libcurl && echo build/doormanctl))
+    sh .ci/deps --look libcurl $(if $(CTL_YAML),yaml) && echo build/doormanctl))
 
 # A single goal is built in parallel. Several goals, such as `make clean test`, are built one after
 # the other. An explicit -j takes precedence.
@@ -97,7 +100,7 @@ STATE = 1
 REDIS = 1
 ADMIN = 1
 GRPC = 1
-PARTS = MEMORY CHECK REPORTS REPLACE WAITING WARNINGS WATCH NOTIFY \
+PARTS = MEMORY CHECK REPORTS REPLACE UNMATCHED WAITING WARNINGS WATCH NOTIFY \
     $(foreach part,HTTP ETCD TLS STATE,$(if $(filter-out 0,$($(part))),$(part))) \
     $(if $(filter-out 0,$(STATE)),$(if $(filter-out 0,$(REDIS)),REDIS)) \
     $(if $(filter 0,$(HTTP) $(STATE) $(ADMIN)),,ADMIN) \
@@ -162,13 +165,16 @@ build/doorman_server: $(SERVER_INPUTS) build/doorman.o | build_deps
 build/examples/%: examples/%.c $(HEADERS) build/doorman.o | build_deps
 	$(build)
 
-CTL_SOURCES = $(sort $(wildcard server/ctl/*.c))
+CTL_SOURCES = $(sort $(filter-out $(if $(CTL_YAML),,%/convert.c %/yaml.c), \
+    $(wildcard server/ctl/*.c)))
+CTL_HEADERS = $(wildcard server/ctl/*.h) doorman.h
 define build_ctl
 $(announce)
-@$(C) $(CFLAGS) $(CTL_SOURCES) -o $@ $(LDFLAGS) -lcjson -lcurl -lm
+@$(C) $(CFLAGS) $(if $(CTL_YAML),-DDOORMAN_CTL_YAML) $(CTL_SOURCES) -o $@ $(LDFLAGS) -lcjson \
+    -lcurl $(if $(CTL_YAML),-lyaml) -lm
 endef
 doormanctl: build/doormanctl ## the program for operators
-build/doormanctl: $(CTL_SOURCES) server/ctl/ctl.h doorman.h | ctl_deps
+build/doormanctl: $(CTL_SOURCES) $(CTL_HEADERS) | ctl_deps
 	$(build_ctl)
 
 # Examples that need fewer libraries compile the implementation themselves.
@@ -207,7 +213,8 @@ build/plain/%: CFLAGS = -O2 -g -Werror
 build/asan/%: CFLAGS = $(SANITIZED) -fsanitize=address,undefined -fno-sanitize-recover=all
 build/tsan/%: CFLAGS = $(SANITIZED) -fsanitize=thread
 
-PROGRAMS = $(patsubst tests/%.c,%,$(wildcard tests/system/*_test.c tests/unit/*_test.c))
+PROGRAMS = $(patsubst tests/%.c,%,$(filter-out $(if $(CTL_YAML),,%/convert_test.c), \
+    $(wildcard tests/system/*_test.c tests/unit/*_test.c)))
 THREADED = $(filter-out system/abuse_test system/clients_test system/hold_clients_test, \
     $(filter unit/limiters_test system/%,$(PROGRAMS)))
 MEASURING = unit/limiters_test \
@@ -249,7 +256,7 @@ build/clock_shift.so: tests/system/clock_shift.c
 
 $(ALL_FLAVORS): LIBRARIES += -lcmocka -lm
 # These programs include files of the server.
-OF_SERVER = certificate graph lock notify reports store text versions warnings watch
+OF_SERVER = certificate graph lock notify reports store text unmatched versions warnings watch
 $(filter $(OF_SERVER:%=\%/unit/%_test),$(ALL_FLAVORS)): doorman_server.c $(SERVER_HEADERS) \
     $(wildcard server/*/*.c)
 
@@ -260,14 +267,17 @@ $(REDIS_TESTS) $(REDIS_PROGRAMS:%=build/coverage/%): LIBRARIES += -lhiredis
 SQLITE_TESTS = unit/store_test system/plans_test
 $(filter $(SQLITE_TESTS:%=\%/%),$(ALL_FLAVORS)) $(SQLITE_TESTS:%=build/coverage/%): \
     LIBRARIES += -lsqlite3
+CONVERT_TESTS = $(filter %/unit/convert_test,$(ALL_FLAVORS)) build/coverage/unit/convert_test
+$(CONVERT_TESTS): LIBRARIES += -lyaml
+$(CONVERT_TESTS): $(wildcard server/ctl/*.[ch])
 
 # These programs and the servers call no private function of the header, so each flavor compiles the
 # headers for them once.
 LINKED = doorman_server $(addprefix fuzz/,calls grpc handover http permits response rows) \
     $(addprefix system/,abuse_test agent_holds_test agent_permits_test etcd_test leased_test \
     status_test tls_test tree_test) \
-    $(addprefix unit/,arguments_test graph_test notify_test reports_test versions_test \
-        warnings_test)
+    $(addprefix unit/,arguments_test graph_test notify_test reports_test unmatched_test \
+        versions_test warnings_test)
 $(foreach flavor,$(FLAVORS) coverage,\
     $(eval $(LINKED:%=build/$(flavor)/%): build/$(flavor)/doorman.o))
 $(TEST_SHELL) $(TEST_EXAMPLES): build/asan/doorman.o
@@ -320,7 +330,7 @@ build/tsan/%: tests/%.c $(TEST_SOURCES) | test_deps
 	$(build)
 $(filter-out build/plain/%,$(TEST_SERVERS)): $(SERVER_INPUTS) | test_deps
 	$(build_server)
-build/asan/doormanctl: $(CTL_SOURCES) server/ctl/ctl.h doorman.h | ctl_deps
+build/asan/doormanctl: $(CTL_SOURCES) $(CTL_HEADERS) | ctl_deps
 	$(build_ctl)
 $(TEST_SHELL): LIBRARIES += -ledit
 build/asan/examples/job_pool: examples/demo.h
@@ -585,7 +595,7 @@ DEPS = CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' sh .ci/deps \
     $(if $(INSTALLS),,--need 'make deps')
 
 ctl_deps:
-	@$(DEPS) cc cjson libcurl
+	@$(DEPS) cc cjson libcurl $(if $(CTL_YAML),yaml)
 
 build_deps:
 	@$(DEPS) cc nng cjson $(if $(filter ETCD,$(PARTS)),libcurl) \
@@ -593,7 +603,7 @@ build_deps:
 	    $(if $(filter GRPC,$(PARTS)),nghttp2 gnutls protobuf-c)
 
 test_deps: build_deps
-	@$(DEPS) cmocka nngcat c++ libedit
+	@$(DEPS) cmocka nngcat c++ libedit $(if $(CTL_YAML),yaml)
 ifneq ($(INSTALLS),)
 	@sh .ci/deps etcd redis || echo 'deps: without etcd and Redis some tests are skipped'
 endif

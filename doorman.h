@@ -437,8 +437,10 @@ typedef struct doorman_overload {
     double capacity_min; /* reports never lower the capacity below this amount, [0, capacity] */
 } doorman_overload;
 
-/* A limit of permits: see doorman_permits.h. */
+/* A limit of permits, and a rule for descriptors of a gateway: see doorman_permits.h. */
 typedef struct doorman_permit_limit doorman_permit_limit;
+typedef struct doorman_descriptor_rule doorman_descriptor_rule;
+typedef struct doorman_descriptors doorman_descriptors;
 
 typedef struct doorman_template {
     const char *identifier_glob; /* required: a shell glob, 1 to 256 bytes of UTF-8 */
@@ -472,6 +474,9 @@ typedef struct doorman_config_options {
                                   shadow of doorman_permit_limit. May be NULL if shadow_count is
                                   0 */
     size_t shadow_count;
+    const doorman_descriptor_rule *descriptors; /* the first rule that matches a descriptor counts.
+                                                   May be NULL if descriptor_count is 0 */
+    size_t descriptor_count;                    /* 0 to 1,000 */
 } doorman_config_options;
 
 /* A checked configuration. It never changes, so any number of servers and threads may share it. */
@@ -2950,6 +2955,8 @@ static bool doorman__random_bits(void *out, size_t bytes) {
  *        templates, and of the first 1,000 keys of a limit)
  *      - a safe capacity, `whole` or an algorithm, in a template without capacity
  *      - limits that cannot act: see doorman__limits_warn
+ *      - a rule for descriptors that an earlier one hides, or whose text is ambiguous: see
+ *        doorman__descriptors_warn
  *    A warning about an algorithm names the template that has it, not the templates that take it
  *    (G3).
  *
@@ -2990,14 +2997,23 @@ static int doorman__glob_bracket(const char **glob, uint32_t character) {
     return found != negated;
 }
 
+/* Decodes one character of any text that ends at `end`, and moves *text past it. A byte that is not
+ * UTF-8 is a character that differs from all others: above the largest one, 0x10ffff. */
+static uint32_t doorman__any_character(const char **text, const char *end) {
+    uint32_t code = 0;
+    if (doorman__utf8_next(text, end, &code)) return code;
+    return 0x110000u + (unsigned char)*(*text)++;
+}
+
 /* Returns whether one element of a glob matches the character at *id. The element is a character, a
  * `?` or a bracket. The caller handles `*`. On a match, moves *glob past the element and *id past
  * the character. *open starts as NULL. The function sets *open to the first bracket that has no
  * end. Brackets behind that bracket have no end either, so they are not searched again. */
-static bool doorman__glob_step(const char **glob, const char **id, const char **open) {
+static bool doorman__glob_step(const char **glob, const char **id, const char *end,
+                               const char **open) {
     const char *pattern = *glob, *text = *id;
-    if (!*text || !*pattern) return false;
-    uint32_t character = doorman__character(&text);
+    if (text == end || !*pattern) return false;
+    uint32_t character = doorman__any_character(&text, end);
     uint32_t element = doorman__character(&pattern);
     bool matches = false;
     if (element == '?') {
@@ -3016,24 +3032,31 @@ static bool doorman__glob_step(const char **glob, const char **id, const char **
     return true;
 }
 
-/* Returns whether a shell glob matches a whole id. `*` matches `/` too. When a match fails, the
- * last `*` takes one more character, and the match is tried again from there. An earlier `*` need
- * not take more, because the last `*` can take those characters. So the cost is O(glob * id). */
-static bool doorman__glob_match(const char *glob, const char *id) {
+/* Returns whether a shell glob matches a whole text of any bytes. `*` matches `/` too. When a match
+ * fails, the last `*` takes one more character, and the match is tried again from there. An earlier
+ * `*` need not take more, because the last `*` can take those characters. So the cost is
+ * O(glob * bytes). */
+static bool doorman__glob_match_bytes(const char *glob, const char *id, size_t bytes) {
     const char *star = NULL, *resume = NULL, *open = NULL;
+    const char *const end = id + bytes;
     for (;;) {
         if (*glob == '*') {
             star = ++glob;
             resume = id;
-        } else if (!*glob && !*id) {
+        } else if (!*glob && id == end) {
             return true;
-        } else if (!doorman__glob_step(&glob, &id, &open)) {
-            if (!star || !*resume) return false;
-            (void)doorman__character(&resume);
+        } else if (!doorman__glob_step(&glob, &id, end, &open)) {
+            if (!star || resume == end) return false;
+            (void)doorman__any_character(&resume, end);
             glob = star;
             id = resume;
         }
     }
+}
+
+/* Returns whether a shell glob matches a whole id. */
+static bool doorman__glob_match(const char *glob, const char *id) {
+    return doorman__glob_match_bytes(glob, id, strlen(id));
 }
 
 /* ---- configuration: what is valid */
@@ -3255,6 +3278,12 @@ typedef struct doorman__config_permits {
     void (*free_limits)(doorman_config *config);
     /* the index of the first limit that is leased, or limit_count (P17) */
     size_t (*first_leased)(const doorman_template *template_);
+    void (*check_descriptors)(const doorman_config_options *options,
+                              const doorman__config_report *report);
+    void (*warn_descriptors)(const doorman_config_options *options,
+                             const doorman__config_report *report);
+    bool (*copy_descriptors)(doorman_config *config, const doorman_config_options *options);
+    void (*free_descriptors)(doorman_descriptors *descriptors); /* may be NULL */
 } doorman__config_permits;
 static const doorman__config_permits doorman__permits_in_config;
 
@@ -3275,6 +3304,16 @@ static void doorman__config_check_shadow(const doorman_config_options *options,
     } else if (options->shadow_count) {
         doorman__config_report_add(report, DOORMAN__NO_TEMPLATE, "",
                                    "shadow: " DOORMAN__NO_PERMITS);
+    }
+}
+
+static void doorman__config_check_descriptors(const doorman_config_options *options,
+                                              const doorman__config_report *report) {
+    if (DOORMAN__HAS_PERMITS) {
+        doorman__permits_in_config.check_descriptors(options, report);
+    } else if (options->descriptor_count) {
+        doorman__config_report_add(report, DOORMAN__NO_TEMPLATE, "",
+                                   "descriptors: " DOORMAN__NO_PERMITS);
     }
 }
 
@@ -3423,6 +3462,7 @@ static doorman_status doorman__config_check(const doorman_config_options *option
         doorman__template_check(options, i, &report);
     }
     doorman__config_check_shadow(options, &report);
+    doorman__config_check_descriptors(options, &report);
     if (DOORMAN__HAS_PERMITS && !first.count) {
         doorman__permits_in_config.check_leased(options, &report);
     }
@@ -3520,6 +3560,7 @@ static void doorman__config_warn(const doorman_config_options *options,
         if (DOORMAN__HAS_PERMITS) doorman__permits_in_config.warn_limits(template_, i, report);
         doorman__without_capacity_warn(template_, i, i + 1 == options->template_count, report);
     }
+    if (DOORMAN__HAS_PERMITS) doorman__permits_in_config.warn_descriptors(options, report);
 }
 
 /* ---- configuration: making one, and finding a template in it */
@@ -3537,7 +3578,10 @@ struct doorman_config {
     char *strings; /* all globs, descriptions and units, each ended by a NUL */
     doorman__config_limits *limits;
     size_t shadow_count;
-    const char **shadow; /* in `limits` */
+    const char **shadow;                             /* in `limits` */
+    doorman_descriptors *descriptors;                /* NULL: there are no rules */
+    const doorman_descriptor_rule *descriptor_rules; /* in `descriptors` */
+    size_t descriptor_count;
     bool reject_unmatched;
     bool wire_names;      /* it was read from JSON (C10) */
     doorman__link *links; /* two for each template: for its glob, and for its literal start */
@@ -3626,7 +3670,9 @@ static doorman_config *doorman__config_make(const doorman_config_options *option
     if (config->templates && config->strings && config->links) {
         doorman__config_copy(config, options);
         doorman__config_index(config);
-        if (!DOORMAN__HAS_PERMITS || doorman__permits_in_config.copy_limits(config, options)) {
+        if (!DOORMAN__HAS_PERMITS) return config;
+        if (doorman__permits_in_config.copy_limits(config, options) &&
+            doorman__permits_in_config.copy_descriptors(config, options)) {
             return config;
         }
     }
@@ -3655,7 +3701,10 @@ void doorman_config_destroy(doorman_config *config) {
     DOORMAN_FREE(config->templates);
     DOORMAN_FREE(config->strings);
     DOORMAN_FREE(config->links);
-    if (DOORMAN__HAS_PERMITS) doorman__permits_in_config.free_limits(config);
+    if (DOORMAN__HAS_PERMITS) {
+        doorman__permits_in_config.free_limits(config);
+        doorman__permits_in_config.free_descriptors(config->descriptors);
+    }
     doorman__table_uninit(&config->globs);
     doorman__table_uninit(&config->starts);
     DOORMAN_FREE(config);
@@ -3714,7 +3763,9 @@ void doorman_config_read(const doorman_config *config, doorman_config_options *o
                                     .template_max = config->template_count,
                                     .reject_unmatched = config->reject_unmatched,
                                     .shadow = config->shadow,
-                                    .shadow_count = config->shadow_count};
+                                    .shadow_count = config->shadow_count,
+                                    .descriptors = config->descriptor_rules,
+                                    .descriptor_count = config->descriptor_count};
 }
 
 doorman_status doorman_config_fits(const doorman_config *config, bool has_parent,
@@ -14286,6 +14337,7 @@ static void doorman__put_rows(doorman__writer *out, const doorman__row *rows, co
 /* What this section needs to read and write permits. The section >>permit_json has it. */
 typedef struct doorman__json_permits {
     const doorman__row *limits;                         /* of a template */
+    const doorman__row *descriptors;                    /* of a configuration */
     const doorman__row (*requests)[3], (*responses)[2]; /* for each method from ACQUIRE on */
     doorman_status (*check_reply)(const doorman_permits *permits, const doorman_request *request,
                                   doorman_error *error);
@@ -14585,12 +14637,29 @@ static void doorman__read_shadow(const doorman__field *list, void *out) {
     if (reader->problems->count > before) reader->status = DOORMAN_INVALID_ARGUMENT;
 }
 
+/* Reads and checks the rules for descriptors. */
+static void doorman__read_descriptors(const doorman__field *list, void *out) {
+    doorman__reader *reader = list->reader;
+    doorman__field root = *list->parent;
+    const doorman__config_report report = {doorman__config_problem_add, &root, false};
+    size_t before = reader->problems->count;
+    if (DOORMAN__HAS_PERMITS) {
+        doorman__read_value(list, doorman__permits_in_json.descriptors, out);
+    } else if (list->value) {
+        doorman__read_fail(list, DOORMAN__NO_PERMITS);
+    }
+    if (doorman__read_stopped(reader) || reader->problems->count > before) return;
+    doorman__config_check_descriptors((const doorman_config_options *)out, &report);
+    if (reader->problems->count > before) reader->status = DOORMAN_INVALID_ARGUMENT;
+}
+
 static const char *const doorman__policies[] = {"allow", "reject"};
 static const doorman__row doorman__config_rows[] = {
     DOORMAN__ROW_OTHER("resources", NEEDED, doorman__read_templates, NULL),
     {DOORMAN__FIELD("unmatched", FLAG, OPTIONAL, doorman_config_options, reject_unmatched),
      .names = doorman__policies, .most = 2},
     DOORMAN__ROW_OTHER("shadow", OPTIONAL, doorman__read_shadow, NULL),
+    DOORMAN__ROW_OTHER("descriptors", OPTIONAL, doorman__read_descriptors, NULL),
     {0},
 };
 
@@ -14653,7 +14722,13 @@ doorman_status doorman_json_write_config(const doorman_config_options *options,
     if (options->shadow_count) doorman__put(&out, "'shadow':[");
     for (size_t i = 0; i < options->shadow_count; i++)
         doorman__put(&out, "%,%s", options->shadow[i]);
-    doorman__put(&out, options->shadow_count ? "],'resources':[" : "'resources':[");
+    if (options->shadow_count) doorman__put(&out, "],");
+    if (DOORMAN__HAS_PERMITS && options->descriptor_count) {
+        doorman__put(&out, "'descriptors':");
+        doorman__put_value(&out, doorman__permits_in_json.descriptors, options);
+        doorman__put(&out, ",");
+    }
+    doorman__put(&out, "'resources':[");
     for (size_t i = 0; i < options->template_count; i++) {
         doorman__put(&out, "%,\n");
         doorman__put_fields(&out, doorman__template_rows, &options->templates[i]);

@@ -44,6 +44,7 @@
  *     overrides      doorman_permits_set_override  _restore_override  _end_override
  *                    _find_override  _next_override  _after_override
  *                    _set_plan  _check_plan  _restore_plan  _end_plan  _find_plan  _next_plan
+ *     descriptors    doorman_config_descriptors  doorman_descriptors_resolve
  *     holds          doorman_permits_renew  _release  _transfer  _seize  _cancel
  *                    _next_decision  _next_hold  _next_wait  _find_hold  _end_hold
  *     limiters       doorman_limiter_map_create  _destroy  _try  _release  _reset  _sweep
@@ -68,6 +69,7 @@
  *                     plan rows; in a message
  *                     10,000 items, and 100 permits with detail. The options, and max_keys of a
  *                     limit, can change all but the first
+ *     descriptors     1,000 rules of a configuration, 16 entries of a rule
  *
  * NAMES AND UNITS. A limit of permits and a limit of one process have the same names and units. A
  * field of a configuration has the same name in C and in JSON, unless a row below has two names. A
@@ -98,6 +100,7 @@
  *
  *     (the API)         from here to "the API ends here"
  *     >>limits          the limits of a configuration
+ *     >>descriptors     what a descriptor of a gateway becomes
  *     >>counters        what permits store for very many keys, and the kinds of limits
  *     >>leased          units that a limit takes from a lease
  *     >>charges         what the counters offer, and how they are charged
@@ -1385,6 +1388,68 @@ typedef struct doorman_permits_wait {
 DOORMAN_API bool doorman_permits_next_wait(const doorman_permits *permits, doorman_cursor *cursor,
                                            doorman_permits_wait *out);
 
+/* ---- descriptors, the public part ----------------------------------------------------------- */
+/* A gateway, such as Envoy, describes a request by descriptors: lists of keys and values. A
+ * descriptor becomes an item of a permit. The rule W1 in the section >>descriptors says how. */
+
+/* A key of a descriptor, and a glob for its value. */
+typedef struct doorman_descriptor_match {
+    const char *key;   /* required: 1 to 256 bytes of UTF-8 without control characters */
+    const char *value; /* required: a glob of 0 to 256 bytes of UTF-8 without control characters */
+} doorman_descriptor_match;
+
+/* A rule of a configuration: which descriptors it matches, and which resource and key they have.
+ * {name} in `resource` and `key` is replaced by the value of the entry with the key `name`, which
+ * must be in the rule once. {{ and }} are braces. If there are several placeholders, `/` and `%` in
+ * their values are escaped as %2F and %25. */
+struct doorman_descriptor_rule {
+    const char *domain;                      /* required: 1 to 256 bytes; compared as it is */
+    const doorman_descriptor_match *entries; /* a descriptor has these keys, in this order */
+    size_t entry_count;                      /* 1 to 16 */
+    const char *resource;                    /* required: 1 to 256 bytes */
+    const char *key;                         /* 0 to 256 bytes; NULL means "" */
+};
+
+#define DOORMAN_DESCRIPTOR_ENTRIES_MAX 16 /* of a rule */
+#define DOORMAN_DESCRIPTOR_RULES_MAX 1000 /* of a configuration */
+
+/* An entry of a descriptor, as a client sends it: any bytes. A pointer may be NULL if there are no
+ * bytes. */
+typedef struct doorman_descriptor_entry {
+    const char *key;
+    size_t key_bytes;
+    const char *value;
+    size_t value_bytes;
+} doorman_descriptor_entry;
+
+/* What a descriptor becomes. Both names are valid in an item of a permit. */
+typedef struct doorman_descriptor_item {
+    char resource_id[DOORMAN_ID_BYTES_MAX + 1];
+    char key[DOORMAN_ID_BYTES_MAX + 1];
+    bool matched; /* false: no rule matches, and the names are the default ones */
+    bool hashed;  /* the resource or the key is "sha256:" and 64 digits, because it is too long, or
+                     not valid, or begins with "sha256:" */
+    size_t rule;  /* matched: the index of the rule */
+} doorman_descriptor_item;
+
+/* Returns the rules of a configuration for doorman_descriptors_resolve. They belong to config.
+ *   config    may be NULL
+ *   returns   NULL: there are none */
+DOORMAN_API const doorman_descriptors *doorman_config_descriptors(const doorman_config *config);
+
+/* Makes an item of a descriptor. Needs no memory, and any number of threads may call it.
+ *   rules     may be NULL: the names are the default ones
+ *   domain    required; may be empty
+ *   entries   may be NULL if count is 0. A descriptor of more than 16 entries matches no rule
+ *   out       written in full on OK
+ *   returns   OK | INVALID_ARGUMENT (NULL). What a client sends is never an error
+ *   cost      a hash of the domain and keys, a match of the values for each rule with the same
+ *             domain and keys, and a copy of the values. A name that is too long is also hashed */
+DOORMAN_API doorman_status doorman_descriptors_resolve(const doorman_descriptors *rules,
+                                                       const char *domain,
+                                                       const doorman_descriptor_entry *entries,
+                                                       size_t count, doorman_descriptor_item *out);
+
 /* ---- limiters by key, the public part ------------------------------------------------------- */
 /* A map has one limit, and a limiter for each key that was used lately. A program without a server
  * can limit each of a million users with it. Idle keys are forgotten: their limiters equal new
@@ -1884,6 +1949,21 @@ DOORMAN_API doorman_status doorman_agent_report(doorman_agent *agent, const char
 #define DOORMAN__QUEUE_MAX 1000000
 #define DOORMAN__TIME_TO_LIVE (15 * DOORMAN_SECOND) /* the default */
 #define DOORMAN__DURABLE (60 * DOORMAN_SECOND)      /* what lasts as long is durable by default */
+
+/* Checks a key: 0 to 256 bytes of UTF-8. */
+static bool doorman__key_valid(const char *key) {
+    const char *end = (const char *)memchr(key, 0, DOORMAN_ID_BYTES_MAX + 1);
+    uint32_t code = 0;
+    while (end && key < end) {
+        bool word =
+            end - key >= 8 && doorman__word_is_ascii(doorman__word((const unsigned char *)key));
+        if (word) key += 8;
+        if (!word && !doorman__utf8_next(&key, end, &code)) return false;
+    }
+    return end != NULL;
+}
+
+#define DOORMAN__KEY_RULE "must be 0 to 256 bytes of UTF-8"
 
 /* Where a part of a configuration is checked. `object` is the path of the part below the template,
  * with the names of C, for example "limits[2].overrides[0].figures.". */
@@ -2915,6 +2995,561 @@ static const doorman_permit_limit *doorman__template_limit(const doorman_templat
     return NULL;
 }
 
+/* ---- >>descriptors -------------------------------------------------------------------------- */
+/*
+ * Gateways such as Envoy and Kuadrant describe a request by descriptors: lists of keys and values.
+ * This section turns a descriptor into an item of a permit, by rules of the configuration, and
+ * checks and copies these rules.
+ *
+ * W1 A rule matches a descriptor if it has the same domain, the same keys in the same order, and if
+ *    each glob matches the whole value. The first rule that matches gives the resource and the key.
+ *    A placeholder {entry key} in them is replaced by the value. If a text has several
+ *    placeholders, `/` and `%` in the values are escaped, so that values cannot move from one
+ *    placeholder to the next: %2F, %25.
+ *       A descriptor that no rule matches has the resource domain/key1/key2 and the key
+ *    value1/value2. `/` and `%` in the domain, keys and values are escaped in the same way. So
+ *    different descriptors have different names, and limits can be written without any rule.
+ *       What a client sends is never an error. A resource or key that is longer than 256 bytes, or
+ *    not valid, or begins with "sha256:" is replaced by "sha256:" and 64 digits. So a client cannot
+ *    choose the name that another descriptor has after its replacement.
+ *
+ *     domain shop, [path "/login"], [remote_address "1.2.3.4"]
+ *         the rule with [path "/login"], [remote_address "*"]  --> "login", "1.2.3.4"
+ *         without a rule                   --> "shop/path/remote_address", "%2Flogin/1.2.3.4"
+ *
+ * A hash table finds the rules with a domain and keys. Only the values of these are compared.
+ */
+
+#define DOORMAN__HASHED "sha256:"
+
+/* ---- descriptors: SHA-256 */
+
+/* SHA-256 (FIPS 180-4) of a text that comes in pieces. */
+typedef struct doorman__sha256 {
+    uint32_t state[8];
+    uint64_t bytes;
+    unsigned char block[64]; /* bytes % 64 of them are used */
+} doorman__sha256;
+
+static uint32_t doorman__rotate(uint32_t x, int n) { return x >> n | x << (32 - n); }
+
+static void doorman__sha256_block(doorman__sha256 *hash) {
+    static const uint32_t k[64] = {
+        0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4,
+        0xab1c5ed5, 0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe,
+        0x9bdc06a7, 0xc19bf174, 0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f,
+        0x4a7484aa, 0x5cb0a9dc, 0x76f988da, 0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7,
+        0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967, 0x27b70a85, 0x2e1b2138, 0x4d2c6dfc,
+        0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85, 0xa2bfe8a1, 0xa81a664b,
+        0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070, 0x19a4c116,
+        0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
+        0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7,
+        0xc67178f2};
+    uint32_t w[64], v[8]; /* v[0] to v[7] are a to h of the standard */
+    for (int i = 0; i < 16; i++) {
+        const unsigned char *at = &hash->block[4 * i];
+        w[i] = (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
+    }
+    for (int i = 16; i < 64; i++) {
+        const uint32_t a = w[i - 15], b = w[i - 2];
+        w[i] = w[i - 16] + w[i - 7] + (doorman__rotate(a, 7) ^ doorman__rotate(a, 18) ^ a >> 3) +
+               (doorman__rotate(b, 17) ^ doorman__rotate(b, 19) ^ b >> 10);
+    }
+    memcpy(v, hash->state, sizeof v);
+    for (int i = 0; i < 64; i++) {
+        const uint32_t e =
+            doorman__rotate(v[4], 6) ^ doorman__rotate(v[4], 11) ^ doorman__rotate(v[4], 25);
+        const uint32_t a =
+            doorman__rotate(v[0], 2) ^ doorman__rotate(v[0], 13) ^ doorman__rotate(v[0], 22);
+        const uint32_t first = v[7] + e + ((v[4] & v[5]) ^ (~v[4] & v[6])) + k[i] + w[i];
+        const uint32_t second = a + ((v[0] & v[1]) ^ (v[0] & v[2]) ^ (v[1] & v[2]));
+        memmove(&v[1], &v[0], 7 * sizeof *v);
+        v[4] += first;
+        v[0] = first + second;
+    }
+    for (int i = 0; i < 8; i++) hash->state[i] += v[i];
+}
+
+static void doorman__sha256_start(doorman__sha256 *hash) {
+    static const uint32_t start[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                                      0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+    memset(hash, 0, sizeof *hash);
+    memcpy(hash->state, start, sizeof start);
+}
+
+static void doorman__sha256_add(doorman__sha256 *hash, const void *data, size_t bytes) {
+    const unsigned char *at = (const unsigned char *)data;
+    while (bytes > 0) {
+        const size_t used = hash->bytes % sizeof hash->block, room = sizeof hash->block - used;
+        const size_t part = bytes < room ? bytes : room;
+        memcpy(hash->block + used, at, part);
+        hash->bytes += part;
+        if (part == room) doorman__sha256_block(hash);
+        at += part;
+        bytes -= part;
+    }
+}
+
+/* Writes the hash as 64 digits. */
+static void doorman__sha256_end(doorman__sha256 *hash, char text[65]) {
+    static const unsigned char padding[64] = {0x80};
+    const uint64_t bits = hash->bytes * 8;
+    unsigned char length[8];
+    for (int i = 0; i < 8; i++) length[i] = (unsigned char)(bits >> (56 - 8 * i));
+    doorman__sha256_add(hash, padding, (119 - hash->bytes % 64) % 64 + 1);
+    doorman__sha256_add(hash, length, sizeof length);
+    assert(hash->bytes % sizeof hash->block == 0);
+    for (int i = 0; i < 8; i++) snprintf(text + 8 * i, 9, "%08x", (unsigned)hash->state[i]);
+}
+
+/* ---- descriptors: texts with placeholders */
+
+/* A piece of a resource or of a key of a rule. */
+typedef struct doorman__piece {
+    enum { DOORMAN__LITERAL, DOORMAN__PLACEHOLDER, DOORMAN__WRONG_BRACE } kind;
+    const char *text; /* of a placeholder: the key of its entry */
+    size_t bytes;
+} doorman__piece;
+
+/* Takes the next piece of a text. Returns false at the end. A literal brace is one piece. */
+static bool doorman__piece_next(const char **text, doorman__piece *piece) {
+    const char *at = *text;
+    if (!*at) return false;
+    *piece = (doorman__piece){DOORMAN__LITERAL, at, strcspn(at, "{}")};
+    *text = at + piece->bytes;
+    if (piece->bytes) return true;
+    const size_t key_bytes = strcspn(at + 1, "{}");
+    if (at[1] == at[0]) { /* {{ or }} */
+        piece->bytes = 1;
+        *text = at + 2;
+    } else if (at[0] == '{' && key_bytes && at[1 + key_bytes] == '}') {
+        *piece = (doorman__piece){DOORMAN__PLACEHOLDER, at + 1, key_bytes};
+        *text = at + key_bytes + 2;
+    } else {
+        *piece = (doorman__piece){DOORMAN__WRONG_BRACE, at, 1};
+        *text = at + 1;
+    }
+    return true;
+}
+
+static size_t doorman__placeholder_count(const char *text) {
+    doorman__piece piece;
+    size_t count = 0;
+    while (doorman__piece_next(&text, &piece)) count += piece.kind == DOORMAN__PLACEHOLDER;
+    return count;
+}
+
+/* ---- descriptors: names */
+
+/* Writes a name. Its bytes go to `out` as far as they fit, or to a hash. */
+typedef struct doorman__item_name {
+    char *out;             /* room for DOORMAN_ID_BYTES_MAX + 1 bytes */
+    size_t bytes;          /* of the whole name, although it may not fit */
+    doorman__sha256 *hash; /* NULL: the bytes go to out */
+} doorman__item_name;
+
+typedef struct doorman__descriptor {
+    const char *domain;
+    const doorman_descriptor_entry *entries;
+    size_t count;
+} doorman__descriptor;
+
+static void doorman__item_name_add(doorman__item_name *name, const char *text, size_t bytes) {
+    if (bytes && name->hash) {
+        doorman__sha256_add(name->hash, text, bytes);
+    } else if (bytes && bytes <= DOORMAN_ID_BYTES_MAX &&
+               name->bytes <= DOORMAN_ID_BYTES_MAX - bytes) {
+        memcpy(name->out + name->bytes, text, bytes);
+    }
+    name->bytes += bytes;
+}
+
+static void doorman__item_name_add_escaped(doorman__item_name *name, const char *text,
+                                           size_t bytes) {
+    size_t plain = 0;
+    for (size_t i = 0; i < bytes; i++) {
+        if (text[i] != '/' && text[i] != '%') continue;
+        doorman__item_name_add(name, text + plain, i - plain);
+        doorman__item_name_add(name, text[i] == '/' ? "%2F" : "%25", 3);
+        plain = i + 1;
+    }
+    if (bytes > plain) doorman__item_name_add(name, text + plain, bytes - plain);
+}
+
+static bool doorman__entry_has_key(const doorman_descriptor_entry *entry, const char *key,
+                                   size_t bytes) {
+    return entry->key_bytes == bytes && (!bytes || memcmp(entry->key, key, bytes) == 0);
+}
+
+/* Writes a text of a rule, with the values of a descriptor in place of its placeholders. */
+static void doorman__item_name_expand(doorman__item_name *name, const doorman__descriptor *from,
+                                      const char *text) {
+    const bool escapes = doorman__placeholder_count(text) > 1;
+    doorman__piece piece;
+    while (doorman__piece_next(&text, &piece)) {
+        assert(piece.kind != DOORMAN__WRONG_BRACE);
+        if (piece.kind == DOORMAN__LITERAL) {
+            doorman__item_name_add(name, piece.text, piece.bytes);
+            continue;
+        }
+        const doorman_descriptor_entry *entry = from->entries;
+        while (!doorman__entry_has_key(entry, piece.text, piece.bytes)) entry++;
+        assert(entry < from->entries + from->count);
+        if (escapes) doorman__item_name_add_escaped(name, entry->value, entry->value_bytes);
+        if (!escapes) doorman__item_name_add(name, entry->value, entry->value_bytes);
+    }
+}
+
+/* Writes the resource or the key of a descriptor.
+ *   text   of the rule that matches; NULL: no rule matches */
+static void doorman__item_name_write(doorman__item_name *name, const doorman__descriptor *from,
+                                     const char *text, bool is_key) {
+    if (text) {
+        doorman__item_name_expand(name, from, text);
+        return;
+    }
+    if (!is_key) doorman__item_name_add_escaped(name, from->domain, strlen(from->domain));
+    for (size_t i = 0; i < from->count; i++) {
+        const doorman_descriptor_entry *entry = &from->entries[i];
+        if (i || !is_key) doorman__item_name_add(name, "/", 1);
+        if (is_key) doorman__item_name_add_escaped(name, entry->value, entry->value_bytes);
+        if (!is_key) doorman__item_name_add_escaped(name, entry->key, entry->key_bytes);
+    }
+}
+
+/* Returns whether a name may be used unchanged. */
+static bool doorman__item_name_valid(const doorman__item_name *name, bool is_key) {
+    if (name->bytes > DOORMAN_ID_BYTES_MAX || memchr(name->out, 0, name->bytes)) return false;
+    name->out[name->bytes] = '\0';
+    if (strncmp(name->out, DOORMAN__HASHED, strlen(DOORMAN__HASHED)) == 0) return false;
+    return is_key ? doorman__key_valid(name->out) : doorman__id_valid(name->out);
+}
+
+/* Makes the resource or the key of a descriptor. Returns whether it is a hash. */
+static bool doorman__descriptor_name(const doorman__descriptor *from, const char *text, bool is_key,
+                                     char out[DOORMAN_ID_BYTES_MAX + 1]) {
+    doorman__item_name name = {.out = out};
+    doorman__item_name_write(&name, from, text, is_key);
+    if (doorman__item_name_valid(&name, is_key)) return false;
+    doorman__sha256 hash;
+    char digits[65];
+    doorman__sha256_start(&hash);
+    name.hash = &hash;
+    doorman__item_name_write(&name, from, text, is_key);
+    doorman__sha256_end(&hash, digits);
+    snprintf(out, DOORMAN_ID_BYTES_MAX + 1, DOORMAN__HASHED "%s", digits);
+    return true;
+}
+
+/* ---- descriptors: finding a rule */
+
+/* The rules of a configuration. Behind the struct are the rules, their entries, the hash table, and
+ * the strings. The rules of a bucket are in the order of the configuration. */
+struct doorman_descriptors {
+    doorman_descriptor_rule *rules;
+    size_t count;
+    uint32_t mask;   /* the number of buckets minus 1 */
+    uint32_t *first; /* of each bucket: the index of a rule plus 1, or 0 */
+    uint32_t *next;  /* of each rule, in the same way */
+};
+
+/* Adds a text to the hash of a domain and keys. */
+static uint64_t doorman__descriptor_hash(uint64_t hash, const char *text, size_t bytes) {
+    return doorman__mix(hash ^ doorman__config_hash(bytes ? text : "", bytes));
+}
+
+static uint64_t doorman__descriptor_rule_hash(const doorman_descriptor_rule *rule) {
+    uint64_t hash = doorman__descriptor_hash(0, rule->domain, strlen(rule->domain));
+    for (size_t i = 0; i < rule->entry_count; i++) {
+        const char *key = rule->entries[i].key;
+        hash = doorman__descriptor_hash(hash, key, strlen(key));
+    }
+    return hash;
+}
+
+static bool doorman__descriptor_rule_matches(const doorman_descriptor_rule *rule,
+                                             const doorman__descriptor *from) {
+    if (rule->entry_count != from->count || strcmp(rule->domain, from->domain) != 0) return false;
+    for (size_t i = 0; i < from->count; i++) {
+        const char *key = rule->entries[i].key;
+        if (!doorman__entry_has_key(&from->entries[i], key, strlen(key))) return false;
+    }
+    for (size_t i = 0; i < from->count; i++) {
+        const doorman_descriptor_entry *entry = &from->entries[i];
+        const char *value = entry->value_bytes ? entry->value : "";
+        if (!doorman__glob_match_bytes(rule->entries[i].value, value, entry->value_bytes)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Returns the index of the first rule that matches, or the number of rules. */
+static size_t doorman__descriptors_find(const doorman_descriptors *rules,
+                                        const doorman__descriptor *from) {
+    if (from->count > DOORMAN_DESCRIPTOR_ENTRIES_MAX) return rules->count;
+    uint64_t hash = doorman__descriptor_hash(0, from->domain, strlen(from->domain));
+    for (size_t i = 0; i < from->count; i++) {
+        hash = doorman__descriptor_hash(hash, from->entries[i].key, from->entries[i].key_bytes);
+    }
+    for (uint32_t i = rules->first[hash & rules->mask]; i; i = rules->next[i - 1]) {
+        assert(i <= rules->count && rules->next[i - 1] != i);
+        if (doorman__descriptor_rule_matches(&rules->rules[i - 1], from)) return i - 1;
+    }
+    return rules->count;
+}
+
+doorman_status doorman_descriptors_resolve(const doorman_descriptors *rules, const char *domain,
+                                           const doorman_descriptor_entry *entries, size_t count,
+                                           doorman_descriptor_item *out) {
+    if (!domain || (count && !entries) || !out) return DOORMAN_INVALID_ARGUMENT;
+    for (size_t i = 0; i < count; i++) {
+        const bool has_key = entries[i].key || !entries[i].key_bytes;
+        const bool has_value = entries[i].value || !entries[i].value_bytes;
+        if (!has_key || !has_value) return DOORMAN_INVALID_ARGUMENT;
+    }
+    const doorman__descriptor from = {domain, entries, count};
+    const size_t found = rules ? doorman__descriptors_find(rules, &from) : 0;
+    const bool matched = rules && found < rules->count;
+    const doorman_descriptor_rule *rule = matched ? &rules->rules[found] : NULL;
+    memset(out, 0, sizeof *out);
+    out->matched = matched;
+    out->rule = matched ? found : 0;
+    const bool resource_hashed =
+        doorman__descriptor_name(&from, rule ? rule->resource : NULL, false, out->resource_id);
+    const bool key_hashed =
+        doorman__descriptor_name(&from, rule ? rule->key : NULL, true, out->key);
+    out->hashed = resource_hashed || key_hashed;
+    return DOORMAN_OK;
+}
+
+const doorman_descriptors *doorman_config_descriptors(const doorman_config *config) {
+    return config ? config->descriptors : NULL;
+}
+
+/* ---- descriptors: what is valid */
+
+#define DOORMAN__TEXT_RULE "must be at most 256 bytes of UTF-8 without control characters"
+
+static bool doorman__text_valid(const char *text) {
+    return text && (!*text || doorman__id_valid(text));
+}
+
+/* Checks the placeholders of a text of a rule. Precondition: the entries are valid. */
+static void doorman__placeholders_check(doorman__check *check, const doorman_descriptor_rule *rule,
+                                        const char *field, const char *text) {
+    doorman__piece piece;
+    while (doorman__piece_next(&text, &piece)) {
+        size_t named = 0;
+        for (size_t i = 0; i < rule->entry_count; i++) {
+            const char *key = rule->entries[i].key;
+            named += strlen(key) == piece.bytes && memcmp(key, piece.text, piece.bytes) == 0;
+        }
+        if (piece.kind == DOORMAN__WRONG_BRACE) {
+            doorman__check_add(check,
+                               "%s: must have braces only around the key of an entry; write {{ or "
+                               "}} for a brace itself",
+                               field);
+            return;
+        }
+        if (piece.kind == DOORMAN__LITERAL || named == 1) continue;
+        doorman__check_add(check, "%s: {%.*s} %s", field, (int)piece.bytes, piece.text,
+                           named ? "names an entry that occurs more than once"
+                                 : "names no entry of the rule");
+    }
+}
+
+/* Checks one entry of a rule. */
+static void doorman__match_check(doorman__check *check, const doorman_descriptor_match *entry) {
+    const doorman__rule rules[] = {
+        {!doorman__id_valid(entry->key),
+         DOORMAN__NAMES("key: " DOORMAN__ID_RULE, "[0]: " DOORMAN__ID_RULE)},
+        {!doorman__text_valid(entry->value),
+         DOORMAN__NAMES("value: " DOORMAN__TEXT_RULE, "[1]: " DOORMAN__TEXT_RULE)},
+    };
+    DOORMAN__CHECK(check, rules);
+}
+
+static void doorman__descriptor_rule_check(doorman__check *check,
+                                           const doorman_descriptor_rule *rule) {
+    const size_t count = rule->entry_count;
+    const bool bounded = count >= 1 && count <= DOORMAN_DESCRIPTOR_ENTRIES_MAX;
+    const bool key_valid = !rule->key || doorman__text_valid(rule->key);
+    const doorman__rule rules[] = {
+        {!doorman__id_valid(rule->domain), "domain: " DOORMAN__ID_RULE},
+        {!bounded, "entries: must be a list of 1 to 16"},
+        {bounded && !rule->entries, "entries: must not be NULL"},
+        {!doorman__id_valid(rule->resource), "resource: " DOORMAN__ID_RULE},
+        {!key_valid, "key: " DOORMAN__TEXT_RULE},
+    };
+    DOORMAN__CHECK(check, rules);
+    for (size_t i = 0; bounded && rule->entries && i < count; i++) {
+        doorman__check entry = doorman__check_item(check, "entries", i);
+        doorman__match_check(&entry, &rule->entries[i]);
+    }
+    if (check->count) return;
+    doorman__placeholders_check(check, rule, "resource", rule->resource);
+    doorman__placeholders_check(check, rule, "key", rule->key ? rule->key : "");
+}
+
+static void doorman__descriptors_check(const doorman_config_options *options,
+                                       const doorman__config_report *report) {
+    doorman__check check = {.report = report, .index = DOORMAN__NO_TEMPLATE};
+    const size_t count = options->descriptor_count;
+    const bool bounded = count <= DOORMAN_DESCRIPTOR_RULES_MAX;
+    const doorman__rule rules[] = {
+        {count && bounded && !options->descriptors, "descriptors: must not be NULL"},
+        {!bounded, "descriptors: must be a list of at most 1,000"},
+    };
+    DOORMAN__CHECK(&check, rules);
+    for (size_t i = 0; bounded && options->descriptors && i < count; i++) {
+        doorman__check rule = doorman__check_item(&check, "descriptors", i);
+        doorman__descriptor_rule_check(&rule, &options->descriptors[i]);
+    }
+}
+
+/* ---- descriptors: what is valid but causes a warning (G9) */
+
+/* Returns whether a rule matches all descriptors that another one matches. May return false by
+ * mistake: see doorman__glob_covers. */
+static bool doorman__descriptor_rule_covers(const doorman_descriptor_rule *wide,
+                                            const doorman_descriptor_rule *narrow) {
+    bool covers =
+        wide->entry_count == narrow->entry_count && strcmp(wide->domain, narrow->domain) == 0;
+    for (size_t i = 0; covers && i < wide->entry_count; i++) {
+        covers = strcmp(wide->entries[i].key, narrow->entries[i].key) == 0;
+    }
+    for (size_t i = 0; covers && i < wide->entry_count; i++) {
+        covers = doorman__glob_covers(wide->entries[i].value, narrow->entries[i].value);
+    }
+    return covers;
+}
+
+/* Returns whether two placeholders of a text have no `/` between them, so that different values can
+ * make the same text. */
+static bool doorman__text_is_ambiguous(const char *text) {
+    doorman__piece piece;
+    bool has_placeholder = false, has_slash = false;
+    while (doorman__piece_next(&text, &piece)) {
+        if (piece.kind == DOORMAN__LITERAL) {
+            has_slash = has_slash || memchr(piece.text, '/', piece.bytes);
+            continue;
+        }
+        if (has_placeholder && !has_slash) return true;
+        has_placeholder = true;
+        has_slash = false;
+    }
+    return false;
+}
+
+#define DOORMAN__AMBIGUOUS                                                                         \
+    "different values can give the same text; write / between two placeholders"
+
+/* Makes the warnings about rules. Precondition: the rules are valid. */
+static void doorman__descriptors_warn(const doorman_config_options *options,
+                                      const doorman__config_report *report) {
+    doorman__check check = {.report = report, .index = DOORMAN__NO_TEMPLATE};
+    for (size_t i = 0; i < options->descriptor_count; i++) {
+        const doorman_descriptor_rule *rule = &options->descriptors[i];
+        doorman__check item = doorman__check_item(&check, "descriptors", i);
+        for (size_t j = 0; j < rule->entry_count; j++) {
+            doorman__check entry = doorman__check_item(&item, "entries", j);
+            if (!doorman__glob_is_open(rule->entries[j].value)) continue;
+            doorman__check_add(&entry, DOORMAN__NAMES("value: %s", "[1]: %s"), DOORMAN__GLOB_OPEN,
+                               DOORMAN__GLOB_OPEN);
+        }
+        size_t hiding = 0;
+        while (!doorman__descriptor_rule_covers(&options->descriptors[hiding], rule)) hiding++;
+        if (hiding < i) {
+            doorman__check_add(&item,
+                               "entries: are never used, because descriptors[%zu] comes first and "
+                               "matches them",
+                               hiding);
+        }
+        const doorman__rule rules[] = {
+            {doorman__text_is_ambiguous(rule->resource), "resource: " DOORMAN__AMBIGUOUS},
+            {doorman__text_is_ambiguous(rule->key ? rule->key : ""), "key: " DOORMAN__AMBIGUOUS},
+        };
+        DOORMAN__CHECK(&item, rules);
+    }
+}
+
+/* ---- descriptors: copies */
+
+static void doorman__descriptors_free(doorman_descriptors *descriptors) {
+    DOORMAN_FREE(descriptors);
+}
+
+/* Returns how many bytes the strings of a rule need, with a NUL each. */
+static size_t doorman__descriptor_rule_measure(const doorman_descriptor_rule *rule) {
+    size_t bytes = strlen(rule->domain) + strlen(rule->resource) + 3;
+    bytes += strlen(rule->key ? rule->key : "");
+    for (size_t i = 0; i < rule->entry_count; i++) {
+        bytes += strlen(rule->entries[i].key) + strlen(rule->entries[i].value) + 2;
+    }
+    return bytes;
+}
+
+/* Copies a rule. A rule without a key gets the key "". */
+static void doorman__descriptor_rule_copy(doorman_descriptor_rule *copy,
+                                          const doorman_descriptor_rule *given,
+                                          doorman_descriptor_match *entries, char **string) {
+    copy->domain = doorman__config_string(string, given->domain);
+    copy->resource = doorman__config_string(string, given->resource);
+    copy->key = doorman__config_string(string, given->key);
+    copy->entries = entries;
+    copy->entry_count = given->entry_count;
+    for (size_t i = 0; i < given->entry_count; i++) {
+        entries[i].key = doorman__config_string(string, given->entries[i].key);
+        entries[i].value = doorman__config_string(string, given->entries[i].value);
+    }
+}
+
+/* Fills the hash table. The last rule is entered first, so a bucket has its rules in order. */
+static void doorman__descriptors_index(doorman_descriptors *all) {
+    for (size_t i = all->count; i-- > 0;) {
+        uint32_t *bucket = &all->first[doorman__descriptor_rule_hash(&all->rules[i]) & all->mask];
+        all->next[i] = *bucket;
+        *bucket = (uint32_t)i + 1;
+    }
+}
+
+/* Copies the rules of a configuration. Returns false if memory runs out. */
+static bool doorman__descriptors_copy(doorman_config *config,
+                                      const doorman_config_options *options) {
+    const size_t count = options->descriptor_count;
+    size_t entry_count = 0, string_bytes = 0, buckets = 1;
+    if (!count) return true;
+    for (size_t i = 0; i < count; i++) {
+        entry_count += options->descriptors[i].entry_count;
+        string_bytes += doorman__descriptor_rule_measure(&options->descriptors[i]);
+    }
+    while (buckets < count) buckets *= 2;
+    doorman_descriptors *all = (doorman_descriptors *)doorman__zalloc(
+        sizeof *all + count * sizeof(doorman_descriptor_rule) +
+        entry_count * sizeof(doorman_descriptor_match) + (buckets + count) * sizeof(uint32_t) +
+        string_bytes);
+    if (!all) return false;
+    all->rules = (doorman_descriptor_rule *)(void *)(all + 1);
+    all->count = count;
+    all->mask = (uint32_t)buckets - 1;
+    doorman_descriptor_match *entries = (doorman_descriptor_match *)(void *)(all->rules + count);
+    all->first = (uint32_t *)(void *)(entries + entry_count);
+    all->next = all->first + buckets;
+    char *const strings = (char *)(all->next + count);
+    char *string = strings;
+    for (size_t i = 0; i < count; i++) {
+        doorman__descriptor_rule_copy(&all->rules[i], &options->descriptors[i], entries, &string);
+        entries += options->descriptors[i].entry_count;
+    }
+    assert(string == strings + string_bytes && (void *)entries == (void *)all->first);
+    doorman__descriptors_index(all);
+    config->descriptors = all;
+    config->descriptor_rules = all->rules;
+    config->descriptor_count = count;
+    return true;
+}
+
 static const doorman__config_permits doorman__permits_in_config = {
     .check_limits = doorman__limits_check,
     .check_shadow = doorman__shadow_check,
@@ -2923,6 +3558,10 @@ static const doorman__config_permits doorman__permits_in_config = {
     .copy_limits = doorman__limits_copy,
     .free_limits = doorman__limits_free,
     .first_leased = doorman__template_first_leased,
+    .check_descriptors = doorman__descriptors_check,
+    .warn_descriptors = doorman__descriptors_warn,
+    .copy_descriptors = doorman__descriptors_copy,
+    .free_descriptors = doorman__descriptors_free,
 };
 
 /* ---- >>counters ----------------------------------------------------------------------------- */
@@ -6182,21 +6821,6 @@ struct doorman__want {
     size_t charge_count;
     uint32_t charges[DOORMAN_LIMITS_MAX];
 };
-
-/* Checks a key: 0 to 256 bytes of UTF-8. */
-static bool doorman__key_valid(const char *key) {
-    const char *end = (const char *)memchr(key, 0, DOORMAN_ID_BYTES_MAX + 1);
-    uint32_t code = 0;
-    while (end && key < end) {
-        bool word =
-            end - key >= 8 && doorman__word_is_ascii(doorman__word((const unsigned char *)key));
-        if (word) key += 8;
-        if (!word && !doorman__utf8_next(&key, end, &code)) return false;
-    }
-    return end != NULL;
-}
-
-#define DOORMAN__KEY_RULE "must be 0 to 256 bytes of UTF-8"
 
 /* Checks an item.
  *   list   the name of the list of items; NULL: the fields of the item are arguments (C10) */
@@ -16388,6 +17012,59 @@ static const doorman__row doorman__limits_row = {
     DOORMAN__LIST("limits", OPTIONAL, doorman_template, limits, limit_count, doorman__limit_rows),
     .has = offsetof(doorman_template, has_limits)};
 
+/* ---- permit JSON: rules for descriptors */
+
+/* Reads an entry: a list of a key and a glob. */
+static void doorman__read_match(const doorman__field *pair, doorman_descriptor_match *out) {
+    const char **to[] = {&out->key, &out->value};
+    if (doorman__list_count(pair) != 2) {
+        doorman__read_fail(pair, "must be a list of a key, and a glob for its value");
+        return;
+    }
+    doorman__field item = doorman__read_list(pair);
+    for (; item.value; doorman__next(&item)) {
+        doorman__read_string(&item, to[item.index]);
+        if (!cJSON_IsString(item.value)) *to[item.index] = "";
+    }
+}
+
+static void doorman__read_entries(const doorman__field *list, void *out) {
+    doorman_descriptor_rule *rule = (doorman_descriptor_rule *)out;
+    const size_t count = doorman__list_count(list);
+    if (cJSON_IsArray(list->value) && (!count || count > DOORMAN_DESCRIPTOR_ENTRIES_MAX)) {
+        doorman__read_fail(list, "must be a list of 1 to 16");
+    }
+    doorman__field item = doorman__read_list(list);
+    doorman_descriptor_match *entries =
+        (doorman_descriptor_match *)doorman__read_room(list->reader, count * sizeof *entries);
+    if (!entries) return;
+    rule->entries = entries;
+    rule->entry_count = count;
+    for (; item.value; doorman__next(&item)) doorman__read_match(&item, &entries[item.index]);
+}
+
+static void doorman__put_entries(doorman__writer *out, const void *from) {
+    const doorman_descriptor_rule *rule = (const doorman_descriptor_rule *)from;
+    doorman__put(out, "%,'entries':[");
+    for (size_t i = 0; i < rule->entry_count; i++) {
+        doorman__put(out, "%,[%s,%s]", rule->entries[i].key, rule->entries[i].value);
+    }
+    doorman__put(out, "]");
+}
+
+static const doorman__row doorman__descriptor_rule_rows[] = {
+    DOORMAN__ROW(STRING, REQUIRED, doorman_descriptor_rule, domain),
+    DOORMAN__ROW_OTHER("entries", NEEDED, doorman__read_entries, doorman__put_entries),
+    DOORMAN__ROW(STRING, REQUIRED, doorman_descriptor_rule, resource),
+    DOORMAN__ROW(TEXT, OPTIONAL, doorman_descriptor_rule, key),
+    {0},
+};
+
+static const doorman__row doorman__descriptors_row = {
+    DOORMAN__LIST("descriptors", OPTIONAL, doorman_config_options, descriptors, descriptor_count,
+                  doorman__descriptor_rule_rows),
+    .most = DOORMAN_DESCRIPTOR_RULES_MAX};
+
 /* ---- permit JSON: override rows */
 
 /* Reads a time since 1970. */
@@ -17131,6 +17808,7 @@ static bool doorman__exchange_is_pending(const doorman_json_exchange *exchange) 
 
 static const doorman__json_permits doorman__permits_in_json = {
     .limits = &doorman__limits_row,
+    .descriptors = &doorman__descriptors_row,
     .requests = doorman__permit_requests,
     .responses = doorman__permit_responses,
     .check_reply = doorman__permits_reply_check,

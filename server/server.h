@@ -360,6 +360,7 @@ struct service {
     struct memory *memory;
     struct warnings *warnings;
     struct reports *reports;
+    struct unmatched *unmatched; /* descriptors without a template */
     struct watch *watch;
     struct replace *replace;
     struct tls_watch *tls_watch;

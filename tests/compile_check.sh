@@ -279,7 +279,7 @@ server_alone() { # a compiler
 
 server_sources() { # a compiler of C, the levels of optimization
     parts=$(printf -- '-DDOORMAN_SERVER_%s ' CHECK ETCD HTTP MEMORY NOTIFY REDIS REPLACE REPORTS \
-        STATE TLS WAITING WARNINGS WATCH)
+        STATE TLS UNMATCHED WAITING WARNINGS WATCH)
     flags="-D_DEFAULT_SOURCE $linked -idirafter $folder $parts"
     for source in doorman_server.c server/*/*.c; do
         for level in $2; do

@@ -6,7 +6,7 @@ set -u
 . tests/check.sh
 ctl=build/asan/doormanctl
 if [ ! -x $ctl ]; then
-    skip libcurl
+    if sh .ci/deps --look libcurl; then skip yaml; else skip libcurl; fi
     check_end
     exit
 fi
@@ -99,7 +99,9 @@ has_lines() { # number, arguments
 }
 
 cat >"$folder/config" <<END
-{"resources": [
+{"descriptors": [{"domain": "shop", "entries": [["path", "/login"], ["user", "*"]],
+    "resource": "login", "key": "{user}"}],
+ "resources": [
   {"identifier_glob": "db/*", "unit": "queries/s", "capacity": 12345.5, "algorithm": {
     "kind": "FAIR_SHARE", "lease_length": 3600, "refresh_interval": 5,
     "learning_mode_duration": 0}},
@@ -212,6 +214,10 @@ check 'with its place' grep '/tokens:1:1: error: ' "$folder/errors"
 sed 's/"limit": 2, "window"/"limit": 3, "window"/' "$folder/config" >"$folder/other"
 check 'what it would change' prints '^    per-user: other settings; its counters stay$' \
     config check "$folder/other"
+sed 's/"resource": "login"/"resource": "bill"/' "$folder/config" >"$folder/rules"
+check 'other rules for descriptors' prints '^the rules for descriptors change$' \
+    config check "$folder/rules"
+check 'they are a change' grep -x 'valid' "$folder/output"
 check 'a file that is not there' fails 2 'No such file' config check "$folder/nothing"
 check 'a file is not changed over HTTP' fails 1 'is a file' \
     config put "$folder/other" 'a test' 1
@@ -288,6 +294,88 @@ for wrong in --nothing --timeout=0 --timeout=x --timeout=nan --url=ftp://a --url
 done
 check 'the version is that of the server' \
     prints "^doormanctl $(build/plain/doorman_server --version | cut -d ' ' -f 2)$" --version
+
+# ---- descriptors
+
+post /v1/report '{"client_id":"x","entry":[{"resource_id":"login","key":"dora","cost":2}]}'
+check 'a descriptor has a rule' prints '^rule +descriptors\[0\]$' \
+    descriptor shop path=/login user=dora
+check 'its names' grep -E '^resource +login$' "$folder/output"
+check 'its key' grep -E '^key +dora$' "$folder/output"
+check 'a decision' grep -E '^decision +REFUSED, RATE per-user$' "$folder/output"
+check 'its limits' grep -E '^per-user +2 +2 +0 +[0-9.,]+ d$' "$folder/output"
+check 'a descriptor without a rule' prints '^key +a%2Fb%253D/=$' \
+    descriptor 'a b' 'x=a/b%3D' y==
+check 'its default names' grep -E '^resource +a b/x/y$' "$folder/output"
+check 'nothing limits it' grep -E '^decision +UNMATCHED $' "$folder/output"
+check 'the answer as JSON' prints '"descriptor":\{"resource_id":"login","key":"dora",' \
+    --json descriptor shop path=/login user=dora
+check 'the last ones without a limit' prints '^0 descriptors without a limit' descriptor
+check 'an entry without a value' fails 2 'path: must be an entry KEY=VALUE' descriptor shop path
+check 'too many entries' fails 1 'k: is one entry too many' descriptor shop \
+    a= b= c= d= e= f= g= h= i= j= l= m= n= o= p= q= k=
+check 'a token is needed' as_stranger fails 4 'does not know this token' descriptor shop a=b
+check 'any role may look' as_reader ends 0 descriptor shop a=b
+check 'no server' fails 3 'cannot reach' --url http://127.0.0.1:1 descriptor shop a=b
+
+# ---- a configuration of Envoy's ratelimit
+
+cat >"$folder/ratelimit.yaml" <<'END'
+domain: shop
+descriptors:
+  - key: path
+    value: /login
+    descriptors:
+      - key: remote_address
+        rate_limit: {unit: day, requests_per_unit: 5}
+  - key: path
+    value: /img*
+    rate_limit: {unlimited: true}
+  - key: path
+    rate_limit: {unit: Minute, requests_per_unit: 100}
+    shadow_mode: true
+---
+domain: chat
+descriptors: [{key: user, rate_limit: {unit: second, requests_per_unit: 3}}]
+END
+is_converted() { # exit code
+    ends "$1" convert "$folder/ratelimit.yaml" || return
+    cp "$folder/output" "$folder/converted"
+    build/plain/doorman_server --config "$folder/converted" --check-config
+}
+if ends 0 convert "$folder/ratelimit.yaml"; then
+    check 'a configuration is converted, and accepted' is_converted 0
+    check 'nothing is left out' test ! -s "$folder/errors"
+    check 'a rule' grep -F '"entries":[["path","/login"],["remote_address","*"]]' \
+        "$folder/converted"
+    start converted --config "$folder/converted" --http-token "$folder/tokens"
+    check 'a nested limit' prints '^template +shop/path=%2Flogin/remote_address$' \
+        --url "$url" descriptor shop path=/login remote_address=1.2.3.4
+    check 'a wildcard without a limit' prints '^decision +GRANTED' \
+        --url "$url" descriptor shop path=/img/a
+    check 'the same path' prints '^per-minute +100 +0 +100 +0 s +shadow$' \
+        --url "$url" descriptor shop path=/cart
+    check 'the second document' prints '^per-second +3 ' --url "$url" descriptor chat user=ann
+    url=$real
+    printf 'domain: more\ndescriptors: [{key: a, rate_limit: {unit: eon}, colour: red}]\n' \
+        >"$folder/more.yaml"
+    check 'what cannot be converted' fails 1 '2 things were left out' \
+        convert "$folder/ratelimit.yaml" "$folder/more.yaml"
+    check 'it is named with its path' grep -E \
+        'more.yaml: descriptors\[0\].rate_limit.unit: must be second' "$folder/errors"
+    check 'the rest is converted' grep -F '"domain":"chat"' "$folder/output"
+    check 'a file that is not there' fails 2 'No such file' convert "$folder/nothing"
+    printf 'a: [\n' >"$folder/more.yaml"
+    check 'a file that is no YAML' fails 2 'line 2, column 1: is no YAML' \
+        convert "$folder/more.yaml"
+    printf 'a: &a [*a]\n' >"$folder/more.yaml"
+    check 'an alias of itself' fails 2 'more than 32 levels' convert "$folder/more.yaml"
+    head -c 5000000 /dev/zero | tr '\0' ' ' >"$folder/more.yaml"
+    check 'a large file' fails 2 'more than 4 MiB' convert "$folder/more.yaml"
+else
+    check 'without YAML there is a clear error' fails 2 'without YAML' \
+        convert "$folder/ratelimit.yaml"
+fi
 
 commands=$($ctl help | sed -n '/^Commands/,/^$/s/^  \([a-z]*\( [a-z]\{1,\}\)\{0,1\}\) .*/\1/p')
 flags=$($ctl help | sed -n 's/^  \(--[a-z]*\).*/\1/p')

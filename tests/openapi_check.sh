@@ -26,7 +26,9 @@ if ! sh .ci/deps --look openapi; then
 fi
 
 cat >"$folder/config.json" <<END
-{"unmatched": "reject", "resources": [
+{"unmatched": "reject", "descriptors": [
+  {"domain": "shop", "entries": [["path", "/login"], ["user", "*"]], "resource": "login",
+   "key": "{user}"}], "resources": [
   {"identifier_glob": "db/*", "description": "queries", "unit": "queries/s",
    "capacity": 100, "safe_capacity": 10, "algorithm": {
     "kind": "FAIR_SHARE", "lease_length": 3600, "refresh_interval": 5, "learning_mode_duration": 0,

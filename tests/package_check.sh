@@ -50,7 +50,7 @@ has_right_fields() {
     "$files/usr/bin/doorman_server" --version | grep -x -F "doorman_server $version" &&
         "$files/usr/bin/doormanctl" --version | grep -x -F "doormanctl $version" &&
         dpkg-deb --field "$folder/server.deb" Depends | grep libnng1 | grep libcjson1 |
-        grep libcurl4 | grep libsqlite3-0 | grep libhiredis |
+        grep libcurl4 | grep libsqlite3-0 | grep libhiredis | grep libyaml-0-2 |
         grep 'libc6 (>=' &&
         cmp LICENSE "$files/usr/share/doc/doorman-server/copyright"
 }

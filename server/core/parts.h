@@ -10,6 +10,9 @@ PART(warnings)
 #ifdef DOORMAN_SERVER_REPORTS
 PART(reports)
 #endif
+#ifdef DOORMAN_SERVER_UNMATCHED
+PART(unmatched)
+#endif
 #ifdef DOORMAN_SERVER_TLS
 PART(tls)
 #endif
@@ -58,6 +61,7 @@ PART(versions_page)
 #endif
 PART(front)
 PART(holds)
+PART(descriptors)
 PART(counters)
 PART(lists)
 PART(json)

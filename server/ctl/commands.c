@@ -677,4 +677,14 @@ const struct ctl_command ctl_commands[] = {
      "As a new version, which has the configuration of the version OLD. VERSION is as in config\n"
      "put. Needs the role admin.",
      ctl_config_rollback},
+    {"descriptor", "[DOMAIN] [KEY=VALUE...]", "what a descriptor of a gateway becomes",
+     "For example: doormanctl descriptor shop path=/login remote_address=1.2.3.4\n"
+     "Shows the rule, the resource, the key, and what the limits have left. Charges nothing.\n"
+     "Without DOMAIN: the last descriptors that had no limit. Needs the role read.",
+     ctl_run_descriptor},
+    {"convert", "FILE...", "make a configuration from one of Envoy's ratelimit",
+     "For example: doormanctl convert ratelimit.yaml >config.json\n"
+     "Each file has one or several documents of YAML. Lists on standard error what it leaves out,\n"
+     "by path, and then exits with 1. No server needs to run.",
+     ctl_run_convert},
     {.name = NULL}};

@@ -35,6 +35,8 @@ _doormanctl_command() {
         'config diff:how a version differs from the one before it'
         'config put:change the configuration'
         'config rollback:bring an old version of the configuration back'
+        'descriptor:what a descriptor of a gateway becomes'
+        'convert:make a configuration from one of Envoys ratelimit'
         'help:what a command does'
     )
     _describe command commands

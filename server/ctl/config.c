@@ -120,15 +120,16 @@ static void check_print(const cJSON *answer) {
     }
     if (ctl_is_true(answer, "is_reordered")) ctl_say("the templates have another order");
     if (ctl_text(answer, "unmatched")[0]) ctl_say("unmatched: %s", ctl_text(answer, "unmatched"));
+    if (field(answer, "descriptors")) ctl_say("the rules for descriptors change");
     cJSON_ArrayForEach(over, field(answer, "leased_over")) {
         ctl_say("%s: %g is leased, which is more than the new capacity %g",
                 ctl_text(over, "resource_id"), ctl_number(over, "leased"),
                 ctl_number(over, "capacity"));
     }
+    const bool is_same =
+        cJSON_GetArraySize(field(answer, "changes")) == 0 && !field(answer, "descriptors");
     drops_format(answer, drops);
-    ctl_say("%s%s",
-            cJSON_GetArraySize(field(answer, "changes")) ? "valid" : "valid; nothing would change",
-            drops);
+    ctl_say("%s%s", is_same ? "valid; nothing would change" : "valid", drops);
 }
 
 /* Lets the server check a text, and prints what is wrong with it.

@@ -11,6 +11,8 @@
  *     settings.c   the address, the token and the like: flags, environment, file
  *     table.c      tables, and amounts with units
  *     ctl.c        what the other files use
+ *     descriptor.c the commands about descriptors of gateways
+ *     convert.c    a configuration of Envoy's ratelimit as one of Doorman; yaml.c reads it
  *
  * The program uses no file of the server. It is one thread, and ends after one command. */
 #ifndef DOORMAN_CTL_H
@@ -207,6 +209,8 @@ enum ctl_exit ctl_run_hold_end(struct ctl *ctl, char *const words[]);
 enum ctl_exit ctl_run_bans(struct ctl *ctl, char *const words[]);
 enum ctl_exit ctl_run_top_units(struct ctl *ctl, char *const words[]);
 enum ctl_exit ctl_run_top_nearest(struct ctl *ctl, char *const words[]);
+enum ctl_exit ctl_run_descriptor(struct ctl *ctl, char *const words[]);
+enum ctl_exit ctl_run_convert(struct ctl *ctl, char *const words[]);
 
 /* Ends with a command whose name is NULL. */
 extern const struct ctl_command ctl_commands[];

@@ -10,7 +10,7 @@
 
 #include "../../doorman.h"
 
-#define WORD_MAX 64       /* for an argument that ends with "..." */
+#define WORD_MAX 64       /* for an argument that has "..." */
 #define NAME_BYTES_MAX 32 /* of a command */
 
 /* ---- help ----------------------------------------------------------------------------------- */
@@ -116,7 +116,7 @@ static bool arguments_fit(const char *arguments, char *const words[]) {
     for (const char *at = arguments; *at; at += strspn(at, " ")) {
         size_t bytes = strcspn(at, " ");
         least += *at != '[';
-        most += at[bytes - 1] == '.' ? WORD_MAX : 1;
+        most += memchr(at, '.', bytes) ? WORD_MAX : 1;
         at += bytes;
     }
     return given >= least && given <= most;

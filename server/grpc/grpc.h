@@ -100,6 +100,8 @@ struct grpc_outcome {
 struct grpc_descriptor {
     char resource_id[DOORMAN_ID_BYTES_MAX + 1], key[DOORMAN_ID_BYTES_MAX + 1];
     double hits;
+    bool is_hashed;    /* a name was too long, or not valid */
+    bool matched;      /* a rule of the configuration has given the names */
     bool is_refund;    /* the hits come back */
     bool is_unmatched; /* no template with limits has the resource, so no item asks for it */
     struct grpc_outcome outcome;
@@ -127,6 +129,7 @@ struct grpc_call {
     doorman_permit_item items[GRPC_DESCRIPTOR_MAX];
     doorman_permit_entry entries[GRPC_DESCRIPTOR_MAX];
     size_t places[GRPC_DESCRIPTOR_MAX]; /* the descriptor of each item or entry */
+    char domain[DOORMAN_ID_BYTES_MAX + 1];
     size_t descriptor_count;
     struct grpc_descriptor descriptors[];
 };

@@ -1,7 +1,6 @@
 /* doorman_server, part GRPC: reads the messages of calls, and writes their responses. This file
  * changes only its arguments. */
 #include "grpc.h"
-#include "descriptor.h"
 
 #include "build/grpc/messages.pb-c.h"
 
@@ -17,8 +16,9 @@ static double call_hits(const GrpcWire__Descriptor *descriptor, uint32_t hits_of
     return hits < COST_MAX ? hits : COST_MAX;
 }
 
-/* Finds the names of one descriptor. */
-static bool call_resolve(struct grpc_descriptor *out, struct grpc_counters *counters,
+/* Finds the names of one descriptor.
+ *   rules   of the configuration; NULL: none */
+static void call_resolve(struct grpc_descriptor *out, const doorman_descriptors *rules,
                          const char *domain, const GrpcWire__Descriptor *from) {
     doorman_descriptor_entry entries[GRPC_ENTRY_MAX];
     doorman_descriptor_item item;
@@ -29,15 +29,33 @@ static bool call_resolve(struct grpc_descriptor *out, struct grpc_counters *coun
                                                 .value = (const char *)entry->value.data,
                                                 .value_bytes = entry->value.len};
     }
-    if (doorman_descriptors_resolve(NULL, domain, entries, from->n_entries, &item) != DOORMAN_OK) {
-        return false;
-    }
+    (void)doorman_descriptors_resolve(rules, domain, entries, from->n_entries, &item);
     memcpy(out->resource_id, item.resource_id, sizeof out->resource_id);
     memcpy(out->key, item.key, sizeof out->key);
-    server_counter_add(&counters->descriptors, 1);
-    if (item.hashed) server_counter_add(&counters->hashed, 1);
-    if (from->limit) server_counter_add(&counters->limits_ignored, 1);
-    return true;
+    out->matched = item.matched;
+    out->is_hashed = item.hashed;
+}
+
+/* Finds the names of all descriptors. The lock keeps the configuration from being destroyed. */
+static void call_resolve_all(struct grpc_call *call, struct service *service,
+                             const GrpcWire__LimitRequest *request) {
+    server_lock(&service->config_lock);
+    server_lock(&service->lock);
+    const doorman_descriptors *rules = doorman_config_descriptors(service->config);
+    server_unlock(&service->lock);
+    for (size_t i = 0; i < call->descriptor_count; i++) {
+        call_resolve(&call->descriptors[i], rules, call->domain, request->descriptors[i]);
+    }
+    server_unlock(&service->config_lock);
+}
+
+static void call_count(const struct grpc_call *call, struct grpc_counters *counters,
+                       const GrpcWire__LimitRequest *request) {
+    server_counter_add(&counters->descriptors, call->descriptor_count);
+    for (size_t i = 0; i < call->descriptor_count; i++) {
+        if (call->descriptors[i].is_hashed) server_counter_add(&counters->hashed, 1);
+        if (request->descriptors[i]->limit) server_counter_add(&counters->limits_ignored, 1);
+    }
 }
 
 /* Checks what the wire format does not say. The count of entries is within its bound already. */
@@ -60,18 +78,15 @@ static bool call_check(const GrpcWire__LimitRequest *request, struct grpc_status
     return true;
 }
 
-static struct grpc_call *call_create(struct grpc_counters *counters,
-                                     const GrpcWire__LimitRequest *request) {
-    char domain[DOORMAN_ID_BYTES_MAX + 1];
+static struct grpc_call *call_create(const GrpcWire__LimitRequest *request) {
     size_t count = request->n_descriptors;
     struct grpc_call *call =
         (struct grpc_call *)malloc(sizeof *call + count * sizeof *call->descriptors);
     if (!call) return NULL;
-    snprintf(domain, sizeof domain, "%.*s", (int)request->domain.len,
+    snprintf(call->domain, sizeof call->domain, "%.*s", (int)request->domain.len,
              (const char *)request->domain.data);
     call->descriptor_count = count;
-    bool done = true;
-    for (size_t i = 0; done && i < count; i++) {
+    for (size_t i = 0; i < count; i++) {
         struct grpc_descriptor *descriptor = &call->descriptors[i];
         const GrpcWire__Descriptor *from = request->descriptors[i];
         descriptor->hits = call_hits(from, request->hits_addend);
@@ -79,11 +94,8 @@ static struct grpc_call *call_create(struct grpc_counters *counters,
         descriptor->is_unmatched = false;
         descriptor->outcome.is_over = false;
         descriptor->outcome.has_limit = descriptor->outcome.has_reset = false;
-        done = call_resolve(descriptor, counters, domain, from);
     }
-    if (done) return call;
-    free(call);
-    return NULL;
+    return call;
 }
 
 struct grpc_call *server_grpc_call_read(struct service *service, struct grpc_counters *counters,
@@ -103,8 +115,12 @@ struct grpc_call *server_grpc_call_read(struct service *service, struct grpc_cou
         return NULL;
     }
     if (call_check(request, status)) {
-        call = call_create(counters, request);
+        call = call_create(request);
         if (!call) server_grpc_fail(status, GRPC_RESOURCE_EXHAUSTED, "out of memory");
+    }
+    if (call) {
+        call_resolve_all(call, service, request);
+        call_count(call, counters, request);
     }
     grpc_wire__limit_request__free_unpacked(request, NULL);
     if (!call) return NULL;

@@ -3,6 +3,7 @@
  *
  * A request that is wrong gets a status of gRPC, and never disturbs the other streams of its
  * connection. */
+#include "../log/unmatched.h"
 #include "grpc.h"
 
 #include <nghttp2/nghttp2.h>
@@ -317,12 +318,23 @@ static void stream_expire(struct grpc_stream *stream) {
     stream_respond(stream);
 }
 
+/* Counts a descriptor without limits, and shows it on the page of descriptors. */
+static void stream_note_unmatched(struct grpc *grpc, const struct grpc_call *call,
+                                  const struct grpc_descriptor *descriptor) {
+    doorman_descriptor_item item = {.matched = descriptor->matched,
+                                    .hashed = descriptor->is_hashed};
+    memcpy(item.resource_id, descriptor->resource_id, sizeof item.resource_id);
+    memcpy(item.key, descriptor->key, sizeof item.key);
+    server_counter_add(&grpc->counters.unmatched, 1);
+    server_unmatched_note(grpc->service, call->domain, &item);
+}
+
 /* Answers a call that is done. */
 static void stream_finish_call(struct grpc_stream *stream) {
     struct grpc_call *call = stream->call;
     for (size_t i = 0; i < call->descriptor_count; i++) {
         if (!call->descriptors[i].is_unmatched) continue;
-        server_counter_add(&stream->connection->grpc->counters.unmatched, 1);
+        stream_note_unmatched(stream->connection->grpc, call, &call->descriptors[i]);
     }
     server_grpc_call_write(call, &stream->out);
     stream_respond(stream);

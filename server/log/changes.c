@@ -68,11 +68,31 @@ static void changes_merge(struct config_changes *changes, const doorman_template
     }
 }
 
+static bool rules_differ(const doorman_descriptor_rule *a, const doorman_descriptor_rule *b) {
+    bool differ = a->entry_count != b->entry_count || strcmp(a->domain, b->domain) != 0 ||
+                  strcmp(a->resource, b->resource) != 0 || strcmp(a->key, b->key) != 0;
+    for (size_t i = 0; !differ && i < a->entry_count; i++) {
+        differ = strcmp(a->entries[i].key, b->entries[i].key) != 0 ||
+                 strcmp(a->entries[i].value, b->entries[i].value) != 0;
+    }
+    return differ;
+}
+
+static bool descriptors_differ(const doorman_config_options *last,
+                               const doorman_config_options *now) {
+    bool differ = last->descriptor_count != now->descriptor_count;
+    for (size_t i = 0; !differ && i < now->descriptor_count; i++) {
+        differ = rules_differ(&last->descriptors[i], &now->descriptors[i]);
+    }
+    return differ;
+}
+
 bool server_changes_find(struct config_changes *out, const doorman_config *last,
                          const doorman_config *now) {
     *out = (struct config_changes){.count = 0};
     doorman_config_read(last, &out->last);
     doorman_config_read(now, &out->now);
+    out->descriptors = descriptors_differ(&out->last, &out->now);
     const doorman_template **sorted_last = templates_sort(&out->last);
     const doorman_template **sorted_now = templates_sort(&out->now);
     const size_t last_count = out->last.template_count, now_count = out->now.template_count;

@@ -15,7 +15,8 @@ struct config_changes {
     doorman_config_options last, now;
     struct template_change *items; /* sorted by glob */
     size_t count;
-    bool reordered; /* the templates that are in both have another order */
+    bool reordered;   /* the templates that are in both have another order */
+    bool descriptors; /* the rules for descriptors differ */
 };
 
 /* A limit that is not the same in both configurations. */

@@ -284,7 +284,7 @@ static void config_log_removed(const struct service *service, const struct confi
 static void config_log_summary(const struct service *service, const struct config_changes *changes,
                                bool found) {
     struct name_list added = {.count = 0}, removed = {.count = 0}, changed = {.count = 0};
-    const char *pairs[7][2] = {{NULL}};
+    const char *pairs[8][2] = {{NULL}};
     const char *hash = service->last_load.hash;
     bool rejects = changes->now.reject_unmatched;
     bool switched = changes->last.reject_unmatched != rejects;
@@ -301,11 +301,12 @@ static void config_log_summary(const struct service *service, const struct confi
     count = pairs_add(pairs, count, "changed", name_list_end(&changed));
     count = pairs_add(pairs, count, "order", changes->reordered ? "changed" : NULL);
     count = pairs_add(pairs, count, "unmatched", !switched ? NULL : rejects ? "reject" : "allow");
+    count = pairs_add(pairs, count, "descriptors", changes->descriptors ? "changed" : NULL);
     if (found && count == first) pairs_add(pairs, count, "changes", "none");
     server_log(service->settings, LEVEL_INFO, CONFIG_LOADED, "file", service->settings->config,
                pairs[0][0], pairs[0][1], pairs[1][0], pairs[1][1], pairs[2][0], pairs[2][1],
                pairs[3][0], pairs[3][1], pairs[4][0], pairs[4][1], pairs[5][0], pairs[5][1],
-               LOG_END);
+               pairs[6][0], pairs[6][1], LOG_END);
 }
 
 static void config_log_changes(const struct service *service, const doorman_config *last,

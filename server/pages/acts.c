@@ -259,7 +259,7 @@ static void act_page_show(const struct act_page *page, struct service *service,
         server_admin_list(service, request, &answer, &page->list);
     }
     if (answer.code == 200 && !answer.text.failed && answer.text.buffer.bytes > 0) {
-        server_text_addf(text, "<table class=acts><thead><tr>%s</tr></thead><tbody>",
+        server_text_addf(text, "<table class=versions><thead><tr>%s</tr></thead><tbody>",
                          page->columns);
         server_text_add_bytes(text, answer.text.buffer.text, answer.text.buffer.bytes);
         server_text_add(text, "</tbody></table>");

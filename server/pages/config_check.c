@@ -84,6 +84,7 @@ static void add_changes(cJSON *answer, struct check *check) {
     if (changes->last.reject_unmatched != rejects) {
         cJSON_AddStringToObject(answer, "unmatched", rejects ? "reject" : "allow");
     }
+    if (changes->descriptors) cJSON_AddStringToObject(answer, "descriptors", "changed");
     if (!check->counts) return; /* only the master has counters */
     cJSON_AddNumberToObject(answer, "drops_counters", (double)check->dropped.counters);
     cJSON_AddNumberToObject(answer, "drops_bans", (double)check->dropped.bans);

@@ -494,7 +494,8 @@ static void page_all_limits(struct text *text, const struct limit_list *list) {
     server_text_add_amount(text, (double)list->info.bytes / 1e6);
     server_text_addf(text,
                      " MB; <a href='/holds'>%zu holds, %zu permits wait</a>; "
-                     "<a href='/bans'>banned keys</a>; <a href='/top'>keys that use most</a></p>",
+                     "<a href='/bans'>banned keys</a>; <a href='/top'>keys that use most</a>; "
+                     "<a href='/descriptors'>descriptors</a></p>",
                      list->info.hold_count, list->info.wait_count);
     page_key_form(text, "", "");
     if (list->row_count == 0) {

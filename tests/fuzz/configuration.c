@@ -78,6 +78,27 @@ static void check_problems(const char *text, size_t bytes, doorman_status expect
     }
 }
 
+/* W1: the names of an item are valid, and a rule gives each of its own descriptors to itself or to
+ * an earlier rule. */
+static void check_descriptors(const doorman_config *config, const doorman_config_options *read) {
+    for (size_t i = 0; i < read->descriptor_count; i++) {
+        const doorman_descriptor_rule *rule = &read->descriptors[i];
+        doorman_descriptor_entry entries[DOORMAN_DESCRIPTOR_ENTRIES_MAX];
+        doorman_descriptor_item item;
+        bool literal = true;
+        must(rule->entry_count >= 1 && rule->entry_count <= DOORMAN_DESCRIPTOR_ENTRIES_MAX);
+        for (size_t j = 0; j < rule->entry_count; j++) {
+            const char *key = rule->entries[j].key, *value = rule->entries[j].value;
+            entries[j] = (doorman_descriptor_entry){key, strlen(key), value, strlen(value)};
+            literal = literal && !value[strcspn(value, "[\\")];
+        }
+        must(doorman_descriptors_resolve(doorman_config_descriptors(config), rule->domain, entries,
+                                         rule->entry_count, &item) == DOORMAN_OK);
+        must(!literal || (item.matched && item.rule <= i));
+        must(doorman__id_valid(item.resource_id) && doorman__key_valid(item.key));
+    }
+}
+
 static void request_capacity(config_world *world, doorman_server *server, double wants) {
     doorman_response response;
     doorman_demand demand = {.wants = wants, .subclients = 1, .priority = 1};
@@ -183,6 +204,7 @@ static void check_written(const doorman_config_options *options) {
         must(doorman_json_write_config(&read, &second) == DOORMAN_OK);
         must(read.template_count == options->template_count);
         must(read.reject_unmatched == options->reject_unmatched);
+        must(read.descriptor_count == options->descriptor_count);
     }
     doorman_buffer_uninit(&first);
     doorman_buffer_uninit(&second);
@@ -199,6 +221,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     doorman_config_options read;
     doorman_config_read(world.config, &read);
     check_written(&read);
+    check_descriptors(world.config, &read);
     size_t count = read.template_count, common = sizeof common_ids / sizeof *common_ids;
     const doorman_template *all = read.templates;
     for (size_t i = 0; i < count; i++) check_template(&all[i], i + 1 == count);

@@ -17,11 +17,11 @@ int server_main(int argc, char **argv);
 #undef main
 #include "server/util/base64.c"
 #include "server/util/host.c"
+#include "server/log/unmatched.c"
 #include "server/log/warnings.c"
 #include "server/http/limit_fields.c"
 #include "server/http/text.c"
 #include "server/http/tokens.c"
-#include "server/grpc/descriptor.c"
 #include "server/grpc/grpc_budget.c"
 #include "server/grpc/grpc_call.c"
 #include "server/grpc/grpc_connection.c"
@@ -48,6 +48,7 @@ static void start(struct grpc *grpc, struct service *service) {
     const doorman_server_options options = {.node = "node", .config = service->config};
     service->server = fuzz_server(&options);
     must(server_lock_init(&service->lock, LOCK_SERVICE));
+    must(server_lock_init(&service->config_lock, LOCK_CONFIG));
     grpc->service = service;
     grpc->now = doorman_clock();
     grpc->serving = GRPC_WIRE__HEALTH__SERVING;

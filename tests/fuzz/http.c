@@ -35,6 +35,7 @@ static void fuzz_cancel(void);
 #define main server_main
 int server_main(int argc, char **argv);
 #define DOORMAN_SERVER_HTTP
+#define DOORMAN_SERVER_UNMATCHED
 #define DOORMAN_SERVER_WARNINGS
 #include "doorman_server.c"
 #undef main
@@ -44,6 +45,7 @@ int server_main(int argc, char **argv);
 #include "server/log/changes.c"
 #include "server/log/config_text.c"
 #include "server/pages/config_check.c"
+#include "server/pages/descriptors.c"
 #include "server/pages/counters.c"
 #include "server/pages/front.c"
 #include "server/pages/graph.c"
@@ -67,6 +69,7 @@ int server_main(int argc, char **argv);
 #include "server/pages/snapshot.c"
 #include "server/http/text.c"
 #include "server/http/tokens.c"
+#include "server/log/unmatched.c"
 #include "server/log/warnings.c"
 
 #include "fuzz.h"

@@ -27,10 +27,12 @@ TEST(a_role_decides_what_a_token_allows) {
                  {BEARER("lease-2"), true},
                  {BEARER("lease-3"), true},
                  {BEARER("top-4"), true}};
-    static const char *const pages[] = {
-        "/",          "/limits",   "/versions",    "/holds",     "/metrics",         "/v1/status",
-        "/v1/limits", "/v1/holds", "/v1/counters", "/v1/config", "/v1/openapi.json", "/bans",
-        "/top",       "/v1/bans",  "/v1/top",      "/v1/drain"};
+    static const char *const pages[] = {"/",          "/limits",          "/versions",
+                                        "/holds",     "/metrics",         "/v1/status",
+                                        "/v1/limits", "/v1/holds",        "/v1/counters",
+                                        "/v1/config", "/v1/openapi.json", "/bans",
+                                        "/top",       "/v1/bans",         "/v1/top",
+                                        "/v1/drain",  "/descriptors",     "/v1/descriptors"};
     struct fixture fixture = start_with_tokens(TOKENS);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char lines[256];

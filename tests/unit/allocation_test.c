@@ -426,12 +426,17 @@ static const doorman_template with_limits[] = {
      .limit_count = COUNT_OF(limits)},
 };
 static const char *const in_shadow[] = {"beta-*"};
+static const doorman_descriptor_match of_path = {"path", "/login*"};
+static const doorman_descriptor_rule of_descriptors = {
+    .domain = "shop", .entries = &of_path, .entry_count = 1, .resource = "r", .key = "{path}"};
 
 static doorman_status create_limits(fixture *s) {
     const doorman_config_options options = {.templates = with_limits,
                                             .template_count = COUNT_OF(with_limits),
                                             .shadow = in_shadow,
-                                            .shadow_count = COUNT_OF(in_shadow)};
+                                            .shadow_count = COUNT_OF(in_shadow),
+                                            .descriptors = &of_descriptors,
+                                            .descriptor_count = 1};
     doorman_status status = doorman_config_create(&s->other_config, &options, NULL);
     if (status != DOORMAN_OK) assert_null(s->other_config);
     return status;
@@ -1635,6 +1640,7 @@ static const char *const other_functions[] = {
     "doorman_permits_end_plan",
     "doorman_permit_row_read",
     "doorman_permits_set_rows",
+    "doorman_descriptors_resolve",
 };
 
 static void limiters_start(doorman_time now) {
@@ -1663,6 +1669,8 @@ TEST(limiters_and_clients_work_without_memory) {
     memory_fails_from(1);
     limiters_start(s->now);
     assert_int_equal(doorman_config_fits(s->config, false, NULL), DOORMAN_OK);
+    doorman_descriptor_item item;
+    assert_int_equal(doorman_descriptors_resolve(NULL, "d", NULL, 0, &item), DOORMAN_OK);
     assert_int_equal(doorman_client_set_wants(s->resources[0][0], 50, s->now), DOORMAN_OK);
     assert_int_equal(doorman_client_try(s->resources[0][0], 1, NULL, s->now), DOORMAN_ALLOWED);
     const doorman_overload_report report = {.interval = SECOND, .arrived = 30, .refused = 20};

@@ -68,6 +68,11 @@ TEST(configurations_and_shares_refuse_null) {
     assert_int_equal(read.template_count, 0);
     assert_null(doorman_config_find(NULL, "a"));
     assert_null(doorman_config_find(config, NULL));
+    assert_null(doorman_config_descriptors(NULL));
+    doorman_descriptor_item resolved;
+    REFUSED(doorman_descriptors_resolve(NULL, NULL, NULL, 0, &resolved));
+    REFUSED(doorman_descriptors_resolve(NULL, "d", NULL, 1, &resolved));
+    REFUSED(doorman_descriptors_resolve(NULL, "d", NULL, 0, NULL));
     NAMED("demands: ", doorman_shares(NULL, 1, NULL, 1, &amount, NULL, NULL, &error));
     NAMED("terms_count: ", doorman_shares(NULL, 1, NULL, 0, NULL, terms, NULL, &error));
     doorman_config_destroy(NULL);

@@ -337,6 +337,23 @@ TEST_WITH(world, long_globs_are_logged) {
     doorman_config_destroy(last);
 }
 
+#define RULE(glob)                                                                                 \
+    "\"descriptors\":[{\"domain\":\"d\",\"entries\":[[\"k\",\"" glob "\"]],\"resource\":\"a\"}],"
+
+TEST_WITH(world, the_log_says_that_rules_for_descriptors_have_changed) {
+    doorman_config *without = config_of(A, ""), *one = config_of(A, RULE("*")),
+                   *other = config_of(A, RULE("x"));
+    load(w, without, one, "");
+    assert_int_equal(logged(w, "loaded\" file=file descriptors=changed\n"), 1);
+    load(w, one, other, "");
+    assert_int_equal(logged(w, "loaded\" file=file descriptors=changed\n"), 1);
+    load(w, other, other, "");
+    assert_int_equal(logged(w, "loaded\" file=file changes=none\n"), 1);
+    doorman_config_destroy(without);
+    doorman_config_destroy(one);
+    doorman_config_destroy(other);
+}
+
 TEST_WITH(world, the_log_says_what_happens_to_unmatched_resources) {
     doorman_config *allows = config_of(A, ""), *rejects = config_of(A, "\"unmatched\":\"reject\",");
     load(w, allows, rejects, "");

@@ -47,6 +47,19 @@ TEST(a_configuration_with_resources_in_shadow_is_refused) {
     assert_string_equal(error_of(&options), "shadow: " NO_PERMITS);
 }
 
+TEST(a_configuration_with_rules_for_descriptors_is_refused) {
+    const doorman_config_options options = {
+        .templates = &everything, .template_count = 1, .descriptor_count = 1};
+    assert_string_equal(error_of(&options), "descriptors: " NO_PERMITS);
+    static const char text[] =
+        "{\"descriptors\": [], \"resources\": [{\"identifier_glob\": \"*\", \"capacity\": 1}]}";
+    doorman_config *config = NULL;
+    doorman_error error;
+    assert_int_equal(doorman_json_config(&config, text, strlen(text), &error),
+                     DOORMAN_INVALID_ARGUMENT);
+    assert_string_equal(error.text, "line 1, column 2: descriptors: " NO_PERMITS);
+}
+
 TEST(limits_in_json_are_refused_where_they_stand) {
     static const char text[] = "{\"resources\": [{\"identifier_glob\": \"*\", \"limits\": []}]}";
     doorman_config *config = NULL;
