@@ -5,6 +5,7 @@
  *     commands.c   the commands, and their table
  *     plans.c      the commands of plans
  *     lines.c      lists that come in parts, and times
+ *     audit.c      what was done, and the way back
  *     config.c     the commands of the configuration
  *     lines.c      lists that come as lines of JSON
  *     request.c    one request to a server, with libcurl
@@ -89,7 +90,8 @@ struct ctl {
     double started, shown; /* seconds of a clock: the first request, the last line of progress */
     double received;       /* bytes of the requests that have ended */
     bool json, has_color;
-    void *curl; /* the CURL, which keeps the connection */
+    const char *reason; /* that of --reason; NULL: not given */
+    void *curl;         /* the CURL, which keeps the connection */
 };
 
 /* A name and a value of a query. */
@@ -189,6 +191,8 @@ struct ctl_command {
     enum ctl_exit (*run)(struct ctl *ctl, char *const words[]); /* words: the arguments and NULL */
 };
 
+enum ctl_exit ctl_audit(struct ctl *ctl, char *const words[]);
+enum ctl_exit ctl_undo(struct ctl *ctl, char *const words[]);
 enum ctl_exit ctl_plan_set(struct ctl *ctl, char *const words[]);
 enum ctl_exit ctl_plan_load(struct ctl *ctl, char *const words[]);
 enum ctl_exit ctl_plan_list(struct ctl *ctl, char *const words[]);
