@@ -53,6 +53,11 @@ prints() { # expression, arguments
     ends 0 "$@" || return
     grep -E -e "$expression" "$folder/output" || { cat "$folder/output" && false; }
 }
+prints_no() { # expression, arguments
+    expression=$1
+    shift
+    ends 0 "$@" && ! grep -E -e "$expression" "$folder/output"
+}
 fails() { # exit code, expression, arguments
     code=$1 expression=$2
     shift 2
@@ -153,7 +158,23 @@ check 'a ban that there is not' prints '^there was no ban$' ban login dave 0
 for time in 1w 5mm '' nan 1e99; do
     check 'a time that is none' fails 2 'must be a time' ban login dave "$time"
 done
-check 'who has banned a key' prints '^ *1 +2.* ann +admin +127.0.0.1:[0-9]+ +ban$' audit dave
+check 'who has banned a key' \
+    prints '^ *1 +2.* ann +admin +127.0.0.1:[0-9]+ +ban +dave +- -> 90 min' audit dave
+check 'a ban with a reason' prints '^banned for 60 min$' ban login erin 1h --reason 'ticket 12'
+check 'it is in the audit' prints ' ban +erin +- -> [0-9.]+ (min|h) +ticket 12$' audit erin
+act=$($ctl audit erin | sed -n '2s/^ *\([0-9]*\) .*/\1/p')
+check 'an undo needs a reason' fails 2 'undo needs --reason' undo "$act"
+check 'an undo' prints "^act $act is undone, by act [0-9]+$" undo "$act" --reason oops
+check 'the key is not banned any more' prints_no 'banned' key login erin
+check 'the undo is in the audit' prints " undo of $act +erin +.* min -> - +oops$" audit erin
+check 'it cannot be undone twice' fails 1 'came later .undo by ann at' \
+    undo "$act" --reason oops
+check 'an act that there is not' fails 1 'the audit has no act with this number' \
+    undo 999 --reason oops
+for wrong in '' x -- 1x 99999999999999999; do
+    check 'an id that is none' fails 2 'must be an id|usage' undo "$wrong" --reason oops
+done
+check 'a command without a reason' fails 2 'limits does not take --reason' limits --reason oops
 check 'a key that nobody has touched' prints '^none$' audit nobody
 check 'an override' prints '^override [0-9]+ is set, then ' \
     override set login per-user acme limit=9 1h 'ticket 4711'

@@ -267,7 +267,8 @@ static const cJSON *entry_send(struct ctl *ctl, const char *path, cJSON *entry,
                                struct ctl_reply *reply, enum ctl_exit *code) {
     cJSON *body = cJSON_CreateObject();
     cJSON_AddItemToArray(cJSON_AddArrayToObject(body, "entry"), entry);
-    const struct ctl_request request = {.path = path, .body = body, .expects = "entry"};
+    const struct ctl_request request = {
+        .path = path, .query = {{"reason", ctl->reason}}, .body = body, .expects = "entry"};
     *code = ctl_call(ctl, &request, reply);
     cJSON_Delete(body);
     return *code == CTL_DONE ? cJSON_GetArrayItem(list_of(reply, "entry"), 0) : NULL;
@@ -396,17 +397,6 @@ static enum ctl_exit counters_show(struct ctl *ctl, char *const words[], bool ha
         .path = "/v1/counters",
         .query = {{"template", words[0]}, {"limit", words[0] ? words[1] : NULL}}};
     return ctl_lines_show(ctl, request, "what", NULL, has_table ? columns : NULL);
-}
-
-static enum ctl_exit run_audit(struct ctl *ctl, char *const words[]) {
-    static const struct ctl_column columns[] = {
-        {"ID", "id", CTL_AMOUNT},       {"AT", "at", CTL_TEXT},
-        {"TOKEN", "token", CTL_TEXT},   {"ROLE", "role", CTL_TEXT},
-        {"FROM", "peer", CTL_TEXT},     {"WHAT", "what", CTL_TEXT},
-        {"REASON", "reason", CTL_TEXT}, {.header = NULL}};
-    const struct ctl_request request = {
-        .path = "/v1/audit", .query = {{"key", words[0]}, {"limit", "1000"}, {"redirect", "1"}}};
-    return ctl_lines_show(ctl, request, "what", NULL, ctl->json ? NULL : columns);
 }
 
 static enum ctl_exit run_export(struct ctl *ctl, char *const words[]) {
@@ -590,10 +580,12 @@ const struct ctl_command ctl_commands[] = {
      run_key},
     {"reset", "RESOURCE KEY [LIMIT]", "make the counters of one key fresh, and end its ban",
      "With LIMIT: only the counter of this limit, and no ban. Holds of kind CONCURRENCY stay\n"
-     "until they end. Exits with 0 also if there was nothing to reset. Needs the role support.",
+     "until they end. Exits with 0 also if there was nothing to reset. --reason is kept in the\n"
+     "audit. Needs the role support.",
      run_reset},
     {"ban", "RESOURCE KEY TIME", "ban one key for a time, or end its ban",
-     "TIME is seconds, or has a unit: 90s, 15m, 12h, 1d. 0 ends a ban. Needs the role support.",
+     "TIME is seconds, or has a unit: 90s, 15m, 12h, 1d. 0 ends a ban. --reason is kept in\n"
+     "the audit. Needs the role support.",
      run_ban},
     {"bans", "[RESOURCE [KEY]]", "the keys that are banned, by whom, and for how long",
      "BY is limit or administrator. Needs the role read.", ctl_run_bans},
@@ -612,9 +604,15 @@ const struct ctl_command ctl_commands[] = {
      "The fields are those of GET /v1/counters. Needs the role read.",
      run_export},
     {"audit", "[KEY]", "who has done what, when, and why; the newest first",
-     "With KEY, only acts that concern this key. With --json, the entries of each act too. The\n"
-     "server needs --state and --http-token. Needs the role support.",
-     run_audit},
+     "With KEY, only acts that concern this key. FIGURES is what was before, and what the act has\n"
+     "left behind. With --json, the entries of each act too. `undo ID` undoes an act. The server\n"
+     "needs --state and --http-token. Needs the role support.",
+     ctl_audit},
+    {"undo", "ID", "undo an act of the audit",
+     "ID is a number of the audit. An act can be undone while what it has changed is as it left\n"
+     "it; otherwise the answer names the newer act. An end stays the same point in time. Resets\n"
+     "cannot be undone. Give --reason. Needs the role support, as the act itself does.",
+     ctl_undo},
     {"override set", "RESOURCE LIMIT KEY FIGURES TIME REASON",
      "give one key other figures of a limit, for a time",
      "FIGURES are those of the configuration, such as rate=200,size=1000; or add=500, which gives\n"

@@ -18,6 +18,7 @@ _doormanctl_command() {
         'counters:all counters and bans, as a table'
         'export:all counters and bans, as lines of JSON'
         'audit:who has done what, when, and why'
+        'undo:undo an act of the audit'
         'override set:give one key other figures of a limit, for a time'
         'override list:the overrides that have not ended'
         'override end:end an override before its time'
@@ -43,6 +44,7 @@ _doormanctl_command() {
 }
 _arguments \
     '--json[print the answer of the server as it is]' \
+    '--reason[why, for the audit]:TEXT:' \
     '--url[the HTTP address of a server]:URL:' \
     '--cacert[the authorities of the certificate]:FILE:_files' \
     '--cert[the certificate of the client]:FILE:_files' \

@@ -4,6 +4,7 @@
  *     main.c       flags, help, and the way to a command
  *     commands.c   the commands, and their table
  *     plans.c      the commands of plans
+ *     audit.c      what was done, and the way back
  *     config.c     the commands of the configuration
  *     operate.c    further commands: drains, the end of a hold, bans, keys that use most
  *     lines.c      lists that come in parts, and times
@@ -91,7 +92,8 @@ struct ctl {
     double started, shown; /* seconds of a clock: the first request, the last line of progress */
     double received;       /* bytes of the requests that have ended */
     bool json, has_color;
-    void *curl; /* the CURL, which keeps the connection */
+    const char *reason; /* that of --reason; NULL: not given */
+    void *curl;         /* the CURL, which keeps the connection */
 };
 
 /* A name and a value of a query. */
@@ -191,6 +193,8 @@ struct ctl_command {
     enum ctl_exit (*run)(struct ctl *ctl, char *const words[]); /* words: the arguments and NULL */
 };
 
+enum ctl_exit ctl_audit(struct ctl *ctl, char *const words[]);
+enum ctl_exit ctl_undo(struct ctl *ctl, char *const words[]);
 enum ctl_exit ctl_plan_set(struct ctl *ctl, char *const words[]);
 enum ctl_exit ctl_plan_load(struct ctl *ctl, char *const words[]);
 enum ctl_exit ctl_plan_list(struct ctl *ctl, char *const words[]);

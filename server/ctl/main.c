@@ -26,7 +26,9 @@ static void help_print(void) {
         if (strlen(usage) <= 36) printf("  %-36s %s\n", usage, command->summary);
     }
     puts("\nFlags, with the environment variables that set the same:\n"
-         "  --json\n        print the answer of the server as it is, for programs");
+         "  --json\n        print the answer of the server as it is, for programs\n"
+         "  --reason TEXT\n        why, for the audit: of undo, which needs it, and of ban and "
+         "reset");
     for (size_t i = 0; i < CTL_SETTING_COUNT; i++) {
         const struct ctl_setting *setting = &ctl_settings_table[i];
         if (setting->has_flag) {
@@ -122,6 +124,16 @@ static bool arguments_fit(const char *arguments, char *const words[]) {
     return given >= least && given <= most;
 }
 
+/* Returns whether a command has a use for --reason. Other ones take the reason as a word. */
+static bool takes_reason(const struct ctl_command *command) {
+    static const char *const names[] = {"reset", "ban", "undo"};
+    bool takes = false;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        takes = takes || strcmp(command->name, names[i]) == 0;
+    }
+    return takes;
+}
+
 static enum ctl_exit command_run(const struct ctl_command *command, struct ctl *ctl,
                                  char *const words[]) {
     const char *no_color = getenv("NO_COLOR"), *terminal = getenv("TERM");
@@ -142,14 +154,15 @@ static enum ctl_exit command_run(const struct ctl_command *command, struct ctl *
 
 /* ---- flags ---------------------------------------------------------------------------------- */
 
-enum { FLAG_JSON = CTL_SETTING_COUNT, FLAG_HELP, FLAG_VERSION, FLAG_COUNT };
+enum { FLAG_JSON = CTL_SETTING_COUNT, FLAG_REASON, FLAG_HELP, FLAG_VERSION, FLAG_COUNT };
 
 /* Reads the flags. `optind` is then the index of the first word. Returns false if one is wrong. */
 static bool flags_read(int count, char *arguments[], struct ctl *ctl, bool seen[FLAG_COUNT]) {
     struct option options[FLAG_COUNT + 1] = {{"json", no_argument, NULL, FLAG_JSON},
+                                             {"reason", required_argument, NULL, FLAG_REASON},
                                              {"help", no_argument, NULL, FLAG_HELP},
                                              {"version", no_argument, NULL, FLAG_VERSION}};
-    struct option *next = options + 3;
+    struct option *next = options + 4;
     for (int i = 0; i < CTL_SETTING_COUNT; i++) {
         const struct ctl_setting *setting = &ctl_settings_table[i];
         if (!setting->has_flag) continue;
@@ -158,6 +171,7 @@ static bool flags_read(int count, char *arguments[], struct ctl *ctl, bool seen[
     for (int flag; (flag = getopt_long(count, arguments, "", options, NULL)) != -1;) {
         if (flag >= FLAG_COUNT) return false;
         seen[flag] = true;
+        if (flag == FLAG_REASON) ctl->reason = optarg;
         if (flag < CTL_SETTING_COUNT) {
             size_t place = ctl_settings_table[flag].place;
             memcpy((char *)&ctl->settings + place, &optarg, sizeof optarg);
@@ -201,6 +215,9 @@ int main(int count, char *arguments[]) {
     if (!arguments_fit(command->arguments, words)) {
         return (int)ctl_fail(CTL_USAGE, "usage: doormanctl %s %s", command->name,
                              command->arguments);
+    }
+    if (ctl.reason && !takes_reason(command)) {
+        return (int)ctl_fail(CTL_USAGE, "%s does not take --reason", command->name);
     }
     enum ctl_exit code = ctl_settings_complete(&ctl.settings, &ctl.timeout);
     if (code == CTL_DONE) code = command_run(command, &ctl, words);
