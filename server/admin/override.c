@@ -215,11 +215,13 @@ struct before {
     doorman_tier tiers[8];
 };
 
-/* Copies the row with the name of another one. Precondition: the lock is held. */
+/* Copies the row with the name of another one, unless it has ended. Precondition: the lock is
+ * held. */
 static void before_take(struct before *out, const doorman_permits *permits,
                         const doorman_override_row *name) {
     doorman_override_info info;
-    out->is_there = doorman_permits_find_override(permits, name, &info);
+    out->is_there = doorman_permits_find_override(permits, name, &info) &&
+                    (info.row.ends_at == 0 || info.row.ends_at > time_now());
     if (!out->is_there) return;
     out->row = info.row;
     out->row.resource_id = name->resource_id;
@@ -252,10 +254,9 @@ static bool override_try(struct act *act, doorman_permits *permits, const struct
     }
     bool is_within = !doorman_permits_find_override(permits, &row, &info) || !info.glob ||
                      check_bound(act, permits, &info, response);
+    (void)doorman_permits_end_override(permits, &row, NULL, now);
     if (before->is_there) {
         (void)doorman_permits_restore_override(permits, &before->row, NULL, now);
-    } else {
-        (void)doorman_permits_end_override(permits, &row, NULL, now);
     }
     return is_within;
 }

@@ -20,6 +20,7 @@ static struct {
     struct redis redis;
     const char *config, *ttl;
     const char *tokens; /* a file; NULL: HTTP needs no token */
+    bool is_in_store;   /* the configuration is in the Redis: --config store: */
     struct member members[MEMBERS];
     pthread_mutex_t lock;
     char urls[MEMBERS][NNG_MAXADDRLEN]; /* guarded by the lock */
@@ -33,7 +34,7 @@ static inline void member_start(int index) {
     unsigned port = 0;
     file_write(process->config, node.config);
     const char *const arguments[] = {"--config",
-                                     process->config,
+                                     node.is_in_store ? "store:" : process->config,
                                      "--listen",
                                      "tcp://127.0.0.1:0",
                                      "--http",
