@@ -17016,15 +17016,15 @@ static const doorman__row doorman__limits_row = {
 
 /* Reads an entry: a list of a key and a glob. */
 static void doorman__read_match(const doorman__field *pair, doorman_descriptor_match *out) {
-    const char **to[] = {&out->key, &out->value};
     if (doorman__list_count(pair) != 2) {
         doorman__read_fail(pair, "must be a list of a key, and a glob for its value");
         return;
     }
     doorman__field item = doorman__read_list(pair);
     for (; item.value; doorman__next(&item)) {
-        doorman__read_string(&item, to[item.index]);
-        if (!cJSON_IsString(item.value)) *to[item.index] = "";
+        const char **to = item.index == 0 ? &out->key : &out->value;
+        doorman__read_string(&item, to);
+        if (!cJSON_IsString(item.value)) *to = "";
     }
 }
 

@@ -31,9 +31,8 @@ server_runs() {
         "$prefix/bin/doorman_server" --config config.example.json --check-config
 }
 
-# It runs the server that is installed beside it.
 doormanctl_runs() {
-    PATH="$prefix/bin:$PATH" doormanctl config check config.example.json
+    "$prefix/bin/doormanctl" --version && "$prefix/bin/doormanctl" help config check
 }
 is_left_out() {
     make -n CTL=0 install PREFIX="$prefix" >"$folder/made" && ! grep doormanctl "$folder/made"

@@ -106,7 +106,7 @@ enabled=/etc/systemd/system/multi-user.target.wants/doorman.service
 dpkg --install /server.deb
 doorman_server --version
 doorman_server --config /etc/doorman/config.json --check-config
-doormanctl config check /etc/doorman/config.json
+doormanctl help config check
 test -L $enabled
 echo "# edited" >>/etc/doorman/environment
 systemctl disable doorman.service

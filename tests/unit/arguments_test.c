@@ -332,6 +332,7 @@ TEST(an_election_refuses_null) {
     assert_int_equal(doorman_election_mastership(&election, NULL, 0), DOORMAN_NO_MASTER);
     assert_int_equal(doorman_election_mastership(NULL, &mastership, 0), DOORMAN_NO_MASTER);
     doorman_election_resign(NULL, 0);
+    doorman_election_abstain(NULL, true, 0);
 }
 
 /* The caller destroys the configuration behind the permits. */
