@@ -533,6 +533,19 @@ TEST(the_state_of_permits_refuses_null) {
     assert_false(doorman_permits_next_top(permits, 0, DOORMAN_TOP_GRANTED, NULL, &top));
     assert_false(doorman_permits_next_top(permits, 0, DOORMAN_TOP_GRANTED, &cursor, NULL));
     assert_false(doorman_permits_next_top(permits, 0, DOORMAN_TOP_COUNT, &cursor, &top));
+    const doorman_usage_window day = DOORMAN_USAGE_DAY;
+    doorman_permits_usage usage;
+    assert_false(doorman_permits_next_usage(NULL, 0, day, &cursor, &usage, 0));
+    assert_false(doorman_permits_next_usage(permits, 0, day, NULL, &usage, 0));
+    assert_false(doorman_permits_next_usage(permits, 0, day, &cursor, NULL, 0));
+    assert_false(
+        doorman_permits_next_usage(permits, 0, DOORMAN_USAGE_WINDOW_COUNT, &cursor, &usage, 0));
+    doorman_permits_hold hold;
+    assert_false(doorman_permits_find_hold(NULL, 1, &hold));
+    assert_false(doorman_permits_find_hold(permits, 1, &hold));
+    assert_false(doorman_permits_find_hold(permits, 1, NULL));
+    assert_false(doorman_permits_end_hold(NULL, 1, 0));
+    assert_false(doorman_permits_end_hold(permits, 1, 0));
     doorman_counter_cursor counters = {.table = 0};
     doorman_permits_counter counter;
     const doorman_status invalid = DOORMAN_INVALID_ARGUMENT;
