@@ -11,7 +11,11 @@ python=/usr/bin/python3 # that of the packages
 
 config=$folder/config.json
 cat >"$config" <<END
-{"unmatched": "reject", "resources": [
+{"unmatched": "reject", "descriptors": [
+  {"domain": "shop", "entries": [["host", "api.*"], ["remote_address", "*"]],
+   "resource": "visits", "key": "{remote_address}"}], "resources": [
+  {"identifier_glob": "visits", "limits": [
+    {"name": "daily", "kind": "FIXED_WINDOW", "limit": 2, "window": 86400}]},
   {"identifier_glob": "shop/path", "limits": [
     {"name": "daily", "kind": "FIXED_WINDOW", "limit": 5, "window": 86400}]},
   {"identifier_glob": "shop/user", "limits": [
@@ -143,6 +147,8 @@ check_pages() {
     check 'metrics count connections' shows /metrics '^doorman_grpc_connections_total 1$'
     check 'the status has the address' shows /v1/status "\"grpc\":{\"address\":\"$address\""
     check 'the page has the address' shows / "gRPC</dt><dd>$address; [01] of 1024 connections"
+    check 'a call without limits works' run calls.py "$address" allows_a_descriptor_without_limits
+    check 'the page of descriptors shows it' shows /descriptors 'shop/nothing'
     check 'a stop tells the clients' run stop.py "$address" "$pid"
     check 'the server stops' wait "$pid"
 }

@@ -138,6 +138,16 @@ def test_escapes_names(client):
     equal(client.limit("shop", [("pair", "a%2Fb"), ("end", "c")]).statuses[0].limit_remaining, 4)
 
 
+def test_a_rule_gives_a_descriptor_its_names(client):
+    for address in ("1.2.3.4", "5.6.7.8"):
+        for host, code in (("api.a", OK), ("api.b", OK), ("api.a", OVER)):
+            answer = client.limit("shop", [("host", host), ("remote_address", address)])
+            equal(codes(answer), (code, [code]))
+    other = client.limit("shop", [("host", "www.a"), ("remote_address", "1.2.3.4")])
+    equal(codes(other), (OK, [OK]))
+    assert not other.statuses[0].HasField("current_limit")
+
+
 def test_refuses_a_message_that_is_too_large(client):
     message = b"\x22\xfb\xff\x3f" + b"x" * (1 << 20)
     code, text = client.code(SHOULD, message)
