@@ -80,6 +80,16 @@ TEST(the_page_of_overrides_shows_what_goes_before_what) {
     server_stop(&fixture.server);
 }
 
+TEST(a_server_that_keeps_acts_links_to_them_from_each_page) {
+    static const char *const paths[] = {"/", "/limits", "/holds", "/versions", "/clients"};
+    struct fixture fixture = open_office();
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        expect(&fixture, paths[i], READER, 200,
+               "<nav aria-label=pages><a href='/limits'>limits</a><a href='/overrides'>");
+    }
+    server_stop(&fixture.server);
+}
+
 TEST(the_page_of_the_audit_shows_who_what_and_why) {
     static const char reset[] = "{\"entry\": [{\"resource_id\": \"api/search\", \"key\": \"acme\", "
                                 "\"ban\": 60}, {\"resource_id\": \"api/maps\", \"key\": \"b\", "
@@ -125,5 +135,6 @@ TEST(without_a_store_the_pages_say_what_is_missing) {
     struct fixture fixture = fixture_start(API, more);
     expect(&fixture, "/audit", ADMIN, 200, "start it with --state");
     expect(&fixture, "/overrides", READER, 200, "start it with --state");
+    assert_false(is_shown(&fixture, "/limits", "<nav aria-label=pages>"));
     server_stop(&fixture.server);
 }
