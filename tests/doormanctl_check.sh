@@ -181,6 +181,7 @@ check 'an override' prints '^override [0-9]+ is set, then ' \
 check 'the key has it' prints '^per-user +9 +0 +9 ' key login acme
 check 'the overrides' \
     prints '^ *[0-9]+ +acme +per-user +login +\{"limit":9\} +- +.* ann +ticket 4711' override list
+check 'it is in force at once' prints_no later override list acme
 check 'those of another key' prints '^none$' override list nobody
 check 'units once' prints '^override ' override set login per-user acme add=5 1h gift
 check 'the key has both' prints '^per-user +14 +0 +14 ' key login acme

@@ -532,8 +532,8 @@ void server_override_undo(struct service *service, const struct http_request *re
 
 /* ---- GET ------------------------------------------------------------------------------------ */
 
-/* Adds whether a row is in force, and what happens at its end. Returns false if it is over, or a
- * later one has replaced it. */
+/* Adds whether a row is in force, what happens at its end, and what it hides. Returns false if it
+ * is over, or a later one has replaced it. */
 static bool page_add_state(struct service *service, cJSON *json, const doorman_override_row *row) {
     doorman_override_info info;
     server_lock(&service->lock);
@@ -544,6 +544,7 @@ static bool page_add_state(struct service *service, cJSON *json, const doorman_o
         cJSON_AddBoolToObject(json, "in_force", info.in_force);
         if (info.idle) cJSON_AddBoolToObject(json, "idle", true);
         add_after(json, permits, row);
+        add_hidden(json, permits, row);
     }
     server_unlock(&service->lock);
     return is_there;

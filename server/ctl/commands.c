@@ -485,8 +485,7 @@ static enum ctl_exit run_override_set(struct ctl *ctl, char *const words[]) {
 static void override_flatten(cJSON *row) {
     cJSON *override = cJSON_DetachItemFromObjectCaseSensitive(row, "override");
     const cJSON *set = cJSON_GetObjectItemCaseSensitive(override, "set");
-    const double now = (double)time(NULL), starts_at = ctl_number(override, "starts_at"),
-                 ends_at = ctl_number(override, "ends_at");
+    const double now = (double)time(NULL), ends_at = ctl_number(override, "ends_at");
     const char *resource = ctl_text(override, "resource");
     char *figures = set ? cJSON_PrintUnformatted(set) : NULL;
     cJSON_AddStringToObject(row, "scope", resource[0] ? resource : ctl_text(override, "glob"));
@@ -495,7 +494,8 @@ static void override_flatten(cJSON *row) {
     cJSON_AddStringToObject(row, "reason", ctl_text(override, "reason"));
     if (figures) cJSON_AddStringToObject(row, "set", figures);
     if (!set) cJSON_AddNumberToObject(row, "add", ctl_number(override, "add"));
-    cJSON_AddBoolToObject(row, "later", starts_at > now);
+    const bool is_later = !ctl_is_true(row, "in_force") && !ctl_is_true(row, "idle");
+    cJSON_AddBoolToObject(row, "later", is_later); /* by the clock of the server */
     if (ends_at > 0) cJSON_AddNumberToObject(row, "ends_in", ends_at > now ? ends_at - now : 0);
     cJSON_free(figures);
     cJSON_Delete(override);

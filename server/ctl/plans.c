@@ -151,14 +151,14 @@ enum ctl_exit ctl_plan_load(struct ctl *ctl, char *const words[]) {
 /* Moves the fields of a plan to its row, and says when it ends. */
 static void plan_flatten(cJSON *row) {
     cJSON *plan = cJSON_DetachItemFromObjectCaseSensitive(row, "plan");
-    const double now = (double)time(NULL), starts_at = ctl_number(plan, "starts_at"),
-                 ends_at = ctl_number(plan, "ends_at");
+    const double now = (double)time(NULL), ends_at = ctl_number(plan, "ends_at");
     static const char *const fields[] = {"key", "glob", "reason"};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         cJSON_AddStringToObject(row, fields[i], ctl_text(plan, fields[i]));
     }
     cJSON_AddStringToObject(row, "plan", ctl_text(plan, "plan"));
-    cJSON_AddBoolToObject(row, "later", starts_at > now);
+    const bool is_later = !ctl_is_true(row, "in_force") && !ctl_is_true(row, "idle");
+    cJSON_AddBoolToObject(row, "later", is_later); /* by the clock of the server */
     if (ends_at > 0) cJSON_AddNumberToObject(row, "ends_in", ends_at > now ? ends_at - now : 0);
     cJSON_Delete(plan);
 }

@@ -169,25 +169,40 @@ static bool audit_row_add(struct note_page *page, const struct store_note *note)
     return true;
 }
 
+/* Adds whether an override is in force, from when on, and what it hides.
+ *   row   of the list of overrides */
+static void override_state(struct text *text, const cJSON *row) {
+    const cJSON *hides = act_member(row, "hides"), *hidden = act_member(hides, "override");
+    const cJSON *start = act_member(act_member(row, "override"), "starts_at");
+    const bool is_idle = cJSON_IsTrue(act_member(row, "idle"));
+    const bool is_ahead = !is_idle && !cJSON_IsTrue(act_member(row, "in_force"));
+    server_text_add(text, is_idle ? "idle" : is_ahead ? "ahead" : "in force");
+    if (is_ahead && cJSON_IsNumber(start)) {
+        server_text_add(text, ", from ");
+        act_time(text, start->valuedouble);
+    }
+    if (cJSON_IsNumber(hidden)) {
+        server_text_addf(text, "<div class=soft>goes before act %.0f</div>", hidden->valuedouble);
+    }
+    if (act_member(hides, "plan")) {
+        server_text_add(text, "<div class=soft>goes before the plan ");
+        act_escaped(text, act_text(hides, "plan"));
+        server_text_add(text, "</div>");
+    }
+}
+
 static bool override_row_add(struct note_page *page, const struct store_note *note) {
     struct text *text = &page->text;
     cJSON *row = server_override_find(page, note);
     if (!row) return false;
     const cJSON *override = act_member(row, "override");
-    const cJSON *start = act_member(override, "starts_at");
-    const char *state = cJSON_IsTrue(act_member(row, "idle"))       ? "idle"
-                        : cJSON_IsTrue(act_member(row, "in_force")) ? "in force"
-                                                                    : "ahead";
     server_text_addf(text, "<tr><td>%.0f</td><td data-name='about'>",
                      cJSON_GetNumberValue(act_member(row, "id")));
     act_subject(text, override);
     server_text_add(text, "</td><td data-name='figures'>");
     act_state(text, override);
-    server_text_addf(text, "</td><td data-name='state'>%s", state);
-    if (strcmp(state, "ahead") == 0 && cJSON_IsNumber(start)) {
-        server_text_add(text, ", from ");
-        act_time(text, start->valuedouble);
-    }
+    server_text_add(text, "</td><td data-name='state'>");
+    override_state(text, row);
     server_text_add(text, "</td>");
     act_cell(text, "at the end", act_text(row, "then"));
     act_cell(text, "by", act_text(row, "token"));

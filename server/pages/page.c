@@ -95,6 +95,15 @@ static void page_search(struct text *text, const char *client) {
     server_text_add(text, "\"><button>find client</button></form>");
 }
 
+/* Adds links to the pages that only a server with the part ADMIN and --state has. */
+static void page_nav(struct text *text, const struct service *service) {
+    const bool has_acts = service->state && !server_flag_lacks(FLAG_CONFIG_CACHE); /* part ADMIN */
+    if (!has_acts) return;
+    server_text_add(text, "<nav aria-label=pages><a href='/limits'>limits</a>"
+                          "<a href='/overrides'>overrides</a><a href='/audit'>audit</a>"
+                          "<a href='/versions'>versions</a></nav>");
+}
+
 /* Starts a page.
  *   filter   the filter of the list on the page; NULL: the page has no filter. Browsers without
  *            JavaScript do not load such a page again
@@ -119,6 +128,7 @@ void server_page_start(struct service *service, const struct http_request *reque
     server_text_addf(text, "</h1><span id=live class=%s>", state.class);
     server_text_add_escaped(text, state.child[0] ? state.child : state.text, server_escape_html);
     server_text_add(text, "</span>");
+    page_nav(text, service);
     if (filter) page_filter(text, request, filter);
     page_search(text, client);
     server_text_add(text, "</header>");

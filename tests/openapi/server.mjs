@@ -375,6 +375,7 @@ async function plan() {
   const headers = { ...JSON_TYPE, ...ADMIN_TOKEN };
   await post(guarded, '/v1/inspect', { entry: [{ resource_id: 'login', key: 'bob' }] }, { headers });
   await get(guarded, '/v1/plans', '', { headers: ADMIN_TOKEN });
+  await get(guarded, '/v1/overrides', '?key=acme', { headers: ADMIN_TOKEN }); // it hides the plan
   await get(guarded, '/v1/plans', '?key=acme&limit=1', { headers: ADMIN_TOKEN });
   await get(guarded, '/v1/plans', '?limit=1', { headers: ADMIN_TOKEN });
   await get(guarded, '/v1/plans', '?limit=0', { headers: ADMIN_TOKEN });

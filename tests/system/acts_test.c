@@ -9,7 +9,8 @@
 #define TOKENS "admin ann top-1\nread ron read-4\n"
 #define API                                                                                        \
     "{\"resources\": [{\"identifier_glob\": \"api/*\", \"limits\": [{\"name\": \"quota\", "        \
-    "\"kind\": \"FIXED_WINDOW\", \"limit\": 5, \"window\": 10000000}]}]}"
+    "\"kind\": \"FIXED_WINDOW\", \"limit\": 5, \"window\": 10000000, \"plans\": "                  \
+    "{\"pro\": {\"limit\": 8}}}]}]}"
 
 static struct fixture open_office(void) {
     static char path[96], tokens[96];
@@ -20,20 +21,32 @@ static struct fixture open_office(void) {
     return start(API, path, more);
 }
 
-/* Sets an override of a key, whose text must be valid JSON. */
-static void raise_limit(const struct fixture *fixture, const char *key, const char *more) {
-    char request[2048], body[1024];
-    snprintf(body, sizeof body,
-             "{\"resource\": \"api/search\", \"limit\": \"quota\", \"key\": \"%s\", \"set\": "
-             "{\"limit\": 20}, \"reason\": \"for <b>%s</b>\"%s}",
-             key, key, more);
+/* Sends a PUT that must succeed. */
+static void put(const struct fixture *fixture, const char *path, const char *body) {
+    char request[2048];
     snprintf(request, sizeof request,
-             "PUT /v1/overrides HTTP/1.1\r\n" ADMIN
-             "Content-Length: %zu\r\nConnection: close\r\n\r\n%s",
+             "PUT %s HTTP/1.1\r\n" ADMIN "Content-Length: %zu\r\nConnection: close\r\n\r\n%s", path,
              strlen(body), body);
     char *response = exchange(fixture, request);
     if (code_of(response) != 200) fail_msg("%s", response);
     free(response);
+}
+
+static bool is_shown(const struct fixture *fixture, const char *path, const char *text) {
+    char *response = get(fixture, path, READER);
+    const bool is_shown = strstr(response, text) != NULL;
+    free(response);
+    return is_shown;
+}
+
+/* Sets an override of a key, whose text must be valid JSON. */
+static void raise_limit(const struct fixture *fixture, const char *key, const char *more) {
+    char body[1024];
+    snprintf(body, sizeof body,
+             "{\"resource\": \"api/search\", \"limit\": \"quota\", \"key\": \"%s\", \"set\": "
+             "{\"limit\": 20}, \"reason\": \"for <b>%s</b>\"%s}",
+             key, key, more);
+    put(fixture, "/v1/overrides", body);
 }
 
 TEST(the_page_of_overrides_shows_figures_end_and_reason) {
@@ -47,6 +60,33 @@ TEST(the_page_of_overrides_shows_figures_end_and_reason) {
     expect(&fixture, "/overrides?key=other", READER, 200, "There is none.");
     raise_limit(&fixture, "later", ", \"starts_at\": 4102444800, \"ends_at\": 4102444900");
     expect(&fixture, "/overrides?key=later", READER, 200, "ahead, from 2100-01-01 00:00:00");
+    server_stop(&fixture.server);
+}
+
+TEST(the_page_of_overrides_shows_what_goes_before_what) {
+    static const char glob[] = "{\"glob\": \"api/*\", \"limit\": \"quota\", \"key\": \"acme\", "
+                               "\"set\": {\"limit\": 9}, \"reason\": \"all\"}";
+    static const char plan[] = "{\"glob\": \"api/*\", \"key\": \"acme\", \"plan\": \"pro\", "
+                               "\"reason\": \"paid\"}";
+    struct fixture fixture = open_office();
+    raise_limit(&fixture, "acme", "");
+    assert_false(is_shown(&fixture, "/overrides", "goes before"));
+    put(&fixture, "/v1/overrides", glob);
+    expect(&fixture, "/overrides", READER, 200, "<div class=soft>goes before act 2</div>");
+    expect(&fixture, "/v1/overrides", READER, 200, "\"hides\":{\"override\":2}}");
+    put(&fixture, "/v1/plans", plan);
+    expect(&fixture, "/overrides", READER, 200, "<div class=soft>goes before the plan pro</div>");
+    expect(&fixture, "/v1/overrides", READER, 200, "\"hides\":{\"override\":2,\"plan\":\"pro\"}}");
+    server_stop(&fixture.server);
+}
+
+TEST(a_server_that_keeps_acts_links_to_them_from_each_page) {
+    static const char *const paths[] = {"/", "/limits", "/holds", "/versions", "/clients"};
+    struct fixture fixture = open_office();
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        expect(&fixture, paths[i], READER, 200,
+               "<nav aria-label=pages><a href='/limits'>limits</a><a href='/overrides'>");
+    }
     server_stop(&fixture.server);
 }
 
@@ -95,5 +135,6 @@ TEST(without_a_store_the_pages_say_what_is_missing) {
     struct fixture fixture = fixture_start(API, more);
     expect(&fixture, "/audit", ADMIN, 200, "start it with --state");
     expect(&fixture, "/overrides", READER, 200, "start it with --state");
+    assert_false(is_shown(&fixture, "/limits", "<nav aria-label=pages>"));
     server_stop(&fixture.server);
 }
