@@ -60,7 +60,7 @@ TEST(the_page_of_the_audit_shows_who_what_and_why) {
     expect(&fixture, "/audit", READER, 403, "with the role support");
     expect(&fixture, "/audit", ADMIN, 200, "<td data-name='by'>ann</td>");
     expect(&fixture, "/audit", ADMIN, 200, "none &rarr; limit 20");
-    expect(&fixture, "/audit", ADMIN, 200, "banned for 60 s</div>");
+    expect(&fixture, "/audit", ADMIN, 200, "banned for 60 s</td>");
     expect(&fixture, "/audit", ADMIN, 200, "<td data-name='why'>noisy</td>");
     expect(&fixture, "/audit?key=b", ADMIN, 200, "not banned</div>");
     expect(&fixture, "/audit?who=bob", ADMIN, 200, "There is none.");
