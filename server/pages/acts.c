@@ -133,7 +133,7 @@ static void act_change(struct text *text, const cJSON *row) {
     } else if (act_member(row, "ban")) {
         const double before = cJSON_GetNumberValue(act_member(row, "banned_before"));
         const double after = cJSON_GetNumberValue(act_member(row, "ban"));
-        if (before > 0) server_text_addf(text, "banned for %.15g s &rarr; ", before);
+        if (before > 0) server_text_addf(text, "banned for %.0f s &rarr; ", before);
         server_text_addf(text, after > 0 ? "banned for %.15g s" : "not banned", after);
     } else if (act_member(row, "used_before")) {
         server_text_add(text, "used: ");

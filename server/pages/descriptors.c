@@ -427,7 +427,7 @@ static void descriptor_page_unmatched(struct text *text, struct service *service
     server_text_addf(text,
                      "<h2>Descriptors without limits</h2><p class=soft>%" PRIu64
                      " since this process started%s</p>",
-                     all, count > 0 ? ". The last ones, by resource:" : "");
+                     all, count > 0 ? ". The last ones, by resource:" : ".");
     if (count == 0) return;
     server_text_add(text,
                     "<table><thead><tr><th>resource</th><th class=words>domain</th>"

@@ -60,7 +60,7 @@ TEST(the_page_of_the_audit_shows_who_what_and_why) {
     expect(&fixture, "/audit", READER, 403, "with the role support");
     expect(&fixture, "/audit", ADMIN, 200, "<td data-name='by'>ann</td>");
     expect(&fixture, "/audit", ADMIN, 200, "none &rarr; limit 20");
-    expect(&fixture, "/audit", ADMIN, 200, "banned for 60 s</td>");
+    expect(&fixture, "/audit", ADMIN, 200, "banned for 60 s</div>");
     expect(&fixture, "/audit", ADMIN, 200, "<td data-name='why'>noisy</td>");
     expect(&fixture, "/audit?key=b", ADMIN, 200, "not banned</div>");
     expect(&fixture, "/audit?who=bob", ADMIN, 200, "There is none.");
@@ -68,6 +68,17 @@ TEST(the_page_of_the_audit_shows_who_what_and_why) {
            "<a href=\"?key=acme&amp;after=2\">older &rarr;</a>");
     expect(&fixture, "/audit?limit=1&key=acme&after=2", ADMIN, 200, "none &rarr; limit 20");
     expect(&fixture, "/audit?limit=x", ADMIN, 200, "<p class=bad>limit: must be a number");
+    server_stop(&fixture.server);
+}
+
+/* An act on one key has what it has changed in the same column as an override. */
+TEST(the_page_of_the_audit_shows_a_ban_of_one_key) {
+    struct fixture fixture = open_office();
+    expect_post(&fixture, "/v1/reset?reason=noisy", ADMIN,
+                "{\"entry\": [{\"resource_id\": \"api/maps\", \"key\": \"b\", \"ban\": 70}]}", 200,
+                "");
+    expect(&fixture, "/audit", ADMIN, 200,
+           "<td data-name='change' class=note>banned for 70 s</td>");
     server_stop(&fixture.server);
 }
 
