@@ -380,6 +380,7 @@ struct service {
     char http_advertise[DOORMAN_ID_BYTES_MAX + 1]; /* "": others cannot reach HTTP. Set once, with
                                                       the lock held */
     struct history *history;                       /* NULL: HTTP is off */
+    struct limit_history *limit_history;           /* NULL: HTTP is off */
     struct counters counters;
     size_t connection_count; /* nng connections; atomic */
     nng_socket socket;

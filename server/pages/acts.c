@@ -41,8 +41,24 @@ static void act_time(struct text *text, double seconds) {
     server_text_add(text, at);
 }
 
+/* Adds a list of texts, such as the changes of a configuration. Returns false if the value is not
+ * such a list, and then adds nothing. */
+static bool act_texts(struct text *text, const cJSON *value) {
+    const cJSON *item = NULL;
+    if (!cJSON_IsArray(value)) return false;
+    cJSON_ArrayForEach(item, value) {
+        if (!cJSON_IsString(item)) return false;
+    }
+    cJSON_ArrayForEach(item, value) {
+        if (item != value->child) server_text_add(text, "; ");
+        act_escaped(text, item->valuestring);
+    }
+    return true;
+}
+
 /* Adds a value, such as a number or a list of changes. */
 static void act_value(struct text *text, const cJSON *value) {
+    if (act_texts(text, value)) return;
     const char *plain = cJSON_GetStringValue(value);
     char *printed = plain ? NULL : cJSON_PrintUnformatted(value);
     act_escaped(text, plain ? plain : printed ? printed : "");
@@ -117,7 +133,7 @@ static void act_change(struct text *text, const cJSON *row) {
     } else if (act_member(row, "ban")) {
         const double before = cJSON_GetNumberValue(act_member(row, "banned_before"));
         const double after = cJSON_GetNumberValue(act_member(row, "ban"));
-        if (before > 0) server_text_addf(text, "banned for %.15g s &rarr; ", before);
+        if (before > 0) server_text_addf(text, "banned for %.0f s &rarr; ", before);
         server_text_addf(text, after > 0 ? "banned for %.15g s" : "not banned", after);
     } else if (act_member(row, "used_before")) {
         server_text_add(text, "used: ");
@@ -126,13 +142,16 @@ static void act_change(struct text *text, const cJSON *row) {
     }
 }
 
+/* Adds what an act is about, and what it has changed. An act with several entries has both in one
+ * cell. */
 static void audit_cells(struct text *text, const cJSON *row) {
     const cJSON *entry = NULL, *entries = act_member(row, "entries");
     const int count = cJSON_GetArraySize(entries);
+    const cJSON *one = count == 1 ? entries->child : !entries ? row : NULL;
     int shown = 0;
     server_text_add(text, "<td data-name='about'>");
     cJSON_ArrayForEach(entry, entries) {
-        if (shown++ == ENTRIES_SHOWN) break;
+        if (one || shown++ == ENTRIES_SHOWN) break;
         server_text_add(text, "<div>");
         act_subject(text, entry);
         server_text_add(text, " ");
@@ -142,13 +161,13 @@ static void audit_cells(struct text *text, const cJSON *row) {
     if (count > ENTRIES_SHOWN) {
         server_text_addf(text, "<div>and %d more</div>", count - ENTRIES_SHOWN);
     }
-    if (!entries) act_subject(text, row);
+    if (one) act_subject(text, one);
     server_text_add(text, "</td><td data-name='change' class=note>");
     if (act_member(row, "undoes")) {
         server_text_addf(text, "<div>undoes %.0f</div>",
                          cJSON_GetNumberValue(act_member(row, "undoes")));
     }
-    if (!entries) act_change(text, row);
+    if (one) act_change(text, one);
     server_text_add(text, "</td>");
 }
 

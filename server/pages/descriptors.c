@@ -399,8 +399,9 @@ static void descriptor_page_rules(struct text *text, const struct descriptor_ans
                      "that matches counts.</p>",
                      answer->rule_count);
     if (answer->rule_count == 0) return;
-    server_text_add(text, "<table><thead><tr><th>entries</th><th>domain</th><th>resource</th>"
-                          "<th>key</th></tr></thead><tbody>");
+    server_text_add(text, "<table><thead><tr><th>entries</th><th class=words>domain</th>"
+                          "<th class=words>resource</th><th class=words>key</th></tr></thead>"
+                          "<tbody>");
     for (size_t i = 0; i < answer->rule_count && i < DESCRIPTOR_RULES_SHOWN; i++) {
         const doorman_descriptor_rule *rule = &answer->rules[i];
         server_text_addf(text, "<tr><td><span class=holder>%zu</span> ", i);
@@ -425,11 +426,12 @@ static void descriptor_page_unmatched(struct text *text, struct service *service
     const doorman_time now = doorman_clock();
     server_text_addf(text,
                      "<h2>Descriptors without limits</h2><p class=soft>%" PRIu64
-                     " since this process started. The last ones, by resource:</p>",
-                     all);
+                     " since this process started%s</p>",
+                     all, count > 0 ? ". The last ones, by resource:" : ".");
     if (count == 0) return;
-    server_text_add(text, "<table><thead><tr><th>resource</th><th>domain</th><th>last key</th>"
-                          "<th>count</th><th>ago</th></tr></thead><tbody>");
+    server_text_add(text,
+                    "<table><thead><tr><th>resource</th><th class=words>domain</th>"
+                    "<th class=words>last key</th><th>count</th><th>ago</th></tr></thead><tbody>");
     for (size_t i = 0; i < count; i++) {
         server_text_add(text, "<tr><td>");
         server_text_add_escaped(text, rows[i].resource, server_escape_html);

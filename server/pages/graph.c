@@ -1,10 +1,10 @@
 /* doorman_server, part HTTP: the graphs of the status page, as SVG. This file reads the history,
  * and otherwise uses only its arguments.
  *
- * A bar shows what the holders of a resource have and want now. A trend shows the last ten
- * minutes. The Content-Security-Policy forbids style attributes, so the sizes are attributes of
- * SVG. An SVG is stretched to the width of the page, which would stretch text too. So the numbers
- * at the axes are HTML beside the SVG. */
+ * A bar shows what the holders of a resource have and want now. A trend shows the last ten minutes
+ * of a resource, or of a limit of permits. The Content-Security-Policy forbids style attributes, so
+ * the sizes are attributes of SVG. An SVG is stretched to the width of the page, which would
+ * stretch text too. So the numbers at the axes are HTML beside the SVG. */
 #include "pages.h"
 
 #define BAR_WIDTH 1000.0
@@ -99,10 +99,23 @@ void server_graph_add_bar(struct text *text, const struct row *row) {
     server_text_add(text, "</svg>");
 }
 
-/* The vertical axis of a trend, and the amounts that decide where it ends. */
-struct axis {
-    double has, wants, capacity; /* the largest values */
-    double top, scale;           /* scale: units of the SVG for 1 */
+/* One line of a graph. */
+struct curve {
+    const float *points; /* HISTORY_POINTS */
+    const char *class;   /* its style */
+    const char *title;   /* what its largest value means, such as "has at most " */
+    double most;         /* its largest value */
+};
+
+/* What a graph shows, and its vertical axis. */
+struct graph {
+    unsigned count;            /* the number of valid points, as in struct trend */
+    struct curve front, back;  /* the front is drawn over the back */
+    const float *capacity;     /* as in struct trend; NULL: none */
+    const char *unit, *beyond; /* what follows an amount of the title; the word for amounts of the
+                                  back that are above the axis */
+    double capacity_most;
+    double top, scale; /* scale: units of the SVG for 1 */
 };
 
 /* Returns the smallest product of a step and a power of ten that is at least `amount`.
@@ -120,87 +133,131 @@ static double round_up(double amount) {
     return steps[step] * power;
 }
 
-/* The axis ends above everything that the resource had and could give. Wants can be a thousand
- * times larger. Then the other lines would be flat, so wants above the axis are cut off. */
-static struct axis axis_make(const struct trend *trend) {
-    struct axis axis = {.has = 0};
-    for (unsigned i = HISTORY_POINTS - trend->count; i < HISTORY_POINTS; i++) {
-        axis.has = larger(axis.has, (double)trend->has[i]);
-        axis.wants = larger(axis.wants, (double)trend->wants[i]);
-        axis.capacity = larger(axis.capacity, (double)trend->capacity[i]);
+static double points_most(const float *points, unsigned count) {
+    double most = 0;
+    for (unsigned i = HISTORY_POINTS - count; i < HISTORY_POINTS; i++) {
+        most = larger(most, (double)points[i]);
     }
-    double limit = larger(axis.has, axis.capacity), top = larger(limit, axis.wants);
-    if (limit > 0 && top > WANTS_MAX * limit) top = WANTS_MAX * limit;
-    axis.top = top < AMOUNT_MIN ? 1 : top > AMOUNT_MAX ? top : round_up(top);
-    axis.scale = (TREND_BOTTOM - TREND_TOP) / axis.top;
-    return axis;
+    return most;
 }
 
-static double axis_y(const struct axis *axis, float value) {
-    return larger(TREND_BOTTOM - (double)value * axis->scale, TREND_TOP);
+/* Sets the axis. It ends above everything that the lines show.
+ *   cuts   the back can be a thousand times larger than the rest. Then the other lines would be
+ *          flat, so the part of the back above the axis is cut off */
+static void graph_set_axis(struct graph *graph, bool cuts) {
+    graph->front.most = points_most(graph->front.points, graph->count);
+    graph->back.most = points_most(graph->back.points, graph->count);
+    if (graph->capacity) graph->capacity_most = points_most(graph->capacity, graph->count);
+    double limit = larger(graph->front.most, graph->capacity_most);
+    double top = larger(limit, graph->back.most);
+    if (cuts && limit > 0 && top > WANTS_MAX * limit) top = WANTS_MAX * limit;
+    graph->top = top < AMOUNT_MIN ? 1 : top > AMOUNT_MAX ? top : round_up(top);
+    graph->scale = (TREND_BOTTOM - TREND_TOP) / graph->top;
 }
 
-static void add_line(struct text *text, const struct trend *trend, const struct axis *axis,
-                     const float *values, const char *class) {
-    server_text_addf(text, "<polyline class=%s points='", class);
-    for (unsigned i = HISTORY_POINTS - trend->count; i < HISTORY_POINTS; i++) {
-        server_text_addf(text, "%u,%.1f ", i, axis_y(axis, values[i]));
+static double graph_y(const struct graph *graph, float value) {
+    return larger(TREND_BOTTOM - (double)value * graph->scale, TREND_TOP);
+}
+
+static void add_line(struct text *text, const struct graph *graph, const struct curve *curve) {
+    server_text_addf(text, "<polyline class=%s points='", curve->class);
+    for (unsigned i = HISTORY_POINTS - graph->count; i < HISTORY_POINTS; i++) {
+        server_text_addf(text, "%u,%.1f ", i, graph_y(graph, curve->points[i]));
     }
     server_text_add(text, "'/>");
 }
 
 /* Adds the capacity over time as a line with steps. A value below 0 means that there was none. */
-static void add_capacity(struct text *text, const struct trend *trend, const struct axis *axis) {
+static void add_capacity(struct text *text, const struct graph *graph) {
     float last = -1;
     server_text_add(text, "<path class=limit d='");
-    for (unsigned i = HISTORY_POINTS - trend->count; i < HISTORY_POINTS; i++) {
-        float value = trend->capacity[i];
+    for (unsigned i = HISTORY_POINTS - graph->count; i < HISTORY_POINTS; i++) {
+        float value = graph->capacity[i];
         if (last >= 0) server_text_addf(text, "H%u", i);
-        if (value >= 0 && last < 0) server_text_addf(text, "M%u,%.1f", i, axis_y(axis, value));
-        if (value >= 0 && last >= 0) server_text_addf(text, "V%.1f", axis_y(axis, value));
+        if (value >= 0 && last < 0) server_text_addf(text, "M%u,%.1f", i, graph_y(graph, value));
+        if (value >= 0 && last >= 0) server_text_addf(text, "V%.1f", graph_y(graph, value));
         last = value;
     }
     server_text_add(text, "'/>");
 }
 
-/* Describes the trend for readers of the page who cannot see it, and on hover. */
-static void add_title(struct text *text, const struct trend *trend, const struct axis *axis) {
-    if (trend->count < 2) {
+static void add_title_amount(struct text *text, const char *title, double amount,
+                             const char *unit) {
+    server_text_add(text, title);
+    server_text_add_amount(text, amount);
+    server_text_add(text, unit);
+}
+
+/* Describes the graph for readers of the page who cannot see it, and on hover. */
+static void add_title(struct text *text, const struct graph *graph) {
+    if (graph->count < 2) {
         server_text_add(text, "<title>no history yet</title>");
         return;
     }
-    server_text_addf(text, "<title>the last %u s: has at most ",
-                     (trend->count - 1) * (unsigned)(HISTORY_INTERVAL / DOORMAN_SECOND));
-    server_text_add_amount(text, axis->has);
-    server_text_add(text, ", wants at most ");
-    server_text_add_amount(text, axis->wants);
-    if (axis->capacity > 0) {
-        server_text_add(text, ", capacity at most ");
-        server_text_add_amount(text, axis->capacity);
+    server_text_addf(text, "<title>the last %u s: ",
+                     (graph->count - 1) * (unsigned)(HISTORY_INTERVAL / DOORMAN_SECOND));
+    add_title_amount(text, graph->front.title, graph->front.most, graph->unit);
+    server_text_add(text, ", ");
+    add_title_amount(text, graph->back.title, graph->back.most, graph->unit);
+    if (graph->capacity_most > 0) {
+        add_title_amount(text, ", capacity at most ", graph->capacity_most, graph->unit);
     }
     server_text_add(text, "</title>");
 }
 
-void server_graph_add_trend(struct text *text, struct service *service, const char *id) {
-    struct trend trend = server_history_find(service, id);
-    struct axis axis = axis_make(&trend);
-    server_text_add(text, "<div class=trend><span class=top>");
-    if (trend.count > 1) add_short_amount(text, axis.top);
+/* Adds the numbers of the vertical axis, and the lines. */
+static void add_lines(struct text *text, const struct graph *graph) {
+    server_text_add(text, "<span class=top>");
+    if (graph->count > 1) add_short_amount(text, graph->top);
     server_text_add(text, "</span><span class=zero>0</span>");
     server_text_addf(text, "<svg viewBox='0 0 %d 40' preserveAspectRatio=none role=img>",
                      TREND_WIDTH);
-    add_title(text, &trend, &axis);
+    add_title(text, graph);
     server_text_addf(text, "<path class=grid d='M0,2H%dM0,38H%dM%.1f,2V38'/>", TREND_WIDTH,
                      TREND_WIDTH, TREND_WIDTH / 2.0);
-    if (trend.count > 1) {
-        add_line(text, &trend, &axis, trend.wants, "wanted");
-        add_line(text, &trend, &axis, trend.has, "given");
-        add_capacity(text, &trend, &axis);
+    if (graph->count > 1) {
+        add_line(text, graph, &graph->back);
+        add_line(text, graph, &graph->front);
+        if (graph->capacity) add_capacity(text, graph);
     }
-    server_text_add(text, "</svg><span class=from>10 min ago</span><span class=cut>");
-    if (trend.count > 1 && axis.wants > axis.top) {
-        server_text_add(text, "wants to ");
-        add_short_amount(text, axis.wants);
+    server_text_add(text, "</svg>");
+}
+
+/* Adds the numbers of the horizontal axis, and what the axes cut off. */
+static void add_times(struct text *text, const struct graph *graph) {
+    server_text_add(text, "<span class=from>10 min ago</span><span class=cut>");
+    if (graph->count > 1 && graph->back.most > graph->top) {
+        server_text_add(text, graph->beyond);
+        add_short_amount(text, graph->back.most);
     }
-    server_text_add(text, "</span><span class=to>now</span></div>");
+    server_text_add(text, "</span><span class=to>now</span>");
+}
+
+void server_graph_add_trend(struct text *text, struct service *service, const char *id) {
+    struct trend trend = server_history_find(service, id);
+    struct graph graph = {.count = trend.count, .capacity = trend.capacity, .unit = ""};
+    graph.front = (struct curve){.points = trend.has, .class = "given", .title = "has at most "};
+    graph.back = (struct curve){.points = trend.wants, .class = "wanted"};
+    graph.back.title = "wants at most ";
+    graph.beyond = "wants to ";
+    graph_set_axis(&graph, true);
+    server_text_add(text, "<div class=trend>");
+    add_lines(text, &graph);
+    add_times(text, &graph);
+    server_text_add(text, "</div>");
+}
+
+/* Both lines count permits, and the refusals are what an operator looks for. So nothing is cut
+ * off. */
+void server_graph_add_limit(struct text *text, const struct limit_trend *trend, bool is_small) {
+    struct graph graph = {.count = trend->count, .unit = " a second", .beyond = ""};
+    graph.front = (struct curve){.points = trend->granted, .class = "given"};
+    graph.front.title = "granted at most ";
+    graph.back = (struct curve){.points = trend->refused, .class = "refused"};
+    graph.back.title = "refused at most ";
+    graph_set_axis(&graph, false);
+    server_text_add(text, is_small ? "<div class='trend small'>" : "<div class=trend>");
+    add_lines(text, &graph);
+    if (!is_small) add_times(text, &graph);
+    server_text_add(text, "</div>");
 }

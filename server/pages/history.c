@@ -27,16 +27,16 @@ static int compare_trend_id(const void *id, const void *trend) {
     return strcmp((const char *)id, ((const struct trend *)trend)->id);
 }
 
-static void points_add(float points[HISTORY_POINTS], double value) {
+void server_points_add(float points[HISTORY_POINTS], double value) {
     memmove(points, points + 1, (HISTORY_POINTS - 1) * sizeof *points);
     points[HISTORY_POINTS - 1] = (float)value;
 }
 
 static void trend_add(struct trend *trend, const doorman_server_resource *info) {
     if (trend->count < HISTORY_POINTS) trend->count++;
-    points_add(trend->has, info->has);
-    points_add(trend->wants, info->wants);
-    points_add(trend->capacity, info->divides_capacity ? info->capacity : -1);
+    server_points_add(trend->has, info->has);
+    server_points_add(trend->wants, info->wants);
+    server_points_add(trend->capacity, info->divides_capacity ? info->capacity : -1);
 }
 
 /* Copies the first HISTORY_MAX resources, and ignores the other resources. */
@@ -57,9 +57,9 @@ static bool trend_continue(struct trend *trend, const struct trend *last) {
     *trend = *last;
     trend->missing++;
     if (trend->count < HISTORY_POINTS) trend->count++;
-    points_add(trend->has, 0);
-    points_add(trend->wants, 0);
-    points_add(trend->capacity, -1);
+    server_points_add(trend->has, 0);
+    server_points_add(trend->wants, 0);
+    server_points_add(trend->capacity, -1);
     return true;
 }
 

@@ -184,8 +184,9 @@ static void page_table(struct text *text, const struct hold_row *rows, size_t co
     server_text_addf(text, "<h2>%s</h2><p class=soft>%zu in all", waits ? "Waiting" : "Holds", all);
     server_text_add(text, count < all ? ". The table has the longest.</p>" : "</p>");
     if (count == 0) return;
-    server_text_add(text, "<table><thead><tr><th>key, resource</th><th>holder</th><th>units</th>");
-    if (waits) server_text_add(text, "<th>limit</th><th>priority</th>");
+    server_text_add(text, "<table><thead><tr><th>key, resource</th><th class=words>holder</th>"
+                          "<th>units</th>");
+    if (waits) server_text_add(text, "<th class=words>limit</th><th>priority</th>");
     server_text_add(text, "<th>since</th><th>ends in</th></tr></thead><tbody>");
     for (size_t i = 0; i < count; i++) page_hold_row(text, &rows[i], waits);
     server_text_add(text, "</tbody></table>");

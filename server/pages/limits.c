@@ -17,6 +17,7 @@
 #define LIMITS_MAX 10000  /* limits of a list */
 #define LIMITS_SERIES 500 /* limits that have metrics of their own; the others are added up */
 #define SLICE_LIMITS 256  /* limits that are copied while the lock is held */
+#define LIMITS_DRAWN 500  /* limits whose history the list draws, in about 1 kB each */
 #define TOPS_SHOWN 20
 
 struct limit_row {
@@ -441,19 +442,24 @@ static void page_cell(struct text *text, const char *name, double value) {
     server_text_add(text, "</td>");
 }
 
-static uint64_t limit_refused(const doorman_permits_limit *info) {
-    uint64_t sum = 0;
-    for (int i = 0; i < DOORMAN_REASON_COUNT; i++) sum += info->refused[i];
-    return sum;
-}
-
 static void page_limit_name(struct text *text, const struct limit_row *row) {
     server_text_add_escaped(text, row->glob, server_escape_html);
     server_text_add(text, " &middot; ");
     server_text_add_escaped(text, row->name[0] ? row->name : "(no limits)", server_escape_html);
 }
 
-static void page_limit_row(struct text *text, const struct limit_row *row) {
+/* Adds the cell with the last ten minutes of a limit. */
+static void page_limit_trend(struct text *text, struct service *service,
+                             const struct limit_row *row) {
+    struct limit_trend trend = server_limit_history_find(service, row->glob, row->name);
+    server_text_add(text, "<td class=drawn>");
+    server_graph_add_limit(text, &trend, true);
+    server_text_add(text, "</td>");
+}
+
+/*   service   for the drawing of the limit; NULL: the cell stays empty */
+static void page_limit_row(struct text *text, struct service *service,
+                           const struct limit_row *row) {
     const doorman_permits_limit *info = &row->info;
     server_text_add(text, "<tr><td><a href=\"/limits?template=");
     server_text_add_escaped(text, row->glob, server_escape_query);
@@ -464,10 +470,15 @@ static void page_limit_row(struct text *text, const struct limit_row *row) {
     server_text_add(text, "</a><div class=holder>");
     server_text_add_escaped(text, row->definition, server_escape_html);
     server_text_add(text, "</div></td>");
+    if (service) {
+        page_limit_trend(text, service, row);
+    } else {
+        server_text_add(text, "<td></td>");
+    }
     page_cell(text, "keys", (double)info->counter_count);
     page_cell(text, "granted", (double)info->granted);
     page_cell(text, "units", info->granted_units);
-    page_cell(text, "refused", (double)limit_refused(info));
+    page_cell(text, "refused", (double)server_limit_refused(info));
     page_cell(text, "in shadow", (double)info->shadow_refused);
     page_cell(text, "evicted", (double)info->evicted);
     page_cell(text, "waiting", (double)info->waiting);
@@ -486,7 +497,35 @@ static void page_key_form(struct text *text, const char *resource, const char *k
     server_text_add(text, "\"> <button>inspect key</button></form>");
 }
 
-static void page_all_limits(struct text *text, const struct limit_list *list) {
+#define LIMIT_LEGEND                                                                               \
+    "<p class='soft key'><span class=k1>granted</span><span class=k4>refused</span>permits a "     \
+    "second, in the last ten minutes</p>"
+
+/* Adds the table of the limits. */
+static void page_limit_table(struct text *text, struct service *service,
+                             const struct limit_list *list) {
+    server_text_add(text, LIMIT_LEGEND
+                    "<table><thead><tr><th>template, limit</th>"
+                    "<th>permits a second</th><th>keys</th><th>granted</th><th>units</th>"
+                    "<th>refused</th><th>in shadow</th><th>evicted</th><th>waiting</th></tr>"
+                    "</thead><tbody>");
+    for (size_t i = 0; i < list->row_count; i++) {
+        page_limit_row(text, i < LIMITS_DRAWN ? service : NULL, &list->rows[i]);
+    }
+    server_text_add(text, "</tbody></table>");
+    if (list->row_count > LIMITS_DRAWN) {
+        server_text_addf(text,
+                         "<p class=soft>The list draws the first %d limits. The page of a limit "
+                         "draws it too.</p>",
+                         LIMITS_DRAWN);
+    }
+    if (list->has_more) {
+        server_text_addf(text, "<p class=warn>The list has the first %d limits.</p>", LIMITS_MAX);
+    }
+}
+
+static void page_all_limits(struct text *text, struct service *service,
+                            const struct limit_list *list) {
     server_text_addf(text,
                      "<h2>Limits of permits</h2><p class=soft>%zu counters differ from fresh ones; "
                      "%zu keys are banned, or were a short time ago; ",
@@ -505,14 +544,7 @@ static void page_all_limits(struct text *text, const struct limit_list *list) {
                                     "decides on permits.</p>");
         return;
     }
-    server_text_add(text, "<table><thead><tr><th>template, limit</th><th>keys</th><th>granted</th>"
-                          "<th>units</th><th>refused</th><th>in shadow</th><th>evicted</th>"
-                          "<th>waiting</th></tr></thead><tbody>");
-    for (size_t i = 0; i < list->row_count; i++) page_limit_row(text, &list->rows[i]);
-    server_text_add(text, "</tbody></table>");
-    if (list->has_more) {
-        server_text_addf(text, "<p class=warn>The list has the first %d limits.</p>", LIMITS_MAX);
-    }
+    page_limit_table(text, service, list);
 }
 
 static void page_tops(struct text *text, struct service *service, size_t index,
@@ -552,13 +584,16 @@ static void page_one_limit(struct text *text, struct service *service, const str
     server_text_addf(text,
                      " &middot; <a href='/limits'>all limits</a></p><p>granted %" PRIu64
                      ", refused %" PRIu64,
-                     row->info.granted, limit_refused(&row->info));
+                     row->info.granted, server_limit_refused(&row->info));
     for (int i = DOORMAN_NO_REASON + 1; i < DOORMAN_REASON_COUNT; i++) {
         if (row->info.refused[i] == 0) continue;
         server_text_addf(text, " &middot; %s %" PRIu64, doorman_reason_name((doorman_reason)i),
                          row->info.refused[i]);
     }
-    server_text_add(text, "</p>");
+    server_text_add(text, "</p><div class=big>");
+    struct limit_trend trend = server_limit_history_find(service, row->glob, row->name);
+    server_graph_add_limit(text, &trend, false);
+    server_text_add(text, LIMIT_LEGEND "</div>");
     page_key_form(text, "", "");
     server_text_add(text, "<div class=tops>");
     page_tops(text, service, index, DOORMAN_TOP_REFUSED, "refused most often lately");
@@ -577,7 +612,7 @@ static void handle_limits(struct service *service, const struct http_request *re
     size_t found = limit_query_find(&query, &list);
     server_page_start(service, request, response, NULL, "");
     if (query.all) {
-        page_all_limits(text, &list);
+        page_all_limits(text, service, &list);
     } else if (found < list.row_count) {
         page_one_limit(text, service, &list.rows[found], found);
     } else {
@@ -704,7 +739,7 @@ void server_page_limits(struct service *service, const struct http_request *requ
     server_snapshot_take(&snapshot, service, "", 0);
     server_page_start(service, request, response, NULL, "");
     server_page_facts(text, service, &snapshot);
-    page_all_limits(text, &list);
+    page_all_limits(text, service, &list);
     server_page_end(response, false);
     text->failed = text->failed || list.failed || snapshot.failed;
     server_snapshot_uninit(&snapshot);

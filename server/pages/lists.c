@@ -368,7 +368,23 @@ static void handle_json_bans(struct service *service, const struct http_request 
 
 /* ---- pages ---------------------------------------------------------------------------------- */
 
-static void list_page_key(struct text *text, const struct list_row *row) {
+/* Adds the start of a table.
+ *   headings   of the columns after the first two */
+static void list_page_table(struct text *text, const char *second, const char *headings) {
+    server_text_addf(text,
+                     "<table><thead><tr><th>key, resource</th><th class=words>%s</th>%s</tr>"
+                     "</thead><tbody>",
+                     second, headings);
+}
+
+static void list_page_end(struct text *text, size_t count) {
+    server_text_add(text, "</tbody></table>");
+    if (count == 0) server_text_add(text, "<p class=soft>none</p>");
+}
+
+/* Adds the first two cells of a row.
+ *   second   the name of the second one */
+static void list_page_key(struct text *text, const struct list_row *row, const char *second) {
     server_text_add(text, "<tr><td><a href=\"/keys?resource=");
     server_text_add_escaped(text, row->resource, server_escape_query);
     server_text_add(text, "&amp;key=");
@@ -377,7 +393,8 @@ static void list_page_key(struct text *text, const struct list_row *row) {
     server_text_add_escaped(text, row->key[0] ? row->key : "(no key)", server_escape_html);
     server_text_add(text, "</a> <span class=holder>");
     server_text_add_escaped(text, row->resource, server_escape_html);
-    server_text_add(text, "</span></td><td data-name='limit'>");
+    server_text_add(text, "</span></td>");
+    server_text_addf(text, "<td data-name='%s'>", second);
     server_text_add_escaped(text, row->limit[0] ? row->limit : "an administrator",
                             server_escape_html);
     server_text_add(text, "</td>");
@@ -411,10 +428,9 @@ static void handle_bans(struct service *service, const struct http_request *requ
                          list->has_more ? list->in_force : list->count,
                          list->has_more ? ". The table has some of them." : "");
         if (!list->is_master) server_text_add(text, not_master);
-        server_text_add(text, "<table><thead><tr><th>key, resource</th><th>banned by</th>"
-                              "<th>ends in</th></tr></thead><tbody>");
+        list_page_table(text, "banned by", "<th>ends in</th>");
         for (size_t i = 0; i < list->count; i++) {
-            list_page_key(text, &list->rows[i]);
+            list_page_key(text, &list->rows[i], "banned by");
             list_page_rest(text, "ends in", list->rows[i].rest);
         }
         server_text_add(text, "</tbody></table>");
@@ -426,32 +442,29 @@ static void handle_bans(struct service *service, const struct http_request *requ
 
 /* Adds the table of the keys that have used most units. */
 static void page_most_used(struct text *text, const struct key_list *list) {
-    server_text_addf(text,
-                     "<h2>Most units in the last %s</h2><table><thead><tr><th>key, resource</th>"
-                     "<th>limit</th><th>units</th><th>of all</th></tr></thead><tbody>",
-                     window_names[list->window]);
+    server_text_addf(text, "<h2>Most units in the last %s</h2>", window_names[list->window]);
+    list_page_table(text, "limit", "<th>units</th><th>of all</th>");
     for (size_t i = 0; i < list->count; i++) {
         const struct list_row *row = list->order[i];
-        list_page_key(text, row);
+        list_page_key(text, row, "limit");
         list_page_amount(text, "units", row->units);
         list_page_amount(text, "of all", row->total);
         server_text_add(text, "</tr>");
     }
-    server_text_add(text, "</tbody></table>");
+    list_page_end(text, list->count);
 }
 
 static void page_nearest(struct text *text, const struct key_list *list) {
-    server_text_add(text, "<h2>Nearest to their limits</h2><table><thead><tr><th>key, resource</th>"
-                          "<th>limit</th><th>used</th><th>of</th><th>fresh again in</th></tr>"
-                          "</thead><tbody>");
+    server_text_add(text, "<h2>Nearest to their limits</h2>");
+    list_page_table(text, "limit", "<th>used</th><th>of</th><th>fresh again in</th>");
     for (size_t i = 0; i < list->count; i++) {
         const struct list_row *row = list->order[i];
-        list_page_key(text, row);
+        list_page_key(text, row, "limit");
         list_page_amount(text, "used", row->used);
         list_page_amount(text, "of", row->size);
         list_page_rest(text, "fresh again in", row->rest);
     }
-    server_text_add(text, "</tbody></table>");
+    list_page_end(text, list->count);
 }
 
 static void handle_top(struct service *service, const struct http_request *request,

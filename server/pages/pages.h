@@ -267,6 +267,9 @@ struct trend {
     float capacity[HISTORY_POINTS]; /* below 0: the holders did not share a capacity */
 };
 
+/* Adds the newest point, and drops the oldest. */
+void server_points_add(float points[HISTORY_POINTS], double value);
+
 /* Returns a copy of the history of a resource. The copy is empty if the resource is not found. */
 struct trend server_history_find(struct service *service, const char *id);
 
@@ -274,6 +277,21 @@ struct trend server_history_find(struct service *service, const char *id);
  * of such a row are 0. Sorts the rows that the snapshot has.
  *   limit   of all rows */
 void server_history_add_missing(struct service *service, struct snapshot *snapshot, size_t limit);
+
+/* The last ten minutes of a limit of permits. */
+struct limit_trend {
+    char glob[DOORMAN_ID_BYTES_MAX + 1], name[DOORMAN_ID_BYTES_MAX + 1]; /* in place, as in trend */
+    uint64_t granted_count, refused_count; /* of the newest point: what the limit has decided */
+    unsigned count;                        /* as in struct trend */
+    float granted[HISTORY_POINTS], refused[HISTORY_POINTS]; /* permits a second */
+};
+
+/* Returns a copy of the history of a limit. The copy is empty if the limit is not found. */
+struct limit_trend server_limit_history_find(struct service *service, const char *glob,
+                                             const char *name);
+
+/* Returns the sum of the refusals of a limit. */
+uint64_t server_limit_refused(const doorman_permits_limit *info);
 
 /* ---- >>facts -------------------------------------------------------------------------------- */
 
@@ -311,6 +329,10 @@ void server_graph_add_bar(struct text *text, const struct row *row);
 /* Adds a graph of the last ten minutes, with its axes. A dashed line shows the capacity over
  * time. */
 void server_graph_add_trend(struct text *text, struct service *service, const char *id);
+
+/* Adds such a graph of a limit of permits.
+ *   is_small   it has no horizontal axis */
+void server_graph_add_limit(struct text *text, const struct limit_trend *trend, bool is_small);
 
 /* ---- >>metrics ------------------------------------------------------------------------------ */
 

@@ -58,6 +58,7 @@ int server_main(int argc, char **argv);
 #include "server/http/http_response.c"
 #include "server/http/limit_fields.c"
 #include "server/pages/json.c"
+#include "server/pages/limit_history.c"
 #include "server/pages/limits.c"
 #include "server/pages/lists.c"
 #include "server/http/method.c"
@@ -270,11 +271,15 @@ static void start(struct service *service, bool has_tokens) {
     service->advertise = "tcp://doorman.example:15000";
     service->http = (struct http *)calloc(1, sizeof *service->http);
     service->history = (struct history *)calloc(1, sizeof *service->history);
+    service->limit_history = (struct limit_history *)calloc(1, sizeof *service->limit_history);
     service->longest_hold = (struct lock_hold *)calloc(1, sizeof *service->longest_hold);
     service->warnings = (struct warnings *)calloc(1, sizeof *service->warnings);
-    must(service->http && service->history && service->longest_hold && service->warnings);
+    must(service->http && service->history && service->limit_history);
+    must(service->longest_hold && service->warnings);
     must(server_lock_init(&service->http->lock, LOCK_HTTP));
     must(server_lock_init(&service->history->lock, LOCK_HISTORY));
+    must(server_lock_init(&service->limit_history->lock, LOCK_HISTORY));
+    for (int i = 1; i <= 3; i++) limit_history_work(service, i * HISTORY_INTERVAL);
     snprintf(service->http->address, sizeof service->http->address, "http://127.0.0.1:15050");
     if (has_tokens) start_tokens(service);
     service->http->connections[0].service = service;
@@ -288,6 +293,8 @@ static void stop(struct service *service) {
     tokens_destroy(service);
     history_clear(service->history);
     free(service->history);
+    limit_history_clear(service->limit_history);
+    free(service->limit_history);
     free(service->longest_hold);
     free(service->warnings);
     doorman_server_destroy(service->server);

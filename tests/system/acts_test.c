@@ -111,6 +111,17 @@ TEST(the_page_of_the_audit_shows_who_what_and_why) {
     server_stop(&fixture.server);
 }
 
+/* An act on one key has what it has changed in the same column as an override. */
+TEST(the_page_of_the_audit_shows_a_ban_of_one_key) {
+    struct fixture fixture = open_office();
+    expect_post(&fixture, "/v1/reset?reason=noisy", ADMIN,
+                "{\"entry\": [{\"resource_id\": \"api/maps\", \"key\": \"b\", \"ban\": 70}]}", 200,
+                "");
+    expect(&fixture, "/audit", ADMIN, 200,
+           "<td data-name='change' class=note>banned for 70 s</td>");
+    server_stop(&fixture.server);
+}
+
 TEST(what_people_have_written_is_escaped) {
     struct fixture fixture = open_office();
     raise_limit(&fixture, "'><script>alert(1)</script>&", "");

@@ -77,6 +77,29 @@ TEST(the_first_page_of_a_server_with_limits_alone_shows_them) {
     server_stop(&fixture.server);
 }
 
+static bool page_has(const struct fixture *fixture, const char *path, const char *part) {
+    char *response = get(fixture, path, HOST);
+    bool has = code_of(response) == 200 && strstr(body_of(response), part) != NULL;
+    free(response);
+    return has;
+}
+
+/* The history has a point every ten seconds, and two points are a line. Until then there are only
+ * axes. */
+TEST(the_last_minutes_of_each_limit_are_drawn) {
+    static const char *const one = "/limits?template=login/*&limit=per-%3Cuser%3E";
+    struct fixture fixture = start_with_limits(false);
+    expect(&fixture, "/limits", HOST, 200, "<div class='trend small'>");
+    expect(&fixture, "/", HOST, 200, "<div class='trend small'>");
+    expect(&fixture, one, HOST, 200, "<span class=from>10 min ago</span>");
+    acquire(&fixture, "ann", 5);
+    EVENTUALLY(page_has(&fixture, one, "<polyline class=refused "));
+    expect(&fixture, one, HOST, 200, " s: granted at most ");
+    expect(&fixture, "/limits", HOST, 200, "<polyline class=given ");
+    expect(&fixture, "/", HOST, 200, "<polyline class=given ");
+    server_stop(&fixture.server);
+}
+
 /* P20: a limit with room for one ban bans two keys. */
 TEST(bans_that_end_early_are_counted_and_logged) {
     struct fixture fixture = fixture_start(

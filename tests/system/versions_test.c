@@ -156,6 +156,7 @@ TEST(a_version_acts_is_listed_compared_and_rolled_back) {
            "\"what\":\"rollback\",\"reason\":\"too much\",\"before\":{\"version\":3},\"after\":"
            "{\"version\":4,\"changes\":[\"maps quota limit: 9 -> 2\"],\"of_version\":2}}");
     expect(&fixture, "/v1/audit?limit=1&after=4", ADMIN, 200, "\"what\":\"config\"");
+    expect(&fixture, "/audit", ADMIN, 200, "changes maps quota limit: 9 -&gt; 2, of_version 2");
     expect(&fixture, "/versions", READER, 200, "<div>maps quota limit: 9 -&gt; 2</div>");
     expect(&fixture, "/versions?version=3", READER, 200, "<td data-name='after'>9</td>");
     server_stop(&fixture.server);

@@ -5,6 +5,7 @@
 
 #include "../../server/pages/graph.c"
 #include "../../server/pages/history.c"
+#include "../../server/pages/limit_history.c"
 #include "../../server/util/host.c"
 #include "../../server/pages/snapshot.c"
 #include "../../server/http/text.c"
@@ -39,13 +40,9 @@ struct world {
     doorman_time now; /* of the history */
 };
 
-static void configure(struct world *w, double capacity) {
-    const doorman_template all = {
-        .identifier_glob = "*",
-        .capacity = capacity,
-        .has_algorithm = true,
-        .algorithm = {.lease_length = 3600 * DOORMAN_SECOND, .has_learning_mode_duration = true}};
-    const doorman_config_options options = {.templates = &all, .template_count = 1};
+/* Puts a configuration in the place of the last one. */
+static void configure_with(struct world *w, const doorman_template *template_) {
+    const doorman_config_options options = {.templates = template_, .template_count = 1};
     doorman_config *config = NULL;
     assert_int_equal(doorman_config_create(&config, &options, NULL), DOORMAN_OK);
     if (w->service.server) {
@@ -54,6 +51,28 @@ static void configure(struct world *w, double capacity) {
     }
     doorman_config_destroy(w->config);
     w->config = config;
+}
+
+static void configure(struct world *w, double capacity) {
+    const doorman_template all = {
+        .identifier_glob = "*",
+        .capacity = capacity,
+        .has_algorithm = true,
+        .algorithm = {.lease_length = 3600 * DOORMAN_SECOND, .has_learning_mode_duration = true}};
+    configure_with(w, &all);
+}
+
+/* Each key gets `amount` permits a month. */
+static void configure_limit(struct world *w, const char *name, double amount) {
+    const doorman_permit_limit limit = {.name = name,
+                                        .kind = DOORMAN_FIXED_WINDOW,
+                                        .figures = {.limit = amount, .calendar = DOORMAN_MONTH}};
+    const doorman_template all = {.identifier_glob = "*",
+                                  .without_capacity = true,
+                                  .has_limits = true,
+                                  .limits = &limit,
+                                  .limit_count = 1};
+    configure_with(w, &all);
 }
 
 static void world_setup(struct world *w) {
@@ -68,11 +87,13 @@ static void world_setup(struct world *w) {
     w->service.settings = &w->settings;
     w->service.longest_hold = &w->longest_hold;
     assert_int_equal(history_open(&w->service), CONTINUE);
+    assert_int_equal(limit_history_open(&w->service), CONTINUE);
     w->now = 1;
 }
 
 static void world_teardown(struct world *w) {
     history_destroy(&w->service);
+    limit_history_destroy(&w->service);
     server_lock_uninit(&w->service.lock);
     doorman_server_destroy(w->service.server);
     doorman_config_destroy(w->config);
@@ -260,6 +281,129 @@ TEST_WITH(world, a_resource_continues_its_history_with_a_new_holder) {
     assert_true(trend.has[HISTORY_POINTS - 3] == 90 && trend.has[HISTORY_POINTS - 2] == 0 &&
                 trend.has[HISTORY_POINTS - 1] == 50);
 }
+
+/* ---- limits --------------------------------------------------------------------------------- */
+
+static void acquire(struct world *w, const char *key, int count) {
+    const doorman_permit_item item = {.resource_id = "login", .key = key, .cost = 1};
+    const doorman_permit_request permit = {.items = &item, .item_count = 1};
+    const doorman_request request = {
+        .method = DOORMAN_ACQUIRE, .holder_id = "c", .permits = &permit, .permit_count = 1};
+    for (int i = 0; i < count; i++) {
+        doorman_response response;
+        assert_int_equal(
+            doorman_server_handle(w->service.server, &request, &response, NULL, doorman_clock()),
+            DOORMAN_OK);
+    }
+}
+
+static void add_limit_point(struct world *w) {
+    limit_history_work(&w->service, w->now);
+    w->now += HISTORY_INTERVAL;
+}
+
+static struct limit_trend find_limit(struct world *w, const char *name) {
+    return server_limit_history_find(&w->service, "*", name);
+}
+
+/* Returns the graph of a limit; valid until the next call. */
+static const char *draw_limit(struct world *w, const char *name, bool is_small) {
+    struct limit_trend trend = find_limit(w, name);
+    w->text.buffer.bytes = 0;
+    server_graph_add_limit(&w->text, &trend, is_small);
+    return w->text.buffer.text;
+}
+
+/* Twenty permits in ten seconds are two a second. What was decided before the first sight of the
+ * limit is in no point. */
+TEST_WITH(world, a_graph_of_a_limit_shows_what_it_grants_and_refuses_in_a_second) {
+    configure_limit(w, "l", 120);
+    acquire(w, "ann", 100);
+    add_limit_point(w);
+    acquire(w, "ann", 40);
+    add_limit_point(w);
+    acquire(w, "bob", 10);
+    add_limit_point(w);
+    const char *graph = draw_limit(w, "l", false);
+    assert_contains(graph, "the last 10 s: granted at most 2 a second, refused at most 2 a second");
+    assert_contains(graph, "<polyline class=refused points='58,2.0 59,38.0 '/>");
+    assert_contains(graph, "<polyline class=given points='58,2.0 59,20.0 '/>");
+    assert_contains(graph, "<span class=top>2</span>");
+    assert_contains(graph, "<span class=from>10 min ago</span>");
+    assert_null(strstr(draw_limit(w, "l", true), "10 min ago"));
+}
+
+/* An attack on a limit stays visible, although it hides what is granted. */
+TEST_WITH(world, a_graph_of_a_limit_cuts_nothing_off) {
+    configure_limit(w, "l", 10);
+    add_limit_point(w);
+    acquire(w, "ann", 10);
+    add_limit_point(w);
+    acquire(w, "ann", 1000);
+    add_limit_point(w);
+    const char *graph = draw_limit(w, "l", false);
+    assert_contains(graph, "<polyline class=refused points='58,38.0 59,2.0 '/>");
+    assert_contains(graph, "<span class=top>100</span>");
+    assert_contains(graph, "<span class=cut></span>");
+}
+
+TEST_WITH(world, a_graph_of_a_limit_without_two_points_has_only_axes) {
+    configure_limit(w, "l", 10);
+    assert_contains(draw_limit(w, "l", true), "<title>no history yet</title>");
+    add_limit_point(w);
+    add_limit_point(w);
+    assert_int_equal(find_limit(w, "l").count, 1);
+    assert_null(strstr(draw_limit(w, "l", true), "polyline"));
+}
+
+TEST_WITH(world, a_limit_keeps_its_last_ten_minutes) {
+    configure_limit(w, "l", 10);
+    add_limit_point(w);
+    acquire(w, "ann", 10);
+    add_limit_point(w);
+    for (int i = 1; i < HISTORY_POINTS; i++) add_limit_point(w);
+    struct limit_trend trend = find_limit(w, "l");
+    assert_int_equal(trend.count, HISTORY_POINTS);
+    assert_true(trend.granted[0] == 1 && trend.granted[1] == 0);
+    add_limit_point(w);
+    assert_true(find_limit(w, "l").count == HISTORY_POINTS && find_limit(w, "l").granted[0] == 0);
+}
+
+TEST_WITH(world, a_limit_that_goes_away_loses_its_history) {
+    configure_limit(w, "old", 10);
+    add_limit_point(w);
+    add_limit_point(w);
+    configure_limit(w, "new", 10);
+    add_limit_point(w);
+    add_limit_point(w);
+    assert_true(find_limit(w, "old").count == 0 && find_limit(w, "new").count == 1);
+    configure_limit(w, "old", 10);
+    add_limit_point(w);
+    assert_true(find_limit(w, "old").count == 0 && find_limit(w, "new").count == 0);
+    assert_int_equal(w->service.limit_history->count, 1);
+}
+
+TEST_WITH(world, a_process_that_is_not_master_has_no_history_of_limits) {
+    configure_limit(w, "l", 10);
+    add_limit_point(w);
+    add_limit_point(w);
+    const doorman_mastership other = {.address = "tcp://there:1"};
+    assert_int_equal(doorman_server_set_master(w->service.server, &other, doorman_clock()),
+                     DOORMAN_OK);
+    add_limit_point(w);
+    assert_int_equal(w->service.limit_history->count, 0);
+    assert_null(w->service.limit_history->trends);
+}
+
+/* The sums of a limit start again at 0, for example with a new mastership. */
+TEST(a_rate_is_what_was_added_since_the_last_point) {
+    assert_true(limit_rate(300, 100, 10 * DOORMAN_SECOND) == 20);
+    assert_true(limit_rate(300, 100, 40 * DOORMAN_SECOND) == 5);
+    assert_true(limit_rate(50, 100, 10 * DOORMAN_SECOND) == 5);
+    assert_true(limit_rate(100, 100, 1) == 0);
+}
+
+/* ---- axes ----------------------------------------------------------------------------------- */
 
 TEST(an_axis_ends_at_a_round_number) {
     static const struct {
