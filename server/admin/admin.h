@@ -120,8 +120,8 @@ struct note_page {
 /* Adds a line of any length. */
 void server_admin_add_line(struct text *text, const char *line);
 
-/* Answers with a page of a list. Its parameters are key, resource, who, limit and after. May wait for the
- * store. */
+/* Answers with a page of a list. Its parameters are key, resource, who, limit and after. May wait
+ * for the store. */
 void server_admin_list(struct service *service, const struct http_request *request,
                        struct http_response *response, const struct note_list *list);
 

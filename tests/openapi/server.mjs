@@ -294,8 +294,8 @@ async function getHolds() {
 
 const ADMIN = ['/v1/inspect', '/v1/reset'];
 const NEED_TOKENS = [
-  ...ADMIN, '/audit', '/overrides', '/v1/audit', '/v1/overrides', '/v1/plans', '/v1/config/rollback',
-  '/v1/audit/{id}/undo', '/v1/drain', '/v1/undrain', '/v1/holds/end'];
+  ...ADMIN, '/audit', '/override', '/overrides', '/v1/audit', '/v1/overrides', '/v1/plans',
+  '/v1/config/rollback', '/v1/audit/{id}/undo', '/v1/drain', '/v1/undrain', '/v1/holds/end'];
 const ADMIN_TOKEN = { Authorization: 'Bearer admin-1' };
 
 // The methods of administrators need a token.
@@ -456,6 +456,28 @@ async function undo() {
     }
   }
   await get(guarded, '/v1/audit', '', { headers: ADMIN_TOKEN });
+}
+
+// Gives other figures with the form of the page, as an administrator.
+async function fillIn() {
+  const page = '?resource=login&key=formal';
+  const { body } = await get(guarded, '/override', page, { headers: ADMIN_TOKEN });
+  const nonce = body.match(/name=nonce value="([0-9a-f]{32})"/)[1];
+  const fields = { resource: 'login', key: 'formal', limit: 'per-user', figures: 'size=9',
+    number: '1', unit: 'days', reason: 'a test', nonce };
+  const answer = async (more, site = 'same-origin', to = guarded) => {
+    const headers = { ...ADMIN_TOKEN, 'Content-Type': 'application/x-www-form-urlencoded',
+      'Sec-Fetch-Site': site };
+    const sent = new URLSearchParams({ ...fields, ...more }).toString();
+    const response = await send(to, 'POST', '/override', { headers, body: sent });
+    checkResponse('/override', 'post', response);
+    return response.status;
+  };
+  const statuses = [];
+  for (const [more, site] of [[{ figures: '9' }], [{ limit: 'none' }], [{}, 'cross-site'],
+    [{ nonce: '0' }], [{}], [{}]]) statuses.push(await answer(more, site));
+  if (statuses.join() !== '400,404,403,409,303,200') fault('the form:', statuses.join());
+  await get(guarded, '/override', `${page}&done=${nonce}`, { headers: ADMIN_TOKEN });
 }
 
 // Sends a POST with a query, as an administrator.
@@ -655,6 +677,7 @@ await plan();
 await version();
 await undo();
 await operate();
+await fillIn();
 await drain();
 await neverConfirm();
 await sendAll();
