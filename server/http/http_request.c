@@ -312,7 +312,7 @@ static bool request_changes(const struct http_request *request) {
 
 /* Returns whether the request has the body of an HTML form. */
 static bool request_has_form(const struct http_request *request) {
-    return request->route && request->route->takes_form && request_changes(request);
+    return request->route && request->route->takes_form && request_verb(request) == VERB_POST;
 }
 
 /* Returns whether the request should have a body, which is JSON or a form. */

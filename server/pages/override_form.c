@@ -275,6 +275,10 @@ static void form_act(struct form *form, struct service *service, const struct ht
 /* Sends the browser to the page that says what was done. A reload of that page does nothing. */
 static void form_redirect(const struct form *form, struct http_response *response) {
     response->code = 303;
+    response->type = "text/html; charset=utf-8";
+    server_text_addf(&response->text,
+                     "<!doctype html><title>Done</title><p>Done, as act %" PRIu64 ".</p>\n",
+                     form->act);
     server_text_add(&response->lines, "Location: /override?resource=");
     server_text_add_escaped(&response->lines, form->resource, server_escape_query);
     server_text_add(&response->lines, "&key=");
@@ -422,8 +426,9 @@ static void form_add_done(struct text *text, const struct form *form, bool is_ag
                      form->act);
     server_text_add(text, " <a href=\"/audit?key=");
     server_text_add_escaped(text, form->key, server_escape_query);
-    server_text_addf(text, "\">Audit</a>. <code>doormanctl undo %" PRIu64 "</code> undoes it.</p>",
-                     form->act);
+    server_text_addf(
+        text, "\">Audit</a>. <code>doormanctl undo %" PRIu64 " --reason WHY</code> undoes it.</p>",
+        form->act);
 }
 
 /* Adds the form, or why this token cannot have it. */
