@@ -1,9 +1,9 @@
 #!/bin/sh
 # Tests the status page in a headless Chromium (Debian: chromium). A tree of three servers runs, and
 # the root has 300 clients. The browser loads the page, follows links to a resource and through the
-# tree, filters, and searches for a client. It also fills in the form for other figures of a key. It
-# takes screenshots in both themes and at both widths: build/browser/*.png. Without Chromium, curl or
-# node the test is skipped.
+# tree, filters, and searches for a client. It also fills in the form for other figures of a key.
+# It takes screenshots in both themes and at both widths: build/browser/*.png. Without Chromium,
+# curl or node the test is skipped.
 #
 #   tests/browser_check.sh [doorman_server]
 set -u
