@@ -111,7 +111,7 @@ FOLDERS = util log process waiting $(if $(filter HTTP,$(PARTS)),http pages) \
     $(if $(filter GRPC,$(PARTS)),grpc)
 # These pages need the part ADMIN.
 LEFT_OUT = $(if $(filter REDIS,$(PARTS)),,%_redis.c) \
-    $(if $(filter ADMIN,$(PARTS)),,$(addprefix server/pages/,acts.c versions.c))
+    $(if $(filter ADMIN,$(PARTS)),,$(addprefix server/pages/,acts.c override_form.c versions.c))
 SERVER_SOURCES = doorman_server.c $(sort $(filter-out $(LEFT_OUT), \
     $(wildcard $(FOLDERS:%=server/%/*.c))))
 SERVER_MACROS = $(PARTS:%=-DDOORMAN_SERVER_%)

@@ -413,6 +413,7 @@ struct service {
     struct state *state;                     /* the thread that writes --state; NULL: none */
     const struct state_status *state_status; /* of it, for pages; NULL: none */
     struct admin *admin;                     /* acts of administration */
+    struct override_form *override_form;     /* the form for other figures of a key */
     struct versions *versions;               /* of the configuration */
     struct config_writer *config_writer;     /* writes the key of etcd that has it */
 };

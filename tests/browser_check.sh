@@ -1,8 +1,9 @@
 #!/bin/sh
 # Tests the status page in a headless Chromium (Debian: chromium). A tree of three servers runs, and
 # the root has 300 clients. The browser loads the page, follows links to a resource and through the
-# tree, filters, and searches for a client. It takes screenshots in both themes and at both widths:
-# build/browser/*.png. Without Chromium or curl the test is skipped.
+# tree, filters, and searches for a client. It also fills in the form for other figures of a key.
+# It takes screenshots in both themes and at both widths: build/browser/*.png. Without Chromium,
+# curl or node the test is skipped.
 #
 #   tests/browser_check.sh [doorman_server]
 set -u
@@ -11,7 +12,7 @@ set -u
 server=${1:-build/plain/doorman_server}
 screenshots=build/browser
 
-require chromium curl
+require chromium curl node
 
 mkdir -p "$screenshots"
 rm -f "$screenshots"/*.png
@@ -119,6 +120,59 @@ check 'the children' grep -F "<a href=\"$region/\">region</a>" "$folder/page"
 
 check 'nothing in the console' console_is_empty
 
+# The form for other figures. A token is the password of the browser.
+cat >"$folder/limits.json" <<END
+{"resources": [{"identifier_glob": "api/*", "limits": [
+  {"name": "burst", "kind": "TOKEN_BUCKET", "rate": 10, "size": 50},
+  {"name": "quota", "kind": "FIXED_WINDOW", "limit": 5, "window": "month"}]}]}
+END
+printf '%s\n' 'support alice alice-2 api/*' 'support bob bob-3 maps' 'read ron read-4' \
+    >"$folder/tokens"
+"$server" --config "$folder/limits.json" --node office --listen tcp://127.0.0.1:0 \
+    --http 127.0.0.1:0 --http-token "$folder/tokens" --state "$folder/state" \
+    2>"$folder/log_office" &
+processes="$processes $!"
+await 'msg="counters read"' "$folder/log_office"
+office=$(logged http "$folder/log_office")
+form='/override?resource=api/search&key=acme'
+
+# Prints the address of a page with a token.
+as() { # token, path
+    printf 'http://any:%s@%s%s' "$1" "${office#http://}" "$2"
+}
+
+fill() { # profile, URL, expression, ...
+    profile=$folder/profile_$1
+    shift
+    node tests/browser/fill.mjs "$profile" "$@"
+}
+
+send='const { elements } = document.querySelector(".fill");
+    Object.assign(elements.limit, { value: "quota" });
+    Object.assign(elements.figures, { value: "limit=20" });
+    Object.assign(elements.reason, { value: "ticket <4711>" });
+    document.querySelector(".fill button").click()'
+fill bob "$(as bob-3 "$form")" "$send" >"$folder/form_bob"
+check 'a form without the right' grep -F 'may only change maps' "$folder/form_bob"
+check 'the form keeps what was typed' grep -F 'value="ticket &lt;4711&gt;"' "$folder/form_bob"
+fill alice "$(as alice-2 "$form")" "$send" >"$folder/form_alice"
+check 'a form with the right' grep -F 'Done, as act 1.' "$folder/form_alice"
+check 'what it has set' grep -F 'limit 20 until ' "$folder/form_alice"
+check 'its reason is text' grep -F 'ticket &lt;4711&gt;' "$folder/form_alice"
+browse --dump-dom "$(as read-4 "$form")" >"$folder/form_ron"
+check 'no form for the role read' grep -F 'This one has the role read' "$folder/form_ron"
+
+# A page elsewhere sends the form in the name of the person who has typed the token before.
+cat >"$folder/elsewhere.html" <<END
+<form method=post action="$office/override"><input name=resource value=api/search>
+<input name=key value=acme><input name=limit value=quota><input name=figures value=limit=30>
+<input name=number value=1><input name=unit value=days><input name=reason value=none></form>
+END
+fill alice "$(as alice-2 "$form")" 'location.reload()' "file://$folder/elsewhere.html" \
+    'document.forms[0].submit()' >"$folder/form_elsewhere"
+check 'a form of another origin' grep -F 'a form must be sent from a page of this server' \
+    "$folder/form_elsewhere"
+
 for theme in 0 1; do
     name=$(if [ $theme = 0 ]; then echo dark; else echo light; fi)
     for width in 400 1400; do
@@ -126,6 +180,7 @@ for theme in 0 1; do
         screenshot "leases_${name}_$width" $width 900 $theme "$url$link"
         screenshot "clients_${name}_$width" $width 900 $theme "$url/clients?client=web-7:"
         screenshot "region_${name}_$width" $width 900 $theme "$region/"
+        screenshot "form_${name}_$width" $width 1000 $theme "$(as alice-2 "$form")"
     done
 done
 check_end

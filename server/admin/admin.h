@@ -106,7 +106,8 @@ struct note_page {
     struct service *service;
     struct note_list list;
     char key[DOORMAN_ID_BYTES_MAX + 1], who[TOKEN_NAME_MAX + 1]; /* of the query */
-    bool has_key, has_who;
+    char resource[DOORMAN_ID_BYTES_MAX + 1]; /* of the query: only overrides that concern it */
+    bool has_key, has_who, has_resource;
     int64_t ending; /* only notes that end until then, in seconds since 1970; 0: all */
     size_t limit, count, visits;
     char before[24], last[24]; /* identities: where the page begins; the last one visited */
@@ -119,8 +120,8 @@ struct note_page {
 /* Adds a line of any length. */
 void server_admin_add_line(struct text *text, const char *line);
 
-/* Answers with a page of a list. Its parameters are key, who, limit and after. May wait for the
- * store. */
+/* Answers with a page of a list. Its parameters are key, resource, who, limit and after. May wait
+ * for the store. */
 void server_admin_list(struct service *service, const struct http_request *request,
                        struct http_response *response, const struct note_list *list);
 
@@ -166,6 +167,9 @@ cJSON *server_audit_find(const struct note_page *page, const struct store_note *
 
 /* Does the same for an override. The row also has its state, and what happens at its end. */
 cJSON *server_override_find(const struct note_page *page, const struct store_note *note);
+
+/* Sets the override that the body of a request has as JSON, and answers as PUT /v1/overrides. */
+server_handler server_override_set;
 
 /* An act of the audit that a request takes back (E5). */
 struct undo {

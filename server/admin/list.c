@@ -60,6 +60,8 @@ static bool page_read_query(struct note_page *page, const struct http_request *r
     char number[24];
     if (!server_admin_check_query(request, page->list.names, response)) return false;
     page->has_key = server_query_read(query, "key", page->key, sizeof page->key);
+    page->has_resource =
+        server_query_read(query, "resource", page->resource, sizeof page->resource);
     page->has_who = server_query_read(query, "who", page->who, sizeof page->who);
     page->limit = ROWS_DEFAULT;
     if (server_query_read(query, "limit", number, sizeof number)) {

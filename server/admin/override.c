@@ -435,8 +435,8 @@ static void override_run(struct act *act, bool is_valid, struct http_response *r
     server_act_free(act);
 }
 
-static void handle_put(struct service *service, const struct http_request *request,
-                       struct http_response *response) {
+void server_override_set(struct service *service, const struct http_request *request,
+                         struct http_response *response) {
     struct act *act = override_new(service, request, ACT_OVERRIDE, response);
     if (act) override_run(act, override_read(act, request, response), response);
 }
@@ -550,12 +550,22 @@ static bool page_add_state(struct service *service, cJSON *json, const doorman_o
     return is_there;
 }
 
+/* Returns whether a row may concern the resource of a list: it names it, or the first part of its
+ * glob is the beginning of the resource. */
+static bool page_has_resource(const struct note_page *page, const doorman_override_row *row) {
+    if (!page->has_resource) return true;
+    if (row->resource_id) return strcmp(row->resource_id, page->resource) == 0;
+    return strncmp(row->identifier_glob, page->resource, strcspn(row->identifier_glob, "*?[\\")) ==
+           0;
+}
+
 cJSON *server_override_find(const struct note_page *page, const struct store_note *note) {
     doorman_override_message message = {.expires_in = 0};
     bool has_ended = note->ends_at > 0 && note->ends_at <= (int64_t)time(NULL);
     bool shows = !has_ended && server_override_read(note, &message);
     const char *key = message.row.key ? message.row.key : "";
     shows = shows && (!page->has_key || strcmp(key, page->key) == 0);
+    shows = shows && page_has_resource(page, &message.row);
     cJSON *json = shows ? cJSON_Parse(note->text) : NULL;
     shows = shows && page_add_state(page->service, json, &message.row);
     doorman_override_message_uninit(&message);
@@ -586,7 +596,7 @@ static void handle_overrides(struct service *service, const struct http_request 
                              struct http_response *response) {
     if (!server_admin_serves(service, request, response)) return;
     if (strcmp(request->verb, "PUT") == 0) {
-        handle_put(service, request, response);
+        server_override_set(service, request, response);
     } else if (strcmp(request->verb, "DELETE") == 0) {
         handle_delete(service, request, response);
     } else {

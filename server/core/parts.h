@@ -58,6 +58,7 @@ PART(pages)
 PART(limits)
 #ifdef DOORMAN_SERVER_ADMIN
 PART(acts)
+PART(override_form)
 PART(versions_page)
 #endif
 PART(front)

@@ -119,6 +119,8 @@ struct http_response {
     int code;
     const char *type, *more; /* Content-Type; further lines of the head */
     char nonce[33];          /* marks our styles and scripts, see Content-Security-Policy */
+    bool has_form;           /* the page has a form that changes something. Browsers then send their
+                                real Origin to this server, instead of "null" */
     char location[DOORMAN_ID_BYTES_MAX + 64]; /* the URL of a redirect; "": none */
     struct text lines;                        /* further lines of the head, after `more` */
     struct text text;                         /* the body */
@@ -195,6 +197,7 @@ struct http_route {
     bool is_open;      /* needs no token or Host, for health checks */
     bool is_immediate; /* needs few steps, so any thread may make the response */
     bool charges;      /* takes units of permits: see request_check_access. A body is ignored */
+    bool takes_form; /* a POST has the body of an HTML form, and comes from a page of this server */
     server_handler *handle;
 };
 

@@ -20,10 +20,14 @@
  *                pages. A page can send a GET to any address without
  *                reading the response, so it could use up the units of
  *                other keys.
+ *     form       A path that takes HTML forms refuses those of other       403
+ *                pages. A browser adds the token of its user to each form
+ *                that any page sends here.
  *     token      It must be in the file of tokens.                         401
  *     path       It must exist, and accept the verb.                       404, 405
  *     type       A POST must have a Content-Type that HTML forms cannot    415
- *                send, without another charset or a Content-Encoding.
+ *                send, unless the path takes forms, without another
+ *                charset or a Content-Encoding.
  *     role       The token must have the role that the verb, or the path,  403
  *                needs.
  *     body       Its end must be clear: see request_read_framing.          400, 411, 501
@@ -265,8 +269,9 @@ static bool path_is_method(const char *path) {
     return found;
 }
 
-/* Returns whether the body is JSON in UTF-8. JSON has no other charset (RFC 8259, 8.1). */
-static bool type_is_json(const char *fields) {
+/* Returns whether the body has a type, and is in UTF-8. JSON has no other charset (RFC 8259, 8.1).
+ */
+static bool type_is(const char *fields, const char *wanted) {
     char type[128];
     if (server_http_field_read(fields, "Content-Type", type, sizeof type) != 1) return false;
     const char *charset = strcasestr(type, "charset=");
@@ -276,7 +281,7 @@ static bool type_is_json(const char *fields) {
         return false;
     }
     type[strcspn(type, "; \t")] = 0;
-    return strcasecmp(type, "application/json") == 0;
+    return strcasecmp(type, wanted) == 0;
 }
 
 /* Returns whether the path takes units of permits. It is not a method of the protocol. */
@@ -305,7 +310,12 @@ static bool request_changes(const struct http_request *request) {
     return (request_verb(request) & (VERB_POST | VERB_PUT | VERB_DELETE)) != 0;
 }
 
-/* Returns whether the request should have a body, which is JSON. */
+/* Returns whether the request has the body of an HTML form. */
+static bool request_has_form(const struct http_request *request) {
+    return request->route && request->route->takes_form && request_verb(request) == VERB_POST;
+}
+
+/* Returns whether the request should have a body, which is JSON or a form. */
 static bool request_has_body(const struct http_request *request) {
     return (request_verb(request) & (VERB_POST | VERB_PUT)) != 0 && !request_charges(request);
 }
@@ -343,6 +353,20 @@ static bool request_is_from_page(const struct http_request *request) {
     return count > 1 || (count == 1 && !own);
 }
 
+/* Returns whether a page of this server has sent the request. A page can set neither of the two
+ * fields. Browsers send Sec-Fetch-Site only over TLS, or to this machine. The scheme of the Origin
+ * is that of a proxy, if there is one. */
+static bool request_is_from_own_page(const struct http_request *request) {
+    char value[300], host[256];
+    int count = server_http_field_read(request->fields, "Sec-Fetch-Site", value, sizeof value);
+    if (count > 0) return count == 1 && strcmp(value, "same-origin") == 0;
+    count = server_http_field_read(request->fields, "Origin", value, sizeof value);
+    server_http_field_read(request->fields, "Host", host, sizeof host);
+    const char *own = request->authority[0] ? request->authority : host;
+    size_t scheme = scheme_bytes(value);
+    return count == 1 && scheme > 0 && strcasecmp(value + scheme, own) == 0;
+}
+
 /* Refuses a path that does not exist. For a path below /v1 the text names the methods. */
 static void response_set_unknown_path(struct http_response *response, const char *path) {
     char text[256] = "this path does not exist";
@@ -359,12 +383,13 @@ static void response_set_unknown_path(struct http_response *response, const char
 
 /* Checks the type and the coding of the body of a POST. */
 static void request_check_type(const struct http_request *request, struct http_response *response) {
-    char coding[32];
+    static const char form[] = "application/x-www-form-urlencoded";
+    const char *wanted = request_has_form(request) ? form : "application/json";
+    char coding[32], error[128];
     int count = server_http_field_read(request->fields, "Content-Encoding", coding, sizeof coding);
-    if (!type_is_json(request->fields)) {
-        server_http_response_set_error(
-            response, 415, "UNSUPPORTED_MEDIA_TYPE",
-            "the body must be of Content-Type application/json, in UTF-8");
+    if (!type_is(request->fields, wanted)) {
+        snprintf(error, sizeof error, "the body must be of Content-Type %s, in UTF-8", wanted);
+        server_http_response_set_error(response, 415, "UNSUPPORTED_MEDIA_TYPE", error);
     } else if (count > 0 && (count > 1 || strcasecmp(coding, "identity") != 0)) {
         server_http_response_set_error(
             response, 415, "UNSUPPORTED_MEDIA_TYPE",
@@ -404,7 +429,8 @@ static void request_check_path(const struct http_request *request, struct http_r
 
 /* Checks the Host and the token. With a token, a GET may have any Host, because the token already
  * protects the data. Proxies and Prometheus may use other names for the server. A request that
- * charges for permits must have a known Host, and must not be of a web page. */
+ * charges for permits must have a known Host, and must not be of a web page. A form must be of a
+ * page of this server. */
 static void request_check_access(struct service *service, struct http_request *request,
                                  struct http_response *response) {
     struct tokens *tokens = service->tokens;
@@ -422,6 +448,11 @@ static void request_check_access(struct service *service, struct http_request *r
             response, 403, "PERMISSION_DENIED",
             "the Host is unknown: use a loopback name, or the host of --http, --http-advertise or "
             "--advertise");
+    } else if (request_has_form(request) && !request_is_from_own_page(request)) {
+        server_http_response_set_error(
+            response, 403, "PERMISSION_DENIED",
+            "a form must be sent from a page of this server: the request needs the Sec-Fetch-Site "
+            "same-origin, or an Origin whose host is that of the request; programs use /v1");
     } else if (tokens && !request_find_token(tokens, request->fields, &request->token)) {
         char value[8]; /* a browser first sends no token */
         bool given =

@@ -43,6 +43,7 @@ static const char *code_reason(int code) {
         int code;
         const char *reason;
     } reasons[] = {{200, "OK"},
+                   {303, "See Other"},
                    {307, "Temporary Redirect"},
                    {400, "Bad Request"},
                    {401, "Unauthorized"},
@@ -76,9 +77,10 @@ void server_http_response_write(struct text *out, struct http_response *response
         out,
         "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\nConnection: %s\r\n"
         "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n"
-        "Referrer-Policy: no-referrer\r\n%s",
+        "Referrer-Policy: %s\r\n%s",
         response->code, code_reason(response->code), response->type, response->text.buffer.bytes,
-        last ? "close" : "keep-alive", response->more);
+        last ? "close" : "keep-alive", response->has_form ? "same-origin" : "no-referrer",
+        response->more);
     if (response->location[0]) server_text_addf(out, "Location: %s\r\n", response->location);
     if (!response->lines.failed && response->lines.buffer.bytes > 0) {
         server_text_add_bytes(out, response->lines.buffer.text, response->lines.buffer.bytes);

@@ -4,10 +4,12 @@
  *     /overrides?key=KEY        other figures of single keys, and when they end
  *
  * The thread of the store makes the rows of the tables, out of its notes. */
-#include "../admin/admin.h"
-#include "pages.h"
+#include "acts.h"
 
 #define ENTRIES_SHOWN 3 /* of an act with many */
+#define OVERRIDE_COLUMNS                                                                           \
+    "<th>act</th><th>key, limit</th><th>figures</th><th>state</th><th>at the end</th><th>by</th>"  \
+    "<th>why</th>"
 
 /* ---- what JSON says, in words --------------------------------------------------------------- */
 
@@ -279,6 +281,19 @@ static void act_error(struct text *text, const struct http_response *answer) {
     cJSON_Delete(json);
 }
 
+/* Adds the table of a list, or why there is none. */
+static void act_table(struct text *text, const char *columns, const struct http_response *answer) {
+    if (answer->code != 200 || answer->text.failed) {
+        act_error(text, answer);
+    } else if (answer->text.buffer.bytes == 0) {
+        server_text_add(text, "<p class=soft>There is none.</p>");
+    } else {
+        server_text_addf(text, "<table class=versions><thead><tr>%s</tr></thead><tbody>", columns);
+        server_text_add_bytes(text, answer->text.buffer.text, answer->text.buffer.bytes);
+        server_text_add(text, "</tbody></table>");
+    }
+}
+
 static void act_page_show(const struct act_page *page, struct service *service,
                           const struct http_request *request, struct http_response *response) {
     struct http_response answer = server_http_response_init(response->abandoned);
@@ -292,16 +307,7 @@ static void act_page_show(const struct act_page *page, struct service *service,
     if (server_admin_serves(service, request, &answer)) {
         server_admin_list(service, request, &answer, &page->list);
     }
-    if (answer.code == 200 && !answer.text.failed && answer.text.buffer.bytes > 0) {
-        server_text_addf(text, "<table class=versions><thead><tr>%s</tr></thead><tbody>",
-                         page->columns);
-        server_text_add_bytes(text, answer.text.buffer.text, answer.text.buffer.bytes);
-        server_text_add(text, "</tbody></table>");
-    } else if (answer.code == 200 && !answer.text.failed) {
-        server_text_add(text, "<p class=soft>There is none.</p>");
-    } else {
-        act_error(text, &answer);
-    }
+    act_table(text, page->columns, &answer);
     doorman_buffer_uninit(&answer.text.buffer);
     doorman_buffer_uninit(&answer.lines.buffer);
     server_text_add(text, "<p><a href='/limits'>all limits</a> &middot; <a href='/overrides'>"
@@ -328,15 +334,43 @@ static void handle_overrides_page(struct service *service, const struct http_req
     const struct act_page page = {
         .path = "/overrides",
         .title = "Overrides",
-        .about = "Other figures of single keys that have not ended, the newest first. doormanctl "
-                 "override sets and ends them.",
+        .about = "Other figures of single keys that have not ended, the newest first. The page of "
+                 "a key has a form that sets one. doormanctl override sets and ends them.",
         .list = {.kind = OVERRIDE_NOTE,
                  .names = names,
                  .add = override_row_add,
                  .add_next = act_next},
-        .columns = "<th>act</th><th>key, limit</th><th>figures</th><th>state</th>"
-                   "<th>at the end</th><th>by</th><th>why</th>"};
+        .columns = OVERRIDE_COLUMNS};
     act_page_show(&page, service, request, response);
+}
+
+/* Links to all overrides of a key, behind the first part of them. */
+static void act_more(struct note_page *page, const char *next) {
+    (void)next;
+    server_text_add(&page->text, "<tr><td></td><td colspan=6><a href=\"/overrides?key=");
+    server_text_add_escaped(&page->text, page->key, server_escape_query);
+    server_text_add(&page->text, "\">all overrides of this key</a></td></tr>");
+}
+
+void server_page_overrides(struct text *text, struct service *service, const char *resource,
+                           const char *key) {
+    static const char *const names[] = {"resource", "key", NULL};
+    const struct note_list list = {
+        .kind = OVERRIDE_NOTE, .names = names, .add = override_row_add, .add_next = act_more};
+    struct http_response answer = server_http_response_init(NULL);
+    struct text query = {.failed = false};
+    server_text_add(&query, "resource=");
+    server_text_add_escaped(&query, resource, server_escape_query);
+    server_text_add(&query, "&key=");
+    server_text_add_escaped(&query, key, server_escape_query);
+    answer.text.failed = query.failed;
+    if (!query.failed) {
+        const struct http_request request = {.query = query.buffer.text};
+        server_admin_list(service, &request, &answer, &list);
+    }
+    act_table(text, OVERRIDE_COLUMNS, &answer);
+    doorman_buffer_uninit(&query.buffer);
+    doorman_buffer_uninit(&answer.text.buffer);
 }
 
 static const struct http_route acts_routes[] = {

@@ -634,6 +634,11 @@ static void page_details(struct text *text, const doorman_permit *state) {
         server_text_add(text, "<tr><td>");
         server_text_add_escaped(text, detail->limit, server_escape_html);
         if (detail->tier) server_text_addf(text, " <small>tier %zu</small>", detail->tier);
+        if (detail->plan) {
+            server_text_add(text, " <small>plan ");
+            server_text_add_escaped(text, detail->plan, server_escape_html);
+            server_text_add(text, "</small>");
+        }
         if (detail->remaining <= 0) server_text_add(text, " <span class=warn>used up</span>");
         server_text_add(text, "</td>");
         page_cell(text, "used", detail->used);
@@ -655,7 +660,7 @@ static void page_details(struct text *text, const doorman_permit *state) {
 
 /* Adds what the limits have counted for a key. There are at most 16 details, so they are written
  * while the lock is held. */
-static void page_key(struct text *text, struct service *service, const char *resource,
+void server_page_key(struct text *text, struct service *service, const char *resource,
                      const char *key) {
     const doorman_permit_entry entry = {.resource_id = resource, .key = key};
     const doorman_request inspect = {
@@ -715,12 +720,17 @@ static void handle_keys(struct service *service, const struct http_request *requ
         server_text_add(text, "<p class=bad>Keys can be inspected and reset only at a server with "
                               "--http-token.</p>");
     } else {
-        page_key(text, service, resource, key);
+        server_page_key(text, service, resource, key);
         page_key_buttons(text, resource, key);
     }
     server_text_add(text, "<p><a href='/limits'>all limits</a>");
     const bool has_acts = service->state && !server_flag_lacks(FLAG_CONFIG_CACHE); /* part ADMIN */
     if (has_acts) {
+        server_text_add(text, " &middot; <a href=\"/override?resource=");
+        server_text_add_escaped(text, resource, server_escape_query);
+        server_text_add(text, "&amp;key=");
+        server_text_add_escaped(text, key, server_escape_query);
+        server_text_add(text, "\">give other figures for a time</a>");
         server_text_add(text, " &middot; <a href=\"/overrides?key=");
         server_text_add_escaped(text, key, server_escape_query);
         server_text_add(text, "\">overrides</a> &middot; <a href=\"/audit?key=");

@@ -247,6 +247,10 @@ void server_page_end(struct http_response *response, bool has_script);
 /* Adds the metrics of the limits of permits. */
 void server_limits_metrics(struct text *text, struct service *service, const bool *abandoned);
 
+/* Adds what the limits have counted for a key, as a table. */
+void server_page_key(struct text *text, struct service *service, const char *resource,
+                     const char *key);
+
 /* Reads a position in the counters: four numbers in hexadecimal digits. The last one names the
  * process. Returns false if the position is not from this process. An empty text is the start. */
 bool server_counters_read_position(const char *text, const struct service *service,

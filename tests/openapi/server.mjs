@@ -130,6 +130,8 @@ function checkResponse(path, verb, response, query = '') {
 }
 
 const JSON_TYPE = { 'Content-Type': 'application/json' };
+const FORM = { // of a request that a form sends
+  'Content-Type': 'application/x-www-form-urlencoded', 'Sec-Fetch-Site': 'same-origin' };
 
 // A path with the number of a version in it.
 const filled = (path, version = 1) => path.replace('{version}', version);
@@ -294,8 +296,8 @@ async function getHolds() {
 
 const ADMIN = ['/v1/inspect', '/v1/reset'];
 const NEED_TOKENS = [
-  ...ADMIN, '/audit', '/overrides', '/v1/audit', '/v1/overrides', '/v1/plans', '/v1/config/rollback',
-  '/v1/audit/{id}/undo', '/v1/drain', '/v1/undrain', '/v1/holds/end'];
+  ...ADMIN, '/audit', '/override', '/overrides', '/v1/audit', '/v1/overrides', '/v1/plans',
+  '/v1/config/rollback', '/v1/audit/{id}/undo', '/v1/drain', '/v1/undrain', '/v1/holds/end'];
 const ADMIN_TOKEN = { Authorization: 'Bearer admin-1' };
 
 // The methods of administrators need a token.
@@ -459,6 +461,27 @@ async function undo() {
   await get(guarded, '/v1/audit', '', { headers: ADMIN_TOKEN });
 }
 
+// Gives other figures with the form of the page, as an administrator.
+async function fillIn() {
+  const page = '?resource=login&key=formal';
+  const body = await get(guarded, '/override', page, { headers: ADMIN_TOKEN });
+  const nonce = body.match(/name=nonce value="([0-9a-f]{32})"/)[1];
+  const fields = { resource: 'login', key: 'formal', limit: 'per-user', figures: 'size=9',
+    number: '1', unit: 'days', reason: 'a test', nonce };
+  const answer = async (more, site = 'same-origin', to = guarded) => {
+    const headers = { ...ADMIN_TOKEN, ...FORM, 'Sec-Fetch-Site': site };
+    const sent = new URLSearchParams({ ...fields, ...more }).toString();
+    const response = await send(to, 'POST', '/override', { headers, body: sent });
+    checkResponse('/override', 'post', response);
+    return response.status;
+  };
+  const statuses = [];
+  for (const [more, site] of [[{ figures: '9' }], [{ limit: 'none' }], [{}, 'cross-site'],
+    [{ nonce: '0' }], [{}], [{}]]) statuses.push(await answer(more, site));
+  if (statuses.join() !== '400,404,403,409,303,200') fault('the form:', statuses.join());
+  await get(guarded, '/override', `${page}&done=${nonce}`, { headers: ADMIN_TOKEN });
+}
+
 // Sends a POST with a query, as an administrator.
 async function postQuery(path, query, value) {
   const headers = { ...JSON_TYPE, ...ADMIN_TOKEN }, body = JSON.stringify(value);
@@ -514,7 +537,7 @@ async function sendAll() {
   for (const address of [master, standby, child]) {
     for (const [path, verb, operation] of all) {
       if (verb === 'get') await get(address, path, queryOf(operation));
-      const examples = operation.requestBody?.content['application/json'].examples ?? {};
+      const examples = operation.requestBody?.content['application/json']?.examples ?? {};
       for (const { value } of Object.values(examples)) {
         await post(address, path, value);
         if (path !== '/v1') await post(address, '/v1', { [path.slice('/v1/'.length)]: value });
@@ -548,11 +571,14 @@ const REFUSED_POSTS = [
 ];
 
 async function refuse(path, verb, operation) {
+  const isForm = operation.requestBody?.content[FORM['Content-Type']];
   for (const [address, more] of [...REFUSED, ...(verb === 'post' ? REFUSED_POSTS : [])]) {
     const url = filled(path) + queryOf(operation);
     const isOpen = `${verb} ${path}` === 'get /v1/drain';
     const asAdmin = address === master && NEED_TOKENS.includes(path) && !isOpen;
     const headers = { ...(asAdmin ? ADMIN_TOKEN : {}), ...more.headers };
+    if (isForm) headers['Sec-Fetch-Site'] = FORM['Sec-Fetch-Site'];
+    if (isForm && headers['Content-Type']) headers['Content-Type'] = FORM['Content-Type'];
     const to = asAdmin ? guarded : address;
     checkResponse(path, verb, await send(to, verb.toUpperCase(), url, { ...more, headers }));
   }
@@ -656,6 +682,7 @@ await plan();
 await version();
 await undo();
 await operate();
+await fillIn();
 await drain();
 await neverConfirm();
 await sendAll();

@@ -32,7 +32,8 @@ TEST(a_role_decides_what_a_token_allows) {
                                         "/v1/limits", "/v1/holds",        "/v1/counters",
                                         "/v1/config", "/v1/openapi.json", "/bans",
                                         "/top",       "/v1/bans",         "/v1/top",
-                                        "/v1/drain",  "/descriptors",     "/v1/descriptors"};
+                                        "/v1/drain",  "/descriptors",     "/v1/descriptors",
+                                        "/override"};
     struct fixture fixture = start_with_tokens(TOKENS);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char lines[256];
