@@ -45,11 +45,10 @@ static const char *descriptor_decode(struct descriptor_query *query, const char 
 
 static void descriptor_refuse(struct descriptor_query *query, const char *name, const char *rule) {
     if (query->wrong) return;
-    size_t i = 0;
-    for (; i < sizeof query->wrong_name - 1 && name[i]; i++) {
-        query->wrong_name[i] = name[i] > 0x20 && name[i] < 0x7f ? name[i] : '?';
+    snprintf(query->wrong_name, sizeof query->wrong_name, "%s", name);
+    for (char *at = query->wrong_name; *at; at++) {
+        if (*at <= 0x20 || *at >= 0x7f) *at = '?';
     }
-    query->wrong_name[i] = '\0';
     query->wrong = rule;
 }
 
@@ -124,7 +123,7 @@ static void descriptor_answer_make(struct service *service, const struct descrip
     if (!query->domain) return;
     (void)doorman_descriptors_resolve(doorman_config_descriptors(config), query->domain,
                                       query->entries, query->count, &out->item);
-    if (out->item.matched) out->rule = &options.descriptors[out->item.rule];
+    if (out->item.matched) out->rule = out->rules + out->item.rule;
     out->template_ = doorman_config_find(config, out->item.resource_id);
     if (out->template_ && !out->template_->has_limits) out->template_ = NULL;
 }
