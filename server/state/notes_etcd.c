@@ -10,6 +10,7 @@
 
 #define NOTES_RETRY DOORMAN_SECOND /* after a reading that failed */
 #define NOTES_CALL_SECONDS 20
+#define NOTES_STOP (2 * DOORMAN_SECOND) /* for a call that runs when the server stops */
 #define NOTES_LOOK (DOORMAN_SECOND / 5) /* between two looks whether the server stops */
 
 struct notes {
@@ -24,6 +25,7 @@ struct notes {
     uint64_t victories;      /* how many masterships of this process have begun */
     uint64_t victory;        /* the last one whose notes were read */
     bool stops, has_ended;
+    bool is_busy;            /* a call runs */
     struct state_call *call; /* waits for the thread; NULL: none */
     struct trouble trouble;  /* why the notes cannot be read */
 };
@@ -85,10 +87,11 @@ static void notes_run_call(struct notes *notes) {
     struct service *service = notes->service;
     struct state_call *call = notes->call;
     notes->call = NULL;
-    call->has_begun = true;
+    call->has_begun = notes->is_busy = true;
     server_unlock(&service->lock);
     call->run(service, notes->store, call->context);
     server_lock(&service->lock);
+    notes->is_busy = false;
     const bool is_lost = call->is_lost;
     call->is_over = true;
     pthread_cond_broadcast(&notes->finished);
@@ -204,10 +207,16 @@ static void notes_follow_drain(struct service *service) {
     notes_elected(service, true, 0);
 }
 
+/* Waits a little for a call that runs, and then cancels it. */
 static void notes_stop(struct service *service) {
     struct notes *notes = service->notes;
     if (!notes || !notes->is_started) return;
     server_lock(&service->lock);
+    doorman_time now = doorman_clock(), until = now + NOTES_STOP;
+    while (notes->is_busy && now < until) {
+        server_condition_wait(&notes->finished, &service->lock, until - now);
+        now = doorman_clock();
+    }
     notes->stops = true;
     server_store_etcd_cancel(notes->store);
     pthread_cond_signal(&notes->changed);
@@ -230,5 +239,6 @@ const struct server_part server_part_notes = {.name = "NOTES",
                                               .start = notes_start,
                                               .elected = notes_elected,
                                               .drains = notes_follow_drain,
+                                              .stopping = notes_stop,
                                               .stop = notes_stop,
                                               .destroy = notes_destroy};

@@ -24,11 +24,15 @@
 #include <sys/random.h>
 
 #define NOTES_TRIES 3 /* members that are asked */
-#define NOTES_DEADLINE (2 * DOORMAN_SECOND)
-#define NOTES_BYTES_MAX 1500000 /* of one transaction; etcd takes 1.5 MiB */
-#define NOTES_OVERHEAD 64       /* of each note in a request of etcd */
-#define NOTES_PAGE 256
-#define NOTES_PAGE_SHRINK 16
+#define NOTES_DEADLINE (4 * DOORMAN_SECOND)
+#define PAGE_DEADLINE (6 * DOORMAN_SECOND) /* of a page, for all tries together */
+#define NOTES_BYTES_MAX 1500000            /* of one transaction; etcd takes 1.5 MiB */
+#define NOTES_OVERHEAD 64                  /* of each note in a request of etcd */
+#define NOTES_PAGE 256                     /* notes of the first page */
+#define NOTES_PAGE_SHRINK 16               /* the part of a page that was too long */
+#define NOTES_PAGE_GROW 4                  /* after a page of few bytes */
+#define NOTES_PAGE_MAX 4096 /* etcd sorts all notes for each page, so pages are few */
+#define NOTES_PAGE_FEW ((size_t)512 << 10) /* bytes */
 
 #define PREFIX_BYTES (2 * ETCD_KEY_BYTES_MAX + 16)
 #define NAME_BYTES (PREFIX_BYTES + STORE_TEXT + 64)
@@ -111,7 +115,10 @@ static enum store_result kept_begin(struct store *base, uint64_t epoch) {
     char compare[COMPARE_BYTES], stamp[BASE64_TEXT(STAMP_BYTES)];
     (void)epoch;
     store->revision[0] = 0;
-    if (getrandom(&store->nonce, sizeof store->nonce, 0) != (ssize_t)sizeof store->nonce) {
+    if (store->settings->election_key && store->lease == 0) {
+        return kept_fail(store, STORE_OUTDATED, "this process is no longer the master");
+    }
+    if (getentropy(&store->nonce, sizeof store->nonce) != 0) {
         return kept_fail(store, STORE_FAILED, "the system has no random numbers");
     }
     store->batch = 0;
@@ -313,6 +320,7 @@ struct kept_list {
     store_visitor *visit;
     void *context;
     size_t limit;              /* notes of a page */
+    size_t bytes;              /* of the notes of the last page */
     char last[STORE_TEXT + 1]; /* the identity of the last note; "": none yet */
     bool wants;                /* the visitor wants more */
 };
@@ -326,6 +334,7 @@ static bool kept_visit(const struct etcd_store *store, struct kept_list *list, c
         char *text = value;
         const int64_t ends_at = strtoll(value, &text, 10);
         if (*text == '\n') text++;
+        list->bytes += strlen(text);
         snprintf(list->last, sizeof list->last, "%s", name + head);
         const struct store_note note = {list->kind, list->last, ends_at, text};
         list->wants = list->visit(list->context, &note);
@@ -373,7 +382,9 @@ static bool kept_is_long(const struct etcd_store *store, const struct kept_list 
  *   more   out: there are further pages */
 static enum store_result kept_read_page(struct etcd_store *store, struct kept_list *list,
                                         bool *more) {
+    store->etcd.deadline = PAGE_DEADLINE / (doorman_time)store->etcd.tries;
     cJSON *response = kept_ask(store, list);
+    store->etcd.deadline = NOTES_DEADLINE;
     const cJSON *entries = cJSON_GetObjectItemCaseSensitive(response, "kvs"), *entry = NULL;
     *more = true;
     if (!response && kept_is_long(store, list)) {
@@ -382,11 +393,14 @@ static enum store_result kept_read_page(struct etcd_store *store, struct kept_li
     }
     if (!response) return kept_fail_call(store);
     bool has_memory = true;
+    list->bytes = 0;
     cJSON_ArrayForEach(entry, entries) {
         if (list->wants && has_memory) has_memory = kept_visit(store, list, entry);
     }
     *more = list->wants && cJSON_GetArraySize(entries) == (int)list->limit;
     cJSON_Delete(response);
+    const bool grows = list->bytes < NOTES_PAGE_FEW && list->limit < NOTES_PAGE_MAX;
+    if (grows) list->limit *= NOTES_PAGE_GROW;
     return has_memory ? STORE_OK : kept_fail_memory(store);
 }
 

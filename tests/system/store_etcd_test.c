@@ -108,6 +108,7 @@ STORY(a_process_that_has_lost_the_election_key_cannot_write) {
     const int64_t lease = own_election_key(w);
     server_store_close(w->store);
     w->store = open_one(w);
+    expect_error(w->store, server_store_begin(w->store, 0), STORE_OUTDATED, "no longer the master");
     server_store_etcd_set_lease(w->store, lease + 1);
     expect_error(w->store, server_store_begin(w->store, 0), STORE_OUTDATED, "no longer the master");
     server_store_etcd_set_lease(w->store, lease);
