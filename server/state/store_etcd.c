@@ -22,6 +22,7 @@
 
 #include <stdarg.h>
 #include <sys/random.h>
+#include <unistd.h>
 
 #define NOTES_TRIES 3 /* members that are asked */
 #define NOTES_DEADLINE (4 * DOORMAN_SECOND)
