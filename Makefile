@@ -104,6 +104,7 @@ PARTS = MEMORY CHECK REPORTS REPLACE UNMATCHED WAITING WARNINGS WATCH NOTIFY \
     $(foreach part,HTTP ETCD TLS STATE,$(if $(filter-out 0,$($(part))),$(part))) \
     $(if $(filter-out 0,$(STATE)),$(if $(filter-out 0,$(REDIS)),REDIS)) \
     $(if $(filter 0,$(HTTP) $(STATE) $(ADMIN)),,ADMIN) \
+    $(if $(filter 0,$(HTTP) $(STATE) $(ADMIN) $(ETCD)),,NOTES) \
     $(if $(filter 0,$(HTTP) $(GRPC)),,GRPC)
 FOLDERS = util log process waiting $(if $(filter HTTP,$(PARTS)),http pages) \
     $(if $(filter ETCD,$(PARTS)),etcd) $(if $(filter TLS,$(PARTS)),tls) \
@@ -111,6 +112,7 @@ FOLDERS = util log process waiting $(if $(filter HTTP,$(PARTS)),http pages) \
     $(if $(filter GRPC,$(PARTS)),grpc)
 # These pages need the part ADMIN.
 LEFT_OUT = $(if $(filter REDIS,$(PARTS)),,%_redis.c) \
+    $(if $(filter NOTES,$(PARTS)),,%_etcd.c) \
     $(if $(filter ADMIN,$(PARTS)),,$(addprefix server/pages/,acts.c override_form.c versions.c))
 SERVER_SOURCES = doorman_server.c $(sort $(filter-out $(LEFT_OUT), \
     $(wildcard $(FOLDERS:%=server/%/*.c))))
@@ -265,6 +267,9 @@ REDIS_PROGRAMS = $(addprefix system/,redis_test admin_test drain_test office_tes
 REDIS_TESTS = $(filter $(REDIS_PROGRAMS:%=\%/%),$(ALL_FLAVORS))
 $(REDIS_TESTS): doorman_server.c $(SERVER_HEADERS) $(wildcard server/state/*.c)
 $(REDIS_TESTS) $(REDIS_PROGRAMS:%=build/coverage/%): LIBRARIES += -lhiredis
+CURL_TESTS = $(filter %/system/store_etcd_test,$(ALL_FLAVORS)) build/coverage/system/store_etcd_test
+$(CURL_TESTS): LIBRARIES += -lcurl
+$(CURL_TESTS): doorman_server.c $(SERVER_HEADERS) $(wildcard server/*/*.c)
 SQLITE_TESTS = unit/store_test system/plans_test
 $(filter $(SQLITE_TESTS:%=\%/%),$(ALL_FLAVORS)) $(SQLITE_TESTS:%=build/coverage/%): \
     LIBRARIES += -lsqlite3
@@ -276,7 +281,7 @@ $(CONVERT_TESTS): $(wildcard server/ctl/*.[ch])
 # headers for them once.
 LINKED = doorman_server $(addprefix fuzz/,calls grpc handover http permits response rows) \
     $(addprefix system/,abuse_test agent_holds_test agent_permits_test etcd_test leased_test \
-    status_test tls_test tree_test) \
+    status_test store_etcd_test tls_test tree_test) \
     $(addprefix unit/,arguments_test graph_test notify_test reports_test unmatched_test \
         versions_test warnings_test)
 $(foreach flavor,$(FLAVORS) coverage,\

@@ -352,6 +352,7 @@ struct election_status {
     struct trouble etcd;           /* why the last call to etcd failed */
     doorman_time etcd_answered_at; /* 0: it has not answered yet */
     doorman_time master_until; /* of this process, unless etcd answers; 0: not master by election */
+    int64_t lease; /* of etcd, that holds the election key; only while this process is master */
 };
 
 struct service {
@@ -412,6 +413,7 @@ struct service {
     struct notify *notify;                   /* NULL: systemd does not ask for notifications */
     struct state *state;                     /* the thread that writes --state; NULL: none */
     const struct state_status *state_status; /* of it, for pages; NULL: none */
+    struct notes *notes;                     /* acts in etcd; NULL: they are not kept there */
     struct admin *admin;                     /* acts of administration */
     struct override_form *override_form;     /* the form for other figures of a key */
     struct versions *versions;               /* of the configuration */
@@ -432,6 +434,11 @@ static inline void server_note_failure(struct service *service, enum load_failur
 static inline bool server_pauses(const struct service *service) {
     const enum drain_phase phase = service->drain.phase;
     return service->stopping || phase == DRAIN_PAUSED || phase == DRAIN_LEAVING;
+}
+
+/* Returns whether acts of administration are kept: in the store of --state, or in etcd. */
+static inline bool server_keeps_acts(const struct service *service) {
+    return service->state || service->notes;
 }
 
 #include "core/part.h"

@@ -297,17 +297,17 @@ static void act_fail(struct act *act, struct store *store) {
     if (act->is_done) {
         server_act_refuse(act, 503, "UNAVAILABLE",
                           "the change was made, and its row of the audit says that this is not "
-                          "known, because the store of --state cannot keep it: %s",
-                          server_store_error(store));
+                          "known, because %s cannot keep it: %s",
+                          server_acts_store(act->service), server_store_error(store));
         return;
     }
     if (act->row_bytes > 0) {
         snprintf(what, sizeof what, "only the first %zu of %zu changes were made", act->written,
                  act->notes.count);
     }
-    server_act_refuse(act, 503, "UNAVAILABLE",
-                      "%s, because the store of --state cannot keep %s: %s", what,
-                      act->row_bytes > 0 ? "the others" : "it", server_store_error(store));
+    server_act_refuse(act, 503, "UNAVAILABLE", "%s, because %s cannot keep %s: %s", what,
+                      server_acts_store(act->service), act->row_bytes > 0 ? "the others" : "it",
+                      server_store_error(store));
 }
 
 bool server_act_announce(struct act *act, struct store *store) {
@@ -462,10 +462,11 @@ bool server_act_add_reason(cJSON *row, const struct http_request *request,
 bool server_admin_serves(struct service *service, const struct http_request *request,
                          struct http_response *response) {
     char master_http[DOORMAN_ID_BYTES_MAX + 1];
-    if (!service->state) {
+    if (!server_keeps_acts(service)) {
         server_http_response_set_error(response, 404, "NOT_FOUND",
                                        "this server keeps no acts of administration, because it "
-                                       "has no store: start it with --state");
+                                       "has no store: start it with --state, or with "
+                                       "--config etcd:KEY and --http-token");
         return false;
     }
     server_lock(&service->lock);

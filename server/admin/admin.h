@@ -74,7 +74,12 @@ bool server_act_announce(struct act *act, struct store *store);
 /* Writes that an act which was announced was refused. Returns false if the store has failed. */
 bool server_act_forget(struct act *act, struct store *store, const char *why);
 
-/* Checks that this process keeps acts: that --state is given, and it is master.
+/* Names where acts are kept, for errors. */
+static inline const char *server_acts_store(const struct service *service) {
+    return service->state ? "the store of --state" : "etcd";
+}
+
+/* Checks that this process keeps acts (server_keeps_acts), and that it is master.
  *   returns   false: the response is an error, or redirects to the master */
 bool server_admin_serves(struct service *service, const struct http_request *request,
                          struct http_response *response);

@@ -166,8 +166,8 @@ static uint64_t note_version(const cJSON *note) {
 
 static bool change_fail_store(struct act *act, struct store *store) {
     return server_act_refuse(act, 503, "UNAVAILABLE",
-                             "nothing was changed, because the store of --state cannot be read: %s",
-                             server_store_error(store));
+                             "nothing was changed, because %s cannot be read: %s",
+                             server_acts_store(act->service), server_store_error(store));
 }
 
 /* Reads or writes the key of etcd. */

@@ -141,7 +141,7 @@ static void drain_start(const struct drain_call *call) {
     server_lock(&service->lock);
     bool is_drained = service->drain.phase != DRAIN_NONE;
     service->drain.must_end = service->drain.must_end && !is_drained;
-    bool is_audited = service->state && doorman_server_permits(service->server);
+    bool is_audited = server_keeps_acts(service) && doorman_server_permits(service->server);
     server_unlock(&service->lock);
     if (!is_drained && !service->settings->election_key && !call->is_forced) {
         server_http_response_set_error(call->response, 409, "UNAVAILABLE",

@@ -194,12 +194,12 @@ static void handle_hold_end(struct service *service, const struct http_request *
     static const char *const names[] = {"reason", "redirect", NULL};
     struct hold_call call = {.id = 0};
     if (!server_admin_check_query(request, names, response)) return;
-    if (service->state && !server_admin_serves(service, request, response)) return;
+    if (server_keeps_acts(service) && !server_admin_serves(service, request, response)) return;
     cJSON *body = cJSON_ParseWithLength(request->body, request->body_bytes);
     if (hold_read(&call, body, response) && hold_find(&call, service, response)) {
         bool is_done = true;
-        if (service->state) is_done = hold_run(&call, service, request, response);
-        if (!service->state) hold_run_alone(&call, service, request);
+        if (server_keeps_acts(service)) is_done = hold_run(&call, service, request, response);
+        if (!server_keeps_acts(service)) hold_run_alone(&call, service, request);
         if (service->waits) service->waits->finish(service);
         if (is_done) hold_answer(&call, response);
     }

@@ -68,9 +68,8 @@ static bool reset_prepare(struct act *act, struct store *store) {
         if (count >= 0 && count < SUPPORT_RESETS) continue;
         if (count < 0) {
             return server_act_refuse(act, 503, "UNAVAILABLE",
-                                     "nothing was changed, because the store of --state cannot be "
-                                     "read: %s",
-                                     server_store_error(store));
+                                     "nothing was changed, because %s cannot be read: %s",
+                                     server_acts_store(act->service), server_store_error(store));
         }
         return server_act_refuse(act, 403, "PERMISSION_DENIED",
                                  "the role support resets a key at most %d times a day, and '%s' "
@@ -118,19 +117,43 @@ static bool reset_write(struct service *service, const struct http_request *requ
     return true;
 }
 
+/* Returns whether a message sets a ban. */
+static bool reset_bans(const doorman_request *reset) {
+    bool bans = false;
+    for (size_t i = 0; i < reset->entry_count; i++) {
+        bans = bans || (reset->entries[i].sets_ban && reset->entries[i].ban > 0);
+    }
+    return bans;
+}
+
+/* Says in the answer to a ban that it is only in memory. */
+static void reset_add_note(struct http_response *response) {
+    doorman_buffer *body = &response->text.buffer;
+    while (body->bytes > 0 && strchr("}\n", body->text[body->bytes - 1])) {
+        bool is_end = body->text[--body->bytes] == '}';
+        body->text[body->bytes] = 0;
+        if (is_end) break;
+    }
+    server_text_add(&response->text,
+                    ",\"note\":\"bans last until this process ends, or another one becomes master, "
+                    "because this server has no --state\"}\n");
+}
+
 /* Returns whether the message may be decided. One that is not valid, or reaches a process that is
- * not the master, changes nothing, and is answered as always. */
+ * not the master, changes nothing, and is answered as always.
+ *   bans   out: the message is valid, and sets a ban */
 static bool reset_keep(struct service *service, const struct http_request *request,
-                       struct http_response *response) {
+                       struct http_response *response, bool *bans) {
     doorman_json_exchange exchange = {.reply = {.text = NULL}};
     bool may = true;
     server_lock(&service->lock);
     bool is_master = doorman_server_permits(service->server) != NULL;
     server_unlock(&service->lock);
-    if (!service->state || !is_master) return true;
+    if (!server_keeps_acts(service) || !is_master) return true;
     bool is_valid = doorman_json_exchange_read(&exchange, "reset", request->body,
                                                request->body_bytes) == DOORMAN_OK;
     is_valid = is_valid && exchange.request.entry_count > 0;
+    *bans = is_valid && reset_bans(&exchange.request);
     if (is_valid) {
         may = server_reset_check_token(service, request, response) &&
               reset_write(service, request, &exchange.request, response);
@@ -262,10 +285,12 @@ void server_ban_undo(struct service *service, const struct http_request *request
 
 static void handle_reset(struct service *service, const struct http_request *request,
                          struct http_response *response) {
-    if (!reset_keep(service, request, response)) return;
+    bool bans = false;
+    if (!reset_keep(service, request, response, &bans)) return;
     struct method_call *call = (struct method_call *)calloc(1, sizeof *call);
     response->text.failed = !call;
     if (call && !server_method_handle(service, call, request, response)) assert(false);
+    if (bans && !service->state && response->code == 200) reset_add_note(response);
     free(call);
 }
 

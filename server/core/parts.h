@@ -23,6 +23,9 @@ PART(config_writer)
 #ifdef DOORMAN_SERVER_STATE
 PART(state)
 #endif
+#ifdef DOORMAN_SERVER_NOTES
+PART(notes)
+#endif
 #ifdef DOORMAN_SERVER_CHECK
 PART(check)
 #endif

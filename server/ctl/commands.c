@@ -606,7 +606,7 @@ const struct ctl_command ctl_commands[] = {
     {"audit", "[KEY]", "who has done what, when, and why; the newest first",
      "With KEY, only acts that concern this key. FIGURES is what was before, and what the act has\n"
      "left behind. With --json, the entries of each act too. `undo ID` undoes an act. The server\n"
-     "needs --state and --http-token. Needs the role support.",
+     "must keep acts: --http-token, and --state or --config etcd:KEY. Needs the role support.",
      ctl_audit},
     {"undo", "ID", "undo an act of the audit",
      "ID is a number of the audit. An act can be undone while what it has changed is as it left\n"
@@ -617,8 +617,8 @@ const struct ctl_command ctl_commands[] = {
      "give one key other figures of a limit, for a time",
      "FIGURES are those of the configuration, such as rate=200,size=1000; or add=500, which gives\n"
      "so many units more, once. TIME is seconds, or has a unit: 90s, 15m, 12h, 1d; 0 is no end.\n"
-     "A RESOURCE with * ? or [ is the glob of a template. The server needs --state and\n"
-     "--http-token. Needs the role support.",
+     "A RESOURCE with * ? or [ is the glob of a template. The server must keep\n"
+     "acts: see 'doormanctl audit'. Needs the role support.",
      run_override_set},
     {"override list", "[KEY]", "the overrides that have not ended, the newest first",
      "Needs the role read.", run_override_list},
@@ -626,7 +626,7 @@ const struct ctl_command ctl_commands[] = {
      "What was used under the override stays used. Needs the role support.", run_override_end},
     {"plan set", "GLOB KEY PLAN TIME REASON", "give one key a plan of the configuration",
      "GLOB is that of a template. TIME is seconds, or has a unit: 90s, 15m, 12h, 1d; 0 is no end.\n"
-     "The server needs --state and --http-token. Needs the role support.",
+     "The server must keep acts: see 'doormanctl audit'. Needs the role support.",
      ctl_plan_set},
     {"plan load", "GLOB FILE TIME REASON", "give many keys their plans",
      "Each line of FILE is KEY PLAN; - is standard input. 10,000 lines are one act, and either "
@@ -658,7 +658,7 @@ const struct ctl_command ctl_commands[] = {
      "valid. Needs the role read.",
      ctl_config_check},
     {"config versions", "", "who has changed the configuration, when, and why; the newest first",
-     "The server needs --config store: or --config etcd:KEY, --state and --http-token. Needs the\n"
+     "The server needs --config store: or --config etcd:KEY, and --http-token. Needs the\n"
      "role read.",
      ctl_config_versions},
     {"config diff", "[VERSION|FILE]", "how a version differs from the one before it",

@@ -137,6 +137,7 @@ static void election_apply(struct service *service, bool reachable) {
     }
     election_note_master(service, reachable, now);
     bool is_master = state == DOORMAN_MASTER;
+    service->election_status.lease = is_master ? election->core.lease : 0;
     if (expired || was_master != is_master) {
         EACH_PART(part, elected)(*part)->elected(service, is_master, election->epoch);
     }

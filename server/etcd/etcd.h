@@ -1,5 +1,5 @@
-/* doorman_server, part ETCD: calls to etcd. Only the files of this part include this file. The
- * settings and fields of the part that other files read are in server.h. */
+/* doorman_server, part ETCD: calls to etcd. Only the files of this part and of the part NOTES
+ * include this file. The settings and fields of the part that other files read are in server.h. */
 #ifndef DOORMAN_SERVER_ETCD_H
 #define DOORMAN_SERVER_ETCD_H
 

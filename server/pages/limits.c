@@ -724,7 +724,8 @@ static void handle_keys(struct service *service, const struct http_request *requ
         page_key_buttons(text, resource, key);
     }
     server_text_add(text, "<p><a href='/limits'>all limits</a>");
-    const bool has_acts = service->state && !server_flag_lacks(FLAG_CONFIG_CACHE); /* part ADMIN */
+    const bool has_acts =
+        server_keeps_acts(service) && !server_flag_lacks(FLAG_CONFIG_CACHE); /* part ADMIN */
     if (has_acts) {
         server_text_add(text, " &middot; <a href=\"/override?resource=");
         server_text_add_escaped(text, resource, server_escape_query);

@@ -266,14 +266,14 @@ static void metrics_authentication(struct text *text, const struct counters *cou
     }
 }
 
-/* A server without --state keeps no acts. */
+/* A server without --state or --config etcd:KEY keeps no acts. */
 static void metrics_acts(struct text *text, const struct service *service) {
     static const char *const names[] = {
 #define ACT_NAME(code, name) name,
         ACT_KINDS(ACT_NAME)
 #undef ACT_NAME
     };
-    if (!service->state_status) return;
+    if (!server_keeps_acts(service)) return;
     server_metrics_header(text, "administration_acts_total", "counter",
                           "Acts of administration that are in the audit, by what they did.");
     for (int i = 0; i < ACT_KIND_COUNT; i++) {

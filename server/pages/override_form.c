@@ -465,7 +465,7 @@ static void form_add_refusal(const struct form *form, struct service *service,
     snprintf(master_http, sizeof master_http, "%s", service->master_http);
     server_unlock(&service->lock);
     form_add_error(text, form, form->field, NULL);
-    if (!service->state || !master_http[0]) return;
+    if (!server_keeps_acts(service) || !master_http[0]) return;
     server_text_add(text, "<p><a href=\"");
     form_escaped(text, master_http);
     server_text_add(text, "/override?resource=");

@@ -97,7 +97,8 @@ static void page_search(struct text *text, const char *client) {
 
 /* Adds links to the pages that only a server with the part ADMIN and --state has. */
 static void page_nav(struct text *text, const struct service *service) {
-    const bool has_acts = service->state && !server_flag_lacks(FLAG_CONFIG_CACHE); /* part ADMIN */
+    const bool has_acts =
+        server_keeps_acts(service) && !server_flag_lacks(FLAG_CONFIG_CACHE); /* part ADMIN */
     if (!has_acts) return;
     server_text_add(text, "<nav aria-label=pages><a href='/limits'>limits</a>"
                           "<a href='/overrides'>overrides</a><a href='/audit'>audit</a>"

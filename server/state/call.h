@@ -34,7 +34,7 @@ enum call_result {
 };
 
 /* Lets the thread of the store run a function, and waits for it, for 20 s at most. Only the thread
- * of pages calls this. Precondition: the lock is not held, and --state is given.
+ * of pages calls this. Precondition: the lock is not held, and server_keeps_acts.
  *   call      must stay valid until run has returned, also after CALL_LOST
  *   why       out: if it is not CALL_OVER, the reason and what to do, as a phrase */
 enum call_result server_state_call(struct service *service, struct state_call *call,

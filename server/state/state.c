@@ -27,6 +27,7 @@
  * Nothing is written before all is read: a row in the store may say that more is used than memory
  * knows. */
 #include "call.h"
+#include "notes_etcd.h"
 #include "planned.h"
 
 #include <signal.h>
@@ -551,6 +552,9 @@ void server_state_reread(struct service *service) {
 enum call_result server_state_call(struct service *service, struct state_call *call,
                                    char why[CALL_TEXT]) {
     struct state *state = service->state;
+#ifdef DOORMAN_SERVER_NOTES
+    if (!state) return server_notes_call(service, call, why);
+#endif
     doorman_time now = doorman_clock(), until = now + CALL_SECONDS * DOORMAN_SECOND;
     server_lock(&service->lock);
     const char *forbids = state_forbids_call(state);

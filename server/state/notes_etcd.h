@@ -1,0 +1,11 @@
+/* doorman_server, part NOTES: calls of the store in etcd. */
+#ifndef DOORMAN_SERVER_NOTES_ETCD_H
+#define DOORMAN_SERVER_NOTES_ETCD_H
+
+#include "call.h"
+
+/* As server_state_call. Precondition: acts are kept in etcd. */
+enum call_result server_notes_call(struct service *service, struct state_call *call,
+                                   char why[CALL_TEXT]);
+
+#endif
