@@ -178,7 +178,8 @@ void server_connection_move(struct http_connection *connection, enum http_connec
     if (waits) {
         connection->deadline = DOORMAN_NEVER;
     } else if (!keeps) {
-        connection_set_deadline(connection, doorman_clock() + seconds * DOORMAN_SECOND);
+        const doorman_time now = connection->service->http->now;
+        connection_set_deadline(connection, now + seconds * DOORMAN_SECOND);
     }
     connection->state = state;
 }

@@ -78,6 +78,7 @@ struct http {
     int listener;           /* -1: HTTP does not listen */
     bool is_listening;      /* epoll reports new connections */
     bool is_ending;         /* the loop ends when the last responses are sent */
+    doorman_time now;       /* the time of this turn of the loop */
     doorman_time next_at;   /* not later than the next deadline of a connection */
     doorman_time accept_at; /* after an error: when to accept again */
     doorman_time evict_at;  /* when to look for connections to close; DOORMAN_NEVER: HTTP is not
