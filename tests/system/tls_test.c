@@ -449,7 +449,7 @@ TEST(a_refused_certificate_is_named_in_the_response) {
         fixture_start(CONFIG("100", ""),
                       (const char *[]){"--tls-cert", cert, "--tls-key", key, "--tls-ca", ca, NULL});
     expect_403(&fixture, folder, NULL, NULL, "has sent no certificate");
-    expect_403(&fixture, folder, others->folder, "own.pem", "issuer is unknown");
+    expect_403(&fixture, folder, others->folder, "own.pem", "NOT trusted");
     expect_403(&fixture, folder, folder, "old.pem", "expired");
     expect_https(&fixture, folder, folder, true);
     server_stop(&fixture.server);
