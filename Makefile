@@ -113,13 +113,16 @@ FOLDERS = util log process waiting $(if $(filter HTTP,$(PARTS)),http pages) \
 # These pages need the part ADMIN.
 LEFT_OUT = $(if $(filter REDIS,$(PARTS)),,%_redis.c) \
     $(if $(filter NOTES,$(PARTS)),,%_etcd.c) \
+    $(if $(filter TLS,$(PARTS)),,%/http_tls.c) \
     $(if $(filter ADMIN,$(PARTS)),,$(addprefix server/pages/,acts.c override_form.c versions.c))
 SERVER_SOURCES = doorman_server.c $(sort $(filter-out $(LEFT_OUT), \
     $(wildcard $(FOLDERS:%=server/%/*.c))))
 SERVER_MACROS = $(PARTS:%=-DDOORMAN_SERVER_%)
+# The part HTTP has TLS only together with the part TLS.
+USES_GNUTLS = $(filter GRPC,$(PARTS))$(if $(filter HTTP,$(PARTS)),$(filter TLS,$(PARTS)))
 SERVER_LIBRARIES = -lm $(if $(filter ETCD,$(PARTS)),-lcurl) \
     $(if $(filter STATE,$(PARTS)),-lsqlite3) $(if $(filter REDIS,$(PARTS)),-lhiredis) \
-    $(if $(filter GRPC,$(PARTS)),-lnghttp2 -lprotobuf-c -lgnutls)
+    $(if $(filter GRPC,$(PARTS)),-lnghttp2 -lprotobuf-c) $(if $(USES_GNUTLS),-lgnutls)
 HTTP_FILES = build/page_files.h build/openapi.h
 SERVER_HEADERS = $(wildcard server/*.h server/*/*.h)
 GRPC_FILES = $(if $(filter GRPC,$(PARTS)),build/grpc/messages.pb-c.h build/grpc/messages.o)
@@ -606,7 +609,7 @@ ctl_deps:
 build_deps:
 	@$(DEPS) cc nng cjson $(if $(filter ETCD,$(PARTS)),libcurl) \
 	    $(if $(filter STATE,$(PARTS)),sqlite) $(if $(filter REDIS,$(PARTS)),hiredis) \
-	    $(if $(filter GRPC,$(PARTS)),nghttp2 gnutls protobuf-c)
+	    $(if $(filter GRPC,$(PARTS)),nghttp2 protobuf-c) $(if $(USES_GNUTLS),gnutls)
 
 test_deps: build_deps
 	@$(DEPS) cmocka nngcat c++ libedit $(if $(CTL_YAML),yaml)

@@ -165,10 +165,9 @@ enum {
 
 /* The sender of a message. */
 struct peer {
-    nng_pipe pipe;      /* for a message over nng */
-    nng_stream *stream; /* for a message over HTTP; NULL: the message came over nng */
-    const char *token;  /* the name of its token; "" or NULL: none */
-    const char *text;   /* HOST:PORT, for a message that came in another way; NULL: the others */
+    nng_pipe pipe;     /* for a message over nng */
+    const char *token; /* the name of its token; "" or NULL: none */
+    const char *text;  /* HOST:PORT, for a message over HTTP or gRPC; NULL: it came over nng */
 };
 
 #include "core/lock.h"
@@ -392,6 +391,7 @@ struct service {
     unsigned sending_count;            /* workers that send and do not retire; atomic */
     struct waiting *waiting;           /* NULL: permits never wait */
     const struct waiting_calls *waits; /* of the part that lets permits wait; NULL: none */
+    const struct https_calls *https;   /* of the part that has TLS for HTTP; NULL: none */
     struct lock config_lock; /* held while a configuration is destroyed. A thread that holds it can
                                 use `config` without `lock` */
     struct lock lock;        /* guards all members below while workers run */

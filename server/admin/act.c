@@ -359,7 +359,7 @@ struct act *server_act_new(struct service *service, const struct http_request *r
                            enum act_kind kind, struct http_response *response) {
     struct act *act = (struct act *)calloc(1, sizeof *act);
     const bool shared_before = server_shares_memory;
-    const struct peer peer = {.stream = request->stream};
+    const struct peer peer = {.text = request->peer};
     char address[PEER_BYTES];
     response->text.failed = !act;
     if (!act) return NULL;

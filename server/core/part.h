@@ -139,6 +139,8 @@ struct server_part {
     unsigned permit_events;
 
     const struct waiting_calls *waits; /* messages whose permits wait. At most one part has them */
+    const struct https_calls *https;   /* TLS for HTTP: see server/http/http_connection.h. At most
+                                          one part has them */
 
     /* What pages show of the part. The thread of pages calls these. */
     void (*metrics)(struct service *service, struct text *text); /* lines for Prometheus */

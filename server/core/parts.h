@@ -35,6 +35,9 @@ PART(waiting)
 #ifdef DOORMAN_SERVER_HTTP
 PART(tokens)
 PART(allow)
+#ifdef DOORMAN_SERVER_TLS
+PART(https)
+#endif
 PART(http)
 #ifdef DOORMAN_SERVER_GRPC
 PART(grpc_status)

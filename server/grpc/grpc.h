@@ -320,8 +320,7 @@ struct grpc_connection {
     uint32_t events; /* of epoll */
     struct grpc_stream *streams;
     size_t stream_count;
-    char peer[64];        /* for the log */
-    nng_sockaddr address; /* the same; NNG_AF_UNSPEC: not known */
+    char peer[64]; /* for the log */
 };
 
 /* Makes a connection of a socket.

@@ -88,8 +88,7 @@ static void io_shake(struct grpc_connection *connection) {
     connection->is_writing = result == GRPC_TLS_WRITES;
     if (result != GRPC_TLS_FAILED) return;
     bool is_certificate = failure == FAILED_CERTIFICATE;
-    server_log_handshake(service, is_certificate ? NNG_EPEERAUTH : NNG_ECRYPTO,
-                         &connection->address);
+    server_log_handshake(service, is_certificate, connection->peer);
     server_grpc_connection_end(connection, GRPC_END_HANDSHAKE);
 }
 
@@ -152,19 +151,6 @@ static void listener_name_peer(struct grpc_connection *connection,
                       NI_NUMERICHOST | NI_NUMERICSERV);
     snprintf(connection->peer, sizeof connection->peer,
              strchr(host, ':') ? "[%.45s]:%.5s" : "%.45s:%.5s", host, port);
-    connection->address.s_family = NNG_AF_UNSPEC;
-    if (peer->ss_family == AF_INET) {
-        struct sockaddr_in from;
-        memcpy(&from, peer, sizeof from);
-        connection->address.s_in = (nng_sockaddr_in){
-            .sa_family = NNG_AF_INET, .sa_port = from.sin_port, .sa_addr = from.sin_addr.s_addr};
-    } else if (peer->ss_family == AF_INET6) {
-        struct sockaddr_in6 from;
-        memcpy(&from, peer, sizeof from);
-        connection->address.s_in6 =
-            (nng_sockaddr_in6){.sa_family = NNG_AF_INET6, .sa_port = from.sin6_port};
-        memcpy(connection->address.s_in6.sa_addr, &from.sin6_addr, 16);
-    }
 }
 
 /* Makes a connection of a socket. The caller closes the socket if this fails. */

@@ -226,7 +226,7 @@ static bool stream_check_token(struct grpc_stream *stream) {
     server_counter_add(&service->counters.authentication_failures[failure], 1);
     if (failure != FAILED_TOKEN_MISSING) {
         server_log_peer(service, failure == FAILED_ROLE ? WARNING_ROLE : WARNING_TOKEN,
-                        &stream->connection->address,
+                        stream->connection->peer,
                         failure == FAILED_ROLE ? stream->token.name : NULL);
     }
     return false;

@@ -323,7 +323,7 @@ static void allow_report(struct allow *allow, struct service *service,
     } else {
         *error = allow->error;
     }
-    const struct peer peer = {.stream = request->stream, .token = request->token.name};
+    const struct peer peer = {.text = request->peer, .token = request->token.name};
     const struct message_report report = {.exchange = &allow->exchange,
                                           .peer = &peer,
                                           .was_read = true,

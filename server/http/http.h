@@ -99,7 +99,7 @@ struct http_request {
     const char *fields;  /* the lines of the head after the first line */
     char authority[256]; /* the host of the target, and its port; "": the target is a path */
     struct token_identity token;    /* of the sender */
-    nng_stream *stream;             /* the connection, which tells the address of the peer */
+    const char *peer;               /* its address */
     bool has_wrong_token;           /* the sender has given a token that is not valid */
     bool lacks_role;                /* the token does not have the role that the request needs */
     const struct http_route *route; /* NULL: unknown path, or a method of the protocol */

@@ -5,7 +5,7 @@
 
 #include "http.h"
 
-#include <nng/supplemental/util/platform.h>
+#include <sys/types.h>
 
 #define HTTP_TIMEOUT_SECONDS 30
 
@@ -17,6 +17,7 @@
 
 enum http_connection_state {
     CONNECTION_FREE,
+    CONNECTION_SHAKING,
     CONNECTION_IDLE,
     CONNECTION_HEAD,
     CONNECTION_CONTINUING,
@@ -25,79 +26,119 @@ enum http_connection_state {
     CONNECTION_ABANDONED,
     CONNECTION_DELAYED,
     CONNECTION_SENDING,
-    CONNECTION_DRAINING,
-    CONNECTION_CLOSING
+    CONNECTION_DRAINING
 };
 
+/* What the file descriptors of the loop are. The first member of their structs. */
+enum loop_source { SOURCE_LISTENER, SOURCE_WAKE, SOURCE_CONNECTION };
+
+/* The loop owns all members, except as said. */
 struct http_connection {
+    enum loop_source source;
+    enum http_connection_state state; /* only server_connection_move writes it */
     struct service *service;
-    nng_stream *stream;
-    nng_sockaddr peer; /* read when the connection opens, because a failure can remove it */
-    nng_aio *aio;
-    enum http_connection_state state; /* the lock of HTTP guards this and the next three members */
-    doorman_time deadline;
-    bool is_evicted;              /* the timer has chosen to close this connection */
-    bool is_probed;               /* the timer has cancelled the receive operation once */
+    int socket;
+    uint32_t events;              /* that epoll reports; 0: epoll does not know the socket */
+    struct tls_session *tls;      /* NULL: no TLS */
+    char refusal[128];            /* why the certificate of the peer is refused; "": it is not */
+    char peer[PEER_BYTES];        /* its address */
+    doorman_time deadline;        /* of the state */
     char *in;                     /* bytes received */
     size_t in_bytes, in_capacity; /* in_bytes: bytes of `in` that have been received */
     char *head;                   /* a copy of the head; NULL: the head is not complete */
     size_t head_bytes, used;      /* bytes of `in`: of the head, and of the whole request */
     struct http_request request;  /* its strings point into `head` */
     struct chunk_reader chunks;   /* the position in a body that comes in chunks */
-    struct text out;              /* bytes to send */
     size_t sent;                  /* bytes of `out` that have been sent */
-    bool last, is_head;           /* last: close after the response; is_head: send no body */
     size_t body_left;             /* bytes of a refused body to read before closing, so that
                                      the peer can read the response; SIZE_MAX: not known */
-    /* These members are for ANSWERING. The lock of HTTP guards them, except `abandoned`. */
-    bool is_answered, receives;   /* the response is made; a receive operation is in progress */
-    bool abandoned;               /* atomic; true: nobody waits for the response */
-    struct http_connection *next; /* in the queue */
-    struct method_call call;      /* of a request without a route */
+    bool receives;                /* in ANSWERING and DELAYED: bytes of next requests come in */
+
+    /* In ANSWERING and ABANDONED they belong to the thread that makes the response, until it has
+     * put the connection into the list of answered ones. The loop only reads `last`, `is_head` and
+     * `request` then. */
+    struct text out;         /* bytes to send */
+    bool last, is_head;      /* last: close after the response; is_head: send no body */
+    struct method_call call; /* of a request without a route */
+
+    bool abandoned; /* atomic; true: nobody waits for the response */
+
+    /* The lock of HTTP guards these members. */
+    bool is_answered;             /* in ANSWERING and ABANDONED: the response is made */
     bool waits;                   /* the permits of this message wait, or may begin to wait */
+    struct http_connection *next; /* in one of the lists of struct http */
 };
 
 struct http {
-    struct lock lock;
-    char address[320]; /* "http://HOST:PORT"; "": HTTP does not listen */
-    nng_stream_listener *listener;
-    nng_aio *aio;                     /* for accepting connections */
-    bool accepting, stopping, ending; /* ending: the thread of pages ends */
-    size_t limit, used_count;         /* the maximum number of connections; those not FREE */
-    size_t delayed_count;             /* connections in DELAYED, and reservations for them */
-    nng_aio *timer;                   /* for the next eviction */
-    bool evicting;                    /* the timer runs */
-    pthread_t thread;                 /* makes pages */
-    bool has_thread;
-    pthread_cond_t wake;                     /* wakes the thread of pages */
+    /* The loop owns these members. */
+    enum loop_source listener_source, wake_source;
+    struct service *service;
+    char address[320];      /* "http://HOST:PORT"; constant after the start */
+    int epoll;              /* -1: not open */
+    int listener;           /* -1: HTTP does not listen */
+    bool is_listening;      /* epoll reports new connections */
+    bool is_ending;         /* the loop ends when the last responses are sent */
+    doorman_time now;       /* the time of this turn of the loop */
+    doorman_time next_at;   /* not later than the next deadline of a connection */
+    doorman_time accept_at; /* after an error: when to accept again */
+    doorman_time evict_at;  /* when to look for connections to close; DOORMAN_NEVER: HTTP is not
+                               crowded */
+    doorman_time ends_at;   /* when the loop ends in any case; DOORMAN_NEVER: it does not end */
+    struct http_connection *free; /* connections that are not in use */
+
+    int wake;               /* an eventfd, to which any thread writes; -1: not open */
+    struct lock lock;       /* guards what follows */
+    struct tls_server *tls; /* for new connections; NULL: no TLS */
+    bool stopping;          /* the loop begins to end */
+    bool ending;            /* the thread of pages ends */
+    size_t limit;           /* the maximum number of connections; constant after the start */
+    size_t used_count;      /* connections that are not FREE. Only the loop changes it, and reads it
+                               without the lock */
+    size_t delayed_count;   /* connections in DELAYED, and reservations for them */
+    pthread_t loop, thread; /* thread: makes pages */
+    bool has_loop, has_thread;
+    pthread_cond_t page_wake;                /* wakes the thread of pages */
     struct http_connection *queue, *current; /* current: the thread makes its response */
     size_t queue_count;
+    struct http_connection *answered;     /* the responses of these are made */
     uint64_t made_count, abandoned_count; /* responses that the thread made; that it stopped */
     uint64_t waiter_count;                /* messages that have waited, since the start */
     struct http_connection connections[HTTP_CONNECTION_MAX];
 };
 
-/* Returns whether connections over HTTP use TLS. Threads of nng must not read service->tls, because
- * a reload replaces it. */
-static inline bool server_http_has_tls(const struct service *service) {
-    return service->settings->tls_cert != NULL;
-}
-
 /* ---- connections ---------------------------------------------------------------------------- */
+/* Only the loop calls these functions. */
 
-/* Moves a connection to its next state, and sets the deadline of this state. Precondition: the lock
- * of HTTP is held. */
+/* Moves a connection to its next state, and sets the deadline of this state. */
 void server_connection_move(struct http_connection *connection, enum http_connection_state state);
 
-/* Starts to receive. The callback of the connection may run before this function returns. So the
- * caller must not use the connection after this call. */
-void server_connection_receive(struct http_connection *connection);
+/* Does what a connection can do now, without waiting: epoll has reported its socket, or it is
+ * new. */
+void server_connection_step(struct http_connection *connection);
 
-/* The callback of a connection: bytes were received or sent, or this has failed. */
-void server_connection_step(void *connection);
+/* Takes what has arrived before the deadline, or before the connection is closed for others. */
+void server_connection_probe(struct http_connection *connection);
+
+/* Called when the deadline has passed. */
+void server_connection_expire(struct http_connection *connection);
+
+/* Answers a delayed response now with the status 503, because the server stops. */
+void server_connection_end_delay(struct http_connection *connection);
+
+/* Closes a connection, which another thread does not use. It is FREE afterwards. */
+void server_connection_close(struct http_connection *connection);
+
+/* Sends the responses that other threads have made. */
+void server_http_take_answers(struct http *http);
 
 /* Frees the buffers of a request and its response. */
 void server_connection_free_buffers(struct http_connection *connection);
+
+/* Returns whether few connections are free. */
+bool server_http_is_crowded(const struct http *http);
+size_t server_http_reserve(const struct http *http); /* connections that are kept free */
+
+/* ---- the thread of pages -------------------------------------------------------------------- */
 
 /* Starts the thread of pages. Returns false if the system has no thread for it. */
 bool server_http_start_thread(struct http *http);
@@ -105,13 +146,36 @@ bool server_http_start_thread(struct http *http);
 /* Ends the thread of pages. A response that it makes is abandoned. */
 void server_http_stop_thread(struct http *http);
 
-/* ---- the limit ------------------------------------------------------------------------------ */
+/* Wakes the loop. Any thread may call this. */
+void server_http_wake(const struct http *http);
 
-/* Starts to accept a connection, if one is free and no accept is in progress. */
-void server_http_accept(struct http *http);
+/* ---- TLS ------------------------------------------------------------------------------------ */
 
-/* Returns whether few connections are free. Precondition: the lock of HTTP is held. */
-bool server_http_is_crowded(const struct http *http);
-size_t server_http_reserve(const struct http *http); /* connections that are kept free */
+enum tls_result { TLS_DONE, TLS_READS, TLS_WRITES, TLS_FAILED };
+
+#define TLS_TEXT 160
+
+/* What the part HTTPS does: see http_tls.c. service->https has these functions if it is there. */
+struct https_calls {
+    /* Makes what connections share. The caller releases it.
+     *   why   out: on NULL, what is wrong with the files */
+    struct tls_server *(*create)(const struct pem *pem, char why[TLS_TEXT]);
+    void (*release)(struct tls_server *server); /* NULL: nothing */
+
+    /* Begins a session. It keeps what it needs of the server. Returns NULL without memory. */
+    struct tls_session *(*begin)(struct tls_server *server, int socket);
+    void (*end)(struct tls_session *session);
+
+    /* Continues a handshake.
+     *   refusal   out: on TLS_DONE why the certificate of the peer is refused, or "" */
+    enum tls_result (*handshake)(struct tls_session *session, char *refusal, size_t room);
+
+    /* Work like recv and send: -1 and errno on failure. */
+    ssize_t (*receive)(struct tls_session *session, void *bytes, size_t room);
+    ssize_t (*send)(struct tls_session *session, const void *bytes, size_t count);
+
+    /* Returns whether bytes were received that epoll does not report. */
+    bool (*has_bytes)(struct tls_session *session);
+};
 
 #endif

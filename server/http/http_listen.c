@@ -1,5 +1,14 @@
-/* doorman_server, part HTTP: the listener. This file accepts connections, limits their number, and
- * starts and stops HTTP. It changes service->http.
+/* doorman_server, part HTTP: the listener and the loop. This file accepts connections, limits their
+ * number, and starts and stops HTTP. It changes service->http.
+ *
+ * One thread runs the loop. It waits with epoll for the sockets of all connections, for the
+ * listener, for responses that other threads have made, and for the next deadline. All that it does
+ * is short: see http_connection.c. One thread is enough, because the lock of the service lets only
+ * one thread decide at a time anyway. epoll is level-triggered, so what a connection does not read
+ * now is reported again.
+ *
+ * Locks: the loop holds none while it uses a connection. It takes that of the service in handlers
+ * and for log lines, and that of HTTP for the lists and the counts that others read.
  *
  * At most http->limit connections are open. One eighth of them is a reserve for new connections.
  * HTTP is crowded while a part of the reserve is in use. It then does two things, so that clients
@@ -7,34 +16,41 @@
  *
  * 1. A connection closes after its next response, and the response says so. This is enough while
  *    the clients send requests, and it costs no client a response.
- * 2. A timer looks at the connections every EVICTION_MS. If no connection is free, it closes
- *    connections until the reserve will be free. It closes first those with the lowest rank, and of
- *    one rank those with the nearest deadline, which have waited longest:
+ * 2. The loop looks at the connections every EVICTION_INTERVAL. If no connection is free, it closes
+ *    connections until the reserve is free. It closes first those with the lowest rank, and of one
+ *    rank those with the nearest deadline, which have waited longest:
  *
  *        rank       state                    condition
  *        IDLE       IDLE                     the state has lasted for PATIENCE
- *        WAITING    HEAD, CONTINUING, BODY   the request has lasted for PATIENCE
+ *        WAITING    SHAKING, HEAD,           the request has lasted for PATIENCE
+ *                   CONTINUING, BODY
  *        SENDING    SENDING                  the state has lasted for PATIENCE_SENDING
  *        NEVER      any other                the state ends by itself: ANSWERING and ABANDONED by
- *                                            the thread of pages, DELAYED at its time, and
- *                                            DRAINING and CLOSING soon
+ *                                            another thread, DELAYED at its time, and DRAINING soon
  *
- *    The timer runs until HTTP is no longer crowded. So no event is lost: a connection that cannot
- *    be closed now can be closed at a later look.
- *
- * A connection may have bytes that nng has not read yet, for example after the process was stopped
- * and continued. So the timer cancels its receive operation twice. After the first time
- * the connection receives again, and the start of this operation takes bytes that have arrived. The
- * second time closes the connection. With TLS the first time already closes it, because nng closes
- * a TLS connection whose receive operation is cancelled.
+ * A connection may have bytes that the loop has not read yet, for example after the process was
+ * stopped and continued. So before the loop closes a connection, at its deadline or for others, it
+ * reads what has arrived, and decides again.
  *
  * A new connection is accepted as soon as one is free. Each state ends, so a connection becomes
  * free in the end. */
 #include "http_connection.h"
 
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
-#define EVICTION_MS 20
+#define EVENT_MAX 64
+#define ACCEPTS_MAX 64 /* before others have their turn */
+#define EVICTION_INTERVAL (DOORMAN_SECOND / 50)
+#define ACCEPT_PAUSE (DOORMAN_SECOND / 100) /* after an error, such as too many open files */
+#define ENDING DOORMAN_SECOND               /* at the stop: how long the last responses may take */
 #define PATIENCE (DOORMAN_SECOND / 2)
 #define PATIENCE_SENDING (5 * DOORMAN_SECOND)
 #define HTTP_CONNECTION_MIN 8 /* the limit of a process that can open very few files */
@@ -60,6 +76,7 @@ static enum eviction_rank connection_rank(const struct http_connection *connecti
     bool is_long = now - since >= PATIENCE, is_longer = now - since >= PATIENCE_SENDING;
     switch (connection->state) {
     case CONNECTION_IDLE: return is_long ? RANK_IDLE : RANK_NEVER;
+    case CONNECTION_SHAKING:
     case CONNECTION_HEAD:
     case CONNECTION_CONTINUING:
     case CONNECTION_BODY: return is_long ? RANK_WAITING : RANK_NEVER;
@@ -69,65 +86,36 @@ static enum eviction_rank connection_rank(const struct http_connection *connecti
     case CONNECTION_ABANDONED:
     case CONNECTION_DELAYED:
     case CONNECTION_DRAINING:
-    case CONNECTION_CLOSING:
     default: return RANK_NEVER;
     }
 }
 
-/* Returns the connection to close next; NULL: none. Precondition: the lock is held. */
+/* Returns the connection to close next; NULL: none. */
 static struct http_connection *http_choose(struct http *http, doorman_time now) {
     struct http_connection *chosen = NULL;
     enum eviction_rank lowest = RANK_NEVER;
-    for (size_t i = 0; i < HTTP_CONNECTION_MAX; i++) {
+    for (size_t i = 0; i < http->limit; i++) {
         struct http_connection *connection = &http->connections[i];
         enum eviction_rank rank = connection_rank(connection, now);
         bool earlier = chosen && rank == lowest && connection->deadline < chosen->deadline;
-        if (connection->is_evicted || (rank >= lowest && !earlier)) continue;
+        if (rank >= lowest && !earlier) continue;
         chosen = connection;
         lowest = rank;
     }
     return chosen;
 }
 
-/* Cancels the operations of the connections that were chosen before. An operation that had not
- * started was not cancelled then. Returns the number of these connections. */
-static size_t http_evict_again(struct http *http) {
-    size_t count = 0;
-    for (size_t i = 0; i < HTTP_CONNECTION_MAX; i++) {
-        if (!http->connections[i].is_evicted) continue;
-        nng_aio_cancel(http->connections[i].aio);
-        count++;
-    }
-    return count;
-}
-
-/* Closes connections until the reserve is free, if no connection is free. Precondition: the lock is
- * held. So no connection changes its state during the call, and a cancelled operation belongs to
- * the current state. */
+/* Closes connections until the reserve is free, if no connection is free. A connection whose next
+ * request has arrived is young after the probe, so it is not chosen twice. */
 static void http_evict(struct http *http, doorman_time now) {
-    size_t leaving = http_evict_again(http);
-    size_t wanted = http->used_count == http->limit ? server_http_reserve(http) : 0;
-    for (; leaving < wanted; leaving++) {
+    if (http->used_count < http->limit) return;
+    size_t left = http->limit - server_http_reserve(http);
+    while (http->used_count > left) {
         struct http_connection *chosen = http_choose(http, now);
         if (!chosen) break;
-        chosen->is_evicted = true;
-        nng_aio_cancel(chosen->aio);
+        server_connection_probe(chosen);
+        if (connection_rank(chosen, now) != RANK_NEVER) server_connection_close(chosen);
     }
-}
-
-/* The callback of the timer. When HTTP is no longer crowded, the chosen connections stay open. */
-static void http_on_timer(void *argument) {
-    struct http *http = (struct http *)argument;
-    server_lock(&http->lock);
-    bool again =
-        nng_aio_result(http->timer) == 0 && !http->stopping && server_http_is_crowded(http);
-    if (again) http_evict(http, doorman_clock());
-    for (size_t i = 0; i < HTTP_CONNECTION_MAX && !again; i++) {
-        http->connections[i].is_evicted = http->connections[i].is_probed = false;
-    }
-    http->evicting = again;
-    server_unlock(&http->lock);
-    if (again) nng_sleep_aio(EVICTION_MS, http->timer);
 }
 
 /* ---- settings ------------------------------------------------------------------------------- */
@@ -195,22 +183,25 @@ static enum exit_status http_check_settings(const struct service *service) {
 }
 
 /* Handles an error of the listener. If the default address is in use, the server continues without
- * HTTP and logs a warning. So a second server on the same machine starts without extra flags. */
+ * HTTP and logs a warning. So a second server on the same machine starts without extra flags.
+ *   error   of errno */
 static enum exit_status http_listen_error(const struct service *service, int error) {
     const struct settings *settings = service->settings;
     enum exit_status exit_status = CONTINUE;
-    if (error == NNG_EADDRINUSE && !settings->given[FLAG_HTTP]) {
+    if (error == EADDRINUSE && !settings->given[FLAG_HTTP]) {
         server_log(settings, LEVEL_WARNING,
                    "HTTP is off, because its address is in use; give --http, or --http off", "http",
                    settings->http, LOG_END);
-    } else if (error == NNG_EADDRINVAL || error == NNG_EINVAL) {
-        exit_status = server_fatal_error(
-            EXIT_USAGE, "cannot listen on --http '%s': %s; an address is, for example, %s",
-            settings->http, nng_strerror(error), HTTP_DEFAULT);
+    } else if (error == EINVAL) {
+        exit_status =
+            server_fatal_error(EXIT_USAGE,
+                               "cannot listen on --http '%s': it is not HOST:PORT, or the "
+                               "host is not known; an address is, for example, %s",
+                               settings->http, HTTP_DEFAULT);
     } else {
         exit_status = server_fatal_error(
             EXIT_ERROR, "cannot listen on --http %s: %s; give another address, or --http off",
-            settings->http, nng_strerror(error));
+            settings->http, strerror(error));
     }
     return exit_status;
 }
@@ -226,106 +217,302 @@ static void http_log_crowded(struct service *service) {
     server_unlock(&service->lock);
 }
 
-/* Precondition: a connection is free, because server_http_accept has checked that, and only one
- * accept is in progress. */
-static struct http_connection *http_open_connection(struct http *http, nng_stream *stream) {
-    struct http_connection *connection = http->connections;
-    server_lock(&http->lock);
-    assert(http->used_count < http->limit);
-    while (connection->state != CONNECTION_FREE) connection++;
-    connection->stream = stream;
-    connection->peer.s_family = NNG_AF_UNSPEC;
-    if (stream) nng_stream_get_addr(stream, NNG_OPT_REMADDR, &connection->peer);
-    server_connection_move(connection, CONNECTION_HEAD);
+/* Writes the address of a peer for the log. */
+static void http_name_peer(char text[PEER_BYTES], const struct sockaddr_storage *peer) {
+    char host[INET6_ADDRSTRLEN] = "";
+    snprintf(text, PEER_BYTES, "unknown");
+    if (peer->ss_family == AF_INET) {
+        struct sockaddr_in from;
+        memcpy(&from, peer, sizeof from);
+        inet_ntop(AF_INET, &from.sin_addr, host, sizeof host);
+        snprintf(text, PEER_BYTES, "%s:%u", host, (unsigned)ntohs(from.sin_port));
+    } else if (peer->ss_family == AF_INET6) {
+        struct sockaddr_in6 from;
+        memcpy(&from, peer, sizeof from);
+        inet_ntop(AF_INET6, &from.sin6_addr, host, sizeof host);
+        snprintf(text, PEER_BYTES, "[%s]:%u", host, (unsigned)ntohs(from.sin6_port));
+    }
+}
+
+/* Opens a connection. Precondition: one is free.
+ *   tls   NULL: no TLS */
+static struct http_connection *http_open_connection(struct http *http, int socket,
+                                                    struct tls_session *tls) {
+    struct http_connection *connection = http->free;
+    assert(connection && connection->state == CONNECTION_FREE);
+    http->free = connection->next;
+    connection->socket = socket;
+    connection->tls = tls;
+    connection->events = 0;
+    connection->refusal[0] = 0;
     connection->last = connection->is_head = false;
     connection->sent = connection->used = connection->body_left = 0;
-    http->accepting = false;
-    bool starts = server_http_is_crowded(http) && !http->evicting && !http->stopping;
-    http->evicting = http->evicting || starts;
-    server_unlock(&http->lock);
-    if (starts) {
-        http_log_crowded(connection->service);
-        nng_sleep_aio(EVICTION_MS, http->timer);
+    server_connection_move(connection, tls ? CONNECTION_SHAKING : CONNECTION_HEAD);
+    if (server_http_is_crowded(http) && http->evict_at == DOORMAN_NEVER && !http->is_ending) {
+        http->evict_at = doorman_clock() + EVICTION_INTERVAL;
+        http_log_crowded(http->service);
     }
     return connection;
 }
 
-/* nng calls this function when it has accepted a connection, or has failed to accept one. After an
- * error, such as too many open files, the next try is 10 ms later. Other connections may close in
- * this time. */
-static void http_step(void *argument) {
-    struct http *http = (struct http *)argument;
-    int result = nng_aio_result(http->aio);
-    if (result == 0) {
-        nng_stream *stream = (nng_stream *)nng_aio_get_output(http->aio, 0);
-        server_connection_receive(http_open_connection(http, stream));
+/* Makes a connection of a socket. */
+static void http_take(struct http *http, int socket, const struct sockaddr_storage *peer) {
+    struct tls_session *tls = NULL;
+    server_lock(&http->lock);
+    if (http->tls) tls = http->service->https->begin(http->tls, socket);
+    bool done = tls || !http->tls;
+    server_unlock(&http->lock);
+    if (done) {
+        struct http_connection *connection = http_open_connection(http, socket, tls);
+        http_name_peer(connection->peer, peer);
+        server_connection_step(connection);
     } else {
-        server_lock(&http->lock);
-        http->accepting = false;
-        http->stopping = http->stopping || result == NNG_ECLOSED;
-        server_unlock(&http->lock);
-        nng_msleep(10);
+        close(socket);
     }
-    server_http_accept(http);
 }
 
-/* Starts to listen. Returns 0 or an error of nng. Sets http->address, with the real port instead of
- * 0. */
-static int http_listen(struct service *service) {
-    struct http *http = service->http;
-    char url[320], host[256];
-    int port = 0;
-    snprintf(url, sizeof url, "%s://%s", service->tls ? "tls+tcp" : "tcp", service->settings->http);
-    server_host_read(service->settings->http, host, sizeof host);
-    int error = nng_stream_listener_alloc(&http->listener, url);
-    if (error == 0 && service->tls) {
-        error = nng_stream_listener_set_ptr(http->listener, NNG_OPT_TLS_CONFIG, service->tls);
+/* Accepts connections while some are free. */
+static void http_accept(struct http *http) {
+    for (int i = 0; i < ACCEPTS_MAX && http->used_count < http->limit; i++) {
+        struct sockaddr_storage peer = {.ss_family = AF_UNSPEC};
+        socklen_t bytes = sizeof peer;
+        int socket =
+            accept4(http->listener, (struct sockaddr *)&peer, &bytes, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (socket < 0) {
+            bool is_full = errno != EAGAIN && errno != EINTR && errno != ECONNABORTED;
+            if (is_full) http->accept_at = doorman_clock() + ACCEPT_PAUSE;
+            return;
+        }
+        http_take(http, socket, &peer);
     }
-    if (error == 0) error = nng_stream_listener_listen(http->listener);
-    if (error == 0) {
-        error = nng_stream_listener_get_int(http->listener, NNG_OPT_TCP_BOUND_PORT, &port);
-        snprintf(http->address, sizeof http->address, "%s://%s:%d", service->tls ? "https" : "http",
-                 host, port);
+}
+
+/* Looks at the listener while a connection is free. */
+static void http_watch_listener(struct http *http, doorman_time now) {
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = &http->listener_source};
+    bool listens = !http->is_ending && http->used_count < http->limit && now >= http->accept_at;
+    if (http->is_listening == listens) return;
+    int operation = listens ? EPOLL_CTL_ADD : EPOLL_CTL_DEL;
+    if (epoll_ctl(http->epoll, operation, http->listener, &event) == 0) {
+        http->is_listening = listens;
+    }
+}
+
+/* ---- the loop ------------------------------------------------------------------------------- */
+
+/* Begins the end: no connection is accepted, and delayed responses say that the server stops. */
+static void loop_begin_end(struct http *http) {
+    http->is_ending = true;
+    http->ends_at = doorman_clock() + ENDING;
+    for (size_t i = 0; i < http->limit; i++) {
+        struct http_connection *connection = &http->connections[i];
+        if (connection->state == CONNECTION_DELAYED) server_connection_end_delay(connection);
+    }
+}
+
+/* Takes what other threads have for the loop. */
+static void loop_wake(struct http *http) {
+    uint64_t count = 0;
+    ssize_t bytes = read(http->wake, &count, sizeof count);
+    (void)bytes;
+    server_http_take_answers(http);
+    server_lock(&http->lock);
+    bool stops = http->stopping;
+    server_unlock(&http->lock);
+    if (stops && !http->is_ending) loop_begin_end(http);
+}
+
+/* Ends the states whose deadlines have passed, and finds the next deadline. A deadline that was
+ * moved later is not noticed at once, so this function may find nothing to do. */
+static void loop_look_at_deadlines(struct http *http, doorman_time now) {
+    if (now < http->next_at) return;
+    http->next_at = DOORMAN_NEVER;
+    for (size_t i = 0; i < http->limit; i++) {
+        struct http_connection *connection = &http->connections[i];
+        if (connection->state == CONNECTION_FREE) continue;
+        if (now >= connection->deadline) server_connection_probe(connection);
+        if (now >= connection->deadline) server_connection_expire(connection);
+        if (connection->deadline < http->next_at) http->next_at = connection->deadline;
+    }
+}
+
+static void loop_look_at_crowd(struct http *http, doorman_time now) {
+    if (now < http->evict_at) return;
+    bool crowded = server_http_is_crowded(http) && !http->is_ending;
+    if (crowded) http_evict(http, now);
+    http->evict_at = crowded ? now + EVICTION_INTERVAL : DOORMAN_NEVER;
+}
+
+/* Returns how long the loop may wait, in milliseconds; -1: no limit. */
+static int loop_timeout(const struct http *http, doorman_time now) {
+    doorman_time at = http->next_at < http->evict_at ? http->next_at : http->evict_at;
+    if (now < http->accept_at && http->accept_at < at) at = http->accept_at;
+    if (http->ends_at < at) at = http->ends_at;
+    if (at == DOORMAN_NEVER) return -1;
+    doorman_time left = at - now;
+    if (left > 60 * DOORMAN_SECOND) left = 60 * DOORMAN_SECOND;
+    return left > 0 ? (int)(left / 1000000) + 1 : 0;
+}
+
+/* Returns whether the last responses are on their way, at the stop. */
+static bool loop_is_busy(struct http *http) {
+    server_lock(&http->lock);
+    bool busy = http->answered != NULL;
+    server_unlock(&http->lock);
+    for (size_t i = 0; i < http->limit && !busy; i++) {
+        busy = http->connections[i].state == CONNECTION_SENDING;
+    }
+    return busy;
+}
+
+static void loop_handle(struct http *http, void *of) {
+    switch (*(enum loop_source *)of) {
+    case SOURCE_LISTENER: http_accept(http); break;
+    case SOURCE_WAKE: loop_wake(http); break;
+    case SOURCE_CONNECTION:
+    default: server_connection_step((struct http_connection *)of); break;
+    }
+}
+
+static void *loop_main(void *argument) {
+    struct http *http = (struct http *)argument;
+    struct epoll_event events[EVENT_MAX];
+    http->now = doorman_clock();
+    while (!http->is_ending || (http->now < http->ends_at && loop_is_busy(http))) {
+        http_watch_listener(http, http->now);
+        int count = epoll_wait(http->epoll, events, EVENT_MAX, loop_timeout(http, http->now));
+        http->now = doorman_clock();
+        for (int i = 0; i < count; i++) loop_handle(http, events[i].data.ptr);
+        loop_look_at_deadlines(http, http->now);
+        loop_look_at_crowd(http, http->now);
+    }
+    return NULL;
+}
+
+/* ---- the start ------------------------------------------------------------------------------ */
+
+/* Binds the first address that works. Returns 0, or an error of errno. */
+static int http_bind(struct http *http, const struct addrinfo *addresses) {
+    const int on = 1;
+    int error = EADDRNOTAVAIL;
+    for (const struct addrinfo *at = addresses; at && http->listener < 0; at = at->ai_next) {
+        int made = socket(at->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        /* Connections inherit TCP_NODELAY from the listener. */
+        bool done = made >= 0 && setsockopt(made, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
+                    setsockopt(made, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) == 0 &&
+                    bind(made, at->ai_addr, at->ai_addrlen) == 0 && listen(made, SOMAXCONN) == 0;
+        error = done ? 0 : errno;
+        if (done) {
+            http->listener = made;
+        } else if (made >= 0) {
+            close(made);
+        }
     }
     return error;
 }
 
-static enum exit_status http_start_connections(struct service *service) {
-    struct http *http = service->http;
-    int error = nng_aio_alloc(&http->aio, http_step, http);
-    if (error == 0) error = nng_aio_alloc(&http->timer, http_on_timer, http);
-    http->limit = http_limit();
-    for (size_t i = 0; error == 0 && i < HTTP_CONNECTION_MAX; i++) {
-        http->connections[i].service = service;
-        error =
-            nng_aio_alloc(&http->connections[i].aio, server_connection_step, &http->connections[i]);
+/* Writes the address, with the real port instead of 0. */
+static void http_set_address(struct http *http, const char *host) {
+    struct sockaddr_storage bound = {.ss_family = AF_UNSPEC};
+    socklen_t bytes = sizeof bound;
+    char port[NI_MAXSERV] = "0";
+    if (getsockname(http->listener, (struct sockaddr *)&bound, &bytes) == 0) {
+        (void)getnameinfo((struct sockaddr *)&bound, bytes, NULL, 0, port, sizeof port,
+                          NI_NUMERICSERV);
     }
-    if (error == 0 && !server_http_start_thread(http)) error = NNG_ENOMEM;
-    if (error == 0) server_http_accept(http);
-    return error == 0
-               ? CONTINUE
-               : server_fatal_error(EXIT_ERROR, "cannot serve HTTP: %s", nng_strerror(error));
+    snprintf(http->address, sizeof http->address, "%s://%s:%s",
+             http->service->tls ? "https" : "http", host, port);
+}
+
+/* Starts to listen. Returns 0 or an error of errno; EINVAL: the address is not valid. */
+static int http_listen(struct http *http) {
+    const char *address = http->service->settings->http, *colon = strrchr(address, ':');
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
+                                   .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
+    struct addrinfo *found = NULL;
+    char host[256], bare[256];
+    server_host_read(address, host, sizeof host);
+    snprintf(bare, sizeof bare, "%s", host[0] == '[' ? host + 1 : host);
+    bare[strcspn(bare, "]")] = 0;
+    bool is_any = !bare[0] || strcmp(bare, "*") == 0;
+    bool valid = colon && colon[1] && strspn(colon + 1, "0123456789") == strlen(colon + 1) &&
+                 strlen(colon + 1) <= 5 && strtoul(colon + 1, NULL, 10) <= 65535 &&
+                 (size_t)(colon - address) == strlen(host);
+    if (!valid || getaddrinfo(is_any ? NULL : bare, colon + 1, &hints, &found) != 0) return EINVAL;
+    int error = http_bind(http, found);
+    freeaddrinfo(found);
+    if (error == 0) http_set_address(http, host);
+    return error;
+}
+
+/* Makes what the loop needs. Returns 0 or an error of errno. */
+static int http_open(struct http *http) {
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = &http->wake_source};
+    http->listener_source = SOURCE_LISTENER;
+    http->wake_source = SOURCE_WAKE;
+    http->limit = http_limit();
+    http->next_at = http->evict_at = http->ends_at = DOORMAN_NEVER;
+    for (size_t i = http->limit; i-- > 0;) {
+        struct http_connection *connection = &http->connections[i];
+        connection->source = SOURCE_CONNECTION;
+        connection->service = http->service;
+        connection->socket = -1;
+        connection->deadline = DOORMAN_NEVER;
+        connection->next = http->free;
+        http->free = connection;
+    }
+    http->epoll = epoll_create1(EPOLL_CLOEXEC);
+    http->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    bool done = http->epoll >= 0 && http->wake >= 0 &&
+                epoll_ctl(http->epoll, EPOLL_CTL_ADD, http->wake, &event) == 0;
+    return done ? 0 : errno;
+}
+
+static enum exit_status http_start_threads(struct http *http) {
+    bool done = server_http_start_thread(http);
+    if (done) done = http->has_loop = pthread_create(&http->loop, NULL, loop_main, http) == 0;
+    return done ? CONTINUE : server_fatal_error(EXIT_ERROR, "cannot serve HTTP: out of threads");
+}
+
+static enum exit_status http_start_tls(struct http *http) {
+    struct service *service = http->service;
+    char why[TLS_TEXT] = "";
+    if (!service->pem.certificate) return CONTINUE;
+    http->tls = service->https->create(&service->pem, why);
+    return http->tls ? CONTINUE
+                     : server_fatal_error(EXIT_ERROR,
+                                          "--http: the files of --tls-cert, --tls-key and --tls-ca "
+                                          "cannot be used: %s",
+                                          why);
+}
+
+/* Makes service->http. */
+static enum exit_status http_create(struct service *service) {
+    struct http *http = (struct http *)calloc(1, sizeof *http);
+    if (http && server_lock_init(&http->lock, LOCK_HTTP) &&
+        server_condition_init(&http->page_wake)) {
+        http->service = service;
+        http->epoll = http->wake = http->listener = -1;
+        service->http = http;
+        return CONTINUE;
+    }
+    free(http);
+    return server_fatal_error(EXIT_ERROR, "out of memory");
 }
 
 static enum exit_status http_start(struct service *service) {
     if (!server_http_is_on(service->settings)) return CONTINUE;
     enum exit_status exit_status = http_check_settings(service);
-    struct http *http = (struct http *)calloc(1, sizeof *http);
-    service->http = http;
-    if (exit_status == CONTINUE && (!http || !server_lock_init(&http->lock, LOCK_HTTP) ||
-                                    !server_condition_init(&http->wake))) {
-        exit_status = server_fatal_error(EXIT_ERROR, "out of memory");
-    }
-    if (exit_status == CONTINUE) {
-        int error = http_listen(service);
-        if (error == 0) {
-            service->http_address = http->address;
-            http_set_advertised(service);
-        }
-        exit_status =
-            error == 0 ? http_start_connections(service) : http_listen_error(service, error);
-    }
-    return exit_status;
+    if (exit_status == CONTINUE) exit_status = http_create(service);
+    if (exit_status == CONTINUE) exit_status = http_start_tls(service->http);
+    if (exit_status != CONTINUE) return exit_status;
+    struct http *http = service->http;
+    int error = http_open(http);
+    if (error == 0) error = http_listen(http);
+    if (error != 0) return http_listen_error(service, error);
+    service->http_address = http->address;
+    http_set_advertised(service);
+    return http_start_threads(http);
 }
 
 /* Logs what the thread of pages did. Closing the sockets may be cut off, so this is done before. */
@@ -341,69 +528,57 @@ static void http_stopping(struct service *service) {
                LOG_END);
 }
 
-#define DRAIN_STEPS_MAX 200 /* of 5 ms each */
-
-/* Lets the responses that wait say that the server stops, and waits until they are sent. A peer
- * that does not read delays this for at most a second. The operation of a connection may not have
- * started yet, so it is cancelled again in the next step. The lock is held while an operation is
- * cancelled. Otherwise the connection could begin to send meanwhile, and would lose its response.
- */
-static void http_drain(struct http *http) {
-    for (int step = 0; step < DRAIN_STEPS_MAX; step++) {
-        bool busy = false;
-        for (size_t i = 0; i < HTTP_CONNECTION_MAX; i++) {
-            struct http_connection *connection = &http->connections[i];
-            server_lock(&http->lock);
-            enum http_connection_state state = connection->state;
-            bool answered = state == CONNECTION_ANSWERING && connection->is_answered;
-            if (state == CONNECTION_DELAYED) nng_aio_cancel(connection->aio);
-            server_unlock(&http->lock);
-            busy = busy || answered || state == CONNECTION_DELAYED || state == CONNECTION_SENDING;
-        }
-        if (!busy) return;
-        nng_msleep(5);
+/* Lets the loop send what is made, and waits for its end. */
+static void http_stop_loop(struct http *http) {
+    server_lock(&http->lock);
+    http->stopping = true;
+    server_unlock(&http->lock);
+    if (http->has_loop) {
+        server_http_wake(http);
+        pthread_join(http->loop, NULL);
     }
+    http->has_loop = false;
 }
 
-/* nng_aio_stop waits for the end of the callback of the aio. */
+/* The thread of pages ends first, so that the loop can send its last response. */
 static void http_stop(struct service *service) {
     struct http *http = service->http;
-    if (http) {
-        server_http_stop_thread(http);
-        if (http->listener) nng_stream_listener_close(http->listener);
-        nng_aio_stop(http->aio);
-        nng_aio_stop(http->timer);
-        http_drain(http);
-        for (size_t i = 0; i < HTTP_CONNECTION_MAX; i++) nng_aio_stop(http->connections[i].aio);
-        for (size_t i = 0; i < HTTP_CONNECTION_MAX; i++) {
-            struct http_connection *connection = &http->connections[i];
-            nng_aio_free(connection->aio); /* waits until nng does not use the stream any more */
-            nng_stream_free(connection->stream);
-            server_connection_free_buffers(connection);
-            free(connection->in);
-        }
-        nng_aio_free(http->aio);
-        nng_aio_free(http->timer);
-        if (http->listener) nng_stream_listener_free(http->listener);
-        pthread_cond_destroy(&http->wake);
-        server_lock_uninit(&http->lock);
+    if (!http) return;
+    server_http_stop_thread(http);
+    http_stop_loop(http);
+    http->queue = http->answered = NULL;
+    for (size_t i = 0; i < http->limit; i++) {
+        struct http_connection *connection = &http->connections[i];
+        if (connection->state != CONNECTION_FREE) server_connection_close(connection);
+        free(connection->in);
     }
+    if (http->listener >= 0) close(http->listener);
+    if (http->epoll >= 0) close(http->epoll);
+    if (http->wake >= 0) close(http->wake);
+    if (http->tls) service->https->release(http->tls);
+    pthread_cond_destroy(&http->page_wake);
+    server_lock_uninit(&http->lock);
+    service->http = NULL;
     free(http);
 }
 
-/* Lets new connections use the new certificates. The accept in progress would still use the last
- * ones, so it starts again. */
+/* Lets new connections use the new certificates. */
 static void http_set_tls(struct service *service) {
     struct http *http = service->http;
-    if (!http || !http->listener || !service->tls) return;
-    int error = nng_stream_listener_set_ptr(http->listener, NNG_OPT_TLS_CONFIG, service->tls);
-    if (error == 0) {
-        nng_aio_cancel(http->aio);
-    } else {
+    char why[TLS_TEXT] = "";
+    if (!http || !http->tls || !service->pem.certificate) return;
+    struct tls_server *tls = service->https->create(&service->pem, why);
+    if (!tls) {
         server_log(service->settings, LEVEL_WARNING,
-                   "HTTP keeps its certificate until the server starts again", "error",
-                   nng_strerror(error), LOG_END);
+                   "HTTP keeps its certificate until the server starts again", "error", why,
+                   LOG_END);
+        return;
     }
+    server_lock(&http->lock);
+    struct tls_server *last = http->tls;
+    http->tls = tls;
+    server_unlock(&http->lock);
+    service->https->release(last);
 }
 
 const struct server_part server_part_http = {.name = "HTTP",

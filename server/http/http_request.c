@@ -413,11 +413,11 @@ static void response_set_wrong_verb(struct http_response *response, unsigned all
     server_text_addf(&response->lines, "Allow: %s\r\n", list);
 }
 
-/* Checks the path, the verb and the type of the body. */
-static void request_check_path(const struct http_request *request, struct http_response *response) {
+/* Checks the path, the verb and the type of the body.
+ *   allowed   the verbs that the path accepts */
+static void request_check_path(const struct http_request *request, unsigned allowed,
+                               struct http_response *response) {
     bool method = path_is_method(request->path);
-    unsigned allowed = 0;
-    (void)route_find(request, &allowed);
     if (!request->route && !method) {
         response_set_unknown_path(response, request->path);
     } else if (!(allowed & request_verb(request))) {
@@ -568,7 +568,7 @@ bool server_http_request_check(struct service *service, struct http_request *req
     unsigned allowed = 0;
     request->route = route_find(request, &allowed);
     request_check_access(service, request, response);
-    if (response->code == 200) request_check_path(request, response);
+    if (response->code == 200) request_check_path(request, allowed, response);
     if (response->code == 200) request_check_role(service, request, response);
     if (response->code == 200) request_check_framing(request, response);
     if (response->code == 200) request_check_body(service, request, response);

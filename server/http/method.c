@@ -208,7 +208,7 @@ bool server_method_handle(struct service *service, struct method_call *call,
     waiter->exchange = exchange;
     waiter->method = method;
     waiter->http_address = call->http_address;
-    waiter->peer = (struct peer){.stream = request->stream, .token = request->token.name};
+    waiter->peer = (struct peer){.text = request->peer, .token = request->token.name};
     bool is_reset = method && strcmp(method, "reset") == 0;
     if (is_reset && service->tokens && !server_reset_check_token(service, request, response)) {
         return true;

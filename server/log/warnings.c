@@ -177,11 +177,9 @@ void server_peer_write(const struct peer *peer, char text[PEER_BYTES]) {
         snprintf(text, PEER_BYTES, "%s", peer->text);
         return;
     }
-    int error = peer->stream ? nng_stream_get_addr(peer->stream, NNG_OPT_REMADDR, &address)
-                             : nng_pipe_get_addr(peer->pipe, NNG_OPT_REMADDR, &address);
+    int error = nng_pipe_get_addr(peer->pipe, NNG_OPT_REMADDR, &address);
     if (error == 0 && peer_format(&address, text)) return;
-    bool is_ipc =
-        !peer->stream && nng_pipe_get_uint64(peer->pipe, NNG_OPT_IPC_PEER_PID, &process) == 0;
+    bool is_ipc = nng_pipe_get_uint64(peer->pipe, NNG_OPT_IPC_PEER_PID, &process) == 0;
     if (is_ipc) {
         snprintf(text, PEER_BYTES, "ipc:pid:%" PRIu64, process);
     } else {
@@ -206,24 +204,22 @@ static void warning_note_host(struct repeated_warning *warning, const char *peer
     snprintf(count, HOSTS_TEXT, "%s%zu", full ? "more than " : "", warning->host_count);
 }
 
-void server_log_peer(struct service *service, int kind, const nng_sockaddr *peer,
-                     const char *token) {
-    char text[PEER_BYTES] = "unknown", hosts[HOSTS_TEXT];
-    (void)peer_format(peer, text);
+void server_log_peer(struct service *service, int kind, const char *peer, const char *token) {
+    char hosts[HOSTS_TEXT];
     server_lock(&service->lock);
-    warning_note_host(&service->warnings->list[kind], text, hosts);
+    warning_note_host(&service->warnings->list[kind], peer, hosts);
     const char *const pairs[WARNING_PAIR_MAX][2] = {
-        {"peer", text}, {"hosts", hosts}, {"token", token}};
+        {"peer", peer}, {"hosts", hosts}, {"token", token}};
     server_log_warning_pairs(service, kind, pairs, doorman_clock());
     server_unlock(&service->lock);
 }
 
-void server_log_handshake(struct service *service, int error, const nng_sockaddr *peer) {
+void server_log_handshake(struct service *service, bool is_certificate, const char *peer) {
     counter *failures = service->counters.authentication_failures;
-    if (error == NNG_EPEERAUTH) {
+    if (is_certificate) {
         server_counter_add(&failures[FAILED_CERTIFICATE], 1);
         server_log_peer(service, WARNING_PEER_CERTIFICATE, peer, NULL);
-    } else if (error == NNG_ECRYPTO) {
+    } else {
         server_counter_add(&failures[FAILED_HANDSHAKE], 1);
         server_log_peer(service, WARNING_HANDSHAKE, peer, NULL);
     }

@@ -75,11 +75,12 @@ const struct suspect *server_suspect_find(const struct service *service, const c
 /* Logs a refused peer as a repeated warning, with the number of different hosts. Precondition: the
  * lock is not held.
  *   token   the name of its token; NULL: none */
-void server_log_peer(struct service *service, int kind, const nng_sockaddr *peer,
-                     const char *token);
+void server_log_peer(struct service *service, int kind, const char *peer, const char *token);
 
-/* Counts and logs the error of a handshake over HTTPS, if the error is one of TLS. */
-void server_log_handshake(struct service *service, int error, const nng_sockaddr *peer);
+/* Counts and logs a failed handshake of HTTPS or of gRPC.
+ *   is_certificate   the certificate of the peer is missing or refused
+ *   peer             its address */
+void server_log_handshake(struct service *service, bool is_certificate, const char *peer);
 
 /* Counts and logs failed handshakes over nng, which does not say who the peers are.
  *   count   of new failures; at least 1 */

@@ -2,36 +2,25 @@
  * which is valid HTTP, and no byte of a request gets into the head of a response.
  *
  * The first byte says how many bytes are read or written at once, whether there are tokens, and
- * when the thread of pages makes a response. The input replaces nng's streams; all other code is
- * the server's own. */
+ * when the thread of pages makes a response. The input replaces the socket; all other code is the
+ * server's own. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* as in server.h */
 #endif
-#include <nng/nng.h>
-#include <nng/protocol/reqrep0/rep.h>
-#include <nng/protocol/reqrep0/req.h>
-#include <nng/supplemental/tls/tls.h>
-#include <nng/supplemental/util/platform.h>
+#include <stdint.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
-static void fuzz_set_iov(const nng_iov *iov);
-static void fuzz_wait(bool sends);
-static void fuzz_sleep(void);
-static nng_stream *fuzz_stream_free(nng_stream *stream);
-static size_t fuzz_count(void);
-static int fuzz_result(void);
-static void fuzz_cancel(void);
+static ssize_t fuzz_recv(int socket, void *bytes, size_t room, int marks);
+static ssize_t fuzz_send(int socket, const void *bytes, size_t count, int marks);
+static int fuzz_close(int socket);
+static int fuzz_epoll_ctl(int epoll, int operation, int socket, struct epoll_event *event);
 
-#define nng_aio_set_timeout(aio, duration) ((void)(aio), (void)(duration))
-#define nng_aio_set_iov(aio, count, iov) fuzz_set_iov(iov)
-#define nng_aio_count(aio) fuzz_count()
-#define nng_aio_cancel(aio) fuzz_cancel()
-#define nng_aio_result(aio) fuzz_result()
-#define nng_stream_send(stream, aio) fuzz_wait(true)
-#define nng_stream_recv(stream, aio) fuzz_wait(false)
-#define nng_stream_free(stream) fuzz_stream_free(stream)
-#define nng_stream_close(stream) ((void)(stream))
-#define nng_stream_listener_accept(listener, aio) ((void)(listener))
-#define nng_sleep_aio(duration, aio) ((void)(duration), fuzz_sleep())
+#define recv fuzz_recv
+#define send fuzz_send
+#define close fuzz_close
+#define epoll_ctl fuzz_epoll_ctl
 #define main server_main
 int server_main(int argc, char **argv);
 #define DOORMAN_SERVER_HTTP
@@ -77,48 +66,31 @@ int server_main(int argc, char **argv);
 
 #define STEPS 4000
 
-/* The operation that the server waits for, and its result. */
+/* The socket of the connection. */
 static struct {
     fuzz_text input;
-    nng_iov iov;
-    bool sends, sleeps, waits;
-    size_t count;
-    int result;
+    size_t most; /* bytes that one call reads or writes */
+    unsigned calls;
     doorman_buffer output;
 } wire;
 
-static void fuzz_set_iov(const nng_iov *iov) { wire.iov = *iov; }
-
-static void fuzz_wait(bool sends) {
-    must(!wire.waits && wire.iov.iov_len > 0);
-    wire.waits = true;
-    wire.sleeps = false;
-    wire.sends = sends;
+/* Returns whether this call of the socket has to be made again, like every fifth one. */
+static bool fuzz_is_full(void) {
+    bool full = wire.calls++ % 5 == 4;
+    if (full) errno = EAGAIN;
+    return full;
 }
 
-static void fuzz_sleep(void) {
-    must(!wire.waits);
-    wire.waits = wire.sleeps = true;
-}
-
-static nng_stream *fuzz_stream_free(nng_stream *stream) { return stream; }
-
-static size_t fuzz_count(void) { return wire.count; }
-
-static int fuzz_result(void) { return wire.result; }
-
-static void fuzz_cancel(void) {
-    wire.waits = false;
-    wire.count = 0;
-    wire.result = NNG_ECANCELED;
-}
-
-/* Does what the thread of pages does when a response waits for it. */
-static void make_response(struct http *http) {
-    server_lock(&http->lock);
-    http_make_response(http);
-    server_unlock(&http->lock);
-    must(!wire.waits);
+static ssize_t fuzz_recv(int socket, void *bytes, size_t room, int marks) {
+    size_t count = room < wire.most ? room : wire.most;
+    (void)socket, (void)marks;
+    must(room > 0);
+    if (fuzz_is_full()) return -1;
+    if (count > wire.input.bytes) count = wire.input.bytes;
+    if (count > 0) memcpy(bytes, wire.input.text, count);
+    wire.input.text += count;
+    wire.input.bytes -= count;
+    return (ssize_t)count;
 }
 
 /* Makes room for more bytes of output. The library frees the buffer with free. */
@@ -128,32 +100,32 @@ static void reserve_output(size_t more) {
     wire.output.text = text;
 }
 
-/* Ends the delay of a response, or the sleep before the stream is freed. */
-static void end_delay(struct http_connection *connection) {
-    connection->deadline = doorman_clock();
-    wire.waits = false;
-    wire.count = 0;
-    wire.result = wire.sleeps ? 0 : NNG_ETIMEDOUT;
+static ssize_t fuzz_send(int socket, const void *bytes, size_t count, int marks) {
+    (void)socket, (void)marks;
+    must(count > 0);
+    if (fuzz_is_full()) return -1;
+    if (count > wire.most) count = wire.most;
+    reserve_output(count);
+    memcpy(wire.output.text + wire.output.bytes, bytes, count);
+    wire.output.bytes += count;
+    return (ssize_t)count;
 }
 
-/* Completes the operation that the server waits for, with at most `most` bytes. */
-static void move_bytes(size_t most) {
-    size_t count = wire.iov.iov_len < most ? wire.iov.iov_len : most;
-    wire.waits = false;
-    wire.result = 0;
-    if (wire.sends) {
-        reserve_output(count);
-        memcpy(wire.output.text + wire.output.bytes, wire.iov.iov_buf, count);
-        wire.output.bytes += count;
-    } else if (wire.input.bytes) {
-        if (count > wire.input.bytes) count = wire.input.bytes;
-        memcpy(wire.iov.iov_buf, wire.input.text, count);
-        wire.input.text += count;
-        wire.input.bytes -= count;
-    } else {
-        wire.result = NNG_ECLOSED;
-    }
-    wire.count = wire.result ? 0 : count;
+static int fuzz_close(int socket) {
+    (void)socket;
+    return 0;
+}
+
+static int fuzz_epoll_ctl(int epoll, int operation, int socket, struct epoll_event *event) {
+    (void)epoll, (void)operation, (void)socket, (void)event;
+    return 0;
+}
+
+/* Does what the thread of pages does when a response waits for it. */
+static void make_response(struct http *http) {
+    server_lock(&http->lock);
+    http_make_response(http);
+    server_unlock(&http->lock);
 }
 
 /* Returns whether a line of a response's head is one that the server writes. */
@@ -282,12 +254,18 @@ static void start(struct service *service, bool has_tokens) {
     for (int i = 1; i <= 3; i++) limit_history_work(service, i * HISTORY_INTERVAL);
     snprintf(service->http->address, sizeof service->http->address, "http://127.0.0.1:15050");
     if (has_tokens) start_tokens(service);
+    service->http->service = service;
+    service->http->wake = -1;
+    service->http->evict_at = DOORMAN_NEVER;
     service->http->connections[0].service = service;
+    service->http->free = &service->http->connections[0];
     service->http->limit = HTTP_CONNECTION_MAX;
 }
 
 static void stop(struct service *service) {
-    server_connection_free_buffers(&service->http->connections[0]);
+    if (service->http->connections[0].state != CONNECTION_FREE) {
+        server_connection_close(&service->http->connections[0]);
+    }
     free(service->http->connections[0].in);
     free(service->http);
     tokens_destroy(service);
@@ -303,6 +281,25 @@ static void stop(struct service *service) {
     doorman_buffer_uninit(&wire.output);
 }
 
+/* Does one step of the loop, or one of another thread.
+ *   lazy   the thread of pages makes a response only in every second step */
+static void step(struct http *http, struct http_connection *connection, int i, bool lazy) {
+    bool ends = connection->state == CONNECTION_DELAYED &&
+                (!connection->receives || !wire.input.bytes || i % 4 == 0);
+    if (http->queue && (!lazy || i % 2)) {
+        make_response(http);
+    } else if (http->answered) {
+        server_http_take_answers(http);
+    } else if (ends) {
+        connection->deadline = doorman_clock();
+        server_connection_expire(connection);
+    } else if (connection->events) {
+        server_connection_step(connection);
+    } else {
+        must(http->queue != NULL);
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     static const size_t sizes[] = {1, 7, 100, 100000};
     if (!bytes) return 0;
@@ -312,22 +309,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     service->settings = &settings;
     start(service, data[0] & 4);
     wire.input = (fuzz_text){(const char *)data + 1, bytes - 1};
-    struct http_connection *connection = http_open_connection(service->http, NULL);
-    server_connection_receive(connection);
+    wire.most = sizes[data[0] & 3];
+    wire.calls = 0;
+    struct http_connection *connection = http_open_connection(service->http, -1, NULL);
+    server_connection_step(connection);
     for (int i = 0; i < STEPS && connection->state != CONNECTION_FREE; i++) {
-        must(wire.waits);
-        if (service->http->queue && (!(data[0] & 8) || i % 2)) {
-            make_response(service->http);
-        } else if (connection->state == CONNECTION_CLOSING ||
-                   (connection->state == CONNECTION_DELAYED &&
-                    (wire.sleeps || !wire.input.bytes || i % 4 == 0))) {
-            end_delay(connection);
-        } else {
-            move_bytes(sizes[data[0] & 3]);
-        }
-        server_connection_step(connection);
+        step(service->http, connection, i, data[0] & 8);
     }
-    wire.waits = false;
     check_output();
     stop(service);
     free(service);

@@ -416,6 +416,64 @@ TEST(the_end_of_a_certificate_is_shown_and_announced) {
     server_stop(&fixture.server);
 }
 
+/* Fails unless a request gets the status 403 and a message with `why`.
+ *   client   the folder of the client's certificate; NULL: it has none */
+static void expect_403(const struct fixture *fixture, const char *folder, const char *client,
+                       const char *file, const char *why) {
+    char command[1024], own[256] = "";
+    const char *port = strrchr(fixture->http.url, ':') + 1;
+    if (client) snprintf(own, sizeof own, "--cert %s/%s --key %s/own.key", client, file, client);
+    snprintf(command, sizeof command,
+             "cd %s && url=https://localhost:%s && curl -sS --max-time 60 --cacert ca.pem %s "
+             "--resolve localhost:%s:127.0.0.1 -w 'status=%%{http_code}\n' $url/healthz "
+             "$url/metrics >answer && [ \"$(grep -c '^status=403$' answer)\" = 2 ] && "
+             "[ \"$(grep -c 'the certificate of the client is refused: .*%s' answer)\" = 2 ]",
+             folder, port, own, port, why);
+    if (system(command) != 0) fail_msg("%s", command);
+}
+
+/* V3, V6. The response says what is wrong with the certificate, also at paths that need no
+ * token. */
+TEST(a_refused_certificate_is_named_in_the_response) {
+    require_program("openssl");
+    require_program("curl");
+    struct process *files = process_new(), *others = process_new();
+    char cert[128], key[128], ca[128];
+    const char *folder = files->folder;
+    assert_true(make_certificates(folder) && make_certificates(others->folder));
+    assert_true(make_dated(folder, "old.pem", "20200101000000Z", "20200201000000Z"));
+    snprintf(cert, sizeof cert, "%s/own.pem", folder);
+    snprintf(key, sizeof key, "%s/own.key", folder);
+    snprintf(ca, sizeof ca, "%s/ca.pem", folder);
+    struct fixture fixture =
+        fixture_start(CONFIG("100", ""),
+                      (const char *[]){"--tls-cert", cert, "--tls-key", key, "--tls-ca", ca, NULL});
+    expect_403(&fixture, folder, NULL, NULL, "has sent no certificate");
+    expect_403(&fixture, folder, others->folder, "own.pem", "NOT trusted");
+    expect_403(&fixture, folder, folder, "old.pem", "expired");
+    expect_https(&fixture, folder, folder, true);
+    server_stop(&fixture.server);
+}
+
+/* A peer that speaks plain HTTP to the port of HTTPS learns that. */
+TEST(plain_http_to_a_port_of_https_gets_a_plain_answer) {
+    require_program("openssl");
+    struct process *files = process_new();
+    char cert[128], key[128];
+    assert_true(make_certificates(files->folder));
+    snprintf(cert, sizeof cert, "%s/own.pem", files->folder);
+    snprintf(key, sizeof key, "%s/own.key", files->folder);
+    struct fixture fixture = fixture_start(
+        CONFIG("100", ""), (const char *[]){"--tls-cert", cert, "--tls-key", key, NULL});
+    char *answer = exchange(&fixture, "GET /v1/status HTTP/1.1\r\n" HOST "\r\n");
+    assert_non_null(strstr(answer, "HTTP/1.1 400 "));
+    assert_non_null(strstr(answer, "this port speaks HTTPS"));
+    assert_null(strstr(answer, "HTTP/1.1 200"));
+    free(answer);
+    expect_https(&fixture, files->folder, NULL, true);
+    server_stop(&fixture.server);
+}
+
 /* V1: the folder `used` starts with the certificate of one CA, and then gets that of another. */
 TEST(a_changed_certificate_is_used_without_a_restart) {
     struct process *used = process_new(), *old = process_new(), *other = process_new();

@@ -184,10 +184,11 @@ TEST_WITH(world, the_line_about_very_many_leases_names_the_first) {
 
 /* Logs a refused peer with this IPv4 address and port. */
 static void refuse(struct world *w, uint32_t host, uint16_t port) {
-    const nng_sockaddr peer = {
-        .s_in = {.sa_family = NNG_AF_INET, .sa_port = htons(port), .sa_addr = htonl(host)}};
+    char peer[PEER_BYTES];
+    snprintf(peer, sizeof peer, "%u.%u.%u.%u:%u", host >> 24, host >> 16 & 255, host >> 8 & 255,
+             host & 255, (unsigned)port);
     server_unlock(&w->service.lock);
-    server_log_peer(&w->service, WARNING_TOKEN, &peer, NULL);
+    server_log_peer(&w->service, WARNING_TOKEN, peer, NULL);
     server_lock(&w->service.lock);
 }
 
