@@ -306,7 +306,9 @@ struct grpc_connection {
     struct grpc_tls_session *tls;
     bool is_shaking;                               /* the TLS handshake is not complete */
     bool is_writing;                               /* the handshake waits until it can write */
-    bool is_proved;                                /* a call with a right token was complete */
+    bool has_called;                               /* a request was complete */
+    bool is_proved;                                /* the same, with a right token, if the server
+                                                      has tokens */
     bool is_closing;                               /* it ends when all is sent */
     bool has_ended;                                /* the loop frees it */
     void *session;                                 /* nghttp2_session */

@@ -6,8 +6,9 @@
  *
  * At most --grpc-connections are open. If all are, a new connection takes the place of one that has
  * not made a call yet, or else of one that has no request now: the one that is idle for the longest
- * time. A connection that has not made a call for GRPC_PATIENCE is closed in any case, and so is
- * one that does not read what is sent to it. */
+ * time. If the server has tokens, a health check is no such call, because it needs none, and Watch
+ * could keep a place for ever. A connection without any complete request for GRPC_PATIENCE is
+ * closed in any case, and so is one that does not read what is sent to it. */
 #include "grpc.h"
 
 #include <fcntl.h>
@@ -291,7 +292,7 @@ static void loop_wake(struct grpc *grpc) {
 
 static void connection_tick(struct grpc_connection *connection) {
     struct grpc *grpc = connection->grpc;
-    bool is_silent = !connection->is_proved && grpc->now - connection->accepted_at > GRPC_PATIENCE;
+    bool is_silent = !connection->has_called && grpc->now - connection->accepted_at > GRPC_PATIENCE;
     bool is_stalled = connection->stalled_at && grpc->now - connection->stalled_at > GRPC_PATIENCE;
     if (is_silent || is_stalled) {
         server_grpc_connection_end(connection, GRPC_END_SLOW);
