@@ -280,9 +280,9 @@ struct grpc {
     struct service *service;
     struct grpc_counters counters;
     struct grpc_master *master;
-    struct grpc_connection *first; /* the list of connections */
-    size_t connection_count, limit;
-    size_t buffered; /* bytes of requests that are not complete */
+    struct grpc_connection *first;               /* the list of connections */
+    size_t connection_count, ended_count, limit; /* ended: not freed yet, but counted */
+    size_t buffered;                             /* bytes of requests that are not complete */
     int epoll, listener, wake;
     bool is_listening; /* the loop looks at the listener */
     bool is_draining;

@@ -225,22 +225,23 @@ static void connection_evict(struct grpc_connection *connection) {
 }
 
 /* Accepts connections. If none is free and none can be closed, the listener waits for the next
- * tick. */
+ * tick. The sockets of those that have ended are closed later, so at most ACCEPTS_MAX more than the
+ * limit are open meanwhile. */
 static void listener_accept(struct grpc *grpc) {
     for (int i = 0; i < ACCEPTS_MAX; i++) {
         struct sockaddr_storage peer = {.ss_family = AF_UNSPEC};
         socklen_t bytes = sizeof peer;
-        struct grpc_connection *chosen =
-            grpc->connection_count >= grpc->limit ? listener_choose(grpc) : NULL;
-        if (grpc->connection_count >= grpc->limit + (chosen ? 1 : 0)) {
+        const bool is_full = grpc->connection_count - grpc->ended_count >= grpc->limit;
+        struct grpc_connection *chosen = is_full ? listener_choose(grpc) : NULL;
+        if (is_full && !chosen) {
             listener_watch(grpc, false);
             return;
         }
         int socket =
             accept4(grpc->listener, (struct sockaddr *)&peer, &bytes, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (socket < 0) {
-            bool is_full = errno != EAGAIN && errno != EINTR && errno != ECONNABORTED;
-            if (is_full) listener_watch(grpc, false); /* no descriptor or memory is free */
+            bool is_short = errno != EAGAIN && errno != EINTR && errno != ECONNABORTED;
+            if (is_short) listener_watch(grpc, false); /* no descriptor or memory is free */
             return;
         }
         if (chosen) connection_evict(chosen);
