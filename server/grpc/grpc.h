@@ -18,6 +18,7 @@
 #define GRPC_TEXT_MAX 240                    /* of the text of an error */
 #define GRPC_PATIENCE (10 * DOORMAN_SECOND)  /* with a peer that should send or read something */
 #define GRPC_BUFFERED_MAX ((size_t)64 << 20) /* bytes of all requests that are not complete */
+#define GRPC_BUFFERED_OPEN_MAX (GRPC_BUFFERED_MAX / 2) /* the same, when one needs no token */
 
 #define GRPC_BUDGET_MAX 2000.0 /* frames that ask nothing: see grpc_budget.c */
 

@@ -293,7 +293,8 @@ void server_grpc_stream_data(struct grpc_stream *stream, const uint8_t *bytes, s
                       BUFFER_MAX);
         return;
     }
-    if (grpc->buffered + count > GRPC_BUFFERED_MAX) {
+    size_t most = stream_is_open(stream) ? GRPC_BUFFERED_OPEN_MAX : GRPC_BUFFERED_MAX;
+    if (grpc->buffered + count > most) {
         stream_refuse(stream, GRPC_RESOURCE_EXHAUSTED,
                       "the server has no room for more requests that are not complete");
         return;
