@@ -36,17 +36,20 @@ static void call_resolve(struct grpc_descriptor *out, const doorman_descriptors 
     out->is_hashed = item.hashed;
 }
 
-/* Finds the names of all descriptors. The lock keeps the configuration from being destroyed. */
+/* Finds the names of all descriptors. A lock keeps the configuration from being destroyed. The lock
+ * of the configuration lets others use the service meanwhile. But who compares or writes a large
+ * configuration holds it for long, and the loop must not wait. Then it is the lock of the service: a
+ * configuration is destroyed only after another one has taken its place under this lock. */
 static void call_resolve_all(struct grpc_call *call, struct service *service,
                              const GrpcWire__LimitRequest *request) {
-    server_lock(&service->config_lock);
+    const bool has_config_lock = server_try_lock(&service->config_lock);
     server_lock(&service->lock);
     const doorman_descriptors *rules = doorman_config_descriptors(service->config);
-    server_unlock(&service->lock);
+    if (has_config_lock) server_unlock(&service->lock);
     for (size_t i = 0; i < call->descriptor_count; i++) {
         call_resolve(&call->descriptors[i], rules, call->domain, request->descriptors[i]);
     }
-    server_unlock(&service->config_lock);
+    server_unlock(has_config_lock ? &service->config_lock : &service->lock);
 }
 
 static void call_count(const struct grpc_call *call, struct grpc_counters *counters,
