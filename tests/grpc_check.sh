@@ -24,6 +24,8 @@ cat >"$config" <<END
     {"name": "daily", "kind": "FIXED_WINDOW", "limit": 5, "window": 86400}]},
   {"identifier_glob": "shop/refund", "limits": [
     {"name": "daily", "kind": "FIXED_WINDOW", "limit": 5, "window": 86400, "refunds": true}]},
+  {"identifier_glob": "shop/february", "limits": [
+    {"name": "february", "kind": "FIXED_WINDOW", "limit": 100, "window": 2419200}]},
   {"identifier_glob": "shop/slots", "limits": [
     {"name": "slots", "kind": "CONCURRENCY", "limit": 2, "time_to_live": 600}]}]}
 END

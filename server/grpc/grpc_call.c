@@ -151,12 +151,18 @@ static const struct {
     {GRPC_WIRE__UNIT__MONTH, 30 * 86400}, {GRPC_WIRE__UNIT__YEAR, 365 * 86400},
 };
 
+/* Returns the seconds of a window. A month of the calendar has 28 to 31 days, and is a MONTH. */
+static double figures_seconds(doorman_time window) {
+    const double seconds = (double)window / (double)DOORMAN_SECOND, day = 86400;
+    return seconds >= 28 * day && seconds <= 31 * day ? 30 * day : seconds;
+}
+
 /* Writes the figures of a limit as requests in a unit: the unit that is as long as the window. If
  * there is none, the smallest unit with a whole number of requests. If there is none, the smallest
  * unit with at least one request, rounded down. A limit without a window has no unit. */
 static void figures_set(GrpcWire__Figures *figures, const struct grpc_outcome *outcome) {
     const size_t count = sizeof figure_units / sizeof *figure_units;
-    double window = (double)outcome->window / (double)DOORMAN_SECOND;
+    double window = figures_seconds(outcome->window);
     size_t chosen = count, whole = count, some = count;
     double requests = outcome->most;
     for (size_t i = 0; i < count && window > 0; i++) {

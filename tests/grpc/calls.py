@@ -37,6 +37,11 @@ def test_refuses_what_is_over_the_limit(client):
     assert 0 < answer.statuses[0].duration_until_reset.seconds <= 86400
 
 
+def test_says_month_for_any_month_of_the_calendar(client):
+    limit = client.limit("shop", [("february", "x")]).statuses[0].current_limit
+    equal((limit.requests_per_unit, limit.unit), (100, wire.MONTH))
+
+
 def test_charges_all_descriptors_or_none(client):
     both = [("path", "/all")], [("user", "all")]
     equal(codes(client.limit("shop", *both, hits=3)), (OK, [OK, OK]))
