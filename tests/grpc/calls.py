@@ -123,6 +123,8 @@ def test_names_the_wrong_field(client):
         (b"\x08\x01", "INVALID_ARGUMENT", "domain: "),
         (b"\x0a", "INVALID_ARGUMENT", "domain: "),
         (b"\x03", "INVALID_ARGUMENT", "message: "),
+        (b"\x8a\x80\x80\x80\x80\x00\x01a", "INVALID_ARGUMENT", "message: "),
+        (b"\x0a\x81\x80\x80\x80\x80\x00a", "INVALID_ARGUMENT", "domain: "),
         (b"\x20\x01" * 9000, "RESOURCE_EXHAUSTED", "message: "),
     ):
         got = client.code(SHOULD, message)
