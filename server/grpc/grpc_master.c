@@ -61,14 +61,21 @@ static void master_on_pipe(nng_pipe pipe, nng_pipe_ev event, void *argument) {
     (void)written;
 }
 
-/* Makes the TLS of a connection to the master, out of the files of this process. */
-static int master_set_tls(struct service *service, nng_dialer dialer) {
+/* Makes the TLS of a connection to the master, out of the files of this process. nng checks the
+ * certificate of the master for the host only if the configuration has its name. */
+static int master_set_tls(struct grpc_master *master, nng_dialer dialer) {
+    struct service *service = master->service;
+    char host[sizeof master->address];
     nng_tls_config *tls = NULL;
+    server_host_read(master->address, host, sizeof host);
     int error = nng_tls_config_alloc(&tls, NNG_TLS_MODE_CLIENT);
     if (error != 0) return error;
+    error = nng_tls_config_server_name(tls, host);
     server_lock(&service->lock);
     const struct pem *pem = &service->pem;
-    error = pem->authority ? nng_tls_config_ca_chain(tls, pem->authority, NULL) : NNG_ECRYPTO;
+    if (error == 0) {
+        error = pem->authority ? nng_tls_config_ca_chain(tls, pem->authority, NULL) : NNG_ECRYPTO;
+    }
     if (error == 0 && pem->certificate) {
         error = nng_tls_config_own_cert(tls, pem->certificate, pem->key, NULL);
     }
@@ -83,7 +90,7 @@ static int master_dial(struct grpc_master *master) {
     nng_dialer dialer;
     int error = nng_dialer_create(&dialer, master->socket, master->address);
     if (error == 0 && server_url_wants_tls(master->address)) {
-        error = master_set_tls(master->service, dialer);
+        error = master_set_tls(master, dialer);
     }
     if (error == 0) error = nng_dialer_start(dialer, NNG_FLAG_NONBLOCK);
     return error;
