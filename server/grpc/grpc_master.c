@@ -116,24 +116,6 @@ static int master_open(struct grpc_master *master) {
     return error == 0 ? master_dial(master) : error;
 }
 
-/* Ends the connection. The questions end with NNG_ECLOSED. */
-static void master_close(struct grpc_master *master) {
-    if (master->has_socket) nng_close(master->socket);
-    master->has_socket = false;
-}
-
-void server_grpc_master_set(struct grpc_master *master, const char *address) {
-    if (strcmp(master->address, address) == 0 && (master->has_socket || !address[0])) return;
-    master_close(master);
-    snprintf(master->address, sizeof master->address, "%s", address);
-    if (!address[0]) return;
-    int error = master_open(master);
-    if (error == 0) return;
-    server_log(master->service->settings, LEVEL_DEBUG, "gRPC cannot ask the master", "master",
-               address, "error", nng_strerror(error), LOG_END);
-    master_close(master); /* the next look tries again */
-}
-
 bool server_grpc_master_is_reached(const struct grpc_master *master) {
     return master->has_socket && __atomic_load_n(&master->pipe_count, __ATOMIC_RELAXED) > 0;
 }
@@ -166,6 +148,36 @@ static void question_step(void *argument) {
     } else {
         question_finish(question, result, result == 0 ? nng_aio_get_msg(question->aio) : NULL);
     }
+}
+
+/* Ends a question, which is in the list `done` then. nng takes no receive after the stop, and calls
+ * back no more. */
+static void question_stop(struct grpc_question *question) {
+    if (!question->aio) return;
+    nng_aio_stop(question->aio);
+    if (question->state != QUESTION_DONE) question_finish(question, NNG_ECLOSED, NULL);
+    nng_aio_free(question->aio);
+    question->aio = NULL;
+}
+
+/* Ends the connection and all questions. Their aios are freed before the socket is closed: see
+ * doorman_transport_destroy. */
+static void master_close(struct grpc_master *master) {
+    for (struct grpc_question *each = master->all; each; each = each->next) question_stop(each);
+    if (master->has_socket) nng_close(master->socket);
+    master->has_socket = false;
+}
+
+void server_grpc_master_set(struct grpc_master *master, const char *address) {
+    if (strcmp(master->address, address) == 0 && (master->has_socket || !address[0])) return;
+    master_close(master);
+    snprintf(master->address, sizeof master->address, "%s", address);
+    if (!address[0]) return;
+    int error = master_open(master);
+    if (error == 0) return;
+    server_log(master->service->settings, LEVEL_DEBUG, "gRPC cannot ask the master", "master",
+               address, "error", nng_strerror(error), LOG_END);
+    master_close(master); /* the next look tries again */
 }
 
 /* Frees a question. Waits for the end of its callback. */
@@ -392,14 +404,11 @@ struct grpc_master *server_grpc_master_create(struct service *service, int wake)
 void server_grpc_master_destroy(struct grpc_master *master) {
     struct grpc_answer answer;
     if (!master) return;
-    master_close(master);
-    while (master->all) {
-        struct grpc_question *question = master->all;
-        nng_aio_stop(question->aio); /* then it is in the list `done` */
-        while (server_grpc_master_next(master, &answer)) {
-            if (answer.message) nng_msg_free(answer.message);
-        }
+    master_close(master); /* then all questions are in the list `done` */
+    while (server_grpc_master_next(master, &answer)) {
+        if (answer.message) nng_msg_free(answer.message);
     }
+    assert(!master->all);
     server_lock_uninit(&master->lock);
     free(master);
 }
