@@ -182,6 +182,9 @@ void server_grpc_master_destroy(struct grpc_master *master);
 /* Uses this address from now on. "": there is no other master. */
 void server_grpc_master_set(struct grpc_master *master, const char *address);
 
+/* Notes that the files of TLS have changed. Any thread may call this. */
+void server_grpc_master_note_tls(struct grpc_master *master);
+
 /* Returns whether the link has a connection. */
 bool server_grpc_master_is_reached(const struct grpc_master *master);
 

@@ -510,10 +510,11 @@ static void grpc_stop(struct service *service) {
     grpc->service = NULL;
 }
 
-/* New connections use the new certificates. */
+/* New connections use the new certificates, also those to the master. */
 static void grpc_set_tls(struct service *service) {
     struct grpc *grpc = service->grpc;
     char why[GRPC_TEXT_MAX] = "";
+    if (grpc->master) server_grpc_master_note_tls(grpc->master);
     if (!grpc->tls || !service->pem.certificate) return;
     struct grpc_tls *tls = server_grpc_tls_create(&service->pem, why);
     if (!tls) {

@@ -45,6 +45,7 @@ struct grpc_master {
     struct grpc_question *all;
     size_t count;
     int pipe_count;   /* atomic */
+    bool has_new_tls; /* atomic: the files of TLS have changed since the socket was opened */
     struct lock lock; /* guards the list of what is done */
     struct grpc_question *done;
 };
@@ -97,6 +98,7 @@ static int master_dial(struct grpc_master *master) {
 }
 
 static int master_open(struct grpc_master *master) {
+    __atomic_store_n(&master->has_new_tls, false, __ATOMIC_RELAXED); /* before they are read */
     int error = nng_req0_open(&master->socket);
     if (error != 0) return error;
     master->has_socket = true;
@@ -168,8 +170,17 @@ static void master_close(struct grpc_master *master) {
     master->has_socket = false;
 }
 
+void server_grpc_master_note_tls(struct grpc_master *master) {
+    __atomic_store_n(&master->has_new_tls, true, __ATOMIC_RELAXED);
+}
+
+/* A dialer keeps the files of TLS that it was made with. So once they have changed and the last
+ * connection is lost, there is a new dialer. */
 void server_grpc_master_set(struct grpc_master *master, const char *address) {
-    if (strcmp(master->address, address) == 0 && (master->has_socket || !address[0])) return;
+    bool is_same = strcmp(master->address, address) == 0;
+    bool is_stale = __atomic_load_n(&master->has_new_tls, __ATOMIC_RELAXED) &&
+                    server_url_wants_tls(address) && !server_grpc_master_is_reached(master);
+    if (is_same && !is_stale && (master->has_socket || !address[0])) return;
     master_close(master);
     snprintf(master->address, sizeof master->address, "%s", address);
     if (!address[0]) return;
