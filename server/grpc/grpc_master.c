@@ -30,6 +30,7 @@ struct grpc_question {
     void *owner; /* only the loop uses it */
     nng_ctx context;
     nng_aio *aio;
+    doorman_time ends_at; /* the timeout of an aio is for one operation, and there are two */
     int result;
     nng_msg *message;
     struct grpc_question *next, *previous; /* of all; only the loop uses them */
@@ -138,11 +139,19 @@ static void question_finish(struct grpc_question *question, int result, nng_msg 
     (void)written; /* it fails only if the loop is awake already */
 }
 
+/* Gives the next operation the rest of the time. */
+static void question_set_timeout(const struct grpc_question *question) {
+    doorman_time left = question->ends_at - doorman_clock();
+    nng_duration ms = left > 0 ? (nng_duration)(left / (DOORMAN_SECOND / 1000)) : 0;
+    nng_aio_set_timeout(question->aio, ms + 1);
+}
+
 static void question_step(void *argument) {
     struct grpc_question *question = (struct grpc_question *)argument;
     int result = nng_aio_result(question->aio);
     if (question->state == QUESTION_SENDING && result == 0) {
         question->state = QUESTION_WAITING;
+        question_set_timeout(question);
         nng_ctx_recv(question->context, question->aio);
     } else if (question->state == QUESTION_SENDING) {
         nng_msg_free(nng_aio_get_msg(question->aio));
@@ -250,7 +259,8 @@ struct grpc_question *server_grpc_master_ask(struct grpc_master *master,
     }
     if (timeout > QUESTION_TIMEOUT) timeout = QUESTION_TIMEOUT;
     question->owner = owner;
-    nng_aio_set_timeout(question->aio, (nng_duration)(timeout / (DOORMAN_SECOND / 1000)) + 1);
+    question->ends_at = doorman_clock() + timeout;
+    question_set_timeout(question);
     nng_aio_set_msg(question->aio, message);
     nng_ctx_send(question->context, question->aio);
     return question;
