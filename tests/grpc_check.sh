@@ -24,6 +24,8 @@ cat >"$config" <<END
     {"name": "daily", "kind": "FIXED_WINDOW", "limit": 5, "window": 86400}]},
   {"identifier_glob": "shop/refund", "limits": [
     {"name": "daily", "kind": "FIXED_WINDOW", "limit": 5, "window": 86400, "refunds": true}]},
+  {"identifier_glob": "shop/february", "limits": [
+    {"name": "february", "kind": "FIXED_WINDOW", "limit": 100, "window": 2419200}]},
   {"identifier_glob": "shop/slots", "limits": [
     {"name": "slots", "kind": "CONCURRENCY", "limit": 2, "time_to_live": 600}]}]}
 END
@@ -77,11 +79,13 @@ run_all() { # program
 check_access() {
     printf '%s\n' 'read reader read-1' 'write writer write-1' 'admin ann admin-1' \
         >"$folder/tokens.txt"
-    start tokens --http-token "$folder/tokens.txt"
+    start tokens --http-token "$folder/tokens.txt" --grpc-connections 8
     check 'a call needs a token with the role write' \
         run access.py "$address" "$folder" a_call_needs_a_token_with_the_role_write
     check 'the log names the peer and the token' \
         grep 'level=warning.*peer=127.0.0.1:[0-9]* hosts=1 token=reader' "$log"
+    check 'watches without a token do not take all connections' \
+        run access.py "$address" "$folder" watches_without_a_token_do_not_take_all
     is_installed openssl || return
     check 'certificates are made' certificates
     start tls --tls-cert "$folder/own.pem" --tls-key "$folder/own.key"

@@ -43,6 +43,14 @@ static inline void server_lock(struct lock *lock) {
     server_held_locks |= 1U << lock->order;
 }
 
+/* Takes a lock if no thread holds it. Returns whether it did. */
+static inline bool server_try_lock(struct lock *lock) {
+    assert(server_held_locks >> lock->order == 0); /* see enum lock_order */
+    if (pthread_mutex_trylock(&lock->mutex) != 0) return false;
+    server_held_locks |= 1U << lock->order;
+    return true;
+}
+
 static inline void server_unlock(struct lock *lock) {
     assert(server_lock_is_held(lock));
     server_held_locks &= ~(1U << lock->order);

@@ -18,6 +18,7 @@
 #define GRPC_TEXT_MAX 240                    /* of the text of an error */
 #define GRPC_PATIENCE (10 * DOORMAN_SECOND)  /* with a peer that should send or read something */
 #define GRPC_BUFFERED_MAX ((size_t)64 << 20) /* bytes of all requests that are not complete */
+#define GRPC_BUFFERED_OPEN_MAX (GRPC_BUFFERED_MAX / 2) /* the same, when one needs no token */
 
 #define GRPC_BUDGET_MAX 2000.0 /* frames that ask nothing: see grpc_budget.c */
 
@@ -181,6 +182,9 @@ void server_grpc_master_destroy(struct grpc_master *master);
 /* Uses this address from now on. "": there is no other master. */
 void server_grpc_master_set(struct grpc_master *master, const char *address);
 
+/* Notes that the files of TLS have changed. Any thread may call this. */
+void server_grpc_master_note_tls(struct grpc_master *master);
+
 /* Returns whether the link has a connection. */
 bool server_grpc_master_is_reached(const struct grpc_master *master);
 
@@ -280,9 +284,9 @@ struct grpc {
     struct service *service;
     struct grpc_counters counters;
     struct grpc_master *master;
-    struct grpc_connection *first; /* the list of connections */
-    size_t connection_count, limit;
-    size_t buffered; /* bytes of requests that are not complete */
+    struct grpc_connection *first;               /* the list of connections */
+    size_t connection_count, ended_count, limit; /* ended: not freed yet, but counted */
+    size_t buffered;                             /* bytes of requests that are not complete */
     int epoll, listener, wake;
     bool is_listening; /* the loop looks at the listener */
     bool is_draining;
@@ -306,7 +310,9 @@ struct grpc_connection {
     struct grpc_tls_session *tls;
     bool is_shaking;                               /* the TLS handshake is not complete */
     bool is_writing;                               /* the handshake waits until it can write */
-    bool is_proved;                                /* a call with a right token was complete */
+    bool has_called;                               /* a request was complete */
+    bool is_proved;                                /* the same, with a right token, if the server
+                                                      has tokens */
     bool is_closing;                               /* it ends when all is sent */
     bool has_ended;                                /* the loop frees it */
     void *session;                                 /* nghttp2_session */

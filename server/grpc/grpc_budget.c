@@ -10,6 +10,7 @@
 void server_grpc_connection_end(struct grpc_connection *connection, enum grpc_ending why) {
     if (connection->has_ended) return;
     connection->has_ended = true;
+    connection->grpc->ended_count++;
     server_counter_add(&connection->grpc->counters.endings[why], 1);
 }
 

@@ -36,17 +36,20 @@ static void call_resolve(struct grpc_descriptor *out, const doorman_descriptors 
     out->is_hashed = item.hashed;
 }
 
-/* Finds the names of all descriptors. The lock keeps the configuration from being destroyed. */
+/* Finds the names of all descriptors. A lock keeps the configuration from being destroyed. The lock
+ * of the configuration lets others use the service meanwhile. But who compares or writes a large
+ * configuration holds it for long, and the loop must not wait. Then it is the lock of the service: a
+ * configuration is destroyed only after another one has taken its place under this lock. */
 static void call_resolve_all(struct grpc_call *call, struct service *service,
                              const GrpcWire__LimitRequest *request) {
-    server_lock(&service->config_lock);
+    const bool has_config_lock = server_try_lock(&service->config_lock);
     server_lock(&service->lock);
     const doorman_descriptors *rules = doorman_config_descriptors(service->config);
-    server_unlock(&service->lock);
+    if (has_config_lock) server_unlock(&service->lock);
     for (size_t i = 0; i < call->descriptor_count; i++) {
         call_resolve(&call->descriptors[i], rules, call->domain, request->descriptors[i]);
     }
-    server_unlock(&service->config_lock);
+    server_unlock(has_config_lock ? &service->config_lock : &service->lock);
 }
 
 static void call_count(const struct grpc_call *call, struct grpc_counters *counters,
@@ -148,12 +151,18 @@ static const struct {
     {GRPC_WIRE__UNIT__MONTH, 30 * 86400}, {GRPC_WIRE__UNIT__YEAR, 365 * 86400},
 };
 
+/* Returns the seconds of a window. A month of the calendar has 28 to 31 days, and is a MONTH. */
+static double figures_seconds(doorman_time window) {
+    const double seconds = (double)window / (double)DOORMAN_SECOND, day = 86400;
+    return seconds >= 28 * day && seconds <= 31 * day ? 30 * day : seconds;
+}
+
 /* Writes the figures of a limit as requests in a unit: the unit that is as long as the window. If
  * there is none, the smallest unit with a whole number of requests. If there is none, the smallest
  * unit with at least one request, rounded down. A limit without a window has no unit. */
 static void figures_set(GrpcWire__Figures *figures, const struct grpc_outcome *outcome) {
     const size_t count = sizeof figure_units / sizeof *figure_units;
-    double window = (double)outcome->window / (double)DOORMAN_SECOND;
+    double window = figures_seconds(outcome->window);
     size_t chosen = count, whole = count, some = count;
     double requests = outcome->most;
     for (size_t i = 0; i < count && window > 0; i++) {

@@ -154,6 +154,7 @@ struct grpc_connection *server_grpc_connection_create(struct grpc *grpc, int soc
 /* nghttp2_session_del calls no on_close. */
 void server_grpc_connection_destroy(struct grpc_connection *connection) {
     struct grpc *grpc = connection->grpc;
+    if (connection->has_ended) grpc->ended_count--;
     connection->has_ended = true; /* no stream can end it once more */
     while (connection->streams) server_grpc_stream_close(connection->streams);
     nghttp2_session_del(connection_session(connection));

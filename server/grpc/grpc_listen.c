@@ -6,8 +6,9 @@
  *
  * At most --grpc-connections are open. If all are, a new connection takes the place of one that has
  * not made a call yet, or else of one that has no request now: the one that is idle for the longest
- * time. A connection that has not made a call for GRPC_PATIENCE is closed in any case, and so is
- * one that does not read what is sent to it. */
+ * time. If the server has tokens, a health check is no such call, because it needs none, and Watch
+ * could keep a place for ever. A connection without any complete request for GRPC_PATIENCE is
+ * closed in any case, and so is one that does not read what is sent to it. */
 #include "grpc.h"
 
 #include <fcntl.h>
@@ -210,22 +211,23 @@ static void connection_evict(struct grpc_connection *connection) {
 }
 
 /* Accepts connections. If none is free and none can be closed, the listener waits for the next
- * tick. */
+ * tick. The sockets of those that have ended are closed later, so at most ACCEPTS_MAX more than the
+ * limit are open meanwhile. */
 static void listener_accept(struct grpc *grpc) {
     for (int i = 0; i < ACCEPTS_MAX; i++) {
         struct sockaddr_storage peer = {.ss_family = AF_UNSPEC};
         socklen_t bytes = sizeof peer;
-        struct grpc_connection *chosen =
-            grpc->connection_count >= grpc->limit ? listener_choose(grpc) : NULL;
-        if (grpc->connection_count >= grpc->limit + (chosen ? 1 : 0)) {
+        const bool is_full = grpc->connection_count - grpc->ended_count >= grpc->limit;
+        struct grpc_connection *chosen = is_full ? listener_choose(grpc) : NULL;
+        if (is_full && !chosen) {
             listener_watch(grpc, false);
             return;
         }
         int socket =
             accept4(grpc->listener, (struct sockaddr *)&peer, &bytes, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (socket < 0) {
-            bool is_full = errno != EAGAIN && errno != EINTR && errno != ECONNABORTED;
-            if (is_full) listener_watch(grpc, false); /* no descriptor or memory is free */
+            bool is_short = errno != EAGAIN && errno != EINTR && errno != ECONNABORTED;
+            if (is_short) listener_watch(grpc, false); /* no descriptor or memory is free */
             return;
         }
         if (chosen) connection_evict(chosen);
@@ -277,7 +279,7 @@ static void loop_wake(struct grpc *grpc) {
 
 static void connection_tick(struct grpc_connection *connection) {
     struct grpc *grpc = connection->grpc;
-    bool is_silent = !connection->is_proved && grpc->now - connection->accepted_at > GRPC_PATIENCE;
+    bool is_silent = !connection->has_called && grpc->now - connection->accepted_at > GRPC_PATIENCE;
     bool is_stalled = connection->stalled_at && grpc->now - connection->stalled_at > GRPC_PATIENCE;
     if (is_silent || is_stalled) {
         server_grpc_connection_end(connection, GRPC_END_SLOW);
@@ -494,10 +496,11 @@ static void grpc_stop(struct service *service) {
     grpc->service = NULL;
 }
 
-/* New connections use the new certificates. */
+/* New connections use the new certificates, also those to the master. */
 static void grpc_set_tls(struct service *service) {
     struct grpc *grpc = service->grpc;
     char why[GRPC_TEXT_MAX] = "";
+    if (grpc->master) server_grpc_master_note_tls(grpc->master);
     if (!grpc->tls || !service->pem.certificate) return;
     struct grpc_tls *tls = server_grpc_tls_create(&service->pem, why);
     if (!tls) {

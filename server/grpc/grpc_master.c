@@ -30,6 +30,7 @@ struct grpc_question {
     void *owner; /* only the loop uses it */
     nng_ctx context;
     nng_aio *aio;
+    doorman_time ends_at; /* the timeout of an aio is for one operation, and there are two */
     int result;
     nng_msg *message;
     struct grpc_question *next, *previous; /* of all; only the loop uses them */
@@ -45,6 +46,7 @@ struct grpc_master {
     struct grpc_question *all;
     size_t count;
     int pipe_count;   /* atomic */
+    bool has_new_tls; /* atomic: the files of TLS have changed since the socket was opened */
     struct lock lock; /* guards the list of what is done */
     struct grpc_question *done;
 };
@@ -61,14 +63,21 @@ static void master_on_pipe(nng_pipe pipe, nng_pipe_ev event, void *argument) {
     (void)written;
 }
 
-/* Makes the TLS of a connection to the master, out of the files of this process. */
-static int master_set_tls(struct service *service, nng_dialer dialer) {
+/* Makes the TLS of a connection to the master, out of the files of this process. nng checks the
+ * certificate of the master for the host only if the configuration has its name. */
+static int master_set_tls(struct grpc_master *master, nng_dialer dialer) {
+    struct service *service = master->service;
+    char host[sizeof master->address];
     nng_tls_config *tls = NULL;
+    server_host_read(master->address, host, sizeof host);
     int error = nng_tls_config_alloc(&tls, NNG_TLS_MODE_CLIENT);
     if (error != 0) return error;
+    error = nng_tls_config_server_name(tls, host);
     server_lock(&service->lock);
     const struct pem *pem = &service->pem;
-    error = pem->authority ? nng_tls_config_ca_chain(tls, pem->authority, NULL) : NNG_ECRYPTO;
+    if (error == 0) {
+        error = pem->authority ? nng_tls_config_ca_chain(tls, pem->authority, NULL) : NNG_ECRYPTO;
+    }
     if (error == 0 && pem->certificate) {
         error = nng_tls_config_own_cert(tls, pem->certificate, pem->key, NULL);
     }
@@ -83,13 +92,14 @@ static int master_dial(struct grpc_master *master) {
     nng_dialer dialer;
     int error = nng_dialer_create(&dialer, master->socket, master->address);
     if (error == 0 && server_url_wants_tls(master->address)) {
-        error = master_set_tls(master->service, dialer);
+        error = master_set_tls(master, dialer);
     }
     if (error == 0) error = nng_dialer_start(dialer, NNG_FLAG_NONBLOCK);
     return error;
 }
 
 static int master_open(struct grpc_master *master) {
+    __atomic_store_n(&master->has_new_tls, false, __ATOMIC_RELAXED); /* before they are read */
     int error = nng_req0_open(&master->socket);
     if (error != 0) return error;
     master->has_socket = true;
@@ -107,24 +117,6 @@ static int master_open(struct grpc_master *master) {
     if (error == 0) error = nng_socket_set_ms(master->socket, NNG_OPT_RECONNMINT, 20);
     if (error == 0) error = nng_socket_set_ms(master->socket, NNG_OPT_RECONNMAXT, 500);
     return error == 0 ? master_dial(master) : error;
-}
-
-/* Ends the connection. The questions end with NNG_ECLOSED. */
-static void master_close(struct grpc_master *master) {
-    if (master->has_socket) nng_close(master->socket);
-    master->has_socket = false;
-}
-
-void server_grpc_master_set(struct grpc_master *master, const char *address) {
-    if (strcmp(master->address, address) == 0 && (master->has_socket || !address[0])) return;
-    master_close(master);
-    snprintf(master->address, sizeof master->address, "%s", address);
-    if (!address[0]) return;
-    int error = master_open(master);
-    if (error == 0) return;
-    server_log(master->service->settings, LEVEL_DEBUG, "gRPC cannot ask the master", "master",
-               address, "error", nng_strerror(error), LOG_END);
-    master_close(master); /* the next look tries again */
 }
 
 bool server_grpc_master_is_reached(const struct grpc_master *master) {
@@ -147,11 +139,19 @@ static void question_finish(struct grpc_question *question, int result, nng_msg 
     (void)written; /* it fails only if the loop is awake already */
 }
 
+/* Gives the next operation the rest of the time. */
+static void question_set_timeout(const struct grpc_question *question) {
+    doorman_time left = question->ends_at - doorman_clock();
+    nng_duration ms = left > 0 ? (nng_duration)(left / (DOORMAN_SECOND / 1000)) : 0;
+    nng_aio_set_timeout(question->aio, ms + 1);
+}
+
 static void question_step(void *argument) {
     struct grpc_question *question = (struct grpc_question *)argument;
     int result = nng_aio_result(question->aio);
     if (question->state == QUESTION_SENDING && result == 0) {
         question->state = QUESTION_WAITING;
+        question_set_timeout(question);
         nng_ctx_recv(question->context, question->aio);
     } else if (question->state == QUESTION_SENDING) {
         nng_msg_free(nng_aio_get_msg(question->aio));
@@ -159,6 +159,45 @@ static void question_step(void *argument) {
     } else {
         question_finish(question, result, result == 0 ? nng_aio_get_msg(question->aio) : NULL);
     }
+}
+
+/* Ends a question, which is in the list `done` then. nng takes no receive after the stop, and calls
+ * back no more. */
+static void question_stop(struct grpc_question *question) {
+    if (!question->aio) return;
+    nng_aio_stop(question->aio);
+    if (question->state != QUESTION_DONE) question_finish(question, NNG_ECLOSED, NULL);
+    nng_aio_free(question->aio);
+    question->aio = NULL;
+}
+
+/* Ends the connection and all questions. Their aios are freed before the socket is closed: see
+ * doorman_transport_destroy. */
+static void master_close(struct grpc_master *master) {
+    for (struct grpc_question *each = master->all; each; each = each->next) question_stop(each);
+    if (master->has_socket) nng_close(master->socket);
+    master->has_socket = false;
+}
+
+void server_grpc_master_note_tls(struct grpc_master *master) {
+    __atomic_store_n(&master->has_new_tls, true, __ATOMIC_RELAXED);
+}
+
+/* A dialer keeps the files of TLS that it was made with. So once they have changed and the last
+ * connection is lost, there is a new dialer. */
+void server_grpc_master_set(struct grpc_master *master, const char *address) {
+    bool is_same = strcmp(master->address, address) == 0;
+    bool is_stale = __atomic_load_n(&master->has_new_tls, __ATOMIC_RELAXED) &&
+                    server_url_wants_tls(address) && !server_grpc_master_is_reached(master);
+    if (is_same && !is_stale && (master->has_socket || !address[0])) return;
+    master_close(master);
+    snprintf(master->address, sizeof master->address, "%s", address);
+    if (!address[0]) return;
+    int error = master_open(master);
+    if (error == 0) return;
+    server_log(master->service->settings, LEVEL_DEBUG, "gRPC cannot ask the master", "master",
+               address, "error", nng_strerror(error), LOG_END);
+    master_close(master); /* the next look tries again */
 }
 
 /* Frees a question. Waits for the end of its callback. */
@@ -220,7 +259,8 @@ struct grpc_question *server_grpc_master_ask(struct grpc_master *master,
     }
     if (timeout > QUESTION_TIMEOUT) timeout = QUESTION_TIMEOUT;
     question->owner = owner;
-    nng_aio_set_timeout(question->aio, (nng_duration)(timeout / (DOORMAN_SECOND / 1000)) + 1);
+    question->ends_at = doorman_clock() + timeout;
+    question_set_timeout(question);
     nng_aio_set_msg(question->aio, message);
     nng_ctx_send(question->context, question->aio);
     return question;
@@ -385,14 +425,11 @@ struct grpc_master *server_grpc_master_create(struct service *service, int wake)
 void server_grpc_master_destroy(struct grpc_master *master) {
     struct grpc_answer answer;
     if (!master) return;
-    master_close(master);
-    while (master->all) {
-        struct grpc_question *question = master->all;
-        nng_aio_stop(question->aio); /* then it is in the list `done` */
-        while (server_grpc_master_next(master, &answer)) {
-            if (answer.message) nng_msg_free(answer.message);
-        }
+    master_close(master); /* then all questions are in the list `done` */
+    while (server_grpc_master_next(master, &answer)) {
+        if (answer.message) nng_msg_free(answer.message);
     }
+    assert(!master->all);
     server_lock_uninit(&master->lock);
     free(master);
 }

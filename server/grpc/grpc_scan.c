@@ -81,6 +81,15 @@ static bool scan_varint(struct scan *scan, uint64_t *out) {
     return scan_fail(scan, false, "has a number of more than 64 bits");
 }
 
+/* Reads a number of at most 32 bits: a tag, or a length. protobuf-c reads only 5 bytes of them,
+ * although more bytes may have the same value. */
+static bool scan_short(struct scan *scan, uint64_t *out) {
+    const uint8_t *const from = scan->at;
+    if (!scan_varint(scan, out)) return false;
+    return (scan->at - from <= 5 && *out <= UINT32_MAX) ||
+           scan_fail(scan, false, "has a tag or a length of more than 32 bits");
+}
+
 /* Moves past a value.
  *   inner   out: the bytes of a value with a length, else nothing */
 static bool scan_value(struct scan *scan, uint32_t wire, struct scan *inner) {
@@ -91,7 +100,7 @@ static bool scan_value(struct scan *scan, uint32_t wire, struct scan *inner) {
     if (wire != WIRE_BYTES && wire != WIRE_8_BYTES && wire != WIRE_4_BYTES) {
         return scan_fail(scan, false, "has a field of an unknown type");
     }
-    if (wire == WIRE_BYTES && !scan_varint(scan, &bytes)) return false;
+    if (wire == WIRE_BYTES && !scan_short(scan, &bytes)) return false;
     if (bytes > (uint64_t)(scan->end - scan->at)) {
         return scan_fail(scan, false, "is longer than the message that has it");
     }
@@ -146,12 +155,12 @@ static bool scan_fields(struct scan *scan, const struct scan_message *message) {
     while (scan->at < scan->end) {
         struct scan inner;
         uint64_t tag = 0;
-        if (!scan_varint(scan, &tag)) return false;
+        if (!scan_short(scan, &tag)) return false;
         if (++*scan->field_count > GRPC_FIELD_MAX) {
             return scan_fail(scan, true, "the message has more than 8192 fields");
         }
         uint32_t wire = (uint32_t)(tag & 7);
-        if (tag >> 3 == 0 || tag > UINT32_MAX) {
+        if (tag >> 3 == 0) {
             return scan_fail(scan, false, "has a field with an impossible number");
         }
         const struct scan_field *field = scan_find(message, tag >> 3);

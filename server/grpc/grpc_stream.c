@@ -203,13 +203,17 @@ void server_grpc_stream_header(struct grpc_stream *stream, const char *name, con
     }
 }
 
+/* Returns whether the method needs no token. */
+static bool stream_is_open(const struct grpc_stream *stream) {
+    return stream->method == GRPC_HEALTH_CHECK || stream->method == GRPC_HEALTH_WATCH;
+}
+
 /* Checks the token, and counts a failure as HTTP does. The health check needs none. */
 static bool stream_check_token(struct grpc_stream *stream) {
     struct service *service = stream->connection->grpc->service;
     const char *given = stream->authorization;
-    bool is_open = stream->method == GRPC_HEALTH_CHECK || stream->method == GRPC_HEALTH_WATCH;
     int failure = FAILED_ROLE;
-    if (!service->tokens || is_open) return true;
+    if (!service->tokens || stream_is_open(stream)) return true;
     if (!server_authorization_find(service->tokens, given, &stream->token)) {
         failure = given[0] ? FAILED_TOKEN_WRONG : FAILED_TOKEN_MISSING;
         server_grpc_fail(&stream->status, GRPC_UNAUTHENTICATED, "authorization: %s",
@@ -257,8 +261,7 @@ void server_grpc_stream_head_end(struct grpc_stream *stream) {
 /* ---- the message ---------------------------------------------------------------------------- */
 
 static size_t stream_message_max(const struct grpc_stream *stream) {
-    bool is_health = stream->method == GRPC_HEALTH_CHECK || stream->method == GRPC_HEALTH_WATCH;
-    return is_health ? GRPC_HEALTH_MESSAGE_MAX : GRPC_MESSAGE_MAX;
+    return stream_is_open(stream) ? GRPC_HEALTH_MESSAGE_MAX : GRPC_MESSAGE_MAX;
 }
 
 /* Returns the length that the prefix says. Precondition: the prefix has arrived. */
@@ -290,7 +293,8 @@ void server_grpc_stream_data(struct grpc_stream *stream, const uint8_t *bytes, s
                       BUFFER_MAX);
         return;
     }
-    if (grpc->buffered + count > GRPC_BUFFERED_MAX) {
+    size_t most = stream_is_open(stream) ? GRPC_BUFFERED_OPEN_MAX : GRPC_BUFFERED_MAX;
+    if (grpc->buffered + count > most) {
         stream_refuse(stream, GRPC_RESOURCE_EXHAUSTED,
                       "the server has no room for more requests that are not complete");
         return;
@@ -408,7 +412,8 @@ static void stream_handle(struct grpc_stream *stream) {
         stream_expire(stream);
         return;
     }
-    stream->connection->is_proved = true;
+    stream->connection->has_called = true;
+    if (!stream_is_open(stream) || !grpc->service->tokens) stream->connection->is_proved = true;
     server_grpc_connection_charge(stream->connection, -CALL_GAIN);
     if (stream->method == GRPC_HEALTH_WATCH) {
         stream_watch(stream);

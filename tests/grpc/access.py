@@ -48,6 +48,19 @@ def test_a_call_needs_a_token_with_the_role_write():
             equal(next(Client(channel, token).watch()).status, wire.SERVING)
 
 
+def test_watches_without_a_token_do_not_take_all():
+    """The server of this test has --grpc-connections 8."""
+    own = [("grpc.use_local_subchannel_pool", 1)]
+    channels = [grpc.insecure_channel(address, own) for _ in range(8)]
+    watches = [Client(channel).watch() for channel in channels]
+    equal([next(watch).status for watch in watches], [wire.SERVING] * 8)
+    message = request("shop", [("path", "/watches")])
+    with grpc.insecure_channel(address, own) as channel:
+        equal(Client(channel, "write-1", timeout=20).code(SHOULD, message)[0], "OK")
+    for channel in channels:
+        channel.close()
+
+
 def test_tls_needs_the_right_authority():
     with secure() as channel:
         equal(Client(channel).limit("shop", [("path", "/tls")]).overall_code, wire.ALLOWED)

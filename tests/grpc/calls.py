@@ -37,6 +37,11 @@ def test_refuses_what_is_over_the_limit(client):
     assert 0 < answer.statuses[0].duration_until_reset.seconds <= 86400
 
 
+def test_says_month_for_any_month_of_the_calendar(client):
+    limit = client.limit("shop", [("february", "x")]).statuses[0].current_limit
+    equal((limit.requests_per_unit, limit.unit), (100, wire.MONTH))
+
+
 def test_charges_all_descriptors_or_none(client):
     both = [("path", "/all")], [("user", "all")]
     equal(codes(client.limit("shop", *both, hits=3)), (OK, [OK, OK]))
@@ -118,6 +123,8 @@ def test_names_the_wrong_field(client):
         (b"\x08\x01", "INVALID_ARGUMENT", "domain: "),
         (b"\x0a", "INVALID_ARGUMENT", "domain: "),
         (b"\x03", "INVALID_ARGUMENT", "message: "),
+        (b"\x8a\x80\x80\x80\x80\x00\x01a", "INVALID_ARGUMENT", "message: "),
+        (b"\x0a\x81\x80\x80\x80\x80\x00a", "INVALID_ARGUMENT", "domain: "),
         (b"\x20\x01" * 9000, "RESOURCE_EXHAUSTED", "message: "),
     ):
         got = client.code(SHOULD, message)

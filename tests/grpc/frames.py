@@ -280,6 +280,26 @@ def test_more_streams_than_allowed_are_refused():
     peer.close()
 
 
+def test_half_health_checks_leave_room_for_calls():
+    half = frame(DATA, 0, 0, struct.pack(">BI", 0, 4096) + bytes(4090))
+    check = {"path": HEALTH + "Check"}
+    peers = [Peer() for _ in range(100)]
+    for peer in peers:
+        for stream in range(1, 200, 2):
+            data = half[:5] + struct.pack(">I", stream) + half[9:]
+            peer.send(frame(HEADERS, END_HEADERS, stream, head(**check)) + data)
+    last, stream = Peer(), 1
+    last.call(stream, bytes(4090), **check)
+    while last.status(stream) != 8:  # there is room for one more, until the server has read all
+        assert stream < 1000, "there is always room"
+        time.sleep(0.01)
+        stream += 2
+        last.call(stream, bytes(4090), **check)
+    equal(good("/half-checks"), wire.ALLOWED)
+    for peer in [*peers, last]:
+        peer.close()
+
+
 def test_silent_connections_do_not_take_all():
     """The server of this test has --grpc-connections 8."""
     peers = [Peer(b"") for _ in range(40)]

@@ -35,6 +35,11 @@ static void take_one_twice(void) {
     server_lock(&service);
 }
 
+static void try_an_earlier_one(void) {
+    server_lock(&http);
+    server_try_lock(&service);
+}
+
 static void release_what_is_not_held(void) { server_unlock(&service); }
 
 static void wait_with_another_lock(void) {
@@ -65,6 +70,7 @@ TEST(a_thread_that_takes_an_earlier_lock_is_stopped) {
     assert_true(is_stopped(take_an_earlier_one));
     assert_true(is_stopped(take_two_of_one_order));
     assert_true(is_stopped(take_one_twice));
+    assert_true(is_stopped(try_an_earlier_one));
 }
 
 TEST(a_thread_that_releases_a_lock_of_another_is_stopped) {
@@ -103,6 +109,26 @@ TEST(a_wait_of_any_length_ends_at_a_valid_time) {
 static void *note_held(void *held) {
     *(bool *)held = server_lock_is_held(&http);
     return NULL;
+}
+
+static void *try_lock(void *taken) {
+    *(bool *)taken = server_try_lock(&http);
+    if (*(bool *)taken) server_unlock(&http);
+    return NULL;
+}
+
+TEST(a_thread_that_tries_does_not_wait) {
+    pthread_t thread;
+    bool taken = true;
+    assert_true(server_try_lock(&http));
+    assert_true(server_lock_is_held(&http));
+    assert_int_equal(pthread_create(&thread, NULL, try_lock, &taken), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_false(taken);
+    server_unlock(&http);
+    assert_int_equal(pthread_create(&thread, NULL, try_lock, &taken), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_true(taken);
 }
 
 TEST(a_thread_does_not_see_the_locks_of_another) {
