@@ -185,6 +185,40 @@ static bool check_globs(const struct act *act, const doorman_override_row *row,
                   globs[0] ? globs : "nothing any more");
 }
 
+/* Returns whether figures have another window than those of their limit. A counter whose window
+ * changes starts fresh (P15).
+ *   figures   0: they take the window of the limit */
+static bool has_other_window(const doorman_figures *figures, const doorman_figures *limit) {
+    const bool is_given = figures->window > 0 || figures->calendar != DOORMAN_NO_CALENDAR;
+    return is_given && (figures->window != limit->window || figures->calendar != limit->calendar);
+}
+
+/* Checks that a row of the role support, or its end, changes no window. Otherwise the counters of a
+ * key could be reset in this way without end (E6). What a key has otherwise may be a plan, or an
+ * override of the configuration, so all of these must have the window of the limit.
+ *   all   the figures of the row */
+static bool check_window(const doorman_permit_limit *limit, const doorman_figures *all,
+                         struct http_response *response) {
+    const doorman_figures *own = &limit->figures;
+    bool others_differ = false;
+    if (has_other_window(all, own)) {
+        return refuse(response, 403,
+                      "set.window: the role support may not change the window of a limit, because "
+                      "the counters of the key would start fresh; the role admin may");
+    }
+    for (size_t i = 0; i < limit->plan_count; i++) {
+        others_differ = others_differ || has_other_window(&limit->plans[i].figures, own);
+    }
+    for (size_t i = 0; i < limit->override_count; i++) {
+        others_differ = others_differ || has_other_window(&limit->overrides[i].figures, own);
+    }
+    return !others_differ ||
+           refuse(response, 403,
+                  "limit: '%s' has plans or overrides with other windows, so the counters of a key "
+                  "could start fresh; only the role admin may give its keys other figures",
+                  limit->name);
+}
+
 /* Checks the figures of the role support. Precondition: the lock is held, and the row is set.
  *   info   of the row */
 static bool check_bound(const struct act *act, const doorman_permits *permits,
@@ -199,7 +233,7 @@ static bool check_bound(const struct act *act, const doorman_permits *permits,
         most = OVERRIDE_MAX * (is_bucket ? limit->figures.size : limit->figures.limit);
         beyond = override_of(act)->message.row.add > most ? "add" : NULL;
     }
-    if (!beyond) return true;
+    if (!beyond) return check_window(limit, &info->all, response);
     return refuse(response, 403,
                   "%s: the role support may give at most %d times the limit as configured, which "
                   "is %.15g here; the role admin may give more",
@@ -259,6 +293,17 @@ static bool override_try(struct act *act, doorman_permits *permits, const struct
         (void)doorman_permits_restore_override(permits, &before->row, NULL, now);
     }
     return is_within;
+}
+
+/* Checks that the role support may end the row of an act. Precondition: the lock is held. */
+static bool override_try_end(const struct act *act, const doorman_permits *permits,
+                             struct http_response *response) {
+    const doorman_override_row *row = &override_of(act)->message.row;
+    doorman_override_info info;
+    if (act->token.role == ROLE_ADMIN || row->add > 0) return true;
+    if (!doorman_permits_find_override(permits, row, &info) || !info.glob) return true;
+    const doorman_permit_limit *limit = limit_find(permits, info.glob, row->limit);
+    return !limit || check_window(limit, &info.all, response);
 }
 
 /* Puts an act into force. */
@@ -419,12 +464,15 @@ static void override_answer(struct act *act, struct http_response *response) {
 static void override_run(struct act *act, bool is_valid, struct http_response *response) {
     struct override_detail *detail = override_of(act);
     struct service *service = act->service;
-    if (is_valid && !detail->ends) {
+    if (is_valid) {
         struct before before = {.is_there = false};
         server_lock(&service->lock);
         doorman_permits *permits = doorman_server_permits(service->server);
-        if (permits) before_take(&before, permits, &detail->message.row);
-        is_valid = !permits || override_try(act, permits, &before, response);
+        if (permits && detail->ends) is_valid = override_try_end(act, permits, response);
+        if (permits && !detail->ends) {
+            before_take(&before, permits, &detail->message.row);
+            is_valid = override_try(act, permits, &before, response);
+        }
         server_unlock(&service->lock);
     }
     act->prepare = override_prepare;

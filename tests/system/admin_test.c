@@ -358,6 +358,8 @@ TEST(an_override_that_is_wrong_or_not_allowed_is_refused) {
          "set.limit: the role support may give at most 10 times the limit as configured, which is "
          "50 here"},
         {ALICE, SET("\"limit\": 50, \"window\": 1000", DAY), 403, "set.window: limit / window: "},
+        {ALICE, SET("\"limit\": 5, \"window\": 20000000", DAY), 403,
+         "set.window: the role support may not change the window of a limit"},
         {ALICE, SET("\"limit\": 50", ""), 400, "expires_in: the role support must give it"},
         {BOB, SET("\"limit\": 50", DAY), 403, "resource: api/search: 'bob' may only change maps"},
         {READER, SET("\"limit\": 50", DAY), 403, "with the role support; 'ron'"},
