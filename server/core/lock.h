@@ -12,7 +12,7 @@
 enum lock_order {
     LOCK_CONFIG,    /* while a configuration is destroyed, or used without LOCK_SERVICE */
     LOCK_SERVICE,   /* the server object, and most of the state of the process */
-    LOCK_HTTP,      /* the connections of HTTP, and the queue of the thread of pages */
+    LOCK_HTTP,      /* the queue of the thread of pages, and what others give to the loop of HTTP */
     LOCK_HISTORY,   /* the last ten minutes of the resources, or of the limits */
     LOCK_TOKENS,    /* the list of the tokens */
     LOCK_GRPC,      /* orders to the loop of gRPC, and answers of the master */
