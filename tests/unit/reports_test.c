@@ -55,7 +55,7 @@ static void server_destroy(struct world *w, doorman_config *config) {
 /* Reports a message that the server has answered. The peer has no address.
  *   method   NULL: the message has it itself */
 static void report_body(struct world *w, const char *method, const char *message) {
-    const struct peer peer = {.stream = NULL};
+    const struct peer peer = {.text = NULL};
     doorman_json_exchange exchange = {.reply = {.text = NULL}};
     struct message_report report = {
         .exchange = &exchange, .peer = &peer, .duration = 1500000, .client = "a"};
