@@ -88,7 +88,7 @@ static void convert_note(struct ctl_conversion *all, const char *path, const cha
 }
 
 static void convert_below(char out[PATH_BYTES], const char *path, const char *name) {
-    snprintf(out, PATH_BYTES, "%s%s%s", path, path[0] ? "." : "", name);
+    snprintf(out, PATH_BYTES, "%.400s%s%.100s", path, path[0] ? "." : "", name);
 }
 
 /* ---- texts */

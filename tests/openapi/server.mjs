@@ -43,7 +43,8 @@ const FIELDS_UNSEEN = [
   'LastLoss.reason', 'LeaseStatus.other_peer', 'NotMaster.is_master', 'NotMaster.mastership',
   'Override.expires_in', 'Plan.expires_in', 'OverrideState.idle', 'PlanState.idle',
   'ParentStatus.failure', 'ParentStatus.shared_node', 'ResetResponse.mastership',
-  'ResponseMessage.inspect', 'ResponseMessage.reset', 'StateStatus.failure', 'Status.last_loss',
+  'ResetResponse.note', 'ResponseMessage.inspect', 'ResponseMessage.reset',
+  'StateStatus.failure', 'Status.last_loss',
   'TemplateDifference.is_reordered', 'Undone.had_ended', 'Undone.hides', 'Undone.then',
   ...['ago', 'by_rule', 'count', 'domain', 'key', 'resource_id'].map(
     (field) => `UnmatchedDescriptor.${field}`),
