@@ -114,7 +114,8 @@ FOLDERS = util log process waiting $(if $(filter HTTP,$(PARTS)),http pages) \
 LEFT_OUT = $(if $(filter REDIS,$(PARTS)),,%_redis.c) \
     $(if $(filter NOTES,$(PARTS)),,%_etcd.c) \
     $(if $(filter TLS,$(PARTS)),,%/http_tls.c) \
-    $(if $(filter ADMIN,$(PARTS)),,$(addprefix server/pages/,acts.c override_form.c versions.c))
+    $(if $(filter ADMIN,$(PARTS)),, \
+        $(addprefix server/pages/,acts.c override_form.c versions_page.c))
 SERVER_SOURCES = doorman_server.c $(sort $(filter-out $(LEFT_OUT), \
     $(wildcard $(FOLDERS:%=server/%/*.c))))
 SERVER_MACROS = $(PARTS:%=-DDOORMAN_SERVER_%)

@@ -37,9 +37,9 @@ static void call_resolve(struct grpc_descriptor *out, const doorman_descriptors 
 }
 
 /* Finds the names of all descriptors. A lock keeps the configuration from being destroyed. The lock
- * of the configuration lets others use the service meanwhile. But who compares or writes a large
- * configuration holds it for long, and the loop must not wait. Then it is the lock of the service: a
- * configuration is destroyed only after another one has taken its place under this lock. */
+ * of the configuration lets others use the service meanwhile. But a thread that compares or writes
+ * a large configuration holds it for long, and the loop must not wait. Then it is the lock of the
+ * service: a configuration is destroyed only after another one has taken its place under it. */
 static void call_resolve_all(struct grpc_call *call, struct service *service,
                              const GrpcWire__LimitRequest *request) {
     const bool has_config_lock = server_try_lock(&service->config_lock);

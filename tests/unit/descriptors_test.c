@@ -117,7 +117,7 @@ TEST(a_name_that_is_not_valid_is_hashed) {
 TEST(a_name_may_not_look_like_a_hash) {
     char digits[80];
     doorman_descriptor_item item = RESOLVE(NULL, "d", {"k", "\xff"});
-    snprintf(digits, sizeof digits, "%s", item.key);
+    snprintf(digits, sizeof digits, "%.79s", item.key);
     item = RESOLVE(NULL, "d", {"k", digits});
     assert_true(item.hashed);
     assert_string_not_equal(item.key, digits);
