@@ -401,6 +401,60 @@ TEST(an_override_that_is_wrong_or_not_allowed_is_refused) {
     server_stop(&fixture.server);
 }
 
+/* ---- help must not become a way around the limit (E6) --------------------------------------- */
+
+#define LIMITS                                                                                     \
+    "{\"resources\": [{\"identifier_glob\": \"api/*\", \"limits\": [{\"name\": \"burst\", "        \
+    "\"kind\": \"TOKEN_BUCKET\", \"rate\": 0.001, \"size\": 9, \"plans\": {\"pro\": {\"size\": "   \
+    "90}}}, {\"name\": \"all\", \"kind\": \"FIXED_WINDOW\", \"per\": \"resource\", \"limit\": "    \
+    "900, "                                                                                        \
+    "\"window\": 10000000}, {\"name\": \"steps\", \"kind\": \"TIERS\", \"tiers\": [{\"limit\": "   \
+    "9, "                                                                                          \
+    "\"window\": 60, \"active\": 600}]}]}]}"
+#define OF_KEY(limit, more)                                                                        \
+    "{\"resource\": \"api/search\", \"key\": \"acme\", \"limit\": \"" limit "\", " more            \
+    ", \"expires_in\": 3600, \"reason\": \"r\"}"
+#define TIER(active)                                                                               \
+    "\"set\": {\"tiers\": [{\"limit\": 90, \"window\": 60, \"active\": " active "}]}"
+
+static struct fixture limits_start(struct place *place) {
+    place_init(place, false);
+    struct fixture fixture = fixture_start(LIMITS, place->flags);
+    process_await(fixture.server.process, "msg=\"counters read\"", 1);
+    return fixture;
+}
+
+/* A bucket that is small for a moment is full, and would be full when it is large again. */
+TEST(the_role_support_makes_no_bucket_smaller) {
+    static const char path[] = "/v1/overrides";
+    struct place place = {.path = ""};
+    struct fixture fixture = limits_start(&place);
+    expect_verb(&fixture, "PUT", path, ALICE, OF_KEY("burst", "\"set\": {\"size\": 8}"), 403,
+                "set.size: the role support may not make a bucket smaller than it is without the "
+                "override, which is 9 here");
+    expect_verb(&fixture, "PUT", path, ALICE, OF_KEY("burst", "\"set\": {\"size\": 20}"), 200, "");
+    expect_verb(&fixture, "PUT", path, ALICE, OF_KEY("burst", "\"set\": {\"size\": 9}"), 200, "");
+    expect_verb(&fixture, "PUT", "/v1/plans", ADMIN,
+                "{\"glob\": \"api/*\", \"key\": \"acme\", \"plan\": \"pro\", \"reason\": \"r\"}",
+                200, "");
+    expect_verb(&fixture, "PUT", path, ALICE, OF_KEY("burst", "\"set\": {\"size\": 89}"), 403,
+                "which is 90 here");
+    expect_verb(&fixture, "PUT", path, ADMIN, OF_KEY("burst", "\"set\": {\"size\": 8}"), 200, "");
+    server_stop(&fixture.server);
+}
+
+TEST(the_role_support_changes_only_the_limits_of_tiers) {
+    static const char path[] = "/v1/overrides";
+    struct place place = {.path = ""};
+    struct fixture fixture = limits_start(&place);
+    expect_verb(&fixture, "PUT", path, ALICE, OF_KEY("steps", TIER("6000")), 403,
+                "set.tiers: the role support may not change the number of tiers, or their times");
+    expect_verb(&fixture, "PUT", path, ALICE, OF_KEY("steps", "\"set\": {\"tiers\": []}"), 200, "");
+    expect_verb(&fixture, "PUT", path, ALICE, OF_KEY("steps", TIER("600")), 200, "");
+    expect_verb(&fixture, "PUT", path, ADMIN, OF_KEY("steps", TIER("6000")), 200, "");
+    server_stop(&fixture.server);
+}
+
 /* An override that is refused leaves the one before it as it was. */
 TEST(a_refused_override_keeps_the_one_before_it) {
     struct place place = {.path = ""};
