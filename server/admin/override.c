@@ -451,6 +451,10 @@ static bool override_prepare(struct act *act, struct store *store) {
     if (act->kind == ACT_UNDO && detail->left != (before.is_there ? before.row.id : 0)) {
         return server_undo_refuse(act, store, act->row);
     }
+    const bool adds = row->add > 0 && !detail->ends;
+    if (adds && act->token.role != ROLE_ADMIN && !server_reset_check_count(act, store, act->row)) {
+        return false;
+    }
     cJSON_AddItemToObject(act->row, "before",
                           before.is_there ? row_json(&before.row, NULL) : cJSON_CreateNull());
     cJSON_AddItemToObject(act->row, "after",

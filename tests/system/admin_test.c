@@ -455,6 +455,41 @@ TEST(the_role_support_changes_only_the_limits_of_tiers) {
     server_stop(&fixture.server);
 }
 
+/* Each override that adds fills the bucket again. */
+TEST(the_role_support_adds_to_a_key_and_resets_it_twenty_times_a_day_in_all) {
+    static const char path[] = "/v1/overrides?resource=api/search&key=acme&limit=burst&add=1";
+    struct place place = {.path = ""};
+    struct fixture fixture = limits_start(&place);
+    expect_post(&fixture, "/v1/reset", ALICE, ENTRY(""), 200, "");
+    for (int i = 0; i < 19; i++) {
+        expect_verb(&fixture, "PUT", "/v1/overrides", ALICE, OF_KEY("burst", "\"add\": 9"), 200,
+                    "");
+        expect_verb(&fixture, "DELETE", path, ALICE, "", 200, "");
+    }
+    expect_verb(&fixture, "PUT", "/v1/overrides", ALICE, OF_KEY("burst", "\"add\": 9"), 403,
+                "the role support resets a key at most 20 times a day, and 'acme' of api/search");
+    expect_post(&fixture, "/v1/reset", ALICE, ENTRY(""), 403, "at most 20 times a day");
+    expect_verb(&fixture, "PUT", "/v1/overrides", ADMIN, OF_KEY("burst", "\"add\": 9"), 200, "");
+    server_stop(&fixture.server);
+}
+
+/* Other keys of a shared counter are no way around the 20 resets. */
+TEST(the_role_support_resets_a_shared_counter_twenty_times_a_day) {
+#define SHARED(resource, key)                                                                      \
+    "{\"entry\": [{\"resource_id\": \"" resource "\", \"key\": \"" key "\", \"limit\": \"all\"}]}"
+    struct place place = {.path = ""};
+    struct fixture fixture = limits_start(&place);
+    for (int i = 0; i < 20; i++) {
+        expect_post(&fixture, "/v1/reset", ALICE,
+                    i % 2 ? SHARED("api/a", "x") : SHARED("api/a", "y"), 200, "");
+    }
+    expect_post(&fixture, "/v1/reset", ALICE, SHARED("api/a", "z"), 403, "at most 20 times a day");
+    expect_post(&fixture, "/v1/reset", ALICE, SHARED("api/b", "z"), 200, "");
+    expect_post(&fixture, "/v1/reset", ADMIN, SHARED("api/a", "z"), 200, "");
+    EXPECT_ACT(&fixture, "", {"entries[0].shared_by", "\"resource\""});
+    server_stop(&fixture.server);
+}
+
 /* An override that is refused leaves the one before it as it was. */
 TEST(a_refused_override_keeps_the_one_before_it) {
     struct place place = {.path = ""};
