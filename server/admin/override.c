@@ -360,7 +360,7 @@ static bool override_try_end(const struct act *act, const doorman_permits *permi
     return !limit || check_window(limit, &info.all, response);
 }
 
-/* Puts an act into force. */
+/* Puts an act into force. A row that comes back adds nothing to a bucket: it has done that. */
 static void override_apply(struct act *act) {
     struct override_detail *detail = override_of(act);
     doorman_permits *permits = doorman_server_permits(act->service->server);
@@ -372,7 +372,9 @@ static void override_apply(struct act *act) {
         (void)doorman_permits_end_override(permits, row, NULL, doorman_clock());
     } else {
         row->id = act->id;
-        status = doorman_permits_set_override(permits, row, &error, doorman_clock());
+        status = act->kind == ACT_UNDO
+                     ? doorman_permits_restore_override(permits, row, &error, doorman_clock())
+                     : doorman_permits_set_override(permits, row, &error, doorman_clock());
     }
     if (status == DOORMAN_OK) return;
     server_act_refuse(act, 500, "INTERNAL", "it is in the store, and is not in force: %s",

@@ -490,6 +490,27 @@ TEST(the_role_support_resets_a_shared_counter_twenty_times_a_day) {
     server_stop(&fixture.server);
 }
 
+/* Units that were granted are not granted once more by an undo. */
+TEST(an_undo_adds_nothing_to_a_bucket) {
+    static const char path[] = "/v1/overrides?resource=api/search&key=acme&limit=burst&add=1";
+    static const char limit[] = "\"limit\":18,\"used\":";
+    struct place place = {.path = ""};
+    struct fixture fixture = limits_start(&place);
+    expect(&fixture, "/v1/allow?resource=api/search&key=acme&cost=9", WEB, 200, "");
+    expect_verb(&fixture, "PUT", "/v1/overrides", ADMIN, OF_KEY("burst", "\"add\": 9"), 200,
+                "\"id\":1");
+    expect_verb(&fixture, "DELETE", path, ADMIN, "", 200, "\"id\":2");
+    expect_post(&fixture, "/v1/reset", ADMIN, ENTRY(", \"limit\": \"steps\""), 200, "");
+    expect(&fixture, "/v1/allow?resource=api/search&key=acme&cost=9", WEB, 200, "");
+    expect_verb(&fixture, "POST", "/v1/audit/2/undo?reason=r", ADMIN, "", 200, "\"id\":4");
+    char *response = post(&fixture, "/v1/inspect", ADMIN, ENTRY(", \"limit\": \"burst\""));
+    const char *used = strstr(response, limit);
+    assert_non_null(used);
+    assert_true(strtod(used + strlen(limit), NULL) > 17);
+    free(response);
+    server_stop(&fixture.server);
+}
+
 /* An override that is refused leaves the one before it as it was. */
 TEST(a_refused_override_keeps_the_one_before_it) {
     struct place place = {.path = ""};
