@@ -205,8 +205,12 @@ bool server_undo_has_newer(struct act *act, struct store *store, const cJSON *na
  *   name   as above */
 bool server_undo_refuse(struct act *act, struct store *store, const cJSON *name);
 
-/* Returns how often tokens of the role support have reset a key in the last day, or -1 if the store
- * cannot be read. Runs on the thread of the store. */
-int server_audit_count_resets(struct store *store, const char *resource, const char *key);
+/* Returns how often tokens of the role support have reset a counter in the last day, or have added
+ * to it, or -1 if the store cannot be read. Runs on the thread of the store.
+ *   entry   has the resource, the key and, if it is shared by keys, the limit and `shared_by` */
+int server_audit_count_resets(struct store *store, const cJSON *entry);
+
+/* Refuses an act in its function `prepare` if that is too often. Returns false if it did. */
+bool server_reset_check_count(struct act *act, struct store *store, const cJSON *entry);
 
 #endif

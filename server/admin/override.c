@@ -185,11 +185,24 @@ static bool check_globs(const struct act *act, const doorman_override_row *row,
                   globs[0] ? globs : "nothing any more");
 }
 
+/* Returns whether tiers have other times than those of their limit. Longer times grant more, and
+ * other windows let counters start fresh. */
+static bool has_other_times(const doorman_figures *figures, const doorman_figures *limit) {
+    bool differ = figures->tier_count != limit->tier_count;
+    for (size_t i = 0; i < figures->tier_count && !differ; i++) {
+        const doorman_tier *tier = &figures->tiers[i], *own = &limit->tiers[i];
+        differ = tier->window != own->window || tier->active != own->active ||
+                 tier->cooldown != own->cooldown || tier->skippable != own->skippable;
+    }
+    return differ && figures->tier_count > 0;
+}
+
 /* Returns whether figures have another window than those of their limit. A counter whose window
  * changes starts fresh (P15).
  *   figures   0: they take the window of the limit */
 static bool has_other_window(const doorman_figures *figures, const doorman_figures *limit) {
     const bool is_given = figures->window > 0 || figures->calendar != DOORMAN_NO_CALENDAR;
+    if (has_other_times(figures, limit)) return true;
     return is_given && (figures->window != limit->window || figures->calendar != limit->calendar);
 }
 
@@ -201,6 +214,11 @@ static bool check_window(const doorman_permit_limit *limit, const doorman_figure
                          struct http_response *response) {
     const doorman_figures *own = &limit->figures;
     bool others_differ = false;
+    if (has_other_times(all, own)) {
+        return refuse(response, 403,
+                      "set.tiers: the role support may not change the number of tiers, or their "
+                      "times, but only their limits; the role admin may");
+    }
     if (has_other_window(all, own)) {
         return refuse(response, 403,
                       "set.window: the role support may not change the window of a limit, because "
@@ -219,6 +237,39 @@ static bool check_window(const doorman_permit_limit *limit, const doorman_figure
                   limit->name);
 }
 
+/* Returns whether a limit has a plan.
+ *   out   its figures */
+static bool limit_find_plan(const doorman_permit_limit *limit, const char *plan,
+                            const doorman_figures **out) {
+    for (size_t i = 0; i < limit->plan_count; i++) {
+        if (strcmp(limit->plans[i].name, plan) != 0) continue;
+        *out = &limit->plans[i].figures;
+        return true;
+    }
+    return false;
+}
+
+/* Checks that a row of the role support makes no bucket smaller. A small bucket is soon full, and a
+ * counter that is full is removed (P14), so the bucket would be full at the end of the row (E6). */
+static bool check_size(const struct act *act, const doorman_permits *permits,
+                       const doorman_permit_limit *limit, const doorman_override_info *info,
+                       struct http_response *response) {
+    const doorman_override_row *row = &override_of(act)->message.row;
+    const doorman_plan_row name = {.identifier_glob = info->glob, .key = row->key};
+    const doorman_figures *own = &limit->figures;
+    doorman_plan_info plan;
+    if (limit->kind != DOORMAN_TOKEN_BUCKET || row->add > 0) return true;
+    if (doorman_permits_find_plan(permits, &name, &plan)) {
+        (void)limit_find_plan(limit, plan.row.plan, &own);
+    }
+    return info->all.size >= own->size ||
+           refuse(response, 403,
+                  "set.size: the role support may not make a bucket smaller than it is without the "
+                  "override, which is %.15g here, because it would be full at the end; the role "
+                  "admin may",
+                  own->size);
+}
+
 /* Checks the figures of the role support. Precondition: the lock is held, and the row is set.
  *   info   of the row */
 static bool check_bound(const struct act *act, const doorman_permits *permits,
@@ -233,7 +284,10 @@ static bool check_bound(const struct act *act, const doorman_permits *permits,
         most = OVERRIDE_MAX * (is_bucket ? limit->figures.size : limit->figures.limit);
         beyond = override_of(act)->message.row.add > most ? "add" : NULL;
     }
-    if (!beyond) return check_window(limit, &info->all, response);
+    if (!beyond) {
+        return check_window(limit, &info->all, response) &&
+               check_size(act, permits, limit, info, response);
+    }
     return refuse(response, 403,
                   "%s: the role support may give at most %d times the limit as configured, which "
                   "is %.15g here; the role admin may give more",
@@ -306,7 +360,7 @@ static bool override_try_end(const struct act *act, const doorman_permits *permi
     return !limit || check_window(limit, &info.all, response);
 }
 
-/* Puts an act into force. */
+/* Puts an act into force. A row that comes back adds nothing to a bucket: it has done that. */
 static void override_apply(struct act *act) {
     struct override_detail *detail = override_of(act);
     doorman_permits *permits = doorman_server_permits(act->service->server);
@@ -318,7 +372,9 @@ static void override_apply(struct act *act) {
         (void)doorman_permits_end_override(permits, row, NULL, doorman_clock());
     } else {
         row->id = act->id;
-        status = doorman_permits_set_override(permits, row, &error, doorman_clock());
+        status = act->kind == ACT_UNDO
+                     ? doorman_permits_restore_override(permits, row, &error, doorman_clock())
+                     : doorman_permits_set_override(permits, row, &error, doorman_clock());
     }
     if (status == DOORMAN_OK) return;
     server_act_refuse(act, 500, "INTERNAL", "it is in the store, and is not in force: %s",
@@ -397,21 +453,16 @@ static bool override_prepare(struct act *act, struct store *store) {
     if (act->kind == ACT_UNDO && detail->left != (before.is_there ? before.row.id : 0)) {
         return server_undo_refuse(act, store, act->row);
     }
+    const bool adds = row->add > 0 && !detail->ends;
+    if (adds && act->token.role != ROLE_ADMIN && !server_reset_check_count(act, store, act->row)) {
+        return false;
+    }
     cJSON_AddItemToObject(act->row, "before",
                           before.is_there ? row_json(&before.row, NULL) : cJSON_CreateNull());
     cJSON_AddItemToObject(act->row, "after",
                           detail->ends ? cJSON_CreateNull() : row_json(row, NULL));
     if (before.is_there) detail->replaced = before.row.id;
     return true;
-}
-
-/* Returns whether a limit has a plan. */
-static bool limit_has_plan(const doorman_permit_limit *limit, const char *plan) {
-    bool has = false;
-    for (size_t i = 0; limit && i < limit->plan_count && !has; i++) {
-        has = strcmp(limit->plans[i].name, plan) == 0;
-    }
-    return has;
 }
 
 /* Adds what a row hides: the row of its glob, and the plan of its key. Precondition: the lock is
@@ -428,8 +479,10 @@ static void add_hidden(cJSON *json, const doorman_permits *permits,
     if (row->resource_id && doorman_permits_find_override(permits, &glob_row, &other)) {
         cJSON_AddNumberToObject(hides, "override", (double)other.row.id);
     }
-    if (doorman_permits_find_plan(permits, &plan_row, &plan) &&
-        limit_has_plan(limit_find(permits, info.glob, row->limit), plan.row.plan)) {
+    const doorman_permit_limit *limit = limit_find(permits, info.glob, row->limit);
+    const doorman_figures *figures = NULL;
+    if (limit && doorman_permits_find_plan(permits, &plan_row, &plan) &&
+        limit_find_plan(limit, plan.row.plan, &figures)) {
         cJSON_AddStringToObject(hides, "plan", plan.row.plan);
     }
     if (hides && hides->child && cJSON_AddItemToObject(json, "hides", hides)) return;

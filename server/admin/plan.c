@@ -11,7 +11,9 @@
  * store, which does one act after the other.
  *
  * A plan has the figures of the configuration, so the role support may give any plan within its
- * globs. It has to say when the plan ends. */
+ * globs. It has to say when the plan ends. Where plans have other windows, each change of the plan
+ * lets counters start fresh (P15). So the role support may change the plan of a key only a few times
+ * a day, as it may reset a key. */
 #include "admin.h"
 
 #include <stdarg.h>
@@ -19,6 +21,7 @@
 #define PLAN_ID_BITS 14   /* of the index in an act */
 #define PLAN_PROBLEMS 20  /* errors that an answer has at most */
 #define PLANS_AT_ONCE 500 /* rows that are looked at while the lock is held */
+#define SUPPORT_PLANS 20  /* changes of the plan of one key a day, by the role support */
 
 /* A row of an act. */
 struct plan_change {
@@ -28,7 +31,8 @@ struct plan_change {
     uint64_t replaced;                  /* the row that it replaces or ends; 0: none */
     doorman_time before_at, before_end; /* of the replaced row */
     char before[DOORMAN_PLAN_BYTES_MAX + 1];
-    size_t written_with; /* how many notes are written when its own is */
+    size_t written_with;    /* how many notes are written when its own is */
+    size_t support_changes; /* of this plan in the last day, by the role support */
 };
 
 /* What an act on plans needs. */
@@ -309,10 +313,102 @@ static bool plan_check_left(struct act *act, struct store *store) {
     return true;
 }
 
+/* ---- how often the role support has changed a plan ------------------------------------------ */
+
+/* The changes of an act, in the order of their names. */
+struct plan_count {
+    struct plan_change **sorted;
+    size_t count;
+    char since[32]; /* the times of rows are texts whose order is that of the times */
+};
+
+static int plan_compare_names(const void *a, const void *b) {
+    const doorman_plan_row *one = &(*(const struct plan_change *const *)a)->row;
+    const doorman_plan_row *other = &(*(const struct plan_change *const *)b)->row;
+    const int order = strcmp(one->identifier_glob, other->identifier_glob);
+    return order ? order : strcmp(one->key ? one->key : "", other->key ? other->key : "");
+}
+
+static const char *plan_text_of(const cJSON *json, const char *name) {
+    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, name));
+    return text ? text : "";
+}
+
+/* Counts an entry of the audit that has changed a plan. */
+static void plan_count_entry(const struct plan_count *all, const cJSON *entry) {
+    const char *before = plan_text_of(cJSON_GetObjectItemCaseSensitive(entry, "before"), "plan");
+    const char *after = plan_text_of(cJSON_GetObjectItemCaseSensitive(entry, "after"), "plan");
+    const struct plan_change name = {
+        .row = {.identifier_glob = plan_text_of(entry, "glob"), .key = plan_text_of(entry, "key")}};
+    const struct plan_change *wanted = &name;
+    if (strcmp(before, after) == 0) return;
+    struct plan_change **found =
+        (struct plan_change **)bsearch((const void *)&wanted, (const void *)all->sorted, all->count,
+                                       sizeof(struct plan_change *), plan_compare_names);
+    if (found) (*found)->support_changes++;
+}
+
+static bool plan_count_visit(void *context, const struct store_note *note) {
+    const struct plan_count *all = (const struct plan_count *)context;
+    cJSON *row = cJSON_Parse(note->text);
+    const char *at = plan_text_of(row, "at");
+    const bool is_later = !at[0] || strcmp(at, all->since) > 0;
+    const cJSON *entries = cJSON_GetObjectItemCaseSensitive(row, "entries"), *entry = NULL;
+    if (is_later && strcmp(plan_text_of(row, "role"), "support") == 0) {
+        cJSON_ArrayForEach(entry, entries) plan_count_entry(all, entry);
+        if (!entries) plan_count_entry(all, row);
+    }
+    cJSON_Delete(row);
+    return is_later;
+}
+
+/* Counts how often the role support has changed the plans of an act in the last day. Returns false
+ * if the store has failed, or memory runs out. */
+static bool plan_count_changes(struct plan_detail *detail, struct store *store) {
+    struct plan_count all = {.count = detail->count};
+    const time_t day = time(NULL) - 86400;
+    struct tm parts;
+    gmtime_r(&day, &parts);
+    strftime(all.since, sizeof all.since, "%Y-%m-%dT%H:%M:%SZ", &parts);
+    all.sorted = (struct plan_change **)malloc((detail->count + 1) * sizeof *all.sorted);
+    if (!all.sorted) return false;
+    for (size_t i = 0; i < detail->count; i++) all.sorted[i] = &detail->changes[i];
+    qsort((void *)all.sorted, all.count, sizeof *all.sorted, plan_compare_names);
+    bool done = server_store_list_notes(store, AUDIT_NOTE, "", plan_count_visit, &all) == STORE_OK;
+    free((void *)all.sorted);
+    return done;
+}
+
+/* Refuses an act of the role support that changes a plan too often. */
+static bool plan_check_count(struct act *act, struct store *store) {
+    struct plan_detail *detail = plan_detail_of(act);
+    if (act->token.role == ROLE_ADMIN) return true;
+    if (!plan_count_changes(detail, store)) {
+        return server_act_refuse(act, 503, "UNAVAILABLE",
+                                 "nothing was changed, because %s cannot be read: %s",
+                                 server_acts_store(act->service), server_store_error(store));
+    }
+    for (size_t i = 0; i < detail->count; i++) {
+        const struct plan_change *change = &detail->changes[i];
+        const char *before = change->replaced ? change->before : "";
+        const char *after = change->ends ? "" : change->row.plan;
+        if (change->support_changes < SUPPORT_PLANS || strcmp(before, after) == 0) continue;
+        return server_act_refuse(act, 403, "PERMISSION_DENIED",
+                                 "the role support changes the plan of a key at most %d times a "
+                                 "day, and that of '%s' for %s was changed %zu times; the role "
+                                 "admin may change it again",
+                                 SUPPORT_PLANS, change->row.key ? change->row.key : "",
+                                 change->row.identifier_glob, change->support_changes);
+    }
+    return true;
+}
+
 /* Completes the row of the audit. */
 static bool plan_prepare(struct act *act, struct store *store) {
     struct plan_detail *detail = plan_detail_of(act);
-    if (!plan_take_all(act) || !plan_check_left(act, store)) return false;
+    if (!plan_take_all(act) || !plan_check_left(act, store) || !plan_check_count(act, store)) {
+        return false;
+    }
     if (act->kind == ACT_PLAN_END && detail->changes[0].replaced == 0) {
         return server_act_refuse(act, 404, "NOT_FOUND", "the key has no plan row for this glob");
     }

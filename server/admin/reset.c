@@ -8,7 +8,7 @@
 
 #define ENTRIES_MAX 1000   /* of one message, so that its row stays readable */
 #define ENTRIES_OF_BULK 20 /* the row of an act with more entries is removed from the audit first */
-#define SUPPORT_RESETS 20  /* of one key a day, by the role support */
+#define SUPPORT_RESETS 20  /* of one key a day, by the role support. What adds to a bucket counts */
 
 /* Adds the state of a key before the act. Precondition: the lock is held.
  *   returns   false: the message is not valid, so it will be refused */
@@ -38,12 +38,30 @@ static bool entry_add_before(cJSON *out, struct service *service,
     return true;
 }
 
+/* Adds who else has the counter of a limit. The template of the resource is not looked up: a limit
+ * with the same name in another template counts too. Precondition: the lock is held. */
+static void entry_add_shared(cJSON *out, struct service *service, const char *name) {
+    const doorman_permits *permits = doorman_server_permits(service->server);
+    doorman_scope per = DOORMAN_PER_KEY;
+    doorman_cursor cursor = {0};
+    doorman_permits_limit limit;
+    while (permits && doorman_permits_next_limit(permits, &cursor, &limit)) {
+        const bool is_meant = limit.settings && strcmp(limit.limit, name) == 0;
+        if (is_meant && limit.settings->per > per) per = limit.settings->per;
+    }
+    if (per != DOORMAN_PER_KEY) {
+        cJSON_AddStringToObject(out, "shared_by",
+                                per == DOORMAN_PER_RESOURCE ? "resource" : "template");
+    }
+}
+
 /* Adds an entry. As entry_add_before. */
 static bool entry_add(cJSON *entries, struct service *service, const doorman_permit_entry *entry) {
     cJSON *out = cJSON_CreateObject();
     cJSON_AddStringToObject(out, "resource_id", entry->resource_id);
     cJSON_AddStringToObject(out, "key", entry->key ? entry->key : "");
     if (entry->limit) cJSON_AddStringToObject(out, "limit", entry->limit);
+    if (entry->limit) entry_add_shared(out, service, entry->limit);
     if (entry->sets_ban) cJSON_AddNumberToObject(out, "ban", (double)entry->ban / 1e9);
     cJSON_AddItemToArray(entries, out);
     return entry_add_before(out, service, entry);
@@ -56,25 +74,30 @@ static enum act_kind kind_of(const doorman_request *reset) {
     return reset->entries[0].ban > 0 ? ACT_BAN : ACT_BAN_END;
 }
 
+bool server_reset_check_count(struct act *act, struct store *store, const cJSON *entry) {
+    const char *resource = cJSON_GetStringValue(cJSON_GetObjectItem(entry, "resource_id"));
+    const char *key = cJSON_GetStringValue(cJSON_GetObjectItem(entry, "key"));
+    if (!resource) resource = cJSON_GetStringValue(cJSON_GetObjectItem(entry, "resource"));
+    const int count = server_audit_count_resets(store, entry);
+    if (count < 0) {
+        return server_act_refuse(act, 503, "UNAVAILABLE",
+                                 "nothing was changed, because %s cannot be read: %s",
+                                 server_acts_store(act->service), server_store_error(store));
+    }
+    if (count < SUPPORT_RESETS) return true;
+    return server_act_refuse(act, 403, "PERMISSION_DENIED",
+                             "the role support resets a key at most %d times a day, and '%s' "
+                             "of %s was reset %d times; the role admin may do it again",
+                             SUPPORT_RESETS, key, resource, count);
+}
+
 /* Refuses a reset of a key that the role support has reset too often. */
 static bool reset_prepare(struct act *act, struct store *store) {
     const cJSON *entry = NULL;
     if (act->token.role == ROLE_ADMIN) return true;
     cJSON_ArrayForEach(entry, cJSON_GetObjectItem(act->row, "entries")) {
-        const char *resource = cJSON_GetStringValue(cJSON_GetObjectItem(entry, "resource_id"));
-        const char *key = cJSON_GetStringValue(cJSON_GetObjectItem(entry, "key"));
         if (cJSON_GetObjectItem(entry, "ban")) continue;
-        int count = server_audit_count_resets(store, resource, key);
-        if (count >= 0 && count < SUPPORT_RESETS) continue;
-        if (count < 0) {
-            return server_act_refuse(act, 503, "UNAVAILABLE",
-                                     "nothing was changed, because %s cannot be read: %s",
-                                     server_acts_store(act->service), server_store_error(store));
-        }
-        return server_act_refuse(act, 403, "PERMISSION_DENIED",
-                                 "the role support resets a key at most %d times a day, and '%s' "
-                                 "of %s was reset %d times; the role admin may do it again",
-                                 SUPPORT_RESETS, key, resource, count);
+        if (!server_reset_check_count(act, store, entry)) return false;
     }
     return true;
 }

@@ -55,12 +55,15 @@ static void audit_flatten(cJSON *row) {
     bool is_empty = strcmp(before, "-") == 0 && strcmp(after, "-") == 0;
     snprintf(text, sizeof text, "%s -> %s", before, after);
     if (!is_empty) cJSON_AddStringToObject(row, "figures", text);
+    const char *outcome = "";
+    if (cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(row, "known"))) outcome = " (not known)";
+    if (ctl_text(row, "refused")[0]) outcome = " (refused)";
+    if (ctl_number(row, "written") > 0) outcome = " (in part)";
+    snprintf(text, sizeof text, "%s%s", ctl_text(row, "what"), outcome);
     if (ctl_number(row, "undoes") > 0) {
-        snprintf(text, sizeof text, "undo of %.0f", ctl_number(row, "undoes"));
-        cJSON_AddStringToObject(row, "shown_what", text);
-    } else {
-        cJSON_AddStringToObject(row, "shown_what", ctl_text(row, "what"));
+        snprintf(text, sizeof text, "undo of %.0f%s", ctl_number(row, "undoes"), outcome);
     }
+    cJSON_AddStringToObject(row, "shown_what", text);
 }
 
 enum ctl_exit ctl_audit(struct ctl *ctl, char *const words[]) {

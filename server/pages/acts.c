@@ -144,6 +144,23 @@ static void act_change(struct text *text, const cJSON *row) {
     }
 }
 
+/* Says of an act that is not whole what has become of it. */
+static void audit_outcome(struct text *text, const cJSON *row) {
+    const cJSON *written = act_member(row, "written");
+    if (cJSON_IsFalse(act_member(row, "known"))) {
+        server_text_add(text, "<div class=warn>it is not known whether this was done</div>");
+    }
+    if (act_member(row, "refused")) {
+        server_text_add(text, "<div class=bad>nothing was changed: ");
+        act_escaped(text, act_text(row, "refused"));
+        server_text_add(text, "</div>");
+    }
+    if (cJSON_IsNumber(written)) {
+        server_text_addf(text, "<div class=warn>only the first %.0f are known to be done</div>",
+                         written->valuedouble);
+    }
+}
+
 /* Adds what an act is about, and what it has changed. An act with several entries has both in one
  * cell. */
 static void audit_cells(struct text *text, const cJSON *row) {
@@ -170,6 +187,7 @@ static void audit_cells(struct text *text, const cJSON *row) {
                          cJSON_GetNumberValue(act_member(row, "undoes")));
     }
     if (one) act_change(text, one);
+    audit_outcome(text, row);
     server_text_add(text, "</td>");
 }
 

@@ -401,6 +401,116 @@ TEST(an_override_that_is_wrong_or_not_allowed_is_refused) {
     server_stop(&fixture.server);
 }
 
+/* ---- help must not become a way around the limit (E6) --------------------------------------- */
+
+#define LIMITS                                                                                     \
+    "{\"resources\": [{\"identifier_glob\": \"api/*\", \"limits\": [{\"name\": \"burst\", "        \
+    "\"kind\": \"TOKEN_BUCKET\", \"rate\": 0.001, \"size\": 9, \"plans\": {\"pro\": {\"size\": "   \
+    "90}}}, {\"name\": \"all\", \"kind\": \"FIXED_WINDOW\", \"per\": \"resource\", \"limit\": "    \
+    "900, "                                                                                        \
+    "\"window\": 10000000}, {\"name\": \"steps\", \"kind\": \"TIERS\", \"tiers\": [{\"limit\": "   \
+    "9, "                                                                                          \
+    "\"window\": 60, \"active\": 600}]}]}]}"
+#define OF_KEY(limit, more)                                                                        \
+    "{\"resource\": \"api/search\", \"key\": \"acme\", \"limit\": \"" limit "\", " more            \
+    ", \"expires_in\": 3600, \"reason\": \"r\"}"
+#define TIER(active)                                                                               \
+    "\"set\": {\"tiers\": [{\"limit\": 90, \"window\": 60, \"active\": " active "}]}"
+
+static struct fixture limits_start(struct place *place) {
+    place_init(place, false);
+    struct fixture fixture = fixture_start(LIMITS, place->flags);
+    process_await(fixture.server.process, "msg=\"counters read\"", 1);
+    return fixture;
+}
+
+/* A bucket that is small for a moment is full, and would be full when it is large again. */
+TEST(the_role_support_makes_no_bucket_smaller) {
+    static const char path[] = "/v1/overrides";
+    struct place place = {.path = ""};
+    struct fixture fixture = limits_start(&place);
+    expect_verb(&fixture, "PUT", path, ALICE, OF_KEY("burst", "\"set\": {\"size\": 8}"), 403,
+                "set.size: the role support may not make a bucket smaller than it is without the "
+                "override, which is 9 here");
+    expect_verb(&fixture, "PUT", path, ALICE, OF_KEY("burst", "\"set\": {\"size\": 20}"), 200, "");
+    expect_verb(&fixture, "PUT", path, ALICE, OF_KEY("burst", "\"set\": {\"size\": 9}"), 200, "");
+    expect_verb(&fixture, "PUT", "/v1/plans", ADMIN,
+                "{\"glob\": \"api/*\", \"key\": \"acme\", \"plan\": \"pro\", \"reason\": \"r\"}",
+                200, "");
+    expect_verb(&fixture, "PUT", path, ALICE, OF_KEY("burst", "\"set\": {\"size\": 89}"), 403,
+                "which is 90 here");
+    expect_verb(&fixture, "PUT", path, ADMIN, OF_KEY("burst", "\"set\": {\"size\": 8}"), 200, "");
+    server_stop(&fixture.server);
+}
+
+TEST(the_role_support_changes_only_the_limits_of_tiers) {
+    static const char path[] = "/v1/overrides";
+    struct place place = {.path = ""};
+    struct fixture fixture = limits_start(&place);
+    expect_verb(&fixture, "PUT", path, ALICE, OF_KEY("steps", TIER("6000")), 403,
+                "set.tiers: the role support may not change the number of tiers, or their times");
+    expect_verb(&fixture, "PUT", path, ALICE, OF_KEY("steps", "\"set\": {\"tiers\": []}"), 200, "");
+    expect_verb(&fixture, "PUT", path, ALICE, OF_KEY("steps", TIER("600")), 200, "");
+    expect_verb(&fixture, "PUT", path, ADMIN, OF_KEY("steps", TIER("6000")), 200, "");
+    server_stop(&fixture.server);
+}
+
+/* Each override that adds fills the bucket again. */
+TEST(the_role_support_adds_to_a_key_and_resets_it_twenty_times_a_day_in_all) {
+    static const char path[] = "/v1/overrides?resource=api/search&key=acme&limit=burst&add=1";
+    struct place place = {.path = ""};
+    struct fixture fixture = limits_start(&place);
+    expect_post(&fixture, "/v1/reset", ALICE, ENTRY(""), 200, "");
+    for (int i = 0; i < 19; i++) {
+        expect_verb(&fixture, "PUT", "/v1/overrides", ALICE, OF_KEY("burst", "\"add\": 9"), 200,
+                    "");
+        expect_verb(&fixture, "DELETE", path, ALICE, "", 200, "");
+    }
+    expect_verb(&fixture, "PUT", "/v1/overrides", ALICE, OF_KEY("burst", "\"add\": 9"), 403,
+                "the role support resets a key at most 20 times a day, and 'acme' of api/search");
+    expect_post(&fixture, "/v1/reset", ALICE, ENTRY(""), 403, "at most 20 times a day");
+    expect_verb(&fixture, "PUT", "/v1/overrides", ADMIN, OF_KEY("burst", "\"add\": 9"), 200, "");
+    server_stop(&fixture.server);
+}
+
+/* Other keys of a shared counter are no way around the 20 resets. */
+TEST(the_role_support_resets_a_shared_counter_twenty_times_a_day) {
+#define SHARED(resource, key)                                                                      \
+    "{\"entry\": [{\"resource_id\": \"" resource "\", \"key\": \"" key "\", \"limit\": \"all\"}]}"
+    struct place place = {.path = ""};
+    struct fixture fixture = limits_start(&place);
+    for (int i = 0; i < 20; i++) {
+        expect_post(&fixture, "/v1/reset", ALICE,
+                    i % 2 ? SHARED("api/a", "x") : SHARED("api/a", "y"), 200, "");
+    }
+    expect_post(&fixture, "/v1/reset", ALICE, SHARED("api/a", "z"), 403, "at most 20 times a day");
+    expect_post(&fixture, "/v1/reset", ALICE, SHARED("api/b", "z"), 200, "");
+    expect_post(&fixture, "/v1/reset", ADMIN, SHARED("api/a", "z"), 200, "");
+    EXPECT_ACT(&fixture, "", {"entries[0].shared_by", "\"resource\""});
+    server_stop(&fixture.server);
+}
+
+/* Units that were granted are not granted once more by an undo. */
+TEST(an_undo_adds_nothing_to_a_bucket) {
+    static const char path[] = "/v1/overrides?resource=api/search&key=acme&limit=burst&add=1";
+    static const char limit[] = "\"limit\":18,\"used\":";
+    struct place place = {.path = ""};
+    struct fixture fixture = limits_start(&place);
+    expect(&fixture, "/v1/allow?resource=api/search&key=acme&cost=9", WEB, 200, "");
+    expect_verb(&fixture, "PUT", "/v1/overrides", ADMIN, OF_KEY("burst", "\"add\": 9"), 200,
+                "\"id\":1");
+    expect_verb(&fixture, "DELETE", path, ADMIN, "", 200, "\"id\":2");
+    expect_post(&fixture, "/v1/reset", ADMIN, ENTRY(", \"limit\": \"steps\""), 200, "");
+    expect(&fixture, "/v1/allow?resource=api/search&key=acme&cost=9", WEB, 200, "");
+    expect_verb(&fixture, "POST", "/v1/audit/2/undo?reason=r", ADMIN, "", 200, "\"id\":4");
+    char *response = post(&fixture, "/v1/inspect", ADMIN, ENTRY(", \"limit\": \"burst\""));
+    const char *used = strstr(response, limit);
+    assert_non_null(used);
+    assert_true(strtod(used + strlen(limit), NULL) > 17);
+    free(response);
+    server_stop(&fixture.server);
+}
+
 /* An override that is refused leaves the one before it as it was. */
 TEST(a_refused_override_keeps_the_one_before_it) {
     struct place place = {.path = ""};

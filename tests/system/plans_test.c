@@ -243,6 +243,27 @@ TEST(plans_that_are_wrong_or_not_allowed_are_refused) {
     server_stop(&fixture.server);
 }
 
+/* E6: each change lets a counter start fresh whose plan has another window. */
+TEST(the_role_support_changes_a_plan_twenty_times_a_day) {
+    static const char path[] = "/v1/plans?glob=api/*&key=acme&reason=r";
+    struct place place = {.path = ""};
+    place_init(&place, false);
+    struct fixture fixture = place_start(&place);
+    for (int i = 0; i < 10; i++) {
+        put(&fixture, ALICE, ROW("acme", "free", DAY WHY), 200, "");
+        put(&fixture, ALICE, ROW("acme", "free", DAY WHY), 200, ""); /* it only ends later */
+        expect_verb(&fixture, "DELETE", path, ALICE, "", 200, "");
+    }
+    put(&fixture, ALICE, ROW("acme", "pro", DAY WHY), 403,
+        "the role support changes the plan of a key at most 20 times a day, and that of 'acme' for "
+        "api/* was changed 20 times");
+    put(&fixture, ALICE, TWO(ROW("b", "pro", DAY), ROW("acme", "pro", DAY)), 403, "'acme'");
+    put(&fixture, ALICE, ROW("b", "pro", DAY WHY), 200, "");
+    put(&fixture, ADMIN, ROW("acme", "pro", DAY WHY), 200, "");
+    expect_verb(&fixture, "DELETE", path, ALICE, "", 403, "at most 20 times a day");
+    server_stop(&fixture.server);
+}
+
 /* ---- overrides and configurations beside plans ---------------------------------------------- */
 
 TEST(an_override_says_which_row_and_which_plan_it_hides) {
