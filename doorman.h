@@ -11323,6 +11323,7 @@ static void doorman__quota_limit_rise(doorman__quota *after, const doorman__quot
     double depth = (double)before->most * (before->amount / after->amount);
     if (before->most < 0) depth = 0;
     int64_t most = doorman__round_up(doorman__max(depth, doorman__min(after->unit_time, 9e18)));
+    if (most < after->unit_price) most = after->unit_price; /* with the x87, products can differ */
     if (most < after->most) after->most = most;
     assert(after->most >= after->unit_price); /* one unit */
 }

@@ -502,7 +502,8 @@ static void override_answer(struct act *act, struct http_response *response) {
     }
     server_unlock(&service->lock);
     if (override_of(act)->ended_at) {
-        server_act_add_time(json, "had_ended", override_of(act)->ended_at / DOORMAN_SECOND);
+        server_act_add_time(json, "had_ended",
+                            (time_t)(override_of(act)->ended_at / DOORMAN_SECOND));
     }
     char *text = cJSON_PrintUnformatted(json);
     response->type = "application/json";
