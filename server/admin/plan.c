@@ -12,8 +12,8 @@
  *
  * A plan has the figures of the configuration, so the role support may give any plan within its
  * globs. It has to say when the plan ends. Where plans have other windows, each change of the plan
- * lets counters start fresh (P15). So the role support may change the plan of a key only a few times
- * a day, as it may reset a key. */
+ * lets counters start fresh (P15). So the role support may change the plan of a key only a few
+ * times a day, as it may reset a key. */
 #include "admin.h"
 
 #include <stdarg.h>
