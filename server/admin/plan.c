@@ -355,7 +355,7 @@ static bool plan_count_visit(void *context, const struct store_note *note) {
     const bool is_later = !at[0] || strcmp(at, all->since) > 0;
     const cJSON *entries = cJSON_GetObjectItemCaseSensitive(row, "entries"), *entry = NULL;
     if (is_later && strcmp(plan_text_of(row, "role"), "support") == 0) {
-        cJSON_ArrayForEach(entry, entries) plan_count_entry(all, entry);
+        cJSON_ArrayForEach(entry, entries) { plan_count_entry(all, entry); }
         if (!entries) plan_count_entry(all, row);
     }
     cJSON_Delete(row);
