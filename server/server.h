@@ -447,7 +447,7 @@ static inline bool server_keeps_acts(const struct service *service) {
 void server_drain_move(struct service *service, enum drain_phase phase);
 
 /* Calls a drain off. This process stays master. Precondition: the lock is held.
- *   why   a phrase for the log and for who administers */
+ *   why   a phrase for the log and for administrators */
 void server_drain_call_off(struct service *service, const char *why);
 
 /* Makes what the parts keep. server_free_states frees it, also after a failure. */

@@ -214,7 +214,7 @@ static bool present_read(struct act *act, const cJSON *newest) {
     return true;
 }
 
-/* Refuses a change of a version that is not there any more, and names who has changed it. */
+/* Refuses a change of a version that was replaced. The error has the token and the time of that. */
 static bool change_refuse_stale(struct act *act, const cJSON *newest) {
     const struct config_detail *detail = change_of(act);
     char who[256] = "another program has written it";

@@ -1,5 +1,5 @@
 /* doormanctl: YAML as values of JSON, with libyaml. The text is from outside, so its size, depth
- * and number of values are bounded. A few lines of aliases can stand for billions of values.
+ * and number of values are bounded. A few lines of aliases can mean billions of values.
  * libyaml keeps one node for all aliases of an anchor, and this file counts each copy. */
 #include "convert.h"
 

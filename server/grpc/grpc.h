@@ -147,7 +147,7 @@ void server_grpc_call_prepare(struct grpc_call *call);
 /* Adds the response, with its prefix. */
 void server_grpc_call_write(const struct grpc_call *call, struct text *out);
 
-/* Adds the prefix of a message of so many bytes. */
+/* Adds the prefix of a message: its flag, and its length in bytes. */
 void server_grpc_add_prefix(struct text *out, size_t bytes);
 
 enum grpc_decided {

@@ -198,7 +198,7 @@ static void connections_sweep(struct grpc *grpc) {
     }
 }
 
-/* Ends a connection whose place is needed. Its peer is told, if it can be told at once. */
+/* Ends a connection whose place is needed. Sends the peer a GOAWAY if the socket takes it now. */
 static void connection_evict(struct grpc_connection *connection) {
     if (!connection->is_shaking) {
         server_grpc_connection_drain(connection);

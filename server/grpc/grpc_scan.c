@@ -3,7 +3,7 @@
  * does not say which field is wrong.
  *
  * A message is a list of fields. Each field begins with a tag, the number of the field and its wire
- * type: a varint, 8 bytes, 4 bytes, or a length with so many bytes. The types 3 and 4 are groups,
+ * type: a varint, 8 bytes, 4 bytes, or a length and its bytes. The types 3 and 4 are groups,
  * which these messages do not have. */
 #include "grpc_scan.h"
 

@@ -69,7 +69,7 @@
  *    permits.
  * In DELAYED, the time of the response is the deadline of the state. The units of a client that
  *    leaves stay charged, because permits of rates cannot be given back. At most HTTP_DELAYED_MAX
- *    connections are in DELAYED. While so many are, a request is decided as if it could not wait.
+ *    connections are in DELAYED. At this bound, a request is decided as if it could not wait.
  * When few connections are free (V5), a connection closes after its next response, and the response
  *    says so with `Connection: close`. So a client never loses a response. http_listen.c closes
  *    connections when none is free.
