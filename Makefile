@@ -113,14 +113,14 @@ FOLDERS = util log process waiting $(if $(filter HTTP,$(PARTS)),http pages) \
 # These pages need the part ADMIN.
 LEFT_OUT = $(if $(filter REDIS,$(PARTS)),,%_redis.c) \
     $(if $(filter NOTES,$(PARTS)),,%_etcd.c) \
-    $(if $(filter TLS,$(PARTS)),,%/http_tls.c) \
+    $(if $(filter HTTP,$(PARTS)),,%/session.c) \
     $(if $(filter ADMIN,$(PARTS)),, \
         $(addprefix server/pages/,acts.c override_form.c versions_page.c))
 SERVER_SOURCES = doorman_server.c $(sort $(filter-out $(LEFT_OUT), \
     $(wildcard $(FOLDERS:%=server/%/*.c))))
 SERVER_MACROS = $(PARTS:%=-DDOORMAN_SERVER_%)
-# The part HTTP has TLS only together with the part TLS.
-USES_GNUTLS = $(filter GRPC,$(PARTS))$(if $(filter HTTP,$(PARTS)),$(filter TLS,$(PARTS)))
+# Only HTTP and gRPC have sessions of GnuTLS. gRPC needs HTTP.
+USES_GNUTLS = $(if $(filter HTTP,$(PARTS)),$(filter TLS,$(PARTS)))
 SERVER_LIBRARIES = -lm $(if $(filter ETCD,$(PARTS)),-lcurl) \
     $(if $(filter STATE,$(PARTS)),-lsqlite3) $(if $(filter REDIS,$(PARTS)),-lhiredis) \
     $(if $(filter GRPC,$(PARTS)),-lnghttp2 -lprotobuf-c) $(if $(USES_GNUTLS),-lgnutls)

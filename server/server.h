@@ -391,7 +391,7 @@ struct service {
     unsigned sending_count;            /* workers that send and do not retire; atomic */
     struct waiting *waiting;           /* NULL: permits never wait */
     const struct waiting_calls *waits; /* of the part that lets permits wait; NULL: none */
-    const struct https_calls *https;   /* of the part that has TLS for HTTP; NULL: none */
+    const struct tls_calls *tls_calls; /* TLS for HTTP and gRPC; NULL: the build has none */
     struct lock config_lock; /* held while a configuration is destroyed. A thread that holds it can
                                 use `config` without `lock` */
     struct lock lock;        /* guards all members below while workers run */

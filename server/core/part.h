@@ -139,7 +139,7 @@ struct server_part {
     unsigned permit_events;
 
     const struct waiting_calls *waits; /* messages whose permits wait. At most one part has them */
-    const struct https_calls *https;   /* TLS for HTTP: see server/http/http_connection.h. At most
+    const struct tls_calls *tls_calls; /* TLS for HTTP and gRPC: see server/tls/session.h. At most
                                           one part has them */
 
     /* What pages show of the part. The thread of pages calls these. */

@@ -15,6 +15,9 @@ PART(unmatched)
 #endif
 #ifdef DOORMAN_SERVER_TLS
 PART(tls)
+#ifdef DOORMAN_SERVER_HTTP
+PART(tls_sessions)
+#endif
 #endif
 #ifdef DOORMAN_SERVER_ETCD
 PART(etcd)
@@ -35,9 +38,6 @@ PART(waiting)
 #ifdef DOORMAN_SERVER_HTTP
 PART(tokens)
 PART(allow)
-#ifdef DOORMAN_SERVER_TLS
-PART(https)
-#endif
 PART(http)
 #ifdef DOORMAN_SERVER_GRPC
 PART(grpc_status)

@@ -7,6 +7,7 @@
 
 #include "../http/http.h"
 #include "../http/limit_fields.h"
+#include "../tls/session.h"
 #include "grpc_scan.h"
 
 #define GRPC_MESSAGE_MAX ((size_t)1 << 20)        /* bytes */
@@ -215,32 +216,6 @@ bool server_grpc_master_next(struct grpc_master *master, struct grpc_answer *out
 bool server_grpc_master_read(struct grpc_call *call, const struct grpc_answer *answer,
                              struct grpc_status *status);
 
-/* ---- TLS (grpc_tls.c) ----------------------------------------------------------------------- */
-
-struct grpc_tls;         /* certificates; the last user frees them */
-struct grpc_tls_session; /* of one connection */
-
-/* Makes it of texts in PEM.
- *   returns   NULL: the text says why */
-struct grpc_tls *server_grpc_tls_create(const struct pem *pem, char why[GRPC_TEXT_MAX]);
-struct grpc_tls *server_grpc_tls_share(struct grpc_tls *tls);
-void server_grpc_tls_release(struct grpc_tls *tls); /* NULL has no effect */
-
-struct grpc_tls_session *server_grpc_tls_begin(struct grpc_tls *tls, int socket);
-void server_grpc_tls_end(struct grpc_tls_session *session); /* NULL has no effect */
-
-enum grpc_tls_result { GRPC_TLS_DONE, GRPC_TLS_READS, GRPC_TLS_WRITES, GRPC_TLS_FAILED };
-
-/* Continues the handshake.
- *   failure   out: FAILED_CERTIFICATE or FAILED_HANDSHAKE, on GRPC_TLS_FAILED
- *   returns   READS, WRITES: it continues when the socket can be read, or written */
-enum grpc_tls_result server_grpc_tls_handshake(struct grpc_tls_session *session, int *failure);
-
-/* As recv and send without a wait: -1 and EAGAIN, or another error. */
-ssize_t server_grpc_tls_recv(struct grpc_tls_session *session, void *bytes, size_t room);
-ssize_t server_grpc_tls_send(struct grpc_tls_session *session, const void *bytes, size_t count);
-bool server_grpc_tls_has_bytes(struct grpc_tls_session *session); /* that recv gives at once */
-
 /* ---- connections and streams (grpc_connection.c, grpc_stream.c) ----------------------------- */
 
 struct grpc_connection;
@@ -298,16 +273,16 @@ struct grpc {
     pthread_t thread;
     bool has_thread;
     bool has_lock;
-    struct lock lock;     /* guards the members below */
-    struct grpc_tls *tls; /* NULL: no TLS */
-    bool drains, ends;    /* orders of the main thread */
+    struct lock lock;       /* guards the members below */
+    struct tls_server *tls; /* NULL: no TLS */
+    bool drains, ends;      /* orders of the main thread */
 };
 
 struct grpc_connection {
     struct grpc *grpc;
     struct grpc_connection *next, *previous;
     int socket; /* -1: a test has no socket */
-    struct grpc_tls_session *tls;
+    struct tls_session *tls;
     bool is_shaking;                               /* the TLS handshake is not complete */
     bool is_writing;                               /* the handshake waits until it can write */
     bool has_called;                               /* a request was complete */
@@ -326,13 +301,13 @@ struct grpc_connection {
     uint32_t events; /* of epoll */
     struct grpc_stream *streams;
     size_t stream_count;
-    char peer[64]; /* for the log */
+    char peer[PEER_BYTES]; /* for the log */
 };
 
 /* Makes a connection of a socket.
  *   returns   NULL: out of memory */
 struct grpc_connection *server_grpc_connection_create(struct grpc *grpc, int socket,
-                                                      struct grpc_tls_session *tls);
+                                                      struct tls_session *tls);
 void server_grpc_connection_destroy(struct grpc_connection *connection);
 
 /* Ends a connection. The loop frees it later. */

@@ -129,7 +129,7 @@ static int session_start(struct grpc_connection *connection) {
 }
 
 struct grpc_connection *server_grpc_connection_create(struct grpc *grpc, int socket,
-                                                      struct grpc_tls_session *tls) {
+                                                      struct tls_session *tls) {
     struct grpc_connection *connection = (struct grpc_connection *)calloc(1, sizeof *connection);
     if (!connection) return NULL;
     connection->grpc = grpc;
@@ -158,7 +158,7 @@ void server_grpc_connection_destroy(struct grpc_connection *connection) {
     connection->has_ended = true; /* no stream can end it once more */
     while (connection->streams) server_grpc_stream_close(connection->streams);
     nghttp2_session_del(connection_session(connection));
-    server_grpc_tls_end(connection->tls);
+    if (connection->tls) grpc->service->tls_calls->end(connection->tls);
     if (connection->previous) connection->previous->next = connection->next;
     if (connection->next) connection->next->previous = connection->previous;
     if (grpc->first == connection) grpc->first = connection->next;

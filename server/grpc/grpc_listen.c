@@ -11,10 +11,8 @@
  * closed in any case, and so is one that does not read what is sent to it. */
 #include "grpc.h"
 
-#include <fcntl.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
+#include "../util/socket.h"
+
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -31,12 +29,14 @@
 /* ---- one connection ------------------------------------------------------------------------- */
 
 static ssize_t io_recv(struct grpc_connection *connection, uint8_t *bytes, size_t room) {
-    if (connection->tls) return server_grpc_tls_recv(connection->tls, bytes, room);
+    const struct tls_calls *tls = connection->grpc->service->tls_calls;
+    if (connection->tls) return tls->receive(connection->tls, bytes, room);
     return recv(connection->socket, bytes, room, 0);
 }
 
 static ssize_t io_send(struct grpc_connection *connection, const uint8_t *bytes, size_t count) {
-    if (connection->tls) return server_grpc_tls_send(connection->tls, bytes, count);
+    const struct tls_calls *tls = connection->grpc->service->tls_calls;
+    if (connection->tls) return tls->send(connection->tls, bytes, count);
     return send(connection->socket, bytes, count, MSG_NOSIGNAL);
 }
 
@@ -65,9 +65,10 @@ static void io_flush(struct grpc_connection *connection) {
 
 /* Reads what has come. A peer that does not read its responses is not read either. */
 static void io_read(struct grpc_connection *connection) {
+    const struct tls_calls *tls = connection->grpc->service->tls_calls;
     uint8_t bytes[16 << 10];
     for (int i = 0; !connection->has_ended && !connection->stalled_at; i++) {
-        bool has_bytes = connection->tls && server_grpc_tls_has_bytes(connection->tls);
+        bool has_bytes = connection->tls && tls->has_bytes(connection->tls);
         if (i >= READS_MAX && !has_bytes) return;
         ssize_t count = io_recv(connection, bytes, sizeof bytes);
         if (count < 0 && errno == EINTR) continue;
@@ -83,13 +84,14 @@ static void io_read(struct grpc_connection *connection) {
 
 static void io_shake(struct grpc_connection *connection) {
     struct service *service = connection->grpc->service;
-    int failure = FAILED_HANDSHAKE;
-    enum grpc_tls_result result = server_grpc_tls_handshake(connection->tls, &failure);
-    connection->is_shaking = result != GRPC_TLS_DONE;
-    connection->is_writing = result == GRPC_TLS_WRITES;
-    if (result != GRPC_TLS_FAILED) return;
-    bool is_certificate = failure == FAILED_CERTIFICATE;
-    server_log_handshake(service, is_certificate, connection->peer);
+    char refusal[TLS_TEXT] = "";
+    enum tls_result result =
+        service->tls_calls->handshake(connection->tls, refusal, sizeof refusal);
+    connection->is_shaking = result != TLS_DONE;
+    connection->is_writing = result == TLS_WRITES;
+    if (result != TLS_FAILED && !refusal[0]) return;
+    server_log_handshake(service, refusal[0] != 0, connection->peer);
+    if (refusal[0]) service->tls_calls->refuse(connection->tls);
     server_grpc_connection_end(connection, GRPC_END_HANDSHAKE);
 }
 
@@ -144,35 +146,23 @@ static struct grpc_connection *listener_choose(const struct grpc *grpc) {
     return chosen;
 }
 
-/* Writes the address of a peer for the log. */
-static void listener_name_peer(struct grpc_connection *connection,
-                               const struct sockaddr_storage *peer, socklen_t bytes) {
-    char host[NI_MAXHOST] = "", port[NI_MAXSERV] = "";
-    (void)getnameinfo((const struct sockaddr *)peer, bytes, host, sizeof host, port, sizeof port,
-                      NI_NUMERICHOST | NI_NUMERICSERV);
-    snprintf(connection->peer, sizeof connection->peer,
-             strchr(host, ':') ? "[%.45s]:%.5s" : "%.45s:%.5s", host, port);
-}
-
 /* Makes a connection of a socket. The caller closes the socket if this fails. */
-static bool listener_take(struct grpc *grpc, int socket, const struct sockaddr_storage *peer,
-                          socklen_t peer_bytes) {
+static bool listener_take(struct grpc *grpc, int socket, const struct sockaddr_storage *peer) {
     const int on = 1;
-    struct grpc_tls_session *session = NULL;
+    const struct tls_calls *calls = grpc->service->tls_calls;
+    struct tls_session *session = NULL;
     server_lock(&grpc->lock);
-    struct grpc_tls *tls = server_grpc_tls_share(grpc->tls);
+    if (grpc->tls) session = calls->begin(grpc->tls, socket);
+    bool done = session || !grpc->tls;
     server_unlock(&grpc->lock);
-    if (tls) session = server_grpc_tls_begin(tls, socket);
     struct grpc_connection *connection =
-        !tls || session ? server_grpc_connection_create(grpc, socket, session) : NULL;
-    server_grpc_tls_release(tls);
+        done ? server_grpc_connection_create(grpc, socket, session) : NULL;
     if (!connection) {
-        server_grpc_tls_end(session);
+        if (session) calls->end(session);
         return false;
     }
-    setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
-    listener_name_peer(connection, peer, peer_bytes);
+    server_socket_peer(connection->peer, peer);
     connection->events = EPOLLIN;
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = connection};
     if (epoll_ctl(grpc->epoll, EPOLL_CTL_ADD, socket, &event) != 0) {
@@ -231,7 +221,7 @@ static void listener_accept(struct grpc *grpc) {
             return;
         }
         if (chosen) connection_evict(chosen);
-        if (!listener_take(grpc, socket, &peer, bytes)) close(socket);
+        if (!listener_take(grpc, socket, &peer)) close(socket);
     }
 }
 
@@ -327,64 +317,20 @@ static void *grpc_main(void *argument) {
 
 /* ---- the start ------------------------------------------------------------------------------ */
 
-/* Binds the first address that works. Returns 0, or an error of errno. */
-static int listener_bind(struct grpc *grpc, const struct addrinfo *addresses) {
-    const int on = 1;
-    int error = EADDRNOTAVAIL;
-    for (const struct addrinfo *at = addresses; at && grpc->listener < 0; at = at->ai_next) {
-        int made = socket(at->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-        bool done = made >= 0 && setsockopt(made, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
-                    bind(made, at->ai_addr, at->ai_addrlen) == 0 && listen(made, 512) == 0;
-        if (done) {
-            grpc->listener = made;
-            error = 0;
-        } else {
-            error = errno;
-            if (made >= 0) close(made);
-        }
-    }
-    return error;
-}
-
-/* Writes the address with the real port. */
-static void listener_name(struct grpc *grpc, const char *host) {
-    struct sockaddr_storage bound = {.ss_family = AF_UNSPEC};
-    socklen_t bytes = sizeof bound;
-    char port[NI_MAXSERV] = "0";
-    if (getsockname(grpc->listener, (struct sockaddr *)&bound, &bytes) == 0) {
-        (void)getnameinfo((struct sockaddr *)&bound, bytes, NULL, 0, port, sizeof port,
-                          NI_NUMERICSERV);
-    }
-    snprintf(grpc->address, sizeof grpc->address, "%s:%s", host, port);
-}
-
 static enum exit_status listener_start(struct grpc *grpc) {
-    const char *address = grpc->service->settings->grpc, *colon = strrchr(address, ':');
-    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
-                                   .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
-    struct addrinfo *found = NULL;
-    char host[256], bare[256];
-    server_host_read(address, host, sizeof host);
-    snprintf(bare, sizeof bare, "%s", host[0] == '[' ? host + 1 : host);
-    bare[strcspn(bare, "]")] = 0;
-    bool valid = colon && strspn(colon + 1, "0123456789") == strlen(colon + 1) && colon[1] &&
-                 strlen(colon + 1) <= 5 && strtoul(colon + 1, NULL, 10) <= 65535 &&
-                 (size_t)(colon - address) == strlen(host);
-    int result = valid ? getaddrinfo(bare[0] ? bare : NULL, colon + 1, &hints, &found) : 0;
-    if (!valid || result != 0) {
+    const char *address = grpc->service->settings->grpc;
+    int error = server_socket_listen(&grpc->listener, address, grpc->address, sizeof grpc->address);
+    if (error == EINVAL) {
         return server_fatal_error(EXIT_USAGE,
-                                  "cannot listen on --grpc '%s': %s; an address is, for example, "
-                                  "127.0.0.1:15080",
-                                  address, valid ? gai_strerror(result) : "it is not HOST:PORT");
+                                  "cannot listen on --grpc '%s': it is not HOST:PORT, or the host "
+                                  "is not known; an address is, for example, 127.0.0.1:15080",
+                                  address);
     }
-    int error = listener_bind(grpc, found);
-    freeaddrinfo(found);
     if (error != 0) {
         return server_fatal_error(EXIT_ERROR,
                                   "cannot listen on --grpc %s: %s; give another address", address,
                                   strerror(error));
     }
-    listener_name(grpc, host);
     return CONTINUE;
 }
 
@@ -422,9 +368,9 @@ static bool grpc_open(struct grpc *grpc) {
 
 static enum exit_status grpc_start_tls(struct grpc *grpc) {
     const struct pem *pem = &grpc->service->pem;
-    char why[GRPC_TEXT_MAX] = "";
+    char why[TLS_TEXT] = "";
     if (!pem->certificate) return CONTINUE;
-    grpc->tls = server_grpc_tls_create(pem, why);
+    grpc->tls = grpc->service->tls_calls->create(pem, "h2", why);
     return grpc->tls ? CONTINUE
                      : server_fatal_error(EXIT_ERROR,
                                           "--grpc: the files of --tls-cert, --tls-key "
@@ -490,7 +436,7 @@ static void grpc_stop(struct service *service) {
     if (grpc->listener >= 0) close(grpc->listener);
     if (grpc->epoll >= 0) close(grpc->epoll);
     if (grpc->wake >= 0) close(grpc->wake);
-    server_grpc_tls_release(grpc->tls);
+    if (grpc->tls) service->tls_calls->release(grpc->tls);
     grpc->tls = NULL;
     if (grpc->has_lock) server_lock_uninit(&grpc->lock);
     grpc->service = NULL;
@@ -499,10 +445,10 @@ static void grpc_stop(struct service *service) {
 /* New connections use the new certificates, also those to the master. */
 static void grpc_set_tls(struct service *service) {
     struct grpc *grpc = service->grpc;
-    char why[GRPC_TEXT_MAX] = "";
+    char why[TLS_TEXT] = "";
     if (grpc->master) server_grpc_master_note_tls(grpc->master);
     if (!grpc->tls || !service->pem.certificate) return;
-    struct grpc_tls *tls = server_grpc_tls_create(&service->pem, why);
+    struct tls_server *tls = service->tls_calls->create(&service->pem, "h2", why);
     if (!tls) {
         server_log(service->settings, LEVEL_WARNING,
                    "gRPC keeps its certificate until the server starts again", "error", why,
@@ -510,10 +456,10 @@ static void grpc_set_tls(struct service *service) {
         return;
     }
     server_lock(&grpc->lock);
-    struct grpc_tls *last = grpc->tls;
+    struct tls_server *last = grpc->tls;
     grpc->tls = tls;
     server_unlock(&grpc->lock);
-    server_grpc_tls_release(last);
+    service->tls_calls->release(last);
 }
 
 const struct server_part server_part_grpc = {SERVER_PART_STATE(grpc), .name = "GRPC",

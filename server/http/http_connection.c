@@ -211,7 +211,7 @@ void server_connection_free_buffers(struct http_connection *connection) {
 void server_connection_close(struct http_connection *connection) {
     struct http *http = connection->service->http;
     server_connection_move(connection, CONNECTION_FREE);
-    if (connection->tls) connection->service->https->end(connection->tls);
+    if (connection->tls) connection->service->tls_calls->end(connection->tls);
     connection->tls = NULL;
     close(connection->socket);
     connection->socket = -1;
@@ -241,12 +241,12 @@ static bool connection_reserve(struct http_connection *connection) {
 /* Works like recv and send: -1 and errno on failure. */
 static ssize_t connection_io(struct http_connection *connection, bool sends, char *bytes,
                              size_t count) {
-    const struct https_calls *https = connection->service->https;
+    const struct tls_calls *tls = connection->service->tls_calls;
     ssize_t result = -1;
     do {
         if (connection->tls) {
-            result = sends ? https->send(connection->tls, bytes, count)
-                           : https->receive(connection->tls, bytes, count);
+            result = sends ? tls->send(connection->tls, bytes, count)
+                           : tls->receive(connection->tls, bytes, count);
         } else {
             result = sends ? send(connection->socket, bytes, count, MSG_NOSIGNAL)
                            : recv(connection->socket, bytes, count, 0);
@@ -741,7 +741,7 @@ static bool connection_read_head(struct http_connection *connection) {
 /* Answers a peer that speaks plain HTTP to a port of HTTPS. */
 static bool connection_refuse_plain(struct http_connection *connection) {
     server_log_handshake(connection->service, false, connection->peer);
-    connection->service->https->end(connection->tls);
+    connection->service->tls_calls->end(connection->tls);
     connection->tls = NULL;
     connection_refuse(connection, 400, "INVALID_ARGUMENT",
                       "this port speaks HTTPS: use an address that begins with https://");
@@ -757,8 +757,8 @@ static bool connection_is_plain(const struct http_connection *connection) {
 static bool connection_shake(struct http_connection *connection) {
     struct service *service = connection->service;
     if (connection_is_plain(connection)) return connection_refuse_plain(connection);
-    enum tls_result result =
-        service->https->handshake(connection->tls, connection->refusal, sizeof connection->refusal);
+    enum tls_result result = service->tls_calls->handshake(connection->tls, connection->refusal,
+                                                           sizeof connection->refusal);
     if (result == TLS_DONE) {
         if (connection->refusal[0]) server_log_handshake(service, true, connection->peer);
         server_connection_move(connection, CONNECTION_HEAD);
@@ -841,7 +841,8 @@ static bool connection_has_bytes(const struct http_connection *connection) {
     bool receives = connection->state != CONNECTION_FREE &&
                     connection->state != CONNECTION_SHAKING &&
                     connection_events(connection) == EPOLLIN;
-    return receives && connection->tls && connection->service->https->has_bytes(connection->tls);
+    return receives && connection->tls &&
+           connection->service->tls_calls->has_bytes(connection->tls);
 }
 
 /* Does all that needs no waiting, and then tells epoll what the connection waits for. */

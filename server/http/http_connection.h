@@ -3,6 +3,7 @@
 #ifndef DOORMAN_SERVER_HTTP_CONNECTION_H
 #define DOORMAN_SERVER_HTTP_CONNECTION_H
 
+#include "../tls/session.h"
 #include "http.h"
 
 #include <sys/types.h>
@@ -148,34 +149,5 @@ void server_http_stop_thread(struct http *http);
 
 /* Wakes the loop. Any thread may call this. */
 void server_http_wake(const struct http *http);
-
-/* ---- TLS ------------------------------------------------------------------------------------ */
-
-enum tls_result { TLS_DONE, TLS_READS, TLS_WRITES, TLS_FAILED };
-
-#define TLS_TEXT 160
-
-/* What the part HTTPS does: see http_tls.c. service->https has these functions if it is there. */
-struct https_calls {
-    /* Makes what connections share. The caller releases it.
-     *   why   out: on NULL, what is wrong with the files */
-    struct tls_server *(*create)(const struct pem *pem, char why[TLS_TEXT]);
-    void (*release)(struct tls_server *server); /* NULL: nothing */
-
-    /* Begins a session. It keeps what it needs of the server. Returns NULL without memory. */
-    struct tls_session *(*begin)(struct tls_server *server, int socket);
-    void (*end)(struct tls_session *session);
-
-    /* Continues a handshake.
-     *   refusal   out: on TLS_DONE why the certificate of the peer is refused, or "" */
-    enum tls_result (*handshake)(struct tls_session *session, char *refusal, size_t room);
-
-    /* Work like recv and send: -1 and errno on failure. */
-    ssize_t (*receive)(struct tls_session *session, void *bytes, size_t room);
-    ssize_t (*send)(struct tls_session *session, const void *bytes, size_t count);
-
-    /* Returns whether bytes were received that epoll does not report. */
-    bool (*has_bytes)(struct tls_session *session);
-};
 
 #endif

@@ -36,10 +36,8 @@
  * free in the end. */
 #include "http_connection.h"
 
-#include <arpa/inet.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
+#include "../util/socket.h"
+
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
@@ -217,23 +215,6 @@ static void http_log_crowded(struct service *service) {
     server_unlock(&service->lock);
 }
 
-/* Writes the address of a peer for the log. */
-static void http_name_peer(char text[PEER_BYTES], const struct sockaddr_storage *peer) {
-    char host[INET6_ADDRSTRLEN] = "";
-    snprintf(text, PEER_BYTES, "unknown");
-    if (peer->ss_family == AF_INET) {
-        struct sockaddr_in from;
-        memcpy(&from, peer, sizeof from);
-        inet_ntop(AF_INET, &from.sin_addr, host, sizeof host);
-        snprintf(text, PEER_BYTES, "%s:%u", host, (unsigned)ntohs(from.sin_port));
-    } else if (peer->ss_family == AF_INET6) {
-        struct sockaddr_in6 from;
-        memcpy(&from, peer, sizeof from);
-        inet_ntop(AF_INET6, &from.sin6_addr, host, sizeof host);
-        snprintf(text, PEER_BYTES, "[%s]:%u", host, (unsigned)ntohs(from.sin6_port));
-    }
-}
-
 /* Opens a connection. Precondition: one is free.
  *   tls   NULL: no TLS */
 static struct http_connection *http_open_connection(struct http *http, int socket,
@@ -259,12 +240,12 @@ static struct http_connection *http_open_connection(struct http *http, int socke
 static void http_take(struct http *http, int socket, const struct sockaddr_storage *peer) {
     struct tls_session *tls = NULL;
     server_lock(&http->lock);
-    if (http->tls) tls = http->service->https->begin(http->tls, socket);
+    if (http->tls) tls = http->service->tls_calls->begin(http->tls, socket);
     bool done = tls || !http->tls;
     server_unlock(&http->lock);
     if (done) {
         struct http_connection *connection = http_open_connection(http, socket, tls);
-        http_name_peer(connection->peer, peer);
+        server_socket_peer(connection->peer, peer);
         server_connection_step(connection);
     } else {
         close(socket);
@@ -391,57 +372,15 @@ static void *loop_main(void *argument) {
 
 /* ---- the start ------------------------------------------------------------------------------ */
 
-/* Binds the first address that works. Returns 0, or an error of errno. */
-static int http_bind(struct http *http, const struct addrinfo *addresses) {
-    const int on = 1;
-    int error = EADDRNOTAVAIL;
-    for (const struct addrinfo *at = addresses; at && http->listener < 0; at = at->ai_next) {
-        int made = socket(at->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-        /* Connections inherit TCP_NODELAY from the listener. */
-        bool done = made >= 0 && setsockopt(made, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
-                    setsockopt(made, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) == 0 &&
-                    bind(made, at->ai_addr, at->ai_addrlen) == 0 && listen(made, SOMAXCONN) == 0;
-        error = done ? 0 : errno;
-        if (done) {
-            http->listener = made;
-        } else if (made >= 0) {
-            close(made);
-        }
-    }
-    return error;
-}
-
-/* Writes the address, with the real port instead of 0. */
-static void http_set_address(struct http *http, const char *host) {
-    struct sockaddr_storage bound = {.ss_family = AF_UNSPEC};
-    socklen_t bytes = sizeof bound;
-    char port[NI_MAXSERV] = "0";
-    if (getsockname(http->listener, (struct sockaddr *)&bound, &bytes) == 0) {
-        (void)getnameinfo((struct sockaddr *)&bound, bytes, NULL, 0, port, sizeof port,
-                          NI_NUMERICSERV);
-    }
-    snprintf(http->address, sizeof http->address, "%s://%s:%s",
-             http->service->tls ? "https" : "http", host, port);
-}
-
-/* Starts to listen. Returns 0 or an error of errno; EINVAL: the address is not valid. */
+/* Starts to listen. Returns 0 or an error of errno. */
 static int http_listen(struct http *http) {
-    const char *address = http->service->settings->http, *colon = strrchr(address, ':');
-    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
-                                   .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
-    struct addrinfo *found = NULL;
-    char host[256], bare[256];
-    server_host_read(address, host, sizeof host);
-    snprintf(bare, sizeof bare, "%s", host[0] == '[' ? host + 1 : host);
-    bare[strcspn(bare, "]")] = 0;
-    bool is_any = !bare[0] || strcmp(bare, "*") == 0;
-    bool valid = colon && colon[1] && strspn(colon + 1, "0123456789") == strlen(colon + 1) &&
-                 strlen(colon + 1) <= 5 && strtoul(colon + 1, NULL, 10) <= 65535 &&
-                 (size_t)(colon - address) == strlen(host);
-    if (!valid || getaddrinfo(is_any ? NULL : bare, colon + 1, &hints, &found) != 0) return EINVAL;
-    int error = http_bind(http, found);
-    freeaddrinfo(found);
-    if (error == 0) http_set_address(http, host);
+    char name[sizeof http->address - sizeof "https://"];
+    const struct service *service = http->service;
+    int error = server_socket_listen(&http->listener, service->settings->http, name, sizeof name);
+    if (error == 0) {
+        snprintf(http->address, sizeof http->address, "%s://%s", service->tls ? "https" : "http",
+                 name);
+    }
     return error;
 }
 
@@ -478,7 +417,7 @@ static enum exit_status http_start_tls(struct http *http) {
     struct service *service = http->service;
     char why[TLS_TEXT] = "";
     if (!service->pem.certificate) return CONTINUE;
-    http->tls = service->https->create(&service->pem, why);
+    http->tls = service->tls_calls->create(&service->pem, NULL, why);
     return http->tls ? CONTINUE
                      : server_fatal_error(EXIT_ERROR,
                                           "--http: the files of --tls-cert, --tls-key and --tls-ca "
@@ -555,7 +494,7 @@ static void http_stop(struct service *service) {
     if (http->listener >= 0) close(http->listener);
     if (http->epoll >= 0) close(http->epoll);
     if (http->wake >= 0) close(http->wake);
-    if (http->tls) service->https->release(http->tls);
+    if (http->tls) service->tls_calls->release(http->tls);
     pthread_cond_destroy(&http->page_wake);
     server_lock_uninit(&http->lock);
     service->http = NULL;
@@ -567,7 +506,7 @@ static void http_set_tls(struct service *service) {
     struct http *http = service->http;
     char why[TLS_TEXT] = "";
     if (!http || !http->tls || !service->pem.certificate) return;
-    struct tls_server *tls = service->https->create(&service->pem, why);
+    struct tls_server *tls = service->tls_calls->create(&service->pem, NULL, why);
     if (!tls) {
         server_log(service->settings, LEVEL_WARNING,
                    "HTTP keeps its certificate until the server starts again", "error", why,
@@ -578,7 +517,7 @@ static void http_set_tls(struct service *service) {
     struct tls_server *last = http->tls;
     http->tls = tls;
     server_unlock(&http->lock);
-    service->https->release(last);
+    service->tls_calls->release(last);
 }
 
 const struct server_part server_part_http = {.name = "HTTP",

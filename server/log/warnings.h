@@ -2,7 +2,7 @@
 #ifndef DOORMAN_SERVER_WARNINGS_H
 #define DOORMAN_SERVER_WARNINGS_H
 
-#include "../server.h"
+#include "../util/socket.h"
 
 #define SHARED_ID_MAX 8 /* ids that have warnings of their own at the same time (V6) */
 
@@ -33,8 +33,6 @@ enum {
 };
 
 #define WARNING_PAIR_MAX 6
-
-#define PEER_BYTES 64 /* the address of a peer as text */
 
 /* A holder whose id two processes seem to use, or that does not confirm its leases. */
 struct suspect {

@@ -31,7 +31,6 @@ int server_main(int argc, char **argv);
 #include "server/grpc/grpc_permit.c"
 #include "server/grpc/grpc_scan.c"
 #include "server/grpc/grpc_stream.c"
-#include "server/grpc/grpc_tls.c"
 
 #include "fuzz.h"
 
