@@ -28,6 +28,8 @@
 struct admin {
     bool is_read;         /* the next two members are known */
     uint64_t last_id;     /* of the audit */
+    uint64_t newest_id;   /* the largest last_id that was ever read. A Redis can come back with an
+                             earlier one */
     size_t audit_bytes;   /* of all rows of the audit */
     doorman_time trim_at; /* when to look again for rows that are over */
 };
@@ -109,6 +111,11 @@ static void items_choose(const struct audit_items *all, bool *deleted) {
     }
 }
 
+static void admin_set_last(struct admin *admin, uint64_t id) {
+    admin->last_id = id;
+    if (id > admin->newest_id) admin->newest_id = id;
+}
+
 /* Reads what the audit has, and deletes what is too old or too much. Returns false if the store has
  * failed. */
 static bool audit_trim(struct admin *admin, struct store *store) {
@@ -116,7 +123,7 @@ static bool audit_trim(struct admin *admin, struct store *store) {
     bool done = server_store_list_notes(store, AUDIT_NOTE, "", items_add, &all) == STORE_OK;
     bool *deleted = (bool *)calloc(all.count + 1, sizeof *deleted);
     if (done && deleted && !all.failed) {
-        admin->last_id = all.count ? all.items[0].id : 0;
+        admin_set_last(admin, all.count ? all.items[0].id : 0);
         admin->audit_bytes = all.bytes;
         admin->trim_at = doorman_clock() + TRIM_INTERVAL;
         items_choose(&all, deleted);
@@ -288,22 +295,37 @@ static void act_apply(struct act *act) {
                act_names[act->kind], "token", act->token.name, "audit", id, LOG_END);
 }
 
-/* Refuses an act that the store has not kept, or not whole. */
+/* Says how much of an act was done when the store has failed. */
+static void act_describe_failure(const struct act *act, const struct store *store, char *what,
+                                 size_t room) {
+    const bool is_unsure = server_store_is_unsure(store), is_partial = act->row_bytes > 0;
+    if (is_partial) {
+        snprintf(what, room, "%s the first %zu of %zu changes were made%s",
+                 is_unsure ? "at least" : "only", act->written, act->notes.count,
+                 is_unsure ? "; look at /v1/audit for the others" : "");
+    } else {
+        snprintf(what, room, "%s",
+                 is_unsure ? "it is not known whether this was done; look at "
+                             "/v1/audit when the store answers again"
+                           : "nothing was changed");
+    }
+}
+
+/* Refuses an act that the store has not kept, or not whole. A store that did not answer may have
+ * written it, or may do so soon. So all is read once more, and then what was written counts. */
 static void act_fail(struct act *act, struct store *store) {
     struct admin *admin = act->service->admin;
-    char what[80] = "nothing was changed";
-    admin->is_read = false; /* a Redis may have written it */
+    char what[160];
+    act_describe_failure(act, store, what, sizeof what);
+    admin->is_read = false;
     admin->trim_at = 0;
+    server_state_reread(act->service);
     if (act->is_done) {
         server_act_refuse(act, 503, "UNAVAILABLE",
                           "the change was made, and its row of the audit says that this is not "
                           "known, because %s cannot keep it: %s",
                           server_acts_store(act->service), server_store_error(store));
         return;
-    }
-    if (act->row_bytes > 0) {
-        snprintf(what, sizeof what, "only the first %zu of %zu changes were made", act->written,
-                 act->notes.count);
     }
     server_act_refuse(act, 503, "UNAVAILABLE", "%s, because %s cannot keep %s: %s", what,
                       server_acts_store(act->service), act->row_bytes > 0 ? "the others" : "it",
@@ -326,11 +348,21 @@ bool server_act_forget(struct act *act, struct store *store, const char *why) {
     return act_put(act, store) == STORE_OK;
 }
 
+/* Reads what the store has. If acts were written before, an empty batch ends what a store that did
+ * not answer might still do. A store that has come back with fewer acts than there were has lost
+ * rows that were not removed, so all rows stay in force. */
+static bool admin_read(struct service *service, struct store *store) {
+    struct admin *admin = service->admin;
+    if (admin->newest_id > 0 && server_store_write(store, NULL, 0) != STORE_OK) return false;
+    if (!audit_trim(admin, store)) return false;
+    return server_rows_read(service, store, admin->last_id >= admin->newest_id);
+}
+
 /* Runs on the thread of the store. */
 static void act_write(struct service *service, struct store *store, void *context) {
     struct act *act = (struct act *)context;
     struct admin *admin = service->admin;
-    if (!admin->is_read) admin->is_read = server_rows_read(service, store);
+    if (!admin->is_read) admin->is_read = admin_read(service, store);
     if (admin->is_read &&
         (doorman_clock() >= admin->trim_at || admin->audit_bytes > AUDIT_BYTES_MAX)) {
         admin->is_read = audit_trim(admin, store) && notes_trim(store, OVERRIDE_NOTE) &&
@@ -339,7 +371,7 @@ static void act_write(struct service *service, struct store *store, void *contex
     act->id = admin->last_id + 1;
     cJSON_SetNumberValue(cJSON_GetObjectItem(act->row, "id"), (double)act->id);
     if (admin->is_read && act->prepare && !act->prepare(act, store)) {
-        if (act->row_bytes > 0) admin->last_id = act->id; /* it was announced */
+        if (act->row_bytes > 0) admin_set_last(admin, act->id); /* it was announced */
         return;
     }
     if (act->add_notes && !act->add_notes(act)) {
@@ -348,7 +380,7 @@ static void act_write(struct service *service, struct store *store, void *contex
     }
     enum store_result result = admin->is_read ? act_put(act, store) : STORE_FAILED;
     if (act->row_bytes > 0) {
-        admin->last_id = act->id;
+        admin_set_last(admin, act->id);
         admin->audit_bytes += act->row_bytes;
         act_apply(act);
     }
@@ -514,7 +546,7 @@ bool server_admin_check_query(const struct http_request *request, const char *co
 
 /* A later mastership reads what another process has written meanwhile. */
 static bool admin_read_store(struct service *service, struct store *store) {
-    service->admin->is_read = server_rows_read(service, store) && audit_trim(service->admin, store);
+    service->admin->is_read = admin_read(service, store);
     return service->admin->is_read;
 }
 

@@ -164,8 +164,11 @@ bool server_override_read(const struct store_note *note, doorman_override_messag
 bool server_plan_read(const struct store_note *note, doorman_plans_message *message);
 
 /* Puts the overrides and the plan rows of the store into force, and deletes those that a later one
- * has replaced. Runs with or without the lock. Returns false if the store has failed. */
-bool server_rows_read(struct service *service, struct store *store);
+ * has replaced. Runs with or without the lock.
+ *   ends_others   rows in force that the store has not are ended: an act has removed them, and it
+ *                 was not known that it had succeeded
+ *   returns       false: the store has failed */
+bool server_rows_read(struct service *service, struct store *store, bool ends_others);
 
 /* Returns the row of an act for cJSON_Delete, or NULL if the list leaves it out. */
 cJSON *server_audit_find(const struct note_page *page, const struct store_note *note);

@@ -64,27 +64,46 @@ static bool names_add(struct names *names, const char *text) {
 #define NAME_BYTES (4 * DOORMAN_ID_BYTES_MAX)
 #define OUTRANKED_MAX 100000 /* deleted after one pass. The others are deleted after the next one */
 
+/* Ids of notes, the largest first. */
+struct ids {
+    uint64_t *ids;
+    size_t count, capacity;
+};
+
+/* Returns false if memory runs out. */
+static bool ids_add(struct ids *all, uint64_t id) {
+    if (all->count == all->capacity) {
+        const size_t capacity = 2 * all->capacity + 64;
+        void *grown = realloc(all->ids, capacity * sizeof *all->ids);
+        if (!grown) return false;
+        all->ids = (uint64_t *)grown;
+        all->capacity = capacity;
+    }
+    all->ids[all->count++] = id;
+    return true;
+}
+
+static int compare_ids(const void *left, const void *right) {
+    const uint64_t one = *(const uint64_t *)left, other = *(const uint64_t *)right;
+    return (one < other) - (one > other);
+}
+
+static bool ids_have(const struct ids *all, uint64_t id) {
+    return all->count > 0 && bsearch(&id, all->ids, all->count, sizeof id, compare_ids);
+}
+
 struct notes_pass {
     struct service *service;
     struct names ended;
-    uint64_t newest;     /* the largest id in the store; 0: no note was visited yet */
-    uint64_t *outranked; /* ids of notes to delete */
-    size_t outranked_count, outranked_capacity;
-    bool failed; /* out of memory */
+    struct ids visited;
+    struct ids outranked; /* of notes to delete */
+    bool failed;          /* out of memory */
 };
 
 /* Notes that a later note has the same name. */
 static void pass_outrank(struct notes_pass *pass, uint64_t id) {
-    if (pass->outranked_count == OUTRANKED_MAX) return;
-    if (pass->outranked_count == pass->outranked_capacity) {
-        const size_t capacity = 2 * pass->outranked_capacity + 64;
-        void *grown = realloc(pass->outranked, capacity * sizeof *pass->outranked);
-        pass->failed = pass->failed || !grown;
-        if (!grown) return;
-        pass->outranked = (uint64_t *)grown;
-        pass->outranked_capacity = capacity;
-    }
-    pass->outranked[pass->outranked_count++] = id;
+    if (pass->outranked.count == OUTRANKED_MAX) return;
+    if (!ids_add(&pass->outranked, id)) pass->failed = true;
 }
 
 /* Returns whether the row of a note is put into force. It is not if it has ended, or if a later
@@ -93,8 +112,7 @@ static void pass_outrank(struct notes_pass *pass, uint64_t id) {
  *   in_force  the id of the row that the permits have under this name; 0: none */
 static bool pass_wants(struct notes_pass *pass, const char *name, const struct store_note *note,
                        uint64_t id, uint64_t in_force) {
-    if (pass->newest == 0) pass->newest = id;
-    if (in_force > pass->newest) return false; /* a Redis has lost its note, so this one stays */
+    if (in_force > pass->visited.ids[0]) return false; /* a Redis has lost its note */
     if (in_force > id || names_have(&pass->ended, name)) {
         pass_outrank(pass, id);
         return false;
@@ -114,12 +132,12 @@ static void pass_log(const struct service *service, const char *kind, const stru
 
 /* Deletes the notes that are outranked. Returns false if the store has failed. */
 static bool pass_delete(const struct notes_pass *pass, struct store *store, const char *kind) {
-    for (size_t i = 0; i < pass->outranked_count;) {
+    for (size_t i = 0; i < pass->outranked.count;) {
         char identities[STORE_NOTES_MAX][24];
         struct store_note notes[STORE_NOTES_MAX];
         size_t count = 0;
-        for (; i < pass->outranked_count && count < STORE_NOTES_MAX; i++, count++) {
-            snprintf(identities[count], 24, "%020" PRIu64, pass->outranked[i]);
+        for (; i < pass->outranked.count && count < STORE_NOTES_MAX; i++, count++) {
+            snprintf(identities[count], 24, "%020" PRIu64, pass->outranked.ids[i]);
             notes[count] = (struct store_note){.kind = kind, .identity = identities[count]};
         }
         if (server_store_put_notes(store, notes, count) != STORE_OK) return false;
@@ -127,14 +145,27 @@ static bool pass_delete(const struct notes_pass *pass, struct store *store, cons
     return true;
 }
 
+/* Reads the notes of a kind.
+ *   end_others   ends the rows in force that have no note; NULL: they stay */
 static bool pass_run(struct service *service, struct store *store, const char *kind,
-                     store_visitor *visit) {
+                     store_visitor *visit, void (*end_others)(const struct notes_pass *pass)) {
     struct notes_pass pass = {.service = service};
     bool done = server_store_list_notes(store, kind, "", visit, &pass) == STORE_OK && !pass.failed;
+    if (done && end_others) end_others(&pass);
     done = done && pass_delete(&pass, store, kind);
     names_free(&pass.ended);
-    free(pass.outranked);
+    free(pass.visited.ids);
+    free(pass.outranked.ids);
     return done;
+}
+
+/* Names a row that has ended, because the store has no note of it. */
+static void pass_log_end(const struct notes_pass *pass, const char *kind, uint64_t row_id) {
+    char id[24];
+    snprintf(id, sizeof id, "%" PRIu64, row_id);
+    server_log(pass->service->settings, LEVEL_INFO,
+               "a row has ended, because the store says that an act has removed it", kind, id,
+               LOG_END);
 }
 
 /* ---- overrides ------------------------------------------------------------------------------ */
@@ -179,6 +210,7 @@ static doorman_status override_restore(struct notes_pass *pass, const struct sto
 
 static bool override_visit(void *context, const struct store_note *note) {
     struct notes_pass *pass = (struct notes_pass *)context;
+    if (!ids_add(&pass->visited, strtoull(note->identity, NULL, 10))) return false;
     struct service *service = pass->service;
     doorman_override_message message = {.expires_in = 0};
     doorman_error error = {0};
@@ -194,6 +226,30 @@ static bool override_visit(void *context, const struct store_note *note) {
     if (permits && status != DOORMAN_OK) pass_log(service, OVERRIDE_NOTE, note, error.text);
     doorman_override_message_uninit(&message);
     return permits && !pass->failed;
+}
+
+/* Ends the next override without a note. Returns its id, or 0 if no override is left.
+ *   cursor   of the iteration */
+static uint64_t override_end_next(const struct notes_pass *pass, doorman_override_cursor *cursor) {
+    struct service *service = pass->service;
+    doorman_override_info info;
+    uint64_t ended = 0;
+    bool held = server_lock_is_held(&service->lock);
+    if (!held) server_lock(&service->lock);
+    doorman_permits *permits = doorman_server_permits(service->server);
+    while (permits && !ended && doorman_permits_next_override(permits, cursor, &info)) {
+        if (!ids_have(&pass->visited, info.row.id)) ended = info.row.id;
+    }
+    if (ended) (void)doorman_permits_end_override(permits, &info.row, NULL, doorman_clock());
+    if (!held) server_unlock(&service->lock);
+    return ended;
+}
+
+static void overrides_end_others(const struct notes_pass *pass) {
+    doorman_override_cursor cursor = {0};
+    for (uint64_t id; (id = override_end_next(pass, &cursor));) {
+        pass_log_end(pass, OVERRIDE_NOTE, id);
+    }
 }
 
 /* ---- plan rows ------------------------------------------------------------------------------ */
@@ -223,6 +279,7 @@ static doorman_status plan_restore(struct notes_pass *pass, const struct store_n
 
 static bool plan_visit(void *context, const struct store_note *note) {
     struct notes_pass *pass = (struct notes_pass *)context;
+    if (!ids_add(&pass->visited, strtoull(note->identity, NULL, 10))) return false;
     struct service *service = pass->service;
     doorman_plans_message message = {.tree = NULL};
     doorman_error error = {0};
@@ -240,7 +297,29 @@ static bool plan_visit(void *context, const struct store_note *note) {
     return permits && !pass->failed;
 }
 
-bool server_rows_read(struct service *service, struct store *store) {
-    return pass_run(service, store, OVERRIDE_NOTE, override_visit) &&
-           pass_run(service, store, PLAN_NOTE, plan_visit);
+/* As override_end_next. */
+static uint64_t plan_end_next(const struct notes_pass *pass, doorman_override_cursor *cursor) {
+    struct service *service = pass->service;
+    doorman_plan_info info;
+    uint64_t ended = 0;
+    bool held = server_lock_is_held(&service->lock);
+    if (!held) server_lock(&service->lock);
+    doorman_permits *permits = doorman_server_permits(service->server);
+    while (permits && !ended && doorman_permits_next_plan(permits, cursor, &info)) {
+        if (!ids_have(&pass->visited, info.row.id)) ended = info.row.id;
+    }
+    if (ended) (void)doorman_permits_end_plan(permits, &info.row, NULL, doorman_clock());
+    if (!held) server_unlock(&service->lock);
+    return ended;
+}
+
+static void plans_end_others(const struct notes_pass *pass) {
+    doorman_override_cursor cursor = {0};
+    for (uint64_t id; (id = plan_end_next(pass, &cursor));) pass_log_end(pass, PLAN_NOTE, id);
+}
+
+bool server_rows_read(struct service *service, struct store *store, bool ends_others) {
+    return pass_run(service, store, OVERRIDE_NOTE, override_visit,
+                    ends_others ? overrides_end_others : NULL) &&
+           pass_run(service, store, PLAN_NOTE, plan_visit, ends_others ? plans_end_others : NULL);
 }

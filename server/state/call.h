@@ -24,7 +24,8 @@ struct state_call {
 struct store *server_state_store(struct service *service);
 
 /* Lets the thread of the store call `read_store` of each part once more, unless this process is not
- * the master. Any thread calls this. */
+ * the master. After a failure it tries again. Any thread calls this, without the lock.
+ * Precondition: server_keeps_acts. */
 void server_state_reread(struct service *service);
 
 enum call_result {

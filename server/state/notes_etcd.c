@@ -156,6 +156,14 @@ enum call_result server_notes_call(struct service *service, struct state_call *c
     return has_begun ? CALL_LOST : CALL_REFUSED;
 }
 
+void server_notes_reread(struct service *service) {
+    struct notes *notes = service->notes;
+    server_lock(&service->lock);
+    notes->victory = 0; /* the thread begins once more */
+    pthread_cond_signal(&notes->changed);
+    server_unlock(&service->lock);
+}
+
 /* ---- the part ------------------------------------------------------------------------------- */
 
 /* Without tokens there are no acts. */

@@ -48,6 +48,7 @@
 #define NAMES_MAX 20 /* rows that cannot be read and have a line of the log, for each reading */
 
 #define RETRY_INTERVAL (5 * DOORMAN_SECOND) /* after a reading that failed */
+#define REREAD_INTERVAL DOORMAN_SECOND      /* the same for what other parts keep */
 #define BEGIN_INTERVAL DOORMAN_SECOND       /* after a store that did not answer */
 
 /* Rows that are fresh are dropped STORE_KEPT_SECONDS later. Until then a limit that was removed by
@@ -101,7 +102,8 @@ struct state {
     bool has_ended;   /* the thread has written all, or has given up */
     bool reads_again; /* the configuration has other durable limits, which may have rows */
     struct state_call *call; /* waits for the thread; NULL: none */
-    bool rereads;            /* parts read again what they keep in the store */
+    doorman_time reread_at;  /* when parts read again what they keep in the store; DOORMAN_NEVER:
+                                they need not */
     uint64_t limits;         /* a hash of the durable limits */
     struct state_status status;
 };
@@ -507,17 +509,28 @@ static bool state_read_parts(struct state *state) {
     return is_read;
 }
 
+/* Lets other parts read again, and tries it again later if the store fails. */
+static void state_reread(struct state *state) {
+    if (state_read_parts(state)) {
+        state_note_success(state);
+        return;
+    }
+    server_lock(&state->service->lock);
+    state->reread_at = doorman_clock() + REREAD_INTERVAL;
+    server_unlock(&state->service->lock);
+}
+
 /* Runs the call that waits, if there is one. */
 static void state_run_call(struct state *state) {
     struct service *service = state->service;
     server_lock(&service->lock);
     struct state_call *call = state->call;
-    bool rereads = state->rereads;
+    bool rereads = doorman_clock() >= state->reread_at;
     state->call = NULL;
-    state->rereads = false;
+    if (rereads) state->reread_at = DOORMAN_NEVER;
     if (call) call->has_begun = true;
     server_unlock(&service->lock);
-    if (rereads && state_read_parts(state)) state_note_success(state);
+    if (rereads) state_reread(state);
     if (!call) return;
     call->run(service, state->store, call->context);
     server_lock(&service->lock);
@@ -544,9 +557,14 @@ struct store *server_state_store(struct service *service) {
 void server_state_reread(struct service *service) {
     struct state *state = service->state;
     server_lock(&service->lock);
-    state->rereads = true;
-    pthread_cond_signal(&state->changed);
+    if (state) {
+        state->reread_at = doorman_clock();
+        pthread_cond_signal(&state->changed);
+    }
     server_unlock(&service->lock);
+#ifdef DOORMAN_SERVER_NOTES
+    if (!state) server_notes_reread(service);
+#endif
 }
 
 enum call_result server_state_call(struct service *service, struct state_call *call,
@@ -587,9 +605,11 @@ static bool state_sleep(struct state *state, doorman_time until) {
     doorman_time now = doorman_clock();
     server_lock(&service->lock);
     while (now < until && !state_must_leave(state) && state->flush_wanted == state->flush_seen &&
-           !((state->call || state->rereads) && !state->status.is_reading) &&
+           !((state->call || now >= state->reread_at) && !state->status.is_reading) &&
            !state_drains(state)) {
-        server_condition_wait(&state->changed, &service->lock, until - now);
+        const doorman_time next =
+            state->reread_at > now && state->reread_at < until ? state->reread_at : until;
+        server_condition_wait(&state->changed, &service->lock, next - now);
         now = doorman_clock();
     }
     state->flush_seen = state->flush_wanted;
@@ -899,7 +919,7 @@ static enum exit_status state_open(struct service *service) {
     state->service = service;
     state->place = state_place(service->settings);
     server_store_name(state->place.address, state->name);
-    state->late_at = state->status.taken_since = DOORMAN_NEVER;
+    state->late_at = state->reread_at = state->status.taken_since = DOORMAN_NEVER;
     state->filled = (struct batch *)calloc(1, sizeof *state->filled);
     state->written = (struct batch *)calloc(1, sizeof *state->written);
     bool made = state->filled && state->written && server_condition_init(&state->changed) &&

@@ -126,11 +126,15 @@ struct store_note {
 };
 
 /* Writes and deletes notes, all of them or none. When this returns STORE_OK they last, like rows. A
- * note replaces the one with its kind and identity. After STORE_FAILED, a Redis that did not answer
- * may have written all of them. server_store_next begins with the first row again.
+ * note replaces the one with its kind and identity. server_store_next begins with the first row
+ * again.
  *   count   1 to STORE_NOTES_MAX */
 enum store_result server_store_put_notes(struct store *store, const struct store_note *notes,
                                          size_t count);
+
+/* Returns whether the last call of server_store_put_notes, which has failed, has written the notes
+ * perhaps, or will: a Redis or an etcd did not answer. */
+bool server_store_is_unsure(const struct store *store);
 
 /* Gets a note, which is valid during the call. Returns whether it wants a further one. */
 typedef bool store_visitor(void *context, const struct store_note *note);

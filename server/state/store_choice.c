@@ -84,8 +84,11 @@ enum store_result server_store_drop(struct store *store, int64_t before) {
     return store->kind->drop ? store->kind->drop(store, before) : STORE_OK;
 }
 
+bool server_store_is_unsure(const struct store *store) { return store->is_unsure; }
+
 enum store_result server_store_put_notes(struct store *store, const struct store_note *notes,
                                          size_t count) {
+    store->is_unsure = false;
     return store->kind->put_notes(store, notes, count);
 }
 

@@ -65,12 +65,15 @@ kept_fail(struct etcd_store *store, enum store_result result, const char *format
 /* Notes that etcd does not answer, or refuses the call. */
 static enum store_result kept_fail_call(struct etcd_store *store) {
     const char *error = store->etcd.error.text;
-    if (strstr(error, "permission denied")) {
+    const bool is_denied = strstr(error, "permission denied"),
+               is_full = strstr(error, "space exceeded");
+    if (is_denied || is_full) store->base.is_unsure = false;
+    if (is_denied) {
         return kept_fail(store, STORE_FAILED,
                          "%s; the user of etcd needs the right readwrite for the prefix %s", error,
                          store->prefix);
     }
-    if (strstr(error, "space exceeded")) {
+    if (is_full) {
         return kept_fail(store, STORE_FAILED, "%s; etcd is full: compact and defragment it", error);
     }
     return kept_fail(store, STORE_FAILED, "etcd: %s", error);
@@ -272,6 +275,7 @@ static enum store_result kept_send(struct etcd_store *store, const struct store_
     enum store_result result = STORE_OK;
     if (!response) {
         store->revision[0] = 0;
+        store->base.is_unsure = true;
         result = kept_fail_call(store);
     } else if (kept_succeeded(response)) {
         kept_take_revision(store, response);

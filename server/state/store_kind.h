@@ -9,6 +9,7 @@ struct store {
     const struct store_kind *kind;
     uint64_t epoch;
     char error[STORE_TEXT]; /* why the last call failed */
+    bool is_unsure;         /* what put_notes was to write may be written nevertheless */
     char warning[STORE_TEXT];
 };
 

@@ -761,6 +761,7 @@ static enum store_result redis_send_notes(struct redis_store *store, struct note
         return redis_fail_connection(store);
     }
     redisReply *reply = redis_receive(store);
+    if (!reply) store->base.is_unsure = true;
     enum store_result result = reply ? redis_read_written(store, reply) : STORE_FAILED;
     freeReplyObject(reply);
     return result;
