@@ -669,6 +669,7 @@ typedef enum doorman_method {
     DOORMAN_RELEASE,         /* gives units of holds back */
     DOORMAN_TRANSFER,        /* moves units of holds into transfers */
     DOORMAN_SEIZE,           /* makes transfers holds of the client */
+    DOORMAN_SETTLE,          /* says what reservations have really cost */
     DOORMAN_METHOD_COUNT
 } doorman_method;
 
@@ -685,6 +686,8 @@ typedef struct doorman_permit_result doorman_permit_result;
 typedef struct doorman_hold_request doorman_hold_request;
 typedef struct doorman_hold doorman_hold;
 typedef struct doorman_held doorman_held;
+typedef struct doorman_settle_request doorman_settle_request;
+typedef struct doorman_settlement doorman_settlement;
 
 /* Private: see "an arena" in the section >>basics. */
 typedef struct doorman__arena {
@@ -716,6 +719,9 @@ typedef struct doorman_request {
     const doorman_hold_request *holds;     /* only RENEW, RELEASE, TRANSFER, SEIZE. Their client_id
                                               is NULL: holder_id is used */
     size_t hold_count;                     /* may be 0 */
+    const doorman_settle_request *settles; /* only SETTLE. Their client_id is NULL: holder_id is
+                                              used */
+    size_t settle_count;                   /* may be 0 */
     bool may_wait; /* not on the wire: permits of an ACQUIRE may be pending. The owner of the server
                       then takes decisions from doorman_permits_next_decision */
     uint64_t connection; /* not on the wire: see doorman_permit_request */
@@ -748,6 +754,8 @@ typedef struct doorman_response {
     const doorman_hold *holds; /* only for RENEW, RELEASE, TRANSFER, SEIZE: in the order of the
                                   request */
     size_t hold_count;
+    const doorman_settlement *settlements; /* only for SETTLE: in the order of the request */
+    size_t settlement_count;
 } doorman_response;
 
 /* ---- upstream, the public part ------------------------------------------------------------- */
@@ -6016,7 +6024,8 @@ const char *doorman_method_name(doorman_method method, bool is_server) {
     static const char *const names[] = {"discovery",       "get_capacity", "release_capacity",
                                         "report_overload", "acquire",      "report",
                                         "inspect",         "reset",        "renew",
-                                        "release",         "transfer",     "seize"};
+                                        "release",         "transfer",     "seize",
+                                        "settle"};
     bool server = is_server && method == DOORMAN_GET_CAPACITY;
     if ((unsigned)method >= DOORMAN_METHOD_COUNT) return "?";
     return server ? "get_server_capacity" : names[method];
@@ -9362,6 +9371,8 @@ static doorman_status doorman__server_check_lists(const doorman_request *request
     if (request->entry_count && !request->entries)
         missing = "entries: NULL, but entry_count is not 0";
     if (request->hold_count && !request->holds) missing = "holds: NULL, but hold_count is not 0";
+    if (request->settle_count && !request->settles)
+        missing = "settles: NULL, but settle_count is not 0";
     return missing ? doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", missing) : DOORMAN_OK;
 }
 
@@ -9374,7 +9385,7 @@ static doorman_status doorman__server_handle_in(doorman_server *server,
     const doorman_method method = request->method;
     doorman_status status = doorman__server_check_lists(request, error);
     if (status != DOORMAN_OK) return status;
-    if (method >= DOORMAN_ACQUIRE && method <= DOORMAN_SEIZE) {
+    if (method >= DOORMAN_ACQUIRE && method <= DOORMAN_SETTLE) {
         return DOORMAN__HAS_PERMITS
                    ? doorman__permits_in_server.answer(server, request, response, arena, error)
                    : doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "method: " DOORMAN__NO_PERMITS);
@@ -14741,7 +14752,7 @@ doorman_status doorman_json_write_config(const doorman_config_options *options,
 /* ---- JSON: messages on leases */
 
 static bool doorman__method_has_permits(doorman_method method) {
-    return method >= DOORMAN_ACQUIRE && method <= DOORMAN_SEIZE;
+    return method >= DOORMAN_ACQUIRE && method <= DOORMAN_SETTLE;
 }
 
 /* Reads the holder's id. In a release the key says whether the holder is a client or a server. */
