@@ -15081,7 +15081,7 @@ static void doorman__read_nested(const doorman__field *body) {
 /* Finds the method with a name. If there is none, returns false, and sets an error. */
 static bool doorman__method_find(doorman__reader *reader, const char *name, doorman_method *method,
                                  bool *is_server) {
-    char names[160] = "";
+    char names[200] = "";
     for (int i = 0; i <= DOORMAN_METHOD_COUNT; i++) {
         size_t used = strlen(names);
         const char *known = doorman__method_name(i);

@@ -971,6 +971,8 @@ typedef struct doorman_permit_row {
                                 follows removed rows, and changes that have no row any more */
     bool is_reservation;     /* of a request_id (P27, P28). resource_id is the client, and key is a
                                 letter and a number. There is no limit */
+    bool is_last;            /* of a reservation: the store must not have the row before it has all
+                                rows that were yielded earlier */
     doorman_limit_kind kind; /* not of a ban */
     doorman_scope per;       /* a ban is per key */
     const char *limit;       /* its name. A ban: the limit that has set it; "": an administrator */
@@ -11982,6 +11984,7 @@ static const char *doorman__permit_row_parse(const unsigned char *bytes, size_t 
     if (index < kinds) out->kind = (doorman_limit_kind)index;
     out->per = (doorman_scope)scope;
     out->resource_id = out->per == DOORMAN_PER_TEMPLATE ? "" : of_resource;
+    out->is_last = out->is_reservation && rest->at < rest->end && *rest->at == 1;
     return doorman__permit_row_wrong(out, of_limit, of_resource);
 }
 
@@ -15206,7 +15209,7 @@ static doorman_status doorman__permits_answer_once(doorman_permits *permits,
                                          .request_id = entry->request_id,
                                          .items = &item,
                                          .item_count = 1};
-    doorman_settlement settled;
+    doorman_settlement settled = {.unknown = false};
     doorman_status status =
         doorman_permits_report_once(permits, &once, &settled, NULL, permits->at.now);
     if (status != DOORMAN_OK) return status;

@@ -159,6 +159,7 @@ enum {
     MESSAGE_RELEASE,
     MESSAGE_TRANSFER,
     MESSAGE_SEIZE,
+    MESSAGE_SETTLE,
     MESSAGE_UNKNOWN, /* a message that could not be read */
     MESSAGE_KIND_COUNT
 };

@@ -33,11 +33,12 @@ struct store_place {
     const char *password_file; /* Redis: its first line is the password; NULL: none */
 };
 
-/* A counter or a ban in the store. The texts are for people who read the store. */
+/* A counter, a ban or a reservation in the store. The texts are for people who read the store. */
 struct store_row {
     const void *identity; /* no two rows have the same one */
     size_t identity_bytes;
-    bool is_ban;
+    bool is_ban, is_reservation;
+    bool is_last;                 /* the store must have all rows before it when it has this one */
     const char *template, *limit; /* the glob, and the name of the limit in it */
     const char *resource, *key;   /* "": the row is about all of them */
     int64_t fresh_at;             /* seconds since 1970 */
@@ -67,6 +68,9 @@ bool server_store_has_password(const char *address);
 
 /* Writes the address for people and logs, without user and password. */
 void server_store_name(const char *address, char name[STORE_TEXT]);
+
+/* Returns what a row is about, in a word for people who read the store. */
+const char *server_store_what(const struct store_row *row);
 
 /* Opens a store. A file is made, with its tables, if it does not exist or is empty. It is locked
  * until server_store_close, and its epoch is raised. A Redis that does not answer is no error: each
