@@ -184,8 +184,8 @@ extern "C" {
  * P27 A permit with `settle_within` is a reservation. It charges its cost now, and remembers what
  *    each limit was charged. doorman_permits_settle says what it has really cost. What is less comes
  *    back to the counter that was charged: to a FIXED_WINDOW if its window is still the same one, to
- *    the slice of a SLIDING_WINDOW that was charged while that slice counts, and to a bucket up to
- *    its size. TIERS and leased limits give nothing back, and a counter that was reset or evicted
+ *    the slice of a SLIDING_WINDOW that was charged while that slice counts, and to a bucket as far
+ *    as it has not gained it back by itself. TIERS and leased limits give nothing back, and a counter that was reset or evicted
  *    meanwhile does not either. What is more is charged as a report is (P13). No counter gets more
  *    back than it was charged.
  *       A settle is idempotent: repeated, it answers what the first one counted. With other figures
@@ -5484,7 +5484,8 @@ typedef struct doorman__reserved_item {
 /* What one counter was charged for one item. */
 typedef struct doorman__reserved_part {
     uint64_t limit;  /* see doorman__limit_code */
-    uint64_t window; /* FIXED_WINDOW: the number of its window; SLIDING_WINDOW: its length */
+    uint64_t window; /* FIXED_WINDOW: the number of its window; SLIDING_WINDOW: its length;
+                        TOKEN_BUCKET: the units that were missing before, as the bits of a double */
     uint64_t grains; /* what is charged now */
     uint32_t item;   /* the index of the item */
     bool returns;    /* units may come back */
@@ -9315,6 +9316,18 @@ doorman__permits_new_reservation(doorman_permits *permits, const doorman_permit_
     return made;
 }
 
+/* Returns how many units a bucket lacked before what is untaken of a charge, as the bits of a
+ * double. */
+static uint64_t doorman__charge_missing(const doorman_permits *permits,
+                                        const doorman__charge *charge) {
+    const doorman__meter meter = doorman__counter_meter(permits, charge->limit, charge->counter);
+    const double level = doorman__level_at(meter.figures, meter.state, permits->at.now);
+    const double missing = meter.figures->size - level - doorman__grains_units(charge->untaken);
+    uint64_t bits;
+    memcpy(&bits, &missing, sizeof bits);
+    return bits;
+}
+
 /* Notes what a counter was charged for an item. */
 static void doorman__reservation_note(const doorman_permits *permits,
                                       doorman__reservation *reservation, size_t item,
@@ -9323,20 +9336,23 @@ static void doorman__reservation_note(const doorman_permits *permits,
     const doorman_permit_limit *limit = charge->limit;
     const uint64_t grains = want->grains < charge->untaken ? want->grains : charge->untaken;
     if (!grains) return;
-    charge->untaken -= grains;
     const bool bucket = limit->kind == DOORMAN_TOKEN_BUCKET;
     const bool window =
         limit->kind == DOORMAN_FIXED_WINDOW || limit->kind == DOORMAN_SLIDING_WINDOW;
     const bool returns = charge->counter && !limit->leased && (bucket || window);
+    uint64_t missing = 0;
+    if (returns && bucket) missing = doorman__charge_missing(permits, charge);
+    if (returns && window) missing = doorman__counter_state(charge->counter)[0];
     if (charge->counter) charge->counter->flags |= DOORMAN__RESERVED;
-    doorman__reserved_parts(reservation)[reservation->part_count++] = (doorman__reserved_part){
-        .limit = doorman__limit_code(limit),
-        .window = returns && window ? doorman__counter_state(charge->counter)[0] : 0,
-        .grains = grains,
-        .item = (uint32_t)item,
-        .returns = returns,
-        .refunds = returns && limit->refund_unsettled,
-        .durable = limit->durable};
+    doorman__reserved_parts(reservation)[reservation->part_count++] =
+        (doorman__reserved_part){.limit = doorman__limit_code(limit),
+                                 .window = missing,
+                                 .grains = grains,
+                                 .item = (uint32_t)item,
+                                 .returns = returns,
+                                 .refunds = returns && limit->refund_unsettled,
+                                 .durable = limit->durable};
+    charge->untaken -= grains;
     reservation->has_row = reservation->has_row || limit->durable;
 }
 
@@ -9461,6 +9477,20 @@ static uint64_t *doorman__sliding_slot(const doorman__meter *meter, doorman_time
     return counts && is_kept ? &ring[1 + slice % DOORMAN__SLICES] : NULL;
 }
 
+/* Returns how much of a part a bucket has not gained back yet. What it gains pays first for what was
+ * missing before the part was charged, then for the part. */
+static uint64_t doorman__bucket_owed(const doorman__meter *meter,
+                                     const doorman__reserved_part *part, doorman_time granted_at,
+                                     doorman_time now) {
+    const doorman_figures *figures = meter->figures;
+    const double level = doorman__level_at(figures, meter->state, now);
+    const double gained = figures->rate * ((double)(now - granted_at) / 1e9);
+    double missing = 0;
+    memcpy(&missing, &part->window, sizeof missing);
+    const double owed = doorman__grains_units(part->grains) - doorman__max(0, gained - missing);
+    return doorman__grains_floor(doorman__min(owed, figures->size - level));
+}
+
 /* Gives at most `grains` of a part back to its counter. Returns how many came back.
  *   granted_at   when the part was charged */
 static uint64_t doorman__charge_return(doorman_permits *permits, const doorman__charge *charge,
@@ -9473,8 +9503,7 @@ static uint64_t doorman__charge_return(doorman_permits *permits, const doorman__
     const doorman__meter meter = doorman__counter_meter(permits, charge->limit, counter);
     if (grains > part->grains) grains = part->grains;
     if (charge->limit->kind == DOORMAN_TOKEN_BUCKET) {
-        const double level = doorman__level_at(meter.figures, meter.state, at->now);
-        const uint64_t most = doorman__grains_ceil(doorman__max(0, meter.figures->size - level));
+        const uint64_t most = doorman__bucket_owed(&meter, part, granted_at, at->now);
         if (grains > most) grains = most;
         doorman__bucket_charge(meter.figures, meter.state, -(int64_t)grains, at->now);
     } else if (meter.state[0] != part->window) {
