@@ -5504,6 +5504,7 @@ struct doorman__reservation {
     bool late, unknown;                    /* of its settlement */
     bool has_hold;                         /* its permit also holds units, or has held them */
     bool has_row;                          /* a durable limit has counted it */
+    bool is_stored;                        /* a store has a row, or may have one */
     doorman__timer end;                    /* of the reservation, or when it is forgotten */
     doorman__reservation *earlier, *later; /* in the list of open ones */
     doorman__reservation *row_earlier, *row_later; /* in `row_list` */
@@ -9193,6 +9194,28 @@ static void doorman__reservation_mark(doorman_permits *permits, doorman__reserva
     if (waits && reservation->state == DOORMAN__OPEN) permits->reservations.waiting++;
 }
 
+/* Writes the header of the row of a reservation, and returns its end.
+ *   out   room for DOORMAN_PERMIT_ROW_BYTES_MAX bytes */
+static unsigned char *doorman__reservation_row_begin(const doorman_permits *permits,
+                                                     const doorman__reservation *reservation,
+                                                     bool removed, unsigned char *out) {
+    char key[32];
+    const char *client = doorman__owner_name(reservation->owner);
+    const int key_bytes = snprintf(key, sizeof key, "%c%llu", (int)reservation->by_request.tag,
+                                   (unsigned long long)doorman__reservation_number(reservation));
+    unsigned char *to = doorman__permit_row_times(permits, out);
+    *to++ = DOORMAN__PERMIT_ROW_RESERVATION;
+    *to++ = (unsigned char)doorman__scope_letters[DOORMAN_PER_KEY];
+    *to++ = 0;
+    to = doorman__le_write_text(to, client, strlen(client));
+    to = doorman__le_write_text(to, key, (size_t)key_bytes);
+    (void)doorman__le_write(out + 2, (size_t)(to - out) - DOORMAN__PERMIT_ROW_HEADER, 2);
+    *to++ = 0;
+    *to++ = 0;
+    out[1] = removed;
+    return to;
+}
+
 /* ---- reservations: states */
 
 /* Moves a reservation to another state. No other function writes the state.
@@ -9576,6 +9599,23 @@ static bool doorman__reservation_end(doorman_permits *permits, doorman__reservat
     return true;
 }
 
+/* Frees a reservation whose time has come. If its last row was not yielded, an older one may be in
+ * the store, in which it is still open. Then the store must delete it. If that cannot be noted, the
+ * reservation is kept for a minute more. */
+static void doorman__reservation_forget(doorman_permits *permits,
+                                        doorman__reservation *reservation) {
+    unsigned char row[DOORMAN_PERMIT_ROW_BYTES_MAX];
+    bool forgets = !reservation->row_list || !reservation->is_stored;
+    if (!forgets && permits->changes.removal_count < DOORMAN__REMOVALS_MAX) {
+        const unsigned char *end = doorman__reservation_row_begin(permits, reservation, true, row);
+        forgets = doorman__permits_add_removal(permits, row, (size_t)(end - row));
+    }
+    if (forgets) doorman__reservation_free(permits, reservation);
+    if (forgets) return;
+    doorman__timer_set(&permits->reservations.ends, &reservation->end,
+                       doorman__after(permits->at.now, DOORMAN__SETTLED_KEPT));
+}
+
 /* Ends, or forgets, at most `most` reservations whose time has come. */
 static void doorman__reservations_end_due(doorman_permits *permits, size_t most) {
     const doorman__timers *ends = &permits->reservations.ends;
@@ -9583,7 +9623,7 @@ static void doorman__reservations_end_due(doorman_permits *permits, size_t most)
         doorman__reservation *first =
             DOORMAN__WITHIN(doorman__reservation, end, doorman__timers_first(ends));
         if (first->state != DOORMAN__OPEN) {
-            doorman__reservation_free(permits, first);
+            doorman__reservation_forget(permits, first);
         } else if (!doorman__reservation_end(permits, first)) {
             permits->reservations.is_stuck = true; /* an update tries again after a second */
             return;
@@ -11958,7 +11998,6 @@ static const char *doorman__permit_row_wrong(const doorman_permit_row *row, cons
         {!counts && of_limit[0], "limit: must be empty in the identity of a ban"},
         {row->is_reservation && (row->limit[0] || row->identifier_glob[0]),
          "limit: must be empty for a reservation"},
-        {row->is_reservation && row->removed, "removed: must be 0 for a reservation"},
         {row->is_clock && (row->removed || !empty), "key: the clock has none"},
         {(counts || row->limit[0]) && !doorman__id_valid(row->limit), "limit: " DOORMAN__ID_RULE},
         {counts && strcmp(of_limit, row->limit) != 0, "limit: must be the same twice"},
@@ -12317,7 +12356,7 @@ static doorman_status doorman__permit_row_check(const unsigned char *bytes, size
                              (unsigned)DOORMAN_PERMIT_ROW_VERSION);
     }
     figures->rest_of_row = rest;
-    if (!wrong && row->is_reservation) {
+    if (!wrong && row->is_reservation && !row->removed) {
         wrong = doorman__reservation_row_check(row, &rest);
         if (rest.short_) wrong = "bytes: the row ends within its figures";
     } else if (!wrong && !row->removed && !row->is_clock) {
@@ -12508,20 +12547,8 @@ static size_t doorman__reservation_write(const doorman_permits *permits,
                                          const doorman__reservation *reservation, bool is_sure,
                                          unsigned char *out) {
     const doorman__moment *at = &permits->at;
-    char key[32];
-    const char *client = doorman__owner_name(reservation->owner);
-    const int key_bytes = snprintf(key, sizeof key, "%c%llu", (int)reservation->by_request.tag,
-                                   (unsigned long long)doorman__reservation_number(reservation));
+    unsigned char *to = doorman__reservation_row_begin(permits, reservation, false, out);
     const doorman_time end = doorman__after(at->epoch, reservation->end.at - at->now);
-    unsigned char *to = doorman__permit_row_times(permits, out);
-    *to++ = DOORMAN__PERMIT_ROW_RESERVATION;
-    *to++ = (unsigned char)doorman__scope_letters[DOORMAN_PER_KEY];
-    *to++ = 0;
-    to = doorman__le_write_text(to, client, strlen(client));
-    to = doorman__le_write_text(to, key, (size_t)key_bytes);
-    (void)doorman__le_write(out + 2, (size_t)(to - out) - DOORMAN__PERMIT_ROW_HEADER, 2);
-    *to++ = 0;
-    *to++ = 0;
     *to++ = (unsigned char)doorman__reservation_row_state(reservation, is_sure);
     *to++ =
         (unsigned char)(reservation->late + 2 * reservation->unknown + 4 * reservation->has_hold);
@@ -12547,6 +12574,7 @@ static size_t doorman__changes_yield_reservation(doorman_permits *permits,
     if (!first) return 0;
     const bool is_sure = list == &permits->reservations.unsure;
     const size_t bytes = doorman__reservation_write(permits, first, is_sure, out);
+    first->is_stored = true;
     doorman__reservation_unmark(permits, first);
     if (!is_sure && first->state == DOORMAN__OPEN) {
         doorman__reservation_mark(permits, first, &permits->reservations.unsure);
@@ -12821,6 +12849,29 @@ static void doorman__permits_mark_bucket(doorman_permits *permits, doorman__slot
     }
 }
 
+/* Marks the reservations of some buckets, after all counters. Returns whether some are left. */
+static bool doorman__reservations_mark_some(doorman_permits *permits,
+                                            doorman_counter_cursor *cursor) {
+    doorman__reservations *all = &permits->reservations;
+    const doorman__chains *nodes = &all->by_request;
+    for (size_t left = DOORMAN__MARK_BUCKETS; left && cursor->table == permits->slot_count;) {
+        if (!nodes->bucket_count) cursor->position = 0;
+        if (nodes->bucket_count) {
+            const size_t bucket = doorman__chains_visited(nodes, cursor->position);
+            doorman__chain *node = *doorman__chains_at(nodes, bucket);
+            for (; node; node = node->next) {
+                doorman__reservation_mark(permits,
+                                          DOORMAN__WITHIN(doorman__reservation, by_request, node),
+                                          &all->changed);
+            }
+            cursor->position = doorman__chains_behind(nodes, cursor->position);
+            left--;
+        }
+        if (!cursor->position) cursor->table++;
+    }
+    return cursor->table == permits->slot_count;
+}
+
 bool doorman_permits_mark_all(doorman_permits *permits, doorman_counter_cursor *cursor) {
     if (!permits || !cursor) return false;
     const uint64_t removals = permits->slot_removals + 1; /* each has moved a table */
@@ -12840,7 +12891,8 @@ bool doorman_permits_mark_all(doorman_permits *permits, doorman_counter_cursor *
         }
         if (!cursor->position) cursor->table++;
     }
-    return cursor->table < permits->slot_count;
+    if (cursor->table < permits->slot_count) return true;
+    return doorman__reservations_mark_some(permits, cursor);
 }
 
 /* ---- state: restoring rows */
@@ -13001,7 +13053,7 @@ static doorman_status doorman__restore_reservation(doorman_permits *permits,
     }
     doorman__reservation_enter(permits, made, states[read.state],
                                doorman__later(at->now, doorman__moment_now_of(at, read.end)));
-    made->has_row = true; /* and the store has it */
+    made->has_row = made->is_stored = true;
     return DOORMAN_OK;
 }
 

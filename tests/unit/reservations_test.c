@@ -678,6 +678,102 @@ TEST(random_rows_do_no_harm) {
     free(store.rows);
 }
 
+/* D3: a store that has lost its rows gets those of reservations again. */
+TEST(all_reservations_can_be_written_again) {
+    struct process p = process_of(WINDOW DURABLE);
+    struct store first = {.rows = NULL}, second = {.rows = NULL};
+    for (uint64_t i = 1; i <= 50; i++) assert_true(reserve(&p, i, 4, HOUR));
+    (void)settle(&p, 3, 2);
+    (void)report_once(&p, 3, 2);
+    (void)write_all(&p, &first);
+    doorman_counter_cursor cursor = {.table = 0};
+    while (doorman_permits_mark_all(p.permits, &cursor)) continue;
+    (void)write_all(&p, &second);
+    assert_int_equal(second.count, 53); /* 50 reservations, a report, a counter, the clock */
+    assert_int_equal(second.count, first.count + 1);
+    restart(&p, &second);
+    assert_settled(settle(&p, 3, 2), 2, 0);
+    assert_settled(report_once(&p, 3, 2), 0, 2);
+    assert_settled(settle(&p, 4, 1), 3, 0);
+    assert_exact(used(&p, 0), 197.0 + 2);
+    process_end(&p);
+    free(first.rows);
+    free(second.rows);
+}
+
+/* P27: a settlement that is forgotten before its row was written is removed from the store, where the
+ * reservation is still open. Otherwise units would come back twice. */
+TEST(a_settlement_that_was_never_written_is_removed) {
+    struct process p = process_of(WINDOW DURABLE);
+    struct store store = {.rows = NULL};
+    assert_true(reserve(&p, 7, 400, HOUR));
+    (void)write_all(&p, &store);
+    assert_settled(settle(&p, 7, 100), 300, 0);
+    pass(&p, 2 * MINUTE);
+    (void)write_all(&p, &store);
+    restart(&p, &store);
+    assert_int_equal(request_count(&p), 0);
+    assert_exact(used(&p, 0), 100);
+    process_end(&p);
+    free(store.rows);
+}
+
+/* ---- crashes -------------------------------------------------------------------------------- */
+
+#define CRASH_REQUESTS 20
+
+/* What a trial with crashes knows of a request. */
+struct crashed {
+    double reserved, cost; /* 0: neither reserved nor settled */
+    bool settled, written; /* written: the store has had it since it was reserved */
+};
+
+/* D5, P27: whatever is written of the last changes before a crash, each reservation is charged at
+ * most once, and what was written before is charged at least once. */
+TEST(a_crash_charges_nothing_twice_and_forgets_only_the_last_changes) {
+    for (int round = 0; round < 300; round++) {
+        struct process p = process_of("{\"name\": \"w\", \"kind\": \"FIXED_WINDOW\", "
+                                      "\"limit\": 1000000, \"window\": \"day\"" DURABLE);
+        struct store store = {.rows = NULL};
+        struct crashed requests[CRASH_REQUESTS] = {{.cost = 0}};
+        for (int step = 0; step < 60; step++) {
+            const size_t index = random_below(CRASH_REQUESTS);
+            struct crashed *request = &requests[index];
+            const unsigned choice = (unsigned)random_below(10);
+            if (choice < 5 && !request->settled && !(request->reserved > 0)) {
+                request->reserved = (double)(1 + random_below(100));
+                assert_true(reserve(&p, index + 1, request->reserved, HOUR));
+            } else if (choice < 7 && !request->settled && request->reserved > 0) {
+                request->cost = (double)(1 + random_below(100));
+                request->settled = true;
+                (void)settle(&p, index + 1, request->cost);
+            } else if (choice == 8) {
+                (void)write_all(&p, &store);
+                for (size_t i = 0; i < CRASH_REQUESTS; i++) {
+                    requests[i].written = requests[i].reserved > 0;
+                }
+            } else if (choice == 9) {
+                (void)write_some(&p, &store, random_below(4));
+            }
+        }
+        (void)write_some(&p, &store, random_below(12));
+        restart(&p, &store);
+        double least = 0, most = 0;
+        for (size_t i = 0; i < CRASH_REQUESTS; i++) {
+            struct crashed *request = &requests[i];
+            if (!(request->reserved > 0)) continue;
+            if (!request->settled) request->cost = (double)(1 + random_below(100));
+            (void)settle(&p, i + 1, request->cost); /* also a repeat of a lost one */
+            assert_int_equal(p.settled.reason, DOORMAN_NO_REASON);
+            if (request->written) least += fmin(request->cost, request->reserved);
+            most += fmax(request->cost, request->reserved);
+        }
+        assert_true(used(&p, 0) <= most && used(&p, 0) >= least);
+        process_end(&p);
+        free(store.rows);
+    }
+}
+
 /* ---- a slow model --------------------------------------------------------------------------- */
 
 /* The model has each charge of each limit for itself, and adds them up whenever something is asked.
