@@ -44,6 +44,7 @@ static const char example[] =
     "    {\"name\": \"burst\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 10, \"size\": 50, "
     "\"max_debt\": 2,\n"
     "     \"max_cost\": 60, \"max_keys\": 1000, \"overflow\": \"refuse\", \"refunds\": true,\n"
+    "     \"unsettled\": \"refund\",\n"
     "     \"durable\": false,\n"
     "     \"overrides\": [{\"keys\": [\"acme\", \"globex-*\"], \"rate\": 100, \"size\": 500}]},\n"
     "    {\"name\": \"trials\", \"per\": \"template\", \"keys\": [\"trial-*\", \"!trial-vip\"],\n"
@@ -75,6 +76,7 @@ TEST(limits_are_read_with_all_their_fields) {
     const doorman_permit_limit *burst = &all[1].limits[0];
     assert_int_equal(burst->figures.max_wait, 2 * SECOND);
     assert_true(burst->refuse_new && burst->refunds && burst->has_max_cost);
+    assert_true(burst->refund_unsettled);
     assert_exact(burst->overrides[0].figures.rate, 100);
     assert_int_equal(burst->overrides[0].figures.max_debt, 2 * SECOND);
     assert_string_equal(burst->overrides[0].keys[1], "globex-*");
@@ -194,6 +196,11 @@ static const struct {
      ".on_restart: must be full for TIERS"},
     {"{\"name\": \"a\", \"kind\": \"TIERS\", \"tiers\": [], \"refunds\": true}",
      ".refunds: only a TOKEN_BUCKET and a FIXED_WINDOW can take units back"},
+    {"{\"name\": \"a\", \"kind\": \"TIERS\", \"tiers\": [], \"unsettled\": \"refund\"}",
+     ".unsettled: TIERS, CONCURRENCY and leased limits give nothing back"},
+    {"{\"name\": \"a\", \"kind\": \"FIXED_WINDOW\", \"limit\": 1, \"window\": 1, \"unsettled\": "
+     "\"lost\"}",
+     ".unsettled: must be "},
     {"{\"name\": \"a\", \"kind\": \"TIERS\", \"tiers\": [], \"per\": \"resource\", \"ban\": "
      "{\"refusals\": 1, \"window\": 1, \"duration\": 1}}",
      ".ban: needs a limit per key"},
