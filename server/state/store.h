@@ -69,9 +69,6 @@ bool server_store_has_password(const char *address);
 /* Writes the address for people and logs, without user and password. */
 void server_store_name(const char *address, char name[STORE_TEXT]);
 
-/* Returns what a row is about, in a word for people who read the store. */
-const char *server_store_what(const struct store_row *row);
-
 /* Opens a store. A file is made, with its tables, if it does not exist or is empty. It is locked
  * until server_store_close, and its epoch is raised. A Redis that does not answer is no error: each
  * later call tries to reach it. Reads no row.

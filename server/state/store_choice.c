@@ -43,11 +43,6 @@ void server_store_name(const char *address, char name[STORE_TEXT]) {
     }
 }
 
-const char *server_store_what(const struct store_row *row) {
-    if (row->is_reservation) return "reservation";
-    return row->is_ban ? "ban" : "counter";
-}
-
 struct store *server_store_open(const struct store_place *place, char error[STORE_TEXT]) {
     const struct store_kind *kind = kind_of(place->address);
     struct store *store = (struct store *)calloc(1, kind->bytes);
