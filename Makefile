@@ -100,16 +100,17 @@ STATE = 1
 REDIS = 1
 ADMIN = 1
 GRPC = 1
+EVENTS = 1
 PARTS = MEMORY CHECK REPORTS REPLACE UNMATCHED WAITING WARNINGS WATCH NOTIFY \
     $(foreach part,HTTP ETCD TLS STATE,$(if $(filter-out 0,$($(part))),$(part))) \
     $(if $(filter-out 0,$(STATE)),$(if $(filter-out 0,$(REDIS)),REDIS)) \
     $(if $(filter 0,$(HTTP) $(STATE) $(ADMIN)),,ADMIN) \
     $(if $(filter 0,$(HTTP) $(STATE) $(ADMIN) $(ETCD)),,NOTES) \
-    $(if $(filter 0,$(HTTP) $(GRPC)),,GRPC)
+    $(if $(filter 0,$(HTTP) $(GRPC)),,GRPC) $(if $(filter 0,$(HTTP) $(EVENTS)),,EVENTS)
 FOLDERS = util log process waiting $(if $(filter HTTP,$(PARTS)),http pages) \
     $(if $(filter ETCD,$(PARTS)),etcd) $(if $(filter TLS,$(PARTS)),tls) \
     $(if $(filter STATE,$(PARTS)),state) $(if $(filter ADMIN,$(PARTS)),admin) \
-    $(if $(filter GRPC,$(PARTS)),grpc)
+    $(if $(filter GRPC,$(PARTS)),grpc) $(if $(filter EVENTS,$(PARTS)),events)
 # These pages need the part ADMIN.
 LEFT_OUT = $(if $(filter REDIS,$(PARTS)),,%_redis.c) \
     $(if $(filter NOTES,$(PARTS)),,%_etcd.c) \
@@ -222,7 +223,7 @@ build/tsan/%: CFLAGS = $(SANITIZED) -fsanitize=thread
 PROGRAMS = $(patsubst tests/%.c,%,$(filter-out $(if $(CTL_YAML),,%/convert_test.c), \
     $(wildcard tests/system/*_test.c tests/unit/*_test.c)))
 THREADED = $(filter-out system/abuse_test system/clients_test system/hold_clients_test, \
-    $(filter unit/limiters_test system/%,$(PROGRAMS)))
+    $(filter unit/limiters_test unit/events_test system/%,$(PROGRAMS)))
 MEASURING = unit/limiters_test \
     $(addprefix system/,abuse_test agent_test http_request_test http_test pages_test)
 TESTS = $(THREADED:%=build/tsan/%) $(PROGRAMS:%=build/asan/%) $(MEASURING:%=build/plain/%)
@@ -262,7 +263,8 @@ build/clock_shift.so: tests/system/clock_shift.c
 
 $(ALL_FLAVORS): LIBRARIES += -lcmocka -lm
 # These programs include files of the server.
-OF_SERVER = certificate graph lock notify reports store text unmatched versions warnings watch
+OF_SERVER = certificate events graph lock notify reports store text unmatched versions warnings \
+    watch
 $(filter $(OF_SERVER:%=\%/unit/%_test),$(ALL_FLAVORS)): doorman_server.c $(SERVER_HEADERS) \
     $(wildcard server/*/*.c)
 
@@ -286,8 +288,8 @@ $(CONVERT_TESTS): $(wildcard server/ctl/*.[ch])
 LINKED = doorman_server $(addprefix fuzz/,calls grpc handover http permits response rows) \
     $(addprefix system/,abuse_test agent_holds_test agent_permits_test etcd_test leased_test \
     status_test store_etcd_test tls_test tree_test) \
-    $(addprefix unit/,arguments_test graph_test notify_test reports_test unmatched_test \
-        versions_test warnings_test)
+    $(addprefix unit/,arguments_test events_test graph_test notify_test reports_test \
+        unmatched_test versions_test warnings_test)
 $(foreach flavor,$(FLAVORS) coverage,\
     $(eval $(LINKED:%=build/$(flavor)/%): build/$(flavor)/doorman.o))
 $(TEST_SHELL) $(TEST_EXAMPLES): build/asan/doorman.o

@@ -58,6 +58,7 @@
  *     server/state/     the file or Redis in which counters outlast a restart (V8)
  *     server/waiting/   messages whose permits wait (P7)
  *     server/http/      connections, requests, tokens, the protocol over HTTP, /v1/allow
+ *     server/events/    what happens, as lines of JSON on an nng PUB socket (P33)
  *     server/grpc/      the rate limit services of Envoy and Kuadrant, over gRPC
  *     server/admin/     overrides, plans, resets, versions of the configuration, drains, the audit
  *                       (E1, E2, E3, E5, E11)
@@ -616,7 +617,7 @@ static enum exit_status service_create_server(struct service *service) {
     const char *addresses[ADDRESS_MAX];
     for (size_t i = 0; i < parents->count; i++) addresses[i] = parents->items[i];
     doorman_permits_options permits = {.on_event = tell_permit_event, .context = service};
-    EACH_PART(part, permit_event) permits.event_kinds |= (*part)->permit_events;
+    permits.event_kinds = find_permit_parts(service);
     if (!permits.event_kinds) permits.on_event = NULL;
     doorman_server_options options = {.node = service->node,
                                       .config = service->config,
