@@ -172,13 +172,15 @@ build/doorman_server: $(SERVER_INPUTS) build/doorman.o | build_deps
 build/examples/%: examples/%.c $(HEADERS) build/doorman.o | build_deps
 	$(build)
 
-CTL_SOURCES = $(sort $(filter-out $(if $(CTL_YAML),,%/convert.c %/yaml.c), \
-    $(wildcard server/ctl/*.c)))
+CTL_EVENTS = $(filter-out 0,$(EVENTS))
+CTL_SOURCES = $(sort $(filter-out $(if $(CTL_YAML),,%/convert.c %/yaml.c) \
+    $(if $(CTL_EVENTS),,%/subscribe.c),$(wildcard server/ctl/*.c)))
 CTL_HEADERS = $(wildcard server/ctl/*.h) doorman.h
 define build_ctl
 $(announce)
-@$(C) $(CFLAGS) $(if $(CTL_YAML),-DDOORMAN_CTL_YAML) $(CTL_SOURCES) -o $@ $(LDFLAGS) -lcjson \
-    -lcurl $(if $(CTL_YAML),-lyaml) -lm
+@$(C) $(CFLAGS) $(if $(CTL_YAML),-DDOORMAN_CTL_YAML) $(if $(CTL_EVENTS),-DDOORMAN_CTL_EVENTS) \
+    $(CTL_SOURCES) -o $@ $(LDFLAGS) -lcjson -lcurl $(if $(CTL_YAML),-lyaml) \
+    $(if $(CTL_EVENTS),-lnng) -lm
 endef
 doormanctl: build/doormanctl ## the program for operators
 build/doormanctl: $(CTL_SOURCES) $(CTL_HEADERS) | ctl_deps
@@ -607,7 +609,7 @@ DEPS = CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' sh .ci/deps \
     $(if $(INSTALLS),,--need 'make deps')
 
 ctl_deps:
-	@$(DEPS) cc cjson libcurl $(if $(CTL_YAML),yaml)
+	@$(DEPS) cc cjson libcurl $(if $(CTL_YAML),yaml) $(if $(CTL_EVENTS),nng)
 
 build_deps:
 	@$(DEPS) cc nng cjson $(if $(filter ETCD,$(PARTS)),libcurl) \
