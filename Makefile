@@ -232,7 +232,8 @@ TESTS = $(THREADED:%=build/tsan/%) $(PROGRAMS:%=build/asan/%) $(MEASURING:%=buil
 ALL_FLAVORS = $(foreach flavor,$(FLAVORS),$(PROGRAMS:%=build/$(flavor)/%))
 TEST_SERVERS = $(FLAVORS:%=build/%/doorman_server)
 TEST_SHELL = build/asan/examples/doorman_shell
-TEST_EXAMPLES = $(addprefix build/asan/examples/,event_loop job_pool throttled_server)
+TEST_EXAMPLES = $(addprefix build/asan/examples/,event_loop events_to_file job_pool \
+    throttled_server)
 TEST_SOURCES = $(HEADERS) $(wildcard tests/*.h tests/*/*.h)
 
 HARNESSES = $(filter-out replay,$(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c)))
@@ -253,7 +254,8 @@ test: $(TESTS) $(TEST_TOOLS) ## all tests; SEED=N repeats the random ones
 	@CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' WARNINGS='$(WARNINGS)' \
 	    sh tests/run.sh tests/compile_check.sh tests/sim/check.sh \
 	    $(filter $(LONG),$(TESTS)) $(LONG_CHECKS) $(filter-out $(LONG),$(TESTS)) \
-	    tests/shell_check.sh tests/event_loop_check.sh tests/job_pool_check.sh \
+	    tests/shell_check.sh tests/event_loop_check.sh tests/events_check.sh \
+	    tests/job_pool_check.sh \
 	    tests/throttle_check.sh tests/doormanctl_check.sh \
 	    tests/openapi_check.sh tests/cmake_check.sh tests/gateway_check.sh tests/fuzz/replay.sh \
 	    tests/text_check.sh tests/comment_check.sh tests/contributing_check.sh

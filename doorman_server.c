@@ -38,6 +38,10 @@
  *    limits decide, unless this takes longer than --state-wait. A thread writes changes once in
  *    each --state-interval. No decision waits for it. SIGTERM forgets nothing, leases and holds
  *    included. A crash forgets the changes of the last interval, and of a write in progress.
+ * P33 With --events, each decision, end of a wait, ban, lease, mastership, configuration and act of
+ *    administration is an event with a number, for subscribers of an nng PUB socket. Grants are
+ *    sampled. No decision waits for it: what is lost is a gap in the numbers, of the whole stream
+ *    and of a topic. The gap is never smaller than what was lost.
  *
  * The sections of this file: flags, parent link, sockets, signals, main. The files of server/core/
  * that it includes have the rest of the core: the log, the table of parts, the configuration, the
