@@ -37,7 +37,9 @@ ask_until_seen() { # resource
 # Returns whether the numbers of the file, with the lines about gaps, are complete.
 is_complete() { # files
     cat "$@" | awk '
-        /^{"event":"lost"/ { match($0, /"lost":[0-9]+/); lost += substr($0, RSTART + 7, RLENGTH - 7) }
+        /^{"event":"lost"/ && match($0, /"lost":[0-9]+/) {
+            lost += substr($0, RSTART + 7, RLENGTH - 7)
+        }
         match($0, /"seq":[0-9]+/) {
             seq = substr($0, RSTART + 6, RLENGTH - 6) + 0
             if (last && seq != last + lost + 1) { print "gap before", $0; failed = 1 }
@@ -48,7 +50,7 @@ is_complete() { # files
 }
 is_rotated() {
     mv "$file" "$folder/old.json" && ask_until_seen moved && mv "$file" "$folder/older.json" &&
-        kill -HUP "$consumer" && ask_until_seen told &&
+        kill -HUP "$consumer" && ask_until_seen signal &&
         is_complete "$folder/old.json" "$folder/older.json" "$file"
 }
 awk 'BEGIN {
