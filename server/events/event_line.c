@@ -12,7 +12,7 @@
  *       have had any topic, so they count for each of them
  *     - the table has room for EVENT_SLOTS topics. One that has lost its slot continues behind the
  *       largest number of all that have lost theirs */
-#include "events.h"
+#include "event_line.h"
 
 #include <math.h>
 
