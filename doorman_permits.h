@@ -607,6 +607,11 @@ typedef enum doorman_permit_event_kind {
                                     doorman_permits_ban has set the ban */
     DOORMAN_PERMIT_TIER_ENTERED, /* `amount` has the number of the tier, from 1 */
     DOORMAN_PERMIT_WAITING,      /* a permit waits in the queue of the limit */
+    DOORMAN_PERMIT_WAIT_ENDED,   /* a permit that has waited is decided; `amount` has the seconds
+                                    that it has waited, and `reason` why it is refused: NO_REASON:
+                                    it is granted. limit: NULL */
+    DOORMAN_PERMIT_WAIT_LEFT,    /* the connection of a permit that waits has ended, so nobody waits
+                                    any more; `amount` has the seconds. limit: NULL */
     DOORMAN_PERMIT_HOLD_EXPIRED, /* an item of a hold has reached its end; `amount` has its units */
     DOORMAN_PERMIT_UNMATCHED,    /* no template with limits matches the resource of an item, which
                                     is granted or refused; `amount` has its cost */
@@ -618,8 +623,12 @@ typedef struct doorman_permit_event {
     const char *resource_id, *key, *limit; /* valid only during the call of on_event. resource_id:
                                               NULL for a counter of a template. limit: NULL if the
                                               event has none */
-    doorman_reason reason;                 /* only REFUSED */
+    doorman_reason reason;                 /* only REFUSED and WAIT_ENDED */
     double amount;
+    const char *item_resource_id; /* REFUSED, WAITING, BANNED, TIER_ENTERED: the resource of the
+                                     first item that the limit decides on, also if the counter is
+                                     that of a template; else NULL. Valid only during the call */
+    bool shadow;                  /* REFUSED: the limit is in shadow, so it refuses nothing */
 } doorman_permit_event;
 
 struct doorman_permits_options {
@@ -7690,8 +7699,14 @@ static void doorman__charge_event(const doorman_permits *permits, const doorman_
                                   doorman_permit_event_kind kind, double amount) {
     bool shared = charge->identity.tag == DOORMAN__NO_PLACE; /* by several resources */
     const char *resource_id = shared ? NULL : doorman__place_id(charge->place);
-    const doorman_permit_event event = {
-        kind, resource_id, charge->identity.key, charge->limit->name, charge->reason, amount};
+    const doorman_permit_event event = {.kind = kind,
+                                        .resource_id = resource_id,
+                                        .key = charge->identity.key,
+                                        .limit = charge->limit->name,
+                                        .reason = charge->reason,
+                                        .amount = amount,
+                                        .item_resource_id = doorman__place_id(charge->place),
+                                        .shadow = charge->shadow};
     doorman__permits_event(permits, event);
 }
 
@@ -7699,7 +7714,11 @@ static void doorman__charge_event(const doorman_permits *permits, const doorman_
 static void doorman__want_event(const doorman_permits *permits, const doorman__want *want,
                                 doorman_permit_event_kind kind, doorman_reason reason,
                                 double amount) {
-    const doorman_permit_event event = {kind, want->resource_id, want->key, NULL, reason, amount};
+    const doorman_permit_event event = {.kind = kind,
+                                        .resource_id = want->resource_id,
+                                        .key = want->key,
+                                        .reason = reason,
+                                        .amount = amount};
     doorman__permits_event(permits, event);
 }
 
@@ -8883,6 +8902,20 @@ static doorman__wait *doorman__hold_end_wait(doorman_permits *permits, doorman__
     return wait;
 }
 
+/* Raises an event about the end of a wait.
+ *   item     of the hold, that was in a queue
+ *   reason   why the permit is refused; NO_REASON: it is granted, or nobody waits any more */
+static void doorman__wait_event(const doorman_permits *permits, const doorman__hold_item *item,
+                                const doorman__wait *wait, doorman_permit_event_kind kind,
+                                doorman_reason reason) {
+    const doorman_permit_event event = {.kind = kind,
+                                        .resource_id = doorman__place_id(item->place),
+                                        .key = item->key,
+                                        .reason = reason,
+                                        .amount = (double)(permits->at.now - wait->asked_at) / 1e9};
+    doorman__permits_event(permits, event);
+}
+
 /* Refuses a permit that waits, for a reason that no counter gives. */
 static void doorman__hold_refuse(doorman_permits *permits, doorman__hold *hold,
                                  doorman_reason reason) {
@@ -8893,9 +8926,13 @@ static void doorman__hold_refuse(doorman_permits *permits, doorman__hold *hold,
     const char *limit = slot && slot->limit ? slot->limit->name : NULL;
     wait->permit = (doorman_permit){.reason = reason, .item_index = wait->item, .limit = limit};
     if (slot) slot->totals.refused[reason]++;
-    const doorman_permit_event event = {
-        DOORMAN_PERMIT_REFUSED, doorman__place_id(item->place), item->key, limit, reason, 0};
+    const doorman_permit_event event = {.kind = DOORMAN_PERMIT_REFUSED,
+                                        .resource_id = doorman__place_id(item->place),
+                                        .key = item->key,
+                                        .limit = limit,
+                                        .reason = reason};
     doorman__permits_event(permits, event);
+    doorman__wait_event(permits, item, wait, DOORMAN_PERMIT_WAIT_ENDED, reason);
     doorman__wait_decided(permits, wait);
     doorman__hold_destroy(permits, hold);
 }
@@ -10016,6 +10053,8 @@ static bool doorman__hold_decide(doorman_permits *permits, doorman__hold *hold) 
     doorman_status status = doorman__permits_decide(permits, &decision, &result);
     doorman__permits_end_call(permits, request.item_count);
     if (status != DOORMAN_OK || result.pending) return status == DOORMAN_OK;
+    doorman__wait_event(permits, &doorman__hold_items(hold)[wait->item], wait,
+                        DOORMAN_PERMIT_WAIT_ENDED, result.reason);
     if (hold->state == DOORMAN__WAITING) { /* refused, or granted without units */
         (void)doorman__hold_end_wait(permits, hold);
         doorman__hold_destroy(permits, hold);
@@ -11116,6 +11155,8 @@ size_t doorman_permits_cancel(doorman_permits *permits, uint64_t connection, doo
     for (doorman__hold *next = NULL; hold && count < left; hold = next) {
         next = hold->later;
         if (hold->wait->connection != owner) continue;
+        doorman__wait_event(permits, &doorman__hold_items(hold)[hold->wait->item], hold->wait,
+                            DOORMAN_PERMIT_WAIT_LEFT, DOORMAN_NO_REASON);
         doorman__wait_free(doorman__hold_end_wait(permits, hold));
         doorman__hold_destroy(permits, hold);
         count++;

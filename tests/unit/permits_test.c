@@ -515,6 +515,8 @@ typedef struct fixture {
     char limit[16];     /* of the last event */
     double evicted;     /* the amount of the last eviction */
     char unmatched[16]; /* the resource that matched nothing last */
+    char item[16];      /* the resource of the item that was refused last */
+    bool shadow;        /* the last refusal was one in shadow */
 } fixture;
 
 static void count_event(void *context, const doorman_permit_event *event) {
@@ -522,6 +524,11 @@ static void count_event(void *context, const doorman_permit_event *event) {
     f->events[event->kind]++;
     snprintf(f->limit, sizeof f->limit, "%s", event->limit ? event->limit : "");
     if (event->kind == DOORMAN_PERMIT_KEY_EVICTED) f->evicted = event->amount;
+    if (event->kind == DOORMAN_PERMIT_REFUSED) {
+        f->shadow = event->shadow;
+        snprintf(f->item, sizeof f->item, "%s",
+                 event->item_resource_id ? event->item_resource_id : "");
+    }
     if (event->kind == DOORMAN_PERMIT_UNMATCHED) {
         snprintf(f->unmatched, sizeof f->unmatched, "%s", event->resource_id);
     }
@@ -1055,6 +1062,8 @@ TEST(shadow_counts_but_never_refuses) {
     for (int i = 0; i < 5; i++) assert_true(acquire(&f, "r", "a", 1));
     assert_true(f.out.details[0].refused && f.out.details[0].shadow);
     assert_exact(f.out.details[0].used, 2); /* what would be refused is not charged */
+    assert_true(f.shadow);
+    assert_string_equal(f.item, "r");
     doorman_cursor cursor = {0};
     doorman_permits_limit limit;
     assert_true(doorman_permits_next_limit(f.permits, &cursor, &limit));
