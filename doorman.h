@@ -1584,7 +1584,7 @@ typedef struct doorman_estimate_options {
  * [0, 1e15]. */
 typedef struct doorman_estimate_counts {
     double allowed, refused; /* units */
-    double capacity;         /* what the holder could use, in units per second */
+    double capacity;         /* what it may use, or the safe capacity if that is larger */
     bool exhausted;          /* the last response has granted less than was wanted */
 } doorman_estimate_counts;
 

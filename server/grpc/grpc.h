@@ -271,8 +271,9 @@ struct grpc {
     struct grpc_counters counters;
     struct grpc_master *master;
     struct quotas *quotas;
-    bool has_quotas;                             /* this process is master, and has begun them */
-    struct grpc_connection *first;               /* the list of connections */
+    bool has_quotas;               /* this process is master, and has begun them */
+    uint64_t quota_mastership;     /* how often the process had become master when they began */
+    struct grpc_connection *first; /* the list of connections */
     size_t connection_count, ended_count, limit; /* ended: not freed yet, but counted */
     size_t buffered;                             /* bytes of requests that are not complete */
     int epoll, listener, wake;

@@ -1,10 +1,12 @@
 /* doorman_server, part GRPC: streams of quotas (W5). quota.c decides; this file reads reports, gives
  * the requests of quota.c to the server object, and writes actions.
  *
- * The client of Envoy cuts intervals and times to live to whole seconds. It keeps its bucket if a
- * new assignment has the same numbers, and does not compare the seconds of the interval. So all
- * assignments of a resource have the same interval, of whole seconds, and the bucket holds as much
- * as one interval brings: only this number changes. A new bucket begins full. */
+ * The client of Envoy cuts intervals and times to live to whole seconds. It keeps its bucket of
+ * tokens if a new assignment has the same numbers, but it does not compare the seconds of the
+ * interval. So all assignments of a resource have the same whole number of seconds. Only a new
+ * configuration changes it, and Envoy must notice that. It compares the nanoseconds, and cuts them
+ * off: an interval of N seconds has N - 1 of them. A bucket holds what one interval brings, because
+ * a new one begins full. */
 #include "grpc.h"
 
 #include "build/grpc/messages.pb-c.h"
@@ -68,13 +70,20 @@ static void rlqs_end_streams(struct grpc *grpc) {
     }
 }
 
+/* Returns how often an election has made this process the master. */
+static uint64_t rlqs_mastership(const struct service *service) {
+    return __atomic_load_n(&service->counters.master_changes[DOORMAN_MASTER], __ATOMIC_RELAXED);
+}
+
 void server_grpc_quotas_look(struct grpc *grpc, bool is_master, bool is_clean) {
-    if (!grpc->quotas || is_master == grpc->has_quotas) return;
+    const uint64_t mastership = rlqs_mastership(grpc->service);
+    const bool is_same = is_master && mastership == grpc->quota_mastership;
+    if (!grpc->quotas || (grpc->has_quotas ? is_same : !is_master)) return;
+    if (grpc->has_quotas) rlqs_end_streams(grpc);
     if (is_master) {
         server_quotas_begin(grpc->quotas, is_clean, grpc->now);
+        grpc->quota_mastership = mastership;
         grpc->has_quotas = true;
-    } else {
-        rlqs_end_streams(grpc);
     }
     rlqs_count(grpc);
 }
@@ -85,10 +94,12 @@ static bool rlqs_step(struct grpc *grpc) {
     struct service *service = grpc->service;
     doorman_request request;
     doorman_response response = {.is_master = true};
-    bool is_master = true, has_more = false;
+    bool has_more = false;
     server_lock(&service->lock);
     doorman_time now = doorman_clock();
-    if (!server_pauses(service) && server_quotas_request(grpc->quotas, &request, now)) {
+    bool is_master = rlqs_mastership(service) == grpc->quota_mastership;
+    if (is_master && !server_pauses(service) &&
+        server_quotas_request(grpc->quotas, &request, now)) {
         doorman_status status =
             doorman_server_handle(service->server, &request, &response, NULL, now);
         is_master = response.is_master;
@@ -291,9 +302,8 @@ struct rlqs_action {
     GrpcWire__Span interval, time_to_live;
 };
 
-/* Fills an action. Pointers lead into it, so it must not be moved.
- *   tokens   0: all requests are denied */
-static void rlqs_fill(struct rlqs_action *out, const struct quota_action *from, uint32_t tokens) {
+/* Fills an action. Pointers lead into it, so it must not be moved. */
+static void rlqs_fill(struct rlqs_action *out, const struct quota_action *from) {
     union {
         const void *from;
         uint8_t *to;
@@ -319,22 +329,23 @@ static void rlqs_fill(struct rlqs_action *out, const struct quota_action *from, 
     out->assignment.rate_limit_strategy = &out->strategy;
     out->strategy.strategy_case = GRPC_WIRE__STRATEGY__STRATEGY_BLANKET_RULE;
     out->strategy.blanket_rule = GRPC_WIRE__BLANKET_RULE__DENY_ALL;
-    if (tokens == 0) return;
+    if (from->tokens == 0) return;
     out->strategy.strategy_case = GRPC_WIRE__STRATEGY__STRATEGY_TOKEN_BUCKET;
     out->strategy.token_bucket = &out->bucket;
-    out->bucket.max_tokens = tokens;
-    out->tokens.value = tokens;
+    out->bucket.max_tokens = from->tokens;
+    out->tokens.value = from->tokens;
     out->bucket.tokens_per_fill = &out->tokens;
     out->interval.seconds = from->interval;
+    out->interval.nanos = (int32_t)from->interval - 1;
     out->bucket.fill_interval = &out->interval;
 }
 
 /* Adds an action to the body of a message, which is a list of field 1. */
-static void rlqs_add_action(struct text *body, const struct quota_action *action, uint32_t tokens) {
+static void rlqs_add_action(struct text *body, const struct quota_action *action) {
     struct rlqs_action message;
     uint8_t bytes[GRPC_BUCKET_ID_MAX + 256], head[8] = {1 << 3 | 2};
     size_t head_bytes = 1;
-    rlqs_fill(&message, action, tokens);
+    rlqs_fill(&message, action);
     size_t count = grpc_wire__bucket_action__get_packed_size(&message.action);
     assert(count <= sizeof bytes);
     grpc_wire__bucket_action__pack(&message.action, bytes);
@@ -352,10 +363,7 @@ static bool rlqs_write_message(struct grpc_stream *stream) {
     size_t count = 0;
     while (count < ACTION_MAX &&
            server_quota_next_action(stream->quota, &action, doorman_clock())) {
-        if (action.kind == QUOTA_ASSIGN && action.denies_first) {
-            rlqs_add_action(&body, &action, 0);
-        }
-        rlqs_add_action(&body, &action, action.tokens);
+        rlqs_add_action(&body, &action);
         count++;
     }
     if (count > 0) {

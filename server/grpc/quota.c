@@ -72,12 +72,12 @@ struct quota_bucket {
     doorman_time used_at, reported_at; /* used_at: the last report that had requests */
     uint64_t lease_id, assigned_id;    /* 0: none */
     double granted;                    /* of the lease */
+    double safe_capacity;              /* that the server object has sent last; 0: none */
     doorman_time lease_end, length;    /* length: of a new lease; 0: not known */
     bool is_exhausted;                 /* the last response has granted less than the wants */
     struct quota_commitment commitments[COMMITMENT_MAX]; /* each larger, and ends earlier, than the
                                                             next */
     size_t commitment_count;
-    unsigned interval; /* of the last assignment; 0: none */
     struct quota_action action;
     bool has_action;
     doorman_time decided_at;
@@ -301,13 +301,10 @@ static void quota_assign(struct quota_bucket *bucket, doorman_time now) {
     unsigned interval = quotas->options.interval(quotas->options.context, bucket->resource_id);
     /* sums of shares are exact, but a share is rounded once more here */
     double tokens = bucket->granted * (double)interval * (1 + 1e-12);
-    bool denies_first = bucket->interval && interval != bucket->interval;
     bucket->action.kind = QUOTA_ASSIGN;
     bucket->action.tokens = tokens < (double)UINT32_MAX ? (uint32_t)tokens : UINT32_MAX;
     bucket->action.interval = interval;
     bucket->action.time_to_live = rest < 86400 ? (unsigned)rest : 86400;
-    bucket->action.denies_first = denies_first || bucket->action.denies_first;
-    bucket->interval = interval;
     bucket->assigned_id = bucket->lease_id;
     bucket->decided_at = now;
     doorman_time lasts = bucket->action.time_to_live * DOORMAN_SECOND + QUOTA_MARGIN;
@@ -516,7 +513,9 @@ bool server_quota_report(struct quota_stream *stream, const struct quota_report 
     if (!bucket) return false;
     const doorman_estimate_counts counts = {.allowed = report->allowed,
                                             .refused = report->denied,
-                                            .capacity = bucket->granted,
+                                            .capacity = bucket->granted > bucket->safe_capacity
+                                                            ? bucket->granted
+                                                            : bucket->safe_capacity,
                                             .exhausted = bucket->is_exhausted};
     double last = bucket->wants;
     bucket->wants = quota_wants(bucket, doorman_estimate_add(bucket->estimate, &counts, now), now);
@@ -616,14 +615,16 @@ bool server_quotas_request(struct quotas *quotas, doorman_request *out, doorman_
 
 /* ---- responses ------------------------------------------------------------------------------ */
 
-/* A new bucket wants a part of the safe capacity at least, so that its first assignment is not a
+/* Takes the safe capacity, which the estimate needs as that of a client does.
+ *    A new bucket wants a part of it at least, so that its first assignment is not a
  * single request. A safe capacity that is not configured is the capacity divided by the number of
  * holders. So the parts of many new streams, 1/1 + 1/2 + 1/3 ... of an eighth, fit together. */
-static void quota_set_initial(struct quota_bucket *bucket, const doorman_capacity_response *item,
-                              doorman_time now) {
-    if (bucket->initial > 0 || !item->has_safe_capacity || now >= bucket->initial_until) return;
-    if (item->safe_capacity > DOORMAN_AMOUNT_MAX) return;
-    bucket->initial = INITIAL_PART * item->safe_capacity;
+static void quota_take_safe(struct quota_bucket *bucket, const doorman_capacity_response *item,
+                            doorman_time now) {
+    if (!item->has_safe_capacity || item->safe_capacity > DOORMAN_AMOUNT_MAX) return;
+    bucket->safe_capacity = item->safe_capacity;
+    if (bucket->initial > 0 || now >= bucket->initial_until) return;
+    bucket->initial = INITIAL_PART * bucket->safe_capacity;
     if (bucket->initial <= bucket->wants) return;
     bucket->wants = bucket->initial;
     if (!bucket->is_exhausted) bucket->ask_at = quota_after(now, ASK_PAUSE);
@@ -660,7 +661,7 @@ static void quota_take_item(struct quota_bucket *bucket, const doorman_capacity_
     }
     if (item->outcome == DOORMAN_GRANTED) {
         quota_take_lease(bucket, &item->gets, now);
-        quota_set_initial(bucket, item, now);
+        quota_take_safe(bucket, item, now);
     } else {
         bucket->ask_at = quota_after(now, refresh > RETRY_PAUSE ? refresh : RETRY_PAUSE);
     }
@@ -693,7 +694,6 @@ bool server_quota_next_action(struct quota_stream *stream, struct quota_action *
     }
     if (!bucket) return false;
     *out = bucket->action;
-    bucket->action.denies_first = false;
     if (out->kind == QUOTA_ABANDON) {
         stream->taken = bucket;
         quotas->counts.abandoned++;

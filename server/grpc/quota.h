@@ -52,7 +52,6 @@ struct quota_action {
     /* of ASSIGN */
     uint32_t tokens;                 /* in each interval; 0: all requests are denied */
     unsigned interval, time_to_live; /* seconds */
-    bool denies_first; /* another interval replaces the last one, so what the stream has must end */
 };
 
 /* Returns NULL if memory runs out. */
