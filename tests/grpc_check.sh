@@ -191,8 +191,11 @@ check_examples() {
     config=$folder/shop.json
     awk '/^```/ { inside = /json$/; next } inside' docs/tasks/envoy.md >"$config"
     start examples
+    examples=$address config=$folder/quota_page.json
+    awk '/^```/ { inside = /json$/; next } inside' docs/tasks/envoy_quotas.md >"$config"
+    start quota_page
     config=$folder/config.json
-    check 'the examples for Envoy and Kuadrant are right' run examples.py "$address"
+    check 'the examples for Envoy and Kuadrant are right' run examples.py "$examples" "$address"
 }
 
 # The server refuses what it cannot use, and says why.
