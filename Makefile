@@ -468,7 +468,8 @@ FUZZ_FLAGS_http = -max_len=8192 -dict=../../tests/fuzz/http.dict
 FUZZ_FLAGS_grpc = -max_len=8192
 FUZZ_FLAGS_system = -max_len=8192 -len_control=0
 # What sim_faults.c, which the harness system includes, needs of the simulator.
-SIM_SOURCES = $(filter-out $(addprefix tests/sim/sim_,faults.c quota.c random.c scenarios.c throttle%), \
+SIM_SOURCES = $(filter-out \
+    $(addprefix tests/sim/sim_,faults.c quota.c random.c scenarios.c throttle%), \
     $(wildcard tests/sim/sim_*.c))
 
 fuzz: $(FUZZ:%=fuzz_%) ## fuzz everything that reads bytes (libFuzzer); SECONDS=60 FUZZ=glob

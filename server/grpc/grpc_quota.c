@@ -1,5 +1,5 @@
-/* doorman_server, part GRPC: streams of quotas (W5). quota.c decides; this file reads reports, gives
- * the requests of quota.c to the server object, and writes actions.
+/* doorman_server, part GRPC: streams of quotas (W5). quota.c decides. This file reads reports,
+ * gives the requests of quota.c to the server object, and writes actions.
  *
  * The client of Envoy cuts intervals and times to live to whole seconds. It keeps its bucket of
  * tokens if a new assignment has the same numbers, but it does not compare the seconds of the
@@ -21,8 +21,8 @@
 
 /* ---- the server object ---------------------------------------------------------------------- */
 
-/* Returns the interval of a resource: 1 s, or more for a small capacity, because a share that brings
- * less than one token in an interval is 0. Precondition: the lock is held. */
+/* Returns the interval of a resource: 1 s, or more for a small capacity, because a share that
+ * brings less than one token in an interval is 0. Precondition: the lock is held. */
 static unsigned rlqs_interval(void *context, const char *resource_id) {
     const struct service *service = (const struct service *)context;
     const doorman_template *found =

@@ -1,8 +1,9 @@
 /* doorman_server, part GRPC: quotas, as a state machine without clock and I/O.
  *
- * A quota is a lease that Envoy holds. Each stream is a holder. A stream reports what it has counted
- * in its buckets, and each bucket is a resource for which the stream wants a lease. The owner gives
- * the requests of this machine to the server object, and sends its actions over the stream. */
+ * A quota is a lease that Envoy holds. Each stream is a holder. A stream reports what it has
+ * counted in its buckets, and each bucket is a resource for which the stream wants a lease. The
+ * owner gives the requests of this machine to the server object, and sends its actions over the
+ * stream. */
 #ifndef DOORMAN_SERVER_QUOTA_H
 #define DOORMAN_SERVER_QUOTA_H
 
