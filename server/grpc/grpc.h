@@ -271,7 +271,9 @@ struct grpc {
     struct grpc_counters counters;
     struct grpc_master *master;
     struct quotas *quotas;
-    bool has_quotas;               /* this process is master, and has begun them */
+    bool is_master,
+        is_clean;    /* at the last look; is_clean: it knows all leases of the last master */
+    bool has_quotas; /* this process is master, and has begun them */
     uint64_t quota_mastership;     /* how often the process had become master when they began */
     struct grpc_connection *first; /* the list of connections */
     size_t connection_count, ended_count, limit; /* ended: not freed yet, but counted */
@@ -374,9 +376,9 @@ bool server_grpc_health_answer(struct grpc *grpc, struct grpc_stream *stream, bo
 /* Makes the state machine. Returns false if memory runs out. */
 bool server_grpc_quotas_create(struct grpc *grpc);
 
-/* Notes whether this process is master. If it is not, all streams of quotas end. Precondition: the
- * lock of the service is not held. */
-void server_grpc_quotas_look(struct grpc *grpc, bool is_master, bool is_clean);
+/* Begins quotas if this process has become master, or ends them if it is no longer. Then no stream
+ * has a quota any more, and each stream must end itself. */
+void server_grpc_quotas_look(struct grpc *grpc);
 
 /* Opens a stream. Returns false and sets the status if this process cannot serve it. */
 bool server_grpc_quota_open(struct grpc_stream *stream);
@@ -392,9 +394,6 @@ void server_grpc_quotas_work(struct grpc *grpc);
 /* Replaces `out` by the actions of a stream. Precondition: all of `out` has been sent. Returns
  * whether there are any. */
 bool server_grpc_quota_write(struct grpc_stream *stream);
-
-/* Ends a stream with its status. */
-void server_grpc_stream_fail(struct grpc_stream *stream);
 
 /* ---- names (grpc_names.c) ------------------------------------------------------------------- */
 

@@ -20,7 +20,8 @@ void server_grpc_look(struct grpc *grpc) {
         snprintf(address, sizeof address, "%s", response.master_address);
     }
     server_unlock(&service->lock);
-    if (!stopping) server_grpc_quotas_look(grpc, response.is_master, is_clean);
+    grpc->is_master = !stopping && response.is_master;
+    grpc->is_clean = is_clean;
     if (!stopping && grpc->master) server_grpc_master_set(grpc->master, address);
     bool serves = !stopping && (response.is_master ||
                                 (grpc->master && server_grpc_master_is_reached(grpc->master)));

@@ -56,16 +56,12 @@ static void rlqs_count(struct grpc *grpc) {
     __atomic_store_n(&to->quota_unmatched, counts->unmatched, __ATOMIC_RELAXED);
 }
 
-/* Ends all streams, because this process is not the master. */
+/* Takes the quotas from all streams, because this process is not the master. */
 static void rlqs_end_streams(struct grpc *grpc) {
     grpc->has_quotas = false;
     for (struct grpc_connection *each = grpc->first; each; each = each->next) {
-        struct grpc_stream *next = NULL;
-        for (struct grpc_stream *stream = each->streams; stream; stream = next) {
-            next = stream->next;
-            if (stream->state != GRPC_STREAM_QUOTA) continue;
-            server_grpc_fail(&stream->status, GRPC_UNAVAILABLE, "this process is not the master");
-            server_grpc_stream_fail(stream);
+        for (struct grpc_stream *stream = each->streams; stream; stream = stream->next) {
+            server_grpc_quota_close(stream);
         }
     }
 }
@@ -75,13 +71,13 @@ static uint64_t rlqs_mastership(const struct service *service) {
     return __atomic_load_n(&service->counters.master_changes[DOORMAN_MASTER], __ATOMIC_RELAXED);
 }
 
-void server_grpc_quotas_look(struct grpc *grpc, bool is_master, bool is_clean) {
+void server_grpc_quotas_look(struct grpc *grpc) {
     const uint64_t mastership = rlqs_mastership(grpc->service);
-    const bool is_same = is_master && mastership == grpc->quota_mastership;
-    if (!grpc->quotas || (grpc->has_quotas ? is_same : !is_master)) return;
+    const bool is_same = grpc->is_master && mastership == grpc->quota_mastership;
+    if (!grpc->quotas || (grpc->has_quotas ? is_same : !grpc->is_master)) return;
     if (grpc->has_quotas) rlqs_end_streams(grpc);
-    if (is_master) {
-        server_quotas_begin(grpc->quotas, is_clean, grpc->now);
+    if (grpc->is_master) {
+        server_quotas_begin(grpc->quotas, grpc->is_clean, grpc->now);
         grpc->quota_mastership = mastership;
         grpc->has_quotas = true;
     }
@@ -108,11 +104,15 @@ static bool rlqs_step(struct grpc *grpc) {
         server_expedite_parent(service);
     }
     server_unlock(&service->lock);
-    if (!is_master) rlqs_end_streams(grpc);
+    if (!is_master) {
+        grpc->is_master = false; /* until the next look */
+        rlqs_end_streams(grpc);
+    }
     return has_more;
 }
 
 void server_grpc_quotas_work(struct grpc *grpc) {
+    server_grpc_quotas_look(grpc);
     for (int i = 0; i < STEP_MAX && grpc->has_quotas; i++) {
         if (server_quotas_due(grpc->quotas) > doorman_clock() || !rlqs_step(grpc)) break;
     }
@@ -124,6 +124,7 @@ void server_grpc_quotas_work(struct grpc *grpc) {
 bool server_grpc_quota_open(struct grpc_stream *stream) {
     struct grpc *grpc = stream->connection->grpc;
     if (!grpc->has_quotas) server_grpc_look(grpc); /* it may be the master by now */
+    server_grpc_quotas_look(grpc);
     if (!grpc->has_quotas || grpc->is_draining) {
         return server_grpc_fail(&stream->status, GRPC_UNAVAILABLE, "%s",
                                 grpc->is_draining ? "the server is stopping"

@@ -300,11 +300,15 @@ static void stream_check_prefix(struct grpc_stream *stream) {
     }
 }
 
-void server_grpc_stream_fail(struct grpc_stream *stream) { stream_respond(stream); }
-
 /* Quotas: sends the next assignments, if all others are sent. */
 static void stream_write_quotas(struct grpc_stream *stream) {
-    if (stream->state != GRPC_STREAM_QUOTA || stream->out_sent < stream->out.buffer.bytes) return;
+    if (stream->state != GRPC_STREAM_QUOTA) return;
+    if (!stream->quota) {
+        server_grpc_fail(&stream->status, GRPC_UNAVAILABLE, "this process is not the master");
+        stream_respond(stream);
+        return;
+    }
+    if (stream->out_sent < stream->out.buffer.bytes) return;
     if (!server_grpc_quota_write(stream)) return;
     stream->filled_at = stream->connection->grpc->now;
     if (stream->out.failed) {
@@ -319,7 +323,7 @@ static void stream_write_quotas(struct grpc_stream *stream) {
 static void stream_take_reports(struct grpc_stream *stream) {
     struct grpc *grpc = stream->connection->grpc;
     doorman_buffer *in = &stream->in.buffer;
-    while (stream->state == GRPC_STREAM_QUOTA && in->bytes >= GRPC_PREFIX) {
+    while (stream->state == GRPC_STREAM_QUOTA && stream->quota && in->bytes >= GRPC_PREFIX) {
         size_t bytes = stream_message_bytes(stream);
         if (in->text[0] != 0 || bytes > GRPC_MESSAGE_MAX) {
             stream_check_prefix(stream);

@@ -57,7 +57,8 @@ static void start(struct grpc *grpc, struct service *service) {
     grpc->now = doorman_clock();
     grpc->serving = GRPC_WIRE__HEALTH__SERVING;
     must(server_grpc_quotas_create(grpc));
-    server_grpc_quotas_look(grpc, true, true);
+    grpc->is_master = grpc->is_clean = true;
+    server_grpc_quotas_look(grpc);
 }
 
 static void stop(struct grpc *grpc, struct service *service) {
