@@ -395,9 +395,9 @@ build/coverage/%: tests/%.c $(TEST_SOURCES) | test_deps
 $(COVERAGE_SERVER): $(SERVER_INPUTS) | test_deps
 	$(build_server)
 $(COVERAGE_SIM): LIBRARIES = -lm
-$(COVERAGE_SIM): $(wildcard tests/sim/*.[ch]) $(HEADERS) | build_deps
+$(COVERAGE_SIM): $(wildcard tests/sim/*.[ch] server/grpc/quota.[ch]) $(HEADERS) | build_deps
 	$(announce)
-	@$(C) $(CFLAGS) $(filter %.c,$^) -o $@ $(LDFLAGS) $(LIBRARIES)
+	@$(C) $(CFLAGS) $(filter tests/sim/%.c,$^) -o $@ $(LDFLAGS) $(LIBRARIES)
 
 # Compiles with every compiler at every level of optimization. `make test` runs a part of it. Also
 # runs the unit tests as they are without a sanitizer.
@@ -440,7 +440,7 @@ sim: build/sim/sim ## simulated scenarios; or THROTTLE=1; FAULTS=1 [SEEDS=N] [SE
 ifdef MUTANTS
 	@CC='$(CC)' sh tests/sim/mutants.sh
 else ifdef FAULTS
-	@for mode in faults permits holds state leased; do echo "sim $$mode" && \
+	@for mode in faults permits holds state quotas leased; do echo "sim $$mode" && \
 	    build/sim/sim $$mode --jobs $$(nproc 2>/dev/null || echo 1) $(SIM_SEEDS) \
 	        $$([ $$mode != leased ] || echo '$(LEASED_SEEDS)') || exit; done
 else ifdef THROTTLE
@@ -453,9 +453,9 @@ else
 	@sh tests/sim/draw.sh build/sim
 endif
 
-build/sim/sim: $(wildcard tests/sim/*.[ch]) $(HEADERS) | build_deps
+build/sim/sim: $(wildcard tests/sim/*.[ch] server/grpc/quota.[ch]) $(HEADERS) | build_deps
 	$(announce)
-	@$(C) -O3 -g -Werror $(filter %.c,$^) -o $@ $(LDFLAGS) -lm
+	@$(C) -O3 -g -Werror $(filter tests/sim/%.c,$^) -o $@ $(LDFLAGS) -lm
 
 # The harnesses of tests/fuzz. `make fuzz` runs each with libFuzzer for SECONDS, starting from its
 # corpus, and writes what it finds to build/fuzz. `make test` runs each harness on its corpus only.
@@ -474,7 +474,8 @@ FUZZ_FLAGS_http = -max_len=8192 -dict=../../tests/fuzz/http.dict
 FUZZ_FLAGS_grpc = -max_len=8192
 FUZZ_FLAGS_system = -max_len=8192 -len_control=0
 # What sim_faults.c, which the harness system includes, needs of the simulator.
-SIM_SOURCES = $(filter-out $(addprefix tests/sim/sim_,faults.c random.c scenarios.c throttle%), \
+SIM_SOURCES = $(filter-out \
+    $(addprefix tests/sim/sim_,faults.c quota.c random.c scenarios.c throttle%), \
     $(wildcard tests/sim/sim_*.c))
 
 fuzz: $(FUZZ:%=fuzz_%) ## fuzz everything that reads bytes (libFuzzer); SECONDS=60 FUZZ=glob

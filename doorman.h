@@ -136,6 +136,7 @@
  *                    _resign
  *     client         doorman_client_create  _destroy  _upstream  _open  _close  _set_wants
  *                    _report_overload  _read  _try  _release
+ *     estimates      doorman_estimate_create  _destroy  _add
  *     limiters       doorman_limit_init    doorman_limiter_init  _try  _delay  _release
  *     JSON           doorman_json_config  _check_config  _write_config  _serve  _request
  *                    _response
@@ -1574,6 +1575,42 @@ DOORMAN_API void doorman_client_read(const doorman_client_resource *resource,
 DOORMAN_API doorman_decision doorman_client_try(doorman_client_resource *resource, double n,
                                                 doorman_result *out, doorman_time now);
 DOORMAN_API doorman_status doorman_client_release(doorman_client_resource *resource, double n);
+
+/* ---- estimates, the public part ------------------------------------------------------------- */
+
+/* Estimates how much of a rate a holder should want, out of counts of its use (L4). The resources
+ * of a client have such an estimate inside. A program that asks for leases on behalf of others, and
+ * knows only what they have counted, creates one for each of them. */
+typedef struct doorman_estimate doorman_estimate;
+
+typedef struct doorman_estimate_options {
+    double minimum;      /* the wants without use, [0, 1e15] units per second */
+    doorman_time window; /* how long use counts; 10 ms to 1e8 s; default 10 s */
+} doorman_estimate_options;
+
+/* What was counted since the last call, and what the holder may use. All amounts are in
+ * [0, 1e15]. */
+typedef struct doorman_estimate_counts {
+    double allowed, refused; /* units */
+    double capacity;         /* what it may use, or the safe capacity if that is larger */
+    bool exhausted;          /* the last response has granted less than was wanted */
+} doorman_estimate_counts;
+
+/* Creates an estimate. The counts of the first doorman_estimate_add begin at `now`.
+ *   out       the caller must destroy it
+ *   error     may be NULL
+ *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY */
+DOORMAN_API doorman_status doorman_estimate_create(doorman_estimate **out,
+                                                   const doorman_estimate_options *options,
+                                                   doorman_error *error, doorman_time now);
+DOORMAN_API void doorman_estimate_destroy(doorman_estimate *estimate); /* NULL has no effect */
+
+/* Adds counts, and returns the wants in units per second. Counts of less than a tenth of the window
+ * have an effect only with those of a later call. Counts that are not valid count as 0.
+ *   counts    NULL: nothing was counted
+ *   cost      O(1) */
+DOORMAN_API double doorman_estimate_add(doorman_estimate *estimate,
+                                        const doorman_estimate_counts *counts, doorman_time now);
 
 /* ---- limiters, the public part -------------------------------------------------------------- */
 
@@ -12188,6 +12225,83 @@ static void doorman__estimator_check(doorman__estimator *estimator, const doorma
     doorman__estimator_note_use(estimator, reading);
     if (!doorman__estimator_gauge_is_idle(estimator, reading, supply)) return;
     doorman__estimator_conclude(estimator, reading, supply, false);
+}
+
+/* ---- client: estimates without a client */
+
+/* Use that others have counted comes late, and for a long time at once. Such counts are spread
+ * evenly over the time since the last sample, so that an estimate has as many samples as that of a
+ * resource, and depends on the window, but not on how often reports arrive. */
+struct doorman_estimate {
+    doorman__estimator estimator;
+    doorman__reading total; /* with the counts that are not in a sample yet */
+};
+
+doorman_status doorman_estimate_create(doorman_estimate **out,
+                                       const doorman_estimate_options *options,
+                                       doorman_error *error, doorman_time now) {
+    if (!out) return doorman__missing(error, "out");
+    if (!options) return doorman__missing(error, "options");
+    const doorman_time window = options->window ? options->window : 10 * DOORMAN_SECOND;
+    if (!doorman__amount_valid(options->minimum)) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "minimum: must be in [0, 1e15]");
+    }
+    if (window < DOORMAN_SECOND / 100 || window > 100000000 * DOORMAN_SECOND) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                             "window: must be from 10 ms to 1e8 s");
+    }
+    doorman_estimate *estimate = (doorman_estimate *)doorman__zalloc(sizeof *estimate);
+    if (!estimate) return doorman__no_memory(error);
+    estimate->estimator.minimum = estimate->estimator.initial = options->minimum;
+    estimate->estimator.maximum = DOORMAN_AMOUNT_MAX;
+    estimate->estimator.window = window;
+    estimate->total.at = now;
+    estimate->total.unmet_since = DOORMAN_NEVER;
+    doorman__estimator_init(&estimate->estimator, &estimate->total);
+    *out = estimate;
+    return DOORMAN_OK;
+}
+
+void doorman_estimate_destroy(doorman_estimate *estimate) { DOORMAN_FREE(estimate); }
+
+static uint64_t doorman__estimate_grains(double units) {
+    /* more than 1e15 / 4096 units in one report are no demand that a lease could meet */
+    const double most = DOORMAN_AMOUNT_MAX / DOORMAN__UNIT;
+    if (!doorman__amount_valid(units)) return 0;
+    return doorman__units(doorman__min(units, most));
+}
+
+/* Returns a part of a difference. */
+static uint64_t doorman__estimate_part(uint64_t difference, int64_t part, int64_t count) {
+    uint64_t number = (uint64_t)part, all = (uint64_t)count;
+    return difference / all * number + difference % all * number / all;
+}
+
+double doorman_estimate_add(doorman_estimate *estimate, const doorman_estimate_counts *counts,
+                            doorman_time now) {
+    if (!estimate) return 0;
+    const doorman_estimate_counts none = {.allowed = 0};
+    if (!counts) counts = &none;
+    doorman__estimator *estimator = &estimate->estimator;
+    const doorman__reading from = doorman__estimator_sample_of(estimator, 0)->reading;
+    doorman__reading *total = &estimate->total;
+    double capacity = doorman__amount_valid(counts->capacity) ? counts->capacity : 0;
+    const doorman__supply supply = {.amount = capacity, .exhausted = counts->exhausted};
+    total->at = doorman__later(total->at, now);
+    total->allowed += doorman__estimate_grains(counts->allowed);
+    total->refused += doorman__estimate_grains(counts->refused);
+    const doorman_time elapsed = total->at - from.at;
+    const int64_t most = DOORMAN__SAMPLES - 1;
+    int64_t count = elapsed / (estimator->window / 10);
+    if (count > most) count = most;
+    for (int64_t i = 1; i <= count; i++) {
+        doorman__reading reading = from;
+        reading.at += elapsed / count * i + elapsed % count * i / count;
+        reading.allowed += doorman__estimate_part(total->allowed - from.allowed, i, count);
+        reading.refused += doorman__estimate_part(total->refused - from.refused, i, count);
+        doorman__estimator_sample(estimator, &reading, &supply);
+    }
+    return estimator->wants;
 }
 
 /* ---- client: resources */

@@ -1,5 +1,6 @@
 /* doorman_server, part GRPC: the health check of gRPC. It needs no token, as /healthz does not. It
  * says SERVING where this process can answer, itself or by asking the master (W4). */
+#include "../state/status.h"
 #include "grpc.h"
 
 #include "build/grpc/messages.pb-c.h"
@@ -11,6 +12,7 @@ void server_grpc_look(struct grpc *grpc) {
     char address[DOORMAN_ID_BYTES_MAX + 1] = "";
     server_lock(&service->lock);
     bool stopping = service->stopping;
+    const bool is_clean = service->state_status && service->state_status->took_over;
     if (!stopping) {
         doorman_server_handle(service->server, &discovery, &response, NULL, doorman_clock());
     }
@@ -18,6 +20,8 @@ void server_grpc_look(struct grpc *grpc) {
         snprintf(address, sizeof address, "%s", response.master_address);
     }
     server_unlock(&service->lock);
+    grpc->is_master = !stopping && response.is_master;
+    grpc->is_clean = is_clean;
     if (!stopping && grpc->master) server_grpc_master_set(grpc->master, address);
     bool serves = !stopping && (response.is_master ||
                                 (grpc->master && server_grpc_master_is_reached(grpc->master)));

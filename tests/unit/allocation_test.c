@@ -1067,6 +1067,15 @@ static doorman_status create_client(fixture *s) {
     return status;
 }
 
+static doorman_status create_estimate(fixture *s) {
+    const doorman_estimate_options options = {.minimum = 1};
+    doorman_estimate *estimate = NULL;
+    doorman_status status = doorman_estimate_create(&estimate, &options, NULL, s->now);
+    assert_true((status == DOORMAN_OK) == (estimate != NULL));
+    doorman_estimate_destroy(estimate);
+    return status;
+}
+
 /* Opens as many resources as the first allocation of the client's table can hold. */
 static void create_client_with_resources(fixture *s) {
     static const char *const ids[] = {"a", "b", "c", "d", "e", "f", "g", "h"};
@@ -1629,6 +1638,7 @@ static const test_case test_cases[] = {
     {"doorman_upstream_request", "a node sends no request", start_node_with_one_resource,
      compose_request, 1},
     {"doorman_client_create", "no client is made", NULL, create_client, 4},
+    {"doorman_estimate_create", "no estimate is made", NULL, create_estimate, 1},
     {"doorman_client_open", "no resource is opened", create_client_with_resources, open_resource,
      3},
     {"doorman_json_config", "no configuration is read", NULL, parse_config, 20},

@@ -1228,6 +1228,24 @@ TEST(a_configuration_that_does_not_fit_has_the_names_of_its_caller) {
     doorman_config_destroy(config);
 }
 
+TEST(estimates_refuse_null) {
+    doorman_estimate *estimate = NULL;
+    doorman_estimate_options options = {.minimum = 1};
+    NAMED("out", doorman_estimate_create(NULL, &options, &error, 0));
+    NAMED("options", doorman_estimate_create(&estimate, NULL, &error, 0));
+    options.minimum = -1;
+    NAMED("minimum", doorman_estimate_create(&estimate, &options, &error, 0));
+    options = (doorman_estimate_options){.window = 1};
+    NAMED("window", doorman_estimate_create(&estimate, &options, &error, 0));
+    assert_null(estimate);
+    options.window = 0;
+    assert_int_equal(doorman_estimate_create(&estimate, &options, NULL, 0), DOORMAN_OK);
+    assert_float_equal(doorman_estimate_add(estimate, NULL, DOORMAN_SECOND), 0, 0);
+    assert_float_equal(doorman_estimate_add(NULL, NULL, 0), 0, 0);
+    doorman_estimate_destroy(estimate);
+    doorman_estimate_destroy(NULL);
+}
+
 /* ---- the list is complete -------------------------------------------------------------------- */
 
 static char *read_file(const char *path) {
