@@ -1,6 +1,7 @@
-/* The input is a row of a counter, a ban or a reservation, as a store may have it: damaged, or written by somebody
- * else. A row is refused by name, or restored. A restored counter never offers more than its limit.
- * To restore the row twice changes nothing. The rows that are yielded then are read again. */
+/* The input is a row of a counter, a ban or a reservation, as a store may have it: damaged, or
+ * written by somebody else. A row is refused by name, or restored. A restored counter never offers
+ * more than its limit. To restore the row twice changes nothing. The rows that are yielded then are
+ * read again. */
 #define DOORMAN_IMPLEMENTATION
 #define DOORMAN_JSON
 #include "fuzz.h"
