@@ -27,7 +27,8 @@ cat >"$config" <<END
   {"identifier_glob": "shop/february", "limits": [
     {"name": "february", "kind": "FIXED_WINDOW", "limit": 100, "window": 2419200}]},
   {"identifier_glob": "shop/slots", "limits": [
-    {"name": "slots", "kind": "CONCURRENCY", "limit": 2, "time_to_live": 600}]}]}
+    {"name": "slots", "kind": "CONCURRENCY", "limit": 2, "time_to_live": 600,
+     "keys": ["!free"]}]}]}
 END
 
 # Starts a server. Sets $pid, $address to that of gRPC, and $log.
@@ -116,15 +117,19 @@ start_etcd() {
     return 1
 }
 
-# A node of two processes, one of which is killed.
+# A node of two processes, one of which is killed. Each has a limit that the other does not have.
 check_standby() {
     is_installed etcd || return
     start_etcd
     set --
+    plain=$config
     for name in one two; do
+        config=$folder/$name.json
+        sed "s|shop/february|shop/$name|" "$plain" >"$config"
         start $name --etcd "$etcd" --election-key node --election-ttl 2
         set -- "$@" "$address" "$pid"
     done
+    config=$plain
     check 'a standby asks the master, and takes its place' \
         run standby.py "$@" "$folder/one.log" "$folder/two.log"
 }

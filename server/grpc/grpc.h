@@ -123,7 +123,8 @@ struct grpc_call {
     struct service *service;
     enum grpc_method method;
     enum grpc_step step;
-    bool is_over; /* the permit is refused */
+    bool is_over;      /* the permit is refused */
+    bool is_forwarded; /* another process decides */
     bool has_fields;
     struct limit_fields fields; /* of the descriptor that decides */
     doorman_request request;    /* of the step */

@@ -130,7 +130,7 @@ struct grpc_call *server_grpc_call_read(struct service *service, struct grpc_cou
     call->service = service;
     call->method = method;
     call->step = method == GRPC_REPORT ? GRPC_STEP_REPORT : GRPC_STEP_PERMIT;
-    call->is_over = call->has_fields = false;
+    call->is_over = call->is_forwarded = call->has_fields = false;
     server_grpc_call_prepare(call);
     return call;
 }

@@ -373,6 +373,7 @@ static void stream_decide(struct grpc_stream *stream) {
     } else if (decided == GRPC_FAILED) {
         stream_respond(stream);
     } else {
+        stream->call->is_forwarded = true;
         server_grpc_master_set(grpc->master, master);
         stream_ask(stream);
     }
