@@ -78,11 +78,14 @@ run_all() { # program
 }
 
 check_access() {
-    printf '%s\n' 'read reader read-1' 'write writer write-1' 'admin ann admin-1' \
+    printf '%s\n' 'read reader read-1' 'write writer write-1' 'figures gate figures-1' \
+        'admin ann admin-1' \
         >"$folder/tokens.txt"
     start tokens --http-token "$folder/tokens.txt" --grpc-connections 8
     check 'a call needs a token with the role write' \
         run access.py "$address" "$folder" a_call_needs_a_token_with_the_role_write
+    check 'a limit of a descriptor counts with the role figures' \
+        run access.py "$address" "$folder" a_limit_of_a_descriptor_counts_with_the_role_figures
     check 'the log names the peer and the token' \
         grep 'level=warning.*peer=127.0.0.1:[0-9]* hosts=1 token=reader' "$log"
     check 'watches without a token do not take all connections' \

@@ -99,6 +99,11 @@ struct grpc_outcome {
     doorman_time window, reset; /* window 0: not known */
 };
 
+/* The field `limit` of a descriptor. */
+struct grpc_wanted {
+    double requests, seconds; /* seconds 0: of no unit */
+};
+
 struct grpc_descriptor {
     char resource_id[DOORMAN_ID_BYTES_MAX + 1], key[DOORMAN_ID_BYTES_MAX + 1];
     double hits;
@@ -106,6 +111,10 @@ struct grpc_descriptor {
     bool matched;      /* a rule of the configuration has given the names */
     bool is_refund;    /* the hits come back */
     bool is_unmatched; /* no template with limits has the resource, so no item asks for it */
+    bool has_wanted, brings;   /* it has a limit; `set` has its figures */
+    struct grpc_wanted wanted; /* if has_wanted */
+    doorman_permit_set set;    /* if it brings figures (P31) */
+    char set_limit[DOORMAN_ID_BYTES_MAX + 1]; /* set.limit points to it */
     struct grpc_outcome outcome;
 };
 
@@ -121,10 +130,13 @@ enum grpc_step { GRPC_STEP_PERMIT, GRPC_STEP_REPORT, GRPC_STEP_DONE };
 
 struct grpc_call {
     struct service *service;
+    struct grpc_counters *counters;
     enum grpc_method method;
     enum grpc_step step;
     bool is_over;      /* the permit is refused */
     bool is_forwarded; /* another process decides */
+    bool may_bring;    /* the token has the role figures */
+    bool brings;       /* an item has figures */
     bool has_fields;
     struct limit_fields fields; /* of the descriptor that decides */
     doorman_request request;    /* of the step */
@@ -142,6 +154,18 @@ struct grpc_call {
 struct grpc_call *server_grpc_call_read(struct service *service, struct grpc_counters *counters,
                                         enum grpc_method method, const uint8_t *bytes, size_t count,
                                         struct grpc_status *status);
+
+/* Makes figures of the limits of descriptors, and counts those that are ignored. Precondition: the
+ * lock of the service is held.
+ *   may       the peer may bring figures
+ *   returns   whether an item has any. Then prepare the call again */
+bool server_grpc_figures_bring(struct grpc_call *call, bool may);
+
+/* Leaves all figures out, counts them as ignored, and prepares the call again. */
+void server_grpc_figures_drop(struct grpc_call *call);
+
+/* Returns the seconds of a unit of the protocol, or 0. */
+double server_grpc_unit_seconds(uint32_t unit);
 
 /* Makes the request of the step, or leaves the step out. */
 void server_grpc_call_prepare(struct grpc_call *call);

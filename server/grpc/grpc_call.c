@@ -52,12 +52,10 @@ static void call_resolve_all(struct grpc_call *call, struct service *service,
     server_unlock(has_config_lock ? &service->config_lock : &service->lock);
 }
 
-static void call_count(const struct grpc_call *call, struct grpc_counters *counters,
-                       const GrpcWire__LimitRequest *request) {
+static void call_count(const struct grpc_call *call, struct grpc_counters *counters) {
     server_counter_add(&counters->descriptors, call->descriptor_count);
     for (size_t i = 0; i < call->descriptor_count; i++) {
         if (call->descriptors[i].is_hashed) server_counter_add(&counters->hashed, 1);
-        if (request->descriptors[i]->limit) server_counter_add(&counters->limits_ignored, 1);
     }
 }
 
@@ -81,6 +79,15 @@ static bool call_check(const GrpcWire__LimitRequest *request, struct grpc_status
     return true;
 }
 
+/* Reads the limit of a descriptor. A multiplier of 0 is 1, because it is absent then. */
+static void call_read_wanted(struct grpc_descriptor *out, const GrpcWire__Wanted *from) {
+    out->has_wanted = from != NULL;
+    if (!from) return;
+    out->wanted.requests = (double)from->requests_per_unit;
+    out->wanted.seconds = server_grpc_unit_seconds(from->unit);
+    if (from->unit_multiplier > 0) out->wanted.seconds *= (double)from->unit_multiplier;
+}
+
 static struct grpc_call *call_create(const GrpcWire__LimitRequest *request) {
     size_t count = request->n_descriptors;
     struct grpc_call *call =
@@ -94,7 +101,8 @@ static struct grpc_call *call_create(const GrpcWire__LimitRequest *request) {
         const GrpcWire__Descriptor *from = request->descriptors[i];
         descriptor->hits = call_hits(from, request->hits_addend);
         descriptor->is_refund = from->is_negative_hits != 0;
-        descriptor->is_unmatched = false;
+        descriptor->is_unmatched = descriptor->brings = false;
+        call_read_wanted(descriptor, from->limit);
         descriptor->outcome.is_over = false;
         descriptor->outcome.has_limit = descriptor->outcome.has_reset = false;
     }
@@ -123,14 +131,16 @@ struct grpc_call *server_grpc_call_read(struct service *service, struct grpc_cou
     }
     if (call) {
         call_resolve_all(call, service, request);
-        call_count(call, counters, request);
+        call_count(call, counters);
     }
     grpc_wire__limit_request__free_unpacked(request, NULL);
     if (!call) return NULL;
     call->service = service;
+    call->counters = counters;
     call->method = method;
     call->step = method == GRPC_REPORT ? GRPC_STEP_REPORT : GRPC_STEP_PERMIT;
     call->is_over = call->is_forwarded = call->has_fields = false;
+    call->may_bring = call->brings = false;
     server_grpc_call_prepare(call);
     return call;
 }

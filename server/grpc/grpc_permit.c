@@ -18,7 +18,9 @@ static void permit_add(struct grpc_call *call, size_t *count, size_t place) {
     bool looks = descriptor->is_refund || call->method == GRPC_CHECK_RATE_LIMIT;
     call->items[*count] = (doorman_permit_item){.resource_id = descriptor->resource_id,
                                                 .key = descriptor->key,
-                                                .cost = looks ? 0 : descriptor->hits};
+                                                .cost = looks ? 0 : descriptor->hits,
+                                                .sets = &descriptor->set,
+                                                .set_count = descriptor->brings ? 1 : 0};
     call->places[(*count)++] = place;
 }
 
@@ -282,6 +284,8 @@ static doorman_status call_decide_locked(struct grpc_call *call, doorman_json_ex
     struct service *service = call->service;
     doorman_status result = DOORMAN_OK;
     *decided = GRPC_DECIDED;
+    call->brings = server_grpc_figures_bring(call, call->may_bring);
+    if (call->brings) server_grpc_call_prepare(call);
     if (call->step == GRPC_STEP_PERMIT) {
         const size_t look = call_find_look(call);
         if (look < call->permit.item_count) {
@@ -295,7 +299,9 @@ static doorman_status call_decide_locked(struct grpc_call *call, doorman_json_ex
         exchange->request = call->request;
         result = doorman_server_handle(service->server, &call->request, &response, &exchange->error,
                                        doorman_clock());
-        if (result != DOORMAN_OK) {
+        if (result == DOORMAN_INVALID_ARGUMENT && call->brings) {
+            server_grpc_figures_drop(call); /* they are never an error */
+        } else if (result != DOORMAN_OK) {
             *decided = GRPC_FAILED;
             call_set_failed(call, status, result, exchange->error.text);
         } else if (!response.is_master) {

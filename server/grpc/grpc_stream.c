@@ -374,6 +374,7 @@ static void stream_decide(struct grpc_stream *stream) {
         stream_respond(stream);
     } else {
         stream->call->is_forwarded = true;
+        server_grpc_figures_drop(stream->call); /* the master would not take them from here */
         server_grpc_master_set(grpc->master, master);
         stream_ask(stream);
     }
@@ -429,6 +430,8 @@ static void stream_handle(struct grpc_stream *stream) {
                                          (const uint8_t *)in->text + GRPC_PREFIX,
                                          in->bytes - GRPC_PREFIX, &stream->status);
     if (stream->call) {
+        stream->call->may_bring =
+            grpc->service->tokens && server_role_includes(stream->token.role, ROLE_FIGURES);
         stream_decide(stream);
     } else {
         stream_respond(stream);
