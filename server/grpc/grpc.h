@@ -138,12 +138,12 @@ struct grpc_call {
     bool may_bring;    /* the token has the role figures */
     bool brings;       /* an item has figures */
     bool has_fields;
-    struct limit_fields fields; /* of the descriptor that decides */
-    doorman_request request;    /* of the step */
+    struct limit_fields *fields; /* of the descriptor that decides; NULL without --grpc-headers */
+    doorman_request request;     /* of the step */
     doorman_permit_request permit;
-    doorman_permit_item items[GRPC_DESCRIPTOR_MAX];
-    doorman_permit_entry entries[GRPC_DESCRIPTOR_MAX];
-    size_t places[GRPC_DESCRIPTOR_MAX]; /* the descriptor of each item or entry */
+    doorman_permit_item *items; /* these have room for all descriptors, and are behind them */
+    doorman_permit_entry *entries;
+    size_t *places; /* the descriptor of each item or entry */
     char domain[DOORMAN_ID_BYTES_MAX + 1];
     size_t descriptor_count;
     struct grpc_descriptor descriptors[];

@@ -118,11 +118,11 @@ static void call_take_item(struct grpc_call *call, const doorman_permit *permit,
     outcome_take(&descriptor->outcome, &fields);
     bool is_tighter =
         !call->has_fields ||
-        (fields.count > 0 && call->fields.count > 0 && permit->granted && !lacks &&
-         !call->is_over && fields.items[0].remaining < call->fields.items[0].remaining);
+        (fields.count > 0 && call->fields->count > 0 && permit->granted && !lacks &&
+         !call->is_over && fields.items[0].remaining < call->fields->items[0].remaining);
     bool decides = names || (lacks && !call->is_over) || is_tighter;
-    if (decides && (fields.count > 0 || fields.has_retry_after)) {
-        call->fields = fields;
+    if (call->fields && decides && (fields.count > 0 || fields.has_retry_after)) {
+        *call->fields = fields;
         call->has_fields = true;
     }
     call->is_over = call->is_over || refused;

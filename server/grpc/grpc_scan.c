@@ -51,16 +51,33 @@ static const struct scan_message scan_messages[] = {
     [GRPC_HEALTH_REQUEST] = {
         (const struct scan_field[]){{1, WIRE_BYTES, "service", 0, 0, NULL}, {.name = NULL}}}};
 
-/* The position in a message, and the names of the messages around it. */
+/* The position in a message, and the fields around it. Their names are only written for an error. */
 struct scan {
     const uint8_t *at, *end;
-    char path[128];
+    const struct scan *around;
+    const struct scan_field *field; /* that has these bytes; NULL: the whole message */
+    size_t index;                   /* of the field in its list */
     size_t *field_count; /* of the whole message */
     struct grpc_scan_error *error;
 };
 
+/* Writes the names of the fields around a position, and their indexes if they are of lists. */
+static void scan_write_path(const struct scan *scan, char *path, size_t room) {
+    const struct scan_field *field = scan->field;
+    if (!field) return;
+    scan_write_path(scan->around, path, room);
+    size_t used = strlen(path);
+    snprintf(path + used, room - used, "%s%s", used ? "." : "", field->name);
+    used = strlen(path);
+    if (field->most > 0 && scan->index < field->most) {
+        snprintf(path + used, room - used, "[%zu]", scan->index);
+    }
+}
+
 static bool scan_fail(struct scan *scan, bool is_too_large, const char *rule) {
-    const char *path = scan->path[0] ? scan->path : "message";
+    char path[128] = "";
+    scan_write_path(scan, path, sizeof path);
+    if (!path[0]) snprintf(path, sizeof path, "message");
     scan->error->is_too_large = is_too_large;
     snprintf(scan->error->text, sizeof scan->error->text, "%s: %s", path, rule);
     return false;
@@ -116,16 +133,6 @@ static const struct scan_field *scan_find(const struct scan_message *message, ui
     return field->name ? field : NULL;
 }
 
-/* Appends the name of a field to the path, and its index if it is one of a list. */
-static void scan_enter(struct scan *scan, const struct scan_field *field, size_t index) {
-    size_t used = strlen(scan->path);
-    snprintf(scan->path + used, sizeof scan->path - used, "%s%s", used ? "." : "", field->name);
-    used = strlen(scan->path);
-    if (field->most > 0 && index < field->most) {
-        snprintf(scan->path + used, sizeof scan->path - used, "[%zu]", index);
-    }
-}
-
 static bool scan_fields(struct scan *scan, const struct scan_message *message);
 
 /* Checks one field, whose tag has been read. */
@@ -133,7 +140,9 @@ static bool scan_known(struct scan *scan, const struct scan_field *field, uint32
                        size_t index) {
     struct scan inner, named = *scan;
     char rule[64];
-    scan_enter(&named, field, index);
+    named.around = scan;
+    named.field = field;
+    named.index = index;
     if (wire != field->wire) return scan_fail(&named, false, "has the wrong type");
     if (field->most > 0 && index >= field->most) {
         snprintf(rule, sizeof rule, "at most %zu", field->most);

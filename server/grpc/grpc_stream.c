@@ -47,11 +47,13 @@ static nghttp2_nv stream_field(const char *name, const char *value) {
 
 /* Sends the status: as trailers behind a message, or alone. */
 static void stream_send_status(struct grpc_stream *stream, bool is_alone) {
-    char code[8], text[3 * GRPC_TEXT_MAX];
+    char code[8] = "0", text[3 * GRPC_TEXT_MAX] = "";
     nghttp2_nv fields[4];
     size_t count = 0;
-    snprintf(code, sizeof code, "%d", (int)stream->status.code);
-    stream_escape_text(stream->status.text, text, sizeof text);
+    if (stream->status.code != GRPC_OK) {
+        snprintf(code, sizeof code, "%d", (int)stream->status.code);
+        stream_escape_text(stream->status.text, text, sizeof text);
+    }
     if (is_alone) {
         fields[count++] = stream_field(":status", "200");
         fields[count++] = stream_field("content-type", "application/grpc");
