@@ -165,6 +165,13 @@ check_pages() {
     check 'the server stops' wait "$pid"
 }
 
+check_drain() {
+    start drained --http 127.0.0.1:0 --http-token "$folder/tokens.txt"
+    http=$(sed -n 's/.* http=\(http:[^ ]*\).*/\1/p' "$log")
+    check 'a drain tells the clients to go, and an undrain ends it' \
+        run drain.py "$address" "$http"
+}
+
 # The examples for Envoy and Kuadrant, with the configuration of the page for this task.
 check_examples() {
     $python -c 'import yaml' 2>/dev/null || { skip PyYAML && return; }
@@ -203,6 +210,7 @@ run_all frames.py
 check_node
 check_access
 check_pages
+check_drain
 check_examples
 check_standby
 check_end

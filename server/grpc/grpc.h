@@ -290,6 +290,7 @@ struct grpc {
     int epoll, listener, wake;
     bool is_listening; /* the loop looks at the listener */
     bool is_draining;
+    bool is_drained, was_drained; /* a drain of the process (E11), and when the loop looked last */
     bool was_reached; /* the link to the master had a connection */
     int serving;      /* what Health says: 1 or 2 */
     doorman_time looked_at, ticked_at, now;

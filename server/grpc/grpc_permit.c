@@ -327,12 +327,12 @@ enum grpc_decided server_grpc_call_decide(struct grpc_call *call, const struct p
     if (call->step == GRPC_STEP_DONE) return GRPC_DECIDED;
     exchange.request.method = call->request.method;
     server_lock(&service->lock);
-    bool stopping = service->stopping;
-    if (!stopping) {
+    const bool pauses = server_pauses(service); /* what it charged would be lost */
+    if (!pauses) {
         result = call_decide_locked(call, &exchange, &decided, status, master);
     }
     server_unlock(&service->lock);
-    if (stopping) server_grpc_fail(status, GRPC_UNAVAILABLE, "the server is stopping");
+    if (pauses) server_grpc_fail(status, GRPC_UNAVAILABLE, "the server is stopping");
     if (decided != GRPC_ELSEWHERE) call_report(call, &exchange, peer, result, started_at);
     return decided;
 }
