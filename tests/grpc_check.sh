@@ -51,10 +51,10 @@ run() { # program, arguments...
     timeout 300 $python "$program" "$@" || { tail -n 5 "$folder"/*.log && return 1; }
 }
 
-# Makes an authority, and two certificates for 127.0.0.1. It has signed only one of them.
+# Makes two authorities, and a certificate for 127.0.0.1 and localhost of each.
 certificates() {
     cd "$folder" || return
-    echo 'subjectAltName = IP:127.0.0.1' >names
+    echo 'subjectAltName = IP:127.0.0.1, DNS:localhost' >names
     for name in ca ca2; do
         openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 \
             -subj "/CN=$name" -keyout $name.key -out $name.pem || return
@@ -101,6 +101,10 @@ check_access() {
     check 'tls needs a certificate of the client' \
         run access.py "$address" "$folder" tls_needs_a_certificate_of_the_client
     check 'the log names a peer without a certificate' grep 'peer=127.0.0.1:[0-9]* hosts=1' "$log"
+    cp "$folder/own.pem" "$folder/served.pem" && cp "$folder/own.key" "$folder/served.key"
+    start reload --tls-cert "$folder/served.pem" --tls-key "$folder/served.key"
+    check 'a new certificate is used for new connections' \
+        run reload.py "$address" "$folder" "$pid"
 }
 
 # Starts etcd. Its port may be in use, so it is started again with another one. Sets $etcd.
@@ -135,6 +139,20 @@ check_standby() {
     config=$plain
     check 'a standby asks the master, and takes its place' \
         run standby.py "$@" "$folder/one.log" "$folder/two.log"
+}
+
+# The same with TLS and certificates of clients. nng may not match an address in a certificate, so
+# the processes listen on a name.
+check_secure_standby() {
+    is_installed etcd && [ -f "$folder/own.pem" ] || return
+    set --
+    for name in secure-one secure-two; do
+        start $name --etcd "$etcd" --election-key secure --election-ttl 10 \
+            --listen tls+tcp://localhost:0 --tls-cert "$folder/own.pem" \
+            --tls-key "$folder/own.key" --tls-ca "$folder/ca.pem"
+        set -- "$@" "$address"
+    done
+    check 'a standby asks the master over TLS' run secure_standby.py "$folder" "$@"
 }
 
 # Another implementation of gRPC.
@@ -213,4 +231,5 @@ check_pages
 check_drain
 check_examples
 check_standby
+check_secure_standby
 check_end
