@@ -70,7 +70,8 @@ def series_of(program, folder):
     servers = []
     try:
         state = ["--state", f"{folder}/counters"]
-        servers.append(Server(program, f"{folder}/root", config + state))
+        gateways = ["--grpc", "127.0.0.1:0"]
+        servers.append(Server(program, f"{folder}/root", config + state + gateways))
         parent = ["--parent", servers[0].listen, "--node", "leaf"]
         servers.append(Server(program, f"{folder}/leaf", parent))
         etcd = ["--etcd", "http://127.0.0.1:1", "--election-key", "key"]
