@@ -1859,7 +1859,7 @@ typedef struct doorman_json_exchange {
     bool forbids_administration; /* the caller may set it before _read: INSPECT and RESET are
                                     refused, because anybody may have sent the message. _uninit sets
                                     it to false */
-    bool forbids_figures; /* the same for permits that bring figures (P31) */
+    bool forbids_figures;        /* the same for permits that bring figures (P31) */
 
     /* Private. */
     bool is_body; /* the message came without its method, and so does the reply */

@@ -337,7 +337,7 @@ struct doorman_permit_limit {
                         10,000,000; default 1,000,000. If there are more bans, the one that ends
                         first is ended early. If leased: the most leases of the permits; default
                         10,000 */
-    double set_max;    /* P31: a figure that a caller brings is at most so many times that of the
+    double set_max;  /* P31: a figure that a caller brings is at most so many times that of the
                           limit, [1, 1e6]; 0: 10 */
     bool has_max_cost; /* false: one permit may be granted up to the most that the limit can ever
                           grant */
@@ -405,19 +405,22 @@ typedef enum doorman_reason {
  * is static. */
 DOORMAN_API const char *doorman_reason_name(doorman_reason reason);
 
-/* P31 Figures that a caller brings for one limit of an item, for gateways that know them. They
- *    concern one limit per key of kind TOKEN_BUCKET, FIXED_WINDOW or SLIDING_WINDOW, for the key of
- *    the item. What they do not give is that of the limit. Each is at most set_max times that of
- *    the limit, and so is the rate that a limit and a window make together. The first of these that
- *    there is says the figures of a key: an override row (E1), the figures that a caller brings, a
- *    plan (E2), an override of the configuration, the limit.
+/* Figures that a caller brings for one limit of an item.
+ *
+ * P31 A gateway may know figures that the configuration does not have. What it brings with an item
+ *    concerns one limit per key of kind TOKEN_BUCKET, FIXED_WINDOW or SLIDING_WINDOW, for the key
+ *    of the item. Figures that it does not give are those of the limit. Each is at most set_max
+ *    times that of the limit, and so is the rate that a limit and a window make together. The
+ *    first of these that there is says the figures of a key: an override row (E1), the figures
+ *    that a caller brings, a plan (E2), an override of the configuration, the limit.
  *       A counter remembers the figures with which a permit was granted last, until it is fresh.
  *    Permits, reports and inspections without figures use them. So if callers bring different
  *    figures for one key, the last ones count, and set_changes of the limit counts how often they
  *    have differed. What was used stays used, as in P15, except in a window of another length,
  *    which starts fresh. A row of a store does not have the figures: after a restart a counter has
  *    those of the configuration until a caller brings them again.
- *       A permit that brings figures never waits in a queue. Permit clients and agents bring none. */
+ *       A permit that brings figures never waits in a queue. Permit clients and agents bring none.
+ */
 typedef struct doorman_permit_set {
     const char *limit;       /* required: the name of the limit, once in an item */
     doorman_figures figures; /* at least one of rate and size, or of limit and window; no others */
@@ -770,7 +773,7 @@ typedef struct doorman_permits_limit {
     uint64_t refused[DOORMAN_REASON_COUNT]; /* refusals by this limit, by reason. BANNED counts at
                                                all limits of the template that have a ban */
     uint64_t shadow_refused;                /* refusals that shadow has prevented */
-    uint64_t set_granted; /* of `granted`: the caller has brought figures (P31) */
+    uint64_t set_granted;                   /* of `granted`: the caller has brought figures (P31) */
     uint64_t set_changes; /* how often they differed from those that the counter remembered */
     uint64_t evicted;
     uint64_t evicted_in_use; /* evicted counters that had used a part of the limit */
@@ -4953,7 +4956,7 @@ typedef struct doorman__counter {
 #define DOORMAN__LEASED_UNITS 4    /* CONCURRENCY: the limit is leased */
 #define DOORMAN__CHANGED 8         /* a row must be yielded (D3). The bucket has a mark */
 #define DOORMAN__STORED 16         /* a store has a row, or may have one */
-#define DOORMAN__HAS_SET 32        /* behind the state is a word with the figures of a caller (P31) */
+#define DOORMAN__HAS_SET 32        /* behind the state is a word with figures of a caller (P31) */
 
 /* The table of the counters of one limit, and what the limit has counted. The two strings are
  * behind the struct, because a slot may outlive its configuration. */
@@ -6237,9 +6240,8 @@ static doorman__counter *doorman__counter_adapt(doorman_permits *permits, doorma
     uint16_t override_ = counter->override_;
     if (!known) override_ = doorman__limit_override(limit, doorman__counter_copy_key(counter, key));
     const doorman__identity identity = doorman__counter_identity(counter);
-    const doorman_figures *figures =
-        doorman__key_figures(permits, limit, override_,
-                             doorman__counter_brought(permits, limit, counter), &identity);
+    const doorman_figures *figures = doorman__key_figures(
+        permits, limit, override_, doorman__counter_brought(permits, limit, counter), &identity);
     size_t words = doorman__state_words(limit->kind, figures);
     const uint8_t flags = doorman__limit_flags(limit) | (counter->flags & DOORMAN__HAS_SET);
     counter = doorman__counter_resize(permits, slot, counter, words, flags);
@@ -7029,10 +7031,10 @@ struct doorman__want {
     double cost, min, granted;  /* units */
     const doorman_permit_set *sets;
     size_t set_count;
-    uint64_t grains;            /* what a counter of CONCURRENCY counts for `granted` */
-    bool unmatched;             /* no template with limits matches */
-    bool rejected;              /* it is unmatched, and therefore refused */
-    doorman_time ban_rest;      /* 0: not banned */
+    uint64_t grains;       /* what a counter of CONCURRENCY counts for `granted` */
+    bool unmatched;        /* no template with limits matches */
+    bool rejected;         /* it is unmatched, and therefore refused */
+    doorman_time ban_rest; /* 0: not banned */
     size_t charge_count;
     uint32_t charges[DOORMAN_LIMITS_MAX];
 };
@@ -7217,9 +7219,8 @@ static doorman_status doorman__permits_check(doorman_permits *permits,
         const doorman_permit_item *item = &request->items[i];
         doorman_status status = doorman__permit_item_check(item, list, i, error);
         if (status == DOORMAN_OK && item->set_count) {
-            status = doorman__sets_check(item, list, i,
-                                         doorman__permits_template(permits, item->resource_id),
-                                         error);
+            status = doorman__sets_check(
+                item, list, i, doorman__permits_template(permits, item->resource_id), error);
         }
         if (status != DOORMAN_OK) return status;
     }
@@ -7728,8 +7729,7 @@ static doorman_status doorman__charge_create(doorman_permits *permits, doorman__
     if (!doorman__permits_make_room(permits, charge->slot, limit, bytes)) {
         return DOORMAN_RESOURCE_EXHAUSTED;
     }
-    doorman__counter *counter =
-        doorman__permits_add(permits, charge->slot, identity, words, flags);
+    doorman__counter *counter = doorman__permits_add(permits, charge->slot, identity, words, flags);
     if (!counter) return DOORMAN_OUT_OF_MEMORY;
     counter->generation = (uint16_t)permits->generation;
     counter->override_ = charge->override_;
@@ -7765,8 +7765,8 @@ static bool doorman__permits_reserve_sets(doorman_permits *permits) {
             (uint8_t)((counter->flags & DOORMAN__COUNTS_REFUSALS) | DOORMAN__HAS_SET);
         const uint16_t generation = counter->generation, override_ = counter->override_;
         counter->flags &= (uint8_t)~DOORMAN__IN_USE;
-        doorman__counter *other = doorman__counter_resize(
-            permits, charge->slot, counter, doorman__counter_words(counter), flags);
+        doorman__counter *other = doorman__counter_resize(permits, charge->slot, counter,
+                                                          doorman__counter_words(counter), flags);
         if (!other) counter->flags |= DOORMAN__IN_USE;
         if (!other) return false;
         other->flags |= DOORMAN__IN_USE;

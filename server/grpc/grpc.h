@@ -107,13 +107,13 @@ struct grpc_wanted {
 struct grpc_descriptor {
     char resource_id[DOORMAN_ID_BYTES_MAX + 1], key[DOORMAN_ID_BYTES_MAX + 1];
     double hits;
-    bool is_hashed;    /* a name was too long, or not valid */
-    bool matched;      /* a rule of the configuration has given the names */
-    bool is_refund;    /* the hits come back */
-    bool is_unmatched; /* no template with limits has the resource, so no item asks for it */
-    bool has_wanted, brings;   /* it has a limit; `set` has its figures */
-    struct grpc_wanted wanted; /* if has_wanted */
-    doorman_permit_set set;    /* if it brings figures (P31) */
+    bool is_hashed;          /* a name was too long, or not valid */
+    bool matched;            /* a rule of the configuration has given the names */
+    bool is_refund;          /* the hits come back */
+    bool is_unmatched;       /* no template with limits has the resource, so no item asks for it */
+    bool has_wanted, brings; /* it has a limit; `set` has its figures */
+    struct grpc_wanted wanted;                /* if has_wanted */
+    doorman_permit_set set;                   /* if it brings figures (P31) */
     char set_limit[DOORMAN_ID_BYTES_MAX + 1]; /* set.limit points to it */
     struct grpc_outcome outcome;
 };
@@ -161,7 +161,7 @@ struct grpc_call *server_grpc_call_read(struct service *service, struct grpc_cou
  *   returns   whether an item has any. Then prepare the call again */
 bool server_grpc_figures_bring(struct grpc_call *call, bool may);
 
-/* Leaves all figures out, counts them as ignored, and prepares the call again. */
+/* Leaves all figures out, and counts them as ignored. Then prepare the call again. */
 void server_grpc_figures_drop(struct grpc_call *call);
 
 /* Returns the seconds of a unit of the protocol, or 0. */
@@ -291,8 +291,8 @@ struct grpc {
     bool is_listening; /* the loop looks at the listener */
     bool is_draining;
     bool is_drained, was_drained; /* a drain of the process (E11), and when the loop looked last */
-    bool was_reached; /* the link to the master had a connection */
-    int serving;      /* what Health says: 1 or 2 */
+    bool was_reached;             /* the link to the master had a connection */
+    int serving;                  /* what Health says: 1 or 2 */
     doorman_time looked_at, ticked_at, now;
     doorman_time ends_at; /* when the loop ends; 0: it does not end yet */
     char address[320];    /* with the real port */

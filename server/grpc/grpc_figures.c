@@ -9,12 +9,10 @@
 #include "build/grpc/messages.pb-c.h"
 
 double server_grpc_unit_seconds(uint32_t unit) {
-    static const double seconds[] = {[GRPC_WIRE__UNIT__SECOND] = 1,
-                                     [GRPC_WIRE__UNIT__MINUTE] = 60,
-                                     [GRPC_WIRE__UNIT__HOUR] = 3600,
-                                     [GRPC_WIRE__UNIT__DAY] = 86400,
-                                     [GRPC_WIRE__UNIT__MONTH] = 30 * 86400,
-                                     [GRPC_WIRE__UNIT__YEAR] = 365 * 86400};
+    static const double seconds[] = {
+        [GRPC_WIRE__UNIT__SECOND] = 1,         [GRPC_WIRE__UNIT__MINUTE] = 60,
+        [GRPC_WIRE__UNIT__HOUR] = 3600,        [GRPC_WIRE__UNIT__DAY] = 86400,
+        [GRPC_WIRE__UNIT__MONTH] = 30 * 86400, [GRPC_WIRE__UNIT__YEAR] = 365 * 86400};
     return unit < sizeof seconds / sizeof *seconds ? seconds[unit] : 0;
 }
 
@@ -103,5 +101,4 @@ void server_grpc_figures_drop(struct grpc_call *call) {
         descriptor->brings = false;
     }
     call->brings = false;
-    server_grpc_call_prepare(call);
 }

@@ -1,6 +1,6 @@
 /* doorman_server, part GRPC: the health check of gRPC. It needs no token, as /healthz does not. It
- * says SERVING where this process can answer, itself or by asking the master (W4). A drained process
- * (E11) says NOT_SERVING, so that clients go elsewhere, and answers those that stay. */
+ * says SERVING where this process can answer, itself or by asking the master (W4). A drained
+ * process (E11) says NOT_SERVING, so that clients leave, and it answers those that stay. */
 #include "grpc.h"
 
 #include "build/grpc/messages.pb-c.h"
@@ -22,9 +22,9 @@ void server_grpc_look(struct grpc *grpc) {
     }
     server_unlock(&service->lock);
     if (!stopping && grpc->master) server_grpc_master_set(grpc->master, address);
-    bool serves = !stopping && !grpc->is_drained &&
-                  (response.is_master ||
-                                (grpc->master && server_grpc_master_is_reached(grpc->master)));
+    bool serves =
+        !stopping && !grpc->is_drained &&
+        (response.is_master || (grpc->master && server_grpc_master_is_reached(grpc->master)));
     grpc->serving = serves ? GRPC_WIRE__HEALTH__SERVING : GRPC_WIRE__HEALTH__NOT_SERVING;
 }
 

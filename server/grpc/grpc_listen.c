@@ -241,8 +241,8 @@ static void loop_drain(struct grpc *grpc) {
     }
 }
 
-/* Tells the present connections to go, when a drain begins (E11). New ones are accepted: their peers
- * may know no other address. */
+/* Tells the present connections to go, when a drain begins (E11). The loop accepts new ones,
+ * because their peers may know no other address. */
 static void loop_leave(struct grpc *grpc) {
     for (struct grpc_connection *each = grpc->first; each; each = each->next) {
         if (each->has_ended || each->is_shaking) continue;

@@ -301,6 +301,7 @@ static doorman_status call_decide_locked(struct grpc_call *call, doorman_json_ex
                                        doorman_clock());
         if (result == DOORMAN_INVALID_ARGUMENT && call->brings) {
             server_grpc_figures_drop(call); /* they are never an error */
+            server_grpc_call_prepare(call);
         } else if (result != DOORMAN_OK) {
             *decided = GRPC_FAILED;
             call_set_failed(call, status, result, exchange->error.text);

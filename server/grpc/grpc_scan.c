@@ -51,13 +51,13 @@ static const struct scan_message scan_messages[] = {
     [GRPC_HEALTH_REQUEST] = {
         (const struct scan_field[]){{1, WIRE_BYTES, "service", 0, 0, NULL}, {.name = NULL}}}};
 
-/* The position in a message, and the fields around it. Their names are only written for an error. */
+/* The position in a message, and the fields around it. An error has their names. */
 struct scan {
     const uint8_t *at, *end;
     const struct scan *around;
     const struct scan_field *field; /* that has these bytes; NULL: the whole message */
     size_t index;                   /* of the field in its list */
-    size_t *field_count; /* of the whole message */
+    size_t *field_count;            /* of the whole message */
     struct grpc_scan_error *error;
 };
 

@@ -377,6 +377,7 @@ static void stream_decide(struct grpc_stream *stream) {
     } else {
         stream->call->is_forwarded = true;
         server_grpc_figures_drop(stream->call); /* the master would not take them from here */
+        server_grpc_call_prepare(stream->call);
         server_grpc_master_set(grpc->master, master);
         stream_ask(stream);
     }

@@ -101,9 +101,9 @@ peer *peer_http_server(const bench *b); /* the port is that of HTTP */
 peer *peer_throttled(const bench *b, bool off);
 peer *peer_nginx(const char *program); /* it answers every request with 200 */
 peer *peer_poolcounter(const char *program);
-peer *peer_grpc_server(const bench *b);  /* the port is that of gRPC */
-peer *peer_http2(void);                  /* bench_http2.c */
-peer *peer_redis(const char *program);   /* keeps nothing on disk */
+peer *peer_grpc_server(const bench *b); /* the port is that of gRPC */
+peer *peer_http2(void);                 /* bench_http2.c */
+peer *peer_redis(const char *program);  /* keeps nothing on disk */
 void peer_stop(peer *p);
 
 /* Tells a peer_state_server to end, waits, and starts it again on the same port. */

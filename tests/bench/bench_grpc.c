@@ -18,9 +18,9 @@
 enum { ROUNDS_MAX = 10, CONNECTIONS = 16 };
 
 /* A prefix, the domain `permits`, and a descriptor with the entry 64=alice. */
-static const unsigned char question[] = {0,    0,    0,    0,   24,   0x0a, 7,    'p', 'e', 'r',
-                                         'm',  'i',  't',  's', 0x12, 13,   0x0a, 11,  0x0a, 2,
-                                         '6',  '4',  0x12, 5,   'a',  'l',  'i',  'c', 'e'};
+static const unsigned char question[] = {0,   0,   0,    0,   24,   0x0a, 7,    'p', 'e',  'r',
+                                         'm', 'i', 't',  's', 0x12, 13,   0x0a, 11,  0x0a, 2,
+                                         '6', '4', 0x12, 5,   'a',  'l',  'i',  'c', 'e'};
 
 /* What a window of Envoy's service does: it adds, and sets the end of a new counter. */
 #define SCRIPT                                                                                     \

@@ -18,10 +18,10 @@
 #include <nghttp2/nghttp2.h>
 
 /* A prefix, and a response of ShouldRateLimit: ALLOWED, one status with its limit and remaining. */
-static const uint8_t answer[] = {
-    0,    0,    0,    0,    0x24, 0x08, 0x01, 0x12, 0x20, 0x08, 0x01, 0x12, 0x11, 0x08,
-    0xc0, 0x84, 0x3d, 0x10, 0x01, 0x1a, 0x07, 'p',  'e',  'r',  '-',  'k',  'e',  'y',
-    0x00, 0x00, 0x18, 0xff, 0x93, 0xeb, 0xdc, 0x03, 0x22, 0x02, 0x08, 0x01, 0x00};
+static const uint8_t answer[] = {0,    0,    0,    0,    0x24, 0x08, 0x01, 0x12, 0x20, 0x08, 0x01,
+                                 0x12, 0x11, 0x08, 0xc0, 0x84, 0x3d, 0x10, 0x01, 0x1a, 0x07, 'p',
+                                 'e',  'r',  '-',  'k',  'e',  'y',  0x00, 0x00, 0x18, 0xff, 0x93,
+                                 0xeb, 0xdc, 0x03, 0x22, 0x02, 0x08, 0x01, 0x00};
 
 #define FIELD(name, value)                                                                         \
     { (uint8_t *)(name), (uint8_t *)(value), sizeof(name) - 1, sizeof(value) - 1, 0 }
@@ -59,7 +59,8 @@ static bool session_send(nghttp2_session *session, int fd) {
         const uint8_t *part = NULL;
         ssize_t count = nghttp2_session_mem_send(session, &part);
         bool fits = count > 0 && bytes + (size_t)count <= sizeof out;
-        if (bytes > 0 && !fits && send(fd, out, bytes, MSG_NOSIGNAL) != (ssize_t)bytes) return false;
+        if (bytes > 0 && !fits && send(fd, out, bytes, MSG_NOSIGNAL) != (ssize_t)bytes)
+            return false;
         if (!fits) bytes = 0;
         if (count <= 0) return count == 0;
         if ((size_t)count > sizeof out) return false;

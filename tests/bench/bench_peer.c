@@ -312,8 +312,8 @@ peer *peer_nginx(const char *program) {
 peer *peer_redis(const char *program) {
     peer *p = peer_new();
     char port[8];
-    const char *const arguments[] = {program, "--port", port,     "--bind", "127.0.0.1", "--save",
-                                     "",      "--dir",  p->folder, NULL};
+    const char *const arguments[] = {program,  "--port", port,    "--bind",  "127.0.0.1",
+                                     "--save", "",       "--dir", p->folder, NULL};
     peer_start_on_port(p, arguments, port);
     return p;
 }

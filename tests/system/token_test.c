@@ -87,7 +87,8 @@ TEST(permits_need_the_role_of_their_method) {
 }
 
 #define BRINGS(set)                                                                                \
-    "{\"client_id\": \"c\", \"permit\": [{\"detail\": true, \"item\": [{\"resource_id\": \"login\", " \
+    "{\"client_id\": \"c\", \"permit\": [{\"detail\": true, \"item\": [{\"resource_id\": "         \
+    "\"login\", "                                                                                  \
     "\"key\": \"eve\", \"" set "\": {\"w\": {\"limit\": 9}}}]}]}"
 
 /* P31: figures need the role figures, also if an escape hides their name. */
@@ -114,8 +115,9 @@ TEST(figures_by_the_caller_need_their_role) {
 
 TEST(figures_by_the_caller_need_a_server_with_tokens) {
     struct fixture fixture = fixture_start(LIMITED, NULL);
-    expect_post(&fixture, "/v1/acquire", HOST JSON, BRINGS("set"), 403, "needs a server with "
-                                                                        "--http-token");
+    expect_post(&fixture, "/v1/acquire", HOST JSON, BRINGS("set"), 403,
+                "needs a server with "
+                "--http-token");
     server_stop(&fixture.server);
 }
 

@@ -279,9 +279,9 @@ TEST(a_permit_with_figures_does_not_wait) {
                                       .max_wait = 60 * SECOND,
                                       .client_id = "c",
                                       .request_id = 1};
-    const char *limits = BURST
-        ", {\"name\": \"jobs\", \"kind\": \"CONCURRENCY\", \"limit\": 1, \"queue\": 9, "
-        "\"max_wait\": 600, \"on_restart\": \"full\"}";
+    const char *limits =
+        BURST ", {\"name\": \"jobs\", \"kind\": \"CONCURRENCY\", \"limit\": 1, \"queue\": 9, "
+              "\"max_wait\": 600, \"on_restart\": \"full\"}";
     reconfigure(&p, limits);
     assert_int_equal(doorman_permits_acquire(p.permits, &request, &p.out, NULL, p.now), DOORMAN_OK);
     assert_true(p.out.granted);
@@ -327,15 +327,11 @@ TEST(wrong_figures_are_refused_by_name_and_charge_nothing) {
         {{"hourly", {.calendar = DOORMAN_DAY}}, "items[0].sets[0].figures.window: must be a"},
     };
     for (size_t i = 0; i < COUNT(wrong); i++) {
-        const doorman_permit_item item = {.resource_id = "api/a",
-                                          .key = "k",
-                                          .cost = 1,
-                                          .sets = &wrong[i].set,
-                                          .set_count = 1};
+        const doorman_permit_item item = {
+            .resource_id = "api/a", .key = "k", .cost = 1, .sets = &wrong[i].set, .set_count = 1};
         const doorman_permit_request request = {.items = &item, .item_count = 1};
-        assert_int_equal(
-            doorman_permits_acquire(p.permits, &request, &p.out, &p.error, p.now),
-            DOORMAN_INVALID_ARGUMENT);
+        assert_int_equal(doorman_permits_acquire(p.permits, &request, &p.out, &p.error, p.now),
+                         DOORMAN_INVALID_ARGUMENT);
         if (strncmp(p.error.text, wrong[i].text, strlen(wrong[i].text)) != 0) {
             fail_msg("%s, expected %s", p.error.text, wrong[i].text);
         }
@@ -387,8 +383,7 @@ static const char *read_error(doorman_json_exchange *exchange, const char *set) 
              "{\"client_id\":\"c\",\"permit\":[{\"item\":[{\"resource_id\":\"api/a\"},"
              "{\"resource_id\":\"api/a\",\"set\":%s}]}]}",
              set);
-    doorman_status status =
-        doorman_json_exchange_read(exchange, "acquire", text, strlen(text));
+    doorman_status status = doorman_json_exchange_read(exchange, "acquire", text, strlen(text));
     return status == DOORMAN_OK ? "" : exchange->error.text;
 }
 
@@ -404,8 +399,8 @@ TEST(a_message_names_the_limit_of_figures) {
     assert_exact(item->sets[0].figures.size, 40);
     assert_exact(item->sets[1].figures.limit, 7);
     assert_int_equal(doorman_json_request(&exchange.request, &text), DOORMAN_OK);
-    assert_non_null(
-        strstr(text.text, "\"set\":{\"burst\":{\"rate\":20,\"size\":40},\"hourly\":{\"limit\":7}}"));
+    assert_non_null(strstr(
+        text.text, "\"set\":{\"burst\":{\"rate\":20,\"size\":40},\"hourly\":{\"limit\":7}}"));
     doorman_buffer_uninit(&text);
     const char *const wrong[][2] = {
         {"[]", "acquire.permit[0].item[1].set: must be an object"},
@@ -430,9 +425,8 @@ TEST(a_message_is_refused_if_its_sender_must_not_bring_figures) {
         "{\"client_id\":\"c\",\"permit\":[{\"item\":[{\"resource_id\":\"a\"}]},"
         "{\"item\":[{\"resource_id\":\"a\",\"set\":{\"x\":{\"rate\":1}}}]}]}";
     exchange.forbids_figures = true;
-    assert_int_equal(
-        doorman_json_exchange_read(&exchange, "acquire", message, strlen(message)),
-        DOORMAN_NOT_FOUND);
+    assert_int_equal(doorman_json_exchange_read(&exchange, "acquire", message, strlen(message)),
+                     DOORMAN_NOT_FOUND);
     assert_memory_equal(exchange.error.text, "acquire.permit[1].item[0].set: ", 31);
     doorman_json_exchange_uninit(&exchange);
     assert_false(exchange.forbids_figures);

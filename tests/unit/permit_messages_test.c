@@ -1151,8 +1151,8 @@ static void make_request(random_request *r) {
                                      .detail = random_below(2)};
         for (size_t j = 0; j < r->permits[i].item_count; j++) {
             double cost = random_below(3) ? whole_below(6) : whole_below(1000) / 61;
-            r->items[i][j] = (doorman_permit_item){ids[random_below(4)], keys[random_below(4)],
-                                                   cost, random_below(2), 0, NULL, 0};
+            r->items[i][j] = (doorman_permit_item){
+                ids[random_below(4)], keys[random_below(4)], cost, random_below(2), 0, NULL, 0};
             if (r->items[i][j].has_min) r->items[i][j].min = cost / 3;
         }
         doorman_permit_entry *entry = &r->entries[i];
