@@ -100,16 +100,17 @@ STATE = 1
 REDIS = 1
 ADMIN = 1
 GRPC = 1
+EVENTS = 1
 PARTS = MEMORY CHECK REPORTS REPLACE UNMATCHED WAITING WARNINGS WATCH NOTIFY \
     $(foreach part,HTTP ETCD TLS STATE,$(if $(filter-out 0,$($(part))),$(part))) \
     $(if $(filter-out 0,$(STATE)),$(if $(filter-out 0,$(REDIS)),REDIS)) \
     $(if $(filter 0,$(HTTP) $(STATE) $(ADMIN)),,ADMIN) \
     $(if $(filter 0,$(HTTP) $(STATE) $(ADMIN) $(ETCD)),,NOTES) \
-    $(if $(filter 0,$(HTTP) $(GRPC)),,GRPC)
+    $(if $(filter 0,$(HTTP) $(GRPC)),,GRPC) $(if $(filter 0,$(HTTP) $(EVENTS)),,EVENTS)
 FOLDERS = util log process waiting $(if $(filter HTTP,$(PARTS)),http pages) \
     $(if $(filter ETCD,$(PARTS)),etcd) $(if $(filter TLS,$(PARTS)),tls) \
     $(if $(filter STATE,$(PARTS)),state) $(if $(filter ADMIN,$(PARTS)),admin) \
-    $(if $(filter GRPC,$(PARTS)),grpc)
+    $(if $(filter GRPC,$(PARTS)),grpc) $(if $(filter EVENTS,$(PARTS)),events)
 # These pages need the part ADMIN.
 LEFT_OUT = $(if $(filter REDIS,$(PARTS)),,%_redis.c) \
     $(if $(filter NOTES,$(PARTS)),,%_etcd.c) \
@@ -171,13 +172,15 @@ build/doorman_server: $(SERVER_INPUTS) build/doorman.o | build_deps
 build/examples/%: examples/%.c $(HEADERS) build/doorman.o | build_deps
 	$(build)
 
-CTL_SOURCES = $(sort $(filter-out $(if $(CTL_YAML),,%/convert.c %/yaml.c), \
-    $(wildcard server/ctl/*.c)))
+CTL_EVENTS = $(filter-out 0,$(EVENTS))
+CTL_SOURCES = $(sort $(filter-out $(if $(CTL_YAML),,%/convert.c %/yaml.c) \
+    $(if $(CTL_EVENTS),,%/subscribe.c),$(wildcard server/ctl/*.c)))
 CTL_HEADERS = $(wildcard server/ctl/*.h) doorman.h
 define build_ctl
 $(announce)
-@$(C) $(CFLAGS) $(if $(CTL_YAML),-DDOORMAN_CTL_YAML) $(CTL_SOURCES) -o $@ $(LDFLAGS) -lcjson \
-    -lcurl $(if $(CTL_YAML),-lyaml) -lm
+@$(C) $(CFLAGS) $(if $(CTL_YAML),-DDOORMAN_CTL_YAML) $(if $(CTL_EVENTS),-DDOORMAN_CTL_EVENTS) \
+    $(CTL_SOURCES) -o $@ $(LDFLAGS) -lcjson -lcurl $(if $(CTL_YAML),-lyaml) \
+    $(if $(CTL_EVENTS),-lnng) -lm
 endef
 doormanctl: build/doormanctl ## the program for operators
 build/doormanctl: $(CTL_SOURCES) $(CTL_HEADERS) | ctl_deps
@@ -222,14 +225,15 @@ build/tsan/%: CFLAGS = $(SANITIZED) -fsanitize=thread
 PROGRAMS = $(patsubst tests/%.c,%,$(filter-out $(if $(CTL_YAML),,%/convert_test.c), \
     $(wildcard tests/system/*_test.c tests/unit/*_test.c)))
 THREADED = $(filter-out system/abuse_test system/clients_test system/hold_clients_test, \
-    $(filter unit/limiters_test system/%,$(PROGRAMS)))
+    $(filter unit/limiters_test unit/events_test system/%,$(PROGRAMS)))
 MEASURING = unit/limiters_test \
     $(addprefix system/,abuse_test agent_test http_request_test http_test pages_test)
 TESTS = $(THREADED:%=build/tsan/%) $(PROGRAMS:%=build/asan/%) $(MEASURING:%=build/plain/%)
 ALL_FLAVORS = $(foreach flavor,$(FLAVORS),$(PROGRAMS:%=build/$(flavor)/%))
 TEST_SERVERS = $(FLAVORS:%=build/%/doorman_server)
 TEST_SHELL = build/asan/examples/doorman_shell
-TEST_EXAMPLES = $(addprefix build/asan/examples/,event_loop job_pool throttled_server)
+TEST_EXAMPLES = $(addprefix build/asan/examples/,event_loop events_to_file job_pool \
+    throttled_server)
 TEST_SOURCES = $(HEADERS) $(wildcard tests/*.h tests/*/*.h)
 
 HARNESSES = $(filter-out replay,$(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c)))
@@ -250,7 +254,8 @@ test: $(TESTS) $(TEST_TOOLS) ## all tests; SEED=N repeats the random ones
 	@CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' WARNINGS='$(WARNINGS)' \
 	    sh tests/run.sh tests/compile_check.sh tests/sim/check.sh \
 	    $(filter $(LONG),$(TESTS)) $(LONG_CHECKS) $(filter-out $(LONG),$(TESTS)) \
-	    tests/shell_check.sh tests/event_loop_check.sh tests/job_pool_check.sh \
+	    tests/shell_check.sh tests/event_loop_check.sh tests/events_check.sh \
+	    tests/job_pool_check.sh \
 	    tests/throttle_check.sh tests/doormanctl_check.sh \
 	    tests/openapi_check.sh tests/cmake_check.sh tests/gateway_check.sh tests/fuzz/replay.sh \
 	    tests/text_check.sh tests/comment_check.sh tests/contributing_check.sh
@@ -262,7 +267,8 @@ build/clock_shift.so: tests/system/clock_shift.c
 
 $(ALL_FLAVORS): LIBRARIES += -lcmocka -lm
 # These programs include files of the server.
-OF_SERVER = certificate graph lock notify reports store text unmatched versions warnings watch
+OF_SERVER = certificate events graph lock notify reports store text unmatched versions warnings \
+    watch
 $(filter $(OF_SERVER:%=\%/unit/%_test),$(ALL_FLAVORS)): doorman_server.c $(SERVER_HEADERS) \
     $(wildcard server/*/*.c)
 
@@ -286,8 +292,8 @@ $(CONVERT_TESTS): $(wildcard server/ctl/*.[ch])
 LINKED = doorman_server $(addprefix fuzz/,calls grpc handover http permits response rows) \
     $(addprefix system/,abuse_test agent_holds_test agent_permits_test etcd_test leased_test \
     status_test store_etcd_test tls_test tree_test) \
-    $(addprefix unit/,arguments_test graph_test notify_test reports_test unmatched_test \
-        versions_test warnings_test)
+    $(addprefix unit/,arguments_test events_test graph_test notify_test reports_test \
+        unmatched_test versions_test warnings_test)
 $(foreach flavor,$(FLAVORS) coverage,\
     $(eval $(LINKED:%=build/$(flavor)/%): build/$(flavor)/doorman.o))
 $(TEST_SHELL) $(TEST_EXAMPLES): build/asan/doorman.o
@@ -389,9 +395,9 @@ build/coverage/%: tests/%.c $(TEST_SOURCES) | test_deps
 $(COVERAGE_SERVER): $(SERVER_INPUTS) | test_deps
 	$(build_server)
 $(COVERAGE_SIM): LIBRARIES = -lm
-$(COVERAGE_SIM): $(wildcard tests/sim/*.[ch]) $(HEADERS) | build_deps
+$(COVERAGE_SIM): $(wildcard tests/sim/*.[ch] server/grpc/quota.[ch]) $(HEADERS) | build_deps
 	$(announce)
-	@$(C) $(CFLAGS) $(filter %.c,$^) -o $@ $(LDFLAGS) $(LIBRARIES)
+	@$(C) $(CFLAGS) $(filter tests/sim/%.c,$^) -o $@ $(LDFLAGS) $(LIBRARIES)
 
 # Compiles with every compiler at every level of optimization. `make test` runs a part of it. Also
 # runs the unit tests as they are without a sanitizer.
@@ -439,7 +445,7 @@ sim: build/sim/sim ## simulated scenarios; or THROTTLE=1; FAULTS=1 [SEEDS=N] [SE
 ifdef MUTANTS
 	@CC='$(CC)' sh tests/sim/mutants.sh
 else ifdef FAULTS
-	@for mode in faults permits holds state leased; do echo "sim $$mode" && \
+	@for mode in faults permits holds state quotas leased; do echo "sim $$mode" && \
 	    build/sim/sim $$mode --jobs $$(nproc 2>/dev/null || echo 1) $(SIM_SEEDS) \
 	        $$([ $$mode != leased ] || echo '$(LEASED_SEEDS)') || exit; done
 else ifdef THROTTLE
@@ -452,9 +458,9 @@ else
 	@sh tests/sim/draw.sh build/sim
 endif
 
-build/sim/sim: $(wildcard tests/sim/*.[ch]) $(HEADERS) | build_deps
+build/sim/sim: $(wildcard tests/sim/*.[ch] server/grpc/quota.[ch]) $(HEADERS) | build_deps
 	$(announce)
-	@$(C) -O3 -g -Werror $(filter %.c,$^) -o $@ $(LDFLAGS) -lm
+	@$(C) -O3 -g -Werror $(filter tests/sim/%.c,$^) -o $@ $(LDFLAGS) -lm
 
 # The harnesses of tests/fuzz. `make fuzz` runs each with libFuzzer for SECONDS, starting from its
 # corpus, and writes what it finds to build/fuzz. `make test` runs each harness on its corpus only.
@@ -473,7 +479,8 @@ FUZZ_FLAGS_http = -max_len=8192 -dict=../../tests/fuzz/http.dict
 FUZZ_FLAGS_grpc = -max_len=8192
 FUZZ_FLAGS_system = -max_len=8192 -len_control=0
 # What sim_faults.c, which the harness system includes, needs of the simulator.
-SIM_SOURCES = $(filter-out $(addprefix tests/sim/sim_,faults.c random.c scenarios.c throttle%), \
+SIM_SOURCES = $(filter-out \
+    $(addprefix tests/sim/sim_,faults.c quota.c random.c scenarios.c throttle%), \
     $(wildcard tests/sim/sim_*.c))
 
 fuzz: $(FUZZ:%=fuzz_%) ## fuzz everything that reads bytes (libFuzzer); SECONDS=60 FUZZ=glob
@@ -610,7 +617,7 @@ DEPS = CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' sh .ci/deps \
     $(if $(INSTALLS),,--need 'make deps')
 
 ctl_deps:
-	@$(DEPS) cc cjson libcurl $(if $(CTL_YAML),yaml)
+	@$(DEPS) cc cjson libcurl $(if $(CTL_YAML),yaml) $(if $(CTL_EVENTS),nng)
 
 build_deps:
 	@$(DEPS) cc nng cjson $(if $(filter ETCD,$(PARTS)),libcurl) \

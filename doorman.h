@@ -136,6 +136,7 @@
  *                    _resign
  *     client         doorman_client_create  _destroy  _upstream  _open  _close  _set_wants
  *                    _report_overload  _read  _try  _release
+ *     estimates      doorman_estimate_create  _destroy  _add
  *     limiters       doorman_limit_init    doorman_limiter_init  _try  _delay  _release
  *     JSON           doorman_json_config  _check_config  _write_config  _serve  _request
  *                    _response
@@ -669,6 +670,7 @@ typedef enum doorman_method {
     DOORMAN_RELEASE,         /* gives units of holds back */
     DOORMAN_TRANSFER,        /* moves units of holds into transfers */
     DOORMAN_SEIZE,           /* makes transfers holds of the client */
+    DOORMAN_SETTLE,          /* says what reservations have really cost */
     DOORMAN_METHOD_COUNT
 } doorman_method;
 
@@ -685,6 +687,8 @@ typedef struct doorman_permit_result doorman_permit_result;
 typedef struct doorman_hold_request doorman_hold_request;
 typedef struct doorman_hold doorman_hold;
 typedef struct doorman_held doorman_held;
+typedef struct doorman_settle_request doorman_settle_request;
+typedef struct doorman_settlement doorman_settlement;
 
 /* Private: see "an arena" in the section >>basics. */
 typedef struct doorman__arena {
@@ -716,6 +720,9 @@ typedef struct doorman_request {
     const doorman_hold_request *holds;     /* only RENEW, RELEASE, TRANSFER, SEIZE. Their client_id
                                               is NULL: holder_id is used */
     size_t hold_count;                     /* may be 0 */
+    const doorman_settle_request *settles; /* only SETTLE. Their client_id is NULL: holder_id is
+                                              used */
+    size_t settle_count;                   /* may be 0 */
     bool may_wait; /* not on the wire: permits of an ACQUIRE may be pending. The owner of the server
                       then takes decisions from doorman_permits_next_decision */
     uint64_t connection; /* not on the wire: see doorman_permit_request */
@@ -748,6 +755,8 @@ typedef struct doorman_response {
     const doorman_hold *holds; /* only for RENEW, RELEASE, TRANSFER, SEIZE: in the order of the
                                   request */
     size_t hold_count;
+    const doorman_settlement *settlements; /* only for SETTLE: in the order of the request */
+    size_t settlement_count;
 } doorman_response;
 
 /* ---- upstream, the public part ------------------------------------------------------------- */
@@ -1566,6 +1575,42 @@ DOORMAN_API void doorman_client_read(const doorman_client_resource *resource,
 DOORMAN_API doorman_decision doorman_client_try(doorman_client_resource *resource, double n,
                                                 doorman_result *out, doorman_time now);
 DOORMAN_API doorman_status doorman_client_release(doorman_client_resource *resource, double n);
+
+/* ---- estimates, the public part ------------------------------------------------------------- */
+
+/* Estimates how much of a rate a holder should want, out of counts of its use (L4). The resources
+ * of a client have such an estimate inside. A program that asks for leases on behalf of others, and
+ * knows only what they have counted, creates one for each of them. */
+typedef struct doorman_estimate doorman_estimate;
+
+typedef struct doorman_estimate_options {
+    double minimum;      /* the wants without use, [0, 1e15] units per second */
+    doorman_time window; /* how long use counts; 10 ms to 1e8 s; default 10 s */
+} doorman_estimate_options;
+
+/* What was counted since the last call, and what the holder may use. All amounts are in
+ * [0, 1e15]. */
+typedef struct doorman_estimate_counts {
+    double allowed, refused; /* units */
+    double capacity;         /* what it may use, or the safe capacity if that is larger */
+    bool exhausted;          /* the last response has granted less than was wanted */
+} doorman_estimate_counts;
+
+/* Creates an estimate. The counts of the first doorman_estimate_add begin at `now`.
+ *   out       the caller must destroy it
+ *   error     may be NULL
+ *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY */
+DOORMAN_API doorman_status doorman_estimate_create(doorman_estimate **out,
+                                                   const doorman_estimate_options *options,
+                                                   doorman_error *error, doorman_time now);
+DOORMAN_API void doorman_estimate_destroy(doorman_estimate *estimate); /* NULL has no effect */
+
+/* Adds counts, and returns the wants in units per second. Counts of less than a tenth of the window
+ * have an effect only with those of a later call. Counts that are not valid count as 0.
+ *   counts    NULL: nothing was counted
+ *   cost      O(1) */
+DOORMAN_API double doorman_estimate_add(doorman_estimate *estimate,
+                                        const doorman_estimate_counts *counts, doorman_time now);
 
 /* ---- limiters, the public part -------------------------------------------------------------- */
 
@@ -6017,7 +6062,8 @@ const char *doorman_method_name(doorman_method method, bool is_server) {
     static const char *const names[] = {"discovery",       "get_capacity", "release_capacity",
                                         "report_overload", "acquire",      "report",
                                         "inspect",         "reset",        "renew",
-                                        "release",         "transfer",     "seize"};
+                                        "release",         "transfer",     "seize",
+                                        "settle"};
     bool server = is_server && method == DOORMAN_GET_CAPACITY;
     if ((unsigned)method >= DOORMAN_METHOD_COUNT) return "?";
     return server ? "get_server_capacity" : names[method];
@@ -9363,6 +9409,8 @@ static doorman_status doorman__server_check_lists(const doorman_request *request
     if (request->entry_count && !request->entries)
         missing = "entries: NULL, but entry_count is not 0";
     if (request->hold_count && !request->holds) missing = "holds: NULL, but hold_count is not 0";
+    if (request->settle_count && !request->settles)
+        missing = "settles: NULL, but settle_count is not 0";
     return missing ? doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", missing) : DOORMAN_OK;
 }
 
@@ -9375,7 +9423,7 @@ static doorman_status doorman__server_handle_in(doorman_server *server,
     const doorman_method method = request->method;
     doorman_status status = doorman__server_check_lists(request, error);
     if (status != DOORMAN_OK) return status;
-    if (method >= DOORMAN_ACQUIRE && method <= DOORMAN_SEIZE) {
+    if (method >= DOORMAN_ACQUIRE && method <= DOORMAN_SETTLE) {
         return DOORMAN__HAS_PERMITS
                    ? doorman__permits_in_server.answer(server, request, response, arena, error)
                    : doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "method: " DOORMAN__NO_PERMITS);
@@ -12180,6 +12228,83 @@ static void doorman__estimator_check(doorman__estimator *estimator, const doorma
     doorman__estimator_conclude(estimator, reading, supply, false);
 }
 
+/* ---- client: estimates without a client */
+
+/* Use that others have counted comes late, and for a long time at once. Such counts are spread
+ * evenly over the time since the last sample, so that an estimate has as many samples as that of a
+ * resource, and depends on the window, but not on how often reports arrive. */
+struct doorman_estimate {
+    doorman__estimator estimator;
+    doorman__reading total; /* with the counts that are not in a sample yet */
+};
+
+doorman_status doorman_estimate_create(doorman_estimate **out,
+                                       const doorman_estimate_options *options,
+                                       doorman_error *error, doorman_time now) {
+    if (!out) return doorman__missing(error, "out");
+    if (!options) return doorman__missing(error, "options");
+    const doorman_time window = options->window ? options->window : 10 * DOORMAN_SECOND;
+    if (!doorman__amount_valid(options->minimum)) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "minimum: must be in [0, 1e15]");
+    }
+    if (window < DOORMAN_SECOND / 100 || window > 100000000 * DOORMAN_SECOND) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                             "window: must be from 10 ms to 1e8 s");
+    }
+    doorman_estimate *estimate = (doorman_estimate *)doorman__zalloc(sizeof *estimate);
+    if (!estimate) return doorman__no_memory(error);
+    estimate->estimator.minimum = estimate->estimator.initial = options->minimum;
+    estimate->estimator.maximum = DOORMAN_AMOUNT_MAX;
+    estimate->estimator.window = window;
+    estimate->total.at = now;
+    estimate->total.unmet_since = DOORMAN_NEVER;
+    doorman__estimator_init(&estimate->estimator, &estimate->total);
+    *out = estimate;
+    return DOORMAN_OK;
+}
+
+void doorman_estimate_destroy(doorman_estimate *estimate) { DOORMAN_FREE(estimate); }
+
+static uint64_t doorman__estimate_grains(double units) {
+    /* more than 1e15 / 4096 units in one report are no demand that a lease could meet */
+    const double most = DOORMAN_AMOUNT_MAX / DOORMAN__UNIT;
+    if (!doorman__amount_valid(units)) return 0;
+    return doorman__units(doorman__min(units, most));
+}
+
+/* Returns a part of a difference. */
+static uint64_t doorman__estimate_part(uint64_t difference, int64_t part, int64_t count) {
+    uint64_t number = (uint64_t)part, all = (uint64_t)count;
+    return difference / all * number + difference % all * number / all;
+}
+
+double doorman_estimate_add(doorman_estimate *estimate, const doorman_estimate_counts *counts,
+                            doorman_time now) {
+    if (!estimate) return 0;
+    const doorman_estimate_counts none = {.allowed = 0};
+    if (!counts) counts = &none;
+    doorman__estimator *estimator = &estimate->estimator;
+    const doorman__reading from = doorman__estimator_sample_of(estimator, 0)->reading;
+    doorman__reading *total = &estimate->total;
+    double capacity = doorman__amount_valid(counts->capacity) ? counts->capacity : 0;
+    const doorman__supply supply = {.amount = capacity, .exhausted = counts->exhausted};
+    total->at = doorman__later(total->at, now);
+    total->allowed += doorman__estimate_grains(counts->allowed);
+    total->refused += doorman__estimate_grains(counts->refused);
+    const doorman_time elapsed = total->at - from.at;
+    const int64_t most = DOORMAN__SAMPLES - 1;
+    int64_t count = elapsed / (estimator->window / 10);
+    if (count > most) count = most;
+    for (int64_t i = 1; i <= count; i++) {
+        doorman__reading reading = from;
+        reading.at += elapsed / count * i + elapsed % count * i / count;
+        reading.allowed += doorman__estimate_part(total->allowed - from.allowed, i, count);
+        reading.refused += doorman__estimate_part(total->refused - from.refused, i, count);
+        doorman__estimator_sample(estimator, &reading, &supply);
+    }
+    return estimator->wants;
+}
+
 /* ---- client: resources */
 
 struct doorman_client {
@@ -14743,7 +14868,7 @@ doorman_status doorman_json_write_config(const doorman_config_options *options,
 /* ---- JSON: messages on leases */
 
 static bool doorman__method_has_permits(doorman_method method) {
-    return method >= DOORMAN_ACQUIRE && method <= DOORMAN_SEIZE;
+    return method >= DOORMAN_ACQUIRE && method <= DOORMAN_SETTLE;
 }
 
 /* Reads the holder's id. In a release the key says whether the holder is a client or a server. */
@@ -15072,7 +15197,7 @@ static void doorman__read_nested(const doorman__field *body) {
 /* Finds the method with a name. If there is none, returns false, and sets an error. */
 static bool doorman__method_find(doorman__reader *reader, const char *name, doorman_method *method,
                                  bool *is_server) {
-    char names[160] = "";
+    char names[200] = "";
     for (int i = 0; i <= DOORMAN_METHOD_COUNT; i++) {
         size_t used = strlen(names);
         const char *known = doorman__method_name(i);

@@ -29,6 +29,8 @@
  *     permit          a decision on one request, for strict limits on very many keys
  *     hold            a granted permit whose units stay taken until they are released, or until its
  *                     time to live ends. Its client renews the hold
+ *     reservation     an amount that was charged before the cost is known. Its client settles it:
+ *                     it says what the cost really was
  *     limit           a rule that a permit must satisfy. It has a name, a scope and a kind
  *     key             on whose behalf a permit is asked
  *     item            one resource, one key and a cost. A permit has one or several items
@@ -47,6 +49,7 @@
  *     descriptors    doorman_config_descriptors  doorman_descriptors_resolve
  *     holds          doorman_permits_renew  _release  _transfer  _seize  _cancel
  *                    _next_decision  _next_hold  _next_wait  _find_hold  _end_hold
+ *     reservations   doorman_permits_settle  _report_once  _next_reservation
  *     limiters       doorman_limiter_map_create  _destroy  _try  _release  _reset  _sweep
  *     server         doorman_server_permits
  *     permit client  doorman_permit_client_create  _destroy  _upstream  _add_lane  _acquire
@@ -87,6 +90,8 @@
  *     empty_at_start, full_at_start     on_restart: "empty", "full"
  *     leased                            rate: "leased", limit: "leased"
  *     refuse_unread                     on_unread: "refuse"
+ *     refund_unsettled                  unsettled: "refund"
+ *     settle_within                     settle_within                 ns; s in JSON
  *     has_NAME, without_capacity        NAME is given; capacity is absent
  *     templates                         resources
  *     reject_unmatched                  unmatched: "reject"
@@ -105,8 +110,10 @@
  *     >>leased          units that a limit takes from a lease
  *     >>charges         what the counters offer, and how they are charged
  *     >>holds           units that stay taken until they are released, and their queues
+ *     >>reservations    amounts that are charged before the cost is known
  *     >>permits         decisions on new and on waiting requests
  *     >>hold_requests   what clients do with their holds
+ *     >>settlements     what reservations have really cost, and reports that count once
  *     >>state           rows of counters and bans, which a store keeps over a restart
  *     >>overrides       other figures for one key for some time, set at run time
  *     >>permit_node     all permits of a node, and the messages on them; limiters by key
@@ -174,6 +181,32 @@ extern "C" {
  *    report charges at most max_cost. The debt of a bucket grows to at most the larger of max_debt
  *    and size / rate. A window grows to at most twice its limit. TIERS take what fits. A negative
  *    report gives units back, at most until the counter is fresh, where the limit has `refunds`.
+ * P27 A permit with `settle_within` is a reservation. It charges its cost now, and remembers what
+ *    each limit was charged. doorman_permits_settle says what it has really cost. What is less comes
+ *    back to the counter that was charged: to a FIXED_WINDOW if its window is still the same one, to
+ *    the slice of a SLIDING_WINDOW that was charged while that slice counts, and to a bucket as far
+ *    as it has not gained it back by itself. TIERS and leased limits give nothing back, and a counter that was reset or evicted
+ *    meanwhile does not either. What is more is charged as a report is (P13). No counter gets more
+ *    back than it was charged.
+ *       A settle is idempotent: repeated, it answers what the first one counted. With other figures
+ *    it is refused as REPEATED. A reservation that is not settled in time ends: what was charged
+ *    stays, or comes back where the limit has refund_unsettled. A settle that comes later is `late`.
+ *    It charges what its cost exceeds that which stayed, and gives nothing back. A settle without a
+ *    known reservation is `unknown`, and is charged as a report. So nobody gets away free.
+ *       A reservation with units of CONCURRENCY is a hold too, which ends as any hold. A settle
+ *    releases it.
+ *       A repeated permit with the same client_id, request_id and items answers what was granted, and
+ *    charges nothing. Other items are refused as REPEATED, and so is the request_id of a reservation
+ *    that was settled or has ended.
+ *       Settled reservations are remembered for a minute, and those that have ended for 10 minutes. A
+ *    client repeats a settle for less than a minute. Open reservations count in the bounds on holds
+ *    (P19).
+ *       A reservation that a durable limit has counted is in the store (D3), and so is its settlement.
+ *    So after a restart nothing is charged twice. A reservation that is not in the store ends with
+ *    the counters that it has charged.
+ * P28 A report with a request_id counts once: a repeat within 10 minutes answers what the first one
+ *    charged. Beyond client_request_max or request_max a report, an unknown settle and a new
+ *    reservation are refused as REPEATS.
  * P15 A changed configuration finds the counters of a key or a resource by (resource, key, name of
  *    the limit), and those of a template by (glob, name). Kind and scope must be the same. A bucket
  *    keeps what it has saved up to the new size, and counts the time since its last use at the new
@@ -348,15 +381,18 @@ struct doorman_permit_limit {
                           fraction of its limit is evicted; of several, the one that is fresh
                           soonest. The key of that counter starts again. A counter with holds is
                           never evicted */
-    bool empty_at_start; /* true: nothing is saved when the permits are created: see P16. Not for
+    bool empty_at_start;   /* true: nothing is saved when the permits are created: see P16. Not for
                             TIERS and CONCURRENCY */
-    bool full_at_start;  /* CONCURRENCY: true: new holds are granted while the permits learn the
+    bool full_at_start;    /* CONCURRENCY: true: new holds are granted while the permits learn the
                             holds of a predecessor. Other kinds: true: there is no warning that
                             counters begin fresh after a restart (G9). Not together with
                             empty_at_start */
-    bool refunds;        /* true: a report may have a negative cost. Only for TOKEN_BUCKET and
+    bool refunds;          /* true: a report may have a negative cost. Only for TOKEN_BUCKET and
                             FIXED_WINDOW */
-    bool has_durable;    /* false: `durable` is not read. The configuration sets `durable` to true
+    bool refund_unsettled; /* true: what a reservation has charged comes back if it is not settled
+                              in time. false: it stays charged (P27). Not for TIERS and
+                              CONCURRENCY, and not if leased */
+    bool has_durable;      /* false: `durable` is not read. The configuration sets `durable` to true
                             if a counter may need a minute or more until it is fresh, or if a ban
                             lasts as long */
     bool durable; /* the counters and bans have rows, which a store keeps over a restart: see D3.
@@ -394,7 +430,10 @@ struct doorman_permit_limit {
     X(DOORMAN_REASON_TIMED_OUT, "TIMED_OUT")     /* the units did not come in time */              \
     X(DOORMAN_REASON_SHARED, "SHARED")       /* a hold of the same key was released: see share */  \
     X(DOORMAN_REASON_MAX_HOLDS, "MAX_HOLDS") /* there are too many holds */                        \
-    X(DOORMAN_REASON_REPEATED, "REPEATED") /* another permit or transfer has the same request_id */
+    X(DOORMAN_REASON_REPEATED,                                                                     \
+      "REPEATED") /* another permit or transfer has the same request_id,   \
+                                              or the same settle or report has other figures */                       \
+    X(DOORMAN_REASON_REPEATS, "REPEATS") /* too many request_ids are remembered */
 
 #define DOORMAN__REASON_CODE(code, name) code,
 typedef enum doorman_reason {
@@ -446,21 +485,25 @@ struct doorman_permit_request {
     bool equal;            /* true: all items get the same whole number of units */
     bool detail;           /* true: the permit lists all limits of all items */
 
-    /* Only for permits that hold units of CONCURRENCY: see "holds, the public part". */
-    const char *client_id;     /* required for a hold: 1 to 256 bytes. In a message: NULL */
-    uint64_t request_id;       /* required for a hold: 1 to 2^53 - 1, chosen by the client. Permit
+    /* Only for reservations, and for permits that hold units of CONCURRENCY: see "holds, the public
+     * part". A reservation needs only client_id, request_id and settle_within. */
+    const char *client_id;      /* required for a hold: 1 to 256 bytes. In a message: NULL */
+    doorman_time settle_within; /* more than 0: the permit is a reservation (P27), which its client
+                                   settles within this time after the decision; at most an hour.
+                                   Needs client_id and request_id */
+    uint64_t request_id;        /* required for a hold: 1 to 2^53 - 1, chosen by the client. Permit
                                   clients and agents: 0, or the number of the hold, which
                                   doorman_permit_client_new_hold or doorman_agent_new_hold has given
                                   out. With a number the permit may hold units, and `hold` must be
                                   NULL */
-    uint64_t connection;       /* names the connection that waits; 0: none */
-    doorman_time time_to_live; /* of the hold, at most that of its limits; 0: that of its limits */
-    bool has_priority;         /* false: the priority is 1 */
-    int priority;              /* of a permit that waits, 0 to 15; higher is earlier. A repeat with
+    uint64_t connection;        /* names the connection that waits; 0: none */
+    doorman_time time_to_live;  /* of the hold, at most that of its limits; 0: that of its limits */
+    bool has_priority;          /* false: the priority is 1 */
+    int priority;               /* of a permit that waits, 0 to 15; higher is earlier. A repeat with
                                   the same request_id keeps the priority of the first permit */
-    bool share;                /* true: if the permit waits, it ends as SHARED when a hold of the
+    bool share;                 /* true: if the permit waits, it ends as SHARED when a hold of the
                                   same resource and key is released in full. Only for one item */
-    uint64_t *hold;            /* only for permit clients and agents, which choose client_id: not
+    uint64_t *hold;             /* only for permit clients and agents, which choose client_id: not
                                   NULL if the permit may hold units. The client chooses the number
                                   of the hold, and the call writes it here before it waits. Another
                                   thread must not read it before the call has returned, but can know
@@ -538,6 +581,11 @@ struct doorman_permit {
     const char *node;        /* of a hold: the node that has granted it; NULL: not known */
     doorman_time waited;     /* of a hold: how long the permit has waited in queues */
     doorman_time expires_in; /* of a hold: its time to live, which begins with the decision */
+
+    /* Reservations. */
+    uint64_t reservation_id;    /* granted with settle_within: the reservation. If the permit also
+                                   holds units, it is the hold_id. 0: there is none */
+    doorman_time settle_within; /* of a reservation: how much of its time is left */
 };
 
 /* One entry of a REPORT, INSPECT or RESET. */
@@ -549,14 +597,18 @@ struct doorman_permit_entry {
     bool sets_ban;    /* only RESET: true: the entry sets or ends a ban, and resets no counter; then
                          `limit` must be NULL */
     doorman_time ban; /* if sets_ban is true: see doorman_permits_ban */
+    uint64_t request_id; /* only REPORT: 1 to 2^53 - 1: the report counts once (P28); 0: it counts
+                            each time */
 };
 
 /* The result of one entry. */
 struct doorman_permit_result {
-    double charged;       /* REPORT: the smallest amount of all limits, see
+    double charged;        /* REPORT: the smallest amount of all limits, see
                              doorman_permits_report. 0 if there is no room for one more
                              counter */
-    size_t count;         /* RESET: counters and bans that were removed. With sets_ban: 1 if a ban
+    doorman_reason reason; /* REPORT with a request_id: not NO_REASON: nothing was charged, as in
+                              doorman_settlement */
+    size_t count;          /* RESET: counters and bans that were removed. With sets_ban: 1 if a ban
                              was set or ended */
     double held;          /* RESET: the units of CONCURRENCY that the entry means and that are held:
                              holds stay. Known for the first message_detail_max entries */
@@ -581,6 +633,11 @@ typedef enum doorman_permit_event_kind {
                                     doorman_permits_ban has set the ban */
     DOORMAN_PERMIT_TIER_ENTERED, /* `amount` has the number of the tier, from 1 */
     DOORMAN_PERMIT_WAITING,      /* a permit waits in the queue of the limit */
+    DOORMAN_PERMIT_WAIT_ENDED,   /* a permit that has waited is decided; `amount` has the seconds
+                                    that it has waited, and `reason` why it is refused: NO_REASON:
+                                    it is granted. limit: NULL */
+    DOORMAN_PERMIT_WAIT_LEFT,    /* the connection of a permit that waits has ended, so nobody waits
+                                    any more; `amount` has the seconds. limit: NULL */
     DOORMAN_PERMIT_HOLD_EXPIRED, /* an item of a hold has reached its end; `amount` has its units */
     DOORMAN_PERMIT_UNMATCHED,    /* no template with limits matches the resource of an item, which
                                     is granted or refused; `amount` has its cost */
@@ -592,8 +649,12 @@ typedef struct doorman_permit_event {
     const char *resource_id, *key, *limit; /* valid only during the call of on_event. resource_id:
                                               NULL for a counter of a template. limit: NULL if the
                                               event has none */
-    doorman_reason reason;                 /* only REFUSED */
+    doorman_reason reason;                 /* only REFUSED and WAIT_ENDED */
     double amount;
+    const char *item_resource_id; /* REFUSED, WAITING, BANNED, TIER_ENTERED: the resource of the
+                                     first item that the limit decides on, also if the counter is
+                                     that of a template; else NULL. Valid only during the call */
+    bool shadow;                  /* REFUSED: the limit is in shadow, so it refuses nothing */
 } doorman_permit_event;
 
 struct doorman_permits_options {
@@ -618,7 +679,10 @@ struct doorman_permits_options {
     size_t hold_max;        /* the most holds and transfers, used transfers included: see P19 in
                                >>holds; default 1,000,000 */
     size_t client_hold_max; /* the most holds and transfers of one client; default 10,000 */
-    size_t waiting_max;     /* the most permits that wait; default 10,000 */
+    size_t request_max; /* the most request_ids that are remembered, of reservations and of reports
+                           (P28); default 1,000,000 */
+    size_t client_request_max;     /* the most of one client; default 100,000 */
+    size_t waiting_max;            /* the most permits that wait; default 10,000 */
     size_t client_waiting_max;     /* the most permits of one client that wait; default 1,000 */
     size_t connection_waiting_max; /* the most permits of one connection that wait; default 100 */
     double drift;              /* as in doorman_server_options. In a server: that of the server */
@@ -733,21 +797,24 @@ DOORMAN_API doorman_time doorman_permits_due(const doorman_permits *permits);
 DOORMAN_API void doorman_permits_update(doorman_permits *permits, doorman_time now);
 
 typedef struct doorman_permits_info {
-    size_t counter_count;      /* of all limits */
-    size_t ban_count;          /* bans in force, or ended a short time ago */
-    size_t resource_count;     /* resources that have counters, or had some a short time ago */
-    size_t hold_count;         /* holds, transfers, and transfers that were used a short time ago */
-    size_t wait_count;         /* permits that wait */
-    doorman_time learns_until; /* when all limits of CONCURRENCY have learned (P16) */
-    doorman_time started_at;   /* when the permits began: at creation, or at the last victory of
+    size_t counter_count;     /* of all limits */
+    size_t ban_count;         /* bans in force, or ended a short time ago */
+    size_t resource_count;    /* resources that have counters, or had some a short time ago */
+    size_t hold_count;        /* holds, transfers, and transfers that were used a short time ago */
+    size_t wait_count;        /* permits that wait */
+    size_t reservation_count; /* reservations that are not settled, and have not ended */
+    size_t request_count; /* request_ids that are remembered: those of reservations, also settled
+                             ones, and those of reports */
+    doorman_time learns_until;  /* when all limits of CONCURRENCY have learned (P16) */
+    doorman_time started_at;    /* when the permits began: at creation, or at the last victory of
                                   their server. Permits that waited earlier are lost */
-    uint64_t unmatched;        /* items whose resource matches no template with limits; also those
+    uint64_t unmatched;         /* items whose resource matches no template with limits; also those
                                   that were granted */
-    uint64_t banned;           /* items that were refused as BANNED */
-    uint64_t bans_evicted;     /* bans that were ended early to make room (P20) */
-    size_t bytes;              /* about the memory of all that memory_max bounds, of the buckets of
+    uint64_t banned;            /* items that were refused as BANNED */
+    uint64_t bans_evicted;      /* bans that were ended early to make room (P20) */
+    size_t bytes;               /* about the memory of all that memory_max bounds, of the buckets of
                                   tables, of permits that wait, and of override and plan rows */
-    size_t changed_count;      /* rows that doorman_permits_next_changed would yield now */
+    size_t changed_count;       /* rows that doorman_permits_next_changed would yield now */
     doorman_time changed_since; /* when the first change was made since there were none: no change
                                    that waits is older. DOORMAN_NEVER: there are none */
     uint64_t removals_lost; /* rows of removed counters that were dropped, because 100,000 waited */
@@ -939,6 +1006,10 @@ typedef struct doorman_permit_row {
     bool is_ban;             /* of a (resource, key), and not of a limit */
     bool is_clock;           /* only written_at has a meaning: how far the clock of P26 was. The row
                                 follows removed rows, and changes that have no row any more */
+    bool is_reservation;     /* of a request_id (P27, P28). resource_id is the client, and key is a
+                                letter and a number. There is no limit */
+    bool is_last;            /* of a reservation: the store must not have the row before it has all
+                                rows that were yielded earlier */
     doorman_limit_kind kind; /* not of a ban */
     doorman_scope per;       /* a ban is per key */
     const char *limit;       /* its name. A ban: the limit that has set it; "": an administrator */
@@ -1415,6 +1486,95 @@ typedef struct doorman_permits_wait {
  * parameters are those of doorman_permits_next_hold. */
 DOORMAN_API bool doorman_permits_next_wait(const doorman_permits *permits, doorman_cursor *cursor,
                                            doorman_permits_wait *out);
+
+/* ---- reservations, the public part ----------------------------------------------------------- */
+/* A proxy does not know what a request costs until the request is answered. It reserves what the
+ * request may cost, and settles it later (P27).
+ *
+ *     acquire with settle_within ... granted: reservation_id    the cost is charged
+ *     settle                                                    the real cost is charged instead
+ *
+ * The right to a reservation is its client_id, as for a hold. A client that has no answer repeats
+ * the same settle for less than a minute. */
+
+/* What a client says about a reservation, or reports once. */
+struct doorman_settle_request {
+    const char *client_id; /* required: 1 to 256 bytes. In a message: NULL */
+    uint64_t id;           /* the reservation_id; 0: request_id says which one. Must be 0 in a
+                               report */
+    uint64_t request_id;  /* of the permit, 1 to 2^53 - 1; 0: id says which one. Of a report: chosen
+                               by the client */
+    doorman_time timeout; /* only for permit clients and agents: how long the caller waits, more
+                               than 0 */
+    const doorman_permit_item
+        *items; /* 1 to item_max: resource_id, key, and the real cost. The same
+                                         resources and keys as those of the permit, in the same
+                                         order. `min` must be absent. Their strings and figures
+                                         together with the client_id have at most about 3,600
+                                         bytes */
+    size_t item_count;
+};
+
+/* What one item of a settlement has changed. */
+typedef struct doorman_settled_item {
+    double returned; /* units: the largest amount that a limit gave back */
+    double charged; /* units: the smallest amount that a limit has charged in addition, as that of a
+                        report. A limit that had charged enough is left out */
+} doorman_settled_item;
+
+/* What a settle, or a report, has changed. */
+struct doorman_settlement {
+    doorman_reason
+        reason;   /* not NO_REASON: nothing has changed. REPEATED: the request_id is settled
+                              with other figures, or has other items, or its permit still waits;
+                              REPEATS (P28); MAX_KEYS: no room for one more counter; LEARNING: the
+                              rows of a store are awaited, repeat it later; MAX_HOLDS: memory_max
+                              leaves no room */
+    bool late;    /* the reservation had ended (P27) */
+    bool unknown; /* there is no such reservation, so the cost was charged as by a report.
+                              Not in a report */
+    uint64_t id;  /* the reservation_id; 0: unknown */
+    const doorman_settled_item *items; /* one for each item of the request. NULL: reason is given */
+    size_t item_count;
+};
+
+/* Settles a reservation (P27), and releases the hold of the same permit.
+ *   request   client_id, items, and either id or request_id; used only during the call; checked
+ *   out       written on OK; pointers in it are valid until the next call on the permits. A refusal
+ *             is OK too
+ *   error     may be NULL; describes an INVALID_ARGUMENT: "items[3].cost: must be ..."
+ *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (too many items) | OUT_OF_MEMORY: nothing has
+ *             changed
+ *   cost      as of a permit with these items, and O(log reservations) */
+DOORMAN_API doorman_status doorman_permits_settle(doorman_permits *permits,
+                                                  const doorman_settle_request *request,
+                                                  doorman_settlement *out, doorman_error *error,
+                                                  doorman_time now);
+
+/* Charges as doorman_permits_report, but a repeat with the same client_id and request_id charges
+ * nothing (P28). Reports and reservations have request_ids of their own.
+ *   request   client_id, request_id and items; a cost may be negative, as in a report
+ *   out, error, returns, cost   as of doorman_permits_settle */
+DOORMAN_API doorman_status doorman_permits_report_once(doorman_permits *permits,
+                                                       const doorman_settle_request *request,
+                                                       doorman_settlement *out,
+                                                       doorman_error *error, doorman_time now);
+
+/* A reservation that is not settled, for people. */
+typedef struct doorman_permits_reservation {
+    const char *client_id;
+    uint64_t id;
+    const char *resource_id, *key; /* of the first item */
+    double amount;                 /* units of the first item that were charged */
+    size_t item_count;
+    doorman_time granted_at, ends_at;
+} doorman_permits_reservation;
+
+/* Iterates over the reservations that are not settled, the oldest first. There are at most 100
+ * (P20). The parameters are those of doorman_permits_next_hold. */
+DOORMAN_API bool doorman_permits_next_reservation(const doorman_permits *permits,
+                                                  doorman_cursor *cursor,
+                                                  doorman_permits_reservation *out);
 
 /* ---- descriptors, the public part ----------------------------------------------------------- */
 /* A gateway, such as Envoy, describes a request by descriptors: lists of keys and values. A
@@ -2284,6 +2444,9 @@ static void doorman__limit_fields_check(doorman__check *check, const doorman_per
          "plans: needs a limit per key, because other limits share a counter between keys"},
         {limit->refunds && !counts_units,
          "refunds: only a TOKEN_BUCKET and a FIXED_WINDOW can take units back"},
+        {limit->refund_unsettled && (holds || limit->leased || limit->kind == DOORMAN_TIERS),
+         DOORMAN__NAMES("refund_unsettled: TIERS, CONCURRENCY and leased limits give nothing back",
+                        "unsettled: TIERS, CONCURRENCY and leased limits give nothing back")},
         {limit->empty_at_start && limit->kind == DOORMAN_TIERS,
          DOORMAN__NAMES("empty_at_start: must be false for TIERS",
                         "on_restart: must be full for TIERS")},
@@ -4956,7 +5119,8 @@ typedef struct doorman__counter {
 #define DOORMAN__LEASED_UNITS 4    /* CONCURRENCY: the limit is leased */
 #define DOORMAN__CHANGED 8         /* a row must be yielded (D3). The bucket has a mark */
 #define DOORMAN__STORED 16         /* a store has a row, or may have one */
-#define DOORMAN__HAS_SET 32        /* behind the state is a word with figures of a caller (P31) */
+#define DOORMAN__RESERVED 32       /* a reservation has charged the counter, or may have */
+#define DOORMAN__HAS_SET 64        /* behind the state is a word with figures of a caller (P31) */
 
 /* The table of the counters of one limit, and what the limit has counted. The two strings are
  * behind the struct, because a slot may outlive its configuration. */
@@ -5108,6 +5272,28 @@ typedef struct doorman__holds {
     size_t made_capacity;
 } doorman__holds;
 
+typedef struct doorman__reservation doorman__reservation;
+
+/* Reservations, in the order in which they were added. */
+typedef struct doorman__reservation_list {
+    doorman__reservation *first, *last;
+    size_t count;
+} doorman__reservation_list;
+
+/* All request_ids that are remembered: see >>reservations. */
+typedef struct doorman__reservations {
+    doorman__chains by_request; /* by client, letter and number: all */
+    doorman__chains by_id;      /* those that have an id */
+    doorman__timers ends;       /* of open ones, and when the others are forgotten */
+    doorman__reservation_list open;
+    doorman__reservation_list changed; /* whose rows must be yielded */
+    doorman__reservation_list unsure;  /* the same, but after the rows of their counters */
+    size_t waiting;                    /* of `changed`: open ones, which are unsure next */
+    bool is_stuck;                     /* memory ran out when one ended */
+    doorman_settled_item *items;       /* of the last result, and their capacity */
+    size_t item_capacity;
+} doorman__reservations;
+
 /* What rows concern: one limit of a resource or of a template (E1), or all limits of a template
  * that have a plan (E2). Two strings are behind the struct: the resource or the glob, and the name
  * of the limit, or "". */
@@ -5192,6 +5378,7 @@ struct doorman_permits {
     uint64_t unmatched, banned, bans_evicted;
     doorman_time updated_at;
     doorman__holds holds;
+    doorman__reservations reservations;
     doorman__permit_leases leases;
     doorman__changes changes;
     doorman__overrides overrides;
@@ -5252,7 +5439,9 @@ static void *doorman__mutable(const void *object) {
 typedef struct doorman__owner {
     doorman__chain node;  /* tag: whether it is a connection */
     uint64_t request_max; /* the largest request_id of its holds, also of those that have ended */
-    size_t hold_count, wait_count, name_bytes;
+    size_t hold_count;    /* of holds, and of open reservations */
+    size_t request_count; /* of its request_ids that are remembered: see >>reservations */
+    size_t wait_count, name_bytes;
 } doorman__owner;
 
 typedef enum doorman__hold_state {
@@ -5300,6 +5489,7 @@ struct doorman__wait {
     uint64_t need;     /* the grains that the counter of the queue must have */
     size_t item;       /* the first item that needs this counter */
     bool equal, detail, share;
+    doorman_time settle_within; /* as in the request */
 
     doorman__wait *next; /* in the list of decisions */
     uint64_t ticket;
@@ -5329,6 +5519,67 @@ struct doorman__hold {
     doorman__wait *wait;       /* NULL: it does not wait */
     size_t bytes, item_count;
 };
+
+/* ---- reservations: what is stored (see >>reservations) */
+
+typedef enum doorman__reservation_state {
+    DOORMAN__UNLISTED, /* it is being made */
+    DOORMAN__OPEN,     /* it can be settled, until its end */
+    DOORMAN__SETTLED,  /* the same for a report that was charged */
+    DOORMAN__ENDED     /* it was not settled in time */
+} doorman__reservation_state;
+
+/* One item of a reservation. */
+typedef struct doorman__reserved_item {
+    const char *resource_id, *key;
+    double cost, min, granted; /* units. After the settlement, `cost` is the real cost */
+    doorman_settled_item result;
+} doorman__reserved_item;
+
+/* What one counter was charged for one item. */
+typedef struct doorman__reserved_part {
+    uint64_t limit;  /* see doorman__limit_code */
+    uint64_t window; /* FIXED_WINDOW: the number of its window; SLIDING_WINDOW: its length;
+                        TOKEN_BUCKET: the units that were missing before, as the bits of a double */
+    uint64_t grains; /* what is charged now */
+    uint32_t item;   /* the index of the item */
+    bool returns;    /* units may come back */
+    bool refunds;    /* they come back at the end */
+    bool durable;    /* of a durable limit: a store has it too */
+} doorman__reserved_part;
+
+/* A reservation, its settlement, or a report with a request_id. The items, the parts, and the
+ * strings are behind the struct. */
+struct doorman__reservation {
+    doorman__chain by_request; /* tag: its letter */
+    doorman__chain by_id;      /* only if id is not 0 */
+    uint64_t id, request_id;
+    doorman__owner *owner;
+    doorman__reservation_state state;
+    bool late, unknown;                    /* of its settlement */
+    bool has_hold;                         /* its permit also holds units, or has held them */
+    bool has_row;                          /* a durable limit has counted it */
+    bool is_stored;                        /* a store has a row, or may have one */
+    doorman__timer end;                    /* of the reservation, or when it is forgotten */
+    doorman__reservation *earlier, *later; /* in the list of open ones */
+    doorman__reservation *row_earlier, *row_later; /* in `row_list` */
+    doorman__reservation_list *row_list;           /* `changed` or `unsure`; NULL: neither */
+    doorman_time granted_at;
+    size_t bytes, item_count, part_count;
+};
+
+#define DOORMAN__OF_PERMIT 'q' /* the letters of request_ids. They never change */
+#define DOORMAN__OF_REPORT 'p'
+#define DOORMAN__OF_ID 'i' /* a settle that names an unknown id */
+
+static doorman__reserved_item *doorman__reserved_items(const doorman__reservation *reservation) {
+    return (doorman__reserved_item *)doorman__mutable(reservation + 1);
+}
+
+static doorman__reserved_part *doorman__reserved_parts(const doorman__reservation *reservation) {
+    void *end = doorman__reserved_items(reservation) + reservation->item_count;
+    return (doorman__reserved_part *)end;
+}
 
 static doorman__hold_item *doorman__hold_items(const doorman__hold *hold) {
     return (doorman__hold_item *)doorman__mutable(hold + 1);
@@ -5599,13 +5850,15 @@ static void doorman__ban_enter(doorman__ban *ban, doorman__slot *slot, doorman_t
  *     12       8    fresh_at
  *     20            the identity: one letter for the kind, one for the scope, and three strings:
  *                   the limit, "" for a ban; the resource, or the glob of a limit per template; the
- *                   key. The strings of the clock are empty
+ *                   key. The strings of the clock are empty. Those of a reservation are "", its
+ *                   client, and its letter with its number
  *                   the glob; the name of the limit; the figures: see >>state
  */
 
 #define DOORMAN__PERMIT_ROW_HEADER 20
 #define DOORMAN__PERMIT_ROW_BAN 'x' /* in place of the kind; so is the next one */
 #define DOORMAN__PERMIT_ROW_CLOCK 'c'
+#define DOORMAN__PERMIT_ROW_RESERVATION 'a' /* it is before all counters in the order of bytes */
 
 /* The letters of kinds and scopes in rows. They never change. */
 static const char doorman__kind_letters[] = {[DOORMAN_TOKEN_BUCKET] = 'b',
@@ -5670,6 +5923,13 @@ static void doorman__permit_row_set_fresh(unsigned char *row, doorman_time fresh
     (void)doorman__le_write(row + 12, (uint64_t)fresh_at, 8);
 }
 
+/* Returns how many rows would be yielded now. An open reservation has two: see >>reservations. */
+static size_t doorman__permits_changed(const doorman_permits *permits) {
+    const doorman__reservations *all = &permits->reservations;
+    return permits->changes.count + permits->changes.removal_count + all->changed.count +
+           all->waiting + all->unsure.count;
+}
+
 /* Notes that a counter or a ban has changed. */
 static void doorman__permits_mark(doorman_permits *permits, doorman__slot *slot,
                                   doorman__counter *counter) {
@@ -5677,7 +5937,8 @@ static void doorman__permits_mark(doorman_permits *permits, doorman__slot *slot,
     counter->flags |= DOORMAN__CHANGED;
     doorman__chains_mark(&slot->nodes, doorman__chains_index(&slot->nodes, counter->node.hash));
     doorman__changes *changes = &permits->changes;
-    if (!changes->count++ && !changes->removal_count) changes->since = permits->at.now;
+    if (!doorman__permits_changed(permits)) changes->since = permits->at.now;
+    changes->count++;
 }
 
 /* Notes that no row of a counter or a ban must be yielded. The mark of its bucket stays. */
@@ -5698,7 +5959,7 @@ static bool doorman__permits_add_removal(doorman_permits *permits, const unsigne
     if (!removal) return false;
     *removal = (doorman__removal){.bytes = bytes};
     memcpy(removal + 1, row, bytes);
-    if (!changes->count && !changes->removal_count) changes->since = permits->at.now;
+    if (!doorman__permits_changed(permits)) changes->since = permits->at.now;
     changes->removal_count++;
     if (changes->last) changes->last->next = removal;
     if (!changes->first) changes->first = removal;
@@ -6220,7 +6481,7 @@ static doorman__counter *doorman__counter_resize(doorman_permits *permits, doorm
     if (flags & DOORMAN__HAS_SET) {
         doorman__counter_remember(permits, other, doorman__counter_set(counter));
     }
-    other->flags |= counter->flags & DOORMAN__STORED;
+    other->flags |= counter->flags & (DOORMAN__STORED | DOORMAN__RESERVED);
     if (counter->flags & DOORMAN__CHANGED) doorman__permits_mark(permits, slot, other);
     doorman__permits_remove(permits, slot, counter);
     return other;
@@ -7180,6 +7441,7 @@ static doorman_status doorman__permit_item_check(const doorman_permit_item *item
 
 #define DOORMAN__HOLD_RULE "request_id: is needed for a limit of kind CONCURRENCY"
 #define DOORMAN__REQUEST_ID_MAX ((UINT64_C(1) << 53) - 1)
+#define DOORMAN__SETTLE_MAX (3600 * DOORMAN_SECOND)
 
 /* Returns the first rule that the fields of a request break, without its items. */
 static const char *doorman__permit_request_wrong(const doorman_permit_request *request) {
@@ -7195,9 +7457,29 @@ static const char *doorman__permit_request_wrong(const doorman_permit_request *r
          "priority: must be from 0 to 15"},
         {!request->has_priority && request->priority, "priority: needs has_priority"},
         {request->share && request->item_count != 1, "share: needs a permit of one item"},
+        {request->settle_within < 0 || request->settle_within > DOORMAN__SETTLE_MAX,
+         "settle_within: must be from 0 to an hour"},
+        {request->settle_within && !request->request_id,
+         "request_id: is needed with settle_within"},
     };
     size_t next = 0;
     return DOORMAN__RULE_NEXT(rules, &next);
+}
+
+#define DOORMAN__RESERVATION_ROW_BYTES 340 /* at most, without items and parts */
+#define DOORMAN__RESERVED_ITEM_BYTES 42
+#define DOORMAN__RESERVED_PART_BYTES 27
+
+/* Returns whether the row of a reservation has room for its items, and for parts of each. */
+static bool doorman__reservation_fits(const doorman_permit_item *items, size_t count,
+                                      size_t parts) {
+    const size_t most = DOORMAN_PERMIT_ROW_BYTES_MAX - DOORMAN__RESERVATION_ROW_BYTES;
+    const size_t each = DOORMAN__RESERVED_ITEM_BYTES + parts * DOORMAN__RESERVED_PART_BYTES;
+    size_t bytes = 0;
+    for (size_t i = 0; i < count && bytes <= most; i++) {
+        bytes += each + strlen(items[i].resource_id) + (items[i].key ? strlen(items[i].key) : 0);
+    }
+    return bytes <= most;
 }
 
 /* Checks a request, and makes room for its items.
@@ -7223,6 +7505,11 @@ static doorman_status doorman__permits_check(doorman_permits *permits,
                 item, list, i, doorman__permits_template(permits, item->resource_id), error);
         }
         if (status != DOORMAN_OK) return status;
+    }
+    if (request->settle_within &&
+        !doorman__reservation_fits(request->items, count, permits->limits_most)) {
+        return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED,
+                             "%s: have too many bytes for settle_within", list);
     }
     bool room = doorman__reserve_list(&permits->wants, &permits->want_capacity, count,
                                       sizeof *permits->wants) &&
@@ -7801,8 +8088,14 @@ static void doorman__charge_event(const doorman_permits *permits, const doorman_
                                   doorman_permit_event_kind kind, double amount) {
     bool shared = charge->identity.tag == DOORMAN__NO_PLACE; /* by several resources */
     const char *resource_id = shared ? NULL : doorman__place_id(charge->place);
-    const doorman_permit_event event = {
-        kind, resource_id, charge->identity.key, charge->limit->name, charge->reason, amount};
+    const doorman_permit_event event = {.kind = kind,
+                                        .resource_id = resource_id,
+                                        .key = charge->identity.key,
+                                        .limit = charge->limit->name,
+                                        .reason = charge->reason,
+                                        .amount = amount,
+                                        .item_resource_id = doorman__place_id(charge->place),
+                                        .shadow = charge->shadow};
     doorman__permits_event(permits, event);
 }
 
@@ -7810,7 +8103,11 @@ static void doorman__charge_event(const doorman_permits *permits, const doorman_
 static void doorman__want_event(const doorman_permits *permits, const doorman__want *want,
                                 doorman_permit_event_kind kind, doorman_reason reason,
                                 double amount) {
-    const doorman_permit_event event = {kind, want->resource_id, want->key, NULL, reason, amount};
+    const doorman_permit_event event = {.kind = kind,
+                                        .resource_id = want->resource_id,
+                                        .key = want->key,
+                                        .reason = reason,
+                                        .amount = amount};
     doorman__permits_event(permits, event);
 }
 
@@ -8468,7 +8765,7 @@ static doorman__owner *doorman__owner_get(doorman_permits *permits, const void *
 
 /* Frees an owner that has nothing. NULL has no effect. */
 static void doorman__owner_leave(doorman_permits *permits, doorman__owner *owner) {
-    if (!owner || owner->hold_count || owner->wait_count) return;
+    if (!owner || owner->hold_count || owner->request_count || owner->wait_count) return;
     assert(permits->node_bytes >= sizeof *owner + owner->name_bytes + 1);
     permits->node_bytes -= sizeof *owner + owner->name_bytes + 1;
     doorman__chains_remove(&permits->holds.owners, &owner->node);
@@ -8527,10 +8824,23 @@ static uint64_t doorman__holds_id(const doorman_permits *permits, uint64_t numbe
     return doorman__hash_number(permits->options.seed, ~number) >> 11;
 }
 
+/* Returns whether a reservation has an id. */
+static bool doorman__reservations_has(const doorman_permits *permits, uint64_t id) {
+    const doorman__chains *nodes = &permits->reservations.by_id;
+    if (!nodes->count) return false;
+    const uint32_t hash = doorman__hold_id_hash(permits, id);
+    doorman__chain *node = doorman__chains_first(nodes, hash);
+    while (node &&
+           !(node->hash == hash && DOORMAN__WITHIN(doorman__reservation, by_id, node)->id == id)) {
+        node = node->next;
+    }
+    return node != NULL;
+}
+
 /* Gives an id to a new hold. */
 static uint64_t doorman__holds_new_id(doorman_permits *permits) {
     uint64_t id = 0;
-    while (!id || doorman__holds_find(permits, id)) {
+    while (!id || doorman__holds_find(permits, id) || doorman__reservations_has(permits, id)) {
         id = doorman__holds_id(permits, ++permits->holds.ids);
     }
     assert(id <= DOORMAN__REQUEST_ID_MAX);
@@ -8717,7 +9027,8 @@ static bool doorman__chains_ready(doorman__chains *nodes) {
 static bool doorman__holds_has_room(const doorman_permits *permits, const char *client_id,
                                     size_t bytes) {
     const doorman__owner *owner = doorman__owner_find(permits, client_id, strlen(client_id), false);
-    return doorman__holds_count(permits) < permits->options.hold_max &&
+    const size_t count = doorman__holds_count(permits) + permits->reservations.open.count;
+    return count < permits->options.hold_max &&
            (!owner || owner->hold_count < permits->options.client_hold_max) &&
            doorman__permits_has_memory(permits, bytes);
 }
@@ -8994,6 +9305,20 @@ static doorman__wait *doorman__hold_end_wait(doorman_permits *permits, doorman__
     return wait;
 }
 
+/* Raises an event about the end of a wait.
+ *   item     of the hold, that was in a queue
+ *   reason   why the permit is refused; NO_REASON: it is granted, or nobody waits any more */
+static void doorman__wait_event(const doorman_permits *permits, const doorman__hold_item *item,
+                                const doorman__wait *wait, doorman_permit_event_kind kind,
+                                doorman_reason reason) {
+    const doorman_permit_event event = {.kind = kind,
+                                        .resource_id = doorman__place_id(item->place),
+                                        .key = item->key,
+                                        .reason = reason,
+                                        .amount = (double)(permits->at.now - wait->asked_at) / 1e9};
+    doorman__permits_event(permits, event);
+}
+
 /* Refuses a permit that waits, for a reason that no counter gives. */
 static void doorman__hold_refuse(doorman_permits *permits, doorman__hold *hold,
                                  doorman_reason reason) {
@@ -9004,9 +9329,13 @@ static void doorman__hold_refuse(doorman_permits *permits, doorman__hold *hold,
     const char *limit = slot && slot->limit ? slot->limit->name : NULL;
     wait->permit = (doorman_permit){.reason = reason, .item_index = wait->item, .limit = limit};
     if (slot) slot->totals.refused[reason]++;
-    const doorman_permit_event event = {
-        DOORMAN_PERMIT_REFUSED, doorman__place_id(item->place), item->key, limit, reason, 0};
+    const doorman_permit_event event = {.kind = DOORMAN_PERMIT_REFUSED,
+                                        .resource_id = doorman__place_id(item->place),
+                                        .key = item->key,
+                                        .limit = limit,
+                                        .reason = reason};
     doorman__permits_event(permits, event);
+    doorman__wait_event(permits, item, wait, DOORMAN_PERMIT_WAIT_ENDED, reason);
     doorman__wait_decided(permits, wait);
     doorman__hold_destroy(permits, hold);
 }
@@ -9138,6 +9467,637 @@ static void doorman__hold_grant(doorman_permits *permits, doorman__hold *hold,
     out->node = permits->options.node;
 }
 
+/* ---- >>reservations ------------------------------------------------------------------------- */
+/*
+ * Amounts that are charged before the cost is known. The public part has the rules P27 and P28. One
+ * struct is a reservation, then its settlement, or a report with a request_id:
+ *
+ *     state      its units                  event                           next state
+ *     OPEN       charged as granted         settled                         SETTLED
+ *                                           its end                         ENDED
+ *     ENDED      stay, or have come back    settled late                    SETTLED
+ *                                           10 minutes                      (freed)
+ *     SETTLED    charged as they cost       a minute; of a report: 10       (freed)
+ *
+ * A reservation does not point to the counters that it has charged, because they move, end and are
+ * evicted. A part says what one limit was charged for one item, and names the limit by a code, which
+ * has the same bits on every machine. A settlement finds the counters again, as a report does. Units
+ * only come back to a counter that is marked as RESERVED. So a counter that was reset, and that
+ * others have charged since then, gives nothing back.
+ *
+ * Rows. A store must never have a counter without its reservation: after a crash the settlement
+ * would be unknown, and charge the cost a second time. Nor may a settled reservation be open in the
+ * store, when its counter has the units back already. So the row of a reservation is always yielded
+ * before the rows of counters. When a crash comes in between, the counter has not counted the
+ * reservation yet. So an open reservation is yielded once more after all counters. Only then does it
+ * say that its counters are written, and only such a reservation gives units back after it was
+ * restored. Otherwise what was reserved stays charged.
+ */
+
+#define DOORMAN__SETTLED_KEPT (60 * DOORMAN_SECOND) /* how long a settlement is remembered */
+#define DOORMAN__ENDED_KEPT                                                                        \
+    (600 * DOORMAN_SECOND) /* the same for a reservation, and for a report */
+
+/* What names a reservation. */
+typedef struct doorman__request_name {
+    const char *client_id;
+    uint64_t number; /* a request_id, or an id */
+    char letter;     /* DOORMAN__OF_... */
+} doorman__request_name;
+
+/* ---- reservations: finding them */
+
+static uint32_t doorman__request_name_hash(const doorman_permits *permits,
+                                           const doorman__owner *owner, uint64_t number,
+                                           char letter) {
+    uint64_t hash = doorman__hash_number(permits->options.seed, number);
+    return (uint32_t)hash + 5 * owner->node.hash + (unsigned char)letter;
+}
+
+static uint64_t doorman__reservation_number(const doorman__reservation *reservation) {
+    bool by_id = reservation->by_request.tag == DOORMAN__OF_ID;
+    return by_id ? reservation->id : reservation->request_id;
+}
+
+static doorman__owner *doorman__reservations_owner(const doorman_permits *permits,
+                                                   const char *client_id) {
+    if (!permits->reservations.by_request.count || !client_id) return NULL;
+    return doorman__owner_find(permits, client_id, strlen(client_id), false);
+}
+
+static doorman__reservation *doorman__reservations_find(const doorman_permits *permits,
+                                                        const doorman__request_name *name) {
+    const doorman__owner *owner = doorman__reservations_owner(permits, name->client_id);
+    if (!owner || !owner->request_count) return NULL;
+    const uint32_t hash = doorman__request_name_hash(permits, owner, name->number, name->letter);
+    doorman__chain *node = doorman__chains_first(&permits->reservations.by_request, hash);
+    for (; node; node = node->next) {
+        doorman__reservation *found = DOORMAN__WITHIN(doorman__reservation, by_request, node);
+        bool same = node->hash == hash && node->tag == (unsigned char)name->letter;
+        same = same && found->owner == owner;
+        if (same && doorman__reservation_number(found) == name->number) return found;
+    }
+    return NULL;
+}
+
+/* Finds the reservation of a client by its id. */
+static doorman__reservation *doorman__reservations_find_id(const doorman_permits *permits,
+                                                           const char *client_id, uint64_t id) {
+    const doorman__owner *owner = doorman__reservations_owner(permits, client_id);
+    if (!owner || !owner->request_count) return NULL;
+    const uint32_t hash = doorman__hold_id_hash(permits, id);
+    doorman__chain *node = doorman__chains_first(&permits->reservations.by_id, hash);
+    for (; node; node = node->next) {
+        doorman__reservation *found = DOORMAN__WITHIN(doorman__reservation, by_id, node);
+        if (node->hash == hash && found->id == id && found->owner == owner) return found;
+    }
+    return NULL;
+}
+
+/* Returns a number for the identity of a limit in its template (P15), which is the same on every
+ * machine. */
+static uint64_t doorman__limit_code(const doorman_permit_limit *limit) {
+    uint64_t code = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
+    for (const unsigned char *at = (const unsigned char *)limit->name; *at; at++) {
+        code = (code ^ *at) * UINT64_C(0x100000001b3);
+    }
+    return doorman__mix(code ^ ((uint64_t)limit->kind << 8 | (uint64_t)limit->per));
+}
+
+/* Returns what a limit was charged for an item, or NULL. */
+static doorman__reserved_part *doorman__reservation_part(const doorman__reservation *reservation,
+                                                         size_t item,
+                                                         const doorman_permit_limit *limit) {
+    doorman__reserved_part *parts = doorman__reserved_parts(reservation);
+    const uint64_t code = reservation->part_count ? doorman__limit_code(limit) : 0;
+    for (size_t i = 0; i < reservation->part_count; i++) {
+        if (parts[i].item == item && parts[i].limit == code) return &parts[i];
+    }
+    return NULL;
+}
+
+/* ---- reservations: bounds */
+
+/* Returns why there is no room for one more request_id of a client, or NO_REASON (P28). */
+static doorman_reason doorman__requests_full(const doorman_permits *permits,
+                                             const char *client_id) {
+    const doorman__owner *owner = doorman__reservations_owner(permits, client_id);
+    const bool full = permits->reservations.by_request.count >= permits->options.request_max;
+    const bool own = owner && owner->request_count >= permits->options.client_request_max;
+    if (full || own) return DOORMAN_REASON_REPEATS;
+    /* more than most have */
+    const size_t bytes = sizeof(doorman__reservation) + DOORMAN_PERMIT_ROW_BYTES_MAX;
+    return doorman__permits_has_memory(permits, bytes) ? DOORMAN_NO_REASON
+                                                       : DOORMAN_REASON_MAX_HOLDS;
+}
+
+/* Returns why a permit cannot be a reservation, or NO_REASON. */
+static doorman_reason doorman__reservations_full(const doorman_permits *permits,
+                                                 const doorman_permit_request *request) {
+    if (!request->settle_within) return DOORMAN_NO_REASON;
+    const doorman_reason reason = doorman__requests_full(permits, request->client_id);
+    if (reason) return reason;
+    bool room = doorman__holds_has_room(permits, request->client_id, 0);
+    return room ? DOORMAN_NO_REASON : DOORMAN_REASON_MAX_HOLDS;
+}
+
+/* ---- reservations: rows that a store must have */
+
+/* Takes a reservation out of the list of rows that must be yielded. */
+static void doorman__reservation_unmark(doorman_permits *permits,
+                                        doorman__reservation *reservation) {
+    doorman__reservation_list *list = reservation->row_list;
+    if (!list) return;
+    doorman__reservation *earlier = reservation->row_earlier, *later = reservation->row_later;
+    assert(list->count > 0);
+    *(earlier ? &earlier->row_later : &list->first) = later;
+    *(later ? &later->row_earlier : &list->last) = earlier;
+    list->count--;
+    const bool waits = list == &permits->reservations.changed;
+    if (waits && reservation->state == DOORMAN__OPEN) permits->reservations.waiting--;
+    reservation->row_list = NULL;
+}
+
+/* Lets a row be yielded. Precondition: the state is the one that it will say. */
+static void doorman__reservation_mark(doorman_permits *permits, doorman__reservation *reservation,
+                                      doorman__reservation_list *list) {
+    if (!reservation->has_row || reservation->row_list == list) return;
+    if (!doorman__permits_changed(permits)) permits->changes.since = permits->at.now;
+    doorman__reservation_unmark(permits, reservation);
+    reservation->row_list = list;
+    reservation->row_earlier = list->last;
+    reservation->row_later = NULL;
+    *(list->last ? &list->last->row_later : &list->first) = reservation;
+    list->last = reservation;
+    list->count++;
+    const bool waits = list == &permits->reservations.changed;
+    if (waits && reservation->state == DOORMAN__OPEN) permits->reservations.waiting++;
+}
+
+/* Writes the header of the row of a reservation, and returns its end.
+ *   out   room for DOORMAN_PERMIT_ROW_BYTES_MAX bytes */
+static unsigned char *doorman__reservation_row_begin(const doorman_permits *permits,
+                                                     const doorman__reservation *reservation,
+                                                     bool removed, unsigned char *out) {
+    char key[32];
+    const char *client = doorman__owner_name(reservation->owner);
+    const int key_bytes = snprintf(key, sizeof key, "%c%llu", (int)reservation->by_request.tag,
+                                   (unsigned long long)doorman__reservation_number(reservation));
+    unsigned char *to = doorman__permit_row_times(permits, out);
+    *to++ = DOORMAN__PERMIT_ROW_RESERVATION;
+    *to++ = (unsigned char)doorman__scope_letters[DOORMAN_PER_KEY];
+    *to++ = 0;
+    to = doorman__le_write_text(to, client, strlen(client));
+    to = doorman__le_write_text(to, key, (size_t)key_bytes);
+    (void)doorman__le_write(out + 2, (size_t)(to - out) - DOORMAN__PERMIT_ROW_HEADER, 2);
+    *to++ = 0;
+    *to++ = 0;
+    out[1] = removed;
+    return to;
+}
+
+/* ---- reservations: states */
+
+/* Moves a reservation to another state. No other function writes the state.
+ *   until   the end of an open one; of another one: when it is forgotten */
+static void doorman__reservation_enter(doorman_permits *permits, doorman__reservation *reservation,
+                                       doorman__reservation_state state, doorman_time until) {
+    doorman__reservation_list *open = &permits->reservations.open;
+    const bool was_open = reservation->state == DOORMAN__OPEN, is_open = state == DOORMAN__OPEN;
+    assert(state != reservation->state && !(is_open && reservation->state != DOORMAN__UNLISTED));
+    doorman__reservation_unmark(permits, reservation);
+    if (was_open) {
+        doorman__reservation *earlier = reservation->earlier, *later = reservation->later;
+        *(earlier ? &earlier->later : &open->first) = later;
+        *(later ? &later->earlier : &open->last) = earlier;
+        open->count--;
+        reservation->owner->hold_count--;
+    }
+    if (is_open) {
+        reservation->earlier = open->last;
+        reservation->later = NULL;
+        *(open->last ? &open->last->later : &open->first) = reservation;
+        open->last = reservation;
+        open->count++;
+        reservation->owner->hold_count++;
+    }
+    reservation->state = state;
+    if (state == DOORMAN__UNLISTED) {
+        doorman__timer_clear(&permits->reservations.ends, &reservation->end);
+        return;
+    }
+    until = doorman__earlier(until, DOORMAN_NEVER - 1);
+    doorman__timer_set(&permits->reservations.ends, &reservation->end, until);
+    doorman__reservation_mark(permits, reservation, &permits->reservations.changed);
+}
+
+/* Copies the items of the wants behind a reservation. */
+static void doorman__reservation_fill(const doorman_permits *permits,
+                                      doorman__reservation *reservation) {
+    doorman__reserved_item *items = doorman__reserved_items(reservation);
+    char *text = (char *)(doorman__reserved_parts(reservation) + reservation->part_count);
+    for (size_t i = 0; i < reservation->item_count; i++) {
+        const doorman__want *want = &permits->wants[i];
+        const size_t id_bytes = strlen(want->resource_id) + 1, key_bytes = strlen(want->key) + 1;
+        memcpy(text, want->resource_id, id_bytes);
+        memcpy(text + id_bytes, want->key, key_bytes);
+        items[i] = (doorman__reserved_item){
+            .resource_id = text, .key = text + id_bytes, .cost = want->cost, .min = want->min};
+        text += id_bytes + key_bytes;
+    }
+    assert(text == (char *)reservation + reservation->bytes);
+}
+
+/* Makes a reservation with the items of the wants, in no list yet. Returns NULL if memory runs
+ * out. */
+static doorman__reservation *doorman__reservation_create(doorman_permits *permits,
+                                                         const doorman__request_name *name,
+                                                         size_t item_count, size_t part_count) {
+    doorman__reservations *all = &permits->reservations;
+    size_t bytes = sizeof(doorman__reservation) + part_count * sizeof(doorman__reserved_part);
+    for (size_t i = 0; i < item_count; i++) {
+        const doorman__want *want = &permits->wants[i];
+        bytes += sizeof(doorman__reserved_item) + strlen(want->resource_id) + strlen(want->key) + 2;
+    }
+    bool room = doorman__timers_reserve(&all->ends, all->by_request.count + 1) &&
+                doorman__chains_ready(&all->by_id) && doorman__chains_ready(&all->by_request);
+    doorman__reservation *made = room ? (doorman__reservation *)doorman__zalloc(bytes) : NULL;
+    if (!made) return NULL;
+    made->owner = doorman__owner_get(permits, name->client_id, strlen(name->client_id), false);
+    if (!made->owner) {
+        DOORMAN_FREE(made);
+        return NULL;
+    }
+    made->bytes = bytes;
+    made->item_count = item_count;
+    made->part_count = part_count;
+    doorman__reservation_fill(permits, made);
+    if (name->letter == DOORMAN__OF_ID) made->id = name->number;
+    if (name->letter != DOORMAN__OF_ID) made->request_id = name->number;
+    made->owner->request_count++;
+    permits->node_bytes += bytes;
+    made->by_request.tag = (unsigned char)name->letter;
+    const uint32_t hash =
+        doorman__request_name_hash(permits, made->owner, name->number, name->letter);
+    (void)doorman__chains_add(&all->by_request, &made->by_request, hash);
+    if (made->id) {
+        const uint32_t id_hash = doorman__hold_id_hash(permits, made->id);
+        (void)doorman__chains_add(&all->by_id, &made->by_id, id_hash);
+    }
+    return made;
+}
+
+static void doorman__reservation_free(doorman_permits *permits, doorman__reservation *reservation) {
+    doorman__reservations *all = &permits->reservations;
+    if (reservation->state != DOORMAN__UNLISTED) {
+        doorman__reservation_enter(permits, reservation, DOORMAN__UNLISTED, 0);
+    }
+    doorman__chains_remove(&all->by_request, &reservation->by_request);
+    if (reservation->id) doorman__chains_remove(&all->by_id, &reservation->by_id);
+    assert(reservation->owner->request_count > 0 && permits->node_bytes >= reservation->bytes);
+    reservation->owner->request_count--;
+    doorman__owner_leave(permits, reservation->owner);
+    permits->node_bytes -= reservation->bytes;
+    DOORMAN_FREE(reservation);
+}
+
+/* ---- reservations: granting */
+
+/* Makes the reservation of a permit that fits. Returns NULL if memory runs out. */
+static doorman__reservation *
+doorman__permits_new_reservation(doorman_permits *permits, const doorman_permit_request *request) {
+    const doorman__request_name name = {request->client_id, request->request_id,
+                                        DOORMAN__OF_PERMIT};
+    size_t parts = 0;
+    for (size_t i = 0; i < request->item_count; i++) parts += permits->wants[i].charge_count;
+    doorman__reservation *made =
+        doorman__reservation_create(permits, &name, request->item_count, parts);
+    if (!made) return NULL;
+    made->granted_at = permits->at.now;
+    doorman__reservation_enter(permits, made, DOORMAN__OPEN,
+                               doorman__after(permits->at.now, request->settle_within));
+    return made;
+}
+
+/* Returns how many units a bucket lacked before what is untaken of a charge, as the bits of a
+ * double. */
+static uint64_t doorman__charge_missing(const doorman_permits *permits,
+                                        const doorman__charge *charge) {
+    const doorman__meter meter = doorman__counter_meter(permits, charge->limit, charge->counter);
+    const double level = doorman__level_at(meter.figures, meter.state, permits->at.now);
+    const double missing = meter.figures->size - level - doorman__grains_units(charge->untaken);
+    uint64_t bits;
+    memcpy(&bits, &missing, sizeof bits);
+    return bits;
+}
+
+/* Notes what a counter was charged for an item. */
+static void doorman__reservation_note(const doorman_permits *permits,
+                                      doorman__reservation *reservation, size_t item,
+                                      doorman__charge *charge) {
+    const doorman__want *want = &permits->wants[item];
+    const doorman_permit_limit *limit = charge->limit;
+    const uint64_t grains = want->grains < charge->untaken ? want->grains : charge->untaken;
+    if (!grains) return;
+    const bool bucket = limit->kind == DOORMAN_TOKEN_BUCKET;
+    const bool window =
+        limit->kind == DOORMAN_FIXED_WINDOW || limit->kind == DOORMAN_SLIDING_WINDOW;
+    const bool returns = charge->counter && !limit->leased && (bucket || window);
+    uint64_t missing = 0;
+    if (returns && bucket) missing = doorman__charge_missing(permits, charge);
+    if (returns && window) missing = doorman__counter_state(charge->counter)[0];
+    if (charge->counter) charge->counter->flags |= DOORMAN__RESERVED;
+    doorman__reserved_parts(reservation)[reservation->part_count++] =
+        (doorman__reserved_part){.limit = doorman__limit_code(limit),
+                                 .window = missing,
+                                 .grains = grains,
+                                 .item = (uint32_t)item,
+                                 .returns = returns,
+                                 .refunds = returns && limit->refund_unsettled,
+                                 .durable = limit->durable};
+    charge->untaken -= grains;
+    reservation->has_row = reservation->has_row || limit->durable;
+}
+
+/* Completes the reservation of a permit that was charged. If the permit also holds units, both have
+ * one id. */
+static void doorman__reservation_grant(doorman_permits *permits, doorman__reservation *reservation,
+                                       const doorman_permit_request *request, doorman_permit *out) {
+    assert(reservation->state == DOORMAN__OPEN && !reservation->id);
+    for (size_t i = 0; i < permits->charge_count; i++) {
+        doorman__charge *charge = &permits->charges[i];
+        bool holds = charge->limit->kind == DOORMAN_CONCURRENCY;
+        charge->untaken = holds ? 0 : doorman__charge_amount(charge);
+    }
+    const size_t most = reservation->part_count;
+    reservation->part_count = 0;
+    for (size_t i = 0; i < request->item_count; i++) {
+        const doorman__want *want = &permits->wants[i];
+        doorman__reserved_items(reservation)[i].granted = want->granted;
+        for (size_t j = 0; j < want->charge_count; j++) {
+            doorman__reservation_note(permits, reservation, i, &permits->charges[want->charges[j]]);
+        }
+    }
+    assert(reservation->part_count <= most);
+    (void)most;
+    reservation->has_hold = out->hold_id != 0;
+    reservation->id = out->hold_id ? out->hold_id : doorman__holds_new_id(permits);
+    (void)doorman__chains_add(&permits->reservations.by_id, &reservation->by_id,
+                              doorman__hold_id_hash(permits, reservation->id));
+    doorman__reservation_mark(permits, reservation, &permits->reservations.changed);
+    out->reservation_id = reservation->id;
+    out->settle_within = request->settle_within;
+}
+
+/* ---- reservations: a repeated permit */
+
+/* Returns the reservation of a request that can still be settled in time, or NULL. */
+static doorman__reservation *doorman__reservations_open(const doorman_permits *permits,
+                                                        const doorman_permit_request *request) {
+    const doorman__request_name name = {request->client_id, request->request_id,
+                                        DOORMAN__OF_PERMIT};
+    doorman__reservation *found = doorman__reservations_find(permits, &name);
+    bool open = found && found->state == DOORMAN__OPEN && found->end.at > permits->at.now;
+    return open ? found : NULL;
+}
+
+/* Returns whether a permit repeats that of a hold: both reserve, or neither does. */
+static bool doorman__hold_reserves(const doorman_permits *permits, const doorman__hold *hold,
+                                   const doorman_permit_request *request) {
+    const bool wanted = request->settle_within > 0;
+    if (hold->wait) return wanted == (hold->wait->settle_within > 0);
+    return wanted == (doorman__reservations_open(permits, request) != NULL);
+}
+
+/* Tells a repeated permit of its reservation. */
+static void doorman__reservation_tell(const doorman_permits *permits,
+                                      const doorman_permit_request *request, doorman_permit *out) {
+    const doorman__reservation *found = doorman__reservations_open(permits, request);
+    assert(found);
+    out->reservation_id = found->id;
+    out->settle_within = found->end.at - permits->at.now;
+}
+
+/* Returns whether the wants are the items of a reservation. */
+static bool doorman__reservation_same(const doorman_permits *permits,
+                                      const doorman__reservation *reservation, size_t count) {
+    if (reservation->item_count != count) return false;
+    for (size_t i = 0; i < count; i++) {
+        const doorman__reserved_item *item = &doorman__reserved_items(reservation)[i];
+        const doorman__want *want = &permits->wants[i];
+        bool same = doorman__equal(item->cost, want->cost) &&
+                    doorman__equal(item->min, want->min) && strcmp(item->key, want->key) == 0 &&
+                    strcmp(item->resource_id, want->resource_id) == 0;
+        if (!same) return false;
+    }
+    return true;
+}
+
+/* Decides on a permit whose request_id a reservation has, or for whose reservation there is no
+ * room. Returns false if it is neither. */
+static bool doorman__permits_repeat_reservation(doorman_permits *permits,
+                                                const doorman_permit_request *request,
+                                                doorman_permit *out) {
+    const doorman__request_name name = {request->client_id, request->request_id,
+                                        DOORMAN__OF_PERMIT};
+    const doorman__reservation *found = doorman__reservations_find(permits, &name);
+    doorman_reason reason =
+        found ? DOORMAN_REASON_REPEATED : doorman__reservations_full(permits, request);
+    if (!reason) return false;
+    *out = (doorman_permit){.pending = false};
+    const doorman__reservation *open = doorman__reservations_open(permits, request);
+    if (open && request->settle_within && !open->has_hold &&
+        doorman__reservation_same(permits, open, request->item_count)) {
+        assert(open->item_count <= permits->grant_capacity);
+        for (size_t i = 0; i < open->item_count; i++) {
+            const double granted = doorman__reserved_items(open)[i].granted;
+            permits->grants[i] = (doorman_permit_grant){.granted = granted};
+        }
+        out->granted = true;
+        out->items = permits->grants;
+        out->item_count = open->item_count;
+        doorman__reservation_tell(permits, request, out);
+        return true;
+    }
+    out->reason = reason;
+    doorman__want_event(permits, permits->wants, DOORMAN_PERMIT_REFUSED, reason, 0);
+    return true;
+}
+
+/* ---- reservations: giving units back (P27) */
+
+/* Returns how many units of a reservation a slice of a SLIDING_WINDOW still has, and its place in
+ * the ring. */
+static uint64_t *doorman__sliding_slot(const doorman__meter *meter, doorman_time granted_at,
+                                       doorman_time now) {
+    uint64_t *state = meter->state, *ring = state + 2;
+    const doorman_time since = granted_at - (doorman_time)state[1];
+    if (since < 0) return NULL;
+    const uint64_t slice = doorman__slice_at(since, meter->figures->window);
+    const bool counts =
+        slice + DOORMAN__SLICES > doorman__sliding_slice(meter->figures, state, now);
+    const bool is_kept = slice <= ring[0] && slice + DOORMAN__SLICES > ring[0];
+    return counts && is_kept ? &ring[1 + slice % DOORMAN__SLICES] : NULL;
+}
+
+/* Returns how much of a part a bucket has not gained back yet. What it gains pays first for what was
+ * missing before the part was charged, then for the part. */
+static uint64_t doorman__bucket_owed(const doorman__meter *meter,
+                                     const doorman__reserved_part *part, doorman_time granted_at,
+                                     doorman_time now) {
+    const doorman_figures *figures = meter->figures;
+    const double level = doorman__level_at(figures, meter->state, now);
+    const double gained = figures->rate * ((double)(now - granted_at) / 1e9);
+    double missing = 0;
+    memcpy(&missing, &part->window, sizeof missing);
+    const double owed = doorman__grains_units(part->grains) - doorman__max(0, gained - missing);
+    return doorman__grains_floor(doorman__min(owed, figures->size - level));
+}
+
+/* Gives at most `grains` of a part back to its counter. Returns how many came back.
+ *   granted_at   when the part was charged */
+static uint64_t doorman__charge_return(doorman_permits *permits, const doorman__charge *charge,
+                                       const doorman__reserved_part *part, doorman_time granted_at,
+                                       uint64_t grains) {
+    doorman__counter *counter = charge->counter;
+    bool returns = part->returns && counter && counter->flags & DOORMAN__RESERVED;
+    if (!returns || charge->limit->leased) return 0;
+    const doorman__moment *at = &permits->at;
+    const doorman__meter meter = doorman__counter_meter(permits, charge->limit, counter);
+    if (grains > part->grains) grains = part->grains;
+    if (charge->limit->kind == DOORMAN_TOKEN_BUCKET) {
+        const uint64_t most = doorman__bucket_owed(&meter, part, granted_at, at->now);
+        if (grains > most) grains = most;
+        doorman__bucket_charge(meter.figures, meter.state, -(int64_t)grains, at->now);
+    } else if (meter.state[0] != part->window) {
+        return 0;
+    } else if (charge->limit->kind == DOORMAN_FIXED_WINDOW) {
+        const doorman__span span = doorman__span_at(meter.figures, at->epoch);
+        if (doorman__span_id(span) != part->window) return 0;
+        if (grains > meter.state[1]) grains = meter.state[1];
+        meter.state[1] -= grains;
+    } else {
+        uint64_t *slot = doorman__sliding_slot(&meter, granted_at, at->now);
+        if (!slot) return 0;
+        if (grains > *slot) grains = *slot;
+        *slot -= grains;
+    }
+    if (charge->limit->durable) doorman__permits_mark(permits, charge->slot, counter);
+    return grains;
+}
+
+/* Makes wants without a cost out of items, so that their counters can be found. Returns false if
+ * memory runs out. */
+static bool doorman__reservation_wants(doorman_permits *permits,
+                                       const doorman__reservation *reservation) {
+    const size_t count = reservation->item_count;
+    if (!doorman__reserve_list(&permits->wants, &permits->want_capacity, count,
+                               sizeof *permits->wants)) {
+        return false;
+    }
+    for (size_t i = 0; i < count; i++) {
+        const doorman__reserved_item *item = &doorman__reserved_items(reservation)[i];
+        permits->wants[i] = (doorman__want){.resource_id = item->resource_id, .key = item->key};
+    }
+    return true;
+}
+
+/* Gives back what comes back at the end of a reservation. Returns false if memory runs out; nothing
+ * has changed then. */
+static bool doorman__reservation_refund(doorman_permits *permits,
+                                        doorman__reservation *reservation) {
+    const size_t count = reservation->item_count;
+    bool found = doorman__reservation_wants(permits, reservation) &&
+                 doorman__permits_prepare(permits, count, true);
+    for (size_t i = 0; found && i < count; i++) {
+        const doorman__want *want = &permits->wants[i];
+        for (size_t j = 0; j < want->charge_count; j++) {
+            const doorman__charge *charge = &permits->charges[want->charges[j]];
+            doorman__reserved_part *part = doorman__reservation_part(reservation, i, charge->limit);
+            if (!part || !part->refunds) continue;
+            (void)doorman__charge_return(permits, charge, part, reservation->granted_at,
+                                         part->grains);
+        }
+    }
+    doorman__permits_end_call(permits, count);
+    doorman__reserved_part *parts = doorman__reserved_parts(reservation);
+    for (size_t i = 0; found && i < reservation->part_count; i++) {
+        if (parts[i].refunds) parts[i].grains = 0;
+    }
+    return found;
+}
+
+/* Ends a reservation that was not settled in time. Returns false if memory runs out. */
+static bool doorman__reservation_end(doorman_permits *permits, doorman__reservation *reservation) {
+    const doorman__reserved_part *parts = doorman__reserved_parts(reservation);
+    bool refunds = false;
+    assert(reservation->state == DOORMAN__OPEN);
+    for (size_t i = 0; i < reservation->part_count; i++) refunds = refunds || parts[i].refunds;
+    if (refunds && !doorman__reservation_refund(permits, reservation)) return false;
+    doorman__reservation_enter(permits, reservation, DOORMAN__ENDED,
+                               doorman__after(permits->at.now, DOORMAN__ENDED_KEPT));
+    return true;
+}
+
+/* Frees a reservation whose time has come. If its last row was not yielded, an older one may be in
+ * the store, in which it is still open. Then the store must delete it. If that cannot be noted, the
+ * reservation is kept for a minute more. */
+static void doorman__reservation_forget(doorman_permits *permits,
+                                        doorman__reservation *reservation) {
+    unsigned char row[DOORMAN_PERMIT_ROW_BYTES_MAX];
+    bool forgets = !reservation->row_list || !reservation->is_stored;
+    if (!forgets && permits->changes.removal_count < DOORMAN__REMOVALS_MAX) {
+        const unsigned char *end = doorman__reservation_row_begin(permits, reservation, true, row);
+        forgets = doorman__permits_add_removal(permits, row, (size_t)(end - row));
+    }
+    if (forgets) doorman__reservation_free(permits, reservation);
+    if (forgets) return;
+    doorman__timer_set(&permits->reservations.ends, &reservation->end,
+                       doorman__after(permits->at.now, DOORMAN__SETTLED_KEPT));
+}
+
+/* Ends, or forgets, at most `most` reservations whose time has come. */
+static void doorman__reservations_end_due(doorman_permits *permits, size_t most) {
+    const doorman__timers *ends = &permits->reservations.ends;
+    for (size_t i = 0; i < most && doorman__timers_due(ends) <= permits->at.now; i++) {
+        doorman__reservation *first =
+            DOORMAN__WITHIN(doorman__reservation, end, doorman__timers_first(ends));
+        if (first->state != DOORMAN__OPEN) {
+            doorman__reservation_forget(permits, first);
+        } else if (!doorman__reservation_end(permits, first)) {
+            permits->reservations.is_stuck = true; /* an update tries again after a second */
+            return;
+        }
+    }
+    permits->reservations.is_stuck = false;
+}
+
+#define DOORMAN__DECISION_ENDS 16
+
+/* Ends some reservations before a decision, because their units may come back. */
+static void doorman__reservations_work(doorman_permits *permits,
+                                       const doorman_permit_request *request) {
+    doorman__reservations_end_due(permits, DOORMAN__DECISION_ENDS);
+    (void)doorman__wants_read(permits->wants, request, NULL); /* the ends used them */
+}
+
+/* Frees all. */
+static void doorman__reservations_clear(doorman_permits *permits) {
+    doorman__reservations *all = &permits->reservations;
+    for (doorman__timer *first; (first = doorman__timers_first(&all->ends));) {
+        doorman__reservation_free(permits, DOORMAN__WITHIN(doorman__reservation, end, first));
+    }
+    assert(!all->by_request.count && !all->changed.count && !all->unsure.count);
+}
+
+/* Frees the memory of the tables. Precondition: there are no reservations. */
+static void doorman__reservations_uninit(doorman__reservations *all) {
+    doorman__chains_uninit(&all->by_request);
+    doorman__chains_uninit(&all->by_id);
+    doorman__timers_uninit(&all->ends);
+    DOORMAN_FREE(all->items);
+}
+
 /* ---- >>permits ------------------------------------------------------------------------------ */
 /*
  * This section decides on permits: new ones, those that wait in a queue, and repeated ones.
@@ -9233,6 +10193,7 @@ static void doorman__hold_begin_wait(doorman_permits *permits, doorman__hold *ho
     wait->equal = request->equal;
     wait->detail = request->detail;
     wait->share = request->share;
+    wait->settle_within = request->settle_within;
     hold->wait = wait;
     hold->asked_time_to_live = request->time_to_live;
     doorman__hold_enter(permits, hold, DOORMAN__WAITING);
@@ -9365,22 +10326,39 @@ static doorman_status doorman__permits_find(doorman_permits *permits,
     return holds && !request->request_id ? DOORMAN_INVALID_ARGUMENT : DOORMAN_OK;
 }
 
+/* What a permit needs in addition to its counters. */
+typedef struct doorman__made {
+    doorman__hold *hold;
+    doorman__reservation *reservation;
+} doorman__made;
+
 /* Divides what is offered, and creates what the grant needs. On failure, nothing remains.
- *   out    becomes the hold, or NULL if the permit needs none
+ *   out    gets the hold and the reservation, if the permit needs them
  *   fits   becomes false if a bound forbids the grant */
 static doorman_status doorman__permits_reserve(doorman_permits *permits,
                                                const doorman__decision *decision,
-                                               doorman__hold **out, bool *fits) {
+                                               doorman__made *out, bool *fits) {
     doorman__permits_divide(permits, decision->request->item_count, decision->request->equal);
     doorman_status status = doorman__permits_create_counters(permits, fits);
     if (status != DOORMAN_OK || !*fits || decision->inspects) return status;
     assert(permits->charge_count <= permits->charge_capacity);
-    return doorman__permits_reserve_hold(permits, decision, out, fits);
+    if (decision->request->settle_within) {
+        out->reservation = doorman__permits_new_reservation(permits, decision->request);
+        if (!out->reservation) {
+            doorman__permits_undo(permits);
+            return DOORMAN_OUT_OF_MEMORY;
+        }
+    }
+    status = doorman__permits_reserve_hold(permits, decision, &out->hold, fits);
+    if (out->reservation && (status != DOORMAN_OK || !*fits)) {
+        doorman__reservation_free(permits, out->reservation);
+    }
+    return status;
 }
 
 /* Charges all counters of a permit that fits. This step cannot fail. */
 static void doorman__permits_commit(doorman_permits *permits, const doorman_permit_request *request,
-                                    doorman__hold *hold, doorman_permit *result) {
+                                    const doorman__made *made, doorman_permit *result) {
     for (size_t i = 0; i < permits->charge_count; i++) {
         doorman__charge *charge = &permits->charges[i];
         assert(!charge->reason || charge->shadow);
@@ -9388,7 +10366,10 @@ static void doorman__permits_commit(doorman_permits *permits, const doorman_perm
         bool waits = charge->granted > 0 && !charge->shadow;
         if (waits) result->wait = doorman__later(result->wait, charge->wait);
     }
-    if (hold) doorman__hold_grant(permits, hold, request, 0, result);
+    if (made->hold) doorman__hold_grant(permits, made->hold, request, 0, result);
+    if (made->reservation) {
+        doorman__reservation_grant(permits, made->reservation, request, result);
+    }
     for (size_t i = 0; i < request->item_count; i++) {
         doorman__want_count_open(permits, &permits->wants[i]);
     }
@@ -9402,20 +10383,20 @@ static doorman_status doorman__permits_decide(doorman_permits *permits,
     const doorman_permit_request *request = decision->request;
     const size_t count = request->item_count;
     const bool inspects = decision->inspects;
-    doorman__hold *hold = NULL;
+    doorman__made made = {NULL, NULL};
     doorman_permit result;
     memset(&result, 0, sizeof result);
     doorman_status status = doorman__permits_find(permits, decision);
     if (status != DOORMAN_OK) return status;
     bool fits = doorman__permits_evaluate(permits, decision);
-    if (fits) status = doorman__permits_reserve(permits, decision, &hold, &fits);
+    if (fits) status = doorman__permits_reserve(permits, decision, &made, &fits);
     if (!fits && status == DOORMAN_OK && !inspects) {
         status = doorman__permits_wait(permits, decision, &result);
     }
     if (status != DOORMAN_OK) return status;
     if (!result.pending) {
         result.granted = fits;
-        if (fits && !inspects) doorman__permits_commit(permits, request, hold, &result);
+        if (fits && !inspects) doorman__permits_commit(permits, request, &made, &result);
         if (!inspects) doorman__permits_count_keys(permits, count, fits);
         if (fits) doorman__permits_fill_grants(permits, count, inspects, &result);
         if (!fits) doorman__permits_refuse(permits, count, request->max_wait, inspects, &result);
@@ -9470,13 +10451,21 @@ static bool doorman__hold_decide(doorman_permits *permits, doorman__hold *hold) 
                                             .detail = wait->detail,
                                             .client_id = doorman__owner_name(hold->owner),
                                             .request_id = hold->request_id,
-                                            .time_to_live = hold->asked_time_to_live};
+                                            .time_to_live = hold->asked_time_to_live,
+                                            .settle_within = wait->settle_within};
     doorman_permit result = {.pending = false};
+    const doorman_reason full = doorman__reservations_full(permits, &request);
+    if (full) {
+        doorman__hold_refuse(permits, hold, full);
+        return true;
+    }
     doorman__hold_wants(permits, hold);
     const doorman__decision decision = {.request = &request, .hold = hold, .turn = wait->rank};
     doorman_status status = doorman__permits_decide(permits, &decision, &result);
     doorman__permits_end_call(permits, request.item_count);
     if (status != DOORMAN_OK || result.pending) return status == DOORMAN_OK;
+    doorman__wait_event(permits, &doorman__hold_items(hold)[wait->item], wait,
+                        DOORMAN_PERMIT_WAIT_ENDED, result.reason);
     if (hold->state == DOORMAN__WAITING) { /* refused, or granted without units */
         (void)doorman__hold_end_wait(permits, hold);
         doorman__hold_destroy(permits, hold);
@@ -9664,7 +10653,8 @@ static bool doorman__permits_repeat(doorman_permits *permits, const doorman__dec
     }
     if (!hold) return false;
     assert(hold->state != DOORMAN__NEW && hold->request_id == request->request_id);
-    bool same = !hold->seized && doorman__hold_same(permits, hold, request->item_count);
+    bool same = !hold->seized && doorman__hold_same(permits, hold, request->item_count) &&
+                doorman__hold_reserves(permits, hold, request);
     bool may_wait = request->max_wait > 0 && decision->may_wait;
     if (same && hold->state == DOORMAN__WAITING && !may_wait) {
         doorman__hold_refuse(permits, hold, DOORMAN_REASON_REPEATED);
@@ -9674,6 +10664,7 @@ static bool doorman__permits_repeat(doorman_permits *permits, const doorman__dec
     *out = (doorman_permit){.pending = false};
     if (same && hold->state == DOORMAN__HELD) {
         doorman__hold_regrant(permits, hold, out);
+        if (request->settle_within) doorman__reservation_tell(permits, request, out);
     } else if (same && hold->state == DOORMAN__WAITING && has_room) {
         *status = doorman__hold_take_over(permits, hold, request, out);
     } else {
@@ -9732,12 +10723,16 @@ static doorman_status doorman__permits_run_checked(doorman_permits *permits,
     assert(request->item_count <= permits->want_capacity);
     doorman__moment_move(&permits->at, decision->now);
     decision->turn = before + (doorman_time)permits->holds.arrivals + 1;
+    if (doorman__timers_due(&permits->reservations.ends) <= permits->at.now) {
+        doorman__reservations_work(permits, decision->request);
+    }
     if (doorman__holds_due(permits) <= permits->at.now) {
         doorman__holds_settle_for(permits, decision);
     }
     if (!decision->inspects && request->request_id) {
         doorman__holds_prefetch_id(permits, DOORMAN__AHEAD_NODE);
         if (doorman__permits_repeat(permits, decision, out, &status)) return status;
+        if (doorman__permits_repeat_reservation(permits, request, out)) return DOORMAN_OK;
     }
     status = doorman__permits_decide(permits, decision, out);
     doorman__permits_end_call(permits, request->item_count);
@@ -10571,6 +11566,8 @@ size_t doorman_permits_cancel(doorman_permits *permits, uint64_t connection, doo
     for (doorman__hold *next = NULL; hold && count < left; hold = next) {
         next = hold->later;
         if (hold->wait->connection != owner) continue;
+        doorman__wait_event(permits, &doorman__hold_items(hold)[hold->wait->item], hold->wait,
+                            DOORMAN_PERMIT_WAIT_LEFT, DOORMAN_NO_REASON);
         doorman__wait_free(doorman__hold_end_wait(permits, hold));
         doorman__hold_destroy(permits, hold);
         count++;
@@ -10993,6 +11990,383 @@ static void doorman__holds_uninit(doorman__holds *holds) {
     DOORMAN_FREE(holds->made);
 }
 
+/* ---- >>settlements -------------------------------------------------------------------------- */
+/*
+ * What reservations have really cost, and reports that count once (P27, P28). A settlement finds the
+ * counters of its items like a report. A counter that has charged more than the real cost gives the
+ * rest back, and one that has charged less is charged the rest. All of it happens, or nothing.
+ */
+
+/* A settle, or a report with a request_id. */
+typedef struct doorman__settle_call {
+    const doorman_settle_request *request;
+    bool reports;
+} doorman__settle_call;
+
+/* Checks a request.
+ *   list   the name of the list of items */
+static doorman_status doorman__settle_check(const doorman_permits *permits,
+                                            const doorman__settle_call *call, const char *list,
+                                            doorman_error *error) {
+    const doorman_settle_request *request = call->request;
+    const size_t count = request->item_count;
+    const doorman__rule rules[] = {
+        {!doorman__id_valid(request->client_id), "client_id: " DOORMAN__ID_RULE},
+        {call->reports && request->id, "id: must be 0 in a report"},
+        {call->reports && !request->request_id, "request_id: is missing"},
+        {!call->reports && !request->id == !request->request_id,
+         "id: exactly one of id and request_id must be given"},
+        {request->id > DOORMAN__REQUEST_ID_MAX, "id: must be at most 2^53 - 1"},
+        {request->request_id > DOORMAN__REQUEST_ID_MAX, "request_id: must be at most 2^53 - 1"},
+    };
+    size_t next = 0;
+    const char *text = DOORMAN__RULE_NEXT(rules, &next);
+    if (text) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", text);
+    if (!count || !request->items) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: must be a list of items", list);
+    }
+    if (count > permits->options.item_max) {
+        return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "%s: at most %zu, not %zu", list,
+                             permits->options.item_max, count);
+    }
+    for (size_t i = 0; i < count; i++) {
+        doorman_permit_item item = request->items[i];
+        if (item.has_min) {
+            return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                                 "%s[%zu].min: only a permit has one", list, i);
+        }
+        if (call->reports && item.cost < 0) item.cost = -item.cost;
+        doorman_status status = doorman__permit_item_check(&item, list, i, error);
+        if (status != DOORMAN_OK) return status;
+    }
+    if (doorman__reservation_fits(request->items, count, 0)) return DOORMAN_OK;
+    return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "%s: have too many bytes", list);
+}
+
+/* Returns whether a request has the items of a reservation, and after the settlement also its
+ * figures. */
+static bool doorman__settle_same(const doorman__reservation *reservation,
+                                 const doorman_settle_request *request) {
+    if (reservation->item_count != request->item_count) return false;
+    for (size_t i = 0; i < request->item_count; i++) {
+        const doorman__reserved_item *own = &doorman__reserved_items(reservation)[i];
+        const doorman_permit_item *item = &request->items[i];
+        bool same = strcmp(own->resource_id, item->resource_id) == 0 &&
+                    strcmp(own->key, item->key ? item->key : "") == 0;
+        bool settled = reservation->state == DOORMAN__SETTLED;
+        if (!same || (settled && !doorman__equal(own->cost, item->cost))) return false;
+    }
+    return true;
+}
+
+/* Makes the wants of a request. Their minimums are 0, so they need nothing. Returns false if memory
+ * runs out. */
+static bool doorman__settle_wants(doorman_permits *permits, const doorman_settle_request *request) {
+    const size_t count = request->item_count;
+    void *items = permits->reservations.items;
+    bool room = doorman__reserve_list(&permits->wants, &permits->want_capacity, count,
+                                      sizeof *permits->wants) &&
+                doorman__reserve(&items, &permits->reservations.item_capacity, count,
+                                 sizeof(doorman_settled_item));
+    permits->reservations.items = (doorman_settled_item *)items;
+    for (size_t i = 0; room && i < count; i++) {
+        const doorman_permit_item *item = &request->items[i];
+        permits->wants[i] = (doorman__want){.resource_id = item->resource_id,
+                                            .key = item->key ? item->key : "",
+                                            .cost = item->cost};
+    }
+    return room;
+}
+
+/* What one item of a settlement changes at one counter. */
+typedef struct doorman__settle_step {
+    doorman__charge *charge;
+    doorman__reserved_part *part; /* NULL: the counter was not charged for the item */
+    double more;                  /* units that must be charged in addition; negative: a refund of a
+                                     report */
+    uint64_t less;                /* grains that may come back */
+} doorman__settle_step;
+
+/* Finds what changes at a counter. Returns false if the limit has no part in it. */
+static bool doorman__settle_step_find(doorman_permits *permits,
+                                      const doorman__reservation *reservation, size_t item,
+                                      size_t index, doorman__settle_step *out) {
+    const double cost = permits->wants[item].cost;
+    doorman__charge *charge = &permits->charges[permits->wants[item].charges[index]];
+    if (charge->limit->kind == DOORMAN_CONCURRENCY) return false;
+    *out = (doorman__settle_step){.charge = charge, .more = cost};
+    if (cost < 0) return true;
+    out->part = doorman__reservation_part(reservation, item, charge->limit);
+    const uint64_t had = out->part ? out->part->grains : 0, grains = doorman__grains_ceil(cost);
+    out->more = had < grains ? doorman__grains_units(grains - had) : 0;
+    out->less = had > grains ? had - grains : 0;
+    return true;
+}
+
+/* Creates the counters that a settlement charges. Returns OUT_OF_MEMORY, or RESOURCE_EXHAUSTED if a
+ * bound forbids one. Then nothing has changed. */
+static doorman_status doorman__settle_create(doorman_permits *permits,
+                                             const doorman__reservation *reservation) {
+    for (size_t i = 0; i < reservation->item_count; i++) {
+        for (size_t j = 0; j < permits->wants[i].charge_count; j++) {
+            doorman__settle_step step;
+            if (!doorman__settle_step_find(permits, reservation, i, j, &step)) continue;
+            if (step.charge->counter || doorman__limit_is_leased_rate(step.charge->limit)) continue;
+            if (!doorman__charge_reported(permits, step.charge, step.more)) continue;
+            doorman_status status = doorman__charge_create(permits, step.charge);
+            if (status == DOORMAN_OK) continue;
+            doorman__permits_undo(permits);
+            return status;
+        }
+    }
+    return DOORMAN_OK;
+}
+
+/* Charges a counter as a report does. Returns the units that it has charged. */
+static double doorman__settle_charge(doorman_permits *permits, doorman__charge *charge,
+                                     double cost) {
+    const int64_t amount = doorman__charge_reported(permits, charge, cost);
+    const double units = (double)amount / DOORMAN__UNIT;
+    if (doorman__limit_is_leased_rate(charge->limit)) {
+        doorman__leased_charge_report(permits, charge, amount, cost);
+        return units;
+    }
+    if (!amount) return 0;
+    if (charge->created) doorman__charge_event(permits, charge, DOORMAN_PERMIT_KEY_CREATED, 0);
+    charge->created = false;
+    const doorman__meter meter = doorman__counter_meter(permits, charge->limit, charge->counter);
+    (void)doorman__meter_charge(&meter, amount, &permits->at);
+    if (charge->limit->durable) doorman__permits_mark(permits, charge->slot, charge->counter);
+    return units;
+}
+
+/* Settles one item at all its counters. This step cannot fail. */
+static void doorman__settle_item(doorman_permits *permits, doorman__reservation *reservation,
+                                 size_t index) {
+    const doorman__want *want = &permits->wants[index];
+    doorman__reserved_item *item = &doorman__reserved_items(reservation)[index];
+    bool first = true;
+    double least = 0;
+    item->result = (doorman_settled_item){.returned = 0};
+    for (size_t i = 0; i < want->charge_count; i++) {
+        doorman__settle_step step;
+        if (!doorman__settle_step_find(permits, reservation, index, i, &step)) continue;
+        reservation->has_row = reservation->has_row || step.charge->limit->durable;
+        if (step.less > 0 && reservation->state == DOORMAN__OPEN) {
+            const uint64_t back = doorman__charge_return(permits, step.charge, step.part,
+                                                         reservation->granted_at, step.less);
+            item->result.returned =
+                doorman__max(item->result.returned, doorman__grains_units(back));
+        }
+        if (step.part && !(step.more > 0)) continue;
+        const double units = doorman__settle_charge(permits, step.charge, step.more);
+        const bool had = step.part && step.part->grains > 0;
+        const double most = want->cost - (had ? item->granted : 0);
+        const double charged = want->cost < 0 ? units : doorman__min(units, doorman__max(most, 0));
+        if (first || (want->cost < 0 ? charged > least : charged < least)) least = charged;
+        first = false;
+    }
+    item->result.charged = least;
+}
+
+/* Returns why a request that is not known cannot be settled, or NO_REASON. */
+static doorman_reason doorman__settle_refuses(const doorman_permits *permits,
+                                              const doorman__settle_call *call) {
+    const doorman_settle_request *request = call->request;
+    const doorman__hold *hold =
+        call->reports
+            ? NULL
+            : doorman__holds_find_request(permits, request->client_id, request->request_id);
+    if (hold && hold->state == DOORMAN__WAITING) return DOORMAN_REASON_REPEATED;
+    return doorman__requests_full(permits, request->client_id);
+}
+
+/* Returns whether a counter of the wants is not read from a store yet: the reservation may be
+ * there. */
+static bool doorman__settle_learns(const doorman_permits *permits) {
+    bool learns = false;
+    for (size_t i = 0; i < permits->charge_count; i++) {
+        learns = learns || doorman__permits_awaits_rows(permits, permits->charges[i].limit);
+    }
+    return learns;
+}
+
+/* Settles a reservation that is not settled. On failure nothing has changed.
+ *   reservation   UNLISTED: it was not known */
+static doorman_status doorman__settle_now(doorman_permits *permits,
+                                          const doorman__settle_call *call,
+                                          doorman__reservation *reservation,
+                                          doorman_settlement *out) {
+    const size_t count = reservation->item_count;
+    const bool known = reservation->state != DOORMAN__UNLISTED;
+    doorman_status status = DOORMAN_OK;
+    if (!doorman__permits_prepare(permits, count, true)) {
+        status = DOORMAN_OUT_OF_MEMORY;
+    } else if (!known && doorman__settle_learns(permits)) {
+        out->reason = DOORMAN_REASON_LEARNING;
+    } else {
+        status = doorman__settle_create(permits, reservation);
+        if (status == DOORMAN_RESOURCE_EXHAUSTED) out->reason = DOORMAN_REASON_MAX_KEYS;
+        if (status == DOORMAN_RESOURCE_EXHAUSTED) status = DOORMAN_OK;
+    }
+    const bool settles = status == DOORMAN_OK && !out->reason;
+    for (size_t i = 0; settles && i < count; i++) doorman__settle_item(permits, reservation, i);
+    for (size_t i = 0; settles && i < count; i++) {
+        doorman__reserved_items(reservation)[i].cost = permits->wants[i].cost;
+    }
+    doorman__permits_end_call(permits, count);
+    if (!settles) return status;
+    reservation->late = reservation->state == DOORMAN__ENDED;
+    reservation->unknown = !known && !call->reports;
+    const doorman_time kept = call->reports ? DOORMAN__ENDED_KEPT : DOORMAN__SETTLED_KEPT;
+    doorman__reservation_enter(permits, reservation, DOORMAN__SETTLED,
+                               doorman__after(permits->at.now, kept));
+    return DOORMAN_OK;
+}
+
+/* Describes a settlement. Precondition: there is room for its items. */
+static void doorman__settle_describe(doorman_permits *permits,
+                                     const doorman__reservation *reservation,
+                                     doorman_settlement *out) {
+    assert(reservation->state == DOORMAN__SETTLED);
+    assert(reservation->item_count <= permits->reservations.item_capacity);
+    for (size_t i = 0; i < reservation->item_count; i++) {
+        permits->reservations.items[i] = doorman__reserved_items(reservation)[i].result;
+    }
+    *out = (doorman_settlement){.late = reservation->late,
+                                .unknown = reservation->unknown,
+                                .id = reservation->unknown ? 0 : reservation->id,
+                                .items = permits->reservations.items,
+                                .item_count = reservation->item_count};
+}
+
+/* Settles a request that is checked. */
+static doorman_status doorman__settle_checked(doorman_permits *permits,
+                                              const doorman__settle_call *call,
+                                              doorman__reservation *reservation,
+                                              doorman_settlement *out) {
+    const doorman_settle_request *request = call->request;
+    const doorman__request_name name = {request->client_id,
+                                        request->id ? request->id : request->request_id,
+                                        call->reports ? DOORMAN__OF_REPORT
+                                        : request->id ? DOORMAN__OF_ID
+                                                      : DOORMAN__OF_PERMIT};
+    *out = (doorman_settlement){.reason = DOORMAN_NO_REASON};
+    if (reservation && !doorman__settle_same(reservation, request)) {
+        out->reason = DOORMAN_REASON_REPEATED;
+    } else if (!reservation) {
+        out->reason = doorman__settle_refuses(permits, call);
+    }
+    if (out->reason) return DOORMAN_OK;
+    if (!doorman__settle_wants(permits, request)) return DOORMAN_OUT_OF_MEMORY;
+    const bool known = reservation != NULL;
+    if (!known) {
+        reservation = doorman__reservation_create(permits, &name, request->item_count, 0);
+        if (!reservation) return DOORMAN_OUT_OF_MEMORY;
+    }
+    doorman_status status = DOORMAN_OK;
+    if (reservation->state != DOORMAN__SETTLED) {
+        status = doorman__settle_now(permits, call, reservation, out);
+    }
+    bool settled = status == DOORMAN_OK && !out->reason;
+    if (settled) doorman__settle_describe(permits, reservation, out);
+    if (!settled && !known) doorman__reservation_free(permits, reservation);
+    return status;
+}
+
+/* Returns the hold of the permit that is settled, or NULL. */
+static const doorman__hold *doorman__settle_hold(const doorman_permits *permits,
+                                                 const doorman__settle_call *call,
+                                                 const doorman__reservation *reservation) {
+    const doorman_settle_request *request = call->request;
+    const uint64_t id = request->id ? request->id : reservation ? reservation->id : 0;
+    if (call->reports) return NULL;
+    const doorman__hold *hold =
+        id ? doorman__holds_find(permits, id)
+           : doorman__holds_find_request(permits, request->client_id, request->request_id);
+    bool own = hold && hold->state == DOORMAN__HELD &&
+               strcmp(doorman__owner_name(hold->owner), request->client_id) == 0;
+    return own ? hold : NULL;
+}
+
+/* Settles, and releases the hold. */
+static doorman_status doorman__settle_run(doorman_permits *permits,
+                                          const doorman__settle_call *call,
+                                          doorman_settlement *out) {
+    const doorman_settle_request *request = call->request;
+    const doorman__request_name name = {request->client_id, request->request_id,
+                                        call->reports ? DOORMAN__OF_REPORT : DOORMAN__OF_PERMIT};
+    doorman__holds_settle(permits, DOORMAN__CALL_ENDS);
+    doorman__reservations_end_due(permits, DOORMAN__CALL_ENDS);
+    doorman__reservation *found =
+        request->id ? doorman__reservations_find_id(permits, request->client_id, request->id)
+                    : doorman__reservations_find(permits, &name);
+    const bool ends = found && found->state == DOORMAN__OPEN && found->end.at <= permits->at.now;
+    if (ends && !doorman__reservation_end(permits, found)) return DOORMAN_OUT_OF_MEMORY;
+    const doorman__hold *hold = doorman__settle_hold(permits, call, found);
+    if (hold && !doorman__holds_reserve_items(permits, hold->item_count)) {
+        return DOORMAN_OUT_OF_MEMORY;
+    }
+    doorman_status status = doorman__settle_checked(permits, call, found, out);
+    if (status != DOORMAN_OK || out->reason || !hold) return status;
+    const doorman_hold_request release = {.client_id = request->client_id, .id = hold->id};
+    doorman_hold released;
+    return doorman__holds_release(permits, &release, &released, NULL);
+}
+
+/* Checks a settle or a report, and does it. */
+static doorman_status doorman__settle_all(doorman_permits *permits,
+                                          const doorman__settle_call *call, doorman_settlement *out,
+                                          doorman_error *error, doorman_time now) {
+    if (!permits) return doorman__missing(error, "permits");
+    if (!call->request) return doorman__missing(error, "request");
+    if (!out) return doorman__missing(error, "out");
+    doorman_status status = doorman__settle_check(permits, call, "items", error);
+    if (status != DOORMAN_OK) return status;
+    doorman__moment_move(&permits->at, now);
+    doorman_settlement result;
+    status = doorman__settle_run(permits, call, &result);
+    if (status != DOORMAN_OK) return doorman__no_memory(error);
+    *out = result;
+    return DOORMAN_OK;
+}
+
+doorman_status doorman_permits_settle(doorman_permits *permits,
+                                      const doorman_settle_request *request,
+                                      doorman_settlement *out, doorman_error *error,
+                                      doorman_time now) {
+    const doorman__settle_call call = {request, false};
+    return doorman__settle_all(permits, &call, out, error, now);
+}
+
+doorman_status doorman_permits_report_once(doorman_permits *permits,
+                                           const doorman_settle_request *request,
+                                           doorman_settlement *out, doorman_error *error,
+                                           doorman_time now) {
+    const doorman__settle_call call = {request, true};
+    return doorman__settle_all(permits, &call, out, error, now);
+}
+
+bool doorman_permits_next_reservation(const doorman_permits *permits, doorman_cursor *cursor,
+                                      doorman_permits_reservation *out) {
+    if (!permits || !cursor || !out) return false;
+    const doorman__reservation *found = permits->reservations.open.first;
+    for (uint64_t i = 0; found && i < cursor->position; i++) found = found->later;
+    cursor->at_end = !found || cursor->position >= DOORMAN__LISTED_HOLDS;
+    if (cursor->at_end) return false;
+    cursor->position++;
+    const doorman__reserved_item *first = doorman__reserved_items(found);
+    *out = (doorman_permits_reservation){.client_id = doorman__owner_name(found->owner),
+                                         .id = found->id,
+                                         .resource_id = first->resource_id,
+                                         .key = first->key,
+                                         .amount = first->granted,
+                                         .item_count = found->item_count,
+                                         .granted_at = found->granted_at,
+                                         .ends_at = found->end.at};
+    return true;
+}
+
 /* ---- >>state -------------------------------------------------------------------------------- */
 /*
  * Rows of counters and bans, which a store keeps over a restart. The public part has the rules D3
@@ -11011,6 +12385,14 @@ static void doorman__holds_uninit(doorman__holds *holds) {
  *                      units; the grains of 16 slices, the last one first
  *     TIERS            one byte: how many tiers follow; for each tier: when it was entered, and a
  *                      ring whose length is 0 if the tier was never entered
+ *     reservation      one byte: 0: open, 1: open, and its counters are written, 2: settled, 3: ended;
+ *                      one byte: 1: late, 2: unknown, 4: with a hold; the id; when it was granted,
+ *                      and when it ends or is forgotten; one byte for the items that follow; for
+ *                      each: the resource, the key, what was asked for, the least of it, what was
+ *                      granted, what has come back and what was charged at the settlement; two
+ *                      bytes: how many parts follow, of durable limits; for each: two bytes for the
+ *                      item, the code of the limit, its window, its grains, and one byte: 1: units
+ *                      may come back, 2: also at the end
  *
  * A restored ring keeps the begin of its slices: the time from which its slices count is set so
  * that its last slice has the index 16. So units return exactly when they would have returned, also
@@ -11059,13 +12441,15 @@ static size_t doorman__letter_index(const char *letters, size_t count, unsigned 
  *   of_limit, of_resource   the strings of the identity */
 static const char *doorman__permit_row_wrong(const doorman_permit_row *row, const char *of_limit,
                                              const char *of_resource) {
-    const bool counts = !row->is_ban && !row->is_clock;
+    const bool counts = !row->is_ban && !row->is_clock && !row->is_reservation;
     const bool shares = counts && row->per == DOORMAN_PER_TEMPLATE;
     const bool empty = !of_resource[0] && !row->limit[0] && !row->key[0];
     const doorman__rule rules[] = {
         {!row->version, "version: must not be 0"},
         {!counts && row->per != DOORMAN_PER_KEY, "per: must be key without a limit"},
         {!counts && of_limit[0], "limit: must be empty in the identity of a ban"},
+        {row->is_reservation && (row->limit[0] || row->identifier_glob[0]),
+         "limit: must be empty for a reservation"},
         {row->is_clock && (row->removed || !empty), "key: the clock has none"},
         {(counts || row->limit[0]) && !doorman__id_valid(row->limit), "limit: " DOORMAN__ID_RULE},
         {counts && strcmp(of_limit, row->limit) != 0, "limit: must be the same twice"},
@@ -11112,11 +12496,15 @@ static const char *doorman__permit_row_parse(const unsigned char *bytes, size_t 
     const size_t scope = doorman__letter_index(doorman__scope_letters, scopes, per);
     out->is_ban = kind == DOORMAN__PERMIT_ROW_BAN;
     out->is_clock = kind == DOORMAN__PERMIT_ROW_CLOCK;
-    if (index == kinds && !out->is_ban && !out->is_clock) return "kind: is not known";
+    out->is_reservation = kind == DOORMAN__PERMIT_ROW_RESERVATION;
+    if (index == kinds && !out->is_ban && !out->is_clock && !out->is_reservation) {
+        return "kind: is not known";
+    }
     if (scope == scopes) return "per: is not known";
     if (index < kinds) out->kind = (doorman_limit_kind)index;
     out->per = (doorman_scope)scope;
     out->resource_id = out->per == DOORMAN_PER_TEMPLATE ? "" : of_resource;
+    out->is_last = out->is_reservation && rest->at < rest->end && *rest->at == 1;
     return doorman__permit_row_wrong(out, of_limit, of_resource);
 }
 
@@ -11144,8 +12532,9 @@ typedef struct doorman__row_ring {
 
 /* The figures of a row, by kind. */
 typedef struct doorman__row_figures {
-    doorman_time rest; /* of a ban */
-    double level;      /* TOKEN_BUCKET, at the time `at` */
+    doorman_time rest;                    /* of a ban */
+    doorman__permit_row_rest rest_of_row; /* of a reservation: its figures, as bytes */
+    double level;                         /* TOKEN_BUCKET, at the time `at` */
     doorman_time at;
     doorman__span span; /* FIXED_WINDOW */
     uint64_t used;
@@ -11261,7 +12650,7 @@ static const char *doorman__figures_read(const doorman_permit_row *row,
                                          doorman__permit_row_rest *rest,
                                          doorman__row_figures *out) {
     const doorman_time written_at = row->written_at;
-    *out = (doorman__row_figures){.ring_count = 0};
+    out->ring_count = 0;
     if (row->is_ban) {
         out->rest = doorman__permit_row_time(rest);
         bool valid = out->rest > 0 && doorman__duration_valid(out->rest);
@@ -11293,6 +12682,119 @@ static const char *doorman__figures_read(const doorman_permit_row *row,
     return out->used <= DOORMAN__ROW_GRAINS_MAX ? NULL : "used: is too much";
 }
 
+/* The figures of a reservation, without items and parts. */
+typedef struct doorman__row_reservation {
+    unsigned state, flags;
+    uint64_t id;
+    doorman_time granted_at, end;
+    size_t item_count;
+} doorman__row_reservation;
+
+static doorman__row_reservation doorman__row_reservation_read(doorman__permit_row_rest *rest) {
+    doorman__row_reservation out = {.state = (unsigned)doorman__permit_row_number(rest, 1)};
+    out.flags = (unsigned)doorman__permit_row_number(rest, 1);
+    out.id = doorman__permit_row_number(rest, 8);
+    out.granted_at = doorman__permit_row_time(rest);
+    out.end = doorman__permit_row_time(rest);
+    out.item_count = (size_t)doorman__permit_row_number(rest, 1);
+    return out;
+}
+
+static double doorman__permit_row_double(doorman__permit_row_rest *rest) {
+    const uint64_t bits = doorman__permit_row_number(rest, 8);
+    double number;
+    memcpy(&number, &bits, sizeof number);
+    return number;
+}
+
+static doorman__reserved_item doorman__row_item_read(doorman__permit_row_rest *rest) {
+    doorman__reserved_item out = {.resource_id = doorman__permit_row_string(rest)};
+    out.key = doorman__permit_row_string(rest);
+    out.cost = doorman__permit_row_double(rest);
+    out.min = doorman__permit_row_double(rest);
+    out.granted = doorman__permit_row_double(rest);
+    out.result.returned = doorman__permit_row_double(rest);
+    out.result.charged = doorman__permit_row_double(rest);
+    return out;
+}
+
+static doorman__reserved_part doorman__row_part_read(doorman__permit_row_rest *rest) {
+    doorman__reserved_part out = {.item = (uint32_t)doorman__permit_row_number(rest, 2)};
+    out.limit = doorman__permit_row_number(rest, 8);
+    out.window = doorman__permit_row_number(rest, 8);
+    out.grains = doorman__permit_row_number(rest, 8);
+    const uint64_t flags = doorman__permit_row_number(rest, 1);
+    out.returns = flags & 1;
+    out.refunds = flags >> 1 & 1;
+    out.durable = true;
+    return out;
+}
+
+/* Reads the letter and the number of a request_id. Returns false if the key is not one. */
+static bool doorman__row_request_read(const char *key, char *letter, uint64_t *number) {
+    const char *at = key + 1;
+    *letter = key[0];
+    *number = 0;
+    bool valid =
+        *letter == DOORMAN__OF_PERMIT || *letter == DOORMAN__OF_REPORT || *letter == DOORMAN__OF_ID;
+    valid = valid && *at >= '1' && *at <= '9';
+    for (; valid && *at; at++) {
+        valid = *at >= '0' && *at <= '9' && *number <= DOORMAN__REQUEST_ID_MAX;
+        *number = *number * 10 + (uint64_t)(*at - '0');
+    }
+    return valid && *number <= DOORMAN__REQUEST_ID_MAX;
+}
+
+/* Returns what is wrong with an item of the row of a reservation, or NULL. */
+static const char *doorman__row_item_wrong(const doorman__reserved_item *item) {
+    const double most = DOORMAN_AMOUNT_MAX;
+    const bool valid = item->cost >= -most && item->cost <= most && item->min >= 0 &&
+                       item->min <= most && item->granted >= 0 && item->granted <= most &&
+                       item->result.returned >= 0 && item->result.returned <= 2 * most &&
+                       item->result.charged >= -2 * most && item->result.charged <= 2 * most;
+    if (!doorman__id_valid(item->resource_id)) return "items.resource_id: " DOORMAN__ID_RULE;
+    if (!doorman__key_valid(item->key)) return "items.key: " DOORMAN__KEY_RULE;
+    return valid ? NULL : "items: an amount is not valid";
+}
+
+/* Goes through the figures of a reservation. Returns what is wrong with them, or NULL. */
+static const char *doorman__reservation_row_check(const doorman_permit_row *row,
+                                                  doorman__permit_row_rest *rest) {
+    char letter = 0;
+    uint64_t number = 0;
+    const doorman__row_reservation read = doorman__row_reservation_read(rest);
+    const bool known = doorman__row_request_read(row->key, &letter, &number);
+    const bool permits = letter == DOORMAN__OF_PERMIT;
+    const bool times = doorman__row_time_valid(read.granted_at, row->written_at) &&
+                       read.end >= -4 * DOORMAN_DURATION_MAX &&
+                       read.end <= row->written_at + 2 * DOORMAN__SETTLE_MAX;
+    const bool settled = read.state == 2;
+    const bool of_id = letter == DOORMAN__OF_ID ? read.id == number : permits || !read.id;
+    if (!known) return "key: is not a request_id";
+    if (read.state > 3 || (!permits && !settled) || (!settled && !read.id)) {
+        return "state: is not valid";
+    }
+    if (read.flags > 7) return "flags: are not valid";
+    if (read.id > DOORMAN__REQUEST_ID_MAX || !of_id) return "id: is not valid";
+    if (!times) return "granted_at: is not valid";
+    if (!read.item_count) return "items: must not be empty";
+    for (size_t i = 0; i < read.item_count && !rest->short_; i++) {
+        const doorman__reserved_item item = doorman__row_item_read(rest);
+        const char *wrong = rest->short_ ? NULL : doorman__row_item_wrong(&item);
+        if (wrong) return wrong;
+    }
+    const uint64_t parts = doorman__permit_row_number(rest, 2);
+    for (uint64_t i = 0; i < parts && !rest->short_; i++) {
+        const doorman__reserved_part part = doorman__row_part_read(rest);
+        if (rest->short_) break;
+        if (part.item >= read.item_count) return "parts.item: is not valid";
+        if (!part.grains || part.grains > DOORMAN__ROW_GRAINS_MAX) {
+            return "parts.grains: are not valid";
+        }
+    }
+    return NULL;
+}
+
 /* Reads a whole row of this version. */
 static doorman_status doorman__permit_row_check(const unsigned char *bytes, size_t count,
                                                 doorman_permit_row *row,
@@ -11305,7 +12807,11 @@ static doorman_status doorman__permit_row_check(const unsigned char *bytes, size
                              "version: %u is later than %u, which this version reads", row->version,
                              (unsigned)DOORMAN_PERMIT_ROW_VERSION);
     }
-    if (!wrong && !row->removed && !row->is_clock) {
+    figures->rest_of_row = rest;
+    if (!wrong && row->is_reservation && !row->removed) {
+        wrong = doorman__reservation_row_check(row, &rest);
+        if (rest.short_) wrong = "bytes: the row ends within its figures";
+    } else if (!wrong && !row->removed && !row->is_clock) {
         wrong = doorman__figures_read(row, &rest, figures);
         if (rest.short_) wrong = "bytes: the row ends within its figures";
     }
@@ -11314,10 +12820,6 @@ static doorman_status doorman__permit_row_check(const unsigned char *bytes, size
 }
 
 /* ---- state: yielding changes (D3) */
-
-static size_t doorman__changes_count(const doorman__changes *changes) {
-    return changes->count + changes->removal_count;
-}
 
 /* Takes the first removal out of the list. Returns the length of its row; 0: there is none. */
 static size_t doorman__changes_take_removal(doorman__changes *changes, unsigned char *out) {
@@ -11440,15 +12942,111 @@ static size_t doorman__changes_yield_counter(doorman_permits *permits, doorman__
     return (size_t)(end - out);
 }
 
+static unsigned char *doorman__le_write_double(unsigned char *to, double number) {
+    uint64_t bits;
+    memcpy(&bits, &number, sizeof bits);
+    return doorman__le_write(to, bits, 8);
+}
+
+/* Returns what a row says about the state of a reservation.
+ *   is_sure   the rows of its counters are written */
+static unsigned doorman__reservation_row_state(const doorman__reservation *reservation,
+                                               bool is_sure) {
+    if (reservation->state == DOORMAN__OPEN) return is_sure ? 1 : 0;
+    return reservation->state == DOORMAN__SETTLED ? 2 : 3;
+}
+
+/* Writes the items of a reservation, and returns their end. */
+static unsigned char *doorman__reserved_items_write(unsigned char *to,
+                                                    const doorman__reservation *reservation) {
+    *to++ = (unsigned char)reservation->item_count;
+    for (size_t i = 0; i < reservation->item_count; i++) {
+        const doorman__reserved_item *item = &doorman__reserved_items(reservation)[i];
+        to = doorman__le_write_text(to, item->resource_id, strlen(item->resource_id));
+        to = doorman__le_write_text(to, item->key, strlen(item->key));
+        to = doorman__le_write_double(to, item->cost);
+        to = doorman__le_write_double(to, item->min);
+        to = doorman__le_write_double(to, item->granted);
+        to = doorman__le_write_double(to, item->result.returned);
+        to = doorman__le_write_double(to, item->result.charged);
+    }
+    return to;
+}
+
+/* Writes the parts of durable limits, and returns their end. A settled reservation needs none. */
+static unsigned char *doorman__reserved_parts_write(unsigned char *to,
+                                                    const doorman__reservation *reservation) {
+    const doorman__reserved_part *parts = doorman__reserved_parts(reservation);
+    const bool settled = reservation->state == DOORMAN__SETTLED;
+    unsigned char *at_count = to;
+    size_t count = 0;
+    to += 2;
+    for (size_t i = 0; i < reservation->part_count && !settled; i++) {
+        if (!parts[i].durable || !parts[i].grains) continue;
+        to = doorman__le_write(to, parts[i].item, 2);
+        to = doorman__le_write(to, parts[i].limit, 8);
+        to = doorman__le_write(to, parts[i].window, 8);
+        to = doorman__le_write(to, parts[i].grains, 8);
+        *to++ = (unsigned char)(parts[i].returns + 2 * parts[i].refunds);
+        count++;
+    }
+    (void)doorman__le_write(at_count, count, 2);
+    return to;
+}
+
+/* Writes the row of a reservation. Returns its length. */
+static size_t doorman__reservation_write(const doorman_permits *permits,
+                                         const doorman__reservation *reservation, bool is_sure,
+                                         unsigned char *out) {
+    const doorman__moment *at = &permits->at;
+    unsigned char *to = doorman__reservation_row_begin(permits, reservation, false, out);
+    const doorman_time end = doorman__after(at->epoch, reservation->end.at - at->now);
+    *to++ = (unsigned char)doorman__reservation_row_state(reservation, is_sure);
+    *to++ =
+        (unsigned char)(reservation->late + 2 * reservation->unknown + 4 * reservation->has_hold);
+    to = doorman__le_write(to, reservation->id, 8);
+    const doorman_time granted_at = doorman__moment_epoch_of(at, reservation->granted_at);
+    to = doorman__le_write(to, (uint64_t)granted_at, 8);
+    to = doorman__le_write(to, (uint64_t)end, 8);
+    to = doorman__reserved_items_write(to, reservation);
+    to = doorman__reserved_parts_write(to, reservation);
+    const bool is_open = reservation->state == DOORMAN__OPEN;
+    const doorman_time fresh_at = doorman__after(end, is_open ? DOORMAN__ENDED_KEPT : 0);
+    doorman__permit_row_set_fresh(out, doorman__later(fresh_at, at->epoch));
+    assert(to - out <= DOORMAN_PERMIT_ROW_BYTES_MAX);
+    return (size_t)(to - out);
+}
+
+/* Writes the row of the first reservation of a list. An open one must be written again after its
+ * counters. Returns the length, or 0 if there is none. */
+static size_t doorman__changes_yield_reservation(doorman_permits *permits,
+                                                 doorman__reservation_list *list,
+                                                 unsigned char *out) {
+    doorman__reservation *first = list->first;
+    if (!first) return 0;
+    const bool is_sure = list == &permits->reservations.unsure;
+    const size_t bytes = doorman__reservation_write(permits, first, is_sure, out);
+    first->is_stored = true;
+    doorman__reservation_unmark(permits, first);
+    if (!is_sure && first->state == DOORMAN__OPEN) {
+        doorman__reservation_mark(permits, first, &permits->reservations.unsure);
+    }
+    return bytes;
+}
+
 size_t doorman_permits_next_changed(doorman_permits *permits, unsigned char *out,
                                     doorman_time now) {
     if (!permits || !out || permits->changes.rows != DOORMAN_ROWS_READ) return 0;
     doorman__moment_move(&permits->at, now);
+    doorman__reservations *all = &permits->reservations;
     size_t bytes = doorman__changes_take_removal(&permits->changes, out);
+    if (!bytes) bytes = doorman__changes_yield_reservation(permits, &all->changed, out);
     bool failed = false;
     while (!bytes && !failed) {
         doorman__slot *slot = NULL;
         doorman__counter *counter = doorman__changes_find(permits, &slot);
+        if (!counter) bytes = doorman__changes_yield_reservation(permits, &all->unsure, out);
+        if (bytes) return bytes;
         if (!counter) return doorman__changes_yield_clock(permits, out);
         bytes = slot == doorman__permits_bans(permits)
                     ? doorman__changes_yield_ban(permits, slot, counter, out)
@@ -11662,6 +13260,13 @@ doorman_status doorman_permits_mark_changed(doorman_permits *permits, const unsi
         permits->changes.clock_due = true;
         return DOORMAN_OK;
     }
+    if (read.is_reservation) {
+        doorman__request_name name = {.client_id = read.resource_id};
+        bool named = doorman__row_request_read(read.key, &name.letter, &name.number);
+        doorman__reservation *found = named ? doorman__reservations_find(permits, &name) : NULL;
+        if (found) doorman__reservation_mark(permits, found, &permits->reservations.changed);
+        return DOORMAN_OK;
+    }
     if (read.is_ban) {
         target.slot = doorman__permits_bans(permits);
         target.counter = doorman__permits_row_ban(permits, &read);
@@ -11696,6 +13301,29 @@ static void doorman__permits_mark_bucket(doorman_permits *permits, doorman__slot
     }
 }
 
+/* Marks the reservations of some buckets, after all counters. Returns whether some are left. */
+static bool doorman__reservations_mark_some(doorman_permits *permits,
+                                            doorman_counter_cursor *cursor) {
+    doorman__reservations *all = &permits->reservations;
+    const doorman__chains *nodes = &all->by_request;
+    for (size_t left = DOORMAN__MARK_BUCKETS; left && cursor->table == permits->slot_count;) {
+        if (!nodes->bucket_count) cursor->position = 0;
+        if (nodes->bucket_count) {
+            const size_t bucket = doorman__chains_visited(nodes, cursor->position);
+            doorman__chain *node = *doorman__chains_at(nodes, bucket);
+            for (; node; node = node->next) {
+                doorman__reservation_mark(permits,
+                                          DOORMAN__WITHIN(doorman__reservation, by_request, node),
+                                          &all->changed);
+            }
+            cursor->position = doorman__chains_behind(nodes, cursor->position);
+            left--;
+        }
+        if (!cursor->position) cursor->table++;
+    }
+    return cursor->table == permits->slot_count;
+}
+
 bool doorman_permits_mark_all(doorman_permits *permits, doorman_counter_cursor *cursor) {
     if (!permits || !cursor) return false;
     const uint64_t removals = permits->slot_removals + 1; /* each has moved a table */
@@ -11715,7 +13343,8 @@ bool doorman_permits_mark_all(doorman_permits *permits, doorman_counter_cursor *
         }
         if (!cursor->position) cursor->table++;
     }
-    return cursor->table < permits->slot_count;
+    if (cursor->table < permits->slot_count) return true;
+    return doorman__reservations_mark_some(permits, cursor);
 }
 
 /* ---- state: restoring rows */
@@ -11749,7 +13378,7 @@ static doorman_status doorman__restore_new(doorman_permits *permits, doorman__ro
     if (!counter) return doorman__no_memory(error);
     counter->generation = (uint16_t)permits->generation;
     counter->override_ = override_;
-    counter->flags |= DOORMAN__STORED;
+    counter->flags |= DOORMAN__STORED | DOORMAN__RESERVED;
     memcpy(doorman__counter_state(counter), state, words * sizeof *state);
     return DOORMAN_OK;
 }
@@ -11771,7 +13400,7 @@ static doorman_status doorman__restore_counter(doorman_permits *permits,
     const bool empty = target.limit->empty_at_start;
     const doorman__meter meter = doorman__counter_meter(permits, target.limit, counter);
     doorman__meter_restore(&meter, figures, empty ? DOORMAN__LARGER : DOORMAN__ADDED, &permits->at);
-    counter->flags |= DOORMAN__STORED;
+    counter->flags |= DOORMAN__STORED | DOORMAN__RESERVED;
     doorman__permits_mark(permits, target.slot, counter);
     return DOORMAN_OK;
 }
@@ -11803,6 +13432,83 @@ static doorman_status doorman__restore_ban(doorman_permits *permits, const doorm
     return DOORMAN_OK;
 }
 
+/* Fills the parts of a restored reservation. */
+static void doorman__restore_parts(doorman__reservation *reservation,
+                                   doorman__permit_row_rest *rest, bool is_sure) {
+    doorman__reserved_part *parts = doorman__reserved_parts(reservation);
+    for (size_t i = 0; i < reservation->part_count; i++) {
+        parts[i] = doorman__row_part_read(rest);
+        /* the counter may not have counted it */
+        if (!is_sure) parts[i].returns = parts[i].refunds = false;
+    }
+}
+
+/* Makes the wants of the items of a row. Returns false if memory runs out. */
+static bool doorman__restore_wants(doorman_permits *permits, doorman__permit_row_rest *rest,
+                                   size_t count) {
+    if (!doorman__reserve_list(&permits->wants, &permits->want_capacity, count,
+                               sizeof *permits->wants)) {
+        return false;
+    }
+    for (size_t i = 0; i < count; i++) {
+        const doorman__reserved_item item = doorman__row_item_read(rest);
+        permits->wants[i] = (doorman__want){
+            .resource_id = item.resource_id, .key = item.key, .cost = item.cost, .min = item.min};
+    }
+    return true;
+}
+
+/* Restores a reservation, a settlement or a report. One that is there already stays as it is.
+ *   rest   the figures of the row, which are checked */
+static doorman_status doorman__restore_reservation(doorman_permits *permits,
+                                                   const doorman_permit_row *row,
+                                                   doorman__permit_row_rest *rest,
+                                                   doorman_error *error) {
+    static const doorman__reservation_state states[] = {DOORMAN__OPEN, DOORMAN__OPEN,
+                                                        DOORMAN__SETTLED, DOORMAN__ENDED};
+    doorman__request_name name = {.client_id = row->resource_id};
+    (void)doorman__row_request_read(row->key, &name.letter, &name.number);
+    const doorman__row_reservation read = doorman__row_reservation_read(rest);
+    doorman__permit_row_rest items = *rest;
+    doorman__moment_reach(&permits->at, row->written_at);
+    const doorman__moment *at = &permits->at;
+    const bool is_open = states[read.state] == DOORMAN__OPEN;
+    if (!is_open && read.end <= at->epoch) return DOORMAN_OK; /* it is forgotten */
+    if (doorman__reservations_find(permits, &name)) return DOORMAN_OK;
+    if (read.id && name.letter == DOORMAN__OF_PERMIT &&
+        doorman__reservations_find_id(permits, name.client_id, read.id)) {
+        return DOORMAN_OK;
+    }
+    if (doorman__requests_full(permits, name.client_id)) {
+        return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED,
+                             "there is no room for one more: raise request_max");
+    }
+    if (!doorman__restore_wants(permits, rest, read.item_count)) return doorman__no_memory(error);
+    const size_t parts = (size_t)doorman__permit_row_number(rest, 2);
+    doorman__reservation *made =
+        doorman__reservation_create(permits, &name, read.item_count, parts);
+    if (!made) return doorman__no_memory(error);
+    for (size_t i = 0; i < read.item_count; i++) {
+        const doorman__reserved_item item = doorman__row_item_read(&items);
+        doorman__reserved_items(made)[i].granted = item.granted;
+        doorman__reserved_items(made)[i].result = item.result;
+    }
+    doorman__restore_parts(made, rest, read.state != 0);
+    made->late = read.flags & 1;
+    made->unknown = read.flags >> 1 & 1;
+    made->has_hold = read.flags >> 2 & 1;
+    made->granted_at = doorman__moment_now_of(at, read.granted_at);
+    if (read.id && name.letter == DOORMAN__OF_PERMIT) {
+        made->id = read.id;
+        (void)doorman__chains_add(&permits->reservations.by_id, &made->by_id,
+                                  doorman__hold_id_hash(permits, made->id));
+    }
+    doorman__reservation_enter(permits, made, states[read.state],
+                               doorman__later(at->now, doorman__moment_now_of(at, read.end)));
+    made->has_row = made->is_stored = true;
+    return DOORMAN_OK;
+}
+
 doorman_status doorman_permits_restore(doorman_permits *permits, const unsigned char *row,
                                        size_t bytes, doorman_error *error, doorman_time now) {
     doorman_permit_row read = {.version = 0};
@@ -11815,6 +13521,9 @@ doorman_status doorman_permits_restore(doorman_permits *permits, const unsigned 
     if (read.is_clock) {
         doorman__moment_reach(&permits->at, read.written_at);
         return DOORMAN_OK;
+    }
+    if (read.is_reservation) {
+        return doorman__restore_reservation(permits, &read, &figures.rest_of_row, error);
     }
     status = read.is_ban ? doorman__restore_ban(permits, &read, figures.rest, error)
                          : doorman__restore_counter(permits, &read, &figures, error);
@@ -13317,6 +15026,8 @@ static doorman_status doorman__permits_check_options(doorman_permits_options *ow
     if (!own->plan_max) own->plan_max = 1000000;
     if (!own->hold_max) own->hold_max = 1000000;
     if (!own->client_hold_max) own->client_hold_max = 10000;
+    if (!own->request_max) own->request_max = 1000000;
+    if (!own->client_request_max) own->client_request_max = 100000;
     if (!own->waiting_max) own->waiting_max = 10000;
     if (!own->client_waiting_max) own->client_waiting_max = 1000;
     if (!own->connection_waiting_max) own->connection_waiting_max = 100;
@@ -13403,6 +15114,7 @@ static void doorman__permits_clear(doorman_permits *permits) {
     doorman__changes_clear(&permits->changes);
     doorman__overrides_clear(permits);
     doorman__holds_clear(permits);
+    doorman__reservations_clear(permits);
     doorman__leased_clear(permits);
     for (size_t i = 0; i < permits->place_count; i++) {
         if (permits->places[i]) doorman__place_leave(permits->places[i]);
@@ -13428,6 +15140,7 @@ void doorman_permits_destroy(doorman_permits *permits) {
     if (!permits) return;
     doorman__permits_clear(permits);
     doorman__holds_uninit(&permits->holds);
+    doorman__reservations_uninit(&permits->reservations);
     doorman_client_destroy(permits->leases.client);
     for (size_t i = 0; i < permits->slot_count; i++) DOORMAN_FREE(permits->slots[i]);
     DOORMAN_FREE(permits->slots);
@@ -13450,6 +15163,10 @@ doorman_time doorman_permits_due(const doorman_permits *permits) {
     bool empty = !permits->place_table.count && !permits->counter_count;
     doorman_time due = empty ? DOORMAN_NEVER : doorman__after(permits->updated_at, DOORMAN_SECOND);
     due = doorman__earlier(due, doorman__overrides_due(permits));
+    const doorman_time ends = doorman__timers_due(&permits->reservations.ends);
+    due = doorman__earlier(due, permits->reservations.is_stuck
+                                    ? doorman__after(permits->updated_at, DOORMAN_SECOND)
+                                    : ends);
     return doorman__earlier(due, doorman__holds_due(permits));
 }
 
@@ -13458,6 +15175,7 @@ void doorman_permits_update(doorman_permits *permits, doorman_time now) {
     doorman__moment_move(&permits->at, now);
     permits->updated_at = permits->at.now;
     doorman__overrides_work(permits);
+    doorman__reservations_end_due(permits, DOORMAN__UPDATE_ENDS);
     doorman__holds_settle(permits, DOORMAN__UPDATE_ENDS);
     doorman__permits_sweep_places(permits, DOORMAN__UPDATE_VISITS);
     doorman__permits_sweep_counters(permits, DOORMAN__UPDATE_VISITS);
@@ -13478,7 +15196,9 @@ void doorman_permits_read(const doorman_permits *permits, doorman_permits_info *
                                   .banned = permits->banned,
                                   .bans_evicted = permits->bans_evicted,
                                   .bytes = doorman__permits_bytes(permits),
-                                  .changed_count = doorman__changes_count(&permits->changes),
+                                  .reservation_count = permits->reservations.open.count,
+                                  .request_count = permits->reservations.by_request.count,
+                                  .changed_count = doorman__permits_changed(permits),
                                   .changed_since = permits->changes.since,
                                   .removals_lost = permits->changes.removals_lost,
                                   .override_count = permits->overrides.orders[0].count,
@@ -13755,6 +15475,8 @@ static doorman_status doorman__permits_check_entries(const doorman_permits *perm
              "ban: " DOORMAN__DURATION_OR_ZERO_RULE},
             {bans && entry->limit, "limit: must be absent beside a ban"},
             {!resets && entry->sets_ban, "ban: only in a reset"},
+            {!reports && entry->request_id, "request_id: only in a report"},
+            {entry->request_id > DOORMAN__REQUEST_ID_MAX, "request_id: must be at most 2^53 - 1"},
         };
         size_t next = 0;
         const char *text = DOORMAN__RULE_NEXT(rules, &next);
@@ -13790,13 +15512,37 @@ static doorman_status doorman__permits_check_holds(const doorman_permits *permit
                          list, most, doorman__name(request, "holds", "entries"), items);
 }
 
+static doorman_status doorman__permits_check_settles(const doorman_permits *permits,
+                                                     const doorman_request *request,
+                                                     doorman_error *error) {
+    const size_t most = permits->options.message_item_max;
+    const char *list = doorman__name(request, "settles", "entry");
+    size_t items = 0;
+    for (size_t i = 0; i < request->settle_count; i++) {
+        doorman_settle_request own = request->settles[i];
+        doorman_error below; /* only set after a failure */
+        own.client_id = request->holder_id;
+        const doorman__settle_call call = {&own, false};
+        doorman_status status =
+            doorman__settle_check(permits, &call, doorman__name(request, "items", "item"), &below);
+        if (status != DOORMAN_OK) {
+            return doorman__message_fail(error, status, list, i, below.text);
+        }
+        items += own.item_count + 1;
+    }
+    if (items <= most) return DOORMAN_OK;
+    return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "%s: at most %zu %s and items, not %zu",
+                         list, most, doorman__name(request, "settles", "entries"), items);
+}
+
 /* Checks a whole message. An INSPECT or RESET comes from a person, so it needs no client_id. */
 static doorman_status doorman__permits_check_message(doorman_permits *permits,
                                                      const doorman_request *request,
                                                      doorman_error *error) {
     bool acquires = request->method == DOORMAN_ACQUIRE;
     bool holds = doorman__method_has_holds(request->method);
-    bool needs_id = acquires || holds || request->method == DOORMAN_REPORT;
+    bool settles = request->method == DOORMAN_SETTLE;
+    bool needs_id = acquires || holds || settles || request->method == DOORMAN_REPORT;
     if (request->is_server) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s",
                              doorman__name(request,
@@ -13808,6 +15554,7 @@ static doorman_status doorman__permits_check_message(doorman_permits *permits,
                              doorman__name(request, "holder_id", "client_id"));
     }
     if (holds) return doorman__permits_check_holds(permits, request, error);
+    if (settles) return doorman__permits_check_settles(permits, request, error);
     return acquires ? doorman__permits_check_acquire(permits, request, error)
                     : doorman__permits_check_entries(permits, request, error);
 }
@@ -13986,6 +15733,26 @@ static doorman_status doorman__permits_answer_ban(doorman_permits *permits,
     return status == DOORMAN_RESOURCE_EXHAUSTED ? DOORMAN_OK : status;
 }
 
+/* Answers an entry of a REPORT that counts once. */
+static doorman_status doorman__permits_answer_once(doorman_permits *permits,
+                                                   const doorman_request *request, size_t index,
+                                                   doorman_permit_result *out) {
+    const doorman_permit_entry *entry = &request->entries[index];
+    const doorman_permit_item item = {
+        .resource_id = entry->resource_id, .key = entry->key, .cost = entry->cost};
+    const doorman_settle_request once = {.client_id = request->holder_id,
+                                         .request_id = entry->request_id,
+                                         .items = &item,
+                                         .item_count = 1};
+    doorman_settlement settled = {.unknown = false};
+    doorman_status status =
+        doorman_permits_report_once(permits, &once, &settled, NULL, permits->at.now);
+    if (status != DOORMAN_OK) return status;
+    out->reason = settled.reason;
+    if (!settled.reason) out->charged = settled.items[0].charged;
+    return DOORMAN_OK;
+}
+
 /* Answers an entry of a REPORT, an INSPECT or a RESET. If there is no room for a counter that a
  * report needs, the report has no effect. */
 static doorman_status doorman__permits_answer_entry(doorman_permits *permits,
@@ -13999,6 +15766,7 @@ static doorman_status doorman__permits_answer_entry(doorman_permits *permits,
     if (request->method == DOORMAN_REPORT) {
         const doorman_permit_item item = {
             .resource_id = entry->resource_id, .key = entry->key, .cost = entry->cost};
+        if (entry->request_id) return doorman__permits_answer_once(permits, request, index, out);
         status = doorman_permits_report(permits, &item, &out->charged, NULL, permits->at.now);
         return status == DOORMAN_RESOURCE_EXHAUSTED ? DOORMAN_OK : status;
     }
@@ -14067,6 +15835,30 @@ static doorman_status doorman__permits_answer_holds(doorman_permits *permits,
     }
     response->holds = results;
     response->hold_count = count;
+    return DOORMAN_OK;
+}
+
+static doorman_status doorman__permits_answer_settles(doorman_permits *permits,
+                                                      const doorman_request *request,
+                                                      doorman_response *response,
+                                                      doorman__arena *arena) {
+    size_t count = request->settle_count;
+    doorman_settlement *results =
+        (doorman_settlement *)doorman__arena_take(arena, count * sizeof *results);
+    if (!results) return DOORMAN_OUT_OF_MEMORY;
+    for (size_t i = 0; i < count; i++) {
+        doorman_settle_request own = request->settles[i];
+        own.client_id = request->holder_id;
+        const doorman__settle_call call = {&own, false};
+        doorman_settlement *result = &results[i];
+        doorman_status status = doorman__settle_run(permits, &call, result);
+        if (status != DOORMAN_OK) return status;
+        result->items = (const doorman_settled_item *)doorman__arena_copy(
+            arena, result->items, result->item_count * sizeof *result->items);
+        if (!result->items) return DOORMAN_OUT_OF_MEMORY;
+    }
+    response->settlements = results;
+    response->settlement_count = count;
     return DOORMAN_OK;
 }
 
@@ -14222,6 +16014,8 @@ static doorman_status doorman__permit_node_answer(doorman_server *server,
         doorman__moment_move(&permits->at, server->now);
         status = request->method == DOORMAN_ACQUIRE
                      ? doorman__permits_answer_acquire(permits, request, &decided, arena)
+                 : request->method == DOORMAN_SETTLE
+                     ? doorman__permits_answer_settles(permits, request, &decided, arena)
                  : doorman__method_has_holds(request->method)
                      ? doorman__permits_answer_holds(permits, request, &decided, arena)
                      : doorman__permits_answer_entries(permits, request, &decided, arena);
@@ -17190,6 +18984,7 @@ static const char *const doorman__scopes[] = {"key", "resource", "template"};
 static const char *const doorman__overflows[] = {"evict", "refuse"};
 static const char *const doorman__starts[] = {"full", "empty"};
 static const char *const doorman__unread[] = {"grant", "refuse"};
+static const char *const doorman__unsettled[] = {"keep", "refund"};
 static const char *const doorman__hold_starts[] = {"learn", "full"};
 static const char *const doorman__calendars[] = {"minute", "hour", "day", "week", "month"};
 
@@ -17419,6 +19214,8 @@ static const doorman__row doorman__limit_rows[] = {
     DOORMAN__ROW_OTHER("on_restart", OPTIONAL, doorman__read_start_of_limit,
                        doorman__put_start_of_limit),
     DOORMAN__ROW(BOOL, OPTIONAL, doorman_permit_limit, refunds),
+    {DOORMAN__FIELD("unsettled", FLAG, OPTIONAL, doorman_permit_limit, refund_unsettled),
+     .names = doorman__unsettled, .most = 2},
     DOORMAN__ROW_HAS(BOOL, doorman_permit_limit, durable),
     {DOORMAN__FIELD("on_unread", FLAG, OPTIONAL, doorman_permit_limit, refuse_unread),
      .names = doorman__unread, .most = 2},
@@ -17793,6 +19590,7 @@ static const doorman__row doorman__permit_request_rows[] = {
     DOORMAN__ROW(SECONDS, OPTIONAL, doorman_permit_request, max_wait),
     DOORMAN__ROW(BOOL, OPTIONAL, doorman_permit_request, equal),
     DOORMAN__ROW(BOOL, OPTIONAL, doorman_permit_request, detail),
+    DOORMAN__ROW(DURATION, OPTIONAL, doorman_permit_request, settle_within),
     DOORMAN__ROW(ID, OPTIONAL, doorman_permit_request, request_id),
     DOORMAN__ROW(DURATION, OPTIONAL, doorman_permit_request, time_to_live),
     {DOORMAN__FIELD("priority", PRIORITY, OPTIONAL, doorman_permit_request, priority),
@@ -17808,7 +19606,10 @@ static const doorman__row doorman__permit_request_rows[] = {
     DOORMAN__ROW(STRING, REQUIRED, doorman_permit_entry, resource_id),                             \
         DOORMAN__ROW(TEXT, OPTIONAL, doorman_permit_entry, key)
 static const doorman__row doorman__report_entry_rows[] = {
-    DOORMAN__ENTRY, DOORMAN__ROW(NUMBER, REQUIRED, doorman_permit_entry, cost), {0}};
+    DOORMAN__ENTRY,
+    DOORMAN__ROW(NUMBER, REQUIRED, doorman_permit_entry, cost),
+    DOORMAN__ROW(ID, OPTIONAL, doorman_permit_entry, request_id),
+    {0}};
 static const doorman__row doorman__inspect_entry_rows[] = {
     DOORMAN__ENTRY, DOORMAN__ROW(STRING, OPTIONAL, doorman_permit_entry, limit), {0}};
 static const doorman__row doorman__reset_entry_rows[] = {
@@ -17856,6 +19657,20 @@ static const doorman__row doorman__seize_rows[] = {
     {0},
 };
 
+static const doorman__row doorman__settle_item_rows[] = {
+    DOORMAN__ROW(STRING, REQUIRED, doorman_permit_item, resource_id),
+    DOORMAN__ROW(TEXT, OPTIONAL, doorman_permit_item, key),
+    DOORMAN__ROW(AMOUNT, REQUIRED, doorman_permit_item, cost),
+    {0},
+};
+static const doorman__row doorman__settle_rows[] = {
+    DOORMAN__ROW(ID, OPTIONAL, doorman_settle_request, id),
+    DOORMAN__ROW(ID, OPTIONAL, doorman_settle_request, request_id),
+    DOORMAN__ROW_LIST("item", REQUIRED, doorman_settle_request, items, item_count,
+                      doorman__settle_item_rows),
+    {0},
+};
+
 /* The content of requests. Values that the server checks are not checked here. */
 #define DOORMAN__CLIENT(flags)                                                                     \
     DOORMAN__ROW_AS("client_id", STRING, flags, doorman_request, holder_id)
@@ -17873,6 +19688,8 @@ static const doorman__row doorman__permit_requests[][3] = {
     {DOORMAN__CLIENT(NEEDED), DOORMAN__HOLDS(doorman__release_rows)},
     {DOORMAN__CLIENT(NEEDED), DOORMAN__HOLDS(doorman__transfer_rows)},
     {DOORMAN__CLIENT(NEEDED), DOORMAN__HOLDS(doorman__seize_rows)},
+    {DOORMAN__CLIENT(NEEDED), DOORMAN__ROW_LIST("entry", REQUIRED, doorman_request, settles,
+                                                settle_count, doorman__settle_rows)},
 };
 
 /* ---- permit JSON: responses */
@@ -17976,10 +19793,16 @@ static const doorman__row doorman__hold_of_permit_rows[] = {
     DOORMAN__ROW(SECONDS, REQUIRED, doorman_permit, expires_in),
     {0},
 };
+static const doorman__row doorman__reservation_rows[] = {
+    DOORMAN__ROW_AS("id", ID, NEEDED, doorman_permit, reservation_id),
+    DOORMAN__ROW(SECONDS, REQUIRED, doorman_permit, settle_within),
+    {0},
+};
 static const doorman__row doorman__granted_rows[] = {
     DOORMAN__ROW(SECONDS, OPTIONAL, doorman_permit, wait),
     DOORMAN__ROW(BOOL, OPTIONAL, doorman_permit, warning),
     {DOORMAN__KEY("hold", OBJECT, OPTIONAL), .below = doorman__hold_of_permit_rows},
+    {DOORMAN__KEY("reservation", OBJECT, OPTIONAL), .below = doorman__reservation_rows},
     {0},
 };
 static const doorman__row doorman__grant_rows[] = {
@@ -18099,6 +19922,7 @@ static void doorman__put_inspected(doorman__writer *out, const void *from) {
 
 static const doorman__row doorman__charged_rows[] = {
     DOORMAN__ROW(NUMBER, ALWAYS, doorman_permit_result, charged),
+    DOORMAN__REASON_ROW(doorman_permit_result, DOORMAN__JSON_OPTIONAL),
     DOORMAN__ROW_CALL(doorman__read_inspected, NULL),
     {0},
 };
@@ -18172,6 +19996,21 @@ static void doorman__put_holds(doorman__writer *out, const void *from) {
     doorman__put(out, "]");
 }
 
+static const doorman__row doorman__settled_item_rows[] = {
+    DOORMAN__ROW(NUMBER, ALWAYS, doorman_settled_item, returned),
+    DOORMAN__ROW(NUMBER, ALWAYS, doorman_settled_item, charged),
+    {0},
+};
+static const doorman__row doorman__settlement_rows[] = {
+    DOORMAN__REASON_ROW(doorman_settlement, DOORMAN__JSON_OPTIONAL),
+    DOORMAN__ROW(ID, OPTIONAL, doorman_settlement, id),
+    DOORMAN__ROW(BOOL, OPTIONAL, doorman_settlement, late),
+    DOORMAN__ROW(BOOL, OPTIONAL, doorman_settlement, unknown),
+    DOORMAN__ROW_LIST("item", OPTIONAL, doorman_settlement, items, item_count,
+                      doorman__settled_item_rows),
+    {0},
+};
+
 #define DOORMAN__RESULTS(rows)                                                                     \
     { DOORMAN__ROW_LIST("entry", REQUIRED, doorman_response, results, result_count, rows) }
 #define DOORMAN__HOLDS_AFTER(rows)                                                                 \
@@ -18192,13 +20031,15 @@ static const doorman__row doorman__permit_responses[][2] = {
     DOORMAN__HOLDS_AFTER(doorman__released_rows),
     DOORMAN__HOLDS_AFTER(doorman__transferred_rows),
     DOORMAN__HOLDS_AFTER(doorman__seized_rows),
+    {DOORMAN__ROW_LIST("entry", REQUIRED, doorman_response, settlements, settlement_count,
+                       doorman__settlement_rows)},
 };
 
 /* Returns the most bytes that the response to a permit takes. `name` is what the name of a limit
  * takes, and `limits` is how many limits a template has at most. */
 static size_t doorman__permit_reply_bytes(const doorman_permit_request *permit, size_t name,
                                           size_t limits) {
-    size_t granted = 200, refused = 220 + name, longest = 0;
+    size_t granted = permit->settle_within ? 280 : 200, refused = 220 + name, longest = 0;
     for (size_t i = 0; i < permit->item_count; i++) {
         const char *id = permit->items[i].resource_id, *key = permit->items[i].key;
         size_t bytes = doorman__quoted_bytes(id) + (key ? doorman__quoted_bytes(key) : 0);
@@ -18232,10 +20073,13 @@ static doorman_status doorman__permits_reply_check(const doorman_permits *permit
                                                    doorman_error *error) {
     size_t limits = permits->limits_most;
     size_t name = permits->name_bytes + (permits->plan_bytes ? permits->plan_bytes + 20 : 0);
-    size_t each = request->method == DOORMAN_INSPECT ? 100 + limits * (300 + name) : 60;
+    size_t each = request->method == DOORMAN_INSPECT ? 100 + limits * (300 + name) : 80;
     size_t bytes = 1024 + request->entry_count * each;
     for (size_t i = 0; i < request->hold_count; i++) {
         bytes += doorman__hold_reply_bytes(permits, request, &request->holds[i]);
+    }
+    for (size_t i = 0; i < request->settle_count; i++) {
+        bytes += 120 + 100 * request->settles[i].item_count;
     }
     for (size_t i = 0; i < request->permit_count && bytes <= DOORMAN_MESSAGE_BYTES_MAX; i++) {
         bytes += doorman__permit_reply_bytes(&request->permits[i], name, limits);

@@ -38,6 +38,10 @@
  *    limits decide, unless this takes longer than --state-wait. A thread writes changes once in
  *    each --state-interval. No decision waits for it. SIGTERM forgets nothing, leases and holds
  *    included. A crash forgets the changes of the last interval, and of a write in progress.
+ * P33 With --events, each decision, end of a wait, ban, lease, mastership, configuration and act of
+ *    administration is an event with a number, for subscribers of an nng PUB socket. Grants are
+ *    sampled. No decision waits for it: what is lost is a gap in the numbers, of the whole stream
+ *    and of a topic. The gap is never smaller than what was lost.
  *
  * The sections of this file: flags, parent link, sockets, signals, main. The files of server/core/
  * that it includes have the rest of the core: the log, the table of parts, the configuration, the
@@ -58,6 +62,7 @@
  *     server/state/     the file or Redis in which counters outlast a restart (V8)
  *     server/waiting/   messages whose permits wait (P7)
  *     server/http/      connections, requests, tokens, the protocol over HTTP, /v1/allow
+ *     server/events/    what happens, as lines of JSON on an nng PUB socket (P33)
  *     server/grpc/      the rate limit services of Envoy and Kuadrant, over gRPC
  *     server/admin/     overrides, plans, resets, versions of the configuration, drains, the audit
  *                       (E1, E2, E3, E5, E11)
@@ -616,7 +621,7 @@ static enum exit_status service_create_server(struct service *service) {
     const char *addresses[ADDRESS_MAX];
     for (size_t i = 0; i < parents->count; i++) addresses[i] = parents->items[i];
     doorman_permits_options permits = {.on_event = tell_permit_event, .context = service};
-    EACH_PART(part, permit_event) permits.event_kinds |= (*part)->permit_events;
+    permits.event_kinds = find_permit_parts(service);
     if (!permits.event_kinds) permits.on_event = NULL;
     doorman_server_options options = {.node = service->node,
                                       .config = service->config,

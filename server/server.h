@@ -96,6 +96,7 @@ struct settings {
     const char *grpc;                               /* NULL: none */
     size_t grpc_connection_max;
     bool grpc_headers;
+    const char *events, *event_sample, *event_keys; /* NULL: none; the default */
     const char *tls_cert, *tls_key, *tls_ca;
     const char *state, *state_password_file;                      /* NULL: nothing lasts */
     const char *replace_at;                                       /* NULL: the default */
@@ -159,6 +160,7 @@ enum {
     MESSAGE_RELEASE,
     MESSAGE_TRANSFER,
     MESSAGE_SEIZE,
+    MESSAGE_SETTLE,
     MESSAGE_UNKNOWN, /* a message that could not be read */
     MESSAGE_KIND_COUNT
 };
@@ -354,6 +356,8 @@ struct election_status {
     int64_t lease; /* of etcd, that holds the election key; only while this process is master */
 };
 
+#define PERMIT_PARTS_MAX 4
+
 struct service {
     const struct settings *settings;
     /* What parts keep: see SERVER_PART_STATE. NULL: the server was built without the part. */
@@ -367,6 +371,7 @@ struct service {
     struct election *election;
     struct lock_hold *longest_hold;
     struct grpc *grpc;
+    struct events *events; /* what happens, for subscribers */
     const char *id, *node, *advertise;
     doorman_time started_at;
     struct pem pem;                                /* `lock` guards it while workers run */
@@ -392,6 +397,8 @@ struct service {
     struct waiting *waiting;           /* NULL: permits never wait */
     const struct waiting_calls *waits; /* of the part that lets permits wait; NULL: none */
     const struct tls_calls *tls_calls; /* TLS for HTTP and gRPC; NULL: the build has none */
+    const struct server_part *permit_parts[PERMIT_PARTS_MAX]; /* for events of permits */
+    size_t permit_part_count;
     struct lock config_lock; /* held while a configuration is destroyed. A thread that holds it can
                                 use `config` without `lock` */
     struct lock lock;        /* guards all members below while workers run */
@@ -427,6 +434,18 @@ static inline void server_note_failure(struct service *service, enum load_failur
     server_lock(&service->lock);
     snprintf(service->last_load.failures[failure], PROBLEM_TEXT, "%s", reason);
     server_unlock(&service->lock);
+}
+
+/* Wakes the thread of the parent link, because a request can make the next request to the parent
+ * due earlier. The thread then sends that next request at once (T4). Precondition: the lock is
+ * held. */
+static inline void server_expedite_parent(struct service *service) {
+    struct parent_link *link = &service->parent_link;
+    assert(server_lock_is_held(&service->lock));
+    if (doorman_upstream_due(doorman_server_upstream(service->server)) < link->wakes_at) {
+        link->wakes_at = 0;
+        pthread_cond_signal(&link->wake);
+    }
 }
 
 /* Returns whether messages are refused, because their changes would be lost. Precondition: the lock

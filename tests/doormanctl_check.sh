@@ -449,6 +449,60 @@ check 'the server takes 12,000 counters' fill 1 12000
 check 'a long list is complete' has_lines 12001 export bill
 check 'so is a long table' has_lines 12002 counters bill
 
+# ---- events
+
+cat >"$folder/events.json" <<'EOF'
+{"resources": [{"identifier_glob": "*", "limits": [
+  {"name": "quota", "kind": "FIXED_WINDOW", "limit": 1, "window": 10000000,
+   "on_restart": "full"}]}]}
+EOF
+# Runs a command of doormanctl in the background, and leaves its process in $subscriber.
+subscribe() { # name, arguments...
+    name=$1
+    shift
+    $ctl "$@" >"$folder/$name.out" 2>"$folder/$name.err" </dev/null &
+    subscriber=$!
+    processes="$processes $subscriber"
+}
+ask() { curl --silent --output "$folder/allowed" "$url/v1/allow?resource=$1&key=a%20b"; }
+# A subscriber loses what happens before it is connected, so requests are made until it sees one.
+ask_until() { # resource, expression, file
+    tries=0
+    until grep -q -E -e "$2" "$3" || [ $tries = 600 ]; do
+        ask "$1"
+        sleep 0.1
+        tries=$((tries + 1))
+    done
+    grep -E -e "$2" "$3" || { cat "$3" && false; }
+}
+ends_by_a_signal() { kill "$subscriber" && wait "$subscriber"; }
+loses_its_server() {
+    kill "$server" && wait "$server"
+    await 'a connection is lost' "$folder/table.err" "$subscriber"
+    start again --config "$folder/events.json" --events "$address"
+    ask_until again '  permit.refused     again ' "$folder/table.out" &&
+        await 'connected again' "$folder/table.err" && grep 'connected again' "$folder/table.err"
+}
+before=$url
+start events --config "$folder/events.json" --events tcp://127.0.0.1:0
+await ' events=' "$folder/events.log" $server
+address=$(sed -n 's/.* events=\(tcp:[^ ]*\).*/\1/p' "$folder/events.log")
+subscribe json --json --url "$url" events permit.refused.login
+check 'events are lines of JSON' \
+    ask_until login '^\{"event":"permit.refused",.*"key":"a b".*\}$' "$folder/json.out"
+check 'the end of a subscriber is no failure' ends_by_a_signal
+subscribe table --url "$url" events
+check 'events are rows of a table' \
+    ask_until login '^[0-9:.]+  permit.refused     login  +a b  +limit=quota reason=RATE$' \
+    "$folder/table.out"
+check 'a subscriber connects again' loses_its_server
+check 'its end is no failure either' ends_by_a_signal
+check 'no server publishes there' fails 3 'cannot reach tcp://127.0.0.1:1 within 1 s' \
+    --timeout 1 --events tcp://127.0.0.1:1 events
+check 'an address that is none' fails 2 'an address of events is, for example' --events x events
+url=$before
+check 'a server without events' fails 1 'publishes no events: start it with --events' events
+
 # ---- servers that are none
 
 check 'nothing listens' fails 3 'cannot reach .*is the server running' \

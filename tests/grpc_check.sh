@@ -124,6 +124,34 @@ start_etcd() {
     return 1
 }
 
+# Quotas for Envoy.
+check_quotas() {
+    algorithm='"kind": "FAIR_SHARE", "refresh_interval": 1, "lease_length"'
+    config=$folder/quotas.json
+    cat >"$config" <<END
+{"unmatched": "reject", "resources": [
+  {"identifier_glob": "shop/name=closed", "capacity": 0, "algorithm": {$algorithm: 4}},
+  {"identifier_glob": "shop/name=ended", "capacity": 120, "algorithm": {$algorithm: 12}},
+  {"identifier_glob": "shop/name=joined", "capacity": 120, "algorithm": {$algorithm: 12}},
+  {"identifier_glob": "shop/name=all", "capacity": 120, "algorithm": {$algorithm: 10}},
+  {"identifier_glob": "shop/*", "capacity": 120, "algorithm": {$algorithm: 4}},
+  {"identifier_glob": "sha256:*", "capacity": 1200, "algorithm": {$algorithm: 4}}]}
+END
+    start quotas
+    main=$address
+    run_all quotas.py
+    is_installed etcd || return
+    start_etcd
+    set --
+    for name in three four; do
+        start $name --etcd "$etcd" --election-key node --election-ttl 2
+        set -- "$@" "$address" "$pid"
+    done
+    check '50 streams of quotas have exact shares, also after the master was killed' \
+        run quota_standby.py "$@"
+    config=$folder/config.json
+}
+
 # A node of two processes, one of which is killed. Each has a limit that the other does not have.
 check_standby() {
     is_installed etcd || return
@@ -196,8 +224,11 @@ check_examples() {
     config=$folder/shop.json
     awk '/^```/ { inside = /json$/; next } inside' docs/tasks/envoy.md >"$config"
     start examples
+    examples=$address config=$folder/quota_page.json
+    awk '/^```/ { inside = /json$/; next } inside' docs/tasks/envoy_quotas.md >"$config"
+    start quota_page
     config=$folder/config.json
-    check 'the examples for Envoy and Kuadrant are right' run examples.py "$address"
+    check 'the examples for Envoy and Kuadrant are right' run examples.py "$examples" "$address"
 }
 
 # The server refuses what it cannot use, and says why.
@@ -232,4 +263,5 @@ check_drain
 check_examples
 check_standby
 check_secure_standby
+check_quotas
 check_end

@@ -93,6 +93,17 @@ FLAG(GRPC_CONNECTIONS, "grpc-connections", "NUMBER", "DOORMAN_GRPC_CONNECTIONS",
 FLAG(GRPC_HEADERS, "grpc-headers", NULL, "DOORMAN_GRPC_HEADERS", "GRPC", 0,
      "answers over gRPC have the headers RateLimit-Policy, RateLimit and Retry-After for the\n"
      "        response of the gateway (default no)")
+FLAG(EVENTS, "events", "URL", "DOORMAN_EVENTS", "EVENTS", PLACE(events),
+     "an address, such as tcp://127.0.0.1:15060, at which nng SUB sockets get what happens:\n"
+     "        decisions, bans, leases, masterships, administration; beyond loopback it needs\n"
+     "        tls+tcp://... and --tls-ca (default none)")
+FLAG(EVENT_SAMPLE, "event-sample", "FRACTION", "DOORMAN_EVENT_SAMPLE", "EVENTS",
+     PLACE(event_sample),
+     "the fraction of grants, of permits and leases, that are events, 0 to 1 (default 0.01)")
+FLAG(EVENT_KEYS, "event-keys", "plain|hash|none", "DOORMAN_EVENT_KEYS", "EVENTS",
+     PLACE(event_keys),
+     "what events say of keys and holders: as they are, a hash that differs after a restart, or\n"
+     "        nothing (default plain)")
 FLAG(TLS_CERT, "tls-cert", "FILE", "DOORMAN_TLS_CERT", "TLS", PLACE(tls_cert),
      "the certificate of this server, in PEM, for --listen tls+tcp://..., for gRPC, and for\n"
      "        HTTP, which then is HTTPS (default none: no TLS)")

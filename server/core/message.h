@@ -5,18 +5,6 @@
 
 #include "registry.h"
 
-/* Wakes the thread of the parent link, because a request can make the next request to the parent
- * due earlier. The thread then sends that next request at once (T4). Precondition: the lock is
- * held. */
-static void parent_link_expedite(struct service *service) {
-    struct parent_link *link = &service->parent_link;
-    assert(server_lock_is_held(&service->lock));
-    if (doorman_upstream_due(doorman_server_upstream(service->server)) < link->wakes_at) {
-        link->wakes_at = 0;
-        pthread_cond_signal(&link->wake);
-    }
-}
-
 /* Adds the HTTP address of the master, if the response says which process is the master.
  * Precondition: the lock is held. */
 static void response_add_http_address(doorman_response *response, const struct service *service,
@@ -62,7 +50,7 @@ static bool message_decide(struct service *service, doorman_json_exchange *excha
         if (http_address) response_add_http_address(&exchange->response, service, http_address);
         bool releases = request->method == DOORMAN_RELEASE_CAPACITY;
         if (decided == DOORMAN_OK && releases) service->ended_lease_count += request->item_count;
-        parent_link_expedite(service);
+        server_expedite_parent(service);
         waits = waiter && decided == DOORMAN_OK && service->waits->add(service, waiter);
         if (service->waits) service->waits->collect(service);
     }

@@ -40,6 +40,16 @@ struct config_access {
     char error[PROBLEM_TEXT];
 };
 
+/* An act of administration that was done (E5). */
+struct act_report {
+    const char *what, *token;         /* the kind of the act; who did it */
+    const char *resource;             /* its id, or a glob; NULL: several, or none */
+    const char *key, *limit, *reason; /* NULL: none */
+    bool is_glob;                     /* `resource` is a glob */
+    uint64_t audit;                   /* the number of its row in the audit */
+    size_t entries;                   /* how many keys it is about */
+};
+
 /* All functions may be NULL. */
 struct server_part {
     const char *name; /* what flags.h calls it; flags of a missing part are refused. NULL: none */
@@ -133,10 +143,15 @@ struct server_part {
      *   returns   true: the event is dealt with, and no other part is asked */
     bool (*event)(struct service *service, const doorman_event *event);
 
-    /* An event of permits.
-     *   permit_events   a bit for each kind of event that the part wants */
+    void (*acted)(struct service *service, const struct act_report *report); /* an act of
+                                                                                administration */
+
+    /* An event of permits. At most PERMIT_PARTS_MAX parts have this.
+     *   permit_events         a bit for each kind of event that the part wants
+     *   wants_permit_events   whether it wants them at all; NULL: yes. Asked once */
     void (*permit_event)(struct service *service, const doorman_permit_event *event);
     unsigned permit_events;
+    bool (*wants_permit_events)(const struct service *service);
 
     const struct waiting_calls *waits; /* messages whose permits wait. At most one part has them */
     const struct tls_calls *tls_calls; /* TLS for HTTP and gRPC: see server/tls/session.h. At most

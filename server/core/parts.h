@@ -39,6 +39,10 @@ PART(waiting)
 PART(tokens)
 PART(allow)
 PART(http)
+#ifdef DOORMAN_SERVER_EVENTS
+PART(events_status)
+PART(events)
+#endif
 #ifdef DOORMAN_SERVER_GRPC
 PART(grpc_status)
 PART(grpc)

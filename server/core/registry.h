@@ -95,9 +95,26 @@ static void tell_event(void *context, const doorman_event *event) {
     EACH_PART_BACKWARDS(part, event) done = done || (*part)->event(service, event);
 }
 
+/* Lists the parts that want events of permits, because there are many events. Returns the kinds
+ * that they want. */
+static unsigned find_permit_parts(struct service *service) {
+    unsigned kinds = 0;
+    service->permit_part_count = 0;
+    EACH_PART(part, permit_event) {
+        if ((*part)->wants_permit_events && !(*part)->wants_permit_events(service)) continue;
+        assert(service->permit_part_count < PERMIT_PARTS_MAX);
+        service->permit_parts[service->permit_part_count++] = *part;
+        kinds |= (*part)->permit_events;
+    }
+    return kinds;
+}
+
 static void tell_permit_event(void *context, const doorman_permit_event *event) {
     struct service *service = (struct service *)context;
-    EACH_PART(part, permit_event)(*part)->permit_event(service, event);
+    for (size_t i = 0; i < service->permit_part_count; i++) {
+        const struct server_part *part = service->permit_parts[i];
+        if (part->permit_events >> event->kind & 1U) part->permit_event(service, event);
+    }
 }
 
 #endif

@@ -675,6 +675,11 @@ const struct ctl_command ctl_commands[] = {
      "As a new version, which has the configuration of the version OLD. VERSION is as in config\n"
      "put. Needs the role admin.",
      ctl_config_rollback},
+    {"events", "[TOPIC...]", "what happens, as it happens, until you end it",
+     "TOPIC is the start of topics, such as permit.refused or permit.refused.login: see\n"
+     "docs/protocol.md. Says on standard error what was lost, and connects again by itself. The\n"
+     "server needs --events. The role read is needed, unless --events names its address.",
+     ctl_run_events},
     {"descriptor", "[DOMAIN] [KEY=VALUE...]", "what a descriptor of a gateway becomes",
      "For example: doormanctl descriptor shop path=/login remote_address=1.2.3.4\n"
      "Shows the rule, the resource, the key, and what the limits have left. Charges nothing.\n"

@@ -2,12 +2,15 @@
 # Completes the commands and flags of doormanctl in bash.
 _doormanctl() {
     local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} offered=''
-    local flags='--json --reason --url --cacert --cert --key --timeout --settings --help --version'
+    local flags='--json --reason --url --cacert --cert --key --timeout --events --settings'
     local commands='status check limits top key reset ban bans holds counters export audit undo'
-    commands="$commands override plan drain drain-alone undrain config descriptor convert help"
+    commands="$commands override plan drain drain-alone undrain config events descriptor convert"
+    commands="$commands help"
+    flags="$flags --help --version"
     case $before in
     --cacert | --cert | --key | --settings | convert) offered=FILE ;;
-    --url | --timeout | --reason | undo) ;;
+    --url | --timeout | --events | --reason | undo) ;;
+    events) offered='permit. queue. ban. hold. key. lease. mastership. config. admin.' ;;
     config) offered='get check versions diff put rollback' ;;
     override) offered='set list end ending' ;;
     plan) offered='set load list end' ;;

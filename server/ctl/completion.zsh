@@ -36,6 +36,7 @@ _doormanctl_command() {
         'config diff:how a version differs from the one before it'
         'config put:change the configuration'
         'config rollback:bring an old version of the configuration back'
+        'events:what happens, as it happens'
         'descriptor:what a descriptor of a gateway becomes'
         'convert:make a configuration from one of Envoys ratelimit'
         'help:what a command does'
@@ -50,6 +51,7 @@ _arguments \
     '--cert[the certificate of the client]:FILE:_files' \
     '--key[the key of --cert]:FILE:_files' \
     '--timeout[fail when nothing has come for this time]:SECONDS:' \
+    '--events[where events come from]:URL:' \
     '--settings[a file of settings]:FILE:_files' \
     '--help[print the help]' \
     '--version[print the version]' \

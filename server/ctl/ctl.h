@@ -12,6 +12,7 @@
  *     settings.c   the address, the token and the like: flags, environment, file
  *     table.c      tables, and amounts with units
  *     ctl.c        what the other files use
+ *     subscribe.c  what happens, as the server publishes it; needs libnng
  *     descriptor.c the commands about descriptors of gateways
  *     convert.c    a configuration of Envoy's ratelimit as one of Doorman; yaml.c reads it
  *
@@ -60,6 +61,7 @@ bool ctl_is_true(const cJSON *object, const char *name);
 
 struct ctl_settings {
     const char *url, *token, *cacert, *cert, *key, *timeout; /* NULL: not given */
+    const char *events;                                      /* addresses; NULL: not given */
     const char *file;                                        /* where more settings are */
     char *text; /* of the file; the settings point into it. The caller frees it */
 };
@@ -72,7 +74,7 @@ struct ctl_setting {
     const char *help;
 };
 
-#define CTL_SETTING_COUNT 7
+#define CTL_SETTING_COUNT 8
 #define CTL_TOKEN_BYTES_MAX 512
 extern const struct ctl_setting ctl_settings_table[CTL_SETTING_COUNT];
 
@@ -215,6 +217,7 @@ enum ctl_exit ctl_run_top_units(struct ctl *ctl, char *const words[]);
 enum ctl_exit ctl_run_top_nearest(struct ctl *ctl, char *const words[]);
 enum ctl_exit ctl_run_descriptor(struct ctl *ctl, char *const words[]);
 enum ctl_exit ctl_run_convert(struct ctl *ctl, char *const words[]);
+enum ctl_exit ctl_run_events(struct ctl *ctl, char *const words[]); /* of subscribe.c */
 
 /* Ends with a command whose name is NULL. */
 extern const struct ctl_command ctl_commands[];

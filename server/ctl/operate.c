@@ -205,3 +205,11 @@ enum ctl_exit ctl_run_top_nearest(struct ctl *ctl, char *const words[]) {
     (void)words;
     return top_show(ctl, "nearest", NULL, columns);
 }
+
+#ifndef DOORMAN_CTL_EVENTS
+enum ctl_exit ctl_run_events(struct ctl *ctl, char *const words[]) {
+    (void)ctl;
+    (void)words;
+    return ctl_fail(CTL_USAGE, "this doormanctl was built without events (make EVENTS=0)");
+}
+#endif

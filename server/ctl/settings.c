@@ -25,6 +25,8 @@ const struct ctl_setting ctl_settings_table[CTL_SETTING_COUNT] = {
     {"key", "FILE", "DOORMAN_KEY", PLACE(key), true, true, "the key of --cert, as PEM"},
     {"timeout", "SECONDS", "DOORMAN_TIMEOUT", PLACE(timeout), true, true,
      "fail when nothing has come for this time (10)"},
+    {"events", "URL[,URL...]", "DOORMAN_EVENTS", PLACE(events), true, true,
+     "where `events` gets its events (what the server at --url says)"},
     {"settings", "FILE", "DOORMAN_SETTINGS", PLACE(file), true, false,
      "a file of settings, readable only by you (~/.config/doormanctl)"},
 };
@@ -79,7 +81,7 @@ static enum ctl_exit file_take(struct ctl_settings *settings, const char *path, 
         if (!line_take(settings, text)) {
             return ctl_fail(CTL_USAGE,
                             "%s: line %zu: must be a name and a value; the names are url, token, "
-                            "cacert, cert, key and timeout",
+                            "cacert, cert, key, timeout and events",
                             path, line);
         }
         text = end ? end + 1 : NULL;

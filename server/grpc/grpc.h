@@ -9,6 +9,7 @@
 #include "../http/limit_fields.h"
 #include "../tls/session.h"
 #include "grpc_scan.h"
+#include "quota.h"
 
 #define GRPC_MESSAGE_MAX ((size_t)1 << 20)        /* bytes */
 #define GRPC_HEALTH_MESSAGE_MAX ((size_t)4 << 10) /* of the health check, which needs no token */
@@ -51,6 +52,7 @@ enum grpc_method {
     GRPC_REPORT,
     GRPC_RESERVE,
     GRPC_COMMIT,
+    GRPC_STREAM_QUOTAS,
     GRPC_HEALTH_CHECK,
     GRPC_HEALTH_WATCH,
     GRPC_UNKNOWN_METHOD,
@@ -76,6 +78,8 @@ struct grpc_counters {
     counter accepted, connections, streams; /* the last two are gauges */
     counter forwarded;                      /* questions to the master */
     counter descriptors, hashed, limits_ignored, unmatched;
+    counter quota_streams, quota_buckets; /* gauges */
+    counter quota_assignments, quota_abandoned, quota_refused, quota_unmatched;
 };
 
 /* How a call ends. */
@@ -248,15 +252,18 @@ struct grpc_connection;
 /* A stream is one request:
  *
  *     state      meaning                                             next
- *     READING    the request is not complete                         ASKING, WATCHING, ANSWERING
+ *     READING    the request is not complete                         ASKING, WATCHING, QUOTA,
+ *                                                                    ANSWERING
  *     ASKING     the master decides                                  ASKING, ANSWERING
  *     WATCHING   Watch: an answer follows each change                ANSWERING, at a drain
+ *     QUOTA      quotas: reports and assignments follow one another  ANSWERING
  *     ANSWERING  the response is on its way, until nghttp2 closes the stream
  */
 enum grpc_stream_state {
     GRPC_STREAM_READING,
     GRPC_STREAM_ASKING,
     GRPC_STREAM_WATCHING,
+    GRPC_STREAM_QUOTA,
     GRPC_STREAM_ANSWERING
 };
 
@@ -277,14 +284,23 @@ struct grpc_stream {
     struct grpc_status status;
     struct grpc_call *call;
     struct grpc_question *question;
-    int serving; /* Watch: the last value that was sent; 0: none */
+    int serving;                           /* Watch: the last value that was sent; 0: none */
+    char client[QUOTA_CLIENT_MAX + 1];     /* x-doorman-client; "": none */
+    char domain[DOORMAN_ID_BYTES_MAX + 1]; /* quotas: of the first message; "": none yet */
+    struct quota_stream *quota;            /* NULL: not open */
+    doorman_time filled_at;                /* quotas: when `out` was filled */
 };
 
 struct grpc {
     struct service *service;
     struct grpc_counters counters;
     struct grpc_master *master;
-    struct grpc_connection *first;               /* the list of connections */
+    struct quotas *quotas;
+    bool is_master,
+        is_clean;    /* at the last look; is_clean: it knows all leases of the last master */
+    bool has_quotas; /* this process is master, and has begun them */
+    uint64_t quota_mastership;     /* how often the process had become master when they began */
+    struct grpc_connection *first; /* the list of connections */
     size_t connection_count, ended_count, limit; /* ended: not freed yet, but counted */
     size_t buffered;                             /* bytes of requests that are not complete */
     int epoll, listener, wake;
@@ -380,6 +396,30 @@ void server_grpc_look(struct grpc *grpc);
  *   watches   an unknown service is an answer too
  *   returns   false: the status says why */
 bool server_grpc_health_answer(struct grpc *grpc, struct grpc_stream *stream, bool watches);
+
+/* ---- quotas (grpc_quota.c) ------------------------------------------------------------------ */
+
+/* Makes the state machine. Returns false if memory runs out. */
+bool server_grpc_quotas_create(struct grpc *grpc);
+
+/* Begins quotas if this process has become master, or ends them if it is no longer. Then no stream
+ * has a quota any more, and each stream must end itself. */
+void server_grpc_quotas_look(struct grpc *grpc);
+
+/* Opens a stream. Returns false and sets the status if this process cannot serve it. */
+bool server_grpc_quota_open(struct grpc_stream *stream);
+void server_grpc_quota_close(struct grpc_stream *stream); /* no effect on another stream */
+
+/* Takes a message of reports, without its prefix.
+ *   returns   false: the status says why it is not valid */
+bool server_grpc_quota_take(struct grpc_stream *stream, const uint8_t *bytes, size_t count);
+
+/* Asks for the leases that are due. */
+void server_grpc_quotas_work(struct grpc *grpc);
+
+/* Replaces `out` by the actions of a stream. Precondition: all of `out` has been sent. Returns
+ * whether there are any. */
+bool server_grpc_quota_write(struct grpc_stream *stream);
 
 /* ---- names (grpc_names.c) ------------------------------------------------------------------- */
 

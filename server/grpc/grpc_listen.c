@@ -301,6 +301,7 @@ static void connection_tick(struct grpc_connection *connection) {
 static void loop_tick(struct grpc *grpc) {
     grpc->ticked_at = grpc->now;
     if (!grpc->is_draining) listener_watch(grpc, true);
+    server_grpc_quotas_work(grpc);
     for (struct grpc_connection *each = grpc->first; each; each = each->next) {
         if (!each->has_ended) connection_tick(each);
     }
@@ -377,7 +378,7 @@ static bool grpc_open(struct grpc *grpc) {
     grpc->epoll = epoll_create1(EPOLL_CLOEXEC);
     grpc->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     grpc->master = grpc->wake >= 0 ? server_grpc_master_create(grpc->service, grpc->wake) : NULL;
-    return grpc->epoll >= 0 && grpc->master &&
+    return grpc->epoll >= 0 && grpc->master && server_grpc_quotas_create(grpc) &&
            epoll_ctl(grpc->epoll, EPOLL_CTL_ADD, grpc->wake, &event) == 0;
 }
 
@@ -448,6 +449,8 @@ static void grpc_stop(struct service *service) {
     connections_sweep(grpc);
     server_grpc_master_destroy(grpc->master);
     grpc->master = NULL;
+    server_quotas_destroy(grpc->quotas);
+    grpc->quotas = NULL;
     if (grpc->listener >= 0) close(grpc->listener);
     if (grpc->epoll >= 0) close(grpc->epoll);
     if (grpc->wake >= 0) close(grpc->wake);

@@ -5,9 +5,10 @@
 
 #define ENVOY "envoy.service.ratelimit.v3.RateLimitService"
 #define KUADRANT "kuadrant.service.ratelimit.v1.RateLimitService"
+#define QUOTAS "envoy.service.rate_limit_quota.v3.RateLimitQuotaService"
 #define HEALTH "grpc.health.v1.Health"
 
-static const char *const grpc_services[] = {ENVOY, KUADRANT, HEALTH};
+static const char *const grpc_services[] = {ENVOY, KUADRANT, QUOTAS, HEALTH};
 
 static const struct {
     const char *path, *name;
@@ -17,6 +18,7 @@ static const struct {
     [GRPC_REPORT] = {"/" KUADRANT "/Report", "Report"},
     [GRPC_RESERVE] = {"/" KUADRANT "/Reserve", "Reserve"},
     [GRPC_COMMIT] = {"/" KUADRANT "/Commit", "Commit"},
+    [GRPC_STREAM_QUOTAS] = {"/" QUOTAS "/StreamRateLimitQuotas", "StreamRateLimitQuotas"},
     [GRPC_HEALTH_CHECK] = {"/" HEALTH "/Check", "Check"},
     [GRPC_HEALTH_WATCH] = {"/" HEALTH "/Watch", "Watch"},
     [GRPC_UNKNOWN_METHOD] = {NULL, "unknown"},

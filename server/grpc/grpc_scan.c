@@ -42,14 +42,33 @@ static const struct scan_message descriptor_message = {
                                 {4, WIRE_VARINT, "is_negative_hits", 0, 0, NULL},
                                 {.name = NULL}}};
 
+static const struct scan_message span_message = {
+    (const struct scan_field[]){{1, WIRE_VARINT, "seconds", 0, 0, NULL},
+                                {2, WIRE_VARINT, "nanos", 0, 0, NULL},
+                                {.name = NULL}}};
+
+static const struct scan_message bucket_id_message = {(const struct scan_field[]){
+    {1, WIRE_BYTES, "bucket", GRPC_ENTRY_MAX, 0, &entry_message}, {.name = NULL}}};
+
+static const struct scan_message usage_message = {(const struct scan_field[]){
+    {1, WIRE_BYTES, "bucket_id", 0, GRPC_BUCKET_ID_MAX, &bucket_id_message},
+    {2, WIRE_BYTES, "time_elapsed", 0, 0, &span_message},
+    {3, WIRE_VARINT, "num_requests_allowed", 0, 0, NULL},
+    {4, WIRE_VARINT, "num_requests_denied", 0, 0, NULL},
+    {.name = NULL}}};
+
 static const struct scan_message scan_messages[] = {
     [GRPC_LIMIT_REQUEST] = {(const struct scan_field[]){
         {1, WIRE_BYTES, "domain", 0, DOORMAN_ID_BYTES_MAX, NULL},
         {2, WIRE_BYTES, "descriptors", GRPC_DESCRIPTOR_MAX, 0, &descriptor_message},
         {3, WIRE_VARINT, "hits_addend", 0, 0, NULL},
         {.name = NULL}}},
-    [GRPC_HEALTH_REQUEST] = {
-        (const struct scan_field[]){{1, WIRE_BYTES, "service", 0, 0, NULL}, {.name = NULL}}}};
+    [GRPC_HEALTH_REQUEST] = {(const struct scan_field[]){{1, WIRE_BYTES, "service", 0, 0, NULL},
+                                                         {.name = NULL}}},
+    [GRPC_QUOTA_REPORTS] = {(const struct scan_field[]){
+        {1, WIRE_BYTES, "domain", 0, DOORMAN_ID_BYTES_MAX, NULL},
+        {2, WIRE_BYTES, "bucket_quota_usages", GRPC_USAGE_MAX, 0, &usage_message},
+        {.name = NULL}}}};
 
 /* The position in a message, and the fields around it. An error has their names. */
 struct scan {
@@ -58,6 +77,7 @@ struct scan {
     const struct scan_field *field; /* that has these bytes; NULL: the whole message */
     size_t index;                   /* of the field in its list */
     size_t *field_count;            /* of the whole message */
+    size_t field_most;
     struct grpc_scan_error *error;
 };
 
@@ -165,8 +185,8 @@ static bool scan_fields(struct scan *scan, const struct scan_message *message) {
         struct scan inner;
         uint64_t tag = 0;
         if (!scan_short(scan, &tag)) return false;
-        if (++*scan->field_count > GRPC_FIELD_MAX) {
-            return scan_fail(scan, true, "the message has more than 8192 fields");
+        if (++*scan->field_count > scan->field_most) {
+            return scan_fail(scan, true, "the message has too many fields");
         }
         uint32_t wire = (uint32_t)(tag & 7);
         if (tag >> 3 == 0) {
@@ -185,5 +205,6 @@ bool server_grpc_scan(enum grpc_schema schema, const uint8_t *bytes, size_t coun
     size_t field_count = 0;
     struct scan scan = {
         .at = bytes, .end = bytes + count, .field_count = &field_count, .error = error};
+    scan.field_most = schema == GRPC_QUOTA_REPORTS ? GRPC_QUOTA_FIELD_MAX : GRPC_FIELD_MAX;
     return scan_fields(&scan, &scan_messages[schema]);
 }

@@ -6,9 +6,12 @@
 
 #define GRPC_DESCRIPTOR_MAX 100
 #define GRPC_ENTRY_MAX 16
-#define GRPC_FIELD_MAX 8192 /* of a whole message, unknown fields included */
+#define GRPC_FIELD_MAX 8192         /* of a whole message, unknown fields included */
+#define GRPC_USAGE_MAX 10000        /* reports of buckets in one message */
+#define GRPC_BUCKET_ID_MAX 4096     /* bytes */
+#define GRPC_QUOTA_FIELD_MAX 200000 /* as GRPC_FIELD_MAX, of a message of reports */
 
-enum grpc_schema { GRPC_LIMIT_REQUEST, GRPC_HEALTH_REQUEST };
+enum grpc_schema { GRPC_LIMIT_REQUEST, GRPC_HEALTH_REQUEST, GRPC_QUOTA_REPORTS };
 
 /* Why a message cannot be read. */
 struct grpc_scan_error {

@@ -79,7 +79,7 @@ static ssize_t stream_on_read(nghttp2_session *session, int32_t id, uint8_t *byt
     if (count > 0) memcpy(bytes, stream->out.buffer.text + stream->out_sent, count);
     stream->out_sent += count;
     if (stream->out_sent < stream->out.buffer.bytes) return (ssize_t)count;
-    if (stream->state == GRPC_STREAM_WATCHING) {
+    if (stream->state == GRPC_STREAM_WATCHING || stream->state == GRPC_STREAM_QUOTA) {
         return count > 0 ? (ssize_t)count : NGHTTP2_ERR_DEFERRED;
     }
     *marks |= NGHTTP2_DATA_FLAG_EOF | NGHTTP2_DATA_FLAG_NO_END_STREAM;
@@ -108,14 +108,15 @@ static void stream_free_buffers(struct grpc_stream *stream) {
 /* Ends the request with its status. A response that is not OK has no message. */
 static void stream_respond(struct grpc_stream *stream) {
     struct grpc *grpc = stream->connection->grpc;
-    bool is_watch = stream->state == GRPC_STREAM_WATCHING;
+    bool has_head = stream->state == GRPC_STREAM_WATCHING || stream->state == GRPC_STREAM_QUOTA;
     if (stream->out.failed) {
         server_grpc_fail(&stream->status, GRPC_RESOURCE_EXHAUSTED, "out of memory");
     }
+    server_grpc_quota_close(stream);
     stream_free_buffers(stream);
     stream_move(stream, GRPC_STREAM_ANSWERING);
     server_counter_add(&grpc->counters.requests[stream->method][stream->status.code], 1);
-    if (is_watch) {
+    if (has_head) {
         nghttp2_session_resume_data(stream_session(stream), stream->id);
     } else if (stream->status.code == GRPC_OK) {
         stream_send_message(stream);
@@ -129,7 +130,7 @@ static void stream_respond(struct grpc_stream *stream) {
 __attribute__((format(printf, 3, 4))) static void
 stream_refuse(struct grpc_stream *stream, enum grpc_code code, const char *format, ...) {
     va_list arguments;
-    if (stream->state != GRPC_STREAM_READING) return;
+    if (stream->state != GRPC_STREAM_READING && stream->state != GRPC_STREAM_QUOTA) return;
     stream->status.code = code;
     va_start(arguments, format);
     vsnprintf(stream->status.text, sizeof stream->status.text, format, arguments);
@@ -202,6 +203,8 @@ void server_grpc_stream_header(struct grpc_stream *stream, const char *name, con
         bool fits = value_bytes < sizeof stream->authorization && !stream->authorization[0];
         snprintf(stream->authorization, sizeof stream->authorization, "%.*s",
                  fits ? (int)value_bytes : 1, fits ? value : "?"); /* twice: no token */
+    } else if (strcmp(name, "x-doorman-client") == 0 && value_bytes < sizeof stream->client) {
+        snprintf(stream->client, sizeof stream->client, "%.*s", (int)value_bytes, value);
     }
 }
 
@@ -238,6 +241,16 @@ static bool stream_check_token(struct grpc_stream *stream) {
     return false;
 }
 
+/* Begins to exchange reports and assignments. */
+static void stream_begin_quotas(struct grpc_stream *stream) {
+    if (!server_grpc_quota_open(stream)) {
+        stream_respond(stream);
+        return;
+    }
+    stream_move(stream, GRPC_STREAM_QUOTA);
+    stream_send_message(stream);
+}
+
 void server_grpc_stream_head_end(struct grpc_stream *stream) {
     if (stream->is_head) return; /* trailers */
     stream->is_head = true;
@@ -257,6 +270,8 @@ void server_grpc_stream_head_end(struct grpc_stream *stream) {
                       "%s is not available: this server has no reservations; use CheckRateLimit "
                       "and Report",
                       server_grpc_method_name(stream->method));
+    } else if (stream->method == GRPC_STREAM_QUOTAS) {
+        stream_begin_quotas(stream);
     }
 }
 
@@ -287,9 +302,55 @@ static void stream_check_prefix(struct grpc_stream *stream) {
     }
 }
 
+/* Quotas: sends the next assignments, if all others are sent. */
+static void stream_write_quotas(struct grpc_stream *stream) {
+    if (stream->state != GRPC_STREAM_QUOTA) return;
+    if (!stream->quota) {
+        server_grpc_fail(&stream->status, GRPC_UNAVAILABLE, "this process is not the master");
+        stream_respond(stream);
+        return;
+    }
+    if (stream->out_sent < stream->out.buffer.bytes) return;
+    if (!server_grpc_quota_write(stream)) return;
+    stream->filled_at = stream->connection->grpc->now;
+    if (stream->out.failed) {
+        stream->out.buffer.bytes = 0;
+        stream_respond(stream);
+        return;
+    }
+    nghttp2_session_resume_data(stream_session(stream), stream->id);
+}
+
+/* Quotas: takes the messages that are complete. */
+static void stream_take_reports(struct grpc_stream *stream) {
+    struct grpc *grpc = stream->connection->grpc;
+    doorman_buffer *in = &stream->in.buffer;
+    while (stream->state == GRPC_STREAM_QUOTA && stream->quota && in->bytes >= GRPC_PREFIX) {
+        size_t bytes = stream_message_bytes(stream);
+        if (in->text[0] != 0 || bytes > GRPC_MESSAGE_MAX) {
+            stream_check_prefix(stream);
+            return;
+        }
+        if (in->bytes < GRPC_PREFIX + bytes) return;
+        if (!server_grpc_quota_take(stream, (const uint8_t *)in->text + GRPC_PREFIX, bytes)) {
+            stream_respond(stream);
+            return;
+        }
+        stream->state_at = grpc->now;
+        stream->connection->has_called = stream->connection->is_proved = true;
+        grpc->buffered -= GRPC_PREFIX + bytes;
+        in->bytes -= GRPC_PREFIX + bytes;
+        memmove(in->text, in->text + GRPC_PREFIX + bytes, in->bytes);
+    }
+    server_grpc_quotas_work(grpc);
+    stream_write_quotas(stream);
+}
+
 void server_grpc_stream_data(struct grpc_stream *stream, const uint8_t *bytes, size_t count) {
     struct grpc *grpc = stream->connection->grpc;
-    if (stream->state != GRPC_STREAM_READING) return;
+    if (stream->state != GRPC_STREAM_READING && stream->state != GRPC_STREAM_QUOTA) return;
+    const bool is_quota = stream->state == GRPC_STREAM_QUOTA;
+    if (is_quota && stream->in.buffer.bytes == 0) stream->state_at = grpc->now;
     if (stream->in.buffer.bytes + count > BUFFER_MAX) {
         stream_refuse(stream, GRPC_RESOURCE_EXHAUSTED, "the request has more than %zu bytes",
                       BUFFER_MAX);
@@ -307,7 +368,11 @@ void server_grpc_stream_data(struct grpc_stream *stream, const uint8_t *bytes, s
         return;
     }
     grpc->buffered += count;
-    stream_check_prefix(stream);
+    if (is_quota) {
+        stream_take_reports(stream);
+    } else {
+        stream_check_prefix(stream);
+    }
 }
 
 /* ---- calls ---------------------------------------------------------------------------------- */
@@ -444,6 +509,12 @@ static void stream_handle(struct grpc_stream *stream) {
 void server_grpc_stream_end(struct grpc_stream *stream) {
     stream->is_ended = true;
     if (stream->state == GRPC_STREAM_READING) stream_handle(stream);
+    if (stream->state != GRPC_STREAM_QUOTA) return;
+    if (stream->in.buffer.bytes > 0) {
+        server_grpc_fail(&stream->status, GRPC_INVALID_ARGUMENT,
+                         "the last message is not complete");
+    }
+    stream_respond(stream);
 }
 
 /* ---- ends ----------------------------------------------------------------------------------- */
@@ -455,6 +526,7 @@ void server_grpc_stream_close(struct grpc_stream *stream) {
         server_grpc_connection_charge(connection, RESET_COST);
     }
     if (stream->question) server_grpc_master_forget(stream->question);
+    server_grpc_quota_close(stream);
     stream_free_buffers(stream);
     doorman_buffer_uninit(&stream->out.buffer);
     if (stream->previous) stream->previous->next = stream->next;
@@ -479,9 +551,30 @@ static void stream_tell_change(struct grpc_stream *stream) {
 }
 
 void server_grpc_stream_drain(struct grpc_stream *stream) {
-    if (stream->state != GRPC_STREAM_WATCHING) return;
+    if (stream->state != GRPC_STREAM_WATCHING && stream->state != GRPC_STREAM_QUOTA) return;
     server_grpc_fail(&stream->status, GRPC_UNAVAILABLE, "the server is stopping");
     stream_respond(stream);
+}
+
+/* Quotas: a message must be complete in time, as any request, and so must be the first one. A peer
+ * that gives no room for its assignments loses the stream. */
+static void stream_tick_quotas(struct grpc_stream *stream) {
+    struct grpc_connection *connection = stream->connection;
+    doorman_time now = connection->grpc->now;
+    bool waits = !stream->domain[0] || stream->in.buffer.bytes > 0;
+    bool is_full = stream->out_sent < stream->out.buffer.bytes;
+    bool is_late = waits && now - stream->state_at > GRPC_PATIENCE;
+    if (stream_time_left(stream) == 0 || is_late) {
+        if (is_late) server_grpc_connection_charge(connection, 2 * RESET_COST);
+        stream_expire(stream);
+    } else if (is_full && now - stream->filled_at > GRPC_PATIENCE) {
+        server_grpc_connection_charge(connection, 2 * RESET_COST);
+        stream->filled_at = now;
+        nghttp2_submit_rst_stream(stream_session(stream), NGHTTP2_FLAG_NONE, stream->id,
+                                  NGHTTP2_CANCEL);
+    } else {
+        stream_write_quotas(stream);
+    }
 }
 
 /* A request that is not complete in time gets a status. A peer that does not read its response in
@@ -492,6 +585,10 @@ void server_grpc_streams_tick(struct grpc_connection *connection) {
     for (struct grpc_stream *stream = connection->streams; stream; stream = next) {
         next = stream->next;
         bool is_late = now - stream->state_at > GRPC_PATIENCE;
+        if (stream->state == GRPC_STREAM_QUOTA) {
+            stream_tick_quotas(stream);
+            continue;
+        }
         if (stream->state == GRPC_STREAM_WATCHING && stream_time_left(stream) > 0) {
             stream_tell_change(stream);
         } else if (stream->state == GRPC_STREAM_WATCHING) {

@@ -251,6 +251,7 @@ const char *const server_message_names[MESSAGE_KIND_COUNT] = {"discovery",
                                                               "release",
                                                               "transfer",
                                                               "seize",
+                                                              "settle",
                                                               "unknown"};
 
 static bool route_matches(const struct http_route *route, const char *path) {

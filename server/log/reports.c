@@ -41,6 +41,7 @@ static const struct message_method {
     [MESSAGE_RELEASE] = {DOORMAN_RELEASE, false},
     [MESSAGE_TRANSFER] = {DOORMAN_TRANSFER, false},
     [MESSAGE_SEIZE] = {DOORMAN_SEIZE, false},
+    [MESSAGE_SETTLE] = {DOORMAN_SETTLE, false},
 };
 
 static const char *message_name(int kind) {

@@ -1,7 +1,8 @@
-/* doorman_server, part HTTP: who holds units of CONCURRENCY, since when, and who waits. This file
- * only reads the state; it takes the lock of the service.
+/* doorman_server, part HTTP: who holds units of CONCURRENCY, since when, who waits, and what is
+ * reserved. This file only reads the state; it takes the lock of the service.
  *
- *     /holds      the holds that have lasted longest, and the permits that have waited longest
+ *     /holds      the holds that have lasted longest, the permits that have waited longest, and the
+ *                 oldest reservations that are not settled
  *     /v1/holds   the same as JSON
  *
  * A client_id gives the right to the holds of the client, and the id of a transfer gives the right
@@ -12,7 +13,7 @@
 
 #define HOLDS_SHOWN 100
 
-/* A hold, or a permit that waits. */
+/* A hold, a permit that waits, or a reservation. */
 struct hold_row {
     char holder[HOLDER_BYTES]; /* "": a transfer, which belongs to nobody */
     uint64_t id;               /* 0: a transfer, or a permit that waits */
@@ -27,8 +28,8 @@ struct hold_row {
 struct hold_list {
     bool is_master;
     doorman_permits_info info;
-    struct hold_row holds[HOLDS_SHOWN], waits[HOLDS_SHOWN];
-    size_t hold_count, wait_count;
+    struct hold_row holds[HOLDS_SHOWN], waits[HOLDS_SHOWN], reservations[HOLDS_SHOWN];
+    size_t hold_count, wait_count, reservation_count;
 };
 
 /* ---- a copy of the state ---- */
@@ -70,7 +71,24 @@ static void list_take_waits(struct hold_list *list, const doorman_permits *permi
     }
 }
 
-/* Copies at most 200 rows, so the lock is held for a short time. The caller frees the list. Returns
+static void list_take_reservations(struct hold_list *list, const doorman_permits *permits,
+                                   doorman_time now) {
+    doorman_cursor cursor = {0};
+    doorman_permits_reservation found;
+    while (list->reservation_count < HOLDS_SHOWN &&
+           doorman_permits_next_reservation(permits, &cursor, &found)) {
+        struct hold_row *row = &list->reservations[list->reservation_count++];
+        server_holder_write(found.client_id, row->holder);
+        row->id = found.id;
+        hold_row_set_item(row, found.resource_id, found.key);
+        row->amount = found.amount;
+        row->item_count = found.item_count;
+        row->since = now - found.granted_at;
+        row->left = found.ends_at - now;
+    }
+}
+
+/* Copies at most 300 rows, so the lock is held for a short time. The caller frees the list. Returns
  * NULL if memory runs out. */
 static struct hold_list *hold_list_take(struct service *service) {
     struct hold_list *list = (struct hold_list *)calloc(1, sizeof *list);
@@ -83,6 +101,7 @@ static struct hold_list *hold_list_take(struct service *service) {
         doorman_permits_read(permits, &list->info);
         list_take_holds(list, permits, now);
         list_take_waits(list, permits, now);
+        list_take_reservations(list, permits, now);
     }
     server_unlock(&service->lock);
     return list;
@@ -138,6 +157,9 @@ static void handle_json_holds(struct service *service, const struct http_request
     hold_rows(text, list->holds, list->hold_count, false);
     server_text_add(text, "],\"longest_waiting\":[");
     hold_rows(text, list->waits, list->wait_count, true);
+    server_text_addf(text, "],\"reservations\":%zu,\"oldest_reservations\":[",
+                     list->info.reservation_count);
+    hold_rows(text, list->reservations, list->reservation_count, false);
     server_text_add(text, "]}\n");
     free(list);
 }
@@ -177,11 +199,12 @@ static void page_hold_row(struct text *text, const struct hold_row *row, bool wa
     server_text_add(text, "</tr>");
 }
 
-/* Adds the table of holds, or that of permits that wait.
+/* Adds the table of holds, of permits that wait, or of reservations.
  *   all   how many there are in all */
 static void page_table(struct text *text, const struct hold_row *rows, size_t count, size_t all,
-                       bool waits) {
-    server_text_addf(text, "<h2>%s</h2><p class=soft>%zu in all", waits ? "Waiting" : "Holds", all);
+                       const char *title) {
+    const bool waits = strcmp(title, "Waiting") == 0;
+    server_text_addf(text, "<h2>%s</h2><p class=soft>%zu in all", title, all);
     server_text_add(text, count < all ? ". The table has the longest.</p>" : "</p>");
     if (count == 0) return;
     server_text_add(text, "<table><thead><tr><th>key, resource</th><th class=words>holder</th>"
@@ -214,8 +237,10 @@ static void handle_holds(struct service *service, const struct http_request *req
                               "decides on permits.</p>");
     } else {
         page_learning(text, list->info.learns_until - doorman_clock());
-        page_table(text, list->holds, list->hold_count, list->info.hold_count, false);
-        page_table(text, list->waits, list->wait_count, list->info.wait_count, true);
+        page_table(text, list->holds, list->hold_count, list->info.hold_count, "Holds");
+        page_table(text, list->waits, list->wait_count, list->info.wait_count, "Waiting");
+        page_table(text, list->reservations, list->reservation_count, list->info.reservation_count,
+                   "Reservations");
     }
     server_text_add(text, "<p><a href='/limits'>all limits</a></p>");
     server_page_end(response, false);

@@ -31,7 +31,8 @@ static void metrics_count_message(struct service *service, const struct message_
         [DOORMAN_RENEW] = MESSAGE_RENEW,
         [DOORMAN_RELEASE] = MESSAGE_RELEASE,
         [DOORMAN_TRANSFER] = MESSAGE_TRANSFER,
-        [DOORMAN_SEIZE] = MESSAGE_SEIZE};
+        [DOORMAN_SEIZE] = MESSAGE_SEIZE,
+        [DOORMAN_SETTLE] = MESSAGE_SETTLE};
     const doorman_request *request = &report->exchange->request;
     struct counters *counters = &service->counters;
     int kind = report->was_read ? kinds[request->method] : MESSAGE_UNKNOWN, bucket = 0;

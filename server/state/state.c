@@ -196,6 +196,8 @@ static bool batch_take(struct batch *batch, doorman_permits *permits, doorman_ti
     batch->rows[batch->count++] = (struct store_row){.identity = row.identity,
                                                      .identity_bytes = row.identity_bytes,
                                                      .is_ban = row.is_ban,
+                                                     .is_reservation = row.is_reservation,
+                                                     .is_last = row.is_last,
                                                      .template = row.identifier_glob,
                                                      .limit = row.limit,
                                                      .resource = row.resource_id,
@@ -234,11 +236,13 @@ static bool batch_copy(struct batch *batch, const struct store_row *from) {
 }
 
 /* The order of a file, so that each page is visited once. A row that was taken later comes behind
- * one with the same identity. */
+ * one with the same identity. Rows of reservations come before all counters, and once more behind
+ * them: see >>reservations of doorman_permits.h. */
 static int compare_rows(const void *left, const void *right) {
     const struct store_row *one = (const struct store_row *)left;
     const struct store_row *other = (const struct store_row *)right;
     bool is_shorter = one->identity_bytes < other->identity_bytes;
+    if (one->is_last != other->is_last) return one->is_last ? 1 : -1;
     int order = memcmp(one->identity, other->identity,
                        is_shorter ? one->identity_bytes : other->identity_bytes);
     if (order != 0) return order;

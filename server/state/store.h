@@ -33,11 +33,12 @@ struct store_place {
     const char *password_file; /* Redis: its first line is the password; NULL: none */
 };
 
-/* A counter or a ban in the store. The texts are for people who read the store. */
+/* A counter, a ban or a reservation in the store. The texts are for people who read the store. */
 struct store_row {
     const void *identity; /* no two rows have the same one */
     size_t identity_bytes;
-    bool is_ban;
+    bool is_ban, is_reservation;
+    bool is_last;                 /* the store must have all rows before it when it has this one */
     const char *template, *limit; /* the glob, and the name of the limit in it */
     const char *resource, *key;   /* "": the row is about all of them */
     int64_t fresh_at;             /* seconds since 1970 */

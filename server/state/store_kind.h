@@ -46,4 +46,10 @@ struct store_kind {
 
 extern const struct store_kind server_store_redis, server_store_sqlite;
 
+/* Returns what a row is about, in a word for people who read the store. */
+static inline const char *server_store_what(const struct store_row *row) {
+    if (row->is_reservation) return "reservation";
+    return row->is_ban ? "ban" : "counter";
+}
+
 #endif

@@ -578,9 +578,8 @@ static size_t row_bytes(const struct redis_store *store, const struct store_row 
 static void script_add_value(struct redis_store *store, struct script *script,
                              const struct store_row *row) {
     char number[NUMBER_TEXT];
-    const char *const texts[] = {number,        row->is_ban ? "ban" : "counter",
-                                 row->template, row->limit,
-                                 row->resource, row->key};
+    const char *const texts[] = {number,     server_store_what(row), row->template,
+                                 row->limit, row->resource,          row->key};
     const char *value = store->bytes + script->used;
     snprintf(number, sizeof number, "%" PRId64, row->fresh_at);
     for (int i = 0; i < 6; i++) script_copy(store, script, texts[i], strlen(texts[i]) + 1);

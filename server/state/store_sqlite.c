@@ -81,7 +81,7 @@ static const char schema[] =
     "INSERT INTO process VALUES (0);"
     "CREATE TABLE counters ("
     "    identity BLOB PRIMARY KEY,"
-    "    what TEXT NOT NULL,"        /* 'counter' or 'ban' */
+    "    what TEXT NOT NULL,"        /* 'counter', 'ban' or 'reservation' */
     "    template TEXT NOT NULL,"    /* the glob of the resources */
     "    limit_name TEXT NOT NULL,"  /* '': the ban was set by an administrator */
     "    resource TEXT NOT NULL,"    /* '': the counter is of all resources of the template */
@@ -311,7 +311,7 @@ static bool file_write_row(struct file_store *store, const struct store_row *row
     sqlite3_stmt *statement = row->record ? store->put : store->delete;
     bool bound = file_bind_bytes(statement, 1, row->identity, row->identity_bytes);
     if (row->record) {
-        bound = bound && file_bind_text(statement, 2, row->is_ban ? "ban" : "counter") &&
+        bound = bound && file_bind_text(statement, 2, server_store_what(row)) &&
                 file_bind_text(statement, 3, row->template) &&
                 file_bind_text(statement, 4, row->limit) &&
                 file_bind_text(statement, 5, row->resource) &&

@@ -265,7 +265,8 @@ static void tls_note_ends(struct service *service) {
 /* Returns whether this process serves TLS. Otherwise only the link to the parent uses the
  * certificate, which need not be a certificate for servers. */
 static bool tls_serves(const struct settings *settings) {
-    return server_addresses_want_tls(&settings->listen) || server_http_is_on(settings);
+    return server_addresses_want_tls(&settings->listen) || server_http_is_on(settings) ||
+           (settings->events && server_url_wants_tls(settings->events));
 }
 
 /* Loads and checks the files.

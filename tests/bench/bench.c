@@ -258,6 +258,7 @@ static int run(bench *b, const char *folder) {
     bench_pacing(b);
     bench_wire(b);
     bench_agent(b);
+    bench_events(b);
     bench_http(b);
     bench_grpc(b);
     bench_throttled(b);

@@ -94,7 +94,8 @@ typedef struct peer {
 
 /* Start a peer on a free port and return when it listens. The caller ends it with peer_stop. */
 peer *peer_server(const bench *b);
-peer *peer_state_server(const bench *b); /* keeps its counters in a file */
+peer *peer_state_server(const bench *b);                     /* keeps its counters in a file */
+peer *peer_event_server(const bench *b, const char *sample); /* with --events */
 peer *peer_echo(void);
 peer *peer_http_server(const bench *b); /* the port is that of HTTP */
 /* examples/throttled_server.c. `off`: without its throttle. */
@@ -165,6 +166,7 @@ void bench_throttle(bench *b);
 void bench_throttled(bench *b);
 void bench_wire(bench *b);
 void bench_agent(bench *b);
+void bench_events(bench *b);
 void bench_http(bench *b);
 void bench_grpc(bench *b);
 void bench_connections(bench *b);

@@ -114,7 +114,7 @@ static void peer_exec(const peer *p, const char *const *arguments) {
 }
 
 bool peer_read_log(const peer *p, const char *text_before, double *number) {
-    char text[4096] = "";
+    char text[16384] = ""; /* the start of the log, with warnings about the configuration */
     FILE *file = fopen(p->log, "r");
     if (!file) return false;
     text[fread(text, 1, sizeof text - 1, file)] = 0;
@@ -165,6 +165,16 @@ peer *peer_server(const bench *b) {
     must(write_config(p->config), "cannot write a configuration");
     const char *const arguments[] = {b->server,           "--config", p->config, "--listen",
                                      "tcp://127.0.0.1:0", "--node",   "root",    NULL};
+    peer_start(p, arguments, LISTENS_NNG);
+    return p;
+}
+
+peer *peer_event_server(const bench *b, const char *sample) {
+    peer *p = peer_new();
+    must(write_config(p->config), "cannot write a configuration");
+    const char *const arguments[] = {b->server,           "--config",       p->config, "--listen",
+                                     "tcp://127.0.0.1:0", "--node",         "root",    "--events",
+                                     "tcp://127.0.0.1:0", "--event-sample", sample,    NULL};
     peer_start(p, arguments, LISTENS_NNG);
     return p;
 }

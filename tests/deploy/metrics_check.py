@@ -69,7 +69,7 @@ def series_of(program, folder):
     request = b'{"client_id": "a", "resource": [{"resource_id": "db/orders", "wants": 1}]}'
     servers = []
     try:
-        state = ["--state", f"{folder}/counters"]
+        state = ["--state", f"{folder}/counters", "--events", "tcp://127.0.0.1:0"]
         gateways = ["--grpc", "127.0.0.1:0"]
         servers.append(Server(program, f"{folder}/root", config + state + gateways))
         parent = ["--parent", servers[0].listen, "--node", "leaf"]

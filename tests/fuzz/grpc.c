@@ -6,6 +6,7 @@
  *     5        an answer of the master in JSON
  *     6        a descriptor: lines of key and value. Its names are valid, and a second descriptor
  *              has the same names only if its entries are the same
+ *     7        messages of reports, each behind its length in one byte, on a stream of quotas
  *
  * The library of the server is real, and there is no socket. */
 #ifndef _GNU_SOURCE
@@ -30,8 +31,10 @@ int server_main(int argc, char **argv);
 #include "server/grpc/grpc_master.c"
 #include "server/grpc/grpc_names.c"
 #include "server/grpc/grpc_permit.c"
+#include "server/grpc/grpc_quota.c"
 #include "server/grpc/grpc_scan.c"
 #include "server/grpc/grpc_stream.c"
+#include "server/grpc/quota.c"
 
 #include "fuzz.h"
 
@@ -40,7 +43,9 @@ static const char grpc_config[] =
     "{\"name\":\"w\",\"kind\":\"FIXED_WINDOW\",\"limit\":5,\"window\":86400,\"refunds\":true},"
     "{\"name\":\"b\",\"kind\":\"TOKEN_BUCKET\",\"rate\":1,\"size\":9,\"shadow\":true}]},"
     "{\"identifier_glob\":\"c/*\",\"limits\":["
-    "{\"name\":\"c\",\"kind\":\"CONCURRENCY\",\"limit\":1}]}]}";
+    "{\"name\":\"c\",\"kind\":\"CONCURRENCY\",\"limit\":1}]},"
+    "{\"identifier_glob\":\"q/*\",\"capacity\":1000,\"algorithm\":{\"kind\":\"FAIR_SHARE\","
+    "\"lease_length\":10,\"refresh_interval\":1,\"learning_mode_duration\":0}}]}";
 
 static void start(struct grpc *grpc, struct service *service) {
     must(doorman_json_config(&service->config, grpc_config, sizeof grpc_config - 1, NULL) ==
@@ -52,10 +57,15 @@ static void start(struct grpc *grpc, struct service *service) {
     grpc->service = service;
     grpc->now = doorman_clock();
     grpc->serving = GRPC_WIRE__HEALTH__SERVING;
+    must(server_grpc_quotas_create(grpc));
+    grpc->is_master = grpc->is_clean = true;
+    server_grpc_quotas_look(grpc);
 }
 
 static void stop(struct grpc *grpc, struct service *service) {
     must(grpc->first == NULL && grpc->buffered == 0);
+    must(server_quotas_counts(grpc->quotas)->streams == 0);
+    server_quotas_destroy(grpc->quotas);
     doorman_server_destroy(service->server);
     doorman_config_destroy(service->config);
 }
@@ -66,7 +76,7 @@ static void check_streams(const struct grpc_connection *connection) {
     for (const struct grpc_stream *each = connection->streams; each; each = each->next) {
         must(each->connection == connection && (!each->next || each->next->previous == each));
         must(each->state == GRPC_STREAM_READING || each->state == GRPC_STREAM_WATCHING ||
-             each->state == GRPC_STREAM_ANSWERING);
+             each->state == GRPC_STREAM_QUOTA || each->state == GRPC_STREAM_ANSWERING);
         bytes += each->in.buffer.bytes;
         count++;
     }
@@ -154,6 +164,51 @@ static void run_answer(struct grpc *grpc, fuzz_text input) {
     free(call);
 }
 
+/* Each action has the id of a bucket, and an assignment is a token bucket, or denies all. */
+static void check_actions(const struct text *out) {
+    const uint8_t *at = (const uint8_t *)out->buffer.text, *end = at + out->buffer.bytes;
+    while (at < end) {
+        size_t count = (size_t)at[1] << 24 | (size_t)at[2] << 16 | (size_t)at[3] << 8 | at[4];
+        must(count <= (size_t)(end - at) - GRPC_PREFIX);
+        GrpcWire__QuotaResponse *response =
+            grpc_wire__quota_response__unpack(NULL, count, at + GRPC_PREFIX);
+        must(response && response->n_bucket_action > 0);
+        for (size_t i = 0; i < response->n_bucket_action; i++) {
+            const GrpcWire__BucketAction *action = response->bucket_action[i];
+            GrpcWire__BucketId *id =
+                grpc_wire__bucket_id__unpack(NULL, action->bucket_id.len, action->bucket_id.data);
+            must(id && id->n_bucket > 0 && id->n_bucket <= GRPC_ENTRY_MAX);
+            grpc_wire__bucket_id__free_unpacked(id, NULL);
+            must(action->action_case == GRPC_WIRE__BUCKET_ACTION__ACTION_QUOTA_ASSIGNMENT_ACTION);
+            must(action->quota_assignment_action->assignment_time_to_live->seconds > 0);
+        }
+        grpc_wire__quota_response__free_unpacked(response, NULL);
+        at += GRPC_PREFIX + count;
+    }
+}
+
+static void run_reports(struct grpc *grpc, fuzz_text input) {
+    struct grpc_connection *connection = server_grpc_connection_create(grpc, -1, NULL);
+    must(connection != NULL);
+    struct grpc_stream *stream = server_grpc_stream_open(connection, 1);
+    bool valid = true;
+    must(stream && server_grpc_quota_open(stream));
+    while (valid && input.bytes > 0) {
+        size_t count = (unsigned char)input.text[0];
+        if (count >= input.bytes) count = input.bytes - 1;
+        valid = server_grpc_quota_take(stream, (const uint8_t *)input.text + 1, count);
+        must(valid || stream->status.code == GRPC_INVALID_ARGUMENT ||
+             stream->status.code == GRPC_RESOURCE_EXHAUSTED);
+        must(valid || strcmp(stream->status.text, "out of memory") != 0);
+        input.text += count + 1;
+        input.bytes -= count + 1;
+        server_grpc_quotas_work(grpc);
+        if (server_grpc_quota_write(stream)) check_actions(&stream->out);
+        must(!stream->out.failed);
+    }
+    server_grpc_connection_destroy(connection);
+}
+
 /* Reads two descriptors, with an empty line between them. */
 static size_t read_entries(fuzz_text *input, doorman_descriptor_entry entries[GRPC_ENTRY_MAX]) {
     fuzz_text key = {NULL, 0}, value = {NULL, 0};
@@ -205,11 +260,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     must(service != NULL);
     service->settings = &settings;
     start(&grpc, service);
-    switch (data[0] % 7) {
+    switch (data[0] % 8) {
     case 4: run_message(&grpc, input); break;
     case 5: run_answer(&grpc, input); break;
     case 6: run_descriptor(input); break;
-    default: run_frames(&grpc, input, pieces[data[0] % 7]);
+    case 7: run_reports(&grpc, input); break;
+    default: run_frames(&grpc, input, pieces[data[0] % 8]);
     }
     stop(&grpc, service);
     free(service);

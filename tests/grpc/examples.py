@@ -1,13 +1,18 @@
 """The examples for Envoy and Kuadrant: what they say of Doorman is true.
 
-    python3 tests/grpc/examples.py HOST:PORT
+    python3 tests/grpc/examples.py HOST:PORT QUOTAS
 
-The server has the configuration of docs/tasks/envoy.md."""
+The first server has the configuration of docs/tasks/envoy.md, and the one at the address QUOTAS that
+of docs/tasks/envoy_quotas.md."""
+import json
+import re
 import sys
+import time
 
 import grpc
 import yaml
 from client import ENVOY, Client, wire
+from envoy import Stream, bucket_id, reports, usage
 
 FLAGS = open("server/core/flags.h", encoding="utf-8").read()
 
@@ -64,6 +69,55 @@ def check_envoy(client):
         assert status.HasField("current_limit"), f"{entries} has no limit"
 
 
+def settings_of(matchers):
+    """The settings of all buckets."""
+    found = [each["on_match"] for each in matchers["matcher_list"]["matchers"]]
+    return [each["action"]["typed_config"] for each in [*found, matchers["on_no_match"]]]
+
+
+def check_quotas(channel):
+    config = load("envoy_quota.yaml")[0]
+    page = open("docs/tasks/envoy_quotas.md", encoding="utf-8").read()
+    template = json.loads(re.search(r"```json\n(.*?)```", page, re.S)[1])["resources"][0]
+    filters = manager_of(config)["http_filters"]
+    quota = next(each for each in filters if each["name"] == "envoy.filters.http.rate_limit_quota")
+    quota = quota["typed_config"]
+    service = quota["rlqs_server"]
+    doorman = cluster_of(config, service["envoy_grpc"]["cluster_name"])
+    options = next(iter(doorman["typed_extension_protocol_options"].values()))
+    equal(options["explicit_http_config"], {"http2_protocol_options": {}})
+    assert f"--grpc {address_of(doorman)}" in page
+    checked = doorman["health_checks"][0]["grpc_health_check"]["service_name"]
+    equal(Client(channel).health(checked.encode()), wire.SERVING)
+    metadata = [(each["key"], "test") for each in service["initial_metadata"]]
+    equal([key for key, _ in metadata], ["x-doorman-client"])
+    stream = Stream(channel, metadata)
+    ids = set()
+    for settings in settings_of(quota["bucket_matchers"]):
+        seconds = float(settings["reporting_interval"].rstrip("s"))
+        assert seconds <= template["algorithm"]["refresh_interval"]
+        # a limit without an assignment, whose sum over 50 Envoys is the capacity
+        for name in ("no_assignment_behavior", "expired_assignment_behavior"):
+            equal(list(settings[name]), ["fallback_rate_limit"])
+            bucket = settings[name]["fallback_rate_limit"]["token_bucket"]
+            equal(50 * bucket["tokens_per_fill"], template["capacity"])
+            equal(bucket["fill_interval"], "1s")
+            assert bucket["max_tokens"] != bucket["tokens_per_fill"]
+        entries = settings["bucket_id_builder"]["bucket_id_builder"]
+        bucket = bucket_id(**{key: value["string_value"] for key, value in entries.items()})
+        ids.add(bucket.SerializeToString())
+    # the server assigns something to each of them
+    seen, end = set(), time.monotonic() + 120
+    while seen != ids:
+        assert time.monotonic() < end and stream.code is None, stream.details
+        for each in ids:
+            stream.send(reports(quota["domain"], usage(wire.BucketId.FromString(each), 0, 1)))
+        time.sleep(0.2)
+        while not stream.messages.empty():
+            seen |= {each.bucket_id for each in stream.next(1).bucket_action}
+    stream.call.cancel()
+
+
 def check_kuadrant():
     objects = {(each["kind"], each["metadata"]["name"]): each for each in load("kuadrant.yaml")}
     service = objects["Service", "limitador-limitador"]["spec"]
@@ -84,4 +138,6 @@ def check_kuadrant():
 
 with grpc.insecure_channel(sys.argv[1]) as channel:
     check_envoy(Client(channel))
+with grpc.insecure_channel(sys.argv[2]) as channel:
+    check_quotas(channel)
 check_kuadrant()

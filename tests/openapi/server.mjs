@@ -246,6 +246,25 @@ async function getPermits() {
   await get(master, '/v1/counters', '?after=1-2-3-4');
 }
 
+// Reserves and settles, so that all fields of reservations occur.
+async function settle() {
+  const item = (cost) => [{ resource_id: 'login', key: 'r', cost }];
+  const entry = (request_id, cost) => ({ client_id: 'gw', entry: [{ request_id, item: item(cost) }] });
+  const permit = (request_id) => ({ item: item(1), settle_within: 600, request_id });
+  await post(master, '/v1/acquire', { client_id: 'gw', permit: [permit(1), permit(2)] });
+  await get(master, '/v1/holds');
+  await get(master, '/holds');
+  await post(master, '/v1/settle', entry(1, 0));
+  await post(master, '/v1/settle', entry(1, 1)); // REPEATED
+  await post(master, '/v1/settle', entry(3, 0)); // unknown
+  await post(master, '/v1/acquire', {
+    client_id: 'gw', permit: [{ ...permit(4), settle_within: 0.01 }] });
+  await sleep(1500); // the end comes with the next call
+  await post(master, '/v1/settle', entry(4, 0)); // late
+  const report = (cost) => ({ resource_id: 'login', key: 'r', cost, request_id: 1 });
+  await post(master, '/v1/report', { client_id: 'gw', entry: [report(0), report(1)] });
+}
+
 // Checks configurations that are valid or not, with few mistakes and with many.
 async function checkConfigurations() {
   const path = '/v1/config/check';
@@ -678,6 +697,7 @@ await checkPaths();
 await getLeases();
 await waitForChild();
 await getPermits();
+await settle();
 await checkConfigurations();
 await getHolds();
 await administer();

@@ -1,7 +1,8 @@
 #!/bin/sh
-# Tests whether the simulator finds bugs. Each mutant is a copy of the headers with one known fault,
-# mostly a rule of the handover that is left out. This script builds the simulator with each mutant
-# and prints the number of runs until the fault is found. Every fault must be found.
+# Tests whether the simulator finds bugs. Each mutant is a copy of the headers, and of the state
+# machine of quotas, with one known fault, mostly a rule of the handover that is left out. This
+# script builds the simulator with each mutant and prints the number of runs until the fault is
+# found. Every fault must be found.
 #
 #     tests/sim/mutants.sh [NAME]...        from the top of the repository; no names: all
 #     tests/sim/mutants.sh --check          only checks that the old texts of all mutants occur once
@@ -14,7 +15,7 @@
 set -eu
 seeds=${SEEDS:-3000}
 folder=build/sim/mutants
-headers='doorman.h doorman_permits.h doorman_throttle.h'
+headers='doorman.h doorman_permits.h doorman_throttle.h server/grpc/quota.c'
 compile="${CC:-cc} -std=c11 -D_DEFAULT_SOURCE"
 
 # Runs all mutants, several at a time, and prints their output in the order of the arguments.
@@ -94,13 +95,14 @@ change_headers() { # folder, old, new
 }
 
 # The options are those of `sim faults`. With --permits, --holds, --leased, --state or --throttle
-# first, they are those of `sim permits`, `sim holds`, `sim leased`, `sim state` or `sim throttle`.
+# first, they are those of `sim permits`, `sim holds`, `sim leased`, `sim state` or `sim throttle`,
+# and with --quotas those of `sim quotas`.
 mutant() { # name, the rule and how it is broken, old text, new text, ..., options
     name=$1 rule=$2 mode=faults
     shift 2
     if [ "$wanted" ] && [ "$name" != "$wanted" ]; then return; fi
-    mkdir -p "$folder/$name"
-    for header in $headers; do cp "$header" "$folder/$name"; done
+    mkdir -p "$folder/$name/server/grpc"
+    for header in $headers server/grpc/quota.h; do cp "$header" "$folder/$name/$header"; done
     while [ $# -ge 2 ] && [ "${1#--}" = "$1" ]; do
         if ! change_headers "$folder/$name" "$1" "$2"; then
             echo "$name: this text does not occur exactly once in the headers: $1"
@@ -126,6 +128,10 @@ mutant() { # name, the rule and how it is broken, old text, new text, ..., optio
     fi
     if [ "${1:-}" = --state ]; then
         mode=state
+        shift
+    fi
+    if [ "${1:-}" = --quotas ]; then
+        mode=quotas
         shift
     fi
     if [ "${1:-}" = --throttle ]; then
@@ -798,6 +804,31 @@ mutant throttle-user 'H6: the calls of a user are in different cohorts' \
 mutant throttle-budget 'H10: retries need no tokens' \
     'budget->tenths -= 10;' \
     '' --throttle
+mutant quota-sum 'W5: only the last assignment of a stream is committed' \
+    '.outstanding = quota_committed(bucket, now),' \
+    '.outstanding = bucket->granted + 0 * quota_committed(bucket, now),' --quotas
+mutant quota-forgets 'W5: a larger assignment is forgotten when a smaller one is granted' \
+    'while (ended < bucket->commitment_count && now >= bucket->commitments[ended].until) ended++;' \
+    'while (ended < bucket->commitment_count && (now >= bucket->commitments[ended].until ||
+            bucket->commitments[ended].amount > bucket->granted)) ended++;' --quotas
+mutant quota-margin 'W5: an assignment lasts as long as its lease' \
+    'doorman_time rest = (bucket->lease_end - now - QUOTA_MARGIN) / DOORMAN_SECOND;' \
+    'doorman_time rest = (bucket->lease_end - now) / DOORMAN_SECOND;' --quotas
+mutant quota-learns 'W5: a new master assigns at once' \
+    'quota_after(quotas->begun_at, quotas->is_clean ? 0 : length);' \
+    'quota_after(quotas->begun_at, 0 * length);' --quotas --favour kill
+mutant quota-clean 'W5: every mastership is clean' \
+    'quotas->is_clean = is_clean;' \
+    'quotas->is_clean = is_clean || true;' --quotas --favour kill
+mutant quota-round 'W5: tokens are rounded up' \
+    'bucket->granted * (double)interval * (1 + 1e-12);' \
+    'bucket->granted * (double)interval + 0.999;' --quotas
+mutant quota-bound 'L4: the estimate does not know the safe capacity' \
+    'bucket->safe_capacity = item->safe_capacity;' \
+    'bucket->safe_capacity = 0;' --quotas
+mutant quota-name 'W5: two live streams are one holder, because their clients have one name' \
+    'if (stream && stream->is_live) {' \
+    'if (stream && stream->is_live && stream->number == 0) {' --quotas --favour loss
 if [ -z "$missed" ] && [ "$wanted" ]; then
     echo "$wanted: no such mutant"
     missed=1

@@ -9,11 +9,13 @@
  *     sim holds ...
  *     sim leased ...
  *     sim state ...
+ *     sim quotas ...
  *     sim throttle [--seed N] [--seconds N] [--output FOLDER]
  *
  * The runs of `faults` have leases. Those of `permits` have permits, and those of `holds` have
  * holds. Those of `leased` have leases and leased permits, and those of `state` have permits that
- * last, in stores with faults. The options are the same. `throttle` is
+ * last, in stores with faults. Those of `quotas` have clients like Envoy, which hold leases as
+ * quotas: see sim_quota.c. The options are the same. `throttle` is
  * a server with too many requests: see sim_throttle.c.
  *
  *   --seeds    the number of seeds, which count up from the first one. Default: 10 for scenarios;
@@ -31,7 +33,10 @@
 #define DOORMAN_FREE(pointer) sim_free(pointer)
 #define DOORMAN_IMPLEMENTATION
 #include "sim.h"
+#include "sim_quota.h"
 #include "sim_throttle.h"
+
+#include "server/grpc/quota.c"
 
 #include <stdlib.h>
 #include <string.h>
@@ -44,7 +49,8 @@ static int usage_error(const char *what) {
         "       sim faults [--seeds N] [--seed FIRST] [--faults LIST] [--favour LIST]\n"
         "           [--levels MOST] [--nodes MOST] [--clients MOST] [--resources MOST]\n"
         "           [--seconds MOST] [--jobs N] [--verbose] [--no-shrink]\n"
-        "       sim permits, sim holds, sim leased and sim state, with the options of sim faults\n"
+        "       sim permits, sim holds, sim leased, sim state and sim quotas, with the options of\n"
+        "           sim faults\n"
         "       sim throttle [--seed N] [--seconds N] [--output FOLDER]\n"
         "LIST is all, none, or kinds of faults separated by commas:\n",
         what);
@@ -120,8 +126,8 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < SIM_BOUND_COUNT; i++) command.options.maximum[i] = NO_BOUND;
     (void)read_faults("all", command.options.allowed);
     if (argc < 2)
-        return usage_error(
-            "missing command: scenarios, faults, permits, holds, leased, state or throttle");
+        return usage_error("missing command: scenarios, faults, permits, holds, leased, state, "
+                           "quotas or throttle");
     for (int i = 2; i < argc; i++) {
         if (strcmp(argv[i], "--verbose") == 0) {
             command.options.verbose = true;
@@ -142,11 +148,13 @@ int main(int argc, char **argv) {
     command.options.holds = strcmp(argv[1], "holds") == 0;
     command.options.leased = strcmp(argv[1], "leased") == 0;
     command.options.state = strcmp(argv[1], "state") == 0;
+    bool quotas = strcmp(argv[1], "quotas") == 0;
     bool faults = strcmp(argv[1], "faults") == 0 || command.options.leased;
-    bool known =
-        faults || command.options.permits || command.options.holds || command.options.state;
+    bool known = faults || command.options.permits || command.options.holds ||
+                 command.options.state || quotas;
     if (!known) return usage_error(argv[1]);
     if (!command.seeds) command.seeds = command.options.seed ? 1 : 1000;
     if (!command.options.seed) command.options.seed = 1;
+    if (quotas) return sim_quotas(&command.options, command.seeds, command.jobs);
     return sim_faults(&command.options, command.seeds, command.jobs);
 }

@@ -26,6 +26,7 @@
  *   sim_state*.c         counters and bans that last, in stores with faults: see sim_state.c
  *   sim_load.c           what clients with leases use
  *   sim_leased*.c        leased permits, which share resources with leases: see sim_leased.c
+ *   sim_quota.c          clients like Envoy, whose leases are quotas
  *   sim_throttle*.c      a server with more requests than it can do: see sim_throttle.h
  *   sim.c                the command line
  *

@@ -494,6 +494,67 @@ static doorman_status report_cost(fixture *s) {
     return status;
 }
 
+static const doorman_permit_item settled_items[] = {{.resource_id = "r", .key = "a", .cost = 3},
+                                                    {.resource_id = "s", .key = "b", .cost = 1}};
+
+static size_t open_reservations(fixture *s) {
+    doorman_permits_info info;
+    doorman_permits_read(s->permits, &info);
+    return info.reservation_count;
+}
+
+static doorman_status reserve_units(fixture *s) {
+    const doorman_permit_item items[] = {{.resource_id = "r", .key = "a", .cost = 2},
+                                         {.resource_id = "s", .key = "b", .cost = 2}};
+    const doorman_permit_request request = {.items = items,
+                                            .item_count = 2,
+                                            .client_id = "c",
+                                            .request_id = 7,
+                                            .settle_within = SECOND};
+    doorman_permit permit = {.granted = false};
+    doorman_status status = doorman_permits_acquire(s->permits, &request, &permit, NULL, s->now);
+    assert_int_equal(open_reservations(s), status == DOORMAN_OK);
+    if (status != DOORMAN_OK) assert_int_equal(permit_counters(s), 0);
+    if (status == DOORMAN_OK) assert_true(permit.granted && permit.reservation_id);
+    return status;
+}
+
+static void prepare_reservation(fixture *s) {
+    prepare_permits(s);
+    assert_int_equal(reserve_units(s), DOORMAN_OK);
+}
+
+static doorman_status settle_units(fixture *s) {
+    const doorman_settle_request request = {
+        .client_id = "c", .request_id = 7, .items = settled_items, .item_count = 2};
+    doorman_settlement out;
+    doorman_status status = doorman_permits_settle(s->permits, &request, &out, NULL, s->now);
+    assert_int_equal(open_reservations(s), status != DOORMAN_OK);
+    if (status != DOORMAN_OK) return status;
+    add(&s->outcome, "%.17g charged, %.17g charged\n", out.items[0].charged, out.items[1].charged);
+    return status;
+}
+
+static doorman_status settle_unknown(fixture *s) {
+    const doorman_settle_request request = {
+        .client_id = "c", .id = 7, .items = settled_items, .item_count = 2};
+    doorman_settlement out;
+    doorman_status status = doorman_permits_settle(s->permits, &request, &out, NULL, s->now);
+    if (status != DOORMAN_OK) assert_int_equal(permit_counters(s), 0);
+    if (status == DOORMAN_OK) add(&s->outcome, "unknown: %d\n", out.unknown);
+    return status;
+}
+
+static doorman_status report_cost_once(fixture *s) {
+    const doorman_settle_request request = {
+        .client_id = "c", .request_id = 7, .items = settled_items, .item_count = 2};
+    doorman_settlement out;
+    doorman_status status = doorman_permits_report_once(s->permits, &request, &out, NULL, s->now);
+    if (status != DOORMAN_OK) assert_int_equal(permit_counters(s), 0);
+    if (status == DOORMAN_OK) add(&s->outcome, "charged %.17g\n", out.items[0].charged);
+    return status;
+}
+
 static doorman_status reset_permits(fixture *s) {
     return doorman_permits_reset(s->permits, "r", "a", NULL, NULL, NULL);
 }
@@ -766,6 +827,20 @@ static doorman_status send_entries(fixture *s, doorman_method method) {
 }
 
 static doorman_status report_to_server(fixture *s) { return send_entries(s, DOORMAN_REPORT); }
+
+static doorman_status settle_at_server(fixture *s) {
+    const doorman_settle_request settle = {
+        .request_id = 7, .items = settled_items, .item_count = 2};
+    const doorman_request request = {
+        .method = DOORMAN_SETTLE, .holder_id = "c", .settles = &settle, .settle_count = 1};
+    doorman_response response = {.settlement_count = 77};
+    doorman_status status =
+        doorman_server_handle(s->created_server, &request, &response, NULL, s->now);
+    if (status != DOORMAN_OK) assert_int_equal(response.settlement_count, 77);
+    if (status == DOORMAN_OK) add(&s->outcome, "unknown: %d\n", response.settlements[0].unknown);
+    return status;
+}
+
 static doorman_status inspect_at_server(fixture *s) { return send_entries(s, DOORMAN_INSPECT); }
 static doorman_status reset_at_server(fixture *s) { return send_entries(s, DOORMAN_RESET); }
 
@@ -989,6 +1064,15 @@ static doorman_status create_client(fixture *s) {
     doorman_status status = doorman_client_create(&s->created_client, &options, &error, s->now);
     if (status != DOORMAN_OK) assert_null(s->created_client);
     if (status != DOORMAN_OK) assert_string_equal(error.text, "out of memory");
+    return status;
+}
+
+static doorman_status create_estimate(fixture *s) {
+    const doorman_estimate_options options = {.minimum = 1};
+    doorman_estimate *estimate = NULL;
+    doorman_status status = doorman_estimate_create(&estimate, &options, NULL, s->now);
+    assert_true((status == DOORMAN_OK) == (estimate != NULL));
+    doorman_estimate_destroy(estimate);
     return status;
 }
 
@@ -1511,6 +1595,10 @@ static const test_case test_cases[] = {
     {"doorman_permits_inspect", "nothing is inspected", prepare_permits, inspect_permits, 5},
     {"doorman_permits_next_counter", "no counter is listed", prepare_wider, list_counters, 1},
     {"doorman_permits_report", "no cost is charged", prepare_permits, report_cost, 10},
+    {"doorman_permits_acquire", "nothing is reserved", prepare_permits, reserve_units, 20},
+    {"doorman_permits_settle", "nothing is settled", prepare_reservation, settle_units, 1},
+    {"doorman_permits_settle", "no cost is charged", prepare_permits, settle_unknown, 10},
+    {"doorman_permits_report_once", "no cost is charged", prepare_permits, report_cost_once, 10},
     {"doorman_permits_reset", "nothing is reset", prepare_permits, reset_permits, 3},
     {"doorman_permits_ban", "there is no ban", prepare_permits, ban_key, 3},
     {"doorman_permits_restore", "no row is restored", prepare_row, restore_row, 5},
@@ -1529,6 +1617,7 @@ static const test_case test_cases[] = {
     {"doorman_server_handle", "no permit is answered", prepare_limits_server, acquire_from_server,
      8},
     {"doorman_server_handle", "no report is answered", prepare_limits_server, report_to_server, 4},
+    {"doorman_server_handle", "no settle is answered", prepare_limits_server, settle_at_server, 4},
     {"doorman_server_handle", "no inspection is answered", prepare_limits_server, inspect_at_server,
      5},
     {"doorman_server_handle", "no reset is answered", prepare_limits_server, reset_at_server, 4},
@@ -1549,6 +1638,7 @@ static const test_case test_cases[] = {
     {"doorman_upstream_request", "a node sends no request", start_node_with_one_resource,
      compose_request, 1},
     {"doorman_client_create", "no client is made", NULL, create_client, 4},
+    {"doorman_estimate_create", "no estimate is made", NULL, create_estimate, 1},
     {"doorman_client_open", "no resource is opened", create_client_with_resources, open_resource,
      3},
     {"doorman_json_config", "no configuration is read", NULL, parse_config, 20},

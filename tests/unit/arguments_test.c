@@ -264,6 +264,8 @@ static const doorman_permit_request bare_permits[] = {
 static const doorman_permit_entry bare_entry = {.cost = 1};
 static const doorman_hold_request bare_holds[] = {{.id = 1, .amount_count = 1},
                                                   {.id = 1, .item_count = 1}};
+static const doorman_settle_request bare_settles[] = {
+    {.id = 1, .item_count = 1}, {.id = 1, .items = &bare_permit_item, .item_count = 1}};
 static const char *const bare_path[] = {NULL};
 static const doorman_request bare_requests[] = {
     {.method = DOORMAN_GET_CAPACITY, .item_count = 1, .holder_id = "a"},
@@ -295,7 +297,10 @@ static const doorman_request bare_requests[] = {
     {.method = DOORMAN_RENEW, .holder_id = "a", .holds = &bare_holds[1], .hold_count = 1},
     {.method = DOORMAN_RELEASE, .holder_id = "a", .holds = &bare_holds[0], .hold_count = 1},
     {.method = DOORMAN_TRANSFER, .holder_id = "a", .holds = &bare_holds[0], .hold_count = 1},
-    {.method = DOORMAN_SEIZE, .hold_count = 1, .holder_id = "a"}};
+    {.method = DOORMAN_SEIZE, .hold_count = 1, .holder_id = "a"},
+    {.method = DOORMAN_SETTLE, .settle_count = 1, .holder_id = "a"},
+    {.method = DOORMAN_SETTLE, .settles = &bare_settles[0], .settle_count = 1, .holder_id = "a"},
+    {.method = DOORMAN_SETTLE, .settles = &bare_settles[1], .settle_count = 1, .holder_id = "a"}};
 
 TEST(a_message_without_its_arrays_is_refused) {
     doorman_config *config = config_create();
@@ -596,6 +601,39 @@ TEST(holds_refuse_null) {
     assert_false(doorman_permits_next_wait(NULL, &cursor, &wait));
     assert_false(doorman_permits_next_wait(permits, NULL, &wait));
     assert_false(doorman_permits_next_wait(permits, &cursor, NULL));
+    doorman_permits_destroy(permits);
+    doorman_config_destroy(config);
+}
+
+TEST(settlements_refuse_null) {
+    static doorman_status (*const calls[])(doorman_permits *, const doorman_settle_request *,
+                                           doorman_settlement *, doorman_error *, doorman_time) = {
+        doorman_permits_settle, doorman_permits_report_once};
+    doorman_config *config = config_create();
+    const doorman_permits_options options = {.config = config, .seed = {1, 2}};
+    const doorman_settle_request whole = {
+        .client_id = "c", .request_id = 1, .items = &item, .item_count = 1};
+    doorman_permits *permits = NULL;
+    doorman_settlement out;
+    doorman_permits_reservation found;
+    doorman_cursor cursor = {0, false};
+    assert_int_equal(doorman_permits_create(&permits, &options, NULL, 0), DOORMAN_OK);
+    for (size_t i = 0; i < COUNT(calls); i++) {
+        doorman_settle_request request = whole;
+        NAMED("permits: ", calls[i](NULL, &request, &out, &error, 0));
+        NAMED("request: ", calls[i](permits, NULL, &out, &error, 0));
+        NAMED("out: ", calls[i](permits, &request, NULL, &error, 0));
+        request.client_id = NULL;
+        NAMED("client_id: ", calls[i](permits, &request, &out, &error, 0));
+        request = whole, request.items = NULL;
+        NAMED("items: ", calls[i](permits, &request, &out, &error, 0));
+        request = whole, request.items = &bare_permit_item;
+        NAMED("items[0].resource_id: ", calls[i](permits, &request, &out, &error, 0));
+        assert_int_equal(calls[i](permits, &whole, &out, NULL, 0), DOORMAN_OK);
+    }
+    assert_false(doorman_permits_next_reservation(NULL, &cursor, &found));
+    assert_false(doorman_permits_next_reservation(permits, NULL, &found));
+    assert_false(doorman_permits_next_reservation(permits, &cursor, NULL));
     doorman_permits_destroy(permits);
     doorman_config_destroy(config);
 }
@@ -1188,6 +1226,24 @@ TEST(a_configuration_that_does_not_fit_has_the_names_of_its_caller) {
     assert_int_equal(doorman_json_config(&config, "{\"resources\": []}", 17, &warning), DOORMAN_OK);
     check_text(__LINE__, &warning, "line 1, column 2: resources: is empty, so nothing is limited");
     doorman_config_destroy(config);
+}
+
+TEST(estimates_refuse_null) {
+    doorman_estimate *estimate = NULL;
+    doorman_estimate_options options = {.minimum = 1};
+    NAMED("out", doorman_estimate_create(NULL, &options, &error, 0));
+    NAMED("options", doorman_estimate_create(&estimate, NULL, &error, 0));
+    options.minimum = -1;
+    NAMED("minimum", doorman_estimate_create(&estimate, &options, &error, 0));
+    options = (doorman_estimate_options){.window = 1};
+    NAMED("window", doorman_estimate_create(&estimate, &options, &error, 0));
+    assert_null(estimate);
+    options.window = 0;
+    assert_int_equal(doorman_estimate_create(&estimate, &options, NULL, 0), DOORMAN_OK);
+    assert_float_equal(doorman_estimate_add(estimate, NULL, DOORMAN_SECOND), 0, 0);
+    assert_float_equal(doorman_estimate_add(NULL, NULL, 0), 0, 0);
+    doorman_estimate_destroy(estimate);
+    doorman_estimate_destroy(NULL);
 }
 
 /* ---- the list is complete -------------------------------------------------------------------- */

@@ -106,6 +106,7 @@ typedef struct row {
     doorman_permit_request request;
     int times; /* how many permits; only the last one must have all facts of the row */
     bool reports, resets;
+    uint64_t settles; /* the number of the permit that is settled, from 1; 0: none */
 } row;
 
 /* Splits a line of a table into its cells. */
@@ -139,15 +140,25 @@ static void row_read_amount(row *out, const char *clause) {
     out->reports = after(amount, "report ") != NULL;
     out->resets = strcmp(amount, "reset") == 0;
     if (out->reports) amount = after(amount, "report ");
-    char *end = NULL;
-    double cost = strtod(amount, &end);
-    if (!out->resets && (end == amount || *end)) fail_msg(PAGE ":%d: %s", out->line, clause);
-    for (size_t i = 0; i < ITEMS_MAX; i++) out->items[i].cost = cost;
+    const char *settles = after(amount, "settle ");
+    if (settles) out->settles = strtoull(settles, NULL, 10);
+    if (settles) amount = strstr(settles, ": ") + 2;
+    char each[CELL_BYTES], *end = NULL;
+    double cost = 0;
+    for (size_t i = 0; i < ITEMS_MAX && !out->resets; i++) { /* the last one is that of the rest */
+        const bool more = next_part(&amount, " + ", each);
+        if (more) cost = strtod(each, &end);
+        if (more && (end == each || *end)) fail_msg(PAGE ":%d: %s", out->line, clause);
+        out->items[i].cost = cost;
+    }
 }
 
 static void row_read_clause(row *out, const char *clause) {
     const char *least = after(clause, "at least "), *wait = after(clause, "may wait ");
-    if (least) {
+    const char *within = after(clause, "settle within ");
+    if (within) {
+        out->request.settle_within = duration_of(within);
+    } else if (least) {
         for (size_t i = 0; i < ITEMS_MAX; i++) {
             out->items[i].has_min = true;
             out->items[i].min = strtod(least, NULL);
@@ -280,6 +291,7 @@ typedef struct player {
     bool in_table;
     int rows, recipes, differences;
     uint64_t request_id; /* of the last permit */
+    uint64_t first_id;   /* of the table */
 } player;
 
 static void player_stop(player *p) {
@@ -309,9 +321,37 @@ static void player_start(player *p, const char *text, size_t bytes, int line) {
     p->at = 0;
     p->rows = 0;
     p->recipes++;
+    p->first_id = p->request_id + 1;
 }
 
-/* Decides one permit, or makes one report or reset, and describes the result. */
+/* Settles a permit of the table, and describes the result. */
+static doorman_status player_settle(player *p, const row *asked, facts *out, doorman_error *error) {
+    doorman_settlement settled;
+    const doorman_settle_request request = {.client_id = "cookbook",
+                                            .request_id = p->first_id + asked->settles - 1,
+                                            .items = asked->items,
+                                            .item_count = asked->request.item_count};
+    doorman_status status =
+        doorman_permits_settle(p->permits, &request, &settled, error, UPTIME + p->at);
+    char *returned = add_fact(out, true), *charged = add_fact(out, true);
+    size_t used[2] = {(size_t)snprintf(returned, CELL_BYTES, "returned"),
+                      (size_t)snprintf(charged, CELL_BYTES, "charged")};
+    bool has_charged = false;
+    for (size_t i = 0; status == DOORMAN_OK && i < settled.item_count; i++) {
+        const char *plus = i ? " +" : "";
+        const doorman_settled_item *item = &settled.items[i];
+        used[0] += (size_t)snprintf(returned + used[0], CELL_BYTES - used[0], "%s %.6g", plus,
+                                    item->returned);
+        used[1] += (size_t)snprintf(charged + used[1], CELL_BYTES - used[1], "%s %.6g", plus,
+                                    item->charged);
+        has_charged = has_charged || item->charged > 0;
+    }
+    if (!has_charged) out->count--, out->needed--;
+    if (settled.late) snprintf(add_fact(out, true), CELL_BYTES, "late");
+    return status;
+}
+
+/* Decides one permit, or makes one report, reset or settle, and describes the result. */
 static void player_ask(player *p, const row *asked, facts *out) {
     doorman_permit permit = {.granted = false};
     doorman_error error = {0};
@@ -323,6 +363,8 @@ static void player_ask(player *p, const row *asked, facts *out) {
         double charged = 0;
         status = doorman_permits_report(p->permits, item, &charged, &error, now);
         snprintf(add_fact(out, true), CELL_BYTES, "charged %.6g", charged);
+    } else if (asked->settles) {
+        status = player_settle(p, asked, out, &error);
     } else if (asked->resets) {
         size_t count = 0;
         status =

@@ -269,3 +269,71 @@ TEST(wants_stay_within_their_bounds_for_any_counts) {
         }
     }
 }
+
+/* ---- an estimate without a client ---- */
+
+static doorman_estimate *create_estimate(void) {
+    const doorman_estimate_options options = {.minimum = 1};
+    doorman_estimate *estimate = NULL;
+    assert_int_equal(doorman_estimate_create(&estimate, &options, NULL, 1000 * SECOND), DOORMAN_OK);
+    return estimate;
+}
+
+/* L4: with a steady demand the wants settle within 10 % of it, however rarely it is reported. */
+TEST(an_estimate_does_not_depend_on_how_often_reports_arrive) {
+    static const doorman_time pauses[] = {SECOND / 4, SECOND, 7 * SECOND / 2, 20 * SECOND};
+    for (size_t i = 0; i < sizeof pauses / sizeof *pauses; i++) {
+        doorman_estimate *estimate = create_estimate();
+        double seconds = (double)pauses[i] / 1e9, wants = 0;
+        doorman_time now = 1000 * SECOND;
+        for (int k = 0; (double)k * seconds < 40; k++) {
+            doorman_estimate_counts counts = {.allowed = 200 * seconds, .capacity = 200};
+            wants = doorman_estimate_add(estimate, &counts, now += pauses[i]);
+        }
+        assert_true(wants >= 200 && wants <= 220);
+        for (int k = 0; (double)k * seconds < 20; k++) {
+            wants = doorman_estimate_add(estimate, NULL, now += pauses[i]);
+        }
+        assert_exact(wants, 1);
+        doorman_estimate_destroy(estimate);
+    }
+}
+
+/* L4: refused units count in full while the server has more, and then up to seven times what the
+ * holder could use. */
+TEST(an_estimate_counts_refused_units_as_a_resource_does) {
+    doorman_estimate *estimate = create_estimate();
+    doorman_time now = 1000 * SECOND;
+    doorman_estimate_counts counts = {.allowed = 50, .refused = 200, .capacity = 50};
+    double wants = 0;
+    for (int i = 0; i < 20; i++) {
+        wants = doorman_estimate_add(estimate, &counts, now += SECOND);
+    }
+    assert_true(wants >= 250 && wants <= 275);
+    counts.refused = 10000;
+    counts.exhausted = true;
+    for (int i = 0; i < 20; i++) {
+        wants = doorman_estimate_add(estimate, &counts, now += SECOND);
+    }
+    assert_true(wants >= 400 && wants <= 440);
+    doorman_estimate_destroy(estimate);
+}
+
+/* Whatever a peer reports, at any time, the wants are an amount. */
+TEST(an_estimate_takes_any_counts) {
+    for (int i = 0; i < 200; i++) {
+        doorman_estimate *estimate = create_estimate();
+        doorman_time now = 1000 * SECOND;
+        for (int k = 0; k < 40; k++) {
+            doorman_estimate_counts counts = {
+                .allowed = random_below(3) ? random_amount() : (double)NAN,
+                .refused = random_below(3) ? random_amount() : -1,
+                .capacity = random_below(3) ? random_amount() : (double)INFINITY,
+                .exhausted = random_below(2)};
+            now += (doorman_time)random_below(40000) * MILLISECOND - SECOND;
+            double wants = doorman_estimate_add(estimate, &counts, now);
+            assert_true(wants >= 1 && wants <= 1e15);
+        }
+        doorman_estimate_destroy(estimate);
+    }
+}

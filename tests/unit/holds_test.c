@@ -23,12 +23,18 @@ typedef struct fixture {
     doorman_error error;
     size_t events[DOORMAN_PERMIT_EVENT_COUNT];
     size_t refused[DOORMAN_REASON_COUNT];
+    double waited; /* the last wait that has ended */
+    doorman_reason wait_reason;
 } fixture;
 
 static void count_event(void *context, const doorman_permit_event *event) {
     fixture *f = (fixture *)context;
     f->events[event->kind]++;
     if (event->kind == DOORMAN_PERMIT_REFUSED) f->refused[event->reason]++;
+    if (event->kind == DOORMAN_PERMIT_WAIT_ENDED || event->kind == DOORMAN_PERMIT_WAIT_LEFT) {
+        f->waited = event->amount;
+        f->wait_reason = event->reason;
+    }
 }
 
 /* Returns a configuration whose template `*` has the limits. */
@@ -656,11 +662,13 @@ TEST(permits_wait_by_priority_and_then_by_arrival) {
     uint64_t low = wait_for(&f, "low", 0, 1), first = wait_for(&f, "first", 1, 1);
     uint64_t second = wait_for(&f, "second", 1, 1), high = wait_for(&f, "high", 15, 1);
     assert_int_equal(f.events[DOORMAN_PERMIT_WAITING], 4);
+    assert_int_equal(f.events[DOORMAN_PERMIT_WAIT_ENDED], 0);
     const uint64_t order[] = {high, first, second, low};
     for (int i = 0; i < 4; i++) {
         assert_true(next(&f) == 0);
         assert_true(keep(&f, "ann", id, 3 - i));
         assert_true(next(&f) == order[i] && f.out.granted);
+        assert_int_equal(f.events[DOORMAN_PERMIT_WAIT_ENDED], i + 1);
         recount(&f);
     }
     stop(&f);
@@ -837,6 +845,37 @@ TEST(a_closed_connection_cancels_its_permits) {
 #define TWO                                                                                        \
     SLOTS ", \"queue\": 9, \"max_wait\": 30}, {\"name\": \"all\", \"per\": \"resource\", "         \
           "\"kind\": \"CONCURRENCY\", \"limit\": 6, \"queue\": 9, \"max_wait\": 30}"
+
+TEST(the_end_of_a_wait_is_an_event) {
+    fixture f = start(QUEUE);
+    begin(&f);
+    assert_true(ask(&f, "ann", 1, "k", 4, 0));
+    uint64_t id = f.out.hold_id;
+    wait_for(&f, "bob", 1, 1);
+    pass(&f, 3 * SECOND);
+    assert_true(keep(&f, "ann", id, 3));
+    assert_true(next(&f) && f.out.granted);
+    assert_int_equal(f.events[DOORMAN_PERMIT_WAIT_ENDED], 1);
+    assert_exact(f.waited, 3);
+    assert_int_equal(f.wait_reason, DOORMAN_NO_REASON);
+    wait_for(&f, "cyd", 1, 2);
+    pass(&f, 20 * SECOND);
+    update(&f);
+    assert_true(next(&f) && !f.out.granted);
+    assert_int_equal(f.events[DOORMAN_PERMIT_WAIT_ENDED], 2);
+    assert_exact(f.waited, 20);
+    assert_int_equal(f.wait_reason, DOORMAN_REASON_TIMED_OUT);
+    assert_true(ask(&f, "eve", 1, "k", 4, 0)); /* the holds before it have ended */
+    const doorman_permit_request request = {
+        .client_id = "dan", .request_id = 1, .max_wait = 20 * SECOND, .connection = 9};
+    assert_false(ask_with(&f, &request, "k", 4));
+    assert_true(f.out.pending);
+    pass(&f, 2 * SECOND);
+    assert_int_equal(doorman_permits_cancel(f.permits, 9, f.now), 1);
+    assert_int_equal(f.events[DOORMAN_PERMIT_WAIT_LEFT], 1);
+    assert_exact(f.waited, 2);
+    stop(&f);
+}
 
 TEST(a_permit_moves_to_the_queue_of_the_counter_that_lacks_room) {
     fixture f = start(TWO);

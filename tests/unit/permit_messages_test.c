@@ -827,7 +827,7 @@ TEST(a_message_on_permits_without_its_method_is_refused) {
         {"{\"prolong\": {}}",
          "no such method: prolong; the methods are discovery, get_capacity, release_capacity, "
          "report_overload, acquire, report, inspect, reset, renew, release, transfer, seize, "
-         "get_server_capacity\""}};
+         "settle, get_server_capacity\""}};
     expect_refused(rows, COUNT(rows));
 }
 
@@ -1086,6 +1086,8 @@ static void assert_same_permit(const doorman_permit *a, const doorman_permit *b)
         assert_true(b->items[i].remaining <= a->items[i].remaining);
         assert_true(b->items[i].remaining > a->items[i].remaining - 1e-5);
     }
+    assert_int_equal(a->reservation_id, b->reservation_id);
+    assert_int_equal(a->settle_within, b->settle_within);
     assert_int_equal(a->reason, b->reason);
     assert_int_equal(a->item_index, b->item_index);
     assert_same_text(a->limit, b->limit);
@@ -1124,47 +1126,87 @@ static const char rich[] =
 
 static double whole_below(size_t bound) { return (double)random_below(bound); }
 
-/* Makes a random request of one method. */
+/* A random request of one method. */
 typedef struct random_request {
     doorman_request request;
     doorman_permit_request permits[4];
     doorman_permit_item items[4][3];
     doorman_permit_entry entries[4];
+    doorman_settle_request settles[4];
 } random_request;
+
+/* Makes the i-th settle of a message, out of the items of the i-th permit. */
+static void make_settle(random_request *r, size_t i) {
+    const bool by_id = random_below(4) == 0;
+    for (size_t j = 0; j < r->permits[i].item_count; j++) {
+        r->items[i][j].has_min = false;
+        r->items[i][j].min = 0;
+    }
+    r->settles[i] = (doorman_settle_request){.id = by_id ? 1 + random_below(9) : 0,
+                                             .request_id = by_id ? 0 : 1 + random_below(9),
+                                             .items = r->items[i],
+                                             .item_count = r->permits[i].item_count};
+}
 
 static void make_request(random_request *r) {
     static const char *const ids[] = {"r1", "r2", "none", "\"quoted\""};
     static const char *const keys[] = {"", "a", "b\n\x7f\xc2\x85", NULL};
-    *r = (random_request){.request = {.method = DOORMAN_ACQUIRE + random_below(4),
+    const doorman_method method = (doorman_method)(DOORMAN_ACQUIRE + random_below(4));
+    *r = (random_request){.request = {.method = random_below(5) ? method : DOORMAN_SETTLE,
                                       .holder_id = "c",
                                       .permits = r->permits,
-                                      .entries = r->entries}};
+                                      .entries = r->entries,
+                                      .settles = r->settles}};
     size_t count = random_below(5);
     bool acquires = r->request.method == DOORMAN_ACQUIRE;
     if (acquires) r->request.permit_count = count;
-    if (!acquires) r->request.entry_count = count;
+    bool settles = r->request.method == DOORMAN_SETTLE;
+    if (settles) r->request.settle_count = count;
+    if (!acquires && !settles) r->request.entry_count = count;
     for (size_t i = 0; i < count; i++) {
         r->permits[i] =
             (doorman_permit_request){.items = r->items[i],
                                      .item_count = 1 + random_below(3),
                                      .max_wait = (doorman_time)random_below(9) * SECOND / 7,
                                      .detail = random_below(2)};
+        if (random_below(2)) r->permits[i].request_id = 1 + random_below(9);
+        if (r->permits[i].request_id)
+            r->permits[i].settle_within = (doorman_time)random_below(9) * SECOND / 7;
         for (size_t j = 0; j < r->permits[i].item_count; j++) {
             double cost = random_below(3) ? whole_below(6) : whole_below(1000) / 61;
             r->items[i][j] = (doorman_permit_item){
                 ids[random_below(4)], keys[random_below(4)], cost, random_below(2), 0, NULL, 0};
             if (r->items[i][j].has_min) r->items[i][j].min = cost / 3;
         }
+        if (settles) make_settle(r, i);
         doorman_permit_entry *entry = &r->entries[i];
         *entry = (doorman_permit_entry){.resource_id = ids[random_below(4)],
                                         .key = keys[random_below(4)]};
-        if (r->request.method == DOORMAN_REPORT) entry->cost = whole_below(999) / 61 - 5;
+        bool reports = r->request.method == DOORMAN_REPORT;
+        if (reports) entry->cost = whole_below(999) / 61 - 5;
+        if (reports) entry->request_id = random_below(2) ? 1 + random_below(9) : 0;
         bool administers = r->request.method > DOORMAN_REPORT;
         if (administers) entry->resource_id = ids[random_below(2)]; /* it has limits */
         if (administers && !random_below(3)) entry->limit = "w";
         if (r->request.method == DOORMAN_RESET && !entry->limit && !random_below(3)) {
             entry->sets_ban = true;
             entry->ban = (doorman_time)random_below(3) * SECOND / 3;
+        }
+    }
+}
+
+static void assert_same_settlements(const doorman_response *sent, const doorman_response *got) {
+    assert_int_equal(sent->settlement_count, got->settlement_count);
+    for (size_t i = 0; i < got->settlement_count; i++) {
+        const doorman_settlement *a = &sent->settlements[i], *b = &got->settlements[i];
+        assert_int_equal(a->reason, b->reason);
+        assert_int_equal(a->id, b->id);
+        assert_int_equal(a->late, b->late);
+        assert_int_equal(a->unknown, b->unknown);
+        assert_int_equal(a->item_count, b->item_count);
+        for (size_t j = 0; j < a->item_count; j++) {
+            assert_true(doorman__equal(a->items[j].returned, b->items[j].returned));
+            assert_true(doorman__equal(a->items[j].charged, b->items[j].charged));
         }
     }
 }
@@ -1189,6 +1231,7 @@ static void check_round_trip(node *n, doorman_json_exchange *exchange, const ran
     assert_true(got->is_master);
     assert_int_equal(got->permit_count, r->request.permit_count);
     assert_int_equal(got->result_count, r->request.entry_count);
+    assert_same_settlements(sent, got);
     for (size_t i = 0; i < got->permit_count; i++) {
         assert_same_permit(&sent->permits[i], &got->permits[i]);
     }
@@ -1197,9 +1240,10 @@ static void check_round_trip(node *n, doorman_json_exchange *exchange, const ran
         bool inspects = got->method == DOORMAN_INSPECT;
         if (inspects) expected.state.items = NULL, expected.state.item_count = 0;
         expected.state.valid_for = 0; /* not in an inspection */
-        if (!inspects) expected.state = (doorman_permit){.granted = true};
+        if (!inspects) expected.state = (doorman_permit){.granted = !expected.reason};
         assert_true(doorman__equal(expected.charged, got->results[i].charged));
         assert_int_equal(expected.count, got->results[i].count);
+        assert_int_equal(expected.reason, got->results[i].reason);
         assert_same_permit(&expected.state, &got->results[i].state);
     }
     (void)doorman__read_end(&incoming.reader);

@@ -44,6 +44,7 @@ static const char example[] =
     "    {\"name\": \"burst\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 10, \"size\": 50, "
     "\"max_debt\": 2,\n"
     "     \"max_cost\": 60, \"max_keys\": 1000, \"overflow\": \"refuse\", \"refunds\": true,\n"
+    "     \"unsettled\": \"refund\",\n"
     "     \"durable\": false,\n"
     "     \"overrides\": [{\"keys\": [\"acme\", \"globex-*\"], \"rate\": 100, \"size\": 500}]},\n"
     "    {\"name\": \"trials\", \"per\": \"template\", \"keys\": [\"trial-*\", \"!trial-vip\"],\n"
@@ -75,6 +76,7 @@ TEST(limits_are_read_with_all_their_fields) {
     const doorman_permit_limit *burst = &all[1].limits[0];
     assert_int_equal(burst->figures.max_wait, 2 * SECOND);
     assert_true(burst->refuse_new && burst->refunds && burst->has_max_cost);
+    assert_true(burst->refund_unsettled);
     assert_exact(burst->overrides[0].figures.rate, 100);
     assert_int_equal(burst->overrides[0].figures.max_debt, 2 * SECOND);
     assert_string_equal(burst->overrides[0].keys[1], "globex-*");
@@ -194,6 +196,11 @@ static const struct {
      ".on_restart: must be full for TIERS"},
     {"{\"name\": \"a\", \"kind\": \"TIERS\", \"tiers\": [], \"refunds\": true}",
      ".refunds: only a TOKEN_BUCKET and a FIXED_WINDOW can take units back"},
+    {"{\"name\": \"a\", \"kind\": \"TIERS\", \"tiers\": [], \"unsettled\": \"refund\"}",
+     ".unsettled: TIERS, CONCURRENCY and leased limits give nothing back"},
+    {"{\"name\": \"a\", \"kind\": \"FIXED_WINDOW\", \"limit\": 1, \"window\": 1, \"unsettled\": "
+     "\"lost\"}",
+     ".unsettled: must be "},
     {"{\"name\": \"a\", \"kind\": \"TIERS\", \"tiers\": [], \"per\": \"resource\", \"ban\": "
      "{\"refusals\": 1, \"window\": 1, \"duration\": 1}}",
      ".ban: needs a limit per key"},
@@ -508,6 +515,8 @@ typedef struct fixture {
     char limit[16];     /* of the last event */
     double evicted;     /* the amount of the last eviction */
     char unmatched[16]; /* the resource that matched nothing last */
+    char item[16];      /* the resource of the item that was refused last */
+    bool shadow;        /* the last refusal was one in shadow */
 } fixture;
 
 static void count_event(void *context, const doorman_permit_event *event) {
@@ -515,6 +524,11 @@ static void count_event(void *context, const doorman_permit_event *event) {
     f->events[event->kind]++;
     snprintf(f->limit, sizeof f->limit, "%s", event->limit ? event->limit : "");
     if (event->kind == DOORMAN_PERMIT_KEY_EVICTED) f->evicted = event->amount;
+    if (event->kind == DOORMAN_PERMIT_REFUSED) {
+        f->shadow = event->shadow;
+        snprintf(f->item, sizeof f->item, "%s",
+                 event->item_resource_id ? event->item_resource_id : "");
+    }
     if (event->kind == DOORMAN_PERMIT_UNMATCHED) {
         snprintf(f->unmatched, sizeof f->unmatched, "%s", event->resource_id);
     }
@@ -1048,6 +1062,8 @@ TEST(shadow_counts_but_never_refuses) {
     for (int i = 0; i < 5; i++) assert_true(acquire(&f, "r", "a", 1));
     assert_true(f.out.details[0].refused && f.out.details[0].shadow);
     assert_exact(f.out.details[0].used, 2); /* what would be refused is not charged */
+    assert_true(f.shadow);
+    assert_string_equal(f.item, "r");
     doorman_cursor cursor = {0};
     doorman_permits_limit limit;
     assert_true(doorman_permits_next_limit(f.permits, &cursor, &limit));

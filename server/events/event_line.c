@@ -1,0 +1,225 @@
+/* doorman_server, part EVENTS: an event as a line, "TOPIC JSON\n".
+ *
+ * The topic is the kind, and the resource if there is one: permit.refused.login. Subscribers filter
+ * by the start of the line, so the topic ends with a space, and has none inside: each byte of a
+ * resource that is no visible ASCII character, and each '%', is written as %XX.
+ *
+ * A line has two numbers. `seq` counts the events of the stream, so a subscriber to all of it sees
+ * how many it has lost. `topic_seq` does the same for one topic. Its numbers never decrease, and a
+ * gap is never smaller than what was lost:
+ *
+ *     - events that were never seen here, because the ring was full or nobody had subscribed, may
+ *       have had any topic, so they count for each of them
+ *     - the table has room for EVENT_SLOTS topics. One that has lost its slot continues behind the
+ *       largest number of all that have lost theirs */
+#include "event_line.h"
+
+#include <math.h>
+
+const char *const server_event_names[EVENT_KIND_COUNT] = {
+#define EVENT_NAME(code, name) name,
+    EVENT_KINDS(EVENT_NAME)
+#undef EVENT_NAME
+};
+
+/* The names of the fields in which a kind differs from others. NULL: it lacks them. */
+static const struct line_shape {
+    const char *who, *what, *why, *flag;
+    const char *numbers[EVENT_NUMBER_MAX];
+    bool is_sampled;
+} line_shapes[EVENT_KIND_COUNT] = {
+    [EVENT_PERMIT_GRANTED] = {.numbers = {"units"}, .is_sampled = true},
+    [EVENT_PERMIT_REFUSED] = {.flag = "shadow"},
+    [EVENT_PERMIT_UNMATCHED] = {.numbers = {"cost"}},
+    [EVENT_PERMIT_TIER] = {.numbers = {"tier"}},
+    [EVENT_QUEUE_ENDED] = {.what = "outcome", .numbers = {"waited"}},
+    [EVENT_BAN_STARTED] = {.numbers = {"seconds"}},
+    [EVENT_HOLD_EXPIRED] = {.numbers = {"units"}},
+    [EVENT_KEY_EVICTED] = {.numbers = {"used"}},
+    [EVENT_LEASE_GRANTED] = {.who = "holder_id",
+                             .flag = "is_server",
+                             .numbers = {"has", "wants", "expires_in"},
+                             .is_sampled = true},
+    [EVENT_LEASE_REFUSED] = {.who = "holder_id",
+                             .what = "outcome",
+                             .flag = "is_server",
+                             .numbers = {NULL, "wants"}},
+    [EVENT_LEASE_ENDED] = {.who = "holder_id", .what = "outcome", .numbers = {"had"}},
+    [EVENT_LEASE_LOST] = {.numbers = {"had"}},
+    [EVENT_MASTERSHIP_GAINED] = {.numbers = {"epoch"}},
+    [EVENT_CONFIG_LOADED] = {.what = "hash"},
+    [EVENT_CONFIG_REFUSED] = {.why = "error"},
+    [EVENT_ADMIN] = {.who = "token",
+                     .what = "what",
+                     .why = "reason",
+                     .numbers = {"audit", "entries"}},
+};
+
+/* ---- hashes --------------------------------------------------------------------------------- */
+
+static uint64_t rotate(uint64_t value, int bits) { return value << bits | value >> (64 - bits); }
+
+static void sip_round(uint64_t v[4]) {
+    v[0] += v[1], v[1] = rotate(v[1], 13) ^ v[0], v[0] = rotate(v[0], 32);
+    v[2] += v[3], v[3] = rotate(v[3], 16) ^ v[2];
+    v[0] += v[3], v[3] = rotate(v[3], 21) ^ v[0];
+    v[2] += v[1], v[1] = rotate(v[1], 17) ^ v[2], v[2] = rotate(v[2], 32);
+}
+
+uint64_t server_event_hash(const uint64_t secret[2], const char *text, size_t bytes) {
+    uint64_t v[4] = {
+        secret[0] ^ UINT64_C(0x736f6d6570736575), secret[1] ^ UINT64_C(0x646f72616e646f6d),
+        secret[0] ^ UINT64_C(0x6c7967656e657261), secret[1] ^ UINT64_C(0x7465646279746573)};
+    for (size_t at = 0; at <= bytes; at += 8) {
+        const bool is_last = bytes - at < 8;
+        uint64_t word = is_last ? (uint64_t)bytes << 56 : 0;
+        for (size_t i = 0; i < 8 && at + i < bytes; i++) {
+            word |= (uint64_t)(unsigned char)text[at + i] << (8 * i);
+        }
+        v[3] ^= word;
+        sip_round(v), sip_round(v);
+        v[0] ^= word;
+    }
+    v[2] ^= 0xff;
+    for (int i = 0; i < 4; i++) sip_round(v);
+    return v[0] ^ v[1] ^ v[2] ^ v[3];
+}
+
+/* ---- topics --------------------------------------------------------------------------------- */
+
+/* Appends a resource or the name of an act to a topic. */
+static void topic_add(struct text *text, const char *name) {
+    char room[4] = {'.'};
+    server_text_add_bytes(text, room, 1);
+    for (const unsigned char *at = (const unsigned char *)name; *at; at++) {
+        if (*at > ' ' && *at < 0x7f && *at != '%') {
+            server_text_add_bytes(text, (const char *)at, 1);
+        } else {
+            snprintf(room, sizeof room, "%%%02X", *at);
+            server_text_add_bytes(text, room, 3);
+        }
+    }
+}
+
+/* Returns the slot of a topic. One that has none gets that of the topic whose last event is the
+ * oldest among a few. */
+static struct topic_slot *topic_find(struct event_lines *lines, uint64_t hash) {
+    struct topic_slot *set = &lines->slots[hash & (EVENT_SLOTS - EVENT_WAYS)], *oldest = set;
+    for (size_t i = 0; i < EVENT_WAYS; i++) {
+        if (set[i].seq && set[i].hash == hash) return &set[i];
+        if (set[i].seq < oldest->seq) oldest = &set[i];
+    }
+    if (oldest->seq) {
+        /* what was never seen since its last event may have had its topic too */
+        const uint64_t most = oldest->number + (lines->lost - oldest->lost);
+        if (most > lines->evicted) lines->evicted = most;
+    }
+    *oldest = (struct topic_slot){.hash = hash, .number = lines->evicted, .lost = lines->lost};
+    return oldest;
+}
+
+/* Returns the number of an event in its topic. */
+static uint64_t topic_number(struct event_lines *lines, const struct event *event) {
+    const doorman_buffer *topic = &lines->text.buffer;
+    const uint64_t hash = server_event_hash(lines->secret, topic->text, topic->bytes);
+    struct topic_slot *slot = topic_find(lines, hash);
+    slot->number += 1 + (lines->lost - slot->lost);
+    slot->lost = lines->lost;
+    slot->seq = event->seq;
+    return slot->number;
+}
+
+/* ---- fields --------------------------------------------------------------------------------- */
+
+static void field_text(struct text *text, const char *name, const char *value) {
+    if (!name || !value) return;
+    server_text_addf(text, ",\"%s\":\"", name);
+    server_text_add_escaped(text, value, server_escape_json);
+    server_text_add(text, "\"");
+}
+
+static void field_number(struct text *text, const char *name, double value) {
+    if (!name || !isfinite(value)) return;
+    server_text_addf(text, ",\"%s\":", name);
+    server_text_add_number(text, value);
+}
+
+/* Adds a key or a holder, which may be the data of a person. */
+static void field_person(const struct event_lines *lines, struct text *text, const char *name,
+                         const char *value) {
+    char hash[17];
+    if (!name || !value || lines->keys == EVENT_KEYS_NONE) return;
+    if (lines->keys == EVENT_KEYS_HASH && *value) {
+        snprintf(hash, sizeof hash, "%016" PRIx64,
+                 server_event_hash(lines->secret, value, strlen(value)));
+        value = hash;
+    }
+    field_text(text, name, value);
+}
+
+static void field_time(struct text *text, int64_t at) {
+    const time_t seconds = (time_t)(at / 1000000000);
+    char date[32] = "";
+    struct tm parts;
+    gmtime_r(&seconds, &parts);
+    strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%S", &parts);
+    server_text_addf(text, ",\"at\":\"%s.%06dZ\"", date, (int)(at % 1000000000 / 1000));
+}
+
+/* Adds what the event is about. */
+static void line_add_fields(const struct event_lines *lines, struct text *text,
+                            const struct event *event) {
+    const struct line_shape *shape = &line_shapes[event->kind];
+    const bool is_act = event->kind == EVENT_ADMIN;
+    const bool is_person = shape->who && !is_act;
+    field_text(text, is_act && event->flag ? "glob" : "resource_id", event->texts[EVENT_RESOURCE]);
+    field_person(lines, text, "key", event->texts[EVENT_KEY]);
+    field_text(text, "limit", event->texts[EVENT_LIMIT]);
+    if (is_person) {
+        field_person(lines, text, shape->who, event->texts[EVENT_WHO]);
+    } else {
+        field_text(text, shape->who, event->texts[EVENT_WHO]);
+    }
+    field_text(text, shape->what, event->texts[EVENT_WHAT]);
+    if (event->reason) {
+        field_text(text, "reason", doorman_reason_name((doorman_reason)event->reason));
+    }
+    field_text(text, shape->why, event->texts[EVENT_WHY]);
+    for (int i = 0; i < EVENT_NUMBER_MAX; i++) {
+        field_number(text, shape->numbers[i], event->numbers[i]);
+    }
+    if (shape->flag && event->flag) server_text_addf(text, ",\"%s\":true", shape->flag);
+    if (shape->is_sampled) field_number(text, "sample", lines->sample);
+}
+
+bool server_event_line_write(struct event_lines *lines, const struct event *event) {
+    struct text *text = &lines->text;
+    const char *name = server_event_names[event->kind];
+    const char *rest =
+        event->kind == EVENT_ADMIN ? event->texts[EVENT_WHAT] : event->texts[EVENT_RESOURCE];
+    assert(event->seq > lines->seq);
+    text->failed = false;
+    text->buffer.bytes = 0;
+    lines->lost += event->seq - lines->seq - 1;
+    lines->seq = event->seq;
+    server_text_add(text, name);
+    if (rest) topic_add(text, rest);
+    if (text->failed) {
+        lines->lost++;
+        return false;
+    }
+    const uint64_t number = topic_number(lines, event);
+    server_text_addf(text, " {\"event\":\"%s\",\"seq\":%" PRIu64 ",\"topic_seq\":%" PRIu64, name,
+                     event->seq, number);
+    server_text_addf(text, ",\"stream\":\"%s\"", lines->stream);
+    field_text(text, "server", lines->server);
+    field_text(text, "node", lines->node);
+    field_time(text, event->at);
+    line_add_fields(lines, text, event);
+    server_text_add(text, "}\n");
+    return !text->failed; /* its number is used, so the next one shows that it is lost */
+}
+
+void server_event_lines_uninit(struct event_lines *lines) {
+    doorman_buffer_uninit(&lines->text.buffer);
+}

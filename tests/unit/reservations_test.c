@@ -1,0 +1,1102 @@
+/* Reservations, their settlement, and reports that count once (P27, P28). */
+#include "unit.h"
+
+#include <math.h>
+#include <string.h>
+
+#define DOORMAN_JSON
+#define DOORMAN_IMPLEMENTATION
+#include "../../doorman_permits.h"
+
+#define SECOND DOORMAN_SECOND
+#define MINUTE (60 * SECOND)
+#define HOUR (60 * MINUTE)
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+#define ROW_MAX DOORMAN_PERMIT_ROW_BYTES_MAX
+
+static const doorman_time noon = INT64_C(1767225600) * SECOND + 12 * HOUR; /* 1 January 2026 */
+
+/* ---- a process with permits ----------------------------------------------------------------- */
+
+struct process {
+    doorman_config *config;
+    doorman_permits *permits;
+    doorman_time now, epoch;
+    doorman_permit out;
+    doorman_settlement settled;
+    doorman_permits_options options; /* other than the config and the seed */
+};
+
+static doorman_config *limits_of(const char *limits) {
+    static char text[8192];
+    doorman_config *config = NULL;
+    doorman_error error = {0};
+    snprintf(text, sizeof text, "{\"resources\": [{\"identifier_glob\": \"*\", \"limits\": [%s]}]}",
+             limits);
+    doorman_status status = doorman_json_config(&config, text, strlen(text), &error);
+    if (status != DOORMAN_OK) fail_msg("%s", error.text);
+    return config;
+}
+
+static void process_start(struct process *p) {
+    p->options.config = p->config;
+    p->options.seed[0] = random_bits() | 1;
+    doorman_status status = doorman_permits_create(&p->permits, &p->options, NULL, p->now);
+    assert_int_equal(status, DOORMAN_OK);
+    doorman_permits_set_epoch(p->permits, p->epoch, p->now);
+}
+
+static struct process process_of(const char *limits) {
+    struct process p = {.config = limits_of(limits), .now = 5 * SECOND, .epoch = noon};
+    process_start(&p);
+    return p;
+}
+
+static void process_end(struct process *p) {
+    doorman_permits_destroy(p->permits);
+    doorman_config_destroy(p->config);
+}
+
+static void pass(struct process *p, doorman_time time) {
+    p->now += time;
+    p->epoch += time;
+    doorman_permits_set_epoch(p->permits, p->epoch, p->now);
+    doorman_permits_update(p->permits, p->now);
+}
+
+static void configure(struct process *p, const char *limits) {
+    doorman_config *next = limits_of(limits);
+    assert_int_equal(doorman_permits_configure(p->permits, next), DOORMAN_OK);
+    doorman_config_destroy(p->config);
+    p->config = next;
+}
+
+/* Reserves units of the resource "llm" for the key "acme". Returns whether they are granted. */
+static bool reserve(struct process *p, uint64_t request_id, double cost, doorman_time within) {
+    const doorman_permit_item item = {.resource_id = "llm", .key = "acme", .cost = cost};
+    const doorman_permit_request request = {.items = &item,
+                                            .item_count = 1,
+                                            .client_id = "gateway",
+                                            .request_id = request_id,
+                                            .settle_within = within};
+    doorman_error error = {0};
+    doorman_status status = doorman_permits_acquire(p->permits, &request, &p->out, &error, p->now);
+    if (status != DOORMAN_OK) fail_msg("%s", error.text);
+    return p->out.granted;
+}
+
+static const doorman_settlement *settle(struct process *p, uint64_t request_id, double cost) {
+    const doorman_permit_item item = {.resource_id = "llm", .key = "acme", .cost = cost};
+    const doorman_settle_request request = {
+        .client_id = "gateway", .request_id = request_id, .items = &item, .item_count = 1};
+    doorman_error error = {0};
+    doorman_status status =
+        doorman_permits_settle(p->permits, &request, &p->settled, &error, p->now);
+    if (status != DOORMAN_OK) fail_msg("%s", error.text);
+    return &p->settled;
+}
+
+static const doorman_settlement *report_once(struct process *p, uint64_t request_id, double cost) {
+    const doorman_permit_item item = {.resource_id = "llm", .key = "acme", .cost = cost};
+    const doorman_settle_request request = {
+        .client_id = "gateway", .request_id = request_id, .items = &item, .item_count = 1};
+    doorman_error error = {0};
+    doorman_status status =
+        doorman_permits_report_once(p->permits, &request, &p->settled, &error, p->now);
+    if (status != DOORMAN_OK) fail_msg("%s", error.text);
+    return &p->settled;
+}
+
+/* Returns what a limit has used. */
+static double used(struct process *p, size_t index) {
+    doorman_permit out;
+    doorman_status status = doorman_permits_inspect(p->permits, "llm", "acme", &out, NULL, p->now);
+    assert_int_equal(status, DOORMAN_OK);
+    assert_true(index < out.detail_count);
+    return out.details[index].used;
+}
+
+static size_t open_count(const struct process *p) {
+    doorman_permits_info info;
+    doorman_permits_read(p->permits, &info);
+    return info.reservation_count;
+}
+
+static size_t request_count(const struct process *p) {
+    doorman_permits_info info;
+    doorman_permits_read(p->permits, &info);
+    return info.request_count;
+}
+
+#define WINDOW "{\"name\": \"w\", \"kind\": \"FIXED_WINDOW\", \"limit\": 1000, \"window\": \"day\""
+#define LARGE                                                                                      \
+    "{\"name\": \"l\", \"kind\": \"FIXED_WINDOW\", \"limit\": 10000, \"window\": \"day\", "        \
+    "\"max_cost\": 900}"
+#define SLIDING "{\"name\": \"s\", \"kind\": \"SLIDING_WINDOW\", \"limit\": 1000, \"window\": 1600"
+#define BUCKET "{\"name\": \"b\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 1000"
+#define TIERS                                                                                      \
+    "{\"name\": \"t\", \"kind\": \"TIERS\", \"tiers\": [{\"limit\": 1000, \"window\": 3600, "      \
+    "\"active\": 3600}]"
+
+#define assert_settled(settlement, returned_, charged_)                                            \
+    do {                                                                                           \
+        const doorman_settlement *settlement_ = (settlement);                                      \
+        assert_int_equal(settlement_->reason, DOORMAN_NO_REASON);                                  \
+        assert_int_equal(settlement_->item_count, 1);                                              \
+        assert_exact(settlement_->items[0].returned, returned_);                                   \
+        assert_exact(settlement_->items[0].charged, charged_);                                     \
+    } while (0)
+
+/* ---- what comes back ------------------------------------------------------------------------ */
+
+/* P27: a window of the same number has what was reserved and not used. */
+TEST(what_a_request_did_not_cost_comes_back_to_its_window) {
+    struct process p = process_of(WINDOW "}");
+    assert_true(reserve(&p, 7, 400.3, MINUTE));
+    assert_true(p.out.reservation_id != 0);
+    assert_int_equal(p.out.settle_within, MINUTE);
+    assert_int_equal(open_count(&p), 1);
+    pass(&p, 5 * SECOND);
+    assert_settled(settle(&p, 7, 100), 300.300048828125, 0);
+    assert_int_equal(p.settled.id, p.out.reservation_id);
+    assert_false(p.settled.late || p.settled.unknown);
+    assert_exact(used(&p, 0), 100);
+    assert_int_equal(open_count(&p), 0);
+    process_end(&p);
+}
+
+/* P27: the next window has not counted the reservation, so nothing comes back to it. */
+TEST(nothing_comes_back_to_a_later_window) {
+    struct process p = process_of(WINDOW "}");
+    pass(&p, 12 * HOUR - 10 * SECOND);
+    assert_true(reserve(&p, 7, 400, MINUTE));
+    pass(&p, 11 * SECOND);
+    assert_true(reserve(&p, 8, 250, MINUTE));
+    assert_settled(settle(&p, 7, 100), 0, 0);
+    assert_exact(used(&p, 0), 250);
+    process_end(&p);
+}
+
+/* P27: units come back to the slice that was charged, and others stay where they are. */
+TEST(units_come_back_to_their_slice) {
+    struct process p = process_of(SLIDING "}");
+    assert_true(reserve(&p, 7, 400, HOUR));
+    pass(&p, 300 * SECOND);
+    assert_true(reserve(&p, 8, 200, HOUR));
+    assert_settled(settle(&p, 7, 100), 300, 0);
+    assert_exact(used(&p, 0), 300);
+    pass(&p, 1300 * SECOND); /* the slice of the first one has ended */
+    assert_exact(used(&p, 0), 200);
+    assert_settled(settle(&p, 8, 50), 150, 0);
+    assert_exact(used(&p, 0), 50);
+    process_end(&p);
+}
+
+/* P27: units do not come back to a slice that does not count any more. */
+TEST(units_of_an_old_slice_do_not_come_back) {
+    struct process p = process_of(SLIDING "}");
+    assert_true(reserve(&p, 7, 400, HOUR));
+    pass(&p, 1600 * SECOND);
+    assert_true(reserve(&p, 8, 200, HOUR));
+    assert_settled(settle(&p, 7, 100), 0, 0);
+    assert_exact(used(&p, 0), 200);
+    process_end(&p);
+}
+
+/* P27: a bucket takes units back up to its size. */
+TEST(a_bucket_takes_units_back_up_to_its_size) {
+    struct process p = process_of(BUCKET "}");
+    assert_true(reserve(&p, 7, 400, HOUR));
+    assert_settled(settle(&p, 7, 100), 300, 0);
+    assert_exact(used(&p, 0), 100);
+    assert_true(reserve(&p, 8, 400, HOUR));
+    pass(&p, 480 * SECOND);
+    assert_settled(settle(&p, 8, 0), 20, 0);
+    assert_exact(used(&p, 0), 0);
+    process_end(&p);
+}
+
+/* P27: TIERS give nothing back. */
+TEST(tiers_give_nothing_back) {
+    struct process p = process_of(TIERS "}");
+    assert_true(reserve(&p, 7, 400, MINUTE));
+    assert_settled(settle(&p, 7, 100), 0, 0);
+    assert_exact(used(&p, 0), 400);
+    process_end(&p);
+}
+
+/* P27, P13: what is more is charged as a report is. */
+TEST(what_a_request_cost_in_addition_is_charged) {
+    struct process p = process_of(LARGE ", " TIERS "}");
+    assert_true(reserve(&p, 7, 400, MINUTE));
+    assert_settled(settle(&p, 7, 700), 0, 300);
+    assert_exact(used(&p, 0), 700);
+    assert_exact(used(&p, 1), 700);
+    assert_true(reserve(&p, 8, 100, MINUTE));
+    assert_settled(settle(&p, 8, 5000), 0, 200); /* TIERS take what fits */
+    assert_exact(used(&p, 0), 1700);             /* max_cost */
+    assert_exact(used(&p, 1), 1000);
+    process_end(&p);
+}
+
+/* P27: a counter that was reset meanwhile has not counted the reservation. What others have used of
+ * it since then stays. */
+TEST(a_counter_that_was_reset_gives_nothing_back) {
+    struct process p = process_of(WINDOW "}");
+    assert_true(reserve(&p, 7, 400, MINUTE));
+    doorman_status status = doorman_permits_reset(p.permits, "llm", "acme", NULL, NULL, NULL);
+    assert_int_equal(status, DOORMAN_OK);
+    const doorman_permit_item item = {.resource_id = "llm", .key = "acme", .cost = 50};
+    const doorman_permit_request request = {.items = &item, .item_count = 1};
+    status = doorman_permits_acquire(p.permits, &request, &p.out, NULL, p.now);
+    assert_int_equal(status, DOORMAN_OK);
+    assert_settled(settle(&p, 7, 100), 0, 0);
+    assert_exact(used(&p, 0), 50);
+    process_end(&p);
+}
+
+/* P15, P27: a limit of another kind has not charged the reservation, so it is charged the cost. */
+TEST(a_limit_of_another_kind_is_charged_the_cost) {
+    struct process p = process_of(WINDOW "}");
+    assert_true(reserve(&p, 7, 400, MINUTE));
+    configure(&p, "{\"name\": \"w\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 1000}");
+    assert_settled(settle(&p, 7, 100), 0, 100);
+    assert_exact(used(&p, 0), 100);
+    process_end(&p);
+}
+
+/* ---- repeats -------------------------------------------------------------------------------- */
+
+/* P27: a repeated settle answers what the first one counted. */
+TEST(a_repeated_settle_counts_once) {
+    struct process p = process_of(WINDOW "}");
+    assert_true(reserve(&p, 7, 400, MINUTE));
+    assert_settled(settle(&p, 7, 100), 300, 0);
+    pass(&p, 59 * SECOND);
+    assert_settled(settle(&p, 7, 100), 300, 0);
+    assert_exact(used(&p, 0), 100);
+    assert_int_equal(request_count(&p), 1);
+    pass(&p, SECOND);
+    assert_int_equal(request_count(&p), 0);
+    process_end(&p);
+}
+
+/* P27: other figures are refused, and nothing changes. */
+TEST(a_settle_with_other_figures_is_refused) {
+    struct process p = process_of(WINDOW "}");
+    assert_true(reserve(&p, 7, 400, MINUTE));
+    (void)settle(&p, 7, 100);
+    assert_int_equal(settle(&p, 7, 90)->reason, DOORMAN_REASON_REPEATED);
+    assert_null(p.settled.items);
+    assert_exact(used(&p, 0), 100);
+    process_end(&p);
+}
+
+/* P27: a repeated permit answers what was granted, and charges nothing. */
+TEST(a_repeated_reservation_is_charged_once) {
+    struct process p = process_of(WINDOW "}");
+    assert_true(reserve(&p, 7, 400, MINUTE));
+    const uint64_t id = p.out.reservation_id;
+    pass(&p, 20 * SECOND);
+    assert_true(reserve(&p, 7, 400, MINUTE));
+    assert_int_equal(p.out.reservation_id, id);
+    assert_int_equal(p.out.settle_within, 40 * SECOND);
+    assert_exact(p.out.items[0].granted, 400);
+    assert_exact(used(&p, 0), 400);
+    assert_false(reserve(&p, 7, 300, MINUTE)); /* another cost */
+    assert_int_equal(p.out.reason, DOORMAN_REASON_REPEATED);
+    assert_false(reserve(&p, 7, 400, 0)); /* no reservation */
+    assert_int_equal(p.out.reason, DOORMAN_REASON_REPEATED);
+    (void)settle(&p, 7, 100);
+    assert_false(reserve(&p, 7, 400, MINUTE));
+    assert_int_equal(p.out.reason, DOORMAN_REASON_REPEATED);
+    assert_exact(used(&p, 0), 100);
+    process_end(&p);
+}
+
+/* ---- the end -------------------------------------------------------------------------------- */
+
+/* P27: what is not settled in time stays charged. A late settle charges only what is more. */
+TEST(an_unsettled_reservation_stays_charged) {
+    struct process p = process_of(WINDOW "}");
+    assert_true(reserve(&p, 7, 400, MINUTE));
+    assert_true(reserve(&p, 8, 400, MINUTE));
+    pass(&p, MINUTE);
+    assert_int_equal(open_count(&p), 0);
+    assert_exact(used(&p, 0), 800);
+    assert_settled(settle(&p, 7, 100), 0, 0);
+    assert_true(p.settled.late);
+    assert_settled(settle(&p, 8, 450), 0, 50);
+    assert_true(p.settled.late && !p.settled.unknown);
+    assert_exact(used(&p, 0), 850);
+    process_end(&p);
+}
+
+/* P27: with refund_unsettled it comes back. A late settle is charged in full. */
+TEST(an_unsettled_reservation_can_come_back) {
+    struct process p = process_of(WINDOW ", \"unsettled\": \"refund\"}, " BUCKET "}");
+    assert_true(reserve(&p, 7, 400, MINUTE));
+    pass(&p, MINUTE - 1);
+    assert_exact(used(&p, 0), 400);
+    pass(&p, 1);
+    assert_exact(used(&p, 0), 0);
+    assert_exact(used(&p, 1), 340); /* this limit keeps it, and has gained 60 */
+    assert_settled(settle(&p, 7, 100), 0, 100);
+    assert_true(p.settled.late);
+    assert_exact(used(&p, 0), 100);
+    assert_exact(used(&p, 1), 340);
+    process_end(&p);
+}
+
+/* P27: a settle without a reservation is charged as a report, once. */
+TEST(an_unknown_settle_is_charged_once) {
+    struct process p = process_of(WINDOW "}");
+    assert_settled(settle(&p, 7, 100), 0, 100);
+    assert_true(p.settled.unknown && !p.settled.late && !p.settled.id);
+    assert_settled(settle(&p, 7, 100), 0, 100);
+    assert_true(p.settled.unknown);
+    assert_exact(used(&p, 0), 100);
+    process_end(&p);
+}
+
+/* P27: the right to a reservation is its client_id. */
+TEST(a_client_cannot_settle_for_another) {
+    struct process p = process_of(WINDOW "}");
+    assert_true(reserve(&p, 7, 400, MINUTE));
+    const doorman_permit_item item = {.resource_id = "llm", .key = "acme", .cost = 1};
+    const doorman_settle_request foreign = {
+        .client_id = "another", .id = p.out.reservation_id, .items = &item, .item_count = 1};
+    doorman_settlement out;
+    doorman_status status = doorman_permits_settle(p.permits, &foreign, &out, NULL, p.now);
+    assert_int_equal(status, DOORMAN_OK);
+    assert_true(out.unknown);
+    assert_exact(used(&p, 0), 401);
+    assert_int_equal(open_count(&p), 1);
+    assert_settled(settle(&p, 7, 100), 300, 0);
+    process_end(&p);
+}
+
+/* ---- holds beside it ------------------------------------------------------------------------ */
+
+#define HOLDS                                                                                      \
+    "{\"name\": \"c\", \"kind\": \"CONCURRENCY\", \"limit\": 500, \"queue\": 10, "                 \
+    "\"max_wait\": 60, \"time_to_live\": 30}"
+
+/* P27: a settle releases the hold of the same permit. */
+TEST(a_settle_releases_the_hold) {
+    struct process p = process_of(WINDOW "}, " HOLDS);
+    assert_true(reserve(&p, 7, 400, MINUTE));
+    assert_int_equal(p.out.hold_id, p.out.reservation_id);
+    assert_exact(used(&p, 1), 400);
+    assert_false(reserve(&p, 8, 400, MINUTE));
+    assert_settled(settle(&p, 7, 100), 300, 0);
+    assert_exact(used(&p, 1), 0);
+    assert_exact(used(&p, 0), 100);
+    process_end(&p);
+}
+
+/* P7, P27: a permit that has waited is a reservation too. */
+TEST(a_permit_that_waits_becomes_a_reservation) {
+    struct process p = process_of(WINDOW "}, " HOLDS);
+    assert_true(reserve(&p, 7, 400, MINUTE));
+    const doorman_permit_item item = {.resource_id = "llm", .key = "acme", .cost = 300};
+    const doorman_permit_request waits = {.items = &item,
+                                          .item_count = 1,
+                                          .max_wait = MINUTE,
+                                          .client_id = "gateway",
+                                          .request_id = 8,
+                                          .settle_within = MINUTE};
+    doorman_status status = doorman_permits_acquire(p.permits, &waits, &p.out, NULL, p.now);
+    assert_int_equal(status, DOORMAN_OK);
+    assert_true(p.out.pending);
+    assert_int_equal(settle(&p, 8, 5)->reason, DOORMAN_REASON_REPEATED);
+    (void)settle(&p, 7, 100);
+    uint64_t ticket = 0;
+    assert_true(doorman_permits_next_decision(p.permits, &ticket, &p.out));
+    assert_true(p.out.granted && p.out.reservation_id == p.out.hold_id);
+    assert_exact(used(&p, 0), 400);
+    assert_settled(settle(&p, 8, 100), 200, 0);
+    assert_exact(used(&p, 0), 200);
+    assert_exact(used(&p, 1), 0);
+    process_end(&p);
+}
+
+/* ---- reports that count once ---------------------------------------------------------------- */
+
+/* P28: a report with a request_id counts once in 10 minutes. */
+TEST(a_report_with_a_request_id_counts_once) {
+    struct process p = process_of(WINDOW "}");
+    assert_settled(report_once(&p, 7, 100), 0, 100);
+    assert_false(p.settled.unknown);
+    pass(&p, 10 * MINUTE - 1);
+    assert_settled(report_once(&p, 7, 100), 0, 100);
+    assert_exact(used(&p, 0), 100);
+    assert_int_equal(report_once(&p, 7, 90)->reason, DOORMAN_REASON_REPEATED);
+    pass(&p, 1);
+    assert_settled(report_once(&p, 7, 100), 0, 100);
+    assert_exact(used(&p, 0), 200);
+    process_end(&p);
+}
+
+/* P28: beyond the bound nothing is charged, and the reason says so. */
+TEST(too_many_request_ids_are_refused_by_name) {
+    struct process p = {.config = limits_of(WINDOW "}"), .now = 5 * SECOND, .epoch = noon};
+    p.options.client_request_max = 3;
+    process_start(&p);
+    assert_true(reserve(&p, 1, 10, MINUTE));
+    (void)settle(&p, 1, 10);
+    (void)report_once(&p, 1, 10);
+    assert_true(reserve(&p, 2, 10, MINUTE));
+    assert_int_equal(report_once(&p, 2, 10)->reason, DOORMAN_REASON_REPEATS);
+    assert_int_equal(settle(&p, 9, 10)->reason, DOORMAN_REASON_REPEATS);
+    assert_false(reserve(&p, 3, 10, MINUTE));
+    assert_int_equal(p.out.reason, DOORMAN_REASON_REPEATS);
+    assert_settled(settle(&p, 2, 20), 0, 10); /* a known one is always settled */
+    assert_exact(used(&p, 0), 40);
+    pass(&p, MINUTE);
+    assert_settled(report_once(&p, 2, 10), 0, 10);
+    process_end(&p);
+}
+
+/* ---- rows in a store ------------------------------------------------------------------------ */
+
+struct stored_row {
+    size_t bytes;
+    unsigned char row[ROW_MAX];
+};
+
+struct store {
+    struct stored_row *rows;
+    size_t count, capacity;
+};
+
+static doorman_permit_row header_of(const struct stored_row *row) {
+    doorman_permit_row header;
+    doorman_error error = {0};
+    doorman_status status = doorman_permit_row_read(row->row, row->bytes, &header, &error);
+    if (status != DOORMAN_OK) fail_msg("%s", error.text);
+    return header;
+}
+
+static void store_write(struct store *store, const struct stored_row *row) {
+    const doorman_permit_row header = header_of(row);
+    size_t at = 0;
+    for (; at < store->count; at++) {
+        const doorman_permit_row own = header_of(&store->rows[at]);
+        if (own.identity_bytes == header.identity_bytes &&
+            memcmp(own.identity, header.identity, own.identity_bytes) == 0) {
+            break;
+        }
+    }
+    if (header.removed && at < store->count) store->rows[at] = store->rows[--store->count];
+    if (header.removed) return;
+    if (at == store->capacity) {
+        store->capacity = store->capacity ? 2 * store->capacity : 16;
+        store->rows =
+            (struct stored_row *)realloc(store->rows, store->capacity * sizeof *store->rows);
+        assert_non_null(store->rows);
+    }
+    if (at == store->count) store->count++;
+    store->rows[at] = *row;
+}
+
+/* Writes at most `most` changes. Returns how many there were. */
+static size_t write_some(struct process *p, struct store *store, size_t most) {
+    struct stored_row row;
+    size_t count = 0;
+    while (count < most &&
+           (row.bytes = doorman_permits_next_changed(p->permits, row.row, p->now))) {
+        store_write(store, &row);
+        count++;
+    }
+    return count;
+}
+
+static size_t write_all(struct process *p, struct store *store) {
+    doorman_permits_info info;
+    const size_t count = write_some(p, store, SIZE_MAX);
+    doorman_permits_read(p->permits, &info);
+    assert_int_equal(info.changed_count, 0);
+    return count;
+}
+
+/* Ends the process, and starts another one with the rows of the store, in any order. */
+static void restart(struct process *p, const struct store *store) {
+    doorman_permits_destroy(p->permits);
+    p->now = 2 * SECOND + (doorman_time)(random_bits() % 1000);
+    process_start(p);
+    const size_t first = store->count ? random_bits() % store->count : 0;
+    for (size_t i = 0; i < store->count; i++) {
+        const struct stored_row *row = &store->rows[(first + i) % store->count];
+        doorman_error error = {0};
+        doorman_status status =
+            doorman_permits_restore(p->permits, row->row, row->bytes, &error, p->now);
+        if (status != DOORMAN_OK) fail_msg("%s", error.text);
+    }
+}
+
+#define DURABLE ", \"durable\": true}"
+
+/* D1, P27: a reservation lasts over a restart, for every kind of limit. */
+TEST(a_reservation_lasts_over_a_restart) {
+    struct process p = process_of(WINDOW DURABLE ", " SLIDING DURABLE ", " BUCKET DURABLE);
+    struct store store = {.rows = NULL};
+    assert_true(reserve(&p, 7, 400, HOUR));
+    const uint64_t id = p.out.reservation_id;
+    assert_true(reserve(&p, 8, 100, MINUTE));
+    assert_settled(settle(&p, 8, 30), 70, 0);
+    (void)write_all(&p, &store);
+    restart(&p, &store);
+    assert_int_equal(open_count(&p), 1);
+    assert_true(reserve(&p, 7, 400, HOUR)); /* a repeat */
+    assert_int_equal(p.out.reservation_id, id);
+    assert_int_equal(p.out.settle_within, HOUR);
+    assert_settled(settle(&p, 8, 30), 70, 0);
+    assert_settled(settle(&p, 7, 100), 300, 0);
+    assert_int_equal(p.settled.id, id);
+    for (size_t i = 0; i < 3; i++) assert_exact(used(&p, i), 130);
+    (void)write_all(&p, &store);
+    restart(&p, &store);
+    assert_settled(settle(&p, 7, 100), 300, 0);
+    for (size_t i = 0; i < 3; i++) assert_exact(used(&p, i), 130);
+    process_end(&p);
+    free(store.rows);
+}
+
+/* P27: what ended before a restart is late after it. */
+TEST(an_ended_reservation_is_late_after_a_restart) {
+    struct process p = process_of(WINDOW ", \"unsettled\": \"refund\"" DURABLE ", " BUCKET DURABLE);
+    struct store store = {.rows = NULL};
+    assert_true(reserve(&p, 7, 400, MINUTE));
+    pass(&p, MINUTE);
+    (void)write_all(&p, &store);
+    restart(&p, &store);
+    assert_int_equal(open_count(&p), 0);
+    assert_settled(settle(&p, 7, 500), 0, 100);
+    assert_true(p.settled.late);
+    assert_exact(used(&p, 0), 500); /* it had come back */
+    assert_exact(used(&p, 1), 440);
+    process_end(&p);
+    free(store.rows);
+}
+
+/* P27: a reservation that ends while no process runs comes back when the next one reads it. */
+TEST(a_reservation_ends_while_nothing_runs) {
+    struct process p = process_of(WINDOW ", \"unsettled\": \"refund\"" DURABLE);
+    struct store store = {.rows = NULL};
+    assert_true(reserve(&p, 7, 400, MINUTE));
+    (void)write_all(&p, &store);
+    p.epoch += 2 * MINUTE;
+    restart(&p, &store);
+    pass(&p, 1);
+    assert_int_equal(open_count(&p), 0);
+    assert_exact(used(&p, 0), 0);
+    process_end(&p);
+    free(store.rows);
+}
+
+/* D5, P27: after a crash between the row of a reservation and that of its counter nothing comes
+ * back, because the counter may not have charged it. */
+TEST(a_crash_before_the_row_of_the_counter_gives_nothing_back) {
+    struct process p = process_of(WINDOW DURABLE);
+    struct store store = {.rows = NULL};
+    assert_true(reserve(&p, 1, 500, MINUTE));
+    (void)settle(&p, 1, 500);
+    (void)write_all(&p, &store);
+    assert_true(reserve(&p, 7, 400, MINUTE));
+    assert_int_equal(write_some(&p, &store, 1), 1);
+    assert_true(header_of(&store.rows[store.count - 1]).is_reservation);
+    restart(&p, &store);
+    assert_settled(settle(&p, 7, 100), 0, 0);
+    assert_exact(used(&p, 0), 500);
+    process_end(&p);
+    free(store.rows);
+}
+
+/* P27: the row of a reservation comes before that of its counter, and once more behind it. */
+TEST(the_row_of_a_reservation_encloses_those_of_its_counters) {
+    struct process p = process_of(WINDOW DURABLE);
+    struct stored_row rows[4];
+    doorman_permits_info info;
+    assert_true(reserve(&p, 7, 400, MINUTE));
+    doorman_permits_read(p.permits, &info);
+    assert_int_equal(info.changed_count, 3);
+    size_t count = 0;
+    for (; count < 4; count++) {
+        rows[count].bytes = doorman_permits_next_changed(p.permits, rows[count].row, p.now);
+        if (!rows[count].bytes) break;
+    }
+    assert_int_equal(count, 3);
+    const doorman_permit_row first = header_of(&rows[0]), last = header_of(&rows[2]);
+    assert_true(first.is_reservation && !first.is_last);
+    assert_string_equal(first.resource_id, "gateway");
+    assert_string_equal(first.key, "q7");
+    assert_false(header_of(&rows[1]).is_reservation);
+    assert_true(last.is_reservation && last.is_last);
+    assert_int_equal(last.fresh_at, p.epoch + 11 * MINUTE);
+    doorman_status status =
+        doorman_permits_mark_changed(p.permits, rows[0].row, rows[0].bytes, NULL);
+    assert_int_equal(status, DOORMAN_OK);
+    doorman_permits_read(p.permits, &info);
+    assert_int_equal(info.changed_count, 2);
+    process_end(&p);
+}
+
+/* D4: while the rows are awaited, nobody knows whether a settle or a report is a repeat. */
+TEST(an_unknown_settle_waits_for_the_rows) {
+    struct process p = process_of(WINDOW DURABLE);
+    assert_int_equal(doorman_permits_set_rows(p.permits, DOORMAN_ROWS_AWAITED), DOORMAN_OK);
+    assert_int_equal(settle(&p, 7, 100)->reason, DOORMAN_REASON_LEARNING);
+    assert_int_equal(report_once(&p, 7, 100)->reason, DOORMAN_REASON_LEARNING);
+    assert_int_equal(request_count(&p), 0);
+    assert_int_equal(doorman_permits_set_rows(p.permits, DOORMAN_ROWS_READ), DOORMAN_OK);
+    assert_settled(settle(&p, 7, 100), 0, 100);
+    process_end(&p);
+}
+
+/* D10: a row that was changed at random is refused, or restores something that can be settled. */
+TEST(random_rows_do_no_harm) {
+    struct process p = process_of(WINDOW DURABLE ", " SLIDING DURABLE);
+    struct store store = {.rows = NULL};
+    assert_true(reserve(&p, 7, 400, HOUR));
+    (void)write_all(&p, &store);
+    for (int round = 0; round < 20000; round++) {
+        struct stored_row row = store.rows[random_bits() % store.count];
+        const int changes = 1 + (int)(random_bits() % 3);
+        for (int i = 0; i < changes; i++) {
+            row.row[random_bits() % row.bytes] = (unsigned char)random_bits();
+        }
+        if (random_bits() % 8 == 0) row.bytes = random_bits() % row.bytes;
+        if (round % 500 == 0) restart(&p, &(struct store){.rows = NULL});
+        (void)doorman_permits_restore(p.permits, row.row, row.bytes, NULL, p.now);
+        if (round % 10 == 0) (void)settle(&p, 7, 100);
+        if (round % 50 == 0) pass(&p, MINUTE);
+        unsigned char out[ROW_MAX];
+        while (round % 20 == 0 && doorman_permits_next_changed(p.permits, out, p.now)) continue;
+    }
+    process_end(&p);
+    free(store.rows);
+}
+
+/* D3: a store that has lost its rows gets those of reservations again. */
+TEST(all_reservations_can_be_written_again) {
+    struct process p = process_of(WINDOW DURABLE);
+    struct store first = {.rows = NULL}, second = {.rows = NULL};
+    for (uint64_t i = 1; i <= 50; i++) assert_true(reserve(&p, i, 4, HOUR));
+    (void)settle(&p, 3, 2);
+    (void)report_once(&p, 3, 2);
+    (void)write_all(&p, &first);
+    doorman_counter_cursor cursor = {.table = 0};
+    while (doorman_permits_mark_all(p.permits, &cursor)) continue;
+    (void)write_all(&p, &second);
+    assert_int_equal(second.count, 53); /* 50 reservations, a report, a counter, the clock */
+    assert_int_equal(second.count, first.count + 1);
+    restart(&p, &second);
+    assert_settled(settle(&p, 3, 2), 2, 0);
+    assert_settled(report_once(&p, 3, 2), 0, 2);
+    assert_settled(settle(&p, 4, 1), 3, 0);
+    assert_exact(used(&p, 0), 197);
+    process_end(&p);
+    free(first.rows);
+    free(second.rows);
+}
+
+/* P27: a settlement that is forgotten before its row was written is removed from the store, where the
+ * reservation is still open. Otherwise units would come back twice. */
+TEST(a_settlement_that_was_never_written_is_removed) {
+    struct process p = process_of(WINDOW DURABLE);
+    struct store store = {.rows = NULL};
+    assert_true(reserve(&p, 7, 400, HOUR));
+    (void)write_all(&p, &store);
+    assert_settled(settle(&p, 7, 100), 300, 0);
+    pass(&p, 2 * MINUTE);
+    (void)write_all(&p, &store);
+    restart(&p, &store);
+    assert_int_equal(request_count(&p), 0);
+    assert_exact(used(&p, 0), 100);
+    process_end(&p);
+    free(store.rows);
+}
+
+/* ---- crashes -------------------------------------------------------------------------------- */
+
+#define CRASH_REQUESTS 20
+
+/* What a trial with crashes knows of a request. */
+struct crashed {
+    double reserved, cost; /* 0: neither reserved nor settled */
+    bool settled, written; /* written: the store has had it since it was reserved */
+};
+
+/* D5, P27: whatever is written of the last changes before a crash, each reservation is charged at
+ * most once, and what was written before is charged at least once. */
+TEST(a_crash_charges_nothing_twice_and_forgets_only_the_last_changes) {
+    for (int round = 0; round < 300; round++) {
+        struct process p = process_of("{\"name\": \"w\", \"kind\": \"FIXED_WINDOW\", "
+                                      "\"limit\": 1000000, \"window\": \"day\"" DURABLE);
+        struct store store = {.rows = NULL};
+        struct crashed requests[CRASH_REQUESTS] = {{.cost = 0}};
+        for (int step = 0; step < 60; step++) {
+            const size_t index = random_below(CRASH_REQUESTS);
+            struct crashed *request = &requests[index];
+            const unsigned choice = (unsigned)random_below(10);
+            if (choice < 5 && !request->settled && !(request->reserved > 0)) {
+                request->reserved = (double)(1 + random_below(100));
+                assert_true(reserve(&p, index + 1, request->reserved, HOUR));
+            } else if (choice < 7 && !request->settled && request->reserved > 0) {
+                request->cost = (double)(1 + random_below(100));
+                request->settled = true;
+                (void)settle(&p, index + 1, request->cost);
+            } else if (choice == 8) {
+                (void)write_all(&p, &store);
+                for (size_t i = 0; i < CRASH_REQUESTS; i++) {
+                    requests[i].written = requests[i].reserved > 0;
+                }
+            } else if (choice == 9) {
+                (void)write_some(&p, &store, random_below(4));
+            }
+        }
+        (void)write_some(&p, &store, random_below(12));
+        restart(&p, &store);
+        double least = 0, most = 0;
+        for (size_t i = 0; i < CRASH_REQUESTS; i++) {
+            struct crashed *request = &requests[i];
+            if (!(request->reserved > 0)) continue;
+            if (!request->settled) request->cost = (double)(1 + random_below(100));
+            (void)settle(&p, i + 1, request->cost); /* also a repeat of a lost one */
+            assert_int_equal(p.settled.reason, DOORMAN_NO_REASON);
+            if (request->written) least += fmin(request->cost, request->reserved);
+            most += fmax(request->cost, request->reserved);
+        }
+        assert_true(used(&p, 0) <= most && used(&p, 0) >= least);
+        process_end(&p);
+        free(store.rows);
+    }
+}
+
+/* ---- a slow model --------------------------------------------------------------------------- */
+
+/* The model has each charge of each limit for itself, and adds them up whenever something is asked.
+ * All amounts are multiples of 1/4, and times are whole seconds, so that nothing is rounded. */
+
+#define MODEL_LIMITS 3
+#define MODEL_REQUESTS 40
+#define MODEL_SECONDS 1600 /* of windows; a slice has 100 */
+
+enum model_kind { MODEL_FIXED, MODEL_SLIDING, MODEL_BUCKET };
+
+struct model_charge {
+    double amount;
+    doorman_time epoch; /* in seconds */
+};
+
+struct model_limit {
+    enum model_kind kind;
+    bool refunds;
+    double size; /* or limit */
+    struct model_charge charges[4096];
+    size_t count;
+    int resets;
+    double level; /* of a bucket with a rate of 1 */
+    doorman_time level_at;
+};
+
+enum model_state { MODEL_FREE, MODEL_OPEN, MODEL_SETTLED, MODEL_ENDED };
+
+struct model_request {
+    enum model_state state;
+    double reserved, cost;
+    double had[MODEL_LIMITS];    /* what is still charged */
+    int resets[MODEL_LIMITS];    /* of the limit when it was charged */
+    size_t charge[MODEL_LIMITS]; /* the index of the charge */
+    double missing;              /* of the bucket before */
+    doorman_time granted_at;
+    doorman_time end; /* or when it is forgotten */
+    doorman_settled_item result;
+    bool late, unknown;
+};
+
+struct model {
+    struct model_limit limits[MODEL_LIMITS];
+    struct model_request requests[MODEL_REQUESTS];
+    doorman_time epoch; /* in seconds */
+};
+
+static doorman_time model_slice(doorman_time time) { return time / (MODEL_SECONDS / 16); }
+
+/* Returns whether a charge still counts. */
+static bool model_counts(const struct model *m, const struct model_limit *limit,
+                         const struct model_charge *charge) {
+    if (limit->kind == MODEL_FIXED) {
+        return charge->epoch / MODEL_SECONDS == m->epoch / MODEL_SECONDS;
+    }
+    return model_slice(charge->epoch) + 16 > model_slice(m->epoch);
+}
+
+static double model_used(struct model *m, struct model_limit *limit) {
+    double sum = 0;
+    if (limit->kind == MODEL_BUCKET) {
+        const double gained = (double)(m->epoch - limit->level_at);
+        limit->level = fmin(limit->size, limit->level + gained);
+        limit->level_at = m->epoch;
+        return limit->size - limit->level;
+    }
+    for (size_t i = 0; i < limit->count; i++) {
+        if (model_counts(m, limit, &limit->charges[i])) sum += limit->charges[i].amount;
+    }
+    return sum;
+}
+
+static size_t model_charge(struct model *m, struct model_limit *limit, double amount) {
+    (void)model_used(m, limit);
+    if (limit->kind == MODEL_BUCKET) {
+        limit->level -= amount;
+        return 0;
+    }
+    assert_true(limit->count < COUNT(limit->charges));
+    limit->charges[limit->count] = (struct model_charge){amount, m->epoch};
+    return limit->count++;
+}
+
+/* Returns what comes back of `amount`. */
+static double model_return(struct model *m, const struct model_request *request, size_t index,
+                           double amount) {
+    struct model_limit *limit = &m->limits[index];
+    const double out = model_used(m, limit);
+    if (request->resets[index] != limit->resets) return 0;
+    if (limit->kind == MODEL_BUCKET) {
+        const double gained = (double)(m->epoch - request->granted_at);
+        const double owed = request->had[index] - fmax(0, gained - request->missing);
+        amount = fmax(0, fmin(amount, fmin(owed, out)));
+        limit->level += amount;
+        return amount;
+    }
+    struct model_charge *charge = &limit->charges[request->charge[index]];
+    if (!model_counts(m, limit, charge)) return 0;
+    charge->amount -= amount;
+    return amount;
+}
+
+/* Returns what a report charges. */
+static double model_report(struct model *m, struct model_limit *limit, double cost) {
+    const double out = model_used(m, limit);
+    const double most = fmax(0, 2 * limit->size - out);
+    const double amount = fmin(fmin(cost, most), limit->size);
+    if (amount > 0) (void)model_charge(m, limit, amount);
+    return amount;
+}
+
+static void model_settle(struct model *m, struct model_request *request, double cost) {
+    double least = -1, back = 0;
+    request->late = request->state == MODEL_ENDED;
+    request->unknown = request->state == MODEL_FREE;
+    for (size_t i = 0; i < MODEL_LIMITS; i++) {
+        const double had = request->unknown ? 0 : request->had[i];
+        if (had > cost && request->state == MODEL_OPEN) {
+            back = fmax(back, model_return(m, request, i, had - cost));
+        }
+        if (had >= cost && !request->unknown) continue;
+        const double amount = model_report(m, &m->limits[i], cost - had);
+        if (least < 0 || amount < least) least = amount;
+    }
+    request->state = MODEL_SETTLED;
+    request->cost = cost;
+    request->result = (doorman_settled_item){back, fmax(least, 0)};
+    request->end = m->epoch + 60;
+}
+
+static void model_pass(struct model *m, doorman_time seconds) {
+    for (; seconds > 0; seconds--) {
+        m->epoch++;
+        for (size_t i = 0; i < MODEL_REQUESTS; i++) {
+            struct model_request *request = &m->requests[i];
+            if (request->state == MODEL_FREE || request->end > m->epoch) continue;
+            if (request->state != MODEL_OPEN) {
+                *request = (struct model_request){.state = MODEL_FREE};
+                continue;
+            }
+            for (size_t j = 0; j < MODEL_LIMITS; j++) {
+                if (!m->limits[j].refunds) continue;
+                (void)model_return(m, request, j, request->had[j]);
+                request->had[j] = 0;
+            }
+            request->state = MODEL_ENDED;
+            request->end = m->epoch + 600;
+        }
+    }
+}
+
+static bool model_reserve(struct model *m, struct model_request *request, double cost,
+                          doorman_time within) {
+    for (size_t i = 0; i < MODEL_LIMITS; i++) {
+        if (m->limits[i].size - model_used(m, &m->limits[i]) < cost) return false;
+    }
+    *request = (struct model_request){.state = MODEL_OPEN,
+                                      .reserved = cost,
+                                      .cost = cost,
+                                      .granted_at = m->epoch,
+                                      .missing = model_used(m, &m->limits[MODEL_BUCKET]),
+                                      .end = m->epoch + within};
+    for (size_t i = 0; i < MODEL_LIMITS; i++) {
+        request->charge[i] = model_charge(m, &m->limits[i], cost);
+        request->had[i] = cost;
+        request->resets[i] = m->limits[i].resets;
+    }
+    return true;
+}
+
+/* One process, and its model. */
+struct trial {
+    struct process p;
+    struct model m;
+    struct store store;
+};
+
+static void trial_reserve(struct trial *t, size_t index) {
+    struct model_request *request = &t->m.requests[index];
+    const double cost =
+        request->state == MODEL_FREE ? (double)(1 + random_bits() % 2000) / 4 : request->reserved;
+    const doorman_time within = (doorman_time)(1 + random_bits() % 400);
+    const enum model_state before = request->state;
+    bool granted = before == MODEL_OPEN;
+    if (before == MODEL_FREE) granted = model_reserve(&t->m, request, cost, within);
+    assert_int_equal(reserve(&t->p, index + 1, cost, within * SECOND), granted);
+    if (granted) {
+        assert_int_equal(t->p.out.settle_within, (request->end - t->m.epoch) * SECOND);
+    }
+    if (before == MODEL_SETTLED || before == MODEL_ENDED) {
+        assert_int_equal(t->p.out.reason, DOORMAN_REASON_REPEATED);
+    }
+}
+
+static void trial_settle(struct trial *t, size_t index) {
+    struct model_request *request = &t->m.requests[index];
+    double cost = (double)(random_bits() % 3000) / 4;
+    const bool settled = request->state == MODEL_SETTLED;
+    if (settled && random_bits() % 4) cost = request->cost;
+    const doorman_settlement *out = settle(&t->p, index + 1, cost);
+    if (settled && !(fabs(cost - request->cost) < 0.1)) {
+        assert_int_equal(out->reason, DOORMAN_REASON_REPEATED);
+        return;
+    }
+    if (!settled) model_settle(&t->m, request, cost);
+    assert_settled(out, request->result.returned, request->result.charged);
+    assert_int_equal(out->late, request->late);
+    assert_int_equal(out->unknown, request->unknown);
+}
+
+static void trial_reset(struct trial *t) {
+    doorman_status status = doorman_permits_reset(t->p.permits, "llm", "acme", NULL, NULL, NULL);
+    assert_int_equal(status, DOORMAN_OK);
+    for (size_t i = 0; i < MODEL_LIMITS; i++) {
+        struct model_limit *limit = &t->m.limits[i];
+        limit->count = 0;
+        limit->resets++;
+        limit->level = limit->size;
+        limit->level_at = t->m.epoch;
+    }
+}
+
+/* Compares what the limits have used. */
+static void trial_compare(struct trial *t) {
+    doorman_permit out;
+    doorman_status status =
+        doorman_permits_inspect(t->p.permits, "llm", "acme", &out, NULL, t->p.now);
+    assert_int_equal(status, DOORMAN_OK);
+    for (size_t i = 0; i < MODEL_LIMITS; i++) {
+        struct model_limit *limit = &t->m.limits[i];
+        const double expected = model_used(&t->m, limit);
+        if (limit->kind != MODEL_BUCKET && expected >= limit->size) {
+            assert_exact(out.details[i].remaining, 0);
+        } else {
+            assert_exact(out.details[i].used, expected);
+        }
+    }
+}
+
+/* After a reset, a reservation that was charged before finds a counter that later reservations have
+ * charged. So it may get units back that the model does not give. A reset comes only when none is
+ * open. */
+static bool trial_is_idle(const struct trial *t) {
+    for (size_t i = 0; i < MODEL_REQUESTS; i++) {
+        if (t->m.requests[i].state == MODEL_OPEN) return false;
+    }
+    return true;
+}
+
+static struct trial *trial_start(void) {
+    static const char *const formats[MODEL_LIMITS] = {
+        [MODEL_FIXED] = "{\"name\": \"w\", \"kind\": \"FIXED_WINDOW\", \"limit\": %d, "
+                        "\"window\": 1600, \"durable\": true%s}, ",
+        [MODEL_SLIDING] = "{\"name\": \"s\", \"kind\": \"SLIDING_WINDOW\", \"limit\": %d, "
+                          "\"window\": 1600, \"durable\": true%s}, ",
+        [MODEL_BUCKET] = "{\"name\": \"b\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1, "
+                         "\"size\": %d, \"durable\": true%s}"};
+    char limits[2048] = "";
+    struct trial *t = (struct trial *)calloc(1, sizeof *t);
+    assert_non_null(t);
+    for (size_t i = 0; i < MODEL_LIMITS; i++) {
+        const size_t at = strlen(limits);
+        const int size = 500 + (int)(random_bits() % 4000);
+        struct model_limit *limit = &t->m.limits[i];
+        limit->kind = (enum model_kind)i;
+        limit->size = limit->level = size;
+        limit->refunds = random_bits() % 2;
+        const char *more = limit->refunds ? ", \"unsettled\": \"refund\"" : "";
+        snprintf(limits + at, sizeof limits - at, formats[i], size, more);
+    }
+    t->p = (struct process){.config = limits_of(limits)};
+    /* so that slices of both clocks begin together */
+    t->p.now = MODEL_SECONDS * SECOND;
+    t->m.epoch = noon / SECOND / MODEL_SECONDS * MODEL_SECONDS;
+    t->p.epoch = t->m.epoch * SECOND;
+    for (size_t i = 0; i < MODEL_LIMITS; i++) t->m.limits[i].level_at = t->m.epoch;
+    process_start(&t->p);
+    return t;
+}
+
+/* Ends the process, and starts another one. The slices of its clock begin like those of the model. */
+static void trial_restart(struct trial *t) {
+    (void)write_all(&t->p, &t->store);
+    doorman_permits_destroy(t->p.permits);
+    t->p.now =
+        ((doorman_time)(1 + random_bits() % 9) * MODEL_SECONDS + t->m.epoch % MODEL_SECONDS) *
+        SECOND;
+    process_start(&t->p);
+    for (size_t i = 0; i < t->store.count; i++) {
+        const struct stored_row *row = &t->store.rows[i];
+        doorman_status status =
+            doorman_permits_restore(t->p.permits, row->row, row->bytes, NULL, t->p.now);
+        assert_int_equal(status, DOORMAN_OK);
+    }
+}
+
+static void trial_step(struct trial *t) {
+    const size_t index = random_bits() % MODEL_REQUESTS;
+    const unsigned choice = (unsigned)(random_bits() % 100);
+    if (choice < 40) {
+        trial_reserve(t, index);
+    } else if (choice < 80) {
+        trial_settle(t, index);
+    } else if (choice < 97) {
+        const doorman_time seconds = 1 + (doorman_time)(random_bits() % (choice < 90 ? 5 : 300));
+        model_pass(&t->m, seconds);
+        for (doorman_time i = 0; i < seconds; i++) pass(&t->p, SECOND);
+    } else if (choice < 98) {
+        if (trial_is_idle(t)) trial_reset(t);
+    } else {
+        trial_restart(t);
+    }
+    trial_compare(t);
+}
+
+/* P27: random calls, restarts and resets agree with the model. */
+TEST(random_reservations_agree_with_a_slow_model) {
+    for (int i = 0; i < 10; i++) {
+        struct trial *t = trial_start();
+        for (int step = 0; step < 400; step++) trial_step(t);
+        process_end(&t->p);
+        free(t->store.rows);
+        free(t);
+    }
+}
