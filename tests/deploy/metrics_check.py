@@ -150,7 +150,7 @@ def check_dashboard(panels, series, names):
         for target in panel["targets"]:
             problems += check_expression(series, target["expr"], target["legendFormat"])
             problems += check_unit(target["expr"], unit)
-            shown.update(re.findall(NAME, target["expr"].replace("_bucket", "")))
+            shown.update(re.findall(NAME, re.sub(r"_bucket\b", "", target["expr"])))
     ids = [panel["id"] for panel in panels]
     problems += [f"two panels have the id {one}" for one in set(ids) if ids.count(one) > 1]
     return problems + [f"the dashboard does not show {name}" for name in names - shown]
