@@ -426,9 +426,14 @@ ifndef QUICK
 	@sh tests/bench/draw.sh build/bench_permits.dat tests/bench/permits.svg
 endif
 
+# Without the library of a peer, its rows are skipped.
+build/bench: BENCH_FLAGS = $(if $(filter GRPC,$(PARTS)),-DBENCH_HTTP2) \
+    $(if $(filter REDIS,$(PARTS)),-DBENCH_REDIS)
+build/bench: LIBRARIES += $(if $(filter GRPC,$(PARTS)),-lnghttp2) \
+    $(if $(filter REDIS,$(PARTS)),-lhiredis)
 build/bench: $(wildcard tests/bench/*.[ch]) $(HEADERS) | build_deps
 	$(announce)
-	@$(C) -O2 -g -Werror $(filter %.c,$^) -o $@ $(LDFLAGS) $(LIBRARIES) -lm
+	@$(C) -O2 -g -Werror $(BENCH_FLAGS) $(filter %.c,$^) -o $@ $(LDFLAGS) $(LIBRARIES) -lm
 
 # The simulator runs the scenarios, with figures and pictures. FAULTS=1 runs random faults instead.
 # MUTANTS=1 checks that it finds known faults, which are inserted into copies of the headers.

@@ -1904,6 +1904,7 @@ typedef struct doorman_json_exchange {
     bool forbids_administration; /* the caller may set it before _read: INSPECT and RESET are
                                     refused, because anybody may have sent the message. _uninit sets
                                     it to false */
+    bool forbids_figures;        /* the same for permits that bring figures (P31) */
 
     /* Private. */
     bool is_body; /* the message came without its method, and so does the reply */
@@ -14468,6 +14469,7 @@ typedef struct doorman__json_permits {
     doorman_status (*check_reply)(const doorman_permits *permits, const doorman_request *request,
                                   doorman_error *error);
     bool (*is_pending)(const doorman_json_exchange *exchange); /* a permit of it waits */
+    doorman_status (*refuse_figures)(const doorman_request *request, doorman_error *error);
 } doorman__json_permits;
 static const doorman__json_permits doorman__permits_in_json;
 
@@ -15466,6 +15468,12 @@ static doorman_status doorman__exchange_check_administration(doorman_json_exchan
                          name, resets ? "admin" : "read");
 }
 
+/* P31: refuses a message whose permits bring figures, if the caller forbids them. */
+static doorman_status doorman__exchange_check_figures(doorman_json_exchange *exchange) {
+    if (!DOORMAN__HAS_PERMITS || !exchange->forbids_figures) return DOORMAN_OK;
+    return doorman__permits_in_json.refuse_figures(&exchange->request, &exchange->error);
+}
+
 /* Writes a syntax error of a body without its method. Its cause is often what a client of HTTP has
  * done. */
 static void doorman__body_syntax(doorman__reader *reader, const doorman__scan *scan,
@@ -15526,6 +15534,7 @@ doorman_status doorman_json_exchange_read(doorman_json_exchange *exchange, const
     doorman_status status = reader.status;
     if (status == DOORMAN_OK) status = doorman__exchange_reserve(exchange);
     if (status == DOORMAN_OK) status = doorman__exchange_check_administration(exchange);
+    if (status == DOORMAN_OK) status = doorman__exchange_check_figures(exchange);
     if (status != DOORMAN_OK) doorman__exchange_forget(exchange);
     doorman__exchange_move(
         exchange, status == DOORMAN_OK ? DOORMAN__EXCHANGE_READ : DOORMAN__EXCHANGE_FAILED, status);

@@ -371,6 +371,8 @@ struct doorman_permit_limit {
                         10,000,000; default 1,000,000. If there are more bans, the one that ends
                         first is ended early. If leased: the most leases of the permits; default
                         10,000 */
+    double set_max;  /* P31: a figure that a caller brings is at most so many times that of the
+                          limit, [1, 1e6]; 0: 10 */
     bool has_max_cost; /* false: one permit may be granted up to the most that the limit can ever
                           grant */
     bool shadow;       /* true: the limit decides and counts, but never refuses. It does not charge
@@ -442,6 +444,27 @@ typedef enum doorman_reason {
  * is static. */
 DOORMAN_API const char *doorman_reason_name(doorman_reason reason);
 
+/* Figures that a caller brings for one limit of an item.
+ *
+ * P31 A gateway may know figures that the configuration does not have. What it brings with an item
+ *    concerns one limit per key of kind TOKEN_BUCKET, FIXED_WINDOW or SLIDING_WINDOW, for the key
+ *    of the item. Figures that it does not give are those of the limit. Each is at most set_max
+ *    times that of the limit, and so is the rate that a limit and a window make together. The
+ *    first of these that there is says the figures of a key: an override row (E1), the figures
+ *    that a caller brings, a plan (E2), an override of the configuration, the limit.
+ *       A counter remembers the figures with which a permit was granted last, until it is fresh.
+ *    Permits, reports and inspections without figures use them. So if callers bring different
+ *    figures for one key, the last ones count, and set_changes of the limit counts how often they
+ *    have differed. What was used stays used, as in P15, except in a window of another length,
+ *    which starts fresh. A row of a store does not have the figures: after a restart a counter has
+ *    those of the configuration until a caller brings them again.
+ *       A permit that brings figures never waits in a queue. Permit clients and agents bring none.
+ */
+typedef struct doorman_permit_set {
+    const char *limit;       /* required: the name of the limit, once in an item */
+    doorman_figures figures; /* at least one of rate and size, or of limit and window; no others */
+} doorman_permit_set;
+
 /* One item of a permit: units of one resource for one key. */
 typedef struct doorman_permit_item {
     const char *resource_id; /* 1 to 256 bytes */
@@ -451,6 +474,8 @@ typedef struct doorman_permit_item {
     bool has_min;            /* false: min is cost */
     double min;              /* the item accepts this many units or more, [0, cost]. Above min it
                                 gets whole units, and none of them out of a debt (P2) */
+    const doorman_permit_set *sets; /* P31: figures for limits of the item; NULL: none */
+    size_t set_count;               /* 0 to DOORMAN_LIMITS_MAX */
 } doorman_permit_item;
 
 struct doorman_permit_request {
@@ -520,6 +545,7 @@ typedef struct doorman_permit_detail {
     bool was_reset;          /* only RESET: the counter was removed; not in a message */
     const char *plan; /* the plan that the key has now, if the limit has it (E2); NULL: none. An
                          override row may hide it */
+    bool set;         /* the figures are those that a caller has brought (P31) */
 } doorman_permit_detail;
 
 /* A decision. */
@@ -814,6 +840,8 @@ typedef struct doorman_permits_limit {
     uint64_t refused[DOORMAN_REASON_COUNT]; /* refusals by this limit, by reason. BANNED counts at
                                                all limits of the template that have a ban */
     uint64_t shadow_refused;                /* refusals that shadow has prevented */
+    uint64_t set_granted;                   /* of `granted`: the caller has brought figures (P31) */
+    uint64_t set_changes; /* how often they differed from those that the counter remembered */
     uint64_t evicted;
     uint64_t evicted_in_use; /* evicted counters that had used a part of the limit */
     uint64_t bans_evicted;   /* its bans that were ended early to make room (P20) */
@@ -2102,6 +2130,7 @@ DOORMAN_API doorman_status doorman_agent_report(doorman_agent *agent, const char
 
 /* ---- limits: what is valid */
 
+#define DOORMAN__SET_MAX 10     /* the default of set_max */
 #define DOORMAN__KEYS_MAX 10000 /* globs of one list, and overrides of one limit */
 #define DOORMAN__COUNTERS_MAX 10000000
 #define DOORMAN__MAX_KEYS 1000000 /* the default */
@@ -2400,6 +2429,8 @@ static void doorman__limit_fields_check(doorman__check *check, const doorman_per
          "max_cost: needs has_max_cost"},
         {limit->has_max_cost && !doorman__amount_valid(limit->max_cost),
          "max_cost: " DOORMAN__AMOUNT_RULE},
+        {!(limit->set_max >= 1 && limit->set_max <= 1e6) && !doorman__equal(limit->set_max, 0),
+         "set_max: must be from 1 to 1e6"},
         {limit->max_keys > DOORMAN__COUNTERS_MAX, "max_keys: must be from 1 to 10,000,000"},
         {limit->key_count > DOORMAN__KEYS_MAX, "keys: must be a list of at most 10,000"},
         {limit->key_count && !limit->keys, "keys: must not be NULL"},
@@ -3095,6 +3126,7 @@ static void doorman__config_copy_limit(doorman__config_places *at,
     doorman__config_copy_plans(at, copy, given);
     copy->figures = doorman__figures_resolve(copy->kind, &copy->figures);
     if (!copy->max_keys) copy->max_keys = copy->leased ? DOORMAN__MAX_LEASES : DOORMAN__MAX_KEYS;
+    if (!(copy->set_max > 0)) copy->set_max = DOORMAN__SET_MAX;
     copy->durable = doorman__limit_durable(copy);
     assert(doorman__permit_kind_valid(copy->kind) && copy->max_keys <= DOORMAN__COUNTERS_MAX);
 }
@@ -5078,7 +5110,7 @@ typedef struct doorman__counter {
     uint16_t generation; /* of the configuration for which `override_` is right */
     uint16_t override_;  /* 0: the figures of the limit; else the index of the override plus 1 */
     uint16_t key_bytes;
-    uint8_t words; /* of the state, with the two words of DOORMAN__COUNTS_REFUSALS */
+    uint8_t words; /* of the state, with those of DOORMAN__HAS_SET and DOORMAN__COUNTS_REFUSALS */
     uint8_t flags;
 } doorman__counter;
 
@@ -5088,6 +5120,7 @@ typedef struct doorman__counter {
 #define DOORMAN__CHANGED 8         /* a row must be yielded (D3). The bucket has a mark */
 #define DOORMAN__STORED 16         /* a store has a row, or may have one */
 #define DOORMAN__RESERVED 32       /* a reservation has charged the counter, or may have */
+#define DOORMAN__HAS_SET 64        /* behind the state is a word with figures of a caller (P31) */
 
 /* The table of the counters of one limit, and what the limit has counted. The two strings are
  * behind the struct, because a slot may outlive its configuration. */
@@ -5145,6 +5178,18 @@ typedef struct doorman__place {
     size_t counter_count; /* counters and bans with this place */
     size_t hold_count;    /* items of holds, and of permits that wait, with this place */
 } doorman__place;
+
+/* P31: figures that callers have brought for one limit. Counters with the same ones share them. */
+typedef struct doorman__set {
+    doorman__chain node;
+    const doorman_permit_limit *limit; /* of the configuration `generation` */
+    doorman_limit_kind kind;
+    uint32_t generation;
+    size_t references; /* by counters, and by charges of the present call */
+    bool fits;         /* the figures agree with the rules of the limit */
+    doorman_figures given;
+    doorman_figures all; /* given, and those of the limit; only if they fit */
+} doorman__set;
 
 typedef struct doorman__charge doorman__charge;
 typedef struct doorman__want doorman__want;
@@ -5337,6 +5382,7 @@ struct doorman_permits {
     doorman__permit_leases leases;
     doorman__changes changes;
     doorman__overrides overrides;
+    doorman__chains sets; /* P31 */
 
     /* The present call. */
     doorman__charge *charges;
@@ -5558,6 +5604,151 @@ static bool doorman__permits_learns(const doorman_permits *permits,
     if (limit->full_at_start || limit->leased) return false;
     return permits->at.now < doorman__permits_own_slot(permits, limit)->learns_until;
 }
+
+/* ---- permits: figures that callers bring (P31) */
+
+static const char *doorman__set_wrong_kind(const doorman_permit_limit *limit) {
+    const bool bucket = limit->kind == DOORMAN_TOKEN_BUCKET;
+    const bool window =
+        limit->kind == DOORMAN_FIXED_WINDOW || limit->kind == DOORMAN_SLIDING_WINDOW;
+    const doorman__rule rules[] = {
+        {limit->leased, "the limit is leased, so its figures are those of the lease"},
+        {limit->kind == DOORMAN_CONCURRENCY,
+         "the limit is of kind CONCURRENCY, whose holds outlive the permit"},
+        {!bucket && !window, "the limit is of kind TIERS, whose figures are a list"},
+        {limit->per != DOORMAN_PER_KEY,
+         "needs a limit per key, because other limits share a counter between keys"},
+    };
+    size_t next = 0;
+    return DOORMAN__RULE_NEXT(rules, &next);
+}
+
+/* Returns the figure that is more than set_max times that of the limit, and sets *most to the
+ * bound. Returns NULL if there is none.
+ *   all   the figures, with those of the limit */
+static const char *doorman__set_beyond(const doorman_permit_limit *limit,
+                                       const doorman_figures *all, double *most) {
+    const double times = limit->set_max * (1 + 1e-9);
+    const doorman_figures *own = &limit->figures;
+    *most = limit->set_max * own->rate;
+    if (all->rate > times * own->rate) return "rate";
+    *most = limit->set_max * own->size;
+    if (all->size > times * own->size) return "size";
+    *most = limit->set_max * own->limit;
+    if (all->limit > times * own->limit) return "limit";
+    if (!all->window || all->window == own->window) return NULL;
+    const double share = (double)all->window / (double)own->window;
+    *most = limit->set_max * own->limit * share; /* in the window that the caller brings */
+    return all->limit > times * own->limit * share ? "limit" : NULL;
+}
+
+/* Returns the figures of a caller with those of the limit. */
+static doorman_figures doorman__set_all(const doorman_permit_limit *limit,
+                                        const doorman_figures *given) {
+    doorman_figures all = doorman__override_resolve(limit, given);
+    if (!given->window) {
+        all.window = limit->figures.window;
+        all.calendar = limit->figures.calendar;
+    }
+    return all;
+}
+
+/* Finds the figures for the present configuration. */
+static void doorman__set_resolve(doorman__set *set, const doorman_permit_limit *limit,
+                                 uint32_t generation) {
+    double most;
+    set->limit = limit;
+    set->generation = generation;
+    set->all = doorman__set_all(limit, &set->given);
+    set->fits = limit->kind == set->kind && !doorman__set_wrong_kind(limit) &&
+                !(set->given.window && limit->figures.calendar) &&
+                !doorman__set_beyond(limit, &set->all, &most);
+}
+
+static bool doorman__set_equal(const doorman_figures *a, const doorman_figures *b) {
+    return doorman__equal(a->rate, b->rate) && a->has_size == b->has_size &&
+           doorman__equal(a->size, b->size) && a->has_limit == b->has_limit &&
+           doorman__equal(a->limit, b->limit) && a->window == b->window;
+}
+
+/* Returns the figures that a caller brings, with one more reference. Returns NULL if memory runs
+ * out. Figures that a counter remembers already need no memory. */
+static doorman__set *doorman__set_enter(doorman_permits *permits, const doorman_permit_limit *limit,
+                                        const doorman_figures *given) {
+    const double figures[] = {given->rate, given->size, given->limit, (double)given->window};
+    const uint32_t hash = (uint32_t)doorman__hash_bytes(
+        permits->options.seed, (const unsigned char *)figures, sizeof figures);
+    doorman__chain *node = doorman__chains_first(&permits->sets, hash);
+    for (; node; node = node->next) {
+        doorman__set *set = (doorman__set *)(void *)node;
+        const bool present = set->limit == limit && set->generation == permits->generation;
+        if (node->hash != hash || !present || !doorman__set_equal(&set->given, given)) continue;
+        set->references++;
+        return set;
+    }
+    doorman__set *set = (doorman__set *)doorman__zalloc(sizeof *set);
+    if (!set) return NULL;
+    set->given = *given;
+    set->kind = limit->kind;
+    set->references = 1;
+    doorman__set_resolve(set, limit, permits->generation);
+    if (!doorman__chains_add(&permits->sets, &set->node, hash)) {
+        DOORMAN_FREE(set);
+        return NULL;
+    }
+    permits->node_bytes += sizeof *set;
+    return set;
+}
+
+/* Takes back a reference. NULL has no effect. */
+static void doorman__set_leave(doorman_permits *permits, doorman__set *set) {
+    if (!set) return;
+    assert(set->references > 0);
+    if (--set->references > 0) return;
+    assert(permits->node_bytes >= sizeof *set);
+    permits->node_bytes -= sizeof *set;
+    doorman__chains_remove(&permits->sets, &set->node);
+    DOORMAN_FREE(set);
+}
+
+static uint64_t *doorman__counter_set_word(doorman__counter *counter) {
+    const size_t behind = counter->flags & DOORMAN__COUNTS_REFUSALS ? 3 : 1;
+    assert(counter->flags & DOORMAN__HAS_SET && counter->words >= behind);
+    return doorman__counter_state(counter) + counter->words - behind;
+}
+
+/* Returns the figures that a counter remembers; NULL: none. */
+static doorman__set *doorman__counter_set(doorman__counter *counter) {
+    doorman__set *set = NULL;
+    if (counter->flags & DOORMAN__HAS_SET) {
+        memcpy(&set, doorman__counter_set_word(counter), sizeof set);
+    }
+    return set;
+}
+
+/* Lets a counter that has room remember other figures. NULL: none. */
+static void doorman__counter_remember(doorman_permits *permits, doorman__counter *counter,
+                                      doorman__set *set) {
+    doorman__set *before = doorman__counter_set(counter);
+    if (set) set->references++;
+    memcpy(doorman__counter_set_word(counter), &set, sizeof set);
+    doorman__set_leave(permits, before);
+}
+
+/* Returns the figures that a caller has brought for a counter, if they fit the limit that it has
+ * now; else NULL. */
+static const doorman_figures *doorman__counter_brought(const doorman_permits *permits,
+                                                       const doorman_permit_limit *limit,
+                                                       doorman__counter *counter) {
+    doorman__set *set = doorman__counter_set(counter);
+    if (!set) return NULL;
+    if (set->limit != limit || set->generation != permits->generation) {
+        doorman__set_resolve(set, limit, permits->generation);
+    }
+    return set->fits ? &set->all : NULL;
+}
+
+/* ---- permits: the parts of a counter */
 
 /* Returns the two words that count refusals for a ban: the count, and when it began. */
 static uint64_t *doorman__counter_refusals(doorman__counter *counter) {
@@ -5799,6 +5990,7 @@ static void doorman__permits_remove(doorman_permits *permits, doorman__slot *slo
     size_t bytes = doorman__counter_bytes(counter);
     doorman__permits_unmark(permits, counter);
     doorman__chains_remove(&slot->nodes, &counter->node);
+    doorman__set_leave(permits, doorman__counter_set(counter));
     if (is_ban) {
         bytes = doorman__ban_bytes(counter->key_bytes);
         doorman__ban_leave(doorman__counter_ban(counter));
@@ -6143,11 +6335,13 @@ static doorman_figures doorman__figures_plus(doorman_limit_kind kind, const door
 }
 
 /* Returns the figures of a key of a limit that has had rows.
- *   configured   what the key has without rows
- *   identity     of the counter of the key */
+ *   otherwise   what the key has without rows
+ *   brought     `otherwise` is from a caller (P31), which goes before a plan
+ *   identity    of the counter of the key */
 static const doorman_figures *doorman__overriding_figures(const doorman_permits *permits,
                                                           const doorman_permit_limit *limit,
-                                                          const doorman_figures *configured,
+                                                          const doorman_figures *otherwise,
+                                                          bool brought,
                                                           const doorman__identity *identity) {
     const doorman__slot *slot = doorman__permits_own_slot(permits, limit);
     doorman__overriding found = {NULL, NULL};
@@ -6163,8 +6357,8 @@ static const doorman_figures *doorman__overriding_figures(const doorman_permits 
         const uint32_t hash = doorman__override_hash(slot->glob_hash, slot->name_hash, of_key);
         doorman__overriding_find(permits, slot, NULL, hash, identity, &found);
     }
-    const doorman_figures *figures = found.figures ? &found.figures->all : configured;
-    if (!found.figures && slot->overridden & DOORMAN__BY_PLAN) {
+    const doorman_figures *figures = found.figures ? &found.figures->all : otherwise;
+    if (!found.figures && !brought && slot->overridden & DOORMAN__BY_PLAN) {
         const doorman_plan *plan = doorman__counter_plan(permits, slot, limit, place, identity);
         if (plan) figures = &plan->figures;
     }
@@ -6181,14 +6375,16 @@ static bool doorman__limit_overridden(const doorman_permits *permits,
 
 /* Returns the figures of a key.
  *   override_   of the configuration: see doorman__limit_figures
+ *   brought     by a caller (P31); NULL: none
  *   identity    of the counter of the key */
 static const doorman_figures *doorman__key_figures(const doorman_permits *permits,
                                                    const doorman_permit_limit *limit,
                                                    uint16_t override_,
+                                                   const doorman_figures *brought,
                                                    const doorman__identity *identity) {
-    const doorman_figures *configured = doorman__limit_figures(limit, override_);
-    if (!doorman__limit_overridden(permits, limit)) return configured;
-    return doorman__overriding_figures(permits, limit, configured, identity);
+    const doorman_figures *own = brought ? brought : doorman__limit_figures(limit, override_);
+    if (!doorman__limit_overridden(permits, limit)) return own;
+    return doorman__overriding_figures(permits, limit, own, brought != NULL, identity);
 }
 
 static doorman__identity doorman__counter_identity(doorman__counter *counter) {
@@ -6200,9 +6396,11 @@ static doorman__identity doorman__counter_identity(doorman__counter *counter) {
 static const doorman_figures *doorman__counter_figures(const doorman_permits *permits,
                                                        const doorman_permit_limit *limit,
                                                        doorman__counter *counter) {
+    const doorman_figures *brought = doorman__counter_brought(permits, limit, counter);
+    if (!permits->overridden && brought) return brought;
     if (!permits->overridden) return doorman__limit_figures(limit, counter->override_);
     const doorman__identity identity = doorman__counter_identity(counter);
-    return doorman__key_figures(permits, limit, counter->override_, &identity);
+    return doorman__key_figures(permits, limit, counter->override_, brought, &identity);
 }
 
 /* ---- permits: creating and adapting counters */
@@ -6212,6 +6410,7 @@ static doorman__counter *doorman__counter_create(const doorman__identity *identi
                                                  uint8_t flags) {
     size_t key_bytes = identity->key_bytes;
     size_t all = words + (flags & DOORMAN__COUNTS_REFUSALS ? 2 : 0);
+    if (flags & DOORMAN__HAS_SET) all++;
     doorman__counter *counter =
         (doorman__counter *)doorman__zalloc(sizeof *counter + all * sizeof(uint64_t) + key_bytes);
     if (!counter) return NULL;
@@ -6252,23 +6451,35 @@ static uint8_t doorman__limit_flags(const doorman_permit_limit *limit) {
     return limit->ban.refusals ? DOORMAN__COUNTS_REFUSALS : 0;
 }
 
-/* Gives a counter the number of words that its figures need now. The words that the state keeps do
- * not change. Returns the counter, which may have moved, or NULL if memory runs out. */
+/* Returns the words of the state. */
+static size_t doorman__counter_words(const doorman__counter *counter) {
+    const size_t refusals = counter->flags & DOORMAN__COUNTS_REFUSALS ? 2 : 0;
+    const size_t set = counter->flags & DOORMAN__HAS_SET ? 1 : 0;
+    assert(counter->words >= refusals + set);
+    return counter->words - refusals - set;
+}
+
+/* Gives a counter the number of words that its figures need now, and room for what the flags say.
+ * The words that the state keeps do not change. Returns the counter, which may have moved, or NULL
+ * if memory runs out. */
 static doorman__counter *doorman__counter_resize(doorman_permits *permits, doorman__slot *slot,
-                                                 const doorman_permit_limit *limit,
-                                                 doorman__counter *counter, size_t words) {
-    uint8_t flags = doorman__limit_flags(limit),
-            counted = counter->flags & DOORMAN__COUNTS_REFUSALS;
-    size_t before = counter->words - (counted ? 2u : 0u);
-    if (before == words && flags == counted) return counter;
+                                                 doorman__counter *counter, size_t words,
+                                                 uint8_t flags) {
+    const uint8_t counted = counter->flags & DOORMAN__COUNTS_REFUSALS;
+    const uint8_t parts = counter->flags & (DOORMAN__COUNTS_REFUSALS | DOORMAN__HAS_SET);
+    const size_t before = doorman__counter_words(counter);
+    if (before == words && flags == parts) return counter;
     const doorman__identity identity = doorman__counter_identity(counter);
     doorman__counter *other = doorman__permits_add(permits, slot, &identity, words, flags);
     if (!other) return NULL;
     size_t kept = before < words ? before : words;
     memcpy(doorman__counter_state(other), doorman__counter_state(counter), kept * sizeof(uint64_t));
-    if (flags && counted) {
+    if (flags & counted) {
         memcpy(doorman__counter_refusals(other), doorman__counter_refusals(counter),
                2 * sizeof(uint64_t));
+    }
+    if (flags & DOORMAN__HAS_SET) {
+        doorman__counter_remember(permits, other, doorman__counter_set(counter));
     }
     other->flags |= counter->flags & (DOORMAN__STORED | DOORMAN__RESERVED);
     if (counter->flags & DOORMAN__CHANGED) doorman__permits_mark(permits, slot, other);
@@ -6290,9 +6501,11 @@ static doorman__counter *doorman__counter_adapt(doorman_permits *permits, doorma
     uint16_t override_ = counter->override_;
     if (!known) override_ = doorman__limit_override(limit, doorman__counter_copy_key(counter, key));
     const doorman__identity identity = doorman__counter_identity(counter);
-    const doorman_figures *figures = doorman__key_figures(permits, limit, override_, &identity);
+    const doorman_figures *figures = doorman__key_figures(
+        permits, limit, override_, doorman__counter_brought(permits, limit, counter), &identity);
     size_t words = doorman__state_words(limit->kind, figures);
-    counter = doorman__counter_resize(permits, slot, limit, counter, words);
+    const uint8_t flags = doorman__limit_flags(limit) | (counter->flags & DOORMAN__HAS_SET);
+    counter = doorman__counter_resize(permits, slot, counter, words, flags);
     if (!counter) return NULL;
     counter->override_ = override_;
     counter->generation = generation;
@@ -6565,6 +6778,7 @@ static bool doorman__permits_evict(doorman_permits *permits, doorman__slot *slot
 static size_t doorman__permits_bytes(const doorman_permits *permits) {
     size_t bytes = permits->node_bytes + permits->top_bytes;
     bytes += doorman__chains_bytes(&permits->place_table) + permits->overrides.bytes;
+    bytes += doorman__chains_bytes(&permits->sets);
     bytes += doorman__chains_bytes(&permits->overrides.rows);
     bytes += doorman__chains_bytes(&permits->overrides.figures);
     bytes += doorman__chains_bytes(&permits->overrides.scopes);
@@ -7050,6 +7264,7 @@ struct doorman__charge {
                                   has none */
     doorman__permit_lease *lease; /* of a leased limit; NULL: there is no lease yet */
     const doorman_figures *figures;
+    doorman__set *set;          /* P31: what the caller brings; NULL: nothing */
     doorman__identity identity; /* of the counter */
     uint32_t since;
     uint16_t override_;
@@ -7075,13 +7290,135 @@ struct doorman__want {
     const char *resource_id, *key;
     doorman__identity identity; /* only if there is a place */
     double cost, min, granted;  /* units */
-    uint64_t grains;            /* what a counter of CONCURRENCY counts for `granted` */
-    bool unmatched;             /* no template with limits matches */
-    bool rejected;              /* it is unmatched, and therefore refused */
-    doorman_time ban_rest;      /* 0: not banned */
+    const doorman_permit_set *sets;
+    size_t set_count;
+    uint64_t grains;       /* what a counter of CONCURRENCY counts for `granted` */
+    bool unmatched;        /* no template with limits matches */
+    bool rejected;         /* it is unmatched, and therefore refused */
+    doorman_time ban_rest; /* 0: not banned */
     size_t charge_count;
     uint32_t charges[DOORMAN_LIMITS_MAX];
 };
+
+/* P31: a figure of an item, for its errors. */
+typedef struct doorman__set_path {
+    const char *list; /* of the items: "item" in JSON */
+    size_t item, set;
+    const char *limit;
+    doorman_error *error;
+} doorman__set_path;
+
+/* Writes an error of figures that a caller brings.
+ *   text   with the field before it, or with ": " if the error is about all figures */
+static doorman_status doorman__set_fail(const doorman__set_path *path, const char *text) {
+    const char *dot = text[0] == ':' ? "" : ".";
+    if (strcmp(path->list, "item") == 0) {
+        return doorman__fail(path->error, DOORMAN_INVALID_ARGUMENT, "item[%zu].set.%s%s%s",
+                             path->item, path->limit, dot, text);
+    }
+    return doorman__fail(path->error, DOORMAN_INVALID_ARGUMENT, "%s[%zu].sets[%zu]%s%s%s",
+                         path->list, path->item, path->set, dot, dot[0] ? "figures." : "", text);
+}
+
+/* Checks figures that a caller brings, without their limit. */
+static doorman_status doorman__set_check_given(const doorman__set_path *path,
+                                               const doorman_figures *given) {
+    const bool of_bucket = !doorman__equal(given->rate, 0) || given->has_size;
+    const bool of_window = given->has_limit || given->window;
+    const doorman__rule rules[] = {
+        {given->has_max_debt || given->max_debt, "max_debt: a caller does not bring it"},
+        {given->has_max_wait || given->max_wait, "max_wait: a caller does not bring it"},
+        {given->time_to_live != 0, "time_to_live: a caller does not bring it"},
+        {given->has_queue || given->queue, "queue: a caller does not bring it"},
+        {given->has_tiers || given->tier_count, "tiers: a caller does not bring them"},
+        {given->calendar != 0, "window: must be a number of seconds"},
+        {!given->has_size && !doorman__equal(given->size, 0), "size: needs has_size"},
+        {!given->has_limit && !doorman__equal(given->limit, 0), "limit: needs has_limit"},
+        {!of_bucket && !of_window, ": must have rate or size, or limit or window"},
+        {of_bucket && of_window, ": must have only rate and size, or only limit and window"},
+        {!doorman__equal(given->rate, 0) && !(given->rate > 0 && given->rate <= DOORMAN_AMOUNT_MAX),
+         "rate: must be more than 0 and at most 1e15"},
+        {!doorman__amount_valid(given->size), "size: " DOORMAN__AMOUNT_RULE},
+        {!doorman__amount_valid(given->limit), "limit: " DOORMAN__AMOUNT_RULE},
+        {!doorman__duration_valid(given->window), "window: " DOORMAN__DURATION_RULE},
+    };
+    size_t next = 0;
+    const char *text = DOORMAN__RULE_NEXT(rules, &next);
+    return text ? doorman__set_fail(path, text) : DOORMAN_OK;
+}
+
+/* Returns the rule of a limit that the figures break, or NULL.
+ *   room   for the text */
+static const char *doorman__set_wrong(const doorman_permit_limit *limit,
+                                      const doorman_figures *given, char room[160]) {
+    const bool bucket = limit->kind == DOORMAN_TOKEN_BUCKET;
+    const char *text = doorman__set_wrong_kind(limit);
+    double most = 0;
+    if (text) {
+        snprintf(room, 160, ": %s", text);
+        return room;
+    }
+    if (bucket && (given->has_limit || given->window)) return ": a TOKEN_BUCKET has rate and size";
+    if (!bucket && !given->has_limit && !given->window) return ": a window has limit and window";
+    if (given->window && limit->figures.calendar) return "window: that of the limit is a calendar";
+    const doorman_figures all = doorman__set_all(limit, given);
+    const char *beyond = doorman__set_beyond(limit, &all, &most);
+    if (beyond) {
+        snprintf(room, 160, "%s: is at most %.15g here, which is %.15g times that of the limit",
+                 beyond, most, limit->set_max);
+        return room;
+    }
+    const bool has_too_much = all.size + doorman__lent(&all) > DOORMAN_AMOUNT_MAX;
+    if (bucket && all.size > all.rate * 1e8) return "size: is worth at most 1e8 s of the rate";
+    if (bucket && !(all.size > 0) && !all.max_debt) return "size: must be more than 0 without debt";
+    if (bucket && has_too_much) return "rate: is worth more than 1e15 units in max_debt";
+    return NULL;
+}
+
+/* Checks figures that a caller brings by the rules of their limit. */
+static doorman_status doorman__set_check_limit(const doorman__set_path *path,
+                                               const doorman_template *template_,
+                                               const doorman_figures *given) {
+    char room[160];
+    for (size_t i = 0; i < template_->limit_count; i++) {
+        if (strcmp(template_->limits[i].name, path->limit) != 0) continue;
+        const char *text = doorman__set_wrong(&template_->limits[i], given, room);
+        return text ? doorman__set_fail(path, text) : DOORMAN_OK;
+    }
+    return doorman__set_fail(path, ": the template of the resource has no such limit");
+}
+
+/* Checks the figures that an item brings (P31).
+ *   template_   of its resource; NULL: only what does not depend on it is checked */
+static doorman_status doorman__sets_check(const doorman_permit_item *item, const char *list,
+                                          size_t index, const doorman_template *template_,
+                                          doorman_error *error) {
+    doorman__set_path path = {list, index, 0, "", error};
+    if (item->set_count > DOORMAN_LIMITS_MAX || (item->set_count && !item->sets)) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s[%zu].%s: must be at most 16",
+                             list, index, strcmp(list, "item") == 0 ? "set" : "sets");
+    }
+    for (size_t i = 0; i < item->set_count; i++) {
+        const doorman_permit_set *set = &item->sets[i];
+        doorman_status status = DOORMAN_OK;
+        path.set = i;
+        path.limit = "";
+        if (!doorman__id_valid(set->limit)) {
+            return doorman__set_fail(&path, ": the name of a limit " DOORMAN__ID_RULE);
+        }
+        path.limit = set->limit;
+        for (size_t j = 0; j < i; j++) {
+            if (strcmp(item->sets[j].limit, set->limit) != 0) continue;
+            return doorman__set_fail(&path, ": the limit was named before");
+        }
+        status = doorman__set_check_given(&path, &set->figures);
+        if (status == DOORMAN_OK && template_) {
+            status = doorman__set_check_limit(&path, template_, &set->figures);
+        }
+        if (status != DOORMAN_OK) return status;
+    }
+    return DOORMAN_OK;
+}
 
 /* Checks an item.
  *   list   the name of the list of items; NULL: the fields of the item are arguments (C10) */
@@ -7161,7 +7498,12 @@ static doorman_status doorman__permits_check(doorman_permits *permits,
     const char *text = doorman__permit_request_wrong(request);
     if (text) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", text);
     for (size_t i = 0; i < count; i++) {
-        doorman_status status = doorman__permit_item_check(&request->items[i], list, i, error);
+        const doorman_permit_item *item = &request->items[i];
+        doorman_status status = doorman__permit_item_check(item, list, i, error);
+        if (status == DOORMAN_OK && item->set_count) {
+            status = doorman__sets_check(
+                item, list, i, doorman__permits_template(permits, item->resource_id), error);
+        }
         if (status != DOORMAN_OK) return status;
     }
     if (request->settle_within &&
@@ -7201,7 +7543,9 @@ static doorman_status doorman__wants_read(doorman__want *wants,
         wants[i] = (doorman__want){.resource_id = item->resource_id,
                                    .key = item->key ? item->key : "",
                                    .cost = item->cost,
-                                   .min = item->has_min ? item->min : item->cost};
+                                   .min = item->has_min ? item->min : item->cost,
+                                   .sets = item->sets,
+                                   .set_count = item->set_count};
         assert(wants[i].min <= wants[i].cost);
     }
     if (!request->equal || doorman__wants_equal(wants, request->item_count)) return DOORMAN_OK;
@@ -7251,11 +7595,30 @@ static bool doorman__charge_find(doorman_permits *permits, doorman__charge *char
     } else {
         charge->override_ = doorman__limit_override(charge->limit, charge->identity.key);
     }
+    const doorman_figures *brought =
+        counter ? doorman__counter_brought(permits, charge->limit, counter) : NULL;
     charge->figures =
-        doorman__key_figures(permits, charge->limit, charge->override_, &charge->identity);
+        doorman__key_figures(permits, charge->limit, charge->override_, brought, &charge->identity);
     if (charge->lease) {
         charge->figures = doorman__leased_figures(permits, charge->lease, charge->limit);
     }
+    return true;
+}
+
+/* P31: lets a charge have the figures that an item brings for its limit, if there are any. If
+ * several items do, the last ones count. Returns false if memory runs out. */
+static bool doorman__charge_bring(doorman_permits *permits, const doorman__want *want,
+                                  doorman__charge *charge) {
+    const doorman_permit_set *set = want->sets, *end = set ? set + want->set_count : set;
+    while (set != end && strcmp(set->limit, charge->limit->name) != 0) set++;
+    if (set == end) return true;
+    doorman__set *brought = doorman__set_enter(permits, charge->limit, &set->figures);
+    if (!brought) return false;
+    doorman__set_leave(permits, charge->set);
+    charge->set = brought;
+    assert(brought->fits);
+    charge->figures = doorman__key_figures(permits, charge->limit, charge->override_, &brought->all,
+                                           &charge->identity);
     return true;
 }
 
@@ -7282,7 +7645,7 @@ static bool doorman__permits_add_charge(doorman_permits *permits, size_t item,
     charge->need = holds ? alone : doorman__grains_ceil(charge->minimum);
     assert(want->charge_count < DOORMAN_LIMITS_MAX);
     want->charges[want->charge_count++] = (uint32_t)(charge - permits->charges);
-    return true;
+    return !want->set_count || doorman__charge_bring(permits, want, charge);
 }
 
 /* Adds the charges of all limits that concern an item. Returns false if memory runs out. Charges
@@ -7407,6 +7770,8 @@ static void doorman__permits_end_call(doorman_permits *permits, size_t item_coun
     for (size_t i = 0; i < permits->charge_count; i++) {
         doorman__counter *counter = permits->charges[i].counter;
         if (counter) counter->flags &= (uint8_t)~DOORMAN__IN_USE;
+        doorman__set_leave(permits, permits->charges[i].set);
+        permits->charges[i].set = NULL;
     }
     doorman__permits_sweep_places(permits, DOORMAN__CALL_VISITS * item_count);
 }
@@ -7646,19 +8011,19 @@ static doorman_status doorman__charge_create(doorman_permits *permits, doorman__
     const doorman__identity *identity = &charge->identity;
     size_t words = doorman__state_words(limit->kind, charge->figures);
     size_t bytes = sizeof(doorman__counter) + (words + 2) * sizeof(uint64_t) + identity->key_bytes;
+    const uint8_t flags = doorman__limit_flags(limit) | (charge->set ? DOORMAN__HAS_SET : 0);
     assert(!charge->counter && !doorman__limit_is_leased_rate(limit));
     if (!doorman__permits_make_room(permits, charge->slot, limit, bytes)) {
         return DOORMAN_RESOURCE_EXHAUSTED;
     }
-    doorman__counter *counter =
-        doorman__permits_add(permits, charge->slot, identity, words, doorman__limit_flags(limit));
+    doorman__counter *counter = doorman__permits_add(permits, charge->slot, identity, words, flags);
     if (!counter) return DOORMAN_OUT_OF_MEMORY;
     counter->generation = (uint16_t)permits->generation;
     counter->override_ = charge->override_;
     counter->flags |= DOORMAN__IN_USE | (limit->leased ? DOORMAN__LEASED_UNITS : 0);
     charge->counter = counter;
     charge->created = true;
-    const doorman__meter meter = doorman__counter_meter(permits, limit, counter);
+    const doorman__meter meter = {limit, charge->figures, doorman__counter_state(counter)};
     doorman__meter_init(&meter, &permits->at);
     return DOORMAN_OK;
 }
@@ -7676,6 +8041,29 @@ static void doorman__permits_undo(doorman_permits *permits) {
     }
 }
 
+/* P31: gives the counters room for the figures that the caller brings. Returns false if memory runs
+ * out. A counter with room that is not used equals one without. */
+static bool doorman__permits_reserve_sets(doorman_permits *permits) {
+    for (size_t i = 0; i < permits->charge_count; i++) {
+        doorman__charge *charge = &permits->charges[i];
+        doorman__counter *counter = charge->counter;
+        if (!charge->set || !counter || counter->flags & DOORMAN__HAS_SET) continue;
+        const uint8_t flags =
+            (uint8_t)((counter->flags & DOORMAN__COUNTS_REFUSALS) | DOORMAN__HAS_SET);
+        const uint16_t generation = counter->generation, override_ = counter->override_;
+        counter->flags &= (uint8_t)~DOORMAN__IN_USE;
+        doorman__counter *other = doorman__counter_resize(permits, charge->slot, counter,
+                                                          doorman__counter_words(counter), flags);
+        if (!other) counter->flags |= DOORMAN__IN_USE;
+        if (!other) return false;
+        other->flags |= DOORMAN__IN_USE;
+        other->generation = generation;
+        other->override_ = override_;
+        charge->counter = other;
+    }
+    return true;
+}
+
 /* Creates the missing counters. If a bound forbids one, its charge gets a reason. */
 static doorman_status doorman__permits_create_counters(doorman_permits *permits, bool *fits) {
     for (size_t i = 0; i < permits->charge_count && *fits; i++) {
@@ -7691,8 +8079,9 @@ static doorman_status doorman__permits_create_counters(doorman_permits *permits,
             return status;
         }
     }
-    if (!*fits) doorman__permits_undo(permits);
-    return DOORMAN_OK;
+    const bool lacks_memory = *fits && !doorman__permits_reserve_sets(permits);
+    if (!*fits || lacks_memory) doorman__permits_undo(permits);
+    return lacks_memory ? DOORMAN_OUT_OF_MEMORY : DOORMAN_OK;
 }
 
 static void doorman__charge_event(const doorman_permits *permits, const doorman__charge *charge,
@@ -7732,6 +8121,16 @@ static void doorman__charge_refuse_lease(doorman_permits *permits, const doorman
                            doorman__grains_units(charge->need));
 }
 
+/* P31: lets the counter of a grant remember the figures that the caller has brought. */
+static void doorman__charge_remember(doorman_permits *permits, doorman__charge *charge) {
+    doorman_permits_limit *totals = &charge->own->totals;
+    if (charge->granted) totals->set_granted++;
+    if (!charge->counter) return; /* an item of cost 0 creates none */
+    const doorman__set *before = doorman__counter_set(charge->counter);
+    if (before && before != charge->set) totals->set_changes++;
+    if (before != charge->set) doorman__counter_remember(permits, charge->counter, charge->set);
+}
+
 /* Charges a counter, and counts the grant. Returns whether a warning is due. */
 static bool doorman__charge_commit(doorman_permits *permits, doorman__charge *charge) {
     uint64_t amount = doorman__charge_amount(charge);
@@ -7746,13 +8145,14 @@ static bool doorman__charge_commit(doorman_permits *permits, doorman__charge *ch
     }
     if (charge->granted) totals->granted++;
     totals->granted_units += charge->units;
+    if (charge->set) doorman__charge_remember(permits, charge);
     if (!amount) return false;
     if (doorman__limit_is_leased_rate(charge->limit)) {
         doorman__leased_charge(permits, charge->lease, doorman__grains_units(amount));
         return false;
     }
-    doorman__meter meter = doorman__counter_meter(permits, charge->limit, charge->counter);
-    if (charge->lease) meter.figures = charge->figures;
+    const doorman__meter meter = {charge->limit, charge->figures,
+                                  doorman__counter_state(charge->counter)};
     charge->tier_entered = doorman__meter_charge(&meter, (int64_t)amount, &permits->at);
     if (charge->limit->durable) doorman__permits_mark(permits, charge->slot, charge->counter);
     if (charge->tier_entered) {
@@ -8221,6 +8621,9 @@ static doorman_permit_detail doorman__charge_detail(const doorman_permits *permi
     bool counts =
         charge->counter && doorman__counter_counts(charge->counter, charge->limit, permits->at.now);
     if (counts) detail.refusals = (uint32_t)doorman__counter_refusals(charge->counter)[0];
+    const doorman__set *set = charge->set;
+    if (!set && charge->counter) set = doorman__counter_set(charge->counter);
+    detail.set = set && figures == &set->all;
     return detail;
 }
 
@@ -9855,6 +10258,14 @@ static doorman_status doorman__permits_make_queue(doorman_permits *permits, door
     return DOORMAN_OUT_OF_MEMORY;
 }
 
+/* P31: returns whether a permit brings figures. A hold that waits does not keep them. */
+static bool doorman__request_brings(const doorman_permit_request *request) {
+    for (size_t i = 0; i < request->item_count; i++) {
+        if (request->items[i].set_count) return true;
+    }
+    return false;
+}
+
 /* Lets a permit that does not fit wait, if it may wait. Sets out->pending if it waits now. */
 static doorman_status doorman__permits_wait(doorman_permits *permits,
                                             const doorman__decision *decision,
@@ -9869,7 +10280,7 @@ static doorman_status doorman__permits_wait(doorman_permits *permits,
     doorman_time waited = hold ? permits->at.now - hold->wait->asked_at : 0;
     doorman_time most = hold ? hold->wait->max_wait : request->max_wait;
     most = doorman__earlier(most, charge->figures->max_wait);
-    bool waits = hold || decision->may_wait;
+    bool waits = hold || (decision->may_wait && !doorman__request_brings(request));
     if (!waits || !charge->figures->queue || waited >= most) return DOORMAN_OK;
     bool stays = hold && charge->counter && hold->wait->queue->counter == charge->counter;
     if (!stays && doorman__permits_queue_full(permits, decision, charge)) {
@@ -12953,7 +13364,7 @@ static doorman_status doorman__restore_new(doorman_permits *permits, doorman__ro
     const doorman_permit_limit *limit = target->limit;
     const doorman__identity *identity = &target->identity;
     const uint16_t override_ = doorman__limit_override(limit, identity->key);
-    const doorman_figures *own = doorman__key_figures(permits, limit, override_, identity);
+    const doorman_figures *own = doorman__key_figures(permits, limit, override_, NULL, identity);
     const doorman__meter meter = {limit, own, state};
     doorman__meter_init(&meter, &permits->at);
     doorman__meter_restore(&meter, figures, DOORMAN__ALONE, &permits->at);
@@ -14100,8 +14511,7 @@ typedef struct doorman__counter_copy {
 static void doorman__override_copy(doorman__charge *charge, doorman__counter_copy *copy,
                                    const doorman__moment *at) {
     doorman__counter *counter = charge->counter;
-    const size_t refusals = counter->flags & DOORMAN__COUNTS_REFUSALS ? 2 : 0;
-    const size_t words = counter->words - refusals;
+    const size_t words = doorman__counter_words(counter);
     assert(words <= DOORMAN__STATE_WORDS_MAX);
     copy->counter.node = counter->node;
     copy->counter.override_ = counter->override_;
@@ -14128,8 +14538,10 @@ static doorman_permit_detail doorman__override_after(doorman_permits *permits,
         at->now = doorman__after(at->now, doorman__moment_delay(at, end - at->epoch));
         at->epoch = end;
     }
+    const doorman_figures *brought =
+        charge.counter ? doorman__counter_brought(permits, charge.limit, charge.counter) : NULL;
     charge.figures =
-        doorman__key_figures(permits, charge.limit, charge.override_, &charge.identity);
+        doorman__key_figures(permits, charge.limit, charge.override_, brought, &charge.identity);
     if (charge.counter) doorman__override_copy(&charge, &copy, at);
     doorman_permit_detail detail = doorman__charge_detail(permits, &charge, 0);
     const doorman_limit_kind kind = charge.limit->kind;
@@ -14720,6 +15132,7 @@ static void doorman__permits_clear(doorman_permits *permits) {
         doorman__permits_free_tops(permits, slot);
         if (i > 0 && !slot->limit) doorman__permits_free_slot(permits, i);
     }
+    doorman__chains_free_all(&permits->sets);
     permits->sweep_slot = 0;
     assert(!permits->place_table.count && !permits->holds.granted.count);
     permits->counter_count = permits->node_bytes = permits->ban_bytes = 0;
@@ -18147,6 +18560,9 @@ static doorman_status doorman__acquire_check(const doorman_permit_request *reque
     for (size_t i = 0; i < count; i++) {
         doorman_status status = doorman__permit_item_check(&request->items[i], "items", i, error);
         if (status != DOORMAN_OK) return status;
+        if (!request->items[i].set_count) continue;
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                             "items[%zu].sets: a permit client brings no figures", i);
     }
     double least = doorman__request_minimum(request, 0); /* with `equal`: of all items */
     for (size_t i = 0; request->equal && i < count; i++) {
@@ -18791,6 +19207,8 @@ static const doorman__row doorman__limit_rows[] = {
     DOORMAN__ROW(FRACTION, OPTIONAL, doorman_permit_limit, warn_at),
     DOORMAN__ROW_OBJECT("ban", doorman_permit_limit, ban, doorman__ban_rows),
     DOORMAN__ROW_HAS(AMOUNT, doorman_permit_limit, max_cost),
+    {DOORMAN__FIELD("set_max", NUMBER, OPTIONAL, doorman_permit_limit, set_max),
+     .usual = DOORMAN__SET_MAX},
     {DOORMAN__FIELD("max_keys", SIZE, OPTIONAL, doorman_permit_limit, max_keys), .least = 1,
      .most = DOORMAN__COUNTERS_MAX, .put = doorman__put_max_keys},
     {DOORMAN__FIELD("overflow", FLAG, OPTIONAL, doorman_permit_limit, refuse_new),
@@ -19103,11 +19521,71 @@ doorman_status doorman_json_write_plan(const doorman_plan_row *row, const char *
 
 /* ---- permit JSON: requests */
 
+/* The figures that a caller brings for a limit (P31). The name of the limit is the key of the
+ * object. */
+static const doorman__row doorman__set_rows[] = {
+    DOORMAN__ROW_INLINE(doorman_permit_set, figures, doorman__figure_rows),
+    DOORMAN__ROW_CALL(doorman__read_override, NULL),
+    {0},
+};
+
+/* Refuses fields that are not figures: a figure that a caller has misspelled would otherwise be
+ * that of the limit. */
+static void doorman__read_set(const doorman__field *item, doorman_permit_set *set) {
+    set->limit = item->value->string;
+    if (!cJSON_IsObject(item->value)) {
+        doorman__read_fail(item, "must be an object");
+        return;
+    }
+    for (const cJSON *value = item->value->child; value; value = value->next) {
+        if (doorman__key_known(doorman__set_rows, value->string)) continue;
+        const doorman__field field = doorman__member(item, value);
+        doorman__read_fail(&field, "is not a figure");
+    }
+    doorman__read_fields(item, doorman__set_rows, set);
+}
+
+static void doorman__read_sets(const doorman__field *field, void *out) {
+    doorman_permit_item *item = (doorman_permit_item *)out;
+    if (!field->value) return;
+    if (!cJSON_IsObject(field->value)) {
+        doorman__read_fail(field, "must be an object");
+        return;
+    }
+    const size_t count = (size_t)cJSON_GetArraySize(field->value);
+    if (count > DOORMAN_LIMITS_MAX) {
+        doorman__read_fail(field, "must have at most 16 limits");
+        return;
+    }
+    doorman_permit_set *set =
+        (doorman_permit_set *)doorman__read_room(field->reader, count * sizeof *set);
+    if (!set || !count) return;
+    item->sets = set;
+    item->set_count = count;
+    for (const cJSON *value = field->value->child; value; value = value->next, set++) {
+        const doorman__field below = doorman__member(field, value);
+        doorman__read_set(&below, set);
+    }
+}
+
+static void doorman__put_sets(doorman__writer *out, const void *from) {
+    const doorman_permit_item *item = (const doorman_permit_item *)from;
+    if (!item->set_count) return;
+    doorman__put(out, "%,'set':{");
+    for (size_t i = 0; i < item->set_count; i++) {
+        doorman__put(out, "%,%s:{", item->sets[i].limit);
+        doorman__put_rows(out, doorman__set_rows, &item->sets[i]);
+        doorman__put(out, "}");
+    }
+    doorman__put(out, "}");
+}
+
 static const doorman__row doorman__item_rows[] = {
     DOORMAN__ROW(STRING, REQUIRED, doorman_permit_item, resource_id),
     DOORMAN__ROW(TEXT, OPTIONAL, doorman_permit_item, key),
     {DOORMAN__FIELD("cost", AMOUNT, OPTIONAL, doorman_permit_item, cost), .usual = 1},
     DOORMAN__ROW_HAS(NUMBER, doorman_permit_item, min),
+    DOORMAN__ROW_OTHER("set", OPTIONAL, doorman__read_sets, doorman__put_sets),
     {0},
 };
 static const doorman__row doorman__permit_request_rows[] = {
@@ -19259,6 +19737,7 @@ static const doorman__row doorman__detail_rows[] = {
     DOORMAN__ROW_BOUNDED("refusals", UINT32, LENIENT, doorman_permit_detail, refusals, 0,
                          UINT32_MAX),
     DOORMAN__ROW(STRING, OPTIONAL, doorman_permit_detail, plan),
+    DOORMAN__ROW(BOOL, OPTIONAL, doorman_permit_detail, set),
     {0},
 };
 
@@ -19652,6 +20131,22 @@ static bool doorman__exchange_is_pending(const doorman_json_exchange *exchange) 
     return doorman__exchange_pending(exchange, 0) != NULL;
 }
 
+/* P31: refuses a request whose permits bring figures. */
+static doorman_status doorman__permits_refuse_figures(const doorman_request *request,
+                                                      doorman_error *error) {
+    for (size_t i = 0; i < request->permit_count; i++) {
+        const doorman_permit_request *permit = &request->permits[i];
+        for (size_t j = 0; j < permit->item_count; j++) {
+            if (!permit->items[j].set_count) continue;
+            return doorman__fail(error, DOORMAN_NOT_FOUND,
+                                 "acquire.permit[%zu].item[%zu].set: send it over HTTP, as POST "
+                                 "/v1/acquire with a token of the role figures",
+                                 i, j);
+        }
+    }
+    return DOORMAN_OK;
+}
+
 static const doorman__json_permits doorman__permits_in_json = {
     .limits = &doorman__limits_row,
     .descriptors = &doorman__descriptors_row,
@@ -19659,6 +20154,7 @@ static const doorman__json_permits doorman__permits_in_json = {
     .responses = doorman__permit_responses,
     .check_reply = doorman__permits_reply_check,
     .is_pending = doorman__exchange_is_pending,
+    .refuse_figures = doorman__permits_refuse_figures,
 };
 #endif /* DOORMAN_JSON */
 

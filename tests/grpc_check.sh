@@ -27,7 +27,8 @@ cat >"$config" <<END
   {"identifier_glob": "shop/february", "limits": [
     {"name": "february", "kind": "FIXED_WINDOW", "limit": 100, "window": 2419200}]},
   {"identifier_glob": "shop/slots", "limits": [
-    {"name": "slots", "kind": "CONCURRENCY", "limit": 2, "time_to_live": 600}]}]}
+    {"name": "slots", "kind": "CONCURRENCY", "limit": 2, "time_to_live": 600,
+     "keys": ["!free"]}]}]}
 END
 
 # Starts a server. Sets $pid, $address to that of gRPC, and $log.
@@ -50,10 +51,10 @@ run() { # program, arguments...
     timeout 300 $python "$program" "$@" || { tail -n 5 "$folder"/*.log && return 1; }
 }
 
-# Makes an authority, and two certificates for 127.0.0.1. It has signed only one of them.
+# Makes two authorities, and a certificate for 127.0.0.1 and localhost of each.
 certificates() {
     cd "$folder" || return
-    echo 'subjectAltName = IP:127.0.0.1' >names
+    echo 'subjectAltName = IP:127.0.0.1, DNS:localhost' >names
     for name in ca ca2; do
         openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 \
             -subj "/CN=$name" -keyout $name.key -out $name.pem || return
@@ -77,11 +78,14 @@ run_all() { # program
 }
 
 check_access() {
-    printf '%s\n' 'read reader read-1' 'write writer write-1' 'admin ann admin-1' \
+    printf '%s\n' 'read reader read-1' 'write writer write-1' 'figures gate figures-1' \
+        'admin ann admin-1' \
         >"$folder/tokens.txt"
     start tokens --http-token "$folder/tokens.txt" --grpc-connections 8
     check 'a call needs a token with the role write' \
         run access.py "$address" "$folder" a_call_needs_a_token_with_the_role_write
+    check 'a limit of a descriptor counts with the role figures' \
+        run access.py "$address" "$folder" a_limit_of_a_descriptor_counts_with_the_role_figures
     check 'the log names the peer and the token' \
         grep 'level=warning.*peer=127.0.0.1:[0-9]* hosts=1 token=reader' "$log"
     check 'watches without a token do not take all connections' \
@@ -97,6 +101,10 @@ check_access() {
     check 'tls needs a certificate of the client' \
         run access.py "$address" "$folder" tls_needs_a_certificate_of_the_client
     check 'the log names a peer without a certificate' grep 'peer=127.0.0.1:[0-9]* hosts=1' "$log"
+    cp "$folder/own.pem" "$folder/served.pem" && cp "$folder/own.key" "$folder/served.key"
+    start reload --tls-cert "$folder/served.pem" --tls-key "$folder/served.key"
+    check 'a new certificate is used for new connections' \
+        run reload.py "$address" "$folder" "$pid"
 }
 
 # Starts etcd. Its port may be in use, so it is started again with another one. Sets $etcd.
@@ -144,17 +152,35 @@ END
     config=$folder/config.json
 }
 
-# A node of two processes, one of which is killed.
+# A node of two processes, one of which is killed. Each has a limit that the other does not have.
 check_standby() {
     is_installed etcd || return
     start_etcd
     set --
+    plain=$config
     for name in one two; do
+        config=$folder/$name.json
+        sed "s|shop/february|shop/$name|" "$plain" >"$config"
         start $name --etcd "$etcd" --election-key node --election-ttl 2
         set -- "$@" "$address" "$pid"
     done
+    config=$plain
     check 'a standby asks the master, and takes its place' \
         run standby.py "$@" "$folder/one.log" "$folder/two.log"
+}
+
+# The same with TLS and certificates of clients. nng may not match an address in a certificate, so
+# the processes listen on a name.
+check_secure_standby() {
+    is_installed etcd && [ -f "$folder/own.pem" ] || return
+    set --
+    for name in secure-one secure-two; do
+        start $name --etcd "$etcd" --election-key secure --election-ttl 10 \
+            --listen tls+tcp://localhost:0 --tls-cert "$folder/own.pem" \
+            --tls-key "$folder/own.key" --tls-ca "$folder/ca.pem"
+        set -- "$@" "$address"
+    done
+    check 'a standby asks the master over TLS' run secure_standby.py "$folder" "$@"
 }
 
 # Another implementation of gRPC.
@@ -183,6 +209,13 @@ check_pages() {
     check 'the page of descriptors shows it' shows /descriptors 'shop/nothing'
     check 'a stop tells the clients' run stop.py "$address" "$pid"
     check 'the server stops' wait "$pid"
+}
+
+check_drain() {
+    start drained --http 127.0.0.1:0 --http-token "$folder/tokens.txt"
+    http=$(sed -n 's/.* http=\(http:[^ ]*\).*/\1/p' "$log")
+    check 'a drain tells the clients to go, and an undrain ends it' \
+        run drain.py "$address" "$http"
 }
 
 # The examples for Envoy and Kuadrant, with the configuration of the page for this task.
@@ -226,7 +259,9 @@ run_all frames.py
 check_node
 check_access
 check_pages
+check_drain
 check_examples
 check_standby
+check_secure_standby
 check_quotas
 check_end

@@ -77,10 +77,10 @@ FLAG(HTTP_ADVERTISE, "http-advertise", "URL", "DOORMAN_HTTP_ADVERTISE", "HTTP",
      "        with the host of --advertise if it listens on all addresses; none if it is loopback\n"
      "        and --advertise is not)")
 FLAG(HTTP_TOKEN, "http-token", "FILE", "DOORMAN_HTTP_TOKEN", "HTTP", PLACE(http_token),
-     "a file with a line ROLE NAME TOKEN for each token, where ROLE is read, write, support or\n"
-     "        admin, and support has globs of resources behind the token; every HTTP request\n"
-     "        must send a token, as 'Authorization: Bearer TOKEN' or as a password, except for\n"
-     "        /healthz and /readyz (default none)")
+     "a file with a line ROLE NAME TOKEN for each token, where ROLE is read, write, figures,\n"
+     "        support or admin, and support has globs of resources behind the token; every HTTP\n"
+     "        request must send a token, as 'Authorization: Bearer TOKEN' or as a password,\n"
+     "        except for /healthz and /readyz (default none)")
 FLAG(HTTP_HEALTH, "http-health", "HOST:PORT", "DOORMAN_HTTP_HEALTH", "HTTP",
      PLACE(http_health),
      "an address that answers only /healthz and /readyz, without TLS and without a token, for\n"

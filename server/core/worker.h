@@ -91,6 +91,7 @@ static void worker_handle(struct worker *worker, nng_msg *message) {
     const nng_pipe pipe = nng_msg_get_pipe(message);
     worker->message = message;
     worker->exchange.forbids_administration = true; /* nng does not say who asks */
+    worker->exchange.forbids_figures = true;
     const struct waiting_calls *waits = worker->service->waits;
     worker->waiter = (struct waiter){.exchange = &worker->exchange,
                                      .peer = {.pipe = pipe},

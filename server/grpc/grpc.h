@@ -103,13 +103,22 @@ struct grpc_outcome {
     doorman_time window, reset; /* window 0: not known */
 };
 
+/* The field `limit` of a descriptor. */
+struct grpc_wanted {
+    double requests, seconds; /* seconds 0: of no unit */
+};
+
 struct grpc_descriptor {
     char resource_id[DOORMAN_ID_BYTES_MAX + 1], key[DOORMAN_ID_BYTES_MAX + 1];
     double hits;
-    bool is_hashed;    /* a name was too long, or not valid */
-    bool matched;      /* a rule of the configuration has given the names */
-    bool is_refund;    /* the hits come back */
-    bool is_unmatched; /* no template with limits has the resource, so no item asks for it */
+    bool is_hashed;          /* a name was too long, or not valid */
+    bool matched;            /* a rule of the configuration has given the names */
+    bool is_refund;          /* the hits come back */
+    bool is_unmatched;       /* no template with limits has the resource, so no item asks for it */
+    bool has_wanted, brings; /* it has a limit; `set` has its figures */
+    struct grpc_wanted wanted;                /* if has_wanted */
+    doorman_permit_set set;                   /* if it brings figures (P31) */
+    char set_limit[DOORMAN_ID_BYTES_MAX + 1]; /* set.limit points to it */
     struct grpc_outcome outcome;
 };
 
@@ -125,16 +134,20 @@ enum grpc_step { GRPC_STEP_PERMIT, GRPC_STEP_REPORT, GRPC_STEP_DONE };
 
 struct grpc_call {
     struct service *service;
+    struct grpc_counters *counters;
     enum grpc_method method;
     enum grpc_step step;
-    bool is_over; /* the permit is refused */
+    bool is_over;      /* the permit is refused */
+    bool is_forwarded; /* another process decides */
+    bool may_bring;    /* the token has the role figures */
+    bool brings;       /* an item has figures */
     bool has_fields;
-    struct limit_fields fields; /* of the descriptor that decides */
-    doorman_request request;    /* of the step */
+    struct limit_fields *fields; /* of the descriptor that decides; NULL without --grpc-headers */
+    doorman_request request;     /* of the step */
     doorman_permit_request permit;
-    doorman_permit_item items[GRPC_DESCRIPTOR_MAX];
-    doorman_permit_entry entries[GRPC_DESCRIPTOR_MAX];
-    size_t places[GRPC_DESCRIPTOR_MAX]; /* the descriptor of each item or entry */
+    doorman_permit_item *items; /* these have room for all descriptors, and are behind them */
+    doorman_permit_entry *entries;
+    size_t *places; /* the descriptor of each item or entry */
     char domain[DOORMAN_ID_BYTES_MAX + 1];
     size_t descriptor_count;
     struct grpc_descriptor descriptors[];
@@ -145,6 +158,18 @@ struct grpc_call {
 struct grpc_call *server_grpc_call_read(struct service *service, struct grpc_counters *counters,
                                         enum grpc_method method, const uint8_t *bytes, size_t count,
                                         struct grpc_status *status);
+
+/* Makes figures of the limits of descriptors, and counts those that are ignored. Precondition: the
+ * lock of the service is held.
+ *   may       the peer may bring figures
+ *   returns   whether an item has any. Then prepare the call again */
+bool server_grpc_figures_bring(struct grpc_call *call, bool may);
+
+/* Leaves all figures out, and counts them as ignored. Then prepare the call again. */
+void server_grpc_figures_drop(struct grpc_call *call);
+
+/* Returns the seconds of a unit of the protocol, or 0. */
+double server_grpc_unit_seconds(uint32_t unit);
 
 /* Makes the request of the step, or leaves the step out. */
 void server_grpc_call_prepare(struct grpc_call *call);
@@ -281,8 +306,9 @@ struct grpc {
     int epoll, listener, wake;
     bool is_listening; /* the loop looks at the listener */
     bool is_draining;
-    bool was_reached; /* the link to the master had a connection */
-    int serving;      /* what Health says: 1 or 2 */
+    bool is_drained, was_drained; /* a drain of the process (E11), and when the loop looked last */
+    bool was_reached;             /* the link to the master had a connection */
+    int serving;                  /* what Health says: 1 or 2 */
     doorman_time looked_at, ticked_at, now;
     doorman_time ends_at; /* when the loop ends; 0: it does not end yet */
     char address[320];    /* with the real port */

@@ -52,12 +52,10 @@ static void call_resolve_all(struct grpc_call *call, struct service *service,
     server_unlock(has_config_lock ? &service->config_lock : &service->lock);
 }
 
-static void call_count(const struct grpc_call *call, struct grpc_counters *counters,
-                       const GrpcWire__LimitRequest *request) {
+static void call_count(const struct grpc_call *call, struct grpc_counters *counters) {
     server_counter_add(&counters->descriptors, call->descriptor_count);
     for (size_t i = 0; i < call->descriptor_count; i++) {
         if (call->descriptors[i].is_hashed) server_counter_add(&counters->hashed, 1);
-        if (request->descriptors[i]->limit) server_counter_add(&counters->limits_ignored, 1);
     }
 }
 
@@ -81,24 +79,67 @@ static bool call_check(const GrpcWire__LimitRequest *request, struct grpc_status
     return true;
 }
 
-static struct grpc_call *call_create(const GrpcWire__LimitRequest *request) {
-    size_t count = request->n_descriptors;
-    struct grpc_call *call =
-        (struct grpc_call *)malloc(sizeof *call + count * sizeof *call->descriptors);
+/* Reads the limit of a descriptor. A multiplier of 0 is 1, because it is absent then. */
+static void call_read_wanted(struct grpc_descriptor *out, const GrpcWire__Wanted *from) {
+    out->has_wanted = from != NULL;
+    if (!from) return;
+    out->wanted.requests = (double)from->requests_per_unit;
+    out->wanted.seconds = server_grpc_unit_seconds(from->unit);
+    if (from->unit_multiplier > 0) out->wanted.seconds *= (double)from->unit_multiplier;
+}
+
+/* Makes a call, with what is behind it, in one piece of memory. */
+static struct grpc_call *call_create(const GrpcWire__LimitRequest *request, bool has_fields) {
+    const size_t count = request->n_descriptors;
+    struct grpc_call *call = NULL;
+    const size_t each = sizeof *call->descriptors + sizeof *call->items + sizeof *call->entries +
+                        sizeof *call->places;
+    call = (struct grpc_call *)malloc(sizeof *call + count * each +
+                                      (has_fields ? sizeof *call->fields : 0));
     if (!call) return NULL;
-    snprintf(call->domain, sizeof call->domain, "%.*s", (int)request->domain.len,
-             (const char *)request->domain.data);
+    call->items = (doorman_permit_item *)(void *)(call->descriptors + count);
+    call->entries = (doorman_permit_entry *)(void *)(call->items + count);
+    void *behind = call->entries + count;
+    call->fields = has_fields ? (struct limit_fields *)behind : NULL;
+    if (has_fields) behind = call->fields + 1;
+    call->places = (size_t *)behind;
+    assert(request->domain.len < sizeof call->domain);
+    memcpy(call->domain, request->domain.data, request->domain.len);
+    call->domain[request->domain.len] = 0;
     call->descriptor_count = count;
     for (size_t i = 0; i < count; i++) {
         struct grpc_descriptor *descriptor = &call->descriptors[i];
         const GrpcWire__Descriptor *from = request->descriptors[i];
         descriptor->hits = call_hits(from, request->hits_addend);
         descriptor->is_refund = from->is_negative_hits != 0;
-        descriptor->is_unmatched = false;
+        descriptor->is_unmatched = descriptor->brings = false;
+        call_read_wanted(descriptor, from->limit);
         descriptor->outcome.is_over = false;
         descriptor->outcome.has_limit = descriptor->outcome.has_reset = false;
     }
     return call;
+}
+
+/* Memory for protobuf-c, which needs about ten small pieces for a usual message. The first ones are
+ * here, and the others are from malloc. */
+struct call_arena {
+    ProtobufCAllocator base;
+    size_t used;
+    _Alignas(16) unsigned char room[4096];
+};
+
+static void *arena_take(void *context, size_t bytes) {
+    struct call_arena *arena = (struct call_arena *)context;
+    const size_t whole = (bytes + 15) / 16 * 16;
+    if (whole < bytes || whole > sizeof arena->room - arena->used) return malloc(bytes);
+    arena->used += whole;
+    return arena->room + arena->used - whole;
+}
+
+static void arena_give(void *context, void *piece) {
+    struct call_arena *arena = (struct call_arena *)context;
+    const uintptr_t at = (uintptr_t)piece, room = (uintptr_t)arena->room;
+    if (at < room || at >= room + sizeof arena->room) free(piece);
 }
 
 struct grpc_call *server_grpc_call_read(struct service *service, struct grpc_counters *counters,
@@ -112,25 +153,28 @@ struct grpc_call *server_grpc_call_read(struct service *service, struct grpc_cou
                          error.text);
         return NULL;
     }
-    GrpcWire__LimitRequest *request = grpc_wire__limit_request__unpack(NULL, count, bytes);
+    struct call_arena arena = {.base = {arena_take, arena_give, &arena}};
+    GrpcWire__LimitRequest *request = grpc_wire__limit_request__unpack(&arena.base, count, bytes);
     if (!request) {
         server_grpc_fail(status, GRPC_RESOURCE_EXHAUSTED, "out of memory");
         return NULL;
     }
     if (call_check(request, status)) {
-        call = call_create(request);
+        call = call_create(request, service->settings->grpc_headers);
         if (!call) server_grpc_fail(status, GRPC_RESOURCE_EXHAUSTED, "out of memory");
     }
     if (call) {
         call_resolve_all(call, service, request);
-        call_count(call, counters, request);
+        call_count(call, counters);
     }
-    grpc_wire__limit_request__free_unpacked(request, NULL);
+    grpc_wire__limit_request__free_unpacked(request, &arena.base);
     if (!call) return NULL;
     call->service = service;
+    call->counters = counters;
     call->method = method;
     call->step = method == GRPC_REPORT ? GRPC_STEP_REPORT : GRPC_STEP_PERMIT;
-    call->is_over = call->has_fields = false;
+    call->is_over = call->is_forwarded = call->has_fields = false;
+    call->may_bring = call->brings = false;
     server_grpc_call_prepare(call);
     return call;
 }
@@ -151,16 +195,23 @@ static const struct {
     {GRPC_WIRE__UNIT__MONTH, 30 * 86400}, {GRPC_WIRE__UNIT__YEAR, 365 * 86400},
 };
 
+/* The figures of a limit as the protocol has them. */
+struct grpc_figures {
+    uint32_t requests;
+    GrpcWire__Unit unit;
+};
+
 /* Returns the seconds of a window. A month of the calendar has 28 to 31 days, and is a MONTH. */
 static double figures_seconds(doorman_time window) {
     const double seconds = (double)window / (double)DOORMAN_SECOND, day = 86400;
     return seconds >= 28 * day && seconds <= 31 * day ? 30 * day : seconds;
 }
 
-/* Writes the figures of a limit as requests in a unit: the unit that is as long as the window. If
+/* Returns the figures of a limit as requests in a unit: the unit that is as long as the window. If
  * there is none, the smallest unit with a whole number of requests. If there is none, the smallest
  * unit with at least one request, rounded down. A limit without a window has no unit. */
-static void figures_set(GrpcWire__Figures *figures, const struct grpc_outcome *outcome) {
+static struct grpc_figures figures_of(const struct grpc_outcome *outcome) {
+    struct grpc_figures figures = {.unit = GRPC_WIRE__UNIT__NO_UNIT};
     const size_t count = sizeof figure_units / sizeof *figure_units;
     double window = figures_seconds(outcome->window);
     size_t chosen = count, whole = count, some = count;
@@ -175,78 +226,103 @@ static void figures_set(GrpcWire__Figures *figures, const struct grpc_outcome *o
     if (chosen == count) chosen = whole < count ? whole : some;
     if (chosen < count) {
         requests = outcome->most * figure_units[chosen].seconds / window + 1e-6;
-        figures->unit = figure_units[chosen].unit;
+        figures.unit = figure_units[chosen].unit;
     }
-    figures->requests_per_unit = u32_of(requests);
+    figures.requests = u32_of(requests);
+    return figures;
 }
 
-/* What a response consists of. protobuf-c needs an array of pointers for each list. */
-struct call_response {
-    GrpcWire__LimitResponse message;
-    GrpcWire__DescriptorStatus statuses[GRPC_DESCRIPTOR_MAX], *status_list[GRPC_DESCRIPTOR_MAX];
-    GrpcWire__Figures figures[GRPC_DESCRIPTOR_MAX];
-    GrpcWire__Span spans[GRPC_DESCRIPTOR_MAX];
-    GrpcWire__Header headers[3], *header_list[3];
-    struct text policy, limits;
-    char retry[24];
+/* A message that is written into another one. Its parts have bounds, so it always fits. protobuf-c
+ * would need an array of structs and pointers, and twice the time. */
+struct call_part {
+    size_t bytes;
+    char text[2 * DOORMAN_ID_BYTES_MAX];
 };
 
-/* The pointers to const texts are cast, because protobuf-c has no const. It only reads them. */
-static char *text_of(const char *text) {
-    union {
-        const char *from;
-        char *to;
-    } pointer = {text};
-    return pointer.to;
+enum { PART_NUMBER = 0, PART_BYTES = 2, PART_HEAD_MAX = 12 };
+
+static size_t part_put_varint(char *to, uint64_t value) {
+    size_t bytes = 0;
+    for (; value >= 0x80; value >>= 7) to[bytes++] = (char)(value | 0x80);
+    to[bytes++] = (char)value;
+    return bytes;
 }
 
-static void response_add_status(struct call_response *response, size_t at,
-                                const struct grpc_outcome *outcome) {
-    GrpcWire__DescriptorStatus *status = &response->statuses[at];
-    GrpcWire__Figures *figures = &response->figures[at];
-    GrpcWire__Span *span = &response->spans[at];
-    grpc_wire__descriptor_status__init(status);
-    status->code =
-        outcome->is_over ? GRPC_WIRE__DECISION__OVER_LIMIT : GRPC_WIRE__DECISION__ALLOWED;
+/* Writes the tag of a field, and its number or its length. Returns the bytes, at most
+ * PART_HEAD_MAX. */
+static size_t part_put_head(char *to, unsigned field, unsigned wire, uint64_t value) {
+    to[0] = (char)(field << 3 | wire);
+    return 1 + part_put_varint(to + 1, value);
+}
+
+/* Adds a number. 0 is the default, and is left out. */
+static void part_add_number(struct call_part *part, unsigned field, uint64_t value) {
+    if (value == 0) return;
+    assert(part->bytes + PART_HEAD_MAX <= sizeof part->text);
+    part->bytes += part_put_head(part->text + part->bytes, field, PART_NUMBER, value);
+}
+
+static void part_add_bytes(struct call_part *part, unsigned field, const char *from, size_t bytes) {
+    assert(part->bytes + PART_HEAD_MAX + bytes <= sizeof part->text);
+    part->bytes += part_put_head(part->text + part->bytes, field, PART_BYTES, bytes);
+    memcpy(part->text + part->bytes, from, bytes);
+    part->bytes += bytes;
+}
+
+static void response_add(struct text *out, unsigned field, const char *from, size_t bytes) {
+    char head[PART_HEAD_MAX];
+    server_text_add_bytes(out, head, part_put_head(head, field, PART_BYTES, bytes));
+    server_text_add_bytes(out, from, bytes);
+}
+
+/* The numbers of the fields are those of messages.proto. */
+static void response_add_status(struct text *out, const struct grpc_outcome *outcome) {
+    struct call_part status = {.bytes = 0}, below = {.bytes = 0};
+    part_add_number(&status, 1,
+                    outcome->is_over ? GRPC_WIRE__DECISION__OVER_LIMIT
+                                     : GRPC_WIRE__DECISION__ALLOWED);
     if (outcome->has_limit) {
-        grpc_wire__figures__init(figures);
-        figures_set(figures, outcome);
-        figures->name = text_of(outcome->name);
-        status->current_limit = figures;
-        status->limit_remaining = u32_of(outcome->remaining);
+        struct grpc_figures figures = figures_of(outcome);
+        part_add_number(&below, 1, figures.requests);
+        part_add_number(&below, 2, figures.unit);
+        part_add_bytes(&below, 3, outcome->name, strlen(outcome->name));
+        part_add_bytes(&status, 2, below.text, below.bytes);
+        part_add_number(&status, 3, u32_of(outcome->remaining));
     }
     if (outcome->has_reset) {
-        grpc_wire__span__init(span);
-        span->seconds = server_limit_seconds(outcome->reset);
-        status->duration_until_reset = span;
+        const long long seconds = server_limit_seconds(outcome->reset);
+        below.bytes = 0;
+        part_add_number(&below, 1, seconds > 0 ? (uint64_t)seconds : 0);
+        part_add_bytes(&status, 4, below.text, below.bytes);
     }
-    response->status_list[at] = status;
+    response_add(out, 2, status.text, status.bytes);
 }
 
-static void response_add_header(struct call_response *response, const char *name,
-                                const char *value) {
-    size_t at = response->message.n_response_headers_to_add++;
-    grpc_wire__header__init(&response->headers[at]);
-    response->headers[at].key = text_of(name);
-    response->headers[at].value = text_of(value);
-    response->header_list[at] = &response->headers[at];
+/* Adds a header. A list of limits may be longer than a part. */
+static void response_add_header(struct text *out, const char *name, const char *value) {
+    struct text header = {.failed = false};
+    response_add(&header, 1, name, strlen(name));
+    response_add(&header, 2, value, strlen(value));
+    if (header.failed) out->failed = true;
+    if (!header.failed) response_add(out, 3, header.buffer.text, header.buffer.bytes);
+    doorman_buffer_uninit(&header.buffer);
 }
 
 /* Adds the fields of the limits, as /v1/allow does. */
-static void response_add_headers(struct call_response *response,
-                                 const struct limit_fields *fields) {
-    server_limit_fields_add_list(&response->policy, fields, true);
-    server_limit_fields_add_list(&response->limits, fields, false);
-    server_text_add_bytes(&response->policy, "", 1);
-    server_text_add_bytes(&response->limits, "", 1);
-    if (fields->count > 0 && !response->policy.failed && !response->limits.failed) {
-        response_add_header(response, "RateLimit-Policy", response->policy.buffer.text);
-        response_add_header(response, "RateLimit", response->limits.buffer.text);
+static void response_add_headers(struct text *out, const struct limit_fields *fields) {
+    static const char *const names[] = {"RateLimit", "RateLimit-Policy"};
+    for (int is_policy = 1; is_policy >= 0 && fields->count > 0; is_policy--) {
+        struct text list = {.failed = false};
+        server_limit_fields_add_list(&list, fields, is_policy);
+        server_text_add_bytes(&list, "", 1);
+        if (list.failed) out->failed = true;
+        if (!list.failed) response_add_header(out, names[is_policy], list.buffer.text);
+        doorman_buffer_uninit(&list.buffer);
     }
     if (fields->has_retry_after) {
-        snprintf(response->retry, sizeof response->retry, "%lld",
-                 server_limit_fields_retry(fields));
-        response_add_header(response, "Retry-After", response->retry);
+        char retry[24];
+        snprintf(retry, sizeof retry, "%lld", server_limit_fields_retry(fields));
+        response_add_header(out, "Retry-After", retry);
     }
 }
 
@@ -256,41 +332,21 @@ void server_grpc_add_prefix(struct text *out, size_t bytes) {
     server_text_add_bytes(out, prefix, sizeof prefix);
 }
 
-/* A buffer of protobuf-c that writes to a text. */
-struct call_sink {
-    ProtobufCBuffer base;
-    struct text *out;
-};
-
-static void sink_append(ProtobufCBuffer *buffer, size_t count, const uint8_t *bytes) {
-    struct call_sink *sink = (struct call_sink *)(void *)buffer;
-    server_text_add_bytes(sink->out, (const char *)bytes, count);
-}
-
+/* The prefix has the length of the message, which is known at its end. */
 void server_grpc_call_write(const struct grpc_call *call, struct text *out) {
-    struct call_response *response = (struct call_response *)malloc(sizeof *response);
-    struct call_sink sink = {.base = {.append = sink_append}, .out = out};
-    if (!response) {
-        out->failed = true;
-        return;
-    }
-    GrpcWire__LimitResponse *message = &response->message;
-    grpc_wire__limit_response__init(message);
-    response->policy = response->limits = (struct text){.failed = false};
-    message->overall_code =
-        call->is_over ? GRPC_WIRE__DECISION__OVER_LIMIT : GRPC_WIRE__DECISION__ALLOWED;
+    const size_t before = out->buffer.bytes;
+    char head[PART_HEAD_MAX], length[4];
+    server_grpc_add_prefix(out, 0);
+    server_text_add_bytes(out, head,
+                          part_put_head(head, 1, PART_NUMBER,
+                                        call->is_over ? GRPC_WIRE__DECISION__OVER_LIMIT
+                                                      : GRPC_WIRE__DECISION__ALLOWED));
     for (size_t i = 0; i < call->descriptor_count; i++) {
-        response_add_status(response, i, &call->descriptors[i].outcome);
+        response_add_status(out, &call->descriptors[i].outcome);
     }
-    message->n_statuses = call->descriptor_count;
-    message->statuses = response->status_list;
-    message->response_headers_to_add = response->header_list;
-    if (call->service->settings->grpc_headers && call->has_fields) {
-        response_add_headers(response, &call->fields);
-    }
-    server_grpc_add_prefix(out, grpc_wire__limit_response__get_packed_size(message));
-    grpc_wire__limit_response__pack_to_buffer(message, &sink.base);
-    doorman_buffer_uninit(&response->policy.buffer);
-    doorman_buffer_uninit(&response->limits.buffer);
-    free(response);
+    if (call->has_fields) response_add_headers(out, call->fields);
+    if (out->failed) return;
+    const size_t bytes = out->buffer.bytes - before - GRPC_PREFIX;
+    for (int i = 0; i < 4; i++) length[i] = (char)(bytes >> (24 - 8 * i));
+    memcpy(out->buffer.text + before + 1, length, sizeof length);
 }

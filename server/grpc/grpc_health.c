@@ -1,5 +1,6 @@
 /* doorman_server, part GRPC: the health check of gRPC. It needs no token, as /healthz does not. It
- * says SERVING where this process can answer, itself or by asking the master (W4). */
+ * says SERVING where this process can answer, itself or by asking the master (W4). A drained
+ * process (E11) says NOT_SERVING, so that clients leave, and it answers those that stay. */
 #include "../state/status.h"
 #include "grpc.h"
 
@@ -12,6 +13,8 @@ void server_grpc_look(struct grpc *grpc) {
     char address[DOORMAN_ID_BYTES_MAX + 1] = "";
     server_lock(&service->lock);
     bool stopping = service->stopping;
+    const enum drain_phase phase = service->drain.phase;
+    grpc->is_drained = phase != DRAIN_NONE && phase != DRAIN_RETURNING;
     const bool is_clean = service->state_status && service->state_status->took_over;
     if (!stopping) {
         doorman_server_handle(service->server, &discovery, &response, NULL, doorman_clock());
@@ -23,8 +26,9 @@ void server_grpc_look(struct grpc *grpc) {
     grpc->is_master = !stopping && response.is_master;
     grpc->is_clean = is_clean;
     if (!stopping && grpc->master) server_grpc_master_set(grpc->master, address);
-    bool serves = !stopping && (response.is_master ||
-                                (grpc->master && server_grpc_master_is_reached(grpc->master)));
+    bool serves =
+        !stopping && !grpc->is_drained &&
+        (response.is_master || (grpc->master && server_grpc_master_is_reached(grpc->master)));
     grpc->serving = serves ? GRPC_WIRE__HEALTH__SERVING : GRPC_WIRE__HEALTH__NOT_SERVING;
 }
 

@@ -241,6 +241,24 @@ static void loop_drain(struct grpc *grpc) {
     }
 }
 
+/* Tells the present connections to go, when a drain begins (E11). The loop accepts new ones,
+ * because their peers may know no other address. */
+static void loop_leave(struct grpc *grpc) {
+    for (struct grpc_connection *each = grpc->first; each; each = each->next) {
+        if (each->has_ended || each->is_shaking) continue;
+        server_grpc_connection_drain(each);
+        io_step(each);
+    }
+}
+
+/* Looks whether this process can answer, and whether a drain has begun. */
+static void loop_look(struct grpc *grpc) {
+    grpc->looked_at = grpc->now;
+    server_grpc_look(grpc);
+    if (grpc->is_drained && !grpc->was_drained) loop_leave(grpc);
+    grpc->was_drained = grpc->is_drained;
+}
+
 /* Takes orders of the main thread, and answers of the master. */
 static void loop_wake(struct grpc *grpc) {
     struct grpc_answer answer;
@@ -306,10 +324,7 @@ static void *grpc_main(void *argument) {
                 io_step(connection);
             }
         }
-        if (grpc->now - grpc->looked_at >= LOOK_INTERVAL && !grpc->is_draining) {
-            grpc->looked_at = grpc->now;
-            server_grpc_look(grpc);
-        }
+        if (grpc->now - grpc->looked_at >= LOOK_INTERVAL && !grpc->is_draining) loop_look(grpc);
         if (grpc->now - grpc->ticked_at >= TICK) loop_tick(grpc);
         connections_sweep(grpc);
     }

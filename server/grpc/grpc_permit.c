@@ -18,7 +18,9 @@ static void permit_add(struct grpc_call *call, size_t *count, size_t place) {
     bool looks = descriptor->is_refund || call->method == GRPC_CHECK_RATE_LIMIT;
     call->items[*count] = (doorman_permit_item){.resource_id = descriptor->resource_id,
                                                 .key = descriptor->key,
-                                                .cost = looks ? 0 : descriptor->hits};
+                                                .cost = looks ? 0 : descriptor->hits,
+                                                .sets = &descriptor->set,
+                                                .set_count = descriptor->brings ? 1 : 0};
     call->places[(*count)++] = place;
 }
 
@@ -116,25 +118,29 @@ static void call_take_item(struct grpc_call *call, const doorman_permit *permit,
     outcome_take(&descriptor->outcome, &fields);
     bool is_tighter =
         !call->has_fields ||
-        (fields.count > 0 && call->fields.count > 0 && permit->granted && !lacks &&
-         !call->is_over && fields.items[0].remaining < call->fields.items[0].remaining);
+        (fields.count > 0 && call->fields->count > 0 && permit->granted && !lacks &&
+         !call->is_over && fields.items[0].remaining < call->fields->items[0].remaining);
     bool decides = names || (lacks && !call->is_over) || is_tighter;
-    if (decides && (fields.count > 0 || fields.has_retry_after)) {
-        call->fields = fields;
+    if (call->fields && decides && (fields.count > 0 || fields.has_retry_after)) {
+        *call->fields = fields;
         call->has_fields = true;
     }
     call->is_over = call->is_over || refused;
 }
 
-/* Leaves out the descriptors that no template with limits has. If the master has another
- * configuration than this process, at least the item that it has named is left out. */
+/* Leaves out the descriptors that no template with limits has. Another process that is the master
+ * may have a newer configuration than this one. So of its items, only those of the resource that it
+ * has named are left out. */
 static void call_drop_unmatched(struct grpc_call *call, size_t item) {
     const doorman_config *config = call->service->config;
+    const char *named = call->items[item].resource_id;
     for (size_t i = 0; i < call->permit.item_count; i++) {
         struct grpc_descriptor *descriptor = &call->descriptors[call->places[i]];
-        const doorman_template *found =
-            config ? doorman_config_find(config, descriptor->resource_id) : NULL;
-        descriptor->is_unmatched = i == item || !found || !found->has_limits;
+        const doorman_template *found = NULL;
+        descriptor->is_unmatched = strcmp(descriptor->resource_id, named) == 0;
+        if (call->is_forwarded || descriptor->is_unmatched) continue;
+        if (config) found = doorman_config_find(config, descriptor->resource_id);
+        descriptor->is_unmatched = !found || !found->has_limits;
     }
 }
 
@@ -185,20 +191,52 @@ bool server_grpc_call_take(struct grpc_call *call, const doorman_response *respo
 
 /* ---- this process --------------------------------------------------------------------------- */
 
+/* Returns whether the template of a resource has a limit of kind CONCURRENCY. */
+static bool call_has_holds(const struct grpc_call *call, const char *resource_id) {
+    const doorman_config *config = call->service->config;
+    const doorman_template *found = config ? doorman_config_find(config, resource_id) : NULL;
+    bool has = false;
+    for (size_t i = 0; found && i < found->limit_count; i++) {
+        has = has || found->limits[i].kind == DOORMAN_CONCURRENCY;
+    }
+    return has;
+}
+
 /* Returns the descriptor whose resource has a limit of kind CONCURRENCY, or the count of
  * descriptors. The server object refuses such an item if its cost is above 0, and names the field
  * of the permit. */
 static size_t call_find_holds(const struct grpc_call *call) {
     size_t at = 0;
-    bool found = false;
-    for (; at < call->descriptor_count && !found; at += !found) {
-        const doorman_template *template_ =
-            doorman_config_find(call->service->config, call->descriptors[at].resource_id);
-        for (size_t i = 0; template_ && i < template_->limit_count; i++) {
-            found = found || template_->limits[i].kind == DOORMAN_CONCURRENCY;
-        }
+    while (at < call->descriptor_count &&
+           !call_has_holds(call, call->descriptors[at].resource_id)) {
+        at++;
     }
     return at;
+}
+
+/* Returns the first item that looks at a limit of kind CONCURRENCY, or the count of items. Such an
+ * item has no cost, so the server object would grant it, and charge the others. An inspection says
+ * whether the limit concerns the key. Precondition: the lock is held. */
+static size_t call_find_look(struct grpc_call *call) {
+    const size_t count = call->permit.item_count;
+    doorman_request inspection = {.method = DOORMAN_INSPECT, .entries = call->entries};
+    doorman_response response;
+    size_t at = 0, first = count;
+    for (; at < count; at++) {
+        const doorman_permit_item *item = &call->items[at];
+        if (item->cost > 0 || !call_has_holds(call, item->resource_id)) continue;
+        call->entries[0] =
+            (doorman_permit_entry){.resource_id = item->resource_id, .key = item->key};
+        inspection.entry_count = 1;
+        doorman_status status = doorman_server_handle(call->service->server, &inspection, &response,
+                                                      NULL, doorman_clock());
+        if (status != DOORMAN_OK || !response.is_master || response.result_count != 1) break;
+        const doorman_permit *state = &response.results[0].state;
+        for (size_t i = 0; i < state->detail_count; i++) {
+            if (state->details[i].kind == DOORMAN_CONCURRENCY && first == count) first = at;
+        }
+    }
+    return first;
 }
 
 /* Sets the status of a call that the server object does not accept. */
@@ -246,12 +284,25 @@ static doorman_status call_decide_locked(struct grpc_call *call, doorman_json_ex
     struct service *service = call->service;
     doorman_status result = DOORMAN_OK;
     *decided = GRPC_DECIDED;
+    call->brings = server_grpc_figures_bring(call, call->may_bring);
+    if (call->brings) server_grpc_call_prepare(call);
+    if (call->step == GRPC_STEP_PERMIT) {
+        const size_t look = call_find_look(call);
+        if (look < call->permit.item_count) {
+            call_refuse_holds(call, call->places[look], status);
+            *decided = GRPC_FAILED;
+            return DOORMAN_INVALID_ARGUMENT;
+        }
+    }
     while (call->step != GRPC_STEP_DONE && *decided == GRPC_DECIDED) {
         doorman_response response;
         exchange->request = call->request;
         result = doorman_server_handle(service->server, &call->request, &response, &exchange->error,
                                        doorman_clock());
-        if (result != DOORMAN_OK) {
+        if (result == DOORMAN_INVALID_ARGUMENT && call->brings) {
+            server_grpc_figures_drop(call); /* they are never an error */
+            server_grpc_call_prepare(call);
+        } else if (result != DOORMAN_OK) {
             *decided = GRPC_FAILED;
             call_set_failed(call, status, result, exchange->error.text);
         } else if (!response.is_master) {
@@ -277,12 +328,12 @@ enum grpc_decided server_grpc_call_decide(struct grpc_call *call, const struct p
     if (call->step == GRPC_STEP_DONE) return GRPC_DECIDED;
     exchange.request.method = call->request.method;
     server_lock(&service->lock);
-    bool stopping = service->stopping;
-    if (!stopping) {
+    const bool pauses = server_pauses(service); /* what it charged would be lost */
+    if (!pauses) {
         result = call_decide_locked(call, &exchange, &decided, status, master);
     }
     server_unlock(&service->lock);
-    if (stopping) server_grpc_fail(status, GRPC_UNAVAILABLE, "the server is stopping");
+    if (pauses) server_grpc_fail(status, GRPC_UNAVAILABLE, "the server is stopping");
     if (decided != GRPC_ELSEWHERE) call_report(call, &exchange, peer, result, started_at);
     return decided;
 }

@@ -70,17 +70,34 @@ static const struct scan_message scan_messages[] = {
         {2, WIRE_BYTES, "bucket_quota_usages", GRPC_USAGE_MAX, 0, &usage_message},
         {.name = NULL}}}};
 
-/* The position in a message, and the names of the messages around it. */
+/* The position in a message, and the fields around it. An error has their names. */
 struct scan {
     const uint8_t *at, *end;
-    char path[128];
-    size_t *field_count; /* of the whole message */
+    const struct scan *around;
+    const struct scan_field *field; /* that has these bytes; NULL: the whole message */
+    size_t index;                   /* of the field in its list */
+    size_t *field_count;            /* of the whole message */
     size_t field_most;
     struct grpc_scan_error *error;
 };
 
+/* Writes the names of the fields around a position, and their indexes if they are of lists. */
+static void scan_write_path(const struct scan *scan, char *path, size_t room) {
+    const struct scan_field *field = scan->field;
+    if (!field) return;
+    scan_write_path(scan->around, path, room);
+    size_t used = strlen(path);
+    snprintf(path + used, room - used, "%s%s", used ? "." : "", field->name);
+    used = strlen(path);
+    if (field->most > 0 && scan->index < field->most) {
+        snprintf(path + used, room - used, "[%zu]", scan->index);
+    }
+}
+
 static bool scan_fail(struct scan *scan, bool is_too_large, const char *rule) {
-    const char *path = scan->path[0] ? scan->path : "message";
+    char path[128] = "";
+    scan_write_path(scan, path, sizeof path);
+    if (!path[0]) snprintf(path, sizeof path, "message");
     scan->error->is_too_large = is_too_large;
     snprintf(scan->error->text, sizeof scan->error->text, "%s: %s", path, rule);
     return false;
@@ -136,16 +153,6 @@ static const struct scan_field *scan_find(const struct scan_message *message, ui
     return field->name ? field : NULL;
 }
 
-/* Appends the name of a field to the path, and its index if it is one of a list. */
-static void scan_enter(struct scan *scan, const struct scan_field *field, size_t index) {
-    size_t used = strlen(scan->path);
-    snprintf(scan->path + used, sizeof scan->path - used, "%s%s", used ? "." : "", field->name);
-    used = strlen(scan->path);
-    if (field->most > 0 && index < field->most) {
-        snprintf(scan->path + used, sizeof scan->path - used, "[%zu]", index);
-    }
-}
-
 static bool scan_fields(struct scan *scan, const struct scan_message *message);
 
 /* Checks one field, whose tag has been read. */
@@ -153,7 +160,9 @@ static bool scan_known(struct scan *scan, const struct scan_field *field, uint32
                        size_t index) {
     struct scan inner, named = *scan;
     char rule[64];
-    scan_enter(&named, field, index);
+    named.around = scan;
+    named.field = field;
+    named.index = index;
     if (wire != field->wire) return scan_fail(&named, false, "has the wrong type");
     if (field->most > 0 && index >= field->most) {
         snprintf(rule, sizeof rule, "at most %zu", field->most);

@@ -60,7 +60,7 @@ static void grpc_metrics(struct service *service, struct text *text) {
          "Buckets of quotas that got no assignment because no template has their resource.",
          &counters->quota_unmatched},
         {"grpc_limits_ignored_total", "counter",
-         "Descriptors with a limit of their own, which was ignored.", &counters->limits_ignored},
+         "Descriptors with a limit of their own that was ignored.", &counters->limits_ignored},
     };
     grpc_metrics_requests(text, counters);
     for (size_t i = 0; i < sizeof metrics / sizeof *metrics; i++) {

@@ -47,11 +47,13 @@ static nghttp2_nv stream_field(const char *name, const char *value) {
 
 /* Sends the status: as trailers behind a message, or alone. */
 static void stream_send_status(struct grpc_stream *stream, bool is_alone) {
-    char code[8], text[3 * GRPC_TEXT_MAX];
+    char code[8] = "0", text[3 * GRPC_TEXT_MAX] = "";
     nghttp2_nv fields[4];
     size_t count = 0;
-    snprintf(code, sizeof code, "%d", (int)stream->status.code);
-    stream_escape_text(stream->status.text, text, sizeof text);
+    if (stream->status.code != GRPC_OK) {
+        snprintf(code, sizeof code, "%d", (int)stream->status.code);
+        stream_escape_text(stream->status.text, text, sizeof text);
+    }
     if (is_alone) {
         fields[count++] = stream_field(":status", "200");
         fields[count++] = stream_field("content-type", "application/grpc");
@@ -438,6 +440,9 @@ static void stream_decide(struct grpc_stream *stream) {
     } else if (decided == GRPC_FAILED) {
         stream_respond(stream);
     } else {
+        stream->call->is_forwarded = true;
+        server_grpc_figures_drop(stream->call); /* the master would not take them from here */
+        server_grpc_call_prepare(stream->call);
         server_grpc_master_set(grpc->master, master);
         stream_ask(stream);
     }
@@ -493,6 +498,8 @@ static void stream_handle(struct grpc_stream *stream) {
                                          (const uint8_t *)in->text + GRPC_PREFIX,
                                          in->bytes - GRPC_PREFIX, &stream->status);
     if (stream->call) {
+        stream->call->may_bring =
+            grpc->service->tokens && server_role_includes(stream->token.role, ROLE_FIGURES);
         stream_decide(stream);
     } else {
         stream_respond(stream);

@@ -82,9 +82,9 @@ extern const char *const server_message_names[MESSAGE_KIND_COUNT];
 #define TOKEN_NAME_MAX 64            /* bytes of its name */
 #define TOKEN_NAME_DEFAULT "default" /* the name of a token without a name */
 
-/* What a token allows. Each role allows what ROLE_READ allows, and ROLE_ADMIN allows all. Neither
- * of the two between them includes the other one. */
-enum role { ROLE_READ, ROLE_WRITE, ROLE_SUPPORT, ROLE_ADMIN };
+/* What a token allows. Each role allows what ROLE_READ allows, and ROLE_ADMIN allows all.
+ * ROLE_FIGURES allows what ROLE_WRITE allows. Otherwise no role includes another one. */
+enum role { ROLE_READ, ROLE_WRITE, ROLE_FIGURES, ROLE_SUPPORT, ROLE_ADMIN };
 
 #define TOKEN_GLOBS_BYTES 512 /* of the globs of a token, with a space between two */
 
@@ -294,7 +294,8 @@ const char *server_role_name(enum role role);
 
 /* Returns whether a token with the role `role` may do what needs the role `needed`. */
 static inline bool server_role_includes(enum role role, enum role needed) {
-    return needed == ROLE_READ || role == needed || role == ROLE_ADMIN;
+    return needed == ROLE_READ || role == needed || role == ROLE_ADMIN ||
+           (role == ROLE_FIGURES && needed == ROLE_WRITE);
 }
 
 /* Returns whether a token may change a resource, or all resources of a template. The role support

@@ -18,7 +18,9 @@
 static void limit_fields_copy(struct limit_fields *fields, const doorman_permit *permit,
                               const doorman_permit_detail *detail, bool is_first) {
     struct limit_field *limit = &fields->items[fields->count++];
-    snprintf(limit->name, sizeof limit->name, "%s", detail->limit);
+    const size_t bytes = strnlen(detail->limit, sizeof limit->name - 1);
+    memcpy(limit->name, detail->limit, bytes);
+    limit->name[bytes] = 0;
     limit->most = detail->most;
     limit->remaining = detail->remaining;
     limit->reset_after = detail->reset_after - (permit->granted ? permit->wait : 0);

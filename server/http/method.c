@@ -185,6 +185,36 @@ bool server_reset_check_token(struct service *service, const struct http_request
     return covers;
 }
 
+/* P31: checks that a token may bring figures, if the permits of a message do. A message that hides
+ * the field behind an escape is refused when it is read.
+ *   method   NULL: the body names it */
+static bool figures_check_token(struct service *service, const struct http_request *request,
+                                const char *method, struct http_response *response) {
+    static const char word[] = "\"set\"";
+    doorman_json_exchange exchange = {.forbids_figures = true};
+    char error[sizeof exchange.error.text + TOKEN_NAME_MAX + 128];
+    if (!request->body_bytes || !memmem(request->body, request->body_bytes, word, strlen(word))) {
+        return true;
+    }
+    doorman_status status =
+        doorman_json_exchange_read(&exchange, method, request->body, request->body_bytes);
+    bool brings = status == DOORMAN_NOT_FOUND && exchange.request.method == DOORMAN_ACQUIRE;
+    const int path = (int)strcspn(exchange.error.text, ":");
+    if (brings && service->tokens) {
+        snprintf(error, sizeof error,
+                 "%.*s: needs a token with the role figures; '%s' has the role %s", path,
+                 exchange.error.text, request->token.name, server_role_name(request->token.role));
+        server_counter_add(&service->counters.authentication_failures[FAILED_ROLE], 1);
+        server_log_peer(service, WARNING_ROLE, request->peer, request->token.name);
+    } else if (brings) {
+        snprintf(error, sizeof error, "%.*s: needs a server with --http-token", path,
+                 exchange.error.text);
+    }
+    if (brings) server_http_response_set_error(response, 403, "PERMISSION_DENIED", error);
+    doorman_json_exchange_uninit(&exchange);
+    return !brings;
+}
+
 void server_method_respond(struct method_call *call, const struct http_request *request,
                            struct http_response *response) {
     doorman_json_exchange *exchange = &call->exchange;
@@ -205,11 +235,16 @@ bool server_method_handle(struct service *service, struct method_call *call,
     doorman_json_exchange *exchange = &call->exchange;
     struct waiter *waiter = &call->waiter;
     exchange->forbids_administration = !method; /* the role was checked for the path */
+    exchange->forbids_figures =
+        !service->tokens || !server_role_includes(request->token.role, ROLE_FIGURES);
     waiter->exchange = exchange;
     waiter->method = method;
     waiter->http_address = call->http_address;
     waiter->peer = (struct peer){.text = request->peer, .token = request->token.name};
     bool is_reset = method && strcmp(method, "reset") == 0;
+    if (exchange->forbids_figures && !figures_check_token(service, request, method, response)) {
+        return true;
+    }
     if (is_reset && service->tokens && !server_reset_check_token(service, request, response)) {
         return true;
     }

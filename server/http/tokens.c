@@ -9,6 +9,7 @@
  *     role      a request with the token may
  *     read      read all pages with GET and HEAD, and send the message inspect
  *     write     do that, use /v1/allow, and send all messages of the protocol except reset
+ *     figures   do what write does, and bring figures of limits with a permit (P31)
  *     support   do what read does, and send the message reset, for resources that a GLOB matches
  *     admin     do all that
  *
@@ -56,6 +57,7 @@ struct tokens {
 
 static const char *const role_names[] = {[ROLE_READ] = "read",
                                          [ROLE_WRITE] = "write",
+                                         [ROLE_FIGURES] = "figures",
                                          [ROLE_SUPPORT] = "support",
                                          [ROLE_ADMIN] = "admin"};
 
@@ -197,7 +199,7 @@ static bool token_read_line(struct token_list *list, char *text, size_t line, bo
     }
     if (!role_read(&role, words[0])) {
         return token_fail(error, line,
-                          "the first word must be a role: read, write, support or admin");
+                          "the first word must be a role: read, write, figures, support or admin");
     }
     if (count < 3) return token_fail(error, line, "must be ROLE NAME TOKEN");
     if (count > 3 + TOKEN_GLOB_MAX) {

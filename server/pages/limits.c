@@ -201,6 +201,8 @@ enum limit_metric {
     LIMIT_UNITS,
     LIMIT_REFUSED,
     LIMIT_SHADOW,
+    LIMIT_SET,
+    LIMIT_SET_CHANGES,
     LIMIT_EVICTED,
     LIMIT_EVICTED_IN_USE,
     LIMIT_BANS_EVICTED,
@@ -219,6 +221,9 @@ static const struct {
     {"permits_granted_units_total", "counter", "Units of these grants."},
     {"permits_refused_total", "counter", "Refusals by a limit, by reason."},
     {"permits_shadow_refused_total", "counter", "Refusals that shadow has prevented."},
+    {"permits_set_total", "counter", "Grants for which the caller has brought figures."},
+    {"permits_set_changes_total", "counter",
+     "How often these figures differed from those that the counter remembered."},
     {"permits_evicted_total", "counter", "Counters that were forgotten to make room for others."},
     {"permits_evicted_in_use_total", "counter",
      "Those of them that had used a part of their limit, so that their keys got more."},
@@ -235,6 +240,8 @@ static double limit_value(const doorman_permits_limit *info, enum limit_metric m
     case LIMIT_GRANTED: return (double)info->granted;
     case LIMIT_UNITS: return info->granted_units;
     case LIMIT_SHADOW: return (double)info->shadow_refused;
+    case LIMIT_SET: return (double)info->set_granted;
+    case LIMIT_SET_CHANGES: return (double)info->set_changes;
     case LIMIT_EVICTED: return (double)info->evicted;
     case LIMIT_EVICTED_IN_USE: return (double)info->evicted_in_use;
     case LIMIT_BANS_EVICTED: return (double)info->bans_evicted;
@@ -285,6 +292,8 @@ static void limit_add_other(doorman_permits_limit *others, const doorman_permits
     others->granted += info->granted;
     others->granted_units += info->granted_units;
     others->shadow_refused += info->shadow_refused;
+    others->set_granted += info->set_granted;
+    others->set_changes += info->set_changes;
     others->evicted += info->evicted;
     others->evicted_in_use += info->evicted_in_use;
     others->bans_evicted += info->bans_evicted;
@@ -354,10 +363,11 @@ static void json_limit(struct text *text, const struct limit_row *row) {
         separator = ",";
     }
     server_text_addf(text,
-                     "},\"shadow_refused\":%" PRIu64 ",\"evicted\":%" PRIu64
+                     "},\"shadow_refused\":%" PRIu64 ",\"set_granted\":%" PRIu64
+                     ",\"set_changes\":%" PRIu64 ",\"evicted\":%" PRIu64
                      ",\"bans\":%zu,\"bans_evicted\":%" PRIu64 ",\"waiting\":%zu",
-                     info->shadow_refused, info->evicted, info->ban_count, info->bans_evicted,
-                     info->waiting);
+                     info->shadow_refused, info->set_granted, info->set_changes, info->evicted,
+                     info->ban_count, info->bans_evicted, info->waiting);
 }
 
 static void json_tops(struct text *text, struct service *service, size_t index, const char *name,
@@ -469,6 +479,12 @@ static void page_limit_row(struct text *text, struct service *service,
     page_limit_name(text, row);
     server_text_add(text, "</a><div class=holder>");
     server_text_add_escaped(text, row->definition, server_escape_html);
+    if (info->set_changes > 0) {
+        server_text_addf(text,
+                         "</div><div class=holder>callers bring figures that differ for one key: "
+                         "%" PRIu64 " times; the last ones count",
+                         info->set_changes);
+    }
     server_text_add(text, "</div></td>");
     if (service) {
         page_limit_trend(text, service, row);

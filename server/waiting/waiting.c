@@ -230,9 +230,10 @@ static bool waiting_is_likely(const struct waiter *waiter, const char *text, siz
 /* Reads a message again, so that any thread may delete its tree. */
 static bool waiter_share(struct waiter *waiter, const char *text, size_t bytes) {
     doorman_json_exchange *exchange = waiter->exchange;
-    bool forbids = exchange->forbids_administration;
+    bool forbids = exchange->forbids_administration, fixed = exchange->forbids_figures;
     doorman_json_exchange_uninit(exchange);
     exchange->forbids_administration = forbids;
+    exchange->forbids_figures = fixed;
     server_shares_memory = true;
     doorman_status status = doorman_json_exchange_read(exchange, waiter->method, text, bytes);
     server_shares_memory = false;

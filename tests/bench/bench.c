@@ -3,8 +3,8 @@
  *     build/bench [--quick] build/doorman_server FOLDER
  *
  * prints a table with the goal of each figure, and writes bench.csv and, for the pictures,
- * bench_cost.dat and bench_permits.dat to the folder. `build/bench echo` is the peer that the
- * server is compared with.
+ * bench_cost.dat and bench_permits.dat to the folder. `build/bench echo` and `build/bench http2`
+ * are peers that the server is compared with.
  *
  * The machine is noisy, so figures are medians of several rounds. Two loads that are compared are
  * measured alternately: a short round of one, then a short round of the other. Work of a single
@@ -260,6 +260,7 @@ static int run(bench *b, const char *folder) {
     bench_agent(b);
     bench_events(b);
     bench_http(b);
+    bench_grpc(b);
     bench_throttled(b);
     bench_connections(b);
     bench_renewals(b);
@@ -279,6 +280,7 @@ static int run(bench *b, const char *folder) {
 int main(int argc, char **argv) {
     bench b = {.quick = argc > 1 && strcmp(argv[1], "--quick") == 0};
     if (argc == 2 && strcmp(argv[1], "echo") == 0) return echo_main();
+    if (argc == 2 && strcmp(argv[1], "http2") == 0) return http2_main();
     if (argc != (b.quick ? 4 : 3)) {
         fprintf(stderr, "usage: bench [--quick] SERVER FOLDER\n");
         return 2;

@@ -102,6 +102,9 @@ peer *peer_http_server(const bench *b); /* the port is that of HTTP */
 peer *peer_throttled(const bench *b, bool off);
 peer *peer_nginx(const char *program); /* it answers every request with 200 */
 peer *peer_poolcounter(const char *program);
+peer *peer_grpc_server(const bench *b); /* the port is that of gRPC */
+peer *peer_http2(void);                 /* bench_http2.c */
+peer *peer_redis(const char *program);  /* keeps nothing on disk */
 void peer_stop(peer *p);
 
 /* Tells a peer_state_server to end, waits, and starts it again on the same port. */
@@ -114,6 +117,7 @@ double peer_seconds(const peer *p); /* CPU time of all its threads */
 
 void peers_kill(void); /* ends all peers; safe in a signal handler */
 int echo_main(void);   /* the main function of the echo */
+int http2_main(void);  /* that of the bare server of HTTP/2; it does not return */
 
 /* ---- bench_load.c: the clients --------------------------------------------------------------- */
 
@@ -164,6 +168,7 @@ void bench_wire(bench *b);
 void bench_agent(bench *b);
 void bench_events(bench *b);
 void bench_http(bench *b);
+void bench_grpc(bench *b);
 void bench_connections(bench *b);
 void bench_limiter(bench *b);
 void bench_pacing(bench *b);

@@ -213,6 +213,25 @@ peer *peer_http_server(const bench *b) {
     return p;
 }
 
+#define LISTENS_GRPC " grpc=127.0.0.1:"
+
+peer *peer_grpc_server(const bench *b) {
+    peer *p = peer_new();
+    must(write_config(p->config), "cannot write a configuration");
+    const char *const arguments[] = {
+        b->server, "--config",    p->config, "--listen", "tcp://127.0.0.1:0",
+        "--grpc",  "127.0.0.1:0", "--node",  "root",     NULL};
+    peer_start(p, arguments, LISTENS_GRPC);
+    return p;
+}
+
+peer *peer_http2(void) {
+    peer *p = peer_new();
+    const char *const arguments[] = {"/proc/self/exe", "http2", NULL};
+    peer_start(p, arguments, LISTENS_GRPC);
+    return p;
+}
+
 peer *peer_throttled(const bench *b, bool off) {
     peer *p = peer_new();
     char program[256];
@@ -270,16 +289,16 @@ static bool write_nginx_config(const peer *p) {
     return fclose(file) == 0;
 }
 
-/* nginx cannot choose a port itself. If another program takes the port that was free, nginx ends,
- * and is started again. */
-peer *peer_nginx(const char *program) {
-    peer *p = peer_new();
-    const char *const arguments[] = {program, "-c", p->config, "-p", p->folder, NULL};
+/* Starts a program that cannot choose a port itself. If another program takes the port that was
+ * free, this one ends, and is started again.
+ *   port    NULL, or room for the port as a text, which is among the arguments */
+static void peer_start_on_port(peer *p, const char *const *arguments, char port[8]) {
     doorman_time end = doorman_clock() + TIMEOUT;
     bool listens = false;
     for (int tries = 0; tries < 5 && !listens; tries++) {
         p->port = try_port(0, false);
-        must(write_nginx_config(p), "cannot write a configuration");
+        if (port) snprintf(port, 8, "%u", (unsigned)p->port);
+        must(port || write_nginx_config(p), "cannot write a configuration");
         peer_fork(p, arguments);
         bool runs = true;
         while (runs && !listens && doorman_clock() < end) {
@@ -290,7 +309,22 @@ peer *peer_nginx(const char *program) {
         if (!runs) p->pid = 0;
     }
     if (!listens) show_log(p);
-    must(listens, "nginx did not start");
+    must(listens, "a peer did not start");
+}
+
+peer *peer_nginx(const char *program) {
+    peer *p = peer_new();
+    const char *const arguments[] = {program, "-c", p->config, "-p", p->folder, NULL};
+    peer_start_on_port(p, arguments, NULL);
+    return p;
+}
+
+peer *peer_redis(const char *program) {
+    peer *p = peer_new();
+    char port[8];
+    const char *const arguments[] = {program,  "--port", port,    "--bind",  "127.0.0.1",
+                                     "--save", "",       "--dir", p->folder, NULL};
+    peer_start_on_port(p, arguments, port);
     return p;
 }
 

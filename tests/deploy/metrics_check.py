@@ -70,7 +70,8 @@ def series_of(program, folder):
     servers = []
     try:
         state = ["--state", f"{folder}/counters", "--events", "tcp://127.0.0.1:0"]
-        servers.append(Server(program, f"{folder}/root", config + state))
+        gateways = ["--grpc", "127.0.0.1:0"]
+        servers.append(Server(program, f"{folder}/root", config + state + gateways))
         parent = ["--parent", servers[0].listen, "--node", "leaf"]
         servers.append(Server(program, f"{folder}/leaf", parent))
         etcd = ["--etcd", "http://127.0.0.1:1", "--election-key", "key"]
@@ -149,7 +150,7 @@ def check_dashboard(panels, series, names):
         for target in panel["targets"]:
             problems += check_expression(series, target["expr"], target["legendFormat"])
             problems += check_unit(target["expr"], unit)
-            shown.update(re.findall(NAME, target["expr"].replace("_bucket", "")))
+            shown.update(re.findall(NAME, re.sub(r"_bucket\b", "", target["expr"])))
     ids = [panel["id"] for panel in panels]
     problems += [f"two panels have the id {one}" for one in set(ids) if ids.count(one) > 1]
     return problems + [f"the dashboard does not show {name}" for name in names - shown]

@@ -26,6 +26,7 @@ int server_main(int argc, char **argv);
 #include "server/grpc/grpc_budget.c"
 #include "server/grpc/grpc_call.c"
 #include "server/grpc/grpc_connection.c"
+#include "server/grpc/grpc_figures.c"
 #include "server/grpc/grpc_health.c"
 #include "server/grpc/grpc_master.c"
 #include "server/grpc/grpc_names.c"

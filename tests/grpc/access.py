@@ -40,12 +40,35 @@ def test_a_call_needs_a_token_with_the_role_write():
         ("wrong", "UNAUTHENTICATED"),
         ("read-1", "PERMISSION_DENIED"),
         ("write-1", "OK"),
+        ("figures-1", "OK"),
         ("admin-1", "OK"),
     ):
         with plain() as channel:
             equal((token, Client(channel, token).code(SHOULD, message)[0]), (token, code))
             equal(Client(channel, token).health(), wire.SERVING)
             equal(next(Client(channel, token).watch()).status, wire.SERVING)
+
+
+def test_a_limit_of_a_descriptor_counts_with_the_role_figures():
+    def left(token, requests, unit, key="path", multiplier=0):
+        wanted = wire.Wanted(
+            requests_per_unit=requests, unit=unit, unit_multiplier=multiplier)
+        entries = [wire.Entry(key=key.encode(), value=b"figures")]
+        status = Client(channel, token).limit(
+            "shop", wire.Descriptor(entries=entries, limit=wanted)).statuses[0]
+        return status.code, status.limit_remaining, status.current_limit.requests_per_unit
+
+    with plain() as channel:
+        equal(left("write-1", 8, wire.DAY), (wire.ALLOWED, 4, 5))
+        equal(left("figures-1", 8, wire.DAY), (wire.ALLOWED, 6, 8))
+        equal(left("write-1", 3, wire.DAY), (wire.ALLOWED, 5, 8))  # the counter remembers
+        equal(left("figures-1", 51, wire.DAY), (wire.ALLOWED, 4, 8))  # more than set_max
+        equal(left("figures-1", 6, 77), (wire.ALLOWED, 3, 8))  # no such unit
+        equal(left("figures-1", 5, wire.DAY), (wire.OVER_LIMIT, 0, 5))
+        equal(left("figures-1", 9, wire.HOUR, multiplier=24), (wire.ALLOWED, 3, 9))
+        equal(left("figures-1", 0, wire.DAY, "user")[:2], (wire.ALLOWED, 2))  # no rate
+        equal(left("figures-1", 20, wire.MONTH, "user")[:2], (wire.ALLOWED, 1))
+        equal(left("admin-1", 20, wire.MONTH, "new")[:2], (wire.ALLOWED, 0))
 
 
 def test_watches_without_a_token_do_not_take_all():

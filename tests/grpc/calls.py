@@ -172,6 +172,22 @@ def test_refuses_a_limit_of_holds(client):
           "FAILED_PRECONDITION")
 
 
+def test_refuses_a_look_at_holds_before_it_charges(client):
+    look = wire.Descriptor(
+        entries=[wire.Entry(key=b"slots", value=b"x")], hits_addend=wire.Number(value=0)
+    )
+    code, text = client.code(SHOULD, request("shop", [("path", "/look")], look))
+    equal((code, "descriptors[1]" in text), ("FAILED_PRECONDITION", True))
+    equal(client.limit("shop", [("path", "/look")]).statuses[0].limit_remaining, 4)
+
+
+def test_a_look_at_a_key_that_needs_no_hold_is_allowed(client):
+    look = wire.Descriptor(
+        entries=[wire.Entry(key=b"slots", value=b"free")], hits_addend=wire.Number(value=0)
+    )
+    equal(codes(client.limit("shop", look)), (OK, [OK]))
+
+
 def test_says_that_it_serves(client):
     known = ["", "grpc.health.v1.Health", ENVOY.strip("/"), KUADRANT.strip("/")]
     for service in known:

@@ -69,6 +69,12 @@ def is_master(process):
 
 
 first = 0 if is_master(processes[0]) else 1
+
+# a standby asks for a limit that only the master has, also beside what both do not know
+name = ("one", "two")[first]
+answer = clients[1 - first].limit("shop", [("no", "x")], [(name, "a")], [("no", "y")])
+equal(answer.statuses[1].limit_remaining, 99)
+equal([status.HasField("current_limit") for status in answer.statuses], [False, True, False])
 changes = []
 watch = clients[1 - first].watch(timeout=WAIT)
 reader = threading.Thread(target=lambda: changes.extend(next(watch).status for _ in range(3)))

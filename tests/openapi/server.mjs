@@ -327,6 +327,9 @@ async function administer() {
   const acquire = { client_id: 'a', permit: [{ item: [{ ...login, cost: 5 }] },
     { item: [{ ...login, cost: 5 }] }] };
   await post(guarded, '/v1/acquire', acquire, { headers });
+  const brings = { ...login, key: 'c', set: { 'per-user': { rate: 0.2, size: 6 } } };
+  await post(guarded, '/v1/acquire', { client_id: 'a', permit: [{ detail: true, item: [brings] }] },
+    { headers });
   for (const user of ['a', 'b']) { // REFUSED and GRANTED
     await get(guarded, '/v1/descriptors', `?domain=shop&path=/login&user=${user}`,
       { headers: ADMIN_TOKEN });

@@ -86,6 +86,41 @@ TEST(permits_need_the_role_of_their_method) {
     server_stop(&fixture.server);
 }
 
+#define BRINGS(set)                                                                                \
+    "{\"client_id\": \"c\", \"permit\": [{\"detail\": true, \"item\": [{\"resource_id\": "         \
+    "\"login\", "                                                                                  \
+    "\"key\": \"eve\", \"" set "\": {\"w\": {\"limit\": 9}}}]}]}"
+
+/* P31: figures need the role figures, also if an escape hides their name. */
+TEST(figures_by_the_caller_need_their_role) {
+    static const char *const needs = "acquire.permit[0].item[0].set: needs a token with the role "
+                                     "figures; 'billing' has the role write";
+    struct process *files = process_new();
+    file_write(files->config, "write billing lease-2\nfigures gate set-3\nadmin ann top-4\n");
+    struct fixture fixture =
+        fixture_start(LIMITED, (const char *[]){"--http-token", files->config, NULL});
+    const char *writes = HOST JSON BEARER("lease-2"), *brings = HOST JSON BEARER("set-3");
+    expect_post(&fixture, "/v1/acquire", writes, BRINGS("set"), 403, needs);
+    expect_post(&fixture, "/v1", writes, "{\"acquire\": " BRINGS("set") "}", 403, needs);
+    expect_post(&fixture, "/v1/acquire", writes, BRINGS("s\\u0065t"), 404, "the role figures");
+    expect_post(&fixture, "/v1/acquire", writes, ACQUIRE, 200, "GRANTED");
+    expect_post(&fixture, "/v1/acquire", brings, BRINGS("set"), 200, "\"remaining\":8");
+    expect_post(&fixture, "/v1", brings, "{\"acquire\": " BRINGS("set") "}", 200, "\"set\":true");
+    expect_post(&fixture, "/v1/acquire", HOST JSON BEARER("top-4"), BRINGS("set"), 200,
+                "\"remaining\":6");
+    expect_post(&fixture, "/v1/reset", brings, ENTRY(""), 403, "the role support");
+    process_await(fixture.server.process, "token=billing", 1);
+    server_stop(&fixture.server);
+}
+
+TEST(figures_by_the_caller_need_a_server_with_tokens) {
+    struct fixture fixture = fixture_start(LIMITED, NULL);
+    expect_post(&fixture, "/v1/acquire", HOST JSON, BRINGS("set"), 403,
+                "needs a server with "
+                "--http-token");
+    server_stop(&fixture.server);
+}
+
 /* P20: the log says who has changed what. */
 TEST(a_reset_and_a_ban_are_logged_with_the_name_of_the_token) {
     struct process *files = process_new();

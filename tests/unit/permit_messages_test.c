@@ -1174,8 +1174,8 @@ static void make_request(random_request *r) {
             r->permits[i].settle_within = (doorman_time)random_below(9) * SECOND / 7;
         for (size_t j = 0; j < r->permits[i].item_count; j++) {
             double cost = random_below(3) ? whole_below(6) : whole_below(1000) / 61;
-            r->items[i][j] = (doorman_permit_item){ids[random_below(4)], keys[random_below(4)],
-                                                   cost, random_below(2), 0};
+            r->items[i][j] = (doorman_permit_item){
+                ids[random_below(4)], keys[random_below(4)], cost, random_below(2), 0, NULL, 0};
             if (r->items[i][j].has_min) r->items[i][j].min = cost / 3;
         }
         if (settles) make_settle(r, i);
