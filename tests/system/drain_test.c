@@ -1,7 +1,6 @@
 /* A drain (E11): a planned stop without the end of the process, for a machine that will be taken
  * away. Real servers: a single one, and a node of three processes with an etcd and a Redis. */
 #define _GNU_SOURCE
-#define BEARER(token) "Authorization: Bearer " token "\r\n"
 #define LINES HOST JSON BEARER("top-1")
 #define READER HOST JSON BEARER("read-4")
 #include "node_fixture.h"

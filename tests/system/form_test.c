@@ -5,7 +5,6 @@
 #include "redis_fixture.h"
 #include "state_fixture.h"
 
-#define BEARER(token) "Authorization: Bearer " token "\r\n"
 #define ADMIN HOST BEARER("top-1")
 #define ALICE HOST BEARER("alice-2")
 #define BOB HOST BEARER("bob-3")

@@ -7,7 +7,6 @@
 
 #include <sys/stat.h>
 
-#define BEARER(token) "Authorization: Bearer " token "\r\n"
 #define ADMIN HOST JSON BEARER("top-1")
 #define READER HOST JSON BEARER("read-2")
 #define WEB HOST JSON BEARER("web-3")
@@ -39,21 +38,6 @@ static struct fixture place_start(const struct place *place) {
     struct fixture fixture = fixture_start("{}", place->flags);
     process_await(fixture.server.process, "msg=\"counters read\"", 1);
     return fixture;
-}
-
-/* Sends a request with any verb, and expects a status and a text. */
-static void expect_verb(const struct fixture *fixture, const char *verb, const char *path,
-                        const char *lines, const char *body, int code, const char *text) {
-    char request[8192];
-    snprintf(request, sizeof request,
-             "%s %s HTTP/1.1\r\n%sContent-Length: %zu\r\nConnection: close\r\n\r\n%s", verb, path,
-             lines, strlen(body), body);
-    char *response = exchange(fixture, request);
-    if (code_of(response) != code || !strstr(response, text)) {
-        fail_msg("%s %s %s: expected %d and '%s', got:\n%.2000s", verb, path, body, code, text,
-                 response);
-    }
-    free(response);
 }
 
 #define PUT(fixture, lines, body, code, text)                                                      \
