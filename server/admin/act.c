@@ -23,8 +23,10 @@
 #define AUDIT_BYTES_KEPT (AUDIT_BYTES_MAX / 10 * 9) /* so that not each act removes rows */
 #define REASON_MAX 500
 #define TRIM_INTERVAL (3600 * DOORMAN_SECOND)
+#define WAITING_MAX 16 /* acts that are written when this process is master */
 
-/* Only the thread of the store uses it, and the main thread before that one is started. */
+/* Only the thread of the store uses it, and the main thread before that one is started. The lock of
+ * the service guards the last two members. */
 struct admin {
     bool is_read;           /* the next two members are known */
     uint64_t last_id;       /* of the audit */
@@ -35,6 +37,8 @@ struct admin {
     bool late_has_row_only; /* it has nothing but its row, so it was not put into force */
     size_t audit_bytes;     /* of all rows of the audit */
     doorman_time trim_at;   /* when to look again for rows that are over */
+    struct act *waiting[WAITING_MAX];
+    size_t waiting_count;
 };
 
 /* ---- what the audit has --------------------------------------------------------------------- */
@@ -678,11 +682,55 @@ bool server_admin_check_query(const struct http_request *request, const char *co
 
 /* ---- the part ------------------------------------------------------------------------------- */
 
-/* A later mastership reads what another process has written meanwhile. */
-static bool admin_read_store(struct service *service, struct store *store) {
-    service->admin->is_read = admin_read(service, store);
-    return service->admin->is_read;
+/* Takes the first act that waits, or returns NULL. */
+static struct act *waiting_take(struct service *service) {
+    struct admin *admin = service->admin;
+    bool held = server_lock_is_held(&service->lock);
+    if (!held) server_lock(&service->lock);
+    struct act *act = admin->waiting_count ? admin->waiting[0] : NULL;
+    if (act) {
+        admin->waiting_count--;
+        memmove(admin->waiting, admin->waiting + 1, admin->waiting_count * sizeof act);
+    }
+    if (!held) server_unlock(&service->lock);
+    return act;
 }
 
-const struct server_part server_part_admin = {
-    .name = "ADMIN", SERVER_PART_STATE(admin), .read_store = admin_read_store};
+void server_act_write_later(struct act *act) {
+    struct service *service = act->service;
+    struct admin *admin = service->admin;
+    const bool shared_before = act->shared_before;
+    server_lock(&service->lock);
+    const bool has_room = admin->waiting_count < WAITING_MAX;
+    if (has_room) admin->waiting[admin->waiting_count++] = act;
+    server_unlock(&service->lock);
+    if (!has_room) server_act_free(act);
+    server_shares_memory = shared_before;
+}
+
+/* A later mastership reads what another process has written meanwhile, and writes the acts that
+ * wait for it. An act that cannot be written waits again. */
+static bool admin_read_store(struct service *service, struct store *store) {
+    struct admin *admin = service->admin;
+    struct act *act = NULL;
+    admin->is_read = admin_read(service, store);
+    while (admin->is_read && (act = waiting_take(service))) {
+        act->code = 0;
+        act_write(service, store, act);
+        if (act->code == 0) {
+            act_drop(act);
+        } else {
+            server_act_write_later(act);
+        }
+    }
+    return admin->is_read;
+}
+
+static void admin_destroy(struct service *service) {
+    for (struct act *act = NULL; service->admin && (act = waiting_take(service));) act_drop(act);
+}
+
+const struct server_part server_part_admin = {.name = "ADMIN",
+                                              SERVER_PART_STATE(admin),
+                                              .read_store = admin_read_store,
+                                              .destroy = admin_destroy};
