@@ -155,8 +155,9 @@ bool server_act_run(struct act *act, struct http_response *response);
  *   refusal   why nothing was changed; NULL: it was changed */
 bool server_act_confirm(struct act *act, const char *refusal, struct http_response *response);
 
-/* Writes an act when this process is master, or is master again, instead of server_act_run. It has no
- * function `prepare`, and is freed. It is lost if the process ends before, or if too many wait. */
+/* Writes an act when this process is master, or is master again, instead of server_act_run. It has
+ * no function `prepare`, and is freed. It is lost if the process ends before, or if too many
+ * wait. */
 void server_act_write_later(struct act *act);
 
 /* Refuses an act in its function `prepare`. Returns false. */

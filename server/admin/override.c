@@ -249,8 +249,8 @@ static bool limit_find_plan(const doorman_permit_limit *limit, const char *plan,
     return false;
 }
 
-/* Returns the size or the limit that a row gives its key. 0: there is no such row. Precondition: the
- * lock is held. */
+/* Returns the size or the limit that a row gives its key. 0: there is no such row. Precondition:
+ * the lock is held. */
 static double figure_of(const doorman_permits *permits, const doorman_permit_limit *limit,
                         const doorman_override_row *name) {
     doorman_override_info info;
