@@ -8,11 +8,14 @@
 #define API                                                                                        \
     "{\"resources\": [{\"identifier_glob\": \"api/*\", \"limits\": [{\"name\": \"quota\", "        \
     "\"kind\": \"FIXED_WINDOW\", \"limit\": 5, \"window\": 10000000, \"plans\": {\"pro\": "        \
-    "{\"limit\": 40}}}, {\"name\": \"burst\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 0.000001, "    \
+    "{\"limit\": 40}, \"free\": {\"limit\": 2}}}, {\"name\": \"burst\", \"kind\": "                \
+    "\"TOKEN_BUCKET\", \"rate\": 0.000001, "                                                       \
     "\"size\": 9}, {\"name\": \"all\", \"kind\": \"FIXED_WINDOW\", \"per\": \"template\", "        \
     "\"limit\": 900, \"window\": 10000000}]}]}"
 
 #include "admin_fixture.h"
+
+#define STORE_NOTES_MAX 64 /* of one call, as in server/state/store.h */
 
 #define WHY ", \"reason\": \"ticket 4711\"}"
 #define SET(key)                                                                                   \
@@ -166,6 +169,80 @@ TEST(a_ban_that_a_redis_takes_late_is_not_known_in_the_audit) {
     act(&fixture, "POST", "/v1/audit/2/undo?reason=mistake", "", 200, "{\"id\": 3}\n");
     assert_false(has(&fixture, "/v1/audit?limit=1", "\"known\":false"));
     assert_false(inspect_has(&fixture, "acme", "BANNED"));
+    server_stop(&fixture.server);
+}
+
+/* ---- a store that fails in a list ----------------------------------------------------------- */
+
+#define MANY 3000
+
+/* Gives a plan to many keys. Returns the response, for free. */
+static char *put_many(const struct fixture *fixture, const char *plan) {
+    const size_t room = MANY * 80;
+    char *body = (char *)malloc(room), *request = (char *)malloc(room + 512);
+    size_t used = (size_t)snprintf(body, room, "{\"reason\": \"all\", \"plans\": [");
+    for (int i = 0; i < MANY; i++) {
+        used += (size_t)snprintf(body + used, room - used,
+                                 "%s{\"glob\": \"api/*\", \"key\": \"k%d\", \"plan\": \"%s\"}",
+                                 i ? ", " : "", i, plan);
+    }
+    used += (size_t)snprintf(body + used, room - used, "]}");
+    snprintf(request, room + 512,
+             "PUT /v1/plans HTTP/1.1\r\n" ADMIN
+             "Content-Length: %zu\r\nConnection: close\r\n\r\n%s",
+             used, body);
+    char *response = exchange(fixture, request);
+    free(body);
+    free(request);
+    return response;
+}
+
+/* Gives a plan to many keys at a file that cannot grow. Lets the file grow more each time, until a
+ * part of the keys has the plan. Returns how many that are. */
+static long put_part(const struct fixture *fixture, const char *plan) {
+    const struct rlimit all = {RLIM_INFINITY, RLIM_INFINITY};
+    const pid_t pid = fixture->server.process->pid;
+    long done = 0;
+    for (rlim_t most = 65536; done == 0; most += most / 8) {
+        const struct rlimit room = {most, RLIM_INFINITY};
+        assert_int_equal(prlimit(pid, RLIMIT_FSIZE, &room, NULL), 0);
+        char *response = put_many(fixture, plan);
+        const char *first = strstr(response, "only the first ");
+        if (code_of(response) != 503) fail_msg("%.2000s", response);
+        if (!first) assert_non_null(strstr(response, "nothing was changed, because"));
+        if (first) done = strtol(first + strlen("only the first "), NULL, 10);
+        free(response);
+    }
+    assert_int_equal(prlimit(pid, RLIMIT_FSIZE, &all, NULL), 0);
+    return done;
+}
+
+static void expect_plan(const struct fixture *fixture, long index, const char *limit) {
+    char key[24];
+    snprintf(key, sizeof key, "k%ld", index);
+    if (!inspect_has(fixture, key, limit)) fail_msg("%s has not %s", key, limit);
+}
+
+/* E2: each row whole or not at all, and the answer and the audit name those that were written. A
+ * row that replaces one is two notes of the store. */
+TEST(a_list_that_a_store_takes_in_part_is_whole_in_each_row) {
+    struct place place = {.path = ""};
+    place_init(&place, false);
+    struct fixture fixture = place_start(&place);
+    char *response = put_many(&fixture, "free"), text[96];
+    assert_int_equal(code_of(response), 200);
+    free(response);
+    const long done = put_part(&fixture, "pro");
+    assert_true(done < MANY);
+    for (int i = 0; i < 2; i++) {
+        expect_plan(&fixture, 0, "\"limit\":40");
+        expect_plan(&fixture, done - 1, "\"limit\":40");
+        expect_plan(&fixture, done, "\"limit\":2,");
+        expect_plan(&fixture, MANY - 1, "\"limit\":2,");
+        snprintf(text, sizeof text, "\"written\":%d", (STORE_NOTES_MAX - 1) / 2);
+        EVENTUALLY(has(&fixture, "/v1/audit?limit=1", text));
+        place_restart(&place, &fixture);
+    }
     server_stop(&fixture.server);
 }
 
