@@ -418,6 +418,7 @@ TEST(a_change_whose_outcome_is_not_known_is_marked_so_after_kill_9) {
     take_one(&fixture, "acme", 200, "X-RateLimit-Limit: 5");
     etcd_allow(&etcd, "readwrite");
     etcd_node_put(&fixture, QUOTA_OF("2"), 200, "\"audit\":2,");
+    assert_int_equal(process_logged(fixture.server.process, "is kept only in memory"), 0);
     expect(&fixture, "/v1/audit?limit=1", ADMIN, 200, "limit: 5 -> 2\"]}}\n");
     server_stop(&fixture.server);
     etcd_stop(&etcd);
