@@ -542,6 +542,7 @@ typedef struct doorman_permit_detail {
     bool refused;        /* the limit refuses this permit, or would refuse it without shadow */
     uint32_t refusals;   /* refusals that count for a ban */
     doorman_limit_kind kind; /* of the limit; not in a message */
+    doorman_scope per;       /* of the limit; only INSPECT and RESET, not in a message */
     bool was_reset;          /* only RESET: the counter was removed; not in a message */
     const char *plan; /* the plan that the key has now, if the limit has it (E2); NULL: none. An
                          override row may hide it */
@@ -15716,6 +15717,7 @@ static doorman_status doorman__permits_answer_state(doorman_permits *permits,
         const doorman_permit_limit *limit = doorman__template_limit(template_, detail.limit);
         bool some = resets || entry->limit;
         if (some && !(limit && doorman__reset_means(limit, entry->limit))) continue;
+        detail.per = limit ? limit->per : DOORMAN_PER_KEY;
         detail.was_reset = resets && detail.kind != DOORMAN_CONCURRENCY &&
                            doorman__permits_has_counter(permits, entry, detail.limit);
         permits->details[kept++] = detail;
