@@ -92,9 +92,15 @@ static void grpc_facts(struct service *service, struct text *text) {
     const struct grpc *grpc = service->grpc;
     server_text_add(text, "<div><dt>gRPC</dt><dd>");
     server_text_add_escaped(text, grpc->address, server_escape_html);
-    server_text_addf(text, "; %" PRIu64 " of %zu connections</dd></div>",
+    server_text_addf(text, "; %" PRIu64 " of %zu connections",
                      grpc_count(&grpc->counters.connections),
                      service->settings->grpc_connection_max);
+    const uint64_t streams = grpc_count(&grpc->counters.quota_streams);
+    if (streams > 0) {
+        server_text_addf(text, "; %" PRIu64 " streams of quotas, with %" PRIu64 " buckets", streams,
+                         grpc_count(&grpc->counters.quota_buckets));
+    }
+    server_text_add(text, "</dd></div>");
 }
 
 const struct server_part server_part_grpc_status = {
