@@ -181,32 +181,6 @@ extern "C" {
  *    report charges at most max_cost. The debt of a bucket grows to at most the larger of max_debt
  *    and size / rate. A window grows to at most twice its limit. TIERS take what fits. A negative
  *    report gives units back, at most until the counter is fresh, where the limit has `refunds`.
- * P27 A permit with `settle_within` is a reservation. It charges its cost now, and remembers what
- *    each limit was charged. doorman_permits_settle says what it has really cost. What is less comes
- *    back to the counter that was charged: to a FIXED_WINDOW if its window is still the same one, to
- *    the slice of a SLIDING_WINDOW that was charged while that slice counts, and to a bucket as far
- *    as it has not gained it back by itself. TIERS and leased limits give nothing back, and a counter that was reset or evicted
- *    meanwhile does not either. What is more is charged as a report is (P13). No counter gets more
- *    back than it was charged.
- *       A settle is idempotent: repeated, it answers what the first one counted. With other figures
- *    it is refused as REPEATED. A reservation that is not settled in time ends: what was charged
- *    stays, or comes back where the limit has refund_unsettled. A settle that comes later is `late`.
- *    It charges what its cost exceeds that which stayed, and gives nothing back. A settle without a
- *    known reservation is `unknown`, and is charged as a report. So nobody gets away free.
- *       A reservation with units of CONCURRENCY is a hold too, which ends as any hold. A settle
- *    releases it.
- *       A repeated permit with the same client_id, request_id and items answers what was granted, and
- *    charges nothing. Other items are refused as REPEATED, and so is the request_id of a reservation
- *    that was settled or has ended.
- *       Settled reservations are remembered for a minute, and those that have ended for 10 minutes. A
- *    client repeats a settle for less than a minute. Open reservations count in the bounds on holds
- *    (P19).
- *       A reservation that a durable limit has counted is in the store (D3), and so is its settlement.
- *    So after a restart nothing is charged twice. A reservation that is not in the store ends with
- *    the counters that it has charged.
- * P28 A report with a request_id counts once: a repeat within 10 minutes answers what the first one
- *    charged. Beyond client_request_max or request_max a report, an unknown settle and a new
- *    reservation are refused as REPEATS.
  * P15 A changed configuration finds the counters of a key or a resource by (resource, key, name of
  *    the limit), and those of a template by (glob, name). Kind and scope must be the same. A bucket
  *    keeps what it has saved up to the new size, and counts the time since its last use at the new
@@ -251,7 +225,34 @@ extern "C" {
  *    only for permits of one item that hold nothing and are not `equal`. A server never refuses
  *    units that are taken ahead for lack of units, because it may grant fewer, or none.
  * P25 While the kill switch is on, or with `shadow`, each permit is granted in full, and at once.
- *    A copy of the permit is sent, so that server and client count what would have been refused. */
+ *    A copy of the permit is sent, so that server and client count what would have been refused.
+ * P27 A permit with `settle_within` is a reservation. It charges its cost now, and remembers what
+ *    each limit was charged. doorman_permits_settle says what it has really cost. What is less
+ *    comes back to the counter that was charged: to a FIXED_WINDOW if its window is still the same
+ *    one, to the slice of a SLIDING_WINDOW that was charged while that slice counts, and to a
+ *    bucket as far as it has not gained it back by itself. TIERS and leased limits give nothing
+ *    back, and a counter that was reset or evicted meanwhile does not either. What is more is
+ *    charged as a report is (P13). No counter gets more back than it was charged.
+ *       A settle is idempotent: repeated, it answers what the first one counted. With other
+ *    figures it is refused as REPEATED. A reservation that is not settled in time ends: what was
+ *    charged stays, or comes back where the limit has refund_unsettled. A settle that comes later
+ *    is `late`. It charges what its cost exceeds that which stayed, and gives nothing back. A
+ *    settle without a known reservation is `unknown`, and is charged as a report. So nobody gets
+ *    away free.
+ *       A reservation with units of CONCURRENCY is a hold too, which ends as any hold. A settle
+ *    releases it.
+ *       A repeated permit with the same client_id, request_id and items answers what was granted,
+ *    and charges nothing. Other items are refused as REPEATED, and so is the request_id of a
+ *    reservation that was settled or has ended.
+ *       Settled reservations are remembered for a minute, and those that have ended for 10
+ *    minutes. A client repeats a settle for less than a minute. Open reservations count in the
+ *    bounds on holds (P19).
+ *       A reservation that a durable limit has counted is in the store (D3), and so is its
+ *    settlement. So after a restart nothing is charged twice. A reservation that is not in the
+ *    store ends with the counters that it has charged.
+ * P28 A report with a request_id counts once: a repeat within 10 minutes answers what the first
+ *    one charged. Beyond client_request_max or request_max a report, an unknown settle and a new
+ *    reservation are refused as REPEATS. */
 
 /* Which permits share one counter of a limit. */
 typedef enum doorman_scope {
@@ -431,9 +432,8 @@ struct doorman_permit_limit {
     X(DOORMAN_REASON_SHARED, "SHARED")       /* a hold of the same key was released: see share */  \
     X(DOORMAN_REASON_MAX_HOLDS, "MAX_HOLDS") /* there are too many holds */                        \
     X(DOORMAN_REASON_REPEATED,                                                                     \
-      "REPEATED") /* another permit or transfer has the same request_id,   \
-                                              or the same settle or report has other figures */                       \
-    X(DOORMAN_REASON_REPEATS, "REPEATS") /* too many request_ids are remembered */
+      "REPEATED")                        /* another permit or transfer has the same request_id */  \
+    X(DOORMAN_REASON_REPEATS, "REPEATS") /* too many request_ids are remembered (P28) */
 
 #define DOORMAN__REASON_CODE(code, name) code,
 typedef enum doorman_reason {
@@ -542,6 +542,7 @@ typedef struct doorman_permit_detail {
     bool refused;        /* the limit refuses this permit, or would refuse it without shadow */
     uint32_t refusals;   /* refusals that count for a ban */
     doorman_limit_kind kind; /* of the limit; not in a message */
+    doorman_scope per;       /* of the limit; only INSPECT and RESET, not in a message */
     bool was_reset;          /* only RESET: the counter was removed; not in a message */
     const char *plan; /* the plan that the key has now, if the limit has it (E2); NULL: none. An
                          override row may hide it */
@@ -1543,8 +1544,8 @@ struct doorman_settlement {
  *   out       written on OK; pointers in it are valid until the next call on the permits. A refusal
  *             is OK too
  *   error     may be NULL; describes an INVALID_ARGUMENT: "items[3].cost: must be ..."
- *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (too many items) | OUT_OF_MEMORY: nothing has
- *             changed
+ *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (too many items) | OUT_OF_MEMORY: nothing
+ *             has changed
  *   cost      as of a permit with these items, and O(log reservations) */
 DOORMAN_API doorman_status doorman_permits_settle(doorman_permits *permits,
                                                   const doorman_settle_request *request,
@@ -9480,17 +9481,18 @@ static void doorman__hold_grant(doorman_permits *permits, doorman__hold *hold,
  *     SETTLED    charged as they cost       a minute; of a report: 10       (freed)
  *
  * A reservation does not point to the counters that it has charged, because they move, end and are
- * evicted. A part says what one limit was charged for one item, and names the limit by a code, which
- * has the same bits on every machine. A settlement finds the counters again, as a report does. Units
- * only come back to a counter that is marked as RESERVED. So a counter that was reset, and that
- * others have charged since then, gives nothing back.
+ * evicted. A part says what one limit was charged for one item. It names the limit by a code, which
+ * has the same bits on every machine. A settlement finds the counters again, as a report does.
+ * Units only come back to a counter that is marked as RESERVED. So a counter that was reset, and
+ * that others have charged since then, gives nothing back. A counter that another reservation has
+ * charged since then gives back at most what it has.
  *
  * Rows. A store must never have a counter without its reservation: after a crash the settlement
  * would be unknown, and charge the cost a second time. Nor may a settled reservation be open in the
  * store, when its counter has the units back already. So the row of a reservation is always yielded
  * before the rows of counters. When a crash comes in between, the counter has not counted the
- * reservation yet. So an open reservation is yielded once more after all counters. Only then does it
- * say that its counters are written, and only such a reservation gives units back after it was
+ * reservation yet. So an open reservation is yielded once more after all counters. Only then does
+ * it say that its counters are written, and only such a reservation gives units back after it was
  * restored. Otherwise what was reserved stays charged.
  */
 
@@ -9940,8 +9942,8 @@ static uint64_t *doorman__sliding_slot(const doorman__meter *meter, doorman_time
     return counts && is_kept ? &ring[1 + slice % DOORMAN__SLICES] : NULL;
 }
 
-/* Returns how much of a part a bucket has not gained back yet. What it gains pays first for what was
- * missing before the part was charged, then for the part. */
+/* Returns how much of a part a bucket has not gained back yet. What it gains pays first for what
+ * was missing before the part was charged, then for the part. */
 static uint64_t doorman__bucket_owed(const doorman__meter *meter,
                                      const doorman__reserved_part *part, doorman_time granted_at,
                                      doorman_time now) {
@@ -11992,9 +11994,9 @@ static void doorman__holds_uninit(doorman__holds *holds) {
 
 /* ---- >>settlements -------------------------------------------------------------------------- */
 /*
- * What reservations have really cost, and reports that count once (P27, P28). A settlement finds the
- * counters of its items like a report. A counter that has charged more than the real cost gives the
- * rest back, and one that has charged less is charged the rest. All of it happens, or nothing.
+ * What reservations have really cost, and reports that count once (P27, P28). A settlement finds
+ * the counters of its items like a report. A counter that has charged more than the real cost gives
+ * the rest back, and one that has charged less is charged the rest. All of it happens, or nothing.
  */
 
 /* A settle, or a report with a request_id. */
@@ -12385,8 +12387,9 @@ bool doorman_permits_next_reservation(const doorman_permits *permits, doorman_cu
  *                      units; the grains of 16 slices, the last one first
  *     TIERS            one byte: how many tiers follow; for each tier: when it was entered, and a
  *                      ring whose length is 0 if the tier was never entered
- *     reservation      one byte: 0: open, 1: open, and its counters are written, 2: settled, 3: ended;
- *                      one byte: 1: late, 2: unknown, 4: with a hold; the id; when it was granted,
+ *     reservation      one byte: 0: open, 1: open, and its counters are written, 2: settled,
+ *                      3: ended; one byte: 1: late, 2: unknown, 4: with a hold; the id; when it was
+ *                      granted,
  *                      and when it ends or is forgotten; one byte for the items that follow; for
  *                      each: the resource, the key, what was asked for, the least of it, what was
  *                      granted, what has come back and what was charged at the settlement; two
@@ -15714,6 +15717,7 @@ static doorman_status doorman__permits_answer_state(doorman_permits *permits,
         const doorman_permit_limit *limit = doorman__template_limit(template_, detail.limit);
         bool some = resets || entry->limit;
         if (some && !(limit && doorman__reset_means(limit, entry->limit))) continue;
+        detail.per = limit ? limit->per : DOORMAN_PER_KEY;
         detail.was_reset = resets && detail.kind != DOORMAN_CONCURRENCY &&
                            doorman__permits_has_counter(permits, entry, detail.limit);
         permits->details[kept++] = detail;

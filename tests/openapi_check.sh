@@ -73,7 +73,7 @@ start() { # name, flags...
 
 export DOORMAN_REPLACED='1 1' # as after a leak of descriptors
 start master --config "$folder/config.json" --node eu --state "$folder/state" \
-    --grpc 127.0.0.1:0
+    --grpc 127.0.0.1:0 --events tcp://127.0.0.1:0
 unset DOORMAN_REPLACED
 master=$url
 start standby --config "$folder/config.json" --etcd http://127.0.0.1:1 --election-key key

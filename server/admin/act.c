@@ -23,15 +23,22 @@
 #define AUDIT_BYTES_KEPT (AUDIT_BYTES_MAX / 10 * 9) /* so that not each act removes rows */
 #define REASON_MAX 500
 #define TRIM_INTERVAL (3600 * DOORMAN_SECOND)
+#define WAITING_MAX 16 /* acts that are written when this process is master */
 
-/* Only the thread of the store uses it, and the main thread before that one is started. */
+/* Only the thread of the store uses it, and the main thread before that one is started. The lock of
+ * the service guards the last two members. */
 struct admin {
-    bool is_read;         /* the next two members are known */
-    uint64_t last_id;     /* of the audit */
-    uint64_t newest_id;   /* the largest last_id that was ever read. A Redis can come back with an
+    bool is_read;           /* the next two members are known */
+    uint64_t last_id;       /* of the audit */
+    uint64_t newest_id;     /* the largest last_id that was ever read. A Redis can come back with an
                              earlier one */
-    size_t audit_bytes;   /* of all rows of the audit */
-    doorman_time trim_at; /* when to look again for rows that are over */
+    uint64_t late_id;       /* of an act that the store may have written, or may still write; 0:
+                             none */
+    bool late_has_row_only; /* it has nothing but its row, so it was not put into force */
+    size_t audit_bytes;     /* of all rows of the audit */
+    doorman_time trim_at;   /* when to look again for rows that are over */
+    struct act *waiting[WAITING_MAX];
+    size_t waiting_count;
 };
 
 /* ---- what the audit has --------------------------------------------------------------------- */
@@ -226,12 +233,31 @@ bool server_act_add_note(struct act *act, const struct act_note *note) {
     return true;
 }
 
+/* Returns the end of the notes that the next call writes. Those of one entry are in one call, so
+ * that each entry is written whole or not at all, unless they are more than a call has.
+ *   has_row   the call has the row of the audit too */
+static size_t act_batch_end(const struct act *act, bool has_row) {
+    const struct act_note *notes = act->notes.notes;
+    const size_t end = act->written + STORE_NOTES_MAX - (has_row ? 1 : 0);
+    size_t whole = end;
+    if (end >= act->notes.count) return act->notes.count;
+    while (whole > act->written && notes[whole].entry == notes[whole - 1].entry) whole--;
+    return whole > act->written ? whole : end;
+}
+
+/* Returns how many entries of an act are whole among its first notes. */
+static size_t act_count_entries(const struct act_notes *all, size_t notes) {
+    if (all->count == 0) return 0;
+    return notes < all->count ? all->notes[notes].entry : all->notes[all->count - 1].entry + 1;
+}
+
 /* Writes the row of an act, and the notes that follow those that are written, as many as the store
  * bears in one call.
  *   row   NULL: only notes */
 static enum store_result act_put_some(struct act *act, struct store *store, const char *row) {
     char identities[STORE_NOTES_MAX][24];
     struct store_note notes[STORE_NOTES_MAX];
+    const size_t end = act_batch_end(act, row != NULL);
     size_t count = 0, next = act->written;
     audit_identity(identities[0], act->id);
     if (row)
@@ -240,7 +266,7 @@ static enum store_result act_put_some(struct act *act, struct store *store, cons
                                 .identity = identities[0],
                                 .ends_at = (int64_t)time(NULL) + INT64_C(86400) * AUDIT_DAYS,
                                 .text = row};
-    for (; next < act->notes.count && count < STORE_NOTES_MAX; next++, count++) {
+    for (; next < end; next++, count++) {
         const struct act_note *note = &act->notes.notes[next];
         audit_identity(identities[count], note->id);
         notes[count] = (struct store_note){.kind = note->kind,
@@ -253,13 +279,13 @@ static enum store_result act_put_some(struct act *act, struct store *store, cons
     return result;
 }
 
-/* Returns the row of an act as text. It says how many notes the call writes that has it, if there
+/* Returns the row of an act as text. It says how many entries the call writes that has it, if there
  * are more. Returns NULL if memory runs out. */
 static char *act_row(struct act *act) {
-    const size_t left = act->notes.count - act->written;
+    const size_t end = act_batch_end(act, true);
     cJSON_DeleteItemFromObject(act->row, "written");
-    if (left >= STORE_NOTES_MAX) {
-        cJSON_AddNumberToObject(act->row, "written", (double)(STORE_NOTES_MAX - 1));
+    if (end < act->notes.count) {
+        cJSON_AddNumberToObject(act->row, "written", (double)act_count_entries(&act->notes, end));
     }
     return cJSON_PrintUnformatted(act->row);
 }
@@ -272,7 +298,7 @@ static enum store_result act_put(struct act *act, struct store *store) {
     bool is_last = false;
     while (result == STORE_OK && !is_last) {
         const bool is_first = act->row_bytes == 0;
-        is_last = act->notes.count - act->written < STORE_NOTES_MAX;
+        is_last = act_batch_end(act, true) == act->notes.count;
         char *row = is_first || is_last ? act_row(act) : NULL;
         bool has_memory = row || !(is_first || is_last);
         result = has_memory ? act_put_some(act, store, row) : STORE_FAILED;
@@ -320,14 +346,20 @@ static void act_apply(struct act *act) {
                act_names[act->kind], "token", act->token.name, "audit", id, LOG_END);
 }
 
-/* Says how much of an act was done when the store has failed. */
-static void act_describe_failure(const struct act *act, const struct store *store, char *what,
-                                 size_t room) {
-    const bool is_unsure = server_store_is_unsure(store), is_partial = act->row_bytes > 0;
-    if (is_partial) {
-        snprintf(what, room, "%s the first %zu of %zu changes were made%s",
-                 is_unsure ? "at least" : "only", act->written, act->notes.count,
-                 is_unsure ? "; look at /v1/audit for the others" : "");
+/* Says how much of an act was done when the store has failed. An act without notes is only put into
+ * force after it was written.
+ *   is_sent   the store was asked to write it */
+static void act_describe_failure(const struct act *act, const struct store *store, bool is_sent,
+                                 char what[160]) {
+    const size_t room = 160;
+    const struct act_notes *notes = &act->notes;
+    const size_t done = act_count_entries(notes, act->written);
+    const size_t all = act_count_entries(notes, notes->count);
+    const bool is_unsure = is_sent && server_store_is_unsure(store) && notes->count > 0;
+    if (act->row_bytes > 0) {
+        snprintf(what, room, "%s the first %zu of %zu entries were changed, [0] to [%zu]%s",
+                 is_unsure ? "at least" : "only", done, all, done ? done - 1 : 0,
+                 is_unsure ? "; look at the list for the others" : "");
     } else {
         snprintf(what, room, "%s",
                  is_unsure ? "it is not known whether this was done; look at "
@@ -336,15 +368,25 @@ static void act_describe_failure(const struct act *act, const struct store *stor
     }
 }
 
-/* Refuses an act that the store has not kept, or not whole. A store that did not answer may have
- * written it, or may do so soon. So all is read once more, and then what was written counts. */
-static void act_fail(struct act *act, struct store *store) {
+/* Notes that the store has failed. A store that did not answer may have written the act, or may do
+ * so soon. So all is read once more, and then what was written counts. */
+static void act_note_failure(const struct act *act, const struct store *store, bool is_sent) {
     struct admin *admin = act->service->admin;
-    char what[160];
-    act_describe_failure(act, store, what, sizeof what);
     admin->is_read = false;
     admin->trim_at = 0;
+    if (is_sent && server_store_is_unsure(store)) {
+        admin->late_id = act->id;
+        admin->late_has_row_only = act->notes.count == 0 && !act->is_done;
+    }
     server_state_reread(act->service);
+}
+
+/* Refuses an act that the store has not kept, or not whole.
+ *   is_sent   as above */
+static void act_fail(struct act *act, struct store *store, bool is_sent) {
+    char what[160];
+    act_describe_failure(act, store, is_sent, what);
+    act_note_failure(act, store, is_sent);
     if (act->is_done) {
         server_act_refuse(act, 503, "UNAVAILABLE",
                           "the change was made, and its row of the audit says that this is not "
@@ -357,6 +399,14 @@ static void act_fail(struct act *act, struct store *store) {
                       server_store_error(store));
 }
 
+/* Refuses an act whose row the store has not kept before the change.
+ *   is_sent   as above */
+static void act_fail_announced(struct act *act, struct store *store, bool is_sent) {
+    act_note_failure(act, store, is_sent);
+    server_act_refuse(act, 503, "UNAVAILABLE", "nothing was changed, because %s cannot keep it: %s",
+                      server_acts_store(act->service), server_store_error(store));
+}
+
 bool server_act_announce(struct act *act, struct store *store) {
     cJSON_AddFalseToObject(act->row, "known");
     char *row = cJSON_PrintUnformatted(act->row);
@@ -364,7 +414,7 @@ bool server_act_announce(struct act *act, struct store *store) {
     if (result == STORE_OK) act->row_bytes = strlen(row);
     cJSON_free(row);
     cJSON_DeleteItemFromObject(act->row, "known");
-    if (result != STORE_OK) act_fail(act, store);
+    if (result != STORE_OK) act_fail_announced(act, store, true);
     return result == STORE_OK;
 }
 
@@ -373,14 +423,53 @@ bool server_act_forget(struct act *act, struct store *store, const char *why) {
     return act_put(act, store) == STORE_OK;
 }
 
+/* The newest row of the audit. */
+struct newest_act {
+    uint64_t id;
+    int64_t ends_at;
+    cJSON *row; /* NULL: there is none, or memory has run out */
+};
+
+static bool newest_visit(void *context, const struct store_note *note) {
+    struct newest_act *newest = (struct newest_act *)context;
+    newest->id = strtoull(note->identity, NULL, 10);
+    newest->ends_at = note->ends_at;
+    newest->row = cJSON_Parse(note->text);
+    return false;
+}
+
+/* Marks the row of an act that the store has taken late, if the act has changed nothing but its
+ * row. Returns false if the store has failed. */
+static bool admin_mark_late(const struct admin *admin, struct store *store) {
+    struct newest_act newest = {.row = NULL};
+    char identity[24], *text = NULL;
+    bool done = server_store_list_notes(store, AUDIT_NOTE, "", newest_visit, &newest) == STORE_OK;
+    if (done && newest.id == admin->late_id && !cJSON_HasObjectItem(newest.row, "known")) {
+        cJSON_AddFalseToObject(newest.row, "known");
+        text = newest.row ? cJSON_PrintUnformatted(newest.row) : NULL;
+        audit_identity(identity, newest.id);
+        const struct store_note note = {AUDIT_NOTE, identity, newest.ends_at, text};
+        done = text && server_store_put_notes(store, &note, 1) == STORE_OK;
+    }
+    cJSON_free(text);
+    cJSON_Delete(newest.row);
+    return done;
+}
+
 /* Reads what the store has. If acts were written before, an empty batch ends what a store that did
  * not answer might still do. A store that has come back with fewer acts than there were has lost
  * rows that were not removed, so all rows stay in force. */
 static bool admin_read(struct service *service, struct store *store) {
     struct admin *admin = service->admin;
     if (admin->newest_id > 0 && server_store_write(store, NULL, 0) != STORE_OK) return false;
+    if (admin->late_has_row_only && !admin_mark_late(admin, store)) return false;
     if (!audit_trim(admin, store)) return false;
-    return server_rows_read(service, store, admin->last_id >= admin->newest_id);
+    const struct rows_wanted wanted = {.ends_others = admin->last_id >= admin->newest_id,
+                                       .late_id = admin->late_id};
+    if (!server_rows_read(service, store, &wanted)) return false;
+    admin->late_id = 0;
+    admin->late_has_row_only = false;
+    return true;
 }
 
 /* Runs on the thread of the store. */
@@ -403,13 +492,26 @@ static void act_write(struct service *service, struct store *store, void *contex
         server_act_refuse(act, 500, "INTERNAL", "out of memory");
         return;
     }
-    enum store_result result = admin->is_read ? act_put(act, store) : STORE_FAILED;
+    const bool is_sent = admin->is_read;
+    if (act->announces) cJSON_AddFalseToObject(act->row, "known");
+    enum store_result result = is_sent ? act_put(act, store) : STORE_FAILED;
     if (act->row_bytes > 0) {
         admin_set_last(admin, act->id);
         admin->audit_bytes += act->row_bytes;
-        act_apply(act);
+        if (!act->announces) act_apply(act);
     }
-    if (result != STORE_OK) act_fail(act, store);
+    if (result != STORE_OK) (act->announces ? act_fail_announced : act_fail)(act, store, is_sent);
+}
+
+/* Writes the row of an act once more, after its change was made or refused. Runs on the thread of
+ * the store. */
+static void act_write_again(struct service *service, struct store *store, void *context) {
+    struct act *act = (struct act *)context;
+    (void)service;
+    const enum store_result result = act_put(act, store);
+    if (act->is_done) act_apply(act);
+    if (result != STORE_OK && act->is_done) act_fail(act, store, true);
+    if (result != STORE_OK && !act->is_done) act_note_failure(act, store, true);
 }
 
 struct act *server_act_new(struct service *service, const struct http_request *request,
@@ -452,6 +554,14 @@ bool server_act_refuse(struct act *act, int code, const char *name, const char *
     return false;
 }
 
+bool server_act_confirm(struct act *act, const char *refusal, struct http_response *response) {
+    act->is_done = !refusal;
+    cJSON_DeleteItemFromObject(act->row, "known");
+    if (refusal) add_text(act->row, "refused", refusal);
+    act->call.run = act_write_again;
+    return server_act_run(act, response);
+}
+
 bool server_act_run(struct act *act, struct http_response *response) {
     char why[CALL_TEXT], error[ACT_TEXT];
     const bool shared_before = act->shared_before;
@@ -461,9 +571,12 @@ bool server_act_run(struct act *act, struct http_response *response) {
         server_http_response_set_error(response, act->code, act->name, act->error);
     } else {
         snprintf(error, sizeof error, "%s%s",
-                 result == CALL_LOST ? "it is not known whether this was done; look at /v1/audit "
-                                       "when the store answers again: "
-                                     : "nothing was changed: ",
+                 act->is_done ? "the change was made, and its row of the audit says that this is "
+                                "not known: "
+                 : act->announces || result == CALL_REFUSED
+                     ? "nothing was changed: "
+                     : "it is not known whether this was done; look at /v1/audit when the store "
+                       "answers again: ",
                  why);
         server_http_response_set_error(response, 503, "UNAVAILABLE", error);
     }
@@ -569,11 +682,55 @@ bool server_admin_check_query(const struct http_request *request, const char *co
 
 /* ---- the part ------------------------------------------------------------------------------- */
 
-/* A later mastership reads what another process has written meanwhile. */
-static bool admin_read_store(struct service *service, struct store *store) {
-    service->admin->is_read = admin_read(service, store);
-    return service->admin->is_read;
+/* Takes the first act that waits, or returns NULL. */
+static struct act *waiting_take(struct service *service) {
+    struct admin *admin = service->admin;
+    bool held = server_lock_is_held(&service->lock);
+    if (!held) server_lock(&service->lock);
+    struct act *act = admin->waiting_count ? admin->waiting[0] : NULL;
+    if (act) {
+        admin->waiting_count--;
+        memmove(admin->waiting, admin->waiting + 1, admin->waiting_count * sizeof act);
+    }
+    if (!held) server_unlock(&service->lock);
+    return act;
 }
 
-const struct server_part server_part_admin = {
-    .name = "ADMIN", SERVER_PART_STATE(admin), .read_store = admin_read_store};
+void server_act_write_later(struct act *act) {
+    struct service *service = act->service;
+    struct admin *admin = service->admin;
+    const bool shared_before = act->shared_before;
+    server_lock(&service->lock);
+    const bool has_room = admin->waiting_count < WAITING_MAX;
+    if (has_room) admin->waiting[admin->waiting_count++] = act;
+    server_unlock(&service->lock);
+    if (!has_room) server_act_free(act);
+    server_shares_memory = shared_before;
+}
+
+/* A later mastership reads what another process has written meanwhile, and writes the acts that
+ * wait for it. An act that cannot be written waits again. */
+static bool admin_read_store(struct service *service, struct store *store) {
+    struct admin *admin = service->admin;
+    struct act *act = NULL;
+    admin->is_read = admin_read(service, store);
+    while (admin->is_read && (act = waiting_take(service))) {
+        act->code = 0;
+        act_write(service, store, act);
+        if (act->code == 0) {
+            act_drop(act);
+        } else {
+            server_act_write_later(act);
+        }
+    }
+    return admin->is_read;
+}
+
+static void admin_destroy(struct service *service) {
+    for (struct act *act = NULL; service->admin && (act = waiting_take(service));) act_drop(act);
+}
+
+const struct server_part server_part_admin = {.name = "ADMIN",
+                                              SERVER_PART_STATE(admin),
+                                              .read_store = admin_read_store,
+                                              .destroy = admin_destroy};

@@ -11,12 +11,16 @@
 #define OVERRIDE_NOTE "override" /* that of overrides. Their identities are those of their acts */
 #define PLAN_NOTE                                                                                  \
     "plan" /* that of plan rows. The act with the number N has those from N * 2^14 on */
+#define PLAN_ID_BITS 14  /* of the index in an act */
+#define ROWS_AT_ONCE 500 /* rows that are looked at while the lock is held */
 
 /* A note that is written with the row of an act. */
 struct act_note {
     const char *kind; /* a constant */
     uint64_t id;      /* the identity of the note, as a number of 20 digits */
     int64_t ends_at;  /* as in struct store_note */
+    size_t entry;     /* the index in the list of the act of what it belongs to, in this order; 0:
+                         the act has no list. An entry is written whole or not at all */
     char *text;       /* for cJSON_free; NULL: the note is deleted */
 };
 
@@ -54,7 +58,8 @@ struct act {
     size_t written;     /* how many of the notes are in the store */
     bool shared_before; /* server_shares_memory at server_act_new */
     size_t row_bytes;   /* of its row in the store; 0: it is not written */
-    bool is_done;       /* `prepare` has made a change outside of the store */
+    bool is_done;       /* the change is made, outside of the store */
+    bool announces;     /* the change is made after server_act_run: see server_act_confirm */
     uint64_t id;        /* of its row */
     int code;           /* the status of a refusal; 0: none */
     const char *name;
@@ -144,6 +149,17 @@ void server_act_free(struct act *act); /* NULL: does nothing */
  *   returns   false: it is refused, and the response says why */
 bool server_act_run(struct act *act, struct http_response *response);
 
+/* Writes the row of an act once more, after the caller has made the change, or could not. The act
+ * was run with `announces`, and its row with "known": false, which is removed now. As
+ * server_act_run, which it calls.
+ *   refusal   why nothing was changed; NULL: it was changed */
+bool server_act_confirm(struct act *act, const char *refusal, struct http_response *response);
+
+/* Writes an act when this process is master, or is master again, instead of server_act_run. It has
+ * no function `prepare`, and is freed. It is lost if the process ends before, or if too many
+ * wait. */
+void server_act_write_later(struct act *act);
+
 /* Refuses an act in its function `prepare`. Returns false. */
 __attribute__((format(printf, 4, 5))) bool
 server_act_refuse(struct act *act, int code, const char *name, const char *format, ...);
@@ -163,12 +179,19 @@ bool server_override_read(const struct store_note *note, doorman_override_messag
 /* Does the same for a note with the kind PLAN_NOTE. */
 bool server_plan_read(const struct store_note *note, doorman_plans_message *message);
 
+/* What is done with the rows of the store. */
+struct rows_wanted {
+    bool
+        ends_others; /* rows in force that the store has not are ended: an act has removed them, and
+                         it was not known that it had succeeded */
+    uint64_t late_id; /* an act that the store has perhaps taken late. If its row adds to a bucket,
+                         the bucket gets the units now; 0: none */
+};
+
 /* Puts the overrides and the plan rows of the store into force, and deletes those that a later one
- * has replaced. Runs with or without the lock.
- *   ends_others   rows in force that the store has not are ended: an act has removed them, and it
- *                 was not known that it had succeeded
- *   returns       false: the store has failed */
-bool server_rows_read(struct service *service, struct store *store, bool ends_others);
+ * has replaced. Runs with or without the lock. Returns false if the store has failed. */
+bool server_rows_read(struct service *service, struct store *store,
+                      const struct rows_wanted *wanted);
 
 /* Returns the row of an act for cJSON_Delete, or NULL if the list leaves it out. */
 cJSON *server_audit_find(const struct note_page *page, const struct store_note *note);
@@ -213,7 +236,12 @@ bool server_undo_refuse(struct act *act, struct store *store, const cJSON *name)
  *   entry   has the resource, the key and, if it is shared by keys, the limit and `shared_by` */
 int server_audit_count_resets(struct store *store, const cJSON *entry);
 
-/* Refuses an act in its function `prepare` if that is too often. Returns false if it did. */
-bool server_reset_check_count(struct act *act, struct store *store, const cJSON *entry);
+/* Returns whether two entries are about one counter. The one has the members that are named
+ * above. */
+bool server_audit_same_counter(const cJSON *one, const cJSON *other);
+
+/* Refuses an act in its function `prepare` if that is too often. Returns false if it did.
+ *   more   how often the act does the same before */
+bool server_reset_check_count(struct act *act, struct store *store, const cJSON *entry, int more);
 
 #endif

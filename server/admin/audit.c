@@ -66,7 +66,7 @@ static const char *entry_resource(const cJSON *entry) {
 
 /* Returns whether two entries are about one counter. Keys have no meaning for a counter that they
  * share. */
-static bool reset_same(const cJSON *one, const cJSON *other) {
+bool server_audit_same_counter(const cJSON *one, const cJSON *other) {
     const char *shared = entry_text(one, "shared_by");
     const bool of_resource = strcmp(entry_resource(one), entry_resource(other)) == 0;
     if (!shared[0]) return of_resource && text_is(other, "key", entry_text(one, "key"));
@@ -82,12 +82,14 @@ static bool reset_visit(void *context, const struct store_note *note) {
     const cJSON *after = cJSON_GetObjectItemCaseSensitive(row, "after"), *entry = NULL;
     const bool is_later = !at || strcmp(at, resets->since) > 0;
     const bool counts = is_later && text_is(row, "role", "support");
-    const bool adds = counts && cJSON_HasObjectItem(after, "add");
-    resets->count += adds && reset_same(resets->entry, row);
+    const cJSON *set = cJSON_GetObjectItemCaseSensitive(after, "set");
+    const bool fills =
+        counts && (cJSON_HasObjectItem(after, "add") || cJSON_HasObjectItem(set, "size"));
+    resets->count += fills && server_audit_same_counter(resets->entry, row);
     cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(row, "entries")) {
         const bool is_reset =
             counts && text_is(row, "what", "reset") && !cJSON_GetObjectItem(entry, "ban");
-        resets->count += is_reset && reset_same(resets->entry, entry);
+        resets->count += is_reset && server_audit_same_counter(resets->entry, entry);
     }
     cJSON_Delete(row);
     return is_later;

@@ -6,14 +6,9 @@
  *     POST /v1/undrain   ends it
  *
  * Only a master writes the audit. Its row of a drain is written before the drain begins. A process
- * that is not master has the act in its log only, and the answer says so. */
+ * that is not master has the act in its log, and writes the row when it is master again. */
 #include "../state/status.h"
 #include "admin.h"
-
-#include <unistd.h>
-
-#define RETURN_SECONDS 20 /* how long an undrain waits until its row can be written */
-#define RETURN_LOOK_US 20000
 
 /* A drain or an undrain that is asked for. */
 struct drain_call {
@@ -71,8 +66,11 @@ static void drain_answer(struct service *service, struct http_response *response
     if (has_act && id == 0) {
         cJSON_AddNullToObject(json, "audit");
         cJSON_AddStringToObject(json, "audit_note",
-                                "only a master with --state writes the audit; the log of this "
-                                "process has this act");
+                                server_keeps_acts(service)
+                                    ? "only a master writes the audit: this process does so when "
+                                      "it is master again, and until then its log has this act"
+                                    : "this server keeps no acts of administration; the log of "
+                                      "this process has this act");
     }
     char *text = cJSON_PrintUnformatted(json);
     response->text.failed = !text;
@@ -84,8 +82,21 @@ static void drain_answer(struct service *service, struct http_response *response
 
 /* ---- acts ----------------------------------------------------------------------------------- */
 
-/* Logs an act that is not in the audit. */
+/* Makes the act of a call. Returns NULL if memory runs out: then the response has failed. */
+static struct act *drain_act(const struct drain_call *call) {
+    struct act *act = server_act_new(call->service, call->request, call->kind, call->response);
+    const cJSON *reason = cJSON_GetObjectItem(call->row, "reason");
+    if (act && reason) {
+        cJSON_AddStringToObject(act->row, "reason", cJSON_GetStringValue(reason));
+    }
+    if (act && call->is_forced) cJSON_AddTrueToObject(act->row, "force");
+    return act;
+}
+
+/* Logs an act that is not in the audit, or not yet. */
 static void drain_log_act(const struct drain_call *call) {
+    struct act *act = server_keeps_acts(call->service) ? drain_act(call) : NULL;
+    if (act) server_act_write_later(act);
     const char *reason = cJSON_GetStringValue(cJSON_GetObjectItem(call->row, "reason"));
     const char *token = call->request->token.name;
     server_log(call->service->settings, LEVEL_INFO, "an act that is not in the audit", "what",
@@ -121,11 +132,8 @@ static void drain_apply(struct act *act) {
  *   apply   see struct act
  *   id      out: of the row */
 static bool drain_write(const struct drain_call *call, void (*apply)(struct act *), uint64_t *id) {
-    struct act *act = server_act_new(call->service, call->request, call->kind, call->response);
-    const cJSON *reason = cJSON_GetObjectItem(call->row, "reason");
+    struct act *act = drain_act(call);
     if (!act) return false;
-    if (reason) cJSON_AddStringToObject(act->row, "reason", cJSON_GetStringValue(reason));
-    if (call->is_forced) cJSON_AddTrueToObject(act->row, "force");
     act->apply = apply;
     if (!server_act_run(act, call->response)) return false;
     *id = act->id;
@@ -191,35 +199,22 @@ static void drain_end(struct service *service) {
     }
 }
 
-/* Waits until a process without an election is master again and has read its counters. Returns
- * whether that is so. */
-static bool drain_await_return(struct service *service) {
-    const doorman_time until = doorman_clock() + RETURN_SECONDS * DOORMAN_SECOND;
-    for (;;) {
-        server_lock(&service->lock);
-        bool is_back = service->drain.phase == DRAIN_NONE && !service->state_status->is_reading;
-        bool is_over = service->stopping || doorman_clock() >= until;
-        server_unlock(&service->lock);
-        if (is_back || is_over) return is_back;
-        usleep(RETURN_LOOK_US);
-    }
-}
-
+/* Ends the drain. The row is written at once only if the process has stayed master. Otherwise the
+ * thread of pages does not wait for it. */
 static void undrain_start(const struct drain_call *call) {
     struct service *service = call->service;
     struct http_response refused = server_http_response_init(NULL);
     struct drain_call audited = *call;
     uint64_t id = 0;
     server_lock(&service->lock);
-    bool was_drained = service->drain.phase != DRAIN_NONE;
+    const bool was_drained = service->drain.phase != DRAIN_NONE;
     drain_end(service);
+    const bool is_back = service->drain.phase == DRAIN_NONE &&
+                         doorman_server_permits(service->server) && server_keeps_acts(service);
     server_unlock(&service->lock);
-    bool is_alone = !service->settings->election_key && service->state;
-    if (was_drained && is_alone && drain_await_return(service)) {
-        audited.response = &refused;
-        if (!drain_write(&audited, NULL, &id)) id = 0; /* the undrain stays, and is in the log */
-        doorman_buffer_uninit(&refused.text.buffer);
-    }
+    audited.response = &refused;
+    if (was_drained && is_back && !drain_write(&audited, NULL, &id)) id = 0;
+    doorman_buffer_uninit(&refused.text.buffer);
     if (was_drained && id == 0) drain_log_act(call);
     drain_answer(service, call->response, was_drained, id);
 }

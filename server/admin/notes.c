@@ -94,6 +94,7 @@ static bool ids_have(const struct ids *all, uint64_t id) {
 
 struct notes_pass {
     struct service *service;
+    const struct rows_wanted *wanted;
     struct names ended;
     struct ids visited;
     struct ids outranked; /* of notes to delete */
@@ -145,14 +146,21 @@ static bool pass_delete(const struct notes_pass *pass, struct store *store, cons
     return true;
 }
 
-/* Reads the notes of a kind.
- *   end_others   ends the rows in force that have no note; NULL: they stay */
-static bool pass_run(struct service *service, struct store *store, const char *kind,
-                     store_visitor *visit, void (*end_others)(const struct notes_pass *pass)) {
-    struct notes_pass pass = {.service = service};
-    bool done = server_store_list_notes(store, kind, "", visit, &pass) == STORE_OK && !pass.failed;
-    if (done && end_others) end_others(&pass);
-    done = done && pass_delete(&pass, store, kind);
+/* What a pass does with the notes of a kind. */
+struct notes_kind {
+    const char *name;
+    store_visitor *visit;
+    void (*end_others)(const struct notes_pass *pass); /* ends the rows in force without a note */
+};
+
+/* Reads the notes of a kind. */
+static bool pass_run(struct service *service, struct store *store, const struct notes_kind *kind,
+                     const struct rows_wanted *wanted) {
+    struct notes_pass pass = {.service = service, .wanted = wanted};
+    bool done = server_store_list_notes(store, kind->name, "", kind->visit, &pass) == STORE_OK &&
+                !pass.failed;
+    if (done && wanted->ends_others) kind->end_others(&pass);
+    done = done && pass_delete(&pass, store, kind->name);
     names_free(&pass.ended);
     free(pass.visited.ids);
     free(pass.outranked.ids);
@@ -188,6 +196,18 @@ bool server_override_read(const struct store_note *note, doorman_override_messag
     return is_valid && message->row.id > 0;
 }
 
+/* Sets a row as it is in the store. A row that adds to a bucket does so now if the store has taken
+ * its act late. */
+static doorman_status override_enter(const struct notes_pass *pass, doorman_permits *permits,
+                                     const doorman_override_row *row, doorman_error *error) {
+    const bool is_new = row->id == pass->wanted->late_id && row->add > 0;
+    if (is_new &&
+        doorman_permits_set_override(permits, row, error, doorman_clock()) == DOORMAN_OK) {
+        return DOORMAN_OK;
+    }
+    return doorman_permits_restore_override(permits, row, error, doorman_clock());
+}
+
 /* Puts a row into force, unless a later one has its name. Precondition: the lock is held. */
 static doorman_status override_restore(struct notes_pass *pass, const struct store_note *note,
                                        doorman_permits *permits, const doorman_override_row *row,
@@ -199,8 +219,7 @@ static doorman_status override_restore(struct notes_pass *pass, const struct sto
              row->resource_id ? row->resource_id : row->identifier_glob, row->limit,
              row->key ? row->key : "", row->add > 0 ? "+" : "");
     if (!pass_wants(pass, name, note, row->id, is_there ? info.row.id : 0)) return DOORMAN_OK;
-    const doorman_status status =
-        doorman_permits_restore_override(permits, row, error, doorman_clock());
+    const doorman_status status = override_enter(pass, permits, row, error);
     /* a window that it adds to may have ended */
     const bool has_ended =
         status == DOORMAN_OK && !doorman_permits_find_override(permits, row, &info);
@@ -228,17 +247,20 @@ static bool override_visit(void *context, const struct store_note *note) {
     return permits && !pass->failed;
 }
 
-/* Ends the next override without a note. Returns its id, or 0 if no override is left.
- *   cursor   of the iteration */
-static uint64_t override_end_next(const struct notes_pass *pass, doorman_override_cursor *cursor) {
+/* Ends the next override without a note, among some. Returns its id, or 0 if there is none.
+ *   cursor   of the iteration
+ *   more     out: false if no override is left */
+static uint64_t override_end_next(const struct notes_pass *pass, doorman_override_cursor *cursor,
+                                  bool *more) {
     struct service *service = pass->service;
     doorman_override_info info;
     uint64_t ended = 0;
     bool held = server_lock_is_held(&service->lock);
     if (!held) server_lock(&service->lock);
     doorman_permits *permits = doorman_server_permits(service->server);
-    while (permits && !ended && doorman_permits_next_override(permits, cursor, &info)) {
-        if (!ids_have(&pass->visited, info.row.id)) ended = info.row.id;
+    for (int i = 0; i < ROWS_AT_ONCE && *more && !ended; i++) {
+        *more = permits && doorman_permits_next_override(permits, cursor, &info);
+        if (*more && !ids_have(&pass->visited, info.row.id)) ended = info.row.id;
     }
     if (ended) (void)doorman_permits_end_override(permits, &info.row, NULL, doorman_clock());
     if (!held) server_unlock(&service->lock);
@@ -247,8 +269,9 @@ static uint64_t override_end_next(const struct notes_pass *pass, doorman_overrid
 
 static void overrides_end_others(const struct notes_pass *pass) {
     doorman_override_cursor cursor = {0};
-    for (uint64_t id; (id = override_end_next(pass, &cursor));) {
-        pass_log_end(pass, OVERRIDE_NOTE, id);
+    for (bool more = true; more;) {
+        const uint64_t id = override_end_next(pass, &cursor, &more);
+        if (id) pass_log_end(pass, OVERRIDE_NOTE, id);
     }
 }
 
@@ -298,15 +321,17 @@ static bool plan_visit(void *context, const struct store_note *note) {
 }
 
 /* As override_end_next. */
-static uint64_t plan_end_next(const struct notes_pass *pass, doorman_override_cursor *cursor) {
+static uint64_t plan_end_next(const struct notes_pass *pass, doorman_override_cursor *cursor,
+                              bool *more) {
     struct service *service = pass->service;
     doorman_plan_info info;
     uint64_t ended = 0;
     bool held = server_lock_is_held(&service->lock);
     if (!held) server_lock(&service->lock);
     doorman_permits *permits = doorman_server_permits(service->server);
-    while (permits && !ended && doorman_permits_next_plan(permits, cursor, &info)) {
-        if (!ids_have(&pass->visited, info.row.id)) ended = info.row.id;
+    for (int i = 0; i < ROWS_AT_ONCE && *more && !ended; i++) {
+        *more = permits && doorman_permits_next_plan(permits, cursor, &info);
+        if (*more && !ids_have(&pass->visited, info.row.id)) ended = info.row.id;
     }
     if (ended) (void)doorman_permits_end_plan(permits, &info.row, NULL, doorman_clock());
     if (!held) server_unlock(&service->lock);
@@ -315,11 +340,16 @@ static uint64_t plan_end_next(const struct notes_pass *pass, doorman_override_cu
 
 static void plans_end_others(const struct notes_pass *pass) {
     doorman_override_cursor cursor = {0};
-    for (uint64_t id; (id = plan_end_next(pass, &cursor));) pass_log_end(pass, PLAN_NOTE, id);
+    for (bool more = true; more;) {
+        const uint64_t id = plan_end_next(pass, &cursor, &more);
+        if (id) pass_log_end(pass, PLAN_NOTE, id);
+    }
 }
 
-bool server_rows_read(struct service *service, struct store *store, bool ends_others) {
-    return pass_run(service, store, OVERRIDE_NOTE, override_visit,
-                    ends_others ? overrides_end_others : NULL) &&
-           pass_run(service, store, PLAN_NOTE, plan_visit, ends_others ? plans_end_others : NULL);
+bool server_rows_read(struct service *service, struct store *store,
+                      const struct rows_wanted *wanted) {
+    static const struct notes_kind overrides = {OVERRIDE_NOTE, override_visit,
+                                                overrides_end_others};
+    static const struct notes_kind plans = {PLAN_NOTE, plan_visit, plans_end_others};
+    return pass_run(service, store, &overrides, wanted) && pass_run(service, store, &plans, wanted);
 }

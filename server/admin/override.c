@@ -23,6 +23,7 @@ struct override_detail {
     cJSON *query;                     /* owns the texts of the row after DELETE */
     bool ends;                        /* it ends the row, and sets none */
     uint64_t replaced;                /* the row that it replaces or ends; 0: none */
+    double added;                     /* to the key by another row; only of the role support */
     uint64_t left;                    /* ACT_UNDO: the row that must be there; 0: none must be */
     doorman_time ended_at; /* ACT_UNDO: when the row ended that is not set again; 0: no row did */
 };
@@ -84,7 +85,8 @@ static void add_after(cJSON *json, doorman_permits *permits, const doorman_overr
             DOORMAN_OK) {
         return;
     }
-    if (after.remaining < 1) {
+    const bool is_refused = after.more_after > 0 || after.kind == DOORMAN_CONCURRENCY;
+    if (after.remaining < 1 && is_refused) {
         time_t at = (time_t)((row->ends_at + after.more_after) / DOORMAN_SECOND) + 1;
         struct tm parts;
         gmtime_r(&at, &parts);
@@ -110,11 +112,6 @@ static const doorman_permit_limit *limit_find(const doorman_permits *permits, co
     return NULL;
 }
 
-/* Returns the units in a second of a window. A calendar has a length that nobody overrides. */
-static double window_rate(const doorman_figures *figures) {
-    return figures->window > 0 ? figures->limit / (double)figures->window : 0;
-}
-
 /* Returns the units in a second that the tiers grant at most. */
 static double tiers_rate(const doorman_figures *figures) {
     double most = 0;
@@ -132,19 +129,21 @@ static double tiers_sum(const doorman_figures *figures) {
 
 /* Returns the first figure that is more than OVERRIDE_MAX times that of the limit, or NULL.
  *   all     of the override
+ *   added   by another override of the key
  *   most    out: how much it may be */
 static const char *figure_beyond(const doorman_permit_limit *limit, const doorman_figures *all,
-                                 double *most) {
+                                 double added, double *most) {
     const doorman_figures *own = &limit->figures;
+    const bool is_bucket = limit->kind == DOORMAN_TOKEN_BUCKET;
     const struct {
         const char *name;
         double value, configured;
     } figures[] = {{"set.rate", all->rate, own->rate},
-                   {"set.size", all->size, own->size},
+                   {"set.size", all->size + (is_bucket ? added : 0), own->size},
                    {"set.max_debt", (double)all->max_debt / 1e9, (double)own->max_debt / 1e9},
-                   {"set.limit", all->limit, own->limit},
+                   {"set.max_wait", (double)all->max_wait / 1e9, (double)own->max_wait / 1e9},
+                   {"set.limit", all->limit + (is_bucket ? 0 : added), own->limit},
                    {"set.queue", (double)all->queue, (double)own->queue},
-                   {"set.window: limit / window", window_rate(all) * 1e9, window_rate(own) * 1e9},
                    {"set.tiers: the sum of their limits", tiers_sum(all), tiers_sum(own)},
                    {"set.tiers: limit / window", tiers_rate(all) * 1e9, tiers_rate(own) * 1e9}};
     for (size_t i = 0; i < sizeof figures / sizeof *figures; i++) {
@@ -166,6 +165,7 @@ __attribute__((format(printf, 3, 4))) static bool refuse(struct http_response *r
                                    code == 400   ? "INVALID_ARGUMENT"
                                    : code == 403 ? "PERMISSION_DENIED"
                                    : code == 404 ? "NOT_FOUND"
+                                   : code == 429 ? "RESOURCE_EXHAUSTED"
                                                  : "INTERNAL",
                                    error);
     return false;
@@ -249,49 +249,140 @@ static bool limit_find_plan(const doorman_permit_limit *limit, const char *plan,
     return false;
 }
 
-/* Checks that a row of the role support makes no bucket smaller. A small bucket is soon full, and a
- * counter that is full is removed (P14), so the bucket would be full at the end of the row (E6). */
-static bool check_size(const struct act *act, const doorman_permits *permits,
-                       const doorman_permit_limit *limit, const doorman_override_info *info,
-                       struct http_response *response) {
-    const doorman_override_row *row = &override_of(act)->message.row;
+/* Returns the size or the limit that a row gives its key. 0: there is no such row. Precondition:
+ * the lock is held. */
+static double figure_of(const doorman_permits *permits, const doorman_permit_limit *limit,
+                        const doorman_override_row *name) {
+    doorman_override_info info;
+    if (!doorman_permits_find_override(permits, name, &info) || info.idle) return 0;
+    return limit->kind == DOORMAN_TOKEN_BUCKET ? info.all.size : info.all.limit;
+}
+
+/* Does this for the row of a glob, with the limit and the key of another row. */
+static double figure_of_glob(const doorman_permits *permits, const doorman_permit_limit *limit,
+                             const char *glob, const doorman_override_row *row) {
+    const doorman_override_row name = {
+        .identifier_glob = glob, .limit = row->limit, .key = row->key};
+    return figure_of(permits, limit, &name);
+}
+
+/* Returns the units that another row gives a key beside one that adds: its size or its limit. 0:
+ * there is no such row. Precondition: the lock is held. */
+static double figure_beside(const doorman_permits *permits, const doorman_permit_limit *limit,
+                            const char *glob, const doorman_override_row *row) {
+    const doorman_override_row name = {
+        .resource_id = row->resource_id, .limit = row->limit, .key = row->key};
+    return fmax(figure_of(permits, limit, &name), figure_of_glob(permits, limit, glob, row));
+}
+
+/* Writes the id of a resource that matches a glob. Returns false if the glob has a class of
+ * characters, or is too long. */
+static bool glob_example(const char *glob, char id[DOORMAN_ID_BYTES_MAX + 1]) {
+    size_t bytes = 0;
+    if (strpbrk(glob, "[\\") || strlen(glob) > DOORMAN_ID_BYTES_MAX) return false;
+    for (; *glob; glob++) id[bytes++] = strchr("*?", *glob) ? 'x' : *glob;
+    id[bytes] = 0;
+    return true;
+}
+
+/* Returns the size that the bucket of a key has without a row. That may be one of a plan, or of an
+ * override of the configuration. Precondition: the lock is held, and the row is set.
+ *   added   to the bucket by another row */
+static double size_without(doorman_permits *permits, const doorman_permit_limit *limit,
+                           const doorman_override_info *info, const doorman_override_row *row,
+                           double added) {
     const doorman_plan_row name = {.identifier_glob = info->glob, .key = row->key};
     const doorman_figures *own = &limit->figures;
+    const char *resource = row->resource_id;
+    char example[DOORMAN_ID_BYTES_MAX + 1];
     doorman_plan_info plan;
-    if (limit->kind != DOORMAN_TOKEN_BUCKET || row->add > 0) return true;
+    doorman_permit_detail after;
     if (doorman_permits_find_plan(permits, &name, &plan)) {
         (void)limit_find_plan(limit, plan.row.plan, &own);
     }
-    return info->all.size >= own->size ||
+    if (!resource && glob_example(info->glob, example)) resource = example;
+    if (!resource || doorman_permits_after_override(permits, row, resource, &after, NULL,
+                                                    doorman_clock()) != DOORMAN_OK) {
+        return own->size;
+    }
+    if (added > 0) after.most = fmax(own->size, after.most - added);
+    return row->resource_id ? fmax(after.most, figure_of_glob(permits, limit, info->glob, row))
+                            : after.most;
+}
+
+/* Checks that a row of the role support makes no bucket smaller. A small bucket is soon full, and a
+ * counter that is full is removed (P14), so the bucket would be full at the end of the row (E6). */
+static bool check_size(const struct act *act, doorman_permits *permits,
+                       const doorman_permit_limit *limit, const doorman_override_info *info,
+                       struct http_response *response) {
+    const doorman_override_row *row = &override_of(act)->message.row;
+    if (limit->kind != DOORMAN_TOKEN_BUCKET || row->add > 0) return true;
+    const double own = size_without(permits, limit, info, row, override_of(act)->added);
+    return info->all.size >= own ||
            refuse(response, 403,
                   "set.size: the role support may not make a bucket smaller than it is without the "
                   "override, which is %.15g here, because it would be full at the end; the role "
                   "admin may",
-                  own->size);
+                  own);
 }
 
 /* Checks the figures of the role support. Precondition: the lock is held, and the row is set.
  *   info   of the row */
-static bool check_bound(const struct act *act, const doorman_permits *permits,
+static bool check_bound(const struct act *act, doorman_permits *permits,
                         const doorman_override_info *info, struct http_response *response) {
-    const doorman_permit_limit *limit =
-        limit_find(permits, info->glob, override_of(act)->message.row.limit);
-    double most = 0;
+    const doorman_override_row *row = &override_of(act)->message.row;
+    const doorman_permit_limit *limit = limit_find(permits, info->glob, row->limit);
+    double most = 0, beside = override_of(act)->added;
     if (act->token.role == ROLE_ADMIN || !limit) return true;
-    const char *beyond = figure_beyond(limit, &info->all, &most);
-    if (override_of(act)->message.row.add > 0) {
+    if (!check_window(limit, &info->all, response)) return false;
+    const char *beyond = figure_beyond(limit, &info->all, beside, &most);
+    if (row->add > 0) {
         bool is_bucket = limit->kind == DOORMAN_TOKEN_BUCKET;
         most = OVERRIDE_MAX * (is_bucket ? limit->figures.size : limit->figures.limit);
-        beyond = override_of(act)->message.row.add > most ? "add" : NULL;
+        beside = figure_beside(permits, limit, info->glob, row);
+        beyond = row->add + beside > most * (1 + 1e-9) ? "add" : NULL;
     }
-    if (!beyond) {
-        return check_window(limit, &info->all, response) &&
-               check_size(act, permits, limit, info, response);
+    if (!beyond) return check_size(act, permits, limit, info, response);
+    if (beside > 0) {
+        return refuse(response, 403,
+                      "%s: the role support may give at most %d times the limit as configured, "
+                      "which is %.15g here, and another override of the key gives %.15g of it; the "
+                      "role admin may give more",
+                      beyond, OVERRIDE_MAX, most, beside);
     }
     return refuse(response, 403,
                   "%s: the role support may give at most %d times the limit as configured, which "
                   "is %.15g here; the role admin may give more",
                   beyond, OVERRIDE_MAX, most);
+}
+
+/* Returns what override rows add to a key at the resources that a row concerns: the largest of
+ * them. Precondition: the lock is not held. */
+static double units_added(struct service *service, const doorman_override_row *row) {
+    const doorman_override_row name = {
+        .resource_id = row->resource_id, .limit = row->limit, .key = row->key, .add = 1};
+    const char *key = row->key ? row->key : "";
+    doorman_override_cursor cursor = {.id = 0};
+    doorman_override_info info;
+    double most = 0;
+    for (bool more = true; more;) {
+        server_lock(&service->lock);
+        const doorman_permits *permits = doorman_server_permits(service->server);
+        more = permits && !row->resource_id;
+        if (permits && row->resource_id && doorman_permits_find_override(permits, &name, &info)) {
+            most = info.row.add;
+        }
+        for (int i = 0; more && i < ROWS_AT_ONCE; i++) {
+            more = doorman_permits_next_override(permits, &cursor, &info);
+            const bool is_meant = more && info.row.add > 0 && info.glob &&
+                                  strcmp(info.glob, row->identifier_glob) == 0 &&
+                                  strcmp(info.row.limit, row->limit) == 0 &&
+                                  strcmp(info.key, key) == 0;
+            if (is_meant) most = fmax(most, info.row.add);
+        }
+        server_unlock(&service->lock);
+    }
+    return most;
 }
 
 /* ---- PUT ------------------------------------------------------------------------------------ */
@@ -337,8 +428,12 @@ static bool override_try(struct act *act, doorman_permits *permits, const struct
     row.id = UINT64_MAX;
     doorman_status status = doorman_permits_set_override(permits, &row, &error, now);
     if (status != DOORMAN_OK) {
-        return refuse(response, status == DOORMAN_NOT_FOUND ? 404 : 400, "%s",
-                      error.text[0] ? error.text : server_status_text(status));
+        return refuse(response,
+                      status == DOORMAN_NOT_FOUND            ? 404
+                      : status == DOORMAN_RESOURCE_EXHAUSTED ? 429
+                      : status == DOORMAN_OUT_OF_MEMORY      ? 500
+                                                             : 400,
+                      "%s", error.text[0] ? error.text : server_status_text(status));
     }
     bool is_within = !doorman_permits_find_override(permits, &row, &info) || !info.glob ||
                      check_bound(act, permits, &info, response);
@@ -453,8 +548,9 @@ static bool override_prepare(struct act *act, struct store *store) {
     if (act->kind == ACT_UNDO && detail->left != (before.is_there ? before.row.id : 0)) {
         return server_undo_refuse(act, store, act->row);
     }
-    const bool adds = row->add > 0 && !detail->ends;
-    if (adds && act->token.role != ROLE_ADMIN && !server_reset_check_count(act, store, act->row)) {
+    const bool fills = (row->add > 0 || row->figures.size > 0) && !detail->ends;
+    if (fills && act->token.role != ROLE_ADMIN &&
+        !server_reset_check_count(act, store, act->row, 0)) {
         return false;
     }
     cJSON_AddItemToObject(act->row, "before",
@@ -520,6 +616,10 @@ static void override_run(struct act *act, bool is_valid, struct http_response *r
     struct service *service = act->service;
     if (is_valid) {
         struct before before = {.is_there = false};
+        const bool is_set = !detail->ends && !(detail->message.row.add > 0);
+        if (act->token.role != ROLE_ADMIN && is_set) {
+            detail->added = units_added(service, &detail->message.row);
+        }
         server_lock(&service->lock);
         doorman_permits *permits = doorman_server_permits(service->server);
         if (permits && detail->ends) is_valid = override_try_end(act, permits, response);

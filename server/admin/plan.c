@@ -18,10 +18,8 @@
 
 #include <stdarg.h>
 
-#define PLAN_ID_BITS 14   /* of the index in an act */
-#define PLAN_PROBLEMS 20  /* errors that an answer has at most */
-#define PLANS_AT_ONCE 500 /* rows that are looked at while the lock is held */
-#define SUPPORT_PLANS 20  /* changes of the plan of one key a day, by the role support */
+#define PLAN_PROBLEMS 20 /* errors that an answer has at most */
+#define SUPPORT_PLANS 20 /* changes of the plan of one key a day, by the role support */
 
 /* A row of an act. */
 struct plan_change {
@@ -219,7 +217,7 @@ static bool plan_check(struct act *act, struct http_response *response) {
     for (size_t i = 0; i < detail->count;) {
         server_lock(&service->lock);
         doorman_permits *permits = doorman_server_permits(service->server);
-        for (size_t n = 0; permits && n < PLANS_AT_ONCE && i < detail->count; n++, i++) {
+        for (size_t n = 0; permits && n < ROWS_AT_ONCE && i < detail->count; n++, i++) {
             doorman_error error = {0};
             doorman_status status = doorman_permits_check_plan(permits, &detail->changes[i].row,
                                                                &error, doorman_clock());
@@ -282,7 +280,7 @@ static bool plan_take_all(struct act *act) {
         server_lock(&service->lock);
         doorman_permits *permits = doorman_server_permits(service->server);
         if (permits) doorman_permits_read(permits, &info);
-        for (size_t n = 0; permits && n < PLANS_AT_ONCE && i < detail->count; n++, i++) {
+        for (size_t n = 0; permits && n < ROWS_AT_ONCE && i < detail->count; n++, i++) {
             plan_take_before(&detail->changes[i], permits);
             added += detail->changes[i].replaced == 0 && !detail->changes[i].ends;
         }
@@ -461,12 +459,13 @@ static bool plan_add_notes(struct act *act) {
             const struct act_note made = {.kind = PLAN_NOTE,
                                           .id = row->id,
                                           .ends_at = end ? end / DOORMAN_SECOND + 1 : 0,
+                                          .entry = i,
                                           .text = plan_text(act, row)};
             if (!made.text || !server_act_add_note(act, &made)) return false;
         }
-        change->written_with = act->notes.count;
-        const struct act_note deleted = {.kind = PLAN_NOTE, .id = change->replaced};
+        const struct act_note deleted = {.kind = PLAN_NOTE, .id = change->replaced, .entry = i};
         if (change->replaced && !server_act_add_note(act, &deleted)) return false;
+        change->written_with = act->notes.count;
     }
     return true;
 }

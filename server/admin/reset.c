@@ -1,5 +1,6 @@
 /* doorman_server, part ADMIN: POST /v1/reset with a row of the audit. The row is written before the
- * message is decided. It has what each counter had used at that time, and the ban of a key.
+ * message is decided, and says that its outcome is not known. It is written once more when the
+ * message is decided. It has what each counter had used before, and the ban of a key.
  *
  * Without --state this file only passes the message on, as a server without the part ADMIN does. */
 #include "admin.h"
@@ -8,7 +9,8 @@
 
 #define ENTRIES_MAX 1000   /* of one message, so that its row stays readable */
 #define ENTRIES_OF_BULK 20 /* the row of an act with more entries is removed from the audit first */
-#define SUPPORT_RESETS 20  /* of one key a day, by the role support. What adds to a bucket counts */
+#define NO_ROOM "there is no room for a further ban"
+#define SUPPORT_RESETS 20 /* of one key a day, by the role support. What adds to a bucket counts */
 
 /* Adds the state of a key before the act. Precondition: the lock is held.
  *   returns   false: the message is not valid, so it will be refused */
@@ -32,7 +34,8 @@ static bool entry_add_before(cJSON *out, struct service *service,
     cJSON *used = cJSON_AddObjectToObject(out, "used_before");
     for (size_t i = 0; i < state->detail_count; i++) {
         const doorman_permit_detail *detail = &state->details[i];
-        if (detail->kind == DOORMAN_CONCURRENCY) continue; /* its holds stay */
+        if (detail->kind == DOORMAN_CONCURRENCY) continue;             /* its holds stay */
+        if (!entry->limit && detail->per != DOORMAN_PER_KEY) continue; /* these stay too */
         cJSON_AddNumberToObject(used, detail->limit, ceil(detail->used * 1e6) / 1e6);
     }
     return true;
@@ -74,7 +77,7 @@ static enum act_kind kind_of(const doorman_request *reset) {
     return reset->entries[0].ban > 0 ? ACT_BAN : ACT_BAN_END;
 }
 
-bool server_reset_check_count(struct act *act, struct store *store, const cJSON *entry) {
+bool server_reset_check_count(struct act *act, struct store *store, const cJSON *entry, int more) {
     const char *resource = cJSON_GetStringValue(cJSON_GetObjectItem(entry, "resource_id"));
     const char *key = cJSON_GetStringValue(cJSON_GetObjectItem(entry, "key"));
     if (!resource) resource = cJSON_GetStringValue(cJSON_GetObjectItem(entry, "resource"));
@@ -84,20 +87,25 @@ bool server_reset_check_count(struct act *act, struct store *store, const cJSON 
                                  "nothing was changed, because %s cannot be read: %s",
                                  server_acts_store(act->service), server_store_error(store));
     }
-    if (count < SUPPORT_RESETS) return true;
+    if (count + more < SUPPORT_RESETS) return true;
     return server_act_refuse(act, 403, "PERMISSION_DENIED",
                              "the role support resets a key at most %d times a day, and '%s' "
                              "of %s was reset %d times; the role admin may do it again",
-                             SUPPORT_RESETS, key, resource, count);
+                             SUPPORT_RESETS, key, resource, count + more);
 }
 
 /* Refuses a reset of a key that the role support has reset too often. */
 static bool reset_prepare(struct act *act, struct store *store) {
-    const cJSON *entry = NULL;
+    const cJSON *entries = cJSON_GetObjectItem(act->row, "entries"), *entry = NULL, *other = NULL;
     if (act->token.role == ROLE_ADMIN) return true;
-    cJSON_ArrayForEach(entry, cJSON_GetObjectItem(act->row, "entries")) {
+    cJSON_ArrayForEach(entry, entries) {
+        int more = 0;
         if (cJSON_GetObjectItem(entry, "ban")) continue;
-        if (!server_reset_check_count(act, store, entry)) return false;
+        cJSON_ArrayForEach(other, entries) {
+            if (other == entry) break;
+            more += !cJSON_GetObjectItem(other, "ban") && server_audit_same_counter(entry, other);
+        }
+        if (!server_reset_check_count(act, store, entry, more)) return false;
     }
     return true;
 }
@@ -118,9 +126,11 @@ static bool reset_describe(struct act *act, const doorman_request *reset) {
 }
 
 /* Writes the row of a message. Returns false if the message must not be decided: then the response
- * is an error. */
+ * is an error.
+ *   out   the act, for reset_confirm; NULL: the message is not valid */
 static bool reset_write(struct service *service, const struct http_request *request,
-                        const doorman_request *reset, struct http_response *response) {
+                        const doorman_request *reset, struct http_response *response,
+                        struct act **out) {
     if (reset->entry_count > ENTRIES_MAX) {
         server_http_response_set_error(response, 413, "RESOURCE_EXHAUSTED",
                                        "entry: a server with --state takes at most 1000 of reset");
@@ -135,9 +145,19 @@ static bool reset_write(struct service *service, const struct http_request *requ
         return has_reason; /* the decision says what is wrong */
     }
     act->prepare = reset_prepare;
+    act->announces = true;
     if (!server_act_run(act, response)) return false;
-    server_act_free(act);
+    *out = act;
     return true;
+}
+
+/* Writes into the row of the audit what became of the message, and frees the act.
+ *   refusal    why nothing was changed; NULL: it was
+ *   response   in/out: becomes an error if the change was made and the row cannot be written */
+static void reset_confirm(struct act *act, const char *refusal, struct http_response *response) {
+    struct http_response failure = server_http_response_init(NULL);
+    if (server_act_confirm(act, refusal, refusal ? &failure : response)) server_act_free(act);
+    doorman_buffer_uninit(&failure.text.buffer);
 }
 
 /* Returns whether a message sets a ban. */
@@ -164,9 +184,10 @@ static void reset_add_note(struct http_response *response) {
 
 /* Returns whether the message may be decided. One that is not valid, or reaches a process that is
  * not the master, changes nothing, and is answered as always.
+ *   out    the act, for reset_confirm; NULL: there is none
  *   bans   out: the message is valid, and sets a ban */
 static bool reset_keep(struct service *service, const struct http_request *request,
-                       struct http_response *response, bool *bans) {
+                       struct http_response *response, struct act **out, bool *bans) {
     doorman_json_exchange exchange = {.reply = {.text = NULL}};
     bool may = true;
     server_lock(&service->lock);
@@ -179,7 +200,7 @@ static bool reset_keep(struct service *service, const struct http_request *reque
     *bans = is_valid && reset_bans(&exchange.request);
     if (is_valid) {
         may = server_reset_check_token(service, request, response) &&
-              reset_write(service, request, &exchange.request, response);
+              reset_write(service, request, &exchange.request, response, out);
     }
     doorman_json_exchange_uninit(&exchange);
     return may;
@@ -248,14 +269,33 @@ static bool ban_undo_prepare(struct act *act, struct store *store) {
     return true;
 }
 
-static void ban_undo_apply(struct act *act) {
+/* Sets the bans. Returns why not all of them are, or NULL. Precondition: the lock is held. */
+static const char *ban_undo_apply(const struct act *act) {
     const struct ban_detail *detail = (const struct ban_detail *)act->detail;
     for (size_t i = 0; i < detail->count; i++) {
         const doorman_request request = {
             .method = DOORMAN_RESET, .entries = &detail->changes[i].entry, .entry_count = 1};
         doorman_response response = {.result_count = 0};
-        (void)doorman_server_handle(act->service->server, &request, &response, NULL,
-                                    doorman_clock());
+        doorman_status status =
+            doorman_server_handle(act->service->server, &request, &response, NULL, doorman_clock());
+        if (status != DOORMAN_OK) return server_status_text(status);
+        if (!response.is_master) return "this process is not the master any more";
+    }
+    return NULL;
+}
+
+/* Sets the bans of an act that is written, and answers. It frees the act. */
+static void ban_undo_run(struct act *act, struct http_response *response) {
+    const uint64_t id = act->id;
+    server_lock(&act->service->lock);
+    const char *refusal = ban_undo_apply(act);
+    server_unlock(&act->service->lock);
+    reset_confirm(act, refusal, response);
+    if (refusal) {
+        server_http_response_set_error(response, 503, "UNAVAILABLE", refusal);
+    } else if (response->code == 200) {
+        response->type = "application/json";
+        server_text_addf(&response->text, "{\"id\": %" PRIu64 "}\n", id);
     }
 }
 
@@ -296,25 +336,64 @@ void server_ban_undo(struct service *service, const struct http_request *request
     response->text.failed = !act->detail;
     if (act->detail) act->free_detail = ban_detail_free;
     act->prepare = ban_undo_prepare;
-    act->apply = ban_undo_apply;
+    act->announces = true;
     if (!act->detail || !ban_undo_begin(act, undo, request, response)) {
         server_act_free(act);
     } else if (server_act_run(act, response)) {
-        response->type = "application/json";
-        server_text_addf(&response->text, "{\"id\": %" PRIu64 "}\n", act->id);
-        server_act_free(act);
+        ban_undo_run(act, response);
     }
+}
+
+/* Marks the bans of an act for which there was no room.
+ *   response   to the message
+ *   returns    false: nothing else was asked for, and none was set */
+static bool reset_mark_refused(const struct act *act, const struct http_response *response) {
+    cJSON *tree = cJSON_ParseWithLength(response->text.buffer.text, response->text.buffer.bytes);
+    const cJSON *result = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(tree, "entry"), 0);
+    cJSON *entry = NULL;
+    size_t done = 0;
+    cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(act->row, "entries")) {
+        const cJSON *ban = cJSON_GetObjectItemCaseSensitive(entry, "ban");
+        const cJSON *count = cJSON_GetObjectItemCaseSensitive(result, "count");
+        const bool is_refused = ban && ban->valuedouble > 0 && count && count->valuedouble <= 0;
+        if (is_refused) cJSON_AddStringToObject(entry, "refused", NO_ROOM);
+        done += !is_refused;
+        result = result ? result->next : NULL;
+    }
+    cJSON_Delete(tree);
+    return done > 0;
+}
+
+/* Decides the message, and completes the row of its act.
+ *   act   NULL: there is none */
+static void reset_decide(struct service *service, const struct http_request *request,
+                         struct act *act, struct http_response *response) {
+    struct method_call *call = (struct method_call *)calloc(1, sizeof *call);
+    char refusal[80];
+    response->text.failed = !call;
+    server_shares_memory = false; /* a message does not share it, and the act does again */
+    if (call && !server_method_handle(service, call, request, response)) assert(false);
+    server_shares_memory = true;
+    const bool has_reset = call && call->has_reset;
+    free(call);
+    if (!act) return;
+    snprintf(refusal, sizeof refusal, "the message was refused with the status %d", response->code);
+    if (has_reset) snprintf(refusal, sizeof refusal, NO_ROOM);
+    const bool is_done = has_reset && reset_mark_refused(act, response);
+    reset_confirm(act, is_done ? NULL : refusal, response);
 }
 
 static void handle_reset(struct service *service, const struct http_request *request,
                          struct http_response *response) {
+    const bool shared_before = server_shares_memory;
+    struct act *act = NULL;
     bool bans = false;
-    if (!reset_keep(service, request, response, &bans)) return;
-    struct method_call *call = (struct method_call *)calloc(1, sizeof *call);
-    response->text.failed = !call;
-    if (call && !server_method_handle(service, call, request, response)) assert(false);
-    if (bans && !service->state && response->code == 200) reset_add_note(response);
-    free(call);
+    server_shares_memory = true; /* trees are made before the act, and deleted while it is there */
+    if (reset_keep(service, request, response, &act, &bans)) {
+        reset_decide(service, request, act, response);
+        if (bans && !service->state && response->code == 200) reset_add_note(response);
+    }
+    server_shares_memory = shared_before;
 }
 
 static const struct http_route reset_routes[] = {

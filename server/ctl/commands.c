@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define PAGE_ROWS "5000" /* the most leases that the server lists in one answer */
@@ -56,6 +55,11 @@ static void process_print(const cJSON *status) {
                 ctl_text(drain, ctl_text(drain, "failure")[0] ? "failure" : "reason"));
     }
     if (state) ctl_say("%-8s %s old", "state", ctl_seconds(time, ctl_number(state, "age")));
+    if (ctl_is_true(cJSON_GetObjectItemCaseSensitive(status, "config"), "is_cached")) {
+        ctl_say("%-8s %s", "problem",
+                "the configuration is the copy of --config-cache, because its place did not answer "
+                "at the start");
+    }
     trouble_print(status, "no_master", "for", "there is no master");
     trouble_print(status, "etcd_failure", "for", "etcd does not answer");
     trouble_print(status, "last_loss", "ago", "the mastership was lost");
@@ -485,7 +489,7 @@ static enum ctl_exit run_override_set(struct ctl *ctl, char *const words[]) {
 static void override_flatten(cJSON *row) {
     cJSON *override = cJSON_DetachItemFromObjectCaseSensitive(row, "override");
     const cJSON *set = cJSON_GetObjectItemCaseSensitive(override, "set");
-    const double now = (double)time(NULL), ends_at = ctl_number(override, "ends_at");
+    const double now = ctl_now(), ends_at = ctl_number(override, "ends_at");
     const char *resource = ctl_text(override, "resource");
     char *figures = set ? cJSON_PrintUnformatted(set) : NULL;
     cJSON_AddStringToObject(row, "scope", resource[0] ? resource : ctl_text(override, "glob"));

@@ -164,6 +164,7 @@ struct ctl_table {
 void ctl_table_print(struct ctl_table *table, const cJSON *rows, bool has_color);
 
 #define CTL_NUMBER_BYTES 48
+double ctl_now(void);                                                /* seconds since 1970 */
 const char *ctl_seconds(char out[CTL_NUMBER_BYTES], double seconds); /* as CTL_SECONDS */
 
 /* Shows a list that comes as lines of JSON, in parts.

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define PLANS_AT_ONCE 10000 /* of one request */
 #define LINE_BYTES 1024
@@ -151,7 +150,7 @@ enum ctl_exit ctl_plan_load(struct ctl *ctl, char *const words[]) {
 /* Moves the fields of a plan to its row, and says when it ends. */
 static void plan_flatten(cJSON *row) {
     cJSON *plan = cJSON_DetachItemFromObjectCaseSensitive(row, "plan");
-    const double now = (double)time(NULL), ends_at = ctl_number(plan, "ends_at");
+    const double now = ctl_now(), ends_at = ctl_number(plan, "ends_at");
     static const char *const fields[] = {"key", "glob", "reason"};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         cJSON_AddStringToObject(row, fields[i], ctl_text(plan, fields[i]));

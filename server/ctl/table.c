@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <string.h>
+#include <time.h>
 
 /* ---- texts ---------------------------------------------------------------------------------- */
 
@@ -23,6 +24,12 @@ static const char *amount_text(char out[CTL_NUMBER_BYTES], double amount) {
     while (end[-1] == '0') *--end = 0;
     if (end[-1] == '.') end[-1] = 0;
     return out;
+}
+
+double ctl_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
 const char *ctl_seconds(char out[CTL_NUMBER_BYTES], double seconds) {

@@ -348,6 +348,7 @@ static void election_load_config(struct service *service) {
     election->config_due = doorman_clock() + election_period(service);
     bool reachable = server_etcd_load_config(&election->etcd, service->settings->config_key,
                                              election->revision, &config, &problems);
+    if (config && service->settings->state) server_drop_warnings(&problems);
     if (config || problems.count > 0) server_apply_config(service, config, &problems);
     server_lock(&service->lock);
     election_log_etcd(service, reachable);

@@ -30,6 +30,7 @@
 #define QUEUE_LINES 4096 /* for each subscriber. They share the lines */
 #define NAP_MS 1         /* so that a busy server wakes the thread at most 1,000 times a second */
 #define SLEEP_MS 1000
+#define LINGER_MS 100 /* nng_close drops the lines that are not sent yet */
 #define WARN_INTERVAL (60 * DOORMAN_SECOND)
 #define SAMPLE_DEFAULT 0.01
 #define EVENTS_EXAMPLE "tcp://127.0.0.1:15060"
@@ -443,6 +444,8 @@ static void events_stop(struct service *service) {
         __atomic_store_n(&events->ends, true, __ATOMIC_SEQ_CST);
         events_wake(events);
         pthread_join(events->thread, NULL);
+        const unsigned *subscribers = &events->counters.subscribers;
+        if (__atomic_load_n(subscribers, __ATOMIC_RELAXED)) nng_msleep(LINGER_MS);
     }
     if (events->has_socket) nng_close(events->socket);
     events->has_socket = false;

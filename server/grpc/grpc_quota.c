@@ -229,7 +229,7 @@ static bool rlqs_take_usage(struct grpc_stream *stream, const GrpcWire__BucketUs
                             size_t index) {
     struct grpc *grpc = stream->connection->grpc;
     GrpcWire__BucketId *id = usage->bucket_id;
-    doorman_descriptor_item item;
+    doorman_descriptor_item item = {.hashed = false};
     uint8_t label[GRPC_BUCKET_ID_MAX];
     if (!id || id->n_bucket == 0) {
         return server_grpc_fail(&stream->status, GRPC_INVALID_ARGUMENT,

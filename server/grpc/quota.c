@@ -287,10 +287,9 @@ static void quota_remove_action(struct quota_bucket *bucket) {
     struct quota_stream *stream = bucket->stream;
     if (!bucket->has_action) return;
     bucket->has_action = false;
-    if (bucket->last_action) bucket->last_action->next_action = bucket->next_action;
-    if (bucket->next_action) bucket->next_action->last_action = bucket->last_action;
-    if (stream->first_action == bucket) stream->first_action = bucket->next_action;
-    if (stream->newest_action == bucket) stream->newest_action = bucket->last_action;
+    struct quota_bucket *last = bucket->last_action, *next = bucket->next_action;
+    *(last ? &last->next_action : &stream->first_action) = next;
+    *(next ? &next->last_action : &stream->newest_action) = last;
 }
 
 /* Makes an assignment of the lease. */
@@ -383,9 +382,9 @@ static void quota_bucket_free(struct quota_bucket *bucket) {
     quota_remove_action(bucket);
     quota_table_remove(&quotas->buckets, &bucket->link);
     quota_heap_remove(quotas, bucket);
-    if (bucket->previous) bucket->previous->next = bucket->next;
+    assert(quotas->heap_count == 0 || quotas->heap[0] != bucket);
+    *(bucket->previous ? &bucket->previous->next : &stream->buckets) = bucket->next;
     if (bucket->next) bucket->next->previous = bucket->previous;
-    if (stream->buckets == bucket) stream->buckets = bucket->next;
     if (stream->taken == bucket) stream->taken = NULL;
     doorman_estimate_destroy(bucket->estimate);
     free(bucket);
@@ -397,9 +396,8 @@ static void quota_stream_free(struct quota_stream *stream) {
     struct quotas *quotas = stream->quotas;
     assert(!stream->buckets && !stream->is_live);
     if (stream->has_name) quota_table_remove(&quotas->names, &stream->link);
-    if (stream->previous) stream->previous->next = stream->next;
+    *(stream->previous ? &stream->previous->next : &quotas->streams) = stream->next;
     if (stream->next) stream->next->previous = stream->previous;
-    if (quotas->streams == stream) quotas->streams = stream->next;
     free(stream);
 }
 
@@ -713,12 +711,20 @@ struct quotas *server_quotas_create(const struct quota_options *options) {
     return quotas;
 }
 
+static void quota_free_buckets(struct quota_stream *stream) {
+    struct quota_bucket *next = NULL;
+    for (struct quota_bucket *each = stream->buckets; each; each = next) {
+        next = each->next;
+        quota_bucket_free(each);
+    }
+}
+
 /* Forgets streams that have ended, and their commitments. */
 static void quotas_forget(struct quotas *quotas) {
     struct quota_stream *next = NULL;
     for (struct quota_stream *each = quotas->streams; each; each = next) {
         next = each->next;
-        while (each->buckets) quota_bucket_free(each->buckets);
+        quota_free_buckets(each);
         each->is_live = false;
         quota_stream_free(each);
     }

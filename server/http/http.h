@@ -138,6 +138,7 @@ struct method_call {
     struct waiter waiter; /* first, so that a pointer to it is one to the call */
     doorman_json_exchange exchange;
     char http_address[DOORMAN_ID_BYTES_MAX + 1];
+    bool has_reset; /* written by server_method_handle: this process has decided a RESET */
 };
 
 /* Handles a message. If the path names a method, the bodies of the request and of the response are

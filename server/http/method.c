@@ -249,8 +249,8 @@ bool server_method_handle(struct service *service, struct method_call *call,
         return true;
     }
     if (!server_handle_message(service, waiter, request->body, request->body_bytes)) return false;
-    bool has_reset = is_reset && waiter->status == DOORMAN_OK && exchange->response.is_master;
-    if (has_reset) audit_reset(service, call, request);
+    call->has_reset = is_reset && waiter->status == DOORMAN_OK && exchange->response.is_master;
+    if (call->has_reset) audit_reset(service, call, request);
     server_method_respond(call, request, response);
     return true;
 }

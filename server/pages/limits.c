@@ -635,7 +635,7 @@ static void handle_limits(struct service *service, const struct http_request *re
         response->code = 404;
         server_text_add(text, "<p>There is no such limit. <a href='/limits'>All limits</a></p>");
     }
-    server_page_end(response, false);
+    server_page_end(response, true);
     text->failed = text->failed || list.failed;
     limit_list_free(&list);
 }
@@ -767,7 +767,7 @@ void server_page_limits(struct service *service, const struct http_request *requ
     server_page_start(service, request, response, NULL, "");
     server_page_facts(text, service, &snapshot);
     page_all_limits(text, service, &list);
-    server_page_end(response, false);
+    server_page_end(response, true);
     text->failed = text->failed || list.failed || snapshot.failed;
     server_snapshot_uninit(&snapshot);
     limit_list_free(&list);

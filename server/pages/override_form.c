@@ -10,7 +10,8 @@
  *     the nonce of the form          what a POST does
  *     is not known, or an hour old   nothing. The page has a new nonce
  *     has done an act                nothing. The page says which act it was
- *     has done nothing               the act. After an error the nonce stays valid
+ *     has done nothing               the act. After an error the nonce stays valid, but not if the
+ *                                    store has not answered: then the page has a new one
  *
  * After an act the browser is sent to a page that names the act. Pages of other servers cannot send
  * the form: see request_check_access. */
@@ -295,8 +296,9 @@ static void form_send(struct form *form, struct service *service,
         form->nonce[0] = 0;
         response->code = 409;
         form_refuse(form, "",
-                    "Nothing was done, because this form is older than an hour, or of an "
-                    "earlier process. Look at the figures again, and send it again.");
+                    "Nothing was done now, because this form is older than an hour, of an earlier "
+                    "process, or was sent before without an answer of the store. Look at the "
+                    "figures and the overrides again, and send it again.");
     } else if (nonce->act > 0) {
         *form = (struct form){.act = nonce->act};
         snprintf(form->resource, sizeof form->resource, "%s", nonce->resource);
@@ -305,6 +307,10 @@ static void form_send(struct form *form, struct service *service,
         form_act(form, service, request, response);
         nonce->act = form->act;
         form->is_new = form->act > 0;
+        if (response->code == 503) { /* the store may still do it */
+            *nonce = (struct form_nonce){.act = 0};
+            form->nonce[0] = 0;
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 /* The script of the status page. The build embeds it (see server/pages/page.c). Every two seconds
- * it fetches the page again and replaces <main>, unless the reader selects text, uses a link or
- * reads an explanation. While the reader types into the filter, it changes the address of the page.
- * On the page of a key it sends the message of the button.
+ * it fetches the page again and replaces <main>, unless the reader selects text, uses a link, has
+ * typed something there or reads an explanation. While the reader types into the filter, it changes
+ * the address of the page. On the page of a key it sends the message of the button.
  *
  * The script parses only <main>. The rest of the new page has a style with another nonce. The
  * browser would refuse this style, and would say so in its console. */
@@ -14,9 +14,14 @@
         live.textContent = text;
     }
 
+    function isTyped(input) {
+        return input.value !== input.defaultValue;
+    }
+
     function isUsed() {
         return main.contains(document.activeElement) || String(getSelection()) ||
-               main.querySelector('[title]:hover, svg:hover');
+               main.querySelector('[title]:hover, svg:hover') ||
+               Array.prototype.some.call(main.querySelectorAll('input'), isTyped);
     }
 
     function parse(text) {

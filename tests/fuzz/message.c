@@ -49,6 +49,7 @@ static const doorman_permit_limit limits[] = {
     {.name = "slide",
      .kind = DOORMAN_SLIDING_WINDOW,
      .figures = {.limit = 9, .window = 7 * DOORMAN_SECOND},
+     .refund_unsettled = true,
      .max_keys = 4,
      .refuse_new = true},
     {.name = "tiers",

@@ -39,6 +39,11 @@ static void acquire(permits_world *world, unsigned op) {
     doorman_permit_request request = {.items = items, .item_count = 1 + op % 3, .detail = true};
     request.equal = op % 5 == 0;
     request.max_wait = op % 2 ? DOORMAN_SECOND * (op % 7) : 0;
+    if (op & 1024) {
+        request.client_id = "c";
+        request.request_id = 1 + op % 16;
+        request.settle_within = DOORMAN_SECOND * (op % 64);
+    }
     for (unsigned i = 0; i < 3; i++) {
         items[i] = (doorman_permit_item){.resource_id = ids[(op >> i) % 4],
                                          .key = keys[(op >> (2 * i)) % 4],
@@ -50,6 +55,32 @@ static void acquire(permits_world *world, unsigned op) {
     bool invalid = status == DOORMAN_INVALID_ARGUMENT; /* CONCURRENCY needs a request_id */
     must(status == DOORMAN_OK || invalid);
     if (status == DOORMAN_OK) check_permit(&permit, &request);
+}
+
+/* Settles a permit, by its request_id or a guessed id, or reports once. */
+static void settle(permits_world *world, unsigned op, unsigned value) {
+    doorman_permit_item items[3];
+    doorman_settlement out;
+    const bool reports = op % 5 == 0, by_id = !reports && op % 7 == 0;
+    for (unsigned i = 0; i < 3; i++) {
+        items[i] = (doorman_permit_item){.resource_id = ids[(value >> i) % 4],
+                                         .key = keys[(value >> (2 * i)) % 4],
+                                         .cost = costs[(value + i) % 8]};
+    }
+    const doorman_settle_request request = {.client_id = "c",
+                                            .id = by_id ? 1 + value : 0,
+                                            .request_id = by_id ? 0 : 1 + value % 16,
+                                            .items = items,
+                                            .item_count = 1 + value % 3};
+    doorman_status status =
+        reports ? doorman_permits_report_once(world->permits, &request, &out, NULL, world->now)
+                : doorman_permits_settle(world->permits, &request, &out, NULL, world->now);
+    must(status == DOORMAN_OK);
+    must(out.reason ? !out.items : out.item_count == request.item_count);
+    for (size_t i = 0; i < out.item_count; i++) {
+        must(out.items[i].charged >= 0 && out.items[i].charged <= items[i].cost);
+        must(out.items[i].returned >= 0);
+    }
 }
 
 static void call(permits_world *world, unsigned op, unsigned value) {
@@ -80,6 +111,7 @@ static void call(permits_world *world, unsigned op, unsigned value) {
              DOORMAN_OK);
         break;
     case 5: must(doorman_permits_configure(world->permits, world->config) == DOORMAN_OK); break;
+    case 6: settle(world, op / 8, value); break;
     default: acquire(world, value << 3 | op); break;
     }
 }
@@ -103,6 +135,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     doorman_permits_info info;
     doorman_permits_read(world.permits, &info);
     must(info.counter_count == 0 && info.ban_count == 0 && info.resource_count == 0);
+    must(info.request_count == 0 && info.reservation_count == 0);
     doorman_permits_destroy(world.permits);
     doorman_config_destroy(world.config);
     return 0;

@@ -1,6 +1,7 @@
-/* The input is a row of a counter or a ban, as a store may have it: damaged, or written by somebody
- * else. A row is refused by name, or restored. A restored counter never offers more than its limit.
- * To restore the row twice changes nothing. The rows that are yielded then are read again. */
+/* The input is a row of a counter, a ban or a reservation, as a store may have it: damaged, or
+ * written by somebody else. A row is refused by name, or restored. A restored counter never offers
+ * more than its limit. To restore the row twice changes nothing. The rows that are yielded then are
+ * read again. */
 #define DOORMAN_IMPLEMENTATION
 #define DOORMAN_JSON
 #include "fuzz.h"
@@ -62,6 +63,22 @@ static void use(rows_world *world, const doorman_permit_row *row) {
     }
 }
 
+/* Settles what a row of a reservation is about, if it is one. */
+static void settle(rows_world *world, const doorman_permit_row *row) {
+    doorman_settlement out;
+    const doorman_permit_item item = {.resource_id = "x", .key = "k", .cost = 3};
+    const uint64_t number = row->is_reservation ? strtoull(row->key + 1, NULL, 10) : 0;
+    const bool by_id = row->key[0] == 'i';
+    const doorman_settle_request request = {.client_id = row->resource_id,
+                                            .id = by_id ? number : 0,
+                                            .request_id = by_id ? 0 : number,
+                                            .items = &item,
+                                            .item_count = 1};
+    if (!number) return;
+    must(doorman_permits_settle(world->permits, &request, &out, NULL, world->now) == DOORMAN_OK);
+    must(out.reason || (out.items[0].charged >= 0 && out.items[0].returned >= 0));
+}
+
 /* Reads all rows of one object into another. */
 static void move(rows_world *from, rows_world *to) {
     unsigned char row[DOORMAN_PERMIT_ROW_BYTES_MAX];
@@ -91,6 +108,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
         use(&world, &row);
         move(&world, &other);
         use(&other, &row);
+        settle(&other, &row);
         move(&other, &world);
         (void)look(&world, &row, first);
     }

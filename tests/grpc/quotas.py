@@ -4,12 +4,16 @@
 
 Each function whose name starts with `test_` is one promise. The server has a resource shop/name=...
 with a capacity of 120, and leases of 4 s that are renewed each second."""
+import struct
 import sys
 import time
 
 import grpc
 from client import Client, wire
-from envoy import Stream, bucket_id, reports, usage
+from envoy import STREAM, Stream, bucket_id, reports, usage
+from frames import (
+    DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, RST, SETTINGS, Peer, body, frame, head
+)
 
 WAIT = 120
 LEASE = 4
@@ -225,6 +229,55 @@ def test_a_deadline_ends_the_stream():
     stream = Stream(channel(), timeout=1)
     subscribe(stream, "deadline")
     equal(stream.wait_for_end(WAIT), "DEADLINE_EXCEEDED")
+
+
+def by_hand(stream, *parts):
+    """Frames of a stream of quotas."""
+    start = frame(HEADERS, END_HEADERS, stream, head(path=STREAM))
+    return start + b"".join(frame(DATA, 0, stream, part) for part in parts)
+
+
+def test_a_message_in_pieces_is_one_message():
+    peer = Peer()
+    data = body(reports("shop", usage(bucket_id(name="pieces"), 0, 1)))
+    peer.send(by_hand(1, data[:3], data[3:9], data[9:] + data[:4], data[4:]))
+    while True:
+        got = peer.read()
+        assert got, "the connection has ended"
+        if got[0] == DATA:
+            break
+    peer.send(frame(DATA, END_STREAM, 1))
+    equal(peer.status(1), 0)
+    peer.close()
+
+
+def test_a_stream_without_a_whole_message_ends():
+    peer = Peer()
+    data = body(reports("shop", usage(bucket_id(name="half"), 0, 1)))
+    peer.send(by_hand(1) + by_hand(3, data[:-1]) + by_hand(5, data, data[:2]))
+    equal([peer.status(stream) for stream in (1, 3, 5)], [4, 4, 4])
+    peer.send(by_hand(7, data[:-1]) + frame(DATA, END_STREAM, 7))
+    equal(peer.status(7), 3)
+    peer.close()
+
+
+def test_a_peer_that_gives_no_room_loses_its_stream():
+    peer = Peer(PREFACE + frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 0)))
+    peer.send(by_hand(1, body(reports("shop", usage(bucket_id(name="room"), 0, 1)))))
+    while 1 not in peer.resets:
+        assert peer.read(), "the connection has ended"
+    peer.close()
+
+
+def test_rapid_resets_of_streams_end_the_connection():
+    peer = Peer()
+    data = body(reports("shop", usage(bucket_id(name="resets"), 0, 1)))
+    at, sent = 1, True
+    while sent and at < 200000:
+        sent = peer.send(by_hand(at, data) + frame(RST, 0, at, b"\0\0\0\x08"))
+        at += 2
+    peer.wait_for_end()
+    peer.close()
 
 
 def main():

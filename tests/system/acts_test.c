@@ -3,7 +3,6 @@
 #define _GNU_SOURCE
 #include "state_fixture.h"
 
-#define BEARER(token) "Authorization: Bearer " token "\r\n"
 #define ADMIN HOST JSON BEARER("top-1")
 #define READER HOST BEARER("read-4")
 #define TOKENS "admin ann top-1\nread ron read-4\n"
@@ -23,13 +22,7 @@ static struct fixture open_office(void) {
 
 /* Sends a PUT that must succeed. */
 static void put(const struct fixture *fixture, const char *path, const char *body) {
-    char request[2048];
-    snprintf(request, sizeof request,
-             "PUT %s HTTP/1.1\r\n" ADMIN "Content-Length: %zu\r\nConnection: close\r\n\r\n%s", path,
-             strlen(body), body);
-    char *response = exchange(fixture, request);
-    if (code_of(response) != 200) fail_msg("%s", response);
-    free(response);
+    expect_verb(fixture, "PUT", path, ADMIN, body, 200, "");
 }
 
 static bool is_shown(const struct fixture *fixture, const char *path, const char *text) {

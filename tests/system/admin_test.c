@@ -2,11 +2,6 @@
  * it cannot be written. Real servers with a store; `fixture_stores` tests with a file, and with a
  * Redis if there is one. */
 #define _GNU_SOURCE
-#define BEARER(token) "Authorization: Bearer " token "\r\n"
-#define LINES HOST BEARER("read-4")
-#include "redis_fixture.h"
-#include "state_fixture.h"
-
 #include <sys/resource.h>
 
 #define ADMIN HOST JSON BEARER("top-1")
@@ -21,48 +16,11 @@
     "{\"resources\": [{\"identifier_glob\": \"api/*\", \"limits\": [{\"name\": \"quota\", "        \
     "\"kind\": \"FIXED_WINDOW\", \"limit\": 5, \"window\": 10000000}, {\"name\": \"burst\", "      \
     "\"kind\": \"TOKEN_BUCKET\", \"rate\": 0.001, \"size\": 9, \"durable\": false}]}]}"
+
+#define LINES READER
+#include "admin_fixture.h"
+
 #define ENTRY(more) "{\"entry\": [{\"resource_id\": \"api/search\", \"key\": \"acme\"" more "}]}"
-
-/* A store, and the flags of a server that uses it. */
-struct place {
-    struct redis redis;
-    char path[96], tokens[96];
-    const char *flags[10];
-};
-
-static void place_init(struct place *place, bool is_redis) {
-    const char *address = place->path;
-    state_path(place->path);
-    snprintf(place->tokens, sizeof place->tokens, "%s/tokens", process_new()->folder);
-    file_write(place->tokens, TOKENS);
-    if (is_redis) {
-        redis_require(&place->redis);
-        address = place->redis.address;
-    }
-    const char *flags[] = {"--state", address, "--node", "n", "--http-token", place->tokens};
-    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) place->flags[i] = flags[i];
-}
-
-static struct fixture place_start(const struct place *place) {
-    struct fixture fixture = fixture_start(API, place->flags);
-    process_await(fixture.server.process, "msg=\"counters read\"", 1);
-    return fixture;
-}
-
-/* A story of a server with a file, and the same with a Redis. */
-#define STORY(name)                                                                                \
-    static void name##_told(struct place *place);                                                  \
-    TEST(name) {                                                                                   \
-        struct place place = {.path = ""};                                                         \
-        place_init(&place, false);                                                                 \
-        name##_told(&place);                                                                       \
-    }                                                                                              \
-    TEST(name##_in_a_redis) {                                                                      \
-        struct place place = {.path = ""};                                                         \
-        place_init(&place, true);                                                                  \
-        name##_told(&place);                                                                       \
-    }                                                                                              \
-    static void name##_told(struct place *place)
 
 /* Takes a unit of a key of api/search. */
 static void take_one(const struct fixture *fixture, const char *key, int code) {
@@ -279,21 +237,6 @@ TEST(what_is_refused_is_not_in_the_audit) {
 
 /* ---- overrides ------------------------------------------------------------------------------ */
 
-/* Sends a request with any verb, and expects a status and a text. */
-static void expect_verb(const struct fixture *fixture, const char *verb, const char *path,
-                        const char *lines, const char *body, int code, const char *text) {
-    char request[4096];
-    snprintf(request, sizeof request,
-             "%s %s HTTP/1.1\r\n%sContent-Length: %zu\r\nConnection: close\r\n\r\n%s", verb, path,
-             lines, strlen(body), body);
-    char *response = exchange(fixture, request);
-    if (code_of(response) != code || !strstr(response, text)) {
-        fail_msg("%s %s %s: expected %d and '%s', got:\n%.2000s", verb, path, body, code, text,
-                 response);
-    }
-    free(response);
-}
-
 #define SET(figures, more)                                                                         \
     "{\"resource\": \"api/search\", \"limit\": \"quota\", \"key\": \"acme\", \"set\": {" figures   \
     "}, \"reason\": \"ticket 4711\"" more "}"
@@ -358,7 +301,8 @@ TEST(an_override_that_is_wrong_or_not_allowed_is_refused) {
         {ALICE, SET("\"limit\": 51", DAY), 403,
          "set.limit: the role support may give at most 10 times the limit as configured, which is "
          "50 here"},
-        {ALICE, SET("\"limit\": 50, \"window\": 1000", DAY), 403, "set.window: limit / window: "},
+        {ALICE, SET("\"limit\": 50, \"window\": 1000", DAY), 403,
+         "set.window: the role support may not change the window of a limit"},
         {ALICE, SET("\"limit\": 5, \"window\": 20000000", DAY), 403,
          "set.window: the role support may not change the window of a limit"},
         {ALICE, SET("\"limit\": 50", ""), 400, "expires_in: the role support must give it"},
@@ -406,8 +350,9 @@ TEST(an_override_that_is_wrong_or_not_allowed_is_refused) {
 
 #define LIMITS                                                                                     \
     "{\"resources\": [{\"identifier_glob\": \"api/*\", \"limits\": [{\"name\": \"burst\", "        \
-    "\"kind\": \"TOKEN_BUCKET\", \"rate\": 0.001, \"size\": 9, \"plans\": {\"pro\": {\"size\": "   \
-    "90}}}, {\"name\": \"all\", \"kind\": \"FIXED_WINDOW\", \"per\": \"resource\", \"limit\": "    \
+    "\"kind\": \"TOKEN_BUCKET\", \"rate\": 0.001, \"size\": 9, \"overrides\": [{\"keys\": "        \
+    "[\"b*\"], \"size\": 60}], \"plans\": {\"pro\": {\"size\": 90}}}, {\"name\": \"all\", "        \
+    "\"kind\": \"FIXED_WINDOW\", \"per\": \"resource\", \"limit\": "                               \
     "900, "                                                                                        \
     "\"window\": 10000000}, {\"name\": \"steps\", \"kind\": \"TIERS\", \"tiers\": [{\"limit\": "   \
     "9, "                                                                                          \
@@ -415,6 +360,9 @@ TEST(an_override_that_is_wrong_or_not_allowed_is_refused) {
 #define OF_KEY(limit, more)                                                                        \
     "{\"resource\": \"api/search\", \"key\": \"acme\", \"limit\": \"" limit "\", " more            \
     ", \"expires_in\": 3600, \"reason\": \"r\"}"
+#define OF_BIG(name, size)                                                                         \
+    "{" name ", \"key\": \"big\", \"limit\": \"burst\", \"set\": {\"size\": " size                 \
+    "}, \"expires_in\": 3600, \"reason\": \"r\"}"
 #define TIER(active)                                                                               \
     "\"set\": {\"tiers\": [{\"limit\": 90, \"window\": 60, \"active\": " active "}]}"
 
@@ -441,6 +389,61 @@ TEST(the_role_support_makes_no_bucket_smaller) {
     expect_verb(&fixture, "PUT", path, ALICE, OF_KEY("burst", "\"set\": {\"size\": 89}"), 403,
                 "which is 90 here");
     expect_verb(&fixture, "PUT", path, ADMIN, OF_KEY("burst", "\"set\": {\"size\": 8}"), 200, "");
+    server_stop(&fixture.server);
+}
+
+/* What the key has without the row may be an override of the configuration. */
+TEST(the_role_support_makes_no_bucket_smaller_than_the_configuration_does) {
+    struct place place = {.path = ""};
+    struct fixture fixture = limits_start(&place);
+    expect_verb(&fixture, "PUT", "/v1/overrides", ALICE, OF_BIG("\"resource\": \"api/a\"", "20"),
+                403, "which is 60 here");
+    expect_verb(&fixture, "PUT", "/v1/overrides", ALICE, OF_BIG("\"glob\": \"api/*\"", "20"), 403,
+                "which is 60 here");
+    expect_verb(&fixture, "PUT", "/v1/overrides", ALICE, OF_BIG("\"glob\": \"api/*\"", "80"), 200,
+                "");
+    expect_verb(&fixture, "PUT", "/v1/overrides", ALICE, OF_BIG("\"resource\": \"api/a\"", "70"),
+                403, "which is 80 here");
+    server_stop(&fixture.server);
+}
+
+/* A bucket that is large for a moment is full at once, if the key has used nothing. */
+TEST(a_larger_bucket_counts_as_a_reset) {
+    static const char path[] = "/v1/overrides?resource=api/search&key=acme&limit=burst";
+    struct place place = {.path = ""};
+    struct fixture fixture = limits_start(&place);
+    for (int i = 0; i < 20; i++) {
+        expect_verb(&fixture, "PUT", "/v1/overrides", ALICE,
+                    OF_KEY("burst", "\"set\": {\"size\": 90}"), 200, "");
+        expect_verb(&fixture, "DELETE", path, ALICE, "", 200, "");
+    }
+    expect_verb(&fixture, "PUT", "/v1/overrides", ALICE, OF_KEY("burst", "\"set\": {\"size\": 90}"),
+                403, "the role support resets a key at most 20 times a day");
+    expect_verb(&fixture, "PUT", "/v1/overrides", ALICE,
+                OF_KEY("burst", "\"set\": {\"rate\": 0.01}"), 200, "");
+    server_stop(&fixture.server);
+}
+
+/* Two overrides of a key are together within the bound. */
+TEST(the_role_support_gives_ten_times_the_limit_in_all) {
+#define ADD(units)                                                                                 \
+    "{\"resource\": \"api/search\", \"limit\": \"quota\", \"key\": \"acme\", \"add\": " units      \
+    ", \"expires_in\": 60, \"reason\": \"r\"}"
+#define OF_GLOB(limit)                                                                             \
+    "{\"glob\": \"api/*\", \"limit\": \"quota\", \"key\": \"acme\", \"set\": {\"limit\": " limit   \
+    "}, \"expires_in\": 60, \"reason\": \"r\"}"
+    static const char path[] = "/v1/overrides", add[] = "and another override of the key gives ";
+    struct place place = {.path = ""};
+    place_init(&place, false);
+    struct fixture fixture = place_start(&place);
+    expect_verb(&fixture, "PUT", path, ALICE, ADD("51"), 403, "add: the role support may give");
+    expect_verb(&fixture, "PUT", path, ALICE, ADD("20"), 200, "");
+    expect_verb(&fixture, "PUT", path, ALICE, SET("\"limit\": 31", DAY), 403, add);
+    expect_verb(&fixture, "PUT", path, ALICE, OF_GLOB("31"), 403, add);
+    expect_verb(&fixture, "PUT", path, ALICE, OF_GLOB("30"), 200, "");
+    expect_verb(&fixture, "PUT", path, ALICE, SET("\"limit\": 30", DAY), 200, "");
+    expect_verb(&fixture, "PUT", path, ALICE, ADD("21"), 403, add);
+    expect_verb(&fixture, "PUT", path, ADMIN, ADD("21"), 200, "");
     server_stop(&fixture.server);
 }
 

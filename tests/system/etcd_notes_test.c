@@ -6,7 +6,6 @@
 
 #include <signal.h>
 
-#define BEARER(token) "Authorization: Bearer " token "\r\n"
 #define ADMIN HOST JSON BEARER("top-1")
 #define KEY "doorman/config"
 #define API(limit)                                                                                 \
@@ -43,23 +42,9 @@ static void etcd_begin(struct etcd *etcd) {
     etcd_put(etcd, KEY, API("5"));
 }
 
-/* Sends a request with a body, and expects a status and a text in the response. */
-static void act_with(const struct fixture *fixture, const char *verb, const char *path,
-                     const char *lines, const char *body, int code, const char *text) {
-    char request[4096];
-    snprintf(request, sizeof request,
-             "%s %s HTTP/1.1\r\n%sContent-Length: %zu\r\nConnection: close\r\n\r\n%s", verb, path,
-             lines, strlen(body), body);
-    char *response = exchange(fixture, request);
-    if (code_of(response) != code || !strstr(body_of(response), text)) {
-        fail_msg("%s %s: expected %d and %s, got %s", verb, path, code, text, response);
-    }
-    free(response);
-}
-
 static void act(const struct fixture *fixture, const char *verb, const char *path, const char *body,
                 int code, const char *text) {
-    act_with(fixture, verb, path, ADMIN, body, code, text);
+    expect_verb(fixture, verb, path, ADMIN, body, code, text);
 }
 
 /* Returns whether the response to a GET has a status. */
@@ -195,7 +180,7 @@ TEST(versions_of_the_key_are_kept_in_etcd) {
     snprintf(lines, sizeof lines, ADMIN "If-Match: \"%ld\"\r\n",
              strtol(at + strlen("\"config\":{\"version\":"), NULL, 10));
     free(status);
-    act_with(&fixture, "PUT", "/v1/config?reason=r", lines, API("9"), 200, "5 -> 9");
+    expect_verb(&fixture, "PUT", "/v1/config?reason=r", lines, API("9"), 200, "5 -> 9");
     EVENTUALLY(has_limit(&fixture, "acme", 9));
     expect(&fixture, "/v1/config/versions", ADMIN, 200, "\"reason\":\"r\"");
     act(&fixture, "POST", "/v1/audit/1/undo?reason=mistake", "", 200, "");

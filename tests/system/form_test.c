@@ -1,11 +1,12 @@
 /* The form that gives one key other figures for a time (E10). Real servers with a file as their
  * store. */
 #define _GNU_SOURCE
+#include <sys/resource.h>
+
 #include "etcd_fixture.h"
 #include "redis_fixture.h"
 #include "state_fixture.h"
 
-#define BEARER(token) "Authorization: Bearer " token "\r\n"
 #define ADMIN HOST BEARER("top-1")
 #define ALICE HOST BEARER("alice-2")
 #define BOB HOST BEARER("bob-3")
@@ -182,7 +183,7 @@ TEST(an_unknown_nonce_does_nothing_and_keeps_the_values) {
     snprintf(office.nonce, sizeof office.nonce, "0123456789abcdef0123456789abcdef");
     char *page = form_send(&office, ALICE OWN, TWENTY);
     assert_int_equal(code_of(page), 409);
-    assert_non_null(strstr(page, "Nothing was done, because this form is older"));
+    assert_non_null(strstr(page, "Nothing was done now, because this form is older"));
     assert_non_null(strstr(page, "value=\"limit=20\""));
     assert_non_null(strstr(page, "value=\"ticket 4711\""));
     assert_true(nonce_take(&office, page));
@@ -191,6 +192,22 @@ TEST(an_unknown_nonce_does_nothing_and_keeps_the_values) {
     expect_form(&office, BOB OWN, TWENTY, 409, "Nothing was done"); /* the nonce is of alice */
     expect_form(&office, ALICE OWN, TWENTY, 303, "Location: ");
     expect_limit(&office, 20);
+    server_stop(&office.fixture.server);
+}
+
+/* A store that has not answered may still do it, so the same form does nothing any more. */
+TEST(a_form_that_a_store_has_not_answered_is_not_sent_again) {
+    const struct rlimit full = {4096, RLIM_INFINITY}, room = {RLIM_INFINITY, RLIM_INFINITY};
+    struct office office;
+    office_open(&office);
+    look(&office, ALICE);
+    const pid_t pid = office.fixture.server.process->pid;
+    assert_int_equal(prlimit(pid, RLIMIT_FSIZE, &full, NULL), 0);
+    expect_form(&office, ALICE OWN, TWENTY, 503, "nothing was changed");
+    assert_int_equal(prlimit(pid, RLIMIT_FSIZE, &room, NULL), 0);
+    expect_form(&office, ALICE OWN, TWENTY, 409, "Nothing was done now");
+    look(&office, ALICE);
+    expect_form(&office, ALICE OWN, TWENTY, 303, "");
     server_stop(&office.fixture.server);
 }
 

@@ -13,6 +13,7 @@
     "{\"client_id\": \"" client "\", \"resource\": [{\"resource_id\": \"" resource                 \
     "\", \"wants\": " wants "}]}"
 #define HOST "Host: localhost\r\n"
+#define BEARER(token) "Authorization: Bearer " token "\r\n"
 #define JSON "Content-Type: application/json\r\n"
 
 /* A server, and the address of its HTTP. */
@@ -127,6 +128,24 @@ static inline void expect_post(const struct fixture *fixture, const char *path, 
         fail_msg("%s: expected %d and '%s', got:\n%.2000s", path, code, text, response);
     }
     free(response);
+}
+
+/* Sends a request with any verb and a body of any length, and expects a status and a text. */
+static inline void expect_verb(const struct fixture *fixture, const char *verb, const char *path,
+                               const char *lines, const char *body, int code, const char *text) {
+    const size_t room = strlen(path) + strlen(lines) + strlen(body) + 256;
+    char *request = (char *)malloc(room);
+    assert_non_null(request);
+    snprintf(request, room,
+             "%s %s HTTP/1.1\r\n%sContent-Length: %zu\r\nConnection: close\r\n\r\n%s", verb, path,
+             lines, strlen(body), body);
+    char *response = exchange(fixture, request);
+    if (code_of(response) != code || !strstr(response, text)) {
+        fail_msg("%s %s %.300s: expected %d and '%s', got:\n%.2000s", verb, path, body, code, text,
+                 response);
+    }
+    free(response);
+    free(request);
 }
 
 static inline void request_capacity(const struct fixture *fixture, const char *body) {

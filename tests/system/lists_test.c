@@ -1,6 +1,5 @@
 /* Lists that operators need, and the end of a hold by an administrator (E8). Real servers. */
 #define _GNU_SOURCE
-#define BEARER(token) "Authorization: Bearer " token "\r\n"
 #define LINES HOST JSON BEARER("top-1")
 #define READER HOST JSON BEARER("read-4")
 #include "state_fixture.h"

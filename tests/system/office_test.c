@@ -2,7 +2,6 @@
  * and what is left of it after all three were killed (E1, E3, E4, E5). The node has an etcd, and a
  * Redis with the configuration, the overrides and the audit. */
 #define _GNU_SOURCE
-#define BEARER(token) "Authorization: Bearer " token "\r\n"
 #define ANN HOST JSON BEARER("top-1")
 #define ALICE HOST JSON BEARER("alice-2")
 #define WEB HOST JSON BEARER("web-3")
@@ -16,20 +15,6 @@
 
 /* Returns the master, whose fixture answers all that administration asks. */
 static const struct fixture *master(void) { return &node.members[node_await_master()].fixture; }
-
-/* Sends a request to the master, and expects a status and a text. */
-static void expect_verb(const char *verb, const char *path, const char *lines, const char *body,
-                        int code, const char *text) {
-    char request[4096];
-    snprintf(request, sizeof request,
-             "%s %s HTTP/1.1\r\n%sContent-Length: %zu\r\nConnection: close\r\n\r\n%s", verb, path,
-             lines, strlen(body), body);
-    char *response = exchange(master(), request);
-    if (code_of(response) != code || !strstr(response, text)) {
-        fail_msg("%s %s: expected %d and '%s', got:\n%.2000s", verb, path, code, text, response);
-    }
-    free(response);
-}
 
 /* Returns whether the master answers a GET with a status. */
 static bool says(const char *path, const char *lines, int code) {
@@ -86,41 +71,42 @@ static void open_office(void) {
     node.is_in_store = true;
     node_start("{}", "20");
     EVENTUALLY(says("/v1/config/versions", ANN, 200)); /* the store is read */
-    expect_verb("PUT", "/v1/config?reason=begin", ANN "If-None-Match: *\r\n", FIRST, 200,
+    expect_verb(master(), "PUT", "/v1/config?reason=begin", ANN "If-None-Match: *\r\n", FIRST, 200,
                 "\"version\":1,");
     EVENTUALLY(limit_of("acme") == 5);
 }
 
 static void support_raises_a_limit(void) {
-    expect_verb("PUT", "/v1/overrides", ALICE,
+    expect_verb(master(), "PUT", "/v1/overrides", ALICE,
                 "{\"resource\": \"api/search\", \"limit\": \"quota\", \"key\": \"acme\", \"set\": "
                 "{\"limit\": 50}, \"expires_in\": 2, \"reason\": \"ticket 4711\"}",
                 200, "\"id\":2");
     EVENTUALLY(limit_of("acme") == 5); /* it ends by itself */
-    expect_verb("PUT", "/v1/overrides", ALICE,
+    expect_verb(master(), "PUT", "/v1/overrides", ALICE,
                 "{\"resource\": \"api/search\", \"limit\": \"quota\", \"key\": \"acme\", \"set\": "
                 "{\"limit\": 50}, \"expires_in\": 86400, \"reason\": \"ticket 4712\"}",
                 200, "\"id\":3");
     assert_int_equal(limit_of("acme"), 50);
-    expect_verb("PUT", "/v1/overrides", ALICE,
+    expect_verb(master(), "PUT", "/v1/overrides", ALICE,
                 "{\"resource\": \"api/search\", \"limit\": \"quota\", \"key\": \"amce\", \"set\": "
                 "{\"limit\": 50}, \"expires_in\": 86400, \"reason\": \"ticket 4712\"}",
                 200, "\"id\":4");
-    expect_verb("POST", "/v1/audit/4/undo?reason=a%20wrong%20name", ALICE, "", 200, "\"id\":5");
+    expect_verb(master(), "POST", "/v1/audit/4/undo?reason=a%20wrong%20name", ALICE, "", 200,
+                "\"id\":5");
     assert_int_equal(limit_of("amce"), 5);
-    expect_verb("PUT", "/v1/config?reason=r", ALICE "If-Match: \"1\"\r\n", FIRST, 403,
+    expect_verb(master(), "PUT", "/v1/config?reason=r", ALICE "If-Match: \"1\"\r\n", FIRST, 403,
                 "with the role admin");
 }
 
 static void operator_changes_the_configuration(void) {
-    expect_verb("PUT", "/v1/config?reason=r", ANN "If-Match: \"1\"\r\n",
+    expect_verb(master(), "PUT", "/v1/config?reason=r", ANN "If-Match: \"1\"\r\n",
                 LIMITS_OF("-5", "100000000"), 400, "resources[0].limits[0].limit");
-    expect_verb("POST", "/v1/config/check", ANN, LIMITS_OF("9", "50000000"), 200,
+    expect_verb(master(), "POST", "/v1/config/check", ANN, LIMITS_OF("9", "50000000"), 200,
                 "\"drops_counters\":1000");
-    expect_verb("PUT", "/v1/config?reason=more", ANN "If-Match: \"1\"\r\n",
+    expect_verb(master(), "PUT", "/v1/config?reason=more", ANN "If-Match: \"1\"\r\n",
                 LIMITS_OF("9", "100000000"), 200, "\"changes\":[\"api/* quota limit: 5 -> 9\"]");
     EVENTUALLY(limit_of("user-1") == 9);
-    expect_verb("POST", "/v1/config/rollback?version=1&reason=too%20much",
+    expect_verb(master(), "POST", "/v1/config/rollback?version=1&reason=too%20much",
                 ANN "If-Match: \"2\"\r\n", "", 200, "\"version\":3,");
     EVENTUALLY(limit_of("user-1") == 5);
 }

@@ -1,12 +1,8 @@
 /* Plans (E2): PUT, GET and DELETE /v1/plans with real servers and a store, which may be a file or a
  * Redis, over restarts and crashes; and notes of the store that a later one outranks. */
 #define _GNU_SOURCE
-#include "redis_fixture.h"
-#include "state_fixture.h"
-
 #include <sqlite3.h>
 
-#define BEARER(token) "Authorization: Bearer " token "\r\n"
 #define ADMIN HOST JSON BEARER("top-1")
 #define ALICE HOST JSON BEARER("alice-2")
 #define READER HOST JSON BEARER("read-3")
@@ -19,73 +15,13 @@
     "{\"identifier_glob\": \"maps\", \"limits\": [" limits "]}]}"
 #define PLANS ", \"plans\": {\"free\": {\"limit\": 1}, \"pro\": {\"limit\": 50}}"
 #define API WITH(QUOTA_OF(PLANS) ", " BURST)
+
+#include "admin_fixture.h"
+
 #define ROW(key, plan, more)                                                                       \
     "{\"glob\": \"api/*\", \"key\": \"" key "\", \"plan\": \"" plan "\"" more "}"
 #define WHY ", \"reason\": \"ticket 4711\""
 #define DAY ", \"expires_in\": 86400"
-
-/* A store, and the flags of a server that uses it. */
-struct place {
-    struct redis redis;
-    char path[96], tokens[96];
-    const char *flags[10];
-};
-
-static void place_init(struct place *place, bool is_redis) {
-    const char *address = place->path;
-    state_path(place->path);
-    snprintf(place->tokens, sizeof place->tokens, "%s/tokens", process_new()->folder);
-    file_write(place->tokens, TOKENS);
-    if (is_redis) {
-        redis_require(&place->redis);
-        address = place->redis.address;
-    }
-    const char *flags[] = {"--state", address, "--node", "n", "--http-token", place->tokens};
-    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) place->flags[i] = flags[i];
-}
-
-static struct fixture place_start(const struct place *place) {
-    struct fixture fixture = fixture_start(API, place->flags);
-    process_await(fixture.server.process, "msg=\"counters read\"", 1);
-    return fixture;
-}
-
-static void place_restart(const struct place *place, struct fixture *fixture) {
-    kill_now(fixture);
-    *fixture = place_start(place);
-}
-
-/* A story of a server with a file, and the same with a Redis. */
-#define STORY(name)                                                                                \
-    static void name##_told(struct place *place);                                                  \
-    TEST(name) {                                                                                   \
-        struct place place = {.path = ""};                                                         \
-        place_init(&place, false);                                                                 \
-        name##_told(&place);                                                                       \
-    }                                                                                              \
-    TEST(name##_in_a_redis) {                                                                      \
-        struct place place = {.path = ""};                                                         \
-        place_init(&place, true);                                                                  \
-        name##_told(&place);                                                                       \
-    }                                                                                              \
-    static void name##_told(struct place *place)
-
-/* Sends a request with any verb, and expects a status and a text. */
-static void expect_verb(const struct fixture *fixture, const char *verb, const char *path,
-                        const char *lines, const char *body, int code, const char *text) {
-    const size_t room = strlen(body) + 1024;
-    char *request = (char *)malloc(room);
-    snprintf(request, room,
-             "%s %s HTTP/1.1\r\n%sContent-Length: %zu\r\nConnection: close\r\n\r\n%s", verb, path,
-             lines, strlen(body), body);
-    char *response = exchange(fixture, request);
-    if (code_of(response) != code || !strstr(response, text)) {
-        fail_msg("%s %s %.300s: expected %d and '%s', got:\n%.2000s", verb, path, body, code, text,
-                 response);
-    }
-    free(response);
-    free(request);
-}
 
 /* Returns whether the list of plans has a text. */
 static bool list_has(const struct fixture *fixture, const char *text) {

@@ -2,7 +2,6 @@
 #define _GNU_SOURCE
 #include "http.h"
 
-#define BEARER(token) "Authorization: Bearer " token "\r\n"
 #define TOKENS                                                                                     \
     "# the tokens of this server\r\n"                                                              \
     "\n"                                                                                           \

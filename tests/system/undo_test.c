@@ -3,7 +3,6 @@
 #define _GNU_SOURCE
 #include "state_fixture.h"
 
-#define BEARER(token) "Authorization: Bearer " token "\r\n"
 #define ADMIN HOST JSON BEARER("top-1")
 #define ALICE HOST JSON BEARER("alice-2")
 #define BOB HOST JSON BEARER("bob-3")
@@ -36,15 +35,7 @@ static void office_open(struct office *office) {
 /* Sends a request with a body, and expects a status and a text in the response. */
 static void act(const struct office *office, const char *verb, const char *path, const char *lines,
                 const char *body, int code, const char *text) {
-    char request[4096];
-    snprintf(request, sizeof request,
-             "%s %s HTTP/1.1\r\n%sContent-Length: %zu\r\nConnection: close\r\n\r\n%s", verb, path,
-             lines, strlen(body), body);
-    char *response = exchange(&office->fixture, request);
-    if (code_of(response) != code || !strstr(body_of(response), text)) {
-        fail_msg("%s %s: expected %d and %s, got %s", verb, path, code, text, response);
-    }
-    free(response);
+    expect_verb(&office->fixture, verb, path, lines, body, code, text);
 }
 
 /* Sets the limit "quota" of a key for a day. */

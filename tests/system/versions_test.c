@@ -7,7 +7,6 @@
 
 #include <sys/stat.h>
 
-#define BEARER(token) "Authorization: Bearer " token "\r\n"
 #define ADMIN HOST JSON BEARER("top-1")
 #define READER HOST JSON BEARER("read-2")
 #define WEB HOST JSON BEARER("web-3")
@@ -39,21 +38,6 @@ static struct fixture place_start(const struct place *place) {
     struct fixture fixture = fixture_start("{}", place->flags);
     process_await(fixture.server.process, "msg=\"counters read\"", 1);
     return fixture;
-}
-
-/* Sends a request with any verb, and expects a status and a text. */
-static void expect_verb(const struct fixture *fixture, const char *verb, const char *path,
-                        const char *lines, const char *body, int code, const char *text) {
-    char request[8192];
-    snprintf(request, sizeof request,
-             "%s %s HTTP/1.1\r\n%sContent-Length: %zu\r\nConnection: close\r\n\r\n%s", verb, path,
-             lines, strlen(body), body);
-    char *response = exchange(fixture, request);
-    if (code_of(response) != code || !strstr(response, text)) {
-        fail_msg("%s %s %s: expected %d and '%s', got:\n%.2000s", verb, path, body, code, text,
-                 response);
-    }
-    free(response);
 }
 
 #define PUT(fixture, lines, body, code, text)                                                      \
@@ -434,6 +418,7 @@ TEST(a_change_whose_outcome_is_not_known_is_marked_so_after_kill_9) {
     take_one(&fixture, "acme", 200, "X-RateLimit-Limit: 5");
     etcd_allow(&etcd, "readwrite");
     etcd_node_put(&fixture, QUOTA_OF("2"), 200, "\"audit\":2,");
+    assert_int_equal(process_logged(fixture.server.process, "is kept only in memory"), 0);
     expect(&fixture, "/v1/audit?limit=1", ADMIN, 200, "limit: 5 -> 2\"]}}\n");
     server_stop(&fixture.server);
     etcd_stop(&etcd);

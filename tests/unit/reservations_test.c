@@ -701,8 +701,8 @@ TEST(all_reservations_can_be_written_again) {
     free(second.rows);
 }
 
-/* P27: a settlement that is forgotten before its row was written is removed from the store, where the
- * reservation is still open. Otherwise units would come back twice. */
+/* P27: a settlement that is forgotten before its row was written is removed from the store, where
+ * the reservation is still open. Otherwise units would come back twice. */
 TEST(a_settlement_that_was_never_written_is_removed) {
     struct process p = process_of(WINDOW DURABLE);
     struct store store = {.rows = NULL};
@@ -1055,7 +1055,8 @@ static struct trial *trial_start(void) {
     return t;
 }
 
-/* Ends the process, and starts another one. The slices of its clock begin like those of the model. */
+/* Ends the process, and starts another one. The slices of its clock begin like those of the
+ * model. */
 static void trial_restart(struct trial *t) {
     (void)write_all(&t->p, &t->store);
     doorman_permits_destroy(t->p.permits);

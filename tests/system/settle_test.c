@@ -1,0 +1,125 @@
+/* Reservations of a real server: over HTTP, on its pages, and in its store, over planned restarts
+ * and crashes (P27, P28). */
+#define _GNU_SOURCE
+#include "state_fixture.h"
+
+#define RESERVE(id, cost)                                                                          \
+    "{\"client_id\": \"gw\", \"permit\": [{\"request_id\": " #id ", \"settle_within\": 3000, "     \
+    "\"item\": [{\"resource_id\": \"maps\", \"key\": \"ann\", \"cost\": " #cost "}]}]}"
+#define SETTLE(id, cost)                                                                           \
+    "{\"client_id\": \"gw\", \"entry\": [{\"request_id\": " #id ", \"item\": [{\"resource_id\": "  \
+    "\"maps\", \"key\": \"ann\", \"cost\": " #cost "}]}]}"
+
+static void reserve(struct fixture *fixture, const char *body) {
+    expect_post(fixture, "/v1/acquire", HOST JSON, body, 200, "\"reservation\":{\"id\":");
+}
+
+static void settle(struct fixture *fixture, const char *body, const char *expected) {
+    expect_post(fixture, "/v1/settle", HOST JSON, body, 200, expected);
+}
+
+TEST(what_was_not_used_comes_back_over_http) {
+    struct fixture fixture = fixture_start(QUOTA, NULL);
+    reserve(&fixture, RESERVE(1, 1000));
+    expect(&fixture, "/v1/holds", HOST, 200,
+           "\"reservations\":1,\"oldest_reservations\":[{\"holder\":\"g...\"");
+    expect(&fixture, "/holds", HOST, 200, "<h2>Reservations</h2><p class=soft>1 in all</p>");
+    assert_int_equal(used(&fixture, "ann"), 1000);
+    settle(&fixture, SETTLE(1, 300), "\"item\":[{\"returned\":700,\"charged\":0}]");
+    settle(&fixture, SETTLE(1, 300), "\"item\":[{\"returned\":700,\"charged\":0}]");
+    settle(&fixture, SETTLE(1, 301), "{\"reason\":\"REPEATED\"}");
+    settle(&fixture, SETTLE(2, 5), "{\"unknown\":true,\"item\":[{\"returned\":0,\"charged\":5}]}");
+    assert_int_equal(used(&fixture, "ann"), 305);
+    expect(&fixture, "/v1/holds", HOST, 200, "\"reservations\":0,\"oldest_reservations\":[]");
+    server_stop(&fixture.server);
+}
+
+TEST(wrong_settles_are_refused_with_the_path) {
+    static const struct {
+        const char *body, *error;
+    } wrong[] = {
+        {SETTLE(0, 1), "entry[0].request_id: must be"},
+        {SETTLE(1, -1), "entry[0].item[0].cost: must be"},
+        {SETTLE(1, 1e16), "entry[0].item[0].cost: must be"},
+        {SETTLE(1, null), "entry[0].item[0].cost: must be"},
+        {"{\"client_id\": \"gw\", \"entry\": [{\"item\": []}]}",
+         "entry[0].id: exactly one of id and request_id must be given"},
+        {"{\"client_id\": \"gw\", \"entry\": [{\"id\": 1}]}", "entry[0].item: is missing"},
+        {"{\"client_id\": \"gw\", \"entry\": [{\"id\": 1, \"item\": []}]}",
+         "entry[0].item: must be a list of items"},
+        {"{\"entry\": []}", "client_id: is missing"},
+    };
+    struct fixture fixture = fixture_start(QUOTA, NULL);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        expect_post(&fixture, "/v1/settle", HOST JSON, wrong[i].body, 400, wrong[i].error);
+    }
+    expect_post(&fixture, "/v1/acquire", HOST JSON,
+                "{\"client_id\": \"gw\", \"permit\": [{\"settle_within\": 9, \"item\": "
+                "[{\"resource_id\": \"maps\"}]}]}",
+                400, "permit[0].request_id: is needed with settle_within");
+    expect_post(&fixture, "/v1/acquire", HOST JSON,
+                "{\"client_id\": \"gw\", \"permit\": [{\"settle_within\": 3601, \"request_id\": 1, "
+                "\"item\": [{\"resource_id\": \"maps\"}]}]}",
+                400, "permit[0].settle_within: must be from 0 to an hour");
+    assert_int_equal(used(&fixture, "ann"), 0);
+    server_stop(&fixture.server);
+}
+
+/* D1, D8 */
+TEST(a_reservation_outlasts_planned_restarts) {
+    char path[96];
+    state_path(path);
+    struct fixture fixture = start(QUOTA, path, NULL);
+    reserve(&fixture, RESERVE(1, 1000));
+    reserve(&fixture, RESERVE(2, 100));
+    settle(&fixture, SETTLE(2, 40), "\"returned\":60");
+    server_stop(&fixture.server);
+    fixture = start(QUOTA, path, NULL);
+    assert_int_equal(used(&fixture, "ann"), 1040);
+    reserve(&fixture, RESERVE(1, 1000)); /* a repeat */
+    settle(&fixture, SETTLE(2, 40), "\"returned\":60");
+    settle(&fixture, SETTLE(1, 300), "\"returned\":700");
+    assert_int_equal(used(&fixture, "ann"), 340);
+    server_stop(&fixture.server);
+    fixture = start(QUOTA, path, NULL);
+    settle(&fixture, SETTLE(1, 300), "\"returned\":700");
+    assert_int_equal(used(&fixture, "ann"), 340);
+    server_stop(&fixture.server);
+}
+
+/* D5: what is written outlasts a crash. Nothing is charged twice. */
+TEST(a_reservation_outlasts_a_crash) {
+    char path[96];
+    state_path(path);
+    struct fixture fixture = start(QUOTA, path, NULL);
+    reserve(&fixture, RESERVE(1, 1000));
+    reserve(&fixture, RESERVE(2, 100));
+    settle(&fixture, SETTLE(2, 150), "\"charged\":50");
+    await_written(&fixture);
+    kill_now(&fixture);
+    fixture = start(QUOTA, path, NULL);
+    assert_int_equal(used(&fixture, "ann"), 1150);
+    settle(&fixture, SETTLE(2, 150), "\"charged\":50");
+    settle(&fixture, SETTLE(1, 300), "\"returned\":700");
+    assert_int_equal(used(&fixture, "ann"), 450);
+    server_stop(&fixture.server);
+}
+
+#define REPORT(id, cost)                                                                           \
+    "{\"client_id\": \"gw\", \"entry\": [{\"request_id\": " #id ", \"resource_id\": \"maps\", "    \
+    "\"key\": \"ann\", \"cost\": " #cost "}]}"
+
+/* P28 */
+TEST(a_report_with_a_request_id_counts_once_also_over_a_restart) {
+    char path[96];
+    state_path(path);
+    for (int i = 0; i < 2; i++) {
+        struct fixture fixture = start(QUOTA, path, NULL);
+        expect_post(&fixture, "/v1/report", HOST JSON, REPORT(7, 30), 200, "[{\"charged\":30}]");
+        expect_post(&fixture, "/v1/report", HOST JSON, REPORT(7, 30), 200, "[{\"charged\":30}]");
+        expect_post(&fixture, "/v1/report", HOST JSON, REPORT(7, 31), 200,
+                    "[{\"charged\":0,\"reason\":\"REPEATED\"}]");
+        assert_int_equal(used(&fixture, "ann"), 30);
+        server_stop(&fixture.server);
+    }
+}
