@@ -30,7 +30,7 @@ const UNSEEN = new RegExp(`^(${[
 const FIELDS_UNSEEN = [
   'Act.known', 'Act.refused', 'Act.written', 'ActEntry.banned_before',
   'ChildStatus.lease_ends_in', 'ConfigurationChanged.warning_count',
-  'ConfigurationCheck.leased_over_count', 'CountersNext.next', 'Drain.audit_note', 'Drain.failure',
+  'ConfigurationCheck.leased_over_count', 'CountersNext.next', 'Drain.failure',
   'DrainStatus.failure',
   ...['ClientLeases', 'ResourceLeases'].flatMap(
     (name) => ['config', 'drain', 'etcd_failure', 'last_loss', 'no_master'].map(
@@ -536,13 +536,16 @@ async function operate() {
 // Drains a process and ends that.
 async function drain() {
   const headers = { ...JSON_TYPE, ...ADMIN_TOKEN };
-  const drained = async () =>
-    (await get(guarded, '/v1/drain', '', { headers })).state === 'drained';
+  const become = async (state) => {
+    const is = async () => (await get(guarded, '/v1/drain', '', { headers })).state === state;
+    for (let tries = 0; tries < 10 * TIMEOUT && !await is(); tries++) await sleep(100);
+  };
   await postQuery('/v1/drain', '', {});
   await postQuery('/v1/drain', '?force=1&reason=move', {});
-  for (let tries = 0; tries < 10 * TIMEOUT && !await drained(); tries++) await sleep(100);
+  await become('drained');
   await get(guarded, '/v1/status', '', { headers });
   await postQuery('/v1/undrain', '', {});
+  await become('serving');
   await get(guarded, '/v1/audit', '', { headers });
 }
 
