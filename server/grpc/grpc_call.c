@@ -112,6 +112,7 @@ static struct grpc_call *call_create(const GrpcWire__LimitRequest *request, bool
         const GrpcWire__Descriptor *from = request->descriptors[i];
         descriptor->hits = call_hits(from, request->hits_addend);
         descriptor->is_refund = from->is_negative_hits != 0;
+        descriptor->is_hashed = descriptor->matched = false;
         descriptor->is_unmatched = descriptor->brings = false;
         call_read_wanted(descriptor, from->limit);
         descriptor->outcome.is_over = false;

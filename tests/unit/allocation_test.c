@@ -477,6 +477,26 @@ static doorman_status acquire_permit(fixture *s) {
     return status;
 }
 
+static void prepare_counters(fixture *s) {
+    prepare_permits(s);
+    assert_int_equal(acquire_permit(s), DOORMAN_OK);
+}
+
+/* P31: asks for more than the limit has. After a failure the counter remembers nothing. */
+static doorman_status acquire_with_figures(fixture *s) {
+    const doorman_permit_set set = {.limit = "bucket", .figures = {.has_size = true, .size = 20}};
+    const doorman_permit_item item = {
+        .resource_id = "r", .key = "a", .cost = 1, .sets = &set, .set_count = 1};
+    const doorman_permit_request request = {.items = &item, .item_count = 1, .detail = true};
+    doorman_permit permit = {.granted = false};
+    doorman_status status = doorman_permits_acquire(s->permits, &request, &permit, NULL, s->now);
+    assert_int_equal(s->permits->sets.count, status == DOORMAN_OK);
+    if (status != DOORMAN_OK) return status;
+    assert_true(permit.granted);
+    add(&s->outcome, "%.17g of %.17g\n", permit.details[0].remaining, permit.details[0].most);
+    return status;
+}
+
 static doorman_status inspect_permits(fixture *s) {
     doorman_permit permit = {.granted = false};
     doorman_status status = doorman_permits_inspect(s->permits, "r", "a", &permit, NULL, s->now);
@@ -1592,6 +1612,10 @@ static const test_case test_cases[] = {
     {"doorman_permits_configure", "permits keep their configuration", prepare_permits,
      configure_permits, 1},
     {"doorman_permits_acquire", "no units are charged", prepare_permits, acquire_permit, 20},
+    {"doorman_permits_acquire", "no figures are brought", prepare_permits, acquire_with_figures,
+     15},
+    {"doorman_permits_acquire", "no figures are remembered", prepare_counters, acquire_with_figures,
+     3},
     {"doorman_permits_inspect", "nothing is inspected", prepare_permits, inspect_permits, 5},
     {"doorman_permits_next_counter", "no counter is listed", prepare_wider, list_counters, 1},
     {"doorman_permits_report", "no cost is charged", prepare_permits, report_cost, 10},

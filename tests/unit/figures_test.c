@@ -250,6 +250,15 @@ TEST(a_new_configuration_bounds_what_counters_remember) {
     reconfigure(&p, HOURLY(", \"set_max\": 2"));
     assert_exact(look(&p, "acme", "hourly").most, 100);
     assert_exact(look(&p, "acme", "hourly").used, 50);
+    reconfigure(&p, HOURLY(", \"set_max\": 9"));
+    assert_exact(look(&p, "acme", "hourly").most, 100);
+    for (int i = 0; i < 8; i++) { /* a configuration may be where an earlier one was */
+        reconfigure(&p, HOURLY(", \"set_max\": 20"));
+        assert_exact(look(&p, "acme", "hourly").most, 1000);
+        reconfigure(&p, HOURLY(", \"set_max\": 30"));
+        reconfigure(&p, HOURLY(", \"set_max\": 2"));
+        assert_exact(look(&p, "acme", "hourly").most, 100);
+    }
     reconfigure(&p, HOURLY(", \"ban\": {\"refusals\": 2, \"window\": 60, \"duration\": 60}"));
     assert_exact(look(&p, "acme", "hourly").most, 1000);
     assert_false(take(&p, "acme", 951, &most));
