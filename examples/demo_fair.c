@@ -4,9 +4,9 @@
  *     build/examples/demo_fair build/doorman_server
  *
  * Each permit is asked for at two resources with the same load: the limit of one is fair, and the
- * other is served in the order of arrival. Each row of the table is a tenant, with what it asked for
- * and got in the last second, and bars of what it got. The last line says what the nine got of all
- * that they asked for. The demo checks that neither limit was exceeded.
+ * other is served in the order of arrival. Each row of the table is a tenant, with what it asked
+ * for and got in the last second, and bars of what it got. The last line says what the nine got of
+ * all that they asked for. The demo checks that neither limit was exceeded.
  */
 #define DEMO_HAS_PERMITS
 #include "demo.h"
