@@ -548,8 +548,8 @@ mutant hold-queue-bound 'P7: a queue has no bound' \
     'if (queue && queue->turns.count >= charge->figures->queue) return true;' \
     '(void)queue; (void)charge;' --holds
 mutant hold-other-items 'P9: a repeat with other items renews the hold' \
-    'bool same = !hold->seized && doorman__hold_same(permits, hold, request->item_count);' \
-    'bool same = !hold->seized && hold->item_count == request->item_count;' --holds
+    'bool same = !hold->seized && doorman__hold_same(permits, hold, request->item_count) &&' \
+    'bool same = !hold->seized && hold->item_count == request->item_count &&' --holds
 mutant hold-not-cancelled 'P9: a release by request_id cancels no permit that waits' \
     'bool waits = hold && hold->state == DOORMAN__WAITING;' \
     'bool waits = false;' --holds
@@ -739,6 +739,17 @@ mutant state-removal 'D3: the deletion of a row is not yielded' \
 mutant state-remark 'D6: a deletion is lost when a write fails' \
     'bool added = doorman__permits_add_removal(permits, removal, bytes);' \
     'bool added = true;' --state --favour gone,slow
+mutant reserve-repeat 'P27: a repeated settle is charged again' \
+    'if (reservation->state != DOORMAN__SETTLED) {
+        status = doorman__settle_now(permits, call, reservation, out);' \
+    'if (true) {
+        if (reservation->state == DOORMAN__SETTLED) {
+            doorman__reservation_enter(permits, reservation, DOORMAN__ENDED, DOORMAN_NEVER);
+        }
+        status = doorman__settle_now(permits, call, reservation, out);' --state
+mutant reserve-row 'P27: the row of a reservation is not yielded' \
+    'if (!bytes) bytes = doorman__changes_yield_reservation(permits, &all->changed, out);' \
+    '' --state --favour resign,crash
 mutant state-ban 'D3: a ban that was made shorter comes back' \
     'bool known = !in_force && !(ban->flags & DOORMAN__CHANGED);' \
     'bool known = !in_force;' --state

@@ -102,7 +102,7 @@ static void draw_limits(sim_states *states) {
 
 static doorman_config *create_config(const sim_states *states, unsigned present) {
     doorman_permit_limit limits[SIM_STATE_PLACES][SIM_STATE_LIMITS];
-    doorman_template templates[SIM_STATE_PLACES];
+    doorman_template templates[SIM_STATE_PLACES + 1];
     memset(templates, 0, sizeof templates);
     for (size_t place = 0; place < SIM_STATE_PLACES; place++) {
         doorman_template *template_ = &templates[place];
@@ -114,7 +114,20 @@ static doorman_config *create_config(const sim_states *states, unsigned present)
             limits[place][template_->limit_count++] = states->limits[i].definition.limit;
         }
     }
-    doorman_config_options options = {.templates = templates, .template_count = SIM_STATE_PLACES};
+    /* no clock of a process leaves this window */
+    const doorman_permit_limit reserved = {.name = SIM_SETTLE_LIMIT,
+                                           .kind = DOORMAN_FIXED_WINDOW,
+                                           .figures = {.limit = 1e9, .window = 92000000 * SECOND},
+                                           .has_durable = true,
+                                           .durable = true,
+                                           .refuse_unread = true};
+    templates[SIM_STATE_PLACES] = (doorman_template){.identifier_glob = SIM_SETTLE_RESOURCE,
+                                                     .without_capacity = true,
+                                                     .has_limits = true,
+                                                     .limits = &reserved,
+                                                     .limit_count = 1};
+    doorman_config_options options = {.templates = templates,
+                                      .template_count = SIM_STATE_PLACES + 1};
     doorman_config *config = NULL;
     doorman_error error = {0};
     if (doorman_config_create(&config, &options, &error) == DOORMAN_OK) return config;
@@ -383,6 +396,8 @@ static void on_load(sim_world *world, const sim_event *event) {
     if (!receiver->server || receiver->machine.paused_until || own->stop_at) return;
     sim_state_account *account = sim_state_account_move(world, process);
     if (!account->is_open || is_edge(&account->at)) return;
+    sim_settle_load(world, process);
+    if (world->failure[0] || !sim_state_account_move(world, process)->is_open) return;
     if (choice < 24) acquire(world, about, random);
     if (choice == 24) reset(world, about, true, random);
     if (!has_limits(world, process, about.place)) return; /* nothing to report or reset */
@@ -421,6 +436,7 @@ void sim_states_put_back(sim_world *world, uint64_t *random) {
         if (puts_back) sim_state_row_copy(&store->rows[i], &store->copy[i]);
         if (!puts_back) sim_state_row_copy(&store->copy[i], &store->rows[i]);
     }
+    if (puts_back) sim_settle_put_back(world, number);
     if (puts_back) store->term = store->copy_term;
     if (!puts_back) store->copy_term = store->term;
     sim_log(world, "a store is %s", puts_back ? "replaced by its copy" : "copied");
@@ -437,6 +453,7 @@ void sim_states_set_up(sim_world *world) {
     states->calls = calls;
     states->call_capacity = capacity;
     states->random = world->seed * 31 + 11;
+    states->settle_random = world->seed * 37 + 13;
     draw_limits(states);
     world->states = states;
 }

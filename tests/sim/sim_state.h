@@ -10,9 +10,15 @@
 #define SIM_STATE_COUNTERS (SIM_STATE_LIMITS * SIM_STATE_KEYS)
 #define SIM_STATE_BANS (SIM_STATE_PLACES * SIM_STATE_KEYS)
 #define SIM_STATE_CLOCK (SIM_STATE_COUNTERS + SIM_STATE_BANS)
-#define SIM_STATE_ROWS (SIM_STATE_CLOCK + 1) /* what a store can have rows of */
-#define SIM_STATE_ROW_BYTES 1024             /* no row of the simulated limits is longer */
-#define SIM_STATE_BATCH 5                    /* rows of one batch */
+#define SIM_SETTLE_RESOURCE "reserved"
+#define SIM_SETTLE_LIMIT "lr"
+#define SIM_SETTLE_SLOTS 8                   /* requests of a node at once */
+#define SIM_SETTLE_REQUESTS 512              /* rows of them in a run */
+#define SIM_SETTLE_ROW (SIM_STATE_CLOCK + 1) /* of the counter; those of requests follow */
+#define SIM_STATE_ROWS                                                                             \
+    (SIM_SETTLE_ROW + 1 + SIM_SETTLE_REQUESTS) /* what a store can have rows of */
+#define SIM_STATE_ROW_BYTES 1024               /* no row of the simulated limits is longer */
+#define SIM_STATE_BATCH 5                      /* rows of one batch */
 
 extern const char *const sim_state_places[SIM_STATE_PLACES];
 extern const char *const sim_state_keys[SIM_STATE_KEYS];
@@ -110,7 +116,28 @@ typedef struct sim_state_store {
     uint64_t copy_term;
 } sim_state_store;
 
+/* A request that reserves units: see sim_settle.c. */
+typedef struct sim_settle_slot {
+    uint64_t request_id;
+    double reserved, cost; /* reserved: 0: there is none */
+    bool settled;
+    bool unknown; /* its settlement did not know the reservation */
+    bool is_lost; /* a crash has perhaps forgotten the reservation */
+    bool maybe;   /* a crash has perhaps forgotten the settlement */
+    doorman_time reserved_at, settled_at;
+    doorman_time epoch; /* of the master, at the last step */
+} sim_settle_slot;
+
+typedef struct sim_settle_ledger {
+    sim_settle_slot slots[SIM_SETTLE_SLOTS];
+    double done_least, done_most; /* of requests that are forgotten */
+    bool is_unknown;              /* the store was replaced */
+    doorman_time kept_at;         /* all changes before this time are in the store */
+} sim_settle_ledger;
+
 struct sim_states {
+    sim_settle_ledger ledgers[SIM_NODES];
+    uint64_t settle_requests, settle_random;
     sim_state_limit limits[SIM_STATE_LIMITS];
     unsigned present[SIM_VERSIONS]; /* the limits of each configuration, as bits */
     sim_state_process processes[SIM_PROCESSES];
@@ -167,6 +194,13 @@ void sim_state_account_check_kept(sim_world *world, size_t process, doorman_time
 
 void sim_state_row_copy(sim_state_row *to, const sim_state_row *from);
 void sim_state_row_clear(sim_state_row *row);
+
+/* ---- sim_settle.c */
+
+void sim_settle_load(sim_world *world, size_t process);
+void sim_settle_opened(sim_world *world, size_t process);
+void sim_settle_kept(sim_world *world, size_t process, doorman_time since);
+void sim_settle_put_back(sim_world *world, size_t node);
 
 /* ---- sim_state_store.c: a process and its store */
 

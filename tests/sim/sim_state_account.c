@@ -313,6 +313,11 @@ void sim_state_account_configure(sim_world *world, size_t process, unsigned befo
 static size_t index_of_row(const sim_world *world, const doorman_permit_row *row) {
     size_t key = 0, place = 0;
     if (row->is_clock) return SIM_STATE_CLOCK;
+    if (row->is_reservation) {
+        const size_t number = (size_t)strtoull(row->key + 1, NULL, 10);
+        return SIM_SETTLE_ROW + 1 + number % SIM_SETTLE_REQUESTS;
+    }
+    if (strcmp(row->limit, SIM_SETTLE_LIMIT) == 0) return SIM_SETTLE_ROW;
     while (key < SIM_STATE_KEYS && strcmp(sim_state_keys[key], row->key) != 0) key++;
     while (place < SIM_STATE_PLACES && strcmp(sim_state_places[place], row->resource_id) != 0) {
         place++;
@@ -480,7 +485,7 @@ doorman_status sim_state_account_restore(sim_world *world, size_t process,
     doorman_time until = item->ban_until;
     if (counts) {
         restore_counter(definition_of(world, row->index), row, account, item);
-    } else if (row->index != SIM_STATE_CLOCK) {
+    } else if (row->index < SIM_STATE_CLOCK) {
         restore_ban(account, row, passed, item);
     }
     if (!existed && !is_banned) { /* so the process knows what the row says, and no more */

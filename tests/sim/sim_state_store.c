@@ -342,6 +342,7 @@ static void end_round(sim_world *world, size_t process) {
     sim_state_process *own = process_of(world, process);
     sim_state_account_check_kept(world, process, own->round_began_at);
     own->account.kept_at = own->round_began_at;
+    sim_settle_kept(world, process, own->round_began_at);
     own->took_all = false;
     if (own->stop_at) {
         sim_state_account_check_kept(world, process, DOORMAN_NEVER);
@@ -393,6 +394,7 @@ void sim_state_begin(sim_world *world, size_t process) {
     sim_state_process *own = process_of(world, process);
     sim_state_end(world, process);
     sim_state_account_open(world, process);
+    sim_settle_opened(world, process);
     own->step = SIM_STATE_CLAIMING;
     own->late_at = sim_state_local(world, process) + WAIT;
     set_rows(world, process, DOORMAN_ROWS_AWAITED);

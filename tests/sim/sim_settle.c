@@ -1,0 +1,180 @@
+/* Reservations that last, in a simulated system: see sim_state.c.
+ *
+ * The resource "reserved" has one durable window that does not end in a run. Clients reserve units
+ * of it and settle them, also twice, also at another master than that of the reservation. The
+ * ledger of a node has what each request has reserved and cost, and so the least and the most that
+ * the counter may have counted:
+ *
+ *     P27  a reservation counts what it has reserved, and after its settlement what it has cost.
+ *          Repeats change nothing, also at another master. So a request never counts more than the
+ *          larger of both
+ *     D5   a crash forgets at most what came after the last round of writing
+ *
+ * A store that is replaced by an older copy of itself may have forgotten any of it, and a batch that
+ * is on its way is then written into the copy. So after that the node has no ledger any more. */
+#include "sim_state.h"
+
+#include <math.h>
+
+#define SECOND DOORMAN_SECOND
+#define WITHIN (1000 * SECOND)
+#define REPEATS (50 * SECOND) /* for how long a settlement is repeated */
+
+/* Returns a permit of the first item of a request, or a settle. */
+static doorman_permit_item item_of(double cost) {
+    return (doorman_permit_item){.resource_id = SIM_SETTLE_RESOURCE, .key = "", .cost = cost};
+}
+
+static bool handle(sim_world *world, size_t process, doorman_request *request,
+                   doorman_response *response) {
+    doorman_error error = {0};
+    request->holder_id = "gateway";
+    doorman_status status =
+        doorman_server_handle(world->processes[process].server, request, response, &error,
+                              sim_state_local(world, process));
+    if (status != DOORMAN_OK) sim_fail(world, "a correct settle is refused: %s", error.text);
+    return status == DOORMAN_OK && response->is_master;
+}
+
+/* ---- the ledger */
+
+static double least_of(const sim_settle_slot *slot) {
+    if (slot->is_lost) return 0;
+    return slot->settled && slot->maybe ? fmin(slot->reserved, slot->cost)
+           : slot->settled              ? slot->cost
+                                        : slot->reserved;
+}
+
+static double most_of(const sim_settle_slot *slot) {
+    if (!slot->settled) return slot->reserved;
+    return slot->maybe || slot->is_lost ? fmax(slot->reserved, slot->cost) : slot->cost;
+}
+
+/* Compares the counter with the ledger. */
+static void check(sim_world *world, size_t process) {
+    const sim_settle_ledger *ledger = &world->states->ledgers[world->processes[process].node];
+    double least = ledger->done_least, most = ledger->done_most;
+    doorman_permit out;
+    doorman_permits *permits = sim_state_permits(world, process);
+    if (!permits || ledger->is_unknown) return;
+    if (world->states->processes[process].account.rows != DOORMAN_ROWS_READ) return;
+    doorman_status status = doorman_permits_inspect(permits, SIM_SETTLE_RESOURCE, "", &out, NULL,
+                                                    sim_state_local(world, process));
+    if (status != DOORMAN_OK) return;
+    for (size_t i = 0; i < SIM_SETTLE_SLOTS; i++) {
+        least += least_of(&ledger->slots[i]);
+        most += most_of(&ledger->slots[i]);
+    }
+    const double used = out.details[0].used;
+    if (used >= least - 1e-6 && used <= most + 1e-6) return;
+    sim_fail(world, "%s has counted %g of reservations, not %g to %g",
+             world->processes[process].address, used, least, most);
+}
+
+/* A new mastership begins: what was not written is perhaps lost (D5). */
+void sim_settle_opened(sim_world *world, size_t process) {
+    sim_settle_ledger *ledger = &world->states->ledgers[world->processes[process].node];
+    for (size_t i = 0; i < SIM_SETTLE_SLOTS; i++) {
+        sim_settle_slot *slot = &ledger->slots[i];
+        if (slot->reserved > 0 && slot->reserved_at >= ledger->kept_at) slot->is_lost = true;
+        if (slot->settled && slot->settled_at >= ledger->kept_at) slot->maybe = true;
+    }
+    ledger->kept_at = world->now;
+}
+
+/* All changes before `since` are in the store. */
+void sim_settle_kept(sim_world *world, size_t process, doorman_time since) {
+    sim_settle_ledger *ledger = &world->states->ledgers[world->processes[process].node];
+    if (since > ledger->kept_at) ledger->kept_at = since;
+    check(world, process);
+}
+
+/* The store of a node was replaced by an older copy. */
+void sim_settle_put_back(sim_world *world, size_t node) {
+    sim_settle_ledger *ledger = &world->states->ledgers[node];
+    ledger->is_unknown = true;
+}
+
+/* ---- what clients do */
+
+static void reserve(sim_world *world, size_t process, sim_settle_slot *slot, uint64_t *random) {
+    const bool repeats = slot->reserved > 0;
+    const double cost = repeats ? slot->reserved : (double)(1 + sim_below(random, 20));
+    const doorman_permit_item item = item_of(cost);
+    if (!repeats) slot->request_id = ++world->states->settle_requests;
+    const doorman_permit_request permit = {
+        .items = &item, .item_count = 1, .request_id = slot->request_id, .settle_within = WITHIN};
+    doorman_request request = {.method = DOORMAN_ACQUIRE, .permits = &permit, .permit_count = 1};
+    doorman_response response;
+    if (!handle(world, process, &request, &response)) return;
+    const doorman_permit *out = &response.permits[0];
+    sim_log(world, "%s: reservation %zu of %g%s is %s", world->processes[process].address,
+            (size_t)slot->request_id, cost, repeats ? ", again," : "",
+            out->granted ? "granted" : doorman_reason_name(out->reason));
+    if (!out->granted) return;
+    if (!out->reservation_id) sim_fail(world, "a reservation has no id");
+    const bool is_known = out->settle_within < WITHIN; /* its charge may still be lost */
+    if (repeats && (!slot->is_lost || is_known)) return;
+    slot->reserved = cost; /* a lost one is made once more */
+    slot->is_lost = false;
+    slot->reserved_at = world->now;
+    slot->epoch = world->states->processes[process].account.at.epoch;
+}
+
+static void settle(sim_world *world, size_t process, sim_settle_slot *slot, uint64_t *random) {
+    const bool repeats = slot->settled;
+    if (!repeats && !(slot->cost > 0)) slot->cost = (double)(1 + sim_below(random, 25));
+    const doorman_permit_item item = item_of(slot->cost);
+    const doorman_settle_request one = {
+        .request_id = slot->request_id, .items = &item, .item_count = 1};
+    doorman_request request = {.method = DOORMAN_SETTLE, .settles = &one, .settle_count = 1};
+    doorman_response response;
+    if (!handle(world, process, &request, &response)) return;
+    const doorman_settlement *out = &response.settlements[0];
+    sim_log(world, "%s: reservation %zu has cost %g%s: %s%s", world->processes[process].address,
+            (size_t)slot->request_id, slot->cost, repeats ? ", again" : "",
+            doorman_reason_name(out->reason), out->unknown ? "unknown" : "");
+    sim_hash(world, (uint64_t)out->unknown << 8 | out->reason);
+    if (out->reason == DOORMAN_REASON_LEARNING) return;
+    if (out->reason) sim_fail(world, "a settle is %s", doorman_reason_name(out->reason));
+    bool was_known = !slot->is_lost && !slot->unknown;
+    if (out->unknown && was_known) sim_fail(world, "a reservation is not known any more");
+    /* a settlement that was unknown answers so again */
+    if (repeats && (!out->unknown || !slot->is_lost || slot->unknown)) return;
+    slot->unknown = out->unknown;
+    slot->maybe = !out->unknown && slot->is_lost;
+    if (out->unknown) slot->is_lost = false; /* it is charged now */
+    slot->settled = true;
+    slot->settled_at = world->now;
+    if (out->unknown) slot->reserved_at = world->now;
+    slot->epoch = world->states->processes[process].account.at.epoch;
+}
+
+/* Forgets a request, whose figures are final. */
+static void retire(sim_settle_ledger *ledger, sim_settle_slot *slot) {
+    ledger->done_least += least_of(slot);
+    ledger->done_most += most_of(slot);
+    *slot = (sim_settle_slot){.reserved = 0};
+}
+
+void sim_settle_load(sim_world *world, size_t process) {
+    uint64_t *random = &world->states->settle_random;
+    sim_settle_ledger *ledger = &world->states->ledgers[world->processes[process].node];
+    sim_settle_slot *slot = &ledger->slots[sim_below(random, SIM_SETTLE_SLOTS)];
+    const doorman_time epoch = world->states->processes[process].account.at.epoch;
+    if (ledger->is_unknown) return;
+    /* when the clock has jumped, the server has perhaps forgotten it */
+    const doorman_time most = slot->settled ? REPEATS : WITHIN;
+    const bool is_late = slot->reserved > 0 && epoch - slot->epoch >= most;
+    const bool is_kept = slot->reserved_at < ledger->kept_at && slot->settled_at < ledger->kept_at;
+    if (is_late) {
+        if (is_kept) retire(ledger, slot);
+        return;
+    }
+    if (!(slot->reserved > 0) || (!slot->settled && sim_below(random, 3) == 0)) {
+        reserve(world, process, slot, random);
+    } else {
+        settle(world, process, slot, random);
+    }
+    check(world, process);
+}
