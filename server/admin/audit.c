@@ -54,24 +54,19 @@ struct reset_count {
     int count;
 };
 
-static const char *entry_text(const cJSON *entry, const char *name) {
-    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(entry, name));
-    return text ? text : "";
-}
-
 static const char *entry_resource(const cJSON *entry) {
-    const char *resource = entry_text(entry, "resource_id");
-    return resource[0] ? resource : entry_text(entry, "resource");
+    const char *resource = server_row_word(entry, "resource_id");
+    return resource[0] ? resource : server_row_word(entry, "resource");
 }
 
 /* Returns whether two entries are about one counter. Keys have no meaning for a counter that they
  * share. */
 bool server_audit_same_counter(const cJSON *one, const cJSON *other) {
-    const char *shared = entry_text(one, "shared_by");
+    const char *shared = server_row_word(one, "shared_by");
     const bool of_resource = strcmp(entry_resource(one), entry_resource(other)) == 0;
-    if (!shared[0]) return of_resource && text_is(other, "key", entry_text(one, "key"));
+    if (!shared[0]) return of_resource && text_is(other, "key", server_row_word(one, "key"));
     return text_is(other, "shared_by", shared) &&
-           text_is(other, "limit", entry_text(one, "limit")) &&
+           text_is(other, "limit", server_row_word(one, "limit")) &&
            (of_resource || strcmp(shared, "template") == 0);
 }
 
