@@ -214,25 +214,21 @@ static enum store_result act_put(struct act *act, struct store *store) {
     return result;
 }
 
-static const char *row_text(const cJSON *row, const char *name) {
-    return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(row, name));
-}
-
 /* Says what an act is about. If it has several entries, their audit row has them. */
 static struct act_report act_report_of(const struct act *act) {
     const cJSON *entries = cJSON_GetObjectItemCaseSensitive(act->row, "entries");
     const int count = entries ? cJSON_GetArraySize(entries) : 1;
     const cJSON *about = entries ? (count == 1 ? entries->child : NULL) : act->row;
-    const char *resource = row_text(about, "resource_id");
-    if (!resource) resource = row_text(about, "resource");
-    const char *glob = resource ? NULL : row_text(about, "glob");
+    const char *resource = server_row_text(about, "resource_id");
+    if (!resource) resource = server_row_text(about, "resource");
+    const char *glob = resource ? NULL : server_row_text(about, "glob");
     return (struct act_report){.what = act_names[act->kind],
                                .token = act->token.name,
                                .resource = resource ? resource : glob,
                                .is_glob = glob != NULL,
-                               .key = row_text(about, "key"),
-                               .limit = row_text(about, "limit"),
-                               .reason = row_text(act->row, "reason"),
+                               .key = server_row_text(about, "key"),
+                               .limit = server_row_text(about, "limit"),
+                               .reason = server_row_text(act->row, "reason"),
                                .audit = act->id,
                                .entries = (size_t)count};
 }

@@ -80,6 +80,17 @@ bool server_act_announce(struct act *act, struct store *store);
 /* Writes that an act which was announced was refused. Returns false if the store has failed. */
 bool server_act_forget(struct act *act, struct store *store, const char *why);
 
+/* Returns a text of a row of the audit or of a note, or NULL if there is none. */
+static inline const char *server_row_text(const cJSON *row, const char *name) {
+    return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(row, name));
+}
+
+/* Returns "" if there is none. */
+static inline const char *server_row_word(const cJSON *row, const char *name) {
+    const char *text = server_row_text(row, name);
+    return text ? text : "";
+}
+
 /* Names where acts are kept, for errors. */
 static inline const char *server_acts_store(const struct service *service) {
     return service->state ? "the store of --state" : "etcd";

@@ -154,11 +154,6 @@ static const cJSON *note_field(const cJSON *note, const char *name) {
     return cJSON_GetObjectItemCaseSensitive(note, name);
 }
 
-static const char *note_text(const cJSON *note, const char *name) {
-    const char *text = cJSON_GetStringValue(note_field(note, name));
-    return text ? text : "";
-}
-
 static uint64_t note_version(const cJSON *note) {
     const cJSON *number = note_field(note, "version");
     return cJSON_IsNumber(number) && number->valuedouble > 0 ? (uint64_t)number->valuedouble : 0;
@@ -222,15 +217,16 @@ static bool change_refuse_stale(struct act *act, const cJSON *newest) {
         return server_act_refuse(act, 412, "FAILED_PRECONDITION",
                                  "there is no version yet: send If-None-Match: *");
     }
-    if (detail->present == note_version(newest) && note_text(newest, "token")[0]) {
-        snprintf(who, sizeof who, "'%s' has changed it at %s", note_text(newest, "token"),
-                 note_text(newest, "at"));
+    if (detail->present == note_version(newest) && server_row_word(newest, "token")[0]) {
+        snprintf(who, sizeof who, "'%s' has changed it at %s", server_row_word(newest, "token"),
+                 server_row_word(newest, "at"));
     }
     return server_act_refuse(act, act->kind == ACT_UNDO ? 409 : 412, "FAILED_PRECONDITION",
                              "the present version is %" PRIu64 ", not %" PRIu64 ": %s, because: %s",
                              detail->present, detail->expected, who,
-                             note_text(newest, "reason")[0] ? note_text(newest, "reason")
-                                                            : "no reason is known");
+                             server_row_word(newest, "reason")[0]
+                                 ? server_row_word(newest, "reason")
+                                 : "no reason is known");
 }
 
 /* ---- rollback ------------------------------------------------------------------------------- */
@@ -381,7 +377,7 @@ static bool change_add_notes(struct act *act) {
         done = add_version(act, detail->present, note, detail->last);
     }
     cJSON *note = version_begin(detail->number, act->token.name);
-    cJSON_AddStringToObject(note, "reason", note_text(act->row, "reason"));
+    cJSON_AddStringToObject(note, "reason", server_row_word(act->row, "reason"));
     cJSON_AddNumberToObject(note, "audit", (double)act->id);
     cJSON_AddNumberToObject(note, "before", (double)detail->present);
     if (detail->target) cJSON_AddNumberToObject(note, "of_version", (double)detail->target);

@@ -329,17 +329,12 @@ static int plan_compare_names(const void *a, const void *b) {
     return order ? order : strcmp(one->key ? one->key : "", other->key ? other->key : "");
 }
 
-static const char *plan_text_of(const cJSON *json, const char *name) {
-    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, name));
-    return text ? text : "";
-}
-
 /* Counts an entry of the audit that has changed a plan. */
 static void plan_count_entry(const struct plan_count *all, const cJSON *entry) {
-    const char *before = plan_text_of(cJSON_GetObjectItemCaseSensitive(entry, "before"), "plan");
-    const char *after = plan_text_of(cJSON_GetObjectItemCaseSensitive(entry, "after"), "plan");
-    const struct plan_change name = {
-        .row = {.identifier_glob = plan_text_of(entry, "glob"), .key = plan_text_of(entry, "key")}};
+    const char *before = server_row_word(cJSON_GetObjectItemCaseSensitive(entry, "before"), "plan");
+    const char *after = server_row_word(cJSON_GetObjectItemCaseSensitive(entry, "after"), "plan");
+    const struct plan_change name = {.row = {.identifier_glob = server_row_word(entry, "glob"),
+                                             .key = server_row_word(entry, "key")}};
     const struct plan_change *wanted = &name;
     if (strcmp(before, after) == 0) return;
     struct plan_change **found =
@@ -351,10 +346,10 @@ static void plan_count_entry(const struct plan_count *all, const cJSON *entry) {
 static bool plan_count_visit(void *context, const struct store_note *note) {
     const struct plan_count *all = (const struct plan_count *)context;
     cJSON *row = cJSON_Parse(note->text);
-    const char *at = plan_text_of(row, "at");
+    const char *at = server_row_word(row, "at");
     const bool is_later = !at[0] || strcmp(at, all->since) > 0;
     const cJSON *entries = cJSON_GetObjectItemCaseSensitive(row, "entries"), *entry = NULL;
-    if (is_later && strcmp(plan_text_of(row, "role"), "support") == 0) {
+    if (is_later && strcmp(server_row_word(row, "role"), "support") == 0) {
         cJSON_ArrayForEach(entry, entries) { plan_count_entry(all, entry); }
         if (!entries) plan_count_entry(all, row);
     }

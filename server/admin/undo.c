@@ -25,10 +25,6 @@ static const struct {
     {"rollback", "config", server_config_undo},
 };
 
-static const char *undo_member(const cJSON *row, const char *name) {
-    return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(row, name));
-}
-
 /* ---- the act that is taken back ------------------------------------------------------------- */
 
 /* Reads the row of an act. Allocated, because the thread of the store may need it longer. */
@@ -106,8 +102,8 @@ static uint64_t undo_read_path(const char *path) {
 /* Takes back an act. */
 static void undo_row(struct service *service, const struct http_request *request, struct undo *undo,
                      struct http_response *response) {
-    const char *what = undo_member(undo->row, "what"), *of = undo_member(undo->row, "of");
-    const char *at = undo_member(undo->row, "at");
+    const char *what = server_row_text(undo->row, "what"), *of = server_row_text(undo->row, "of");
+    const char *at = server_row_text(undo->row, "at");
     const bool is_undo = what && strcmp(what, "undo") == 0;
     const char *kind = is_undo ? of : what;
     char error[128];

@@ -2,10 +2,6 @@
  * server/admin/undo.c says how that is asked for. */
 #include "admin.h"
 
-static const char *undo_row_text(const cJSON *row, const char *name) {
-    return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(row, name));
-}
-
 bool server_undo_begin(struct act *act, const struct undo *undo, const struct http_request *request,
                        struct http_response *response) {
     static const char *const names[] = {"reason", "redirect", NULL};
@@ -30,7 +26,7 @@ static bool undo_same_name(const cJSON *one, const cJSON *other) {
     static const char *const names[] = {"resource", "resource_id", "glob", "limit", "key"};
     bool same = true;
     for (size_t i = 0; i < sizeof names / sizeof *names && same; i++) {
-        const char *a = undo_row_text(one, names[i]), *b = undo_row_text(other, names[i]);
+        const char *a = server_row_text(one, names[i]), *b = server_row_text(other, names[i]);
         same = a && b ? strcmp(a, b) == 0 : a == b;
     }
     return same;
@@ -46,8 +42,8 @@ static bool undo_search_visit(void *context, const struct store_note *note) {
         found = found || undo_same_name(entry, search->name);
     }
     if (found) {
-        const char *what = undo_row_text(row, "what"), *token = undo_row_text(row, "token");
-        const char *at = undo_row_text(row, "at");
+        const char *what = server_row_text(row, "what"), *token = server_row_text(row, "token");
+        const char *at = server_row_text(row, "at");
         search->found = id;
         snprintf(search->text, sizeof search->text, "%s by %s at %s", what ? what : "",
                  token ? token : "", at ? at : "");
