@@ -11,8 +11,7 @@
  *     D5   a crash forgets at most what came after the last round of writing
  *
  * A store that is replaced by an older copy of itself may have forgotten any of it, and a batch
- * that is on its way is then written into the copy. So after that the node has no ledger any
- * more. */
+ * that is on its way is then written into the copy. So after that the node has no ledger. */
 #include "sim_state.h"
 
 #include <math.h>
