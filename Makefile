@@ -51,6 +51,9 @@ endif
 ifdef THROTTLE
 ABOUT_demo = a server with and without a throttle for 20 s (after the build)
 endif
+ifdef FAIR
+ABOUT_demo = ten tenants share a limit, and one is greedy, for 20 s (after the build)
+endif
 ifeq ($(STATE),1) # the server has this part by default: see below
 ABOUT_demo = a server is killed and upgraded, and forgets nothing, for 20 s (after the build)
 endif
@@ -65,11 +68,14 @@ demo: build/doorman_server build/examples/demo_permits
 else ifdef THROTTLE
 demo: build/examples/throttled_server build/examples/demo_throttle
 	@build/examples/demo_throttle build/examples/throttled_server
+else ifdef FAIR
+demo: build/doorman_server build/examples/demo_fair
+	@build/examples/demo_fair build/doorman_server
 else ifeq ($(STATE),1)
 demo: build/doorman_server build/examples/demo_state
 	@build/examples/demo_state build/doorman_server
 else
-demo: build/doorman_server build/examples/demo ## also TREE=1, PERMITS=1, THROTTLE=1 or STATE=1
+demo: build/doorman_server build/examples/demo ## also TREE, PERMITS, THROTTLE, FAIR or STATE=1
 	@build/examples/demo build/doorman_server config.example.json
 endif
 
@@ -193,7 +199,8 @@ $(SMALL_EXAMPLES): build/examples/%: examples/%.c $(HEADERS) | build_deps
 build/examples/library_only build/examples/local_limiters: LIBRARIES = # none
 build/examples/event_loop build/examples/permits_only: LIBRARIES = -lcjson
 build/examples/demo build/examples/demo_tree: examples/demo_fleet.h examples/demo.h
-$(addprefix build/examples/,demo_permits demo_throttle demo_state job_pool): examples/demo.h
+$(addprefix build/examples/,demo_permits demo_throttle demo_state demo_fair job_pool): \
+    examples/demo.h
 build/examples/doorman_shell: LIBRARIES += -ledit
 
 # The implementation for the server and the examples. C++ needs it compiled as C.
@@ -437,11 +444,12 @@ build/bench: $(wildcard tests/bench/*.[ch]) $(HEADERS) | build_deps
 
 # The simulator runs the scenarios, with figures and pictures. FAULTS=1 runs random faults instead.
 # MUTANTS=1 checks that it finds known faults, which are inserted into copies of the headers.
-# THROTTLE=1 compares the throttle with other policies. This takes seconds.
+# THROTTLE=1 compares the throttle with other policies, and FAIR=1 shares of a fair limit with the
+# order of arrival. This takes seconds.
 SIM_SEEDS = $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SEED),--seed $(SEED))
 # A run of `sim leased` takes five times as long as the others.
 LEASED_SEEDS = $(if $(SEEDS),--seeds $(shell expr $(SEEDS) / 5 + 1))
-sim: build/sim/sim ## simulated scenarios; or THROTTLE=1; FAULTS=1 [SEEDS=N] [SEED=N]; MUTANTS=1
+sim: build/sim/sim ## simulated scenarios; or THROTTLE=1; FAIR=1; FAULTS=1 [SEEDS=N]; MUTANTS=1
 ifdef MUTANTS
 	@CC='$(CC)' sh tests/sim/mutants.sh
 else ifdef FAULTS
@@ -452,6 +460,9 @@ else ifdef THROTTLE
 	@build/sim/sim throttle $(if $(SEED),--seed $(SEED)) --output build/sim
 	@sh tests/sim/draw.sh build/sim/throttle.dat tests/sim/throttle.svg
 	@sh tests/sim/draw.sh build/sim/feedback.dat tests/sim/feedback.svg
+else ifdef FAIR
+	@build/sim/sim fair $(if $(SEED),--seed $(SEED)) --output build/sim
+	@sh tests/sim/draw.sh build/sim/fair.dat tests/sim/fair.svg
 else
 	@build/sim/sim scenarios --jobs $$(nproc 2>/dev/null || echo 1) \
 	    $(if $(SEEDS),--seeds $(SEEDS)) --output build/sim
@@ -480,7 +491,7 @@ FUZZ_FLAGS_grpc = -max_len=8192
 FUZZ_FLAGS_system = -max_len=8192 -len_control=0
 # What sim_faults.c, which the harness system includes, needs of the simulator.
 SIM_SOURCES = $(filter-out \
-    $(addprefix tests/sim/sim_,faults.c quota.c random.c scenarios.c throttle%), \
+    $(addprefix tests/sim/sim_,fair.c faults.c quota.c random.c scenarios.c throttle%), \
     $(wildcard tests/sim/sim_*.c))
 
 fuzz: $(FUZZ:%=fuzz_%) ## fuzz everything that reads bytes (libFuzzer); SECONDS=60 FUZZ=glob

@@ -106,6 +106,8 @@
  *     (the API)         from here to "the API ends here"
  *     >>limits          the limits of a configuration
  *     >>descriptors     what a descriptor of a gateway becomes
+ *     >>tables          hash tables that grow and shrink without a pause
+ *     >>fair            keys that share one limit in proportion to their weights
  *     >>counters        what permits store for very many keys, and the kinds of limits
  *     >>leased          units that a limit takes from a lease
  *     >>charges         what the counters offer, and how they are charged
@@ -307,6 +309,9 @@ typedef struct doorman_figures {
                                   changes it, the counters start fresh */
     doorman_calendar calendar; /* only for FIXED_WINDOW; instead of window */
 
+    uint32_t weight; /* only of a fair limit, [1, DOORMAN_WEIGHT_MAX]; 0: 1. Keys share the limit in
+                        proportion to their weights (P29) */
+
     /* Which fields are given, in an override. A limit needs only has_max_wait. */
     bool has_size, has_max_debt, has_queue, has_limit, has_tiers;
     bool has_max_wait; /* of a TOKEN_BUCKET; false: max_wait is max_debt */
@@ -330,6 +335,7 @@ typedef struct doorman_plan {
     doorman_figures figures; /* as those of an override */
 } doorman_plan;
 
+#define DOORMAN_WEIGHT_MAX 100000 /* of a key of a fair limit */
 #define DOORMAN_PLANS_MAX 16      /* plans of a limit */
 #define DOORMAN_PLAN_BYTES_MAX 64 /* of the name of a plan */
 
@@ -357,21 +363,28 @@ struct doorman_permit_limit {
                                 any. NULL: all keys are concerned */
     size_t key_count;        /* 0 to 10,000 */
     doorman_figures figures;
-    const doorman_override *overrides; /* other figures for some keys; only for DOORMAN_PER_KEY. The
-                                          first override that concerns a key is its figures */
+    const doorman_override *overrides; /* other figures for some keys; only for DOORMAN_PER_KEY, and
+                                          weights for a fair limit. The first override that concerns
+                                          a key is its figures */
     size_t override_count;             /* 0 to 10,000 */
-    const doorman_plan *plans; /* figures of keys that have a plan (E2); only for DOORMAN_PER_KEY */
+    const doorman_plan *plans; /* figures of keys that have a plan (E2); only for DOORMAN_PER_KEY,
+                                  and weights for a fair limit */
     size_t plan_count;         /* 0 to DOORMAN_PLANS_MAX */
     double warn_at;  /* a grant carries a warning above this fraction of the limit, (0, 1]; 0: no
                         warning */
     doorman_ban ban; /* only for DOORMAN_PER_KEY, not for CONCURRENCY; needs ban.refusals */
     double max_cost; /* if has_max_cost is true: the most that one permit is granted at one counter.
                         Larger minimums are refused with MAX_COST. A larger cost is cut */
-    size_t max_keys; /* the most counters of the limit, and the most bans that it has set, up to
+    bool fair; /* true: the keys share the units by max-min fairness (P29). Only for a TOKEN_BUCKET
+                  that is not per key and not leased. The client has no prefetch (P24), because the
+                  demand of a key would be that of its stock */
+    doorman_time fair_window; /* only if fair: the demand of a key is measured over this time, from
+                                 0.1 s to 1 hour; 0: 2 s */
+    size_t max_keys;   /* the most counters of the limit, and the most bans that it has set, up to
                         10,000,000; default 1,000,000. If there are more bans, the one that ends
                         first is ended early. If leased: the most leases of the permits; default
-                        10,000 */
-    double set_max;  /* P31: a figure that a caller brings is at most so many times that of the
+                        10,000. If fair: also the most keys whose demand is measured */
+    double set_max;    /* P31: a figure that a caller brings is at most so many times that of the
                           limit, [1, 1e6]; 0: 10 */
     bool has_max_cost; /* false: one permit may be granted up to the most that the limit can ever
                           grant */
@@ -431,9 +444,9 @@ struct doorman_permit_limit {
     X(DOORMAN_REASON_TIMED_OUT, "TIMED_OUT")     /* the units did not come in time */              \
     X(DOORMAN_REASON_SHARED, "SHARED")       /* a hold of the same key was released: see share */  \
     X(DOORMAN_REASON_MAX_HOLDS, "MAX_HOLDS") /* there are too many holds */                        \
-    X(DOORMAN_REASON_REPEATED,                                                                     \
-      "REPEATED")                        /* another permit or transfer has the same request_id */  \
-    X(DOORMAN_REASON_REPEATS, "REPEATS") /* too many request_ids are remembered (P28) */
+    X(DOORMAN_REASON_REPEATED, "REPEATED")   /* another permit or transfer has the request_id */   \
+    X(DOORMAN_REASON_REPEATS, "REPEATS")     /* too many request_ids are remembered (P28) */       \
+    X(DOORMAN_REASON_SHARE, "SHARE")         /* the key has used its share of a fair limit */
 
 #define DOORMAN__REASON_CODE(code, name) code,
 typedef enum doorman_reason {
@@ -541,6 +554,10 @@ typedef struct doorman_permit_detail {
     bool moved_up;       /* TIERS: this permit has entered a tier */
     bool refused;        /* the limit refuses this permit, or would refuse it without shadow */
     uint32_t refusals;   /* refusals that count for a ban */
+    bool fair;           /* the limit is fair, and the next three figures are about the key */
+    double demand;       /* units a second that the key asks for (P29) */
+    double share;        /* units a second that the key may use now, in competition */
+    double level;        /* the share of a key of weight 1 */
     doorman_limit_kind kind; /* of the limit; not in a message */
     doorman_scope per;       /* of the limit; only INSPECT and RESET, not in a message */
     bool was_reset;          /* only RESET: the counter was removed; not in a message */
@@ -567,6 +584,8 @@ struct doorman_permit {
     bool has_retry_after;     /* false: waiting does not help, or holds have the units */
     doorman_time retry_after; /* the same permit could be granted then, if there are no other
                                  calls */
+    double share;             /* only if the reason is SHARE: what the key may use now, in units a
+                                 second (P29) */
     doorman_time valid_for;   /* for this time the caller may refuse permits for this item by
                                  itself, if their min (or cost, without a min) is not smaller, and
                                  their max_wait is not longer */
@@ -849,6 +868,7 @@ typedef struct doorman_permits_limit {
     uint64_t waited;         /* how often a permit has entered its queues */
     size_t waiting;          /* permits that wait in its queues now */
     size_t counter_count;    /* its counters now */
+    size_t fair_count;       /* keys that it measures now, if it is fair (P29) */
     size_t ban_count;        /* bans that it has set, in force or ended a short time ago */
 } doorman_permits_limit;
 
@@ -875,6 +895,9 @@ typedef struct doorman_permits_top {
     uint64_t error; /* the count is at most this much too large */
     double units;   /* what was granted; of refusals: what was asked for. Only since the key is in
                        the list, and halved like the count */
+    bool fair;      /* the limit is fair, and measures this key. The next three figures are those of
+                       doorman_permit_detail */
+    double demand, share, level;
 } doorman_permits_top;
 
 /* Iterates over the (resource, key)s that one limit has granted or refused most often, the most
@@ -2383,6 +2406,7 @@ static doorman_figures doorman__override_resolve(const doorman_permit_limit *lim
     if (given->has_max_wait) all.max_wait = given->max_wait;
     if (given->has_max_wait) all.has_max_wait = true;
     if (given->has_limit) all.limit = given->limit;
+    if (given->weight) all.weight = given->weight;
     if (given->time_to_live) all.time_to_live = given->time_to_live;
     if (given->has_queue) all.queue = given->queue;
     if (given->window || given->calendar) {
@@ -2437,11 +2461,11 @@ static void doorman__limit_fields_check(doorman__check *check, const doorman_per
         {limit->key_count && !limit->keys, "keys: must not be NULL"},
         {limit->override_count > DOORMAN__KEYS_MAX, "overrides: must be a list of at most 10,000"},
         {limit->override_count && !limit->overrides, "overrides: must not be NULL"},
-        {limit->override_count && limit->per != DOORMAN_PER_KEY,
+        {limit->override_count && limit->per != DOORMAN_PER_KEY && !limit->fair,
          "overrides: needs a limit per key, because other limits share a counter between keys"},
         {limit->plan_count > DOORMAN_PLANS_MAX, "plans: must be at most 16"},
         {limit->plan_count && !limit->plans, "plans: must not be NULL"},
-        {limit->plan_count && limit->per != DOORMAN_PER_KEY,
+        {limit->plan_count && limit->per != DOORMAN_PER_KEY && !limit->fair,
          "plans: needs a limit per key, because other limits share a counter between keys"},
         {limit->refunds && !counts_units,
          "refunds: only a TOKEN_BUCKET and a FIXED_WINDOW can take units back"},
@@ -2462,6 +2486,41 @@ static void doorman__limit_fields_check(doorman__check *check, const doorman_per
         {says_durable && limit->leased, "durable: the units of a lease end with the lease"},
     };
     DOORMAN__CHECK(check, rules);
+}
+
+#define DOORMAN__FAIR_WINDOW (2 * DOORMAN_SECOND) /* the default */
+
+/* Checks the fields for fair keys (P29). */
+static void doorman__fair_fields_check(doorman__check *check, const doorman_permit_limit *limit) {
+    const bool fair = limit->fair;
+    const doorman_time window = limit->fair_window;
+    const bool window_valid = window >= DOORMAN_SECOND / 10 && window <= 3600 * DOORMAN_SECOND;
+    const doorman__rule rules[] = {
+        {fair && limit->kind != DOORMAN_TOKEN_BUCKET, "fair: only a TOKEN_BUCKET can be fair"},
+        {fair && limit->per == DOORMAN_PER_KEY,
+         "fair: needs a limit per resource or per template, which its keys share"},
+        {fair && limit->leased, "fair: a leased limit cannot be fair"},
+        {!fair && window, "fair_window: only a fair limit has one"},
+        {fair && window && !window_valid, "fair_window: must be from 0.1 to 3,600 seconds"},
+    };
+    DOORMAN__CHECK(check, rules);
+}
+
+/* Checks the weight of figures, and that an override of a fair limit has no other figures. */
+static void doorman__weight_check(doorman__check *check, const doorman_permit_limit *limit,
+                                  const doorman_figures *given, bool is_override) {
+    const bool has_others = given->rate > 0 || given->rate < 0 || given->has_size ||
+                            given->has_max_debt || given->has_max_wait;
+    const doorman__rule rules[] = {
+        {!limit->fair && given->weight, "weight: only a fair limit has one"},
+        {given->weight > DOORMAN_WEIGHT_MAX, "weight: must be an integer from 1 to 100,000"},
+        {limit->fair && is_override && has_others,
+         "weight: is all that a fair limit can have for some keys, because they share its bucket"},
+        {limit->fair && is_override && !has_others && !given->weight,
+         "weight: must be an integer from 1 to 100,000"},
+    };
+    doorman__check part = doorman__check_part(check, "figures");
+    DOORMAN__CHECK(&part, rules);
 }
 
 /* Checks the fields for leases (P17), but not which resource the lease is of. */
@@ -2525,6 +2584,7 @@ static void doorman__overrides_check(doorman__check *check, const doorman_permit
         }
         doorman__keys_check(&item, override_->keys, override_->key_count);
         doorman__given_check(&item, limit->kind, &override_->figures, true);
+        doorman__weight_check(&item, limit, &override_->figures, true);
         const doorman_figures all = doorman__override_resolve(limit, &override_->figures);
         if (item.count == 0) doorman__figures_check(&item, limit->kind, &all);
     }
@@ -2551,6 +2611,7 @@ static void doorman__plans_check(doorman__check *check, const doorman_permit_lim
         if (!valid) doorman__check_add(&item, "name: " DOORMAN__PLAN_RULE);
         if (twice) doorman__check_add(&item, "name: is that of an earlier plan");
         doorman__given_check(&item, limit->kind, &plan->figures, true);
+        doorman__weight_check(&item, limit, &plan->figures, true);
         const doorman_figures all = doorman__override_resolve(limit, &plan->figures);
         if (item.count == 0) doorman__figures_check(&item, limit->kind, &all);
     }
@@ -2606,10 +2667,12 @@ static bool doorman__limit_durable(const doorman_permit_limit *limit) {
 static void doorman__permit_limit_check(doorman__check *check, const doorman_permit_limit *limit) {
     doorman__limit_fields_check(check, limit);
     doorman__lease_fields_check(check, limit);
+    doorman__fair_fields_check(check, limit);
     doorman__keys_check(check, limit->keys, limit->key_count);
     doorman__ban_check(check, &limit->ban);
     if (!doorman__permit_kind_valid(limit->kind)) return;
     doorman__given_check(check, limit->kind, &limit->figures, false);
+    doorman__weight_check(check, limit, &limit->figures, false);
     const doorman_figures all = doorman__figures_resolve(limit->kind, &limit->figures);
     bool leased_rate = limit->leased && limit->kind == DOORMAN_TOKEN_BUCKET;
     if (!leased_rate) doorman__figures_check(check, limit->kind, &all);
@@ -3128,6 +3191,7 @@ static void doorman__config_copy_limit(doorman__config_places *at,
     copy->figures = doorman__figures_resolve(copy->kind, &copy->figures);
     if (!copy->max_keys) copy->max_keys = copy->leased ? DOORMAN__MAX_LEASES : DOORMAN__MAX_KEYS;
     if (!(copy->set_max > 0)) copy->set_max = DOORMAN__SET_MAX;
+    if (copy->fair && !copy->fair_window) copy->fair_window = DOORMAN__FAIR_WINDOW;
     copy->durable = doorman__limit_durable(copy);
     assert(doorman__permit_kind_valid(copy->kind) && copy->max_keys <= DOORMAN__COUNTERS_MAX);
 }
@@ -3760,57 +3824,11 @@ static const doorman__config_permits doorman__permits_in_config = {
     .free_descriptors = doorman__descriptors_free,
 };
 
-/* ---- >>counters ----------------------------------------------------------------------------- */
+/* ---- >>tables ------------------------------------------------------------------------------- */
 /*
- * This section has what the permits store, and the arithmetic of each kind of limit. It is pure, as
- * all sections before >>permit_agent are: they read no clock, do no I/O and start no thread.
- *
- * A limit has the parameters, and a counter has the state. A counter belongs to a slot. A slot is
- * the table of the counters of one limit. The key of a counter in its slot is its resource and its
- * key. A place is what the permits know about one resource: its template, and the slot of each of
- * its limits. A counter that does not exist equals a fresh counter. So a refusal creates no
- * counter, and a flood of refused permits uses no memory.
- *
- *     resource "api/search" --> place --> slot of "burst"  --> counter of ("api/search", "acme")
- *                                     --> slot of "trials" --> counter of ("api/search", "")
- *
- * Counters count in grains, as those of >>limiters: a grain is 1/4096 of a unit. What the items of
- * a permit get of one counter is added up, and the sum is rounded up once. CONCURRENCY rounds each
- * item up by itself, because the items of a hold are released one by one. So a counter never counts
- * less than what was granted. `granted` is not rounded, so an item never gets more than its cost. A
- * limit is rounded up too: a limit of 1.3 grants a cost of 1.3. What a lease has is rounded down.
- * The cost of a report is rounded up, and a refund is rounded down. A bucket saves a real number of
- * units. Only a full bucket is rounded up.
- *
- * P14 A counter that equals a fresh one is removed. Each decision visits about 4 counters, and each
- *    update visits about 10,000. A table grows and shrinks by one or two buckets at a time (linear
- *    hashing, Litwin 1980), so no call pauses to rebuild it.
- *       About P15: if a resource gets another template, its counters stay in the slot of the limit
- *    that they had. So max_keys counts them there. A counter is adapted when it is used or visited
- *    next. So a counter that was full or over under the previous figures may be fresh, or may have
- *    its state again.
- * P19 Every quantity has a bound: see doorman_permits_options and doorman_permit_limit. A message
- *    beyond a bound is refused as a whole, and the error names the field. Where a new counter may
- *    take the place of another, 8 counters are sampled. The one that has used the smallest fraction
- *    of its limit is evicted, and of several the one that is fresh soonest. Refusals
- *    count as a fraction of those that a ban needs. So a counter that refuses now goes last of all.
- * P20 An administrator can ban any (resource, key), or end its ban. A ban replaces the ban that the
- *    (resource, key) has.
- *       A limit has at most max_keys bans, apart from its counters: so a flood of keys ends no ban,
- *    and a flood of bans evicts no counter. If there is one more, the ban of the limit that ends
- *    first is ended early, and counted. All bans together are at most counter_max, and use at most
- *    half of memory_max: here the ban of any limit that ends first gives way. A ban by an
- *    administrator gives way only to another ban by an administrator. If memory_max is full of
- *    counters, a ban evicts a counter of the limit that has most.
- *       Each limit counts which (resource, key)s it grants and refuses most, in two sketches. A
- *    sketch gets its memory when the limit first decides. Without memory a decision is not counted
- *    in the sketch.
- * P26 The clock `epoch` never goes back, and runs at least at 15/16 of the speed of `now`. So after
- *    `epoch` was set back, windows keep their length, and the difference disappears slowly. If
- *    windows waited for the old time, a clock that was wrong by a year would block keys for a year.
+ * This section has the hash table of the sections below. It grows and shrinks without a pause, so
+ * that millions of entries come and go while decisions are made (P14).
  */
-
-/* ---- permits: a table that grows and shrinks without a pause */
 
 /* An entry of a table begins with its node. The owner uses `tag`. */
 typedef struct doorman__chain {
@@ -4108,6 +4126,546 @@ static size_t doorman__chains_sample(const doorman__chains *nodes, uint64_t *ran
     }
     return count;
 }
+
+/* ---- >>fair --------------------------------------------------------------------------------- */
+/*
+ * Keys that share one limit: how much of it each key may use now. This section is pure arithmetic:
+ * it knows no limits, and charges no counters. The section >>charges asks it.
+ *
+ * P29 A limit with `fair` divides its rate among its keys by max-min fairness, in proportion to
+ *    their weights. Nobody configures how many keys there are. A lone key gets all. A key that asks
+ *    for less than its share is not refused because of other keys. What is left is divided equally.
+ *       The demand of a key is measured: the units that it asks for, granted or not, in about the
+ *    last `fair_window`. Units of a permit that another limit refuses do not count, because the key
+ *    could not use them. The level is where the demands, each cut to level * weight, sum up to the
+ *    rate. It comes from the index of >>shares. The share of a key is level * weight.
+ *       Each key has a bucket of its own, which gains its share. It holds what it gains in
+ *    `fair_window`, and at least four times the largest cost that the key has had lately. The
+ *    demand of a key with so large a cost is measured over the time in which its share gains as
+ *    much. A key whose demand is above its share
+ *    also leaves a tenth of the bucket of the limit to the others, and up to two tenths if its own
+ *    bucket is empty. So of the keys above their shares, those that lack most come first. If the
+ *    bucket of the limit is full, it serves any key, because what it gains then would be lost.
+ *       Keys that came within the last `fair_window` are newcomers. All newcomers count as one key
+ *    of weight 1, and have one bucket. So a flood of keys that ask once cannot starve the keys that
+ *    stay. A newcomer that asks again after `fair_window` is a key of its own.
+ *       The bucket of the limit stays the hard bound. A key that it cannot serve is refused with
+ *    RATE, and a key that has used its share with SHARE.
+ *       Example with a rate of 1,000, and keys that ask for 100, 700 and 700: the level is 450. The
+ *    first key gets all that it asks for, and the others get 450 each. If one of the two has weight
+ *    2, the level is 300, and it gets 600.
+ *       Not promised: shares of less than a few units in `fair_window`, where chance decides. Who
+ *    can make keys at will gets the share of each of them. After a restart all keys are newcomers.
+ *
+ *     state of a key  meaning                      event                               next state
+ *     new             it counts as a newcomer      asks after a window                 active
+ *                                                  8 windows without such an ask       (forgotten)
+ *     active          its demand is in the index   silent for a window                 idle
+ *     idle            its demand is 0              asks                                active
+ *                                                  silent for 16 windows               (forgotten)
+ *
+ * The keys of each state are in a list, in the order in which they were measured. So the ones that
+ * must be measured or forgotten are at its beginning, and each call looks at two of them.
+ *
+ * The index stores demands that are rounded to four bits behind the first one. So a demand changes
+ * in the index only if it changes by some percent, and keys with about the same demand share an
+ * entry. The roundings of many keys cancel out. A key needs 64 bytes and its text on 64-bit
+ * systems, which is 24 more than a bucket of its own would need.
+ */
+
+typedef enum doorman__fair_state {
+    DOORMAN__FAIR_NEW,
+    DOORMAN__FAIR_ACTIVE,
+    DOORMAN__FAIR_IDLE,
+    DOORMAN__FAIR_STATES
+} doorman__fair_state;
+
+#define DOORMAN__FAIR_NEW_WINDOWS 8   /* when a newcomer is forgotten that does not ask again */
+#define DOORMAN__FAIR_IDLE_WINDOWS 16 /* the same for an idle key */
+#define DOORMAN__FAIR_TENTH 0.1       /* of the bucket of the limit, for keys below their share */
+#define DOORMAN__FAIR_VISITS 2        /* keys of each list that a call looks at */
+#define DOORMAN__FAIR_COSTS 4         /* the largest cost fits so often into the window of a key */
+#define DOORMAN__FAIR_SILENT 64       /* a key below this part of its share may become idle */
+
+/* What a key asks for, and its bucket. Floats are enough for what is measured. */
+typedef struct doorman__fair_flow {
+    doorman_time since; /* when `asked` begins */
+    double saved;       /* units in the bucket, at `ahead` after `since` */
+    float ahead;        /* ns */
+    float asked;        /* units */
+    float demand;       /* units a second, before `since` */
+    float largest;      /* the largest cost lately, in units */
+} doorman__fair_flow;
+
+/* A key. Its text is behind the struct, without a NUL. The tag of the node has its weight (17
+ * bits), its state (2 bits), the last bits of the generation of the configuration for which the
+ * weight is right (4 bits), and the bytes of its text (9 bits). */
+typedef struct doorman__fair_key {
+    doorman__chain node;
+    struct doorman__fair_key *earlier, *later; /* in its list */
+    doorman__fair_flow flow;
+} doorman__fair_key;
+
+typedef struct doorman__fair_list {
+    doorman__fair_key *first, *last;
+    size_t count;
+} doorman__fair_list;
+
+/* The keys that share one counter. */
+typedef struct doorman__fair {
+    doorman__chains keys;
+    doorman__fair_list lists[DOORMAN__FAIR_STATES];
+    doorman__fair_flow newcomers;
+    doorman__index index; /* the demands of the newcomers, and of all keys that are not new */
+    double rate;          /* units a second of the limit */
+    doorman_time window;  /* fair_window */
+    double level;         /* units a second for a weight of 1; only if it is known */
+    bool level_known;
+    size_t key_bytes; /* of all keys */
+} doorman__fair;
+
+/* Names a key, and says what it may have. */
+typedef struct doorman__fair_name {
+    const char *text; /* without a NUL */
+    size_t bytes;
+    uint32_t hash, weight, generation;
+} doorman__fair_name;
+
+#define DOORMAN__FAIR_BYTES_BITS 9
+#define DOORMAN__FAIR_GENERATION_BITS 4
+#define DOORMAN__FAIR_STATE_SHIFT (DOORMAN__FAIR_BYTES_BITS + DOORMAN__FAIR_GENERATION_BITS)
+#define DOORMAN__FAIR_WEIGHT_SHIFT (DOORMAN__FAIR_STATE_SHIFT + 2)
+
+static size_t doorman__fair_text_bytes(const doorman__fair_key *key) {
+    return key->node.tag & ((1u << DOORMAN__FAIR_BYTES_BITS) - 1);
+}
+
+static uint32_t doorman__fair_weight(const doorman__fair_key *key) {
+    return key->node.tag >> DOORMAN__FAIR_WEIGHT_SHIFT;
+}
+
+static doorman__fair_state doorman__fair_state_of(const doorman__fair_key *key) {
+    return (doorman__fair_state)(key->node.tag >> DOORMAN__FAIR_STATE_SHIFT & 3);
+}
+
+/* Returns whether the weight of a key is that of the present configuration. */
+static bool doorman__fair_weighed(const doorman__fair_key *key, uint32_t generation) {
+    const uint32_t mask = (1u << DOORMAN__FAIR_GENERATION_BITS) - 1;
+    return (key->node.tag >> DOORMAN__FAIR_BYTES_BITS & mask) == (generation & mask);
+}
+
+static void doorman__fair_set_tag(doorman__fair_key *key, doorman__fair_state state,
+                                  uint32_t weight, uint32_t generation) {
+    const uint32_t mask = (1u << DOORMAN__FAIR_GENERATION_BITS) - 1;
+    assert(weight > 0 && weight <= DOORMAN_WEIGHT_MAX);
+    key->node.tag =
+        weight << DOORMAN__FAIR_WEIGHT_SHIFT | (uint32_t)state << DOORMAN__FAIR_STATE_SHIFT |
+        (generation & mask) << DOORMAN__FAIR_BYTES_BITS | (uint32_t)doorman__fair_text_bytes(key);
+}
+
+static size_t doorman__fair_key_bytes(const doorman__fair_key *key) {
+    return sizeof *key + doorman__fair_text_bytes(key);
+}
+
+static void doorman__fair_leave(doorman__fair *fair, doorman__fair_key *key) {
+    doorman__fair_list *list = &fair->lists[doorman__fair_state_of(key)];
+    assert(list->count > 0);
+    *(key->earlier ? &key->earlier->later : &list->first) = key->later;
+    *(key->later ? &key->later->earlier : &list->last) = key->earlier;
+    list->count--;
+}
+
+static void doorman__fair_enter(doorman__fair *fair, doorman__fair_key *key) {
+    doorman__fair_list *list = &fair->lists[doorman__fair_state_of(key)];
+    key->earlier = list->last;
+    key->later = NULL;
+    *(list->last ? &list->last->later : &list->first) = key;
+    list->last = key;
+    list->count++;
+}
+
+/* ---- fair: demands and levels */
+
+/* Rounds a demand for the index. */
+static double doorman__fair_rounded(float demand) {
+    const unsigned dropped = 19; /* of the 23 bits behind the first one of a float */
+    uint32_t bits;
+    assert(demand >= 0);
+    memcpy(&bits, &demand, sizeof bits);
+    bits = (bits + (1u << (dropped - 1))) >> dropped << dropped;
+    memcpy(&demand, &bits, sizeof bits);
+    return doorman__min((double)demand, DOORMAN_AMOUNT_MAX);
+}
+
+static doorman__demand doorman__fair_demand(float demand, uint32_t weight) {
+    return (doorman__demand){doorman__fair_rounded(demand), weight, 1};
+}
+
+/* Replaces a demand in the index. Returns false if memory runs out; nothing has changed then.
+ *   before   NULL: the demand is new */
+static bool doorman__fair_replace(doorman__fair *fair, const doorman__demand *before,
+                                  doorman__demand after) {
+    if (before && before->subclients == after.subclients &&
+        doorman__equal(before->wants, after.wants)) {
+        return true;
+    }
+    if (!doorman__index_reserve(&fair->index, 0, &after)) return false;
+    doorman__index_insert(&fair->index, 0, &after);
+    if (before) doorman__index_remove(&fair->index, 0, before);
+    fair->level_known = false;
+    return true;
+}
+
+/* Returns what a weight of 1 may use, in units a second: at most the rate. */
+static double doorman__fair_level(doorman__fair *fair) {
+    if (fair->level_known) return fair->level;
+    const doorman__node *root = fair->index.bands[0];
+    const bool all = doorman__node_sums(root).wants <= fair->rate;
+    fair->level = all ? fair->rate : doorman__band_level(root, fair->rate);
+    fair->level = doorman__min(fair->level, fair->rate);
+    fair->level_known = true;
+    return fair->level;
+}
+
+static double doorman__fair_share(doorman__fair *fair, uint32_t weight) {
+    return doorman__min(fair->rate, doorman__fair_level(fair) * weight);
+}
+
+/* Returns the window of a flow in seconds.
+ *   share   what the flow may use, in units a second
+ *   cost    in units; counts as a cost that the flow has had */
+static double doorman__fair_window(const doorman__fair *fair, const doorman__fair_flow *flow,
+                                   double share, double cost) {
+    const double largest = doorman__max((double)flow->largest, cost);
+    return doorman__max((double)fair->window / 1e9, DOORMAN__FAIR_COSTS * largest / share);
+}
+
+/* Returns the demand of a flow at a time, in units a second. What was asked for since the last
+ * measurement has the part of the window that has passed since then. A demand above the rate counts
+ * as the rate, because nobody gets more. */
+static float doorman__fair_measured(const doorman__fair *fair, const doorman__fair_flow *flow,
+                                    double share, doorman_time now) {
+    const double passed = (double)(now - flow->since) / 1e9;
+    if (passed <= 0) return flow->demand;
+    const double part = doorman__min(1, passed / doorman__fair_window(fair, flow, share, 0));
+    const double demand = (double)flow->demand * (1 - part) + (double)flow->asked / passed * part;
+    return (float)doorman__min(demand, fair->rate);
+}
+
+/* Returns the size of the bucket of a flow.
+ *   cost   as in doorman__fair_window */
+static double doorman__fair_size(const doorman__fair *fair, const doorman__fair_flow *flow,
+                                 double share, double cost) {
+    const double largest = doorman__max((double)flow->largest, cost);
+    return doorman__max(share * ((double)fair->window / 1e9), DOORMAN__FAIR_COSTS * largest);
+}
+
+/* Returns the units in the bucket of a flow: see doorman__fair_size. */
+static double doorman__fair_saved(const doorman__fair *fair, const doorman__fair_flow *flow,
+                                  double share, double cost, doorman_time now) {
+    const double passed = (double)(now - flow->since) - (double)flow->ahead;
+    const double saved = flow->saved + share * doorman__max(0, passed) / 1e9;
+    return doorman__min(saved, doorman__fair_size(fair, flow, share, cost));
+}
+
+/* Begins to measure a flow again. Its bucket keeps what it has. */
+static void doorman__fair_restart(const doorman__fair *fair, doorman__fair_flow *flow, double share,
+                                  float demand, doorman_time now) {
+    const double window = doorman__fair_window(fair, flow, share, 0);
+    const double part = doorman__min(1, (double)(now - flow->since) / 1e9 / window);
+    flow->saved = doorman__fair_saved(fair, flow, share, 0, now);
+    flow->demand = demand;
+    flow->largest *= (float)(1 - 0.1 * part); /* half of it is left after 7 windows */
+    flow->since = now;
+    flow->asked = flow->ahead = 0;
+}
+
+/* ---- fair: keys */
+
+static void doorman__fair_uninit(doorman__fair *fair) {
+    doorman__chains_free_all(&fair->keys);
+    doorman__index_uninit(&fair->index);
+}
+
+/* Returns false if memory runs out. */
+static bool doorman__fair_init(doorman__fair *fair, double rate, doorman_time window,
+                               doorman_time now) {
+    assert(rate > 0 && window > 0);
+    memset(fair, 0, sizeof *fair);
+    fair->rate = rate;
+    fair->window = window;
+    fair->newcomers.since = now;
+    fair->newcomers.saved = rate * ((double)window / 1e9);
+    return doorman__fair_replace(fair, NULL, doorman__fair_demand(0, 1));
+}
+
+/* Uses other figures of the limit from now on. */
+static void doorman__fair_set(doorman__fair *fair, double rate, doorman_time window) {
+    assert(rate > 0 && window > 0);
+    if (!doorman__equal(fair->rate, rate)) fair->level_known = false;
+    fair->rate = rate;
+    fair->window = window;
+}
+
+static doorman__fair_key *doorman__fair_find(const doorman__fair *fair,
+                                             const doorman__fair_name *name) {
+    doorman__chain *node = doorman__chains_first(&fair->keys, name->hash);
+    for (; node; node = node->next) {
+        if (node->hash != name->hash) continue;
+        doorman__fair_key *key = (doorman__fair_key *)(void *)node;
+        if (doorman__fair_text_bytes(key) != name->bytes) continue;
+        if (!memcmp(key + 1, name->text, name->bytes)) return key;
+    }
+    return NULL;
+}
+
+static void doorman__fair_forget(doorman__fair *fair, doorman__fair_key *key) {
+    if (doorman__fair_state_of(key) != DOORMAN__FAIR_NEW) {
+        const doorman__demand own =
+            doorman__fair_demand(key->flow.demand, doorman__fair_weight(key));
+        doorman__index_remove(&fair->index, 0, &own);
+        fair->level_known = false;
+    }
+    doorman__fair_leave(fair, key);
+    fair->key_bytes -= doorman__fair_key_bytes(key);
+    doorman__chains_remove(&fair->keys, &key->node);
+    DOORMAN_FREE(key);
+}
+
+/* Makes a newcomer. Returns NULL if memory runs out. */
+static doorman__fair_key *doorman__fair_add(doorman__fair *fair, const doorman__fair_name *name,
+                                            doorman_time now) {
+    assert(name->bytes <= DOORMAN_ID_BYTES_MAX);
+    doorman__fair_key *key = (doorman__fair_key *)doorman__zalloc(sizeof *key + name->bytes);
+    if (!key) return NULL;
+    memcpy(key + 1, name->text, name->bytes);
+    key->node.tag = (uint32_t)name->bytes;
+    key->flow.since = now;
+    doorman__fair_set_tag(key, DOORMAN__FAIR_NEW, name->weight, name->generation);
+    if (!doorman__chains_add(&fair->keys, &key->node, name->hash)) {
+        DOORMAN_FREE(key);
+        return NULL;
+    }
+    doorman__fair_enter(fair, key);
+    fair->key_bytes += doorman__fair_key_bytes(key);
+    return key;
+}
+
+/* Measures a key, and begins to measure it again. A newcomer becomes active, with a full bucket. A
+ * key that was silent for a window becomes idle. Returns false if memory runs out; the key stays as
+ * it is then, and is measured later.
+ *   name   says the weight; NULL: the weight stays */
+static bool doorman__fair_measure(doorman__fair *fair, doorman__fair_key *key,
+                                  const doorman__fair_name *name, doorman_time now) {
+    doorman__fair_flow *flow = &key->flow;
+    const doorman__fair_state state = doorman__fair_state_of(key);
+    const uint32_t weight = name ? name->weight : doorman__fair_weight(key);
+    double share = doorman__fair_share(fair, weight);
+    float demand = doorman__fair_measured(fair, flow, share, now);
+    bool silent = !(flow->asked > 0) && now - flow->since >= fair->window;
+    silent = silent && (double)demand * DOORMAN__FAIR_SILENT < share;
+    if (silent) demand = 0;
+    const doorman__demand before = doorman__fair_demand(flow->demand, doorman__fair_weight(key));
+    if (!doorman__fair_replace(fair, state == DOORMAN__FAIR_NEW ? NULL : &before,
+                               doorman__fair_demand(demand, weight))) {
+        return false;
+    }
+    share = doorman__fair_share(fair, weight);
+    doorman__fair_restart(fair, flow, share, demand, now);
+    if (state == DOORMAN__FAIR_NEW) {
+        flow->saved = doorman__fair_size(fair, flow, share, 0);
+    }
+    uint32_t generation = key->node.tag >> DOORMAN__FAIR_BYTES_BITS;
+    if (name) generation = name->generation;
+    doorman__fair_leave(fair, key);
+    doorman__fair_set_tag(key, silent ? DOORMAN__FAIR_IDLE : DOORMAN__FAIR_ACTIVE, weight,
+                          generation);
+    doorman__fair_enter(fair, key);
+    return true;
+}
+
+static void doorman__fair_measure_newcomers(doorman__fair *fair, doorman_time now) {
+    doorman__fair_flow *flow = &fair->newcomers;
+    if (now - flow->since < fair->window / 4) return;
+    const double share = doorman__fair_share(fair, 1);
+    const float demand = doorman__fair_measured(fair, flow, share, now);
+    const doorman__demand before = doorman__fair_demand(flow->demand, 1);
+    if (!doorman__fair_replace(fair, &before, doorman__fair_demand(demand, 1))) return;
+    doorman__fair_restart(fair, flow, doorman__fair_share(fair, 1), demand, now);
+}
+
+/* Forgets the keys of a list that were measured more than some windows ago. Returns how many. */
+static size_t doorman__fair_forget_old(doorman__fair *fair, doorman__fair_state state,
+                                       size_t visits, doorman_time before) {
+    size_t count = 0;
+    assert(state != DOORMAN__FAIR_ACTIVE);
+    for (; count < visits; count++) {
+        doorman__fair_key *key = fair->lists[state].first;
+        if (!key || key->flow.since > before) break;
+        doorman__fair_forget(fair, key);
+    }
+    return count;
+}
+
+/* Measures the keys that were not measured for a window, and forgets silent ones. Looks at up to
+ * `visits` keys of each list. Returns how many keys it has measured or forgotten. */
+static size_t doorman__fair_tidy(doorman__fair *fair, size_t visits, doorman_time now) {
+    const doorman_time window = fair->window;
+    size_t count = 0;
+    doorman__fair_measure_newcomers(fair, now);
+    for (; count < visits; count++) {
+        doorman__fair_key *active = fair->lists[DOORMAN__FAIR_ACTIVE].first;
+        if (!active || now - active->flow.since < window) break;
+        if (!doorman__fair_measure(fair, active, NULL, now)) break;
+    }
+    count += doorman__fair_forget_old(fair, DOORMAN__FAIR_NEW, visits,
+                                      now - DOORMAN__FAIR_NEW_WINDOWS * window);
+    count += doorman__fair_forget_old(fair, DOORMAN__FAIR_IDLE, visits,
+                                      now - DOORMAN__FAIR_IDLE_WINDOWS * window);
+    return count;
+}
+
+/* Returns the key that gives its room to a newcomer: the oldest newcomer, or the key that is idle
+ * for longest. NULL: there is none, because active keys stay. */
+static doorman__fair_key *doorman__fair_victim(const doorman__fair *fair) {
+    doorman__fair_key *key = fair->lists[DOORMAN__FAIR_NEW].first;
+    return key ? key : fair->lists[DOORMAN__FAIR_IDLE].first;
+}
+
+/* ---- fair: one decision */
+
+/* What the bucket of the limit has now. */
+typedef struct doorman__fair_pool_level {
+    double level, size; /* units, with what a debt lends */
+} doorman__fair_pool_level;
+
+/* What a key may have of a limit now. */
+typedef struct doorman__fair_view {
+    double demand, share; /* units a second */
+    double saved;         /* units of its own bucket, or of that of the newcomers */
+    double left;          /* units that the key must leave in the bucket of the limit */
+    bool alone;           /* there are no other keys, so the key may have all */
+} doorman__fair_view;
+
+/* Returns what a key may have.
+ *   key    NULL: it is not known, so it will be a newcomer
+ *   cost   units of a permit */
+static doorman__fair_view doorman__fair_look(doorman__fair *fair, const doorman__fair_key *key,
+                                             double cost, double size, doorman_time now) {
+    const doorman__fair_state state = key ? doorman__fair_state_of(key) : DOORMAN__FAIR_NEW;
+    const bool is_new = state == DOORMAN__FAIR_NEW;
+    const doorman__fair_flow *flow = is_new ? &fair->newcomers : &key->flow;
+    const uint32_t weight = is_new ? 1 : doorman__fair_weight(key);
+    size_t others = fair->lists[DOORMAN__FAIR_ACTIVE].count;
+    if (!is_new) others += fair->lists[DOORMAN__FAIR_NEW].count;
+    if (state == DOORMAN__FAIR_ACTIVE) others--;
+    const double share = doorman__fair_share(fair, weight);
+    doorman__fair_view view = {.demand = (double)doorman__fair_measured(fair, flow, share, now),
+                               .share = share,
+                               .alone = others == 0};
+    view.saved = doorman__fair_saved(fair, flow, view.share, cost, now);
+    const double most = doorman__fair_size(fair, flow, share, cost);
+    const double empty = most > 0 ? 1 - view.saved / most : 0;
+    if (view.demand > share) view.left = DOORMAN__FAIR_TENTH * size * (1 + empty);
+    return view;
+}
+
+/* Returns whether a key may have `cost` units: see P29. */
+static bool doorman__fair_allows(const doorman__fair_view *view, double cost,
+                                 doorman__fair_pool_level pool) {
+    if (view->alone || pool.level >= pool.size) return true;
+    return view->saved >= cost && pool.level - cost >= view->left;
+}
+
+/* What people want to know about a key, in units a second. */
+typedef struct doorman__fair_figures {
+    double demand, share, level;
+} doorman__fair_figures;
+
+/* The demand of a newcomer is its own, and its share is that of all newcomers.
+ *   key   NULL: it is not known */
+static doorman__fair_figures doorman__fair_read(doorman__fair *fair, const doorman__fair_key *key,
+                                                doorman_time now) {
+    const bool is_new = !key || doorman__fair_state_of(key) == DOORMAN__FAIR_NEW;
+    doorman__fair_figures out = {.level = doorman__fair_level(fair)};
+    out.share = doorman__fair_share(fair, is_new ? 1 : doorman__fair_weight(key));
+    if (key) out.demand = (double)doorman__fair_measured(fair, &key->flow, out.share, now);
+    return out;
+}
+
+/* Notes that a key has asked for units, and what it got.
+ *   key     NULL: there is no memory for it, so only the newcomers count it
+ *   cost    the largest cost at once */
+static void doorman__fair_note(doorman__fair *fair, doorman__fair_key *key,
+                               const doorman__fair_name *name, double asked, double granted,
+                               doorman_time now) {
+    const bool is_new = !key || doorman__fair_state_of(key) == DOORMAN__FAIR_NEW;
+    doorman__fair_flow *flow = is_new ? &fair->newcomers : &key->flow;
+    const double share = doorman__fair_share(fair, is_new ? 1 : doorman__fair_weight(key));
+    flow->saved = doorman__fair_saved(fair, flow, share, asked, now);
+    flow->saved = doorman__max(0, flow->saved - granted);
+    flow->ahead = (float)(now - flow->since);
+    const float largest = (float)asked * (1 + 1e-6f); /* a float may be too small */
+    if (largest > flow->largest) flow->largest = largest;
+    flow->asked += (float)asked;
+    if (!key) return;
+    if (is_new) key->flow.asked += (float)asked;
+    if (is_new && largest > key->flow.largest) key->flow.largest = largest;
+    const doorman_time passed = now - key->flow.since;
+    if (passed >= (is_new ? fair->window : fair->window / 4)) {
+        (void)doorman__fair_measure(fair, key, name, now);
+    }
+}
+
+/* ---- >>counters ----------------------------------------------------------------------------- */
+/*
+ * This section has what the permits store, and the arithmetic of each kind of limit. It is pure, as
+ * all sections before >>permit_agent are: they read no clock, do no I/O and start no thread.
+ *
+ * A limit has the parameters, and a counter has the state. A counter belongs to a slot. A slot is
+ * the table of the counters of one limit. The key of a counter in its slot is its resource and its
+ * key. A place is what the permits know about one resource: its template, and the slot of each of
+ * its limits. A counter that does not exist equals a fresh counter. So a refusal creates no
+ * counter, and a flood of refused permits uses no memory.
+ *
+ *     resource "api/search" --> place --> slot of "burst"  --> counter of ("api/search", "acme")
+ *                                     --> slot of "trials" --> counter of ("api/search", "")
+ *
+ * Counters count in grains, as those of >>limiters: a grain is 1/4096 of a unit. What the items of
+ * a permit get of one counter is added up, and the sum is rounded up once. CONCURRENCY rounds each
+ * item up by itself, because the items of a hold are released one by one. So a counter never counts
+ * less than what was granted. `granted` is not rounded, so an item never gets more than its cost. A
+ * limit is rounded up too: a limit of 1.3 grants a cost of 1.3. What a lease has is rounded down.
+ * The cost of a report is rounded up, and a refund is rounded down. A bucket saves a real number of
+ * units. Only a full bucket is rounded up.
+ *
+ * P14 A counter that equals a fresh one is removed. Each decision visits about 4 counters, and each
+ *    update visits about 10,000. A table grows and shrinks by one or two buckets at a time (linear
+ *    hashing, Litwin 1980), so no call pauses to rebuild it.
+ *       About P15: if a resource gets another template, its counters stay in the slot of the limit
+ *    that they had. So max_keys counts them there. A counter is adapted when it is used or visited
+ *    next. So a counter that was full or over under the previous figures may be fresh, or may have
+ *    its state again.
+ * P19 Every quantity has a bound: see doorman_permits_options and doorman_permit_limit. A message
+ *    beyond a bound is refused as a whole, and the error names the field. Where a new counter may
+ *    take the place of another, 8 counters are sampled. The one that has used the smallest fraction
+ *    of its limit is evicted, and of several the one that is fresh soonest. Refusals
+ *    count as a fraction of those that a ban needs. So a counter that refuses now goes last of all.
+ * P20 An administrator can ban any (resource, key), or end its ban. A ban replaces the ban that the
+ *    (resource, key) has.
+ *       A limit has at most max_keys bans, apart from its counters: so a flood of keys ends no ban,
+ *    and a flood of bans evicts no counter. If there is one more, the ban of the limit that ends
+ *    first is ended early, and counted. All bans together are at most counter_max, and use at most
+ *    half of memory_max: here the ban of any limit that ends first gives way. A ban by an
+ *    administrator gives way only to another ban by an administrator. If memory_max is full of
+ *    counters, a ban evicts a counter of the limit that has most.
+ *       Each limit counts which (resource, key)s it grants and refuses most, in two sketches. A
+ *    sketch gets its memory when the limit first decides. Without memory a decision is not counted
+ *    in the sketch.
+ * P26 The clock `epoch` never goes back, and runs at least at 15/16 of the speed of `now`. So after
+ *    `epoch` was set back, windows keep their length, and the difference disappears slowly. If
+ *    windows waited for the old time, a clock that was wrong by a year would block keys for a year.
+ */
 
 /* ---- permits: time */
 
@@ -5123,6 +5681,15 @@ typedef struct doorman__counter {
 #define DOORMAN__RESERVED 32       /* a reservation has charged the counter, or may have */
 #define DOORMAN__HAS_SET 64        /* behind the state is a word with figures of a caller (P31) */
 
+/* The keys that share one counter of a fair limit (P29). A pool does not end with the counter, that
+ * is removed whenever its bucket is full. It ends when it has no keys. */
+typedef struct doorman__fair_pool {
+    doorman__chain node; /* in the table of its slot, like the counter */
+    struct doorman__fair_pool *earlier, *later;
+    struct doorman__slot *slot;
+    doorman__fair fair;
+} doorman__fair_pool;
+
 /* The table of the counters of one limit, and what the limit has counted. The two strings are
  * behind the struct, because a slot may outlive its configuration. */
 typedef struct doorman__slot {
@@ -5136,6 +5703,8 @@ typedef struct doorman__slot {
     uint32_t glob_hash, name_hash;
     uint8_t overridden;         /* DOORMAN__BY_...: see >>overrides */
     doorman__chains next_nodes; /* only while a configuration changes, for CONCURRENCY */
+    doorman__chains pools;      /* of a fair limit */
+    size_t fair_count;          /* keys of all pools */
     doorman__timers bans;       /* the ends of the bans that the limit has set. The slot of the bans
                                    has the ends of the bans by an administrator */
     size_t references;          /* by places */
@@ -5194,6 +5763,7 @@ typedef struct doorman__set {
 
 typedef struct doorman__charge doorman__charge;
 typedef struct doorman__want doorman__want;
+typedef struct doorman__fair_use doorman__fair_use;
 typedef struct doorman__hold doorman__hold;
 typedef struct doorman__hold_queue doorman__hold_queue;
 typedef struct doorman__wait doorman__wait;
@@ -5374,8 +5944,12 @@ struct doorman_permits {
     size_t node_bytes;             /* of the counters, the bans and the resources */
     size_t ban_bytes;              /* of the bans; a part of node_bytes */
     size_t name_bytes, plan_bytes; /* of the configuration: see doorman__permits_measure */
+    size_t fair_bytes;             /* the same: of the figures of a key of a fair limit */
     size_t limits_most;            /* the same */
     size_t top_bytes;              /* of the sketches */
+    struct {
+        doorman__fair_pool *first, *last; /* the one that is tidied next is first */
+    } pools;
     uint64_t unmatched, banned, bans_evicted;
     doorman_time updated_at;
     doorman__holds holds;
@@ -5388,6 +5962,8 @@ struct doorman_permits {
     /* The present call. */
     doorman__charge *charges;
     size_t charge_count, charge_capacity;
+    doorman__fair_use *fair_uses;
+    size_t fair_use_count, fair_use_capacity;
     doorman__want *wants;
     size_t want_capacity;
     doorman_permit_grant *grants;
@@ -6347,7 +6923,7 @@ static const doorman_figures *doorman__overriding_figures(const doorman_permits 
     const doorman__slot *slot = doorman__permits_own_slot(permits, limit);
     doorman__overriding found = {NULL, NULL};
     const doorman__place *place = doorman__permits_place_of(permits, identity->tag);
-    assert(place && slot->per == DOORMAN_PER_KEY);
+    assert(place && (slot->per == DOORMAN_PER_KEY || limit->fair));
     const uint32_t of_place = (uint32_t)place->hash;
     const uint32_t of_key = (uint32_t)identity->hash - 3 * of_place;
     if (slot->overridden & DOORMAN__BY_RESOURCE) {
@@ -6384,6 +6960,7 @@ static const doorman_figures *doorman__key_figures(const doorman_permits *permit
                                                    const doorman_figures *brought,
                                                    const doorman__identity *identity) {
     const doorman_figures *own = brought ? brought : doorman__limit_figures(limit, override_);
+    if (limit->fair) return &limit->figures; /* its overrides only have weights */
     if (!doorman__limit_overridden(permits, limit)) return own;
     return doorman__overriding_figures(permits, limit, own, brought != NULL, identity);
 }
@@ -6640,7 +7217,7 @@ static void doorman__permits_next_slot(doorman_permits *permits) {
     slot->nodes.cursor = 0;
     assert(permits->sweep_slot < permits->slot_count);
     bool gone = permits->sweep_slot > 0 && !slot->limit && !slot->references &&
-                !slot->nodes.count && !slot->bans.count;
+                !slot->nodes.count && !slot->bans.count && !slot->pools.count;
     if (gone) {
         doorman__permits_free_slot(permits, permits->sweep_slot);
     } else {
@@ -6780,6 +7357,9 @@ static size_t doorman__permits_bytes(const doorman_permits *permits) {
     size_t bytes = permits->node_bytes + permits->top_bytes;
     bytes += doorman__chains_bytes(&permits->place_table) + permits->overrides.bytes;
     bytes += doorman__chains_bytes(&permits->sets);
+    for (const doorman__fair_pool *pool = permits->pools.first; pool; pool = pool->later) {
+        bytes += doorman__chains_bytes(&pool->fair.keys);
+    }
     bytes += doorman__chains_bytes(&permits->overrides.rows);
     bytes += doorman__chains_bytes(&permits->overrides.figures);
     bytes += doorman__chains_bytes(&permits->overrides.scopes);
@@ -6852,6 +7432,141 @@ static bool doorman__permits_make_room(doorman_permits *permits, doorman__slot *
         if (!done) return false;
     }
     return false;
+}
+
+/* ---- permits: the keys of fair limits (P29) */
+
+/* Returns the pool of a counter, or NULL.
+ *   tag, hash   of the identity of the counter */
+static doorman__fair_pool *doorman__fair_pool_find(const doorman__slot *slot, uint32_t tag,
+                                                   uint32_t hash) {
+    doorman__chain *node = doorman__chains_first(&slot->pools, hash);
+    while (node && node->tag != tag) node = node->next;
+    return (doorman__fair_pool *)(void *)node;
+}
+
+static void doorman__fair_pool_enter(doorman_permits *permits, doorman__fair_pool *pool) {
+    pool->earlier = permits->pools.last;
+    pool->later = NULL;
+    *(pool->earlier ? &pool->earlier->later : &permits->pools.first) = pool;
+    permits->pools.last = pool;
+}
+
+static void doorman__fair_pool_leave(doorman_permits *permits, doorman__fair_pool *pool) {
+    *(pool->earlier ? &pool->earlier->later : &permits->pools.first) = pool->later;
+    *(pool->later ? &pool->later->earlier : &permits->pools.last) = pool->earlier;
+}
+
+/* Makes a pool without keys. Returns NULL if memory runs out, or if memory_max forbids it. */
+static doorman__fair_pool *doorman__fair_pool_create(doorman_permits *permits, doorman__slot *slot,
+                                                     const doorman_permit_limit *limit,
+                                                     const doorman__identity *of_counter) {
+    const doorman_time now = permits->at.now;
+    doorman__place *place = doorman__permits_place_of(permits, of_counter->tag);
+    if (!doorman__permits_has_memory(permits, sizeof(doorman__fair_pool))) return NULL;
+    doorman__fair_pool *pool = (doorman__fair_pool *)doorman__zalloc(sizeof *pool);
+    if (!pool) return NULL;
+    pool->node.tag = of_counter->tag;
+    pool->slot = slot;
+    if (!doorman__fair_init(&pool->fair, limit->figures.rate, limit->fair_window, now) ||
+        !doorman__chains_add(&slot->pools, &pool->node, (uint32_t)of_counter->hash)) {
+        doorman__fair_uninit(&pool->fair);
+        DOORMAN_FREE(pool);
+        return NULL;
+    }
+    doorman__fair_pool_enter(permits, pool);
+    permits->node_bytes += sizeof *pool;
+    if (place) place->counter_count++;
+    return pool;
+}
+
+static void doorman__fair_pool_free(doorman_permits *permits, doorman__fair_pool *pool) {
+    doorman__place *place = doorman__permits_place_of(permits, pool->node.tag);
+    assert(permits->node_bytes >= sizeof *pool + pool->fair.key_bytes);
+    permits->node_bytes -= sizeof *pool + pool->fair.key_bytes;
+    pool->slot->fair_count -= pool->fair.keys.count;
+    if (place) place->counter_count--;
+    doorman__fair_pool_leave(permits, pool);
+    doorman__chains_remove(&pool->slot->pools, &pool->node);
+    doorman__fair_uninit(&pool->fair);
+    DOORMAN_FREE(pool);
+}
+
+static void doorman__permits_free_pools(doorman_permits *permits) {
+    while (permits->pools.first) doorman__fair_pool_free(permits, permits->pools.first);
+}
+
+static void doorman__fair_pool_forget(doorman_permits *permits, doorman__fair_pool *pool,
+                                      doorman__fair_key *key) {
+    const size_t bytes = doorman__fair_key_bytes(key);
+    doorman__fair_forget(&pool->fair, key);
+    permits->node_bytes -= bytes;
+    pool->slot->fair_count--;
+}
+
+/* Measures and forgets the keys of a pool whose time has come. Returns how many. */
+static size_t doorman__fair_pool_tidy(doorman_permits *permits, doorman__fair_pool *pool,
+                                      size_t visits) {
+    const size_t bytes = pool->fair.key_bytes, count = pool->fair.keys.count;
+    const size_t visited = doorman__fair_tidy(&pool->fair, visits, permits->at.now);
+    permits->node_bytes -= bytes - pool->fair.key_bytes;
+    pool->slot->fair_count -= count - pool->fair.keys.count;
+    return visited;
+}
+
+/* Tidies pools in turn, until `visits` pools and keys were visited. Frees pools without keys. No
+ * charge may point to a pool. */
+static void doorman__permits_tidy_pools(doorman_permits *permits, size_t visits) {
+    const doorman__fair_pool *last = permits->pools.last;
+    bool more = last != NULL;
+    while (more && visits > 0) {
+        doorman__fair_pool *pool = permits->pools.first;
+        more = pool != last;
+        const size_t visited = 1 + doorman__fair_pool_tidy(permits, pool, visits);
+        visits -= visited < visits ? visited : visits;
+        if (pool->fair.keys.count) {
+            doorman__fair_pool_leave(permits, pool);
+            doorman__fair_pool_enter(permits, pool);
+        } else {
+            doorman__fair_pool_free(permits, pool);
+        }
+    }
+}
+
+/* Returns a new key of a pool, or NULL if a bound forbids one more, or if memory runs out. An older
+ * newcomer or an idle key may give its room. */
+static doorman__fair_key *doorman__fair_pool_add(doorman_permits *permits, doorman__fair_pool *pool,
+                                                 const doorman_permit_limit *limit,
+                                                 const doorman__fair_name *name) {
+    const size_t bytes = sizeof(doorman__fair_key) + name->bytes;
+    doorman__fair_key *victim = NULL;
+    for (int i = 0; i < 64; i++) {
+        const bool room =
+            pool->slot->fair_count < limit->max_keys && doorman__permits_has_memory(permits, bytes);
+        if (room) {
+            doorman__fair_key *key = doorman__fair_add(&pool->fair, name, permits->at.now);
+            if (!key) return NULL;
+            permits->node_bytes += bytes;
+            pool->slot->fair_count++;
+            return key;
+        }
+        victim = limit->refuse_new ? NULL : doorman__fair_victim(&pool->fair);
+        if (!victim) return NULL;
+        doorman__fair_pool_forget(permits, pool, victim);
+    }
+    return NULL;
+}
+
+/* Returns the weight of a key. */
+static uint32_t doorman__permits_weight(const doorman_permits *permits,
+                                        const doorman_permit_limit *limit,
+                                        const doorman__identity *of_key) {
+    const uint16_t override_ = doorman__limit_override(limit, of_key->key);
+    const doorman_figures *figures = doorman__limit_figures(limit, override_);
+    if (doorman__limit_overridden(permits, limit)) {
+        figures = doorman__overriding_figures(permits, limit, figures, false, of_key);
+    }
+    return figures->weight ? figures->weight : 1;
 }
 
 /* ---- >>leased ------------------------------------------------------------------------------- */
@@ -7270,6 +7985,7 @@ struct doorman__charge {
     uint32_t since;
     uint16_t override_;
     bool shadow, created;
+    uint32_t fair;         /* the index in fair_uses plus 1, or 0: the limit is not fair */
     doorman_reason reason; /* not NO_REASON: the counter refuses */
     size_t first_item, item_count;
     double minimum;   /* the sum of the minimums in units, and then of what the items get */
@@ -7282,6 +7998,14 @@ struct doorman__charge {
     doorman_time wait;
     size_t tier_entered;
     int32_t next; /* the next charge with the same head, or -1 */
+};
+
+/* What a charge of a fair limit needs more (P29). The key is that of the first item. */
+struct doorman__fair_use {
+    doorman__fair_pool *pool; /* NULL: the limit has no keys yet */
+    doorman__fair_key *key;   /* NULL: it is not known yet */
+    doorman__fair_name name;
+    doorman__fair_view view; /* only if there is a pool */
 };
 
 /* One item of the permit. */
@@ -7331,7 +8055,9 @@ static doorman_status doorman__set_check_given(const doorman__set_path *path,
         {given->has_max_wait || given->max_wait, "max_wait: a caller does not bring it"},
         {given->time_to_live != 0, "time_to_live: a caller does not bring it"},
         {given->has_queue || given->queue, "queue: a caller does not bring it"},
+        {given->weight != 0, "weight: a caller does not bring it"},
         {given->has_tiers || given->tier_count, "tiers: a caller does not bring them"},
+        {given->weight != 0, "weight: a caller does not bring it"},
         {given->calendar != 0, "window: must be a number of seconds"},
         {!given->has_size && !doorman__equal(given->size, 0), "size: needs has_size"},
         {!given->has_limit && !doorman__equal(given->limit, 0), "limit: needs has_limit"},
@@ -7623,6 +8349,37 @@ static bool doorman__charge_bring(doorman_permits *permits, const doorman__want 
     return true;
 }
 
+/* Finds the key of a new charge of a fair limit. Returns false if memory runs out. */
+static bool doorman__charge_find_fair(doorman_permits *permits, doorman__charge *charge,
+                                      const doorman__want *want) {
+    const size_t count = permits->fair_use_count + 1;
+    if (!doorman__reserve_list(&permits->fair_uses, &permits->fair_use_capacity, count,
+                               sizeof *permits->fair_uses)) {
+        return false;
+    }
+    doorman__fair_use *use = &permits->fair_uses[permits->fair_use_count++];
+    const doorman_permit_limit *limit = charge->limit;
+    *use = (doorman__fair_use){
+        .name = {.text = want->key,
+                 .bytes = want->identity.key_bytes,
+                 .hash = (uint32_t)want->identity.hash - 3 * (uint32_t)want->place->hash,
+                 .weight = 1,
+                 .generation = permits->generation}};
+    charge->fair = (uint32_t)count;
+    use->pool = doorman__fair_pool_find(charge->slot, charge->identity.tag,
+                                        (uint32_t)charge->identity.hash);
+    if (use->pool) {
+        doorman__fair_set(&use->pool->fair, limit->figures.rate, limit->fair_window);
+        (void)doorman__fair_pool_tidy(permits, use->pool, DOORMAN__FAIR_VISITS);
+        use->key = doorman__fair_find(&use->pool->fair, &use->name);
+    }
+    const bool known = use->key && doorman__fair_weighed(use->key, permits->generation) &&
+                       !doorman__limit_overridden(permits, limit);
+    use->name.weight = known ? doorman__fair_weight(use->key)
+                             : doorman__permits_weight(permits, limit, &want->identity);
+    return true;
+}
+
 /* Adds what an item wants of one counter. Returns false if memory runs out.
  *   given   is at the end of the charges, and not counted yet */
 static bool doorman__permits_add_charge(doorman_permits *permits, size_t item,
@@ -7632,6 +8389,8 @@ static bool doorman__permits_add_charge(doorman_permits *permits, size_t item,
     if (!charge) {
         charge = given;
         if (!doorman__charge_find(permits, charge)) return false;
+        const bool fair = charge->limit->fair;
+        if (fair && !doorman__charge_find_fair(permits, charge, want)) return false;
         charge->first_item = item;
         int32_t *head = &permits->charge_heads[charge->identity.hash & 255];
         charge->next = *head;
@@ -7740,13 +8499,14 @@ static bool doorman__permits_locate_item(doorman_permits *permits, doorman__want
  *   inspects   true: the limits of a banned key are evaluated too */
 static bool doorman__permits_prepare(doorman_permits *permits, size_t count, bool inspects) {
     assert(count <= permits->want_capacity);
-    permits->charge_count = permits->detail_count = 0;
+    permits->charge_count = permits->detail_count = permits->fair_use_count = 0;
     /* only a second item looks for the charges of the first one */
     if (count > 1) memset(permits->charge_heads, 0xff, sizeof permits->charge_heads);
     for (size_t i = 0; i < count; i++) {
         if (!doorman__permits_locate_item(permits, &permits->wants[i])) return false;
     }
     doorman__permits_sweep_counters(permits, DOORMAN__CALL_VISITS);
+    if (permits->pools.first) doorman__permits_tidy_pools(permits, DOORMAN__FAIR_VISITS);
     for (size_t i = 0; i < count; i++) {
         const doorman__want *want = &permits->wants[i];
         if (want->place) doorman__place_prefetch(want->place, &want->identity, DOORMAN__AHEAD_NODE);
@@ -7863,6 +8623,31 @@ static bool doorman__permits_awaits_rows(const doorman_permits *permits,
     return permits->changes.rows == DOORMAN_ROWS_AWAITED || limit->refuse_unread;
 }
 
+/* Returns what the bucket of a fair limit has now, with what a debt lends. */
+static doorman__fair_pool_level doorman__charge_pool_level(const doorman_permits *permits,
+                                                           const doorman__charge *charge) {
+    uint64_t room[DOORMAN__STATE_WORDS_MAX];
+    const doorman__meter meter = doorman__charge_meter(permits, charge, room);
+    const double lent = doorman__lent(meter.figures);
+    const double level = doorman__level_at(meter.figures, meter.state, permits->at.now);
+    return (doorman__fair_pool_level){level + lent, meter.figures->size + lent};
+}
+
+/* P29: refuses a permit whose key has used its share. Returns the units that the key may have above
+ * its minimum and its minimum. */
+static double doorman__charge_evaluate_fair(const doorman_permits *permits,
+                                            doorman__charge *charge) {
+    doorman__fair_use *use = &permits->fair_uses[charge->fair - 1];
+    const double cost = doorman__grains_units(charge->need);
+    if (!use->pool) return DOORMAN__SUM_MAX;
+    const doorman__fair_pool_level pool = doorman__charge_pool_level(permits, charge);
+    use->view = doorman__fair_look(&use->pool->fair, use->key, cost, pool.size, permits->at.now);
+    const bool allows = !charge->need || doorman__fair_allows(&use->view, cost, pool);
+    if (!allows && !charge->reason) charge->reason = DOORMAN_REASON_SHARE;
+    if (use->view.alone) return DOORMAN__SUM_MAX;
+    return doorman__min(use->view.saved, pool.level - use->view.left);
+}
+
 static void doorman__charge_evaluate(const doorman_permits *permits, doorman__charge *charge,
                                      const doorman__decision *decision) {
     if (doorman__limit_is_leased_rate(charge->limit)) {
@@ -7885,13 +8670,37 @@ static void doorman__charge_evaluate(const doorman_permits *permits, doorman__ch
     } else if (charge->need > charge->offer) {
         charge->reason = DOORMAN_REASON_RATE;
     }
-    doorman__charge_bound(charge, waits ? 0 : doorman__meter_saved(&meter, &permits->at));
+    uint64_t saved = waits ? 0 : doorman__meter_saved(&meter, &permits->at);
+    if (charge->fair && !waits) {
+        const uint64_t own = doorman__grains_floor(doorman__charge_evaluate_fair(permits, charge));
+        if (own < saved) saved = own;
+    }
+    doorman__charge_bound(charge, saved);
+}
+
+/* Returns how long it takes until a key that has used its share may have its minimum, as far as
+ * shares stay as they are: until it has saved enough, or until the bucket of the limit is full. */
+static doorman_time doorman__charge_share_delay(const doorman_permits *permits,
+                                                const doorman__charge *charge) {
+    const doorman__fair_use *use = &permits->fair_uses[charge->fair - 1];
+    const doorman__fair_view *view = &use->view;
+    const doorman_figures *figures = charge->figures;
+    const double cost = doorman__grains_units(charge->need);
+    const doorman__fair_pool_level pool = doorman__charge_pool_level(permits, charge);
+    const doorman_time full = doorman__gain_time(figures, pool.size - pool.level);
+    doorman_figures own = *figures;
+    own.rate = view->share;
+    doorman_time saved = doorman__gain_time(&own, cost - view->saved);
+    if (cost + view->left > pool.size) return full;
+    saved = doorman__later(saved, doorman__gain_time(figures, cost + view->left - pool.level));
+    return doorman__earlier(full, saved);
 }
 
 /* Returns how long it takes until the counter of a refused charge offers enough. */
 static doorman_time doorman__charge_delay(const doorman_permits *permits,
                                           const doorman__charge *charge, doorman_time max_wait) {
     assert(charge->reason != DOORMAN_NO_REASON);
+    if (charge->reason == DOORMAN_REASON_SHARE) return doorman__charge_share_delay(permits, charge);
     if (charge->limit->leased) {
         double units = doorman__grains_units(charge->need);
         if (charge->reason == DOORMAN_REASON_LEARNING) return DOORMAN_SECOND;
@@ -8442,11 +9251,12 @@ typedef struct doorman__refusal {
     size_t item;
     const char *limit;
     doorman_time delay;
+    double share; /* only SHARE */
 } doorman__refusal;
 
 static bool doorman__reason_waits(doorman_reason reason) {
     return reason == DOORMAN_REASON_RATE || reason == DOORMAN_REASON_BANNED ||
-           reason == DOORMAN_REASON_LEARNING;
+           reason == DOORMAN_REASON_LEARNING || reason == DOORMAN_REASON_SHARE;
 }
 
 /* Returns whether a permit with this reason lacked units that holds have. When these units are
@@ -8473,18 +9283,20 @@ static void doorman__refusal_add(doorman__refusal *best, doorman__refusal given)
 /* Finds the refusal that is named. */
 static doorman__refusal doorman__permits_worst(const doorman_permits *permits, size_t count,
                                                doorman_time max_wait) {
-    doorman__refusal worst = {DOORMAN_NO_REASON, 0, NULL, 0};
+    doorman__refusal worst = {DOORMAN_NO_REASON, 0, NULL, 0, 0};
     for (size_t i = 0; i < count; i++) {
         const doorman__want *want = &permits->wants[i];
-        doorman__refusal unmatched = {DOORMAN_REASON_UNMATCHED, i, NULL, 0};
-        doorman__refusal banned = {DOORMAN_REASON_BANNED, i, NULL, want->ban_rest};
+        doorman__refusal unmatched = {DOORMAN_REASON_UNMATCHED, i, NULL, 0, 0};
+        doorman__refusal banned = {DOORMAN_REASON_BANNED, i, NULL, want->ban_rest, 0};
         if (want->rejected) doorman__refusal_add(&worst, unmatched);
         if (want->ban_rest) doorman__refusal_add(&worst, banned);
     }
     for (size_t i = 0; i < permits->charge_count; i++) {
         const doorman__charge *charge = &permits->charges[i];
         if (!charge->reason || charge->shadow) continue;
-        doorman__refusal given = {charge->reason, charge->first_item, charge->limit->name, 0};
+        doorman__refusal given = {charge->reason, charge->first_item, charge->limit->name, 0, 0};
+        const bool shares = charge->reason == DOORMAN_REASON_SHARE;
+        if (shares) given.share = permits->fair_uses[charge->fair - 1].view.share;
         bool waits = doorman__reason_waits(charge->reason);
         if (waits) given.delay = doorman__charge_delay(permits, charge, max_wait);
         doorman__refusal_add(&worst, given);
@@ -8519,6 +9331,7 @@ static void doorman__permits_refuse(doorman_permits *permits, size_t count, door
     out->limit = worst.limit;
     out->has_retry_after = doorman__reason_waits(worst.reason);
     out->retry_after = worst.delay;
+    out->share = worst.share;
     out->valid_for = doorman__permits_valid_for(permits, count, &worst);
     for (size_t i = 0; i < permits->charge_count && !inspects; i++) {
         doorman__charge *charge = &permits->charges[i];
@@ -8532,6 +9345,7 @@ static void doorman__permits_refuse(doorman_permits *permits, size_t count, door
         doorman_time ban = doorman__charge_count_refusal(permits, charge);
         if (ban <= out->retry_after) continue;
         out->reason = DOORMAN_REASON_RATE; /* the ban begins now, and lasts longest */
+        out->share = 0;
         out->item_index = charge->first_item;
         out->limit = charge->limit->name;
         out->retry_after = ban;
@@ -8541,6 +9355,67 @@ static void doorman__permits_refuse(doorman_permits *permits, size_t count, door
         if (want->ban_rest) doorman__want_count_ban(permits, want);
         if (!want->rejected) continue;
         doorman__want_event(permits, want, DOORMAN_PERMIT_REFUSED, DOORMAN_REASON_UNMATCHED, 0);
+    }
+}
+
+/* ---- permits: one decision, what keys of fair limits ask for (P29) */
+
+/* Returns whether a limit other than that of a charge, or a ban, refuses the permit. */
+static bool doorman__permits_refused_otherwise(const doorman_permits *permits,
+                                               const doorman__charge *own, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        if (permits->wants[i].rejected || permits->wants[i].ban_rest) return true;
+    }
+    for (size_t i = 0; i < permits->charge_count; i++) {
+        const doorman__charge *charge = &permits->charges[i];
+        if (charge->reason && !charge->shadow && charge != own) return true;
+    }
+    const doorman_reason reason = own->reason;
+    return reason && reason != DOORMAN_REASON_RATE && reason != DOORMAN_REASON_SHARE;
+}
+
+/* Returns the units that the items of a charge have asked for. */
+static double doorman__charge_asked(const doorman_permits *permits, const doorman__charge *charge,
+                                    size_t count) {
+    const size_t index = (size_t)(charge - permits->charges);
+    double asked = 0;
+    for (size_t i = charge->first_item; i < count; i++) {
+        const doorman__want *want = &permits->wants[i];
+        for (size_t j = 0; j < want->charge_count; j++) {
+            if (want->charges[j] == index) asked += want->cost;
+        }
+    }
+    return asked;
+}
+
+/* Notes what the key of a charge has asked for, and what it got. Without memory, only its bucket
+ * and the newcomers count it.
+ *   granted   negative: the key gives units back */
+static void doorman__charge_note_fair(doorman_permits *permits, const doorman__charge *charge,
+                                      double asked, double granted) {
+    if (!charge->fair) return;
+    doorman__fair_use *use = &permits->fair_uses[charge->fair - 1];
+    if (!(asked > 0) && !(granted < 0)) return;
+    if (!use->pool && asked > 0) {
+        use->pool =
+            doorman__fair_pool_create(permits, charge->slot, charge->limit, &charge->identity);
+    }
+    if (!use->pool) return;
+    if (!use->key && asked > 0) {
+        use->key = doorman__fair_pool_add(permits, use->pool, charge->limit, &use->name);
+    }
+    doorman__fair_note(&use->pool->fair, use->key, &use->name, asked, granted, permits->at.now);
+}
+
+/* Notes what the keys of all fair limits have asked for. */
+static void doorman__permits_note_fair(doorman_permits *permits, size_t count, bool granted) {
+    if (!permits->fair_use_count) return;
+    for (size_t i = 0; i < permits->charge_count; i++) {
+        doorman__charge *charge = &permits->charges[i];
+        if (!charge->fair || doorman__permits_refused_otherwise(permits, charge, count)) continue;
+        const uint64_t taken = granted ? doorman__charge_amount(charge) : 0;
+        doorman__charge_note_fair(permits, charge, doorman__charge_asked(permits, charge, count),
+                                  doorman__grains_units(taken));
     }
 }
 
@@ -8585,6 +9460,20 @@ static doorman_time doorman__figures_window(doorman_limit_kind kind, const doorm
     return span.end - span.begin;
 }
 
+/* Says what the key of a fair limit asks for, and what it may use (P29). */
+static void doorman__detail_set_fair(const doorman_permits *permits, const doorman__charge *charge,
+                                     doorman_permit_detail *out) {
+    const doorman__fair_use *use = &permits->fair_uses[charge->fair - 1];
+    out->fair = true;
+    out->share = out->level = charge->figures->rate; /* the key is the first one */
+    if (!use->pool) return;
+    const doorman__fair_figures figures =
+        doorman__fair_read(&use->pool->fair, use->key, permits->at.now);
+    out->demand = figures.demand;
+    out->share = figures.share;
+    out->level = figures.level;
+}
+
 static doorman_permit_detail doorman__charge_detail(const doorman_permits *permits,
                                                     const doorman__charge *charge, size_t item) {
     uint64_t room[DOORMAN__STATE_WORDS_MAX];
@@ -8619,6 +9508,7 @@ static doorman_permit_detail doorman__charge_detail(const doorman_permits *permi
                                                          charge->place, &charge->identity);
         if (plan) detail.plan = plan->name;
     }
+    if (charge->fair) doorman__detail_set_fair(permits, charge, &detail);
     bool counts =
         charge->counter && doorman__counter_counts(charge->counter, charge->limit, permits->at.now);
     if (counts) detail.refusals = (uint32_t)doorman__counter_refusals(charge->counter)[0];
@@ -9985,6 +10875,7 @@ static uint64_t doorman__charge_return(doorman_permits *permits, const doorman__
         *slot -= grains;
     }
     if (charge->limit->durable) doorman__permits_mark(permits, charge->slot, counter);
+    doorman__charge_note_fair(permits, charge, 0, -doorman__grains_units(grains));
     return grains;
 }
 
@@ -10402,6 +11293,7 @@ static doorman_status doorman__permits_decide(doorman_permits *permits,
         if (!inspects) doorman__permits_count_keys(permits, count, fits);
         if (fits) doorman__permits_fill_grants(permits, count, inspects, &result);
         if (!fits) doorman__permits_refuse(permits, count, request->max_wait, inspects, &result);
+        if (!inspects) doorman__permits_note_fair(permits, count, fits);
         if (request->detail) doorman__permits_fill_details(permits, count, &result);
     }
     assert(!result.granted || !result.pending);
@@ -10872,6 +11764,8 @@ static doorman_status doorman__permits_charge_report(doorman_permits *permits, d
             doorman__counter_meter(permits, charge->limit, charge->counter);
         (void)doorman__meter_charge(&meter, amounts[i], &permits->at);
         if (charge->limit->durable) doorman__permits_mark(permits, charge->slot, charge->counter);
+        const double units = (double)amounts[i] / DOORMAN__UNIT;
+        doorman__charge_note_fair(permits, charge, doorman__max(0, units), units);
     }
     *charged = doorman__min((double)least / DOORMAN__UNIT, doorman__max(cost, 0));
     return DOORMAN_OK;
@@ -12139,6 +13033,7 @@ static double doorman__settle_charge(doorman_permits *permits, doorman__charge *
     const doorman__meter meter = doorman__counter_meter(permits, charge->limit, charge->counter);
     (void)doorman__meter_charge(&meter, amount, &permits->at);
     if (charge->limit->durable) doorman__permits_mark(permits, charge->slot, charge->counter);
+    doorman__charge_note_fair(permits, charge, doorman__max(0, units), units);
     return units;
 }
 
@@ -13714,7 +14609,8 @@ static void doorman__override_scope_resolve(doorman_permits *permits,
     }
     const doorman_permit_limit *limit =
         doorman__template_limit(template_, doorman__override_scope_limit(scope));
-    if (!limit || limit->per != DOORMAN_PER_KEY) return;
+    const bool has_keys = limit && (limit->per == DOORMAN_PER_KEY || limit->fair);
+    if (!has_keys || (limit->per == DOORMAN_PER_TEMPLATE && !is_glob)) return;
     scope->slot = doorman__permits_own_slot(permits, limit);
     scope->has_holds = limit->kind == DOORMAN_CONCURRENCY;
     scope->slot->overridden |= is_glob ? DOORMAN__BY_GLOB : DOORMAN__BY_RESOURCE;
@@ -13736,7 +14632,7 @@ static void doorman__override_check(doorman__check *check, const doorman_permit_
     const bool can_add = limit->kind != DOORMAN_CONCURRENCY && limit->kind != DOORMAN_TIERS;
     const doorman__rule rules[] = {
         {limit->leased, "limit: is leased, so its figures are those of the lease"},
-        {!limit->leased && limit->per != DOORMAN_PER_KEY,
+        {!limit->leased && limit->per != DOORMAN_PER_KEY && (!limit->fair || add > 0),
          "limit: needs a limit per key, because other limits share a counter between keys"},
         {add > 0 && !can_add, "add: only a TOKEN_BUCKET, a FIXED_WINDOW and a SLIDING_WINDOW have "
                               "units that can be added to"},
@@ -13744,6 +14640,7 @@ static void doorman__override_check(doorman__check *check, const doorman_permit_
     DOORMAN__CHECK(check, rules);
     if (check->count || add > 0) return;
     doorman__given_check(check, limit->kind, given, true);
+    doorman__weight_check(check, limit, given, true);
     if (check->count) return;
     const doorman_figures all = doorman__override_all(limit, given);
     doorman__figures_check(check, limit->kind, &all);
@@ -13883,7 +14780,8 @@ static bool doorman__figures_equal(const doorman_figures *a, const doorman_figur
                 a->calendar == b->calendar && a->has_size == b->has_size &&
                 a->has_max_debt == b->has_max_debt && a->has_queue == b->has_queue &&
                 a->has_limit == b->has_limit && a->has_tiers == b->has_tiers &&
-                a->has_max_wait == b->has_max_wait && a->tier_count == b->tier_count;
+                a->has_max_wait == b->has_max_wait && a->tier_count == b->tier_count &&
+                a->weight == b->weight;
     for (size_t i = 0; same && i < a->tier_count; i++) {
         const doorman_tier *one = &a->tiers[i], *other = &b->tiers[i];
         same = doorman__equal(one->limit, other->limit) && one->window == other->window &&
@@ -14179,7 +15077,7 @@ static void doorman__override_problem(const doorman__config_report *report, size
 static bool doorman__figures_given(const doorman_figures *given) {
     return !doorman__equal(given->rate, 0) || given->has_size || given->has_max_debt ||
            given->has_max_wait || given->has_queue || given->has_limit || given->has_tiers ||
-           given->time_to_live || given->window || given->calendar;
+           given->time_to_live || given->window || given->calendar || given->weight;
 }
 
 /* Returns whether a time since 1970 is valid. */
@@ -14313,6 +15211,8 @@ static void doorman__override_set_check(doorman__check *check, const doorman_per
         {row->ends_at && row->ends_at <= permits->at.epoch, "ends_at: has passed"},
         {limit->key_count && !doorman__keys_concern(limit->keys, limit->key_count, key),
          "key: the limit does not concern this key"},
+        {row->resource_id && limit->per == DOORMAN_PER_TEMPLATE && limit->fair,
+         "resource_id: the limit is per template, so its keys need a row of the glob"},
         {adds && limit->kind == DOORMAN_TOKEN_BUCKET && !row->ends_at,
          DOORMAN__NAMES("ends_at: a row that adds to a TOKEN_BUCKET needs an end",
                         "expires_in: a row that adds to a TOKEN_BUCKET needs an end")},
@@ -14918,7 +15818,7 @@ static size_t doorman__quoted_bytes(const char *text) {
  * So a message
  * whose response would be too large can be refused before anything is decided. */
 static void doorman__permits_measure(doorman_permits *permits, const doorman_config *config) {
-    permits->name_bytes = permits->plan_bytes = permits->limits_most = 0;
+    permits->name_bytes = permits->plan_bytes = permits->limits_most = permits->fair_bytes = 0;
     for (size_t i = 0; i < config->template_count; i++) {
         const doorman_template *template_ = &config->templates[i];
         if (template_->limit_count > permits->limits_most) {
@@ -14927,6 +15827,7 @@ static void doorman__permits_measure(doorman_permits *permits, const doorman_con
         for (size_t j = 0; j < template_->limit_count; j++) {
             size_t bytes = doorman__quoted_bytes(template_->limits[j].name);
             if (bytes > permits->name_bytes) permits->name_bytes = bytes;
+            if (template_->limits[j].fair) permits->fair_bytes = 120;
             for (size_t k = 0; k < template_->limits[j].plan_count; k++) {
                 const size_t more = doorman__quoted_bytes(template_->limits[j].plans[k].name);
                 if (more > permits->plan_bytes) permits->plan_bytes = more;
@@ -15119,6 +16020,7 @@ static void doorman__permits_clear(doorman_permits *permits) {
     doorman__holds_clear(permits);
     doorman__reservations_clear(permits);
     doorman__leased_clear(permits);
+    doorman__permits_free_pools(permits);
     for (size_t i = 0; i < permits->place_count; i++) {
         if (permits->places[i]) doorman__place_leave(permits->places[i]);
         if (permits->places[i]) DOORMAN_FREE(permits->places[i]->slots);
@@ -15151,6 +16053,7 @@ void doorman_permits_destroy(doorman_permits *permits) {
     DOORMAN_FREE(permits->places);
     DOORMAN_FREE(permits->free_places);
     DOORMAN_FREE(permits->charges);
+    DOORMAN_FREE(permits->fair_uses);
     DOORMAN_FREE(permits->wants);
     DOORMAN_FREE(permits->grants);
     DOORMAN_FREE(permits->details);
@@ -15163,7 +16066,7 @@ void doorman_permits_set_epoch(doorman_permits *permits, doorman_time epoch, doo
 
 doorman_time doorman_permits_due(const doorman_permits *permits) {
     if (!permits) return DOORMAN_NEVER;
-    bool empty = !permits->place_table.count && !permits->counter_count;
+    bool empty = !permits->place_table.count && !permits->counter_count && !permits->pools.first;
     doorman_time due = empty ? DOORMAN_NEVER : doorman__after(permits->updated_at, DOORMAN_SECOND);
     due = doorman__earlier(due, doorman__overrides_due(permits));
     const doorman_time ends = doorman__timers_due(&permits->reservations.ends);
@@ -15180,6 +16083,7 @@ void doorman_permits_update(doorman_permits *permits, doorman_time now) {
     doorman__overrides_work(permits);
     doorman__reservations_end_due(permits, DOORMAN__UPDATE_ENDS);
     doorman__holds_settle(permits, DOORMAN__UPDATE_ENDS);
+    doorman__permits_tidy_pools(permits, DOORMAN__UPDATE_VISITS);
     doorman__permits_sweep_places(permits, DOORMAN__UPDATE_VISITS);
     doorman__permits_sweep_counters(permits, DOORMAN__UPDATE_VISITS);
 }
@@ -15224,7 +16128,32 @@ bool doorman_permits_next_limit(const doorman_permits *permits, doorman_cursor *
     out->settings = slot->limit == &doorman__open_limit ? NULL : slot->limit;
     out->counter_count = slot->nodes.count;
     out->ban_count = slot->bans.count;
+    out->fair_count = slot->fair_count;
     return true;
+}
+
+/* Says what a key asks for, if the limit is fair and measures the key (P29). */
+static void doorman__top_set_fair(const doorman_permits *permits, const doorman__slot *own,
+                                  doorman_permits_top *out) {
+    if (!own->limit || !own->limit->fair) return;
+    const doorman__place *place = doorman__permits_find_place(permits, out->resource_id);
+    if (!place) return;
+    const doorman__identity of_key = doorman__identity_of(permits, place, out->key);
+    const doorman__identity of_counter =
+        doorman__limit_identity(permits, own->limit, place, &of_key);
+    doorman__fair_pool *pool =
+        doorman__fair_pool_find(own, of_counter.tag, (uint32_t)of_counter.hash);
+    if (!pool) return;
+    const doorman__fair_name name = {.text = out->key,
+                                     .bytes = of_key.key_bytes,
+                                     .hash = (uint32_t)of_key.hash - 3 * (uint32_t)place->hash};
+    const doorman__fair_key *key = doorman__fair_find(&pool->fair, &name);
+    if (!key) return;
+    const doorman__fair_figures figures = doorman__fair_read(&pool->fair, key, permits->at.now);
+    out->fair = true;
+    out->demand = figures.demand;
+    out->share = figures.share;
+    out->level = figures.level;
 }
 
 bool doorman_permits_next_top(const doorman_permits *permits, size_t limit_index,
@@ -15242,9 +16171,16 @@ bool doorman_permits_next_top(const doorman_permits *permits, size_t limit_index
     if (cursor->at_end) return false;
     const doorman__top_entry *entry = &top->entries[next];
     cursor->position = next + 1;
-    *out = (doorman_permits_top){entry->text, entry->text + strlen(entry->text) + 1,
-                                 (uint64_t)count, (uint64_t)entry->error >> halvings,
-                                 entry->units / (double)(UINT64_C(1) << halvings)};
+    *out = (doorman_permits_top){entry->text,
+                                 entry->text + strlen(entry->text) + 1,
+                                 (uint64_t)count,
+                                 (uint64_t)entry->error >> halvings,
+                                 entry->units / (double)(UINT64_C(1) << halvings),
+                                 false,
+                                 0,
+                                 0,
+                                 0};
+    doorman__top_set_fair(permits, permits->own_slots[limit_index], out);
     return true;
 }
 
@@ -19037,6 +19973,8 @@ static const doorman__row doorman__figure_rows[] = {
     DOORMAN__ROW_OTHER("window", OPTIONAL, doorman__read_window, doorman__put_window),
     {DOORMAN__LIST("tiers", OPTIONAL, doorman_figures, tiers, tier_count, doorman__tier_rows),
      .has = offsetof(doorman_figures, has_tiers)},
+    DOORMAN__ROW_BOUNDED("weight", UINT32, OPTIONAL, doorman_figures, weight, 1,
+                         DOORMAN_WEIGHT_MAX),
     {0},
 };
 
@@ -19187,6 +20125,12 @@ static void doorman__put_max_keys(doorman__writer *out, const void *from) {
     if (!is_usual) doorman__put(out, ",'max_keys':%n", (double)limit->max_keys);
 }
 
+static void doorman__put_fair_window(doorman__writer *out, const void *from) {
+    const doorman_permit_limit *limit = (const doorman_permit_limit *)from;
+    if (limit->fair_window == DOORMAN__FAIR_WINDOW) return;
+    if (limit->fair_window) doorman__put(out, ",'fair_window':%t", limit->fair_window);
+}
+
 static const doorman__row doorman__limit_rows[] = {
     DOORMAN__ROW(STRING, REQUIRED, doorman_permit_limit, name),
     DOORMAN__ROW_CHOICE("per", OPTIONAL, doorman_permit_limit, per, doorman__scopes),
@@ -19217,6 +20161,9 @@ static const doorman__row doorman__limit_rows[] = {
      .names = doorman__overflows, .most = 2},
     DOORMAN__ROW_OTHER("on_restart", OPTIONAL, doorman__read_start_of_limit,
                        doorman__put_start_of_limit),
+    DOORMAN__ROW(BOOL, OPTIONAL, doorman_permit_limit, fair),
+    {DOORMAN__FIELD("fair_window", DURATION, OPTIONAL, doorman_permit_limit, fair_window),
+     .put = doorman__put_fair_window},
     DOORMAN__ROW(BOOL, OPTIONAL, doorman_permit_limit, refunds),
     {DOORMAN__FIELD("unsettled", FLAG, OPTIONAL, doorman_permit_limit, refund_unsettled),
      .names = doorman__unsettled, .most = 2},
@@ -19740,6 +20687,10 @@ static const doorman__row doorman__detail_rows[] = {
                          UINT32_MAX),
     DOORMAN__ROW(STRING, OPTIONAL, doorman_permit_detail, plan),
     DOORMAN__ROW(BOOL, OPTIONAL, doorman_permit_detail, set),
+    DOORMAN__ROW(BOOL, OPTIONAL, doorman_permit_detail, fair),
+    DOORMAN__ROW(NUMBER, OPTIONAL, doorman_permit_detail, demand),
+    DOORMAN__ROW(NUMBER, OPTIONAL, doorman_permit_detail, share),
+    DOORMAN__ROW(NUMBER, OPTIONAL, doorman_permit_detail, level),
     {0},
 };
 
@@ -19781,6 +20732,7 @@ static const doorman__row doorman__reason_rows[] = {
     DOORMAN__ROW(STRING, OPTIONAL, doorman_permit, limit),
     DOORMAN__REASON_ROW(doorman_permit, DOORMAN__JSON_ALWAYS),
     DOORMAN__ROW_HAS(SECONDS, doorman_permit, retry_after),
+    DOORMAN__ROW(NUMBER, OPTIONAL, doorman_permit, share),
     {0},
 };
 static const doorman__row doorman__refusal_rows[] = {
@@ -20077,6 +21029,7 @@ static doorman_status doorman__permits_reply_check(const doorman_permits *permit
                                                    doorman_error *error) {
     size_t limits = permits->limits_most;
     size_t name = permits->name_bytes + (permits->plan_bytes ? permits->plan_bytes + 20 : 0);
+    name += permits->fair_bytes;
     size_t each = request->method == DOORMAN_INSPECT ? 100 + limits * (300 + name) : 80;
     size_t bytes = 1024 + request->entry_count * each;
     for (size_t i = 0; i < request->hold_count; i++) {

@@ -50,6 +50,9 @@ cat >"$folder/config.json" <<END
      "warn_at": 0.5, "ban": {"refusals": 9, "window": 60, "duration": 60}},
     {"name": "tiers", "kind": "TIERS", "tiers": [{"limit": 99, "window": 9, "active": 9}]},
     {"name": "soft", "kind": "FIXED_WINDOW", "limit": 1, "window": "day", "shadow": true}]},
+  {"identifier_glob": "shared", "limits": [
+    {"name": "fair", "per": "resource", "kind": "TOKEN_BUCKET", "rate": 100, "size": 100,
+     "fair": true, "fair_window": 3600}]},
   {"identifier_glob": "soon", "limits": [
     {"name": "debt", "kind": "TOKEN_BUCKET", "rate": 4, "size": 0, "max_debt": 60}]},
   {"identifier_glob": "slots", "limits": [

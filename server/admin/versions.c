@@ -337,6 +337,22 @@ struct version_look *server_version_look(struct service *service, uint64_t befor
     return NULL;
 }
 
+/* Returns the version in force as a row, or NULL if it has another number. Another program may have
+ * put it into etcd, so that no act has kept it. */
+static cJSON *version_in_force(struct service *service, uint64_t number) {
+    server_lock(&service->lock);
+    const struct config_load load = service->last_load;
+    server_unlock(&service->lock);
+    if (!service->settings->config_key || load.version != number) return NULL;
+    cJSON *row = cJSON_CreateObject();
+    cJSON_AddNumberToObject(row, "version", (double)number);
+    server_act_add_time(row, "at", load.loaded_at);
+    server_lock(&service->config_lock);
+    cJSON_AddItemToObject(row, "configuration", server_config_normalise(service->config));
+    server_unlock(&service->config_lock);
+    return row;
+}
+
 bool server_version_find(struct service *service, uint64_t number, cJSON **now, cJSON **last,
                          struct http_response *response) {
     struct version_look *look = server_version_look(service, number + 1, 2, response);
@@ -347,9 +363,12 @@ bool server_version_find(struct service *service, uint64_t number, cJSON **now, 
     if (look->notes[1]) *last = cJSON_Parse(look->notes[1]);
     server_version_look_free(look);
     if (*now && note_number(*now) == number) return true;
-    cJSON_Delete(*now);
     cJSON_Delete(*last);
-    *now = *last = NULL;
+    *last = *now; /* the newest one before it */
+    *now = version_in_force(service, number);
+    if (*now) return true;
+    cJSON_Delete(*last);
+    *last = NULL;
     snprintf(error, sizeof error,
              "there is no version %" PRIu64 "; GET /v1/config/versions lists those that are kept",
              number);

@@ -325,6 +325,11 @@ static void response_add_headers(struct text *out, const struct limit_fields *fi
         snprintf(retry, sizeof retry, "%lld", server_limit_fields_retry(fields));
         response_add_header(out, "Retry-After", retry);
     }
+    if (fields->share > 0) {
+        char share[24];
+        snprintf(share, sizeof share, "%.6g", fields->share);
+        response_add_header(out, "X-RateLimit-Share", share);
+    }
 }
 
 void server_grpc_add_prefix(struct text *out, size_t bytes) {

@@ -346,6 +346,8 @@ static bool answer_read_permit(struct answer_permit *out, const cJSON *decision,
     permit->has_retry_after =
         cJSON_GetObjectItemCaseSensitive(decision, "retry_after") != NULL && !permit->granted;
     permit->retry_after = answer_time(decision, "retry_after");
+    permit->share = answer_number(decision, "share");
+    if (permit->granted || !(permit->share > 0)) permit->share = 0;
     if (reason && strcmp(reason, doorman_reason_name(DOORMAN_REASON_UNMATCHED)) == 0) {
         permit->reason = DOORMAN_REASON_UNMATCHED;
         return word != NULL;

@@ -248,6 +248,7 @@ static void lines_add(struct text *lines, const struct limit_fields *limits) {
     if (limits->has_retry_after) {
         server_text_addf(lines, "Retry-After: %lld\r\n", server_limit_fields_retry(limits));
     }
+    if (limits->share > 0) server_text_addf(lines, "X-RateLimit-Share: %.6g\r\n", limits->share);
 }
 
 static double seconds_exact(doorman_time time) { return (double)time / (double)DOORMAN_SECOND; }
@@ -277,6 +278,10 @@ static void body_add(struct text *text, const struct allow *allow) {
     }
     if (limits->has_retry_after) {
         server_text_addf(text, ",\"retry_after\":%.9g", seconds_exact(limits->retry_after));
+    }
+    if (limits->share > 0) {
+        server_text_add(text, ",\"share\":");
+        server_text_add_number(text, limits->share);
     }
     server_text_add(text, "}\n");
 }

@@ -26,6 +26,7 @@ static void limit_fields_copy(struct limit_fields *fields, const doorman_permit 
     limit->reset_after = detail->reset_after - (permit->granted ? permit->wait : 0);
     limit->more_after = detail->more_after - (permit->granted ? permit->wait : 0);
     limit->window = detail->window;
+    if (is_first && fields->share > 0) limit->remaining = 0; /* what is left is for others */
     if (is_first && fields->has_retry_after) {
         limit->reset_after = limit->more_after = permit->retry_after;
     }
@@ -40,6 +41,7 @@ void server_limit_fields_take(struct limit_fields *fields, const doorman_permit 
     fields->has_first = false;
     fields->has_retry_after = decides && !permit->granted && permit->has_retry_after;
     fields->retry_after = permit->retry_after;
+    fields->share = decides && !permit->granted ? permit->share : 0;
     for (int others = 0; others < 2; others++) {
         for (size_t i = 0; i < permit->detail_count; i++) {
             const doorman_permit_detail *detail = &permit->details[i];

@@ -20,6 +20,7 @@ struct limit_fields {
     bool has_first; /* items[0] is the limit that decided */
     bool has_retry_after;
     doorman_time retry_after;
+    double share; /* units a second that the key may use, if it is refused with SHARE; else 0 */
 };
 
 /* Copies the limits of an item of a permit: first the limit that decided, then the others. */

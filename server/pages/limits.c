@@ -25,6 +25,7 @@ struct limit_row {
     char definition[192];
     doorman_permits_limit info; /* its pointers are not valid */
     size_t keys_max;            /* 0: the list of limits is empty */
+    bool is_fair;
 };
 
 struct limit_list {
@@ -86,6 +87,7 @@ static void limit_define(const doorman_permit_limit *limit, char *out, size_t ro
         used =
             snprintf(text, room, "%.10g a second, up to %.10g saved", figures->rate, figures->size);
         if (debt > 0) used += snprintf(text + used, room - (size_t)used, ", %.10g s lent", debt);
+        if (limit->fair) used += snprintf(text + used, room - (size_t)used, ", shared by keys");
     }
     snprintf(text + used, room - (size_t)used, "%s%s%s%s", limit->key_count ? ", some keys" : "",
              limit->override_count ? ", with overrides" : "",
@@ -98,6 +100,7 @@ static bool limit_list_add(struct limit_list *list, const doorman_permits_limit 
     row.glob = strdup(info->identifier_glob);
     row.name = strdup(info->limit);
     if (info->settings) row.keys_max = info->settings->max_keys;
+    row.is_fair = info->settings && info->settings->fair;
     limit_define(info->settings, row.definition, sizeof row.definition);
     if (!row.glob || !row.name) {
         free(row.glob);
@@ -159,6 +162,8 @@ struct top_row {
     char *resource, *key;
     uint64_t count, error;
     double units;
+    bool is_fair; /* and the next three are known (P29) */
+    double demand, share, level;
 };
 
 struct top_list {
@@ -176,7 +181,9 @@ static void top_list_take(struct top_list *list, struct service *service, size_t
     while (permits && list->count < TOPS_SHOWN &&
            doorman_permits_next_top(permits, limit_index, kind, &cursor, &top)) {
         char *resource = strdup(top.resource_id), *key = strdup(top.key);
-        list->rows[list->count] = (struct top_row){resource, key, top.count, top.error, top.units};
+        list->rows[list->count] =
+            (struct top_row){resource, key,        top.count, top.error, top.units,
+                             top.fair, top.demand, top.share, top.level};
         if (resource && key) {
             list->count++;
         } else {
@@ -353,6 +360,7 @@ static void json_limit(struct text *text, const struct limit_row *row) {
     limits_text(text, ",\"definition\":", row->definition);
     server_text_addf(text, ",\"keys\":%zu", info->counter_count);
     if (row->keys_max) server_text_addf(text, ",\"max_keys\":%zu", row->keys_max);
+    if (row->is_fair) server_text_addf(text, ",\"fair_keys\":%zu", info->fair_count);
     server_text_addf(text, ",\"granted\":%" PRIu64 ",\"granted_units\":", info->granted);
     server_text_add_number(text, info->granted_units);
     server_text_add(text, ",\"refused\":{");
@@ -370,6 +378,16 @@ static void json_limit(struct text *text, const struct limit_row *row) {
                      info->ban_count, info->bans_evicted, info->waiting);
 }
 
+/* Adds what a key asks for, and what it may use. */
+static void json_shares(struct text *text, const struct top_row *row) {
+    server_text_add(text, ",\"demand\":");
+    server_text_add_number(text, row->demand);
+    server_text_add(text, ",\"share\":");
+    server_text_add_number(text, row->share);
+    server_text_add(text, ",\"level\":");
+    server_text_add_number(text, row->level);
+}
+
 static void json_tops(struct text *text, struct service *service, size_t index, const char *name,
                       doorman_top_kind kind) {
     struct top_list tops;
@@ -381,6 +399,7 @@ static void json_tops(struct text *text, struct service *service, size_t index, 
         server_text_addf(text, ",\"count\":%" PRIu64 ",\"error\":%" PRIu64 ",\"units\":",
                          tops.rows[i].count, tops.rows[i].error);
         server_text_add_number(text, tops.rows[i].units);
+        if (tops.rows[i].is_fair) json_shares(text, &tops.rows[i]);
         server_text_add(text, "}");
     }
     server_text_add(text, "]");
@@ -563,14 +582,26 @@ static void page_all_limits(struct text *text, struct service *service,
     page_limit_table(text, service, list);
 }
 
+/* Adds the cells of a key of a fair limit. They are empty if the limit has forgotten the key. */
+static void page_shares(struct text *text, const struct top_row *row) {
+    if (!row->is_fair) {
+        server_text_add(text, "<td></td><td></td><td></td>");
+        return;
+    }
+    page_cell(text, "asks for", row->demand);
+    page_cell(text, "share", row->share);
+    page_cell(text, "level", row->level);
+}
+
 static void page_tops(struct text *text, struct service *service, size_t index,
-                      doorman_top_kind kind, const char *title) {
+                      doorman_top_kind kind, bool is_fair) {
     struct top_list tops;
     top_list_take(&tops, service, index, kind);
-    server_text_addf(
-        text,
-        "<div><table><thead><tr><th>%s</th><th>decisions</th><th>units</th></tr></thead><tbody>",
-        title);
+    server_text_addf(text,
+                     "<div><table><thead><tr><th>%s most often lately</th><th>decisions</th>"
+                     "<th>units</th>%s</tr></thead><tbody>",
+                     kind == DOORMAN_TOP_REFUSED ? "refused" : "granted",
+                     is_fair ? "<th>asks for</th><th>share</th><th>level</th>" : "");
     for (size_t i = 0; i < tops.count; i++) {
         const struct top_row *row = &tops.rows[i];
         server_text_add(text, "<tr><td><a href=\"/keys?resource=");
@@ -584,6 +615,7 @@ static void page_tops(struct text *text, struct service *service, size_t index,
         server_text_add(text, "</span></td>");
         page_cell(text, "decisions", (double)row->count);
         page_cell(text, "units", row->units);
+        if (is_fair) page_shares(text, row);
         server_text_add(text, "</tr>");
     }
     server_text_add(text, "</tbody></table>");
@@ -612,12 +644,18 @@ static void page_one_limit(struct text *text, struct service *service, const str
     server_text_add(text, LIMIT_LEGEND "</div>");
     page_key_form(text, "", "");
     server_text_add(text, "<div class=tops>");
-    page_tops(text, service, index, DOORMAN_TOP_REFUSED, "refused most often lately");
-    page_tops(text, service, index, DOORMAN_TOP_GRANTED, "granted most often lately");
+    page_tops(text, service, index, DOORMAN_TOP_REFUSED, row->is_fair);
+    page_tops(text, service, index, DOORMAN_TOP_GRANTED, row->is_fair);
     server_text_add(text, "</div>");
     server_text_add(text, "<p class=soft>The numbers are approximate, and those of the last "
                           "minutes: they are halved each full minute. The units of a refusal are "
                           "what was asked for.</p>");
+    if (!row->is_fair) return;
+    server_text_addf(text,
+                     "<p class=soft>%zu keys share this limit. What a key asks for, its share, and "
+                     "the level, which is the share of a key of weight 1, are in units a second."
+                     "</p>",
+                     row->info.fair_count);
 }
 
 static void handle_limits(struct service *service, const struct http_request *request,
@@ -640,6 +678,17 @@ static void handle_limits(struct service *service, const struct http_request *re
     limit_list_free(&list);
 }
 
+/* Adds what a key of a fair limit asks for, and its share. */
+static void page_detail_share(struct text *text, const doorman_permit_detail *detail) {
+    server_text_add(text, "<div class=holder>asks for ");
+    server_text_add_amount(text, detail->demand);
+    server_text_add(text, " a second, share ");
+    server_text_add_amount(text, detail->share);
+    server_text_add(text, ", level ");
+    server_text_add_amount(text, detail->level);
+    server_text_add(text, "</div>");
+}
+
 /* Adds a row for each limit of a key. */
 static void page_details(struct text *text, const doorman_permit *state) {
     server_text_add(
@@ -656,6 +705,7 @@ static void page_details(struct text *text, const doorman_permit *state) {
             server_text_add(text, "</small>");
         }
         if (detail->remaining <= 0) server_text_add(text, " <span class=warn>used up</span>");
+        if (detail->fair) page_detail_share(text, detail);
         server_text_add(text, "</td>");
         page_cell(text, "used", detail->used);
         page_cell(text, "of", detail->most);

@@ -201,7 +201,8 @@ static char *form_write_json(struct form *form) {
         is_valid = form_refuse(form, "reason", "reason: is missing");
     }
     cJSON *add = cJSON_DetachItemFromObjectCaseSensitive(figures, "add");
-    cJSON_AddStringToObject(body, "resource", form->resource);
+    const bool is_glob = strpbrk(form->resource, "*?[") != NULL; /* as in doormanctl */
+    cJSON_AddStringToObject(body, is_glob ? "glob" : "resource", form->resource);
     cJSON_AddStringToObject(body, "limit", form->limit);
     cJSON_AddStringToObject(body, "key", form->key);
     cJSON_AddStringToObject(body, "reason", form->reason);

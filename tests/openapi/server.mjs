@@ -42,7 +42,8 @@ const FIELDS_UNSEEN = [
   'GetServerCapacityResponse.shared_id', 'InspectResponse.mastership', 'LastLoss.ago',
   'LastLoss.reason', 'LeaseStatus.other_peer', 'NotMaster.is_master', 'NotMaster.mastership',
   'Override.expires_in', 'Plan.expires_in', 'OverrideState.idle', 'PlanState.idle',
-  'ParentStatus.failure', 'ParentStatus.shared_node', 'ResetResponse.mastership',
+  'ParentStatus.failure', 'ParentStatus.shared_node', 'Permit.share', 'Refused.share',
+  'ResetResponse.mastership',
   'ResetResponse.note', 'ResponseMessage.inspect', 'ResponseMessage.reset',
   'StateStatus.failure', 'Status.last_loss',
   'TemplateDifference.is_reordered', 'Undone.had_ended', 'Undone.hides', 'Undone.then',
@@ -228,6 +229,9 @@ async function getPermits() {
   for (const query of ['cost=3', 'cost=9', 'cost=5', 'cost=1', 'refuse=403']) {
     await get(master, '/v1/allow', `?resource=login&key=c&${query}`);
   }
+  const shared = { item: [{ resource_id: 'shared', key: 'a' }], detail: true };
+  await post(master, '/v1/acquire', { client_id: 'web-7', permit: [shared] });
+  await post(master, '/v1/acquire', { client_id: 'web-7', permit: [shared] }); // has a demand now
   await get(master, '/v1/allow', '?resource=soon&cost=2');
   await get(master, '/v1/allow', '?resource=soon&max_wait=25');
   const { limits } = await get(master, '/v1/limits');

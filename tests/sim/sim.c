@@ -11,12 +11,13 @@
  *     sim state ...
  *     sim quotas ...
  *     sim throttle [--seed N] [--seconds N] [--output FOLDER]
+ *     sim fair [--seed N] [--output FOLDER]
  *
  * The runs of `faults` have leases. Those of `permits` have permits, and those of `holds` have
  * holds. Those of `leased` have leases and leased permits, and those of `state` have permits that
  * last, in stores with faults. Those of `quotas` have clients like Envoy, which hold leases as
- * quotas: see sim_quota.c. The options are the same. `throttle` is
- * a server with too many requests: see sim_throttle.c.
+ * quotas: see sim_quota.c. The options are the same. `throttle` is a server with too many requests:
+ * see sim_throttle.c. `fair` has keys that share a limit: see sim_fair.c.
  *
  *   --seeds    the number of seeds, which count up from the first one. Default: 10 for scenarios;
  *              for faults 1,000, or 1 where --seed is given
@@ -52,6 +53,7 @@ static int usage_error(const char *what) {
         "       sim permits, sim holds, sim leased, sim state and sim quotas, with the options of\n"
         "           sim faults\n"
         "       sim throttle [--seed N] [--seconds N] [--output FOLDER]\n"
+        "       sim fair [--seed N] [--output FOLDER]\n"
         "LIST is all, none, or kinds of faults separated by commas:\n",
         what);
 #define FAULT_LINE(code, name, text) fprintf(stderr, "  %-10s %s\n", name, text);
@@ -127,7 +129,7 @@ int main(int argc, char **argv) {
     (void)read_faults("all", command.options.allowed);
     if (argc < 2)
         return usage_error("missing command: scenarios, faults, permits, holds, leased, state, "
-                           "quotas or throttle");
+                           "quotas, throttle or fair");
     for (int i = 2; i < argc; i++) {
         if (strcmp(argv[i], "--verbose") == 0) {
             command.options.verbose = true;
@@ -144,6 +146,9 @@ int main(int argc, char **argv) {
         return sim_scenarios(command.seeds ? command.seeds : 10, command.folder, command.jobs);
     }
     if (strcmp(argv[1], "throttle") == 0) return run_throttle(&command);
+    if (strcmp(argv[1], "fair") == 0) {
+        return sim_fair(command.options.seed ? command.options.seed : 1, command.folder);
+    }
     command.options.permits = strcmp(argv[1], "permits") == 0;
     command.options.holds = strcmp(argv[1], "holds") == 0;
     command.options.leased = strcmp(argv[1], "leased") == 0;

@@ -656,6 +656,10 @@ typedef struct sim_run_options {
 } sim_run_options;
 
 int sim_faults(const sim_run_options *options, uint64_t seeds, uint64_t jobs);
+
+/* Prints what keys get of a fair limit (P29), and in the order of arrival. Writes the data of a
+ * picture to the folder. Returns 1 if a promise is broken. */
+int sim_fair(uint64_t seed, const char *folder);
 const char *sim_fault_name(size_t fault);
 const char *sim_bound_option(size_t bound);
 size_t sim_bound_minimum(size_t bound);

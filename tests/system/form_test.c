@@ -195,6 +195,20 @@ TEST(an_unknown_nonce_does_nothing_and_keeps_the_values) {
     server_stop(&office.fixture.server);
 }
 
+/* As doormanctl takes it: an override of all resources of the template. */
+TEST(a_form_for_a_glob_gives_figures_at_all_its_resources) {
+    struct office office;
+    office_open(&office);
+    char *page = get(&office.fixture, "/override?resource=api/*&key=acme", ALICE);
+    char body[512];
+    if (!nonce_take(&office, page)) fail_msg("%s", page);
+    free(page);
+    snprintf(body, sizeof body, "resource=api%%2F*&key=acme&nonce=%s%s", office.nonce, TWENTY);
+    expect_post(&office.fixture, "/override", ALICE OWN, body, 303, "");
+    expect_limit(&office, 20);
+    server_stop(&office.fixture.server);
+}
+
 /* A store that has not answered may still do it, so the same form does nothing any more. */
 TEST(a_form_that_a_store_has_not_answered_is_not_sent_again) {
     const struct rlimit full = {4096, RLIM_INFINITY}, room = {RLIM_INFINITY, RLIM_INFINITY};

@@ -185,6 +185,50 @@ TEST(the_most_frequent_keys_of_a_limit_are_listed) {
     server_stop(&fixture.server);
 }
 
+#define SHARED                                                                                     \
+    "{\"resources\": [{\"identifier_glob\": \"partner\", \"limits\": [{\"name\": \"pool\", "       \
+    "\"per\": \"resource\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 5, \"size\": 5, "                \
+    "\"fair\": true}]}]}"
+
+/* Lets two keys ask once. Returns whether the second was refused with SHARE; then the caller frees
+ * the response. */
+static bool is_refused_with_share(const struct fixture *fixture, char **response) {
+    free(get(fixture, "/v1/allow?resource=partner&key=a", HOST));
+    *response = get(fixture, "/v1/allow?resource=partner&key=b", HOST);
+    if (strstr(*response, "\"SHARE\"")) return true;
+    free(*response);
+    return false;
+}
+
+/* P29: two keys ask for more than there is, until one of them is refused with its share. */
+TEST(a_key_that_has_used_its_share_of_a_fair_limit_learns_the_share) {
+    struct fixture fixture = fixture_start(SHARED, NULL);
+    char *response = NULL;
+    EVENTUALLY(is_refused_with_share(&fixture, &response));
+    assert_int_equal(code_of(response), 429);
+    /* a third of the limit while newcomers still count, and then a half */
+    const char *header = strstr(response, "X-RateLimit-Share: ");
+    const char *field = strstr(body_of(response), ",\"share\":");
+    assert_true(header && atof(header + strlen("X-RateLimit-Share: ")) > 1.5);
+    assert_true(field && atof(field + strlen(",\"share\":")) > 1.5);
+    assert_true(atof(field + strlen(",\"share\":")) < 3);
+    assert_non_null(strstr(body_of(response), "\"remaining\":0"));
+    assert_non_null(strstr(response, "Retry-After: 1\r\n"));
+    free(response);
+    cJSON *tree = read_limits(&fixture, "?template=partner&limit=pool");
+    assert_int_equal(number(tree, "limits[0].fair_keys"), 2);
+    assert_true(number(tree, "limits[0].refused.SHARE") > 0);
+    assert_true(number(tree, "limits[0].most_refused[0].demand") > 1);
+    assert_true(number(tree, "limits[0].most_granted[0].share") > 1);
+    assert_true(number(tree, "limits[0].most_granted[0].level") > 1);
+    cJSON_Delete(tree);
+    expect(&fixture, "/limits", HOST, 200, "5 a second, up to 5 saved, shared by keys");
+    expect(&fixture, "/limits?template=partner&limit=pool", HOST, 200,
+           "<th>asks for</th><th>share</th><th>level</th>");
+    expect(&fixture, "/limits?template=partner&limit=pool", HOST, 200, "2 keys share this limit. ");
+    server_stop(&fixture.server);
+}
+
 /* P20: a page says what the limits have counted for one key. It needs a token, as the method
  * does. */
 TEST(a_key_can_be_inspected_with_a_token) {

@@ -339,6 +339,8 @@ TEST(a_key_that_another_program_has_written_becomes_a_version) {
     etcd_put(&etcd, KEY, QUOTA_OF("7"));
     EVENTUALLY(version_in_force(&fixture) > last);
     const long foreign = version_in_force(&fixture);
+    snprintf(path, sizeof path, "/v1/config/versions/%ld/diff", foreign);
+    expect(&fixture, path, READER, 200, "\"field\":\"limit\",\"last\":2,\"now\":7");
     snprintf(lines, sizeof lines, ADMIN "If-Match: \"%ld\"\r\n", last);
     expect_verb(&fixture, "PUT", "/v1/config?reason=r", lines, QUOTA_OF("3"), 412,
                 "another program has written it");

@@ -1,0 +1,585 @@
+/* Fair limits (P29): what keys get of a limit that they share. */
+#include "unit.h"
+
+#include <math.h>
+#include <string.h>
+
+#define DOORMAN_JSON
+#define DOORMAN_IMPLEMENTATION
+#include "../../doorman_permits.h"
+
+#include "../sim/fair_mixes.h"
+
+#define SECOND DOORMAN_SECOND
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+/* ---- mixes of keys (P29) */
+
+/* Each mix at new random times: the part of the limit that is in use, shares within some percent of
+ * the exact ones in any ten windows where this is promised, and what the first group gets. */
+TEST(keys_get_their_exact_shares_in_each_mix) {
+    for (size_t i = 0; i < FAIR_MIXES; i++) {
+        fair_mix mix = fair_mixes[i];
+        mix.seed = random_bits();
+        const fair_result result = fair_simulate(&mix, true);
+        if (result.used < mix.used) fail_msg("%s: %.3f in use", mix.name, result.used);
+        if (mix.within > 0 && result.worst > mix.within) {
+            fail_msg("%s: a key lacks %.3f of its share", mix.name, result.worst);
+        }
+        if (result.served[0] < mix.least) fail_msg("%s: %.3f served", mix.name, result.served[0]);
+        assert_true(result.used < 1.1); /* the bucket is the bound, also of one span */
+    }
+}
+
+/* The mixes differ from first come first served, so the test above can fail. */
+TEST(without_fair_a_greedy_key_starves_the_others) {
+    fair_mix mix = fair_mixes[0];
+    mix.seed = random_bits();
+    const fair_result result = fair_simulate(&mix, false);
+    assert_true(result.served[0] < 0.2 && result.worst > 0.5);
+}
+
+/* ---- one limit */
+
+typedef struct fixture {
+    doorman_config *config;
+    doorman_permits *permits;
+    doorman_time now;
+    doorman_permit out;
+} fixture;
+
+static doorman_config *config_of(const char *limits) {
+    char text[2048];
+    doorman_config *config = NULL;
+    doorman_error error = {0};
+    snprintf(text, sizeof text, "{\"resources\": [{\"identifier_glob\": \"*\", \"limits\": [%s]}]}",
+             limits);
+    doorman_status status = doorman_json_config(&config, text, strlen(text), &error);
+    if (status != DOORMAN_OK) fail_msg("%s", error.text);
+    return config;
+}
+
+static void *start_limits(const char *limits, size_t memory_max) {
+    fixture *f = (fixture *)test_malloc(sizeof *f);
+    *f = (fixture){.config = config_of(limits), .now = 1000 * SECOND};
+    const doorman_permits_options options = {
+        .config = f->config, .seed = {3, 5}, .memory_max = memory_max};
+    assert_int_equal(doorman_permits_create(&f->permits, &options, NULL, f->now), DOORMAN_OK);
+    return f;
+}
+
+static fixture *start(const char *limits) { return (fixture *)start_limits(limits, 0); }
+
+static void stop(fixture *f) {
+    doorman_permits_destroy(f->permits);
+    doorman_config_destroy(f->config);
+    test_free(f);
+}
+
+static void configure(fixture *f, const char *limits) {
+    doorman_config *config = config_of(limits);
+    assert_int_equal(doorman_permits_configure(f->permits, config), DOORMAN_OK);
+    doorman_config_destroy(f->config);
+    f->config = config;
+}
+
+static bool ask_of(fixture *f, const char *resource, const char *key, double cost) {
+    const doorman_permit_item item = {.resource_id = resource, .key = key, .cost = cost};
+    const doorman_permit_request request = {.items = &item, .item_count = 1, .detail = true};
+    doorman_error error = {0};
+    if (doorman_permits_acquire(f->permits, &request, &f->out, &error, f->now) != DOORMAN_OK) {
+        fail_msg("%s", error.text);
+    }
+    return f->out.granted;
+}
+
+static bool ask(fixture *f, const char *key, double cost) { return ask_of(f, "a", key, cost); }
+
+/* Lets two keys ask for more than they can get, `times` times in each 10 ms. Returns what the first
+ * gets, as a part of what both get, without the first 10 s. */
+static double part_of(fixture *f, const char *one, const char *other, double seconds) {
+    double got[2] = {0, 0};
+    const doorman_time begin = f->now;
+    for (; f->now - begin < (doorman_time)(seconds * 1e9); f->now += SECOND / 100) {
+        for (int i = 0; i < 20; i++) {
+            const bool counts = f->now - begin >= 10 * SECOND;
+            if (ask(f, i % 2 ? one : other, 1) && counts) got[i % 2]++;
+        }
+    }
+    return got[1] / (got[0] + got[1]);
+}
+
+static doorman_permit_detail inspect(fixture *f, const char *key) {
+    assert_int_equal(doorman_permits_inspect(f->permits, "a", key, &f->out, NULL, f->now),
+                     DOORMAN_OK);
+    assert_int_equal(f->out.detail_count > 0, true);
+    return f->out.details[0];
+}
+
+static doorman_permits_limit first_limit(const fixture *f) {
+    doorman_cursor cursor = {0};
+    doorman_permits_limit limit;
+    assert_true(doorman_permits_next_limit(f->permits, &cursor, &limit));
+    return limit;
+}
+
+#define FAIR                                                                                       \
+    "{\"name\": \"f\", \"per\": \"resource\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 100, "         \
+    "\"size\": 100, \"fair\": true}"
+#define PLAIN                                                                                      \
+    "{\"name\": \"f\", \"per\": \"resource\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 100, "         \
+    "\"size\": 100}"
+
+/* P29: a lone key gets all: each decision is that of the same limit without `fair`. */
+TEST(a_lone_key_is_decided_on_as_without_fair) {
+    fixture *fair = start(FAIR), *plain = start(PLAIN);
+    for (int i = 0; i < 5000; i++) {
+        const double cost = (double)random_below(60);
+        fair->now = plain->now += (doorman_time)random_below(400) * SECOND / 1000;
+        assert_int_equal(ask(fair, "lone", cost), ask(plain, "lone", cost));
+        assert_exact(fair->out.details[0].used, plain->out.details[0].used);
+        assert_int_equal(fair->out.retry_after, plain->out.retry_after);
+    }
+    stop(fair);
+    stop(plain);
+}
+
+/* P29: the bucket of the limit is the hard bound, whatever keys ask for, and however the weights
+ * change. The model is a bucket that is charged with what was granted. */
+TEST(keys_together_never_get_more_than_the_limit) {
+    fixture *f = start(FAIR);
+    double level = 100;
+    for (int i = 0; i < 20000; i++) {
+        char key[16];
+        const doorman_time step = (doorman_time)random_below(40) * SECOND / 1000;
+        const double cost = (double)random_below(random_below(8) ? 4 : 101);
+        snprintf(key, sizeof key, "k%zu", random_below(random_below(4) ? 6 : 500));
+        f->now += step;
+        level = fmin(100, level + (double)step / 1e9 * 100);
+        if (random_below(3000) == 0) {
+            configure(f, random_below(2) ? FAIR
+                                         : FAIR ", {\"name\": \"other\", \"kind\": "
+                                                "\"TOKEN_BUCKET\", \"rate\": 20, \"size\": "
+                                                "20}");
+        }
+        if (ask(f, key, cost)) level -= cost;
+        assert_true(level > -0.001);
+        const bool known = f->out.granted || f->out.reason == DOORMAN_REASON_RATE ||
+                           f->out.reason == DOORMAN_REASON_SHARE ||
+                           f->out.reason == DOORMAN_REASON_MAX_COST; /* of the other limit */
+        assert_true(known);
+    }
+    stop(f);
+}
+
+/* P29: the level is that of the demands in the index, by a slow search. */
+TEST(the_level_is_where_the_demands_sum_up_to_the_rate) {
+    fixture *f = start(FAIR);
+    for (int i = 0; i < 20000; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "k%zu", random_below(1 + random_below(60)));
+        f->now += (doorman_time)random_below(10) * SECOND / 1000;
+        (void)ask(f, key, (double)(1 + random_below(3)));
+        if (i % 500) continue;
+        doorman__fair *fair = &f->permits->pools.first->fair;
+        double low = 0, high = 100, all = 0;
+        for (int step = 0; step < 100; step++) {
+            const double level = (low + high) / 2;
+            all = doorman__min(level, doorman__fair_rounded(fair->newcomers.demand));
+            for (int state = DOORMAN__FAIR_ACTIVE; state < DOORMAN__FAIR_STATES; state++) {
+                for (doorman__fair_key *at = fair->lists[state].first; at; at = at->later) {
+                    all += fmin(level, doorman__fair_rounded(at->flow.demand));
+                }
+            }
+            if (all < 100) low = level;
+            if (all >= 100) high = level;
+        }
+        assert_near(doorman__fair_level(fair), high, 1e-9);
+    }
+    stop(f);
+}
+
+/* ---- refusals and descriptions */
+
+/* P29: the refusal names the limit and the share. After retry_after the same permit is granted, if
+ * nobody else asks. */
+TEST(a_key_that_has_used_its_share_is_refused_with_the_share) {
+    fixture *f = start(FAIR);
+    (void)part_of(f, "a", "b", 20);
+    while (ask(f, "a", 1) || f->out.reason != DOORMAN_REASON_SHARE) f->now += SECOND / 1000;
+    assert_string_equal(f->out.limit, "f");
+    assert_near(f->out.share, 50, 0.01);
+    assert_true(f->out.has_retry_after && f->out.retry_after > 0 && f->out.retry_after < SECOND);
+    assert_true(f->out.valid_for <= f->out.retry_after);
+    f->now += f->out.retry_after + SECOND / 1000;
+    assert_true(ask(f, "a", 1));
+    assert_string_equal(doorman_reason_name(DOORMAN_REASON_SHARE), "SHARE");
+    assert_true(first_limit(f).refused[DOORMAN_REASON_SHARE] > 100);
+    stop(f);
+}
+
+TEST(an_inspection_says_what_a_key_asks_for_and_changes_nothing) {
+    fixture *f = start(FAIR);
+    doorman_permit_detail detail = inspect(f, "a");
+    assert_true(detail.fair);
+    assert_exact(detail.demand, 0);
+    assert_exact(detail.share, 100);
+    assert_int_equal(first_limit(f).fair_count, 0);
+    for (int i = 0; i < 2000; i++, f->now += SECOND / 100) {
+        (void)ask(f, "greedy", 10);
+        const bool asks = i % 10 == 0;
+        if (asks && !ask(f, "small", 1) && i > 500) fail_msg("it is refused");
+    }
+    for (int i = 0; i < 2; i++) {
+        detail = inspect(f, "small");
+        assert_near(detail.demand, 10, 0.1);
+        assert_near(detail.level, 90, 0.05);
+        assert_exact(detail.share, detail.level);
+        detail = inspect(f, "greedy");
+        assert_near(detail.demand, 100, 0.01); /* cut to the rate */
+        assert_near(detail.share, 90, 0.05);
+    }
+    assert_int_equal(first_limit(f).fair_count, 2);
+    stop(f);
+}
+
+TEST(the_most_frequent_keys_are_listed_with_their_shares) {
+    fixture *f = start(FAIR);
+    (void)part_of(f, "a", "b", 12);
+    doorman_cursor cursor = {0};
+    doorman_permits_top top;
+    size_t count = 0;
+    while (doorman_permits_next_top(f->permits, 0, DOORMAN_TOP_GRANTED, &cursor, &top)) {
+        assert_true(top.fair);
+        assert_near(top.share, 50, 0.01);
+        assert_near(top.demand, 100, 0.01);
+        count++;
+    }
+    assert_int_equal(count, 2);
+    f->now += 1000 * SECOND; /* the keys are forgotten */
+    doorman_permits_update(f->permits, f->now);
+    for (int i = 0; i < 20; i++) doorman_permits_update(f->permits, f->now += 2 * SECOND);
+    cursor = (doorman_cursor){0};
+    while (doorman_permits_next_top(f->permits, 0, DOORMAN_TOP_GRANTED, &cursor, &top)) {
+        assert_false(top.fair);
+    }
+    stop(f);
+}
+
+/* ---- what counts as a demand */
+
+/* P29: a permit that another limit refuses is no demand, and makes no key. */
+TEST(a_permit_that_another_limit_refuses_is_no_demand) {
+    fixture *f = start(FAIR ", {\"name\": \"own\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1, "
+                            "\"size\": 5}");
+    for (int i = 0; i < 5; i++) assert_true(ask(f, "a", 1));
+    const double before = inspect(f, "a").demand;
+    for (int i = 0; i < 1000; i++) assert_false(ask(f, "a", 1));
+    assert_exact(inspect(f, "a").demand, before);
+    assert_false(ask(f, "b", 6)); /* more than the other limit ever grants */
+    assert_int_equal(first_limit(f).fair_count, 1);
+    stop(f);
+}
+
+/* P29: newcomers together have the share of one key. */
+TEST(keys_that_ask_once_do_not_starve_a_key_that_stays) {
+    fixture *f = start(FAIR);
+    size_t refused = 0, once = 0;
+    for (int i = 0; i < 40000; i++, f->now += SECOND / 1000) {
+        char key[24];
+        snprintf(key, sizeof key, "once-%d", i);
+        once += ask(f, key, 1);
+        if (i % 50 == 0 && !ask(f, "stays", 1) && i > 5000) refused++; /* 20 a second */
+    }
+    assert_int_equal(refused, 0);
+    assert_true(once > 3000 && once < 3400); /* 80 a second */
+    stop(f);
+}
+
+/* P29, P13: what a report charges is a demand, and is taken from the bucket of the key too. */
+TEST(a_report_is_a_demand_of_its_key) {
+    fixture *f = start(FAIR);
+    const doorman_permit_item item = {.resource_id = "a", .key = "a", .cost = 40};
+    double charged = 0;
+    assert_int_equal(doorman_permits_report(f->permits, &item, &charged, NULL, f->now), DOORMAN_OK);
+    f->now += SECOND;
+    assert_near(inspect(f, "a").demand, 20, 0.01); /* over two seconds */
+    stop(f);
+}
+
+/* P25: a limit in shadow refuses nothing, and counts what it would refuse. */
+TEST(a_fair_limit_in_shadow_only_counts) {
+    fixture *f = start("{\"name\": \"f\", \"per\": \"resource\", \"kind\": \"TOKEN_BUCKET\", "
+                       "\"rate\": 100, \"size\": 100, \"fair\": true, \"shadow\": true}");
+    assert_near(part_of(f, "a", "b", 12), 0.5, 1e-9);
+    assert_true(first_limit(f).shadow_refused > 1000);
+    stop(f);
+}
+
+/* A permit with a minimum gets what its key has saved, and never less than the minimum. */
+TEST(a_permit_with_a_minimum_gets_what_the_key_has_saved) {
+    fixture *f = start(FAIR);
+    (void)part_of(f, "a", "b", 20);
+    for (int i = 0; i < 500; i++, f->now += SECOND / 100) {
+        const doorman_permit_item item = {
+            .resource_id = "a", .key = "a", .cost = 50, .has_min = true, .min = 1};
+        const doorman_permit_request request = {.items = &item, .item_count = 1};
+        (void)ask(f, "b", 3);
+        assert_int_equal(doorman_permits_acquire(f->permits, &request, &f->out, NULL, f->now),
+                         DOORMAN_OK);
+        if (f->out.granted) assert_true(f->out.items[0].granted >= 1);
+    }
+    assert_near(part_of(f, "a", "b", 30), 0.5, 0.02);
+    stop(f);
+}
+
+/* ---- weights */
+
+#define WEIGHTED(rest)                                                                             \
+    "{\"name\": \"f\", \"per\": \"resource\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 100, "         \
+    "\"size\": 100, \"fair\": true, " rest "}"
+
+TEST(weights_of_a_configuration_divide_the_limit) {
+    fixture *f = start(WEIGHTED("\"overrides\": [{\"keys\": [\"vip-*\"], \"weight\": 3}]"));
+    assert_near(part_of(f, "vip-1", "b", 30), 0.75, 0.01);
+    configure(f, WEIGHTED("\"overrides\": [{\"keys\": [\"vip-*\"], \"weight\": 4}], \"weight\": "
+                          "6"));
+    assert_near(part_of(f, "vip-1", "b", 30), 0.4, 0.01);
+    configure(f, FAIR);
+    assert_near(part_of(f, "vip-1", "b", 30), 0.5, 0.01);
+    stop(f);
+}
+
+/* E1: a row sets the weight of one key, and ends. */
+TEST(an_override_row_sets_a_weight) {
+    fixture *f = start(FAIR);
+    doorman_permits_set_epoch(f->permits, 1000000 * SECOND, f->now);
+    doorman_override_row row = {.resource_id = "a",
+                                .limit = "f",
+                                .key = "a",
+                                .id = 1,
+                                .figures = {.weight = 9},
+                                .ends_at = 1000040 * SECOND};
+    doorman_error error = {0};
+    if (doorman_permits_set_override(f->permits, &row, &error, f->now) != DOORMAN_OK) {
+        fail_msg("%s", error.text);
+    }
+    assert_near(part_of(f, "a", "b", 30), 0.9, 0.01);
+    assert_near(inspect(f, "a").share, 90, 0.01);
+    f->now += 20 * SECOND;
+    assert_near(part_of(f, "a", "b", 30), 0.5, 0.02);
+    row.figures = (doorman_figures){.rate = 5};
+    row.ends_at = 0;
+    assert_int_equal(doorman_permits_set_override(f->permits, &row, &error, f->now),
+                     DOORMAN_INVALID_ARGUMENT);
+    assert_non_null(strstr(error.text, "weight: is all that a fair limit can have for some keys"));
+    row.figures = (doorman_figures){.rate = 0};
+    row.add = 5;
+    assert_int_equal(doorman_permits_set_override(f->permits, &row, &error, f->now),
+                     DOORMAN_INVALID_ARGUMENT);
+    stop(f);
+}
+
+/* E2: a plan sets a weight. A limit per template has one pool for all its resources. */
+TEST(a_plan_sets_a_weight_of_a_limit_per_template) {
+    fixture *f = start("{\"name\": \"f\", \"per\": \"template\", \"kind\": \"TOKEN_BUCKET\", "
+                       "\"rate\": 100, \"size\": 100, \"fair\": true, "
+                       "\"plans\": {\"pro\": {\"weight\": 4}}}");
+    const doorman_plan_row row = {.identifier_glob = "*", .key = "a", .plan = "pro", .id = 1};
+    doorman_error error = {0};
+    if (doorman_permits_set_plan(f->permits, &row, &error, f->now) != DOORMAN_OK) {
+        fail_msg("%s", error.text);
+    }
+    double got[2] = {0, 0};
+    const doorman_time begin = f->now;
+    for (; f->now - begin < 40 * SECOND; f->now += SECOND / 200) {
+        const char *resource = random_below(2) ? "x" : "y";
+        const bool counts = f->now - begin > 10 * SECOND;
+        if (ask_of(f, resource, "a", 1) && counts) got[0]++;
+        if (ask_of(f, resource, "b", 1) && counts) got[1]++;
+    }
+    assert_near(got[0] / got[1], 4, 0.05);
+    assert_int_equal(first_limit(f).fair_count, 2);
+    const doorman_override_row wrong = {
+        .resource_id = "x", .limit = "f", .key = "a", .id = 2, .figures = {.weight = 2}};
+    assert_int_equal(doorman_permits_set_override(f->permits, &wrong, NULL, f->now),
+                     DOORMAN_INVALID_ARGUMENT);
+    stop(f);
+}
+
+/* ---- memory */
+
+/* P19: a limit measures at most max_keys keys. A flood takes the place of newcomers, and not of the
+ * keys that ask all the time. */
+TEST(a_flood_of_keys_stays_within_max_keys) {
+    fixture *f = start(WEIGHTED("\"max_keys\": 50"));
+    for (int i = 0; i < 300; i++, f->now += SECOND / 100) (void)ask(f, "stays", 1);
+    for (int i = 0; i < 20000; i++, f->now += SECOND / 1000) {
+        char key[24];
+        snprintf(key, sizeof key, "once-%d", i);
+        (void)ask(f, key, 1);
+        if (i % 100 == 0) (void)ask(f, "stays", 1);
+        assert_true(first_limit(f).fair_count <= 50);
+    }
+    assert_near(inspect(f, "stays").demand, 10, 0.2);
+    stop(f);
+}
+
+/* P19: memory_max bounds the keys too. They then count as newcomers without a name. */
+TEST(keys_of_fair_limits_stay_within_memory_max) {
+    fixture *f = (fixture *)start_limits(FAIR, 40000);
+    doorman_permits_info info;
+    for (int i = 0; i < 5000; i++, f->now += SECOND / 1000) {
+        char key[24];
+        snprintf(key, sizeof key, "once-%d", i);
+        (void)ask(f, key, 1);
+        assert_true(f->permits->node_bytes + f->permits->top_bytes <= 40000);
+    }
+    doorman_permits_read(f->permits, &info);
+    assert_true(first_limit(f).fair_count > 10);
+    stop(f);
+}
+
+/* A key needs 24 bytes more than a bucket of its own on 64-bit systems. P14: keys that are silent
+ * are forgotten, and so is the pool. */
+TEST(silent_keys_are_forgotten) {
+    if (sizeof(void *) == 8) {
+        assert_int_equal(sizeof(doorman__fair_key),
+                         sizeof(doorman__counter) + 2 * sizeof(uint64_t) + 24);
+    }
+    fixture *f = start(FAIR);
+    for (int i = 0; i < 2000; i++, f->now += SECOND / 500) {
+        char key[24];
+        snprintf(key, sizeof key, "k%d", i % 100);
+        (void)ask(f, key, 1);
+    }
+    assert_int_equal(first_limit(f).fair_count, 100);
+    for (int i = 0; i < 60; i++) doorman_permits_update(f->permits, f->now += SECOND);
+    assert_int_equal(first_limit(f).fair_count, 0);
+    assert_null(f->permits->pools.first);
+    assert_int_equal(doorman_permits_due(f->permits), DOORMAN_NEVER);
+    stop(f);
+}
+
+/* Memory that runs out changes no decision of the limit: the key is not measured then. */
+TEST(a_decision_without_memory_is_made_without_the_key) {
+    for (size_t n = 1; n < 12; n++) {
+        fixture *f = start(FAIR);
+        const doorman_permit_item item = {.resource_id = "a", .key = "a", .cost = 1};
+        const doorman_permit_request request = {.items = &item, .item_count = 1};
+        memory_fails_at(n);
+        const doorman_status status =
+            doorman_permits_acquire(f->permits, &request, &f->out, NULL, f->now);
+        (void)memory_works();
+        assert_true(status == DOORMAN_OK || status == DOORMAN_OUT_OF_MEMORY);
+        for (int i = status == DOORMAN_OK; i < 100; i++) assert_true(ask(f, "a", 1));
+        assert_false(ask(f, "a", 1));
+        stop(f);
+    }
+}
+
+/* P29, P15, P16: a reset fills the bucket of the limit. A change of the configuration keeps the
+ * keys and what they ask for. */
+TEST(a_reset_and_a_configuration_keep_the_demands) {
+    fixture *f = start(FAIR);
+    (void)part_of(f, "a", "b", 12);
+    while (ask(f, "a", 1)) continue;
+    assert_int_equal(doorman_permits_reset(f->permits, "a", "", "f", NULL, NULL), DOORMAN_OK);
+    assert_true(ask(f, "a", 1)); /* it is full */
+    configure(f, FAIR);
+    assert_near(inspect(f, "a").demand, 100, 0.05);
+    assert_near(inspect(f, "a").share, 50, 0.01);
+    configure(f, PLAIN);
+    assert_false(inspect(f, "a").fair);
+    f->now += SECOND;
+    for (int i = 0; i < 100; i++) assert_true(ask(f, "a", 1)); /* without shares */
+    stop(f);
+}
+
+/* ---- configurations */
+
+static void expect_error(const char *limit, const char *path) {
+    char text[1024];
+    doorman_config *config = NULL;
+    doorman_error error = {0};
+    snprintf(text, sizeof text, "{\"resources\": [{\"identifier_glob\": \"*\", \"limits\": [%s]}]}",
+             limit);
+    doorman_status status = doorman_json_config(&config, text, strlen(text), &error);
+    assert_int_equal(status, DOORMAN_INVALID_ARGUMENT);
+    if (!strstr(error.text, path)) fail_msg("%s\n  is not in\n%s", path, error.text);
+}
+
+#define BUCKET "\"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 1, \"on_restart\": \"full\""
+
+TEST(a_wrong_fair_limit_is_refused_by_name) {
+    static const char *const wrong[][2] = {
+        {"{\"name\": \"f\", " BUCKET ", \"fair\": true}",
+         "limits[0].fair: needs a limit per resource or per template, which its keys share"},
+        {"{\"name\": \"f\", \"per\": \"resource\", \"kind\": \"FIXED_WINDOW\", \"limit\": 1, "
+         "\"window\": 1, \"fair\": true}",
+         "limits[0].fair: only a TOKEN_BUCKET can be fair"},
+        {"{\"name\": \"f\", \"per\": \"resource\", \"kind\": \"TOKEN_BUCKET\", \"rate\": "
+         "\"leased\", \"fair\": true}",
+         "limits[0].fair: a leased limit cannot be fair"},
+        {"{\"name\": \"f\", \"per\": \"resource\", " BUCKET ", \"fair\": 1}", "limits[0].fair: "},
+        {"{\"name\": \"f\", \"per\": \"resource\", " BUCKET ", \"fair_window\": 2}",
+         "limits[0].fair_window: only a fair limit has one"},
+        {"{\"name\": \"f\", \"per\": \"resource\", " BUCKET ", \"fair\": true, \"fair_window\": "
+         "0.01}",
+         "limits[0].fair_window: must be from 0.1 to 3,600 seconds"},
+        {"{\"name\": \"f\", \"per\": \"resource\", " BUCKET ", \"weight\": 2}",
+         "limits[0].weight: only a fair limit has one"},
+        {"{\"name\": \"f\", \"per\": \"resource\", " BUCKET ", \"fair\": true, \"weight\": 0}",
+         "limits[0].weight: "},
+        {"{\"name\": \"f\", \"per\": \"resource\", " BUCKET ", \"fair\": true, \"weight\": -1}",
+         "limits[0].weight: "},
+        {"{\"name\": \"f\", \"per\": \"resource\", " BUCKET ", \"fair\": true, \"weight\": "
+         "\"NaN\"}",
+         "limits[0].weight: "},
+        {"{\"name\": \"f\", \"per\": \"resource\", " BUCKET ", \"fair\": true, \"weight\": 100001}",
+         "limits[0].weight: "},
+        {"{\"name\": \"f\", \"per\": \"resource\", " BUCKET ", \"fair\": true, \"overrides\": "
+         "[{\"keys\": [\"a\"], \"weight\": 2, \"rate\": 3}]}",
+         "limits[0].overrides[0].weight: is all that a fair limit can have for some keys"},
+        {"{\"name\": \"f\", \"per\": \"resource\", " BUCKET ", \"fair\": true, \"overrides\": "
+         "[{\"keys\": [\"a\"]}]}",
+         "limits[0].overrides[0].weight: must be an integer from 1 to 100,000"},
+        {"{\"name\": \"f\", \"per\": \"resource\", " BUCKET ", \"fair\": true, \"plans\": "
+         "{\"pro\": {\"size\": 2}}}",
+         "limits[0].plans.pro.weight: is all that a fair limit can have for some keys"},
+        {"{\"name\": \"f\", \"per\": \"resource\", " BUCKET ", \"overrides\": "
+         "[{\"keys\": [\"a\"], \"rate\": 2}]}",
+         "limits[0].overrides: needs a limit per key"},
+        {"{\"name\": \"f\", \"per\": \"resource\", " BUCKET ", \"fair\": true, \"ban\": "
+         "{\"refusals\": 1, \"window\": 1, \"duration\": 1}}",
+         "limits[0].ban: needs a limit per key"},
+    };
+    for (size_t i = 0; i < COUNT(wrong); i++) expect_error(wrong[i][0], wrong[i][1]);
+}
+
+TEST(a_fair_limit_is_written_and_read_back) {
+    doorman_config *config =
+        config_of(WEIGHTED("\"fair_window\": 5, \"weight\": 2, \"overrides\": [{\"keys\": "
+                           "[\"a\"], \"weight\": 7}], \"plans\": {\"pro\": {\"weight\": 3}}"));
+    doorman_config_options read;
+    doorman_buffer text = {NULL, 0, 0};
+    doorman_config_read(config, &read);
+    const doorman_permit_limit *limit = &read.templates[0].limits[0];
+    assert_true(limit->fair && limit->fair_window == 5 * SECOND && limit->figures.weight == 2);
+    assert_int_equal(limit->overrides[0].figures.weight, 7);
+    assert_int_equal(limit->plans[0].figures.weight, 3);
+    assert_int_equal(doorman_json_write_config(&read, &text), DOORMAN_OK);
+    assert_non_null(strstr(text.text, "\"fair\":true"));
+    assert_non_null(strstr(text.text, "\"fair_window\":5"));
+    assert_non_null(strstr(text.text, "\"weight\":2"));
+    assert_non_null(strstr(text.text, "\"weight\":7"));
+    doorman_buffer_uninit(&text);
+    doorman_config_destroy(config);
+    config = config_of(FAIR);
+    doorman_config_read(config, &read);
+    assert_int_equal(read.templates[0].limits[0].fair_window, 2 * SECOND);
+    assert_int_equal(doorman_json_write_config(&read, &text), DOORMAN_OK);
+    assert_null(strstr(text.text, "fair_window"));
+    doorman_buffer_uninit(&text);
+    doorman_config_destroy(config);
+}
