@@ -1348,7 +1348,7 @@ typedef struct doorman_permit_policy {
                                3600 s; default 30 s */
     bool report_once;       /* true: each report has a request_id, so it counts once, also if it is
                                sent again (P28). A server remembers about 100,000 reports of a
-                               client for 10 minutes. What it cannot remember counts as without it */
+                               client for 10 minutes. What it cannot remember counts each time */
     /* Only for an agent: called if a hold has become smaller or is gone without a call of the
      * application. The rules of on_decided apply. NULL: the application is not told */
     void (*on_hold_changed)(void *context, const doorman_held *held);

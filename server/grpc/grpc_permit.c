@@ -7,8 +7,8 @@
  * CheckRateLimit asks whether one more hit fits. A cost of 0 is granted as long as the key is not
  * banned, so the answer comes from what remains of each limit.
  *
- * A Reserve is a permit that is settled by a Commit: see grpc_reserve.c. A Commit always charges what
- * it says. If it cannot be settled, it is a report.
+ * A Reserve is a permit that is settled by a Commit: see grpc_reserve.c. A Commit always charges
+ * what it says. If it cannot be settled, it is a report.
  *
  * A call of a process that is not the master is decided by the master (W4): see grpc_master.c. Both
  * ways share server_grpc_call_prepare and server_grpc_call_take. */

@@ -4,8 +4,8 @@
  * The process that reads a Reserve chooses a random number, which is the request_id of the permit,
  * and the gateway gets it as the reservation_id. So any process of the node can settle it. The id
  * also says which descriptors had no limits: they are not in the permit, so they must not be in the
- * settle. The number chooses one of RESERVE_HOLDERS clients, so that the bounds of one client do not
- * bound all gateways together. */
+ * settle. The number chooses one of RESERVE_HOLDERS clients, so that the bounds of one client do
+ * not bound all gateways together. */
 #include "grpc.h"
 
 #include <sys/random.h>
@@ -16,8 +16,8 @@
 #define RESERVE_NUMBER_MAX ((UINT64_C(1) << 53) - 1)
 #define RESERVE_NUMBER_DIGITS 14
 
-/* The id of a reservation is its number, and if some descriptors have no limits, '-' and a digit for
- * each four descriptors: 0000000000002a-9. */
+/* The id of a reservation is its number, and if some descriptors have no limits, '-' and a digit
+ * for each four descriptors: 0000000000002a-9. */
 static const char reserve_digits[] = "0123456789abcdef";
 
 static int reserve_digit(char digit) {
