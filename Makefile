@@ -245,8 +245,8 @@ TEST_SOURCES = $(HEADERS) $(wildcard tests/*.h tests/*/*.h)
 
 HARNESSES = $(filter-out replay,$(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c)))
 REPLAYS = $(HARNESSES:%=build/asan/fuzz/%)
-# tests/pages_check.sh runs these.
-PAGE_EXAMPLES = $(addprefix build/examples/,rate_client polite_crawler) build/examples/hold_guard
+# tests/pages_check.sh and agent_permits_test run these.
+PAGE_EXAMPLES = $(addprefix build/examples/,rate_client polite_crawler hold_guard reservation_guard)
 TEST_CTL = $(if $(DOORMANCTL),build/asan/doormanctl)
 TEST_TOOLS = $(TEST_SERVERS) $(TEST_SHELL) $(TEST_EXAMPLES) $(PAGE_EXAMPLES) $(REPLAYS) \
     $(DOORMANCTL) $(TEST_CTL) build/sim/sim build/doorman_server build/clock_shift.so

@@ -17534,13 +17534,14 @@ static const doorman__handover_permits doorman__permits_in_handover = {
  *    most DOORMAN__STOCKS_MAX stocks, those that were used last. An idle client forgets them.
  *
  * About P27: the number of a reservation is the request_id on the wire. A client does not remember
- *    its reservations, only the settles that have no answer yet. A server remembers a settlement for
- *    a minute. So the client sends a settle for less than a minute. A server remembers what has
+ *    its reservations, only the settles that have no answer yet. A server remembers a settlement
+ *    for a minute. So the client sends a settle for less than a minute. A server remembers what has
  *    ended for 10 minutes. So a settle that comes in time, and then waits for 5 minutes, is still
  *    known. A settle that a server can only process later (LEARNING) is sent again after a second.
  *    A caller that gets a refusal does not settle. If a server may have charged it, the client
- *    settles with a cost of 0. If memory runs out, the reservation ends by itself. With a refused
- *    copy (P25) the client remembers the number, for at most DOORMAN__COPIES_MAX copies.
+ *    settles with a cost of 0. If memory runs out, the reservation ends by itself. If a server
+ *    refuses a copy (P25), the client remembers its number, so that its settle charges nothing. It
+ *    remembers at most DOORMAN__COPIES_MAX numbers.
  * About P28: if a server cannot remember a report, it charges nothing. Then the client sends the
  *    report again without a request_id.
  *
