@@ -6,9 +6,9 @@
  * Compile the header once as C, as gauge_guard.cpp says:
  *
  *     cc -c -x c doorman.h -DDOORMAN_IMPLEMENTATION -DDOORMAN_JSON -DDOORMAN_NNG -o doorman.o
- *     c++ -std=c++11 -I. examples/reservation_guard.cpp doorman.o -lnng -lcjson -o reservation_guard
+ *     c++ -std=c++11 -I. examples/reservation_guard.cpp doorman.o -lnng -lcjson -o guard
  *     build/doorman_server --config config.json &
- *     ./reservation_guard
+ *     ./guard
  */
 #define DOORMAN_JSON
 #define DOORMAN_NNG
