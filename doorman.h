@@ -1346,6 +1346,9 @@ typedef struct doorman_permit_policy {
     doorman_time prefetch;
     doorman_time max_pause; /* the longest time for which the breaker opens (P23): from 1 s to
                                3600 s; default 30 s */
+    bool report_once;       /* true: each report has a request_id, so it counts once, also if it is
+                               sent again (P28). A server remembers about 100,000 reports of a
+                               client for 10 minutes. What it cannot remember counts each time */
     /* Only for an agent: called if a hold has become smaller or is gone without a call of the
      * application. The rules of on_decided apply. NULL: the application is not told */
     void (*on_hold_changed)(void *context, const doorman_held *held);
@@ -1368,6 +1371,8 @@ typedef struct doorman_permit_client_info {
     uint64_t reported, lost;     /* reports that a server has answered; reports that were given
                                     up */
     double uncharged;            /* units of answered reports that did not fit into a limit (P13) */
+    uint64_t settled, unsettled; /* settles that a server has counted; settles that were refused or
+                                    given up (P27) */
     uint64_t messages, failures; /* messages that were sent; those of them that have failed */
     uint64_t pauses;             /* how often the breaker has opened (P23) */
     size_t hold_count;           /* holds that the client keeps or asks for, or still has to

@@ -53,15 +53,15 @@
  *     limiters       doorman_limiter_map_create  _destroy  _try  _release  _reset  _sweep
  *     server         doorman_server_permits
  *     permit client  doorman_permit_client_create  _destroy  _upstream  _add_lane  _acquire
- *                    _report  _next  _new_hold  _release  _transfer  _seize  _read_hold
+ *                    _report  _settle  _next  _new_hold  _release  _transfer  _seize  _read_hold
  *                    _next_change
  *                    _kill_switch  _read
  *     JSON           doorman_json_exchange_settle  _undo
  *                    doorman_json_read_override  _write_override
  *                    doorman_override_message_uninit
  *                    doorman_json_read_plans  _write_plan  doorman_plans_message_uninit
- *     agent          doorman_agent_acquire  _acquire_async  _report  _transfer  _seize  _read_hold
- *                    _new_hold  _release  _release_part
+ *     agent          doorman_agent_acquire  _acquire_async  _report  _settle  _transfer  _seize
+ *                    _read_hold  _new_hold  _release  _release_part
  *
  * MEMORY, ERRORS, THREADS AND TIME are as in doorman.h.
  *
@@ -1525,11 +1525,11 @@ DOORMAN_API bool doorman_permits_next_wait(const doorman_permits *permits, doorm
 struct doorman_settle_request {
     const char *client_id; /* required: 1 to 256 bytes. In a message: NULL */
     uint64_t id;           /* the reservation_id; 0: request_id says which one. Must be 0 in a
-                               report */
+                               report. Permit clients and agents: the number of the reservation */
     uint64_t request_id;  /* of the permit, 1 to 2^53 - 1; 0: id says which one. Of a report: chosen
                                by the client */
-    doorman_time timeout; /* only for permit clients and agents: how long the caller waits, more
-                               than 0 */
+    doorman_time timeout; /* only for permit clients and agents: how long the caller waits; 0: it
+                              does not wait */
     const doorman_permit_item
         *items; /* 1 to item_max: resource_id, key, and the real cost. The same
                                          resources and keys as those of the permit, in the same
@@ -1771,6 +1771,14 @@ typedef struct doorman_acquired {
                                  is not needed */
     doorman_time ends_at;     /* of the hold, if it is not renewed */
     uint64_t transfer_id;     /* of a granted transfer; 0: none */
+
+    /* With settle_within of the request. */
+    uint64_t reservation;   /* granted: the number of the reservation, to be settled. 0: there is
+                               nothing to settle */
+    doorman_time settle_by; /* granted: a settle after this time is late (P27) */
+
+    /* The result of a settle: see doorman_permit_client_settle. */
+    bool late, unknown; /* as in doorman_settlement */
 } doorman_acquired;
 
 /* A hold of a permit client, as its application may use it. */
@@ -1809,7 +1817,8 @@ DOORMAN_API doorman_status doorman_permit_client_add_lane(doorman_permit_client 
                                                           doorman_upstream **out);
 
 /* Asks for a permit. doorman_permit_client_next returns the decision later. With `hold`, the client
- * renews what is granted until it is released, or gone: see "holds of a client" below.
+ * renews what is granted until it is released, or gone: see "holds of a client" below. With
+ * settle_within the permit is a reservation: see doorman_permit_client_settle.
  *   request   used only during the call; checked. With `detail` the decision has the figures of
  *             its limit. client_id and connection have no effect
  *   timeout   the decision comes within this time, with the wait of a grant. 0 or less: the call
@@ -1825,13 +1834,41 @@ DOORMAN_API doorman_status doorman_permit_client_acquire(doorman_permit_client *
 
 /* Reports what an action has really cost (P13). The report is sent with one of the next messages.
  * A report is lost, and counted, if no server takes it, or if 10,000 reports wait already. Units
- * that do not fit into a limit are counted too.
+ * that do not fit into a limit are counted too. A report whose answer was lost is sent again, and
+ * may count twice. With report_once of the policy it counts once (P28).
  *   item      resource_id, key (NULL means "") and cost, in units, [-1e15, 1e15]; used only during
  *             the call
  *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY */
 DOORMAN_API doorman_status doorman_permit_client_report(doorman_permit_client *client,
                                                         const doorman_permit_item *item,
                                                         doorman_error *error, doorman_time now);
+
+/* Says what a reservation has really cost (P27), and releases the hold of the same permit. A
+ * reservation is a permit with settle_within. The settle is sent with one of the next messages. It
+ * is sent again until a server has answered, also after a change of master: for 45 s after it was
+ * first sent. If no server can be reached, it waits for its first message for 5 minutes. Then it is
+ * lost, and counted. It is also lost if 10,000 settles wait already.
+ *     What the client has granted without a server has a reservation too. If a message has reached
+ * a server, it is settled. Otherwise it is unknown, and its real cost is charged as by a report.
+ * While the kill switch is on, or with `shadow`, a server may refuse the copy of a permit. Then
+ * nothing is charged, also not by its settle (P25).
+ *     The client itself settles a reservation with a cost of 0, if its caller has been refused, and
+ * a server may have granted it.
+ *   request   id: the number of the reservation. 0 has no effect, so a permit that has reserved
+ *             nothing needs no test. items: as those of the permit, with what they have cost.
+ *             timeout: 0: nobody waits for the result. More: doorman_permit_client_next gives the
+ *             result within this time, and the settle continues after it. client_id and request_id
+ *             have no effect. Used only during the call; checked
+ *   context   returned with the result. `granted`: a server has counted the cost, and `units` has
+ *             what was charged in addition for each item, or, if negative, what has come back. If
+ *             `granted` is false, `reason` is that of doorman_settlement. BY_FALLBACK: there is no
+ *             answer yet, or the settle is lost. BY_BYPASS: a copy was refused. BY_CALLER: id is 0
+ *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (items that no server would settle) |
+ *             OUT_OF_MEMORY */
+DOORMAN_API doorman_status doorman_permit_client_settle(doorman_permit_client *client,
+                                                        const doorman_settle_request *request,
+                                                        void *context, doorman_error *error,
+                                                        doorman_time now);
 
 /* Returns the next decision.
  *   context   written on true: that of doorman_permit_client_acquire
@@ -2132,6 +2169,19 @@ DOORMAN_API doorman_status doorman_agent_read_hold(doorman_agent *agent, uint64_
  *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY | UNAVAILABLE (as doorman_agent_acquire) */
 DOORMAN_API doorman_status doorman_agent_report(doorman_agent *agent, const char *resource_id,
                                                 const char *key, double cost, doorman_error *error);
+
+/* Says what a reservation has really cost: see doorman_permit_client_settle. A reservation is a
+ * permit of doorman_agent_acquire with settle_within, and its number is `reservation` of the
+ * decision. Any thread may settle it. A thread that is cancelled in doorman_agent_acquire gets no
+ * reservation. doorman_agent_stop sends what is left, but a reservation that nobody has settled
+ * stays until it ends.
+ *   request   timeout 0: the call does not wait for an answer; DEADLOCK is not returned then
+ *   out       the result, with a timeout. Without one it may be NULL, and its fields are 0
+ *   returns   as doorman_agent_acquire, and RESOURCE_EXHAUSTED as doorman_permit_client_settle
+ *   cost      without a timeout: a mutex, and a part of a message */
+DOORMAN_API doorman_status doorman_agent_settle(doorman_agent *agent,
+                                                const doorman_settle_request *request,
+                                                doorman_acquired *out, doorman_error *error);
 #endif /* DOORMAN_NNG */
 
 #ifdef __cplusplus
@@ -17484,8 +17534,21 @@ static const doorman__handover_permits doorman__permits_in_handover = {
  *    because a limit may have a max_cost. A key that is banned loses its stock. The client keeps at
  *    most DOORMAN__STOCKS_MAX stocks, those that were used last. An idle client forgets them.
  *
- * A call is a permit, a report or a request about a hold, from its beginning to its result. Only
- * doorman__call_move changes its state, except that the action of a hold becomes NEW when it ends:
+ * About P27: the number of a reservation is the request_id on the wire. A client does not remember
+ *    its reservations, only the settles that have no answer yet. A server remembers a settlement
+ *    for a minute. So the client sends a settle for less than a minute. A server remembers what has
+ *    ended for 10 minutes. So a settle that comes in time, and then waits for 5 minutes, is still
+ *    known. A settle that a server can only process later (LEARNING) is sent again after a second.
+ *    A caller that gets a refusal does not settle. If a server may have charged it, the client
+ *    settles with a cost of 0. If memory runs out, the reservation ends by itself. If a server
+ *    refuses a copy (P25), the client remembers its number, so that its settle charges nothing. It
+ *    remembers at most DOORMAN__COPIES_MAX numbers.
+ * About P28: if a server cannot remember a report, it charges nothing. Then the client sends the
+ *    report again without a request_id.
+ *
+ * A call is a permit, a report, a settle or a request about a hold, from its beginning to its
+ * result. Only doorman__call_move changes its state, except that the action of a hold becomes NEW
+ * when it ends:
  *
  *   state    meaning                          event                                next state
  *   NEW      not in a list                    is local, or the breaker is open     -> DECIDED
@@ -17497,6 +17560,7 @@ static const doorman__handover_permits doorman__permits_in_handover = {
  *                                             is granted with a wait               -> WAITING
  *                                             the message fails or is redirected   -> QUEUED
  *   WAITING  waits as the server has told     the wait or the timeout ends         -> DECIDED
+ *                                             is a settle, and its wait ends       -> QUEUED
  *   DECIDED  its caller has no result yet     its caller takes the result          (freed)
  *
  * The upstream of the client, not that of a lane, has the state of the breaker. BACKING_OFF: the
@@ -17512,6 +17576,16 @@ static const doorman__handover_permits doorman__permits_in_handover = {
 #define DOORMAN__STOCKS_MAX ((size_t)10000)
 #define DOORMAN__CALLS_MAX ((size_t)100000) /* the fallback decides on further permits */
 #define DOORMAN__REPORTS_MAX ((size_t)10000)
+#define DOORMAN__SETTLES_MAX ((size_t)10000)
+#define DOORMAN__COPIES_MAX ((size_t)10000)
+
+/* How long a settle waits for its first message, how long it is sent after that, how long it waits
+ * after LEARNING, and in how many messages it may fail. An outage does not fail as many messages in
+ * that time, because the breaker opens. */
+#define DOORMAN__SETTLE_WAIT (300 * DOORMAN_SECOND)
+#define DOORMAN__SETTLE_TIME (45 * DOORMAN_SECOND)
+#define DOORMAN__SETTLE_PAUSE DOORMAN_SECOND
+#define DOORMAN__SETTLE_FAILURES ((size_t)25)
 
 /* A message waits at least this long for its response, even if its callers have less time. So a
  * caller that is in a hurry does not make a server look as if it had failed. */
@@ -17530,6 +17604,7 @@ typedef enum doorman__call_kind {
     DOORMAN__CALL_RELEASE,
     DOORMAN__CALL_TRANSFER,
     DOORMAN__CALL_SEIZURE,
+    DOORMAN__CALL_SETTLE,
     DOORMAN__CALL_WAIT, /* a permit that may wait in the queue of a server */
     DOORMAN__CALL_KIND_COUNT
 } doorman__call_kind;
@@ -17553,7 +17628,7 @@ typedef struct doorman__list {
     size_t count;
 } doorman__list;
 
-/* A permit, a report or a request about a hold. Its items and their texts are behind the struct.
+/* A permit, a report, a settle or a request about a hold. Its items, with their texts, follow it.
  * The key of an item is directly behind the NUL of its resource_id. */
 typedef struct doorman__call {
     doorman__list_link link; /* in the list of its state; not while NEW or SENT */
@@ -17564,19 +17639,21 @@ typedef struct doorman__call {
     bool attended;   /* a caller wants the result */
     bool alone;      /* it is in a message of its own */
     bool prefetches; /* it takes units ahead, for the stock of its item (P24) */
+    bool unanswered; /* a server may have granted it, and the client does not know it yet */
     size_t failures;
     struct doorman__batch *batch; /* SENT: whose message it is in; else NULL */
     size_t position;              /* SENT: its index in the message */
     doorman_time sent_max_wait;
-    doorman_time waits_until;          /* WAIT: when max_wait ends; 0: it was not sent yet */
+    doorman_time waits_until;          /* WAIT: when max_wait ends; 0: it was not sent yet. SETTLE:
+                                          when it is lost if it was not sent */
     struct doorman__client_hold *hold; /* NULL: the call concerns no hold */
-    struct doorman__call *peer;        /* of a transfer: the call that has its result, and the other
-                                          way round */
+    struct doorman__call *peer;        /* of a transfer or settle: the call that has its result, and
+                                          the other way round; NULL: nobody waits for it */
     doorman_hold_request hold_request; /* TRANSFER, SEIZURE */
     size_t text_bytes;
     void *context;
     doorman_time deadline;
-    doorman_permit_request request; /* of a report: one item */
+    doorman_permit_request request; /* of a report: one item; of a settle: what it has cost */
     doorman_status status;          /* UNAVAILABLE: an agent was shut down */
     doorman_acquired acquired;
 } doorman__call;
@@ -17670,6 +17747,7 @@ typedef union doorman__sent_item {
     doorman_permit_request permit;
     doorman_permit_entry entry;
     doorman_hold_request hold;
+    doorman_settle_request settle;
 } doorman__sent_item;
 
 /* The messages of a client or of a lane. One message at a time is under way. A lane sends one
@@ -17679,7 +17757,7 @@ typedef struct doorman__batch {
     doorman_upstream upstream;
     doorman_permit_client *client;
     doorman__sent *sent; /* the calls of the message */
-    void *items;         /* permits, entries or holds, with room as for a doorman__sent_item */
+    void *items; /* permits, entries, holds or settles, with room as for a doorman__sent_item */
     size_t capacity, item_capacity, count;
     doorman__call_kind kind; /* of the last message */
 } doorman__batch;
@@ -17704,6 +17782,7 @@ struct doorman_permit_client {
     doorman__timers timers;
     size_t call_count;   /* in all states, with the actions of holds */
     size_t action_count; /* actions of holds that are queued or under way */
+    size_t settle_count; /* settles without an answer */
 
     doorman__permit_lane *lanes[DOORMAN_PERMIT_LANES_MAX];
     size_t lane_count;
@@ -17714,8 +17793,8 @@ struct doorman_permit_client {
     uint64_t hold_number;  /* the last number that was given out */
     uint64_t number_count; /* how many numbers were given out */
 
-    doorman__known_table refusals, stocks;
-    size_t prefetch_count; /* calls that take units ahead */
+    doorman__known_table refusals, stocks, copies; /* copies: numbers of refused copies (P27) */
+    size_t prefetch_count;                         /* calls that take units ahead */
     doorman_permit_client_info counts;
 };
 
@@ -17761,11 +17840,13 @@ static void doorman__call_move(doorman__call *call, doorman__call_state state) {
         [DOORMAN__CALL_QUEUED] = 1U << DOORMAN__CALL_SENT | 1U << DOORMAN__CALL_DECIDED,
         [DOORMAN__CALL_SENT] =
             1U << DOORMAN__CALL_QUEUED | 1U << DOORMAN__CALL_WAITING | 1U << DOORMAN__CALL_DECIDED,
-        [DOORMAN__CALL_WAITING] = 1U << DOORMAN__CALL_DECIDED,
+        [DOORMAN__CALL_WAITING] = 1U << DOORMAN__CALL_QUEUED | 1U << DOORMAN__CALL_DECIDED,
         [DOORMAN__CALL_DECIDED] = 0};
     doorman__call_state last = call->state;
     doorman__list *from = doorman__call_list(call);
     assert(last < DOORMAN__CALL_STATE_COUNT && legal[last] >> state & 1U);
+    assert(last != DOORMAN__CALL_WAITING || state == DOORMAN__CALL_DECIDED ||
+           call->kind == DOORMAN__CALL_SETTLE);
     (void)legal;
     if (from) doorman__list_remove(from, &call->link);
     if (last == DOORMAN__CALL_SENT) {
@@ -17845,6 +17926,7 @@ static void doorman__call_free(doorman__call *call) {
     if (list) doorman__list_remove(list, &call->link);
     doorman__timer_clear(&client->timers, &call->timer);
     client->call_count--;
+    client->settle_count -= call->kind == DOORMAN__CALL_SETTLE;
     doorman__call_forget(call);
     if (!call->hold || call != &call->hold->action) {
         DOORMAN_FREE(call);
@@ -17876,8 +17958,8 @@ static void doorman__call_finish_peer(doorman__call *call) {
 }
 
 /* Makes room for one more call in the timers and in the message, so that nothing later needs
- * memory. A transfer has two calls, and a hold has an action.
- *   holds   the call concerns a hold */
+ * memory. A transfer and a settle have two calls, and a hold has an action.
+ *   holds   the call concerns a hold, or is a settle */
 static bool doorman__permit_client_reserve(doorman_permit_client *client, bool holds) {
     size_t all = client->call_count + client->all_holds.count + 2 * holds + 1;
     size_t count = all < DOORMAN__MESSAGE_ITEMS ? all : DOORMAN__MESSAGE_ITEMS;
@@ -18353,9 +18435,19 @@ static void doorman__transfer_end(doorman__call *call, doorman_time now) {
     doorman__client_hold_plan(hold, now);
 }
 
+/* Notes the reservation of a granted permit. */
+static void doorman__acquired_reservation(doorman__call *call, doorman_time settle_by) {
+    if (!call->request.settle_within) return;
+    assert(call->request.request_id);
+    call->acquired.reservation = call->request.request_id;
+    call->acquired.settle_by = settle_by;
+}
+
 /* Grants a call the minimum of each item, or in full the cost of each item. */
 static void doorman__call_grant(doorman__call *call, bool in_full) {
     call->acquired.granted = true;
+    doorman__acquired_reservation(
+        call, doorman__after(call->client->main.upstream.now, call->request.settle_within));
     for (size_t i = 0; i < call->request.item_count; i++) {
         call->acquired.units[i] =
             in_full ? call->request.items[i].cost : doorman__request_minimum(&call->request, i);
@@ -18480,7 +18572,8 @@ static void doorman__prefetch_end(doorman__call *call) {
 static bool doorman__call_uses_stock(const doorman__call *call) {
     const doorman_permit_request *request = &call->request;
     return call->client->policy.prefetch && call->kind == DOORMAN__CALL_PERMIT && call->attended &&
-           !call->hold && request->item_count == 1 && !request->equal && request->items->cost > 0;
+           !call->hold && !request->settle_within && request->item_count == 1 && !request->equal &&
+           request->items->cost > 0;
 }
 
 /* Grants a permit out of the stock. Returns false if this is not possible. */
@@ -18571,6 +18664,137 @@ static void doorman__stock_learn(const doorman__call *call, const doorman_permit
     doorman__stock_refill(client, stock, item);
 }
 
+/* ---- permit client: reservations (P27) */
+
+/* Makes the item that stands for a number in the table of refused copies. Its empty key is behind
+ * its name, as for all items of calls. */
+static doorman_permit_item doorman__copy_item(char text[32], uint64_t number) {
+    const size_t bytes = 32;
+    memset(text, 0, bytes);
+    snprintf(text, bytes, "%llu", (unsigned long long)number);
+    return (doorman_permit_item){.resource_id = text};
+}
+
+/* Forgets the oldest numbers if their time has passed, and one more if the table is full. */
+static void doorman__copies_forget(doorman_permit_client *client, doorman_time now) {
+    doorman__known *oldest;
+    while ((oldest = doorman__known_oldest(&client->copies, DOORMAN__COPIES_MAX, now))) {
+        doorman__known_forget(&client->copies, oldest);
+    }
+}
+
+static doorman__known *doorman__copy_find(const doorman_permit_client *client, uint64_t number) {
+    char text[32];
+    if (!client->copies.table.count) return NULL;
+    const doorman_permit_item item = doorman__copy_item(text, number);
+    return doorman__known_find(&client->copies, &item, doorman__item_hash(client->hash_key, &item));
+}
+
+/* Notes that the copy of a permit was refused. If it is a reservation, its settle has no effect. If
+ * memory runs out, its settle is charged as a report. */
+static void doorman__copy_refuse(const doorman__call *call, doorman_time now) {
+    doorman_permit_client *client = call->client;
+    char text[32];
+    client->counts.bypassed++;
+    if (!call->request.settle_within) return;
+    doorman__copies_forget(client, now);
+    const doorman_permit_item item = doorman__copy_item(text, call->request.request_id);
+    doorman__known *known = doorman__known_add(&client->copies, sizeof *known, &item,
+                                               doorman__item_hash(client->hash_key, &item));
+    if (!known) return;
+    doorman__known_keep(&client->copies, known,
+                        doorman__after(now, call->request.settle_within + DOORMAN__SETTLE_WAIT));
+}
+
+/* Queues a settle with the items of a request. Returns NULL if memory runs out, or if too many
+ * settles wait. Precondition: doorman__permit_client_reserve has succeeded.
+ *   number   of the reservation */
+static doorman__call *doorman__client_settle_queue(doorman_permit_client *client,
+                                                   const doorman_permit_request *request,
+                                                   uint64_t number, doorman_time now) {
+    doorman__call *call = doorman__call_create(client, request, NULL);
+    if (!call) return NULL;
+    call->kind = DOORMAN__CALL_SETTLE;
+    call->attended = false;
+    call->request.settle_within = 0;
+    call->request.request_id = number;
+    call->deadline = call->waits_until = doorman__after(now, DOORMAN__SETTLE_WAIT);
+    client->call_count++;
+    client->settle_count++;
+    doorman__call_move(call, DOORMAN__CALL_QUEUED);
+    doorman__timer_set(&client->timers, &call->timer, call->deadline);
+    return call;
+}
+
+/* Settles a reservation that its caller does not get, with a cost of 0. */
+static void doorman__reservation_give_back(doorman__call *call, doorman_time now) {
+    doorman_permit_client *client = call->client;
+    const doorman_acquired *acquired = &call->acquired;
+    bool granted = acquired->granted && acquired->decided_by == DOORMAN_BY_SERVER;
+    if (!call->attended || !call->request.settle_within) return;
+    if (!granted && !call->unanswered) return;
+    call->unanswered = false;
+    call->acquired.reservation = 0;
+    if (client->settle_count >= DOORMAN__SETTLES_MAX) return;
+    if (!doorman__permit_client_reserve(client, false)) return;
+    const uint64_t number = call->request.request_id;
+    doorman__call *made = doorman__client_settle_queue(client, &call->request, number, now);
+    for (size_t i = 0; made && i < made->request.item_count; i++) {
+        doorman_permit_item *item = &((doorman_permit_item *)(void *)(made + 1))[i];
+        item->cost = item->min = 0;
+        item->has_min = false;
+    }
+}
+
+/* Gives up a settle. */
+static void doorman__client_settle_lose(doorman__call *call) {
+    assert(call->kind == DOORMAN__CALL_SETTLE && !call->attended);
+    call->client->counts.unsettled++;
+    doorman__call_finish_peer(call);
+    doorman__call_finish(call);
+}
+
+/* Does what is due for a settle: it is lost, or it is sent again. */
+static void doorman__client_settle_work(doorman__call *call, doorman_time now) {
+    if (now >= call->deadline) {
+        doorman__client_settle_lose(call);
+        return;
+    }
+    doorman__call_move(call, DOORMAN__CALL_QUEUED);
+    doorman__timer_set(&call->client->timers, &call->timer, call->deadline);
+}
+
+/* Processes the answer to a settle. */
+static void doorman__client_settle_decide(doorman__call *call, const doorman_settlement *result,
+                                          doorman_time now) {
+    doorman_permit_client *client = call->client;
+    doorman_acquired *out = call->peer ? &call->peer->acquired : NULL;
+    assert(call->kind == DOORMAN__CALL_SETTLE && call->state == DOORMAN__CALL_SENT);
+    if (result->reason == DOORMAN_REASON_LEARNING) {
+        if (!call->failures) call->deadline = call->waits_until;
+        doorman__call_move(call, DOORMAN__CALL_WAITING);
+        doorman_time again = doorman__after(now, DOORMAN__SETTLE_PAUSE);
+        doorman__timer_set(&client->timers, &call->timer, doorman__earlier(again, call->deadline));
+        return;
+    }
+    (*(result->reason ? &client->counts.unsettled : &client->counts.settled))++;
+    if (out) {
+        out->decided_by = DOORMAN_BY_SERVER;
+        out->granted = !result->reason;
+        out->reason = result->reason;
+        out->late = result->late;
+        out->unknown = result->unknown;
+    }
+    for (size_t i = 0; !result->reason && i < call->request.item_count; i++) {
+        const doorman_settled_item *item = &result->items[i];
+        double rest = call->request.items[i].cost - item->charged;
+        if (out) out->units[i] = item->charged - item->returned;
+        if (result->unknown && rest > 0) client->counts.uncharged += rest;
+    }
+    doorman__call_finish_peer(call);
+    doorman__call_finish(call);
+}
+
 /* ---- permit client: decisions without a server */
 
 /* Returns whether the local limiters allow all items. If one refuses, the units of the items before
@@ -18612,6 +18836,7 @@ static void doorman__call_fall_back(doorman__call *call, doorman_time now) {
         bool granted = fallback == DOORMAN_FAIL_OPEN;
         if (fallback == DOORMAN_FAIL_LOCAL) granted = doorman__call_is_local(call, now);
         if (granted) doorman__call_grant(call, false);
+        if (!granted) doorman__reservation_give_back(call, now);
         (*(granted ? &client->counts.fallback_granted : &client->counts.fallback_refused))++;
     }
     if (fallback == DOORMAN_FAIL_CLOSED && client->main.upstream.state == DOORMAN__BACKING_OFF) {
@@ -18635,7 +18860,7 @@ static void doorman__call_refuse(doorman__call *call, size_t index,
     }
     doorman__limit_name_copy(acquired->limit, refusal->limit);
     client->counts.refused_locally++;
-    if (!call->attended) client->counts.bypassed++;
+    if (!call->attended) doorman__copy_refuse(call, now);
     doorman__call_end_ask(call, now);
 }
 
@@ -18703,6 +18928,9 @@ static void doorman__call_return(doorman__call *call, bool failed, doorman_time 
         if (now >= call->hold->end) doorman__transfer_end(call, now);
     } else if (failed && call->prefetches) {
         doorman__prefetch_end(call);
+    } else if (failed && call->kind == DOORMAN__CALL_SETTLE) {
+        call->alone = true;
+        if (++call->failures >= DOORMAN__SETTLE_FAILURES) doorman__client_settle_lose(call);
     } else if (failed) {
         call->alone = true;
         bool gives_up = ++call->failures > call->client->main.upstream.address_count;
@@ -18715,8 +18943,7 @@ static void doorman__call_return(doorman__call *call, bool failed, doorman_time 
 static void doorman__sent_return(doorman__sent *sent, bool failed, doorman_time now) {
     doorman__client_hold *hold = sent->hold;
     sent->hold = NULL;
-    if (sent->call) doorman__call_return(sent->call, failed, now);
-    assert(!sent->call);
+    if (sent->call) doorman__call_return(sent->call, failed, now); /* may move the message */
     if (!hold) return;
     hold->asking = false;
     if (!hold->call && hold->state == DOORMAN__HOLD_ASKED) {
@@ -18736,7 +18963,8 @@ static void doorman__batch_return(doorman__batch *batch, bool failed, doorman_ti
 }
 
 /* Opens the breaker. The fallback decides on the permits, reports and seizures in the queues. The
- * callers of transfers get their results. Requests about holds stay in their queues. */
+ * callers of transfers and settles get their results. Settles and requests about holds stay in
+ * their queues. */
 static void doorman__breaker_open(doorman_permit_client *client, doorman_time now) {
     doorman_upstream *upstream = &client->main.upstream;
     assert(upstream->failures >= DOORMAN__BREAKER_FAILURES && !client->main.count);
@@ -18752,8 +18980,11 @@ static void doorman__breaker_open(doorman_permit_client *client, doorman_time no
         doorman__list_link *const *first = &client->queues[kinds[i]].first;
         while (*first) doorman__call_fall_back(doorman__call_at(*first), now);
     }
-    doorman__list_link *at = client->queues[DOORMAN__CALL_TRANSFER].first;
-    for (; at; at = at->next) doorman__call_finish_peer(doorman__call_at(at));
+    static const doorman__call_kind stays[] = {DOORMAN__CALL_TRANSFER, DOORMAN__CALL_SETTLE};
+    for (size_t i = 0; i < sizeof stays / sizeof *stays; i++) {
+        doorman__list_link *at = client->queues[stays[i]].first;
+        for (; at; at = at->next) doorman__call_finish_peer(doorman__call_at(at));
+    }
 }
 
 /* Ends a message that has failed. The breaker counts only the messages of the client.
@@ -18809,6 +19040,18 @@ static void doorman__permit_put(doorman__call *call, doorman_permit_request *to,
     to->max_wait = call->sent_max_wait = doorman__earlier(call->request.max_wait, rest);
 }
 
+/* Prepares a settle for a message. Its time to be sent again begins with its first message. */
+static void doorman__settle_put(doorman__call *call, doorman_settle_request *to, doorman_time now) {
+    if (call->deadline == call->waits_until) {
+        call->deadline =
+            doorman__earlier(call->waits_until, doorman__after(now, DOORMAN__SETTLE_TIME));
+        doorman__timer_set(&call->client->timers, &call->timer, call->deadline);
+    }
+    *to = (doorman_settle_request){.request_id = call->request.request_id,
+                                   .items = call->request.items,
+                                   .item_count = call->request.item_count};
+}
+
 static doorman_hold_request doorman__hold_put(doorman__call *call) {
     doorman__client_hold *hold = call->hold;
     doorman_hold_request request = {.id = hold->id};
@@ -18843,13 +19086,19 @@ static doorman_time doorman__batch_put(doorman__batch *batch, doorman__call *cal
     call->position = place;
     batch->sent[place] = (doorman__sent){.call = call, .hold = asks ? hold : NULL};
     if (asks) hold->asking = hold->was_sent = true;
+    call->unanswered = true;
     if (call->kind == DOORMAN__CALL_PERMIT || call->kind == DOORMAN__CALL_WAIT) {
         doorman__permit_put(call, &((doorman_permit_request *)batch->items)[place], now);
         return call->deadline;
     }
     if (call->kind == DOORMAN__CALL_REPORT) {
-        ((doorman_permit_entry *)batch->items)[place] = (doorman_permit_entry){
-            .resource_id = item->resource_id, .key = item->key, .cost = item->cost};
+        ((doorman_permit_entry *)batch->items)[place] =
+            (doorman_permit_entry){.resource_id = item->resource_id,
+                                   .key = item->key,
+                                   .cost = item->cost,
+                                   .request_id = call->request.request_id};
+    } else if (call->kind == DOORMAN__CALL_SETTLE) {
+        doorman__settle_put(call, &((doorman_settle_request *)batch->items)[place], now);
     } else {
         ((doorman_hold_request *)batch->items)[place] = doorman__hold_put(call);
     }
@@ -18888,7 +19137,9 @@ static void doorman__permit_client_work(doorman_permit_client *client, doorman_t
     while (doorman__timers_due(&client->timers) <= now) {
         doorman__timer *first = doorman__timers_first(&client->timers);
         doorman__call *call = DOORMAN__WITHIN(doorman__call, timer, first);
-        if (call->state == DOORMAN__CALL_WAITING) {
+        if (call->kind == DOORMAN__CALL_SETTLE) {
+            doorman__client_settle_work(call, now);
+        } else if (call->state == DOORMAN__CALL_WAITING) {
             doorman__call_finish(call);
         } else {
             client->counts.timed_out++;
@@ -18897,6 +19148,7 @@ static void doorman__permit_client_work(doorman_permit_client *client, doorman_t
     }
     if (doorman__known_due(&client->refusals) <= now) doorman__known_refusals_forget(client, now);
     if (doorman__known_due(&client->stocks) <= now) doorman__stocks_forget(client, now);
+    if (doorman__known_due(&client->copies) <= now) doorman__copies_forget(client, now);
 }
 
 static void doorman__batch_work(doorman_upstream *upstream, doorman_time now) {
@@ -18928,6 +19180,7 @@ static doorman_time doorman__batch_due(const doorman_upstream *upstream) {
                                doorman__timers_due(&client->hold_timers));
         due = doorman__earlier(due, doorman__known_due(&client->refusals));
         due = doorman__earlier(due, doorman__known_due(&client->stocks));
+        due = doorman__earlier(due, doorman__known_due(&client->copies));
     }
     if (upstream->state == DOORMAN__REQUESTED) {
         return doorman__earlier(due, doorman__upstream_due(upstream));
@@ -18954,7 +19207,7 @@ static bool doorman__batch_request(doorman_upstream *upstream, doorman_request *
         [DOORMAN__CALL_PERMIT] = DOORMAN_ACQUIRE,    [DOORMAN__CALL_REPORT] = DOORMAN_REPORT,
         [DOORMAN__CALL_RENEWAL] = DOORMAN_RENEW,     [DOORMAN__CALL_RELEASE] = DOORMAN_RELEASE,
         [DOORMAN__CALL_TRANSFER] = DOORMAN_TRANSFER, [DOORMAN__CALL_SEIZURE] = DOORMAN_SEIZE,
-        [DOORMAN__CALL_WAIT] = DOORMAN_ACQUIRE};
+        [DOORMAN__CALL_SETTLE] = DOORMAN_SETTLE,     [DOORMAN__CALL_WAIT] = DOORMAN_ACQUIRE};
     doorman__batch *batch = DOORMAN__WITHIN(doorman__batch, upstream, upstream);
     doorman_permit_client *client = batch->client;
     now = doorman__upstream_now(&client->main.upstream, now);
@@ -18985,6 +19238,9 @@ static bool doorman__batch_request(doorman_upstream *upstream, doorman_request *
     } else if (upstream->method == DOORMAN_REPORT) {
         out->entries = (const doorman_permit_entry *)batch->items;
         out->entry_count = batch->count;
+    } else if (upstream->method == DOORMAN_SETTLE) {
+        out->settles = (const doorman_settle_request *)batch->items;
+        out->settle_count = batch->count;
     } else {
         out->holds = (const doorman_hold_request *)batch->items;
         out->hold_count = batch->count;
@@ -19006,7 +19262,8 @@ static bool doorman__decision_valid(const doorman_permit *permit, const doorman_
                (!permit->has_retry_after || doorman__duration_valid(permit->retry_after));
     }
     if (permit->item_count != count || !permit->items || !doorman__duration_valid(permit->wait) ||
-        !doorman__duration_valid(permit->waited) || !doorman__duration_valid(permit->expires_in)) {
+        !doorman__duration_valid(permit->waited) || !doorman__duration_valid(permit->expires_in) ||
+        !doorman__duration_valid(permit->settle_within)) {
         return false;
     }
     for (size_t i = 0; i < count; i++) {
@@ -19041,11 +19298,31 @@ static bool doorman__hold_result_valid(const doorman_hold *result, const doorman
     return true;
 }
 
+/* Checks the answers to settles. A settle that was given up has no call. */
+static bool doorman__settlements_valid(const doorman__batch *batch,
+                                       const doorman_response *response) {
+    if (response->settlement_count != batch->count || !response->settlements) return false;
+    for (size_t i = 0; i < batch->count; i++) {
+        const doorman_settlement *result = &response->settlements[i];
+        const doorman__call *call = batch->sent[i].call;
+        if ((unsigned)result->reason >= DOORMAN_REASON_COUNT) return false;
+        if (!call || result->reason) continue;
+        if (result->item_count != call->request.item_count || !result->items) return false;
+        for (size_t j = 0; j < result->item_count; j++) {
+            const doorman_settled_item *item = &result->items[j];
+            bool valid = doorman__amount_valid(item->returned);
+            if (!valid || !doorman__amount_valid(item->charged)) return false;
+        }
+    }
+    return true;
+}
+
 static bool doorman__decisions_valid(const doorman__batch *batch,
                                      const doorman_response *response) {
     if (response->method != batch->upstream.method) return false;
     if (!doorman__response_lists_given(response)) return false;
     if (response->method == DOORMAN_REPORT) return response->result_count == batch->count;
+    if (response->method == DOORMAN_SETTLE) return doorman__settlements_valid(batch, response);
     bool acquires = response->method == DOORMAN_ACQUIRE;
     size_t count = acquires ? response->permit_count : response->hold_count;
     if (count != batch->count) return false;
@@ -19099,6 +19376,7 @@ static void doorman__call_decide(doorman__call *call, const doorman_permit *perm
     doorman_permit_client *client = call->client;
     assert(call->state == DOORMAN__CALL_SENT && sent_at <= now);
     doorman_acquired *acquired = &call->acquired;
+    call->unanswered = false;
     if (!permit->granted) {
         doorman__known_refusal_remember(call, permit, sent_at, now);
     }
@@ -19117,13 +19395,16 @@ static void doorman__call_decide(doorman__call *call, const doorman_permit *perm
         doorman__acquired_grant(acquired, permit);
         acquired->hold = call->hold ? call->hold->number : 0;
         acquired->ends_at = call->hold ? call->hold->end : 0;
+        if (permit->reservation_id) {
+            doorman__acquired_reservation(call, doorman__after(sent_at, permit->settle_within));
+        }
     } else {
         acquired->reason = permit->reason;
         acquired->item_index = permit->item_index;
         acquired->has_retry_after = permit->has_retry_after;
         if (permit->has_retry_after) acquired->retry_after = permit->retry_after;
         doorman__limit_name_copy(acquired->limit, permit->limit);
-        if (!call->attended) client->counts.bypassed++;
+        if (!call->attended) doorman__copy_refuse(call, now);
     }
     if (call->request.detail) doorman__acquired_figures(acquired, permit);
     doorman_time ready = permit->granted ? doorman__after(now, permit->wait) : now;
@@ -19267,19 +19548,34 @@ static void doorman__seizure_decide(doorman__sent sent, const doorman_hold *resu
     doorman__client_hold_plan(hold, now);
 }
 
+/* Processes the answer to a report. If a server cannot remember it, it is sent without a request_id
+ * (P28). */
+static void doorman__report_decide(doorman__call *call, const doorman_permit_result *result) {
+    doorman_permit_client *client = call->client;
+    bool again = result->reason && result->reason != DOORMAN_REASON_REPEATED;
+    if (again && call->request.request_id) {
+        call->request.request_id = 0;
+        doorman__call_move(call, DOORMAN__CALL_QUEUED);
+        return;
+    }
+    double rest = call->request.items[0].cost - result->charged;
+    if (rest > 0) client->counts.uncharged += rest;
+    client->counts.reported++;
+    doorman__call_finish(call);
+}
+
 /* Processes the result of one call of a message. The call is NULL if it has its result already. */
 static void doorman__result_process(doorman__batch *batch, size_t place,
                                     const doorman_response *response, doorman_time now) {
-    doorman_permit_client *client = batch->client;
     const doorman__sent sent = batch->sent[place];
     batch->sent[place].hold = NULL;
     if (response->method == DOORMAN_ACQUIRE) {
         doorman__permit_decide(sent, &response->permits[place], batch->upstream.sent_at, now);
     } else if (response->method == DOORMAN_REPORT) {
-        double rest = sent.call->request.items[0].cost - response->results[place].charged;
-        if (rest > 0) client->counts.uncharged += rest;
-        client->counts.reported++;
-        doorman__call_finish(sent.call);
+        doorman__report_decide(sent.call, &response->results[place]);
+    } else if (response->method == DOORMAN_SETTLE) {
+        if (!sent.call) return;
+        doorman__client_settle_decide(sent.call, &response->settlements[place], now);
     } else if (response->method == DOORMAN_TRANSFER) {
         doorman__transfer_decide(sent.call, &response->holds[place], now);
     } else if (response->method == DOORMAN_SEIZE) {
@@ -19435,6 +19731,8 @@ void doorman_permit_client_destroy(doorman_permit_client *client) {
     doorman__table_uninit(&client->refusals.table);
     doorman__stocks_forget(client, DOORMAN_NEVER);
     doorman__table_uninit(&client->stocks.table);
+    doorman__copies_forget(client, DOORMAN_NEVER);
+    doorman__table_uninit(&client->copies.table);
     doorman__timers_uninit(&client->timers);
     doorman_limiter_map_destroy(client->local);
     doorman__upstream_uninit(&client->main.upstream);
@@ -19450,8 +19748,9 @@ doorman_upstream *doorman_permit_client_upstream(doorman_permit_client *client) 
 
 /* What an application asks. */
 typedef struct doorman__ask {
-    doorman__call_kind kind;              /* PERMIT, TRANSFER or SEIZURE */
+    doorman__call_kind kind;              /* PERMIT, TRANSFER, SEIZURE or SETTLE */
     const doorman_permit_request *permit; /* of a PERMIT */
+    const doorman_settle_request *settle; /* of a SETTLE */
     const doorman_hold_request *hold;     /* of the others */
     doorman_time timeout;                 /* of a PERMIT */
     void *context;
@@ -19491,8 +19790,8 @@ static doorman_status doorman__acquire_check(const doorman_permit_request *reque
     };
     const char *text = DOORMAN__RULE_NEXT(rules, &next);
     doorman_permit_request own = *request;
-    own.client_id = NULL; /* the client sets it, and the request_id */
-    own.request_id = 0;
+    own.client_id = request->settle_within ? "-" : NULL; /* the client sets it, as the next one */
+    own.request_id = request->settle_within ? 1 : 0;
     if (!text) text = doorman__permit_request_wrong(&own);
     if (text) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", text);
     for (size_t i = 0; i < count; i++) {
@@ -19501,6 +19800,10 @@ static doorman_status doorman__acquire_check(const doorman_permit_request *reque
         if (!request->items[i].set_count) continue;
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
                              "items[%zu].sets: a permit client brings no figures", i);
+    }
+    if (request->settle_within && !doorman__reservation_fits(request->items, count, 1)) {
+        return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED,
+                             "items: have too many bytes for settle_within");
     }
     double least = doorman__request_minimum(request, 0); /* with `equal`: of all items */
     for (size_t i = 0; request->equal && i < count; i++) {
@@ -19534,6 +19837,7 @@ static void doorman__call_bypass(doorman__call *call, doorman_time now) {
     doorman_permit_client *client = call->client;
     doorman__client_hold *hold = call->hold;
     assert(call->attended && call->state == DOORMAN__CALL_NEW);
+    const uint64_t number = call->request.request_id;
     doorman__call *copy = doorman__call_create(client, &call->request, NULL);
     client->call_count++;
     doorman__call_grant(call, true);
@@ -19548,12 +19852,14 @@ static void doorman__call_bypass(doorman__call *call, doorman_time now) {
     }
     copy->attended = false;
     copy->deadline = call->deadline;
+    copy->request.request_id = number;
     doorman__call_set_hold(copy, call->kind, hold);
     (void)doorman__call_start(copy, now);
 }
 
 /* Refuses a call, because its caller has released the hold. */
 static void doorman__call_revoke(doorman__call *call) {
+    doorman__reservation_give_back(call, call->client->main.upstream.now);
     memset(&call->acquired, 0, sizeof call->acquired);
     call->acquired.decided_by = DOORMAN_BY_CALLER;
     if (call->state != DOORMAN__CALL_DECIDED) doorman__call_finish(call);
@@ -19579,6 +19885,9 @@ static doorman__call *doorman__permit_start(doorman_permit_client *client, const
         }
     }
     doorman__call_set_hold(call, waits ? DOORMAN__CALL_WAIT : DOORMAN__CALL_PERMIT, hold);
+    if (request->settle_within && !hold) {
+        call->request.request_id = doorman__client_number(client);
+    }
     if (hold && request->hold) *request->hold = hold->number;
     call->deadline = doorman__after(now, ask->timeout > 0 ? ask->timeout : client->message_timeout);
     if (released) {
@@ -19675,24 +19984,111 @@ static doorman__call *doorman__seizure_start(doorman_permit_client *client, cons
     return call;
 }
 
+/* Checks a settle as strictly as a server does. */
+static doorman_status doorman__client_settle_check(const doorman_settle_request *request,
+                                                   doorman_error *error) {
+    const size_t count = request->item_count;
+    const doorman__rule rules[] = {
+        {request->id > DOORMAN__REQUEST_ID_MAX, "id: must be at most 2^53 - 1"},
+        {!doorman__duration_valid(request->timeout), "timeout: " DOORMAN__DURATION_OR_ZERO_RULE},
+        {!count || count > DOORMAN_PERMIT_ITEMS_MAX || !request->items,
+         "items: must be a list of 1 to 100 items"},
+    };
+    size_t next = 0;
+    const char *text = DOORMAN__RULE_NEXT(rules, &next);
+    if (text) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", text);
+    for (size_t i = 0; i < count; i++) {
+        if (request->items[i].has_min) {
+            return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                                 "items[%zu].min: only a permit has one", i);
+        }
+        doorman_status status = doorman__permit_item_check(&request->items[i], "items", i, error);
+        if (status != DOORMAN_OK) return status;
+    }
+    if (doorman__reservation_fits(request->items, count, 0)) return DOORMAN_OK;
+    return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "items: have too many bytes");
+}
+
+/* Decides on a settle that needs no message. Returns false if it needs one.
+ *   result   the call of its caller; NULL: nobody waits */
+static bool doorman__client_settle_is_local(doorman_permit_client *client,
+                                            const doorman_settle_request *request,
+                                            doorman__call *result) {
+    doorman__known *copy = request->id ? doorman__copy_find(client, request->id) : NULL;
+    bool full = client->settle_count >= DOORMAN__SETTLES_MAX;
+    if (request->id && !copy && !full) return false;
+    if (copy) {
+        doorman__known_forget(&client->copies, copy);
+    } else if (request->id) {
+        client->counts.unsettled++;
+    }
+    if (!result) return true;
+    result->acquired.granted = copy != NULL;
+    result->acquired.decided_by = copy          ? DOORMAN_BY_BYPASS
+                                  : request->id ? DOORMAN_BY_FALLBACK
+                                                : DOORMAN_BY_CALLER;
+    doorman__call_finish(result);
+    return true;
+}
+
+/* Starts a settle. With a timeout it has two calls, as a transfer.
+ *   out       written on OK: the call that gets the result; NULL: nobody waits
+ *   returns   OK | OUT_OF_MEMORY: nothing has changed */
+static doorman_status doorman__client_settle_start(doorman_permit_client *client,
+                                                   const doorman__ask *ask, doorman__call **out,
+                                                   doorman_time now) {
+    const doorman_settle_request *request = ask->settle;
+    const doorman_permit_request none = {.item_count = 0};
+    const doorman_permit_request items = {.items = request->items,
+                                          .item_count = request->item_count};
+    const doorman_hold_request release = {.id = request->id};
+    doorman__call *result = NULL, *call = NULL;
+    if (request->timeout > 0) {
+        result = doorman__call_create(client, &none, ask->context);
+        if (!result) return DOORMAN_OUT_OF_MEMORY;
+        client->call_count++;
+    }
+    *out = result;
+    if (doorman__client_settle_is_local(client, request, result)) return DOORMAN_OK;
+    call = doorman__client_settle_queue(client, &items, request->id, now);
+    if (!call) {
+        if (result) doorman__call_free(result);
+        return DOORMAN_OUT_OF_MEMORY;
+    }
+    if (result) {
+        result->peer = call;
+        call->peer = result;
+        result->acquired.decided_by = DOORMAN_BY_FALLBACK;
+        result->deadline = doorman__after(now, request->timeout);
+        doorman__call_move(result, DOORMAN__CALL_WAITING);
+        doorman__timer_set(&client->timers, &result->timer, result->deadline);
+    }
+    return doorman_permit_client_release(client, &release, NULL, now);
+}
+
 /* Starts what an application asks.
- *   out   written on OK: the call. If it is not DECIDED, doorman__permit_client_work or a response
- *         decides on it later */
+ *   out   written on OK: the call; NULL: nobody waits for a settle. If it is not DECIDED,
+ *         doorman__permit_client_work or a response decides on it later */
 static doorman_status doorman__permit_client_ask(doorman_permit_client *client,
                                                  const doorman__ask *ask, doorman__call **out,
                                                  doorman_error *error, doorman_time now) {
     bool released = false;
     if (!client) return doorman__missing(error, "client");
-    if (!ask->permit && !ask->hold) return doorman__missing(error, "request");
-    doorman_status status = ask->permit ? doorman__acquire_check(ask->permit, error)
-                                        : doorman__client_hold_check(ask->hold, ask->kind, error);
+    if (!ask->permit && !ask->hold && !ask->settle) return doorman__missing(error, "request");
+    doorman_status status = ask->permit   ? doorman__acquire_check(ask->permit, error)
+                            : ask->settle ? doorman__client_settle_check(ask->settle, error)
+                                          : doorman__client_hold_check(ask->hold, ask->kind, error);
     if (status == DOORMAN_OK && ask->permit) {
         status = doorman__hold_number_check(client, ask->permit, &released, error);
     }
     if (status != DOORMAN_OK) return status;
     now = doorman__upstream_now(&client->main.upstream, now);
-    bool holds = ask->hold || ask->permit->hold || ask->permit->request_id;
+    bool holds = !ask->permit || ask->permit->hold || ask->permit->request_id;
     if (!doorman__permit_client_reserve(client, holds)) return doorman__no_memory(error);
+    if (ask->settle) {
+        status = doorman__client_settle_start(client, ask, out, now);
+        return status == DOORMAN_OK ? DOORMAN_OK : doorman__no_memory(error);
+    }
     if (ask->permit) {
         *out = doorman__permit_start(client, ask, released, now);
     } else if (ask->kind == DOORMAN__CALL_TRANSFER) {
@@ -19729,9 +20125,18 @@ doorman_status doorman_permit_client_report(doorman_permit_client *client,
     if (!call) return doorman__no_memory(error);
     ((doorman_permit_item *)(void *)(call + 1))->cost = item->cost;
     call->kind = DOORMAN__CALL_REPORT;
+    if (client->policy.report_once) call->request.request_id = doorman__client_number(client);
     call->attended = false;
     (void)doorman__call_start(call, now);
     return DOORMAN_OK;
+}
+
+doorman_status doorman_permit_client_settle(doorman_permit_client *client,
+                                            const doorman_settle_request *request, void *context,
+                                            doorman_error *error, doorman_time now) {
+    doorman__call *call;
+    const doorman__ask ask = {.kind = DOORMAN__CALL_SETTLE, .settle = request, .context = context};
+    return doorman__permit_client_ask(client, &ask, &call, error, now);
 }
 
 bool doorman_permit_client_next(doorman_permit_client *client, void **context,
@@ -19860,6 +20265,7 @@ static void doorman__call_end(doorman__call *call, doorman_status status) {
         bool in_use = hold->state == DOORMAN__HOLD_IN_USE;
         doorman__client_hold_end(hold, in_use || hold->was_sent, now);
     }
+    if (status != DOORMAN_OK) doorman__reservation_give_back(call, now);
     doorman__call_finish(call);
     if (hold) doorman__client_hold_plan(hold, now);
 }
@@ -21176,6 +21582,7 @@ typedef struct doorman__acquirer {
     doorman__receiver receiver;
     doorman__agent_permits *permits;
     doorman_acquired *out;
+    const doorman_permit_request *request; /* NULL: not a permit */
     doorman_time end;
     struct timespec until; /* see doorman__acquirer_wait */
     pthread_cond_t wake;
@@ -21282,8 +21689,8 @@ static void doorman__agent_permits_tell(const doorman__list *calls) {
     }
 }
 
-/* Returns whether the thread still has reports or releases to send, and a server that takes
- * them. */
+/* Returns whether the thread still has reports, settles or releases to send, and a server that
+ * takes them. */
 static bool doorman__agent_permits_has_to_wait(const doorman__agent_permits *permits,
                                                doorman_time now) {
     const doorman_permit_client *client = permits->client;
@@ -21291,7 +21698,7 @@ static bool doorman__agent_permits_has_to_wait(const doorman__agent_permits *per
     bool sends = upstream->state == DOORMAN__REQUESTED &&
                  (upstream->method == DOORMAN_REPORT || upstream->method == DOORMAN_RELEASE);
     return now < permits->stop_by && upstream->failures == 0 &&
-           (sends || client->queues[DOORMAN__CALL_REPORT].first ||
+           (sends || client->settle_count || client->queues[DOORMAN__CALL_REPORT].first ||
             client->queues[DOORMAN__CALL_RELEASE].first);
 }
 
@@ -21452,6 +21859,7 @@ static void doorman__acquirer_end_call(doorman__acquirer *acquirer, bool gives_u
             const doorman_hold_request release = {.id = call->hold->number};
             (void)doorman_permit_client_release(client, &release, NULL, doorman_clock());
         }
+        if (gives_up) doorman__reservation_give_back(call, client->main.upstream.now);
         if (call->state != DOORMAN__CALL_DECIDED) doorman__call_settle(call);
         *acquirer->out = call->acquired;
         acquirer->decided = true;
@@ -21512,6 +21920,22 @@ static void doorman__acquirer_finish(doorman__acquirer *acquirer) {
     __atomic_sub_fetch(&permits->callers, 1, __ATOMIC_RELEASE);
 }
 
+/* Settles a reservation that a cancelled thread does not get, with a cost of 0. The mutex of the
+ * permits is locked. If memory runs out, the reservation ends by itself. */
+static void doorman__acquirer_give_back(const doorman__acquirer *acquirer) {
+    doorman_permit_item items[DOORMAN_PERMIT_ITEMS_MAX] = {{.resource_id = NULL}};
+    const doorman_permit_request *request = acquirer->request;
+    assert(request && request->item_count <= DOORMAN_PERMIT_ITEMS_MAX);
+    for (size_t i = 0; i < request->item_count; i++) {
+        items[i].resource_id = request->items[i].resource_id;
+        items[i].key = request->items[i].key;
+    }
+    const doorman_settle_request settle = {
+        .id = acquirer->out->reservation, .items = items, .item_count = request->item_count};
+    doorman_permit_client *client = acquirer->permits->client;
+    (void)doorman_permit_client_settle(client, &settle, NULL, NULL, doorman_clock());
+}
+
 /* Runs if the thread is cancelled. The mutex of the acquirer is locked. */
 static void doorman__acquirer_cancel(void *context) {
     doorman__acquirer *acquirer = (doorman__acquirer *)context;
@@ -21519,10 +21943,12 @@ static void doorman__acquirer_cancel(void *context) {
     doorman__acquirer_end_call(acquirer, true);
     doorman__acquirer_join(acquirer);
     doorman__agent_permits *permits = acquirer->permits;
-    const doorman_hold_request release = {.id = acquirer->out->hold};
-    if (acquirer->status == DOORMAN_OK && release.id) {
+    const doorman_acquired *out = acquirer->out;
+    const doorman_hold_request release = {.id = out->hold};
+    if (acquirer->status == DOORMAN_OK && (release.id || out->reservation)) {
         pthread_mutex_lock(&permits->mutex);
         (void)doorman_permit_client_release(permits->client, &release, NULL, doorman_clock());
+        if (out->reservation) doorman__acquirer_give_back(acquirer);
         doorman__agent_permits_unlock(permits);
     }
     doorman__acquirer_finish(acquirer);
@@ -21553,6 +21979,7 @@ static doorman_status doorman__acquirer_add(doorman__acquirer *acquirer, doorman
                                             doorman_error *error) {
     doorman__call *call = NULL;
     ask->context = &acquirer->receiver;
+    acquirer->request = ask->permit;
     doorman_status status =
         doorman__permit_client_ask(acquirer->permits->client, ask, &call, error, doorman_clock());
     if (status != DOORMAN_OK) return status;
@@ -21571,7 +21998,7 @@ static doorman_status doorman__acquirer_add(doorman__acquirer *acquirer, doorman
 static doorman_status doorman__agent_ask_and_wait(doorman_agent *agent, doorman__ask *ask,
                                                   doorman_acquired *out, doorman_error *error) {
     if (!agent) return doorman__missing(error, "agent");
-    if (!ask->permit && !ask->hold) return doorman__missing(error, "request");
+    if (!ask->permit && !ask->hold && !ask->settle) return doorman__missing(error, "request");
     if (!out) return doorman__missing(error, "out");
     doorman_status status = doorman__agent_permits_begin(agent, error);
     if (status != DOORMAN_OK) return status;
@@ -21598,6 +22025,28 @@ doorman_status doorman_agent_acquire(doorman_agent *agent, const doorman_permit_
                                      doorman_time timeout, doorman_acquired *out,
                                      doorman_error *error) {
     doorman__ask ask = {.permit = request, .timeout = timeout};
+    return doorman__agent_ask_and_wait(agent, &ask, out, error);
+}
+
+/* Settles without waiting. */
+static doorman_status doorman__agent_settle_now(doorman_agent *agent,
+                                                const doorman_settle_request *request,
+                                                doorman_error *error) {
+    doorman_status status = doorman__agent_permits_begin(agent, error);
+    if (status != DOORMAN_OK) return status;
+    doorman_permit_client *client = agent->permits->client;
+    status = doorman_permit_client_settle(client, request, NULL, error, doorman_clock());
+    doorman__agent_permits_unlock(agent->permits);
+    return status;
+}
+
+doorman_status doorman_agent_settle(doorman_agent *agent, const doorman_settle_request *request,
+                                    doorman_acquired *out, doorman_error *error) {
+    doorman__ask ask = {.kind = DOORMAN__CALL_SETTLE, .settle = request};
+    if (!agent) return doorman__missing(error, "agent");
+    if (!request) return doorman__missing(error, "request");
+    if (out) memset(out, 0, sizeof *out);
+    if (request->timeout <= 0) return doorman__agent_settle_now(agent, request, error);
     return doorman__agent_ask_and_wait(agent, &ask, out, error);
 }
 

@@ -92,7 +92,7 @@ struct grpc_status {
 __attribute__((format(printf, 3, 4))) bool
 server_grpc_fail(struct grpc_status *status, enum grpc_code code, const char *format, ...);
 
-/* ---- calls (grpc_call.c, grpc_permit.c) ----------------------------------------------------- */
+/* ---- calls (grpc_call.c, grpc_permit.c, grpc_reserve.c) ------------------------------------- */
 
 /* What a permit says of one descriptor: the limit that refuses it, or the one with the least units
  * left. */
@@ -128,9 +128,22 @@ struct grpc_descriptor {
  *     PERMIT   ACQUIRE: one item for each descriptor that     PERMIT, if a descriptor is
  *              has limits, as one permit                      unmatched: without it. REPORT, if
  *                                                             there are refunds. Else DONE
- *     REPORT   REPORT: refunds, or all hits of Report         DONE
+ *     SETTLE   SETTLE: what a Commit says of a reservation    REPORT, if it is refused. Else DONE
+ *     REPORT   REPORT: refunds, or all hits of Report and     DONE
+ *              Commit
  */
-enum grpc_step { GRPC_STEP_PERMIT, GRPC_STEP_REPORT, GRPC_STEP_DONE };
+enum grpc_step { GRPC_STEP_PERMIT, GRPC_STEP_SETTLE, GRPC_STEP_REPORT, GRPC_STEP_DONE };
+
+#define GRPC_RESERVATION_ID 48 /* bytes, with the NUL */
+
+/* Of a Reserve or a Commit. */
+struct grpc_reservation {
+    doorman_time ttl;
+    uint64_t number;  /* the request_id of the permit */
+    char holder[16];  /* the client_id of the permit */
+    bool is_made;     /* Reserve: the permit is granted */
+    bool is_released; /* Commit: the reservation was still there */
+};
 
 struct grpc_call {
     struct service *service;
@@ -145,6 +158,9 @@ struct grpc_call {
     struct limit_fields *fields; /* of the descriptor that decides; NULL without --grpc-headers */
     doorman_request request;     /* of the step */
     doorman_permit_request permit;
+    doorman_settle_request settle;
+    struct grpc_reservation reservation;
+    size_t holds_at; /* Reserve: the descriptor that would need a hold; the count: there is none */
     doorman_permit_item *items; /* these have room for all descriptors, and are behind them */
     doorman_permit_entry *entries;
     size_t *places; /* the descriptor of each item or entry */
@@ -179,6 +195,25 @@ void server_grpc_call_write(const struct grpc_call *call, struct text *out);
 
 /* Adds the prefix of a message: its flag, and its length in bytes. */
 void server_grpc_add_prefix(struct text *out, size_t bytes);
+
+/* Begins a reservation.
+ *   has_ttl   false: seconds and nanos are 0 */
+bool server_grpc_reserve_start(struct grpc_reservation *out, bool has_ttl, int64_t seconds,
+                               int32_t nanos, struct grpc_status *status);
+
+/* Writes the id of a reservation. Reads one, and which descriptors had limits; false: it is not an
+ * id of this server, and nothing has changed. */
+void server_grpc_reserve_id(const struct grpc_call *call, char id[GRPC_RESERVATION_ID]);
+bool server_grpc_reserve_read_id(struct grpc_call *call, const uint8_t *bytes, size_t count);
+
+/* Returns the descriptor whose resource has a limit of kind CONCURRENCY, or the count of
+ * descriptors.
+ *   config   may be NULL; the lock that keeps it is held */
+size_t server_grpc_call_find_holds(const struct grpc_call *call, const doorman_config *config);
+
+/* Refuses a call for holds, which the protocols do not have: nobody would release them. */
+bool server_grpc_call_refuse_holds(const struct grpc_call *call, size_t place,
+                                   struct grpc_status *status);
 
 enum grpc_decided {
     GRPC_DECIDED,   /* the call is done */

@@ -44,11 +44,14 @@ static void call_resolve_all(struct grpc_call *call, struct service *service,
                              const GrpcWire__LimitRequest *request) {
     const bool has_config_lock = server_try_lock(&service->config_lock);
     server_lock(&service->lock);
-    const doorman_descriptors *rules = doorman_config_descriptors(service->config);
+    const doorman_config *config = service->config;
+    const doorman_descriptors *rules = doorman_config_descriptors(config);
     if (has_config_lock) server_unlock(&service->lock);
     for (size_t i = 0; i < call->descriptor_count; i++) {
         call_resolve(&call->descriptors[i], rules, call->domain, request->descriptors[i]);
     }
+    call->holds_at = call->descriptor_count;
+    if (call->method == GRPC_RESERVE) call->holds_at = server_grpc_call_find_holds(call, config);
     server_unlock(has_config_lock ? &service->config_lock : &service->lock);
 }
 
@@ -143,40 +146,128 @@ static void arena_give(void *context, void *piece) {
     if (at < room || at >= room + sizeof arena->room) free(piece);
 }
 
+/* The message of a call. The others are read as a LimitRequest too. */
+struct call_source {
+    GrpcWire__LimitRequest *limit, view;
+    GrpcWire__ReserveRequest *reserve;
+    GrpcWire__CommitRequest *commit;
+};
+
+static void source_free(struct call_source *source, ProtobufCAllocator *arena) {
+    grpc_wire__limit_request__free_unpacked(source->limit, arena);
+    grpc_wire__reserve_request__free_unpacked(source->reserve, arena);
+    grpc_wire__commit_request__free_unpacked(source->commit, arena);
+}
+
+/* The bytes of a message. */
+struct call_bytes {
+    const uint8_t *bytes;
+    size_t count;
+};
+
+/* Reads the bytes. Returns NULL if memory runs out. */
+static const GrpcWire__LimitRequest *source_read(struct call_source *source,
+                                                 enum grpc_method method, struct call_bytes in,
+                                                 ProtobufCAllocator *arena) {
+    *source = (struct call_source){.limit = NULL};
+    grpc_wire__limit_request__init(&source->view);
+    if (method == GRPC_RESERVE) {
+        source->reserve = grpc_wire__reserve_request__unpack(arena, in.count, in.bytes);
+        if (!source->reserve) return NULL;
+        source->view.domain = source->reserve->domain;
+        source->view.n_descriptors = source->reserve->n_descriptors;
+        source->view.descriptors = source->reserve->descriptors;
+        return &source->view;
+    }
+    if (method == GRPC_COMMIT) {
+        source->commit = grpc_wire__commit_request__unpack(arena, in.count, in.bytes);
+        if (!source->commit) return NULL;
+        source->view.domain = source->commit->domain;
+        source->view.n_descriptors = source->commit->n_descriptors;
+        source->view.descriptors = source->commit->descriptors;
+        return &source->view;
+    }
+    source->limit = grpc_wire__limit_request__unpack(arena, in.count, in.bytes);
+    return source->limit;
+}
+
+/* Reads what only a Reserve or a Commit has. Its amount concerns all descriptors. */
+static bool call_read_reservation(struct grpc_call *call, const struct call_source *source,
+                                  struct grpc_status *status) {
+    const GrpcWire__CommitRequest *commit = source->commit;
+    uint64_t amount = commit ? commit->actual_amount : 0;
+    call->reservation = (struct grpc_reservation){.ttl = 0};
+    if (source->reserve) {
+        const GrpcWire__Span *ttl = source->reserve->ttl;
+        amount = source->reserve->amount;
+        if (!server_grpc_reserve_start(&call->reservation, ttl != NULL, ttl ? ttl->seconds : 0,
+                                       ttl ? ttl->nanos : 0, status)) {
+            return false;
+        }
+    } else if (!commit) {
+        return true;
+    }
+    for (size_t i = 0; i < call->descriptor_count; i++) {
+        call->descriptors[i].hits = (double)amount < COST_MAX ? (double)amount : COST_MAX;
+        call->descriptors[i].is_refund = false;
+    }
+    const ProtobufCBinaryData *id = commit ? &commit->reservation_id : NULL;
+    if (id && server_grpc_reserve_read_id(call, id->data, id->len)) call->step = GRPC_STEP_SETTLE;
+    return true;
+}
+
+/* Makes a call of a message. */
+static struct grpc_call *call_make(struct service *service, struct grpc_counters *counters,
+                                   enum grpc_method method, const struct call_source *source,
+                                   struct grpc_status *status) {
+    const GrpcWire__LimitRequest *request = source->limit ? source->limit : &source->view;
+    bool charges = method == GRPC_REPORT || method == GRPC_COMMIT;
+    if (!call_check(request, status)) return NULL;
+    struct grpc_call *call = call_create(request, service->settings->grpc_headers);
+    if (!call) {
+        server_grpc_fail(status, GRPC_RESOURCE_EXHAUSTED, "out of memory");
+        return NULL;
+    }
+    call->service = service;
+    call->counters = counters;
+    call->method = method;
+    call->step = charges ? GRPC_STEP_REPORT : GRPC_STEP_PERMIT;
+    call->is_over = call->is_forwarded = call->has_fields = false;
+    call->may_bring = call->brings = false;
+    call_resolve_all(call, service, request);
+    call_count(call, counters);
+    bool done = call_read_reservation(call, source, status);
+    if (done && call->holds_at < call->descriptor_count) {
+        done = server_grpc_call_refuse_holds(call, call->holds_at, status);
+    }
+    if (done) return call;
+    free(call);
+    return NULL;
+}
+
 struct grpc_call *server_grpc_call_read(struct service *service, struct grpc_counters *counters,
                                         enum grpc_method method, const uint8_t *bytes, size_t count,
                                         struct grpc_status *status) {
+    const enum grpc_schema schema = method == GRPC_RESERVE  ? GRPC_RESERVE_REQUEST
+                                    : method == GRPC_COMMIT ? GRPC_COMMIT_REQUEST
+                                                            : GRPC_LIMIT_REQUEST;
     struct grpc_scan_error error;
+    struct call_source source;
     struct grpc_call *call = NULL;
-    if (!server_grpc_scan(GRPC_LIMIT_REQUEST, bytes, count, &error)) {
+    if (!server_grpc_scan(schema, bytes, count, &error)) {
         server_grpc_fail(status,
                          error.is_too_large ? GRPC_RESOURCE_EXHAUSTED : GRPC_INVALID_ARGUMENT, "%s",
                          error.text);
         return NULL;
     }
     struct call_arena arena = {.base = {arena_take, arena_give, &arena}};
-    GrpcWire__LimitRequest *request = grpc_wire__limit_request__unpack(&arena.base, count, bytes);
-    if (!request) {
+    if (source_read(&source, method, (struct call_bytes){bytes, count}, &arena.base)) {
+        call = call_make(service, counters, method, &source, status);
+    } else {
         server_grpc_fail(status, GRPC_RESOURCE_EXHAUSTED, "out of memory");
-        return NULL;
     }
-    if (call_check(request, status)) {
-        call = call_create(request, service->settings->grpc_headers);
-        if (!call) server_grpc_fail(status, GRPC_RESOURCE_EXHAUSTED, "out of memory");
-    }
-    if (call) {
-        call_resolve_all(call, service, request);
-        call_count(call, counters);
-    }
-    grpc_wire__limit_request__free_unpacked(request, &arena.base);
-    if (!call) return NULL;
-    call->service = service;
-    call->counters = counters;
-    call->method = method;
-    call->step = method == GRPC_REPORT ? GRPC_STEP_REPORT : GRPC_STEP_PERMIT;
-    call->is_over = call->is_forwarded = call->has_fields = false;
-    call->may_bring = call->brings = false;
-    server_grpc_call_prepare(call);
+    source_free(&source, &arena.base);
+    if (call) server_grpc_call_prepare(call);
     return call;
 }
 
@@ -339,7 +430,7 @@ void server_grpc_add_prefix(struct text *out, size_t bytes) {
 }
 
 /* The prefix has the length of the message, which is known at its end. */
-void server_grpc_call_write(const struct grpc_call *call, struct text *out) {
+static void call_write_limit(const struct grpc_call *call, struct text *out) {
     const size_t before = out->buffer.bytes;
     char head[PART_HEAD_MAX], length[4];
     server_grpc_add_prefix(out, 0);
@@ -355,4 +446,35 @@ void server_grpc_call_write(const struct grpc_call *call, struct text *out) {
     const size_t bytes = out->buffer.bytes - before - GRPC_PREFIX;
     for (int i = 0; i < 4; i++) length[i] = (char)(bytes >> (24 - 8 * i));
     memcpy(out->buffer.text + before + 1, length, sizeof length);
+}
+
+/* Writes the response to a Reserve. */
+static void call_write_reserve(const struct grpc_call *call, struct text *out) {
+    GrpcWire__ReserveResponse message;
+    uint8_t bytes[GRPC_RESERVATION_ID + 16];
+    char id[GRPC_RESERVATION_ID] = "";
+    grpc_wire__reserve_response__init(&message);
+    if (call->reservation.is_made) server_grpc_reserve_id(call, id);
+    message.code = call->is_over ? GRPC_WIRE__DECISION__OVER_LIMIT : GRPC_WIRE__DECISION__ALLOWED;
+    message.reservation_id = id;
+    const size_t count = grpc_wire__reserve_response__pack(&message, bytes);
+    server_grpc_add_prefix(out, count);
+    server_text_add_bytes(out, (const char *)bytes, count);
+}
+
+static void call_write_commit(const struct grpc_call *call, struct text *out) {
+    const char bytes[] = {1 << 3, 1}; /* the field reservation_released; an absent one is false */
+    const size_t count = call->reservation.is_released ? sizeof bytes : 0;
+    server_grpc_add_prefix(out, count);
+    server_text_add_bytes(out, bytes, count);
+}
+
+void server_grpc_call_write(const struct grpc_call *call, struct text *out) {
+    if (call->method == GRPC_RESERVE) {
+        call_write_reserve(call, out);
+    } else if (call->method == GRPC_COMMIT) {
+        call_write_commit(call, out);
+    } else {
+        call_write_limit(call, out);
+    }
 }

@@ -309,6 +309,15 @@ static bool answer_is_true(const cJSON *object, const char *name) {
     return cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, name));
 }
 
+/* Returns a reason by its name; a name that is not known: NO_REASON. */
+static doorman_reason answer_reason(const char *name) {
+    doorman_reason found = DOORMAN_NO_REASON;
+    for (int i = 1; name && i < DOORMAN_REASON_COUNT && !found; i++) {
+        if (strcmp(name, doorman_reason_name((doorman_reason)i)) == 0) found = (doorman_reason)i;
+    }
+    return found;
+}
+
 /* Reads the limits of one item. */
 static void answer_read_item(struct answer_permit *out, const cJSON *item, size_t index) {
     const cJSON *limit = NULL;
@@ -348,10 +357,8 @@ static bool answer_read_permit(struct answer_permit *out, const cJSON *decision,
     permit->retry_after = answer_time(decision, "retry_after");
     permit->share = answer_number(decision, "share");
     if (permit->granted || !(permit->share > 0)) permit->share = 0;
-    if (reason && strcmp(reason, doorman_reason_name(DOORMAN_REASON_UNMATCHED)) == 0) {
-        permit->reason = DOORMAN_REASON_UNMATCHED;
-        return word != NULL;
-    }
+    permit->reason = answer_reason(reason);
+    if (permit->reason == DOORMAN_REASON_UNMATCHED) return word != NULL;
     cJSON_ArrayForEach(item, items) {
         if (count < item_count) answer_read_item(out, item, count);
         count++;
@@ -374,8 +381,9 @@ static bool answer_set_failed(const cJSON *tree, struct grpc_status *status) {
 
 static bool answer_read(struct grpc_call *call, const cJSON *tree, struct answer_permit *room,
                         struct grpc_status *status) {
-    bool is_permit = call->step == GRPC_STEP_PERMIT;
-    const cJSON *body = cJSON_GetObjectItemCaseSensitive(tree, is_permit ? "acquire" : "report");
+    bool is_permit = call->step == GRPC_STEP_PERMIT, settles = call->step == GRPC_STEP_SETTLE;
+    const char *method = is_permit ? "acquire" : settles ? "settle" : "report";
+    const cJSON *body = cJSON_GetObjectItemCaseSensitive(tree, method);
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(body, is_permit ? "permit" : "entry");
     const cJSON *first = cJSON_GetArrayItem(list, 0);
     doorman_response response = {.is_master = true};
@@ -387,6 +395,13 @@ static bool answer_read(struct grpc_call *call, const cJSON *tree, struct answer
         response.permits = &room->permit;
         response.permit_count = 1;
     }
+    const char *reason = answer_text(first, "reason");
+    const doorman_settlement settled = {.late = answer_is_true(first, "late"),
+                                        .unknown = answer_is_true(first, "unknown"),
+                                        .reason =
+                                            reason ? DOORMAN_REASON_REPEATED : DOORMAN_NO_REASON};
+    if (settles) response.settlements = &settled;
+    if (settles) response.settlement_count = 1;
     server_lock(&call->service->lock);
     bool done = server_grpc_call_take(call, &response, status);
     server_unlock(&call->service->lock);

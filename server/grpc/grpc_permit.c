@@ -7,6 +7,9 @@
  * CheckRateLimit asks whether one more hit fits. A cost of 0 is granted as long as the key is not
  * banned, so the answer comes from what remains of each limit.
  *
+ * A Reserve is a permit that is settled by a Commit: see grpc_reserve.c. A Commit always charges
+ * what it says. If it cannot be settled, it is a report.
+ *
  * A call of a process that is not the master is decided by the master (W4): see grpc_master.c. Both
  * ways share server_grpc_call_prepare and server_grpc_call_take. */
 #include "grpc.h"
@@ -27,11 +30,39 @@ static void permit_add(struct grpc_call *call, size_t *count, size_t place) {
 static void report_add(struct grpc_call *call, size_t *count, size_t place) {
     const struct grpc_descriptor *descriptor = &call->descriptors[place];
     double hits = descriptor->is_refund ? -descriptor->hits : descriptor->hits;
-    bool is_wanted = call->method == GRPC_REPORT || descriptor->is_refund;
+    bool is_wanted = call->method == GRPC_REPORT || call->method == GRPC_COMMIT ||
+                     (descriptor->is_refund && call->method != GRPC_RESERVE);
     if (!is_wanted || descriptor->is_unmatched) return;
     call->entries[*count] = (doorman_permit_entry){
         .resource_id = descriptor->resource_id, .key = descriptor->key, .cost = hits};
     call->places[(*count)++] = place;
+}
+
+/* Lets the permit of a Reserve be settled. */
+static void permit_reserve(struct grpc_call *call) {
+    if (call->method != GRPC_RESERVE) return;
+    call->permit.request_id = call->reservation.number;
+    call->permit.settle_within = call->reservation.ttl;
+    call->request.holder_id = call->reservation.holder;
+}
+
+/* Makes the request that settles a reservation. */
+static void settle_prepare(struct grpc_call *call) {
+    size_t count = 0;
+    for (size_t i = 0; i < call->descriptor_count; i++) {
+        const struct grpc_descriptor *descriptor = &call->descriptors[i];
+        if (descriptor->is_unmatched) continue;
+        call->items[count++] = (doorman_permit_item){.resource_id = descriptor->resource_id,
+                                                     .key = descriptor->key,
+                                                     .cost = descriptor->hits};
+    }
+    call->settle = (doorman_settle_request){
+        .request_id = call->reservation.number, .items = call->items, .item_count = count};
+    call->request.method = DOORMAN_SETTLE;
+    call->request.holder_id = call->reservation.holder;
+    call->request.settles = &call->settle;
+    call->request.settle_count = 1;
+    if (count == 0) call->step = GRPC_STEP_REPORT;
 }
 
 /* Makes the request of the step. A step with nothing to ask is left out. */
@@ -48,9 +79,12 @@ void server_grpc_call_prepare(struct grpc_call *call) {
         request->method = DOORMAN_ACQUIRE;
         request->permits = &call->permit;
         request->permit_count = 1;
+        permit_reserve(call);
         if (count == 0) call->step = GRPC_STEP_REPORT;
     }
+    if (call->step == GRPC_STEP_SETTLE) settle_prepare(call);
     if (call->step == GRPC_STEP_REPORT) {
+        count = 0;
         for (size_t i = 0; i < call->descriptor_count; i++) report_add(call, &count, i);
         *request = (doorman_request){.method = DOORMAN_REPORT,
                                      .holder_id = "grpc",
@@ -144,9 +178,8 @@ static void call_drop_unmatched(struct grpc_call *call, size_t item) {
     }
 }
 
-/* Refuses a call for holds, which the protocols do not have: nobody would release them. */
-static bool call_refuse_holds(const struct grpc_call *call, size_t place,
-                              struct grpc_status *status) {
+bool server_grpc_call_refuse_holds(const struct grpc_call *call, size_t place,
+                                   struct grpc_status *status) {
     return server_grpc_fail(status, GRPC_FAILED_PRECONDITION,
                             "descriptors[%zu]: the resource '%.100s' has a limit of kind "
                             "CONCURRENCY, which needs a hold",
@@ -165,18 +198,39 @@ static bool call_take_permit(struct grpc_call *call, const doorman_permit *permi
     for (size_t i = 0; i < permit->detail_count; i++) {
         const doorman_permit_detail *detail = &permit->details[i];
         if (detail->kind != DOORMAN_CONCURRENCY) continue;
-        return call_refuse_holds(call, call->places[detail->item_index], status);
+        return server_grpc_call_refuse_holds(call, call->places[detail->item_index], status);
+    }
+    bool is_full =
+        permit->reason == DOORMAN_REASON_REPEATS || permit->reason == DOORMAN_REASON_MAX_HOLDS;
+    if (call->method == GRPC_RESERVE && !permit->granted && is_full) {
+        return server_grpc_fail(status, GRPC_RESOURCE_EXHAUSTED, "too many reservations: %s",
+                                doorman_reason_name(permit->reason));
     }
     for (size_t i = 0; i < call->permit.item_count; i++) call_take_item(call, permit, i);
     call->is_over = call->is_over || !permit->granted;
+    call->reservation.is_made = call->method == GRPC_RESERVE && permit->granted;
     bool has_refunds = !call->is_over && call->method == GRPC_SHOULD_RATE_LIMIT;
     call->step = has_refunds ? GRPC_STEP_REPORT : GRPC_STEP_DONE;
+    return true;
+}
+
+/* Takes what has become of a Commit. */
+static bool call_take_settlement(struct grpc_call *call, const doorman_response *response,
+                                 struct grpc_status *status) {
+    if (response->settlement_count != 1) {
+        return server_grpc_fail(status, GRPC_INTERNAL, "the response has no settlement");
+    }
+    const doorman_settlement *settled = &response->settlements[0];
+    call->reservation.is_released = !settled->reason && !settled->late && !settled->unknown;
+    call->step = settled->reason ? GRPC_STEP_REPORT : GRPC_STEP_DONE;
+    server_grpc_call_prepare(call);
     return true;
 }
 
 bool server_grpc_call_take(struct grpc_call *call, const doorman_response *response,
                            struct grpc_status *status) {
     assert(server_lock_is_held(&call->service->lock) && call->step != GRPC_STEP_DONE);
+    if (call->step == GRPC_STEP_SETTLE) return call_take_settlement(call, response, status);
     if (call->step == GRPC_STEP_REPORT) {
         call->step = GRPC_STEP_DONE;
         return true;
@@ -192,8 +246,7 @@ bool server_grpc_call_take(struct grpc_call *call, const doorman_response *respo
 /* ---- this process --------------------------------------------------------------------------- */
 
 /* Returns whether the template of a resource has a limit of kind CONCURRENCY. */
-static bool call_has_holds(const struct grpc_call *call, const char *resource_id) {
-    const doorman_config *config = call->service->config;
+static bool call_has_holds(const doorman_config *config, const char *resource_id) {
     const doorman_template *found = config ? doorman_config_find(config, resource_id) : NULL;
     bool has = false;
     for (size_t i = 0; found && i < found->limit_count; i++) {
@@ -202,13 +255,12 @@ static bool call_has_holds(const struct grpc_call *call, const char *resource_id
     return has;
 }
 
-/* Returns the descriptor whose resource has a limit of kind CONCURRENCY, or the count of
- * descriptors. The server object refuses such an item if its cost is above 0, and names the field
- * of the permit. */
-static size_t call_find_holds(const struct grpc_call *call) {
+/* The server object refuses an item with such a limit if its cost is above 0, and names the field
+ * of the permit. A reservation would get a hold. */
+size_t server_grpc_call_find_holds(const struct grpc_call *call, const doorman_config *config) {
     size_t at = 0;
     while (at < call->descriptor_count &&
-           !call_has_holds(call, call->descriptors[at].resource_id)) {
+           !call_has_holds(config, call->descriptors[at].resource_id)) {
         at++;
     }
     return at;
@@ -224,7 +276,7 @@ static size_t call_find_look(struct grpc_call *call) {
     size_t at = 0, first = count;
     for (; at < count; at++) {
         const doorman_permit_item *item = &call->items[at];
-        if (item->cost > 0 || !call_has_holds(call, item->resource_id)) continue;
+        if (item->cost > 0 || !call_has_holds(call->service->config, item->resource_id)) continue;
         call->entries[0] =
             (doorman_permit_entry){.resource_id = item->resource_id, .key = item->key};
         inspection.entry_count = 1;
@@ -248,9 +300,9 @@ static void call_set_failed(const struct grpc_call *call, struct grpc_status *st
     } else if (code == DOORMAN_UNAVAILABLE) {
         to = GRPC_UNAVAILABLE;
     } else if (code == DOORMAN_INVALID_ARGUMENT) {
-        size_t place = call_find_holds(call);
+        size_t place = server_grpc_call_find_holds(call, call->service->config);
         if (place < call->descriptor_count) {
-            call_refuse_holds(call, place, status);
+            server_grpc_call_refuse_holds(call, place, status);
             return;
         }
     }
@@ -289,7 +341,7 @@ static doorman_status call_decide_locked(struct grpc_call *call, doorman_json_ex
     if (call->step == GRPC_STEP_PERMIT) {
         const size_t look = call_find_look(call);
         if (look < call->permit.item_count) {
-            call_refuse_holds(call, call->places[look], status);
+            server_grpc_call_refuse_holds(call, call->places[look], status);
             *decided = GRPC_FAILED;
             return DOORMAN_INVALID_ARGUMENT;
         }

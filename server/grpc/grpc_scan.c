@@ -26,6 +26,11 @@ struct scan_message {
 static const struct scan_message number_message = {
     (const struct scan_field[]){{1, WIRE_VARINT, "value", 0, 0, NULL}, {.name = NULL}}};
 
+static const struct scan_message span_message = {
+    (const struct scan_field[]){{1, WIRE_VARINT, "seconds", 0, 0, NULL},
+                                {2, WIRE_VARINT, "nanos", 0, 0, NULL},
+                                {.name = NULL}}};
+
 static const struct scan_message wanted_message = {
     (const struct scan_field[]){{1, WIRE_VARINT, "requests_per_unit", 0, 0, NULL},
                                 {2, WIRE_VARINT, "unit", 0, 0, NULL},
@@ -42,11 +47,6 @@ static const struct scan_message descriptor_message = {
                                 {4, WIRE_VARINT, "is_negative_hits", 0, 0, NULL},
                                 {.name = NULL}}};
 
-static const struct scan_message span_message = {
-    (const struct scan_field[]){{1, WIRE_VARINT, "seconds", 0, 0, NULL},
-                                {2, WIRE_VARINT, "nanos", 0, 0, NULL},
-                                {.name = NULL}}};
-
 static const struct scan_message bucket_id_message = {(const struct scan_field[]){
     {1, WIRE_BYTES, "bucket", GRPC_ENTRY_MAX, 0, &entry_message}, {.name = NULL}}};
 
@@ -57,11 +57,23 @@ static const struct scan_message usage_message = {(const struct scan_field[]){
     {4, WIRE_VARINT, "num_requests_denied", 0, 0, NULL},
     {.name = NULL}}};
 
+#define SCAN_DESCRIPTORS                                                                           \
+    {1, WIRE_BYTES, "domain", 0, DOORMAN_ID_BYTES_MAX, NULL}, {                                    \
+        2, WIRE_BYTES, "descriptors", GRPC_DESCRIPTOR_MAX, 0, &descriptor_message                  \
+    }
+
 static const struct scan_message scan_messages[] = {
     [GRPC_LIMIT_REQUEST] = {(const struct scan_field[]){
-        {1, WIRE_BYTES, "domain", 0, DOORMAN_ID_BYTES_MAX, NULL},
-        {2, WIRE_BYTES, "descriptors", GRPC_DESCRIPTOR_MAX, 0, &descriptor_message},
-        {3, WIRE_VARINT, "hits_addend", 0, 0, NULL},
+        SCAN_DESCRIPTORS, {3, WIRE_VARINT, "hits_addend", 0, 0, NULL}, {.name = NULL}}},
+    [GRPC_RESERVE_REQUEST] = {(const struct scan_field[]){
+        SCAN_DESCRIPTORS,
+        {3, WIRE_VARINT, "amount", 0, 0, NULL},
+        {4, WIRE_BYTES, "ttl", 0, 0, &span_message},
+        {.name = NULL}}},
+    [GRPC_COMMIT_REQUEST] = {(const struct scan_field[]){
+        SCAN_DESCRIPTORS,
+        {3, WIRE_BYTES, "reservation_id", 0, 0, NULL},
+        {4, WIRE_VARINT, "actual_amount", 0, 0, NULL},
         {.name = NULL}}},
     [GRPC_HEALTH_REQUEST] = {(const struct scan_field[]){{1, WIRE_BYTES, "service", 0, 0, NULL},
                                                          {.name = NULL}}},

@@ -11,7 +11,13 @@
 #define GRPC_BUCKET_ID_MAX 4096     /* bytes */
 #define GRPC_QUOTA_FIELD_MAX 200000 /* as GRPC_FIELD_MAX, of a message of reports */
 
-enum grpc_schema { GRPC_LIMIT_REQUEST, GRPC_HEALTH_REQUEST, GRPC_QUOTA_REPORTS };
+enum grpc_schema {
+    GRPC_LIMIT_REQUEST,
+    GRPC_RESERVE_REQUEST,
+    GRPC_COMMIT_REQUEST,
+    GRPC_HEALTH_REQUEST,
+    GRPC_QUOTA_REPORTS
+};
 
 /* Why a message cannot be read. */
 struct grpc_scan_error {

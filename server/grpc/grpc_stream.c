@@ -265,11 +265,6 @@ void server_grpc_stream_head_end(struct grpc_stream *stream) {
         stream_refuse(stream, GRPC_UNIMPLEMENTED, "the service or the method is not known");
     } else if (!stream_check_token(stream)) {
         stream_respond(stream);
-    } else if (stream->method == GRPC_RESERVE || stream->method == GRPC_COMMIT) {
-        stream_refuse(stream, GRPC_UNIMPLEMENTED,
-                      "%s is not available: this server has no reservations; use CheckRateLimit "
-                      "and Report",
-                      server_grpc_method_name(stream->method));
     } else if (stream->method == GRPC_STREAM_QUOTAS) {
         stream_begin_quotas(stream);
     }

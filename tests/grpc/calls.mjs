@@ -33,12 +33,19 @@ function unary(path, message, names = ['LimitRequest', 'LimitResponse']) {
   });
 }
 
-const limit = (path, descriptors, hits = 0) => unary(path, {
-  domain: Buffer.from('shop'), hitsAddend: hits,
+const shop = (descriptors) => ({
+  domain: Buffer.from('shop'),
   descriptors: descriptors.map((entries) => ({
     entries: entries.map(([key, value]) => ({ key: Buffer.from(key), value: Buffer.from(value) })),
   })),
 });
+const limit = (path, descriptors, hits = 0) =>
+  unary(path, { ...shop(descriptors), hitsAddend: hits });
+const reserve = (descriptors, amount) => unary(`${kuadrant}Reserve`,
+  { ...shop(descriptors), amount, ttl: { seconds: 30 } }, ['ReserveRequest', 'ReserveResponse']);
+const commit = (descriptors, actualAmount, id) => unary(`${kuadrant}Commit`,
+  { ...shop(descriptors), actualAmount, reservationId: Buffer.from(id) },
+  ['CommitRequest', 'CommitResponse']);
 
 async function code(promise) {
   try {
@@ -61,7 +68,13 @@ assert.equal((await limit(check, own)).overallCode, OVER);
 assert.equal((await limit(check, [[['path', '/node2']]])).overallCode, OK);
 assert.equal((await limit(`${kuadrant}Report`, [[['path', '/node2']]], 9)).overallCode, OK);
 assert.equal((await limit(check, [[['path', '/node2']]])).overallCode, OVER);
-assert.equal(await code(limit(`${kuadrant}Reserve`, own)), grpc.status.UNIMPLEMENTED);
+const cost = [[['path', '/node4']]];
+const reserved = await reserve(cost, 5);
+assert.equal(reserved.code, OK);
+assert.equal((await reserve(cost, 1)).code, OVER);
+assert.equal((await commit(cost, 4, reserved.reservationId)).reservationReleased, true);
+assert.equal((await commit(cost, 1, 'unknown')).reservationReleased, false);
+assert.equal((await reserve(cost, 1)).code, OVER);
 assert.equal(await code(limit(should, [])), grpc.status.INVALID_ARGUMENT);
 
 const many = await Promise.all(

@@ -100,10 +100,92 @@ def test_check_charges_nothing_and_report_charges_over_the_limit(client):
     equal(codes(client.limit("shop", [("path", "/k")], path=check)), (OVER, [OVER]))
 
 
+def left(client, *descriptors):
+    """Units that remain for the last descriptor."""
+    looks = [
+        wire.Descriptor(
+            entries=[wire.Entry(key=k.encode(), value=v.encode()) for k, v in each],
+            hits_addend=wire.Number(value=0),
+        )
+        for each in descriptors
+    ]
+    return client.limit("shop", *looks).statuses[-1].limit_remaining
+
+
+def test_a_commit_gives_back_what_a_reservation_did_not_cost(client):
+    names = [("path", "/reserve")]
+    answer = client.reserve("shop", names, amount=4)
+    equal((answer.code, left(client, names)), (OK, 1))
+    refused = client.reserve("shop", names, amount=2, ttl=30)
+    equal((refused.code, refused.reservation_id), (OVER, ""))
+    equal(client.commit("shop", names, amount=1, reservation=answer.reservation_id), True)
+    equal(left(client, names), 4)
+    # the answer was lost, so it is repeated
+    equal(client.commit("shop", names, amount=1, reservation=answer.reservation_id), True)
+    equal(left(client, names), 4)
+    other = client.reserve("shop", names, amount=1).reservation_id
+    assert other != answer.reservation_id
+    equal(client.commit("shop", names, amount=3, reservation=other), True)
+    equal(left(client, names), 1)
+
+
+def test_a_commit_always_charges_what_it_says(client):
+    names = [("path", "/commit")]
+    for reservation in ("", "0", "00000000abcdef", "00000000abcdef-0", "zzzzzzzzzzzzzz", "é" * 30):
+        equal(client.commit("shop", names, amount=0, reservation=reservation), False)
+    equal(client.commit("shop", names, amount=2), False)
+    equal(client.commit("shop", names, amount=1, reservation="00000000abcde1"), False)
+    equal(left(client, names), 2)
+    reserved = client.reserve("shop", names, amount=1, ttl=1).reservation_id
+    # other figures than those that it was settled with are charged too
+    equal(client.commit("shop", names, amount=1, reservation=reserved), True)
+    equal(client.commit("shop", names, amount=2, reservation=reserved), False)
+    equal(left(client, names), 0)
+
+
+def test_a_late_commit_charges_only_what_has_not_stayed_charged(client):
+    names = [("path", "/late")]
+    reserved = client.reserve("shop", names, amount=2, ttl=1).reservation_id
+    time.sleep(1.5)
+    equal(client.commit("shop", names, amount=3, reservation=reserved), False)
+    equal(left(client, names), 2)
+
+
+def test_a_reservation_has_only_descriptors_with_limits(client):
+    names = [("path", "/mixed")], [("no", "limit")], [("user", "mixed")]
+    answer = client.reserve("shop", *names, amount=3)
+    equal((answer.code, len(answer.reservation_id)), (OK, 16))
+    equal(client.commit("shop", *names, amount=1, reservation=answer.reservation_id), True)
+    equal((left(client, names[0]), left(client, names[2])), (4, 2))
+    answer = client.reserve("shop", [("no", "limit")], amount=3)
+    equal((answer.code, answer.reservation_id), (OK, ""))
+    equal(client.commit("shop", [("no", "limit")], amount=3), False)
+
+
+def test_names_the_wrong_field_of_a_reservation(client):
+    names = request("shop", [("path", "/wrong")]).descriptors
+    negative = wire.ReserveRequest(domain=b"shop", descriptors=names, ttl=wire.Span(seconds=-1))
+    slots = request("shop", [("slots", "x")]).descriptors
+    for method, message, code, text in (
+        ("Reserve", b"", "INVALID_ARGUMENT", "domain: "),
+        ("Commit", b"", "INVALID_ARGUMENT", "domain: "),
+        ("Reserve", negative, "INVALID_ARGUMENT", "ttl: "),
+        ("Reserve", b"\x1a\x01a", "INVALID_ARGUMENT", "amount: "),
+        ("Commit", b"\x18\x01", "INVALID_ARGUMENT", "reservation_id: "),
+        ("Commit", wire.CommitRequest(domain=b"shop"), "INVALID_ARGUMENT", "descriptors: "),
+        (
+            "Reserve",
+            wire.ReserveRequest(domain=b"shop", descriptors=slots, amount=1),
+            "FAILED_PRECONDITION",
+            "descriptors[0]: ",
+        ),
+    ):
+        got = client.code(KUADRANT + method, message)
+        assert got[0] == code and got[1].startswith(text), f"{got!r}, expected {code} {text!r}"
+
+
 def test_says_what_it_does_not_have(client):
-    for method in ("Reserve", "Commit"):
-        code, text = client.code(KUADRANT + method, b"")
-        equal((code, "reservations" in text), ("UNIMPLEMENTED", True))
+    equal(client.code(KUADRANT + "Other", b"")[0], "UNIMPLEMENTED")
     equal(client.code(ENVOY + "Other", b"")[0], "UNIMPLEMENTED")
     equal(client.code("/some.Service/Check", b"")[0], "UNIMPLEMENTED")
 

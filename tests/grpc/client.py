@@ -63,6 +63,23 @@ class Client:
     def limit(self, *arguments, path=ENVOY + "ShouldRateLimit", **options):
         return self.call(path, request(*arguments, **options))
 
+    def reserve(self, domain, *descriptors, amount, ttl=None):
+        """Reserves an amount, for a ttl in seconds."""
+        message = wire.ReserveRequest(domain=encode(domain), amount=amount)
+        message.descriptors.extend(request(domain, *descriptors).descriptors)
+        if ttl is not None:
+            message.ttl.seconds = ttl
+        return self.call(KUADRANT + "Reserve", message, answer=wire.ReserveResponse)
+
+    def commit(self, domain, *descriptors, amount, reservation=""):
+        """Says what a reservation has cost. Returns whether it was still there."""
+        message = wire.CommitRequest(
+            domain=encode(domain), actual_amount=amount, reservation_id=encode(reservation)
+        )
+        message.descriptors.extend(request(domain, *descriptors).descriptors)
+        answer = self.call(KUADRANT + "Commit", message, answer=wire.CommitResponse)
+        return answer.reservation_released
+
     def code(self, path, message, **options):
         """The code and the text of a call that fails."""
         try:

@@ -51,6 +51,16 @@ equal([each.limit("shop", [("path", "/r")], path=check).overall_code for each in
 clients[0].limit("shop", [("path", "/r")], path=KUADRANT + "Report", hits=5)
 equal([each.limit("shop", [("path", "/r")], path=check).overall_code for each in clients], [2, 2])
 
+# a reservation that one process has made is settled by any other
+for i in range(2):
+    names = [("path", f"/reserve{i}")], [("no", "x")]
+    answer = clients[i].reserve("shop", *names, amount=5)
+    equal((answer.code, clients[1 - i].reserve("shop", *names, amount=1).code), (1, 2))
+    released = clients[1 - i].commit("shop", *names, amount=3, reservation=answer.reservation_id)
+    equal((released, clients[i].reserve("shop", *names, amount=2).code), (True, 1))
+    equal(clients[i].commit("shop", *names, amount=1, reservation="00000000000001"), False)
+    equal(clients[1 - i].commit("shop", *names, amount=1), False)
+
 # many calls at once
 calls = []
 method = [

@@ -387,6 +387,140 @@ TEST(a_report_is_charged_also_when_the_agent_stops) {
     server_stop(&server);
 }
 
+/* ---- reservations (P27) --------------------------------------------------------------------- */
+
+static doorman_acquired reserve(doorman_agent *agent, const char *resource_id, const char *key,
+                                double cost) {
+    doorman_acquired out;
+    const doorman_permit_item item = {.resource_id = resource_id, .key = key, .cost = cost};
+    const doorman_permit_request request = {.items = &item,
+                                            .item_count = 1,
+                                            .max_wait = max_wait_of(resource_id),
+                                            .settle_within = 3600 * DOORMAN_SECOND};
+    assert_int_equal(doorman_agent_acquire(agent, &request, LONG_TIME, &out, NULL), DOORMAN_OK);
+    return out;
+}
+
+/* Settles, and waits for the result if there is a timeout. */
+static doorman_acquired settle(doorman_agent *agent, const char *key, uint64_t reservation,
+                               double cost, doorman_time timeout) {
+    doorman_acquired out;
+    const doorman_permit_item item = {.resource_id = "twice", .key = key, .cost = cost};
+    const doorman_settle_request request = {
+        .id = reservation, .items = &item, .item_count = 1, .timeout = timeout};
+    assert_int_equal(doorman_agent_settle(agent, &request, &out, NULL), DOORMAN_OK);
+    return out;
+}
+
+TEST(what_a_reservation_did_not_cost_can_be_used) {
+    struct server server = serve();
+    doorman_agent *agent = start(server.url);
+    doorman_acquired out = reserve(agent, "twice", "ann", 2);
+    const uint64_t number = out.reservation;
+    assert_true(out.granted && number && out.settle_by > doorman_clock());
+    assert_false(decide(agent, "twice", "ann").granted);
+    for (int i = 0; i < 2; i++) { /* it is repeated */
+        out = settle(agent, "ann", number, 1, LONG_TIME);
+        assert_true(out.granted && !out.late && !out.unknown);
+        assert_int_equal(out.decided_by, DOORMAN_BY_SERVER);
+        assert_true(out.units[0] == -1);
+    }
+    assert_int_equal(settle(agent, "ann", number, 2, LONG_TIME).reason, DOORMAN_REASON_REPEATED);
+    assert_false(settle(agent, "ann", 0, 2, LONG_TIME).granted);
+    assert_int_equal(info_of(agent).settled, 2);
+    doorman_agent_stop(agent);
+    server_stop(&server);
+}
+
+TEST(a_settle_is_sent_also_when_the_agent_stops) {
+    struct server server = serve();
+    doorman_agent *agent = start(server.url);
+    bool settled = false;
+    for (int i = 0; i < 20 && !settled; i++) { /* as for reports */
+        char key[16];
+        snprintf(key, sizeof key, "bob %d", i);
+        const uint64_t number = reserve(agent, "twice", key, 2).reservation;
+        (void)settle(agent, key, number, 0.5, 0);
+        doorman_agent_stop(agent);
+        agent = start(server.url);
+        settled = decide(agent, "twice", key).granted;
+    }
+    assert_true(settled);
+    doorman_agent_stop(agent);
+    server_stop(&server);
+}
+
+/* The new process knows no reservation, so it charges the real cost. */
+TEST(a_settle_finds_the_next_server) {
+    struct server server = serve();
+    doorman_agent *agent = start(server.url);
+    const uint64_t number = reserve(agent, "twice", "ann", 2).reservation;
+    process_signal(server.process, SIGKILL);
+    (void)process_wait(server.process);
+    (void)settle(agent, "ann", number, 1.5, 0);
+    const char *again[] = {"--config", server.process->config, "--listen", server.url, NULL};
+    process_start(server.process, again, NULL);
+    EVENTUALLY(info_of(agent).settled == 1);
+    const doorman_acquired out = settle(agent, "ann", number, 1.5, LONG_TIME);
+    assert_true(out.granted && out.unknown);
+    assert_true(out.units[0] == 1.5);
+    assert_false(decide(agent, "twice", "ann").granted);
+    doorman_agent_stop(agent);
+    server_stop(&server);
+}
+
+static void *reserve_slowly(void *context) {
+    doorman_acquired out;
+    const doorman_permit_item item = {.resource_id = "slow", .key = "ann", .cost = 1};
+    const doorman_permit_request request = {.items = &item,
+                                            .item_count = 1,
+                                            .max_wait = max_wait_of("slow"),
+                                            .settle_within = DOORMAN_SECOND};
+    doorman_agent *agent = (doorman_agent *)context;
+    (void)doorman_agent_acquire(agent, &request, DOORMAN_NEVER, &out, NULL);
+    return NULL;
+}
+
+/* The server has granted with a wait. The thread ends before that. */
+TEST(a_cancelled_thread_leaves_no_reservation) {
+    struct server server = serve();
+    doorman_agent *agent = start(server.url);
+    pthread_t thread;
+    void *result = NULL;
+    assert_true(decide(agent, "slow", "ann").granted);
+    assert_int_equal(pthread_create(&thread, NULL, reserve_slowly, agent), 0);
+    EVENTUALLY(info_of(agent).granted == 2);
+    assert_int_equal(pthread_cancel(thread), 0);
+    assert_int_equal(pthread_join(thread, &result), 0);
+    assert_ptr_equal(result, PTHREAD_CANCELED);
+    EVENTUALLY(info_of(agent).settled == 1);
+    doorman_agent_stop(agent);
+    server_stop(&server);
+}
+
+/* examples/reservation_guard.cpp: two of four requests cost 10 and 20 units of 250, and the last
+ * one 40. The third one fails, so it costs the 100 that it has reserved. */
+TEST(a_scope_settles_as_reserved_if_an_exception_ends_it) {
+    static const char tokens[] =
+        "{\"resources\": [{\"identifier_glob\": \"llm/*\", \"limits\": [{\"name\": \"day\","
+        " \"kind\": \"FIXED_WINDOW\", \"limit\": 250, \"window\": 1e8}]}]}";
+    struct server server = server_start(tokens, NULL);
+    struct process *guard = process_new();
+    const char *const arguments[] = {server.url, "llm/tokens", NULL};
+    process_launch(guard, "build/examples/reservation_guard", arguments, NULL);
+    process_end(guard, 0);
+    char *output = file_read(guard->out);
+    assert_string_equal(output, "request 1: 10 units\nrequest 2: 20 units\n"
+                                "request 3: failed\nrequest 4: 40 units\n");
+    free(output);
+    doorman_agent *agent = start(server.url);
+    doorman_acquired out = reserve(agent, "llm/tokens", "acme", 80.5);
+    if (!out.granted) out = reserve(agent, "llm/tokens", "acme", 80);
+    assert_true(out.granted && out.units[0] == 80);
+    doorman_agent_stop(agent);
+    server_stop(&server);
+}
+
 /* ---- servers that fail ---------------------------------------------------------------------- */
 
 TEST(a_killed_server_stops_nobody_and_is_asked_again_when_it_is_back) {

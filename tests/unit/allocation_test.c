@@ -1430,6 +1430,22 @@ static doorman_status report_by_permit_client(fixture *s) {
     return status;
 }
 
+static const doorman_settle_request one_settle = {
+    .id = 7, .items = &one_item, .item_count = 1, .timeout = SECOND};
+
+/* A caller that waits has one more call. */
+static doorman_status settle_by_permit_client(fixture *s) {
+    doorman_status status =
+        doorman_permit_client_settle(s->permit_client, &one_settle, NULL, NULL, s->now);
+    doorman_permit_client_info info;
+    doorman_permit_client_read(s->permit_client, &info);
+    assert_int_equal(info.waiting_count, status == DOORMAN_OK ? 2 : 0);
+    assert_int_equal(doorman_upstream_request(doorman_permit_client_upstream(s->permit_client),
+                                              &s->request, s->now),
+                     status == DOORMAN_OK);
+    return status;
+}
+
 static uint64_t client_hold;
 
 static doorman_status acquire_hold_by_permit_client(fixture *s) {
@@ -1581,6 +1597,11 @@ static doorman_status report_by_agent(fixture *s) {
     return doorman_agent_report(s->agent, "r", "a", 2, NULL);
 }
 
+static doorman_status settle_by_agent(fixture *s) {
+    const doorman_settle_request settle = {.id = 7, .items = &one_item, .item_count = 1};
+    return doorman_agent_settle(s->agent, &settle, NULL, NULL);
+}
+
 static void ignore_wakeup(void *context) { (void)context; }
 
 static doorman_status create_transport(fixture *s) {
@@ -1696,6 +1717,8 @@ static const test_case test_cases[] = {
      acquire_by_permit_client, 4},
     {"doorman_permit_client_report", "nothing is reported", prepare_permit_client,
      report_by_permit_client, 4},
+    {"doorman_permit_client_settle", "nothing is settled", prepare_permit_client,
+     settle_by_permit_client, 5},
     {"doorman_permit_client_acquire", "no hold is asked for", prepare_permit_client,
      acquire_hold_by_permit_client, 7},
     {"doorman_permit_client_new_hold", "no number is given out", prepare_permit_client,
@@ -1714,6 +1737,7 @@ static const test_case test_cases[] = {
     {"doorman_agent_seize", "nobody waits for a hold", prepare_agent, seize_by_agent, 5},
     {"doorman_agent_transfer", "nobody waits for a transfer", prepare_agent, transfer_by_agent, 5},
     {"doorman_agent_report", "nothing is reported", prepare_agent, report_by_agent, 4},
+    {"doorman_agent_settle", "nothing is settled", prepare_agent, settle_by_agent, 4},
     {"doorman_transport_create", "no transport is created", NULL, create_transport, 4},
     {"doorman_transport_set_tls", "the last certificates stay", prepare_transport, set_tls, 3},
 };

@@ -711,6 +711,8 @@ TEST(a_response_without_its_arrays_is_refused) {
     }
 }
 
+static const doorman_settle_request settle_request = {.id = 1};
+
 TEST(a_permit_client_refuses_null) {
     doorman_permit_client *client = NULL;
     doorman_upstream *lane;
@@ -735,6 +737,9 @@ TEST(a_permit_client_refuses_null) {
           doorman_permit_client_report(
               client, &(doorman_permit_item){.resource_id = NULL, .key = NULL, .cost = 1}, &error,
               0));
+    NAMED("client: ", doorman_permit_client_settle(NULL, &settle_request, NULL, &error, 0));
+    NAMED("request: ", doorman_permit_client_settle(client, NULL, NULL, &error, 0));
+    NAMED("items: ", doorman_permit_client_settle(client, &settle_request, NULL, &error, 0));
     assert_false(doorman_permit_client_next(NULL, &context, &acquired, 0));
     assert_false(doorman_permit_client_next(client, NULL, &acquired, 0));
     assert_false(doorman_permit_client_next(client, &context, NULL, 0));
@@ -860,6 +865,12 @@ TEST(an_agent_refuses_null) {
     REFUSED(doorman_agent_read_hold(agent, 1, NULL));
     NAMED("agent: ", doorman_agent_report(NULL, "db", NULL, 1, &error));
     NAMED("resource_id: ", doorman_agent_report(agent, NULL, NULL, 1, &error));
+    NAMED("agent: ", doorman_agent_settle(NULL, &settle_request, &out, &error));
+    NAMED("request: ", doorman_agent_settle(agent, NULL, &out, &error));
+    NAMED("items: ", doorman_agent_settle(agent, &settle_request, NULL, &error));
+    const doorman_settle_request waits = {.timeout = 1};
+    NAMED("out: ", doorman_agent_settle(agent, &waits, NULL, &error));
+    NAMED("items: ", doorman_agent_settle(agent, &waits, &out, &error));
     assert_int_equal(doorman_agent_shutdown(NULL), DOORMAN_OK);
     assert_int_equal(doorman_agent_stop(NULL), DOORMAN_OK);
     assert_int_equal(doorman_agent_stop(agent), DOORMAN_OK);
@@ -1000,6 +1011,9 @@ TEST(errors_of_permit_clients_have_the_names_of_c) {
          doorman_permit_client_report(
              client, &(doorman_permit_item){.resource_id = "db", .key = NULL, .cost = -2e15},
              &error, 0));
+    const doorman_settle_request settles = {.items = &bad, .item_count = 1};
+    TEXT(cost, doorman_permit_client_settle(client, &settles, NULL, &error, 0));
+    TEXT(cost, doorman_agent_settle(agent, &settles, NULL, &error));
     TEXT(list, doorman_agent_acquire(agent, &none, 1, &out, &error));
     TEXT(cost, doorman_agent_acquire(agent, &wrong, 1, &out, &error));
     TEXT(cost, doorman_agent_acquire_async(agent, &wrong, 1, on_decided, NULL, &error));
