@@ -11,135 +11,41 @@
  * If the store fails, nothing is applied, and the answer says why. If the store does not answer,
  * the answer says that it is not known. The act is applied then when it is written.
  *
- * The audit is a row for each act, whose identity is its number. Numbers have no gaps. A row stays
- * for AUDIT_DAYS days. When the rows have more than AUDIT_BYTES_MAX bytes, the oldest ones of acts
- * with many entries are removed, and then the oldest ones of all. */
-#include "admin.h"
+ * The audit is a row for each act, whose identity is its number. Numbers have no gaps.
+ * audit_trim.c says how long a row stays. */
+#include "audit_trim.h"
 
 #include <stdarg.h>
 
-#define AUDIT_DAYS 400
-#define AUDIT_BYTES_MAX ((size_t)64 << 20)
-#define AUDIT_BYTES_KEPT (AUDIT_BYTES_MAX / 10 * 9) /* so that not each act removes rows */
-#define REASON_MAX 500
 #define TRIM_INTERVAL (3600 * DOORMAN_SECOND)
 #define WAITING_MAX 16 /* acts that are written when this process is master */
 
 /* Only the thread of the store uses it, and the main thread before that one is started. The lock of
  * the service guards the last two members. */
 struct admin {
-    bool is_read;           /* the next two members are known */
-    uint64_t last_id;       /* of the audit */
+    bool is_read; /* `audit` and `newest_id` are known */
+    struct audit_size audit;
     uint64_t newest_id;     /* the largest last_id that was ever read. A Redis can come back with an
                              earlier one */
     uint64_t late_id;       /* of an act that the store may have written, or may still write; 0:
                              none */
     bool late_has_row_only; /* it has nothing but its row, so it was not put into force */
-    size_t audit_bytes;     /* of all rows of the audit */
     doorman_time trim_at;   /* when to look again for rows that are over */
     struct act *waiting[WAITING_MAX];
     size_t waiting_count;
 };
 
-/* ---- what the audit has --------------------------------------------------------------------- */
-
-/* A row of the audit, as trimming sees it. */
-struct audit_item {
-    uint64_t id;
-    size_t bytes;
-    bool is_bulk, is_over; /* is_over: AUDIT_DAYS have passed */
-};
-
-struct audit_items {
-    struct audit_item *items; /* the newest is first */
-    size_t count, capacity, bytes;
-    int64_t now;
-    bool failed; /* out of memory */
-};
-
-static bool items_add(void *context, const struct store_note *note) {
-    struct audit_items *all = (struct audit_items *)context;
-    if (all->count == all->capacity) {
-        size_t capacity = 2 * all->capacity + 256;
-        void *grown = realloc(all->items, capacity * sizeof *all->items);
-        all->failed = !grown;
-        if (!grown) return false;
-        all->items = (struct audit_item *)grown;
-        all->capacity = capacity;
-    }
-    const size_t bytes = strlen(note->text);
-    all->bytes += bytes;
-    all->items[all->count++] = (struct audit_item){.id = strtoull(note->identity, NULL, 10),
-                                                   .bytes = bytes,
-                                                   .is_bulk = strstr(note->text, "\"bulk\":true"),
-                                                   .is_over = note->ends_at <= all->now};
-    return true;
-}
-
-static void audit_identity(char identity[24], uint64_t id) {
-    snprintf(identity, 24, "%020" PRIu64, id); /* so that the order of texts is that of numbers */
-}
-
-/* Deletes the rows that were chosen. Returns false if the store has failed. */
-static bool items_delete(struct admin *admin, struct store *store, const struct audit_items *all,
-                         const bool *deleted) {
-    char identities[STORE_NOTES_MAX][24];
-    struct store_note notes[STORE_NOTES_MAX];
-    size_t count = 0;
-    bool done = true;
-    for (size_t i = 0; i < all->count && done; i++) {
-        if (deleted[i]) {
-            audit_identity(identities[count], all->items[i].id);
-            notes[count] = (struct store_note){.kind = AUDIT_NOTE, .identity = identities[count]};
-            admin->audit_bytes -= all->items[i].bytes;
-            count++;
-        }
-        bool is_full = count == STORE_NOTES_MAX || (count > 0 && i + 1 == all->count);
-        if (is_full) done = server_store_put_notes(store, notes, count) == STORE_OK;
-        if (is_full) count = 0;
-    }
-    return done;
-}
-
-/* Chooses what is deleted: what is over, then bulk from the oldest on, then all others. The newest
- * row stays, because its number is that of the last act. */
-static void items_choose(const struct audit_items *all, bool *deleted) {
-    size_t left = all->bytes;
-    for (int round = 0; round < 3; round++) {
-        if (round == 1 && left <= AUDIT_BYTES_MAX) return;
-        for (size_t i = all->count; i-- > 1;) {
-            const struct audit_item *item = &all->items[i];
-            bool wanted = round == 0 ? item->is_over : left > AUDIT_BYTES_KEPT;
-            if (round == 1) wanted = wanted && item->is_bulk;
-            if (!wanted || deleted[i]) continue;
-            deleted[i] = true;
-            left -= item->bytes;
-        }
-    }
-}
-
 static void admin_set_last(struct admin *admin, uint64_t id) {
-    admin->last_id = id;
+    admin->audit.last_id = id;
     if (id > admin->newest_id) admin->newest_id = id;
 }
 
-/* Reads what the audit has, and deletes what is too old or too much. Returns false if the store has
- * failed. */
+/* Reads what the audit has, and removes rows. Returns false if the store has failed. */
 static bool audit_trim(struct admin *admin, struct store *store) {
-    struct audit_items all = {.now = (int64_t)time(NULL)};
-    bool done = server_store_list_notes(store, AUDIT_NOTE, "", items_add, &all) == STORE_OK;
-    bool *deleted = (bool *)calloc(all.count + 1, sizeof *deleted);
-    if (done && deleted && !all.failed) {
-        admin_set_last(admin, all.count ? all.items[0].id : 0);
-        admin->audit_bytes = all.bytes;
-        admin->trim_at = doorman_clock() + TRIM_INTERVAL;
-        items_choose(&all, deleted);
-        done = items_delete(admin, store, &all, deleted);
-    }
-    done = done && deleted && !all.failed;
-    free(deleted);
-    free(all.items);
-    return done;
+    if (!server_audit_trim(&admin->audit, store)) return false;
+    admin_set_last(admin, admin->audit.last_id);
+    admin->trim_at = doorman_clock() + TRIM_INTERVAL;
+    return true;
 }
 
 /* ---- overrides and plans that have ended ---------------------------------------------------- */
@@ -259,7 +165,7 @@ static enum store_result act_put_some(struct act *act, struct store *store, cons
     struct store_note notes[STORE_NOTES_MAX];
     const size_t end = act_batch_end(act, row != NULL);
     size_t count = 0, next = act->written;
-    audit_identity(identities[0], act->id);
+    server_audit_identity(identities[0], act->id);
     if (row)
         notes[count++] =
             (struct store_note){.kind = AUDIT_NOTE,
@@ -268,7 +174,7 @@ static enum store_result act_put_some(struct act *act, struct store *store, cons
                                 .text = row};
     for (; next < end; next++, count++) {
         const struct act_note *note = &act->notes.notes[next];
-        audit_identity(identities[count], note->id);
+        server_audit_identity(identities[count], note->id);
         notes[count] = (struct store_note){.kind = note->kind,
                                            .identity = identities[count],
                                            .ends_at = note->ends_at,
@@ -447,7 +353,7 @@ static bool admin_mark_late(const struct admin *admin, struct store *store) {
     if (done && newest.id == admin->late_id && !cJSON_HasObjectItem(newest.row, "known")) {
         cJSON_AddFalseToObject(newest.row, "known");
         text = newest.row ? cJSON_PrintUnformatted(newest.row) : NULL;
-        audit_identity(identity, newest.id);
+        server_audit_identity(identity, newest.id);
         const struct store_note note = {AUDIT_NOTE, identity, newest.ends_at, text};
         done = text && server_store_put_notes(store, &note, 1) == STORE_OK;
     }
@@ -464,12 +370,25 @@ static bool admin_read(struct service *service, struct store *store) {
     if (admin->newest_id > 0 && server_store_write(store, NULL, 0) != STORE_OK) return false;
     if (admin->late_has_row_only && !admin_mark_late(admin, store)) return false;
     if (!audit_trim(admin, store)) return false;
-    const struct rows_wanted wanted = {.ends_others = admin->last_id >= admin->newest_id,
+    const struct rows_wanted wanted = {.ends_others = admin->audit.last_id >= admin->newest_id,
                                        .late_id = admin->late_id};
     if (!server_rows_read(service, store, &wanted)) return false;
     admin->late_id = 0;
     admin->late_has_row_only = false;
     return true;
+}
+
+/* Refuses an act of the role support if the audit would get too much from its token (E5). */
+static bool act_check_room(struct act *act) {
+    char *row = act->token.role == ROLE_SUPPORT ? act_row(act) : NULL;
+    const size_t bytes = row ? strlen(row) : 0;
+    cJSON_free(row);
+    if (server_audit_has_room(&act->service->admin->audit, &act->token, bytes)) return true;
+    return server_act_refuse(act, 429, "RESOURCE_EXHAUSTED",
+                             "nothing was changed: the role support writes at most %zu MiB of the "
+                             "audit a day, and the token '%s' has no room for this act; the role "
+                             "admin may do it",
+                             AUDIT_SUPPORT_BYTES_MAX >> 20, act->token.name);
 }
 
 /* Runs on the thread of the store. */
@@ -478,11 +397,11 @@ static void act_write(struct service *service, struct store *store, void *contex
     struct admin *admin = service->admin;
     if (!admin->is_read) admin->is_read = admin_read(service, store);
     if (admin->is_read &&
-        (doorman_clock() >= admin->trim_at || admin->audit_bytes > AUDIT_BYTES_MAX)) {
+        (doorman_clock() >= admin->trim_at || admin->audit.bytes > admin->audit.trim_bytes)) {
         admin->is_read = audit_trim(admin, store) && notes_trim(store, OVERRIDE_NOTE) &&
                          notes_trim(store, PLAN_NOTE);
     }
-    act->id = admin->last_id + 1;
+    act->id = admin->audit.last_id + 1;
     cJSON_SetNumberValue(cJSON_GetObjectItem(act->row, "id"), (double)act->id);
     if (admin->is_read && act->prepare && !act->prepare(act, store)) {
         if (act->row_bytes > 0) admin_set_last(admin, act->id); /* it was announced */
@@ -493,11 +412,12 @@ static void act_write(struct service *service, struct store *store, void *contex
         return;
     }
     const bool is_sent = admin->is_read;
+    if (is_sent && !act_check_room(act)) return;
     if (act->announces) cJSON_AddFalseToObject(act->row, "known");
     enum store_result result = is_sent ? act_put(act, store) : STORE_FAILED;
     if (act->row_bytes > 0) {
         admin_set_last(admin, act->id);
-        admin->audit_bytes += act->row_bytes;
+        server_audit_add(&admin->audit, &act->token, act->row_bytes);
         if (!act->announces) act_apply(act);
     }
     if (result != STORE_OK) (act->announces ? act_fail_announced : act_fail)(act, store, is_sent);
@@ -587,44 +507,6 @@ bool server_act_run(struct act *act, struct http_response *response) {
         server_act_free(act);
     }
     return false;
-}
-
-/* ---- texts ---------------------------------------------------------------------------------- */
-
-bool server_text_is_utf8(const char *text) {
-    static const uint32_t least[] = {0, 0x80, 0x800, 0x10000};
-    const unsigned char *at = (const unsigned char *)text;
-    bool is_valid = true;
-    while (*at && is_valid) {
-        int more = *at < 0x80       ? 0
-                   : *at >> 5 == 6  ? 1
-                   : *at >> 4 == 14 ? 2
-                   : *at >> 3 == 30 ? 3
-                                    : -1;
-        uint32_t code = more < 1 ? *at : *at & (0x3fU >> more);
-        is_valid = more >= 0;
-        at++;
-        for (int i = 0; i < more && is_valid; i++, at++) {
-            is_valid = *at >> 6 == 2;
-            if (!is_valid) break;
-            code = code << 6 | (*at & 0x3fU);
-        }
-        is_valid = is_valid && code >= least[more] && code <= 0x10ffff && code >> 11 != 27;
-    }
-    return is_valid;
-}
-
-bool server_act_add_reason(cJSON *row, const struct http_request *request,
-                           struct http_response *response) {
-    char reason[REASON_MAX + 2];
-    if (!server_query_read(request->query, "reason", reason, sizeof reason)) return true;
-    if (strlen(reason) > REASON_MAX || !server_text_is_utf8(reason)) {
-        server_http_response_set_error(response, 400, "INVALID_ARGUMENT",
-                                       "reason: must be at most 500 bytes of UTF-8");
-        return false;
-    }
-    cJSON_AddStringToObject(row, "reason", reason);
-    return true;
 }
 
 /* ---- requests ------------------------------------------------------------------------------- */

@@ -7,6 +7,7 @@
 #include "../state/call.h"
 
 #define ACT_TEXT (CALL_TEXT + 256)
+#define REASON_MAX 500           /* bytes of a reason that people give */
 #define AUDIT_NOTE "act"         /* the kind of the notes of the audit */
 #define OVERRIDE_NOTE "override" /* that of overrides. Their identities are those of their acts */
 #define PLAN_NOTE                                                                                  \
@@ -163,6 +164,10 @@ void server_act_write_later(struct act *act);
 /* Refuses an act in its function `prepare`. Returns false. */
 __attribute__((format(printf, 4, 5))) bool
 server_act_refuse(struct act *act, int code, const char *name, const char *format, ...);
+
+/* Checks a reason that people give. "" is valid here.
+ *   returns   an error for people; NULL: it is valid */
+const char *server_reason_check(const char *reason);
 
 /* Adds a parameter `reason` of the query to a row, if there is one.
  *   returns   false: it is not valid, and the response is an error */

@@ -517,6 +517,8 @@ static bool override_read(struct act *act, const struct http_request *request,
     if (message->row.starts_at == 0) message->row.starts_at = now; /* after a restart too */
     if (message->expires_in > 0) message->row.ends_at = now + message->expires_in;
     if (!message->reason) return refuse(response, 400, "reason: is missing");
+    const char *wrong = server_reason_check(message->reason);
+    if (wrong) return refuse(response, 400, "%s", wrong);
     if (act->token.role != ROLE_ADMIN && message->row.ends_at == 0) {
         return refuse(response, 400, "expires_in: the role support must give it");
     }

@@ -188,6 +188,8 @@ static bool plan_read(struct act *act, const struct http_request *request,
     if (!plan_refuse_problems(detail, 400, response)) return false;
     if (status != DOORMAN_OK) return plan_refuse(response, 400, "the body: is too large");
     if (!message->reason) return plan_refuse(response, 400, "reason: is missing");
+    const char *wrong = server_reason_check(message->reason);
+    if (wrong) return plan_refuse(response, 400, wrong);
     detail->changes = (struct plan_change *)calloc(message->plan_count, sizeof *detail->changes);
     response->text.failed = !detail->changes;
     if (!detail->changes) return false;

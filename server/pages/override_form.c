@@ -49,7 +49,7 @@ struct override_form {
 struct form {
     char resource[DOORMAN_ID_BYTES_MAX + 2], key[DOORMAN_ID_BYTES_MAX + 2];
     char limit[DOORMAN_ID_BYTES_MAX + 2], figures[FIGURES_BYTES + 2];
-    char number[26], unit[8], reason[DOORMAN_REASON_BYTES_MAX + 2];
+    char number[26], unit[8], reason[REASON_MAX + 2];
     char nonce[NONCE_BYTES + 1], done[NONCE_BYTES + 1];
     char error[ACT_TEXT]; /* "": none */
     char field[16];       /* that is wrong; "": not one of the form */
@@ -416,7 +416,7 @@ static void form_add_fields(struct text *text, const struct form *form,
     server_text_addf(text,
                      "<label for=reason>why</label><div><input id=reason name=reason required "
                      "maxlength=%d placeholder='ticket 4711' value=\"",
-                     DOORMAN_REASON_BYTES_MAX);
+                     REASON_MAX);
     form_escaped(text, form->reason);
     server_text_add(text, "\">");
     form_add_error(text, form, "reason", NULL);

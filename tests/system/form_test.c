@@ -357,7 +357,7 @@ TEST(a_long_value_is_refused) {
     office_open(&office);
     look(&office, ALICE);
     memset(fields + strlen(fields), 'x', 1200);
-    expect_form(&office, ALICE OWN, fields, 400, "reason: must have at most 1024 bytes");
+    expect_form(&office, ALICE OWN, fields, 400, "reason: must have at most 500 bytes");
     server_stop(&office.fixture.server);
 }
 
