@@ -187,6 +187,9 @@ check 'units once' prints '^override ' override set login per-user acme add=5 1h
 check 'the key has both' prints '^per-user +14 +0 +14 ' key login acme
 check 'a template that does not exist' fails 1 'template' \
     override set 'nothing/*' per-user acme limit=9 1h why
+check 'an override for two seconds' ends 0 override set login per-user short limit=9 2s why
+check 'it does not seem longer' prints ' short .* [01](\.[0-9])? s +ann |^none$| 2 s +ann ' \
+    override list short
 check 'an override ends' prints '^the override has ended$' override end login per-user acme over
 check 'one that there is not' fails 1 'no such' override end login per-user nobody over
 check 'a limit that does not exist' fails 1 'limit' override set login none acme limit=9 1h why
@@ -256,6 +259,21 @@ check 'the next one' prints '^    login per-user limit: 2 -> 3$' \
 check 'of a version that is gone' fails 1 "present version is 2, not 1: 'ann' has changed it" \
     config put "$folder/config" 'too late' 1
 check 'one that is wrong' fails 1 'is not valid' config put "$folder/tokens" wrong
+post /v1/report '{"client_id":"x","entry":[{"resource_id":"bill","key":"zoe","cost":2},
+    {"resource_id":"bill","key":"amy","cost":2}]}'
+sed 's/"quota", "kind"/"quota2", "durable": false, "kind"/' "$folder/config" >"$folder/renamed"
+sed 's/"quota", "kind"/"quota", "durable": false, "kind"/' "$folder/config" >"$folder/brief"
+check 'a limit in memory' prints '^version 3 is in force$' config put "$folder/brief" 'in memory'
+check 'what a change drops' prints '^bill quota: .*dropped; drops [0-9]+ counters$' \
+    config put "$folder/renamed" 'another name'
+post /v1/report '{"client_id":"x","entry":[{"resource_id":"bill","key":"zoe","cost":2}]}'
+check 'what a way back drops' prints '^bill quota2: .*dropped; drops 1 counters$' \
+    config rollback 3 'the old name'
+sed 's/"free": {"limit": 1}, "pro": {"limit": 50}/"pro": {"limit": 50}, "free": {"limit": 1}/' \
+    "$folder/brief" >"$folder/sorted"
+check 'the order of plans is no change' prints '^valid; nothing would change$' \
+    config check "$folder/sorted"
+check 'as before' ends 0 config put "$folder/other" again
 check 'a number that is none' fails 2 'is not the number' config rollback x why
 check 'all versions' prints '^ *2 +20[^ ]* +ann +ticket 4711 +login per-user limit: 2 -> 3$' \
     config versions
@@ -264,8 +282,9 @@ check 'the last difference' prints '^        limit: 2 -> 3$' config diff
 check 'the first one' prints '^login: added$' config diff 1
 check 'a version' prints '"limit":[[:space:]]*2,?$' config get 1
 check 'one that does not exist' fails 1 'there is no version 7' config get 7
-check 'a version comes back' prints '^version 3 is in force$' config rollback 1 'too much'
-check 'the answer as JSON' prints '^\{"version":4,"before":3,' \
+check 'a version comes back' prints '^version 7 is in force$' config rollback 1 'too much'
+check 'one that is not there' fails 1 'no version 99' config rollback 99 'too much'
+check 'the answer as JSON' prints '^\{"version":8,"before":7,' \
     --json config put "$folder/other" more
 check 'a reader may look' as_reader ends 0 config versions
 check 'a reader may not change' as_reader fails 4 'role admin' config put "$folder/config" no
@@ -308,6 +327,13 @@ check 'no command' fails 2 'a command is missing'
 check 'a typing error' fails 2 'Do you mean .status.\?' statsu
 check 'an error in the second word' fails 2 'Do you mean .config get.\?' config gett
 check 'an unknown command' fails 2 'unknown command: xyzzy\. .doormanctl help' xyzzy
+check 'a command without its second word' fails 2 'override: needs a second word: .override set.' \
+    override
+check 'the help of a group' prints '^doormanctl override list \[KEY\]$' help override
+check 'of another one' prints '^doormanctl config rollback' config --help
+check_no_more() { prints_no 'doormanctl plan' help override; }
+check 'and of no other group' check_no_more
+check 'a group that there is not' fails 2 'unknown command: over' help over
 check 'too few words' fails 2 'usage: doormanctl key RESOURCE KEY' key login
 check 'too many words' fails 2 'usage: doormanctl limits' limits login
 for wrong in --nothing --timeout=0 --timeout=x --timeout=nan --url=ftp://a --url=http://a:b@c \
@@ -428,9 +454,9 @@ check_with man 'man reads the manual' sh -c \
 # ---- the output
 
 post /v1/report '{"client_id":"x","entry":[{"resource_id":"bill","cost":7,
-    "key":"evil\u001b[31m\u009b1m\n\u007fkey"}]}'
+    "key":"evil\u001b[31m\u009b1m\n\u007fk\u202ee\u2069y"}]}'
 check 'control characters do not reach the terminal' \
-    prints '  evil\?\[31m\?1m\?\?key  ' counters bill
+    prints '  evil\?\[31m\?1m\?\?k\?e\?y  ' counters bill
 has_no_colors() { ends 0 status && ! grep "$(printf '\033')" "$folder/output"; }
 on_terminal() { script -qec "$*" /dev/null </dev/null >"$folder/output" 2>&1; }
 has_colors() {
@@ -533,6 +559,8 @@ for command in limits holds 'counters login' 'top login'; do
     check 'the master is asked' ends 0 --url "$fake" $command
 done
 check 'the answer is that of the master' prints '^login +per-user' --url "$fake" limits
+check 'a configuration is compared with that of the master' \
+    prints '^valid; nothing would change$' --url "$fake" config check "$folder/config"
 check 'a message follows the redirect' prints '^per-user' --url "$fake" key login ann
 check 'the status is that of the process' prints '^master +tcp://master:15000$' --url "$fake" status
 fake standby ''
@@ -574,6 +602,10 @@ check 'an override that ends soon' \
 check 'one that ends late' ends 0 --url "$url" override set login per-user late limit=9 1d why
 check 'the overrides that end soon' has_lines 2 --url "$url" override ending 1h
 check 'drains are in the audit' prints 'undrain' --url "$url" audit
+curl --silent --output "$folder/acts" -H 'Content-Type: application/json' \
+    -H 'Authorization: Bearer admin-1' --data '{"entry":[{"resource_id":"bill","key":"k"}]}' \
+    "$url/v1/reset?reason=n[1-1000]"
+check 'a large id can be copied' prints '^ *1[0-9]{3} +20' --url "$url" audit k
 
 # ---- TLS
 

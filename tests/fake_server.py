@@ -28,6 +28,8 @@ def response(body, status='200 OK', more=''):
 
 def standby(request):
     path = request.split()[1]
+    if path == '/v1/config/check':
+        return response('{"valid":true,"is_master":false,"changes":[]}')
     if request.startswith('POST'):
         return response('{"mastership":{}}', '307 Temporary Redirect',
                         f'Location: {address}{path}\r\n')

@@ -68,7 +68,7 @@ static void audit_flatten(cJSON *row) {
 
 enum ctl_exit ctl_audit(struct ctl *ctl, char *const words[]) {
     static const struct ctl_column columns[] = {
-        {"ID", "id", CTL_AMOUNT},       {"AT", "at", CTL_TEXT},
+        {"ID", "id", CTL_ID},           {"AT", "at", CTL_TEXT},
         {"TOKEN", "token", CTL_TEXT},   {"ROLE", "role", CTL_TEXT},
         {"FROM", "peer", CTL_TEXT},     {"WHAT", "shown_what", CTL_TEXT},
         {"KEY", "shown_key", CTL_TEXT}, {"FIGURES", "figures", CTL_TEXT},

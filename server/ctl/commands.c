@@ -42,6 +42,7 @@ static void process_print(const cJSON *status) {
     const cJSON *parent = cJSON_GetObjectItemCaseSensitive(status, "parent");
     const cJSON *state = cJSON_GetObjectItemCaseSensitive(status, "state");
     const cJSON *drain = cJSON_GetObjectItemCaseSensitive(status, "drain");
+    const cJSON *config = cJSON_GetObjectItemCaseSensitive(status, "config");
     const char *master = ctl_text(status, "master_address");
     char time[CTL_NUMBER_BYTES];
     if (ctl_is_true(status, "is_master")) master = "this process";
@@ -55,10 +56,9 @@ static void process_print(const cJSON *status) {
                 ctl_text(drain, ctl_text(drain, "failure")[0] ? "failure" : "reason"));
     }
     if (state) ctl_say("%-8s %s old", "state", ctl_seconds(time, ctl_number(state, "age")));
-    if (ctl_is_true(cJSON_GetObjectItemCaseSensitive(status, "config"), "is_cached")) {
-        ctl_say("%-8s %s", "problem",
-                "the configuration is the copy of --config-cache, because its place did not answer "
-                "at the start");
+    if (ctl_is_true(config, "is_cached")) {
+        ctl_say("%-8s the configuration is a copy of version %.0f, from --config-cache", "problem",
+                ctl_number(config, "version"));
     }
     trouble_print(status, "no_master", "for", "there is no master");
     trouble_print(status, "etcd_failure", "for", "etcd does not answer");
@@ -508,7 +508,7 @@ static void override_flatten(cJSON *row) {
 /* Shows overrides.
  *   key, ending   NULL: all */
 static enum ctl_exit override_list(struct ctl *ctl, const char *key, const char *ending) {
-    static const struct ctl_column columns[] = {{"ID", "id", CTL_AMOUNT},
+    static const struct ctl_column columns[] = {{"ID", "id", CTL_ID},
                                                 {"KEY", "key", CTL_TEXT},
                                                 {"LIMIT", "limit", CTL_TEXT},
                                                 {"RESOURCE", "scope", CTL_TEXT},
@@ -612,7 +612,7 @@ const struct ctl_command ctl_commands[] = {
      "left behind. With --json, the entries of each act too. `undo ID` undoes an act. The server\n"
      "must keep acts: --http-token, and --state or --config etcd:KEY. Needs the role support.",
      ctl_audit},
-    {"undo", "ID", "undo an act of the audit",
+    {"undo", "ID", "undo an act of the audit; needs --reason",
      "ID is a number of the audit. An act can be undone while what it has changed is as it left\n"
      "it; otherwise the answer names the newer act. An end stays the same point in time. Resets\n"
      "cannot be undone. Give --reason. Needs the role support, as the act itself does.",
@@ -658,8 +658,8 @@ const struct ctl_command ctl_commands[] = {
     {"config get", "[VERSION]", "the configuration in force, or one version of it, as JSON",
      "Needs the role read.", ctl_config_get},
     {"config check", "FILE", "check a configuration, and show what it would change and drop",
-     "The server that runs checks it. FILE may be - for standard input. Exits with 1 if it is not\n"
-     "valid. Needs the role read.",
+     "The server that runs checks it, and the master says what it drops. FILE may be - for\n"
+     "standard input. Exits with 1 if it is not valid. Needs the role read.",
      ctl_config_check},
     {"config versions", "", "who has changed the configuration, when, and why; the newest first",
      "The server needs --config store: or --config etcd:KEY, and --http-token. Needs the\n"
@@ -670,14 +670,15 @@ const struct ctl_command ctl_commands[] = {
      "force, as config check does. Needs the role read.",
      ctl_config_diff},
     {"config put", "FILE REASON [VERSION]", "change the configuration",
-     "The file is checked first. VERSION is the one that it replaces: if another one is in force,\n"
+     "The file is checked first, and what it drops is shown. VERSION is the one that it replaces: "
+     "if another one is in force,\n"
      "nothing changes. Without VERSION it is the one in force now, and 0 is none. FILE may be -\n"
      "for standard input. The server needs --config store: or --config etcd:KEY. Needs the role "
      "admin.",
      ctl_config_put},
     {"config rollback", "OLD REASON [VERSION]", "bring an old version of the configuration back",
-     "As a new version, which has the configuration of the version OLD. VERSION is as in config\n"
-     "put. Needs the role admin.",
+     "As a new version, which has the configuration of the version OLD. It is checked first, and\n"
+     "what it drops is shown. VERSION is as in config put. Needs the role admin.",
      ctl_config_rollback},
     {"events", "[TOPIC...]", "what happens, as it happens, until you end it",
      "TOPIC is the start of topics, such as permit.refused or permit.refused.login: see\n"

@@ -132,8 +132,22 @@ static void check_print(const cJSON *answer) {
     ctl_say("%s%s", is_same ? "valid; nothing would change" : "valid", drops);
 }
 
+/* Prints what a change drops, before it is made. */
+static void drops_print(const cJSON *answer) {
+    const cJSON *change = NULL, *limit = NULL;
+    char drops[96];
+    cJSON_ArrayForEach(change, field(answer, "changes")) {
+        cJSON_ArrayForEach(limit, field(change, "limits")) {
+            drops_format(limit, drops);
+            if (!drops[0]) continue;
+            ctl_say("%s %s: %s%s", ctl_text(change, "template"), ctl_text(limit, "limit"),
+                    ctl_text(limit, "text"), drops);
+        }
+    }
+}
+
 /* Lets the server check a text, and prints what is wrong with it.
- *   shows   also prints what it would change */
+ *   shows   also prints what it would change; false: only what that drops */
 static enum ctl_exit text_check(struct ctl *ctl, const char *path, const char *text, bool shows) {
     struct ctl_reply reply;
     const struct ctl_request request = {.path = "/v1/config/check",
@@ -152,6 +166,8 @@ static enum ctl_exit text_check(struct ctl *ctl, const char *path, const char *t
                    : ctl_fail(CTL_REFUSED, "%s: the configuration is not valid", path);
     } else if (code == CTL_DONE && shows && !ctl->json) {
         check_print(reply.json);
+    } else if (code == CTL_DONE && !ctl->json) {
+        drops_print(reply.json);
     }
     ctl_reply_free(&reply);
     return code;
@@ -205,9 +221,8 @@ static void versions_flatten(cJSON *row) {
 
 enum ctl_exit ctl_config_versions(struct ctl *ctl, char *const words[]) {
     static const struct ctl_column columns[] = {
-        {"VERSION", "version", CTL_AMOUNT}, {"AT", "at", CTL_TEXT},
-        {"TOKEN", "token", CTL_TEXT},       {"REASON", "reason", CTL_TEXT},
-        {"CHANGES", "what", CTL_TEXT},      {.header = NULL}};
+        {"VERSION", "version", CTL_ID}, {"AT", "at", CTL_TEXT},        {"TOKEN", "token", CTL_TEXT},
+        {"REASON", "reason", CTL_TEXT}, {"CHANGES", "what", CTL_TEXT}, {.header = NULL}};
     const struct ctl_request request = {.path = "/v1/config/versions",
                                         .query = {{"limit", "1000"}, {"redirect", "1"}}};
     (void)words;
@@ -308,11 +323,29 @@ enum ctl_exit ctl_config_put(struct ctl *ctl, char *const words[]) {
     return code;
 }
 
+/* Checks the configuration of a version, and prints what it drops. */
+static enum ctl_exit version_check(struct ctl *ctl, const char *number) {
+    char path[PATH_TEXT], name[PATH_TEXT];
+    struct ctl_reply reply;
+    const struct ctl_request request = {.path = path, .query = {{"redirect", "1"}}};
+    snprintf(path, sizeof path, "/v1/config/versions/%s", number);
+    snprintf(name, sizeof name, "version %s", number);
+    enum ctl_exit code = ctl_call(ctl, &request, &reply);
+    char *text =
+        code == CTL_DONE ? cJSON_PrintUnformatted(field(reply.json, "configuration")) : NULL;
+    if (code == CTL_DONE)
+        code = text ? text_check(ctl, name, text, false) : ctl_answer_is_wrong(ctl);
+    cJSON_free(text);
+    ctl_reply_free(&reply);
+    return code;
+}
+
 enum ctl_exit ctl_config_rollback(struct ctl *ctl, char *const words[]) {
     const struct ctl_request request = {.path = "/v1/config/rollback",
                                         .query = {{"version", words[0]}, {"reason", words[1]}},
                                         .verb = "POST",
                                         .text = ""};
     enum ctl_exit code = number_check(words[0]);
+    if (code == CTL_DONE) code = version_check(ctl, words[0]);
     return code == CTL_DONE ? change_send(ctl, words[2], &request) : code;
 }

@@ -8,13 +8,13 @@
 
 /* Returns the bytes of a control character at the start of a text, or 0. Those of 0x80 to 0x9f have
  * two bytes in UTF-8. Some terminals obey them. Those that change the direction of a text have three:
- * U+200E, U+200F, U+202A to U+202E, and U+2066 to U+2069. */
+ * U+200E, U+200F, U+2028 to U+202E, and U+2066 to U+2069. */
 static size_t control_bytes(const char *text) {
     unsigned char first = (unsigned char)text[0], second = (unsigned char)text[1];
     const unsigned char third = first == 0xe2 && second ? (unsigned char)text[2] : 0;
     if (first == 0xc2 && second >= 0x80 && second < 0xa0) return 2;
     if (second == 0x80 && (third == 0x8e || third == 0x8f)) return 3;
-    if (second == 0x80 && third >= 0xaa && third <= 0xae) return 3;
+    if (second == 0x80 && third >= 0xa8 && third <= 0xae) return 3;
     if (second == 0x81 && third >= 0xa6 && third <= 0xa9) return 3;
     return first < 0x20 || first == 0x7f;
 }

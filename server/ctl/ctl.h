@@ -139,6 +139,7 @@ void ctl_reply_free(struct ctl_reply *reply);
 /* How a column shows a field of a row. Amounts and times are aligned to the right. */
 enum ctl_kind {
     CTL_TEXT,
+    CTL_ID,      /* a whole number, such as other commands take it */
     CTL_AMOUNT,  /* with at most two decimals, and with the row's `unit` in the column `capacity` */
     CTL_SECONDS, /* such as "90 s" or "3.5 h" */
     CTL_SUM,     /* of the numbers in an object */

@@ -91,6 +91,40 @@ static size_t distance(const char *from, const char *to) {
     return row[columns];
 }
 
+/* Returns whether the name of a command begins with a word, which is not the whole name. */
+static bool command_is_of(const struct ctl_command *command, const char *word) {
+    const size_t bytes = strlen(word);
+    return bytes > 0 && strncmp(command->name, word, bytes) == 0 && command->name[bytes] == ' ';
+}
+
+/* Prints the commands that begin with a word. Returns whether there are any. */
+static bool help_print_group(const char *word) {
+    bool found = false;
+    for (const struct ctl_command *command = ctl_commands; command->name; command++) {
+        if (!command_is_of(command, word)) continue;
+        printf("%sdoormanctl %s %s\n    %s\n",
+               found ? ""
+                     : "Commands (`doormanctl help COMMAND` "
+                       "says more):\n",
+               command->name, command->arguments, command->summary);
+        found = true;
+    }
+    return found;
+}
+
+/* Reports a command whose second word is missing. Returns false if it is no such command. */
+static bool group_report(char *const words[]) {
+    char names[256] = "";
+    size_t used = 0;
+    for (const struct ctl_command *command = ctl_commands; command->name; command++) {
+        if (words[1] || !command_is_of(command, words[0]) || used >= sizeof names) continue;
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s`%s`", used ? ", " : "",
+                                 command->name);
+    }
+    if (used) (void)ctl_fail(CTL_USAGE, "%s: needs a second word: %s", words[0], names);
+    return used > 0;
+}
+
 static enum ctl_exit command_is_unknown(char *const words[]) {
     char given[NAME_BYTES_MAX + 1];
     const char *nearest = NULL;
@@ -207,6 +241,8 @@ int main(int count, char *arguments[]) {
     }
     char **first = words;
     const struct ctl_command *command = command_find(&words);
+    if (!command && wants_help && !first[1] && help_print_group(*first)) return CTL_DONE;
+    if (!command && group_report(first)) return CTL_USAGE;
     if (!command) return (int)command_is_unknown(first);
     if (wants_help) {
         help_print_command(command);

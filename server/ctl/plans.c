@@ -163,7 +163,7 @@ static void plan_flatten(cJSON *row) {
 }
 
 enum ctl_exit ctl_plan_list(struct ctl *ctl, char *const words[]) {
-    static const struct ctl_column columns[] = {{"ACT", "audit", CTL_AMOUNT},
+    static const struct ctl_column columns[] = {{"ACT", "audit", CTL_ID},
                                                 {"KEY", "key", CTL_TEXT},
                                                 {"PLAN", "plan", CTL_TEXT},
                                                 {"TEMPLATE", "glob", CTL_TEXT},

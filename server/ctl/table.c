@@ -73,6 +73,10 @@ static const char *cell_text(char out[CELL_BYTES], const struct ctl_column *colu
     }
     if (!field) return "-";
     if (column->kind == CTL_SECONDS) return ctl_seconds(out, sum);
+    if (column->kind == CTL_ID) {
+        snprintf(out, CELL_BYTES, "%.0f", sum);
+        return out;
+    }
     if (column->kind == CTL_SUM) cJSON_ArrayForEach(part, field) sum += part->valuedouble;
     snprintf(out, CELL_BYTES, "%s%s%s", amount_text(number, sum), unit[0] ? " " : "", unit);
     return out;

@@ -1,12 +1,71 @@
 /* doorman_server: how one configuration differs from another. Two configurations are compared by
  * their globs: the templates of both are sorted by glob, and the sorted lists are merged. A
- * template has changed if its JSON text has. So a new field needs no change here. The order of the
+ * template has changed if its JSON has. So a new field needs no change here. The order of the
  * templates counts too, because the first glob that matches a resource decides. */
 #include "changes.h"
 
+#define DEPTH_MAX 32 /* of the JSON of a template */
+
 /* ---- templates ------------------------------------------------------------------------------ */
 
-/* Returns whether two templates have the same JSON text. Returns false if memory runs out. */
+static int compare_texts(const void *left, const void *right) {
+    return strcmp(*(const char *const *)left, *(const char *const *)right);
+}
+
+/* Returns the texts of a list, sorted, which the caller frees. Returns NULL if the list has
+ * something else, or memory runs out. */
+static const char **texts_sort(const cJSON *list, size_t count) {
+    const char **texts = (const char **)calloc(count + 1, sizeof *texts);
+    const cJSON *item = NULL;
+    size_t found = 0;
+    if (!texts) return NULL;
+    cJSON_ArrayForEach(item, list) {
+        if (cJSON_IsString(item)) texts[found++] = item->valuestring;
+    }
+    if (found == count) {
+        qsort((void *)texts, count, sizeof *texts, compare_texts);
+        return texts;
+    }
+    free((void *)texts);
+    return NULL;
+}
+
+/* Returns whether two lists of texts have the same texts: a list of keys has no order. */
+static bool text_lists_equal(const cJSON *one, const cJSON *other, size_t count) {
+    const char **left = texts_sort(one, count), **right = texts_sort(other, count);
+    bool equal = left && right;
+    for (size_t i = 0; i < count && equal; i++) equal = strcmp(left[i], right[i]) == 0;
+    free((void *)left);
+    free((void *)right);
+    return equal;
+}
+
+/* Returns whether two trees say the same. The members of an object have no order, such as plans. */
+static bool trees_equal(const cJSON *one, const cJSON *other, int depth) {
+    const int count = cJSON_GetArraySize(one);
+    const cJSON *left = NULL, *right = other ? other->child : NULL;
+    if (!one || !other || depth == 0 || count != cJSON_GetArraySize(other)) return false;
+    if (!cJSON_IsObject(one) && !cJSON_IsArray(one)) return cJSON_Compare(one, other, true);
+    if (cJSON_IsArray(one) && text_lists_equal(one, other, (size_t)count)) return true;
+    bool equal = true;
+    cJSON_ArrayForEach(left, one) {
+        if (left->string) right = cJSON_GetObjectItemCaseSensitive(other, left->string);
+        equal = equal && trees_equal(left, right, depth - 1);
+        right = right ? right->next : NULL;
+    }
+    return equal;
+}
+
+static bool json_equal(const char *one, const char *other) {
+    cJSON *left = cJSON_Parse(one), *right = cJSON_Parse(other);
+    const bool equal = trees_equal(left, right, DEPTH_MAX);
+    cJSON_Delete(left);
+    cJSON_Delete(right);
+    return equal;
+}
+
+/* Returns whether two templates have the same JSON, except the order of what has none. Returns
+ * false if memory runs out. */
 static bool templates_equal(const doorman_template *one, const doorman_template *other) {
     const doorman_config_options left = {.templates = one, .template_count = 1};
     const doorman_config_options right = {.templates = other, .template_count = 1};
@@ -14,7 +73,8 @@ static bool templates_equal(const doorman_template *one, const doorman_template 
     bool equal = doorman_json_write_config(&left, &left_text) == DOORMAN_OK &&
                  doorman_json_write_config(&right, &right_text) == DOORMAN_OK &&
                  left_text.bytes == right_text.bytes &&
-                 memcmp(left_text.text, right_text.text, left_text.bytes) == 0;
+                 (memcmp(left_text.text, right_text.text, left_text.bytes) == 0 ||
+                  json_equal(left_text.text, right_text.text));
     doorman_buffer_uninit(&left_text);
     doorman_buffer_uninit(&right_text);
     return equal;

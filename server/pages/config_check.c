@@ -31,6 +31,7 @@ struct check {
     struct limit_counts *counts; /* of the limits in force; NULL: not known */
     struct limit_counts dropped; /* in all */
     bool has_store;
+    bool is_master; /* only the master has counters */
 };
 
 /* Adds one limit of a template, and what it drops. */
@@ -85,7 +86,8 @@ static void add_changes(cJSON *answer, struct check *check) {
         cJSON_AddStringToObject(answer, "unmatched", rejects ? "reject" : "allow");
     }
     if (changes->descriptors) cJSON_AddStringToObject(answer, "descriptors", "changed");
-    if (!check->counts) return; /* only the master has counters */
+    cJSON_AddBoolToObject(answer, "is_master", check->is_master);
+    if (!check->counts) return;
     cJSON_AddNumberToObject(answer, "drops_counters", (double)check->dropped.counters);
     cJSON_AddNumberToObject(answer, "drops_bans", (double)check->dropped.bans);
 }
@@ -96,6 +98,7 @@ static void compare(struct service *service, const doorman_config *config, cJSON
     server_lock(&service->config_lock);
     server_lock(&service->lock);
     const doorman_config *in_force = service->config;
+    check.is_master = doorman_server_permits(service->server) != NULL;
     check.counts = server_changes_count(service);
     server_unlock(&service->lock);
     if (server_changes_find(&check.changes, in_force, config)) add_changes(answer, &check);

@@ -24,7 +24,7 @@ const TIMEOUT = 60; // seconds
 // etcd, leaked descriptors, a dead etcd or parent, a file that cannot be written, a silent child, a
 // lost mastership, 10,000 counters, or two processes with one id. Other tests have them.
 const UNSEEN = new RegExp(`^(${[
-  'post .* (307|500|503)', 'get (?!.readyz).* (500|503)', 'get .readyz 500', 'get .v1.allow 307',
+  'post .* (307|429|500|503)', 'get (?!.readyz).* (500|503)', 'get .readyz 500', 'get .v1.allow 307',
   'get .v1.(audit|overrides|plans) (307|404)',
   'get .v1.config.versions.* 307'].join('|')})$`);
 const FIELDS_UNSEEN = [
