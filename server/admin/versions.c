@@ -124,15 +124,11 @@ static char *cache_read(const char *path) {
     return NULL;
 }
 
-/* Loads the copy, because the place of the configuration cannot be reached. On failure,
- * `problems` says why neither can be used. */
-static bool cache_load(struct service *service, doorman_config **out,
+/* Makes a configuration of the copy. Returns false if there is none, or if it is not valid. */
+static bool cache_take(const struct service *service, doorman_config **out,
                        struct config_problems *problems) {
-    const char *path = service->settings->config_cache;
-    char why[PROBLEM_TEXT], number[24];
-    char *text = cache_read(path);
+    char *text = cache_read(service->settings->config_cache);
     cJSON *note = text ? cJSON_Parse(text) : NULL;
-    server_problems_text(problems, why);
     if (note) {
         *out =
             config_of(service, cJSON_GetObjectItemCaseSensitive(note, "configuration"), problems);
@@ -141,7 +137,17 @@ static bool cache_load(struct service *service, doorman_config **out,
     problems->is_cached = *out != NULL;
     cJSON_Delete(note);
     free(text);
-    if (!*out) {
+    return *out != NULL;
+}
+
+/* Loads the copy, because the place of the configuration cannot be reached. On failure,
+ * `problems` says why neither can be used. */
+static bool cache_load(struct service *service, doorman_config **out,
+                       struct config_problems *problems) {
+    const char *path = service->settings->config_cache;
+    char why[PROBLEM_TEXT], number[24];
+    server_problems_text(problems, why);
+    if (!cache_take(service, out, problems)) {
         char error[400];
         snprintf(error, sizeof error, "%.200s; and --config-cache %.100s cannot be read", why,
                  path);
@@ -155,6 +161,32 @@ static bool cache_load(struct service *service, doorman_config **out,
                "config", service->settings->config, "version", number, "file", path, "error", why,
                LOG_END);
     return true;
+}
+
+/* Begins with the copy, because the store has no version: it is new, or was moved away. Without a
+ * copy, the empty configuration stays. */
+static void cache_load_instead(struct service *service, doorman_config **out,
+                               struct config_problems *problems) {
+    struct config_problems copied = {.count = 0};
+    doorman_config *config = NULL;
+    char number[24];
+    if (!service->settings->config_cache || !cache_take(service, &config, &copied)) {
+        server_log(service->settings, LEVEL_WARNING,
+                   "the store has no configuration yet, so this server begins with an empty one; "
+                   "put one with doormanctl config put FILE REASON, or with PUT /v1/config and "
+                   "If-None-Match: *",
+                   LOG_END);
+        return;
+    }
+    doorman_config_destroy(*out);
+    *out = config;
+    *problems = copied;
+    snprintf(number, sizeof number, "%" PRIu64, problems->version);
+    server_log(service->settings, LEVEL_WARNING,
+               "the store has no configuration; its last version that this machine has seen is "
+               "used; put it again: doormanctl config get >FILE, and then doormanctl config put "
+               "FILE REASON 0",
+               "version", number, "file", service->settings->config_cache, LOG_END);
 }
 
 /* Writes a file whole or not at all. Returns false on failure: errno says why. */
@@ -228,11 +260,12 @@ uint64_t server_versions_in_force(struct service *service) {
 bool server_versions_await(struct service *service, uint64_t number) {
     server_lock(&service->lock);
     doorman_time now = doorman_clock(), until = now + AWAIT_SECONDS * DOORMAN_SECOND;
-    while (now < until && service->last_load.version < number && !service->stopping) {
+    const struct config_load *load = &service->last_load;
+    while (now < until && (load->version < number || load->is_cached) && !service->stopping) {
         server_condition_wait(&service->versions->changed, &service->lock, until - now);
         now = doorman_clock();
     }
-    bool is_in_force = service->last_load.version >= number;
+    bool is_in_force = load->version >= number && !load->is_cached;
     server_unlock(&service->lock);
     return is_in_force;
 }
@@ -480,19 +513,14 @@ static enum exit_status versions_load(struct service *service) {
     return versions->is_made ? CONTINUE : server_fatal_error(EXIT_ERROR, "out of memory");
 }
 
-/* Loads the newest version of the store, or the copy if the place cannot be reached. */
+/* Loads the newest version of the store, or the copy if the place cannot be reached, or has none.
+ */
 static bool versions_load_config(struct service *service, doorman_config **out,
                                  struct config_problems *problems) {
     const struct settings *settings = service->settings;
     if (settings->config_in_store) {
         (void)newest_read(service, server_state_store(service), out, problems);
-        if (*out && problems->version == 0) {
-            server_log(settings, LEVEL_WARNING,
-                       "the store has no configuration yet, so this server begins with an empty "
-                       "one; put one with doormanctl config put FILE REASON, or with PUT "
-                       "/v1/config and If-None-Match: *",
-                       LOG_END);
-        }
+        if (*out && problems->version == 0) cache_load_instead(service, out, problems);
     }
     if (problems->is_unreachable && settings->config_cache) cache_load(service, out, problems);
     return *out != NULL;

@@ -255,6 +255,33 @@ TEST(a_store_that_is_away_at_the_start_is_replaced_by_the_copy) {
     server_stop(&fixture.server);
 }
 
+/* A file of counters that was moved away ends no limit. */
+TEST(a_new_store_begins_with_the_copy_until_it_has_a_version) {
+    struct place place;
+    char moved[128];
+    place_init(&place);
+    place.flags[8] = "--config-cache";
+    place.flags[9] = place.cache;
+    struct fixture fixture = place_start(&place); /* there is no copy yet */
+    process_await(fixture.server.process, "so this server begins with an empty one", 1);
+    PUT(&fixture, FIRST, QUOTA_OF("5"), 200, "\"version\":1,");
+    PUT(&fixture, MATCH("1"), QUOTA_OF("2"), 200, "\"version\":2,");
+    server_stop(&fixture.server);
+    snprintf(moved, sizeof moved, "%s.old", place.path);
+    assert_int_equal(rename(place.path, moved), 0);
+    fixture = place_start(&place);
+    process_await(fixture.server.process, "the store has no configuration; its last version", 1);
+    expect(&fixture, "/v1/status", READER, 200, "\"config\":{\"version\":2,\"is_cached\":true}");
+    take_one(&fixture, "acme", 200, "X-RateLimit-Limit: 2");
+    PUT(&fixture, FIRST, QUOTA_OF("7"), 200, "\"version\":1,");
+    expect(&fixture, "/v1/status", READER, 200, "\"config\":{\"version\":1,\"is_cached\":false}");
+    take_one(&fixture, "acme", 200, "X-RateLimit-Limit: 7");
+    kill_now(&fixture);
+    fixture = place_start(&place);
+    take_one(&fixture, "acme", 200, "X-RateLimit-Limit: 7");
+    server_stop(&fixture.server);
+}
+
 TEST(without_a_copy_a_store_that_is_away_ends_the_start) {
     struct place place;
     place_init(&place);
@@ -318,6 +345,8 @@ TEST(all_processes_follow_a_version_in_etcd) {
     take_one(&second, "acme", 200, "X-RateLimit-Limit: 2");
     take_one(&first, "acme", 200, "X-RateLimit-Limit: 2");
     assert_int_equal(version_in_force(&first), version_in_force(&second));
+    expect(&first, "/metrics", READER, 200, "doorman_server_config_warnings 0\n"); /* of memory */
+    assert_int_equal(process_logged(first.server.process, "is kept only in memory"), 0);
     expect(&first, "/v1/audit", ADMIN, 200, "\"what\":\"config\",\"reason\":\"r\",\"before\":");
     expect(&first, "/v1/config/versions", READER, 200, "\"reason\":\"written by another program");
     server_stop(&first.server);
