@@ -607,6 +607,30 @@ curl --silent --output "$folder/acts" -H 'Content-Type: application/json' \
     "$url/v1/reset?reason=n[1-1000]"
 check 'a large id can be copied' prints '^ *1[0-9]{3} +20' --url "$url" audit k
 
+# ---- the page of a task
+
+# Prints the blocks of a language of a page.
+blocks() { # language, page
+    awk -v begin="\`\`\`$1" '$0 == begin { inside = 1; next } /^```/ { inside = 0 } inside' "$2"
+}
+page=docs/tasks/support.md
+blocks json $page >"$folder/page.json"
+blocks sh $page | sed '/doorman_server/,$d' >"$folder/page_tokens.sh"
+(cd "$folder" && mkdir task && cd task && sh -e ../page_tokens.sh)
+start page --config "$folder/page.json" --http-token "$folder/task/tokens" \
+    --state "$folder/task/state"
+mkdir "$folder/bin"
+ln -s "$PWD/$ctl" "$folder/bin/doormanctl"
+blocks sh $page | sed -e '1,/--http 127/d' -e "s|http://127.0.0.1:15051|$url|" >"$folder/page.sh"
+plays_the_page() {
+    PATH="$folder/bin:$PATH" sh -e "$folder/page.sh" >"$folder/output" 2>&1 ||
+        { cat "$folder/output" && false; }
+}
+check 'the commands of the page do what it says' plays_the_page
+check 'the override is there' grep -E '^ *1 +acme +quota +api/search +.*ticket 4711$' \
+    "$folder/output"
+check 'it comes back' grep -E '^act 2 is undone, by act 3' "$folder/output"
+
 # ---- TLS
 
 make_certificate() {
