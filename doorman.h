@@ -15465,7 +15465,7 @@ static doorman_status doorman__exchange_check_administration(doorman_json_exchan
     const char *name = doorman_method_name(request->method, false);
     return doorman__fail(&exchange->error, DOORMAN_NOT_FOUND,
                          "%s: send it over HTTP, as POST /v1/%s with a token of the role %s", name,
-                         name, resets ? "admin" : "read");
+                         name, resets ? "support" : "read");
 }
 
 /* P31: refuses a message whose permits bring figures, if the caller forbids them. */

@@ -195,7 +195,7 @@ check 'one that there is not' fails 1 'no such' override end login per-user nobo
 check 'a limit that does not exist' fails 1 'limit' override set login none acme limit=9 1h why
 check 'a figure that the kind does not have' fails 1 'rate' \
     override set login per-user acme rate=9 1h why
-for figures in '' limit limit= limit=x 'limit=9,' =9; do
+for figures in '' limit limit= limit=x 'limit=9,' =9 limit=0x10 limit=inf; do
     check 'figures that are none' fails 2 'must be figures' \
         override set login per-user acme "$figures" 1h why
 done

@@ -425,7 +425,10 @@ static bool figures_read(const char *text, cJSON *figures) {
         char name[64] = "", *end = NULL;
         size_t bytes = strcspn(at, "=,");
         bool has_value = at[bytes] == '=' && bytes > 0 && bytes < sizeof name;
+        /* strtod would also take 0x10 and inf */
+        const size_t digits = has_value ? strspn(at + bytes + 1, "+-.0123456789eE") : 0;
         double value = has_value ? strtod(at + bytes + 1, &end) : 0;
+        has_value = has_value && end <= at + bytes + 1 + digits;
         if (!has_value || end == at + bytes + 1 || (*end && *end != ',') || (*end && !end[1])) {
             return false;
         }

@@ -386,10 +386,13 @@ static void response_set_unknown_path(struct http_response *response, const char
 static void request_check_type(const struct http_request *request, struct http_response *response) {
     static const char form[] = "application/x-www-form-urlencoded";
     const char *wanted = request_has_form(request) ? form : "application/json";
-    char coding[32], error[128];
+    char coding[32], error[192];
     int count = server_http_field_read(request->fields, "Content-Encoding", coding, sizeof coding);
     if (!type_is(request->fields, wanted)) {
-        snprintf(error, sizeof error, "the body must be of Content-Type %s, in UTF-8", wanted);
+        snprintf(error, sizeof error,
+                 "the body must be of Content-Type %s, in UTF-8; send the type also with an empty "
+                 "body",
+                 wanted);
         server_http_response_set_error(response, 415, "UNSUPPORTED_MEDIA_TYPE", error);
     } else if (count > 0 && (count > 1 || strcasecmp(coding, "identity") != 0)) {
         server_http_response_set_error(

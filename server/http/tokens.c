@@ -31,6 +31,7 @@
 
 #include <stdarg.h>
 #include <strings.h>
+#include <sys/stat.h>
 
 #define TOKEN_MAX 64
 #define TOKEN_FILE_BYTES_MAX ((size_t)64 << 10)
@@ -334,6 +335,30 @@ bool server_token_covers(struct tokens *tokens, const struct token_identity *tok
 
 /* ---- start ---------------------------------------------------------------------------------- */
 
+/* With --check-config the file is checked too. */
+static enum exit_status tokens_check(const struct settings *settings) {
+    doorman_error error = {0};
+    if (!settings->check_config || !settings->http_token) return CONTINUE;
+    struct token_list *list = tokens_load(settings->http_token, &error);
+    const bool is_valid = list != NULL;
+    free(list);
+    return is_valid ? CONTINUE
+                    : server_fatal_error(EXIT_ERROR, "--http-token %s: %s", settings->http_token,
+                                         error.text);
+}
+
+/* Warns about a file that all users of the machine can read. */
+static void tokens_warn_mode(const struct settings *settings) {
+    struct stat status;
+    char mode[8];
+    if (stat(settings->http_token, &status) != 0 || !(status.st_mode & S_IROTH)) return;
+    snprintf(mode, sizeof mode, "%03o", (unsigned)status.st_mode & 0777U);
+    server_log(settings, LEVEL_WARNING,
+               "all users of this machine can read the tokens: chmod 600, or 640 and the group of "
+               "the server",
+               "file", settings->http_token, "mode", mode, LOG_END);
+}
+
 /* Loads the tokens, if --http-token is given. */
 static enum exit_status tokens_start(struct service *service) {
     const char *path = service->settings->http_token;
@@ -348,6 +373,7 @@ static enum exit_status tokens_start(struct service *service) {
     }
     service->tokens = tokens;
     tokens->list = tokens_load(path, &error);
+    if (tokens->list) tokens_warn_mode(service->settings);
     return tokens->list ? CONTINUE
                         : server_fatal_error(EXIT_ERROR, "--http-token %s: %s", path, error.text);
 }
@@ -373,6 +399,7 @@ static bool tokens_load_files(struct service *service, enum file_group group, bo
     tokens->list = list;
     server_unlock(&tokens->lock);
     free(last);
+    tokens_warn_mode(service->settings);
     server_log(service->settings, LEVEL_INFO, "tokens loaded", "file", path, "count", count,
                LOG_END);
     return true;
@@ -385,5 +412,7 @@ static void tokens_destroy(struct service *service) {
     free(service->tokens);
 }
 
-const struct server_part server_part_tokens = {
-    .start = tokens_start, .destroy = tokens_destroy, .load_files = tokens_load_files};
+const struct server_part server_part_tokens = {.check = tokens_check,
+                                               .start = tokens_start,
+                                               .destroy = tokens_destroy,
+                                               .load_files = tokens_load_files};

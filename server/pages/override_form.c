@@ -49,7 +49,7 @@ struct override_form {
 struct form {
     char resource[DOORMAN_ID_BYTES_MAX + 2], key[DOORMAN_ID_BYTES_MAX + 2];
     char limit[DOORMAN_ID_BYTES_MAX + 2], figures[FIGURES_BYTES + 2];
-    char number[26], unit[8], reason[REASON_MAX + 2];
+    char number[26], unit[10], reason[REASON_MAX + 2];
     char nonce[NONCE_BYTES + 1], done[NONCE_BYTES + 1];
     char error[ACT_TEXT]; /* "": none */
     char field[16];       /* that is wrong; "": not one of the form */
@@ -156,6 +156,15 @@ static bool form_read_body(struct form *form, const struct http_request *request
     return is_valid;
 }
 
+/* Reads a number with decimal digits, which strtod does not require.
+ *   end       out: behind it
+ *   returns   false: it is none, or too large */
+static bool form_read_number(const char *text, char **end, double *number) {
+    const size_t bytes = strspn(text, "+-.0123456789eE");
+    *number = strtod(text, end);
+    return *end > text && *end <= text + bytes && isfinite(*number);
+}
+
 /* Reads figures such as "rate=200,size=1000" into an object. */
 static bool form_read_figures(struct form *form, cJSON *figures) {
     const char *at = form->figures;
@@ -164,8 +173,8 @@ static bool form_read_figures(struct form *form, cJSON *figures) {
         char name[64] = "", *end = NULL;
         const size_t bytes = strcspn(at, "=,");
         is_valid = at[bytes] == '=' && bytes > 0 && bytes < sizeof name;
-        const double value = is_valid ? strtod(at + bytes + 1, &end) : 0;
-        is_valid = is_valid && end != at + bytes + 1 && isfinite(value) &&
+        double value = 0;
+        is_valid = is_valid && form_read_number(at + bytes + 1, &end, &value) &&
                    (!*end || (*end == ',' && end[1]));
         if (!is_valid) break;
         snprintf(name, sizeof name, "%.*s", (int)bytes, at);
@@ -178,17 +187,42 @@ static bool form_read_figures(struct form *form, cJSON *figures) {
                                    "rate=200,size=1000, or add=500");
 }
 
+/* The units of the time for which figures stay. The last one is the default. */
+static const struct form_unit {
+    const char *name;
+    int seconds;
+} form_units[] = {{"seconds", 1}, {"minutes", 60}, {"hours", 3600}, {"days", 86400}};
+
+#define UNIT_COUNT (sizeof form_units / sizeof *form_units)
+
+/* Returns the index of a unit; UNIT_COUNT: there is no such unit. */
+static size_t form_find_unit(const char *name) {
+    size_t i = 0;
+    while (i < UNIT_COUNT && strcmp(form_units[i].name, name) != 0) i++;
+    return i;
+}
+
 /* Reads when the figures end, in seconds from now. */
 static bool form_read_end(struct form *form, double *seconds) {
     char *end = NULL;
-    const double number = strtod(form->number, &end);
-    const bool is_days = strcmp(form->unit, "days") == 0;
-    *seconds = number * (is_days ? 86400 : 3600);
-    if (end == form->number || *end || !isfinite(*seconds) || number <= 0) {
+    double number = 0;
+    const size_t unit = form_find_unit(form->unit);
+    if (!form_read_number(form->number, &end, &number) || *end || number <= 0) {
         return form_refuse(form, "number", "number: must be more than 0, such as 12 or 1.5");
     }
-    return is_days || strcmp(form->unit, "hours") == 0 ||
-           form_refuse(form, "unit", "unit: must be hours or days");
+    if (unit == UNIT_COUNT) {
+        return form_refuse(form, "unit", "unit: must be seconds, minutes, hours or days");
+    }
+    *seconds = number * form_units[unit].seconds;
+    return true;
+}
+
+/* Refuses the glob of a template, which no permit has as its resource. */
+static bool form_check_resource(struct form *form) {
+    return !strpbrk(form->resource, "*?[") ||
+           form_refuse(form, "resource",
+                       "resource: must be one resource, such as api/search; for the glob of a "
+                       "template use doormanctl override set");
 }
 
 /* Returns the body of PUT /v1/overrides as text, for cJSON_free; NULL: the form is wrong. */
@@ -196,7 +230,8 @@ static char *form_write_json(struct form *form) {
     cJSON *body = cJSON_CreateObject(), *figures = cJSON_CreateObject();
     double seconds = 0;
     char *text = NULL;
-    bool is_valid = form_read_figures(form, figures) && form_read_end(form, &seconds);
+    bool is_valid = form_check_resource(form) && form_read_figures(form, figures) &&
+                    form_read_end(form, &seconds);
     if (is_valid && !form->reason[0]) {
         is_valid = form_refuse(form, "reason", "reason: is missing");
     }
@@ -317,11 +352,20 @@ static void form_send(struct form *form, struct service *service,
 
 /* ---- the page ------------------------------------------------------------------------------- */
 
-/* The names of the limits of a key. */
+/* The names of the limits of a key that can have other figures for this key. */
 struct form_limits {
     char names[FORM_LIMITS][DOORMAN_ID_BYTES_MAX + 1];
-    size_t count;
+    size_t count, shared_count; /* shared_count: of limits that several keys share */
 };
+
+static bool form_limit_is_shared(const doorman_template *template, const char *name) {
+    bool is_shared = false;
+    for (size_t i = 0; template && i < template->limit_count; i++) {
+        const doorman_permit_limit *limit = &template->limits[i];
+        if (strcmp(limit->name, name) == 0) is_shared = limit->per != DOORMAN_PER_KEY;
+    }
+    return is_shared;
+}
 
 static void form_take_limits(struct form_limits *limits, struct service *service,
                              const struct form *form) {
@@ -329,13 +373,17 @@ static void form_take_limits(struct form_limits *limits, struct service *service
     const doorman_request inspect = {
         .method = DOORMAN_INSPECT, .entries = &entry, .entry_count = 1, .wire_names = true};
     doorman_response response;
-    limits->count = 0;
+    limits->count = limits->shared_count = 0;
     server_lock(&service->lock);
+    const doorman_template *template = doorman_config_find(service->config, form->resource);
     doorman_status status =
         doorman_server_handle(service->server, &inspect, &response, NULL, doorman_clock());
     if (status == DOORMAN_OK && response.is_master) {
         const doorman_permit *state = &response.results[0].state;
         for (size_t i = 0; i < state->detail_count && limits->count < FORM_LIMITS; i++) {
+            const bool is_shared = form_limit_is_shared(template, state->details[i].limit);
+            if (is_shared) limits->shared_count++;
+            if (is_shared) continue;
             snprintf(limits->names[limits->count++], sizeof *limits->names, "%s",
                      state->details[i].limit);
         }
@@ -381,14 +429,17 @@ static void form_add_limit(struct text *text, const struct form *form,
 }
 
 static void form_add_end(struct text *text, const struct form *form) {
-    const bool is_days = strcmp(form->unit, "hours") != 0;
+    const size_t found = form_find_unit(form->unit);
+    const size_t unit = found < UNIT_COUNT ? found : UNIT_COUNT - 1;
     server_text_add(text, "<label for=number>for</label><div><input id=number name=number required "
                           "maxlength=24 size=6 inputmode=decimal value=\"");
     form_escaped(text, form->number[0] ? form->number : "1");
-    server_text_addf(text,
-                     "\"> <select name=unit aria-label=unit><option%s>hours</option>"
-                     "<option%s>days</option></select>",
-                     is_days ? "" : " selected", is_days ? " selected" : "");
+    server_text_add(text, "\"> <select name=unit aria-label=unit>");
+    for (size_t i = 0; i < UNIT_COUNT; i++) {
+        server_text_addf(text, "<option%s>%s</option>", i == unit ? " selected" : "",
+                         form_units[i].name);
+    }
+    server_text_add(text, "</select>");
     form_add_error(text, form, "number", "unit");
     server_text_add(text, "</div>");
 }
@@ -438,23 +489,47 @@ static void form_add_done(struct text *text, const struct form *form, bool is_ag
         form->act);
 }
 
-/* Adds the form, or why this token cannot have it. */
-static void form_add_form(struct form *form, struct service *service,
-                          const struct http_request *request, struct http_response *response) {
-    struct text *text = &response->text;
-    struct form_limits limits;
-    form_take_limits(&limits, service, form);
-    if (limits.count == 0) {
+/* Says why there is no form for this token, resource and key. Returns whether there is one. */
+static bool form_is_offered(struct form *form, struct service *service,
+                            const struct http_request *request, struct text *text,
+                            const struct form_limits *limits) {
+    char globs[TOKEN_GLOBS_BYTES];
+    if (limits->count == 0) {
         form_add_error(text, form, form->field, NULL);
-        return;
+        if (limits->shared_count == 0) return false;
+        server_text_add(text, "<p class=soft>All limits of this resource are shared by keys, so a "
+                              "key cannot have other figures.</p>");
+        return false;
     }
     if (!server_role_includes(request->token.role, ROLE_SUPPORT)) {
         server_text_addf(text,
                          "<p class=soft>Other figures need a token with the role support. This one "
                          "has the role %s.</p>",
                          server_role_name(request->token.role));
-        return;
+        return false;
     }
+    if (!form->error[0] && !form_check_resource(form)) {
+        form_add_error(text, form, "resource", NULL);
+        return false;
+    }
+    if (service->tokens &&
+        !server_token_covers(service->tokens, &request->token, form->resource, false, globs)) {
+        form_add_error(text, form, form->field, NULL);
+        server_text_add(text, "<p class=soft>This token may only change ");
+        form_escaped(text, globs);
+        server_text_add(text, ".</p>");
+        return false;
+    }
+    return true;
+}
+
+/* Adds the form, or why this token cannot have it. */
+static void form_add_form(struct form *form, struct service *service,
+                          const struct http_request *request, struct http_response *response) {
+    struct text *text = &response->text;
+    struct form_limits limits;
+    form_take_limits(&limits, service, form);
+    if (!form_is_offered(form, service, request, text, &limits)) return;
     if (!form->nonce[0] && !form_issue_nonce(service->override_form, form, request->token.name)) {
         response->text.failed = true;
         return;

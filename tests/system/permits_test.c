@@ -72,7 +72,7 @@ TEST(a_reload_keeps_the_counters) {
 
 TEST(administration_is_not_possible_over_nng) {
     struct server server = server_start(LIMITS("1"), NULL);
-    static const char *const methods[] = {"inspect", "reset"}, *const roles[] = {"read", "admin"};
+    static const char *const methods[] = {"inspect", "reset"}, *const roles[] = {"read", "support"};
     assert_true(acquire(&server));
     for (int i = 0; i < 2; i++) {
         char message[128], expected[128];

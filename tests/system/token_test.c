@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "http.h"
 
+#include <sys/stat.h>
+
 #define TOKENS                                                                                     \
     "# the tokens of this server\r\n"                                                              \
     "\n"                                                                                           \
@@ -275,7 +277,7 @@ TEST(a_key_is_inspected_and_reset_only_over_http_with_a_token) {
     expect_post(&open, "/v1/inspect", HOST JSON, ENTRY(""), 403,
                 "needs a server with --http-token");
     expect_post(&open, "/v1/reset", HOST JSON, ENTRY(""), 403, "needs a server with --http-token");
-    const char *only = "as POST /v1/reset with a token of the role admin";
+    const char *only = "as POST /v1/reset with a token of the role support";
     expect_post(&open, "/v1", HOST JSON, "{\"inspect\": " ENTRY("") "}", 404,
                 "as POST /v1/inspect with a token of the role read");
     cJSON *reply = send_request(&open.server, "{\"reset\":" ENTRY("") "}");
@@ -387,15 +389,32 @@ TEST(an_error_in_the_file_of_tokens_names_the_line) {
         struct process *process = process_new(), *files = process_new();
         file_write(process->config, CONFIG("100", ""));
         file_write(files->config, cases[i].file);
-        const char *arguments[] = {"--config",          process->config, "--listen",
-                                   "tcp://127.0.0.1:0", "--http",        "127.0.0.1:0",
-                                   "--http-token",      files->config,   NULL};
+        const char *arguments[] = {"--config",     process->config,
+                                   "--listen",     "tcp://127.0.0.1:0",
+                                   "--http",       "127.0.0.1:0",
+                                   "--http-token", files->config,
+                                   NULL,           NULL};
+        arguments[8] = i % 2 ? "--check-config" : NULL; /* which checks the file too */
         assert_int_equal(process_run(process, arguments, NULL), 1);
         char *log_text = file_read(process->err);
         if (!strstr(log_text, cases[i].error) || strstr(log_text, "s3cret")) {
             fail_msg("expected '%s', got '%s'", cases[i].error, log_text);
         }
         free(log_text);
+    }
+}
+
+TEST(a_file_of_tokens_that_all_users_can_read_is_logged) {
+    static const char text[] = "all users of this machine can read the tokens";
+    struct process *files = process_new();
+    file_write(files->config, "read a first\n");
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(chmod(files->config, i == 0 ? 0604 : 0640), 0);
+        struct fixture fixture =
+            fixture_start(CONFIG("100", ""), (const char *[]){"--http-token", files->config, NULL});
+        assert_int_equal(process_logged(fixture.server.process, text), i == 0 ? 1 : 0);
+        assert_int_equal(process_logged(fixture.server.process, "mode=604"), i == 0 ? 1 : 0);
+        server_stop(&fixture.server);
     }
 }
 

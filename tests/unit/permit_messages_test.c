@@ -1053,7 +1053,7 @@ TEST(an_exchange_can_forbid_administration) {
         assert_int_equal(doorman_json_exchange_decide(&exchange, n->server, n->now), expected);
         assert_int_equal(doorman_json_exchange_write(&exchange, 0), expected);
         static const char *const hints[] = {"as POST /v1/inspect with a token of the role read",
-                                            "as POST /v1/reset with a token of the role admin"};
+                                            "as POST /v1/reset with a token of the role support"};
         if (i < 2) assert_non_null(strstr(exchange.reply.text, hints[i]));
     }
     doorman_json_exchange_uninit(&exchange);
