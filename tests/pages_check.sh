@@ -6,8 +6,9 @@
 #
 # The commands of a page reach a server with the configuration of the page, or with
 # config.example.json if the page has none. They run in a folder that has links to all files of the
-# top folder, and the configuration of the page as config.json. Each server that they start ends as soon as it serves. The addresses of the pages are
-# replaced, so other servers may run on this machine. `make` has been run before.
+# top folder, and the configuration of the page as config.json. Each server that they start ends as
+# soon as it serves. The addresses of the pages are replaced, so other servers may run on this
+# machine. `make` has been run before.
 set -u
 # shellcheck source=tests/check.sh
 . tests/check.sh
