@@ -391,6 +391,11 @@ static bool act_check_room(struct act *act) {
                              AUDIT_SUPPORT_BYTES_MAX >> 20, act->token.name);
 }
 
+int server_act_count_resets(const struct act *act, const cJSON *entry) {
+    const int64_t day_ago = (int64_t)time(NULL) - 86400;
+    return server_resets_count(&act->service->admin->audit.resets, entry, day_ago);
+}
+
 /* Runs on the thread of the store. */
 static void act_write(struct service *service, struct store *store, void *context) {
     struct act *act = (struct act *)context;
@@ -417,7 +422,9 @@ static void act_write(struct service *service, struct store *store, void *contex
     enum store_result result = is_sent ? act_put(act, store) : STORE_FAILED;
     if (act->row_bytes > 0) {
         admin_set_last(admin, act->id);
-        server_audit_add(&admin->audit, &act->token, act->row_bytes);
+        const bool is_added =
+            server_audit_add(&admin->audit, &act->token, act->row_bytes, act->row);
+        admin->is_read = admin->is_read && is_added;
         if (!act->announces) act_apply(act);
     }
     if (result != STORE_OK) (act->announces ? act_fail_announced : act_fail)(act, store, is_sent);
@@ -610,6 +617,7 @@ static bool admin_read_store(struct service *service, struct store *store) {
 
 static void admin_destroy(struct service *service) {
     for (struct act *act = NULL; service->admin && (act = waiting_take(service));) act_drop(act);
+    if (service->admin) server_resets_clear(&service->admin->audit.resets);
 }
 
 const struct server_part server_part_admin = {.name = "ADMIN",

@@ -237,16 +237,12 @@ bool server_undo_has_newer(struct act *act, struct store *store, const cJSON *na
 bool server_undo_refuse(struct act *act, struct store *store, const cJSON *name);
 
 /* Returns how often tokens of the role support have reset a counter in the last day, or have added
- * to it, or -1 if the store cannot be read. Runs on the thread of the store.
+ * to it. Call it in a function `prepare`.
  *   entry   has the resource, the key and, if it is shared by keys, the limit and `shared_by` */
-int server_audit_count_resets(struct store *store, const cJSON *entry);
-
-/* Returns whether two entries are about one counter. The one has the members that are named
- * above. */
-bool server_audit_same_counter(const cJSON *one, const cJSON *other);
+int server_act_count_resets(const struct act *act, const cJSON *entry);
 
 /* Refuses an act in its function `prepare` if that is too often. Returns false if it did.
  *   more   how often the act does the same before */
-bool server_reset_check_count(struct act *act, struct store *store, const cJSON *entry, int more);
+bool server_reset_check_count(struct act *act, const cJSON *entry, int more);
 
 #endif

@@ -46,65 +46,6 @@ static void handle_audit(struct service *service, const struct http_request *req
     server_admin_list(service, request, response, &list);
 }
 
-/* ---- resets of the last day ----------------------------------------------------------------- */
-
-struct reset_count {
-    const cJSON *entry; /* what is reset */
-    char since[32];     /* the times of rows are texts whose order is that of the times */
-    int count;
-};
-
-static const char *entry_text(const cJSON *entry, const char *name) {
-    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(entry, name));
-    return text ? text : "";
-}
-
-static const char *entry_resource(const cJSON *entry) {
-    const char *resource = entry_text(entry, "resource_id");
-    return resource[0] ? resource : entry_text(entry, "resource");
-}
-
-/* Returns whether two entries are about one counter. Keys have no meaning for a counter that they
- * share. */
-bool server_audit_same_counter(const cJSON *one, const cJSON *other) {
-    const char *shared = entry_text(one, "shared_by");
-    const bool of_resource = strcmp(entry_resource(one), entry_resource(other)) == 0;
-    if (!shared[0]) return of_resource && text_is(other, "key", entry_text(one, "key"));
-    return text_is(other, "shared_by", shared) &&
-           text_is(other, "limit", entry_text(one, "limit")) &&
-           (of_resource || strcmp(shared, "template") == 0);
-}
-
-static bool reset_visit(void *context, const struct store_note *note) {
-    struct reset_count *resets = (struct reset_count *)context;
-    cJSON *row = cJSON_Parse(note->text);
-    const char *at = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(row, "at"));
-    const cJSON *after = cJSON_GetObjectItemCaseSensitive(row, "after"), *entry = NULL;
-    const bool is_later = !at || strcmp(at, resets->since) > 0;
-    const bool counts = is_later && text_is(row, "role", "support");
-    const cJSON *set = cJSON_GetObjectItemCaseSensitive(after, "set");
-    const bool fills =
-        counts && (cJSON_HasObjectItem(after, "add") || cJSON_HasObjectItem(set, "size"));
-    resets->count += fills && server_audit_same_counter(resets->entry, row);
-    cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(row, "entries")) {
-        const bool is_reset =
-            counts && text_is(row, "what", "reset") && !cJSON_GetObjectItem(entry, "ban");
-        resets->count += is_reset && server_audit_same_counter(resets->entry, entry);
-    }
-    cJSON_Delete(row);
-    return is_later;
-}
-
-int server_audit_count_resets(struct store *store, const cJSON *entry) {
-    struct reset_count resets = {.entry = entry};
-    time_t day = time(NULL) - 86400;
-    struct tm parts;
-    gmtime_r(&day, &parts);
-    strftime(resets.since, sizeof resets.since, "%Y-%m-%dT%H:%M:%SZ", &parts);
-    bool done = server_store_list_notes(store, AUDIT_NOTE, "", reset_visit, &resets) == STORE_OK;
-    return done ? resets.count : -1;
-}
-
 static const struct http_route audit_routes[] = {
     {"/v1/audit", .administers = true, .reads = ROLE_SUPPORT, .handle = handle_audit},
     {.path = NULL}};

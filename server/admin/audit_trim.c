@@ -34,6 +34,7 @@ struct trim {
     struct trim_token *tokens;
     size_t row_count, row_capacity, token_count, token_capacity, bytes;
     int64_t now;
+    struct resets_seen resets;
     bool failed; /* out of memory */
 };
 
@@ -78,6 +79,14 @@ static size_t trim_find_token(struct trim *all, const char *name) {
     return all->token_count++;
 }
 
+/* Counts the resets of a row. Returns false if memory has run out. */
+static bool trim_take_resets(struct trim *all, const char *text) {
+    cJSON *row = cJSON_Parse(text);
+    const bool done = server_resets_add_act(&all->resets, row);
+    cJSON_Delete(row);
+    return done;
+}
+
 static bool trim_take_row(void *context, const struct store_note *note) {
     struct trim *all = (struct trim *)context;
     char name[TOKEN_NAME_MAX + 1];
@@ -86,7 +95,8 @@ static bool trim_take_row(void *context, const struct store_note *note) {
     const size_t token = trim_find_token(all, name);
     void *grown = trim_grow(all->rows, all->row_count, &all->row_capacity, sizeof *all->rows);
     if (grown) all->rows = (struct trim_row *)grown;
-    all->failed = token == TRIM_NONE || !grown;
+    const bool is_recent = is_support && at > all->now - TRIM_DAY;
+    all->failed = token == TRIM_NONE || !grown || (is_recent && !trim_take_resets(all, note->text));
     if (all->failed) return false;
     all->rows[all->row_count++] =
         (struct trim_row){.id = strtoull(note->identity, NULL, 10),
@@ -95,7 +105,7 @@ static bool trim_take_row(void *context, const struct store_note *note) {
                           .next = TRIM_NONE,
                           .is_bulk = strstr(note->text, "\"bulk\":true") != NULL,
                           .is_over = note->ends_at <= all->now,
-                          .is_recent = is_support && at > all->now - TRIM_DAY};
+                          .is_recent = is_recent};
     return true;
 }
 
@@ -190,7 +200,10 @@ static void writer_add(struct audit_size *size, const char *token, size_t bytes)
     writer->bytes += bytes;
 }
 
-static void size_take(struct audit_size *size, const struct trim *all) {
+static void size_take(struct audit_size *size, struct trim *all) {
+    server_resets_clear(&size->resets);
+    size->resets = all->resets;
+    all->resets = (struct resets_seen){.count = 0};
     size->last_id = all->row_count ? all->rows[0].id : 0;
     size->bytes = all->bytes;
     size->trim_bytes = AUDIT_BYTES_MAX;
@@ -213,14 +226,17 @@ bool server_audit_trim(struct audit_size *size, struct store *store) {
         size_take(size, &all);
         done = trim_write(&all, store);
     }
+    server_resets_clear(&all.resets);
     free(all.rows);
     free(all.tokens);
     return done;
 }
 
-void server_audit_add(struct audit_size *size, const struct token_identity *token, size_t bytes) {
+bool server_audit_add(struct audit_size *size, const struct token_identity *token, size_t bytes,
+                      const cJSON *row) {
     size->bytes += bytes;
     if (token->role == ROLE_SUPPORT) writer_add(size, token->name, bytes);
+    return server_resets_add_act(&size->resets, row);
 }
 
 bool server_audit_has_room(const struct audit_size *size, const struct token_identity *token,

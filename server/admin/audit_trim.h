@@ -6,7 +6,7 @@
 #ifndef DOORMAN_SERVER_AUDIT_TRIM_H
 #define DOORMAN_SERVER_AUDIT_TRIM_H
 
-#include "admin.h"
+#include "reset_count.h"
 
 #define AUDIT_DAYS 400
 #ifndef AUDIT_BYTES_MAX /* a test has a smaller one */
@@ -29,6 +29,7 @@ struct audit_size {
     size_t trim_bytes; /* with more than this, rows should be removed */
     struct audit_writer writers[AUDIT_SUPPORT_TOKENS];
     size_t writer_count;
+    struct resets_seen resets; /* by the role support, in the last day at least */
 };
 
 /* Writes the identity of an act as a note. */
@@ -43,8 +44,10 @@ static inline void server_audit_identity(char identity[AUDIT_IDENTITY], uint64_t
  *   cost      reads the whole audit */
 bool server_audit_trim(struct audit_size *size, struct store *store);
 
-/* Adds a row that was written. */
-void server_audit_add(struct audit_size *size, const struct token_identity *token, size_t bytes);
+/* Adds a row that was written.
+ *   returns   false: memory has run out, so the audit must be read again */
+bool server_audit_add(struct audit_size *size, const struct token_identity *token, size_t bytes,
+                      const cJSON *row);
 
 /* Returns whether a token may write a further row. */
 bool server_audit_has_room(const struct audit_size *size, const struct token_identity *token,

@@ -551,8 +551,7 @@ static bool override_prepare(struct act *act, struct store *store) {
         return server_undo_refuse(act, store, act->row);
     }
     const bool fills = (row->add > 0 || row->figures.size > 0) && !detail->ends;
-    if (fills && act->token.role != ROLE_ADMIN &&
-        !server_reset_check_count(act, store, act->row, 0)) {
+    if (fills && act->token.role != ROLE_ADMIN && !server_reset_check_count(act, act->row, 0)) {
         return false;
     }
     cJSON_AddItemToObject(act->row, "before",

@@ -3,7 +3,7 @@
  * message is decided. It has what each counter had used before, and the ban of a key.
  *
  * Without --state this file only passes the message on, as a server without the part ADMIN does. */
-#include "admin.h"
+#include "reset_count.h"
 
 #include <math.h>
 
@@ -77,16 +77,11 @@ static enum act_kind kind_of(const doorman_request *reset) {
     return reset->entries[0].ban > 0 ? ACT_BAN : ACT_BAN_END;
 }
 
-bool server_reset_check_count(struct act *act, struct store *store, const cJSON *entry, int more) {
+bool server_reset_check_count(struct act *act, const cJSON *entry, int more) {
     const char *resource = cJSON_GetStringValue(cJSON_GetObjectItem(entry, "resource_id"));
     const char *key = cJSON_GetStringValue(cJSON_GetObjectItem(entry, "key"));
     if (!resource) resource = cJSON_GetStringValue(cJSON_GetObjectItem(entry, "resource"));
-    const int count = server_audit_count_resets(store, entry);
-    if (count < 0) {
-        return server_act_refuse(act, 503, "UNAVAILABLE",
-                                 "nothing was changed, because %s cannot be read: %s",
-                                 server_acts_store(act->service), server_store_error(store));
-    }
+    const int count = server_act_count_resets(act, entry);
     if (count + more < SUPPORT_RESETS) return true;
     return server_act_refuse(act, 403, "PERMISSION_DENIED",
                              "the role support resets a key at most %d times a day, and '%s' "
@@ -96,18 +91,20 @@ bool server_reset_check_count(struct act *act, struct store *store, const cJSON 
 
 /* Refuses a reset of a key that the role support has reset too often. */
 static bool reset_prepare(struct act *act, struct store *store) {
-    const cJSON *entries = cJSON_GetObjectItem(act->row, "entries"), *entry = NULL, *other = NULL;
+    struct resets_seen seen = {.count = 0}; /* of this message */
+    const cJSON *entry = NULL;
+    bool may = true;
+    (void)store;
     if (act->token.role == ROLE_ADMIN) return true;
-    cJSON_ArrayForEach(entry, entries) {
-        int more = 0;
-        if (cJSON_GetObjectItem(entry, "ban")) continue;
-        cJSON_ArrayForEach(other, entries) {
-            if (other == entry) break;
-            more += !cJSON_GetObjectItem(other, "ban") && server_audit_same_counter(entry, other);
+    cJSON_ArrayForEach(entry, cJSON_GetObjectItem(act->row, "entries")) {
+        if (!may || cJSON_GetObjectItem(entry, "ban")) continue;
+        may = server_reset_check_count(act, entry, server_resets_count(&seen, entry, 0));
+        if (may && !server_resets_add(&seen, entry, 1)) {
+            may = server_act_refuse(act, 500, "INTERNAL", "out of memory");
         }
-        if (!server_reset_check_count(act, store, entry, more)) return false;
     }
-    return true;
+    server_resets_clear(&seen);
+    return may;
 }
 
 /* Adds what the message will change to the row of an act. Returns false if the message is not

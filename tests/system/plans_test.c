@@ -221,7 +221,7 @@ TEST(an_override_says_which_row_and_which_plan_it_hides) {
 /* A line of a list is longer than the buffers of the server's formats. */
 TEST(a_long_reason_is_listed_whole) {
     struct place place = {.path = ""};
-    char reason[1025], body[1400], expected[1200];
+    char reason[501], body[800], expected[700];
     place_init(&place, false);
     struct fixture fixture = place_start(&place);
     memset(reason, 'x', sizeof reason - 1);

@@ -2,6 +2,7 @@
  * SEED=N repeats a run. The store is a list in memory. */
 #define AUDIT_BYTES_MAX ((size_t)20000)
 #include "../../server/admin/audit_trim.c"
+#include "../../server/admin/reset_count.c"
 #include "../test.h"
 
 #define ROW_MAX 400
@@ -177,6 +178,7 @@ TEST(random_audits_lose_what_slow_code_chooses) {
         assert_int_equal(size.bytes, sum(store, -1, gone));
         assert_int_equal(size.last_id, store->count);
         assert_true(size.trim_bytes >= AUDIT_BYTES_MAX && size.trim_bytes >= size.bytes);
+        server_resets_clear(&size.resets);
         store_free(store);
     }
 }
@@ -212,9 +214,9 @@ TEST(the_last_day_of_the_role_support_stays_also_above_the_bound) {
     assert_false(server_audit_has_room(&size, &first, left + 1));
     assert_true(server_audit_has_room(&size, &other, AUDIT_SUPPORT_BYTES_MAX));
     assert_true(server_audit_has_room(&size, &admin, 2 * AUDIT_SUPPORT_BYTES_MAX));
-    server_audit_add(&size, &first, left);
-    server_audit_add(&size, &other, 7);
-    server_audit_add(&size, &admin, 7);
+    assert_true(server_audit_add(&size, &first, left, NULL));
+    assert_true(server_audit_add(&size, &other, 7, NULL));
+    assert_true(server_audit_add(&size, &admin, 7, NULL));
     assert_false(server_audit_has_room(&size, &first, 1));
     assert_false(server_audit_has_room(&size, &other, AUDIT_SUPPORT_BYTES_MAX - 6));
     store->fails = true;
@@ -230,7 +232,7 @@ TEST(tokens_without_a_bound_of_their_own_share_one) {
     struct token_identity token = {.role = ROLE_SUPPORT};
     for (int i = 0; i < AUDIT_SUPPORT_TOKENS + 20; i++) {
         snprintf(token.name, sizeof token.name, "n%d", i);
-        server_audit_add(&size, &token, AUDIT_SUPPORT_BYTES_MAX / 4);
+        assert_true(server_audit_add(&size, &token, AUDIT_SUPPORT_BYTES_MAX / 4, NULL));
     }
     assert_false(server_audit_has_room(&size, &token, 1));
     snprintf(token.name, sizeof token.name, "n%d", 7);
