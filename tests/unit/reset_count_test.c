@@ -75,7 +75,7 @@ static cJSON *entry_make(void) {
 }
 
 static cJSON *act_make(void) {
-    static const char *const whats[] = {"reset", "reset", "ban", "override", "undo"};
+    static const char *const names[] = {"reset", "reset", "ban", "override", "undo"};
     const time_t at = (time_t)(NOW - below(1000));
     char text[32];
     struct tm parts;
@@ -84,7 +84,7 @@ static cJSON *act_make(void) {
     strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
     cJSON_AddStringToObject(row, "at", text);
     cJSON_AddStringToObject(row, "role", below(5) ? "support" : "admin");
-    cJSON_AddStringToObject(row, "what", whats[below(5)]);
+    cJSON_AddStringToObject(row, "what", names[below(5)]);
     if (below(3) == 0) { /* an override */
         add_name(row, below(3) ? "resource" : "glob", "x");
         add_name(row, "limit", "x");
