@@ -179,25 +179,21 @@ static bool trim_write(const struct trim *all, struct store *store) {
 
 /* ---- how much there is ---------------------------------------------------------------------- */
 
-/* Returns what a token of the role support has written, or NULL if it has written nothing. */
-static const struct audit_writer *writer_find(const struct audit_size *size, const char *token) {
-    const struct audit_writer *found = NULL;
-    for (size_t i = 0; i < size->writer_count && !found; i++) {
-        if (strcmp(size->writers[i].token, token) == 0) found = &size->writers[i];
-    }
-    const bool is_full = size->writer_count == AUDIT_SUPPORT_TOKENS;
-    return !found && is_full ? &size->writers[AUDIT_SUPPORT_TOKENS - 1] : found;
+/* Returns the index of what a token of the role support has written; `writer_count`: nothing yet. */
+static size_t writer_find(const struct audit_size *size, const char *token) {
+    size_t i = 0;
+    while (i < size->writer_count && strcmp(size->writers[i].token, token) != 0) i++;
+    return i < AUDIT_SUPPORT_TOKENS ? i : AUDIT_SUPPORT_TOKENS - 1;
 }
 
 static void writer_add(struct audit_size *size, const char *token, size_t bytes) {
-    struct audit_writer *writer = (struct audit_writer *)(uintptr_t)writer_find(size, token);
-    if (!writer) {
-        writer = &size->writers[size->writer_count++];
-        *writer = (struct audit_writer){.bytes = 0};
-        const bool is_last = size->writer_count == AUDIT_SUPPORT_TOKENS;
-        snprintf(writer->token, sizeof writer->token, "%s", is_last ? "" : token);
+    const size_t i = writer_find(size, token);
+    if (i == size->writer_count) {
+        const bool is_last = ++size->writer_count == AUDIT_SUPPORT_TOKENS;
+        size->writers[i] = (struct audit_writer){.bytes = 0};
+        snprintf(size->writers[i].token, sizeof size->writers[i].token, "%s", is_last ? "" : token);
     }
-    writer->bytes += bytes;
+    size->writers[i].bytes += bytes;
 }
 
 static void size_take(struct audit_size *size, struct trim *all) {
@@ -241,7 +237,7 @@ bool server_audit_add(struct audit_size *size, const struct token_identity *toke
 
 bool server_audit_has_room(const struct audit_size *size, const struct token_identity *token,
                            size_t bytes) {
-    const struct audit_writer *writer = writer_find(size, token->name);
-    return token->role != ROLE_SUPPORT ||
-           (writer ? writer->bytes : 0) + bytes <= AUDIT_SUPPORT_BYTES_MAX;
+    const size_t i = writer_find(size, token->name);
+    const size_t written = i < size->writer_count ? size->writers[i].bytes : 0;
+    return token->role != ROLE_SUPPORT || written + bytes <= AUDIT_SUPPORT_BYTES_MAX;
 }

@@ -98,15 +98,24 @@ bool server_resets_add(struct resets_seen *seen, const cJSON *entry, int64_t at)
     return reset_add_hash(seen, reset_hash_shared(seen->seed, entry, shared_by, has_resource), at);
 }
 
-/* Reads the time of an act. Returns false if it has none. */
+/* Reads the time of an act, such as 2026-11-29T03:10:55Z. Returns false if it has none. */
 static bool reset_read_time(const cJSON *row, int64_t *at) {
+    static const char separators[] = "--T::Z";
     const char *text = reset_text(row, "at");
-    struct tm parts = {.tm_isdst = 0};
-    const bool is_read =
-        text && sscanf(text, "%d-%d-%dT%d:%d:%dZ", &parts.tm_year, &parts.tm_mon, &parts.tm_mday,
-                       &parts.tm_hour, &parts.tm_min, &parts.tm_sec) == 6;
-    parts.tm_year -= 1900;
-    parts.tm_mon -= 1;
+    int numbers[sizeof separators - 1] = {0};
+    bool is_read = text != NULL;
+    for (size_t i = 0; is_read && i < sizeof separators - 1; i++) {
+        char *end = NULL;
+        numbers[i] = (int)strtol(text, &end, 10);
+        is_read = end > text && *end == separators[i];
+        text = end + 1;
+    }
+    struct tm parts = {.tm_year = numbers[0] - 1900,
+                       .tm_mon = numbers[1] - 1,
+                       .tm_mday = numbers[2],
+                       .tm_hour = numbers[3],
+                       .tm_min = numbers[4],
+                       .tm_sec = numbers[5]};
     *at = is_read ? (int64_t)timegm(&parts) : 0;
     return is_read;
 }
