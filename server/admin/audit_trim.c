@@ -179,7 +179,7 @@ static bool trim_write(const struct trim *all, struct store *store) {
 
 /* ---- how much there is ---------------------------------------------------------------------- */
 
-/* Returns the index of what a token of the role support has written; `writer_count`: nothing yet. */
+/* Returns the index of what a token has written; `writer_count`: nothing yet. */
 static size_t writer_find(const struct audit_size *size, const char *token) {
     size_t i = 0;
     while (i < size->writer_count && strcmp(size->writers[i].token, token) != 0) i++;
