@@ -4636,9 +4636,10 @@ typedef struct doorman__fair_figures {
  *   key   NULL: it is not known */
 static doorman__fair_figures doorman__fair_read(doorman__fair *fair, const doorman__fair_key *key,
                                                 doorman_time now) {
-    const bool is_new = !key || doorman__fair_state_of(key) == DOORMAN__FAIR_NEW;
-    doorman__fair_figures out = {.level = doorman__fair_level(fair)};
-    out.share = doorman__fair_share(fair, is_new ? 1 : doorman__fair_weight(key));
+    uint32_t weight = 1;
+    if (key && doorman__fair_state_of(key) != DOORMAN__FAIR_NEW) weight = doorman__fair_weight(key);
+    doorman__fair_figures out = {.share = doorman__fair_share(fair, weight),
+                                 .level = doorman__fair_level(fair)};
     if (key) out.demand = (double)doorman__fair_measured(fair, &key->flow, out.share, now);
     return out;
 }

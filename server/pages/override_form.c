@@ -217,21 +217,12 @@ static bool form_read_end(struct form *form, double *seconds) {
     return true;
 }
 
-/* Refuses the glob of a template, which no permit has as its resource. */
-static bool form_check_resource(struct form *form) {
-    return !strpbrk(form->resource, "*?[") ||
-           form_refuse(form, "resource",
-                       "resource: must be one resource, such as api/search; for the glob of a "
-                       "template use doormanctl override set");
-}
-
 /* Returns the body of PUT /v1/overrides as text, for cJSON_free; NULL: the form is wrong. */
 static char *form_write_json(struct form *form) {
     cJSON *body = cJSON_CreateObject(), *figures = cJSON_CreateObject();
     double seconds = 0;
     char *text = NULL;
-    bool is_valid = form_check_resource(form) && form_read_figures(form, figures) &&
-                    form_read_end(form, &seconds);
+    bool is_valid = form_read_figures(form, figures) && form_read_end(form, &seconds);
     if (is_valid && !form->reason[0]) {
         is_valid = form_refuse(form, "reason", "reason: is missing");
     }
@@ -508,12 +499,8 @@ static bool form_is_offered(struct form *form, struct service *service,
                          server_role_name(request->token.role));
         return false;
     }
-    if (!form->error[0] && !form_check_resource(form)) {
-        form_add_error(text, form, "resource", NULL);
-        return false;
-    }
-    if (service->tokens &&
-        !server_token_covers(service->tokens, &request->token, form->resource, false, globs)) {
+    if (service->tokens && !server_token_covers(service->tokens, &request->token, form->resource,
+                                                strpbrk(form->resource, "*?[") != NULL, globs)) {
         form_add_error(text, form, form->field, NULL);
         server_text_add(text, "<p class=soft>This token may only change ");
         form_escaped(text, globs);

@@ -358,17 +358,12 @@ TEST(an_error_names_the_field_and_keeps_the_values) {
     server_stop(&office.fixture.server);
 }
 
-/* No permit names a glob as its resource, so such an override would never act. */
-TEST(the_form_is_for_one_resource_and_the_limits_of_its_keys) {
+TEST(the_form_offers_the_limits_of_one_key_and_seconds) {
     struct office office;
     office_open(&office);
     char *page = get(&office.fixture, PAGE, ALICE);
     assert_non_null(strstr(page, "<option value=\"quota\">"));
     assert_null(strstr(page, "<option value=\"all\">")); /* all keys share it */
-    free(page);
-    page = get(&office.fixture, "/override?resource=api/*&key=acme", ADMIN);
-    assert_non_null(strstr(page, "resource: must be one resource, such as api/search"));
-    assert_false(nonce_take(&office, page));
     free(page);
     look(&office, ALICE);
     expect_form(&office, ALICE OWN,
