@@ -404,7 +404,7 @@ static void quota_stream_free(struct quota_stream *stream) {
 /* Returns whether a name can be a part of a holder's id. */
 static bool quota_name_is_valid(const char *name) {
     size_t bytes = 0;
-    for (; name[bytes] && bytes <= QUOTA_CLIENT_MAX; bytes++) {
+    for (; bytes <= QUOTA_CLIENT_MAX && name[bytes]; bytes++) {
         if (name[bytes] < 0x20 || name[bytes] > 0x7e) return false;
     }
     return bytes > 0 && bytes <= QUOTA_CLIENT_MAX;
