@@ -556,6 +556,7 @@ TEST(an_act_that_a_redis_takes_late_comes_into_force) {
     place_init(&place, true);
     struct fixture fixture = place_start(&place);
     const struct process *redis = place.redis.process;
+    await_written(&fixture); /* the Redis hangs in nothing else */
     process_signal(redis, SIGSTOP);
     expect_verb(&fixture, "PUT", "/v1/overrides", ADMIN, SET("\"limit\": 50", DAY), 503, unsure);
     process_signal(redis, SIGCONT);
@@ -564,7 +565,7 @@ TEST(an_act_that_a_redis_takes_late_comes_into_force) {
                 "{\"resource\": \"api/search\", \"limit\": \"quota\", \"key\": \"other\", \"set\": "
                 "{\"limit\": 50}, \"reason\": \"now all has been read\"}",
                 200, "");
-    await_written(&fixture); /* the Redis hangs in nothing else */
+    await_written(&fixture);
     process_signal(redis, SIGSTOP);
     expect_verb(&fixture, "DELETE",
                 "/v1/overrides?resource=api/search&limit=quota&key=acme&reason=r", ADMIN, "", 503,
