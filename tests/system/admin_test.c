@@ -537,45 +537,6 @@ TEST(a_refused_override_keeps_the_one_before_it) {
     server_stop(&fixture.server);
 }
 
-/* Returns whether an override is in force that gives acme 50 units, and whether it is listed. */
-static bool has_override(const struct fixture *fixture, bool expected) {
-    char *response = post(fixture, "/v1/inspect", ADMIN, ENTRY(", \"limit\": \"quota\""));
-    const bool in_force = strstr(response, "\"limit\":50");
-    free(response);
-    response = get(fixture, "/v1/overrides?key=acme", ADMIN);
-    const bool is_listed = code_of(response) == 200 && strstr(response, "\"acme\"");
-    free(response);
-    return in_force == expected && is_listed == expected;
-}
-
-/* A Redis that hangs takes an act after the answer said that this is not known. Then what the Redis
- * says is in force, without a further act. */
-TEST(an_act_that_a_redis_takes_late_comes_into_force) {
-    static const char unsure[] = "it is not known whether this was done; look at /v1/audit when";
-    struct place place = {.path = ""};
-    place_init(&place, true);
-    struct fixture fixture = place_start(&place);
-    const struct process *redis = place.redis.process;
-    await_written(&fixture); /* the Redis hangs in nothing else */
-    process_signal(redis, SIGSTOP);
-    expect_verb(&fixture, "PUT", "/v1/overrides", ADMIN, SET("\"limit\": 50", DAY), 503, unsure);
-    process_signal(redis, SIGCONT);
-    EVENTUALLY(has_override(&fixture, true));
-    expect_verb(&fixture, "PUT", "/v1/overrides", ADMIN,
-                "{\"resource\": \"api/search\", \"limit\": \"quota\", \"key\": \"other\", \"set\": "
-                "{\"limit\": 50}, \"reason\": \"now all has been read\"}",
-                200, "");
-    await_written(&fixture);
-    process_signal(redis, SIGSTOP);
-    expect_verb(&fixture, "DELETE",
-                "/v1/overrides?resource=api/search&limit=quota&key=acme&reason=r", ADMIN, "", 503,
-                unsure);
-    process_signal(redis, SIGCONT);
-    EVENTUALLY(has_override(&fixture, false));
-    EXPECT_ACT(&fixture, "", {"id", "3"}, {"what", "\"end_override\""});
-    server_stop(&fixture.server);
-}
-
 /* A glob concerns the key at all resources of the template, and units are granted once. */
 TEST(an_override_of_a_template_and_one_that_adds) {
     struct place place = {.path = ""};
