@@ -22,8 +22,10 @@ typedef struct key_fleet {
     key *keys;
     const key *next;     /* is decided on next */
     size_t count, items; /* items: of each permit */
-    double bytes;        /* memory for each key */
-    doorman_time pause;  /* the longest call */
+    const doorman_permit_limit *limits;
+    size_t limit_count;
+    double bytes;       /* memory for each key */
+    doorman_time pause; /* the longest call */
     uint64_t random;
 } key_fleet;
 
@@ -42,6 +44,15 @@ static const doorman_permit_limit three_limits[] = {
      .per = DOORMAN_PER_RESOURCE,
      .kind = DOORMAN_TOKEN_BUCKET,
      .figures = {.rate = 1e6, .size = 1e12}}};
+static const doorman_permit_limit shared_limit[] = {{.name = "all",
+                                                     .per = DOORMAN_PER_RESOURCE,
+                                                     .kind = DOORMAN_TOKEN_BUCKET,
+                                                     .figures = {.rate = 1e9, .size = 1e12}}};
+static const doorman_permit_limit fair_limit[] = {{.name = "all",
+                                                   .per = DOORMAN_PER_RESOURCE,
+                                                   .kind = DOORMAN_TOKEN_BUCKET,
+                                                   .figures = {.rate = 1e9, .size = 1e12},
+                                                   .fair = true}};
 
 /* Asks for one permit. The items differ in their resource. */
 static void decide(key_fleet *f, const char *text) {
@@ -57,12 +68,11 @@ static void decide(key_fleet *f, const char *text) {
 }
 
 static void create_permits(key_fleet *f) {
-    bool one = f->items == 1;
     const doorman_template all = {.identifier_glob = "*",
                                   .without_capacity = true,
                                   .has_limits = true,
-                                  .limits = one ? one_limit : three_limits,
-                                  .limit_count = one ? 1 : 3};
+                                  .limits = f->limits,
+                                  .limit_count = f->limit_count};
     const doorman_config_options options = {.templates = &all, .template_count = 1};
     must(doorman_config_create(&f->config, &options, NULL) == DOORMAN_OK,
          "cannot make a configuration");
@@ -72,8 +82,11 @@ static void create_permits(key_fleet *f) {
     doorman_permits_set_epoch(f->permits, 1700000000 * DOORMAN_SECOND, f->now);
 }
 
-static void keys_arrive(key_fleet *f, bench *b, size_t count, size_t items) {
-    *f = (key_fleet){.count = count, .items = items, .random = 1};
+/* Makes the permits, and decides once on each key.
+ *   f   count, items, limits and limit_count are set, and the other fields are 0 */
+static void keys_arrive(key_fleet *f, bench *b) {
+    const size_t count = f->count;
+    f->random = 1;
     f->now = 1000 * DOORMAN_SECOND;
     f->keys = aligned_alloc(sizeof *f->keys, count * sizeof *f->keys);
     must(f->keys, "out of memory");
@@ -147,6 +160,20 @@ static void expiry_rows(bench *b, key_fleet *f, const char *name) {
     bench_row(b, (double)f->pause / 1e6, "ms", MOST(5), "longest pause while %s keys expire", name);
 }
 
+/* What it costs that 1,000 keys share a limit fairly. */
+static void fair_row(bench *b) {
+    double rates[2];
+    for (int i = 0; i < 2; i++) {
+        key_fleet f = {.count = 1000, .items = 1, .limit_count = 1};
+        f.limits = i == 0 ? shared_limit : fair_limit;
+        keys_arrive(&f, b);
+        rates[i] = bench_rate(b, some_permits, &f);
+        fleet_stop(&f);
+    }
+    bench_row(b, rates[0] / rates[1], "times", MOST(1.3),
+              "time of a permit of a fair limit with 1,000 keys, relative to a limit that is not");
+}
+
 void bench_permits(bench *b) {
     const char *names[] = {"1,000", "10,000", "100,000", "1,000,000"};
     size_t count = 1000;
@@ -155,9 +182,10 @@ void bench_permits(bench *b) {
     for (size_t i = 0; i < 4; i++, count *= 10) {
         fprintf(b->permits, "%zu", count);
         for (size_t items = 1; items <= 2; items++) {
-            key_fleet f;
+            key_fleet f = {.count = count, .items = items, .limit_count = items == 1 ? 1 : 3};
+            f.limits = items == 1 ? one_limit : three_limits;
             bench_step(b, "permits of %zu items, %s keys", items, names[i]);
-            keys_arrive(&f, b, count, items);
+            keys_arrive(&f, b);
             double rate = bench_rate(b, some_permits, &f);
             bench_row(b, rate, "permits/s", rate_goal(count, items), "permits, %s keys, %s",
                       names[i], items == 1 ? "a token bucket" : "2 items with 3 limits each");
@@ -167,4 +195,6 @@ void bench_permits(bench *b) {
         }
         fprintf(b->permits, "\n");
     }
+    bench_step(b, "permits of a fair limit");
+    fair_row(b);
 }
