@@ -1,7 +1,8 @@
 """Checks the dashboard and the alerts against the metrics of running servers: a root, a leaf, a
-server with TLS, and a process whose etcd cannot be reached. Every metric must exist, with every
-label that an expression or a text uses. A value that an expression compares a label with must
-occur. The dashboard must show every metric that a server has, with the right unit.
+server with TLS, one with versions of its configuration, and a process whose etcd cannot be reached.
+Every metric must exist, with every label that an expression or a text uses. A value that an
+expression compares a label with must occur. The dashboard must show every metric that a server has,
+with the right unit.
 
     python3 metrics_check.py SERVER FOLDER DASHBOARD RULES
 
@@ -16,6 +17,7 @@ import time
 import urllib.request
 
 TIMEOUT = 60
+TOKEN = "0123456789abcdef"
 TARGET_LABELS = {"job", "instance", "node"}  # Prometheus adds them to each series
 NAME = r"\b(?:doorman|process)_[a-z_]+"
 
@@ -40,10 +42,10 @@ class Server:
         self.http = value_of(log, "http", self.process)
         self.listen = value_of(log, "listen", self.process)
 
-    def get(self, path, body=None):
-        request = urllib.request.Request(
-            self.http + path, data=body, headers={"Content-Type": "application/json"}
-        )
+    def get(self, path, body=None, method=None, headers=()):
+        token = {"Authorization": f"Bearer {TOKEN}"}
+        headers = {"Content-Type": "application/json"} | token | dict(headers)
+        request = urllib.request.Request(self.http + path, body, headers, method=method)
         tls = ssl._create_unverified_context()
         with urllib.request.urlopen(request, timeout=TIMEOUT, context=tls) as response:
             return response.read().decode()
@@ -62,6 +64,19 @@ def make_certificate(folder):
     return ["--tls-cert", pem, "--tls-key", key]
 
 
+def start_with_versions(program, folder):
+    """Starts a server whose configuration has a version."""
+    tokens = f"{folder}/tokens"
+    with open(tokens, "w", encoding="utf-8") as file:
+        file.write(f"admin ann {TOKEN}\n")
+    flags = ["--config", "store:", "--state", f"{folder}/versions", "--http-token", tokens]
+    server = Server(program, f"{folder}/stored", flags)
+    with open("config.example.json", "rb") as file:
+        config = file.read()
+    server.get("/v1/config?reason=first", config, "PUT", {"If-None-Match": "*"})
+    return server
+
+
 def series_of(program, folder):
     """Returns the labels of all series of the servers, by the name of the metric, and the names of
     all metrics, also of those without a series."""
@@ -77,6 +92,7 @@ def series_of(program, folder):
         etcd = ["--etcd", "http://127.0.0.1:1", "--election-key", "key"]
         servers.append(Server(program, f"{folder}/standby", config + etcd))
         servers.append(Server(program, f"{folder}/tls", config + make_certificate(folder)))
+        servers.append(start_with_versions(program, folder))
         for server in servers[:2]:
             server.get("/v1/get_capacity", request)
         pages = [server.get("/metrics") for server in servers]
