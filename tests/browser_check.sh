@@ -152,9 +152,12 @@ send='const { elements } = document.querySelector(".fill");
     Object.assign(elements.figures, { value: "limit=20" });
     Object.assign(elements.reason, { value: "ticket <4711>" });
     document.querySelector(".fill button").click()'
-fill bob "$(as bob-3 "$form")" "$send" >"$folder/form_bob"
-check 'a form without the right' grep -F 'may only change maps' "$folder/form_bob"
-check 'the form keeps what was typed' grep -F 'value="ticket &lt;4711&gt;"' "$folder/form_bob"
+browse --dump-dom "$(as bob-3 "$form")" >"$folder/form_bob"
+check 'no form without the right' grep -F 'This token may only change maps' "$folder/form_bob"
+too_much=$(printf '%s' "$send" | sed 's/limit=20/limit=99/')
+fill alice "$(as alice-2 "$form")" "$too_much" >"$folder/form_too_much"
+check 'a form that asks for too much' grep -F 'at most 10 times the limit' "$folder/form_too_much"
+check 'the form keeps what was typed' grep -F 'value="ticket &lt;4711&gt;"' "$folder/form_too_much"
 fill alice "$(as alice-2 "$form")" "$send" >"$folder/form_alice"
 check 'a form with the right' grep -F 'Done, as act 1.' "$folder/form_alice"
 check 'what it has set' grep -F 'limit 20 until ' "$folder/form_alice"
