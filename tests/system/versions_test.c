@@ -444,6 +444,7 @@ TEST(a_change_whose_outcome_is_not_known_is_marked_so_after_kill_9) {
     etcd_node_put(&fixture, QUOTA_OF("2"), 503, "it is not known whether this was done");
     kill_now(&fixture);
     fixture = fixture_start("{}", flags);
+    process_await(fixture.server.process, "msg=\"counters read\"", 1);
     expect(&fixture, "/v1/audit", ADMIN, 200, "\"known\":false}\n");
     expect(&fixture, "/audit", ADMIN, 200, "it is not known whether this was done");
     take_one(&fixture, "acme", 200, "X-RateLimit-Limit: 5");
