@@ -906,7 +906,7 @@ static void check_without_free_files(struct fixture *fixture, const struct serve
     enum { COUNT = 120 }; /* fewer than the system's queue of new connections can hold */
     const struct rlimit low = {64, 64};
     struct probe probe = probe_start(fixture);
-    probe_for(&probe, 0.1);
+    for (int i = 0; i < 2; i++) probe_request(&probe); /* one over nng, and one over HTTP */
     assert_int_equal(prlimit(fixture->server.process->pid, RLIMIT_NOFILE, &low, NULL), 0);
     int *peers = peers_connect(where, COUNT);
     probe_for(&probe, 0.5);
