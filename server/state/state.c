@@ -235,23 +235,8 @@ static bool batch_copy(struct batch *batch, const struct store_row *from) {
     return true;
 }
 
-/* The order of a file, so that each page is visited once. A row that was taken later comes behind
- * one with the same identity. Rows of reservations come before all counters, and once more behind
- * them: see >>reservations of doorman_permits.h. */
-static int compare_rows(const void *left, const void *right) {
-    const struct store_row *one = (const struct store_row *)left;
-    const struct store_row *other = (const struct store_row *)right;
-    bool is_shorter = one->identity_bytes < other->identity_bytes;
-    if (one->is_last != other->is_last) return one->is_last ? 1 : -1;
-    int order = memcmp(one->identity, other->identity,
-                       is_shorter ? one->identity_bytes : other->identity_bytes);
-    if (order != 0) return order;
-    if (one->identity_bytes != other->identity_bytes) return is_shorter ? -1 : 1;
-    return one->identity < other->identity ? -1 : one->identity > other->identity;
-}
-
 static void batch_sort(struct batch *batch) {
-    qsort(batch->rows, batch->count, sizeof *batch->rows, compare_rows);
+    batch->count = server_store_order(batch->rows, batch->count);
 }
 
 static void batch_clear(struct batch *batch) { batch->count = batch->bytes = 0; }

@@ -60,6 +60,12 @@ enum store_result {
  *   returns   false: it is not valid */
 bool server_store_check(const struct store_place *place, char error[STORE_TEXT]);
 
+/* Sorts rows into the order in which a store must write them, and leaves out rows that are not to
+ * be written: see server/state/row_order.c.
+ *   rows      their identities are in one block of memory, in the order in which they were taken
+ *   returns   how many rows are left */
+size_t server_store_order(struct store_row *rows, size_t count);
+
 /* Returns whether all processes of a node can use the store, one after the other. */
 bool server_store_is_shared(const char *address);
 
