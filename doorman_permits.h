@@ -233,8 +233,9 @@ extern "C" {
  *    comes back to the counter that was charged: to a FIXED_WINDOW if its window is still the same
  *    one, to the slice of a SLIDING_WINDOW that was charged while that slice counts, and to a
  *    bucket as far as it has not gained it back by itself. TIERS and leased limits give nothing
- *    back, and a counter that was reset or evicted meanwhile does not either. What is more is
- *    charged as a report is (P13). No counter gets more back than it was charged.
+ *    back, and a counter that was reset or evicted meanwhile does not either, unless another
+ *    reservation has charged it since then. What is more is charged as a report is (P13). No
+ *    counter gets more back than it was charged.
  *       A settle is idempotent: repeated, it answers what the first one counted. With other
  *    figures it is refused as REPEATED. A reservation that is not settled in time ends: what was
  *    charged stays, or comes back where the limit has refund_unsettled. A settle that comes later
@@ -7142,6 +7143,7 @@ static doorman__counter *doorman__counter_adapt(doorman_permits *permits, doorma
     /* TIERS without tiers has no state */
     if (limit->kind == DOORMAN_SLIDING_WINDOW && meter.state[0] != (uint64_t)figures->window) {
         doorman__meter_init(&meter, &permits->at);
+        counter->flags &= (uint8_t)~DOORMAN__RESERVED;
     }
     /* the limit may be durable only since this configuration */
     bool unknown = !known && limit->durable && !(counter->flags & DOORMAN__STORED);
@@ -8992,6 +8994,23 @@ static void doorman__charge_remember(doorman_permits *permits, doorman__charge *
     if (before != charge->set) doorman__counter_remember(permits, charge->counter, charge->set);
 }
 
+/* Charges a counter. Returns what doorman__meter_charge returns. If the counter begins another
+ * window, earlier reservations get nothing back, also if its figures get the first window again
+ * (P27). */
+static size_t doorman__counter_charge(doorman__counter *counter, const doorman__meter *meter,
+                                      int64_t grains, const doorman__moment *at) {
+    const doorman_limit_kind kind = meter->limit->kind;
+    uint64_t window = meter->state[0];
+    if (counter->flags & DOORMAN__RESERVED) {
+        if (kind == DOORMAN_SLIDING_WINDOW) window = (uint64_t)meter->figures->window;
+        if (kind == DOORMAN_FIXED_WINDOW) {
+            window = doorman__span_id(doorman__span_at(meter->figures, at->epoch));
+        }
+    }
+    if (window != meter->state[0]) counter->flags &= (uint8_t)~DOORMAN__RESERVED;
+    return doorman__meter_charge(meter, grains, at);
+}
+
 /* Charges a counter, and counts the grant. Returns whether a warning is due. */
 static bool doorman__charge_commit(doorman_permits *permits, doorman__charge *charge) {
     uint64_t amount = doorman__charge_amount(charge);
@@ -9014,7 +9033,8 @@ static bool doorman__charge_commit(doorman_permits *permits, doorman__charge *ch
     }
     const doorman__meter meter = {charge->limit, charge->figures,
                                   doorman__counter_state(charge->counter)};
-    charge->tier_entered = doorman__meter_charge(&meter, (int64_t)amount, &permits->at);
+    charge->tier_entered =
+        doorman__counter_charge(charge->counter, &meter, (int64_t)amount, &permits->at);
     if (charge->limit->durable) doorman__permits_mark(permits, charge->slot, charge->counter);
     if (charge->tier_entered) {
         doorman__charge_event(permits, charge, DOORMAN_PERMIT_TIER_ENTERED,
@@ -10497,12 +10517,22 @@ static doorman__reservation *doorman__reservations_find_id(const doorman_permits
     return NULL;
 }
 
-/* Returns a number for the identity of a limit in its template (P15), which is the same on every
- * machine. */
-static uint64_t doorman__limit_code(const doorman_permit_limit *limit) {
-    uint64_t code = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
-    for (const unsigned char *at = (const unsigned char *)limit->name; *at; at++) {
+/* Adds a text to a code: FNV-1a. */
+static uint64_t doorman__text_code(uint64_t code, const char *text) {
+    for (const unsigned char *at = (const unsigned char *)text; *at; at++) {
         code = (code ^ *at) * UINT64_C(0x100000001b3);
+    }
+    return code;
+}
+
+/* Returns a number for the identity of a limit (P15), which is the same on every machine. Resources
+ * that get another template keep their rows, so only a counter that all resources share is bound to
+ * its template. */
+static uint64_t doorman__limit_code(const doorman__charge *charge) {
+    const doorman_permit_limit *limit = charge->limit;
+    uint64_t code = doorman__text_code(UINT64_C(0xcbf29ce484222325), limit->name);
+    if (limit->per == DOORMAN_PER_TEMPLATE) {
+        code = doorman__text_code(doorman__mix(code), charge->place->template_->identifier_glob);
     }
     return doorman__mix(code ^ ((uint64_t)limit->kind << 8 | (uint64_t)limit->per));
 }
@@ -10510,9 +10540,9 @@ static uint64_t doorman__limit_code(const doorman_permit_limit *limit) {
 /* Returns what a limit was charged for an item, or NULL. */
 static doorman__reserved_part *doorman__reservation_part(const doorman__reservation *reservation,
                                                          size_t item,
-                                                         const doorman_permit_limit *limit) {
+                                                         const doorman__charge *charge) {
     doorman__reserved_part *parts = doorman__reserved_parts(reservation);
-    const uint64_t code = reservation->part_count ? doorman__limit_code(limit) : 0;
+    const uint64_t code = reservation->part_count ? doorman__limit_code(charge) : 0;
     for (size_t i = 0; i < reservation->part_count; i++) {
         if (parts[i].item == item && parts[i].limit == code) return &parts[i];
     }
@@ -10751,7 +10781,7 @@ static void doorman__reservation_note(const doorman_permits *permits,
     if (returns && window) missing = doorman__counter_state(charge->counter)[0];
     if (charge->counter) charge->counter->flags |= DOORMAN__RESERVED;
     doorman__reserved_parts(reservation)[reservation->part_count++] =
-        (doorman__reserved_part){.limit = doorman__limit_code(limit),
+        (doorman__reserved_part){.limit = doorman__limit_code(charge),
                                  .window = missing,
                                  .grains = grains,
                                  .item = (uint32_t)item,
@@ -10957,7 +10987,7 @@ static bool doorman__reservation_refund(doorman_permits *permits,
         const doorman__want *want = &permits->wants[i];
         for (size_t j = 0; j < want->charge_count; j++) {
             const doorman__charge *charge = &permits->charges[want->charges[j]];
-            doorman__reserved_part *part = doorman__reservation_part(reservation, i, charge->limit);
+            doorman__reserved_part *part = doorman__reservation_part(reservation, i, charge);
             if (!part || !part->refunds) continue;
             (void)doorman__charge_return(permits, charge, part, reservation->granted_at,
                                          part->grains);
@@ -11813,7 +11843,7 @@ static doorman_status doorman__permits_charge_report(doorman_permits *permits, d
         if (charge->created) doorman__charge_event(permits, charge, DOORMAN_PERMIT_KEY_CREATED, 0);
         const doorman__meter meter =
             doorman__counter_meter(permits, charge->limit, charge->counter);
-        (void)doorman__meter_charge(&meter, amounts[i], &permits->at);
+        (void)doorman__counter_charge(charge->counter, &meter, amounts[i], &permits->at);
         if (charge->limit->durable) doorman__permits_mark(permits, charge->slot, charge->counter);
         const double units = (double)amounts[i] / DOORMAN__UNIT;
         doorman__charge_note_fair(permits, charge, doorman__max(0, units), units);
@@ -13034,16 +13064,17 @@ typedef struct doorman__settle_step {
     uint64_t less;                /* grains that may come back */
 } doorman__settle_step;
 
-/* Finds what changes at a counter. Returns false if the limit has no part in it. */
+/* Finds what changes at a counter. Returns false if the limit has no part in it. A limit in shadow
+ * that has no room for the counter has none. */
 static bool doorman__settle_step_find(doorman_permits *permits,
                                       const doorman__reservation *reservation, size_t item,
                                       size_t index, doorman__settle_step *out) {
     const double cost = permits->wants[item].cost;
     doorman__charge *charge = &permits->charges[permits->wants[item].charges[index]];
-    if (charge->limit->kind == DOORMAN_CONCURRENCY) return false;
+    if (charge->limit->kind == DOORMAN_CONCURRENCY || charge->reason) return false;
     *out = (doorman__settle_step){.charge = charge, .more = cost};
     if (cost < 0) return true;
-    out->part = doorman__reservation_part(reservation, item, charge->limit);
+    out->part = doorman__reservation_part(reservation, item, charge);
     const uint64_t had = out->part ? out->part->grains : 0, grains = doorman__grains_ceil(cost);
     out->more = had < grains ? doorman__grains_units(grains - had) : 0;
     out->less = had > grains ? had - grains : 0;
@@ -13062,6 +13093,10 @@ static doorman_status doorman__settle_create(doorman_permits *permits,
             if (!doorman__charge_reported(permits, step.charge, step.more)) continue;
             doorman_status status = doorman__charge_create(permits, step.charge);
             if (status == DOORMAN_OK) continue;
+            if (status == DOORMAN_RESOURCE_EXHAUSTED && step.charge->shadow) {
+                step.charge->reason = DOORMAN_REASON_MAX_KEYS;
+                continue;
+            }
             doorman__permits_undo(permits);
             return status;
         }
@@ -13082,7 +13117,7 @@ static double doorman__settle_charge(doorman_permits *permits, doorman__charge *
     if (charge->created) doorman__charge_event(permits, charge, DOORMAN_PERMIT_KEY_CREATED, 0);
     charge->created = false;
     const doorman__meter meter = doorman__counter_meter(permits, charge->limit, charge->counter);
-    (void)doorman__meter_charge(&meter, amount, &permits->at);
+    (void)doorman__counter_charge(charge->counter, &meter, amount, &permits->at);
     if (charge->limit->durable) doorman__permits_mark(permits, charge->slot, charge->counter);
     doorman__charge_note_fair(permits, charge, doorman__max(0, units), units);
     return units;

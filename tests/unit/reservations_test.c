@@ -265,6 +265,99 @@ TEST(a_limit_of_another_kind_is_charged_the_cost) {
     process_end(&p);
 }
 
+/* Charges units of the resource "llm" for a key, without a reservation. */
+static void charge(struct process *p, const char *key, double cost) {
+    const doorman_permit_item item = {.resource_id = "llm", .key = key, .cost = cost};
+    const doorman_permit_request request = {.items = &item, .item_count = 1};
+    doorman_status status = doorman_permits_acquire(p->permits, &request, &p->out, NULL, p->now);
+    assert_int_equal(status, DOORMAN_OK);
+    assert_true(p->out.granted);
+}
+
+/* Reserves 400 units, charges 50 while the window has another length, and 300 in the first window
+ * again. So many keys are there that the sweep does not remove the counter meanwhile. */
+static void try_other_window(const char *limits, const char *others) {
+    struct process p = process_of(limits);
+    for (int i = 0; i < 3000; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "key %d", i);
+        charge(&p, key, 1);
+    }
+    assert_true(reserve(&p, 7, 400, HOUR));
+    configure(&p, others);
+    charge(&p, "acme", 50);
+    configure(&p, limits);
+    for (int i = 0; i < 6; i++) charge(&p, "acme", 50);
+    assert_exact(used(&p, 0), 300);
+    assert_settled(settle(&p, 7, 0), 0, 0);
+    assert_exact(used(&p, 0), 300);
+    process_end(&p);
+}
+
+/* P15, P27: a counter that had another window meanwhile has not counted the reservation. */
+TEST(a_counter_that_had_another_window_gives_nothing_back) {
+    try_other_window(WINDOW "}", "{\"name\": \"w\", \"kind\": \"FIXED_WINDOW\", \"limit\": 1000, "
+                                 "\"window\": \"hour\"}");
+    try_other_window(SLIDING "}", "{\"name\": \"s\", \"kind\": \"SLIDING_WINDOW\", "
+                                  "\"limit\": 1000, \"window\": 60}");
+}
+
+static doorman_config *config_of(const char *text) {
+    doorman_config *config = NULL;
+    doorman_error error = {0};
+    doorman_status status = doorman_json_config(&config, text, strlen(text), &error);
+    if (status != DOORMAN_OK) fail_msg("%s", error.text);
+    return config;
+}
+
+/* P15, P27: the shared counter of another template has not charged the reservation. */
+TEST(the_counter_of_another_template_gives_nothing_back) {
+    static const char *const text =
+        "{\"resources\": ["
+        "{\"identifier_glob\": \"%s\", \"limits\": [" WINDOW ", \"per\": \"template\"}]}]}";
+    char first[256], second[256];
+    snprintf(first, sizeof first, text, "l*");
+    snprintf(second, sizeof second, text, "ll*");
+    struct process p = {.config = config_of(first), .now = 5 * SECOND, .epoch = noon};
+    process_start(&p);
+    assert_true(reserve(&p, 7, 400, HOUR));
+    doorman_config *next = config_of(second);
+    assert_int_equal(doorman_permits_configure(p.permits, next), DOORMAN_OK);
+    doorman_config_destroy(p.config);
+    p.config = next;
+    assert_true(reserve(&p, 8, 300, HOUR));
+    assert_settled(settle(&p, 7, 100), 0, 100);
+    assert_exact(used(&p, 0), 400);
+    process_end(&p);
+}
+
+/* P27: a limit in shadow never refuses a settle, as it never refuses a permit. */
+TEST(a_limit_in_shadow_without_room_refuses_no_settle) {
+    struct process p = process_of(
+        WINDOW "}, {\"name\": \"x\", \"kind\": \"FIXED_WINDOW\", \"limit\": 1000, \"window\": "
+               "\"day\", \"shadow\": true, \"max_keys\": 1}");
+    doorman_permit_item items[] = {{.resource_id = "llm", .key = "acme", .cost = 400},
+                                   {.resource_id = "llm", .key = "bob", .cost = 400}};
+    const doorman_permit_request request = {.items = items,
+                                            .item_count = 2,
+                                            .client_id = "gateway",
+                                            .request_id = 7,
+                                            .settle_within = MINUTE};
+    doorman_status status = doorman_permits_acquire(p.permits, &request, &p.out, NULL, p.now);
+    assert_int_equal(status, DOORMAN_OK);
+    assert_true(p.out.granted);
+    items[0].cost = items[1].cost = 100;
+    const doorman_settle_request settles = {
+        .client_id = "gateway", .request_id = 7, .items = items, .item_count = 2};
+    status = doorman_permits_settle(p.permits, &settles, &p.settled, NULL, p.now);
+    assert_int_equal(status, DOORMAN_OK);
+    assert_int_equal(p.settled.reason, DOORMAN_NO_REASON);
+    assert_exact(p.settled.items[0].returned, 300);
+    assert_exact(p.settled.items[1].returned, 300);
+    assert_exact(used(&p, 0), 100);
+    process_end(&p);
+}
+
 /* ---- repeats -------------------------------------------------------------------------------- */
 
 /* P27: a repeated settle answers what the first one counted. */
