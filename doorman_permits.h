@@ -8995,8 +8995,8 @@ static void doorman__charge_remember(doorman_permits *permits, doorman__charge *
 }
 
 /* Charges a counter. Returns what doorman__meter_charge returns. If the counter begins another
- * window, earlier reservations get nothing back, also if its figures get the first window again
- * (P27). */
+ * window, earlier reservations get nothing back, also if its figures get the first window again. A
+ * full bucket has gained back all that they have charged, as if it was swept (P27). */
 static size_t doorman__counter_charge(doorman__counter *counter, const doorman__meter *meter,
                                       int64_t grains, const doorman__moment *at) {
     const doorman_limit_kind kind = meter->limit->kind;
@@ -9006,6 +9006,10 @@ static size_t doorman__counter_charge(doorman__counter *counter, const doorman__
         if (kind == DOORMAN_FIXED_WINDOW) {
             window = doorman__span_id(doorman__span_at(meter->figures, at->epoch));
         }
+        const bool full =
+            kind == DOORMAN_TOKEN_BUCKET &&
+            doorman__level_at(meter->figures, meter->state, at->now) >= meter->figures->size;
+        if (full) counter->flags &= (uint8_t)~DOORMAN__RESERVED;
     }
     if (window != meter->state[0]) counter->flags &= (uint8_t)~DOORMAN__RESERVED;
     return doorman__meter_charge(meter, grains, at);

@@ -85,6 +85,15 @@ static bool reserve(struct process *p, uint64_t request_id, double cost, doorman
     return p->out.granted;
 }
 
+/* Charges units of the resource "llm" for a key, without a reservation. */
+static void charge(struct process *p, const char *key, double cost) {
+    const doorman_permit_item item = {.resource_id = "llm", .key = key, .cost = cost};
+    const doorman_permit_request request = {.items = &item, .item_count = 1};
+    doorman_status status = doorman_permits_acquire(p->permits, &request, &p->out, NULL, p->now);
+    assert_int_equal(status, DOORMAN_OK);
+    assert_true(p->out.granted);
+}
+
 static const doorman_settlement *settle(struct process *p, uint64_t request_id, double cost) {
     const doorman_permit_item item = {.resource_id = "llm", .key = "acme", .cost = cost};
     const doorman_settle_request request = {
@@ -216,6 +225,26 @@ TEST(a_bucket_takes_units_back_up_to_its_size) {
     process_end(&p);
 }
 
+/* P27: a bucket that was full has gained back all that a reservation has charged. So what others
+ * have charged since then stays, also if earlier units came back. */
+TEST(a_bucket_that_was_full_gives_nothing_back) {
+    struct process p = process_of("{\"name\": \"b\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1, "
+                                  "\"size\": 100}");
+    for (int i = 0; i < 3000; i++) { /* so that the sweep does not remove the counter */
+        char key[16];
+        snprintf(key, sizeof key, "key %d", i);
+        charge(&p, key, 100);
+    }
+    assert_true(reserve(&p, 7, 60, MINUTE));
+    assert_true(reserve(&p, 8, 40, MINUTE));
+    assert_settled(settle(&p, 7, 0), 60, 0);
+    p.now += 40 * SECOND;
+    charge(&p, "acme", 100);
+    assert_settled(settle(&p, 8, 0), 0, 0);
+    assert_exact(used(&p, 0), 100);
+    process_end(&p);
+}
+
 /* P27: TIERS give nothing back. */
 TEST(tiers_give_nothing_back) {
     struct process p = process_of(TIERS "}");
@@ -263,15 +292,6 @@ TEST(a_limit_of_another_kind_is_charged_the_cost) {
     assert_settled(settle(&p, 7, 100), 0, 100);
     assert_exact(used(&p, 0), 100);
     process_end(&p);
-}
-
-/* Charges units of the resource "llm" for a key, without a reservation. */
-static void charge(struct process *p, const char *key, double cost) {
-    const doorman_permit_item item = {.resource_id = "llm", .key = key, .cost = cost};
-    const doorman_permit_request request = {.items = &item, .item_count = 1};
-    doorman_status status = doorman_permits_acquire(p->permits, &request, &p->out, NULL, p->now);
-    assert_int_equal(status, DOORMAN_OK);
-    assert_true(p->out.granted);
 }
 
 /* Reserves 400 units, charges 50 while the window has another length, and 300 in the first window
@@ -890,7 +910,8 @@ struct model_limit {
     struct model_charge charges[4096];
     size_t count;
     int resets;
-    double level; /* of a bucket with a rate of 1 */
+    bool reserved; /* a bucket that was not full since a reservation has charged it */
+    double level;  /* of a bucket with a rate of 1 */
     doorman_time level_at;
 };
 
@@ -941,8 +962,9 @@ static double model_used(struct model *m, struct model_limit *limit) {
 }
 
 static size_t model_charge(struct model *m, struct model_limit *limit, double amount) {
-    (void)model_used(m, limit);
+    const double out = model_used(m, limit);
     if (limit->kind == MODEL_BUCKET) {
+        if (!(out > 0)) limit->reserved = false;
         limit->level -= amount;
         return 0;
     }
@@ -958,6 +980,7 @@ static double model_return(struct model *m, const struct model_request *request,
     const double out = model_used(m, limit);
     if (request->resets[index] != limit->resets) return 0;
     if (limit->kind == MODEL_BUCKET) {
+        if (!limit->reserved) return 0;
         const double gained = (double)(m->epoch - request->granted_at);
         const double owed = request->had[index] - fmax(0, gained - request->missing);
         amount = fmax(0, fmin(amount, fmin(owed, out)));
@@ -1035,6 +1058,7 @@ static bool model_reserve(struct model *m, struct model_request *request, double
         request->had[i] = cost;
         request->resets[i] = m->limits[i].resets;
     }
+    m->limits[MODEL_BUCKET].reserved = true;
     return true;
 }
 
@@ -1163,6 +1187,7 @@ static void trial_restart(struct trial *t) {
             doorman_permits_restore(t->p.permits, row->row, row->bytes, NULL, t->p.now);
         assert_int_equal(status, DOORMAN_OK);
     }
+    t->m.limits[MODEL_BUCKET].reserved = true;
 }
 
 static void trial_step(struct trial *t) {
