@@ -9467,6 +9467,9 @@ static void doorman__charge_note_fair(doorman_permits *permits, const doorman__c
     if (!charge->fair) return;
     doorman__fair_use *use = &permits->fair_uses[charge->fair - 1];
     if (!(asked > 0) && !(granted < 0)) return;
+    /* No cost is larger than what the limit can ever give: it would count for years. */
+    const doorman_figures *figures = &charge->limit->figures;
+    asked = doorman__min(asked, figures->size + doorman__lent(figures));
     if (!use->pool && asked > 0) {
         use->pool =
             doorman__fair_pool_create(permits, charge->slot, charge->limit, &charge->identity);

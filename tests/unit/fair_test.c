@@ -307,6 +307,27 @@ TEST(a_report_is_a_demand_of_its_key) {
     stop(f);
 }
 
+/* P29: a cost that the limit can never give counts as the most that it can give. Otherwise one such
+ * request would be a demand for years, and its key could save units all that time. */
+TEST(a_cost_that_the_limit_never_gives_is_soon_forgotten) {
+    fixture *f = start(FAIR);
+    for (int i = 0; i < 1000; i++, f->now += SECOND / 100) {
+        const doorman_permit_item item = {
+            .resource_id = "a", .key = "vast", .cost = 1e12, .has_min = true};
+        const doorman_permit_request request = {.items = &item, .item_count = i % 100 == 0};
+        if (request.item_count) {
+            assert_int_equal(doorman_permits_acquire(f->permits, &request, &f->out, NULL, f->now),
+                             DOORMAN_OK);
+        }
+        (void)ask(f, "b", 2);
+    }
+    for (int i = 0; i < 20000; i++, f->now += SECOND / 100) (void)ask(f, "b", 2);
+    assert_near(inspect(f, "b").share, 100, 1);
+    assert_int_equal(first_limit(f).fair_count, 1);
+    assert_near(part_of(f, "vast", "b", 30), 0.5, 0.02);
+    stop(f);
+}
+
 /* P25: a limit in shadow refuses nothing, and counts what it would refuse. */
 TEST(a_fair_limit_in_shadow_only_counts) {
     fixture *f = start("{\"name\": \"f\", \"per\": \"resource\", \"kind\": \"TOKEN_BUCKET\", "
