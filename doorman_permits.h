@@ -9459,6 +9459,35 @@ static double doorman__charge_asked(const doorman_permits *permits, const doorma
     return asked;
 }
 
+#define DOORMAN__FAIR_GIVERS 16 /* pools that a decision looks at, to find a key that gives room */
+
+/* Returns how many keys can give their room to others. */
+static size_t doorman__fair_spare(const doorman__fair *fair) {
+    return fair->lists[DOORMAN__FAIR_NEW].count + fair->lists[DOORMAN__FAIR_IDLE].count;
+}
+
+/* If there is no room for one more key, forgets one of another resource of the limit that has more
+ * keys to spare. So a flood of keys of one resource does not take all of max_keys. */
+static void doorman__permits_make_fair_room(doorman_permits *permits, const doorman__fair_use *use,
+                                            const doorman_permit_limit *limit) {
+    const doorman__slot *slot = use->pool->slot;
+    const size_t own = doorman__fair_spare(&use->pool->fair);
+    if (slot->fair_count < limit->max_keys || limit->refuse_new) return;
+    for (int i = 0; i < DOORMAN__FAIR_GIVERS; i++) {
+        doorman__fair_pool *pool = permits->pools.first;
+        bool in_use = false;
+        doorman__fair_pool_leave(permits, pool); /* so another one is the first next time */
+        doorman__fair_pool_enter(permits, pool);
+        for (size_t j = 0; j < permits->fair_use_count; j++) {
+            in_use = in_use || permits->fair_uses[j].pool == pool;
+        }
+        const bool gives = pool->slot == slot && doorman__fair_spare(&pool->fair) > own + 1;
+        if (!gives || in_use) continue;
+        doorman__fair_pool_forget(permits, pool, doorman__fair_victim(&pool->fair));
+        return;
+    }
+}
+
 /* Notes what the key of a charge has asked for, and what it got. Without memory, only its bucket
  * and the newcomers count it.
  *   granted   negative: the key gives units back */
@@ -9476,6 +9505,7 @@ static void doorman__charge_note_fair(doorman_permits *permits, const doorman__c
     }
     if (!use->pool) return;
     if (!use->key && asked > 0) {
+        doorman__permits_make_fair_room(permits, use, charge->limit);
         use->key = doorman__fair_pool_add(permits, use->pool, charge->limit, &use->name);
     }
     doorman__fair_note(&use->pool->fair, use->key, &use->name, asked, granted, permits->at.now);

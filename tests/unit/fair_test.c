@@ -446,6 +446,24 @@ TEST(a_flood_of_keys_stays_within_max_keys) {
     stop(f);
 }
 
+/* P29: a flood of keys of one resource leaves room for the keys of another one. */
+TEST(a_flood_at_one_resource_leaves_another_one_fair) {
+    fixture *f = start(WEIGHTED("\"max_keys\": 50"));
+    int small = 0;
+    for (int i = 0; i < 6000; i++, f->now += SECOND / 100) {
+        char key[24];
+        for (int j = 0; j < 2; j++) {
+            snprintf(key, sizeof key, "once-%d-%d", i, j);
+            (void)ask_of(f, "flooded", key, 1);
+        }
+        for (int j = 0; j < 20 && i > 1000; j++) (void)ask(f, "greedy", 1);
+        if (i > 1000 && i % 10 == 5) small += ask(f, "small", 1);
+        assert_true(first_limit(f).fair_count <= 50);
+    }
+    assert_true(small > 450); /* of 500; first come first served gives it almost nothing */
+    stop(f);
+}
+
 /* P19: memory_max bounds the keys too. They then count as newcomers without a name. */
 TEST(keys_of_fair_limits_stay_within_memory_max) {
     fixture *f = (fixture *)start_limits(FAIR, 40000);
