@@ -4188,8 +4188,9 @@ static size_t doorman__chains_sample(const doorman__chains *nodes, uint64_t *ran
  *    for less than its share is not refused because of other keys. What is left is divided equally.
  *       The demand of a key is measured: the units that it asks for, granted or not, in about the
  *    last `fair_window`. Units of a permit that another limit refuses do not count, because the key
- *    could not use them. The level is where the demands, each cut to level * weight, sum up to the
- *    rate. It comes from the index of >>shares. The share of a key is level * weight.
+ *    could not use them. Units that come back, as by a settlement, do not count any more. The level
+ *    is where the demands, each cut to level * weight, sum up to the rate. It comes from the index
+ *    of >>shares. The share of a key is level * weight.
  *       Each key has a bucket of its own, which gains its share. It holds what it gains in
  *    `fair_window`, and at least four times the largest cost that the key has had lately. The
  *    demand of a key with so large a cost is measured over the time in which its share gains as
@@ -4243,7 +4244,7 @@ typedef struct doorman__fair_flow {
     doorman_time since; /* when `asked` begins */
     double saved;       /* units in the bucket, at `ahead` after `since` */
     float ahead;        /* ns */
-    float asked;        /* units */
+    float asked;        /* units, less those that came back; may be negative */
     float demand;       /* units a second, before `since` */
     float largest;      /* the largest cost lately, in units */
 } doorman__fair_flow;
@@ -4400,7 +4401,7 @@ static float doorman__fair_measured(const doorman__fair *fair, const doorman__fa
     if (passed <= 0) return flow->demand;
     const double part = doorman__min(1, passed / doorman__fair_window(fair, flow, share, 0));
     const double demand = (double)flow->demand * (1 - part) + (double)flow->asked / passed * part;
-    return (float)doorman__min(demand, fair->rate);
+    return (float)doorman__max(0, doorman__min(demand, fair->rate));
 }
 
 /* Returns the size of the bucket of a flow.
@@ -4659,9 +4660,10 @@ static void doorman__fair_note(doorman__fair *fair, doorman__fair_key *key,
     flow->ahead = (float)(now - flow->since);
     const float largest = (float)asked * (1 + 1e-6f); /* a float may be too small */
     if (largest > flow->largest) flow->largest = largest;
-    flow->asked += (float)asked;
+    const float needed = (float)(asked + doorman__min(0, granted));
+    flow->asked += needed;
     if (!key) return;
-    if (is_new) key->flow.asked += (float)asked;
+    if (is_new) key->flow.asked += needed;
     if (is_new && largest > key->flow.largest) key->flow.largest = largest;
     const doorman_time passed = now - key->flow.since;
     if (passed >= (is_new ? fair->window : fair->window / 4)) {

@@ -296,6 +296,33 @@ TEST(keys_that_ask_once_do_not_starve_a_key_that_stays) {
     stop(f);
 }
 
+/* P29, P27: a key that reserves much and uses little has a small demand, so others get the rest. */
+TEST(a_settlement_takes_back_the_demand_of_its_key) {
+    fixture *f = start(FAIR);
+    int got = 0;
+    for (uint64_t i = 1; i <= 500; i++, f->now += SECOND / 10) {
+        doorman_permit_item item = {.resource_id = "a", .key = "reserves", .cost = 20};
+        const doorman_permit_request request = {.items = &item,
+                                                .item_count = 1,
+                                                .client_id = "c",
+                                                .request_id = i,
+                                                .settle_within = 10 * SECOND};
+        const doorman_settle_request settle = {
+            .client_id = "c", .request_id = i, .items = &item, .item_count = 1};
+        doorman_settlement settled;
+        for (int j = 0; j < 8; j++) got += ask(f, "b", 1);
+        assert_int_equal(doorman_permits_acquire(f->permits, &request, &f->out, NULL, f->now),
+                         DOORMAN_OK);
+        if (!f->out.granted) continue;
+        item.cost = 1;
+        assert_int_equal(doorman_permits_settle(f->permits, &settle, &settled, NULL, f->now),
+                         DOORMAN_OK);
+    }
+    assert_true(got > 3800); /* of 4000; the two together use 90 of 100 a second */
+    assert_near(inspect(f, "reserves").demand, 10, 2);
+    stop(f);
+}
+
 /* P29, P13: what a report charges is a demand, and is taken from the bucket of the key too. */
 TEST(a_report_is_a_demand_of_its_key) {
     fixture *f = start(FAIR);
