@@ -4188,8 +4188,9 @@ static size_t doorman__chains_sample(const doorman__chains *nodes, uint64_t *ran
  *    for less than its share is not refused because of other keys. What is left is divided equally.
  *       The demand of a key is measured: the units that it asks for, granted or not, in about the
  *    last `fair_window`. Units of a permit that another limit refuses do not count, because the key
- *    could not use them. The level is where the demands, each cut to level * weight, sum up to the
- *    rate. It comes from the index of >>shares. The share of a key is level * weight.
+ *    could not use them. Units that come back, as by a settlement, do not count any more. The level
+ *    is where the demands, each cut to level * weight, sum up to the rate. It comes from the index
+ *    of >>shares. The share of a key is level * weight.
  *       Each key has a bucket of its own, which gains its share. It holds what it gains in
  *    `fair_window`, and at least four times the largest cost that the key has had lately. The
  *    demand of a key with so large a cost is measured over the time in which its share gains as
@@ -4243,7 +4244,7 @@ typedef struct doorman__fair_flow {
     doorman_time since; /* when `asked` begins */
     double saved;       /* units in the bucket, at `ahead` after `since` */
     float ahead;        /* ns */
-    float asked;        /* units */
+    float asked;        /* units, less those that came back; may be negative */
     float demand;       /* units a second, before `since` */
     float largest;      /* the largest cost lately, in units */
 } doorman__fair_flow;
@@ -4400,7 +4401,7 @@ static float doorman__fair_measured(const doorman__fair *fair, const doorman__fa
     if (passed <= 0) return flow->demand;
     const double part = doorman__min(1, passed / doorman__fair_window(fair, flow, share, 0));
     const double demand = (double)flow->demand * (1 - part) + (double)flow->asked / passed * part;
-    return (float)doorman__min(demand, fair->rate);
+    return (float)doorman__max(0, doorman__min(demand, fair->rate));
 }
 
 /* Returns the size of the bucket of a flow.
@@ -4659,9 +4660,10 @@ static void doorman__fair_note(doorman__fair *fair, doorman__fair_key *key,
     flow->ahead = (float)(now - flow->since);
     const float largest = (float)asked * (1 + 1e-6f); /* a float may be too small */
     if (largest > flow->largest) flow->largest = largest;
-    flow->asked += (float)asked;
+    const float needed = (float)(asked + doorman__min(0, granted));
+    flow->asked += needed;
     if (!key) return;
-    if (is_new) key->flow.asked += (float)asked;
+    if (is_new) key->flow.asked += needed;
     if (is_new && largest > key->flow.largest) key->flow.largest = largest;
     const doorman_time passed = now - key->flow.since;
     if (passed >= (is_new ? fair->window : fair->window / 4)) {
@@ -9463,6 +9465,35 @@ static double doorman__charge_asked(const doorman_permits *permits, const doorma
     return asked;
 }
 
+#define DOORMAN__FAIR_GIVERS 16 /* pools that a decision looks at, to find a key that gives room */
+
+/* Returns how many keys can give their room to others. */
+static size_t doorman__fair_spare(const doorman__fair *fair) {
+    return fair->lists[DOORMAN__FAIR_NEW].count + fair->lists[DOORMAN__FAIR_IDLE].count;
+}
+
+/* If there is no room for one more key, forgets one of another resource of the limit that has more
+ * keys to spare. So a flood of keys of one resource does not take all of max_keys. */
+static void doorman__permits_make_fair_room(doorman_permits *permits, const doorman__fair_use *use,
+                                            const doorman_permit_limit *limit) {
+    const doorman__slot *slot = use->pool->slot;
+    const size_t own = doorman__fair_spare(&use->pool->fair);
+    if (slot->fair_count < limit->max_keys || limit->refuse_new) return;
+    for (int i = 0; i < DOORMAN__FAIR_GIVERS; i++) {
+        doorman__fair_pool *pool = permits->pools.first;
+        bool in_use = false;
+        doorman__fair_pool_leave(permits, pool); /* so another one is the first next time */
+        doorman__fair_pool_enter(permits, pool);
+        for (size_t j = 0; j < permits->fair_use_count; j++) {
+            in_use = in_use || permits->fair_uses[j].pool == pool;
+        }
+        const bool gives = pool->slot == slot && doorman__fair_spare(&pool->fair) > own + 1;
+        if (!gives || in_use) continue;
+        doorman__fair_pool_forget(permits, pool, doorman__fair_victim(&pool->fair));
+        return;
+    }
+}
+
 /* Notes what the key of a charge has asked for, and what it got. Without memory, only its bucket
  * and the newcomers count it.
  *   granted   negative: the key gives units back */
@@ -9471,12 +9502,16 @@ static void doorman__charge_note_fair(doorman_permits *permits, const doorman__c
     if (!charge->fair) return;
     doorman__fair_use *use = &permits->fair_uses[charge->fair - 1];
     if (!(asked > 0) && !(granted < 0)) return;
+    /* No cost is larger than what the limit can ever give: it would count for years. */
+    const doorman_figures *figures = &charge->limit->figures;
+    asked = doorman__min(asked, figures->size + doorman__lent(figures));
     if (!use->pool && asked > 0) {
         use->pool =
             doorman__fair_pool_create(permits, charge->slot, charge->limit, &charge->identity);
     }
     if (!use->pool) return;
     if (!use->key && asked > 0) {
+        doorman__permits_make_fair_room(permits, use, charge->limit);
         use->key = doorman__fair_pool_add(permits, use->pool, charge->limit, &use->name);
     }
     doorman__fair_note(&use->pool->fair, use->key, &use->name, asked, granted, permits->at.now);

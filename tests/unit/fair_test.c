@@ -296,6 +296,33 @@ TEST(keys_that_ask_once_do_not_starve_a_key_that_stays) {
     stop(f);
 }
 
+/* P29, P27: a key that reserves much and uses little has a small demand, so others get the rest. */
+TEST(a_settlement_takes_back_the_demand_of_its_key) {
+    fixture *f = start(FAIR);
+    int got = 0;
+    for (uint64_t i = 1; i <= 500; i++, f->now += SECOND / 10) {
+        doorman_permit_item item = {.resource_id = "a", .key = "reserves", .cost = 20};
+        const doorman_permit_request request = {.items = &item,
+                                                .item_count = 1,
+                                                .client_id = "c",
+                                                .request_id = i,
+                                                .settle_within = 10 * SECOND};
+        const doorman_settle_request settle = {
+            .client_id = "c", .request_id = i, .items = &item, .item_count = 1};
+        doorman_settlement settled;
+        for (int j = 0; j < 8; j++) got += ask(f, "b", 1);
+        assert_int_equal(doorman_permits_acquire(f->permits, &request, &f->out, NULL, f->now),
+                         DOORMAN_OK);
+        if (!f->out.granted) continue;
+        item.cost = 1;
+        assert_int_equal(doorman_permits_settle(f->permits, &settle, &settled, NULL, f->now),
+                         DOORMAN_OK);
+    }
+    assert_true(got > 3800); /* of 4000; the two together use 90 of 100 a second */
+    assert_near(inspect(f, "reserves").demand, 10, 2);
+    stop(f);
+}
+
 /* P29, P13: what a report charges is a demand, and is taken from the bucket of the key too. */
 TEST(a_report_is_a_demand_of_its_key) {
     fixture *f = start(FAIR);
@@ -304,6 +331,27 @@ TEST(a_report_is_a_demand_of_its_key) {
     assert_int_equal(doorman_permits_report(f->permits, &item, &charged, NULL, f->now), DOORMAN_OK);
     f->now += SECOND;
     assert_near(inspect(f, "a").demand, 20, 0.01); /* over two seconds */
+    stop(f);
+}
+
+/* P29: a cost that the limit can never give counts as the most that it can give. Otherwise one such
+ * request would be a demand for years, and its key could save units all that time. */
+TEST(a_cost_that_the_limit_never_gives_is_soon_forgotten) {
+    fixture *f = start(FAIR);
+    for (int i = 0; i < 1000; i++, f->now += SECOND / 100) {
+        const doorman_permit_item item = {
+            .resource_id = "a", .key = "vast", .cost = 1e12, .has_min = true};
+        const doorman_permit_request request = {.items = &item, .item_count = i % 100 == 0};
+        if (request.item_count) {
+            assert_int_equal(doorman_permits_acquire(f->permits, &request, &f->out, NULL, f->now),
+                             DOORMAN_OK);
+        }
+        (void)ask(f, "b", 2);
+    }
+    for (int i = 0; i < 20000; i++, f->now += SECOND / 100) (void)ask(f, "b", 2);
+    assert_near(inspect(f, "b").share, 100, 1);
+    assert_int_equal(first_limit(f).fair_count, 1);
+    assert_near(part_of(f, "vast", "b", 30), 0.5, 0.02);
     stop(f);
 }
 
@@ -422,6 +470,24 @@ TEST(a_flood_of_keys_stays_within_max_keys) {
         assert_true(first_limit(f).fair_count <= 50);
     }
     assert_near(inspect(f, "stays").demand, 10, 0.2);
+    stop(f);
+}
+
+/* P29: a flood of keys of one resource leaves room for the keys of another one. */
+TEST(a_flood_at_one_resource_leaves_another_one_fair) {
+    fixture *f = start(WEIGHTED("\"max_keys\": 50"));
+    int small = 0;
+    for (int i = 0; i < 6000; i++, f->now += SECOND / 100) {
+        char key[24];
+        for (int j = 0; j < 2; j++) {
+            snprintf(key, sizeof key, "once-%d-%d", i, j);
+            (void)ask_of(f, "flooded", key, 1);
+        }
+        for (int j = 0; j < 20 && i > 1000; j++) (void)ask(f, "greedy", 1);
+        if (i > 1000 && i % 10 == 5) small += ask(f, "small", 1);
+        assert_true(first_limit(f).fair_count <= 50);
+    }
+    assert_true(small > 450); /* of 500; first come first served gives it almost nothing */
     stop(f);
 }
 
