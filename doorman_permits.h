@@ -1057,10 +1057,11 @@ typedef struct doorman_permit_row {
 DOORMAN_API doorman_status doorman_permit_row_read(const unsigned char *row, size_t bytes,
                                                    doorman_permit_row *out, doorman_error *error);
 
-/* Yields the next row that has changed since it was yielded last. Removed ones come first. A
- * counter that changes again is yielded again. Rows of different counters come in any order, so a
- * caller that lets others use the permits between two calls stops after info.changed_count rows, or
- * later.
+/* Yields the next row that has changed since it was yielded last. Removed ones come first, then
+ * reservations. A counter that changes again is yielded again. Rows of different counters come in
+ * any order, so a caller that lets others use the permits between two calls stops after
+ * info.changed_count rows that are not about reservations, or later. New reservations come before
+ * what has changed earlier, and would take its place otherwise.
  *   out       room for DOORMAN_PERMIT_ROW_BYTES_MAX bytes. Every machine writes the same bytes
  *   returns   the length of the row in bytes; 0: nothing has changed, or the rows of the store are
  *             not read (doorman_permits_set_rows), or memory ran out

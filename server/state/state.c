@@ -208,6 +208,11 @@ static bool batch_take(struct batch *batch, doorman_permits *permits, doorman_ti
     return true;
 }
 
+/* New reservations come before what has changed earlier, so their rows do not count. */
+static bool batch_ends_in_reservation(const struct batch *batch) {
+    return batch->rows[batch->count - 1].is_reservation;
+}
+
 static const void *batch_keep(struct batch *batch, const void *from, size_t bytes) {
     void *to = batch->memory + batch->bytes;
     memcpy(to, from, bytes);
@@ -356,7 +361,8 @@ static bool state_take(struct state *state, bool in_steps) {
         state->status.taken_since = info.changed_since;
     }
     for (size_t step = 1; more && batch_has_room(state->filled); step++) {
-        more = batch_take(state->filled, permits, doorman_clock()) && --left > 0;
+        more = batch_take(state->filled, permits, doorman_clock());
+        if (more && !batch_ends_in_reservation(state->filled)) more = --left > 0;
         if (!more || !in_steps || step % STEP_ROWS != 0) continue;
         server_unlock(&service->lock);
         state_pause(PAUSE_NANOSECONDS);

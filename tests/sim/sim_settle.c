@@ -118,7 +118,7 @@ static void reserve(sim_world *world, size_t process, sim_settle_slot *slot, uin
     slot->reserved = cost; /* a lost one is made once more */
     slot->is_lost = false;
     slot->reserved_at = world->now;
-    slot->epoch = world->states->processes[process].account.at.epoch;
+    slot->passed = world->states->ledgers[world->processes[process].node].passed;
 }
 
 static void settle(sim_world *world, size_t process, sim_settle_slot *slot, uint64_t *random) {
@@ -147,7 +147,7 @@ static void settle(sim_world *world, size_t process, sim_settle_slot *slot, uint
     slot->settled = true;
     slot->settled_at = world->now;
     if (out->unknown) slot->reserved_at = world->now;
-    slot->epoch = world->states->processes[process].account.at.epoch;
+    slot->passed = world->states->ledgers[world->processes[process].node].passed;
 }
 
 /* Forgets a request, whose figures are final. */
@@ -157,15 +157,23 @@ static void retire(sim_settle_ledger *ledger, sim_settle_slot *slot) {
     *slot = (sim_settle_slot){.reserved = 0};
 }
 
+/* Adds the time that has passed since the last look. */
+static void look(const sim_world *world, sim_settle_ledger *ledger, doorman_time epoch) {
+    const doorman_time passed = world->now - ledger->seen_at, ahead = epoch - ledger->epoch;
+    ledger->passed += passed > ahead ? passed : ahead;
+    ledger->seen_at = world->now;
+    ledger->epoch = epoch;
+}
+
 void sim_settle_load(sim_world *world, size_t process) {
     uint64_t *random = &world->states->settle_random;
     sim_settle_ledger *ledger = &world->states->ledgers[world->processes[process].node];
     sim_settle_slot *slot = &ledger->slots[sim_below(random, SIM_SETTLE_SLOTS)];
-    const doorman_time epoch = world->states->processes[process].account.at.epoch;
+    look(world, ledger, world->states->processes[process].account.at.epoch);
     if (ledger->is_unknown) return;
-    /* when the clock has jumped, the server has perhaps forgotten it */
+    /* the server has perhaps forgotten it, also if only the time of day says so */
     const doorman_time most = slot->settled ? REPEATS : WITHIN;
-    const bool is_late = slot->reserved > 0 && epoch - slot->epoch >= most;
+    const bool is_late = slot->reserved > 0 && ledger->passed - slot->passed >= most;
     const bool is_kept = slot->reserved_at < ledger->kept_at && slot->settled_at < ledger->kept_at;
     if (is_late) {
         if (is_kept) retire(ledger, slot);

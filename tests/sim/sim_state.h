@@ -125,7 +125,7 @@ typedef struct sim_settle_slot {
     bool is_lost; /* a crash has perhaps forgotten the reservation */
     bool maybe;   /* a crash has perhaps forgotten the settlement */
     doorman_time reserved_at, settled_at;
-    doorman_time epoch; /* of the master, at the last step */
+    doorman_time passed; /* of the ledger, at the last step */
 } sim_settle_slot;
 
 typedef struct sim_settle_ledger {
@@ -133,6 +133,9 @@ typedef struct sim_settle_ledger {
     double done_least, done_most; /* of requests that are forgotten */
     bool is_unknown;              /* the store was replaced */
     doorman_time kept_at;         /* all changes before this time are in the store */
+    doorman_time passed; /* the most time that has passed for the masters. When the time of day is
+                            set back and forward, all ways forward count */
+    doorman_time seen_at, epoch; /* at the last look, and the time of day of the master then */
 } sim_settle_ledger;
 
 struct sim_states {

@@ -62,13 +62,27 @@ static bool take_row(sim_world *world, size_t process) {
     return true;
 }
 
+/* Returns whether the row that was taken last is about a reservation. New reservations come before
+ * what has changed earlier, so their rows do not count. */
+static bool is_of_reservation(const sim_state_process *own) {
+    const sim_state_row *last = &own->rows[own->row_count - 1];
+    doorman_permit_row row;
+    doorman_status status = doorman_permit_row_read(last->bytes, last->byte_count, &row, NULL);
+    assert(status == DOORMAN_OK);
+    (void)status;
+    return row.is_reservation;
+}
+
 /* Takes what has changed until now, or a part of it. Returns whether it was all. */
 static bool take_rows(sim_world *world, size_t process, size_t most) {
     doorman_permits_info info;
     doorman_permits_read(sim_state_permits(world, process), &info);
     size_t left = info.changed_count;
     bool more = left > 0;
-    while (more && most-- > 0) more = take_row(world, process) && --left > 0;
+    while (more && most-- > 0) {
+        more = take_row(world, process);
+        if (more && !is_of_reservation(process_of(world, process))) more = --left > 0;
+    }
     return !more;
 }
 
