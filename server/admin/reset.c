@@ -81,6 +81,7 @@ bool server_reset_check_count(struct act *act, const cJSON *entry, int more) {
     const char *resource = cJSON_GetStringValue(cJSON_GetObjectItem(entry, "resource_id"));
     const char *key = cJSON_GetStringValue(cJSON_GetObjectItem(entry, "key"));
     if (!resource) resource = cJSON_GetStringValue(cJSON_GetObjectItem(entry, "resource"));
+    if (!resource) resource = cJSON_GetStringValue(cJSON_GetObjectItem(entry, "glob"));
     const int count = server_act_count_resets(act, entry);
     if (count + more < SUPPORT_RESETS) return true;
     return server_act_refuse(act, 403, "PERMISSION_DENIED",
