@@ -158,7 +158,7 @@ sim_is_the_same() {
 links_on_windows() {
     core "$mingw-gcc" c11 -O2 &&
         compile_c "$mingw-gcc" c11 -O2 -Wno-format -Wno-float-conversion -shared \
-            tests/sim/sim_[acdehnoprtw]*.c tests/sim/sim_leased*.c tests/sim/sim_state*.c \
+            tests/sim/sim_[acdehnoprtw]*.c tests/sim/sim_leased*.c tests/sim/sim_s[et]*.c \
             "$own/core.o" -o "$own/sim.dll"
 }
 
