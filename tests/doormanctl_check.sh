@@ -286,6 +286,9 @@ check 'a version comes back' prints '^version 7 is in force$' config rollback 1 
 check 'one that is not there' fails 1 'no version 99' config rollback 99 'too much'
 check 'the answer as JSON' prints '^\{"version":8,"before":7,' \
     --json config put "$folder/other" more
+act=$($ctl audit | sed -n '2s/^ *\([0-9]*\) .*/\1/p')
+check 'a configuration is taken back' prints "^act $act is undone, by act [0-9]+$" \
+    undo "$act" --reason oops
 check 'a reader may look' as_reader ends 0 config versions
 check 'a reader may not change' as_reader fails 4 'role admin' config put "$folder/config" no
 url=$real

@@ -409,6 +409,7 @@ static void change_answer(struct act *act, struct http_response *response) {
     cJSON_AddNumberToObject(json, "version", (double)detail->number);
     cJSON_AddNumberToObject(json, "before", (double)detail->present);
     cJSON_AddNumberToObject(json, "audit", (double)act->id);
+    if (act->kind == ACT_UNDO) cJSON_AddNumberToObject(json, "id", (double)act->id);
     cJSON_AddBoolToObject(json, "in_force", is_in_force);
     cJSON_AddItemToObject(json, "changes",
                           cJSON_Duplicate(note_field(detail->summary, "changes"), true));
