@@ -150,22 +150,14 @@ static bool pass_delete(const struct notes_pass *pass, struct store *store, cons
 struct notes_kind {
     const char *name;
     store_visitor *visit;
-    void (*end_others)(const struct notes_pass *pass); /* ends the rows in force without a note */
-};
 
-/* Reads the notes of a kind. */
-static bool pass_run(struct service *service, struct store *store, const struct notes_kind *kind,
-                     const struct rows_wanted *wanted) {
-    struct notes_pass pass = {.service = service, .wanted = wanted};
-    bool done = server_store_list_notes(store, kind->name, "", kind->visit, &pass) == STORE_OK &&
-                !pass.failed;
-    if (done && wanted->ends_others) kind->end_others(&pass);
-    done = done && pass_delete(&pass, store, kind->name);
-    names_free(&pass.ended);
-    free(pass.visited.ids);
-    free(pass.outranked.ids);
-    return done;
-}
+    /* Looks at the next row of this kind, and ends it if it has no note. Precondition: the lock is
+     * held.
+     *   more      out: false if no row is left
+     *   returns   the id of the row that has ended; 0: none has */
+    uint64_t (*end_next)(const struct notes_pass *pass, doorman_permits *permits,
+                         doorman_override_cursor *cursor, bool *more);
+};
 
 /* Names a row that has ended, because the store has no note of it. */
 static void pass_log_end(const struct notes_pass *pass, const char *kind, uint64_t row_id) {
@@ -174,6 +166,38 @@ static void pass_log_end(const struct notes_pass *pass, const char *kind, uint64
     server_log(pass->service->settings, LEVEL_INFO,
                "a row has ended, because the store says that an act has removed it", kind, id,
                LOG_END);
+}
+
+/* Ends the rows in force that have no note. The lock is free after each ROWS_AT_ONCE of them. */
+static void pass_end_others(const struct notes_pass *pass, const struct notes_kind *kind) {
+    struct service *service = pass->service;
+    doorman_override_cursor cursor = {0};
+    for (bool more = true; more;) {
+        uint64_t ended = 0;
+        bool held = server_lock_is_held(&service->lock);
+        if (!held) server_lock(&service->lock);
+        doorman_permits *permits = doorman_server_permits(service->server);
+        more = permits != NULL;
+        for (int i = 0; i < ROWS_AT_ONCE && more && !ended; i++) {
+            ended = kind->end_next(pass, permits, &cursor, &more);
+        }
+        if (!held) server_unlock(&service->lock);
+        if (ended) pass_log_end(pass, kind->name, ended);
+    }
+}
+
+/* Reads the notes of a kind. */
+static bool pass_run(struct service *service, struct store *store, const struct notes_kind *kind,
+                     const struct rows_wanted *wanted) {
+    struct notes_pass pass = {.service = service, .wanted = wanted};
+    bool done = server_store_list_notes(store, kind->name, "", kind->visit, &pass) == STORE_OK &&
+                !pass.failed;
+    if (done && wanted->ends_others) pass_end_others(&pass, kind);
+    done = done && pass_delete(&pass, store, kind->name);
+    names_free(&pass.ended);
+    free(pass.visited.ids);
+    free(pass.outranked.ids);
+    return done;
 }
 
 /* ---- overrides ------------------------------------------------------------------------------ */
@@ -247,32 +271,14 @@ static bool override_visit(void *context, const struct store_note *note) {
     return permits && !pass->failed;
 }
 
-/* Ends the next override without a note, among some. Returns its id, or 0 if there is none.
- *   cursor   of the iteration
- *   more     out: false if no override is left */
-static uint64_t override_end_next(const struct notes_pass *pass, doorman_override_cursor *cursor,
-                                  bool *more) {
-    struct service *service = pass->service;
+static uint64_t override_end_next(const struct notes_pass *pass, doorman_permits *permits,
+                                  doorman_override_cursor *cursor, bool *more) {
     doorman_override_info info;
-    uint64_t ended = 0;
-    bool held = server_lock_is_held(&service->lock);
-    if (!held) server_lock(&service->lock);
-    doorman_permits *permits = doorman_server_permits(service->server);
-    for (int i = 0; i < ROWS_AT_ONCE && *more && !ended; i++) {
-        *more = permits && doorman_permits_next_override(permits, cursor, &info);
-        if (*more && !ids_have(&pass->visited, info.row.id)) ended = info.row.id;
-    }
-    if (ended) (void)doorman_permits_end_override(permits, &info.row, NULL, doorman_clock());
-    if (!held) server_unlock(&service->lock);
-    return ended;
-}
-
-static void overrides_end_others(const struct notes_pass *pass) {
-    doorman_override_cursor cursor = {0};
-    for (bool more = true; more;) {
-        const uint64_t id = override_end_next(pass, &cursor, &more);
-        if (id) pass_log_end(pass, OVERRIDE_NOTE, id);
-    }
+    *more = doorman_permits_next_override(permits, cursor, &info);
+    if (!*more || ids_have(&pass->visited, info.row.id)) return 0;
+    const uint64_t id = info.row.id;
+    (void)doorman_permits_end_override(permits, &info.row, NULL, doorman_clock());
+    return id;
 }
 
 /* ---- plan rows ------------------------------------------------------------------------------ */
@@ -320,36 +326,19 @@ static bool plan_visit(void *context, const struct store_note *note) {
     return permits && !pass->failed;
 }
 
-/* As override_end_next. */
-static uint64_t plan_end_next(const struct notes_pass *pass, doorman_override_cursor *cursor,
-                              bool *more) {
-    struct service *service = pass->service;
+static uint64_t plan_end_next(const struct notes_pass *pass, doorman_permits *permits,
+                              doorman_override_cursor *cursor, bool *more) {
     doorman_plan_info info;
-    uint64_t ended = 0;
-    bool held = server_lock_is_held(&service->lock);
-    if (!held) server_lock(&service->lock);
-    doorman_permits *permits = doorman_server_permits(service->server);
-    for (int i = 0; i < ROWS_AT_ONCE && *more && !ended; i++) {
-        *more = permits && doorman_permits_next_plan(permits, cursor, &info);
-        if (*more && !ids_have(&pass->visited, info.row.id)) ended = info.row.id;
-    }
-    if (ended) (void)doorman_permits_end_plan(permits, &info.row, NULL, doorman_clock());
-    if (!held) server_unlock(&service->lock);
-    return ended;
-}
-
-static void plans_end_others(const struct notes_pass *pass) {
-    doorman_override_cursor cursor = {0};
-    for (bool more = true; more;) {
-        const uint64_t id = plan_end_next(pass, &cursor, &more);
-        if (id) pass_log_end(pass, PLAN_NOTE, id);
-    }
+    *more = doorman_permits_next_plan(permits, cursor, &info);
+    if (!*more || ids_have(&pass->visited, info.row.id)) return 0;
+    const uint64_t id = info.row.id;
+    (void)doorman_permits_end_plan(permits, &info.row, NULL, doorman_clock());
+    return id;
 }
 
 bool server_rows_read(struct service *service, struct store *store,
                       const struct rows_wanted *wanted) {
-    static const struct notes_kind overrides = {OVERRIDE_NOTE, override_visit,
-                                                overrides_end_others};
-    static const struct notes_kind plans = {PLAN_NOTE, plan_visit, plans_end_others};
+    static const struct notes_kind overrides = {OVERRIDE_NOTE, override_visit, override_end_next};
+    static const struct notes_kind plans = {PLAN_NOTE, plan_visit, plan_end_next};
     return pass_run(service, store, &overrides, wanted) && pass_run(service, store, &plans, wanted);
 }
