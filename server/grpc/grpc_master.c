@@ -395,11 +395,12 @@ static bool answer_read(struct grpc_call *call, const cJSON *tree, struct answer
         response.permits = &room->permit;
         response.permit_count = 1;
     }
-    const char *reason = answer_text(first, "reason");
+    const char *name = answer_text(first, "reason");
+    doorman_reason reason = answer_reason(name);
+    if (name && !reason) reason = DOORMAN_REASON_REPEATED; /* of a later version: it is refused */
     const doorman_settlement settled = {.late = answer_is_true(first, "late"),
                                         .unknown = answer_is_true(first, "unknown"),
-                                        .reason =
-                                            reason ? DOORMAN_REASON_REPEATED : DOORMAN_NO_REASON};
+                                        .reason = reason};
     if (settles) response.settlements = &settled;
     if (settles) response.settlement_count = 1;
     server_lock(&call->service->lock);

@@ -221,6 +221,11 @@ static bool call_take_settlement(struct grpc_call *call, const doorman_response 
         return server_grpc_fail(status, GRPC_INTERNAL, "the response has no settlement");
     }
     const doorman_settlement *settled = &response->settlements[0];
+    if (settled->reason == DOORMAN_REASON_LEARNING) {
+        /* a report now would be charged beside the reservation, which is read soon */
+        return server_grpc_fail(status, GRPC_UNAVAILABLE,
+                                "the master does not know all reservations yet: send it again");
+    }
     call->reservation.is_released = !settled->reason && !settled->late && !settled->unknown;
     call->step = settled->reason ? GRPC_STEP_REPORT : GRPC_STEP_DONE;
     server_grpc_call_prepare(call);
