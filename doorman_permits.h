@@ -18742,8 +18742,8 @@ static void doorman__stock_learn(const doorman__call *call, const doorman_permit
 
 /* ---- permit client: reservations (P27) */
 
-/* Makes the item that stands for a number in the table of refused copies. Its empty key is behind
- * its name, as for all items of calls. */
+/* The table of refused copies needs items, and has numbers. This function makes an item of a
+ * number. The empty key follows the name, as in all items of calls. */
 static doorman_permit_item doorman__copy_item(char text[32], uint64_t number) {
     const size_t bytes = 32;
     memset(text, 0, bytes);

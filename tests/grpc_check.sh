@@ -152,7 +152,7 @@ END
     config=$folder/config.json
 }
 
-# A node of two processes, one of which is killed. Each has a limit that the other does not have.
+# A node has two processes. Each has a limit that the other one does not have. The test kills one.
 check_standby() {
     is_installed etcd || return
     start_etcd

@@ -1,5 +1,5 @@
-/* doorman_server, part HTTP: who holds units of CONCURRENCY, since when, who waits, and what is
- * reserved. This file only reads the state; it takes the lock of the service.
+/* doorman_server, part HTTP: holds, permits that wait, and reservations, for people. This file only
+ * reads the state. It takes the lock of the service.
  *
  *     /holds      the holds that have lasted longest, the permits that have waited longest, and the
  *                 oldest reservations that are not settled

@@ -91,7 +91,7 @@ static void server_kill(const struct server *server) {
     process_wait(server->process);
 }
 
-/* Waits until a server has charged so many units. A permit with a cost of 0 only looks. */
+/* Waits until a server has charged `units`. A permit with a cost of 0 only looks. */
 static void await_used(const struct server *server, int units) {
     static const char question[] =
         "{\"acquire\":{\"client_id\":\"test\",\"permit\":[{\"item\":[{\"resource_id\":\"llm\","

@@ -202,7 +202,7 @@ TEST(the_level_is_where_the_demands_sum_up_to_the_rate) {
 /* ---- refusals and descriptions */
 
 /* P29: the refusal names the limit and the share. After retry_after the same permit is granted, if
- * nobody else asks. */
+ * no other key asks. */
 TEST(a_key_that_has_used_its_share_is_refused_with_the_share) {
     fixture *f = start(FAIR);
     (void)part_of(f, "a", "b", 20);
