@@ -329,7 +329,11 @@ static void reset(sim_world *world, subject about, bool bans, uint64_t *random) 
     doorman_permit_entry entry = {.resource_id = sim_state_places[about.place],
                                   .key = sim_state_keys[about.key],
                                   .sets_ban = bans};
-    if (bans && sim_below(random, 4)) entry.ban = sim_time_between(random, SECOND, 40 * SECOND);
+    if (bans && sim_below(random, 4)) {
+        /* some bans end before the store has them */
+        doorman_time least = sim_below(random, 2) ? SECOND : SECOND / 10;
+        entry.ban = sim_time_between(random, least, 40 * least);
+    }
     doorman_request request = {.method = DOORMAN_RESET, .entries = &entry, .entry_count = 1};
     doorman_response response;
     the_states.resets = true;
@@ -399,7 +403,9 @@ static void on_load(sim_world *world, const sim_event *event) {
     sim_settle_load(world, process);
     if (world->failure[0] || !sim_state_account_move(world, process)->is_open) return;
     if (choice < 24) acquire(world, about, random);
+    /* mostly of few keys, so that a ban often follows another one of its key */
     if (choice == 24) reset(world, about, true, random);
+    if (choice > 26 && choice < 29) reset(world, (subject){process, 0, 0}, true, random);
     if (!has_limits(world, process, about.place)) return; /* nothing to report or reset */
     if (choice == 25 && account->rows == DOORMAN_ROWS_READ) reset(world, about, false, random);
     if (choice > 28 && about.place < 3) report(world, about, random);
