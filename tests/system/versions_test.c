@@ -515,7 +515,7 @@ TEST(an_etcd_that_is_away_at_the_start_is_replaced_by_the_copy) {
     fixture = fixture_start("{}", flags);
     expect(&fixture, "/v1/status", READER, 200, "\"is_cached\":true");
     take_one(&fixture, "acme", 200, "X-RateLimit-Limit: 5");
-    PUT(&fixture, MATCH("1"), QUOTA_OF("2"), 503, "etcd cannot be used");
+    PUT(&fixture, MATCH("1"), QUOTA_OF("2"), 503, "etcd");
     etcd.process = process_new();
     etcd_start(&etcd);
     EVENTUALLY(metric_is(&fixture, "doorman_server_config_is_cached 0\n"));
