@@ -1968,7 +1968,7 @@ DOORMAN_API doorman_permits *doorman_server_permits(doorman_server *server);
 #ifdef DOORMAN_JSON
 /* ---- JSON of overrides, the public part ------------------------------------------------------ */
 
-#define DOORMAN_REASON_BYTES_MAX 1024 /* of the reason of an override row */
+#define DOORMAN_REASON_BYTES_MAX 500 /* of the reason of an override row */
 
 /* An override row in JSON, and what only an administrator's message has. The caller initialises it
  * with {0}. */
@@ -20740,7 +20740,7 @@ static void doorman__read_reason_text(const doorman__field *field, const char **
     if (!*out) return;
     const size_t bytes = strlen(*out);
     if (!bytes || bytes > DOORMAN_REASON_BYTES_MAX) {
-        doorman__read_fail(field, "must have 1 to 1,024 bytes of UTF-8");
+        doorman__read_fail(field, "must have 1 to 500 bytes of UTF-8");
     }
 }
 

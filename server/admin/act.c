@@ -388,8 +388,18 @@ static bool act_check_room(struct act *act) {
 }
 
 int server_act_count_resets(const struct act *act, const cJSON *entry) {
+    struct service *service = act->service;
     const int64_t day_ago = (int64_t)time(NULL) - 86400;
-    return server_resets_count(&act->service->admin->audit.resets, entry, day_ago);
+    const char *resource = server_row_word(entry, "resource_id");
+    char glob[DOORMAN_ID_BYTES_MAX + 1] = "";
+    if (!resource[0]) resource = server_row_word(entry, "resource");
+    server_lock(&service->lock);
+    const doorman_template *found =
+        service->config && resource[0] ? doorman_config_find(service->config, resource) : NULL;
+    if (found) snprintf(glob, sizeof glob, "%s", found->identifier_glob);
+    server_unlock(&service->lock);
+    return server_resets_count(&service->admin->audit.resets, entry, glob[0] ? glob : NULL,
+                               day_ago);
 }
 
 /* Runs on the thread of the store. */

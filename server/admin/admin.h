@@ -7,7 +7,7 @@
 #include "../state/call.h"
 
 #define ACT_TEXT (CALL_TEXT + 256)
-#define REASON_MAX 500           /* bytes of a reason that people give */
+#define REASON_MAX DOORMAN_REASON_BYTES_MAX
 #define AUDIT_NOTE "act"         /* the kind of the notes of the audit */
 #define OVERRIDE_NOTE "override" /* that of overrides. Their identities are those of their acts */
 #define PLAN_NOTE                                                                                  \

@@ -215,7 +215,8 @@ static bool change_refuse_stale(struct act *act, const cJSON *newest) {
     char who[256] = "another program has written it";
     if (detail->present == 0) {
         return server_act_refuse(act, 412, "FAILED_PRECONDITION",
-                                 "there is no version yet: send If-None-Match: *");
+                                 "the store has no version yet, also if a copy of one is in "
+                                 "force: give doormanctl the version 0, or send If-None-Match: *");
     }
     if (detail->present == note_version(newest) && server_row_word(newest, "token")[0]) {
         snprintf(who, sizeof who, "'%s' has changed it at %s", server_row_word(newest, "token"),

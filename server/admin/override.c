@@ -266,15 +266,6 @@ static double figure_of_glob(const doorman_permits *permits, const doorman_permi
     return figure_of(permits, limit, &name);
 }
 
-/* Returns the units that another row gives a key beside one that adds: its size or its limit. 0:
- * there is no such row. Precondition: the lock is held. */
-static double figure_beside(const doorman_permits *permits, const doorman_permit_limit *limit,
-                            const char *glob, const doorman_override_row *row) {
-    const doorman_override_row name = {
-        .resource_id = row->resource_id, .limit = row->limit, .key = row->key};
-    return fmax(figure_of(permits, limit, &name), figure_of_glob(permits, limit, glob, row));
-}
-
 /* Writes the id of a resource that matches a glob. Returns false if the glob has a class of
  * characters, or is too long. */
 static bool glob_example(const char *glob, char id[DOORMAN_ID_BYTES_MAX + 1]) {
@@ -285,29 +276,54 @@ static bool glob_example(const char *glob, char id[DOORMAN_ID_BYTES_MAX + 1]) {
     return true;
 }
 
-/* Returns the size that the bucket of a key has without a row. That may be one of a plan, or of an
- * override of the configuration. Precondition: the lock is held, and the row is set.
- *   added   to the bucket by another row */
-static double size_without(doorman_permits *permits, const doorman_permit_limit *limit,
-                           const doorman_override_info *info, const doorman_override_row *row,
-                           double added) {
-    const doorman_plan_row name = {.identifier_glob = info->glob, .key = row->key};
-    const doorman_figures *own = &limit->figures;
+/* Returns the size or the limit that the plan of a key has, also if the plan begins later, or ends
+ * before a row does. 0: the key has no plan of this limit. Precondition: the lock is held. */
+static double figure_of_plan(const doorman_permits *permits, const doorman_permit_limit *limit,
+                             const char *glob, const char *key) {
+    const doorman_plan_row name = {.identifier_glob = glob, .key = key};
+    const doorman_figures *figures = NULL;
+    doorman_plan_info plan;
+    if (!doorman_permits_find_plan(permits, &name, &plan) ||
+        !limit_find_plan(limit, plan.row.plan, &figures)) {
+        return 0;
+    }
+    return limit->kind == DOORMAN_TOKEN_BUCKET ? figures->size : figures->limit;
+}
+
+/* Returns the largest size or limit that a key has without a row, now or until the row ends. That
+ * may be one of a plan, or of an override of the configuration. Precondition: the lock is held, and
+ * the row is set.
+ *   added   to the key by another row */
+static double figure_without(doorman_permits *permits, const doorman_permit_limit *limit,
+                             const doorman_override_info *info, const doorman_override_row *row,
+                             double added) {
+    const double by_plan = figure_of_plan(permits, limit, info->glob, row->key);
+    const double configured =
+        limit->kind == DOORMAN_TOKEN_BUCKET ? limit->figures.size : limit->figures.limit;
     const char *resource = row->resource_id;
     char example[DOORMAN_ID_BYTES_MAX + 1];
-    doorman_plan_info plan;
     doorman_permit_detail after;
-    if (doorman_permits_find_plan(permits, &name, &plan)) {
-        (void)limit_find_plan(limit, plan.row.plan, &own);
-    }
     if (!resource && glob_example(info->glob, example)) resource = example;
     if (!resource || doorman_permits_after_override(permits, row, resource, &after, NULL,
                                                     doorman_clock()) != DOORMAN_OK) {
-        return own->size;
+        return fmax(by_plan, configured);
     }
-    if (added > 0) after.most = fmax(own->size, after.most - added);
-    return row->resource_id ? fmax(after.most, figure_of_glob(permits, limit, info->glob, row))
-                            : after.most;
+    if (added > 0) after.most = fmax(configured, after.most - added);
+    const double most = fmax(by_plan, after.most);
+    return row->resource_id ? fmax(most, figure_of_glob(permits, limit, info->glob, row)) : most;
+}
+
+/* Returns the units that something else gives a key beside a row that adds: the size or the limit of
+ * another row, of its plan, or of an override of the configuration. 0: it has the figures of the
+ * limit. Precondition: the lock is held, and the row is set. */
+static double figure_beside(doorman_permits *permits, const doorman_permit_limit *limit,
+                            const doorman_override_info *info, const doorman_override_row *row) {
+    const doorman_override_row name = {
+        .resource_id = row->resource_id, .limit = row->limit, .key = row->key};
+    const double configured =
+        limit->kind == DOORMAN_TOKEN_BUCKET ? limit->figures.size : limit->figures.limit;
+    const double without = figure_without(permits, limit, info, row, 0);
+    return fmax(figure_of(permits, limit, &name), without > configured ? without : 0);
 }
 
 /* Checks that a row of the role support makes no bucket smaller. A small bucket is soon full, and a
@@ -317,7 +333,7 @@ static bool check_size(const struct act *act, doorman_permits *permits,
                        struct http_response *response) {
     const doorman_override_row *row = &override_of(act)->message.row;
     if (limit->kind != DOORMAN_TOKEN_BUCKET || row->add > 0) return true;
-    const double own = size_without(permits, limit, info, row, override_of(act)->added);
+    const double own = figure_without(permits, limit, info, row, override_of(act)->added);
     return info->all.size >= own ||
            refuse(response, 403,
                   "set.size: the role support may not make a bucket smaller than it is without the "
@@ -339,15 +355,15 @@ static bool check_bound(const struct act *act, doorman_permits *permits,
     if (row->add > 0) {
         bool is_bucket = limit->kind == DOORMAN_TOKEN_BUCKET;
         most = OVERRIDE_MAX * (is_bucket ? limit->figures.size : limit->figures.limit);
-        beside = figure_beside(permits, limit, info->glob, row);
+        beside = figure_beside(permits, limit, info, row);
         beyond = row->add + beside > most * (1 + 1e-9) ? "add" : NULL;
     }
     if (!beyond) return check_size(act, permits, limit, info, response);
     if (beside > 0) {
         return refuse(response, 403,
                       "%s: the role support may give at most %d times the limit as configured, "
-                      "which is %.15g here, and another override of the key gives %.15g of it; the "
-                      "role admin may give more",
+                      "which is %.15g here, and another override or the plan of the key gives "
+                      "%.15g of it; the role admin may give more",
                       beyond, OVERRIDE_MAX, most, beside);
     }
     return refuse(response, 403,

@@ -41,20 +41,15 @@ static bool entry_add_before(cJSON *out, struct service *service,
     return true;
 }
 
-/* Adds who else has the counter of a limit. The template of the resource is not looked up: a limit
- * with the same name in another template counts too. Precondition: the lock is held. */
-static void entry_add_shared(cJSON *out, struct service *service, const char *name) {
-    const doorman_permits *permits = doorman_server_permits(service->server);
-    doorman_scope per = DOORMAN_PER_KEY;
-    doorman_cursor cursor = {0};
-    doorman_permits_limit limit;
-    while (permits && doorman_permits_next_limit(permits, &cursor, &limit)) {
-        const bool is_meant = limit.settings && strcmp(limit.limit, name) == 0;
-        if (is_meant && limit.settings->per > per) per = limit.settings->per;
-    }
-    if (per != DOORMAN_PER_KEY) {
+/* Adds who else has the counter of a limit. Precondition: the lock is held. */
+static void entry_add_shared(cJSON *out, const struct service *service,
+                             const doorman_permit_entry *entry) {
+    const char *glob = NULL;
+    const doorman_permit_limit *limit =
+        server_limit_find(service, entry->resource_id, entry->limit, &glob);
+    if (limit && limit->per != DOORMAN_PER_KEY) {
         cJSON_AddStringToObject(out, "shared_by",
-                                per == DOORMAN_PER_RESOURCE ? "resource" : "template");
+                                limit->per == DOORMAN_PER_RESOURCE ? "resource" : "template");
     }
 }
 
@@ -64,7 +59,7 @@ static bool entry_add(cJSON *entries, struct service *service, const doorman_per
     cJSON_AddStringToObject(out, "resource_id", entry->resource_id);
     cJSON_AddStringToObject(out, "key", entry->key ? entry->key : "");
     if (entry->limit) cJSON_AddStringToObject(out, "limit", entry->limit);
-    if (entry->limit) entry_add_shared(out, service, entry->limit);
+    if (entry->limit) entry_add_shared(out, service, entry);
     if (entry->sets_ban) cJSON_AddNumberToObject(out, "ban", (double)entry->ban / 1e9);
     cJSON_AddItemToArray(entries, out);
     return entry_add_before(out, service, entry);
@@ -99,7 +94,7 @@ static bool reset_prepare(struct act *act, struct store *store) {
     if (act->token.role == ROLE_ADMIN) return true;
     cJSON_ArrayForEach(entry, cJSON_GetObjectItem(act->row, "entries")) {
         if (!may || cJSON_GetObjectItem(entry, "ban")) continue;
-        may = server_reset_check_count(act, entry, server_resets_count(&seen, entry, 0));
+        may = server_reset_check_count(act, entry, server_resets_count(&seen, entry, NULL, 0));
         if (may && !server_resets_add(&seen, entry, 1)) {
             may = server_act_refuse(act, 500, "INTERNAL", "out of memory");
         }

@@ -1,11 +1,17 @@
 /* doorman_server, part ADMIN: how often the role support has made a counter fresh.
  *
  *     a reset of                        counts for
- *     a key at a resource               this key at this resource, and nothing else
- *     a counter of a limit that the     the same, and this limit at this resource
+ *     a key at a resource               this key at this resource
+ *     a key at all resources of a       this key at each of these resources
+ *     template, by an override
+ *     a counter of a limit that the     this limit at this resource, and the key of the message
  *     keys of a resource share
- *     one that all resources of a       the same, and this limit at any resource
- *     template share */
+ *     one that all resources of a       this limit at any resource, and the key of the message
+ *     template share
+ *
+ * An act on all resources of a template is only done if each of them may be reset once more. The
+ * templates may have changed since the earlier acts, so it counts all resets of its key, at any
+ * resource. */
 #include "reset_count.h"
 
 #define FIRST_CAPACITY 64
@@ -35,8 +41,19 @@ static uint64_t reset_hash(uint64_t seed, char kind, const char *const texts[3])
     return hash ^ hash >> 29;
 }
 
-static uint64_t reset_hash_key(uint64_t seed, const cJSON *entry, const char *key) {
-    return reset_hash(seed, 'k', (const char *const[]){reset_resource(entry), key, ""});
+/* Returns the hash of a key at a resource. */
+static uint64_t reset_hash_key(uint64_t seed, const char *resource, const char *key) {
+    return reset_hash(seed, 'k', (const char *const[]){resource, key, ""});
+}
+
+/* Returns the hash of a key at any resource. */
+static uint64_t reset_hash_any(uint64_t seed, const char *key) {
+    return reset_hash(seed, 'a', (const char *const[]){key, "", ""});
+}
+
+/* Returns the hash of a key at all resources of a template. */
+static uint64_t reset_hash_glob(uint64_t seed, const char *glob, const char *key) {
+    return reset_hash(seed, 'g', (const char *const[]){glob, key, ""});
 }
 
 /* Returns the hash of a counter that keys share. If all resources of a template share it, the name
@@ -89,10 +106,19 @@ static bool reset_add_hash(struct resets_seen *seen, uint64_t hash, int64_t at) 
     return true;
 }
 
+/* Adds a reset of a key. */
+static bool reset_add_key(struct resets_seen *seen, const cJSON *entry, const char *key,
+                          int64_t at) {
+    const char *glob = reset_text(entry, "glob");
+    if (glob) return reset_add_hash(seen, reset_hash_glob(seen->seed, glob, key), at);
+    return reset_add_hash(seen, reset_hash_key(seen->seed, reset_resource(entry), key), at) &&
+           reset_add_hash(seen, reset_hash_any(seen->seed, key), at);
+}
+
 bool server_resets_add(struct resets_seen *seen, const cJSON *entry, int64_t at) {
     const char *key = reset_text(entry, "key"), *shared_by = reset_text(entry, "shared_by");
     if (!reset_reserve(seen)) return false; /* there is a seed then */
-    if (key && !reset_add_hash(seen, reset_hash_key(seen->seed, entry, key), at)) return false;
+    if (key && !reset_add_key(seen, entry, key, at)) return false;
     if (!shared_by || !*shared_by || !reset_text(entry, "limit")) return true;
     const bool has_resource = strcmp(shared_by, "template") != 0;
     return reset_add_hash(seen, reset_hash_shared(seen->seed, entry, shared_by, has_resource), at);
@@ -136,17 +162,29 @@ bool server_resets_add_act(struct resets_seen *seen, const cJSON *row) {
     return done;
 }
 
-int server_resets_count(const struct resets_seen *seen, const cJSON *entry, int64_t since) {
-    const char *key = reset_text(entry, "key"), *shared_by = reset_text(entry, "shared_by");
+static int reset_count_hash(const struct resets_seen *seen, uint64_t hash, int64_t since) {
     int count = 0;
-    if (seen->capacity == 0) return 0;
-    const bool is_shared = shared_by && *shared_by;
-    const uint64_t hash = is_shared ? reset_hash_shared(seen->seed, entry, shared_by,
-                                                        strcmp(shared_by, "template") != 0)
-                                    : reset_hash_key(seen->seed, entry, key ? key : "");
     for (size_t i = seen->heads[hash & (seen->capacity - 1)]; i > 0; i = seen->items[i - 1].next) {
         const struct reset_seen *item = &seen->items[i - 1];
         count += item->hash == hash && item->at > since;
     }
     return count;
+}
+
+int server_resets_count(const struct resets_seen *seen, const cJSON *entry, const char *glob,
+                        int64_t since) {
+    const char *shared_by = reset_text(entry, "shared_by"), *own_glob = reset_text(entry, "glob");
+    const char *key = reset_text(entry, "key") ? reset_text(entry, "key") : "";
+    const uint64_t seed = seen->seed;
+    if (seen->capacity == 0) return 0;
+    if (shared_by && *shared_by) {
+        const bool has_resource = strcmp(shared_by, "template") != 0;
+        return reset_count_hash(seen, reset_hash_shared(seed, entry, shared_by, has_resource),
+                                since);
+    }
+    if (own_glob) glob = own_glob;
+    const uint64_t hash =
+        own_glob ? reset_hash_any(seed, key) : reset_hash_key(seed, reset_resource(entry), key);
+    return reset_count_hash(seen, hash, since) +
+           (glob ? reset_count_hash(seen, reset_hash_glob(seed, glob, key), since) : 0);
 }

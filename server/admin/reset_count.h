@@ -24,7 +24,8 @@ struct resets_seen {
 void server_resets_clear(struct resets_seen *seen);
 
 /* Adds an entry of a reset.
- *   entry     has the resource, the key and, if keys share it, the limit and `shared_by`
+ *   entry     has the key, the resource or the glob of a template, and, if keys share it, the limit
+ *             and `shared_by`
  *   returns   false: memory has run out */
 bool server_resets_add(struct resets_seen *seen, const cJSON *entry, int64_t at);
 
@@ -35,7 +36,9 @@ bool server_resets_add(struct resets_seen *seen, const cJSON *entry, int64_t at)
 bool server_resets_add_act(struct resets_seen *seen, const cJSON *row);
 
 /* Returns how often a counter was reset after a time.
+ *   glob   of the template that the resource of the entry has; NULL: none
  *   cost   O(resets of this counter) */
-int server_resets_count(const struct resets_seen *seen, const cJSON *entry, int64_t since);
+int server_resets_count(const struct resets_seen *seen, const cJSON *entry, const char *glob,
+                        int64_t since);
 
 #endif

@@ -149,6 +149,12 @@ struct method_call {
 bool server_method_handle(struct service *service, struct method_call *call,
                           const struct http_request *request, struct http_response *response);
 
+/* Finds a limit of a resource by its name. Precondition: the lock of the service is held.
+ *   glob      out: that of its template; only written if the limit is found
+ *   returns   NULL: the resource has no such limit. Valid while the lock is held */
+const doorman_permit_limit *server_limit_find(const struct service *service, const char *resource,
+                                              const char *name, const char **glob);
+
 /* Checks that a token may reset what the message of a request names. A message that is not valid is
  * allowed here, because it is refused later. Precondition: the server has tokens.
  *   returns   false: the response is an error */

@@ -122,26 +122,31 @@ struct forbidden {
     char globs[TOKEN_GLOBS_BYTES];
 };
 
-/* Returns whether a token may reset a limit. A counter that all resources of a template share needs
- * a token for all of them. The template of the resource is not looked up: a limit with the same
- * name in another template counts too. Precondition: the lock of the service is held. */
-static bool reset_covers_limit(struct service *service, const struct token_identity *token,
-                               const char *name, struct forbidden *out) {
-    const doorman_permits *permits = doorman_server_permits(service->server);
-    doorman_cursor cursor = {0};
-    doorman_permits_limit limit;
-    while (permits && doorman_permits_next_limit(permits, &cursor, &limit)) {
-        bool is_shared = limit.settings && limit.settings->per == DOORMAN_PER_TEMPLATE;
-        if (!is_shared || strcmp(limit.limit, name) != 0) continue;
-        if (server_token_covers(service->tokens, token, limit.identifier_glob, true, out->globs)) {
-            continue;
-        }
-        out->field = "limit";
-        out->name = name;
-        out->template_of = limit.identifier_glob;
-        return false;
+const doorman_permit_limit *server_limit_find(const struct service *service, const char *resource,
+                                              const char *name, const char **glob) {
+    const doorman_template *found =
+        service->config ? doorman_config_find(service->config, resource) : NULL;
+    for (size_t i = 0; found && i < found->limit_count; i++) {
+        if (strcmp(found->limits[i].name, name) != 0) continue;
+        *glob = found->identifier_glob;
+        return &found->limits[i];
     }
-    return true;
+    return NULL;
+}
+
+/* Returns whether a token may reset a limit. A counter that all resources of a template share needs
+ * a token for all of them. Precondition: the lock of the service is held. */
+static bool reset_covers_limit(const struct service *service, const struct token_identity *token,
+                               const doorman_permit_entry *entry, struct forbidden *out) {
+    const char *glob = NULL;
+    const doorman_permit_limit *limit =
+        server_limit_find(service, entry->resource_id, entry->limit, &glob);
+    if (!limit || limit->per != DOORMAN_PER_TEMPLATE) return true;
+    if (server_token_covers(service->tokens, token, glob, true, out->globs)) return true;
+    out->field = "limit";
+    out->name = entry->limit;
+    out->template_of = glob;
+    return false;
 }
 
 /* Writes the error of an entry that a token must not reset. Precondition: the lock is held, if the
@@ -176,8 +181,8 @@ bool server_reset_check_token(struct service *service, const struct http_request
         struct forbidden why = {.field = "resource_id", .name = entry->resource_id};
         covers = !entry->resource_id ||
                  server_token_covers(service->tokens, token, entry->resource_id, false, why.globs);
-        covers =
-            covers && (!entry->limit || reset_covers_limit(service, token, entry->limit, &why));
+        covers = covers && (!entry->limit || !entry->resource_id ||
+                            reset_covers_limit(service, token, entry, &why));
         if (!covers) reset_forbid(response, token, i, &why);
     }
     server_unlock(&service->lock);

@@ -392,6 +392,22 @@ TEST(the_role_support_makes_no_bucket_smaller) {
     server_stop(&fixture.server);
 }
 
+/* The plan may end while the override is in force. Then a bucket that is full would be full when the
+ * plan comes back. */
+TEST(a_plan_that_ends_makes_no_bucket_smaller_either) {
+    struct place place = {.path = ""};
+    struct fixture fixture = limits_start(&place);
+    expect_verb(&fixture, "PUT", "/v1/plans", ADMIN,
+                "{\"glob\": \"api/*\", \"key\": \"acme\", \"plan\": \"pro\", "
+                "\"expires_in\": 600, \"reason\": \"r\"}",
+                200, "");
+    expect_verb(&fixture, "PUT", "/v1/overrides", ALICE,
+                OF_KEY("burst", "\"set\": {\"rate\": 0.002}"), 403, "which is 90 here");
+    expect_verb(&fixture, "PUT", "/v1/overrides", ALICE,
+                OF_KEY("burst", "\"set\": {\"rate\": 0.002, \"size\": 90}"), 200, "");
+    server_stop(&fixture.server);
+}
+
 /* What the key has without the row may be an override of the configuration. */
 TEST(the_role_support_makes_no_bucket_smaller_than_the_configuration_does) {
     struct place place = {.path = ""};
@@ -432,7 +448,7 @@ TEST(the_role_support_gives_ten_times_the_limit_in_all) {
 #define OF_GLOB(limit)                                                                             \
     "{\"glob\": \"api/*\", \"limit\": \"quota\", \"key\": \"acme\", \"set\": {\"limit\": " limit   \
     "}, \"expires_in\": 60, \"reason\": \"r\"}"
-    static const char path[] = "/v1/overrides", add[] = "and another override of the key gives ";
+    static const char path[] = "/v1/overrides", add[] = "and another override or the plan of ";
     struct place place = {.path = ""};
     place_init(&place, false);
     struct fixture fixture = place_start(&place);
@@ -474,6 +490,68 @@ TEST(the_role_support_adds_to_a_key_and_resets_it_twenty_times_a_day_in_all) {
                 "the role support resets a key at most 20 times a day, and 'acme' of api/search");
     expect_post(&fixture, "/v1/reset", ALICE, ENTRY(""), 403, "at most 20 times a day");
     expect_verb(&fixture, "PUT", "/v1/overrides", ADMIN, OF_KEY("burst", "\"add\": 9"), 200, "");
+    server_stop(&fixture.server);
+}
+
+/* Units come on top of what the plan or the configuration gives a key. */
+TEST(the_role_support_adds_up_to_ten_times_the_limit_in_all) {
+#define ADD_TO(key, units)                                                                         \
+    "{\"resource\": \"api/search\", \"key\": \"" key "\", \"limit\": \"burst\", \"add\": " units   \
+    ", \"expires_in\": 60, \"reason\": \"r\"}"
+    static const char path[] = "/v1/overrides";
+    struct place place = {.path = ""};
+    struct fixture fixture = limits_start(&place);
+    expect_verb(&fixture, "PUT", path, ALICE, ADD_TO("big", "31"), 403,
+                "which is 90 here, and another override or the plan of the key gives 60 of it");
+    expect_verb(&fixture, "PUT", path, ALICE, ADD_TO("big", "30"), 200, "");
+    expect_verb(&fixture, "PUT", "/v1/plans", ADMIN,
+                "{\"glob\": \"api/*\", \"key\": \"acme\", \"plan\": \"pro\", \"reason\": \"r\"}",
+                200, "");
+    expect_verb(&fixture, "PUT", path, ALICE, ADD_TO("acme", "1"), 403, "gives 90 of it");
+    expect_verb(&fixture, "PUT", path, ADMIN, ADD_TO("acme", "1"), 200, "");
+    server_stop(&fixture.server);
+}
+
+/* An override of all resources of a template is no way around the 20 resets, and neither is one
+ * resource of it. */
+TEST(a_template_and_its_resources_have_one_bound_of_resets) {
+#define OF_TEMPLATE(key)                                                                           \
+    "{\"glob\": \"api/*\", \"key\": \"" key "\", \"limit\": \"burst\", \"set\": {\"size\": 20}, "  \
+    "\"expires_in\": 60, \"reason\": \"r\"}"
+    static const char path[] = "/v1/overrides", often[] = "at most 20 times a day";
+    struct place place = {.path = ""};
+    struct fixture fixture = limits_start(&place);
+    for (int i = 0; i < 10; i++) {
+        expect_post(&fixture, "/v1/reset", ALICE, ENTRY(""), 200, "");
+        expect_verb(&fixture, "PUT", path, ALICE, OF_TEMPLATE("acme"), 200, "");
+    }
+    expect_verb(&fixture, "PUT", path, ALICE, OF_TEMPLATE("acme"), 403, often);
+    expect_post(&fixture, "/v1/reset", ALICE, ENTRY(""), 403, often);
+    expect_post(&fixture, "/v1/reset", ALICE,
+                "{\"entry\": [{\"resource_id\": \"api/other\", \"key\": \"acme\"}]}", 200, "");
+    expect_verb(&fixture, "PUT", path, ALICE, OF_TEMPLATE("other"), 200, "");
+    server_stop(&fixture.server);
+}
+
+/* E6: what another template shares has no meaning for this one. */
+TEST(the_role_support_resets_a_shared_counter_whose_name_others_have_too) {
+#define OF_NAME(glob, per)                                                                         \
+    "{\"identifier_glob\": \"" glob "\", \"limits\": [{\"name\": \"all\", \"per\": \"" per         \
+    "\", \"kind\": \"FIXED_WINDOW\", \"limit\": 5, \"window\": \"day\"}]}"
+#define ALL_OF(resource)                                                                           \
+    "{\"entry\": [{\"resource_id\": \"" resource "\", \"key\": \"\", \"limit\": \"all\"}]}"
+    struct place place = {.path = ""};
+    place_init(&place, false);
+    struct fixture fixture =
+        fixture_start("{\"resources\": [" OF_NAME("api/*", "template") ", " OF_NAME(
+                          "login", "resource") ", " OF_NAME("maps", "template") "]}",
+                      place.flags);
+    process_await(fixture.server.process, "msg=\"counters read\"", 1);
+    expect_post(&fixture, "/v1/reset", ALICE, ALL_OF("api/a"), 200, "");
+    EXPECT_ACT(&fixture, "", {"entries[0].shared_by", "\"template\""});
+    expect_post(&fixture, "/v1/reset", ALICE, ALL_OF("login"), 200, "");
+    EXPECT_ACT(&fixture, "", {"entries[0].shared_by", "\"resource\""});
+    expect_post(&fixture, "/v1/reset", ALICE, ALL_OF("maps"), 403, "'alice' may only change");
     server_stop(&fixture.server);
 }
 

@@ -83,6 +83,29 @@ TEST(drains_of_a_node_under_load_forget_nothing) {
     }
 }
 
+/* E11: an undrain comes at any moment of a drain. Then the process stays master, or gives the
+ * mastership back and stands for election again. */
+TEST(drains_that_are_called_off_forget_nothing) {
+    static const int delays[] = {0, 1, 2, 4, 8, 16, 32, 64}; /* in milliseconds */
+    static long before[LOADS][KEYS];
+    memset(before, 0, sizeof before);
+    start_node("30");
+    node_await_master();
+    loads_start();
+    for (size_t i = 0; i < sizeof delays / sizeof *delays; i++) {
+        const struct fixture *fixture = &node.members[node_await_master()].fixture;
+        expect_post(fixture, "/v1/drain", LINES, "", 200, "\"audit\":");
+        sleep_ms(delays[i]);
+        expect_post(fixture, "/v1/undrain", LINES, "", 200, "\"audit\":");
+        await_text(fixture, "/v1/drain", SERVING);
+    }
+    loads_stop();
+    assert_int_equal(account_compare(node_await_master(), before, 0, 0), 0);
+    for (int i = 0; i < MEMBERS; i++) {
+        expect(&node.members[i].fixture, "/readyz", LINES, 200, "ready");
+    }
+}
+
 TEST(a_drained_process_names_the_master_and_is_not_ready) {
     start_node("30");
     int master = node_await_master();

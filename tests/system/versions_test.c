@@ -90,7 +90,7 @@ TEST(a_fresh_store_has_an_empty_configuration_and_says_how_to_put_one) {
     struct fixture fixture = place_start(&place);
     process_await(fixture.server.process, "doormanctl config put FILE REASON", 1);
     take_one(&fixture, "acme", 200, "{\"decision\":\"GRANTED\",\"granted\":1}");
-    PUT(&fixture, MATCH("1"), QUOTA_OF("2"), 412, "there is no version yet");
+    PUT(&fixture, MATCH("1"), QUOTA_OF("2"), 412, "give doormanctl the version 0");
     PUT(&fixture, FIRST, QUOTA_OF("2"), 200, "ETag: \"1\"\r\n");
     expect(&fixture, "/v1/config", READER, 200, "ETag: \"1\"\r\n");
     take_one(&fixture, "acme", 200, "X-RateLimit-Limit: 2");

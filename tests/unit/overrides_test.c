@@ -540,7 +540,7 @@ static const struct {
      "'ends_at': 2e9, 'expires_in': 5}",
      "expires_in: must not be given with ends_at"},
     {"{'resource': 'api/a', 'limit': 'burst', 'key': 'a', 'set': {'rate': 5}, 'reason': ''}",
-     "reason: must have 1 to 1,024 bytes of UTF-8"},
+     "reason: must have 1 to 500 bytes of UTF-8"},
     {"{'resource': 'api/a', 'limit': 'burst'", "not JSON: "},
 };
 

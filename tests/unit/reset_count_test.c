@@ -18,9 +18,14 @@ static const char *resource_of(const cJSON *entry) {
                                             : text_of(entry, "resource");
 }
 
-static bool is_same(const cJSON *one, const cJSON *other) {
+/* Returns whether a reset counts for an entry. */
+static bool is_same(const cJSON *one, const char *glob, const cJSON *other) {
     const char *shared_by = text_of(one, "shared_by");
-    const bool of_resource = strcmp(resource_of(one), resource_of(other)) == 0;
+    const bool of_glob = cJSON_HasObjectItem(other, "glob");
+    if (cJSON_HasObjectItem(one, "glob")) glob = text_of(one, "glob");
+    const bool of_resource = of_glob ? strcmp(text_of(other, "glob"), glob ? glob : "") == 0
+                                     : cJSON_HasObjectItem(one, "glob") ||
+                                           strcmp(resource_of(one), resource_of(other)) == 0;
     const bool of_key = cJSON_HasObjectItem(other, "key") &&
                         strcmp(text_of(one, "key"), text_of(other, "key")) == 0;
     if (!shared_by[0]) return of_resource && of_key;
@@ -29,7 +34,9 @@ static bool is_same(const cJSON *one, const cJSON *other) {
            (of_resource || strcmp(shared_by, "template") == 0);
 }
 
-static int count_slowly(cJSON *const acts[], int count, const cJSON *entry, int64_t since) {
+/*   glob   of the template of the resource of the entry */
+static int count_slowly(cJSON *const acts[], int count, const cJSON *entry, const char *glob,
+                        int64_t since) {
     int found = 0;
     for (int i = 0; i < count; i++) {
         const cJSON *row = acts[i], *after = cJSON_GetObjectItem(row, "after"), *item = NULL;
@@ -38,10 +45,10 @@ static int count_slowly(cJSON *const acts[], int count, const cJSON *entry, int6
         if (at <= since || strcmp(text_of(row, "role"), "support") != 0) continue;
         const bool fills = cJSON_HasObjectItem(after, "add") ||
                            cJSON_HasObjectItem(cJSON_GetObjectItem(after, "set"), "size");
-        found += fills && is_same(entry, row);
+        found += fills && is_same(entry, glob, row);
         if (strcmp(text_of(row, "what"), "reset") != 0) continue;
         cJSON_ArrayForEach(item, cJSON_GetObjectItem(row, "entries")) {
-            found += !cJSON_GetObjectItem(item, "ban") && is_same(entry, item);
+            found += !cJSON_GetObjectItem(item, "ban") && is_same(entry, glob, item);
         }
     }
     return found;
@@ -64,9 +71,10 @@ static void add_name(cJSON *entry, const char *name, const char *letter) {
 
 static cJSON *entry_make(void) {
     cJSON *entry = cJSON_CreateObject();
-    add_name(entry, "resource_id", "x");
+    const bool of_glob = below(5) == 0;
+    add_name(entry, of_glob ? "glob" : "resource_id", "x");
     if (below(10)) add_name(entry, "key", below(2) ? "x" : "");
-    if (below(2)) return entry;
+    if (of_glob || below(2)) return entry;
     add_name(entry, "limit", "x");
     if (below(2)) {
         cJSON_AddStringToObject(entry, "shared_by", below(2) ? "resource" : "template");
@@ -121,8 +129,9 @@ TEST(resets_are_counted_as_slow_code_counts_them) {
             assert_true(server_resets_add_act(&seen, acts[i]));
             cJSON *entry = entry_make();
             const int64_t since = NOW - below(1200);
-            const int expected = count_slowly(acts, i + 1, entry, since);
-            const int got = server_resets_count(&seen, entry, since);
+            const char *glob = below(2) ? "x1" : NULL;
+            const int expected = count_slowly(acts, i + 1, entry, glob, since);
+            const int got = server_resets_count(&seen, entry, glob, since);
             if (got != expected) {
                 fail_msg("SEED=%" PRIu64 " round %d: %s: expected %d, got %d", seed, round,
                          cJSON_PrintUnformatted(entry), expected, got);
@@ -142,13 +151,13 @@ TEST(what_is_no_act_counts_for_nothing) {
     cJSON *entry = cJSON_Parse("{\"resource_id\": \"a\", \"key\": \"b\"}");
     cJSON *row = cJSON_Parse("{\"role\": \"support\", \"what\": \"reset\", \"at\": \"soon\", "
                              "\"entries\": [{\"resource_id\": \"a\", \"key\": \"b\"}]}");
-    assert_int_equal(server_resets_count(&seen, entry, 0), 0);
+    assert_int_equal(server_resets_count(&seen, entry, NULL, 0), 0);
     assert_true(server_resets_add_act(&seen, NULL));
     assert_true(server_resets_add_act(&seen, row));
-    assert_int_equal(server_resets_count(&seen, entry, 0), 0);
+    assert_int_equal(server_resets_count(&seen, entry, NULL, 0), 0);
     assert_true(server_resets_add(&seen, entry, 5));
-    assert_int_equal(server_resets_count(&seen, entry, 4), 1);
-    assert_int_equal(server_resets_count(&seen, entry, 5), 0);
+    assert_int_equal(server_resets_count(&seen, entry, NULL, 4), 1);
+    assert_int_equal(server_resets_count(&seen, entry, NULL, 5), 0);
     server_resets_clear(&seen);
     cJSON_Delete(entry);
     cJSON_Delete(row);
