@@ -313,8 +313,8 @@ static double figure_without(doorman_permits *permits, const doorman_permit_limi
     return row->resource_id ? fmax(most, figure_of_glob(permits, limit, info->glob, row)) : most;
 }
 
-/* Returns the units that something else gives a key beside a row that adds: the size or the limit of
- * another row, of its plan, or of an override of the configuration. 0: it has the figures of the
+/* Returns the units that something else gives a key beside a row that adds: the size or the limit
+ * of another row, of its plan, or of an override of the configuration. 0: it has the figures of the
  * limit. Precondition: the lock is held, and the row is set. */
 static double figure_beside(doorman_permits *permits, const doorman_permit_limit *limit,
                             const doorman_override_info *info, const doorman_override_row *row) {

@@ -392,8 +392,8 @@ TEST(the_role_support_makes_no_bucket_smaller) {
     server_stop(&fixture.server);
 }
 
-/* The plan may end while the override is in force. Then a bucket that is full would be full when the
- * plan comes back. */
+/* The plan may end while the override is in force. Then a bucket that is full would be full when
+ * the plan comes back. */
 TEST(a_plan_that_ends_makes_no_bucket_smaller_either) {
     struct place place = {.path = ""};
     struct fixture fixture = limits_start(&place);
