@@ -255,7 +255,9 @@ extern "C" {
  *    store ends with the counters that it has charged.
  * P28 A report with a request_id counts once: a repeat within 10 minutes answers what the first
  *    one charged. Beyond client_request_max or request_max a report, an unknown settle and a new
- *    reservation are refused as REPEATS. */
+ *    reservation are refused as REPEATS. While the rows of a store are not read, a predecessor may
+ *    have counted the report already. So a report that a durable limit concerns is then refused as
+ *    LEARNING, for at most 10 minutes, and is sent again with the same request_id. */
 
 /* Which permits share one counter of a limit. */
 typedef enum doorman_scope {
@@ -5861,6 +5863,7 @@ typedef struct doorman__changes {
     bool clock_due; /* the row of the clock must be yielded, because that of a counter is not */
     size_t slot, segment; /* where the next row is looked for */
     doorman_rows rows;
+    doorman_time unread_since; /* only if the rows are not read */
 } doorman__changes;
 
 /* A list of holds, in the order in which they were added. */
@@ -13205,11 +13208,18 @@ static doorman_reason doorman__settle_refuses(const doorman_permits *permits,
 }
 
 /* Returns whether a counter of the wants is not read from a store yet: the reservation may be
- * there. */
-static bool doorman__settle_learns(const doorman_permits *permits) {
+ * there, and so may be a report that was sent before. A report of more than 10 minutes ago is not
+ * sent again (P28), so reports do not wait longer, also if the store stays away. */
+static bool doorman__settle_learns(const doorman_permits *permits,
+                                   const doorman__settle_call *call) {
     bool learns = false;
+    const doorman__changes *changes = &permits->changes;
+    const bool may_repeat = call->reports && changes->rows != DOORMAN_ROWS_READ &&
+                            permits->at.now - changes->unread_since < DOORMAN__ENDED_KEPT;
     for (size_t i = 0; i < permits->charge_count; i++) {
-        learns = learns || doorman__permits_awaits_rows(permits, permits->charges[i].limit);
+        const doorman_permit_limit *limit = permits->charges[i].limit;
+        learns = learns || doorman__permits_awaits_rows(permits, limit) ||
+                 (may_repeat && limit->durable);
     }
     return learns;
 }
@@ -13225,7 +13235,7 @@ static doorman_status doorman__settle_now(doorman_permits *permits,
     doorman_status status = DOORMAN_OK;
     if (!doorman__permits_prepare(permits, count, true)) {
         status = DOORMAN_OUT_OF_MEMORY;
-    } else if (!known && doorman__settle_learns(permits)) {
+    } else if (!known && doorman__settle_learns(permits, call)) {
         out->reason = DOORMAN_REASON_LEARNING;
     } else {
         status = doorman__settle_create(permits, reservation);
@@ -14557,6 +14567,7 @@ doorman_status doorman_permits_restore(doorman_permits *permits, const unsigned 
 
 doorman_status doorman_permits_set_rows(doorman_permits *permits, doorman_rows rows) {
     if (!permits || (unsigned)rows >= DOORMAN_ROWS_COUNT) return DOORMAN_INVALID_ARGUMENT;
+    if (permits->changes.rows == DOORMAN_ROWS_READ) permits->changes.unread_since = permits->at.now;
     permits->changes.rows = rows;
     return DOORMAN_OK;
 }
@@ -17620,7 +17631,10 @@ static const doorman__handover_permits doorman__permits_in_handover = {
  *    refuses a copy (P25), the client remembers its number, so that its settle charges nothing. It
  *    remembers at most DOORMAN__COPIES_MAX numbers.
  * About P28: if a server cannot remember a report, it charges nothing. Then the client sends the
- *    report again without a request_id.
+ *    report again without a request_id. A server that does not know yet whether a predecessor has
+ *    counted the report (LEARNING) charges nothing either. Then the report keeps its request_id, and
+ *    is sent again after a second, for 11 minutes. After that it is lost, and counted. Reports that
+ *    wait so count in the bound of 10,000.
  *
  * A call is a permit, a report, a settle or a request about a hold, from its beginning to its
  * result. Only doorman__call_move changes its state, except that the action of a hold becomes NEW
@@ -17636,7 +17650,8 @@ static const doorman__handover_permits doorman__permits_in_handover = {
  *                                             is granted with a wait               -> WAITING
  *                                             the message fails or is redirected   -> QUEUED
  *   WAITING  waits as the server has told     the wait or the timeout ends         -> DECIDED
- *                                             is a settle, and its wait ends       -> QUEUED
+ *                                             is a settle or a report, and its
+ *                                             wait ends                            -> QUEUED
  *   DECIDED  its caller has no result yet     its caller takes the result          (freed)
  *
  * The upstream of the client, not that of a lane, has the state of the breaker. BACKING_OFF: the
@@ -17657,11 +17672,13 @@ static const doorman__handover_permits doorman__permits_in_handover = {
 
 /* How long a settle waits for its first message, how long it is sent after that, how long it waits
  * after LEARNING, and in how many messages it may fail. An outage does not fail as many messages in
- * that time, because the breaker opens. */
+ * that time, because the breaker opens. A report waits after LEARNING too, and longer than a server
+ * may refuse it. */
 #define DOORMAN__SETTLE_WAIT (300 * DOORMAN_SECOND)
 #define DOORMAN__SETTLE_TIME (45 * DOORMAN_SECOND)
 #define DOORMAN__SETTLE_PAUSE DOORMAN_SECOND
 #define DOORMAN__SETTLE_FAILURES ((size_t)25)
+#define DOORMAN__REPORT_TIME (660 * DOORMAN_SECOND)
 
 /* A message waits at least this long for its response, even if its callers have less time. So a
  * caller that is in a hurry does not make a server look as if it had failed. */
@@ -17721,7 +17738,8 @@ typedef struct doorman__call {
     size_t position;              /* SENT: its index in the message */
     doorman_time sent_max_wait;
     doorman_time waits_until;          /* WAIT: when max_wait ends; 0: it was not sent yet. SETTLE:
-                                          when it is lost if it was not sent */
+                                          when it is lost if it was not sent. REPORT: when it is lost
+                                          if servers learn; 0: none did yet */
     struct doorman__client_hold *hold; /* NULL: the call concerns no hold */
     struct doorman__call *peer;        /* of a transfer or settle: the call that has its result, and
                                           the other way round; NULL: nobody waits for it */
@@ -17856,9 +17874,10 @@ struct doorman_permit_client {
 
     doorman__list queues[DOORMAN__CALL_KIND_COUNT], waiting, decided; /* of calls */
     doorman__timers timers;
-    size_t call_count;   /* in all states, with the actions of holds */
-    size_t action_count; /* actions of holds that are queued or under way */
-    size_t settle_count; /* settles without an answer */
+    size_t call_count;     /* in all states, with the actions of holds */
+    size_t action_count;   /* actions of holds that are queued or under way */
+    size_t settle_count;   /* settles without an answer */
+    size_t learning_count; /* reports that wait because a server learns */
 
     doorman__permit_lane *lanes[DOORMAN_PERMIT_LANES_MAX];
     size_t lane_count;
@@ -17922,8 +17941,12 @@ static void doorman__call_move(doorman__call *call, doorman__call_state state) {
     doorman__list *from = doorman__call_list(call);
     assert(last < DOORMAN__CALL_STATE_COUNT && legal[last] >> state & 1U);
     assert(last != DOORMAN__CALL_WAITING || state == DOORMAN__CALL_DECIDED ||
-           call->kind == DOORMAN__CALL_SETTLE);
+           call->kind == DOORMAN__CALL_SETTLE || call->kind == DOORMAN__CALL_REPORT);
     (void)legal;
+    if (call->kind == DOORMAN__CALL_REPORT) {
+        call->client->learning_count -= last == DOORMAN__CALL_WAITING;
+        call->client->learning_count += state == DOORMAN__CALL_WAITING;
+    }
     if (from) doorman__list_remove(from, &call->link);
     if (last == DOORMAN__CALL_SENT) {
         assert(call->batch->sent[call->position].call == call);
@@ -18969,7 +18992,8 @@ static bool doorman__call_start(doorman__call *call, doorman_time now) {
     const doorman__known_refusal *refusal = NULL;
     bool is_report = call->kind == DOORMAN__CALL_REPORT;
     size_t index = 0, most = is_report ? DOORMAN__REPORTS_MAX : DOORMAN__CALLS_MAX;
-    bool full = client->queues[call->kind].count >= most;
+    const size_t waiting = is_report ? client->learning_count : 0;
+    bool full = client->queues[call->kind].count + waiting >= most;
     client->call_count++;
     if (!is_report) refusal = doorman__known_refusal_of(call, &index, now);
     /* UNMATCHED is no decision: the server has no limits for the resource */
@@ -19205,6 +19229,23 @@ static doorman_time doorman__batch_fill(doorman__batch *batch, const doorman__li
     return doorman__earlier(most, doorman__later(last - now, DOORMAN__MESSAGE_WAIT_MIN));
 }
 
+/* Does what is due for a report that waits because a server learns: it is sent again, or it is
+ * lost. While the breaker is open, it waits longer. */
+static void doorman__client_report_work(doorman__call *call, doorman_time now) {
+    doorman_permit_client *client = call->client;
+    if (now >= call->waits_until) {
+        doorman__call_fall_back(call, now);
+        return;
+    }
+    if (doorman__breaker_is_open(client, now)) {
+        doorman__timer_set(&client->timers, &call->timer,
+                           doorman__after(now, DOORMAN__SETTLE_PAUSE));
+        return;
+    }
+    doorman__call_move(call, DOORMAN__CALL_QUEUED);
+    doorman__timer_set(&client->timers, &call->timer, call->deadline);
+}
+
 /* Ends the calls and holds whose time has come, and renews holds. Forgets the refusals, or the
  * stocks, when all of them have ended. */
 static void doorman__permit_client_work(doorman_permit_client *client, doorman_time now) {
@@ -19215,6 +19256,8 @@ static void doorman__permit_client_work(doorman_permit_client *client, doorman_t
         doorman__call *call = DOORMAN__WITHIN(doorman__call, timer, first);
         if (call->kind == DOORMAN__CALL_SETTLE) {
             doorman__client_settle_work(call, now);
+        } else if (call->kind == DOORMAN__CALL_REPORT && call->state == DOORMAN__CALL_WAITING) {
+            doorman__client_report_work(call, now);
         } else if (call->state == DOORMAN__CALL_WAITING) {
             doorman__call_finish(call);
         } else {
@@ -19624,10 +19667,18 @@ static void doorman__seizure_decide(doorman__sent sent, const doorman_hold *resu
     doorman__client_hold_plan(hold, now);
 }
 
-/* Processes the answer to a report. If a server cannot remember it, it is sent without a request_id
- * (P28). */
-static void doorman__report_decide(doorman__call *call, const doorman_permit_result *result) {
+/* Processes the answer to a report. If a server cannot remember it, it is sent without a request_id.
+ * If a server learns, it is sent again later, and keeps its request_id (P28). */
+static void doorman__report_decide(doorman__call *call, const doorman_permit_result *result,
+                                   doorman_time now) {
     doorman_permit_client *client = call->client;
+    if (result->reason == DOORMAN_REASON_LEARNING) {
+        if (!call->waits_until) call->waits_until = doorman__after(now, DOORMAN__REPORT_TIME);
+        doorman__call_move(call, DOORMAN__CALL_WAITING);
+        doorman__timer_set(&client->timers, &call->timer,
+                           doorman__after(now, DOORMAN__SETTLE_PAUSE));
+        return;
+    }
     bool again = result->reason && result->reason != DOORMAN_REASON_REPEATED;
     if (again && call->request.request_id) {
         call->request.request_id = 0;
@@ -19648,7 +19699,7 @@ static void doorman__result_process(doorman__batch *batch, size_t place,
     if (response->method == DOORMAN_ACQUIRE) {
         doorman__permit_decide(sent, &response->permits[place], batch->upstream.sent_at, now);
     } else if (response->method == DOORMAN_REPORT) {
-        doorman__report_decide(sent.call, &response->results[place]);
+        doorman__report_decide(sent.call, &response->results[place], now);
     } else if (response->method == DOORMAN_SETTLE) {
         if (!sent.call) return;
         doorman__client_settle_decide(sent.call, &response->settlements[place], now);
@@ -21775,7 +21826,7 @@ static bool doorman__agent_permits_has_to_wait(const doorman__agent_permits *per
                  (upstream->method == DOORMAN_REPORT || upstream->method == DOORMAN_RELEASE);
     return now < permits->stop_by && upstream->failures == 0 &&
            (sends || client->settle_count || client->queues[DOORMAN__CALL_REPORT].first ||
-            client->queues[DOORMAN__CALL_RELEASE].first);
+            client->learning_count || client->queues[DOORMAN__CALL_RELEASE].first);
 }
 
 static void doorman__agent_permits_sleep(doorman__agent_permits *permits, doorman_time now) {
