@@ -4206,6 +4206,9 @@ static size_t doorman__chains_sample(const doorman__chains *nodes, uint64_t *ran
  *    stay. A newcomer that asks again after `fair_window` is a key of its own.
  *       The bucket of the limit stays the hard bound. A key that it cannot serve is refused with
  *    RATE, and a key that has used its share with SHARE.
+ *       The items of a permit may have several keys. Each key counts what its own items ask for, and
+ *    the permit is refused if one of the keys has used its share. Then the keys that have not used
+ *    theirs do not count it, because they could not use the units.
  *       Example with a rate of 1,000, and keys that ask for 100, 700 and 700: the level is 450. The
  *    first key gets all that it asks for, and the others get 450 each. If one of the two has weight
  *    2, the level is 300, and it gets 600.
@@ -4625,11 +4628,12 @@ static doorman__fair_view doorman__fair_look(doorman__fair *fair, const doorman_
     return view;
 }
 
-/* Returns whether a key may have `cost` units: see P29. */
-static bool doorman__fair_allows(const doorman__fair_view *view, double cost,
+/* Returns whether a key may have `cost` units: see P29.
+ *   all   what the keys of a permit take together */
+static bool doorman__fair_allows(const doorman__fair_view *view, double cost, double all,
                                  doorman__fair_pool_level pool) {
     if (view->alone || pool.level >= pool.size) return true;
-    return view->saved >= cost && pool.level - cost >= view->left;
+    return view->saved >= cost && pool.level - all >= view->left;
 }
 
 /* What people want to know about a key, in units a second. */
@@ -7555,9 +7559,13 @@ static void doorman__permits_free_pools(doorman_permits *permits) {
     while (permits->pools.first) doorman__fair_pool_free(permits, permits->pools.first);
 }
 
+static void doorman__uses_forget(doorman_permits *permits, const doorman__fair_key *key);
+
+/* Forgets a key, also in the present call. */
 static void doorman__fair_pool_forget(doorman_permits *permits, doorman__fair_pool *pool,
                                       doorman__fair_key *key) {
     const size_t bytes = doorman__fair_key_bytes(key);
+    doorman__uses_forget(permits, key);
     doorman__fair_forget(&pool->fair, key);
     permits->node_bytes -= bytes;
     pool->slot->fair_count--;
@@ -8044,7 +8052,8 @@ struct doorman__charge {
     uint32_t since;
     uint16_t override_;
     bool shadow, created;
-    uint32_t fair;         /* the index in fair_uses plus 1, or 0: the limit is not fair */
+    uint32_t fair;         /* the index in fair_uses plus 1 of its first key, or 0: the limit is not
+                              fair */
     doorman_reason reason; /* not NO_REASON: the counter refuses */
     size_t first_item, item_count;
     double minimum;   /* the sum of the minimums in units, and then of what the items get */
@@ -8059,12 +8068,27 @@ struct doorman__charge {
     int32_t next; /* the next charge with the same head, or -1 */
 };
 
-/* What a charge of a fair limit needs more (P29). The key is that of the first item. */
+/* What one key wants of a fair limit (P29). The items of a permit may have several keys. Those of
+ * one charge are in a list. */
 struct doorman__fair_use {
     doorman__fair_pool *pool; /* NULL: the limit has no keys yet */
     doorman__fair_key *key;   /* NULL: it is not known yet */
     doorman__fair_name name;
-    doorman__fair_view view; /* only if there is a pool */
+    doorman__fair_view view;       /* only if there is a pool */
+    uint32_t next;                 /* the index plus 1 of the next key of the charge; 0: none */
+    bool refuses;                  /* the key has used its share */
+    size_t first_item, item_count; /* of the key */
+    double minimum, asked, units;  /* sums of its items: minimums, costs, and what they get */
+
+    /* only if there are several keys */
+    uint64_t most; /* grains that all keys may get together, if this one gets more than its
+                        minimum */
+    uint32_t
+        bucket;     /* the index of the first key with the same bucket: all newcomers have one. That
+                        key has the next fields for all of them */
+    size_t sharers; /* items with this bucket */
+    double needed;  /* the sum of their minimums */
+    uint64_t spare; /* grains that the bucket has above what they get */
 };
 
 /* One item of the permit. */
@@ -8408,34 +8432,84 @@ static bool doorman__charge_bring(doorman_permits *permits, const doorman__want 
     return true;
 }
 
-/* Finds the key of a new charge of a fair limit. Returns false if memory runs out. */
-static bool doorman__charge_find_fair(doorman_permits *permits, doorman__charge *charge,
-                                      const doorman__want *want) {
+/* Returns the name of the key of an item, without its weight. */
+static doorman__fair_name doorman__want_fair_name(const doorman_permits *permits,
+                                                  const doorman__want *want) {
+    return (doorman__fair_name){.text = want->key,
+                                .bytes = want->identity.key_bytes,
+                                .hash =
+                                    (uint32_t)want->identity.hash - 3 * (uint32_t)want->place->hash,
+                                .weight = 1,
+                                .generation = permits->generation};
+}
+
+/* Returns what the key of an item wants of a charge, or NULL. */
+static doorman__fair_use *doorman__charge_use(const doorman_permits *permits,
+                                              const doorman__charge *charge,
+                                              const doorman__want *want) {
+    const uint32_t hash = (uint32_t)want->identity.hash - 3 * (uint32_t)want->place->hash;
+    for (uint32_t at = charge->fair; at; at = permits->fair_uses[at - 1].next) {
+        doorman__fair_use *use = &permits->fair_uses[at - 1];
+        const bool same = use->name.hash == hash && use->name.bytes == want->identity.key_bytes;
+        if (same && !memcmp(use->name.text, want->key, use->name.bytes)) return use;
+    }
+    return NULL;
+}
+
+/* Returns whether a charge of a fair limit is about several keys. */
+static bool doorman__charge_has_uses(const doorman_permits *permits,
+                                     const doorman__charge *charge) {
+    return charge->fair && permits->fair_uses[charge->fair - 1].next;
+}
+
+/* Adds a key to a charge of a fair limit. Returns NULL if memory runs out. */
+static doorman__fair_use *doorman__charge_add_use(doorman_permits *permits, doorman__charge *charge,
+                                                  const doorman__want *want) {
     const size_t count = permits->fair_use_count + 1;
     if (!doorman__reserve_list(&permits->fair_uses, &permits->fair_use_capacity, count,
                                sizeof *permits->fair_uses)) {
-        return false;
+        return NULL;
     }
     doorman__fair_use *use = &permits->fair_uses[permits->fair_use_count++];
     const doorman_permit_limit *limit = charge->limit;
-    *use = (doorman__fair_use){
-        .name = {.text = want->key,
-                 .bytes = want->identity.key_bytes,
-                 .hash = (uint32_t)want->identity.hash - 3 * (uint32_t)want->place->hash,
-                 .weight = 1,
-                 .generation = permits->generation}};
-    charge->fair = (uint32_t)count;
-    use->pool = doorman__fair_pool_find(charge->slot, charge->identity.tag,
-                                        (uint32_t)charge->identity.hash);
-    if (use->pool) {
-        doorman__fair_set(&use->pool->fair, limit->figures.rate, limit->fair_window);
-        (void)doorman__fair_pool_tidy(permits, use->pool, DOORMAN__FAIR_VISITS);
-        use->key = doorman__fair_find(&use->pool->fair, &use->name);
+    memset(use, 0, sizeof *use);
+    use->name = doorman__want_fair_name(permits, want);
+    use->bucket = (uint32_t)count - 1;
+    if (charge->fair) {
+        doorman__fair_use *first = &permits->fair_uses[charge->fair - 1];
+        use->pool = first->pool;
+        use->next = first->next;
+        first->next = (uint32_t)count;
+    } else {
+        charge->fair = (uint32_t)count;
+        use->pool = doorman__fair_pool_find(charge->slot, charge->identity.tag,
+                                            (uint32_t)charge->identity.hash);
+        if (use->pool) {
+            doorman__fair_set(&use->pool->fair, limit->figures.rate, limit->fair_window);
+            (void)doorman__fair_pool_tidy(permits, use->pool, DOORMAN__FAIR_VISITS);
+        }
     }
+    if (use->pool) use->key = doorman__fair_find(&use->pool->fair, &use->name);
     const bool known = use->key && doorman__fair_weighed(use->key, permits->generation) &&
                        !doorman__limit_overridden(permits, limit);
     use->name.weight = known ? doorman__fair_weight(use->key)
                              : doorman__permits_weight(permits, limit, &want->identity);
+    return use;
+}
+
+/* Adds what the key of an item wants of a fair limit. Returns false if memory runs out. */
+static bool doorman__charge_find_fair(doorman_permits *permits, doorman__charge *charge,
+                                      size_t item) {
+    const doorman__want *want = &permits->wants[item];
+    doorman__fair_use *use = item ? doorman__charge_use(permits, charge, want) : NULL;
+    if (!use) {
+        use = doorman__charge_add_use(permits, charge, want);
+        if (!use) return false;
+        use->first_item = item;
+    }
+    use->item_count++;
+    use->minimum += want->min;
+    use->asked += want->cost;
     return true;
 }
 
@@ -8448,13 +8522,13 @@ static bool doorman__permits_add_charge(doorman_permits *permits, size_t item,
     if (!charge) {
         charge = given;
         if (!doorman__charge_find(permits, charge)) return false;
-        const bool fair = charge->limit->fair;
-        if (fair && !doorman__charge_find_fair(permits, charge, want)) return false;
         charge->first_item = item;
         int32_t *head = &permits->charge_heads[charge->identity.hash & 255];
         charge->next = *head;
         *head = (int32_t)permits->charge_count++;
     }
+    const bool fair = charge->limit->fair;
+    if (fair && !doorman__charge_find_fair(permits, charge, item)) return false;
     charge->item_count++;
     charge->shadow = charge->shadow && given->shadow; /* only some resources may be in shadow */
     charge->minimum += want->min;
@@ -8692,19 +8766,61 @@ static doorman__fair_pool_level doorman__charge_pool_level(const doorman_permits
     return (doorman__fair_pool_level){level + lent, meter.figures->size + lent};
 }
 
-/* P29: refuses a permit whose key has used its share. Returns the units that the key may have above
- * its minimum and its minimum. */
+/* P29: refuses a permit whose key has used its share. Returns the units that the key may have.
+ *   pool   what the bucket of the limit has */
+static double doorman__charge_evaluate_use(const doorman_permits *permits, doorman__charge *charge,
+                                           doorman__fair_use *use, doorman__fair_pool_level pool) {
+    const double all = doorman__grains_units(charge->need);
+    const double cost =
+        doorman__charge_has_uses(permits, charge) ? permits->fair_uses[use->bucket].needed : all;
+    use->view = doorman__fair_look(&use->pool->fair, use->key, cost, pool.size, permits->at.now);
+    use->refuses = use->minimum > 0 && !doorman__fair_allows(&use->view, cost, all, pool);
+    if (use->refuses && !charge->reason) charge->reason = DOORMAN_REASON_SHARE;
+    return use->view.alone ? DOORMAN__SUM_MAX : use->view.saved;
+}
+
+/* Finds which keys of a charge have one bucket, and what they need of it together. */
+static void doorman__charge_share_buckets(const doorman_permits *permits,
+                                          const doorman__charge *charge) {
+    doorman__fair_use *uses = permits->fair_uses, *newcomers = NULL;
+    for (uint32_t at = charge->fair; at; at = uses[at - 1].next) {
+        uses[at - 1].sharers = 0;
+        uses[at - 1].needed = 0;
+    }
+    for (uint32_t at = charge->fair; at; at = uses[at - 1].next) {
+        doorman__fair_use *use = &uses[at - 1];
+        const bool is_new = !use->key || doorman__fair_state_of(use->key) == DOORMAN__FAIR_NEW;
+        if (is_new && !newcomers) newcomers = use;
+        use->bucket = (uint32_t)((is_new ? newcomers : use) - uses);
+        uses[use->bucket].sharers += use->item_count;
+        uses[use->bucket].needed += use->minimum;
+    }
+}
+
+/* P29: refuses a permit if one of its keys has used its share. Returns the units that its items may
+ * have together. */
 static double doorman__charge_evaluate_fair(const doorman_permits *permits,
                                             doorman__charge *charge) {
-    doorman__fair_use *use = &permits->fair_uses[charge->fair - 1];
-    const double cost = doorman__grains_units(charge->need);
-    if (!use->pool) return DOORMAN__SUM_MAX;
+    doorman__fair_use *uses = permits->fair_uses, *first = &uses[charge->fair - 1];
+    const bool several = first->next != 0;
+    if (several) doorman__charge_share_buckets(permits, charge);
+    for (uint32_t at = charge->fair; several && at; at = uses[at - 1].next) {
+        uses[at - 1].spare = uses[at - 1].most = UINT64_MAX;
+    }
+    if (!first->pool) return DOORMAN__SUM_MAX;
     const doorman__fair_pool_level pool = doorman__charge_pool_level(permits, charge);
-    use->view = doorman__fair_look(&use->pool->fair, use->key, cost, pool.size, permits->at.now);
-    const bool allows = !charge->need || doorman__fair_allows(&use->view, cost, pool);
-    if (!allows && !charge->reason) charge->reason = DOORMAN_REASON_SHARE;
-    if (use->view.alone) return DOORMAN__SUM_MAX;
-    return doorman__min(use->view.saved, pool.level - use->view.left);
+    double most = DOORMAN__SUM_MAX;
+    for (uint32_t at = charge->fair; at; at = uses[at - 1].next) {
+        doorman__fair_use *use = &uses[at - 1];
+        const double own = doorman__charge_evaluate_use(permits, charge, use, pool);
+        const double all = pool.level - use->view.left;
+        const uint64_t has = doorman__grains_floor(own), needs = doorman__grains_ceil(use->needed);
+        use->spare = has > needs ? has - needs : 0;
+        if (use->view.alone) continue;
+        use->most = doorman__grains_floor(doorman__max(0, all));
+        if (!several) most = doorman__min(own, all);
+    }
+    return most;
 }
 
 static void doorman__charge_evaluate(const doorman_permits *permits, doorman__charge *charge,
@@ -8739,27 +8855,46 @@ static void doorman__charge_evaluate(const doorman_permits *permits, doorman__ch
 
 /* Returns how long it takes until a key that has used its share may have its minimum, as far as
  * shares stay as they are: until it has saved enough, or until the bucket of the limit is full. */
-static doorman_time doorman__charge_share_delay(const doorman_permits *permits,
-                                                const doorman__charge *charge) {
-    const doorman__fair_use *use = &permits->fair_uses[charge->fair - 1];
+static doorman_time doorman__charge_use_delay(const doorman_permits *permits,
+                                              const doorman__charge *charge,
+                                              const doorman__fair_use *use) {
     const doorman__fair_view *view = &use->view;
     const doorman_figures *figures = charge->figures;
-    const double cost = doorman__grains_units(charge->need);
+    const double all = doorman__grains_units(charge->need);
+    const double cost =
+        doorman__charge_has_uses(permits, charge) ? permits->fair_uses[use->bucket].needed : all;
     const doorman__fair_pool_level pool = doorman__charge_pool_level(permits, charge);
     const doorman_time full = doorman__gain_time(figures, pool.size - pool.level);
     doorman_figures own = *figures;
     own.rate = view->share;
     doorman_time saved = doorman__gain_time(&own, cost - view->saved);
-    if (cost + view->left > pool.size) return full;
-    saved = doorman__later(saved, doorman__gain_time(figures, cost + view->left - pool.level));
+    if (all + view->left > pool.size) return full;
+    saved = doorman__later(saved, doorman__gain_time(figures, all + view->left - pool.level));
     return doorman__earlier(full, saved);
+}
+
+/* Returns the key that a charge is refused for, and sets how long that lasts. Of several keys it is
+ * the one that lasts longest. Precondition: the reason is SHARE. */
+static const doorman__fair_use *doorman__charge_refused_use(const doorman_permits *permits,
+                                                            const doorman__charge *charge,
+                                                            doorman_time *delay) {
+    const doorman__fair_use *found = NULL;
+    for (uint32_t at = charge->fair; at; at = permits->fair_uses[at - 1].next) {
+        const doorman__fair_use *use = &permits->fair_uses[at - 1];
+        if (!use->refuses) continue;
+        const doorman_time own = doorman__charge_use_delay(permits, charge, use);
+        if (found && own <= *delay) continue;
+        found = use;
+        *delay = own;
+    }
+    assert(found && charge->reason == DOORMAN_REASON_SHARE);
+    return found;
 }
 
 /* Returns how long it takes until the counter of a refused charge offers enough. */
 static doorman_time doorman__charge_delay(const doorman_permits *permits,
                                           const doorman__charge *charge, doorman_time max_wait) {
-    assert(charge->reason != DOORMAN_NO_REASON);
-    if (charge->reason == DOORMAN_REASON_SHARE) return doorman__charge_share_delay(permits, charge);
+    assert(charge->reason != DOORMAN_NO_REASON && charge->reason != DOORMAN_REASON_SHARE);
     if (charge->limit->leased) {
         double units = doorman__grains_units(charge->need);
         if (charge->reason == DOORMAN_REASON_LEARNING) return DOORMAN_SECOND;
@@ -8804,6 +8939,18 @@ static uint64_t doorman__charge_more(const doorman__charge *charge, const doorma
     return all > charge->granted ? all - charge->granted : 0;
 }
 
+/* Returns what is left for an item above what it has: of the counter, and of the bucket of its key
+ * if the permit has several keys. */
+static uint64_t doorman__want_spare(const doorman_permits *permits, const doorman__charge *charge,
+                                    const doorman__want *want) {
+    if (!doorman__charge_has_uses(permits, charge)) return charge->spare;
+    const doorman__fair_use *use = doorman__charge_use(permits, charge, want);
+    uint64_t spare = use->most > charge->granted ? use->most - charge->granted : 0;
+    const uint64_t own = permits->fair_uses[use->bucket].spare;
+    if (own < spare) spare = own;
+    return charge->spare < spare ? charge->spare : spare;
+}
+
 /* Returns how much an item gets: all of its cost if that fits. Otherwise it gets its minimum, and
  * as many whole units more as each of its counters can spare. */
 static double doorman__want_share(const doorman_permits *permits, const doorman__want *want) {
@@ -8812,8 +8959,9 @@ static double doorman__want_share(const doorman_permits *permits, const doorman_
     for (size_t i = 0; want->cost > want->min && i < want->charge_count; i++) {
         const doorman__charge *charge = &permits->charges[want->charges[i]];
         if (charge->shadow) continue;
-        fits = fits && doorman__charge_more(charge, want, want->cost) <= charge->spare;
-        if (charge->spare < spare) spare = charge->spare;
+        const uint64_t own = doorman__want_spare(permits, charge, want);
+        fits = fits && doorman__charge_more(charge, want, want->cost) <= own;
+        if (own < spare) spare = own;
     }
     if (fits) return want->cost;
     const uint64_t whole = spare / (uint64_t)DOORMAN__UNIT;
@@ -8828,7 +8976,18 @@ static double doorman__permits_equal_extra(const doorman_permits *permits) {
     for (size_t i = 0; i < permits->charge_count; i++) {
         const doorman__charge *charge = &permits->charges[i];
         uint64_t each = charge->spare / charge->item_count / (uint64_t)DOORMAN__UNIT;
-        if (!charge->shadow) extra = doorman__min(extra, (double)each);
+        if (charge->shadow) continue;
+        extra = doorman__min(extra, (double)each);
+        if (!doorman__charge_has_uses(permits, charge)) continue;
+        for (uint32_t at = charge->fair; at; at = permits->fair_uses[at - 1].next) {
+            const doorman__fair_use *use = &permits->fair_uses[at - 1];
+            const uint64_t all = use->most > charge->need ? use->most - charge->need : 0;
+            each = all / charge->item_count / (uint64_t)DOORMAN__UNIT;
+            extra = doorman__min(extra, (double)each);
+            if (!use->sharers) continue; /* the bucket of another key */
+            each = use->spare / use->sharers / (uint64_t)DOORMAN__UNIT;
+            extra = doorman__min(extra, (double)each);
+        }
     }
     return extra;
 }
@@ -8841,9 +9000,17 @@ static void doorman__want_grant(doorman_permits *permits, doorman__want *want, d
     for (size_t i = 0; i < want->charge_count; i++) {
         doorman__charge *charge = &permits->charges[want->charges[i]];
         charge->units += granted;
+        doorman__fair_use *use = doorman__charge_has_uses(permits, charge)
+                                     ? doorman__charge_use(permits, charge, want)
+                                     : NULL;
+        if (use) use->units += granted;
         if (!(granted > want->min)) continue;
         uint64_t more = doorman__charge_more(charge, want, granted);
         assert(charge->shadow || charge->spare >= more);
+        if (use) {
+            uint64_t *own = &permits->fair_uses[use->bucket].spare;
+            *own -= more < *own ? more : *own;
+        }
         charge->spare -= more < charge->spare ? more : charge->spare;
         charge->granted = more < most - charge->granted ? charge->granted + more : most;
         charge->minimum += granted - want->min;
@@ -9376,10 +9543,14 @@ static doorman__refusal doorman__permits_worst(const doorman_permits *permits, s
         const doorman__charge *charge = &permits->charges[i];
         if (!charge->reason || charge->shadow) continue;
         doorman__refusal given = {charge->reason, charge->first_item, charge->limit->name, 0, 0};
-        const bool shares = charge->reason == DOORMAN_REASON_SHARE;
-        if (shares) given.share = permits->fair_uses[charge->fair - 1].view.share;
-        bool waits = doorman__reason_waits(charge->reason);
-        if (waits) given.delay = doorman__charge_delay(permits, charge, max_wait);
+        if (charge->reason == DOORMAN_REASON_SHARE) {
+            const doorman__fair_use *use =
+                doorman__charge_refused_use(permits, charge, &given.delay);
+            given.item = use->first_item;
+            given.share = use->view.share;
+        } else if (doorman__reason_waits(charge->reason)) {
+            given.delay = doorman__charge_delay(permits, charge, max_wait);
+        }
         doorman__refusal_add(&worst, given);
     }
     assert(worst.reason != DOORMAN_NO_REASON);
@@ -9455,18 +9626,11 @@ static bool doorman__permits_refused_otherwise(const doorman_permits *permits,
     return reason && reason != DOORMAN_REASON_RATE && reason != DOORMAN_REASON_SHARE;
 }
 
-/* Returns the units that the items of a charge have asked for. */
-static double doorman__charge_asked(const doorman_permits *permits, const doorman__charge *charge,
-                                    size_t count) {
-    const size_t index = (size_t)(charge - permits->charges);
-    double asked = 0;
-    for (size_t i = charge->first_item; i < count; i++) {
-        const doorman__want *want = &permits->wants[i];
-        for (size_t j = 0; j < want->charge_count; j++) {
-            if (want->charges[j] == index) asked += want->cost;
-        }
+/* Lets the keys of the present call forget a key that is freed. */
+static void doorman__uses_forget(doorman_permits *permits, const doorman__fair_key *key) {
+    for (size_t i = 0; i < permits->fair_use_count; i++) {
+        if (permits->fair_uses[i].key == key) permits->fair_uses[i].key = NULL;
     }
-    return asked;
 }
 
 #define DOORMAN__FAIR_GIVERS 16 /* pools that a decision looks at, to find a key that gives room */
@@ -9498,21 +9662,21 @@ static void doorman__permits_make_fair_room(doorman_permits *permits, const door
     }
 }
 
-/* Notes what the key of a charge has asked for, and what it got. Without memory, only its bucket
- * and the newcomers count it.
+/* Notes what a key has asked for, and what it got. Without memory, only its bucket and the newcomers
+ * count it.
  *   granted   negative: the key gives units back */
-static void doorman__charge_note_fair(doorman_permits *permits, const doorman__charge *charge,
-                                      double asked, double granted) {
-    if (!charge->fair) return;
-    doorman__fair_use *use = &permits->fair_uses[charge->fair - 1];
+static void doorman__charge_note_use(doorman_permits *permits, const doorman__charge *charge,
+                                     doorman__fair_use *use, double asked, double granted) {
+    doorman__fair_use *first = &permits->fair_uses[charge->fair - 1];
     if (!(asked > 0) && !(granted < 0)) return;
     /* No cost is larger than what the limit can ever give: it would count for years. */
     const doorman_figures *figures = &charge->limit->figures;
     asked = doorman__min(asked, figures->size + doorman__lent(figures));
-    if (!use->pool && asked > 0) {
-        use->pool =
+    if (!first->pool && asked > 0) {
+        first->pool =
             doorman__fair_pool_create(permits, charge->slot, charge->limit, &charge->identity);
     }
+    use->pool = first->pool;
     if (!use->pool) return;
     if (!use->key && asked > 0) {
         doorman__permits_make_fair_room(permits, use, charge->limit);
@@ -9521,15 +9685,35 @@ static void doorman__charge_note_fair(doorman_permits *permits, const doorman__c
     doorman__fair_note(&use->pool->fair, use->key, &use->name, asked, granted, permits->at.now);
 }
 
+/* The same for the key of an item. */
+static void doorman__charge_note_fair(doorman_permits *permits, const doorman__charge *charge,
+                                      const doorman__want *want, double asked, double granted) {
+    doorman__fair_use *use = charge->fair ? doorman__charge_use(permits, charge, want) : NULL;
+    if (use) doorman__charge_note_use(permits, charge, use, asked, granted);
+}
+
+/* Notes what the keys of a charge have asked for. If shares refuse the permit, the keys that have
+ * not used theirs do not count it, because they could not use the units. */
+static void doorman__charge_note_uses(doorman_permits *permits, const doorman__charge *charge,
+                                      bool granted) {
+    const bool several = doorman__charge_has_uses(permits, charge);
+    double rest = granted ? doorman__grains_units(doorman__charge_amount(charge)) : 0;
+    for (uint32_t at = charge->fair; at; at = permits->fair_uses[at - 1].next) {
+        doorman__fair_use *use = &permits->fair_uses[at - 1];
+        if (charge->reason == DOORMAN_REASON_SHARE && !use->refuses) continue;
+        const double taken = several ? doorman__min(rest, use->units) : rest;
+        doorman__charge_note_use(permits, charge, use, use->asked, taken);
+        rest -= taken;
+    }
+}
+
 /* Notes what the keys of all fair limits have asked for. */
 static void doorman__permits_note_fair(doorman_permits *permits, size_t count, bool granted) {
     if (!permits->fair_use_count) return;
     for (size_t i = 0; i < permits->charge_count; i++) {
-        doorman__charge *charge = &permits->charges[i];
+        const doorman__charge *charge = &permits->charges[i];
         if (!charge->fair || doorman__permits_refused_otherwise(permits, charge, count)) continue;
-        const uint64_t taken = granted ? doorman__charge_amount(charge) : 0;
-        doorman__charge_note_fair(permits, charge, doorman__charge_asked(permits, charge, count),
-                                  doorman__grains_units(taken));
+        doorman__charge_note_uses(permits, charge, granted);
     }
 }
 
@@ -9576,8 +9760,8 @@ static doorman_time doorman__figures_window(doorman_limit_kind kind, const doorm
 
 /* Says what the key of a fair limit asks for, and what it may use (P29). */
 static void doorman__detail_set_fair(const doorman_permits *permits, const doorman__charge *charge,
-                                     doorman_permit_detail *out) {
-    const doorman__fair_use *use = &permits->fair_uses[charge->fair - 1];
+                                     size_t item, doorman_permit_detail *out) {
+    const doorman__fair_use *use = doorman__charge_use(permits, charge, &permits->wants[item]);
     out->fair = true;
     out->share = out->level = charge->figures->rate; /* the key is the first one */
     if (!use->pool) return;
@@ -9622,7 +9806,7 @@ static doorman_permit_detail doorman__charge_detail(const doorman_permits *permi
                                                          charge->place, &charge->identity);
         if (plan) detail.plan = plan->name;
     }
-    if (charge->fair) doorman__detail_set_fair(permits, charge, &detail);
+    if (charge->fair) doorman__detail_set_fair(permits, charge, item, &detail);
     bool counts =
         charge->counter && doorman__counter_counts(charge->counter, charge->limit, permits->at.now);
     if (counts) detail.refusals = (uint32_t)doorman__counter_refusals(charge->counter)[0];
@@ -10999,7 +11183,8 @@ static uint64_t doorman__charge_return(doorman_permits *permits, const doorman__
         *slot -= grains;
     }
     if (charge->limit->durable) doorman__permits_mark(permits, charge->slot, counter);
-    doorman__charge_note_fair(permits, charge, 0, -doorman__grains_units(grains));
+    doorman__charge_note_fair(permits, charge, &permits->wants[part->item], 0,
+                              -doorman__grains_units(grains));
     return grains;
 }
 
@@ -11889,7 +12074,7 @@ static doorman_status doorman__permits_charge_report(doorman_permits *permits, d
         (void)doorman__counter_charge(charge->counter, &meter, amounts[i], &permits->at);
         if (charge->limit->durable) doorman__permits_mark(permits, charge->slot, charge->counter);
         const double units = (double)amounts[i] / DOORMAN__UNIT;
-        doorman__charge_note_fair(permits, charge, doorman__max(0, units), units);
+        doorman__charge_note_fair(permits, charge, permits->wants, doorman__max(0, units), units);
     }
     *charged = doorman__min((double)least / DOORMAN__UNIT, doorman__max(cost, 0));
     return DOORMAN_OK;
@@ -13149,7 +13334,7 @@ static doorman_status doorman__settle_create(doorman_permits *permits,
 
 /* Charges a counter as a report does. Returns the units that it has charged. */
 static double doorman__settle_charge(doorman_permits *permits, doorman__charge *charge,
-                                     double cost) {
+                                     const doorman__want *want, double cost) {
     const int64_t amount = doorman__charge_reported(permits, charge, cost);
     const double units = (double)amount / DOORMAN__UNIT;
     if (doorman__limit_is_leased_rate(charge->limit)) {
@@ -13162,7 +13347,7 @@ static double doorman__settle_charge(doorman_permits *permits, doorman__charge *
     const doorman__meter meter = doorman__counter_meter(permits, charge->limit, charge->counter);
     (void)doorman__counter_charge(charge->counter, &meter, amount, &permits->at);
     if (charge->limit->durable) doorman__permits_mark(permits, charge->slot, charge->counter);
-    doorman__charge_note_fair(permits, charge, doorman__max(0, units), units);
+    doorman__charge_note_fair(permits, charge, want, doorman__max(0, units), units);
     return units;
 }
 
@@ -13185,7 +13370,7 @@ static void doorman__settle_item(doorman_permits *permits, doorman__reservation 
                 doorman__max(item->result.returned, doorman__grains_units(back));
         }
         if (step.part && !(step.more > 0)) continue;
-        const double units = doorman__settle_charge(permits, step.charge, step.more);
+        const double units = doorman__settle_charge(permits, step.charge, want, step.more);
         const bool had = step.part && step.part->grains > 0;
         const double most = want->cost - (had ? item->granted : 0);
         const double charged = want->cost < 0 ? units : doorman__min(units, doorman__max(most, 0));
