@@ -4227,7 +4227,8 @@ static size_t doorman__chains_sample(const doorman__chains *nodes, uint64_t *ran
  *
  * The index stores demands that are rounded to four bits behind the first one. So a demand changes
  * in the index only if it changes by some percent, and keys with about the same demand share an
- * entry. The roundings of many keys cancel out. A key needs 64 bytes and its text on 64-bit
+ * entry. The roundings of many keys cancel out. The sums of the index do not drift: a change adds up
+ * the children of each node on its way again. A key needs 64 bytes and its text on 64-bit
  * systems, which is 24 more than a bucket of its own would need.
  */
 
@@ -4243,7 +4244,9 @@ typedef enum doorman__fair_state {
 #define DOORMAN__FAIR_TENTH 0.1       /* of the bucket of the limit, for keys below their share */
 #define DOORMAN__FAIR_VISITS 2        /* keys of each list that a call looks at */
 #define DOORMAN__FAIR_COSTS 4         /* the largest cost fits so often into the window of a key */
-#define DOORMAN__FAIR_SILENT 64       /* a key below this part of its share may become idle */
+#define DOORMAN__FAIR_ASKS                                                                         \
+    65536                       /* costs that a sum of floats has at most: see doorman__fair_note */
+#define DOORMAN__FAIR_SILENT 64 /* a key below this part of its share may become idle */
 
 /* What a key asks for, and its bucket. Floats are enough for what is measured. */
 typedef struct doorman__fair_flow {
@@ -4256,8 +4259,11 @@ typedef struct doorman__fair_flow {
 } doorman__fair_flow;
 
 /* A key. Its text is behind the struct, without a NUL. The tag of the node has its weight (17
- * bits), its state (2 bits), the last bits of the generation of the configuration for which the
- * weight is right (4 bits), and the bytes of its text (9 bits). */
+ * bits), its state (2 bits), whether its weight may be wrong (1 bit), and the bytes of its text (9
+ * bits).
+ *     A weight is right if the key was measured after the present configuration was seen first, and
+ * if its weight was right or was found then. So no number of configurations is stored in a key,
+ * which could wrap around while the key is silent. */
 typedef struct doorman__fair_key {
     doorman__chain node;
     struct doorman__fair_key *earlier, *later; /* in its list */
@@ -4277,6 +4283,8 @@ typedef struct doorman__fair {
     doorman__index index; /* the demands of the newcomers, and of all keys that are not new */
     double rate;          /* units a second of the limit */
     doorman_time window;  /* fair_window */
+    uint32_t generation;  /* of the last configuration that was seen */
+    doorman_time seen_at; /* when it was seen first */
     double level;         /* units a second for a weight of 1; only if it is known */
     bool level_known;
     size_t key_bytes; /* of all keys */
@@ -4286,12 +4294,12 @@ typedef struct doorman__fair {
 typedef struct doorman__fair_name {
     const char *text; /* without a NUL */
     size_t bytes;
-    uint32_t hash, weight, generation;
+    uint32_t hash, weight;
 } doorman__fair_name;
 
 #define DOORMAN__FAIR_BYTES_BITS 9
-#define DOORMAN__FAIR_GENERATION_BITS 4
-#define DOORMAN__FAIR_STATE_SHIFT (DOORMAN__FAIR_BYTES_BITS + DOORMAN__FAIR_GENERATION_BITS)
+#define DOORMAN__FAIR_STALE (1u << DOORMAN__FAIR_BYTES_BITS)
+#define DOORMAN__FAIR_STATE_SHIFT (DOORMAN__FAIR_BYTES_BITS + 1)
 #define DOORMAN__FAIR_WEIGHT_SHIFT (DOORMAN__FAIR_STATE_SHIFT + 2)
 
 static size_t doorman__fair_text_bytes(const doorman__fair_key *key) {
@@ -4307,18 +4315,17 @@ static doorman__fair_state doorman__fair_state_of(const doorman__fair_key *key) 
 }
 
 /* Returns whether the weight of a key is that of the present configuration. */
-static bool doorman__fair_weighed(const doorman__fair_key *key, uint32_t generation) {
-    const uint32_t mask = (1u << DOORMAN__FAIR_GENERATION_BITS) - 1;
-    return (key->node.tag >> DOORMAN__FAIR_BYTES_BITS & mask) == (generation & mask);
+static bool doorman__fair_weighed(const doorman__fair *fair, const doorman__fair_key *key) {
+    return key->flow.since > fair->seen_at && !(key->node.tag & DOORMAN__FAIR_STALE);
 }
 
+/*   weighed   the weight is that of the present configuration */
 static void doorman__fair_set_tag(doorman__fair_key *key, doorman__fair_state state,
-                                  uint32_t weight, uint32_t generation) {
-    const uint32_t mask = (1u << DOORMAN__FAIR_GENERATION_BITS) - 1;
+                                  uint32_t weight, bool weighed) {
     assert(weight > 0 && weight <= DOORMAN_WEIGHT_MAX);
-    key->node.tag =
-        weight << DOORMAN__FAIR_WEIGHT_SHIFT | (uint32_t)state << DOORMAN__FAIR_STATE_SHIFT |
-        (generation & mask) << DOORMAN__FAIR_BYTES_BITS | (uint32_t)doorman__fair_text_bytes(key);
+    key->node.tag = weight << DOORMAN__FAIR_WEIGHT_SHIFT |
+                    (uint32_t)state << DOORMAN__FAIR_STATE_SHIFT |
+                    (weighed ? 0 : DOORMAN__FAIR_STALE) | (uint32_t)doorman__fair_text_bytes(key);
 }
 
 static size_t doorman__fair_key_bytes(const doorman__fair_key *key) {
@@ -4465,6 +4472,13 @@ static void doorman__fair_set(doorman__fair *fair, double rate, doorman_time win
     fair->window = window;
 }
 
+/* Sees a configuration. */
+static void doorman__fair_see(doorman__fair *fair, uint32_t generation, doorman_time now) {
+    if (fair->generation == generation) return;
+    fair->generation = generation;
+    fair->seen_at = now;
+}
+
 static doorman__fair_key *doorman__fair_find(const doorman__fair *fair,
                                              const doorman__fair_name *name) {
     doorman__chain *node = doorman__chains_first(&fair->keys, name->hash);
@@ -4499,7 +4513,7 @@ static doorman__fair_key *doorman__fair_add(doorman__fair *fair, const doorman__
     memcpy(key + 1, name->text, name->bytes);
     key->node.tag = (uint32_t)name->bytes;
     key->flow.since = now;
-    doorman__fair_set_tag(key, DOORMAN__FAIR_NEW, name->weight, name->generation);
+    doorman__fair_set_tag(key, DOORMAN__FAIR_NEW, name->weight, true);
     if (!doorman__chains_add(&fair->keys, &key->node, name->hash)) {
         DOORMAN_FREE(key);
         return NULL;
@@ -4529,22 +4543,21 @@ static bool doorman__fair_measure(doorman__fair *fair, doorman__fair_key *key,
         return false;
     }
     share = doorman__fair_share(fair, weight);
+    const bool weighed = name || doorman__fair_weighed(fair, key);
     doorman__fair_restart(fair, flow, share, demand, now);
     if (state == DOORMAN__FAIR_NEW) {
         flow->saved = doorman__fair_size(fair, flow, share, 0);
     }
-    uint32_t generation = key->node.tag >> DOORMAN__FAIR_BYTES_BITS;
-    if (name) generation = name->generation;
     doorman__fair_leave(fair, key);
-    doorman__fair_set_tag(key, silent ? DOORMAN__FAIR_IDLE : DOORMAN__FAIR_ACTIVE, weight,
-                          generation);
+    doorman__fair_set_tag(key, silent ? DOORMAN__FAIR_IDLE : DOORMAN__FAIR_ACTIVE, weight, weighed);
     doorman__fair_enter(fair, key);
     return true;
 }
 
-static void doorman__fair_measure_newcomers(doorman__fair *fair, doorman_time now) {
+/* Measures the newcomers, and begins to measure them again. If memory runs out, they are measured
+ * later. */
+static void doorman__fair_renew(doorman__fair *fair, doorman_time now) {
     doorman__fair_flow *flow = &fair->newcomers;
-    if (now - flow->since < fair->window / 4) return;
     const double share = doorman__fair_share(fair, 1);
     const float demand = doorman__fair_measured(fair, flow, share, now);
     const doorman__demand before = doorman__fair_demand(flow->demand, 1);
@@ -4570,7 +4583,7 @@ static size_t doorman__fair_forget_old(doorman__fair *fair, doorman__fair_state 
 static size_t doorman__fair_tidy(doorman__fair *fair, size_t visits, doorman_time now) {
     const doorman_time window = fair->window;
     size_t count = 0;
-    doorman__fair_measure_newcomers(fair, now);
+    if (now - fair->newcomers.since >= fair->window / 4) doorman__fair_renew(fair, now);
     for (; count < visits; count++) {
         doorman__fair_key *active = fair->lists[DOORMAN__FAIR_ACTIVE].first;
         if (!active || now - active->flow.since < window) break;
@@ -4653,6 +4666,13 @@ static doorman__fair_figures doorman__fair_read(doorman__fair *fair, const doorm
     return out;
 }
 
+/* Returns whether a flow must be measured now, because the sum of what it has asked for is so much
+ * larger than a cost that a float would soon lose the cost. In a window of hours a key may ask for
+ * more than the 2^24 units that a float counts one by one. */
+static bool doorman__fair_is_full(const doorman__fair_flow *flow, float needed, doorman_time now) {
+    return flow->asked > DOORMAN__FAIR_ASKS * needed && needed > 0 && now > flow->since;
+}
+
 /* Notes that a key has asked for units, and what it got.
  *   key     NULL: there is no memory for it, so only the newcomers count it
  *   cost    the largest cost at once */
@@ -4669,11 +4689,13 @@ static void doorman__fair_note(doorman__fair *fair, doorman__fair_key *key,
     if (largest > flow->largest) flow->largest = largest;
     const float needed = (float)(asked + doorman__min(0, granted));
     flow->asked += needed;
+    if (is_new && doorman__fair_is_full(flow, needed, now)) doorman__fair_renew(fair, now);
     if (!key) return;
     if (is_new) key->flow.asked += needed;
     if (is_new && largest > key->flow.largest) key->flow.largest = largest;
     const doorman_time passed = now - key->flow.since;
-    if (passed >= (is_new ? fair->window : fair->window / 4)) {
+    const bool full = !is_new && doorman__fair_is_full(flow, needed, now);
+    if (full || passed >= (is_new ? fair->window : fair->window / 4)) {
         (void)doorman__fair_measure(fair, key, name, now);
     }
 }
@@ -7537,6 +7559,7 @@ static doorman__fair_pool *doorman__fair_pool_create(doorman_permits *permits, d
         DOORMAN_FREE(pool);
         return NULL;
     }
+    doorman__fair_see(&pool->fair, permits->generation, now);
     doorman__fair_pool_enter(permits, pool);
     permits->node_bytes += sizeof *pool;
     if (place) place->counter_count++;
@@ -8433,14 +8456,12 @@ static bool doorman__charge_bring(doorman_permits *permits, const doorman__want 
 }
 
 /* Returns the name of the key of an item, without its weight. */
-static doorman__fair_name doorman__want_fair_name(const doorman_permits *permits,
-                                                  const doorman__want *want) {
+static doorman__fair_name doorman__want_fair_name(const doorman__want *want) {
     return (doorman__fair_name){.text = want->key,
                                 .bytes = want->identity.key_bytes,
                                 .hash =
                                     (uint32_t)want->identity.hash - 3 * (uint32_t)want->place->hash,
-                                .weight = 1,
-                                .generation = permits->generation};
+                                .weight = 1};
 }
 
 /* Returns what the key of an item wants of a charge, or NULL. */
@@ -8473,7 +8494,7 @@ static doorman__fair_use *doorman__charge_add_use(doorman_permits *permits, door
     doorman__fair_use *use = &permits->fair_uses[permits->fair_use_count++];
     const doorman_permit_limit *limit = charge->limit;
     memset(use, 0, sizeof *use);
-    use->name = doorman__want_fair_name(permits, want);
+    use->name = doorman__want_fair_name(want);
     use->bucket = (uint32_t)count - 1;
     if (charge->fair) {
         doorman__fair_use *first = &permits->fair_uses[charge->fair - 1];
@@ -8486,11 +8507,12 @@ static doorman__fair_use *doorman__charge_add_use(doorman_permits *permits, door
                                             (uint32_t)charge->identity.hash);
         if (use->pool) {
             doorman__fair_set(&use->pool->fair, limit->figures.rate, limit->fair_window);
+            doorman__fair_see(&use->pool->fair, permits->generation, permits->at.now);
             (void)doorman__fair_pool_tidy(permits, use->pool, DOORMAN__FAIR_VISITS);
         }
     }
     if (use->pool) use->key = doorman__fair_find(&use->pool->fair, &use->name);
-    const bool known = use->key && doorman__fair_weighed(use->key, permits->generation) &&
+    const bool known = use->key && doorman__fair_weighed(&use->pool->fair, use->key) &&
                        !doorman__limit_overridden(permits, limit);
     use->name.weight = known ? doorman__fair_weight(use->key)
                              : doorman__permits_weight(permits, limit, &want->identity);

@@ -199,6 +199,57 @@ TEST(the_level_is_where_the_demands_sum_up_to_the_rate) {
     stop(f);
 }
 
+/* The sums of the index are those of all demands, after a million changes. */
+TEST(the_sums_of_demands_do_not_drift) {
+    enum { KEYS = 500, CHANGES = 1000000 };
+    static doorman__demand own[KEYS];
+    doorman__fair fair;
+    assert_true(doorman__fair_init(&fair, 1e6, 3600 * SECOND, 0));
+    for (int i = 0; i < CHANGES; i++) {
+        doorman__demand *demand = &own[random_below(KEYS)];
+        const bool is_new = demand->subclients == 0;
+        const double scale = exp((double)random_below(60) - 30);
+        const doorman__demand next =
+            doorman__fair_demand((float)(scale * (double)(1 + random_below(1000))),
+                                 (uint32_t)(1 + random_below(DOORMAN_WEIGHT_MAX)));
+        assert_true(doorman__fair_replace(&fair, is_new ? NULL : demand, next));
+        *demand = next;
+        if (i % 10007 && i + 1 < CHANGES) continue;
+        double wants = 0;
+        uint64_t weights = 1; /* of the newcomers */
+        for (int j = 0; j < KEYS; j++) wants += own[j].wants;
+        for (int j = 0; j < KEYS; j++) weights += own[j].subclients;
+        const doorman__sums sums = doorman__node_sums(fair.index.bands[0]);
+        assert_near(sums.wants / wants, 1, 1e-12);
+        assert_int_equal(sums.subclients, weights);
+    }
+    doorman__fair_uninit(&fair);
+}
+
+/* P29: in a window of an hour a key asks for more units than a float counts one by one. */
+TEST(a_demand_over_an_hour_counts_each_unit) {
+    enum { ASKS = 4000000 };
+    for (int newcomers = 0; newcomers < 2; newcomers++) {
+        doorman__fair fair;
+        doorman_time now = SECOND;
+        const doorman__fair_name name = {.text = "a", .bytes = 1, .hash = 7, .weight = 1};
+        assert_true(doorman__fair_init(&fair, 1e6, 3600 * SECOND, now));
+        doorman__fair_key *key = newcomers ? NULL : doorman__fair_add(&fair, &name, now);
+        if (key) assert_true(doorman__fair_measure(&fair, key, &name, now));
+        const doorman__fair_flow *flow = key ? &key->flow : &fair.newcomers;
+        now += SECOND;
+        doorman__fair_note(&fair, key, &name, 1 << 24, 0, now);
+        for (int i = 0; i < ASKS; i++) {
+            now += SECOND / 100000; /* 40 s in all */
+            doorman__fair_note(&fair, key, &name, 1, 0, now);
+        }
+        const double all = (1 << 24) + (double)ASKS;
+        const double demand = (double)doorman__fair_measured(&fair, flow, 1e6, now);
+        assert_near(demand / (all / 3600), 1, 0.02);
+        doorman__fair_uninit(&fair);
+    }
+}
+
 /* ---- refusals and descriptions */
 
 /* P29: the refusal names the limit and the share. After retry_after the same permit is granted, if
@@ -613,6 +664,28 @@ TEST(a_plan_sets_a_weight_of_a_limit_per_template) {
     assert_int_equal(doorman_permits_set_override(f->permits, &wrong, NULL, f->now),
                      DOORMAN_INVALID_ARGUMENT);
     stop(f);
+}
+
+/* P29: a key that stayed silent over any number of configurations has the present weight. */
+TEST(a_weight_is_right_after_many_configurations) {
+    static const char three[] = WEIGHTED("\"overrides\": [{\"keys\": [\"vip\"], \"weight\": 3}]");
+    static const char seven[] = WEIGHTED("\"overrides\": [{\"keys\": [\"vip\"], \"weight\": 7}]");
+    for (int configurations = 1; configurations < 40; configurations++) {
+        fixture *f = start(three);
+        for (int i = 0; i < 30; i++, f->now += SECOND / 10) {
+            assert_true(ask(f, "vip", 1) && ask(f, "b", 1));
+        }
+        for (int i = 1; i < configurations; i++) {
+            configure(f, three);
+            (void)ask(f, "b", 1);
+        }
+        configure(f, seven);
+        for (int i = 0; i < 10; i++, f->now += SECOND / 10) assert_true(ask(f, "vip", 1));
+        const doorman__fair_key *key = f->permits->pools.first->fair.lists[1].last;
+        assert_memory_equal(key + 1, "vip", 3);
+        assert_int_equal(doorman__fair_weight(key), 7);
+        stop(f);
+    }
 }
 
 /* ---- memory */
