@@ -4242,6 +4242,7 @@ typedef enum doorman__fair_state {
 #define DOORMAN__FAIR_NEW_WINDOWS 8   /* when a newcomer is forgotten that does not ask again */
 #define DOORMAN__FAIR_IDLE_WINDOWS 16 /* the same for an idle key */
 #define DOORMAN__FAIR_TENTH 0.1       /* of the bucket of the limit, for keys below their share */
+#define DOORMAN__FAIR_MANY 4096       /* keys of a limit from which on they are loaded ahead */
 #define DOORMAN__FAIR_VISITS 2        /* keys of each list that a call looks at */
 #define DOORMAN__FAIR_COSTS 4         /* the largest cost fits so often into the window of a key */
 #define DOORMAN__FAIR_ASKS                                                                         \
@@ -4486,7 +4487,11 @@ static doorman__fair_key *doorman__fair_find(const doorman__fair *fair,
         if (node->hash != name->hash) continue;
         doorman__fair_key *key = (doorman__fair_key *)(void *)node;
         if (doorman__fair_text_bytes(key) != name->bytes) continue;
-        if (!memcmp(key + 1, name->text, name->bytes)) return key;
+        if (memcmp(key + 1, name->text, name->bytes) != 0) continue;
+        /* a measurement changes its neighbours in the list */
+        if (key->earlier) __builtin_prefetch(key->earlier);
+        if (key->later) __builtin_prefetch(key->later);
+        return key;
     }
     return NULL;
 }
@@ -8508,7 +8513,9 @@ static doorman__fair_use *doorman__charge_add_use(doorman_permits *permits, door
         if (use->pool) {
             doorman__fair_set(&use->pool->fair, limit->figures.rate, limit->fair_window);
             doorman__fair_see(&use->pool->fair, permits->generation, permits->at.now);
-            (void)doorman__fair_pool_tidy(permits, use->pool, DOORMAN__FAIR_VISITS);
+            /* the only pool is tidied in each call anyway */
+            const bool alone = permits->pools.first == permits->pools.last;
+            if (!alone) (void)doorman__fair_pool_tidy(permits, use->pool, DOORMAN__FAIR_VISITS);
         }
     }
     if (use->pool) use->key = doorman__fair_find(&use->pool->fair, &use->name);
@@ -8603,13 +8610,28 @@ static doorman__counter *doorman__permits_find_ban(const doorman_permits *permit
     return doorman__slot_find(doorman__permits_bans(permits), of_key);
 }
 
-/* Starts to load the counters of a key into the cache. Shared counters are in the cache anyway. */
-static void doorman__place_prefetch(const doorman__place *place, const doorman__identity *of_key,
-                                    doorman__ahead what) {
+/* Returns the hash of a key without its resource. */
+static uint32_t doorman__fair_hash(const doorman__place *place, const doorman__identity *of_key) {
+    return (uint32_t)of_key->hash - 3 * (uint32_t)place->hash;
+}
+
+/* Starts to load the counters of a key into the cache, and what fair limits know of the key. Shared
+ * counters are in the cache anyway. */
+static void doorman__place_prefetch(const doorman_permits *permits, const doorman__place *place,
+                                    const doorman__identity *of_key, doorman__ahead what) {
     for (size_t i = 0; i < place->slot_count; i++) {
         const doorman__slot *slot = place->slots[i].slot;
-        if (slot->per != DOORMAN_PER_KEY) continue;
-        doorman__chains_prefetch(&slot->nodes, (uint32_t)of_key->hash, what);
+        if (slot->per == DOORMAN_PER_KEY) {
+            doorman__chains_prefetch(&slot->nodes, (uint32_t)of_key->hash, what);
+        } else if (slot->fair_count >= DOORMAN__FAIR_MANY) {
+            const bool all = slot->per == DOORMAN_PER_TEMPLATE;
+            const uint32_t hash =
+                (uint32_t)permits->empty_hash + (all ? 0 : 3 * (uint32_t)place->hash);
+            const doorman__fair_pool *pool =
+                doorman__fair_pool_find(slot, all ? DOORMAN__NO_PLACE : place->node.tag, hash);
+            if (!pool) continue;
+            doorman__chains_prefetch(&pool->fair.keys, doorman__fair_hash(place, of_key), what);
+        }
     }
 }
 
@@ -8621,7 +8643,7 @@ static void doorman__permits_prefetch(const doorman_permits *permits,
         const doorman__place *place = doorman__permits_find_place(permits, item->resource_id);
         if (!place) continue;
         doorman__identity of_key = doorman__identity_of(permits, place, item->key ? item->key : "");
-        doorman__place_prefetch(place, &of_key, what);
+        doorman__place_prefetch(permits, place, &of_key, what);
     }
 }
 
@@ -8645,7 +8667,7 @@ static bool doorman__permits_locate_item(doorman_permits *permits, doorman__want
     if (!place || want->rejected) return true;
     want->place = place;
     want->identity = doorman__identity_of(permits, place, want->key);
-    doorman__place_prefetch(place, &want->identity, DOORMAN__AHEAD_BUCKET);
+    doorman__place_prefetch(permits, place, &want->identity, DOORMAN__AHEAD_BUCKET);
     return true;
 }
 
@@ -8664,7 +8686,8 @@ static bool doorman__permits_prepare(doorman_permits *permits, size_t count, boo
     if (permits->pools.first) doorman__permits_tidy_pools(permits, DOORMAN__FAIR_VISITS);
     for (size_t i = 0; i < count; i++) {
         const doorman__want *want = &permits->wants[i];
-        if (want->place) doorman__place_prefetch(want->place, &want->identity, DOORMAN__AHEAD_NODE);
+        if (want->place)
+            doorman__place_prefetch(permits, want->place, &want->identity, DOORMAN__AHEAD_NODE);
     }
     for (size_t i = 0; i < count; i++) {
         doorman__want *want = &permits->wants[i];
@@ -8795,6 +8818,10 @@ static double doorman__charge_evaluate_use(const doorman_permits *permits, doorm
     const double all = doorman__grains_units(charge->need);
     const double cost =
         doorman__charge_has_uses(permits, charge) ? permits->fair_uses[use->bucket].needed : all;
+    if (pool.level >= pool.size && !(use->asked > use->minimum)) { /* it serves any key */
+        use->view.alone = true;
+        return DOORMAN__SUM_MAX;
+    }
     use->view = doorman__fair_look(&use->pool->fair, use->key, cost, pool.size, permits->at.now);
     use->refuses = use->minimum > 0 && !doorman__fair_allows(&use->view, cost, all, pool);
     if (use->refuses && !charge->reason) charge->reason = DOORMAN_REASON_SHARE;
@@ -8831,18 +8858,17 @@ static double doorman__charge_evaluate_fair(const doorman_permits *permits,
     }
     if (!first->pool) return DOORMAN__SUM_MAX;
     const doorman__fair_pool_level pool = doorman__charge_pool_level(permits, charge);
-    double most = DOORMAN__SUM_MAX;
     for (uint32_t at = charge->fair; at; at = uses[at - 1].next) {
         doorman__fair_use *use = &uses[at - 1];
         const double own = doorman__charge_evaluate_use(permits, charge, use, pool);
         const double all = pool.level - use->view.left;
+        if (!several) return use->view.alone ? DOORMAN__SUM_MAX : doorman__min(own, all);
         const uint64_t has = doorman__grains_floor(own), needs = doorman__grains_ceil(use->needed);
         use->spare = has > needs ? has - needs : 0;
         if (use->view.alone) continue;
         use->most = doorman__grains_floor(doorman__max(0, all));
-        if (!several) most = doorman__min(own, all);
     }
-    return most;
+    return DOORMAN__SUM_MAX;
 }
 
 static void doorman__charge_evaluate(const doorman_permits *permits, doorman__charge *charge,
