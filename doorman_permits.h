@@ -8683,12 +8683,12 @@ static bool doorman__permits_prepare(doorman_permits *permits, size_t count, boo
         if (!doorman__permits_locate_item(permits, &permits->wants[i])) return false;
     }
     doorman__permits_sweep_counters(permits, DOORMAN__CALL_VISITS);
-    if (permits->pools.first) doorman__permits_tidy_pools(permits, DOORMAN__FAIR_VISITS);
     for (size_t i = 0; i < count; i++) {
         const doorman__want *want = &permits->wants[i];
-        if (want->place)
-            doorman__place_prefetch(permits, want->place, &want->identity, DOORMAN__AHEAD_NODE);
+        if (!want->place) continue;
+        doorman__place_prefetch(permits, want->place, &want->identity, DOORMAN__AHEAD_NODE);
     }
+    if (permits->pools.first) doorman__permits_tidy_pools(permits, DOORMAN__FAIR_VISITS);
     for (size_t i = 0; i < count; i++) {
         doorman__want *want = &permits->wants[i];
         if (!want->place) continue;
