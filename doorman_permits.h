@@ -4206,9 +4206,9 @@ static size_t doorman__chains_sample(const doorman__chains *nodes, uint64_t *ran
  *    stay. A newcomer that asks again after `fair_window` is a key of its own.
  *       The bucket of the limit stays the hard bound. A key that it cannot serve is refused with
  *    RATE, and a key that has used its share with SHARE.
- *       The items of a permit may have several keys. Each key counts what its own items ask for, and
- *    the permit is refused if one of the keys has used its share. Then the keys that have not used
- *    theirs do not count it, because they could not use the units.
+ *       The items of a permit may have several keys. Each key counts what its own items ask for,
+ *    and the permit is refused if one of the keys has used its share. Then the keys that have not
+ *    used theirs do not count it, because they could not use the units.
  *       Example with a rate of 1,000, and keys that ask for 100, 700 and 700: the level is 450. The
  *    first key gets all that it asks for, and the others get 450 each. If one of the two has weight
  *    2, the level is 300, and it gets 600.
@@ -4227,8 +4227,8 @@ static size_t doorman__chains_sample(const doorman__chains *nodes, uint64_t *ran
  *
  * The index stores demands that are rounded to four bits behind the first one. So a demand changes
  * in the index only if it changes by some percent, and keys with about the same demand share an
- * entry. The roundings of many keys cancel out. The sums of the index do not drift: a change adds up
- * the children of each node on its way again. A key needs 64 bytes and its text on 64-bit
+ * entry. The roundings of many keys cancel out. The sums of the index do not drift: a change adds
+ * up the children of each node on its way again. A key needs 64 bytes and its text on 64-bit
  * systems, which is 24 more than a bucket of its own would need.
  */
 
@@ -9710,8 +9710,8 @@ static void doorman__permits_make_fair_room(doorman_permits *permits, const door
     }
 }
 
-/* Notes what a key has asked for, and what it got. Without memory, only its bucket and the newcomers
- * count it.
+/* Notes what a key has asked for, and what it got. Without memory, only its bucket and the
+ * newcomers count it.
  *   granted   negative: the key gives units back */
 static void doorman__charge_note_use(doorman_permits *permits, const doorman__charge *charge,
                                      doorman__fair_use *use, double asked, double granted) {
@@ -17865,8 +17865,8 @@ static const doorman__handover_permits doorman__permits_in_handover = {
  *    remembers at most DOORMAN__COPIES_MAX numbers.
  * About P28: if a server cannot remember a report, it charges nothing. Then the client sends the
  *    report again without a request_id. A server that does not know yet whether a predecessor has
- *    counted the report (LEARNING) charges nothing either. Then the report keeps its request_id, and
- *    is sent again after a second, for 11 minutes. After that it is lost, and counted. Reports that
+ *    counted the report (LEARNING) charges nothing either. Then the report keeps its request_id,
+ *    and is sent again after a second, for 11 minutes. After that it is lost, and counted. Reports that
  *    wait so count in the bound of 10,000.
  *
  * A call is a permit, a report, a settle or a request about a hold, from its beginning to its
@@ -17971,8 +17971,8 @@ typedef struct doorman__call {
     size_t position;              /* SENT: its index in the message */
     doorman_time sent_max_wait;
     doorman_time waits_until;          /* WAIT: when max_wait ends; 0: it was not sent yet. SETTLE:
-                                          when it is lost if it was not sent. REPORT: when it is lost
-                                          if servers learn; 0: none did yet */
+                                          when it is lost if it was not sent. REPORT: when it is
+                                          lost if servers learn; 0: none did yet */
     struct doorman__client_hold *hold; /* NULL: the call concerns no hold */
     struct doorman__call *peer;        /* of a transfer or settle: the call that has its result, and
                                           the other way round; NULL: nobody waits for it */
@@ -19900,8 +19900,8 @@ static void doorman__seizure_decide(doorman__sent sent, const doorman_hold *resu
     doorman__client_hold_plan(hold, now);
 }
 
-/* Processes the answer to a report. If a server cannot remember it, it is sent without a request_id.
- * If a server learns, it is sent again later, and keeps its request_id (P28). */
+/* Processes the answer to a report. If a server cannot remember it, it is sent without a
+ * request_id. If a server learns, it is sent again later, and keeps its request_id (P28). */
 static void doorman__report_decide(doorman__call *call, const doorman_permit_result *result,
                                    doorman_time now) {
     doorman_permit_client *client = call->client;
