@@ -7587,13 +7587,9 @@ static void doorman__permits_free_pools(doorman_permits *permits) {
     while (permits->pools.first) doorman__fair_pool_free(permits, permits->pools.first);
 }
 
-static void doorman__uses_forget(doorman_permits *permits, const doorman__fair_key *key);
-
-/* Forgets a key, also in the present call. */
 static void doorman__fair_pool_forget(doorman_permits *permits, doorman__fair_pool *pool,
                                       doorman__fair_key *key) {
     const size_t bytes = doorman__fair_key_bytes(key);
-    doorman__uses_forget(permits, key);
     doorman__fair_forget(&pool->fair, key);
     permits->node_bytes -= bytes;
     pool->slot->fair_count--;
@@ -9674,13 +9670,6 @@ static bool doorman__permits_refused_otherwise(const doorman_permits *permits,
     return reason && reason != DOORMAN_REASON_RATE && reason != DOORMAN_REASON_SHARE;
 }
 
-/* Lets the keys of the present call forget a key that is freed. */
-static void doorman__uses_forget(doorman_permits *permits, const doorman__fair_key *key) {
-    for (size_t i = 0; i < permits->fair_use_count; i++) {
-        if (permits->fair_uses[i].key == key) permits->fair_uses[i].key = NULL;
-    }
-}
-
 #define DOORMAN__FAIR_GIVERS 16 /* pools that a decision looks at, to find a key that gives room */
 
 /* Returns how many keys can give their room to others. */
@@ -9710,6 +9699,20 @@ static void doorman__permits_make_fair_room(doorman_permits *permits, const door
     }
 }
 
+/* Adds a key to its pool, if there is room and memory. Another key of the permit may give its room,
+ * so all of them are found again then. */
+static void doorman__charge_add_key(doorman_permits *permits, const doorman__charge *charge,
+                                    doorman__fair_use *use) {
+    const doorman__slot *slot = use->pool->slot;
+    const size_t before = slot->fair_count;
+    use->key = doorman__fair_pool_add(permits, use->pool, charge->limit, &use->name);
+    if (slot->fair_count == before + (use->key ? 1 : 0)) return;
+    for (uint32_t at = charge->fair; at; at = permits->fair_uses[at - 1].next) {
+        doorman__fair_use *other = &permits->fair_uses[at - 1];
+        other->key = doorman__fair_find(&use->pool->fair, &other->name);
+    }
+}
+
 /* Notes what a key has asked for, and what it got. Without memory, only its bucket and the
  * newcomers count it.
  *   granted   negative: the key gives units back */
@@ -9728,7 +9731,7 @@ static void doorman__charge_note_use(doorman_permits *permits, const doorman__ch
     if (!use->pool) return;
     if (!use->key && asked > 0) {
         doorman__permits_make_fair_room(permits, use, charge->limit);
-        use->key = doorman__fair_pool_add(permits, use->pool, charge->limit, &use->name);
+        doorman__charge_add_key(permits, charge, use);
     }
     doorman__fair_note(&use->pool->fair, use->key, &use->name, asked, granted, permits->at.now);
 }
@@ -17866,8 +17869,8 @@ static const doorman__handover_permits doorman__permits_in_handover = {
  * About P28: if a server cannot remember a report, it charges nothing. Then the client sends the
  *    report again without a request_id. A server that does not know yet whether a predecessor has
  *    counted the report (LEARNING) charges nothing either. Then the report keeps its request_id,
- *    and is sent again after a second, for 11 minutes. After that it is lost, and counted. Reports that
- *    wait so count in the bound of 10,000.
+ *    and is sent again after a second, for 11 minutes. After that it is lost, and counted. Reports
+ *    that wait so count in the bound of 10,000.
  *
  * A call is a permit, a report, a settle or a request about a hold, from its beginning to its
  * result. Only doorman__call_move changes its state, except that the action of a hold becomes NEW
