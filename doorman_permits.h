@@ -255,7 +255,9 @@ extern "C" {
  *    store ends with the counters that it has charged.
  * P28 A report with a request_id counts once: a repeat within 10 minutes answers what the first
  *    one charged. Beyond client_request_max or request_max a report, an unknown settle and a new
- *    reservation are refused as REPEATS. */
+ *    reservation are refused as REPEATS. While the rows of a store are not read, a predecessor may
+ *    have counted the report already. So a report that a durable limit concerns is then refused as
+ *    LEARNING, for at most 10 minutes, and is sent again with the same request_id. */
 
 /* Which permits share one counter of a limit. */
 typedef enum doorman_scope {
@@ -4204,6 +4206,9 @@ static size_t doorman__chains_sample(const doorman__chains *nodes, uint64_t *ran
  *    stay. A newcomer that asks again after `fair_window` is a key of its own.
  *       The bucket of the limit stays the hard bound. A key that it cannot serve is refused with
  *    RATE, and a key that has used its share with SHARE.
+ *       The items of a permit may have several keys. Each key counts what its own items ask for,
+ *    and the permit is refused if one of the keys has used its share. Then the keys that have not
+ *    used theirs do not count it, because they could not use the units.
  *       Example with a rate of 1,000, and keys that ask for 100, 700 and 700: the level is 450. The
  *    first key gets all that it asks for, and the others get 450 each. If one of the two has weight
  *    2, the level is 300, and it gets 600.
@@ -4222,7 +4227,8 @@ static size_t doorman__chains_sample(const doorman__chains *nodes, uint64_t *ran
  *
  * The index stores demands that are rounded to four bits behind the first one. So a demand changes
  * in the index only if it changes by some percent, and keys with about the same demand share an
- * entry. The roundings of many keys cancel out. A key needs 64 bytes and its text on 64-bit
+ * entry. The roundings of many keys cancel out. The sums of the index do not drift: a change adds
+ * up the children of each node on its way again. A key needs 64 bytes and its text on 64-bit
  * systems, which is 24 more than a bucket of its own would need.
  */
 
@@ -4236,9 +4242,12 @@ typedef enum doorman__fair_state {
 #define DOORMAN__FAIR_NEW_WINDOWS 8   /* when a newcomer is forgotten that does not ask again */
 #define DOORMAN__FAIR_IDLE_WINDOWS 16 /* the same for an idle key */
 #define DOORMAN__FAIR_TENTH 0.1       /* of the bucket of the limit, for keys below their share */
+#define DOORMAN__FAIR_MANY 4096       /* keys of a limit from which on they are loaded ahead */
 #define DOORMAN__FAIR_VISITS 2        /* keys of each list that a call looks at */
 #define DOORMAN__FAIR_COSTS 4         /* the largest cost fits so often into the window of a key */
-#define DOORMAN__FAIR_SILENT 64       /* a key below this part of its share may become idle */
+#define DOORMAN__FAIR_ASKS                                                                         \
+    65536                       /* costs that a sum of floats has at most: see doorman__fair_note */
+#define DOORMAN__FAIR_SILENT 64 /* a key below this part of its share may become idle */
 
 /* What a key asks for, and its bucket. Floats are enough for what is measured. */
 typedef struct doorman__fair_flow {
@@ -4251,8 +4260,11 @@ typedef struct doorman__fair_flow {
 } doorman__fair_flow;
 
 /* A key. Its text is behind the struct, without a NUL. The tag of the node has its weight (17
- * bits), its state (2 bits), the last bits of the generation of the configuration for which the
- * weight is right (4 bits), and the bytes of its text (9 bits). */
+ * bits), its state (2 bits), whether its weight may be wrong (1 bit), and the bytes of its text (9
+ * bits).
+ *     A weight is right if the key was measured after the present configuration was seen first, and
+ * if its weight was right or was found then. So no number of configurations is stored in a key,
+ * which could wrap around while the key is silent. */
 typedef struct doorman__fair_key {
     doorman__chain node;
     struct doorman__fair_key *earlier, *later; /* in its list */
@@ -4272,6 +4284,8 @@ typedef struct doorman__fair {
     doorman__index index; /* the demands of the newcomers, and of all keys that are not new */
     double rate;          /* units a second of the limit */
     doorman_time window;  /* fair_window */
+    uint32_t generation;  /* of the last configuration that was seen */
+    doorman_time seen_at; /* when it was seen first */
     double level;         /* units a second for a weight of 1; only if it is known */
     bool level_known;
     size_t key_bytes; /* of all keys */
@@ -4281,12 +4295,12 @@ typedef struct doorman__fair {
 typedef struct doorman__fair_name {
     const char *text; /* without a NUL */
     size_t bytes;
-    uint32_t hash, weight, generation;
+    uint32_t hash, weight;
 } doorman__fair_name;
 
 #define DOORMAN__FAIR_BYTES_BITS 9
-#define DOORMAN__FAIR_GENERATION_BITS 4
-#define DOORMAN__FAIR_STATE_SHIFT (DOORMAN__FAIR_BYTES_BITS + DOORMAN__FAIR_GENERATION_BITS)
+#define DOORMAN__FAIR_STALE (1u << DOORMAN__FAIR_BYTES_BITS)
+#define DOORMAN__FAIR_STATE_SHIFT (DOORMAN__FAIR_BYTES_BITS + 1)
 #define DOORMAN__FAIR_WEIGHT_SHIFT (DOORMAN__FAIR_STATE_SHIFT + 2)
 
 static size_t doorman__fair_text_bytes(const doorman__fair_key *key) {
@@ -4302,18 +4316,17 @@ static doorman__fair_state doorman__fair_state_of(const doorman__fair_key *key) 
 }
 
 /* Returns whether the weight of a key is that of the present configuration. */
-static bool doorman__fair_weighed(const doorman__fair_key *key, uint32_t generation) {
-    const uint32_t mask = (1u << DOORMAN__FAIR_GENERATION_BITS) - 1;
-    return (key->node.tag >> DOORMAN__FAIR_BYTES_BITS & mask) == (generation & mask);
+static bool doorman__fair_weighed(const doorman__fair *fair, const doorman__fair_key *key) {
+    return key->flow.since > fair->seen_at && !(key->node.tag & DOORMAN__FAIR_STALE);
 }
 
+/*   weighed   the weight is that of the present configuration */
 static void doorman__fair_set_tag(doorman__fair_key *key, doorman__fair_state state,
-                                  uint32_t weight, uint32_t generation) {
-    const uint32_t mask = (1u << DOORMAN__FAIR_GENERATION_BITS) - 1;
+                                  uint32_t weight, bool weighed) {
     assert(weight > 0 && weight <= DOORMAN_WEIGHT_MAX);
-    key->node.tag =
-        weight << DOORMAN__FAIR_WEIGHT_SHIFT | (uint32_t)state << DOORMAN__FAIR_STATE_SHIFT |
-        (generation & mask) << DOORMAN__FAIR_BYTES_BITS | (uint32_t)doorman__fair_text_bytes(key);
+    key->node.tag = weight << DOORMAN__FAIR_WEIGHT_SHIFT |
+                    (uint32_t)state << DOORMAN__FAIR_STATE_SHIFT |
+                    (weighed ? 0 : DOORMAN__FAIR_STALE) | (uint32_t)doorman__fair_text_bytes(key);
 }
 
 static size_t doorman__fair_key_bytes(const doorman__fair_key *key) {
@@ -4460,6 +4473,13 @@ static void doorman__fair_set(doorman__fair *fair, double rate, doorman_time win
     fair->window = window;
 }
 
+/* Sees a configuration. */
+static void doorman__fair_see(doorman__fair *fair, uint32_t generation, doorman_time now) {
+    if (fair->generation == generation) return;
+    fair->generation = generation;
+    fair->seen_at = now;
+}
+
 static doorman__fair_key *doorman__fair_find(const doorman__fair *fair,
                                              const doorman__fair_name *name) {
     doorman__chain *node = doorman__chains_first(&fair->keys, name->hash);
@@ -4467,7 +4487,11 @@ static doorman__fair_key *doorman__fair_find(const doorman__fair *fair,
         if (node->hash != name->hash) continue;
         doorman__fair_key *key = (doorman__fair_key *)(void *)node;
         if (doorman__fair_text_bytes(key) != name->bytes) continue;
-        if (!memcmp(key + 1, name->text, name->bytes)) return key;
+        if (memcmp(key + 1, name->text, name->bytes) != 0) continue;
+        /* a measurement changes its neighbours in the list */
+        if (key->earlier) __builtin_prefetch(key->earlier);
+        if (key->later) __builtin_prefetch(key->later);
+        return key;
     }
     return NULL;
 }
@@ -4494,7 +4518,7 @@ static doorman__fair_key *doorman__fair_add(doorman__fair *fair, const doorman__
     memcpy(key + 1, name->text, name->bytes);
     key->node.tag = (uint32_t)name->bytes;
     key->flow.since = now;
-    doorman__fair_set_tag(key, DOORMAN__FAIR_NEW, name->weight, name->generation);
+    doorman__fair_set_tag(key, DOORMAN__FAIR_NEW, name->weight, true);
     if (!doorman__chains_add(&fair->keys, &key->node, name->hash)) {
         DOORMAN_FREE(key);
         return NULL;
@@ -4524,22 +4548,21 @@ static bool doorman__fair_measure(doorman__fair *fair, doorman__fair_key *key,
         return false;
     }
     share = doorman__fair_share(fair, weight);
+    const bool weighed = name || doorman__fair_weighed(fair, key);
     doorman__fair_restart(fair, flow, share, demand, now);
     if (state == DOORMAN__FAIR_NEW) {
         flow->saved = doorman__fair_size(fair, flow, share, 0);
     }
-    uint32_t generation = key->node.tag >> DOORMAN__FAIR_BYTES_BITS;
-    if (name) generation = name->generation;
     doorman__fair_leave(fair, key);
-    doorman__fair_set_tag(key, silent ? DOORMAN__FAIR_IDLE : DOORMAN__FAIR_ACTIVE, weight,
-                          generation);
+    doorman__fair_set_tag(key, silent ? DOORMAN__FAIR_IDLE : DOORMAN__FAIR_ACTIVE, weight, weighed);
     doorman__fair_enter(fair, key);
     return true;
 }
 
-static void doorman__fair_measure_newcomers(doorman__fair *fair, doorman_time now) {
+/* Measures the newcomers, and begins to measure them again. If memory runs out, they are measured
+ * later. */
+static void doorman__fair_renew(doorman__fair *fair, doorman_time now) {
     doorman__fair_flow *flow = &fair->newcomers;
-    if (now - flow->since < fair->window / 4) return;
     const double share = doorman__fair_share(fair, 1);
     const float demand = doorman__fair_measured(fair, flow, share, now);
     const doorman__demand before = doorman__fair_demand(flow->demand, 1);
@@ -4565,7 +4588,7 @@ static size_t doorman__fair_forget_old(doorman__fair *fair, doorman__fair_state 
 static size_t doorman__fair_tidy(doorman__fair *fair, size_t visits, doorman_time now) {
     const doorman_time window = fair->window;
     size_t count = 0;
-    doorman__fair_measure_newcomers(fair, now);
+    if (now - fair->newcomers.since >= fair->window / 4) doorman__fair_renew(fair, now);
     for (; count < visits; count++) {
         doorman__fair_key *active = fair->lists[DOORMAN__FAIR_ACTIVE].first;
         if (!active || now - active->flow.since < window) break;
@@ -4623,11 +4646,12 @@ static doorman__fair_view doorman__fair_look(doorman__fair *fair, const doorman_
     return view;
 }
 
-/* Returns whether a key may have `cost` units: see P29. */
-static bool doorman__fair_allows(const doorman__fair_view *view, double cost,
+/* Returns whether a key may have `cost` units: see P29.
+ *   all   what the keys of a permit take together */
+static bool doorman__fair_allows(const doorman__fair_view *view, double cost, double all,
                                  doorman__fair_pool_level pool) {
     if (view->alone || pool.level >= pool.size) return true;
-    return view->saved >= cost && pool.level - cost >= view->left;
+    return view->saved >= cost && pool.level - all >= view->left;
 }
 
 /* What people want to know about a key, in units a second. */
@@ -4647,6 +4671,13 @@ static doorman__fair_figures doorman__fair_read(doorman__fair *fair, const doorm
     return out;
 }
 
+/* Returns whether a flow must be measured now, because the sum of what it has asked for is so much
+ * larger than a cost that a float would soon lose the cost. In a window of hours a key may ask for
+ * more than the 2^24 units that a float counts one by one. */
+static bool doorman__fair_is_full(const doorman__fair_flow *flow, float needed, doorman_time now) {
+    return flow->asked > DOORMAN__FAIR_ASKS * needed && needed > 0 && now > flow->since;
+}
+
 /* Notes that a key has asked for units, and what it got.
  *   key     NULL: there is no memory for it, so only the newcomers count it
  *   cost    the largest cost at once */
@@ -4663,11 +4694,13 @@ static void doorman__fair_note(doorman__fair *fair, doorman__fair_key *key,
     if (largest > flow->largest) flow->largest = largest;
     const float needed = (float)(asked + doorman__min(0, granted));
     flow->asked += needed;
+    if (is_new && doorman__fair_is_full(flow, needed, now)) doorman__fair_renew(fair, now);
     if (!key) return;
     if (is_new) key->flow.asked += needed;
     if (is_new && largest > key->flow.largest) key->flow.largest = largest;
     const doorman_time passed = now - key->flow.since;
-    if (passed >= (is_new ? fair->window : fair->window / 4)) {
+    const bool full = !is_new && doorman__fair_is_full(flow, needed, now);
+    if (full || passed >= (is_new ? fair->window : fair->window / 4)) {
         (void)doorman__fair_measure(fair, key, name, now);
     }
 }
@@ -5861,6 +5894,7 @@ typedef struct doorman__changes {
     bool clock_due; /* the row of the clock must be yielded, because that of a counter is not */
     size_t slot, segment; /* where the next row is looked for */
     doorman_rows rows;
+    doorman_time unread_since; /* only if the rows are not read */
 } doorman__changes;
 
 /* A list of holds, in the order in which they were added. */
@@ -7530,6 +7564,7 @@ static doorman__fair_pool *doorman__fair_pool_create(doorman_permits *permits, d
         DOORMAN_FREE(pool);
         return NULL;
     }
+    doorman__fair_see(&pool->fair, permits->generation, now);
     doorman__fair_pool_enter(permits, pool);
     permits->node_bytes += sizeof *pool;
     if (place) place->counter_count++;
@@ -8041,7 +8076,8 @@ struct doorman__charge {
     uint32_t since;
     uint16_t override_;
     bool shadow, created;
-    uint32_t fair;         /* the index in fair_uses plus 1, or 0: the limit is not fair */
+    uint32_t fair;         /* the index in fair_uses plus 1 of its first key, or 0: the limit is not
+                              fair */
     doorman_reason reason; /* not NO_REASON: the counter refuses */
     size_t first_item, item_count;
     double minimum;   /* the sum of the minimums in units, and then of what the items get */
@@ -8056,12 +8092,27 @@ struct doorman__charge {
     int32_t next; /* the next charge with the same head, or -1 */
 };
 
-/* What a charge of a fair limit needs more (P29). The key is that of the first item. */
+/* What one key wants of a fair limit (P29). The items of a permit may have several keys. Those of
+ * one charge are in a list. */
 struct doorman__fair_use {
     doorman__fair_pool *pool; /* NULL: the limit has no keys yet */
     doorman__fair_key *key;   /* NULL: it is not known yet */
     doorman__fair_name name;
-    doorman__fair_view view; /* only if there is a pool */
+    doorman__fair_view view;       /* only if there is a pool */
+    uint32_t next;                 /* the index plus 1 of the next key of the charge; 0: none */
+    bool refuses;                  /* the key has used its share */
+    size_t first_item, item_count; /* of the key */
+    double minimum, asked, units;  /* sums of its items: minimums, costs, and what they get */
+
+    /* only if there are several keys */
+    uint64_t most; /* grains that all keys may get together, if this one gets more than its
+                        minimum */
+    uint32_t
+        bucket;     /* the index of the first key with the same bucket: all newcomers have one. That
+                        key has the next fields for all of them */
+    size_t sharers; /* items with this bucket */
+    double needed;  /* the sum of their minimums */
+    uint64_t spare; /* grains that the bucket has above what they get */
 };
 
 /* One item of the permit. */
@@ -8405,34 +8456,85 @@ static bool doorman__charge_bring(doorman_permits *permits, const doorman__want 
     return true;
 }
 
-/* Finds the key of a new charge of a fair limit. Returns false if memory runs out. */
-static bool doorman__charge_find_fair(doorman_permits *permits, doorman__charge *charge,
-                                      const doorman__want *want) {
+/* Returns the name of the key of an item, without its weight. */
+static doorman__fair_name doorman__want_fair_name(const doorman__want *want) {
+    return (doorman__fair_name){.text = want->key,
+                                .bytes = want->identity.key_bytes,
+                                .hash =
+                                    (uint32_t)want->identity.hash - 3 * (uint32_t)want->place->hash,
+                                .weight = 1};
+}
+
+/* Returns what the key of an item wants of a charge, or NULL. */
+static doorman__fair_use *doorman__charge_use(const doorman_permits *permits,
+                                              const doorman__charge *charge,
+                                              const doorman__want *want) {
+    const uint32_t hash = (uint32_t)want->identity.hash - 3 * (uint32_t)want->place->hash;
+    for (uint32_t at = charge->fair; at; at = permits->fair_uses[at - 1].next) {
+        doorman__fair_use *use = &permits->fair_uses[at - 1];
+        const bool same = use->name.hash == hash && use->name.bytes == want->identity.key_bytes;
+        if (same && !memcmp(use->name.text, want->key, use->name.bytes)) return use;
+    }
+    return NULL;
+}
+
+/* Returns whether a charge of a fair limit is about several keys. */
+static bool doorman__charge_has_uses(const doorman_permits *permits,
+                                     const doorman__charge *charge) {
+    return charge->fair && permits->fair_uses[charge->fair - 1].next;
+}
+
+/* Adds a key to a charge of a fair limit. Returns NULL if memory runs out. */
+static doorman__fair_use *doorman__charge_add_use(doorman_permits *permits, doorman__charge *charge,
+                                                  const doorman__want *want) {
     const size_t count = permits->fair_use_count + 1;
     if (!doorman__reserve_list(&permits->fair_uses, &permits->fair_use_capacity, count,
                                sizeof *permits->fair_uses)) {
-        return false;
+        return NULL;
     }
     doorman__fair_use *use = &permits->fair_uses[permits->fair_use_count++];
     const doorman_permit_limit *limit = charge->limit;
-    *use = (doorman__fair_use){
-        .name = {.text = want->key,
-                 .bytes = want->identity.key_bytes,
-                 .hash = (uint32_t)want->identity.hash - 3 * (uint32_t)want->place->hash,
-                 .weight = 1,
-                 .generation = permits->generation}};
-    charge->fair = (uint32_t)count;
-    use->pool = doorman__fair_pool_find(charge->slot, charge->identity.tag,
-                                        (uint32_t)charge->identity.hash);
-    if (use->pool) {
-        doorman__fair_set(&use->pool->fair, limit->figures.rate, limit->fair_window);
-        (void)doorman__fair_pool_tidy(permits, use->pool, DOORMAN__FAIR_VISITS);
-        use->key = doorman__fair_find(&use->pool->fair, &use->name);
+    memset(use, 0, sizeof *use);
+    use->name = doorman__want_fair_name(want);
+    use->bucket = (uint32_t)count - 1;
+    if (charge->fair) {
+        doorman__fair_use *first = &permits->fair_uses[charge->fair - 1];
+        use->pool = first->pool;
+        use->next = first->next;
+        first->next = (uint32_t)count;
+    } else {
+        charge->fair = (uint32_t)count;
+        use->pool = doorman__fair_pool_find(charge->slot, charge->identity.tag,
+                                            (uint32_t)charge->identity.hash);
+        if (use->pool) {
+            doorman__fair_set(&use->pool->fair, limit->figures.rate, limit->fair_window);
+            doorman__fair_see(&use->pool->fair, permits->generation, permits->at.now);
+            /* the only pool is tidied in each call anyway */
+            const bool alone = permits->pools.first == permits->pools.last;
+            if (!alone) (void)doorman__fair_pool_tidy(permits, use->pool, DOORMAN__FAIR_VISITS);
+        }
     }
-    const bool known = use->key && doorman__fair_weighed(use->key, permits->generation) &&
+    if (use->pool) use->key = doorman__fair_find(&use->pool->fair, &use->name);
+    const bool known = use->key && doorman__fair_weighed(&use->pool->fair, use->key) &&
                        !doorman__limit_overridden(permits, limit);
     use->name.weight = known ? doorman__fair_weight(use->key)
                              : doorman__permits_weight(permits, limit, &want->identity);
+    return use;
+}
+
+/* Adds what the key of an item wants of a fair limit. Returns false if memory runs out. */
+static bool doorman__charge_find_fair(doorman_permits *permits, doorman__charge *charge,
+                                      size_t item) {
+    const doorman__want *want = &permits->wants[item];
+    doorman__fair_use *use = item ? doorman__charge_use(permits, charge, want) : NULL;
+    if (!use) {
+        use = doorman__charge_add_use(permits, charge, want);
+        if (!use) return false;
+        use->first_item = item;
+    }
+    use->item_count++;
+    use->minimum += want->min;
+    use->asked += want->cost;
     return true;
 }
 
@@ -8445,13 +8547,13 @@ static bool doorman__permits_add_charge(doorman_permits *permits, size_t item,
     if (!charge) {
         charge = given;
         if (!doorman__charge_find(permits, charge)) return false;
-        const bool fair = charge->limit->fair;
-        if (fair && !doorman__charge_find_fair(permits, charge, want)) return false;
         charge->first_item = item;
         int32_t *head = &permits->charge_heads[charge->identity.hash & 255];
         charge->next = *head;
         *head = (int32_t)permits->charge_count++;
     }
+    const bool fair = charge->limit->fair;
+    if (fair && !doorman__charge_find_fair(permits, charge, item)) return false;
     charge->item_count++;
     charge->shadow = charge->shadow && given->shadow; /* only some resources may be in shadow */
     charge->minimum += want->min;
@@ -8504,13 +8606,28 @@ static doorman__counter *doorman__permits_find_ban(const doorman_permits *permit
     return doorman__slot_find(doorman__permits_bans(permits), of_key);
 }
 
-/* Starts to load the counters of a key into the cache. Shared counters are in the cache anyway. */
-static void doorman__place_prefetch(const doorman__place *place, const doorman__identity *of_key,
-                                    doorman__ahead what) {
+/* Returns the hash of a key without its resource. */
+static uint32_t doorman__fair_hash(const doorman__place *place, const doorman__identity *of_key) {
+    return (uint32_t)of_key->hash - 3 * (uint32_t)place->hash;
+}
+
+/* Starts to load the counters of a key into the cache, and what fair limits know of the key. Shared
+ * counters are in the cache anyway. */
+static void doorman__place_prefetch(const doorman_permits *permits, const doorman__place *place,
+                                    const doorman__identity *of_key, doorman__ahead what) {
     for (size_t i = 0; i < place->slot_count; i++) {
         const doorman__slot *slot = place->slots[i].slot;
-        if (slot->per != DOORMAN_PER_KEY) continue;
-        doorman__chains_prefetch(&slot->nodes, (uint32_t)of_key->hash, what);
+        if (slot->per == DOORMAN_PER_KEY) {
+            doorman__chains_prefetch(&slot->nodes, (uint32_t)of_key->hash, what);
+        } else if (slot->fair_count >= DOORMAN__FAIR_MANY) {
+            const bool all = slot->per == DOORMAN_PER_TEMPLATE;
+            const uint32_t hash =
+                (uint32_t)permits->empty_hash + (all ? 0 : 3 * (uint32_t)place->hash);
+            const doorman__fair_pool *pool =
+                doorman__fair_pool_find(slot, all ? DOORMAN__NO_PLACE : place->node.tag, hash);
+            if (!pool) continue;
+            doorman__chains_prefetch(&pool->fair.keys, doorman__fair_hash(place, of_key), what);
+        }
     }
 }
 
@@ -8522,7 +8639,7 @@ static void doorman__permits_prefetch(const doorman_permits *permits,
         const doorman__place *place = doorman__permits_find_place(permits, item->resource_id);
         if (!place) continue;
         doorman__identity of_key = doorman__identity_of(permits, place, item->key ? item->key : "");
-        doorman__place_prefetch(place, &of_key, what);
+        doorman__place_prefetch(permits, place, &of_key, what);
     }
 }
 
@@ -8546,7 +8663,7 @@ static bool doorman__permits_locate_item(doorman_permits *permits, doorman__want
     if (!place || want->rejected) return true;
     want->place = place;
     want->identity = doorman__identity_of(permits, place, want->key);
-    doorman__place_prefetch(place, &want->identity, DOORMAN__AHEAD_BUCKET);
+    doorman__place_prefetch(permits, place, &want->identity, DOORMAN__AHEAD_BUCKET);
     return true;
 }
 
@@ -8562,11 +8679,12 @@ static bool doorman__permits_prepare(doorman_permits *permits, size_t count, boo
         if (!doorman__permits_locate_item(permits, &permits->wants[i])) return false;
     }
     doorman__permits_sweep_counters(permits, DOORMAN__CALL_VISITS);
-    if (permits->pools.first) doorman__permits_tidy_pools(permits, DOORMAN__FAIR_VISITS);
     for (size_t i = 0; i < count; i++) {
         const doorman__want *want = &permits->wants[i];
-        if (want->place) doorman__place_prefetch(want->place, &want->identity, DOORMAN__AHEAD_NODE);
+        if (!want->place) continue;
+        doorman__place_prefetch(permits, want->place, &want->identity, DOORMAN__AHEAD_NODE);
     }
+    if (permits->pools.first) doorman__permits_tidy_pools(permits, DOORMAN__FAIR_VISITS);
     for (size_t i = 0; i < count; i++) {
         doorman__want *want = &permits->wants[i];
         if (!want->place) continue;
@@ -8689,19 +8807,64 @@ static doorman__fair_pool_level doorman__charge_pool_level(const doorman_permits
     return (doorman__fair_pool_level){level + lent, meter.figures->size + lent};
 }
 
-/* P29: refuses a permit whose key has used its share. Returns the units that the key may have above
- * its minimum and its minimum. */
+/* P29: refuses a permit whose key has used its share. Returns the units that the key may have.
+ *   pool   what the bucket of the limit has */
+static double doorman__charge_evaluate_use(const doorman_permits *permits, doorman__charge *charge,
+                                           doorman__fair_use *use, doorman__fair_pool_level pool) {
+    const double all = doorman__grains_units(charge->need);
+    const double cost =
+        doorman__charge_has_uses(permits, charge) ? permits->fair_uses[use->bucket].needed : all;
+    if (pool.level >= pool.size && !(use->asked > use->minimum)) { /* it serves any key */
+        use->view.alone = true;
+        return DOORMAN__SUM_MAX;
+    }
+    use->view = doorman__fair_look(&use->pool->fair, use->key, cost, pool.size, permits->at.now);
+    use->refuses = use->minimum > 0 && !doorman__fair_allows(&use->view, cost, all, pool);
+    if (use->refuses && !charge->reason) charge->reason = DOORMAN_REASON_SHARE;
+    return use->view.alone ? DOORMAN__SUM_MAX : use->view.saved;
+}
+
+/* Finds which keys of a charge have one bucket, and what they need of it together. */
+static void doorman__charge_share_buckets(const doorman_permits *permits,
+                                          const doorman__charge *charge) {
+    doorman__fair_use *uses = permits->fair_uses, *newcomers = NULL;
+    for (uint32_t at = charge->fair; at; at = uses[at - 1].next) {
+        uses[at - 1].sharers = 0;
+        uses[at - 1].needed = 0;
+    }
+    for (uint32_t at = charge->fair; at; at = uses[at - 1].next) {
+        doorman__fair_use *use = &uses[at - 1];
+        const bool is_new = !use->key || doorman__fair_state_of(use->key) == DOORMAN__FAIR_NEW;
+        if (is_new && !newcomers) newcomers = use;
+        use->bucket = (uint32_t)((is_new ? newcomers : use) - uses);
+        uses[use->bucket].sharers += use->item_count;
+        uses[use->bucket].needed += use->minimum;
+    }
+}
+
+/* P29: refuses a permit if one of its keys has used its share. Returns the units that its items may
+ * have together. */
 static double doorman__charge_evaluate_fair(const doorman_permits *permits,
                                             doorman__charge *charge) {
-    doorman__fair_use *use = &permits->fair_uses[charge->fair - 1];
-    const double cost = doorman__grains_units(charge->need);
-    if (!use->pool) return DOORMAN__SUM_MAX;
+    doorman__fair_use *uses = permits->fair_uses, *first = &uses[charge->fair - 1];
+    const bool several = first->next != 0;
+    if (several) doorman__charge_share_buckets(permits, charge);
+    for (uint32_t at = charge->fair; several && at; at = uses[at - 1].next) {
+        uses[at - 1].spare = uses[at - 1].most = UINT64_MAX;
+    }
+    if (!first->pool) return DOORMAN__SUM_MAX;
     const doorman__fair_pool_level pool = doorman__charge_pool_level(permits, charge);
-    use->view = doorman__fair_look(&use->pool->fair, use->key, cost, pool.size, permits->at.now);
-    const bool allows = !charge->need || doorman__fair_allows(&use->view, cost, pool);
-    if (!allows && !charge->reason) charge->reason = DOORMAN_REASON_SHARE;
-    if (use->view.alone) return DOORMAN__SUM_MAX;
-    return doorman__min(use->view.saved, pool.level - use->view.left);
+    for (uint32_t at = charge->fair; at; at = uses[at - 1].next) {
+        doorman__fair_use *use = &uses[at - 1];
+        const double own = doorman__charge_evaluate_use(permits, charge, use, pool);
+        const double all = pool.level - use->view.left;
+        if (!several) return use->view.alone ? DOORMAN__SUM_MAX : doorman__min(own, all);
+        const uint64_t has = doorman__grains_floor(own), needs = doorman__grains_ceil(use->needed);
+        use->spare = has > needs ? has - needs : 0;
+        if (use->view.alone) continue;
+        use->most = doorman__grains_floor(doorman__max(0, all));
+    }
+    return DOORMAN__SUM_MAX;
 }
 
 static void doorman__charge_evaluate(const doorman_permits *permits, doorman__charge *charge,
@@ -8736,27 +8899,46 @@ static void doorman__charge_evaluate(const doorman_permits *permits, doorman__ch
 
 /* Returns how long it takes until a key that has used its share may have its minimum, as far as
  * shares stay as they are: until it has saved enough, or until the bucket of the limit is full. */
-static doorman_time doorman__charge_share_delay(const doorman_permits *permits,
-                                                const doorman__charge *charge) {
-    const doorman__fair_use *use = &permits->fair_uses[charge->fair - 1];
+static doorman_time doorman__charge_use_delay(const doorman_permits *permits,
+                                              const doorman__charge *charge,
+                                              const doorman__fair_use *use) {
     const doorman__fair_view *view = &use->view;
     const doorman_figures *figures = charge->figures;
-    const double cost = doorman__grains_units(charge->need);
+    const double all = doorman__grains_units(charge->need);
+    const double cost =
+        doorman__charge_has_uses(permits, charge) ? permits->fair_uses[use->bucket].needed : all;
     const doorman__fair_pool_level pool = doorman__charge_pool_level(permits, charge);
     const doorman_time full = doorman__gain_time(figures, pool.size - pool.level);
     doorman_figures own = *figures;
     own.rate = view->share;
     doorman_time saved = doorman__gain_time(&own, cost - view->saved);
-    if (cost + view->left > pool.size) return full;
-    saved = doorman__later(saved, doorman__gain_time(figures, cost + view->left - pool.level));
+    if (all + view->left > pool.size) return full;
+    saved = doorman__later(saved, doorman__gain_time(figures, all + view->left - pool.level));
     return doorman__earlier(full, saved);
+}
+
+/* Returns the key that a charge is refused for, and sets how long that lasts. Of several keys it is
+ * the one that lasts longest. Precondition: the reason is SHARE. */
+static const doorman__fair_use *doorman__charge_refused_use(const doorman_permits *permits,
+                                                            const doorman__charge *charge,
+                                                            doorman_time *delay) {
+    const doorman__fair_use *found = NULL;
+    for (uint32_t at = charge->fair; at; at = permits->fair_uses[at - 1].next) {
+        const doorman__fair_use *use = &permits->fair_uses[at - 1];
+        if (!use->refuses) continue;
+        const doorman_time own = doorman__charge_use_delay(permits, charge, use);
+        if (found && own <= *delay) continue;
+        found = use;
+        *delay = own;
+    }
+    assert(found && charge->reason == DOORMAN_REASON_SHARE);
+    return found;
 }
 
 /* Returns how long it takes until the counter of a refused charge offers enough. */
 static doorman_time doorman__charge_delay(const doorman_permits *permits,
                                           const doorman__charge *charge, doorman_time max_wait) {
-    assert(charge->reason != DOORMAN_NO_REASON);
-    if (charge->reason == DOORMAN_REASON_SHARE) return doorman__charge_share_delay(permits, charge);
+    assert(charge->reason != DOORMAN_NO_REASON && charge->reason != DOORMAN_REASON_SHARE);
     if (charge->limit->leased) {
         double units = doorman__grains_units(charge->need);
         if (charge->reason == DOORMAN_REASON_LEARNING) return DOORMAN_SECOND;
@@ -8801,6 +8983,18 @@ static uint64_t doorman__charge_more(const doorman__charge *charge, const doorma
     return all > charge->granted ? all - charge->granted : 0;
 }
 
+/* Returns what is left for an item above what it has: of the counter, and of the bucket of its key
+ * if the permit has several keys. */
+static uint64_t doorman__want_spare(const doorman_permits *permits, const doorman__charge *charge,
+                                    const doorman__want *want) {
+    if (!doorman__charge_has_uses(permits, charge)) return charge->spare;
+    const doorman__fair_use *use = doorman__charge_use(permits, charge, want);
+    uint64_t spare = use->most > charge->granted ? use->most - charge->granted : 0;
+    const uint64_t own = permits->fair_uses[use->bucket].spare;
+    if (own < spare) spare = own;
+    return charge->spare < spare ? charge->spare : spare;
+}
+
 /* Returns how much an item gets: all of its cost if that fits. Otherwise it gets its minimum, and
  * as many whole units more as each of its counters can spare. */
 static double doorman__want_share(const doorman_permits *permits, const doorman__want *want) {
@@ -8809,8 +9003,9 @@ static double doorman__want_share(const doorman_permits *permits, const doorman_
     for (size_t i = 0; want->cost > want->min && i < want->charge_count; i++) {
         const doorman__charge *charge = &permits->charges[want->charges[i]];
         if (charge->shadow) continue;
-        fits = fits && doorman__charge_more(charge, want, want->cost) <= charge->spare;
-        if (charge->spare < spare) spare = charge->spare;
+        const uint64_t own = doorman__want_spare(permits, charge, want);
+        fits = fits && doorman__charge_more(charge, want, want->cost) <= own;
+        if (own < spare) spare = own;
     }
     if (fits) return want->cost;
     const uint64_t whole = spare / (uint64_t)DOORMAN__UNIT;
@@ -8825,7 +9020,18 @@ static double doorman__permits_equal_extra(const doorman_permits *permits) {
     for (size_t i = 0; i < permits->charge_count; i++) {
         const doorman__charge *charge = &permits->charges[i];
         uint64_t each = charge->spare / charge->item_count / (uint64_t)DOORMAN__UNIT;
-        if (!charge->shadow) extra = doorman__min(extra, (double)each);
+        if (charge->shadow) continue;
+        extra = doorman__min(extra, (double)each);
+        if (!doorman__charge_has_uses(permits, charge)) continue;
+        for (uint32_t at = charge->fair; at; at = permits->fair_uses[at - 1].next) {
+            const doorman__fair_use *use = &permits->fair_uses[at - 1];
+            const uint64_t all = use->most > charge->need ? use->most - charge->need : 0;
+            each = all / charge->item_count / (uint64_t)DOORMAN__UNIT;
+            extra = doorman__min(extra, (double)each);
+            if (!use->sharers) continue; /* the bucket of another key */
+            each = use->spare / use->sharers / (uint64_t)DOORMAN__UNIT;
+            extra = doorman__min(extra, (double)each);
+        }
     }
     return extra;
 }
@@ -8838,9 +9044,17 @@ static void doorman__want_grant(doorman_permits *permits, doorman__want *want, d
     for (size_t i = 0; i < want->charge_count; i++) {
         doorman__charge *charge = &permits->charges[want->charges[i]];
         charge->units += granted;
+        doorman__fair_use *use = doorman__charge_has_uses(permits, charge)
+                                     ? doorman__charge_use(permits, charge, want)
+                                     : NULL;
+        if (use) use->units += granted;
         if (!(granted > want->min)) continue;
         uint64_t more = doorman__charge_more(charge, want, granted);
         assert(charge->shadow || charge->spare >= more);
+        if (use) {
+            uint64_t *own = &permits->fair_uses[use->bucket].spare;
+            *own -= more < *own ? more : *own;
+        }
         charge->spare -= more < charge->spare ? more : charge->spare;
         charge->granted = more < most - charge->granted ? charge->granted + more : most;
         charge->minimum += granted - want->min;
@@ -9373,10 +9587,14 @@ static doorman__refusal doorman__permits_worst(const doorman_permits *permits, s
         const doorman__charge *charge = &permits->charges[i];
         if (!charge->reason || charge->shadow) continue;
         doorman__refusal given = {charge->reason, charge->first_item, charge->limit->name, 0, 0};
-        const bool shares = charge->reason == DOORMAN_REASON_SHARE;
-        if (shares) given.share = permits->fair_uses[charge->fair - 1].view.share;
-        bool waits = doorman__reason_waits(charge->reason);
-        if (waits) given.delay = doorman__charge_delay(permits, charge, max_wait);
+        if (charge->reason == DOORMAN_REASON_SHARE) {
+            const doorman__fair_use *use =
+                doorman__charge_refused_use(permits, charge, &given.delay);
+            given.item = use->first_item;
+            given.share = use->view.share;
+        } else if (doorman__reason_waits(charge->reason)) {
+            given.delay = doorman__charge_delay(permits, charge, max_wait);
+        }
         doorman__refusal_add(&worst, given);
     }
     assert(worst.reason != DOORMAN_NO_REASON);
@@ -9452,20 +9670,6 @@ static bool doorman__permits_refused_otherwise(const doorman_permits *permits,
     return reason && reason != DOORMAN_REASON_RATE && reason != DOORMAN_REASON_SHARE;
 }
 
-/* Returns the units that the items of a charge have asked for. */
-static double doorman__charge_asked(const doorman_permits *permits, const doorman__charge *charge,
-                                    size_t count) {
-    const size_t index = (size_t)(charge - permits->charges);
-    double asked = 0;
-    for (size_t i = charge->first_item; i < count; i++) {
-        const doorman__want *want = &permits->wants[i];
-        for (size_t j = 0; j < want->charge_count; j++) {
-            if (want->charges[j] == index) asked += want->cost;
-        }
-    }
-    return asked;
-}
-
 #define DOORMAN__FAIR_GIVERS 16 /* pools that a decision looks at, to find a key that gives room */
 
 /* Returns how many keys can give their room to others. */
@@ -9495,38 +9699,72 @@ static void doorman__permits_make_fair_room(doorman_permits *permits, const door
     }
 }
 
-/* Notes what the key of a charge has asked for, and what it got. Without memory, only its bucket
- * and the newcomers count it.
+/* Adds a key to its pool, if there is room and memory. Another key of the permit may give its room,
+ * so all of them are found again then. */
+static void doorman__charge_add_key(doorman_permits *permits, const doorman__charge *charge,
+                                    doorman__fair_use *use) {
+    const doorman__slot *slot = use->pool->slot;
+    const size_t before = slot->fair_count;
+    use->key = doorman__fair_pool_add(permits, use->pool, charge->limit, &use->name);
+    if (slot->fair_count == before + (use->key ? 1 : 0)) return;
+    for (uint32_t at = charge->fair; at; at = permits->fair_uses[at - 1].next) {
+        doorman__fair_use *other = &permits->fair_uses[at - 1];
+        other->key = doorman__fair_find(&use->pool->fair, &other->name);
+    }
+}
+
+/* Notes what a key has asked for, and what it got. Without memory, only its bucket and the
+ * newcomers count it.
  *   granted   negative: the key gives units back */
-static void doorman__charge_note_fair(doorman_permits *permits, const doorman__charge *charge,
-                                      double asked, double granted) {
-    if (!charge->fair) return;
-    doorman__fair_use *use = &permits->fair_uses[charge->fair - 1];
+static void doorman__charge_note_use(doorman_permits *permits, const doorman__charge *charge,
+                                     doorman__fair_use *use, double asked, double granted) {
+    doorman__fair_use *first = &permits->fair_uses[charge->fair - 1];
     if (!(asked > 0) && !(granted < 0)) return;
     /* No cost is larger than what the limit can ever give: it would count for years. */
     const doorman_figures *figures = &charge->limit->figures;
     asked = doorman__min(asked, figures->size + doorman__lent(figures));
-    if (!use->pool && asked > 0) {
-        use->pool =
+    if (!first->pool && asked > 0) {
+        first->pool =
             doorman__fair_pool_create(permits, charge->slot, charge->limit, &charge->identity);
     }
+    use->pool = first->pool;
     if (!use->pool) return;
     if (!use->key && asked > 0) {
         doorman__permits_make_fair_room(permits, use, charge->limit);
-        use->key = doorman__fair_pool_add(permits, use->pool, charge->limit, &use->name);
+        doorman__charge_add_key(permits, charge, use);
     }
     doorman__fair_note(&use->pool->fair, use->key, &use->name, asked, granted, permits->at.now);
+}
+
+/* The same for the key of an item. */
+static void doorman__charge_note_fair(doorman_permits *permits, const doorman__charge *charge,
+                                      const doorman__want *want, double asked, double granted) {
+    doorman__fair_use *use = charge->fair ? doorman__charge_use(permits, charge, want) : NULL;
+    if (use) doorman__charge_note_use(permits, charge, use, asked, granted);
+}
+
+/* Notes what the keys of a charge have asked for. If shares refuse the permit, the keys that have
+ * not used theirs do not count it, because they could not use the units. */
+static void doorman__charge_note_uses(doorman_permits *permits, const doorman__charge *charge,
+                                      bool granted) {
+    const bool several = doorman__charge_has_uses(permits, charge);
+    double rest = granted ? doorman__grains_units(doorman__charge_amount(charge)) : 0;
+    for (uint32_t at = charge->fair; at; at = permits->fair_uses[at - 1].next) {
+        doorman__fair_use *use = &permits->fair_uses[at - 1];
+        if (charge->reason == DOORMAN_REASON_SHARE && !use->refuses) continue;
+        const double taken = several ? doorman__min(rest, use->units) : rest;
+        doorman__charge_note_use(permits, charge, use, use->asked, taken);
+        rest -= taken;
+    }
 }
 
 /* Notes what the keys of all fair limits have asked for. */
 static void doorman__permits_note_fair(doorman_permits *permits, size_t count, bool granted) {
     if (!permits->fair_use_count) return;
     for (size_t i = 0; i < permits->charge_count; i++) {
-        doorman__charge *charge = &permits->charges[i];
+        const doorman__charge *charge = &permits->charges[i];
         if (!charge->fair || doorman__permits_refused_otherwise(permits, charge, count)) continue;
-        const uint64_t taken = granted ? doorman__charge_amount(charge) : 0;
-        doorman__charge_note_fair(permits, charge, doorman__charge_asked(permits, charge, count),
-                                  doorman__grains_units(taken));
+        doorman__charge_note_uses(permits, charge, granted);
     }
 }
 
@@ -9573,8 +9811,8 @@ static doorman_time doorman__figures_window(doorman_limit_kind kind, const doorm
 
 /* Says what the key of a fair limit asks for, and what it may use (P29). */
 static void doorman__detail_set_fair(const doorman_permits *permits, const doorman__charge *charge,
-                                     doorman_permit_detail *out) {
-    const doorman__fair_use *use = &permits->fair_uses[charge->fair - 1];
+                                     size_t item, doorman_permit_detail *out) {
+    const doorman__fair_use *use = doorman__charge_use(permits, charge, &permits->wants[item]);
     out->fair = true;
     out->share = out->level = charge->figures->rate; /* the key is the first one */
     if (!use->pool) return;
@@ -9619,7 +9857,7 @@ static doorman_permit_detail doorman__charge_detail(const doorman_permits *permi
                                                          charge->place, &charge->identity);
         if (plan) detail.plan = plan->name;
     }
-    if (charge->fair) doorman__detail_set_fair(permits, charge, &detail);
+    if (charge->fair) doorman__detail_set_fair(permits, charge, item, &detail);
     bool counts =
         charge->counter && doorman__counter_counts(charge->counter, charge->limit, permits->at.now);
     if (counts) detail.refusals = (uint32_t)doorman__counter_refusals(charge->counter)[0];
@@ -10996,7 +11234,8 @@ static uint64_t doorman__charge_return(doorman_permits *permits, const doorman__
         *slot -= grains;
     }
     if (charge->limit->durable) doorman__permits_mark(permits, charge->slot, counter);
-    doorman__charge_note_fair(permits, charge, 0, -doorman__grains_units(grains));
+    doorman__charge_note_fair(permits, charge, &permits->wants[part->item], 0,
+                              -doorman__grains_units(grains));
     return grains;
 }
 
@@ -11886,7 +12125,7 @@ static doorman_status doorman__permits_charge_report(doorman_permits *permits, d
         (void)doorman__counter_charge(charge->counter, &meter, amounts[i], &permits->at);
         if (charge->limit->durable) doorman__permits_mark(permits, charge->slot, charge->counter);
         const double units = (double)amounts[i] / DOORMAN__UNIT;
-        doorman__charge_note_fair(permits, charge, doorman__max(0, units), units);
+        doorman__charge_note_fair(permits, charge, permits->wants, doorman__max(0, units), units);
     }
     *charged = doorman__min((double)least / DOORMAN__UNIT, doorman__max(cost, 0));
     return DOORMAN_OK;
@@ -13146,7 +13385,7 @@ static doorman_status doorman__settle_create(doorman_permits *permits,
 
 /* Charges a counter as a report does. Returns the units that it has charged. */
 static double doorman__settle_charge(doorman_permits *permits, doorman__charge *charge,
-                                     double cost) {
+                                     const doorman__want *want, double cost) {
     const int64_t amount = doorman__charge_reported(permits, charge, cost);
     const double units = (double)amount / DOORMAN__UNIT;
     if (doorman__limit_is_leased_rate(charge->limit)) {
@@ -13159,7 +13398,7 @@ static double doorman__settle_charge(doorman_permits *permits, doorman__charge *
     const doorman__meter meter = doorman__counter_meter(permits, charge->limit, charge->counter);
     (void)doorman__counter_charge(charge->counter, &meter, amount, &permits->at);
     if (charge->limit->durable) doorman__permits_mark(permits, charge->slot, charge->counter);
-    doorman__charge_note_fair(permits, charge, doorman__max(0, units), units);
+    doorman__charge_note_fair(permits, charge, want, doorman__max(0, units), units);
     return units;
 }
 
@@ -13182,7 +13421,7 @@ static void doorman__settle_item(doorman_permits *permits, doorman__reservation 
                 doorman__max(item->result.returned, doorman__grains_units(back));
         }
         if (step.part && !(step.more > 0)) continue;
-        const double units = doorman__settle_charge(permits, step.charge, step.more);
+        const double units = doorman__settle_charge(permits, step.charge, want, step.more);
         const bool had = step.part && step.part->grains > 0;
         const double most = want->cost - (had ? item->granted : 0);
         const double charged = want->cost < 0 ? units : doorman__min(units, doorman__max(most, 0));
@@ -13205,11 +13444,18 @@ static doorman_reason doorman__settle_refuses(const doorman_permits *permits,
 }
 
 /* Returns whether a counter of the wants is not read from a store yet: the reservation may be
- * there. */
-static bool doorman__settle_learns(const doorman_permits *permits) {
+ * there, and so may be a report that was sent before. A report of more than 10 minutes ago is not
+ * sent again (P28), so reports do not wait longer, also if the store stays away. */
+static bool doorman__settle_learns(const doorman_permits *permits,
+                                   const doorman__settle_call *call) {
     bool learns = false;
+    const doorman__changes *changes = &permits->changes;
+    const bool may_repeat = call->reports && changes->rows != DOORMAN_ROWS_READ &&
+                            permits->at.now - changes->unread_since < DOORMAN__ENDED_KEPT;
     for (size_t i = 0; i < permits->charge_count; i++) {
-        learns = learns || doorman__permits_awaits_rows(permits, permits->charges[i].limit);
+        const doorman_permit_limit *limit = permits->charges[i].limit;
+        learns = learns || doorman__permits_awaits_rows(permits, limit) ||
+                 (may_repeat && limit->durable);
     }
     return learns;
 }
@@ -13225,7 +13471,7 @@ static doorman_status doorman__settle_now(doorman_permits *permits,
     doorman_status status = DOORMAN_OK;
     if (!doorman__permits_prepare(permits, count, true)) {
         status = DOORMAN_OUT_OF_MEMORY;
-    } else if (!known && doorman__settle_learns(permits)) {
+    } else if (!known && doorman__settle_learns(permits, call)) {
         out->reason = DOORMAN_REASON_LEARNING;
     } else {
         status = doorman__settle_create(permits, reservation);
@@ -14557,6 +14803,7 @@ doorman_status doorman_permits_restore(doorman_permits *permits, const unsigned 
 
 doorman_status doorman_permits_set_rows(doorman_permits *permits, doorman_rows rows) {
     if (!permits || (unsigned)rows >= DOORMAN_ROWS_COUNT) return DOORMAN_INVALID_ARGUMENT;
+    if (permits->changes.rows == DOORMAN_ROWS_READ) permits->changes.unread_since = permits->at.now;
     permits->changes.rows = rows;
     return DOORMAN_OK;
 }
@@ -17620,7 +17867,10 @@ static const doorman__handover_permits doorman__permits_in_handover = {
  *    refuses a copy (P25), the client remembers its number, so that its settle charges nothing. It
  *    remembers at most DOORMAN__COPIES_MAX numbers.
  * About P28: if a server cannot remember a report, it charges nothing. Then the client sends the
- *    report again without a request_id.
+ *    report again without a request_id. A server that does not know yet whether a predecessor has
+ *    counted the report (LEARNING) charges nothing either. Then the report keeps its request_id,
+ *    and is sent again after a second, for 11 minutes. After that it is lost, and counted. Reports
+ *    that wait so count in the bound of 10,000.
  *
  * A call is a permit, a report, a settle or a request about a hold, from its beginning to its
  * result. Only doorman__call_move changes its state, except that the action of a hold becomes NEW
@@ -17636,7 +17886,8 @@ static const doorman__handover_permits doorman__permits_in_handover = {
  *                                             is granted with a wait               -> WAITING
  *                                             the message fails or is redirected   -> QUEUED
  *   WAITING  waits as the server has told     the wait or the timeout ends         -> DECIDED
- *                                             is a settle, and its wait ends       -> QUEUED
+ *                                             is a settle or a report, and its
+ *                                             wait ends                            -> QUEUED
  *   DECIDED  its caller has no result yet     its caller takes the result          (freed)
  *
  * The upstream of the client, not that of a lane, has the state of the breaker. BACKING_OFF: the
@@ -17657,11 +17908,13 @@ static const doorman__handover_permits doorman__permits_in_handover = {
 
 /* How long a settle waits for its first message, how long it is sent after that, how long it waits
  * after LEARNING, and in how many messages it may fail. An outage does not fail as many messages in
- * that time, because the breaker opens. */
+ * that time, because the breaker opens. A report waits after LEARNING too, and longer than a server
+ * may refuse it. */
 #define DOORMAN__SETTLE_WAIT (300 * DOORMAN_SECOND)
 #define DOORMAN__SETTLE_TIME (45 * DOORMAN_SECOND)
 #define DOORMAN__SETTLE_PAUSE DOORMAN_SECOND
 #define DOORMAN__SETTLE_FAILURES ((size_t)25)
+#define DOORMAN__REPORT_TIME (660 * DOORMAN_SECOND)
 
 /* A message waits at least this long for its response, even if its callers have less time. So a
  * caller that is in a hurry does not make a server look as if it had failed. */
@@ -17721,7 +17974,8 @@ typedef struct doorman__call {
     size_t position;              /* SENT: its index in the message */
     doorman_time sent_max_wait;
     doorman_time waits_until;          /* WAIT: when max_wait ends; 0: it was not sent yet. SETTLE:
-                                          when it is lost if it was not sent */
+                                          when it is lost if it was not sent. REPORT: when it is
+                                          lost if servers learn; 0: none did yet */
     struct doorman__client_hold *hold; /* NULL: the call concerns no hold */
     struct doorman__call *peer;        /* of a transfer or settle: the call that has its result, and
                                           the other way round; NULL: nobody waits for it */
@@ -17856,9 +18110,10 @@ struct doorman_permit_client {
 
     doorman__list queues[DOORMAN__CALL_KIND_COUNT], waiting, decided; /* of calls */
     doorman__timers timers;
-    size_t call_count;   /* in all states, with the actions of holds */
-    size_t action_count; /* actions of holds that are queued or under way */
-    size_t settle_count; /* settles without an answer */
+    size_t call_count;     /* in all states, with the actions of holds */
+    size_t action_count;   /* actions of holds that are queued or under way */
+    size_t settle_count;   /* settles without an answer */
+    size_t learning_count; /* reports that wait because a server learns */
 
     doorman__permit_lane *lanes[DOORMAN_PERMIT_LANES_MAX];
     size_t lane_count;
@@ -17922,8 +18177,12 @@ static void doorman__call_move(doorman__call *call, doorman__call_state state) {
     doorman__list *from = doorman__call_list(call);
     assert(last < DOORMAN__CALL_STATE_COUNT && legal[last] >> state & 1U);
     assert(last != DOORMAN__CALL_WAITING || state == DOORMAN__CALL_DECIDED ||
-           call->kind == DOORMAN__CALL_SETTLE);
+           call->kind == DOORMAN__CALL_SETTLE || call->kind == DOORMAN__CALL_REPORT);
     (void)legal;
+    if (call->kind == DOORMAN__CALL_REPORT) {
+        call->client->learning_count -= last == DOORMAN__CALL_WAITING;
+        call->client->learning_count += state == DOORMAN__CALL_WAITING;
+    }
     if (from) doorman__list_remove(from, &call->link);
     if (last == DOORMAN__CALL_SENT) {
         assert(call->batch->sent[call->position].call == call);
@@ -18969,7 +19228,8 @@ static bool doorman__call_start(doorman__call *call, doorman_time now) {
     const doorman__known_refusal *refusal = NULL;
     bool is_report = call->kind == DOORMAN__CALL_REPORT;
     size_t index = 0, most = is_report ? DOORMAN__REPORTS_MAX : DOORMAN__CALLS_MAX;
-    bool full = client->queues[call->kind].count >= most;
+    const size_t waiting = is_report ? client->learning_count : 0;
+    bool full = client->queues[call->kind].count + waiting >= most;
     client->call_count++;
     if (!is_report) refusal = doorman__known_refusal_of(call, &index, now);
     /* UNMATCHED is no decision: the server has no limits for the resource */
@@ -19205,6 +19465,23 @@ static doorman_time doorman__batch_fill(doorman__batch *batch, const doorman__li
     return doorman__earlier(most, doorman__later(last - now, DOORMAN__MESSAGE_WAIT_MIN));
 }
 
+/* Does what is due for a report that waits because a server learns: it is sent again, or it is
+ * lost. While the breaker is open, it waits longer. */
+static void doorman__client_report_work(doorman__call *call, doorman_time now) {
+    doorman_permit_client *client = call->client;
+    if (now >= call->waits_until) {
+        doorman__call_fall_back(call, now);
+        return;
+    }
+    if (doorman__breaker_is_open(client, now)) {
+        doorman__timer_set(&client->timers, &call->timer,
+                           doorman__after(now, DOORMAN__SETTLE_PAUSE));
+        return;
+    }
+    doorman__call_move(call, DOORMAN__CALL_QUEUED);
+    doorman__timer_set(&client->timers, &call->timer, call->deadline);
+}
+
 /* Ends the calls and holds whose time has come, and renews holds. Forgets the refusals, or the
  * stocks, when all of them have ended. */
 static void doorman__permit_client_work(doorman_permit_client *client, doorman_time now) {
@@ -19215,6 +19492,8 @@ static void doorman__permit_client_work(doorman_permit_client *client, doorman_t
         doorman__call *call = DOORMAN__WITHIN(doorman__call, timer, first);
         if (call->kind == DOORMAN__CALL_SETTLE) {
             doorman__client_settle_work(call, now);
+        } else if (call->kind == DOORMAN__CALL_REPORT && call->state == DOORMAN__CALL_WAITING) {
+            doorman__client_report_work(call, now);
         } else if (call->state == DOORMAN__CALL_WAITING) {
             doorman__call_finish(call);
         } else {
@@ -19624,10 +19903,18 @@ static void doorman__seizure_decide(doorman__sent sent, const doorman_hold *resu
     doorman__client_hold_plan(hold, now);
 }
 
-/* Processes the answer to a report. If a server cannot remember it, it is sent without a request_id
- * (P28). */
-static void doorman__report_decide(doorman__call *call, const doorman_permit_result *result) {
+/* Processes the answer to a report. If a server cannot remember it, it is sent without a
+ * request_id. If a server learns, it is sent again later, and keeps its request_id (P28). */
+static void doorman__report_decide(doorman__call *call, const doorman_permit_result *result,
+                                   doorman_time now) {
     doorman_permit_client *client = call->client;
+    if (result->reason == DOORMAN_REASON_LEARNING) {
+        if (!call->waits_until) call->waits_until = doorman__after(now, DOORMAN__REPORT_TIME);
+        doorman__call_move(call, DOORMAN__CALL_WAITING);
+        doorman__timer_set(&client->timers, &call->timer,
+                           doorman__after(now, DOORMAN__SETTLE_PAUSE));
+        return;
+    }
     bool again = result->reason && result->reason != DOORMAN_REASON_REPEATED;
     if (again && call->request.request_id) {
         call->request.request_id = 0;
@@ -19648,7 +19935,7 @@ static void doorman__result_process(doorman__batch *batch, size_t place,
     if (response->method == DOORMAN_ACQUIRE) {
         doorman__permit_decide(sent, &response->permits[place], batch->upstream.sent_at, now);
     } else if (response->method == DOORMAN_REPORT) {
-        doorman__report_decide(sent.call, &response->results[place]);
+        doorman__report_decide(sent.call, &response->results[place], now);
     } else if (response->method == DOORMAN_SETTLE) {
         if (!sent.call) return;
         doorman__client_settle_decide(sent.call, &response->settlements[place], now);
@@ -21775,7 +22062,7 @@ static bool doorman__agent_permits_has_to_wait(const doorman__agent_permits *per
                  (upstream->method == DOORMAN_REPORT || upstream->method == DOORMAN_RELEASE);
     return now < permits->stop_by && upstream->failures == 0 &&
            (sends || client->settle_count || client->queues[DOORMAN__CALL_REPORT].first ||
-            client->queues[DOORMAN__CALL_RELEASE].first);
+            client->learning_count || client->queues[DOORMAN__CALL_RELEASE].first);
 }
 
 static void doorman__agent_permits_sleep(doorman__agent_permits *permits, doorman_time now) {

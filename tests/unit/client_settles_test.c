@@ -551,6 +551,101 @@ TEST(a_report_that_a_server_cannot_remember_is_charged_without_an_id) {
     world_end(w);
 }
 
+/* Reads the rows of the master, changes the master, and lets the new one wait for the rows. Returns
+ * how many rows there are. */
+static size_t change_master_with_rows(world *w, unsigned char rows[][DOORMAN_PERMIT_ROW_BYTES_MAX],
+                                      size_t bytes[], size_t most) {
+    size_t count = 0;
+    doorman_permits *permits = doorman_server_permits(w->server);
+    while ((bytes[count] = doorman_permits_next_changed(permits, rows[count], w->now))) {
+        assert_true(++count < most);
+    }
+    change_master(w);
+    permits = doorman_server_permits(w->server);
+    assert_int_equal(doorman_permits_set_rows(permits, DOORMAN_ROWS_AWAITED), DOORMAN_OK);
+    return count;
+}
+
+/* P28: the answer of the old master is lost, and the new one does not know yet what the old one has
+ * counted. */
+TEST(a_report_keeps_its_id_while_a_new_master_learns) {
+    static unsigned char rows[8][DOORMAN_PERMIT_ROW_BYTES_MAX];
+    size_t bytes[8];
+    world *w = world_start((doorman_permit_policy){.report_once = true});
+    doorman_permits_set_epoch(doorman_server_permits(w->server), w->now, w->now);
+    report(w, 5);
+    assert_true(travel(w, ANSWER_IS_LOST));
+    const uint64_t id = w->request.entries[0].request_id;
+    const size_t count = change_master_with_rows(w, rows, bytes, 8);
+    assert_int_equal(count, 2); /* the counter and the report */
+    for (int i = 0; i < 20; i++) {
+        assert_true(travel(w, ARRIVES));
+        assert_int_equal(w->request.entries[0].request_id, id);
+        assert_int_equal(info_of(w).reported, 0);
+        assert_false(travel(w, ARRIVES));
+        assert_int_equal(doorman_upstream_due(w->upstream), w->now + SECOND);
+        w->now += SECOND;
+    }
+    doorman_permits *permits = doorman_server_permits(w->server);
+    doorman_permits_set_epoch(permits, w->now, w->now);
+    for (size_t i = 0; i < count; i++) {
+        assert_int_equal(doorman_permits_restore(permits, rows[i], bytes[i], NULL, w->now),
+                         DOORMAN_OK);
+    }
+    assert_int_equal(doorman_permits_set_rows(permits, DOORMAN_ROWS_READ), DOORMAN_OK);
+    travel_all(w);
+    assert_exact(used(w), 5);
+    assert_int_equal(info_of(w).reported, 1);
+    assert_exact(info_of(w).uncharged, 0);
+    world_end(w);
+}
+
+/* Lets a server say LEARNING to the report under way. */
+static void refuse_to_learn(world *w) {
+    const doorman_permit_result result = {.reason = DOORMAN_REASON_LEARNING};
+    const doorman_response response = {
+        .method = DOORMAN_REPORT, .is_master = true, .results = &result, .result_count = 1};
+    assert_true(doorman_upstream_request(w->upstream, &w->request, w->now));
+    assert_int_equal(doorman_upstream_response(w->upstream, w->request.sequence, &response, w->now),
+                     DOORMAN_OK);
+}
+
+/* P28: a server refuses a report for at most 10 minutes. A client gives up after 11. */
+TEST(a_report_is_lost_if_servers_learn_for_longer_than_they_may) {
+    world *w = world_start((doorman_permit_policy){.report_once = true});
+    report(w, 5);
+    const doorman_time begin = w->now;
+    for (; w->now - begin < 660 * SECOND; w->now += SECOND) {
+        refuse_to_learn(w);
+        assert_int_equal(info_of(w).lost, 0);
+    }
+    assert_false(travel(w, ARRIVES));
+    assert_int_equal(info_of(w).lost, 1);
+    assert_int_equal(info_of(w).reported, 0);
+    assert_int_equal(doorman_upstream_due(w->upstream), DOORMAN_NEVER);
+    world_end(w);
+}
+
+/* Reports that wait count in the bound of 10,000, and an outage does not lose them. */
+TEST(reports_that_wait_are_bounded_and_stay_in_an_outage) {
+    world *w = world_start((doorman_permit_policy){.report_once = true});
+    report(w, 5);
+    refuse_to_learn(w);
+    for (int i = 0; i < 9999; i++) report(w, 5);
+    assert_int_equal(info_of(w).lost, 0);
+    report(w, 5);
+    assert_int_equal(info_of(w).lost, 1);
+    while (travel(w, REQUEST_IS_LOST)) continue; /* the breaker opens */
+    assert_int_equal(info_of(w).lost, 10000);
+    for (int i = 0; i < 100 && !info_of(w).reported; i++) {
+        w->now += SECOND;
+        travel_all(w);
+    }
+    assert_exact(used(w), 5);
+    assert_int_equal(info_of(w).reported, 1);
+    world_end(w);
+}
+
 /* ---- errors --------------------------------------------------------------------------------- */
 
 TEST(wrong_settles_are_refused_with_the_name_of_the_field) {

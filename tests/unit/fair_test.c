@@ -199,6 +199,57 @@ TEST(the_level_is_where_the_demands_sum_up_to_the_rate) {
     stop(f);
 }
 
+/* The sums of the index are those of all demands, after a million changes. */
+TEST(the_sums_of_demands_do_not_drift) {
+    enum { KEYS = 500, CHANGES = 1000000 };
+    static doorman__demand own[KEYS];
+    doorman__fair fair;
+    assert_true(doorman__fair_init(&fair, 1e6, 3600 * SECOND, 0));
+    for (int i = 0; i < CHANGES; i++) {
+        doorman__demand *demand = &own[random_below(KEYS)];
+        const bool is_new = demand->subclients == 0;
+        const double scale = exp((double)random_below(60) - 30);
+        const doorman__demand next =
+            doorman__fair_demand((float)(scale * (double)(1 + random_below(1000))),
+                                 (uint32_t)(1 + random_below(DOORMAN_WEIGHT_MAX)));
+        assert_true(doorman__fair_replace(&fair, is_new ? NULL : demand, next));
+        *demand = next;
+        if (i % 10007 && i + 1 < CHANGES) continue;
+        double wants = 0;
+        uint64_t weights = 1; /* of the newcomers */
+        for (int j = 0; j < KEYS; j++) wants += own[j].wants;
+        for (int j = 0; j < KEYS; j++) weights += own[j].subclients;
+        const doorman__sums sums = doorman__node_sums(fair.index.bands[0]);
+        assert_near(sums.wants / wants, 1, 1e-12);
+        assert_int_equal(sums.subclients, weights);
+    }
+    doorman__fair_uninit(&fair);
+}
+
+/* P29: in a window of an hour a key asks for more units than a float counts one by one. */
+TEST(a_demand_over_an_hour_counts_each_unit) {
+    enum { ASKS = 4000000 };
+    for (int newcomers = 0; newcomers < 2; newcomers++) {
+        doorman__fair fair;
+        doorman_time now = SECOND;
+        const doorman__fair_name name = {.text = "a", .bytes = 1, .hash = 7, .weight = 1};
+        assert_true(doorman__fair_init(&fair, 1e6, 3600 * SECOND, now));
+        doorman__fair_key *key = newcomers ? NULL : doorman__fair_add(&fair, &name, now);
+        if (key) assert_true(doorman__fair_measure(&fair, key, &name, now));
+        const doorman__fair_flow *flow = key ? &key->flow : &fair.newcomers;
+        now += SECOND;
+        doorman__fair_note(&fair, key, &name, 1 << 24, 0, now);
+        for (int i = 0; i < ASKS; i++) {
+            now += SECOND / 100000; /* 40 s in all */
+            doorman__fair_note(&fair, key, &name, 1, 0, now);
+        }
+        const double all = (1 << 24) + (double)ASKS;
+        const double demand = (double)doorman__fair_measured(&fair, flow, 1e6, now);
+        assert_near(demand / (all / 3600), 1, 0.02);
+        doorman__fair_uninit(&fair);
+    }
+}
+
 /* ---- refusals and descriptions */
 
 /* P29: the refusal names the limit and the share. After retry_after the same permit is granted, if
@@ -381,6 +432,166 @@ TEST(a_permit_with_a_minimum_gets_what_the_key_has_saved) {
     stop(f);
 }
 
+/* ---- permits of several keys */
+
+typedef struct part_of_permit {
+    const char *key;
+    double min, cost;
+} part_of_permit;
+
+/* Asks for a permit of several items of one resource. */
+static bool ask_several(fixture *f, const part_of_permit *parts, size_t count) {
+    doorman_permit_item items[16];
+    assert_true(count <= 16);
+    for (size_t i = 0; i < count; i++) {
+        items[i] = (doorman_permit_item){.resource_id = "a",
+                                         .key = parts[i].key,
+                                         .cost = parts[i].cost,
+                                         .has_min = parts[i].min < parts[i].cost,
+                                         .min = parts[i].min < parts[i].cost ? parts[i].min : 0};
+    }
+    const doorman_permit_request request = {.items = items, .item_count = count, .detail = true};
+    assert_int_equal(doorman_permits_acquire(f->permits, &request, &f->out, NULL, f->now),
+                     DOORMAN_OK);
+    return f->out.granted;
+}
+
+/* Lets two keys ask for more than they can get, and a third one for 10/s, until the first one is
+ * refused with SHARE. */
+static void crowd(fixture *f) {
+    for (int i = 0; i < 2000 || f->out.reason != DOORMAN_REASON_SHARE; i++) {
+        f->now += SECOND / 100;
+        if (i % 10 == 0) (void)ask(f, "small", 1);
+        for (int j = 0; j < 4; j++) (void)ask(f, "b", 1);
+        for (int j = 0; j < 4; j++) (void)ask(f, "a", 1);
+    }
+}
+
+/* P29: while there is enough, a permit of several keys counts as one permit of each key. */
+TEST(each_key_of_a_permit_counts_what_it_asks_for) {
+    static const char *const keys[] = {"k1", "k2", "k3", "k4"};
+    fixture *together = start(FAIR), *apart = start(FAIR);
+    for (int step = 0; step < 3000; step++) {
+        part_of_permit parts[4];
+        size_t count = 0;
+        together->now = apart->now += (doorman_time)random_below(200) * SECOND / 1000;
+        for (size_t i = 0; i < 4; i++) {
+            const double cost = (double)(1 + random_below(8)) / 8;
+            if (random_below(2)) parts[count++] = (part_of_permit){keys[i], cost, cost};
+        }
+        if (!count) continue;
+        assert_true(ask_several(together, parts, count));
+        for (size_t i = 0; i < count; i++) assert_true(ask(apart, parts[i].key, parts[i].cost));
+        for (size_t i = 0; i < 4; i++) {
+            const doorman_permit_detail one = inspect(together, keys[i]);
+            const doorman_permit_detail other = inspect(apart, keys[i]);
+            assert_near(one.demand, other.demand, 1e-5);
+            assert_exact(one.share, other.share);
+            assert_exact(one.used, other.used);
+        }
+    }
+    assert_int_equal(first_limit(together).fair_count, 4);
+    stop(together);
+    stop(apart);
+}
+
+/* P1, P29: the second key has used its share, so nothing of the permit is charged. The refusal is
+ * about the item of this key, and the other key does not count what it could not use. */
+TEST(a_permit_is_refused_if_one_of_its_keys_has_used_its_share) {
+    fixture *f = start(FAIR);
+    crowd(f);
+    const double before = inspect(f, "small").demand, used = inspect(f, "small").used;
+    const part_of_permit parts[] = {{"small", 1, 1}, {"a", 1, 1}};
+    assert_false(ask_several(f, parts, 2));
+    assert_int_equal(f->out.reason, DOORMAN_REASON_SHARE);
+    assert_int_equal(f->out.item_index, 1);
+    assert_true(f->out.share > 40);
+    const doorman_time wait = f->out.retry_after + SECOND / 1000;
+    assert_exact(inspect(f, "small").demand, before);
+    assert_exact(inspect(f, "small").used, used);
+    f->now += wait;
+    assert_true(ask_several(f, parts, 2));
+    stop(f);
+}
+
+/* P29: a key gets no more because its permits name another key first. */
+TEST(a_key_gets_its_share_behind_any_other_key) {
+    fixture *f = start(FAIR);
+    double got = 0, all = 0;
+    for (int step = 0; step < 6000; step++, f->now += SECOND / 100) {
+        char cover[16];
+        snprintf(cover, sizeof cover, "c%d", step % 7);
+        const part_of_permit parts[] = {{cover, 0, 0}, {"greedy", 1, 1}};
+        for (int i = 0; i < 10; i++) {
+            const bool hidden = ask_several(f, parts, 2), honest = ask(f, "honest", 1);
+            if (step < 1000) continue;
+            got += honest;
+            all += hidden + honest;
+        }
+    }
+    assert_near(got / all, 0.5, 0.02);
+    stop(f);
+}
+
+/* P2, P29: above its minimum, each item gets what its own key has saved. */
+TEST(each_item_gets_what_its_own_key_has_saved) {
+    fixture *f = start(FAIR);
+    crowd(f);
+    const part_of_permit parts[] = {{"small", 0, 3}, {"a", 0, 10}, {"small", 0, 2}};
+    assert_true(ask_several(f, parts, 3));
+    assert_exact(f->out.items[0].granted, 3);
+    assert_true(f->out.items[1].granted < 2);
+    assert_exact(f->out.items[2].granted, 2);
+    stop(f);
+}
+
+/* P27, P29: a settlement concerns the demand of the key of each item. */
+TEST(a_settlement_takes_back_the_demand_of_each_key) {
+    fixture *f = start(FAIR);
+    for (int i = 0; i < 50; i++, f->now += SECOND / 10) {
+        assert_true(ask(f, "x", 1) && ask(f, "y", 1));
+    }
+    const double before[] = {inspect(f, "x").demand, inspect(f, "y").demand};
+    doorman_permit_item items[] = {{.resource_id = "a", .key = "x", .cost = 5},
+                                   {.resource_id = "a", .key = "y", .cost = 20}};
+    const doorman_permit_request request = {.items = items,
+                                            .item_count = 2,
+                                            .client_id = "c",
+                                            .request_id = 1,
+                                            .settle_within = SECOND};
+    assert_int_equal(doorman_permits_acquire(f->permits, &request, &f->out, NULL, f->now),
+                     DOORMAN_OK);
+    assert_true(f->out.granted);
+    doorman_settlement settled;
+    items[0].cost = items[1].cost = 0;
+    const doorman_settle_request settle = {
+        .client_id = "c", .request_id = 1, .items = items, .item_count = 2};
+    assert_int_equal(doorman_permits_settle(f->permits, &settle, &settled, NULL, f->now),
+                     DOORMAN_OK);
+    assert_exact(settled.items[1].returned, 20);
+    f->now += SECOND / 10;
+    for (int i = 0; i < 2; i++) assert_true(inspect(f, i ? "y" : "x").demand < before[i] + 0.01);
+    stop(f);
+}
+
+/* P19, P29: a new key takes the room of an older newcomer, also of one in the same permit. */
+TEST(keys_of_one_permit_stay_within_max_keys) {
+    fixture *f = start("{\"name\": \"f\", \"per\": \"resource\", \"kind\": \"TOKEN_BUCKET\", "
+                       "\"rate\": 1000, \"size\": 1000, \"fair\": true, \"max_keys\": 3}");
+    for (int step = 0; step < 3000; step++) {
+        char texts[8][16];
+        part_of_permit parts[8];
+        for (int i = 0; i < 8; i++) {
+            snprintf(texts[i], sizeof texts[i], "k%d", (int)random_below(12));
+            parts[i] = (part_of_permit){texts[i], 0, 1};
+        }
+        f->now += (doorman_time)random_below(1000) * SECOND / 1000;
+        assert_true(ask_several(f, parts, 8));
+        assert_true(first_limit(f).fair_count <= 3);
+    }
+    stop(f);
+}
+
 /* ---- weights */
 
 #define WEIGHTED(rest)                                                                             \
@@ -453,6 +664,28 @@ TEST(a_plan_sets_a_weight_of_a_limit_per_template) {
     assert_int_equal(doorman_permits_set_override(f->permits, &wrong, NULL, f->now),
                      DOORMAN_INVALID_ARGUMENT);
     stop(f);
+}
+
+/* P29: a key that stayed silent over any number of configurations has the present weight. */
+TEST(a_weight_is_right_after_many_configurations) {
+    static const char three[] = WEIGHTED("\"overrides\": [{\"keys\": [\"vip\"], \"weight\": 3}]");
+    static const char seven[] = WEIGHTED("\"overrides\": [{\"keys\": [\"vip\"], \"weight\": 7}]");
+    for (int configurations = 1; configurations < 40; configurations++) {
+        fixture *f = start(three);
+        for (int i = 0; i < 30; i++, f->now += SECOND / 10) {
+            assert_true(ask(f, "vip", 1) && ask(f, "b", 1));
+        }
+        for (int i = 1; i < configurations; i++) {
+            configure(f, three);
+            (void)ask(f, "b", 1);
+        }
+        configure(f, seven);
+        for (int i = 0; i < 10; i++, f->now += SECOND / 10) assert_true(ask(f, "vip", 1));
+        const doorman__fair_key *key = f->permits->pools.first->fair.lists[1].last;
+        assert_memory_equal(key + 1, "vip", 3);
+        assert_int_equal(doorman__fair_weight(key), 7);
+        stop(f);
+    }
 }
 
 /* ---- memory */

@@ -767,6 +767,30 @@ TEST(an_unknown_settle_waits_for_the_rows) {
     process_end(&p);
 }
 
+/* P28: if the store stays away, a report may be in it for 10 minutes. Later nobody repeats it. */
+TEST(a_report_waits_at_most_10_minutes_for_the_rows) {
+    struct process p = process_of(WINDOW DURABLE);
+    assert_int_equal(doorman_permits_set_rows(p.permits, DOORMAN_ROWS_AWAITED), DOORMAN_OK);
+    assert_int_equal(doorman_permits_set_rows(p.permits, DOORMAN_ROWS_UNREAD), DOORMAN_OK);
+    for (int i = 0; i < 10; i++) {
+        assert_int_equal(report_once(&p, 7, 100)->reason, DOORMAN_REASON_LEARNING);
+        assert_exact(used(&p, 0), 0);
+        pass(&p, MINUTE);
+    }
+    assert_settled(report_once(&p, 7, 100), 0, 100);
+    assert_settled(report_once(&p, 7, 100), 0, 100);
+    assert_exact(used(&p, 0), 100);
+    process_end(&p);
+}
+
+/* P28: a report that no durable limit concerns is in no store. */
+TEST(a_report_to_a_limit_that_is_not_durable_waits_for_no_rows) {
+    struct process p = process_of(WINDOW ", \"durable\": false}");
+    assert_int_equal(doorman_permits_set_rows(p.permits, DOORMAN_ROWS_UNREAD), DOORMAN_OK);
+    assert_settled(report_once(&p, 7, 100), 0, 100);
+    process_end(&p);
+}
+
 /* D10: a row that was changed at random is refused, or restores something that can be settled. */
 TEST(random_rows_do_no_harm) {
     struct process p = process_of(WINDOW DURABLE ", " SLIDING DURABLE);
