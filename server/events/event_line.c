@@ -184,7 +184,8 @@ static void line_add_fields(const struct event_lines *lines, struct text *text,
     if (event->reason) {
         field_text(text, "reason", doorman_reason_name((doorman_reason)event->reason));
     }
-    field_text(text, shape->why, event->texts[EVENT_WHY]);
+    /* people write the reason of an act, and errors quote a configuration: keys can be in them */
+    if (lines->keys == EVENT_KEYS_PLAIN) field_text(text, shape->why, event->texts[EVENT_WHY]);
     for (int i = 0; i < EVENT_NUMBER_MAX; i++) {
         field_number(text, shape->numbers[i], event->numbers[i]);
     }

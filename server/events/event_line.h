@@ -37,7 +37,8 @@ enum event_kind {
 
 extern const char *const server_event_names[EVENT_KIND_COUNT];
 
-/* What lines say of keys and holders: --event-keys. */
+/* What lines say of keys and holders: --event-keys. Only PLAIN also has free texts, in which keys
+ * can be. */
 enum event_keys { EVENT_KEYS_PLAIN, EVENT_KEYS_HASH, EVENT_KEYS_NONE, EVENT_KEYS_COUNT };
 
 #define EVENT_SLOTS 4096 /* topics whose numbers are known; a power of two */
