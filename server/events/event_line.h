@@ -17,6 +17,9 @@
     X(BAN_STARTED, "ban.started")                                                                  \
     X(BAN_EVICTED, "ban.evicted")                                                                  \
     X(HOLD_EXPIRED, "hold.expired")                                                                \
+    X(RESERVATION_MADE, "reservation.made")                                                        \
+    X(RESERVATION_SETTLED, "reservation.settled")                                                  \
+    X(RESERVATION_ENDED, "reservation.ended")                                                      \
     X(KEY_EVICTED, "key.evicted")                                                                  \
     X(LEASE_GRANTED, "lease.granted")                                                              \
     X(LEASE_REFUSED, "lease.refused")                                                              \
