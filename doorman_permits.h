@@ -699,10 +699,10 @@ struct doorman_permits_options {
                                      and the most entries of an INSPECT; default 100 */
     size_t counter_max;           /* the most counters of all limits, and the most bans, up to 1e9;
                                      default 10,000,000 */
-    size_t memory_max;      /* the most bytes of all counters, bans, resources, holds and lists of
-                               frequent keys, without the buckets of their tables. The resources of
-                               one permit, and permits that wait, may exceed it. Default: no
-                               bound */
+    size_t memory_max;      /* the most bytes of all counters, bans, resources, holds, lists of
+                               frequent keys, and figures that counters remember (P31), without the
+                               buckets of their tables. The resources of one permit, and permits
+                               that wait, may exceed it. Default: no bound */
     size_t override_max;    /* the most override rows; default 1,000,000. memory_max does not bound
                                them */
     size_t plan_max;        /* the most plan rows; the same default, also not bound */
@@ -1623,8 +1623,8 @@ DOORMAN_API bool doorman_permits_find_reservation(const doorman_permits *permits
 
 /* Ends a reservation, as if its time had come. If its client settles it later, that is late (P27).
  * A hold of the same permit stays.
- *   refund    whether what was charged comes back, where units can come back. The `unsettled` of the
- *             limits does not count
+ *   refund    whether what was charged comes back, where units can come back. The `unsettled` of
+ *             the limits does not count
  *   returns   false: there is none with this id; or memory has run out, and nothing has changed
  *   cost      as a settle */
 DOORMAN_API bool doorman_permits_end_reservation(doorman_permits *permits, uint64_t id, bool refund,
@@ -8960,10 +8960,33 @@ static bool doorman__permits_reserve_sets(doorman_permits *permits) {
     return true;
 }
 
+/* P31: returns whether memory_max allows that the counter of a charge remembers the figures that
+ * the caller brings. Other counters may be evicted for them. Shadow refuses nothing. */
+static bool doorman__charge_fits_set(doorman_permits *permits, const doorman__charge *charge) {
+    doorman__counter *counter = charge->counter;
+    if (!charge->set || !counter || charge->shadow) return true;
+    const bool has_room = counter->flags & DOORMAN__HAS_SET;
+    if (has_room && doorman__counter_set(counter) == charge->set) return true;
+    const size_t bytes = has_room ? 0 : sizeof(uint64_t);
+    for (int i = 0; i < 64; i++) {
+        if (doorman__permits_has_memory(permits, bytes)) return true;
+        if (charge->limit->refuse_new) return false;
+        bool done = doorman__permits_evict(permits, charge->slot) ||
+                    doorman__permits_evict_any_ban(permits);
+        if (!done) return false;
+    }
+    return false;
+}
+
 /* Creates the missing counters. If a bound forbids one, its charge gets a reason. */
 static doorman_status doorman__permits_create_counters(doorman_permits *permits, bool *fits) {
     for (size_t i = 0; i < permits->charge_count && *fits; i++) {
         doorman__charge *charge = &permits->charges[i];
+        if (!doorman__charge_fits_set(permits, charge)) {
+            charge->reason = DOORMAN_REASON_MAX_KEYS;
+            *fits = false;
+            continue;
+        }
         if (charge->counter || !doorman__charge_amount(charge)) continue;
         if (doorman__limit_is_leased_rate(charge->limit)) continue;
         doorman_status status = doorman__charge_create(permits, charge);

@@ -1,7 +1,7 @@
 /* doorman_server, part ADMIN: POST /v1/holds/end ends a hold, and POST /v1/reservations/end a
  * reservation, with a row of the audit (E8). The body has the id, as /v1/holds shows it. With a
- * resource or a key in the body, the hold or the reservation must have them, so that a wrong id ends
- * nothing. Of a reservation the body also says whether its units come back (P27).
+ * resource or a key in the body, the hold or the reservation must have them, so that a wrong id
+ * ends nothing. Of a reservation the body also says whether its units come back (P27).
  *
  * Without --state this file only ends it, and logs that, as a reset is done then. */
 #include "admin.h"
@@ -143,8 +143,8 @@ static bool hold_look(struct hold_call *call, const doorman_permits *permits) {
     return true;
 }
 
-/* Finds what the request names. Returns false if it is not the one that is meant: then the response is an
- * error. */
+/* Finds what the request names. Returns false if it is not the one that is meant: then the response
+ * is an error. */
 static bool hold_find(struct hold_call *call, struct service *service,
                       struct http_response *response) {
     server_lock(&service->lock);

@@ -3,9 +3,9 @@
 _doormanctl() {
     local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} offered=''
     local flags='--json --reason --url --cacert --cert --key --timeout --events --settings'
-    local commands='status check limits top key reset ban bans holds reservations counters export audit undo'
+    local commands='status check limits top key reset ban bans holds counters export audit undo'
     commands="$commands override plan drain drain-alone undrain config events descriptor convert"
-    commands="$commands help"
+    commands="$commands reservations help"
     flags="$flags --help --version"
     case $before in
     --cacert | --cert | --key | --settings | convert) offered=FILE ;;

@@ -144,7 +144,7 @@ TEST(after_a_crash_units_come_back_to_the_counters_that_were_charged) {
 
 #define FAIR                                                                                       \
     MAPS("{\"name\": \"pool\", \"kind\": \"TOKEN_BUCKET\", \"per\": \"resource\", \"fair\": "      \
-         "true, \"rate\": 0.0001, \"size\": 1000000}")
+         "true, \"rate\": 0.01, \"size\": 1000000}")
 
 /* P27, P29: what was not used is there for another key. */
 TEST(what_a_key_of_a_fair_limit_did_not_use_is_there_for_others) {
