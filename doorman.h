@@ -3147,6 +3147,7 @@ static bool doorman__divides_capacity(const doorman_algorithm *algorithm) {
 }
 
 #define DOORMAN__DURATION_RULE "must be more than 0 and at most 1e8 seconds"
+#define DOORMAN__HOUR_RULE "must be more than 0 and at most an hour"
 #define DOORMAN__DURATION_OR_ZERO_RULE "must be from 0 to 1e8 seconds"
 
 /* The text of an error whose field has one name in C, and another one in JSON. See C10. */
@@ -13957,6 +13958,7 @@ typedef enum doorman__type {
     DOORMAN__JSON_CLIENTS,
     DOORMAN__JSON_SECONDS,
     DOORMAN__JSON_DURATION,
+    DOORMAN__JSON_HOUR, /* a duration of at most an hour */
     DOORMAN__JSON_ID,
     DOORMAN__JSON_PRIORITY,
     DOORMAN__JSON_SIZE, /* from `least` to `most` of the row */
@@ -14073,6 +14075,7 @@ static const doorman__number doorman__numbers[] = {
     [DOORMAN__JSON_SECONDS] = {DOORMAN__IN_TIME, false, false, 0, 1e8,
                                "must be from 0 to 1e8 seconds"},
     [DOORMAN__JSON_DURATION] = {DOORMAN__IN_TIME, false, false, 1e-9, 1e8, DOORMAN__DURATION_RULE},
+    [DOORMAN__JSON_HOUR] = {DOORMAN__IN_TIME, false, false, 1e-9, 3600, DOORMAN__HOUR_RULE},
     [DOORMAN__JSON_ID] = {DOORMAN__IN_UINT64, true, false, 1, DOORMAN__INTEGER_MAX,
                           "must be an integer from 1 to 2^53"},
     [DOORMAN__JSON_PRIORITY] = {DOORMAN__IN_INT, true, false, 0, DOORMAN_PRIORITY_MAX,

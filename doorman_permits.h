@@ -664,6 +664,13 @@ typedef enum doorman_permit_event_kind {
     DOORMAN_PERMIT_HOLD_EXPIRED, /* an item of a hold has reached its end; `amount` has its units */
     DOORMAN_PERMIT_UNMATCHED,    /* no template with limits matches the resource of an item, which
                                     is granted or refused; `amount` has its cost */
+    DOORMAN_PERMIT_RESERVED,     /* an item of a reservation is charged; `amount` has the units */
+    DOORMAN_PERMIT_SETTLED,      /* an item is settled; `amount` has its real cost, `returned` what
+                                    came back of its reservation, and `charged` what was charged
+                                    beyond it */
+    DOORMAN_PERMIT_UNSETTLED, /* a reservation has ended without a settlement, or an administrator
+                                    has ended it; `amount` has the units of an item that were
+                                    charged, and `returned` those that came back */
     DOORMAN_PERMIT_EVENT_COUNT
 } doorman_permit_event_kind;
 
@@ -678,6 +685,8 @@ typedef struct doorman_permit_event {
                                      first item that the limit decides on, also if the counter is
                                      that of a template; else NULL. Valid only during the call */
     bool shadow;                  /* REFUSED: the limit is in shadow, so it refuses nothing */
+    double returned, charged;     /* of SETTLED and UNSETTLED */
+    bool late;                    /* SETTLED: the reservation had ended, or was not known */
 } doorman_permit_event;
 
 struct doorman_permits_options {
@@ -692,10 +701,10 @@ struct doorman_permits_options {
                                      and the most entries of an INSPECT; default 100 */
     size_t counter_max;           /* the most counters of all limits, and the most bans, up to 1e9;
                                      default 10,000,000 */
-    size_t memory_max;      /* the most bytes of all counters, bans, resources, holds and lists of
-                               frequent keys, without the buckets of their tables. The resources of
-                               one permit, and permits that wait, may exceed it. Default: no
-                               bound */
+    size_t memory_max;      /* the most bytes of all counters, bans, resources, holds, lists of
+                               frequent keys, and figures that counters remember (P31), without the
+                               buckets of their tables. The resources of one permit, and permits
+                               that wait, may exceed it. Default: no bound */
     size_t override_max;    /* the most override rows; default 1,000,000. memory_max does not bound
                                them */
     size_t plan_max;        /* the most plan rows; the same default, also not bound */
@@ -826,6 +835,10 @@ typedef struct doorman_permits_info {
     size_t hold_count;        /* holds, transfers, and transfers that were used a short time ago */
     size_t wait_count;        /* permits that wait */
     size_t reservation_count; /* reservations that are not settled, and have not ended */
+    uint64_t settled, unsettled; /* reservations that were settled, also late ones and unknown ones;
+                                    those that have ended without it */
+    double returned_units;       /* units that came back at these ends. Of an item that several
+                                    limits concern, what came back to one of them */
     size_t request_count; /* request_ids that are remembered: those of reservations, also settled
                              ones, and those of reports */
     doorman_time learns_until;  /* when all limits of CONCURRENCY have learned (P16) */
@@ -1603,6 +1616,21 @@ typedef struct doorman_permits_reservation {
 DOORMAN_API bool doorman_permits_next_reservation(const doorman_permits *permits,
                                                   doorman_cursor *cursor,
                                                   doorman_permits_reservation *out);
+
+/* Finds a reservation that is not settled and has not ended.
+ *   out       written on true, as by doorman_permits_next_reservation
+ *   returns   false: there is none with this id */
+DOORMAN_API bool doorman_permits_find_reservation(const doorman_permits *permits, uint64_t id,
+                                                  doorman_permits_reservation *out);
+
+/* Ends a reservation, as if its time had come. If its client settles it later, that is late (P27).
+ * A hold of the same permit stays.
+ *   refund    whether what was charged comes back, where units can come back. The `unsettled` of
+ *             the limits does not count
+ *   returns   false: there is none with this id; or memory has run out, and nothing has changed
+ *   cost      as a settle */
+DOORMAN_API bool doorman_permits_end_reservation(doorman_permits *permits, uint64_t id, bool refund,
+                                                 doorman_time now);
 
 /* ---- descriptors, the public part ----------------------------------------------------------- */
 /* A gateway, such as Envoy, describes a request by descriptors: lists of keys and values. A
@@ -5949,8 +5977,10 @@ typedef struct doorman__reservations {
     doorman__reservation_list changed; /* whose rows must be yielded */
     doorman__reservation_list unsure;  /* the same, but after the rows of their counters */
     size_t waiting;                    /* of `changed`: open ones, which are unsure next */
-    bool is_stuck;                     /* memory ran out when one ended */
-    doorman_settled_item *items;       /* of the last result, and their capacity */
+    uint64_t settled, unsettled;       /* see doorman_permits_info */
+    double returned;
+    bool is_stuck;               /* memory ran out when one ended */
+    doorman_settled_item *items; /* of the last result, and their capacity */
     size_t item_capacity;
 } doorman__reservations;
 
@@ -8292,7 +8322,7 @@ static const char *doorman__permit_request_wrong(const doorman_permit_request *r
         {!request->has_priority && request->priority, "priority: needs has_priority"},
         {request->share && request->item_count != 1, "share: needs a permit of one item"},
         {request->settle_within < 0 || request->settle_within > DOORMAN__SETTLE_MAX,
-         "settle_within: must be from 0 to an hour"},
+         "settle_within: " DOORMAN__HOUR_RULE},
         {request->settle_within && !request->request_id,
          "request_id: is needed with settle_within"},
     };
@@ -9144,10 +9174,33 @@ static bool doorman__permits_reserve_sets(doorman_permits *permits) {
     return true;
 }
 
+/* P31: returns whether memory_max allows that the counter of a charge remembers the figures that
+ * the caller brings. Other counters may be evicted for them. Shadow refuses nothing. */
+static bool doorman__charge_fits_set(doorman_permits *permits, const doorman__charge *charge) {
+    doorman__counter *counter = charge->counter;
+    if (!charge->set || !counter || charge->shadow) return true;
+    const bool has_room = counter->flags & DOORMAN__HAS_SET;
+    if (has_room && doorman__counter_set(counter) == charge->set) return true;
+    const size_t bytes = has_room ? 0 : sizeof(uint64_t);
+    for (int i = 0; i < 64; i++) {
+        if (doorman__permits_has_memory(permits, bytes)) return true;
+        if (charge->limit->refuse_new) return false;
+        bool done = doorman__permits_evict(permits, charge->slot) ||
+                    doorman__permits_evict_any_ban(permits);
+        if (!done) return false;
+    }
+    return false;
+}
+
 /* Creates the missing counters. If a bound forbids one, its charge gets a reason. */
 static doorman_status doorman__permits_create_counters(doorman_permits *permits, bool *fits) {
     for (size_t i = 0; i < permits->charge_count && *fits; i++) {
         doorman__charge *charge = &permits->charges[i];
+        if (!doorman__charge_fits_set(permits, charge)) {
+            charge->reason = DOORMAN_REASON_MAX_KEYS;
+            *fits = false;
+            continue;
+        }
         if (charge->counter || !doorman__charge_amount(charge)) continue;
         if (doorman__limit_is_leased_rate(charge->limit)) continue;
         doorman_status status = doorman__charge_create(permits, charge);
@@ -11070,6 +11123,16 @@ static void doorman__reservation_note(const doorman_permits *permits,
     reservation->has_row = reservation->has_row || limit->durable;
 }
 
+/* Raises an event about one item of a reservation. */
+static void doorman__reservation_event(const doorman_permits *permits,
+                                       const doorman__reservation *reservation, size_t index,
+                                       doorman_permit_event event) {
+    const doorman__reserved_item *item = &doorman__reserved_items(reservation)[index];
+    event.resource_id = item->resource_id;
+    event.key = item->key;
+    doorman__permits_event(permits, event);
+}
+
 /* Completes the reservation of a permit that was charged. If the permit also holds units, both have
  * one id. */
 static void doorman__reservation_grant(doorman_permits *permits, doorman__reservation *reservation,
@@ -11096,6 +11159,12 @@ static void doorman__reservation_grant(doorman_permits *permits, doorman__reserv
     (void)doorman__chains_add(&permits->reservations.by_id, &reservation->by_id,
                               doorman__hold_id_hash(permits, reservation->id));
     doorman__reservation_mark(permits, reservation, &permits->reservations.changed);
+    for (size_t i = 0; i < request->item_count; i++) {
+        const doorman_permit_event event = {.kind = DOORMAN_PERMIT_RESERVED,
+                                            .amount =
+                                                doorman__reserved_items(reservation)[i].granted};
+        doorman__reservation_event(permits, reservation, i, event);
+    }
     out->reservation_id = reservation->id;
     out->settle_within = request->settle_within;
 }
@@ -11255,38 +11324,72 @@ static bool doorman__reservation_wants(doorman_permits *permits,
     return true;
 }
 
+/* What comes back when a reservation ends without a settlement. */
+typedef enum doorman__refund {
+    DOORMAN__REFUND_BY_LIMIT, /* what the limits say */
+    DOORMAN__REFUND_NOTHING,
+    DOORMAN__REFUND_ALL
+} doorman__refund;
+
+static bool doorman__part_refunds(const doorman__reserved_part *part, doorman__refund refund) {
+    if (refund == DOORMAN__REFUND_BY_LIMIT) return part->refunds;
+    return refund == DOORMAN__REFUND_ALL && part->returns;
+}
+
+/* Counts what came back of an item of a reservation that ends without a settlement. */
+static void doorman__reservation_count_end(doorman_permits *permits,
+                                           const doorman__reservation *reservation, size_t index,
+                                           double returned) {
+    const doorman_permit_event event = {.kind = DOORMAN_PERMIT_UNSETTLED,
+                                        .amount =
+                                            doorman__reserved_items(reservation)[index].granted,
+                                        .returned = returned};
+    permits->reservations.returned += returned;
+    doorman__reservation_event(permits, reservation, index, event);
+}
+
 /* Gives back what comes back at the end of a reservation. Returns false if memory runs out; nothing
  * has changed then. */
-static bool doorman__reservation_refund(doorman_permits *permits,
-                                        doorman__reservation *reservation) {
+static bool doorman__reservation_refund(doorman_permits *permits, doorman__reservation *reservation,
+                                        doorman__refund refund) {
     const size_t count = reservation->item_count;
     bool found = doorman__reservation_wants(permits, reservation) &&
                  doorman__permits_prepare(permits, count, true);
     for (size_t i = 0; found && i < count; i++) {
         const doorman__want *want = &permits->wants[i];
+        uint64_t most = 0;
         for (size_t j = 0; j < want->charge_count; j++) {
             const doorman__charge *charge = &permits->charges[want->charges[j]];
             doorman__reserved_part *part = doorman__reservation_part(reservation, i, charge);
-            if (!part || !part->refunds) continue;
-            (void)doorman__charge_return(permits, charge, part, reservation->granted_at,
-                                         part->grains);
+            if (!part || !doorman__part_refunds(part, refund)) continue;
+            const uint64_t back = doorman__charge_return(permits, charge, part,
+                                                         reservation->granted_at, part->grains);
+            if (back > most) most = back;
         }
+        doorman__reservation_count_end(permits, reservation, i, doorman__grains_units(most));
     }
     doorman__permits_end_call(permits, count);
     doorman__reserved_part *parts = doorman__reserved_parts(reservation);
     for (size_t i = 0; found && i < reservation->part_count; i++) {
-        if (parts[i].refunds) parts[i].grains = 0;
+        if (doorman__part_refunds(&parts[i], refund)) parts[i].grains = 0;
     }
     return found;
 }
 
-/* Ends a reservation that was not settled in time. Returns false if memory runs out. */
-static bool doorman__reservation_end(doorman_permits *permits, doorman__reservation *reservation) {
+/* Ends a reservation that is not settled. Returns false if memory runs out. */
+static bool doorman__reservation_end(doorman_permits *permits, doorman__reservation *reservation,
+                                     doorman__refund refund) {
     const doorman__reserved_part *parts = doorman__reserved_parts(reservation);
     bool refunds = false;
     assert(reservation->state == DOORMAN__OPEN);
-    for (size_t i = 0; i < reservation->part_count; i++) refunds = refunds || parts[i].refunds;
-    if (refunds && !doorman__reservation_refund(permits, reservation)) return false;
+    for (size_t i = 0; i < reservation->part_count; i++) {
+        refunds = refunds || doorman__part_refunds(&parts[i], refund);
+    }
+    if (refunds && !doorman__reservation_refund(permits, reservation, refund)) return false;
+    for (size_t i = 0; !refunds && i < reservation->item_count; i++) {
+        doorman__reservation_count_end(permits, reservation, i, 0);
+    }
+    permits->reservations.unsettled++;
     doorman__reservation_enter(permits, reservation, DOORMAN__ENDED,
                                doorman__after(permits->at.now, DOORMAN__ENDED_KEPT));
     return true;
@@ -11317,7 +11420,7 @@ static void doorman__reservations_end_due(doorman_permits *permits, size_t most)
             DOORMAN__WITHIN(doorman__reservation, end, doorman__timers_first(ends));
         if (first->state != DOORMAN__OPEN) {
             doorman__reservation_forget(permits, first);
-        } else if (!doorman__reservation_end(permits, first)) {
+        } else if (!doorman__reservation_end(permits, first, DOORMAN__REFUND_BY_LIMIT)) {
             permits->reservations.is_stuck = true; /* an update tries again after a second */
             return;
         }
@@ -13460,6 +13563,22 @@ static bool doorman__settle_learns(const doorman_permits *permits,
     return learns;
 }
 
+/* Counts a settlement. */
+static void doorman__settle_count(doorman_permits *permits,
+                                  const doorman__reservation *reservation) {
+    permits->reservations.settled++;
+    for (size_t i = 0; i < reservation->item_count; i++) {
+        const doorman__reserved_item *item = &doorman__reserved_items(reservation)[i];
+        const doorman_permit_event event = {.kind = DOORMAN_PERMIT_SETTLED,
+                                            .amount = item->cost,
+                                            .returned = item->result.returned,
+                                            .charged = item->result.charged,
+                                            .late = reservation->late || reservation->unknown};
+        permits->reservations.returned += item->result.returned;
+        doorman__reservation_event(permits, reservation, i, event);
+    }
+}
+
 /* Settles a reservation that is not settled. On failure nothing has changed.
  *   reservation   UNLISTED: it was not known */
 static doorman_status doorman__settle_now(doorman_permits *permits,
@@ -13487,6 +13606,7 @@ static doorman_status doorman__settle_now(doorman_permits *permits,
     if (!settles) return status;
     reservation->late = reservation->state == DOORMAN__ENDED;
     reservation->unknown = !known && !call->reports;
+    if (!call->reports) doorman__settle_count(permits, reservation);
     const doorman_time kept = call->reports ? DOORMAN__ENDED_KEPT : DOORMAN__SETTLED_KEPT;
     doorman__reservation_enter(permits, reservation, DOORMAN__SETTLED,
                                doorman__after(permits->at.now, kept));
@@ -13571,7 +13691,9 @@ static doorman_status doorman__settle_run(doorman_permits *permits,
         request->id ? doorman__reservations_find_id(permits, request->client_id, request->id)
                     : doorman__reservations_find(permits, &name);
     const bool ends = found && found->state == DOORMAN__OPEN && found->end.at <= permits->at.now;
-    if (ends && !doorman__reservation_end(permits, found)) return DOORMAN_OUT_OF_MEMORY;
+    if (ends && !doorman__reservation_end(permits, found, DOORMAN__REFUND_BY_LIMIT)) {
+        return DOORMAN_OUT_OF_MEMORY;
+    }
     const doorman__hold *hold = doorman__settle_hold(permits, call, found);
     if (hold && !doorman__holds_reserve_items(permits, hold->item_count)) {
         return DOORMAN_OUT_OF_MEMORY;
@@ -13616,6 +13738,19 @@ doorman_status doorman_permits_report_once(doorman_permits *permits,
     return doorman__settle_all(permits, &call, out, error, now);
 }
 
+static void doorman__reservation_show(const doorman__reservation *reservation,
+                                      doorman_permits_reservation *out) {
+    const doorman__reserved_item *first = doorman__reserved_items(reservation);
+    *out = (doorman_permits_reservation){.client_id = doorman__owner_name(reservation->owner),
+                                         .id = reservation->id,
+                                         .resource_id = first->resource_id,
+                                         .key = first->key,
+                                         .amount = first->granted,
+                                         .item_count = reservation->item_count,
+                                         .granted_at = reservation->granted_at,
+                                         .ends_at = reservation->end.at};
+}
+
 bool doorman_permits_next_reservation(const doorman_permits *permits, doorman_cursor *cursor,
                                       doorman_permits_reservation *out) {
     if (!permits || !cursor || !out) return false;
@@ -13624,16 +13759,40 @@ bool doorman_permits_next_reservation(const doorman_permits *permits, doorman_cu
     cursor->at_end = !found || cursor->position >= DOORMAN__LISTED_HOLDS;
     if (cursor->at_end) return false;
     cursor->position++;
-    const doorman__reserved_item *first = doorman__reserved_items(found);
-    *out = (doorman_permits_reservation){.client_id = doorman__owner_name(found->owner),
-                                         .id = found->id,
-                                         .resource_id = first->resource_id,
-                                         .key = first->key,
-                                         .amount = first->granted,
-                                         .item_count = found->item_count,
-                                         .granted_at = found->granted_at,
-                                         .ends_at = found->end.at};
+    doorman__reservation_show(found, out);
     return true;
+}
+
+/* Returns the reservation with an id that is not settled and has not ended, or NULL. */
+static doorman__reservation *doorman__reservations_find_open(const doorman_permits *permits,
+                                                             uint64_t id) {
+    if (!id || !permits->reservations.open.count) return NULL;
+    const uint32_t hash = doorman__hold_id_hash(permits, id);
+    doorman__chain *node = doorman__chains_first(&permits->reservations.by_id, hash);
+    for (; node; node = node->next) {
+        doorman__reservation *found = DOORMAN__WITHIN(doorman__reservation, by_id, node);
+        bool same = node->hash == hash && found->id == id;
+        if (same && found->state == DOORMAN__OPEN) return found;
+    }
+    return NULL;
+}
+
+bool doorman_permits_find_reservation(const doorman_permits *permits, uint64_t id,
+                                      doorman_permits_reservation *out) {
+    if (!permits || !out) return false;
+    const doorman__reservation *found = doorman__reservations_find_open(permits, id);
+    if (found) doorman__reservation_show(found, out);
+    return found != NULL;
+}
+
+bool doorman_permits_end_reservation(doorman_permits *permits, uint64_t id, bool refund,
+                                     doorman_time now) {
+    if (!permits) return false;
+    doorman__moment_move(&permits->at, now);
+    doorman__reservations_end_due(permits, DOORMAN__CALL_ENDS);
+    doorman__reservation *found = doorman__reservations_find_open(permits, id);
+    return found && doorman__reservation_end(
+                        permits, found, refund ? DOORMAN__REFUND_ALL : DOORMAN__REFUND_NOTHING);
 }
 
 /* ---- >>state -------------------------------------------------------------------------------- */
@@ -16477,6 +16636,9 @@ void doorman_permits_read(const doorman_permits *permits, doorman_permits_info *
                                   .bans_evicted = permits->bans_evicted,
                                   .bytes = doorman__permits_bytes(permits),
                                   .reservation_count = permits->reservations.open.count,
+                                  .settled = permits->reservations.settled,
+                                  .unsettled = permits->reservations.unsettled,
+                                  .returned_units = permits->reservations.returned,
                                   .request_count = permits->reservations.by_request.count,
                                   .changed_count = doorman__permits_changed(permits),
                                   .changed_since = permits->changes.since,
@@ -21310,7 +21472,7 @@ static const doorman__row doorman__permit_request_rows[] = {
     DOORMAN__ROW(SECONDS, OPTIONAL, doorman_permit_request, max_wait),
     DOORMAN__ROW(BOOL, OPTIONAL, doorman_permit_request, equal),
     DOORMAN__ROW(BOOL, OPTIONAL, doorman_permit_request, detail),
-    DOORMAN__ROW(DURATION, OPTIONAL, doorman_permit_request, settle_within),
+    DOORMAN__ROW(HOUR, OPTIONAL, doorman_permit_request, settle_within),
     DOORMAN__ROW(ID, OPTIONAL, doorman_permit_request, request_id),
     DOORMAN__ROW(DURATION, OPTIONAL, doorman_permit_request, time_to_live),
     {DOORMAN__FIELD("priority", PRIORITY, OPTIONAL, doorman_permit_request, priority),

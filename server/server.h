@@ -294,7 +294,8 @@ enum {
     ACT(UNDO, "undo")                                                                              \
     ACT(DRAIN, "drain")                                                                            \
     ACT(UNDRAIN, "undrain")                                                                        \
-    ACT(HOLD_END, "hold_end")
+    ACT(HOLD_END, "hold_end")                                                                      \
+    ACT(RESERVATION_END, "reservation_end")
 
 enum act_kind {
 #define ACT_OF_KIND(code, name) ACT_##code,

@@ -592,6 +592,15 @@ hold=$($ctl --url "$url" holds | sed -n 's/^\([0-9]*\) *acme .*/\1/p')
 check 'a hold ends' prints '^ended: 2 units of slots' --url "$url" holds end "$hold" stuck
 check 'a hold that there is not' fails 1 'no such hold' --url "$url" holds end "$hold" stuck
 check 'an id that is none' fails 2 'must be the ID' --url "$url" holds end acme stuck
+post /v1/acquire '{"client_id":"gateway-1","permit":[{"request_id":1,"settle_within":3000,
+    "item":[{"resource_id":"bill","key":"ida","cost":7}]}]}'
+reserved=$($ctl --url "$url" holds | sed -n 's/^\([0-9]*\) *ida .*/\1/p')
+check 'neither keep nor refund' fails 2 'must be keep or refund' \
+    --url "$url" reservations end "$reserved" stuck later
+check 'a reservation ends' prints '^ended: 7 units of bill' \
+    --url "$url" reservations end "$reserved" refund stuck
+check 'it has ended' fails 1 'no such reservation' \
+    --url "$url" reservations end "$reserved" keep stuck
 check 'nobody takes over' fails 1 'force=1' --url "$url" drain move
 check 'a reader cannot drain' as_reader fails 4 'role admin' --url "$url" drain-alone move
 check 'a drain' prints '^drained since 20.* by ann: new disk$' --url "$url" drain-alone 'new disk'

@@ -21,6 +21,7 @@ import (
 	"log"
 	"math"
 	"math/rand"
+	"net/http"
 	"os"
 	"strings"
 	"sync"
@@ -129,7 +130,7 @@ func (h *Hold) Release() {
 	h.everywhere("release", object{"entry": []object{entry}}, 5) // else the hold ends by itself
 }
 
-// ask asks for the hold. It returns whether a server has decided.
+// ask asks for the hold. It returns whether a server has decided, or refuses to.
 func (h *Hold) ask(wait float64) bool {
 	permit := object{"request_id": h.request, "max_wait": wait,
 		"item": []object{{"resource_id": h.Resource, "key": h.Key, "cost": h.Units}}}
@@ -138,7 +139,7 @@ func (h *Hold) ask(wait float64) bool {
 	}
 	sent, answer := h.everywhere("acquire", object{"permit": []object{permit}}, wait+5) // (H2)
 	if answer == nil || len(answer.Permit) != 1 {
-		return false
+		return answer != nil // refused
 	}
 	if hold := answer.Permit[0].Hold; hold != nil {
 		h.mutex.Lock()
@@ -147,6 +148,13 @@ func (h *Hold) ask(wait float64) bool {
 		h.end = sent.Add(seconds(hold.Waited/1.05 + hold.ExpiresIn)) // (H3)
 	}
 	return true
+}
+
+// isRefused returns whether the server has read the request, and refuses it. To repeat it is of no
+// use.
+func isRefused(code int) bool {
+	return code >= 400 && code < 500 && code != http.StatusRequestTimeout &&
+		code != http.StatusTooManyRequests
 }
 
 func (h *Hold) run(stopped chan struct{}) {
@@ -160,7 +168,8 @@ func (h *Hold) run(stopped chan struct{}) {
 		h.mutex.Lock()
 		isAnswered := answer != nil && len(answer.Entry) == 1
 		less := isAnswered && (len(answer.Entry[0].Amount) == 0 || answer.Entry[0].Amount[0] < h.Units)
-		if isReleased := h.isReleased; isReleased || h.left() <= 0 || less { // (H7)
+		isOver := h.left() <= 0 || less || answer != nil && !isAnswered // (H7), or refused
+		if isReleased := h.isReleased; isReleased || isOver {
 			h.mutex.Unlock()
 			if h.OnGone != nil && !isReleased {
 				h.OnGone()
@@ -179,7 +188,7 @@ func (h *Hold) run(stopped chan struct{}) {
 }
 
 // everywhere asks the last master, and then all addresses. It returns when the request was sent, and
-// the answer, or nil.
+// the answer, which is empty if the request is refused, or nil.
 func (h *Hold) everywhere(method string, body object, timeout float64) (time.Time, *holdAnswer) {
 	h.mutex.Lock()
 	urls := append([]string{h.master}, h.URLs...)
@@ -208,6 +217,10 @@ func (h *Hold) post(url, method string, body object, timeout float64, hops int) 
 	defer reply.Body.Close()
 	if reply.StatusCode != 200 {
 		message, _ := io.ReadAll(reply.Body)
+		if isRefused(reply.StatusCode) {
+			log.Printf("doorman: %s: %s", url, message)
+			return sent, answer, nil
+		}
 		return sent, nil, fmt.Errorf("%s: %s", reply.Status, message)
 	} else if err := json.NewDecoder(reply.Body).Decode(answer); err != nil {
 		return sent, nil, err

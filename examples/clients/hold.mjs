@@ -18,6 +18,9 @@ const today = () => Date.now() / 1000; // so the time of day counts too
 const random = (from, to) => from + Math.random() * (to - from);
 const DRIFT = 1.05;
 
+// The server has read the request, and refuses it. To repeat it is of no use.
+class Refused extends Error {}
+
 export class Hold {
   #request = 0;
   #id;
@@ -50,14 +53,14 @@ export class Hold {
     const giveUp = now() + this.maxWait;
     let permit;
     while (!stop.signal.aborted && !(permit = await this.#ask(giveUp))) {
-      if (now() >= giveUp) break;
+      if (permit === null || now() >= giveUp) break;
       await sleep(random(500, 1000), null, { signal: stop.signal }).catch(() => {});
     }
     if (this.left > 0) {
       this.#run(stop.signal);
       return true;
     }
-    this.refusal = permit;
+    this.refusal = permit ?? undefined;
     if (!permit || this.#id) await this.release(); // perhaps granted meanwhile (H6)
     stop.abort();
     return false;
@@ -83,7 +86,7 @@ export class Hold {
       [this.#id, this.#life] = [hold.id, hold.expires_in];
       this.#ends = reply.sent.map((sent) => sent + hold.waited / DRIFT + this.#life); // (H3)
     }
-    return reply?.answer.permit[0];
+    return reply && reply.answer.permit[0];
   }
 
   async #run(signal) {
@@ -99,7 +102,7 @@ export class Hold {
       if (signal.aborted) return;
       const result = reply?.answer.entry[0];
       const less = result && !(result.amount?.[0] >= this.units);
-      if (this.left <= 0 || less) return this.onGone(); // (H7)
+      if (this.left <= 0 || less || reply === null) return this.onGone(); // (H7), or refused
       if (result) {
         this.#ends = reply.sent.map((t, i) => Math.max(this.#ends[i], t + result.expires_in));
       }
@@ -108,13 +111,14 @@ export class Hold {
   }
 
   // Asks the last master, and then all addresses. Returns the answer, and when the request was sent
-  // on both clocks, or undefined.
+  // on both clocks; null if the request is refused; or undefined.
   async #everywhere(method, message, timeout) {
     for (const url of new Set([this.master, ...this.urls])) {
       try {
         return await this.#post(url, method, message, timeout);
       } catch (error) { // of the network, or a response with another content
         console.error(`doorman: ${url}: ${error}`);
+        if (error instanceof Refused) return null;
       }
     }
     return undefined;
@@ -130,7 +134,10 @@ export class Hold {
       redirect: 'manual',
       signal: AbortSignal.timeout(Math.ceil(1000 * timeout)),
     });
-    if (!response.ok) throw new Error(await response.text());
+    if (!response.ok) {
+      const again = response.status >= 500 || [408, 429].includes(response.status);
+      throw new (again ? Error : Refused)(await response.text());
+    }
     const answer = await response.json();
     if (!answer.mastership) {
       this.master = url;

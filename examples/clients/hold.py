@@ -24,6 +24,10 @@ HTTP = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # without a
 DRIFT = 1.05
 
 
+class Refused(Exception):
+    """The server has read the request, and refuses it. To repeat it is of no use."""
+
+
 class Hold:
     """on_gone is called once, in the thread that renews, if the hold cannot be renewed. The units
     may still be used until left() is 0."""
@@ -52,13 +56,14 @@ class Hold:
         self.stopped, permit = threading.Event(), None
         give_up = self._now() + self.max_wait
         while not (self.stopped.is_set() or (permit := self._ask(give_up))):
-            if self._now() >= give_up or self.stopped.wait(random.uniform(0.5, 1)):
+            refused = permit == {}
+            if refused or self._now() >= give_up or self.stopped.wait(random.uniform(0.5, 1)):
                 break
         with self.lock:
             if not self.stopped.is_set() and self.left() > 0:
                 threading.Thread(target=self._run, args=(self.stopped,), daemon=True).start()
                 return True
-        self.refusal = permit
+        self.refusal = permit or None
         if not permit or self.id:
             self.release()  # the server may have granted the hold meanwhile (H6)
         self.stopped.set()
@@ -102,16 +107,19 @@ class Hold:
                 less = answer and result.get("amount", [0])[0] < self.item["amount"]
                 if self.left() > 0 and answer and not less:
                     self.end = max(self.end, sent + result["expires_in"])
-            if self.left() <= 0 or less:  # gone (H7)
+            if self.left() <= 0 or less or answer == {}:  # gone (H7), or refused
                 return self.on_gone()
             wait = self.life / 3 if answer else self.life / 10 * random.uniform(0.5, 1)
 
     def _everywhere(self, method, message, timeout):
         """Asks the last master, and then all addresses. Returns when the request was sent, and the
-        answer, or None."""
+        answer, {} if the request is refused, or None."""
         for url in dict.fromkeys([self.master, *self.urls]):
             try:
                 return self._post(url, method, message, timeout)
+            except Refused as error:
+                logging.error("doorman: %s: %s", url, error)
+                return 0, {}
             except Exception as error:  # of the network, or a response with another content
                 logging.warning("doorman: %s: %r", url, error)
         return 0, None
@@ -124,7 +132,8 @@ class Hold:
         try:
             answer = json.load(HTTP.open(request, timeout=timeout))
         except urllib.error.HTTPError as error:
-            raise OSError(error.read().decode()) from error
+            again = error.code >= 500 or error.code in (408, 429)
+            raise (OSError if again else Refused)(error.read().decode()) from error
         if "mastership" not in answer:
             self.master = url
             return sent, answer

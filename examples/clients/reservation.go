@@ -159,6 +159,8 @@ func (c *Reservations) send(entry object) {
 		answer := c.everywhere("settle", object{"entry": []object{entry}})
 		if answer != nil && len(answer.Entry) == 1 {
 			reason = answer.Entry[0].Reason
+		} else if answer != nil {
+			reason = "REFUSED"
 		}
 	}
 	c.mutex.Lock()
@@ -169,7 +171,8 @@ func (c *Reservations) send(entry object) {
 	}
 }
 
-// everywhere asks the last master, and then all addresses. It returns the answer, or nil.
+// everywhere asks the last master, and then all addresses. It returns the answer, which is empty if
+// the request is refused, or nil.
 func (c *Reservations) everywhere(method string, body object) *reservationAnswer {
 	c.mutex.Lock()
 	urls := append([]string{c.master}, c.URLs...)
@@ -197,6 +200,10 @@ func (c *Reservations) post(url, method string, body object, hops int) (*reserva
 	defer reply.Body.Close()
 	if reply.StatusCode != 200 {
 		message, _ := io.ReadAll(reply.Body)
+		if isRefused(reply.StatusCode) {
+			log.Printf("doorman: %s: %s", url, message)
+			return answer, nil
+		}
 		return nil, fmt.Errorf("%s: %s", reply.Status, message)
 	} else if err := json.NewDecoder(reply.Body).Decode(answer); err != nil {
 		return nil, err

@@ -22,6 +22,9 @@ const now = () => performance.now() / 1000;
 const REPEAT = 45; // seconds; a server remembers a settlement for a minute (P27)
 const WAITING_MAX = 10000; // settles that wait; others are lost
 
+// The server has read the request, and refuses it. To repeat it is of no use.
+class Refused extends Error {}
+
 export class Reservations {
   #last = 0;
   #stop = new AbortController();
@@ -82,7 +85,8 @@ export class Reservations {
     const end = now() + REPEAT;
     for (;;) {
       const answer = await this.#everywhere('settle', { entry: [entry] });
-      const reason = answer ? answer.entry[0].reason : 'LEARNING';
+      const none = answer === null ? 'REFUSED' : 'LEARNING';
+      const reason = answer ? answer.entry[0].reason : none;
       if (!reason) return;
       if (reason !== 'LEARNING' || this.#stop.signal.aborted || now() + this.timeout + 1 >= end) {
         this.#lose(entry);
@@ -92,13 +96,15 @@ export class Reservations {
     }
   }
 
-  // Asks the last master, and then all addresses. Returns the answer, or undefined.
+  // Asks the last master, and then all addresses. Returns the answer, null if it is refused, or
+  // undefined.
   async #everywhere(method, message) {
     for (const url of new Set([this.master, ...this.urls])) {
       try {
         return await this.#post(url, method, message);
       } catch (error) { // of the network, or a response with another content
         console.error(`doorman: ${url}: ${error}`);
+        if (error instanceof Refused) return null;
       }
     }
     return undefined;
@@ -113,7 +119,10 @@ export class Reservations {
       redirect: 'manual',
       signal: AbortSignal.timeout(Math.ceil(1000 * this.timeout)),
     });
-    if (!response.ok) throw new Error(await response.text());
+    if (!response.ok) {
+      const again = response.status >= 500 || [408, 429].includes(response.status);
+      throw new (again ? Error : Refused)(await response.text());
+    }
     const answer = await response.json();
     if (!answer.mastership) {
       this.master = url;

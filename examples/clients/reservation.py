@@ -26,6 +26,10 @@ REPEAT = 45  # seconds; a server remembers a settlement for a minute (P27)
 WAITING_MAX = 10000  # settles that wait; others are lost
 
 
+class Refused(Exception):
+    """The server has read the request, and refuses it. To repeat it is of no use."""
+
+
 class Reservation:
     """`granted` says whether the work may be done. If not, `refusal` is the answer of the server, or
     None if no server has answered."""
@@ -108,6 +112,8 @@ class Reservations:
         end = time.monotonic() + REPEAT
         while True:
             answer = self._everywhere("settle", {"entry": [entry]})
+            if answer == {}:
+                return self._lose(entry)
             reason = answer["entry"][0].get("reason") if answer else "LEARNING"
             if not reason:
                 return None
@@ -116,10 +122,14 @@ class Reservations:
                 return self._lose(entry)
 
     def _everywhere(self, method, message):
-        """Asks the last master, and then all addresses. Returns the answer, or None."""
+        """Asks the last master, and then all addresses. Returns the answer, {} if it is refused, or
+        None."""
         for url in dict.fromkeys([self.master, *self.urls]):
             try:
                 return self._post(url, method, message)
+            except Refused as error:
+                logging.error("doorman: %s: %s", url, error)
+                return {}
             except Exception as error:  # of the network, or a response with another content
                 logging.warning("doorman: %s: %r", url, error)
         return None
@@ -131,7 +141,8 @@ class Reservations:
         try:
             answer = json.load(HTTP.open(request, timeout=self.timeout))
         except urllib.error.HTTPError as error:
-            raise OSError(error.read().decode()) from error
+            again = error.code >= 500 or error.code in (408, 429)
+            raise (OSError if again else Refused)(error.read().decode()) from error
         if "mastership" not in answer:
             self.master = url
             return answer

@@ -1,13 +1,21 @@
-/* doorman_server, part ADMIN: POST /v1/holds/end ends a hold, with a row of the audit (E8). The
- * body has the id, as /v1/holds shows it. With a resource or a key in the body, the hold must have
- * them, so that a wrong id ends nothing.
+/* doorman_server, part ADMIN: POST /v1/holds/end ends a hold, and POST /v1/reservations/end a
+ * reservation, with a row of the audit (E8). The body has the id, as /v1/holds shows it. With a
+ * resource or a key in the body, the hold or the reservation must have them, so that a wrong id
+ * ends nothing. Of a reservation the body also says whether its units come back (P27).
  *
- * Without --state this file only ends the hold, and logs it, as a reset is done then. */
+ * Without --state this file only ends it, and logs that, as a reset is done then. */
 #include "admin.h"
 
-/* What a request names, and what the hold was. */
-struct hold_call {
+/* What is ended. */
+struct hold_target {
     uint64_t id;
+    bool reserves; /* a reservation */
+    bool refunds;  /* its units come back */
+};
+
+/* What a request names, and what the hold or the reservation was. */
+struct hold_call {
+    struct hold_target target;
     const char *resource_id, *key; /* NULL: not checked. The body owns them */
     char holder[HOLDER_BYTES];     /* what people may see of the client_id; "": a transfer */
     char found_resource[DOORMAN_ID_BYTES_MAX + 1], found_key[DOORMAN_ID_BYTES_MAX + 1];
@@ -24,6 +32,12 @@ static bool hold_refuse(struct http_response *response, int code, const char *na
     return false;
 }
 
+/* Returns one of two texts: of a reservation, or of a hold. */
+static const char *hold_word(const struct hold_call *call, const char *reservation,
+                             const char *hold) {
+    return call->target.reserves ? reservation : hold;
+}
+
 static bool hold_refuse_field(struct http_response *response, const char *error) {
     return hold_refuse(response, 400, "INVALID_ARGUMENT", error);
 }
@@ -37,27 +51,50 @@ static bool hold_read_text(const cJSON *body, const char *name, const char **out
     return !field || (*out && strlen(*out) <= DOORMAN_ID_BYTES_MAX);
 }
 
-/* Reads the body. Returns false if it is wrong: then the response is an error. */
-static bool hold_read(struct hold_call *call, const cJSON *body, struct http_response *response) {
-    static const char *const names[] = {"id", "resource_id", "key"};
-    const cJSON *id = cJSON_GetObjectItemCaseSensitive(body, "id"), *field = NULL;
+/* Refuses a field that is not known. Returns false if there is one. */
+static bool hold_check_fields(const struct hold_call *call, const cJSON *body,
+                              struct http_response *response) {
+    static const char *const names[] = {"id", "resource_id", "key", "unsettled"};
+    const size_t count = call->target.reserves ? 4 : 3;
+    const cJSON *field = NULL;
     char error[128];
     if (!cJSON_IsObject(body)) return hold_refuse_field(response, "the body must be an object");
     cJSON_ArrayForEach(field, body) {
         bool is_known = false;
-        for (size_t i = 0; i < 3; i++) is_known = is_known || strcmp(field->string, names[i]) == 0;
+        for (size_t i = 0; i < count; i++) {
+            is_known = is_known || strcmp(field->string, names[i]) == 0;
+        }
         if (is_known) continue;
-        snprintf(error, sizeof error, "%.60s: is no field; the fields are id, resource_id and key",
-                 field->string);
+        snprintf(error, sizeof error, "%.60s: is no field; the fields are %s", field->string,
+                 hold_word(call, "id, unsettled, resource_id and key", "id, resource_id and key"));
         return hold_refuse_field(response, error);
     }
+    return true;
+}
+
+/* Reads whether units come back. Returns false if the body does not say it. */
+static bool hold_read_unsettled(struct hold_call *call, const cJSON *body) {
+    const char *word = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(body, "unsettled"));
+    call->target.refunds = word && strcmp(word, "refund") == 0;
+    return !call->target.reserves || call->target.refunds || (word && strcmp(word, "keep") == 0);
+}
+
+/* Reads the body. Returns false if it is wrong: then the response is an error. */
+static bool hold_read(struct hold_call *call, const cJSON *body, struct http_response *response) {
+    const cJSON *id = cJSON_GetObjectItemCaseSensitive(body, "id");
+    if (!hold_check_fields(call, body, response)) return false;
     const double number = cJSON_IsNumber(id) ? id->valuedouble : 0;
     const double most = 9007199254740991.0;
     bool is_valid = number >= 1 && number <= most && (double)(uint64_t)number >= number;
     if (!is_valid) {
-        return hold_refuse_field(response, "id: must be the id of a hold, as /v1/holds shows it");
+        return hold_refuse_field(
+            response, hold_word(call, "id: must be the id of a reservation, as /v1/holds shows it",
+                                "id: must be the id of a hold, as /v1/holds shows it"));
     }
-    call->id = (uint64_t)number;
+    call->target.id = (uint64_t)number;
+    if (!hold_read_unsettled(call, body)) {
+        return hold_refuse_field(response, "unsettled: must be \"keep\" or \"refund\"");
+    }
     if (!hold_read_text(body, "resource_id", &call->resource_id)) {
         return hold_refuse_field(response, "resource_id: must be a text of at most 256 bytes");
     }
@@ -78,52 +115,94 @@ static void hold_take(struct hold_call *call, const doorman_permits_hold *hold, 
     call->left = hold->ends_at - now;
 }
 
-/* Finds the hold. Returns false if it is not the one that is meant: then the response is an
- * error. */
+/* The same of a reservation. */
+static void hold_take_reservation(struct hold_call *call, const doorman_permits_reservation *found,
+                                  doorman_time now) {
+    server_holder_write(found->client_id, call->holder);
+    snprintf(call->found_resource, sizeof call->found_resource, "%s", found->resource_id);
+    snprintf(call->found_key, sizeof call->found_key, "%s", found->key);
+    call->amount = found->amount;
+    call->item_count = found->item_count;
+    call->since = now - found->granted_at;
+    call->left = found->ends_at - now;
+}
+
+/* Copies what has the id. Returns false if nothing has it. Precondition: the lock is held. */
+static bool hold_look(struct hold_call *call, const doorman_permits *permits) {
+    const uint64_t id = call->target.id;
+    doorman_permits_hold hold;
+    doorman_permits_reservation found;
+    bool is_there = call->target.reserves ? doorman_permits_find_reservation(permits, id, &found)
+                                          : doorman_permits_find_hold(permits, id, &hold);
+    if (!is_there) return false;
+    if (call->target.reserves) {
+        hold_take_reservation(call, &found, doorman_clock());
+    } else {
+        hold_take(call, &hold, doorman_clock());
+    }
+    return true;
+}
+
+/* Finds what the request names. Returns false if it is not the one that is meant: then the response
+ * is an error. */
 static bool hold_find(struct hold_call *call, struct service *service,
                       struct http_response *response) {
-    doorman_permits_hold hold;
     server_lock(&service->lock);
     const doorman_permits *permits = doorman_server_permits(service->server);
-    bool is_there = permits && doorman_permits_find_hold(permits, call->id, &hold);
-    if (is_there) hold_take(call, &hold, doorman_clock());
+    bool is_there = permits && hold_look(call, permits);
     server_unlock(&service->lock);
     if (!permits) {
         response->more = "Retry-After: 1\r\n";
         return hold_refuse(response, 503, "UNAVAILABLE",
                            "this process is not the master: ask the master");
     }
-    if (!is_there) return hold_refuse(response, 404, "NOT_FOUND", "id: there is no such hold");
+    if (!is_there) {
+        return hold_refuse(response, 404, "NOT_FOUND",
+                           hold_word(call, "id: there is no such reservation that is not settled",
+                                     "id: there is no such hold"));
+    }
     if (call->resource_id && strcmp(call->resource_id, call->found_resource) != 0) {
         return hold_refuse(response, 409, "INVALID_ARGUMENT",
-                           "resource_id: the hold with this id has another resource");
+                           hold_word(call,
+                                     "resource_id: the reservation with this id has another "
+                                     "resource",
+                                     "resource_id: the hold with this id has another resource"));
     }
     if (call->key && strcmp(call->key, call->found_key) != 0) {
         return hold_refuse(response, 409, "INVALID_ARGUMENT",
-                           "key: the hold with this id has another key");
+                           hold_word(call, "key: the reservation with this id has another key",
+                                     "key: the hold with this id has another key"));
     }
     return true;
 }
 
-/* Ends the hold, and decides on the permits that wait for its units. Precondition: the lock is
- * held. */
-static bool hold_end(struct service *service, uint64_t id) {
+/* Ends the hold or the reservation, and decides on the permits that wait for its units.
+ * Precondition: the lock is held. */
+static bool hold_end(struct service *service, const struct hold_target *target) {
     doorman_permits *permits = doorman_server_permits(service->server);
-    bool ended = permits && doorman_permits_end_hold(permits, id, doorman_clock());
+    const doorman_time now = doorman_clock();
+    bool ended =
+        permits && (target->reserves
+                        ? doorman_permits_end_reservation(permits, target->id, target->refunds, now)
+                        : doorman_permits_end_hold(permits, target->id, now));
     if (ended && service->waits) service->waits->collect(service);
     return ended;
 }
 
-/* The detail of an act is the id; out: 0 if there was no such hold any more. */
+/* The detail of an act is the target; out: its id is 0 if it had ended before. */
 static void hold_apply(struct act *act) {
-    uint64_t *id = (uint64_t *)act->detail;
-    if (!hold_end(act->service, *id)) *id = 0;
+    struct hold_target *target = (struct hold_target *)act->detail;
+    if (!hold_end(act->service, target)) target->id = 0;
 }
 
 static void hold_describe(cJSON *row, const struct hold_call *call) {
     char id[24];
-    snprintf(id, sizeof id, "%" PRIu64, call->id);
-    cJSON_AddRawToObject(row, "hold", id); /* cJSON rounds numbers of 16 digits */
+    snprintf(id, sizeof id, "%" PRIu64, call->target.id);
+    /* cJSON rounds numbers of 16 digits */
+    cJSON_AddRawToObject(row, hold_word(call, "reservation", "hold"), id);
+    if (call->target.reserves) {
+        cJSON_AddStringToObject(row, "unsettled", call->target.refunds ? "refund" : "keep");
+    }
     cJSON_AddStringToObject(row, "resource", call->found_resource);
     cJSON_AddStringToObject(row, "key", call->found_key);
     cJSON *before = cJSON_AddObjectToObject(row, "before");
@@ -134,19 +213,20 @@ static void hold_describe(cJSON *row, const struct hold_call *call) {
     cJSON_AddNumberToObject(before, "expires_in", call->left > 0 ? (double)call->left / 1e9 : 0);
 }
 
-/* Ends the hold with a row of the audit. Returns false if the response is an error. */
+/* Ends it with a row of the audit. Returns false if the response is an error. */
 static bool hold_run(struct hold_call *call, struct service *service,
                      const struct http_request *request, struct http_response *response) {
-    struct act *act = server_act_new(service, request, ACT_HOLD_END, response);
-    uint64_t *id = (uint64_t *)calloc(1, sizeof *id);
-    if (!act || !id) {
+    const enum act_kind kind = call->target.reserves ? ACT_RESERVATION_END : ACT_HOLD_END;
+    struct act *act = server_act_new(service, request, kind, response);
+    struct hold_target *target = (struct hold_target *)calloc(1, sizeof *target);
+    if (!act || !target) {
         response->text.failed = true;
-        free(id);
+        free(target);
         server_act_free(act);
         return false;
     }
-    *id = call->id;
-    act->detail = id;
+    *target = call->target;
+    act->detail = target;
     act->free_detail = free;
     act->apply = hold_apply;
     hold_describe(act->row, call);
@@ -155,22 +235,23 @@ static bool hold_run(struct hold_call *call, struct service *service,
         return false;
     }
     if (!server_act_run(act, response)) return false;
-    call->ended = *id != 0;
+    call->ended = target->id != 0;
     call->audit = act->id;
     server_act_free(act);
     return true;
 }
 
-/* Ends the hold without an audit. */
+/* Ends it without an audit. */
 static void hold_run_alone(struct hold_call *call, struct service *service,
                            const struct http_request *request) {
     char id[24];
     server_lock(&service->lock);
-    call->ended = hold_end(service, call->id);
+    call->ended = hold_end(service, &call->target);
     server_unlock(&service->lock);
-    snprintf(id, sizeof id, "%" PRIu64, call->id);
-    server_log(service->settings, LEVEL_INFO, "an act that is not in the audit", "what", "hold_end",
-               "token", request->token.name, "hold", id, LOG_END);
+    snprintf(id, sizeof id, "%" PRIu64, call->target.id);
+    server_log(service->settings, LEVEL_INFO, "an act that is not in the audit", "what",
+               hold_word(call, "reservation_end", "hold_end"), "token", request->token.name,
+               hold_word(call, "reservation", "hold"), id, LOG_END);
 }
 
 /* ---- the path ------------------------------------------------------------------------------- */
@@ -178,7 +259,7 @@ static void hold_run_alone(struct hold_call *call, struct service *service,
 static void hold_answer(const struct hold_call *call, struct http_response *response) {
     struct text *text = &response->text;
     response->type = "application/json";
-    server_text_addf(text, "{\"id\":%" PRIu64 ",\"ended\":%s,\"resource_id\":\"", call->id,
+    server_text_addf(text, "{\"id\":%" PRIu64 ",\"ended\":%s,\"resource_id\":\"", call->target.id,
                      call->ended ? "true" : "false");
     server_text_add_escaped(text, call->found_resource, server_escape_json);
     server_text_add(text, "\",\"key\":\"");
@@ -189,10 +270,10 @@ static void hold_answer(const struct hold_call *call, struct http_response *resp
     server_text_add(text, "}\n");
 }
 
-static void handle_hold_end(struct service *service, const struct http_request *request,
-                            struct http_response *response) {
+static void handle_end(struct service *service, const struct http_request *request,
+                       struct http_response *response, bool reserves) {
     static const char *const names[] = {"reason", "redirect", NULL};
-    struct hold_call call = {.id = 0};
+    struct hold_call call = {.target = {.reserves = reserves}};
     if (!server_admin_check_query(request, names, response)) return;
     if (server_keeps_acts(service) && !server_admin_serves(service, request, response)) return;
     cJSON *body = cJSON_ParseWithLength(request->body, request->body_bytes);
@@ -206,8 +287,20 @@ static void handle_hold_end(struct service *service, const struct http_request *
     cJSON_Delete(body);
 }
 
+static void handle_hold_end(struct service *service, const struct http_request *request,
+                            struct http_response *response) {
+    handle_end(service, request, response, false);
+}
+
+static void handle_reservation_end(struct service *service, const struct http_request *request,
+                                   struct http_response *response) {
+    handle_end(service, request, response, true);
+}
+
 static const struct http_route hold_end_routes[] = {
     {"/v1/holds/end", .verbs = VERB_POST, .role = ROLE_ADMIN, .handle = handle_hold_end},
+    {"/v1/reservations/end", .verbs = VERB_POST, .role = ROLE_ADMIN,
+     .handle = handle_reservation_end},
     {.path = NULL}};
 
 const struct server_part server_part_hold_end = {.routes = hold_end_routes};

@@ -367,17 +367,21 @@ static enum ctl_exit run_holds(struct ctl *ctl, char *const words[]) {
                                                 {"LIMIT", "limit", CTL_TEXT},
                                                 {.header = NULL}};
     struct ctl_table held = {.columns = columns}, waiting = {.columns = columns};
+    struct ctl_table reserved = {.columns = columns};
     struct ctl_reply reply;
     (void)words;
     enum ctl_exit code = ctl_call(
         ctl, &(struct ctl_request){.path = "/v1/holds", .expects = "longest_held"}, &reply);
     if (code == CTL_DONE && !ctl->json) {
-        ctl_say("%g held, %g waiting", ctl_number(reply.json, "holds"),
-                ctl_number(reply.json, "waiting"));
+        ctl_say("%g held, %g waiting, %g reserved", ctl_number(reply.json, "holds"),
+                ctl_number(reply.json, "waiting"), ctl_number(reply.json, "reservations"));
         holds_name(list_of(&reply, "longest_held"));
         ctl_table_print(&held, list_of(&reply, "longest_held"), ctl->has_color);
         putchar('\n');
         ctl_table_print(&waiting, list_of(&reply, "longest_waiting"), ctl->has_color);
+        putchar('\n');
+        holds_name(list_of(&reply, "oldest_reservations"));
+        ctl_table_print(&reserved, list_of(&reply, "oldest_reservations"), ctl->has_color);
     }
     ctl_reply_free(&reply);
     return code;
@@ -601,8 +605,15 @@ const struct ctl_command ctl_commands[] = {
      "hold\n"
      "is gone with its next renewal. Needs the role admin.",
      ctl_run_hold_end},
-    {"holds", "", "who holds units of limits of kind CONCURRENCY, and who waits",
-     "Those that hold or wait longest, at most 100 each. Needs the role read.", run_holds},
+    {"reservations end", "ID keep|refund REASON", "end one reservation at once",
+     "ID is that of `doormanctl holds`. keep: what was charged stays. refund: it comes back, "
+     "where\n"
+     "units can come back. A later settle is late. Needs the role admin.",
+     ctl_run_reservation_end},
+    {"holds", "", "who holds units of limits of kind CONCURRENCY, who waits, and what is reserved",
+     "Those that hold or wait longest, and the oldest reservations that are not settled, at most\n"
+     "100 each. Needs the role read.",
+     run_holds},
     {"counters", "[TEMPLATE [LIMIT]]", "all counters and bans, as a table",
      "Of all limits, of those of one template, or of one limit. Needs the role read.",
      run_counters},

@@ -5,7 +5,7 @@ _doormanctl() {
     local flags='--json --reason --url --cacert --cert --key --timeout --events --settings'
     local commands='status check limits top key reset ban bans holds counters export audit undo'
     commands="$commands override plan drain drain-alone undrain config events descriptor convert"
-    commands="$commands help"
+    commands="$commands reservations help"
     flags="$flags --help --version"
     case $before in
     --cacert | --cert | --key | --settings | convert) offered=FILE ;;
@@ -15,7 +15,7 @@ _doormanctl() {
     override) offered='set list end ending' ;;
     plan) offered='set load list end' ;;
     top) offered='units nearest' ;;
-    holds) offered=end ;;
+    holds | reservations) offered=end ;;
     units) offered='minute hour day' ;;
     check | diff | put) if [ "${COMP_WORDS[COMP_CWORD - 2]}" = config ]; then offered=FILE; fi ;;
     *) offered="$flags $commands" ;;

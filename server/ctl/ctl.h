@@ -214,6 +214,7 @@ enum ctl_exit ctl_run_drain(struct ctl *ctl, char *const words[]);
 enum ctl_exit ctl_run_drain_alone(struct ctl *ctl, char *const words[]);
 enum ctl_exit ctl_run_undrain(struct ctl *ctl, char *const words[]);
 enum ctl_exit ctl_run_hold_end(struct ctl *ctl, char *const words[]);
+enum ctl_exit ctl_run_reservation_end(struct ctl *ctl, char *const words[]);
 enum ctl_exit ctl_run_bans(struct ctl *ctl, char *const words[]);
 enum ctl_exit ctl_run_top_units(struct ctl *ctl, char *const words[]);
 enum ctl_exit ctl_run_top_nearest(struct ctl *ctl, char *const words[]);

@@ -114,20 +114,28 @@ enum ctl_exit ctl_run_undrain(struct ctl *ctl, char *const words[]) {
     return code;
 }
 
-/* ---- holds ---------------------------------------------------------------------------------- */
+/* ---- holds and reservations ----------------------------------------------------------------- */
 
-enum ctl_exit ctl_run_hold_end(struct ctl *ctl, char *const words[]) {
+/* Ends a hold or a reservation.
+ *   id          as a word
+ *   unsettled   of a reservation: what its units do; NULL: a hold */
+static enum ctl_exit operate_end(struct ctl *ctl, const char *id_word, const char *unsettled,
+                                 const char *reason) {
     char *end = NULL, number[CTL_NUMBER_BYTES];
-    const double id = strtod(words[0], &end);
+    const double id = strtod(id_word, &end);
     struct ctl_reply reply;
     if (*end || !(id >= 1 && id <= 9007199254740991.0)) {
-        return ctl_fail(CTL_USAGE, "%s: must be the ID that `doormanctl holds` shows", words[0]);
+        return ctl_fail(CTL_USAGE, "%s: must be the ID that `doormanctl holds` shows", id_word);
     }
     cJSON *body = (cJSON *)ctl_need(cJSON_CreateObject());
     snprintf(number, sizeof number, "%.0f", id);
     cJSON_AddRawToObject(body, "id", number); /* cJSON rounds numbers of 16 digits */
-    const struct ctl_request request = {
-        .path = "/v1/holds/end", .query = {{"reason", words[1]}}, .body = body, .expects = "ended"};
+    if (unsettled) cJSON_AddStringToObject(body, "unsettled", unsettled);
+    const struct ctl_request request = {.path =
+                                            unsettled ? "/v1/reservations/end" : "/v1/holds/end",
+                                        .query = {{"reason", reason}},
+                                        .body = body,
+                                        .expects = "ended"};
     enum ctl_exit code = ctl_call(ctl, &request, &reply);
     if (code == CTL_DONE && !ctl->json) {
         ctl_say(ctl_is_true(reply.json, "ended")
@@ -139,6 +147,17 @@ enum ctl_exit ctl_run_hold_end(struct ctl *ctl, char *const words[]) {
     cJSON_Delete(body);
     ctl_reply_free(&reply);
     return code;
+}
+
+enum ctl_exit ctl_run_hold_end(struct ctl *ctl, char *const words[]) {
+    return operate_end(ctl, words[0], NULL, words[1]);
+}
+
+enum ctl_exit ctl_run_reservation_end(struct ctl *ctl, char *const words[]) {
+    if (strcmp(words[1], "keep") != 0 && strcmp(words[1], "refund") != 0) {
+        return ctl_fail(CTL_USAGE, "%s: must be keep or refund", words[1]);
+    }
+    return operate_end(ctl, words[0], words[1], words[2]);
 }
 
 /* ---- lists ---------------------------------------------------------------------------------- */

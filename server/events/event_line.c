@@ -35,6 +35,11 @@ static const struct line_shape {
     [EVENT_QUEUE_ENDED] = {.what = "outcome", .numbers = {"waited"}},
     [EVENT_BAN_STARTED] = {.numbers = {"seconds"}},
     [EVENT_HOLD_EXPIRED] = {.numbers = {"units"}},
+    [EVENT_RESERVATION_MADE] = {.numbers = {"units"}, .is_sampled = true},
+    [EVENT_RESERVATION_SETTLED] = {.flag = "late",
+                                   .numbers = {"cost", "returned", "charged"},
+                                   .is_sampled = true},
+    [EVENT_RESERVATION_ENDED] = {.numbers = {"units", "returned"}},
     [EVENT_KEY_EVICTED] = {.numbers = {"used"}},
     [EVENT_LEASE_GRANTED] = {.who = "holder_id",
                              .flag = "is_server",
@@ -184,7 +189,8 @@ static void line_add_fields(const struct event_lines *lines, struct text *text,
     if (event->reason) {
         field_text(text, "reason", doorman_reason_name((doorman_reason)event->reason));
     }
-    field_text(text, shape->why, event->texts[EVENT_WHY]);
+    /* people write the reason of an act, and errors quote a configuration: keys can be in them */
+    if (lines->keys == EVENT_KEYS_PLAIN) field_text(text, shape->why, event->texts[EVENT_WHY]);
     for (int i = 0; i < EVENT_NUMBER_MAX; i++) {
         field_number(text, shape->numbers[i], event->numbers[i]);
     }

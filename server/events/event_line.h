@@ -17,6 +17,9 @@
     X(BAN_STARTED, "ban.started")                                                                  \
     X(BAN_EVICTED, "ban.evicted")                                                                  \
     X(HOLD_EXPIRED, "hold.expired")                                                                \
+    X(RESERVATION_MADE, "reservation.made")                                                        \
+    X(RESERVATION_SETTLED, "reservation.settled")                                                  \
+    X(RESERVATION_ENDED, "reservation.ended")                                                      \
     X(KEY_EVICTED, "key.evicted")                                                                  \
     X(LEASE_GRANTED, "lease.granted")                                                              \
     X(LEASE_REFUSED, "lease.refused")                                                              \
@@ -37,7 +40,8 @@ enum event_kind {
 
 extern const char *const server_event_names[EVENT_KIND_COUNT];
 
-/* What lines say of keys and holders: --event-keys. */
+/* What lines say of keys and holders: --event-keys. Only PLAIN also has free texts, in which keys
+ * can be. */
 enum event_keys { EVENT_KEYS_PLAIN, EVENT_KEYS_HASH, EVENT_KEYS_NONE, EVENT_KEYS_COUNT };
 
 #define EVENT_SLOTS 4096 /* topics whose numbers are known; a power of two */

@@ -154,19 +154,25 @@ static const struct {
     [DOORMAN_PERMIT_WAIT_LEFT] = {true, EVENT_QUEUE_ENDED},
     [DOORMAN_PERMIT_HOLD_EXPIRED] = {true, EVENT_HOLD_EXPIRED},
     [DOORMAN_PERMIT_UNMATCHED] = {true, EVENT_PERMIT_UNMATCHED},
+    [DOORMAN_PERMIT_RESERVED] = {true, EVENT_RESERVATION_MADE},
+    [DOORMAN_PERMIT_SETTLED] = {true, EVENT_RESERVATION_SETTLED},
+    [DOORMAN_PERMIT_UNSETTLED] = {true, EVENT_RESERVATION_ENDED},
 };
 
 static void events_on_permit(struct service *service, const doorman_permit_event *event) {
     if (!permit_kinds[event->kind].is_event) return;
-    if (event->kind == DOORMAN_PERMIT_GRANTED && !events_choose(service->events)) return;
+    const bool is_sampled = event->kind == DOORMAN_PERMIT_GRANTED ||
+                            event->kind == DOORMAN_PERMIT_RESERVED ||
+                            event->kind == DOORMAN_PERMIT_SETTLED;
+    if (is_sampled && !events_choose(service->events)) return;
     if (event->kind == DOORMAN_PERMIT_KEY_EVICTED && event->amount <= 0) return; /* it was fresh */
     const char *outcome = NULL;
     if (event->kind == DOORMAN_PERMIT_WAIT_ENDED) outcome = event->reason ? "refused" : "granted";
     if (event->kind == DOORMAN_PERMIT_WAIT_LEFT) outcome = "left";
     struct event added = {.kind = (int)permit_kinds[event->kind].kind,
                           .reason = (int)event->reason,
-                          .flag = event->shadow,
-                          .numbers = {event->amount},
+                          .flag = event->shadow || event->late,
+                          .numbers = {event->amount, event->returned, event->charged},
                           .texts = {[EVENT_RESOURCE] = event->item_resource_id
                                                            ? event->item_resource_id
                                                            : event->resource_id,
@@ -484,4 +490,5 @@ const struct server_part server_part_events = {
     .permit_events = PERMIT_BIT(GRANTED) | PERMIT_BIT(REFUSED) | PERMIT_BIT(BANNED) |
                      PERMIT_BIT(KEY_EVICTED) | PERMIT_BIT(BAN_EVICTED) | PERMIT_BIT(TIER_ENTERED) |
                      PERMIT_BIT(WAITING) | PERMIT_BIT(WAIT_ENDED) | PERMIT_BIT(WAIT_LEFT) |
-                     PERMIT_BIT(HOLD_EXPIRED) | PERMIT_BIT(UNMATCHED)};
+                     PERMIT_BIT(HOLD_EXPIRED) | PERMIT_BIT(UNMATCHED) | PERMIT_BIT(RESERVED) |
+                     PERMIT_BIT(SETTLED) | PERMIT_BIT(UNSETTLED)};

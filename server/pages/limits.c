@@ -311,6 +311,20 @@ static void limit_add_other(doorman_permits_limit *others, const doorman_permits
     for (int i = 0; i < DOORMAN_REASON_COUNT; i++) others->refused[i] += info->refused[i];
 }
 
+static void limits_reservation_metrics(struct text *text, const doorman_permits_info *info) {
+    server_metrics_value(text, "permits_reservations", "gauge",
+                         "Reservations that are not settled, and have not ended.",
+                         (double)info->reservation_count);
+    server_metrics_value(text, "permits_reservations_settled_total", "counter",
+                         "Settlements of reservations, also late ones and unknown ones.",
+                         (double)info->settled);
+    server_metrics_value(text, "permits_reservations_unsettled_total", "counter",
+                         "Reservations that have ended without a settlement.",
+                         (double)info->unsettled);
+    server_metrics_value(text, "permits_returned_units_total", "counter",
+                         "Units of reservations that were given back.", info->returned_units);
+}
+
 void server_limits_metrics(struct text *text, struct service *service, const bool *abandoned) {
     struct limit_list list = limit_list_take(service, abandoned);
     char other[] = "other";
@@ -335,6 +349,7 @@ void server_limits_metrics(struct text *text, struct service *service, const boo
                          (double)list.info.hold_count);
     server_metrics_value(text, "permits_waiting", "gauge", "Permits that wait in queues.",
                          (double)list.info.wait_count);
+    limits_reservation_metrics(text, &list.info);
     server_metrics_value(text, "permits_memory_bytes", "gauge",
                          "Memory of all counters of permits.", (double)list.info.bytes);
     server_metrics_value(text, "permits_unmatched_total", "counter",

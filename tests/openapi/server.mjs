@@ -321,7 +321,8 @@ async function getHolds() {
 const ADMIN = ['/v1/inspect', '/v1/reset'];
 const NEED_TOKENS = [
   ...ADMIN, '/audit', '/override', '/overrides', '/v1/audit', '/v1/overrides', '/v1/plans',
-  '/v1/config/rollback', '/v1/audit/{id}/undo', '/v1/drain', '/v1/undrain', '/v1/holds/end'];
+  '/v1/config/rollback', '/v1/audit/{id}/undo', '/v1/drain', '/v1/undrain', '/v1/holds/end',
+  '/v1/reservations/end'];
 const ADMIN_TOKEN = { Authorization: 'Bearer admin-1' };
 
 // The methods of administrators need a token.
@@ -527,6 +528,14 @@ async function operate() {
   await end({ id, key: 'other' });
   await end({ id, resource_id: 'slots' });
   await end({ id });
+  const reserve = { item: [{ resource_id: 'login', key: 'r' }], request_id: 7, settle_within: 60 };
+  await post(guarded, '/v1/acquire', { client_id: 'ops', permit: [reserve] }, { headers });
+  const { oldest_reservations: [reserved] } = await get(guarded, '/v1/holds', '', { headers });
+  const endReserved = (value) => postQuery('/v1/reservations/end', '?reason=stuck', value);
+  await endReserved({ id: reserved.id });
+  await endReserved({ id: reserved.id, unsettled: 'keep', key: 'other' });
+  await endReserved({ id: reserved.id, unsettled: 'keep' });
+  await endReserved({ id: reserved.id, unsettled: 'keep' });
   await get(guarded, '/v1/audit', '', { headers });
   const ban = (key) => ({ resource_id: 'login', key, ban: 60 });
   await post(guarded, '/v1/reset', { entry: [ban('x'), ban('y')] }, { headers });

@@ -21,6 +21,8 @@
     "{\"identifier_glob\": \"slots\", \"limits\": [{\"name\": \"slots\", \"per\": \"resource\", "  \
     "\"kind\": \"CONCURRENCY\", \"limit\": 1, \"max_wait\": 600, \"queue\": 9, "                   \
     "\"time_to_live\": 1, \"on_restart\": \"full\"}]},"                                            \
+    "{\"identifier_glob\": \"llm\", \"limits\": [{\"name\": \"tokens\", \"kind\": "                \
+    "\"FIXED_WINDOW\", \"limit\": 100, \"window\": " DAYS "}]},"                                   \
     "{\"identifier_glob\": \"free\", \"limits\": [{\"name\": \"all\", \"per\": \"template\", "     \
     "\"kind\": \"FIXED_WINDOW\", \"limit\": 1e9, \"window\": " DAYS ", \"on_restart\": "           \
     "\"full\"}]}"
@@ -195,6 +197,26 @@ static void play_queues(struct subscriber *own, const struct fixture *fixture) {
     expect_event(own, "queue.ended.slots", "outcome", "granted");
 }
 
+#define RESERVE(number, within)                                                                    \
+    "{\"client_id\": \"gw\", \"permit\": [{\"request_id\": " number ", \"settle_within\": " within \
+    ", \"item\": [{\"resource_id\": \"llm\", \"key\": \"bob\", \"cost\": 6}]}]}"
+#define SETTLE                                                                                     \
+    "{\"client_id\": \"gw\", \"entry\": [{\"request_id\": 1, \"item\": [{\"resource_id\": "        \
+    "\"llm\", \"key\": \"bob\", \"cost\": 1}]}]}"
+
+static void play_reservations(struct subscriber *own, const struct fixture *fixture) {
+    send_message(fixture, "/v1/acquire", RESERVE("1", "3000"), "GRANTED");
+    expect_event(own, "reservation.made.llm", "key", "bob");
+    send_message(fixture, "/v1/settle", SETTLE, "\"returned\":5");
+    cJSON *json = await(own, "reservation.settled.llm");
+    assert_true(number(json, "cost") == 1 && number(json, "returned") == 5);
+    cJSON_Delete(json);
+    send_message(fixture, "/v1/acquire", RESERVE("2", "0.001"), "GRANTED");
+    json = await(own, "reservation.ended.llm");
+    assert_true(number(json, "units") == 6 && number(json, "returned") == 0);
+    cJSON_Delete(json);
+}
+
 #define WANTS(client, resource)                                                                    \
     "{\"client_id\": \"" client "\", \"resource\": [{\"resource_id\": \"" resource                 \
     "\", \"wants\": 5}]}"
@@ -286,10 +308,11 @@ TEST(what_happens_is_an_event_as_the_manual_says) {
     connect_to(&own, &fixture, ADMIN);
     play_permits(&own, &fixture);
     play_queues(&own, &fixture);
+    play_reservations(&own, &fixture);
     play_leases(&own, &fixture);
     play_operators(&own, &fixture);
     compare_with_manual(&own);
-    assert_int_equal(own.kind_count, 16);
+    assert_int_equal(own.kind_count, 19);
     expect(&fixture, "/metrics", ADMIN, 200,
            "doorman_events_published_total{event=\"lease.refused\"} 1\n");
     expect(&fixture, "/metrics", ADMIN, 200, "\ndoorman_events_lost_total 0\n");

@@ -212,6 +212,61 @@ TEST(an_administrator_ends_a_hold) {
     }
 }
 
+/* Reserves units of the resource "api". Returns the id. */
+static double reserve_units(const struct fixture *fixture, int request_id, int units) {
+    char message[256];
+    snprintf(message, sizeof message,
+             "{\"acquire\": {\"client_id\": \"ann:1\", \"permit\": [{\"request_id\": %d, "
+             "\"settle_within\": 3000, \"item\": [{\"resource_id\": \"api\", \"cost\": %d}]}]}}",
+             request_id, units);
+    cJSON *response = send_request(&fixture->server, message);
+    double id = number(response, "acquire.permit[0].reservation.id");
+    cJSON_Delete(response);
+    return id;
+}
+
+static void end_reservation(const struct fixture *fixture, double id, const char *more, int code,
+                            const char *expected) {
+    char body[160];
+    snprintf(body, sizeof body, "{\"id\": %.0f%s}", id, more);
+    expect_post(fixture, "/v1/reservations/end?reason=stuck", LINES, body, code, expected);
+}
+
+static void expect_left(const struct fixture *fixture, int units) {
+    char expected[64];
+    snprintf(expected, sizeof expected, "\"remaining\":%d,", units);
+    expect(fixture, "/v1/allow?resource=api&cost=0", LINES, 200, expected);
+}
+
+TEST(an_administrator_ends_a_reservation) {
+    for (int has_state = 0; has_state < 2; has_state++) {
+        struct fixture fixture = start_listed(has_state);
+        double kept = reserve_units(&fixture, 1, 30), back = reserve_units(&fixture, 2, 20);
+        end_reservation(&fixture, kept, "", 400, "unsettled: must be");
+        end_reservation(&fixture, kept, ", \"unsettled\": 1", 400, "unsettled: must be");
+        end_reservation(&fixture, kept, ", \"refund\": true", 400, "refund: is no field");
+        end_reservation(&fixture, 0, ", \"unsettled\": \"keep\"", 400, "id: must be the id");
+        end_reservation(&fixture, 77, ", \"unsettled\": \"keep\"", 404, "no such reservation");
+        end_reservation(&fixture, kept, ", \"unsettled\": \"keep\", \"key\": \"other\"", 409,
+                        "key: the reservation");
+        expect_left(&fixture, 50);
+        end_reservation(&fixture, kept, ", \"unsettled\": \"keep\", \"resource_id\": \"api\"", 200,
+                        has_state ? "\"audit\":1" : "\"ended\":true");
+        expect_left(&fixture, 50);
+        end_reservation(&fixture, back, ", \"unsettled\": \"refund\"", 200, "\"amount\":20");
+        expect_left(&fixture, 70);
+        end_reservation(&fixture, back, ", \"unsettled\": \"refund\"", 404, "no such reservation");
+        if (has_state) {
+            expect(&fixture, "/v1/audit", LINES, 200, "\"what\":\"reservation_end\"");
+            expect(&fixture, "/v1/audit", LINES, 200, "\"unsettled\":\"refund\"");
+        }
+        expect(&fixture, "/metrics", LINES, 200, "doorman_permits_reservations_unsettled_total 2");
+        expect(&fixture, "/metrics", LINES, 200, "doorman_permits_returned_units_total 20");
+        expect_post(&fixture, "/v1/reservations/end", READER, "{\"id\": 1}", 403, "the role admin");
+        server_stop(&fixture.server);
+    }
+}
+
 static double waiting(const struct fixture *fixture) {
     cJSON *holds = get_json(fixture, "/v1/holds");
     double count = number(holds, "waiting");

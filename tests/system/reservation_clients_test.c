@@ -5,6 +5,7 @@
  * "failed". So the server has charged 4 units in the end, whatever happens to its processes. */
 #define _GNU_SOURCE
 #include "etcd_fixture.h"
+#include "http.h"
 
 #define LANGUAGES 3
 #define LIMIT 10 /* units */
@@ -46,20 +47,20 @@ static void language_require(const struct language *language, char program[256])
 
 /* Starts a client. Nothing listens at its first address. */
 static struct process *client_start(const struct language *language, const char *program,
-                                    int port) {
+                                    const char *resource, int port) {
     char urls[64];
     bool is_script = strcmp(language->program, "go") != 0;
-    const char *const arguments[] = {language->file, urls, "llm", NULL};
+    const char *const arguments[] = {language->file, urls, resource, NULL};
     struct process *process = process_new();
     snprintf(urls, sizeof urls, "http://127.0.0.1:1,http://127.0.0.1:%d", port);
     process_launch(process, program, arguments + !is_script, NULL);
     return process;
 }
 
-/* Waits until a client has printed a line. */
-static void await_line(const struct process *client, const char *line) {
+/* Waits until a client has printed a line, or has logged it. */
+static void await_line(const struct process *client, const char *file, const char *line) {
     for (int waited = 0;; waited += 20) {
-        char *output = file_read(client->out);
+        char *output = file_read(file);
         bool found = strstr(output, line) != NULL;
         free(output);
         if (found) return;
@@ -113,11 +114,11 @@ static void try_settle(const struct language *language) {
     language_require(language, program);
     int port = port_free();
     struct server server = server_at(port);
-    struct process *client = client_start(language, program, port);
-    await_line(client, "granted");
+    struct process *client = client_start(language, program, "llm", port);
+    await_line(client, client->out, "granted");
     await_used(&server, 6);
     process_signal(client, SIGUSR2);
-    await_line(client, "failed");
+    await_line(client, client->out, "failed");
     await_used(&server, 4);
     client_stop(client);
     await_used(&server, 4);
@@ -131,14 +132,39 @@ static void try_restart(const struct language *language) {
     language_require(language, program);
     int port = port_free();
     struct server server = server_at(port);
-    struct process *client = client_start(language, program, port);
-    await_line(client, "granted");
+    struct process *client = client_start(language, program, "llm", port);
+    await_line(client, client->out, "granted");
     server_kill(&server);
     process_signal(client, SIGUSR2);
-    await_line(client, "failed");
+    await_line(client, client->out, "failed");
     server = server_at(port);
     await_used(&server, 4);
     client_stop(client);
+    server_kill(&server);
+}
+
+/* A request with a resource that is too long is answered with 400. No client repeats it: there are
+ * two acquires and two settles. */
+static void try_refusal(const struct language *language) {
+    char program[256], resource[300];
+    language_require(language, program);
+    int port = port_free();
+    struct server server = server_at(port);
+    memset(resource, 'r', sizeof resource);
+    resource[sizeof resource - 1] = 0;
+    struct process *client = client_start(language, program, resource, port);
+    await_line(client, client->out, "granted"); /* it fails open */
+    process_signal(client, SIGUSR2);
+    await_line(client, client->out, "failed");
+    process_await(client, "nobody has counted", 2);
+    struct fixture fixture = {.server = server};
+    snprintf(fixture.http.url, sizeof fixture.http.url, "tcp://127.0.0.1:%d", port);
+    char *metrics = get(&fixture, "/metrics", HOST);
+    assert_non_null(strstr(metrics, "{method=\"acquire\",code=\"INVALID_ARGUMENT\"} 2\n"));
+    assert_non_null(strstr(metrics, "{method=\"settle\",code=\"INVALID_ARGUMENT\"} 2\n"));
+    free(metrics);
+    process_signal(client, SIGTERM);
+    process_end(client, 0);
     server_kill(&server);
 }
 
@@ -153,3 +179,9 @@ TEST(a_settle_in_javascript_finds_the_next_server) { try_restart(&languages[1]);
 TEST(a_reservation_in_go_is_settled) { try_settle(&languages[2]); }
 
 TEST(a_settle_in_go_finds_the_next_server) { try_restart(&languages[2]); }
+
+TEST(a_refused_request_in_python_is_not_repeated) { try_refusal(&languages[0]); }
+
+TEST(a_refused_request_in_javascript_is_not_repeated) { try_refusal(&languages[1]); }
+
+TEST(a_refused_request_in_go_is_not_repeated) { try_refusal(&languages[2]); }

@@ -60,7 +60,11 @@ TEST(wrong_settles_are_refused_with_the_path) {
     expect_post(&fixture, "/v1/acquire", HOST JSON,
                 "{\"client_id\": \"gw\", \"permit\": [{\"settle_within\": 3601, \"request_id\": 1, "
                 "\"item\": [{\"resource_id\": \"maps\"}]}]}",
-                400, "permit[0].settle_within: must be from 0 to an hour");
+                400, "permit[0].settle_within: must be more than 0 and at most an hour");
+    expect_post(&fixture, "/v1/acquire", HOST JSON,
+                "{\"client_id\": \"gw\", \"permit\": [{\"settle_within\": 0, \"request_id\": 1, "
+                "\"item\": [{\"resource_id\": \"maps\"}]}]}",
+                400, "permit[0].settle_within: must be more than 0 and at most an hour");
     assert_int_equal(used(&fixture, "ann"), 0);
     server_stop(&fixture.server);
 }
@@ -102,6 +106,53 @@ TEST(a_reservation_outlasts_a_crash) {
     settle(&fixture, SETTLE(2, 150), "\"charged\":50");
     settle(&fixture, SETTLE(1, 300), "\"returned\":700");
     assert_int_equal(used(&fixture, "ann"), 450);
+    server_stop(&fixture.server);
+}
+
+#define REFUND ", \"unsettled\": \"refund\""
+#define BOTH                                                                                       \
+    MAPS(LIMIT("each",                                                                             \
+               REFUND) ", " LIMIT("all", ", \"per\": \"resource\"" REFUND)) /* the same figures */
+#define OF(key, id, within, cost)                                                                  \
+    "{\"client_id\": \"gw\", \"permit\": [{\"request_id\": " #id ", \"settle_within\": " #within   \
+    ", \"item\": [{\"resource_id\": \"maps\", \"key\": \"" key "\", \"cost\": " #cost "}]}]}"
+
+/* What all keys have used together: a fresh key shows the limit that has the least left. */
+static long used_by_all(const struct fixture *fixture) { return used(fixture, "nobody"); }
+
+/* P27, D5: what was reserved before a crash comes back to each counter that was charged, whether it
+ * is settled or not, and to no other one. */
+TEST(after_a_crash_units_come_back_to_the_counters_that_were_charged) {
+    char path[96];
+    state_path(path);
+    struct fixture fixture = start(BOTH, path, NULL);
+    reserve(&fixture, OF("ann", 1, 3000, 1000));
+    reserve(&fixture, OF("bob", 2, 3000, 50));
+    reserve(&fixture, OF("cay", 3, 3, 700));
+    await_written(&fixture);
+    kill_now(&fixture);
+    fixture = start(BOTH, path, NULL);
+    settle(&fixture, SETTLE(1, 300), "\"returned\":700");
+    EVENTUALLY(used_by_all(&fixture) == 350); /* that of cay has ended */
+    await_written(&fixture);
+    kill_now(&fixture);
+    fixture = start(BOTH, path, NULL);
+    settle(&fixture, SETTLE(1, 300), "\"returned\":700"); /* a repeat */
+    assert_int_equal(used_by_all(&fixture), 350);
+    server_stop(&fixture.server);
+}
+
+#define FAIR                                                                                       \
+    MAPS("{\"name\": \"pool\", \"kind\": \"TOKEN_BUCKET\", \"per\": \"resource\", \"fair\": "      \
+         "true, \"rate\": 0.01, \"size\": 1000000}")
+
+/* P27, P29: what was not used is there for another key. */
+TEST(what_a_key_of_a_fair_limit_did_not_use_is_there_for_others) {
+    struct fixture fixture = fixture_start(FAIR, NULL);
+    reserve(&fixture, OF("ann", 1, 3000, 900000));
+    expect_post(&fixture, "/v1/acquire", HOST JSON, OF("bob", 2, 3000, 500000), 200, "REFUSED");
+    settle(&fixture, SETTLE(1, 100000), "\"returned\":800000");
+    EVENTUALLY(used(&fixture, "eve") <= 100000);
     server_stop(&fixture.server);
 }
 

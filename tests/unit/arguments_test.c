@@ -634,6 +634,11 @@ TEST(settlements_refuse_null) {
     assert_false(doorman_permits_next_reservation(NULL, &cursor, &found));
     assert_false(doorman_permits_next_reservation(permits, NULL, &found));
     assert_false(doorman_permits_next_reservation(permits, &cursor, NULL));
+    assert_false(doorman_permits_find_reservation(NULL, 1, &found));
+    assert_false(doorman_permits_find_reservation(permits, 1, &found));
+    assert_false(doorman_permits_find_reservation(permits, 1, NULL));
+    assert_false(doorman_permits_end_reservation(NULL, 1, true, 0));
+    assert_false(doorman_permits_end_reservation(permits, 1, true, 0));
     doorman_permits_destroy(permits);
     doorman_config_destroy(config);
 }

@@ -191,6 +191,24 @@ static uint64_t topic_seq(struct world *w, const char *resource) {
     return number_in(line(w, EVENT_PERMIT_REFUSED, resource), "\"topic_seq\":");
 }
 
+/* P33 */
+TEST_WITH(world, without_plain_keys_no_event_of_any_kind_has_one) {
+    static const enum event_keys modes[] = {EVENT_KEYS_HASH, EVENT_KEYS_NONE};
+    for (size_t i = 0; i < 2 * EVENT_KIND_COUNT; i++) {
+        const int kind = (int)(i / 2);
+        struct event event = {.kind = kind,
+                              .seq = ++w->seq,
+                              .texts = {[EVENT_RESOURCE] = "login",
+                                        [EVENT_KEY] = "bob",
+                                        [EVENT_WHO] = kind == EVENT_ADMIN ? "token" : "bob:1...",
+                                        [EVENT_WHAT] = "what",
+                                        [EVENT_WHY] = "key 'bob': a customer"}};
+        w->lines.keys = modes[i % 2];
+        assert_true(server_event_line_write(&w->lines, &event));
+        assert_null(strstr(w->lines.text.buffer.text, "bob"));
+    }
+}
+
 TEST_WITH(world, a_line_has_its_topic_and_then_json) {
     assert_string_equal(
         line(w, EVENT_PERMIT_REFUSED, "login"),

@@ -187,6 +187,37 @@ TEST(the_last_figures_count_and_differences_are_counted) {
     process_end(&p);
 }
 
+static size_t bytes_of(const struct process *p) {
+    doorman_permits_info info;
+    doorman_permits_read(p->permits, &info);
+    return info.bytes;
+}
+
+#define CROWD 2000
+#define TABLES 32768 /* more than the buckets of the tables of so few figures */
+
+/* P19: figures that counters remember need memory, which memory_max bounds. */
+TEST(the_memory_of_remembered_figures_is_bounded) {
+    struct process p = {.config = limits_of(HOURLY(""))};
+    const doorman_permits_options options = {
+        .config = p.config, .seed = {1, random_bits() | 1}, .memory_max = 131072};
+    char key[16];
+    assert_int_equal(doorman_permits_create(&p.permits, &options, NULL, 0), DOORMAN_OK);
+    doorman_permits_set_epoch(p.permits, noon, 0);
+    for (int i = 0; i < CROWD; i++) {
+        snprintf(key, sizeof key, "%d", i);
+        assert_true(take(&p, key, 1, NULL));
+    }
+    const size_t before = bytes_of(&p);
+    for (int i = CROWD; i-- > 0;) {
+        const doorman_permit_set set = window("hourly", 100 + i / 64.0, 0);
+        snprintf(key, sizeof key, "%d", i);
+        assert_true(take(&p, key, 1, &set));
+        assert_true(bytes_of(&p) <= before + TABLES);
+    }
+    process_end(&p);
+}
+
 TEST(a_refused_permit_is_not_remembered) {
     struct process p = process_of(BURST);
     const doorman_permit_set large = bucket(1, 100), small = bucket(1, 2);

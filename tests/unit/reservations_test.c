@@ -156,6 +156,127 @@ static size_t request_count(const struct process *p) {
         assert_exact(settlement_->items[0].charged, charged_);                                     \
     } while (0)
 
+/* ---- what operators see and do ------------------------------------------------------------ */
+
+/* What events have said. */
+struct told {
+    size_t counts[DOORMAN_PERMIT_EVENT_COUNT];
+    doorman_permit_event last;
+};
+
+static void tell(void *context, const doorman_permit_event *event) {
+    struct told *told = (struct told *)context;
+    assert_string_equal(event->resource_id, "llm");
+    assert_string_equal(event->key, "acme");
+    told->counts[event->kind]++;
+    told->last = *event;
+}
+
+static struct process process_telling(const char *limits, struct told *told) {
+    struct process p = {.config = limits_of(limits), .now = 5 * SECOND, .epoch = noon};
+    p.options.on_event = tell;
+    p.options.context = told;
+    p.options.event_kinds = 1U << DOORMAN_PERMIT_RESERVED | 1U << DOORMAN_PERMIT_SETTLED |
+                            1U << DOORMAN_PERMIT_UNSETTLED;
+    process_start(&p);
+    return p;
+}
+
+/* P27, P33 */
+TEST(each_step_of_a_reservation_is_an_event) {
+    struct told told = {.last = {.amount = 0}};
+    struct process p = process_telling(WINDOW ", \"unsettled\": \"refund\"}", &told);
+    assert_true(reserve(&p, 1, 400, MINUTE));
+    assert_true(reserve(&p, 1, 400, MINUTE)); /* a repeat is none */
+    assert_int_equal(told.counts[DOORMAN_PERMIT_RESERVED], 1);
+    assert_exact(told.last.amount, 400);
+    assert_settled(settle(&p, 1, 100), 300, 0);
+    assert_settled(settle(&p, 1, 100), 300, 0);
+    assert_int_equal(told.counts[DOORMAN_PERMIT_SETTLED], 1);
+    assert_exact(told.last.amount, 100);
+    assert_exact(told.last.returned, 300);
+    assert_exact(told.last.charged, 0);
+    assert_false(told.last.late);
+    assert_true(reserve(&p, 2, 50, MINUTE));
+    pass(&p, MINUTE);
+    assert_int_equal(told.counts[DOORMAN_PERMIT_UNSETTLED], 1);
+    assert_exact(told.last.amount, 50);
+    assert_exact(told.last.returned, 50);
+    assert_settled(settle(&p, 2, 20), 0, 20);
+    assert_int_equal(told.counts[DOORMAN_PERMIT_SETTLED], 2);
+    assert_exact(told.last.charged, 20);
+    assert_true(told.last.late);
+    assert_settled(report_once(&p, 3, 5), 0, 5); /* no settlement */
+    assert_int_equal(told.counts[DOORMAN_PERMIT_SETTLED], 2);
+    process_end(&p);
+}
+
+TEST(the_ends_of_reservations_are_counted) {
+    struct process p = process_of(WINDOW ", \"unsettled\": \"refund\"}");
+    doorman_permits_info info;
+    for (uint64_t i = 1; i <= 3; i++) assert_true(reserve(&p, i, 100, MINUTE));
+    assert_settled(settle(&p, 1, 10), 90, 0);
+    assert_settled(settle(&p, 1, 10), 90, 0);
+    pass(&p, MINUTE);
+    doorman_permits_read(p.permits, &info);
+    assert_int_equal(info.reservation_count, 0);
+    assert_int_equal(info.settled, 1);
+    assert_int_equal(info.unsettled, 2);
+    assert_exact(info.returned_units, 290);
+    process_end(&p);
+}
+
+/* Ends reservation 1 of 400 units as an administrator, and settles it with 30.
+ *   limit   what it says of the end does not count */
+static void try_end(const char *limit, bool refunds) {
+    struct told told = {.last = {.amount = 0}};
+    struct process p = process_telling(limit, &told);
+    doorman_permits_reservation found;
+    assert_true(reserve(&p, 1, 400, MINUTE));
+    const uint64_t id = p.out.reservation_id;
+    assert_true(doorman_permits_find_reservation(p.permits, id, &found));
+    assert_string_equal(found.client_id, "gateway");
+    assert_string_equal(found.key, "acme");
+    assert_exact(found.amount, 400);
+    assert_false(doorman_permits_end_reservation(p.permits, id + 1, refunds, p.now));
+    assert_exact(used(&p, 0), 400);
+    assert_true(doorman_permits_end_reservation(p.permits, id, refunds, p.now));
+    assert_exact(used(&p, 0), refunds ? 0 : 400);
+    assert_int_equal(told.counts[DOORMAN_PERMIT_UNSETTLED], 1);
+    assert_exact(told.last.returned, refunds ? 400 : 0);
+    assert_int_equal(open_count(&p), 0);
+    assert_false(doorman_permits_find_reservation(p.permits, id, &found));
+    assert_false(doorman_permits_end_reservation(p.permits, id, refunds, p.now));
+    assert_true(settle(&p, 1, 30)->late);
+    assert_exact(used(&p, 0), refunds ? 30 : 400);
+    process_end(&p);
+}
+
+TEST(an_administrator_ends_a_reservation_and_says_whether_units_come_back) {
+    try_end(WINDOW "}", true);
+    try_end(WINDOW "}", false);
+    try_end(WINDOW ", \"unsettled\": \"refund\"}", true);
+    try_end(WINDOW ", \"unsettled\": \"refund\"}", false);
+}
+
+TEST(a_reservation_of_no_time_names_its_bounds) {
+    struct process p = process_of(WINDOW "}");
+    const doorman_permit_item item = {.resource_id = "llm", .cost = 1};
+    const doorman_time wrong[] = {-1, HOUR + 1};
+    for (size_t i = 0; i < 2; i++) {
+        const doorman_permit_request request = {.items = &item,
+                                                .item_count = 1,
+                                                .client_id = "gateway",
+                                                .request_id = 1,
+                                                .settle_within = wrong[i]};
+        doorman_error error = {0};
+        assert_int_equal(doorman_permits_acquire(p.permits, &request, &p.out, &error, p.now),
+                         DOORMAN_INVALID_ARGUMENT);
+        assert_string_equal(error.text, "settle_within: must be more than 0 and at most an hour");
+    }
+    process_end(&p);
+}
+
 /* ---- what comes back ------------------------------------------------------------------------ */
 
 /* P27: a window of the same number has what was reserved and not used. */
