@@ -227,7 +227,7 @@ check 'a reset of nothing' prints '^nothing to reset' reset login dave
 check 'a reset of a limit that does not exist' fails 1 'limit' reset login dave nothing
 check 'who holds units' \
     prints '^[0-9]+ +acme +slots +worker[^ ]*\.\.\. +2 +[0-9.]+ s +[0-9.]+ min' holds
-check 'how many' prints '^1 held, 0 waiting$' holds
+check 'how many' prints '^1 held, 0 waiting, 0 reserved$' holds
 check 'all counters' prints '^counter +login +per-user +login +ann +2 +1 +1 ' counters
 check 'those of one limit' has_lines 2 counters login per-user
 check 'those of a limit that does not exist' fails 1 'no limit' counters nothing
