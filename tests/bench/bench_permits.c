@@ -54,6 +54,10 @@ static const doorman_permit_limit fair_limit[] = {{.name = "all",
                                                    .figures = {.rate = 1e9, .size = 1e12},
                                                    .fair = true}};
 
+/* A limit for other keys than those of one_limit. */
+static const doorman_permit_limit beside_limit[] = {
+    {.name = "beside", .kind = DOORMAN_TOKEN_BUCKET, .figures = {.rate = 1, .size = 1e6}}};
+
 /* Asks for one permit. The items differ in their resource. */
 static void decide(key_fleet *f, const char *text) {
     static const char *const ids[] = {"api/search", "login"};
@@ -68,12 +72,17 @@ static void decide(key_fleet *f, const char *text) {
 }
 
 static void create_permits(key_fleet *f) {
-    const doorman_template all = {.identifier_glob = "*",
-                                  .without_capacity = true,
-                                  .has_limits = true,
-                                  .limits = f->limits,
-                                  .limit_count = f->limit_count};
-    const doorman_config_options options = {.templates = &all, .template_count = 1};
+    const doorman_template templates[2] = {{.identifier_glob = "beside",
+                                            .without_capacity = true,
+                                            .has_limits = true,
+                                            .limits = beside_limit,
+                                            .limit_count = 1},
+                                           {.identifier_glob = "*",
+                                            .without_capacity = true,
+                                            .has_limits = true,
+                                            .limits = f->limits,
+                                            .limit_count = f->limit_count}};
+    const doorman_config_options options = {.templates = templates, .template_count = 2};
     must(doorman_config_create(&f->config, &options, NULL) == DOORMAN_OK,
          "cannot make a configuration");
     const doorman_permits_options of = {.config = f->config, .seed = {1, 2}};
@@ -174,6 +183,110 @@ static void fair_row(bench *b) {
               "time of a permit of a fair limit with 1,000 keys, relative to a limit that is not");
 }
 
+/* ---- what other limits and other permits have, and a decision does not use ------------------- */
+
+enum { BESIDE = 100000 }; /* override rows, or reservations */
+
+/* Gives a limit an override row for each of many keys. No key of the fleet has a row.
+ *   resource, limit   name the limit */
+static void add_overrides(key_fleet *f, bench *b, const char *resource, const char *limit) {
+    char text[HOLDER_ID_BYTES + 1];
+    for (size_t i = 0; i < BESIDE; i++) {
+        write_holder_id(text, 10 * BESIDE + i);
+        const doorman_override_row row = {.resource_id = resource,
+                                          .limit = limit,
+                                          .key = text,
+                                          .id = i + 1,
+                                          .figures = {.rate = 2}};
+        must(doorman_permits_set_override(f->permits, &row, NULL, f->now) == DOORMAN_OK,
+             "cannot set an override");
+        if (i % 1000 == 0) bench_tick(b);
+    }
+}
+
+static void add_overrides_beside(key_fleet *f, bench *b) {
+    add_overrides(f, b, "beside", "beside");
+}
+
+static void add_overrides_of_others(key_fleet *f, bench *b) {
+    add_overrides(f, b, "api/search", "user");
+}
+
+/* Charges another limit for many keys.
+ *   settle_within   0: the permits are no reservations */
+static void add_permits(key_fleet *f, bench *b, doorman_time settle_within) {
+    char text[HOLDER_ID_BYTES + 1];
+    for (size_t i = 0; i < BESIDE; i++) {
+        write_holder_id(text, 10 * BESIDE + i);
+        const doorman_permit_item item = {.resource_id = "beside", .key = text, .cost = 1};
+        doorman_permit_request request = {.items = &item, .item_count = 1};
+        if (settle_within) {
+            request.client_id = text;
+            request.request_id = i + 1;
+            request.settle_within = settle_within;
+        }
+        doorman_permit permit;
+        must(doorman_permits_acquire(f->permits, &request, &permit, NULL, f->now) == DOORMAN_OK &&
+                 permit.granted && !permit.reservation_id == !settle_within,
+             "a permit was refused");
+        if (i % 1000 == 0) bench_tick(b);
+    }
+}
+
+static void add_permits_beside(key_fleet *f, bench *b) { add_permits(f, b, 0); }
+
+static void add_reservations(key_fleet *f, bench *b) { add_permits(f, b, 3600 * DOORMAN_SECOND); }
+
+/* Returns how much longer decisions of the second fleet take. Both decide in turn, so that what
+ * disturbs one of them disturbs the other one as well. */
+static double time_ratio(bench *b, key_fleet *fleets) {
+    double ratios[7];
+    const size_t rounds = b->quick ? 3 : sizeof ratios / sizeof *ratios;
+    for (size_t i = 0; i < rounds; i++) {
+        doorman_time times[2] = {0, 0};
+        for (int j = 0; j < 40; j++) {
+            const int which =
+                (j + j / 2) % 2; /* 0, 1, 1, 0: a drift of the clock rate cancels out */
+            const doorman_time start = cpu_time();
+            for (int k = 0; k < 10; k++) some_permits(&fleets[which]);
+            times[which] += cpu_time() - start;
+        }
+        ratios[i] = (double)times[1] / (double)times[0];
+        bench_tick(b);
+    }
+    return median(ratios, rounds);
+}
+
+typedef void adds(key_fleet *f, bench *b);
+
+static void add_nothing(key_fleet *f, bench *b) {
+    (void)f;
+    (void)b;
+}
+
+/* Compares decisions on 1,000 keys of two fleets that differ in what they have beside them. */
+static double ratio_beside(bench *b, adds *first, adds *second) {
+    key_fleet fleets[2] = {{.count = 1000, .items = 1, .limits = one_limit, .limit_count = 1},
+                           {.count = 1000, .items = 1, .limits = one_limit, .limit_count = 1}};
+    for (int i = 0; i < 2; i++) keys_arrive(&fleets[i], b);
+    first(&fleets[0], b);
+    second(&fleets[1], b);
+    const double ratio = time_ratio(b, fleets);
+    for (int i = 0; i < 2; i++) fleet_stop(&fleets[i]);
+    return ratio;
+}
+
+static void beside_rows(bench *b) {
+    bench_step(b, "permits beside 100,000 override rows");
+    bench_row(b, ratio_beside(b, add_nothing, add_overrides_beside), "times", MOST(1.1),
+              "time of a permit, if another limit has 100,000 override rows, relative to none");
+    bench_row(b, ratio_beside(b, add_nothing, add_overrides_of_others), "times", ANY,
+              "  if its own limit has 100,000 override rows, for other keys");
+    bench_step(b, "permits beside 100,000 reservations");
+    bench_row(b, ratio_beside(b, add_permits_beside, add_reservations), "times", MOST(1.1),
+              "time of a permit, if 100,000 others are open reservations, relative to permits");
+}
+
 void bench_permits(bench *b) {
     const char *names[] = {"1,000", "10,000", "100,000", "1,000,000"};
     size_t count = 1000;
@@ -197,4 +310,5 @@ void bench_permits(bench *b) {
     }
     bench_step(b, "permits of a fair limit");
     fair_row(b);
+    beside_rows(b);
 }
