@@ -14429,7 +14429,8 @@ static size_t doorman__reservation_write(const doorman_permits *permits,
                                          unsigned char *out) {
     const doorman__moment *at = &permits->at;
     unsigned char *to = doorman__reservation_row_begin(permits, reservation, false, out);
-    const doorman_time end = doorman__after(at->epoch, reservation->end.at - at->now);
+    const doorman_time rest = reservation->end.at - at->now; /* less than 0: it ends soon */
+    const doorman_time end = rest > 0 ? doorman__after(at->epoch, rest) : at->epoch + rest;
     *to++ = (unsigned char)doorman__reservation_row_state(reservation, is_sure);
     *to++ =
         (unsigned char)(reservation->late + 2 * reservation->unknown + 4 * reservation->has_hold);

@@ -48,10 +48,10 @@ static bool reason_is_space(uint32_t code) {
 const char *server_reason_check(const char *reason) {
     const unsigned char *at = (const unsigned char *)reason;
     bool is_blank = true;
-    if (strlen(reason) > REASON_MAX) return "reason: must be at most 500 bytes of UTF-8";
+    if (strlen(reason) > REASON_MAX) return "reason: must have 1 to 500 bytes of UTF-8";
     while (*at) {
         const uint32_t code = reason_next(&at);
-        if (code == UINT32_MAX) return "reason: must be at most 500 bytes of UTF-8";
+        if (code == UINT32_MAX) return "reason: must have 1 to 500 bytes of UTF-8";
         if (reason_is_control(code)) {
             return "reason: must be a line of text, without control characters and characters "
                    "that turn the direction of writing";

@@ -85,7 +85,7 @@ TEST(a_reason_is_a_line_of_text) {
         {"a\\u2028b", "a%e2%80%a8b", 400, "reason: must be a line of text"},
         {" ", "%20", 400, "reason: must say why"},
         {"\\u00a0\\u200b", "%c2%a0%e2%80%8b", 400, "reason: must say why"},
-        {of_501, of_501, 400, "reason: must be at most 500 bytes"},
+        {of_501, of_501, 400, "reason: must have 1 to 500 bytes"},
         {of_500, of_500, 200, ""},
         {"Grüße \\u202f\\ud83d\\udc4d", "Gr%c3%bc%c3%9fe%e2%80%af%f0%9f%91%8d", 200, ""},
     };

@@ -797,6 +797,22 @@ TEST(a_reservation_lasts_over_a_restart) {
     free(store.rows);
 }
 
+/* P27: a reservation whose time has come may be written before a call ends it. */
+TEST(a_reservation_that_is_written_after_its_end_ends_after_a_restart) {
+    struct process p = process_of(WINDOW DURABLE);
+    struct store store = {.rows = NULL};
+    assert_true(reserve(&p, 7, 400, SECOND));
+    pass(&p, 3 * SECOND);
+    (void)write_all(&p, &store);
+    restart(&p, &store);
+    doorman_permits_update(p.permits, p.now);
+    assert_int_equal(open_count(&p), 0);
+    (void)settle(&p, 7, 100);
+    assert_true(p.settled.late);
+    process_end(&p);
+    free(store.rows);
+}
+
 /* P27: what ended before a restart is late after it. */
 TEST(an_ended_reservation_is_late_after_a_restart) {
     struct process p = process_of(WINDOW ", \"unsettled\": \"refund\"" DURABLE ", " BUCKET DURABLE);
