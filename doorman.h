@@ -463,7 +463,11 @@ typedef struct doorman_template {
     const doorman_permit_limit *limits; /* may be NULL if limit_count is 0: permits are granted and
                                            counted */
     size_t limit_count;                 /* 0 to 16 */
+    bool shard_by_resource; /* only with shard_count: all keys of a resource are in one shard (N1).
+                               false: each key is in the shard of its own */
 } doorman_template;
+
+#define DOORMAN_SHARDS_MAX 1024 /* of a configuration */
 
 typedef struct doorman_config_options {
     const doorman_template *templates; /* used only during the call */
@@ -478,6 +482,8 @@ typedef struct doorman_config_options {
     const doorman_descriptor_rule *descriptors; /* the first rule that matches a descriptor counts.
                                                    May be NULL if descriptor_count is 0 */
     size_t descriptor_count;                    /* 0 to 1,000 */
+    size_t shard_count; /* into how many shards the keys of permits are divided (N1); 0 to 1,024. 0:
+                           one node decides for all keys */
 } doorman_config_options;
 
 /* A checked configuration. It never changes, so any number of servers and threads may share it. */
@@ -3322,6 +3328,8 @@ typedef struct doorman__config_permits {
                          const doorman__config_report *report);
     void (*check_shadow)(const doorman_config_options *options,
                          const doorman__config_report *report);
+    void (*check_shards)(const doorman_config_options *options,
+                         const doorman__config_report *report);
     void (*check_leased)(const doorman_config_options *options,
                          const doorman__config_report *report);
     void (*warn_limits)(const doorman_template *template_, size_t index,
@@ -3346,6 +3354,17 @@ static void doorman__limits_refuse(const doorman_template *template_, size_t ind
     if (template_->has_limits || template_->limit_count) text = "limits: " DOORMAN__NO_PERMITS;
     if (template_->has_limits || template_->limit_count || template_->without_capacity) {
         doorman__config_report_add(report, index, "", text);
+    }
+}
+
+static void doorman__config_check_shards(const doorman_config_options *options,
+                                         const doorman__config_report *report) {
+    if (DOORMAN__HAS_PERMITS) {
+        doorman__permits_in_config.check_shards(options, report);
+    } else if (options->shard_count) {
+        doorman__config_report_add(report, DOORMAN__NO_TEMPLATE, "",
+                                   DOORMAN__NAMES("shard_count: " DOORMAN__NO_PERMITS,
+                                                  "shards: " DOORMAN__NO_PERMITS));
     }
 }
 
@@ -3515,6 +3534,7 @@ static doorman_status doorman__config_check(const doorman_config_options *option
     }
     doorman__config_check_shadow(options, &report);
     doorman__config_check_descriptors(options, &report);
+    doorman__config_check_shards(options, &report);
     if (DOORMAN__HAS_PERMITS && !first.count) {
         doorman__permits_in_config.check_leased(options, &report);
     }
@@ -3634,6 +3654,7 @@ struct doorman_config {
     doorman_descriptors *descriptors;                /* NULL: there are no rules */
     const doorman_descriptor_rule *descriptor_rules; /* in `descriptors` */
     size_t descriptor_count;
+    size_t shard_count;
     bool reject_unmatched;
     bool wire_names;      /* it was read from JSON (C10) */
     doorman__link *links; /* two for each template: for its glob, and for its literal start */
@@ -3714,6 +3735,7 @@ static doorman_config *doorman__config_make(const doorman_config_options *option
     if (!config) return NULL;
     config->template_count = count;
     config->reject_unmatched = options->reject_unmatched;
+    config->shard_count = options->shard_count;
     /* No array is empty, because the result of an allocation of 0 bytes may be NULL. */
     config->templates =
         (doorman_template *)doorman__zalloc((count + 1) * sizeof *config->templates);
@@ -3817,7 +3839,8 @@ void doorman_config_read(const doorman_config *config, doorman_config_options *o
                                     .shadow = config->shadow,
                                     .shadow_count = config->shadow_count,
                                     .descriptors = config->descriptor_rules,
-                                    .descriptor_count = config->descriptor_count};
+                                    .descriptor_count = config->descriptor_count,
+                                    .shard_count = config->shard_count};
 }
 
 doorman_status doorman_config_fits(const doorman_config *config, bool has_parent,
@@ -9748,6 +9771,9 @@ typedef struct doorman__handover_writer {
 /* Bytes that are being taken over. After the first fault, every value is 0 or "". */
 typedef struct doorman__handover_reader {
     doorman_server *server;
+    doorman_permits *permits;
+    doorman_time now;
+    double drift;
     const unsigned char *at;
     size_t left;
     const char *wrong;     /* the first fault; NULL: none */
@@ -9945,8 +9971,8 @@ static doorman_time doorman__handover_take_rest(doorman__handover_reader *in, bo
         doorman__handover_fail(in, DOORMAN_INVALID_ARGUMENT, "a time is not valid");
         return 0;
     }
-    const doorman_server *server = in->server;
-    return doorman__after(server->now, doorman__server_bound(server, (doorman_time)rest));
+    const doorman_time length = (doorman_time)rest;
+    return doorman__after(in->now, length + doorman__scale(length, in->drift));
 }
 
 /* Takes a number that is at most `most`. */
@@ -10159,7 +10185,12 @@ doorman_status doorman_server_take_over(doorman_server *server, const unsigned c
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
                              "server: it is not master, or has leases or holds already");
     }
-    doorman__handover_reader in = {.server = server, .at = bytes, .left = count};
+    doorman__handover_reader in = {.server = server,
+                                   .permits = server->permits,
+                                   .now = server->now,
+                                   .drift = server->options.drift,
+                                   .at = bytes,
+                                   .left = count};
     const unsigned char *magic = doorman__handover_take(&in, 8);
     if (magic && memcmp(magic, DOORMAN__HANDOVER_MAGIC, 8) != 0) {
         doorman__handover_fail(&in, DOORMAN_INVALID_ARGUMENT, "they are of another version");
@@ -14643,6 +14674,7 @@ static const doorman__row doorman__overload_rows[] = {
     {0},
 };
 
+static const char *const doorman__shard_keys[] = {"key", "resource"};
 static const doorman__row doorman__template_rows[] = {
     DOORMAN__ROW(STRING, REQUIRED, doorman_template, identifier_glob),
     DOORMAN__ROW(TEXT, OPTIONAL, doorman_template, description),
@@ -14654,6 +14686,8 @@ static const doorman__row doorman__template_rows[] = {
     {DOORMAN__FIELD("algorithm", OBJECT, OPTIONAL, doorman_template, algorithm),
      .has = offsetof(doorman_template, has_algorithm), .below = doorman__algorithm_rows,
      .put = doorman__put_template_algorithm},
+    {DOORMAN__FIELD("shard_by", FLAG, OPTIONAL, doorman_template, shard_by_resource),
+     .names = doorman__shard_keys, .most = 2},
     DOORMAN__ROW_OTHER("limits", OPTIONAL, doorman__read_template_limits,
                        doorman__put_template_limits),
     {0},
@@ -14756,6 +14790,7 @@ static void doorman__read_templates(const doorman__field *list, void *out) {
     }
     if (doorman__read_stopped(reader) || reader->problems->count) return;
     if (DOORMAN__HAS_PERMITS) doorman__permits_in_config.check_leased(options, &report);
+    doorman__config_check_shards(options, &report);
     if (reader->problems->count) reader->status = DOORMAN_INVALID_ARGUMENT;
 }
 
@@ -14791,6 +14826,8 @@ static void doorman__read_descriptors(const doorman__field *list, void *out) {
 
 static const char *const doorman__policies[] = {"allow", "reject"};
 static const doorman__row doorman__config_rows[] = {
+    DOORMAN__ROW_BOUNDED("shards", SIZE, OPTIONAL, doorman_config_options, shard_count, 1,
+                         DOORMAN_SHARDS_MAX),
     DOORMAN__ROW_OTHER("resources", NEEDED, doorman__read_templates, NULL),
     {DOORMAN__FIELD("unmatched", FLAG, OPTIONAL, doorman_config_options, reject_unmatched),
      .names = doorman__policies, .most = 2},
@@ -14855,6 +14892,7 @@ doorman_status doorman_json_write_config(const doorman_config_options *options,
     out.is_exact = true;
     doorman__put(&out, "{");
     if (options->reject_unmatched) doorman__put(&out, "'unmatched':%s,", "reject");
+    if (options->shard_count) doorman__put(&out, "'shards':%n,", (double)options->shard_count);
     if (options->shadow_count) doorman__put(&out, "'shadow':[");
     for (size_t i = 0; i < options->shadow_count; i++)
         doorman__put(&out, "%,%s", options->shadow[i]);

@@ -52,6 +52,11 @@
  *     reservations   doorman_permits_settle  _report_once  _next_reservation
  *     limiters       doorman_limiter_map_create  _destroy  _try  _release  _reset  _sweep
  *     server         doorman_server_permits
+ *     shards         doorman_shard_of  doorman_shards_balance
+ *                    doorman_shard_map_create  _destroy  _find  _node
+ *                    doorman_shard_mover_create  _destroy  _start  _stop  _map  _next  _end  _state
+ *                    doorman_permits_set_shards  _own  _owns  _shard_of  _next_shard_rows
+ *                    _restore_shard  _drop_shard
  *     permit client  doorman_permit_client_create  _destroy  _upstream  _add_lane  _acquire
  *                    _report  _settle  _next  _new_hold  _release  _transfer  _seize  _read_hold
  *                    _next_change
@@ -60,6 +65,7 @@
  *                    doorman_json_read_override  _write_override
  *                    doorman_override_message_uninit
  *                    doorman_json_read_plans  _write_plan  doorman_plans_message_uninit
+ *                    doorman_json_read_shard_map  _write_shard_map
  *     agent          doorman_agent_acquire  _acquire_async  _report  _settle  _transfer  _seize
  *                    _read_hold  _new_hold  _release  _release_part
  *
@@ -106,6 +112,7 @@
  *     (the API)         from here to "the API ends here"
  *     >>limits          the limits of a configuration
  *     >>descriptors     what a descriptor of a gateway becomes
+ *     >>shards          which node decides for a key, and how shards move
  *     >>tables          hash tables that grow and shrink without a pause
  *     >>fair            keys that share one limit in proportion to their weights
  *     >>counters        what permits store for very many keys, and the kinds of limits
@@ -120,6 +127,7 @@
  *     >>overrides       other figures for one key for some time, set at run time
  *     >>permit_node     all permits of a node, and the messages on them; limiters by key
  *     >>permit_handover holds that the next master of a node takes over
+ *     >>shard_rows      what is known of a shard, for its next owner
  *     >>permit_client   what asks servers for permits, on behalf of many callers
  *     >>permit_json     limits and messages on permits in JSON
  *     >>permit_agent    a permit client with its own thread
@@ -449,7 +457,9 @@ struct doorman_permit_limit {
     X(DOORMAN_REASON_MAX_HOLDS, "MAX_HOLDS") /* there are too many holds */                        \
     X(DOORMAN_REASON_REPEATED, "REPEATED")   /* another permit or transfer has the request_id */   \
     X(DOORMAN_REASON_REPEATS, "REPEATS")     /* too many request_ids are remembered (P28) */       \
-    X(DOORMAN_REASON_SHARE, "SHARE")         /* the key has used its share of a fair limit */
+    X(DOORMAN_REASON_SHARE, "SHARE")         /* the key has used its share of a fair limit */      \
+    X(DOORMAN_REASON_SHARDS, "SHARDS")       /* the items are in different shards (N5) */          \
+    X(DOORMAN_REASON_MOVED, "MOVED")         /* another node decides for the shard (N4) */
 
 #define DOORMAN__REASON_CODE(code, name) code,
 typedef enum doorman_reason {
@@ -780,7 +790,7 @@ DOORMAN_API doorman_status doorman_permits_acquire(doorman_permits *permits,
  *   charged   written on OK: the smallest amount that a limit has charged. For a negative cost:
  *             minus the smallest amount that a limit gave back
  *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (no room for one more counter) |
- *             OUT_OF_MEMORY */
+ *             OUT_OF_MEMORY | UNAVAILABLE (N3): the permits do not own the shard of the key */
 DOORMAN_API doorman_status doorman_permits_report(doorman_permits *permits,
                                                   const doorman_permit_item *item, double *charged,
                                                   doorman_error *error, doorman_time now);
@@ -798,7 +808,7 @@ DOORMAN_API doorman_status doorman_permits_inspect(doorman_permits *permits,
  *   limit     the name of the limit. Its counter is reset, even if other keys share it. NULL: all
  *             limits per key are reset, and a ban of the (resource, key) ends
  *   count     may be NULL; written on OK: how many counters and bans were removed
- *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY */
+ *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY | UNAVAILABLE (as doorman_permits_report) */
 DOORMAN_API doorman_status doorman_permits_reset(doorman_permits *permits, const char *resource_id,
                                                  const char *key, const char *limit, size_t *count,
                                                  doorman_error *error);
@@ -807,7 +817,7 @@ DOORMAN_API doorman_status doorman_permits_reset(doorman_permits *permits, const
  * template, and no limit with a ban: every permit with this (resource, key) is refused.
  *   duration   counts from `now`, [0, 1e8 s]; 0: the ban ends
  *   returns    OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (memory_max has no room for a ban) |
- *              OUT_OF_MEMORY. After an error, a ban of the (resource, key) is as before, or was
+ *              OUT_OF_MEMORY | UNAVAILABLE (as doorman_permits_report). After an error, a ban of the (resource, key) is as before, or was
  *              ended early to make room
  *   cost       O(log bans), and O(limits) for each ban that must be ended early, and for each
  *              counter that must be evicted (P20). A resource that the permits do not know also
@@ -1409,7 +1419,8 @@ struct doorman_hold {
     bool gone;               /* there is no such hold of this client. All other fields are 0, except
                                 that a used transfer keeps its id while its source is held */
     doorman_reason reason;   /* a transfer or a seizure was refused: MAX_HOLDS, or REPEATED if the
-                                request_id belongs to something else. Nothing has changed */
+                                request_id belongs to something else. Or MOVED (N3), for any
+                                request. Nothing has changed */
     uint64_t id;             /* of the hold, or of the transfer */
     const char *node;        /* the node that knows the hold; NULL: not known */
     doorman_time expires_in; /* how long the hold lasts, for its client; 0 after a release */
@@ -1747,6 +1758,307 @@ DOORMAN_API bool doorman_limiter_map_reset(doorman_limiter_map *map, const void 
 DOORMAN_API size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t visits_max,
                                              doorman_time now);
 
+/* ---- shards, the public part ----------------------------------------------------------------- */
+/* Several nodes can share one key space. The keys are divided into shards, and a map says which
+ * node decides for each shard. So a cluster of nodes decides on more permits than one machine can.
+ *
+ *     shard    the keys with the same hash. A configuration says how many shards there are
+ *     node     one or several server processes with an election, as in any tree
+ *     owner    the node that decides for a shard
+ *     map      the owners of all shards. Each change gives it a later epoch
+ *     move     a change of the owner, with all that is known of the keys
+ *
+ * N1 Only the first text in braces of a key is hashed, if it has one: "user:{acme}:7" and
+ *    "{acme}" are in one shard. An empty key is in the shard of its resource. If its template has
+ *    shard_by_resource, every key of a resource is in the shard of the resource. The hash has a
+ *    seed of the cluster, so nobody outside can choose keys of one shard (C8).
+ * N3 A node decides for a shard only if it is sure that the map says so. The others refuse its keys
+ *    as MOVED: permits, reports, requests on holds, settlements. A MOVED request has no effect.
+ * N4 The ids of holds, transfers and reservations tell their shard: id % shard_count. A request on
+ *    a hold without an id, or a settlement, belongs to the shard of its items.
+ * N5 All items of a permit are in one shard. Other permits are refused as SHARDS, also where one
+ *    node owns both shards, because a move must not change what is possible. Braces put keys
+ *    together. `item_index` is the first item in another shard than the first item.
+ * N6 A limit per resource or per template would be counted once for each shard. So it must be
+ *    leased, or its template needs shard_by_resource (only per resource).
+ * N7 A move has these steps. See doorman_shard_mover for what fails between them.
+ *       1. The owner stops to decide for the shard, and writes what it knows of it to a store.
+ *       2. One transaction changes the map.
+ *       3. The new owner forgets what it knows of the shard, reads the store, and decides.
+ *       4. The last owner forgets the shard.
+ *    A node whose processes are all gone cannot do the first step. Another node can do it in its
+ *    place, out of the store of the node, once no process of it can be master. Then counters that
+ *    are not durable start fresh, and the shard learns its holds as after a crash (P16). */
+
+#define DOORMAN_SHARD_NODES_MAX 256
+#define DOORMAN_SHARD_ADDRESSES_MAX 16 /* of a node */
+
+/* What divides keys into shards. */
+typedef struct doorman_shards {
+    size_t count;     /* 1 to DOORMAN_SHARDS_MAX; 0: there are no shards */
+    uint64_t seed[2]; /* random bits of the cluster, the same in all its nodes */
+} doorman_shards;
+
+/* Returns the shard of an item (N1).
+ *   shards      required; count must not be 0
+ *   key         NULL means ""
+ *   by_resource as in the template of the resource
+ *   returns     less than shards->count
+ *   cost        a hash of the key */
+DOORMAN_API size_t doorman_shard_of(const doorman_shards *shards, const char *resource_id,
+                                    const char *key, bool by_resource);
+
+/* A node of a map. */
+typedef struct doorman_shard_node {
+    const char *name;             /* 1 to 256 bytes, unique in its map */
+    const char *const *addresses; /* nng addresses of its processes, each of 1 to 256 bytes */
+    size_t address_count;         /* 1 to DOORMAN_SHARD_ADDRESSES_MAX */
+} doorman_shard_node;
+
+/* A shard of a map. */
+typedef struct doorman_shard {
+    size_t owner;  /* the index of a node */
+    size_t target; /* the node that it moves to; the owner: it stays */
+    uint64_t from; /* the number of its last move, whose rows the owner may not have in its own
+                      store yet; 0: it has them */
+    bool is_lost;  /* the rows of this move come from the store of a node that was gone: they have
+                      only durable counters, and no holds */
+} doorman_shard;
+
+/* Which templates are sharded by resource, for clients, which have no configuration. */
+typedef struct doorman_shard_rule {
+    const char *identifier_glob;
+    bool by_resource;
+} doorman_shard_rule;
+
+/* A map. */
+typedef struct doorman_shard_map {
+    uint64_t epoch; /* 1 to 2^53 - 1 */
+    doorman_shards shards;
+    const doorman_shard *owners; /* one for each shard */
+    const doorman_shard_node *nodes;
+    size_t node_count; /* 1 to DOORMAN_SHARD_NODES_MAX */
+    const doorman_shard_rule *rules; /* all templates up to the last one by resource, in their
+                                        order; NULL if there is none */
+    size_t rule_count;
+} doorman_shard_map;
+
+/* Checks and copies a map.
+ *   out       written only on OK; the caller frees it with doorman_shard_map_destroy
+ *   map       used only during the call
+ *   error     may be NULL; names the field: "owners[17].owner: must be ..."
+ *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY
+ *   cost      O(shards + nodes^2 + rules) */
+DOORMAN_API doorman_status doorman_shard_map_create(doorman_shard_map **out,
+                                                    const doorman_shard_map *map,
+                                                    doorman_error *error);
+DOORMAN_API void doorman_shard_map_destroy(doorman_shard_map *map); /* NULL has no effect */
+
+/* Returns the shard of an item, by the rules of the map.
+ *   map      from doorman_shard_map_create
+ *   cost     a hash of the key, and a match of the resource with each rule */
+DOORMAN_API size_t doorman_shard_map_find(const doorman_shard_map *map, const char *resource_id,
+                                          const char *key);
+
+/* Returns the index of the node with a name, or node_count. */
+DOORMAN_API size_t doorman_shard_map_node(const doorman_shard_map *map, const char *name);
+
+/* Sets the targets of all shards so that the nodes that stay have equally many, and as few shards
+ * as possible move.
+ *   owners    in/out: owner and target; the owner of a shard may be a node that leaves
+ *   count     of the shards
+ *   stays     one for each node: whether it may have shards
+ *   returns   how many shards move | 0 also if no node stays: nothing has changed
+ *   cost      O(shards * nodes) */
+DOORMAN_API size_t doorman_shards_balance(doorman_shard *owners, size_t count, const bool *stays,
+                                          size_t node_count);
+
+/* What a node does next about a shard. */
+typedef enum doorman_shard_step {
+    DOORMAN_SHARD_READ_MAP, /* read the map from where it is kept, linearizably */
+    DOORMAN_SHARD_GIVE,     /* do not decide for the shard, and write what is known of it, under
+                               `move` */
+    DOORMAN_SHARD_COMMIT,   /* change the map in one transaction. It needs this process to be master,
+                               and the map to have the epoch `epoch`. The owner becomes `target`,
+                               `from` becomes `move`, is_lost false, and the epoch one more */
+    DOORMAN_SHARD_RESUME,   /* decide for the shard again, because it stays */
+    DOORMAN_SHARD_TAKE,     /* restore what was written under `move`, unless that is 0, and then
+                               decide for the shard */
+    DOORMAN_SHARD_SETTLE,   /* change the map in a transaction that needs the same as COMMIT: `from`
+                               becomes 0 for all shards that this node owns and that are OWNED, and
+                               the epoch one more */
+    DOORMAN_SHARD_DROP,     /* do not decide for the shard, and forget what is known of it */
+    DOORMAN_SHARD_STEP_COUNT
+} doorman_shard_step;
+
+typedef struct doorman_shard_action {
+    doorman_shard_step step;
+    size_t shard;   /* not READ_MAP and SETTLE */
+    uint64_t move;  /* GIVE, COMMIT, TAKE: a number that no earlier move of the shard has */
+    uint64_t epoch; /* COMMIT, SETTLE: of the map that is changed */
+    size_t target;  /* COMMIT: the index of a node */
+    bool is_lost;   /* TAKE: the holds of the shard are not known */
+} doorman_shard_action;
+
+/* How an action has ended. */
+typedef enum doorman_shard_result {
+    DOORMAN_SHARD_DONE,
+    DOORMAN_SHARD_FAILED, /* it certainly has no effect */
+    DOORMAN_SHARD_UNKNOWN /* a transaction without an answer, which may still have its effect */
+} doorman_shard_result;
+
+/* A mover says what the master of a node must do about shards, one action at a time. It reads no
+ * clock and does no I/O: the caller does what the actions say. So a server and a simulator run the
+ * same code. The caller decides for a shard only from the end of TAKE or RESUME to the next GIVE or
+ * DROP, and only while its process is master.
+ *
+ *     state     the node                                event                    next state
+ *     AWAY      does not decide, and knows nothing      the map says it owns     TAKING
+ *     TAKING    reads the rows                          TAKE is done             OWNED
+ *     OWNED     decides                                 the map has a target     GIVING
+ *     GIVING    has stopped, and writes the rows        GIVE is done             OFFERED
+ *     OFFERED   does not know whether the map           COMMIT is done, or the
+ *               has changed                               map has another owner  LEAVING
+ *                                                       it stays: RESUME         OWNED
+ *     LEAVING   forgets the rows                        DROP is done             AWAY
+ *
+ * Two nodes never decide for one shard, if no process decides after its mastership has ended:
+ *    - Only the master of the owner changes the owner, or whoever knows that the node has no
+ *      master. The transaction checks this, and the epoch of the map.
+ *    - A master begins without shards. It takes what a map says that was read while it was master.
+ *    - A shard is given only after its last move was settled. Otherwise GIVE would overwrite rows
+ *      that the map still names.
+ *    - After GIVE the owner decides again only if a map says so with a later epoch than that of
+ *      each COMMIT that was sent. A transaction that is still under way can have no effect then. A
+ *      map with the same epoch does not suffice: COMMIT is sent once more.
+ * Nothing is lost: the rows are written before the map changes, and they are read before the new
+ * owner decides. It names its own store as their place (SETTLE) only after its store has them. If
+ * its process ends before that, the next one restores them once more. */
+typedef struct doorman_shard_mover doorman_shard_mover;
+
+/* Creates the mover of a node. It has no shards until doorman_shard_mover_start.
+ *   out       written only on OK; the caller destroys it
+ *   node      the name of the node in maps; copied
+ *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY */
+DOORMAN_API doorman_status doorman_shard_mover_create(doorman_shard_mover **out, const char *node);
+DOORMAN_API void doorman_shard_mover_destroy(doorman_shard_mover *mover); /* NULL has no effect */
+
+/* The process has become master of its node. All shards are AWAY. */
+DOORMAN_API void doorman_shard_mover_start(doorman_shard_mover *mover);
+
+/* The process is not master any more. There are no actions until the next start. */
+DOORMAN_API void doorman_shard_mover_stop(doorman_shard_mover *mover);
+
+/* Gives the mover a map. A map with an earlier epoch than the last has no effect.
+ *   map       used only during the call
+ *   is_sure   it was read linearizably after the last start, and after the last end of an action. A
+ *             map that a watch has brought is not sure. If it is newer, the mover asks for a sure one
+ *   returns   OK | INVALID_ARGUMENT: NULL; or the number of shards or the seed differs from that of
+ *             an earlier map, so that keys would be in other shards | OUT_OF_MEMORY: nothing has
+ *             changed
+ *   cost      O(shards) */
+DOORMAN_API doorman_status doorman_shard_mover_map(doorman_shard_mover *mover,
+                                                   const doorman_shard_map *map, bool is_sure);
+
+/* Returns what to do next. The same action is returned until its end is told.
+ *   stored    the store of this node has all rows that were restored until now: SETTLE needs it
+ *   out       written on true
+ *   returns   false: nothing, until a map or the store changes
+ *   cost      O(shards) */
+DOORMAN_API bool doorman_shard_mover_next(doorman_shard_mover *mover, bool stored,
+                                          doorman_shard_action *out);
+
+/* Tells the end of the action that was returned last. READ_MAP ends with a sure map, or here with
+ * FAILED. An action that has failed is tried again, at the pace of the caller. */
+DOORMAN_API void doorman_shard_mover_end(doorman_shard_mover *mover, doorman_shard_result result);
+
+/* The state of a shard at a node. */
+typedef enum doorman_shard_state {
+    DOORMAN_SHARD_AWAY,
+    DOORMAN_SHARD_TAKING,
+    DOORMAN_SHARD_OWNED,
+    DOORMAN_SHARD_GIVING,
+    DOORMAN_SHARD_OFFERED,
+    DOORMAN_SHARD_LEAVING,
+    DOORMAN_SHARD_STATE_COUNT
+} doorman_shard_state;
+
+/* Returns the state of a shard. AWAY also for a shard that does not exist. */
+DOORMAN_API doorman_shard_state doorman_shard_mover_state(const doorman_shard_mover *mover,
+                                                          size_t shard);
+
+/* Divides the keys into shards. The permits own none of them until doorman_permits_own.
+ *   shards    used only during the call; NULL: no shards, and every key is decided here
+ *   returns   OK | INVALID_ARGUMENT: the count; or there are counters, bans, holds or reservations,
+ *             whose shards would change | OUT_OF_MEMORY */
+DOORMAN_API doorman_status doorman_permits_set_shards(doorman_permits *permits,
+                                                      const doorman_shards *shards);
+
+/* Says whether the permits decide for a shard (N3).
+ *   owned       false: permits of the shard that wait are refused as MOVED. All that is known of it
+ *               stays
+ *   has_holds   only if owned: false: its holds are not known, and are learned as those of a
+ *               predecessor that has ended now (P16)
+ *   returns     OK | INVALID_ARGUMENT (no such shard)
+ *   cost        O(permits that wait), and O(shards) */
+DOORMAN_API doorman_status doorman_permits_own(doorman_permits *permits, size_t shard, bool owned,
+                                               bool has_holds, doorman_time now);
+
+/* Returns whether the permits decide for a shard. */
+DOORMAN_API bool doorman_permits_owns(const doorman_permits *permits, size_t shard);
+
+/* Returns the shard of an item by the configuration of the permits. Precondition: there are
+ * shards. */
+DOORMAN_API size_t doorman_permits_shard_of(const doorman_permits *permits,
+                                            const char *resource_id, const char *key);
+
+/* A place among the rows of a shard. The caller initialises it with {0}. */
+typedef struct doorman_shard_cursor {
+    size_t phase, table; /* private, as the next two */
+    uint64_t position, removals;
+    bool at_end; /* out: there are no more rows */
+} doorman_shard_cursor;
+
+/* Writes the next part of what is known of a shard: counters, also those of limits that are not
+ * durable, bans, reservations, and holds. Precondition: the permits do not own the shard, so that
+ * nothing changes meanwhile. Override and plan rows are not in it.
+ *   cursor    in/out. Other calls between two steps are allowed
+ *   out       written: bytes for doorman_permits_restore_shard, valid until the next call on the
+ *             permits
+ *   bytes     written: how many; may be 0 before the end
+ *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY: the cursor has not moved
+ *   cost      O(limits), and O(1) for about 1,000 counters, reservations or holds; at most about 1
+ *             ms. All steps visit everything that is known of all shards */
+DOORMAN_API doorman_status doorman_permits_next_shard_rows(doorman_permits *permits, size_t shard,
+                                                           doorman_shard_cursor *cursor,
+                                                           const unsigned char **out, size_t *bytes,
+                                                           doorman_time now);
+
+/* Restores what doorman_permits_next_shard_rows has written. Preconditions: the epoch was set, and
+ * the permits do not own the shard. What is restored is yielded for the store
+ * (doorman_permits_next_changed). If a part is restored twice, nothing counts twice.
+ *   bytes     of whole parts; used only during the call; checked
+ *   lost      written unless NULL: rows without room, or without a limit in the configuration
+ *   error     may be NULL
+ *   returns   OK | INVALID_ARGUMENT: the bytes are malformed, of a later version, or of another
+ *             shard; what was before the fault is restored | OUT_OF_MEMORY: the same
+ *   cost      as of a permit of one item for each row */
+DOORMAN_API doorman_status doorman_permits_restore_shard(doorman_permits *permits, size_t shard,
+                                                         const unsigned char *part, size_t bytes,
+                                                         size_t *lost, doorman_error *error,
+                                                         doorman_time now);
+
+/* Forgets what is known of a shard, and yields the rows as removed. Precondition: the permits do
+ * not own the shard. A hold on a leased limit stays counted until its end, because the capacity
+ * that covers it does not move.
+ *   cursor    in/out, as above
+ *   returns   OK | INVALID_ARGUMENT
+ *   cost      as doorman_permits_next_shard_rows. A step does nothing while many removals wait to be
+ *             yielded */
+DOORMAN_API doorman_status doorman_permits_drop_shard(doorman_permits *permits, size_t shard,
+                                                      doorman_shard_cursor *cursor,
+                                                      doorman_time now);
+
 /* ---- permit clients, the public part -------------------------------------------------------- */
 /* A permit client asks servers for permits on behalf of many callers. It has no thread and no
  * clock. An agent has one already: see doorman_agent_acquire. The loop is that of doorman_upstream,
@@ -2068,6 +2380,31 @@ DOORMAN_API doorman_status doorman_json_read_plans(doorman_plans_message *out, c
 /* Writes a row as an object of JSON, as doorman_json_write_override does. */
 DOORMAN_API doorman_status doorman_json_write_plan(const doorman_plan_row *row, const char *reason,
                                                    doorman_buffer *text);
+
+/* ---- JSON of shards, the public part --------------------------------------------------------- */
+
+/* Reads a map:
+ *
+ *     {"epoch": 7, "seed": "00112233445566778899aabbccddeeff",
+ *      "nodes": [{"name": "a", "addresses": ["tcp://10.0.0.1:5001"]}, ...],
+ *      "shards": [{"owner": "a", "target": "b", "from": 5, "lost": true}, ...],
+ *      "rules": [{"glob": "tenant/?*", "by": "resource"}, ...]}
+ *
+ * A shard needs only its owner, and a map needs no rules.
+ *   out       written only on OK; the caller frees it with doorman_shard_map_destroy
+ *   text      used only during the call; it need not end with a NUL
+ *   error     may be NULL; names the field with its path: "shards[17].owner: ..."
+ *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (too large) | OUT_OF_MEMORY
+ *   cost      O(bytes), and O(shards * nodes) */
+DOORMAN_API doorman_status doorman_json_read_shard_map(doorman_shard_map **out, const char *text,
+                                                       size_t bytes, doorman_error *error);
+
+/* Writes a map. doorman_json_read_shard_map makes an equal map from the text.
+ *   map       from doorman_shard_map_create, or as valid
+ *   text      in/out: its text is replaced
+ *   returns   OK | OUT_OF_MEMORY | INVALID_ARGUMENT (NULL) */
+DOORMAN_API doorman_status doorman_json_write_shard_map(const doorman_shard_map *map,
+                                                        doorman_buffer *text);
 
 /* ---- JSON, the public part of messages on permits -------------------------------------------- */
 
@@ -2896,6 +3233,49 @@ static void doorman__leases_of_check(const doorman_config_options *options,
             doorman__check check = doorman__check_item(&all, "limits", j);
             if (options->templates[i].limits[j].leased) doorman__lease_check(&check, options, j);
         }
+    }
+}
+
+/* N6: reports the limits of one template that would be counted once for each shard. */
+static void doorman__template_shards_check(const doorman_config_options *options, size_t index,
+                                           const doorman__config_report *report) {
+    const doorman_template *template_ = &options->templates[index];
+    const bool sharded = options->shard_count > 0;
+    doorman__check all = {.report = report, .index = index};
+    if (template_->shard_by_resource && !sharded) {
+        doorman__check_add(&all, DOORMAN__NAMES("shard_by_resource: needs shard_count",
+                                                "shard_by: needs shards, at the top"));
+    }
+    for (size_t i = 0; template_->limits && sharded && i < template_->limit_count; i++) {
+        const doorman_permit_limit *limit = &template_->limits[i];
+        doorman__check check = doorman__check_item(&all, "limits", i);
+        if (limit->per == DOORMAN_PER_KEY || limit->leased) continue;
+        if (limit->per == DOORMAN_PER_TEMPLATE) {
+            doorman__check_add(&check, DOORMAN__NAMES("per: with shard_count, a limit per template "
+                                                      "must be leased",
+                                                      "per: with shards, a limit per template must "
+                                                      "be leased"));
+        } else if (!template_->shard_by_resource) {
+            doorman__check_add(&check, DOORMAN__NAMES("per: with shard_count, a limit per resource "
+                                                      "must be leased, or its template needs "
+                                                      "shard_by_resource",
+                                                      "per: with shards, a limit per resource must "
+                                                      "be leased, or its template needs shard_by: "
+                                                      "resource"));
+        }
+    }
+}
+
+/* Reports what is wrong with shards (N1, N6). */
+static void doorman__shards_check(const doorman_config_options *options,
+                                  const doorman__config_report *report) {
+    if (options->shard_count > DOORMAN_SHARDS_MAX) {
+        doorman__config_report_add(report, DOORMAN__NO_TEMPLATE, "",
+                                   DOORMAN__NAMES("shard_count: must be from 0 to 1,024",
+                                                  "shards: must be from 1 to 1,024"));
+    }
+    for (size_t i = 0; i < options->template_count; i++) {
+        doorman__template_shards_check(options, i, report);
     }
 }
 
@@ -3895,6 +4275,7 @@ static bool doorman__descriptors_copy(doorman_config *config,
 static const doorman__config_permits doorman__permits_in_config = {
     .check_limits = doorman__limits_check,
     .check_shadow = doorman__shadow_check,
+    .check_shards = doorman__shards_check,
     .check_leased = doorman__leases_of_check,
     .warn_limits = doorman__limits_warn,
     .copy_limits = doorman__limits_copy,
@@ -3905,6 +4286,504 @@ static const doorman__config_permits doorman__permits_in_config = {
     .copy_descriptors = doorman__descriptors_copy,
     .free_descriptors = doorman__descriptors_free,
 };
+
+/* ---- >>shards -------------------------------------------------------------------------------- */
+/*
+ * Which node decides for a key, and what a node does to hand shards over. The public part has the
+ * rules N1 to N7. This section knows no permits: the sections >>permit_node and >>shard_rows use it.
+ */
+
+/* ---- shards: the shard of a key */
+
+/* Returns what is hashed of a text: its first part in braces that is not empty, or all of it. */
+static const char *doorman__shard_text(const char *text, size_t *bytes) {
+    const char *open = strchr(text, '{'), *close = open ? strchr(open, '}') : NULL;
+    *bytes = strlen(text);
+    if (!close || close == open + 1) return text;
+    *bytes = (size_t)(close - open) - 1;
+    return open + 1;
+}
+
+size_t doorman_shard_of(const doorman_shards *shards, const char *resource_id, const char *key,
+                        bool by_resource) {
+    size_t bytes = 0;
+    const bool is_key = key && key[0] && !by_resource;
+    const char *text = doorman__shard_text(is_key ? key : resource_id, &bytes);
+    assert(shards->count > 0);
+    const uint64_t hash =
+        doorman__hash_bytes(shards->seed, (const unsigned char *)text, bytes);
+    return (size_t)(hash % shards->count);
+}
+
+size_t doorman_shard_map_find(const doorman_shard_map *map, const char *resource_id,
+                              const char *key) {
+    const doorman_shard_rule *rule = NULL; /* an equal glob is first, as in doorman_config_find */
+    for (size_t i = 0; i < map->rule_count && !rule; i++) {
+        if (strcmp(map->rules[i].identifier_glob, resource_id) == 0) rule = &map->rules[i];
+    }
+    for (size_t i = 0; i < map->rule_count && !rule; i++) {
+        if (doorman__glob_match(map->rules[i].identifier_glob, resource_id)) rule = &map->rules[i];
+    }
+    return doorman_shard_of(&map->shards, resource_id, key, rule && rule->by_resource);
+}
+
+size_t doorman_shard_map_node(const doorman_shard_map *map, const char *name) {
+    size_t i = 0;
+    while (i < map->node_count && strcmp(map->nodes[i].name, name) != 0) i++;
+    return i;
+}
+
+/* ---- shards: what is valid */
+
+#define DOORMAN__SHARD_EPOCH_MAX ((UINT64_C(1) << 53) - 1)
+
+static doorman_status doorman__shard_node_check(const doorman_shard_map *map, size_t index,
+                                                doorman_error *error) {
+    const doorman_shard_node *node = &map->nodes[index];
+    const char *wrong = NULL;
+    if (!doorman__id_valid(node->name)) wrong = "name: " DOORMAN__ID_RULE;
+    bool some = node->address_count >= 1 && node->address_count <= DOORMAN_SHARD_ADDRESSES_MAX;
+    if (!wrong && (!some || !node->addresses)) wrong = "addresses: must be a list of 1 to 16";
+    for (size_t i = 0; !wrong && i < node->address_count; i++) {
+        if (!doorman__id_valid(node->addresses[i])) wrong = "addresses: " DOORMAN__ID_RULE;
+    }
+    for (size_t i = 0; !wrong && i < index; i++) {
+        if (strcmp(map->nodes[i].name, node->name) == 0) wrong = "name: another node has it";
+    }
+    if (!wrong) return DOORMAN_OK;
+    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "nodes[%zu].%s", index, wrong);
+}
+
+static doorman_status doorman__shard_map_check(const doorman_shard_map *map,
+                                               doorman_error *error) {
+    const doorman__rule rules[] = {
+        {!map->epoch || map->epoch > DOORMAN__SHARD_EPOCH_MAX, "epoch: must be from 1 to 2^53 - 1"},
+        {!map->shards.count || map->shards.count > DOORMAN_SHARDS_MAX,
+         "shards: must be from 1 to 1,024"},
+        {!map->node_count || map->node_count > DOORMAN_SHARD_NODES_MAX || !map->nodes,
+         "nodes: must be a list of 1 to 256"},
+        {!map->owners, "owners: must not be NULL"},
+        {map->rule_count && !map->rules, "rules: must not be NULL"},
+    };
+    size_t next = 0;
+    const char *text = DOORMAN__RULE_NEXT(rules, &next);
+    if (text) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", text);
+    for (size_t i = 0; i < map->node_count; i++) {
+        doorman_status status = doorman__shard_node_check(map, i, error);
+        if (status != DOORMAN_OK) return status;
+    }
+    for (size_t i = 0; i < map->shards.count; i++) {
+        const doorman_shard *shard = &map->owners[i];
+        const char *field = shard->owner >= map->node_count    ? "owner"
+                            : shard->target >= map->node_count ? "target"
+                                                               : NULL;
+        if (field) {
+            return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                                 "owners[%zu].%s: must be the index of a node", i, field);
+        }
+    }
+    for (size_t i = 0; i < map->rule_count; i++) {
+        if (doorman__id_valid(map->rules[i].identifier_glob)) continue;
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                             "rules[%zu].identifier_glob: " DOORMAN__ID_RULE, i);
+    }
+    return DOORMAN_OK;
+}
+
+/* ---- shards: copies of a map */
+
+/* The memory of a copy: the lists, and then all texts. */
+typedef struct doorman__shard_copy {
+    doorman_shard_map map;
+    doorman_shard *owners;
+    doorman_shard_node *nodes;
+    const char **addresses;
+    doorman_shard_rule *rules;
+    char *texts, *at;
+} doorman__shard_copy;
+
+/* Copies a text behind the last one. */
+static const char *doorman__shard_copy_text(doorman__shard_copy *copy, const char *text) {
+    const size_t bytes = strlen(text) + 1;
+    const char *to = copy->at;
+    memcpy(copy->at, text, bytes);
+    copy->at += bytes;
+    return to;
+}
+
+/* Returns how many bytes the texts of a map need, and how many addresses it has. */
+static size_t doorman__shard_map_measure(const doorman_shard_map *map, size_t *addresses) {
+    size_t bytes = 0;
+    *addresses = 0;
+    for (size_t i = 0; i < map->node_count; i++) {
+        bytes += strlen(map->nodes[i].name) + 1;
+        *addresses += map->nodes[i].address_count;
+        for (size_t j = 0; j < map->nodes[i].address_count; j++) {
+            bytes += strlen(map->nodes[i].addresses[j]) + 1;
+        }
+    }
+    for (size_t i = 0; i < map->rule_count; i++) {
+        bytes += strlen(map->rules[i].identifier_glob) + 1;
+    }
+    return bytes;
+}
+
+/* Fills a copy that has room. */
+static void doorman__shard_copy_fill(doorman__shard_copy *copy, const doorman_shard_map *map) {
+    const char **address = copy->addresses;
+    memcpy(copy->owners, map->owners, map->shards.count * sizeof *copy->owners);
+    for (size_t i = 0; i < map->node_count; i++) {
+        const doorman_shard_node *node = &map->nodes[i];
+        copy->nodes[i] =
+            (doorman_shard_node){.name = doorman__shard_copy_text(copy, node->name),
+                                 .addresses = address,
+                                 .address_count = node->address_count};
+        for (size_t j = 0; j < node->address_count; j++) {
+            *address++ = doorman__shard_copy_text(copy, node->addresses[j]);
+        }
+    }
+    for (size_t i = 0; i < map->rule_count; i++) {
+        copy->rules[i] = map->rules[i];
+        copy->rules[i].identifier_glob =
+            doorman__shard_copy_text(copy, map->rules[i].identifier_glob);
+    }
+    copy->map = *map;
+    copy->map.owners = copy->owners;
+    copy->map.nodes = copy->nodes;
+    copy->map.rules = map->rule_count ? copy->rules : NULL;
+}
+
+doorman_status doorman_shard_map_create(doorman_shard_map **out, const doorman_shard_map *map,
+                                        doorman_error *error) {
+    if (!out) return doorman__missing(error, "out");
+    if (!map) return doorman__missing(error, "map");
+    doorman_status status = doorman__shard_map_check(map, error);
+    if (status != DOORMAN_OK) return status;
+    size_t addresses = 0, bytes = doorman__shard_map_measure(map, &addresses);
+    doorman__shard_copy *copy = (doorman__shard_copy *)doorman__zalloc(sizeof *copy);
+    if (!copy) return doorman__no_memory(error);
+    copy->owners = (doorman_shard *)doorman__zalloc(map->shards.count * sizeof *copy->owners);
+    copy->nodes = (doorman_shard_node *)doorman__zalloc(map->node_count * sizeof *copy->nodes);
+    copy->addresses = (const char **)doorman__zalloc(addresses * sizeof *copy->addresses);
+    copy->rules = (doorman_shard_rule *)doorman__zalloc((map->rule_count + 1) * sizeof *map->rules);
+    copy->at = copy->texts = (char *)doorman__zalloc(bytes);
+    if (!copy->owners || !copy->nodes || !copy->addresses || !copy->rules || !copy->texts) {
+        doorman_shard_map_destroy(&copy->map);
+        return doorman__no_memory(error);
+    }
+    doorman__shard_copy_fill(copy, map);
+    *out = &copy->map;
+    return DOORMAN_OK;
+}
+
+void doorman_shard_map_destroy(doorman_shard_map *map) {
+    if (!map) return;
+    doorman__shard_copy *copy = DOORMAN__WITHIN(doorman__shard_copy, map, map);
+    DOORMAN_FREE(copy->owners);
+    DOORMAN_FREE(copy->nodes);
+    DOORMAN_FREE((void *)copy->addresses);
+    DOORMAN_FREE(copy->rules);
+    DOORMAN_FREE(copy->texts);
+    DOORMAN_FREE(copy);
+}
+
+/* ---- shards: balancing */
+
+/* How many shards nodes have, and will have. */
+typedef struct doorman__shard_loads {
+    size_t now[DOORMAN_SHARD_NODES_MAX], quota[DOORMAN_SHARD_NODES_MAX];
+    size_t has[DOORMAN_SHARD_NODES_MAX];
+} doorman__shard_loads;
+
+/* Sets the quotas of the nodes that stay. Those that have most shards now get one more, if not all
+ * can have equally many. */
+static void doorman__shards_set_quotas(doorman__shard_loads *loads, size_t count,
+                                       const bool *stays, size_t node_count) {
+    size_t staying = 0;
+    for (size_t i = 0; i < node_count; i++) staying += stays[i];
+    assert(staying > 0);
+    for (size_t i = 0; i < node_count; i++) loads->quota[i] = stays[i] ? count / staying : 0;
+    for (size_t extra = count % staying; extra > 0; extra--) {
+        size_t best = node_count;
+        for (size_t i = 0; i < node_count; i++) {
+            if (!stays[i] || loads->quota[i] > count / staying) continue;
+            if (best == node_count || loads->now[i] > loads->now[best]) best = i;
+        }
+        loads->quota[best]++;
+    }
+}
+
+/* Returns the node that has fewest shards, of those that may have one more. */
+static size_t doorman__shards_fewest(const doorman__shard_loads *loads, size_t node_count) {
+    size_t best = node_count;
+    for (size_t i = 0; i < node_count; i++) {
+        if (loads->has[i] >= loads->quota[i]) continue;
+        if (best == node_count || loads->has[i] < loads->has[best]) best = i;
+    }
+    assert(best < node_count);
+    return best;
+}
+
+size_t doorman_shards_balance(doorman_shard *owners, size_t count, const bool *stays,
+                              size_t node_count) {
+    doorman__shard_loads loads = {.now = {0}};
+    size_t moves = 0, staying = 0;
+    if (!owners || !stays || node_count > DOORMAN_SHARD_NODES_MAX) return 0;
+    for (size_t i = 0; i < node_count; i++) staying += stays[i];
+    if (!staying) return 0;
+    for (size_t i = 0; i < count; i++) loads.now[owners[i].owner]++;
+    doorman__shards_set_quotas(&loads, count, stays, node_count);
+    for (size_t i = 0; i < count; i++) {
+        const size_t owner = owners[i].owner;
+        const bool keeps = loads.has[owner] < loads.quota[owner];
+        owners[i].target = keeps ? owner : node_count;
+        loads.has[owner] += keeps;
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (owners[i].target < node_count) continue;
+        owners[i].target = doorman__shards_fewest(&loads, node_count);
+        loads.has[owners[i].target]++;
+        moves++;
+    }
+    return moves;
+}
+
+/* ---- shards: moving */
+
+/* What a mover knows of one shard. */
+typedef struct doorman__moved_shard {
+    doorman_shard_state state;
+    doorman_shard map;    /* as in the last map */
+    uint64_t move;        /* GIVING and OFFERED: the number of the rows that are written */
+    uint64_t sent;        /* OFFERED: the epoch of the last COMMIT; 0: none was sent */
+    bool is_open;         /* a COMMIT with the epoch `sent` may still have its effect */
+} doorman__moved_shard;
+
+struct doorman_shard_mover {
+    bool is_master;
+    bool is_sure;  /* the map was read since the last start, and nothing says that it has changed */
+    bool has_map;  /* there was a map */
+    bool acts;     /* `action` was returned, and has not ended */
+    doorman_shard_action action;
+    uint64_t epoch;
+    doorman_shards shards;
+    size_t self; /* the index of the node; node_count: it is not in the map */
+    doorman__moved_shard *all;
+    char node[DOORMAN_ID_BYTES_MAX + 1];
+};
+
+doorman_status doorman_shard_mover_create(doorman_shard_mover **out, const char *node) {
+    if (!out || !doorman__id_valid(node)) return DOORMAN_INVALID_ARGUMENT;
+    doorman_shard_mover *mover = (doorman_shard_mover *)doorman__zalloc(sizeof *mover);
+    if (!mover) return DOORMAN_OUT_OF_MEMORY;
+    memcpy(mover->node, node, strlen(node) + 1);
+    *out = mover;
+    return DOORMAN_OK;
+}
+
+void doorman_shard_mover_destroy(doorman_shard_mover *mover) {
+    if (!mover) return;
+    DOORMAN_FREE(mover->all);
+    DOORMAN_FREE(mover);
+}
+
+void doorman_shard_mover_start(doorman_shard_mover *mover) {
+    mover->is_master = true;
+    mover->is_sure = mover->acts = false;
+    for (size_t i = 0; i < mover->shards.count; i++) {
+        mover->all[i] = (doorman__moved_shard){.map = mover->all[i].map};
+    }
+}
+
+void doorman_shard_mover_stop(doorman_shard_mover *mover) {
+    mover->is_master = mover->is_sure = mover->acts = false;
+    for (size_t i = 0; i < mover->shards.count; i++) mover->all[i].state = DOORMAN_SHARD_AWAY;
+}
+
+doorman_shard_state doorman_shard_mover_state(const doorman_shard_mover *mover, size_t shard) {
+    return shard < mover->shards.count ? mover->all[shard].state : DOORMAN_SHARD_AWAY;
+}
+
+/* Returns whether the map says that the node owns a shard. */
+static bool doorman__mover_owns(const doorman_shard_mover *mover, size_t shard) {
+    return mover->all[shard].map.owner == mover->self;
+}
+
+/* Adapts the state of a shard to a sure map. */
+static void doorman__mover_adapt(doorman_shard_mover *mover, size_t shard) {
+    doorman__moved_shard *moved = &mover->all[shard];
+    const bool owns = doorman__mover_owns(mover, shard);
+    const bool knows = moved->state != DOORMAN_SHARD_AWAY && moved->state != DOORMAN_SHARD_LEAVING;
+    if (owns && moved->state == DOORMAN_SHARD_AWAY) moved->state = DOORMAN_SHARD_TAKING;
+    if (!owns && knows) moved->state = DOORMAN_SHARD_LEAVING;
+    /* what was sent before this epoch has no effect any more */
+    if (mover->epoch > moved->sent) moved->is_open = false;
+}
+
+doorman_status doorman_shard_mover_map(doorman_shard_mover *mover, const doorman_shard_map *map,
+                                       bool is_sure) {
+    if (!mover || !map) return DOORMAN_INVALID_ARGUMENT;
+    const doorman_shards *own = &mover->shards;
+    const bool differs = own->count && (own->count != map->shards.count ||
+                                        own->seed[0] != map->shards.seed[0] ||
+                                        own->seed[1] != map->shards.seed[1]);
+    if (differs) return DOORMAN_INVALID_ARGUMENT;
+    if (mover->has_map && map->epoch < mover->epoch) return DOORMAN_OK;
+    if (!mover->all) {
+        mover->all =
+            (doorman__moved_shard *)doorman__zalloc(map->shards.count * sizeof *mover->all);
+        if (!mover->all) return DOORMAN_OUT_OF_MEMORY;
+        mover->shards = map->shards;
+    }
+    if (!is_sure) {
+        if (map->epoch > mover->epoch) mover->is_sure = false;
+        return DOORMAN_OK;
+    }
+    mover->has_map = true;
+    mover->epoch = map->epoch;
+    mover->self = doorman_shard_map_node(map, mover->node);
+    for (size_t i = 0; i < mover->shards.count; i++) mover->all[i].map = map->owners[i];
+    if (!mover->is_master) return DOORMAN_OK;
+    mover->is_sure = true;
+    if (mover->acts && mover->action.step == DOORMAN_SHARD_READ_MAP) mover->acts = false;
+    for (size_t i = 0; i < mover->shards.count; i++) doorman__mover_adapt(mover, i);
+    return DOORMAN_OK;
+}
+
+/* Returns what must be done about one shard.
+ *   returns   DOORMAN_SHARD_STEP_COUNT: nothing */
+static doorman_shard_step doorman__mover_step(const doorman_shard_mover *mover, size_t shard) {
+    const doorman__moved_shard *moved = &mover->all[shard];
+    const doorman_shard_step none = DOORMAN_SHARD_STEP_COUNT;
+    const bool goes = moved->map.target != moved->map.owner;
+    const doorman_shard_step steps[] = {
+        [DOORMAN_SHARD_AWAY] = none,
+        [DOORMAN_SHARD_TAKING] = DOORMAN_SHARD_TAKE,
+        [DOORMAN_SHARD_OWNED] = goes && !moved->map.from ? DOORMAN_SHARD_GIVE : none,
+        [DOORMAN_SHARD_GIVING] = goes ? DOORMAN_SHARD_GIVE : DOORMAN_SHARD_RESUME,
+        [DOORMAN_SHARD_OFFERED] =
+            goes || moved->is_open ? DOORMAN_SHARD_COMMIT : DOORMAN_SHARD_RESUME,
+        [DOORMAN_SHARD_LEAVING] = DOORMAN_SHARD_DROP};
+    assert(moved->state < DOORMAN_SHARD_STATE_COUNT);
+    return steps[moved->state];
+}
+
+#define DOORMAN__MOVER_IDLE 9 /* no step is due */
+
+/* Returns how urgent a step is: the smaller, the more. What was begun ends first. A shard that
+ * nobody decides for comes before one that may wait. */
+static int doorman__mover_rank(const doorman_shard_mover *mover, size_t shard) {
+    static const int ranks[] = {[DOORMAN_SHARD_OFFERED] = 0, [DOORMAN_SHARD_GIVING] = 1,
+                                [DOORMAN_SHARD_TAKING] = 2,  [DOORMAN_SHARD_LEAVING] = 3,
+                                [DOORMAN_SHARD_OWNED] = 4,   [DOORMAN_SHARD_AWAY] = 5};
+    bool none = doorman__mover_step(mover, shard) == DOORMAN_SHARD_STEP_COUNT;
+    return none ? DOORMAN__MOVER_IDLE : ranks[mover->all[shard].state];
+}
+
+/* Returns whether the rows of a shard that was taken are still named in the map. */
+static bool doorman__mover_must_settle(const doorman_shard_mover *mover) {
+    for (size_t i = 0; i < mover->shards.count; i++) {
+        const doorman__moved_shard *moved = &mover->all[i];
+        if (moved->state == DOORMAN_SHARD_OWNED && moved->map.from) return true;
+    }
+    return false;
+}
+
+/* Begins the next step about a shard. */
+static void doorman__mover_begin(doorman_shard_mover *mover, size_t shard) {
+    doorman__moved_shard *moved = &mover->all[shard];
+    const doorman_shard_step step = doorman__mover_step(mover, shard);
+    const bool takes = step == DOORMAN_SHARD_TAKE;
+    if (step == DOORMAN_SHARD_GIVE) {
+        moved->state = DOORMAN_SHARD_GIVING;
+        moved->move = mover->epoch + 1;
+    }
+    if (step == DOORMAN_SHARD_COMMIT) moved->sent = mover->epoch;
+    mover->action = (doorman_shard_action){.step = step,
+                                           .shard = shard,
+                                           .move = takes ? moved->map.from : moved->move,
+                                           .epoch = mover->epoch,
+                                           .target = moved->map.target,
+                                           .is_lost = takes && moved->map.is_lost};
+    mover->acts = true;
+}
+
+bool doorman_shard_mover_next(doorman_shard_mover *mover, bool stored, doorman_shard_action *out) {
+    if (!mover || !mover->is_master || !out) return false;
+    if (!mover->acts && !mover->is_sure) {
+        mover->action = (doorman_shard_action){.step = DOORMAN_SHARD_READ_MAP};
+        mover->acts = true;
+    }
+    size_t best = 0;
+    for (size_t i = 1; !mover->acts && i < mover->shards.count; i++) {
+        if (doorman__mover_rank(mover, i) < doorman__mover_rank(mover, best)) best = i;
+    }
+    if (!mover->acts && doorman__mover_rank(mover, best) < DOORMAN__MOVER_IDLE) {
+        doorman__mover_begin(mover, best);
+    }
+    if (!mover->acts && stored && doorman__mover_must_settle(mover)) {
+        mover->action = (doorman_shard_action){.step = DOORMAN_SHARD_SETTLE, .epoch = mover->epoch};
+        mover->acts = true;
+    }
+    if (mover->acts) *out = mover->action;
+    return mover->acts;
+}
+
+/* Notes that a transaction of this node has changed the map. */
+static void doorman__mover_changed_map(doorman_shard_mover *mover) {
+    const doorman_shard_action *done = &mover->action;
+    assert(mover->epoch >= done->epoch);
+    if (mover->epoch != done->epoch) { /* a later map is known */
+        mover->is_sure = false;
+        return;
+    }
+    mover->epoch++;
+    if (done->step == DOORMAN_SHARD_COMMIT) {
+        doorman_shard *shard = &mover->all[done->shard].map;
+        *shard = (doorman_shard){
+            .owner = done->target, .target = done->target, .from = done->move, .is_lost = false};
+    }
+    for (size_t i = 0; i < mover->shards.count; i++) {
+        doorman__moved_shard *moved = &mover->all[i];
+        const bool settles = done->step == DOORMAN_SHARD_SETTLE;
+        if (settles && moved->state == DOORMAN_SHARD_OWNED) moved->map.from = 0;
+        doorman__mover_adapt(mover, i);
+    }
+}
+
+/* Notes that an action about one shard was done. */
+static void doorman__mover_done(doorman_shard_mover *mover, doorman__moved_shard *moved) {
+    const doorman_shard_step step = mover->action.step;
+    /* a map may have come meanwhile, by which the shard leaves */
+    const bool leaves = moved->state == DOORMAN_SHARD_LEAVING;
+    if (step == DOORMAN_SHARD_DROP) {
+        moved->state = DOORMAN_SHARD_AWAY;
+        doorman__mover_adapt(mover, mover->action.shard);
+    } else if (step == DOORMAN_SHARD_GIVE && !leaves) {
+        moved->state = DOORMAN_SHARD_OFFERED;
+        moved->sent = 0;
+        moved->is_open = false;
+    } else if (!leaves) {
+        assert(step == DOORMAN_SHARD_TAKE || step == DOORMAN_SHARD_RESUME);
+        moved->state = DOORMAN_SHARD_OWNED;
+    }
+}
+
+void doorman_shard_mover_end(doorman_shard_mover *mover, doorman_shard_result result) {
+    if (!mover || !mover->acts) return;
+    const doorman_shard_step step = mover->action.step;
+    const bool done = result == DOORMAN_SHARD_DONE;
+    mover->acts = false;
+    if (step == DOORMAN_SHARD_COMMIT || step == DOORMAN_SHARD_SETTLE) {
+        if (done) doorman__mover_changed_map(mover);
+        if (!done) mover->is_sure = false;
+        if (step == DOORMAN_SHARD_COMMIT && result == DOORMAN_SHARD_UNKNOWN) {
+            mover->all[mover->action.shard].is_open = true;
+        }
+    } else if (done && step != DOORMAN_SHARD_READ_MAP) {
+        doorman__mover_done(mover, &mover->all[mover->action.shard]);
+    }
+}
 
 /* ---- >>tables ------------------------------------------------------------------------------- */
 /*
@@ -4077,6 +4956,15 @@ static size_t doorman__chains_visited(const doorman__chains *nodes, uint64_t pos
 static uint64_t doorman__chains_behind(const doorman__chains *nodes, uint64_t position) {
     const unsigned bits = (unsigned)__builtin_popcount(nodes->mask);
     return bits ? ((position >> (64 - bits)) + 1) << (64 - bits) : 0;
+}
+
+/* Returns whether an iteration visits a node at a position. A bucket that is not split is visited
+ * twice, each time for one half of its hashes. */
+static bool doorman__chains_visits(const doorman__chains *nodes, uint64_t position,
+                                   const doorman__chain *node) {
+    const uint64_t at = (uint64_t)doorman__reverse_bits(node->hash) << 32;
+    const uint64_t behind = doorman__chains_behind(nodes, position);
+    return at >= position >> 32 << 32 && (!behind || at < behind);
 }
 
 /* Frees the buckets of an empty table. */
@@ -6038,6 +6926,22 @@ typedef struct doorman__overrides {
 
 typedef struct doorman__row_order doorman__row_order;
 
+/* Whether the permits decide for a shard. */
+typedef struct doorman__permit_shard {
+    bool is_owned;
+    doorman_time learns_until; /* its holds are not known until then */
+} doorman__permit_shard;
+
+/* The shards of the keys (N1 to N5). */
+typedef struct doorman__permit_shards {
+    doorman_shards of; /* count is 0 if there are none */
+    doorman__permit_shard *all;
+    bool by_resource;    /* a template of the configuration is sharded by resource */
+    size_t present;      /* the shard of the permit that is decided now */
+    unsigned char *part; /* of the rows of a shard, and its capacity */
+    size_t part_bytes, part_capacity;
+} doorman__permit_shards;
+
 struct doorman_permits {
     doorman_permits_options options;
     const doorman_config *config;
@@ -6077,6 +6981,7 @@ struct doorman_permits {
     doorman__changes changes;
     doorman__overrides overrides;
     doorman__chains sets; /* P31 */
+    doorman__permit_shards shards;
 
     /* The present call. */
     doorman__charge *charges;
@@ -6277,6 +7182,10 @@ static doorman__reserved_part *doorman__reserved_parts(const doorman__reservatio
     return (doorman__reserved_part *)end;
 }
 
+static const char *doorman__place_id(const doorman__place *place) {
+    return (const char *)(place + 1);
+}
+
 static doorman__hold_item *doorman__hold_items(const doorman__hold *hold) {
     return (doorman__hold_item *)doorman__mutable(hold + 1);
 }
@@ -6293,12 +7202,61 @@ static doorman__hold_queue *doorman__counter_queue(doorman__counter *counter) {
     return queue;
 }
 
+/* ---- permits: shards */
+
+size_t doorman_permits_shard_of(const doorman_permits *permits, const char *resource_id,
+                                const char *key) {
+    const doorman_template *found = NULL;
+    if (permits->shards.by_resource) found = doorman_config_find(permits->config, resource_id);
+    return doorman_shard_of(&permits->shards.of, resource_id, key,
+                            found && found->shard_by_resource);
+}
+
+bool doorman_permits_owns(const doorman_permits *permits, size_t shard) {
+    return permits && shard < permits->shards.of.count && permits->shards.all[shard].is_owned;
+}
+
+/* Returns whether the permits do not decide for the shard of a key (N3). */
+static bool doorman__permits_moved(const doorman_permits *permits, const char *resource_id,
+                                   const char *key) {
+    if (!permits->shards.of.count) return false;
+    return !doorman_permits_owns(permits, doorman_permits_shard_of(permits, resource_id, key));
+}
+
+/* Returns the shard of a hold, of a transfer or of a reservation (N4). Precondition: there are
+ * shards. */
+static size_t doorman__permits_shard_of_id(const doorman_permits *permits, uint64_t id) {
+    return (size_t)(id % permits->shards.of.count);
+}
+
+/* Returns whether the permits do not decide for the shard of an id. */
+static bool doorman__permits_moved_id(const doorman_permits *permits, uint64_t id) {
+    if (!permits->shards.of.count) return false;
+    return !doorman_permits_owns(permits, doorman__permits_shard_of_id(permits, id));
+}
+
+/* Returns the shard of a hold, or 0 without shards. */
+static size_t doorman__hold_shard(const doorman_permits *permits, const doorman__hold *hold) {
+    const doorman__hold_item *first = doorman__hold_items(hold);
+    if (!permits->shards.of.count) return 0;
+    return doorman_permits_shard_of(permits, doorman__place_id(first->place), first->key);
+}
+
+/* P16: returns when a limit knows the holds of a shard. */
+static doorman_time doorman__slot_learns_until(const doorman_permits *permits,
+                                               const doorman__slot *slot, size_t shard) {
+    const doorman__permit_shards *shards = &permits->shards;
+    if (!shards->of.count) return slot->learns_until;
+    return doorman__later(slot->learns_until, shards->all[shard].learns_until);
+}
+
 /* P16: returns whether the holds of a predecessor are not known yet. */
 static bool doorman__permits_learns(const doorman_permits *permits,
-                                    const doorman_permit_limit *limit) {
+                                    const doorman_permit_limit *limit, size_t shard) {
     if (permits->at.now >= permits->holds.learns_until) return false;
     if (limit->full_at_start || limit->leased) return false;
-    return permits->at.now < doorman__permits_own_slot(permits, limit)->learns_until;
+    const doorman__slot *own = doorman__permits_own_slot(permits, limit);
+    return permits->at.now < doorman__slot_learns_until(permits, own, shard);
 }
 
 /* ---- permits: figures that callers bring (P31) */
@@ -6454,10 +7412,6 @@ static uint64_t *doorman__counter_refusals(doorman__counter *counter) {
 
 static size_t doorman__counter_bytes(const doorman__counter *counter) {
     return sizeof *counter + counter->words * sizeof(uint64_t) + counter->key_bytes;
-}
-
-static const char *doorman__place_id(const doorman__place *place) {
-    return (const char *)(place + 1);
 }
 
 /* Returns the identity of a (resource, key). Hashes of resources and of keys cannot be predicted,
@@ -8788,7 +9742,7 @@ static void doorman__charge_evaluate_hold(const doorman_permits *permits, doorma
     uint64_t held = charge->counter ? doorman__counter_state(charge->counter)[0] : 0;
     const doorman__hold_queue *queue =
         charge->counter ? doorman__counter_queue(charge->counter) : NULL;
-    bool learns = doorman__permits_learns(permits, charge->limit);
+    bool learns = doorman__permits_learns(permits, charge->limit, permits->shards.present);
     if (charge->limit->leased) {
         learns = !doorman__leased_live(permits, charge->lease, charge->limit);
     }
@@ -8978,7 +9932,9 @@ static doorman_time doorman__charge_delay(const doorman_permits *permits,
     }
     if (charge->reason == DOORMAN_REASON_LEARNING) {
         bool holds = charge->limit->kind == DOORMAN_CONCURRENCY;
-        return holds ? charge->own->learns_until - permits->at.now : DOORMAN_SECOND;
+        if (!holds) return DOORMAN_SECOND;
+        const size_t shard = permits->shards.present;
+        return doorman__slot_learns_until(permits, charge->own, shard) - permits->at.now;
     }
     uint64_t room[DOORMAN__STATE_WORDS_MAX];
     const doorman__meter meter = doorman__charge_meter(permits, charge, room);
@@ -10112,9 +11068,13 @@ static doorman__hold *doorman__holds_find_request(const doorman_permits *permits
 
 /* Returns the id with a number. Ids cannot be guessed. A server hashes the numbers of its leases
  * with the same seed. So the number is inverted. Otherwise the ids of its own leases would tell a
- * client the ids of the transfers of others. */
-static uint64_t doorman__holds_id(const doorman_permits *permits, uint64_t number) {
-    return doorman__hash_number(permits->options.seed, ~number) >> 11;
+ * client the ids of the transfers of others. With shards, the id tells its own (N4). It may then be
+ * too large.
+ *   shard   has no meaning without shards */
+static uint64_t doorman__holds_id(const doorman_permits *permits, uint64_t number, size_t shard) {
+    const uint64_t id = doorman__hash_number(permits->options.seed, ~number) >> 11;
+    const size_t count = permits->shards.of.count;
+    return count ? id - id % count + shard : id;
 }
 
 /* Returns whether a reservation has an id. */
@@ -10130,11 +11090,12 @@ static bool doorman__reservations_has(const doorman_permits *permits, uint64_t i
     return node != NULL;
 }
 
-/* Gives an id to a new hold. */
-static uint64_t doorman__holds_new_id(doorman_permits *permits) {
+/* Returns an id for a new hold of a shard. */
+static uint64_t doorman__holds_new_id(doorman_permits *permits, size_t shard) {
     uint64_t id = 0;
-    while (!id || doorman__holds_find(permits, id) || doorman__reservations_has(permits, id)) {
-        id = doorman__holds_id(permits, ++permits->holds.ids);
+    while (!id || id > DOORMAN__REQUEST_ID_MAX || doorman__holds_find(permits, id) ||
+           doorman__reservations_has(permits, id)) {
+        id = doorman__holds_id(permits, ++permits->holds.ids, shard);
     }
     assert(id <= DOORMAN__REQUEST_ID_MAX);
     return id;
@@ -10145,7 +11106,7 @@ static uint64_t doorman__holds_new_id(doorman_permits *permits) {
  *
  * Loads where the next id will be entered. */
 static void doorman__holds_prefetch_id(const doorman_permits *permits, doorman__ahead what) {
-    uint64_t id = doorman__holds_id(permits, permits->holds.ids + 1);
+    uint64_t id = doorman__holds_id(permits, permits->holds.ids + 1, permits->shards.present);
     doorman__chains_prefetch(&permits->holds.by_id, doorman__hold_id_hash(permits, id), what);
 }
 
@@ -10530,7 +11491,8 @@ static doorman_time doorman__hold_extend(doorman_permits *permits, doorman__hold
 static doorman_time doorman__hold_start(doorman_permits *permits, doorman__hold *hold,
                                         doorman__hold_state state, uint64_t id) {
     assert(hold->takes.count > 0 || state == DOORMAN__TRANSFERRED || hold->seized);
-    doorman__hold_name(permits, hold, id ? id : doorman__holds_new_id(permits));
+    if (!id) id = doorman__holds_new_id(permits, doorman__hold_shard(permits, hold));
+    doorman__hold_name(permits, hold, id);
     doorman__hold_enter(permits, hold, state);
     hold->granted_at = permits->at.now;
     doorman__holds_prefetch_id(permits, DOORMAN__AHEAD_BUCKET);
@@ -11155,7 +12117,9 @@ static void doorman__reservation_grant(doorman_permits *permits, doorman__reserv
     assert(reservation->part_count <= most);
     (void)most;
     reservation->has_hold = out->hold_id != 0;
-    reservation->id = out->hold_id ? out->hold_id : doorman__holds_new_id(permits);
+    reservation->id = out->hold_id
+                          ? out->hold_id
+                          : doorman__holds_new_id(permits, permits->shards.present);
     (void)doorman__chains_add(&permits->reservations.by_id, &reservation->by_id,
                               doorman__hold_id_hash(permits, reservation->id));
     doorman__reservation_mark(permits, reservation, &permits->reservations.changed);
@@ -11395,17 +12359,28 @@ static bool doorman__reservation_end(doorman_permits *permits, doorman__reservat
     return true;
 }
 
+/* Lets the store delete the row of a reservation. Returns false if it cannot be noted. */
+static bool doorman__reservation_forget_row(doorman_permits *permits,
+                                            const doorman__reservation *reservation) {
+    unsigned char row[DOORMAN_PERMIT_ROW_BYTES_MAX];
+    if (permits->changes.removal_count >= DOORMAN__REMOVALS_MAX) return false;
+    const unsigned char *end = doorman__reservation_row_begin(permits, reservation, true, row);
+    return doorman__permits_add_removal(permits, row, (size_t)(end - row));
+}
+
+/* Frees a reservation of a shard that has moved, with its row. */
+static void doorman__reservation_drop(doorman_permits *permits, doorman__reservation *reservation) {
+    if (reservation->is_stored) (void)doorman__reservation_forget_row(permits, reservation);
+    doorman__reservation_free(permits, reservation);
+}
+
 /* Frees a reservation whose time has come. If its last row was not yielded, an older one may be in
  * the store, in which it is still open. Then the store must delete it. If that cannot be noted, the
  * reservation is kept for a minute more. */
 static void doorman__reservation_forget(doorman_permits *permits,
                                         doorman__reservation *reservation) {
-    unsigned char row[DOORMAN_PERMIT_ROW_BYTES_MAX];
     bool forgets = !reservation->row_list || !reservation->is_stored;
-    if (!forgets && permits->changes.removal_count < DOORMAN__REMOVALS_MAX) {
-        const unsigned char *end = doorman__reservation_row_begin(permits, reservation, true, row);
-        forgets = doorman__permits_add_removal(permits, row, (size_t)(end - row));
-    }
+    if (!forgets) forgets = doorman__reservation_forget_row(permits, reservation);
     if (forgets) doorman__reservation_free(permits, reservation);
     if (forgets) return;
     doorman__timer_set(&permits->reservations.ends, &reservation->end,
@@ -11777,7 +12752,8 @@ static bool doorman__hold_queue_fits(const doorman_permits *permits,
     if (!queue->counter) return true;
     const doorman_permit_limit *limit = queue->slot->limit;
     assert(limit); /* a change of configuration makes new queues */
-    if (doorman__permits_learns(permits, limit)) return false;
+    const size_t shard = doorman__hold_shard(permits, wait->hold);
+    if (doorman__permits_learns(permits, limit, shard)) return false;
     double most = doorman__counter_figures(permits, limit, queue->counter)->limit;
     uint64_t held = doorman__counter_state(queue->counter)[0], all = doorman__grains_ceil(most);
     if (limit->leased) all = doorman__leased_most(permits, limit, queue->counter);
@@ -11817,6 +12793,7 @@ static bool doorman__hold_decide(doorman_permits *permits, doorman__hold *hold) 
         return true;
     }
     doorman__hold_wants(permits, hold);
+    permits->shards.present = doorman__hold_shard(permits, hold);
     const doorman__decision decision = {.request = &request, .hold = hold, .turn = wait->rank};
     doorman_status status = doorman__permits_decide(permits, &decision, &result);
     doorman__permits_end_call(permits, request.item_count);
@@ -11904,6 +12881,10 @@ static void doorman__holds_find_learned(doorman_permits *permits) {
     bool learns = permits->at.now < permits->holds.learns_until;
     for (size_t i = 0; learns && i < permits->slot_count; i++) {
         doorman_time until = permits->slots[i]->learns_until;
+        if (until > permits->at.now) next = doorman__earlier(next, until);
+    }
+    for (size_t i = 0; learns && i < permits->shards.of.count; i++) {
+        doorman_time until = permits->shards.all[i].learns_until;
         if (until > permits->at.now) next = doorman__earlier(next, until);
     }
     assert(next >= permits->at.now);
@@ -12068,6 +13049,25 @@ static void doorman__holds_settle_for(doorman_permits *permits, const doorman__d
     (void)doorman__wants_read(permits->wants, request, NULL); /* decisions on others used them */
 }
 
+/* Returns why the shards of the wants forbid a decision, or NO_REASON (N3, N5). Notes the shard of
+ * the permit.
+ *   wrong   written: the item that is in another shard than the first one; else 0 */
+static doorman_reason doorman__wants_gate(doorman_permits *permits, size_t count, size_t *wrong) {
+    const doorman__want *wants = permits->wants;
+    *wrong = 0;
+    if (!permits->shards.of.count) return DOORMAN_NO_REASON;
+    const size_t shard = doorman_permits_shard_of(permits, wants[0].resource_id, wants[0].key);
+    for (size_t i = 1; i < count; i++) {
+        if (doorman_permits_shard_of(permits, wants[i].resource_id, wants[i].key) == shard) {
+            continue;
+        }
+        *wrong = i;
+        return DOORMAN_REASON_SHARDS;
+    }
+    permits->shards.present = shard;
+    return permits->shards.all[shard].is_owned ? DOORMAN_NO_REASON : DOORMAN_REASON_MOVED;
+}
+
 /* Decides on the request that doorman__permits_check_whole has checked last. Sets the turn of the
  * decision. */
 static doorman_status doorman__permits_run_checked(doorman_permits *permits,
@@ -12080,6 +13080,12 @@ static doorman_status doorman__permits_run_checked(doorman_permits *permits,
     assert(request->item_count <= permits->want_capacity);
     doorman__moment_move(&permits->at, decision->now);
     decision->turn = before + (doorman_time)permits->holds.arrivals + 1;
+    size_t wrong = 0;
+    const doorman_reason moved = doorman__wants_gate(permits, request->item_count, &wrong);
+    if (moved) {
+        *out = (doorman_permit){.reason = moved, .item_index = wrong};
+        return DOORMAN_OK;
+    }
     if (doorman__timers_due(&permits->reservations.ends) <= permits->at.now) {
         doorman__reservations_work(permits, decision->request);
     }
@@ -12247,7 +13253,10 @@ static doorman_status doorman__permits_check_key(doorman_permits *permits, const
     if (!resource_id) return doorman__missing(error, "resource_id");
     const doorman_permit_item item = {.resource_id = resource_id, .key = key};
     const doorman_permit_request request = {.items = &item, .item_count = 1};
-    return doorman__permits_check_whole(permits, &request, NULL, error);
+    doorman_status status = doorman__permits_check_whole(permits, &request, NULL, error);
+    if (status != DOORMAN_OK || !doorman__permits_moved(permits, resource_id, key)) return status;
+    return doorman__fail(error, DOORMAN_UNAVAILABLE,
+                         "key: another node decides for its shard, or it moves now");
 }
 
 doorman_status doorman_permits_report(doorman_permits *permits, const doorman_permit_item *item,
@@ -12558,7 +13567,10 @@ static bool doorman__permits_all_learn(const doorman_permits *permits) {
     for (size_t i = 0; i < permits->charge_count; i++) {
         const doorman__charge *charge = &permits->charges[i];
         if (charge->limit->kind != DOORMAN_CONCURRENCY || charge->limit->leased) continue;
-        if (permits->at.now >= charge->own->learns_until) return false;
+        const size_t shard = permits->shards.present;
+        if (permits->at.now >= doorman__slot_learns_until(permits, charge->own, shard)) {
+            return false;
+        }
     }
     return true;
 }
@@ -12608,6 +13620,12 @@ static doorman_status doorman__holds_learn(doorman_permits *permits,
     bool fits = true;
     *out = NULL;
     if (!doorman__holds_read_claim(permits, request)) return DOORMAN_OUT_OF_MEMORY;
+    size_t wrong = 0;
+    if (doorman__wants_gate(permits, request->item_count, &wrong)) return DOORMAN_OK;
+    if (permits->shards.of.count &&
+        permits->shards.present != doorman__permits_shard_of_id(permits, request->id)) {
+        return DOORMAN_OK;
+    }
     if (!doorman__permits_prepare(permits, request->item_count, true)) return DOORMAN_OUT_OF_MEMORY;
     if (!doorman__permits_all_learn(permits)) return DOORMAN_OK;
     doorman__holds_believe(permits, request->item_count);
@@ -12633,6 +13651,7 @@ static doorman_status doorman__holds_renew(doorman_permits *permits,
                                            doorman_error *error) {
     doorman__hold *hold = doorman__holds_of(permits, request->client_id, request->id);
     if (hold) return doorman__hold_renew(permits, hold, out, error);
+    /* holds_learn asks each limit */
     bool learns = permits->at.now < permits->holds.learns_until && request->item_count &&
                   !doorman__holds_find(permits, request->id);
     if (!learns) return doorman__hold_gone(0, out);
@@ -12881,6 +13900,15 @@ static doorman_status doorman__holds_call(doorman_permits *permits, const doorma
         rule = DOORMAN__TRANSFER_RULE;
     }
     if (rule) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "amounts: %s", rule);
+    uint64_t id = request->id;
+    if (!id && call->method == DOORMAN_RELEASE) { /* a permit that waits has no id, and is here */
+        const doorman__hold *named =
+            doorman__holds_find_request(permits, request->client_id, request->request_id);
+        if (named) id = named->id;
+    }
+    if (id && doorman__permits_moved_id(permits, id)) {
+        return doorman__hold_refused(DOORMAN_REASON_MOVED, call->out);
+    }
     return functions[call->method - DOORMAN_RENEW](permits, request, call->out, error);
 }
 
@@ -13534,6 +14562,22 @@ static void doorman__settle_item(doorman_permits *permits, doorman__reservation 
     item->result.charged = least;
 }
 
+/* Returns why the shards of the items of a request forbid it, or NO_REASON (N3, N5). */
+static doorman_reason doorman__settle_gate(doorman_permits *permits,
+                                           const doorman_settle_request *request) {
+    const doorman_permit_item *items = request->items;
+    if (!permits->shards.of.count) return DOORMAN_NO_REASON;
+    const size_t shard = doorman_permits_shard_of(permits, items[0].resource_id, items[0].key);
+    for (size_t i = 1; i < request->item_count; i++) {
+        const doorman_permit_item *item = &items[i];
+        if (doorman_permits_shard_of(permits, item->resource_id, item->key) != shard) {
+            return DOORMAN_REASON_SHARDS;
+        }
+    }
+    permits->shards.present = shard;
+    return doorman_permits_owns(permits, shard) ? DOORMAN_NO_REASON : DOORMAN_REASON_MOVED;
+}
+
 /* Returns why a request that is not known cannot be settled, or NO_REASON. */
 static doorman_reason doorman__settle_refuses(const doorman_permits *permits,
                                               const doorman__settle_call *call) {
@@ -13685,6 +14729,8 @@ static doorman_status doorman__settle_run(doorman_permits *permits,
     const doorman_settle_request *request = call->request;
     const doorman__request_name name = {request->client_id, request->request_id,
                                         call->reports ? DOORMAN__OF_REPORT : DOORMAN__OF_PERMIT};
+    *out = (doorman_settlement){.reason = doorman__settle_gate(permits, request)};
+    if (out->reason) return DOORMAN_OK;
     doorman__holds_settle(permits, DOORMAN__CALL_ENDS);
     doorman__reservations_end_due(permits, DOORMAN__CALL_ENDS);
     doorman__reservation *found =
@@ -13814,14 +14860,15 @@ bool doorman_permits_end_reservation(doorman_permits *permits, uint64_t id, bool
  *     TIERS            one byte: how many tiers follow; for each tier: when it was entered, and a
  *                      ring whose length is 0 if the tier was never entered
  *     reservation      one byte: 0: open, 1: open, and its counters are written, 2: settled,
- *                      3: ended; one byte: 1: late, 2: unknown, 4: with a hold; the id; when it was
- *                      granted,
- *                      and when it ends or is forgotten; one byte for the items that follow; for
- *                      each: the resource, the key, what was asked for, the least of it, what was
- *                      granted, what has come back and what was charged at the settlement; two
- *                      bytes: how many parts follow, of durable limits; for each: two bytes for the
- *                      item, the code of the limit, its window, its grains, and one byte: 1: units
- *                      may come back, 2: also at the end
+ *                      3: ended; one byte: 1: late, 2: unknown, 4: with a hold, 8: no durable
+ *                      limit has counted it (only in the rows of a shard that moves); the id; when
+ *                      it was granted, and when it ends or is forgotten; one byte for the items
+ *                      that follow; for each: the resource, the key, what was asked for, the least
+ *                      of it, what was granted, what has come back and what was charged at the
+ *                      settlement; two bytes: how many parts follow, of durable limits; for each:
+ *                      two bytes for the item, the code of the limit, its window, its grains, and
+ *                      one byte: 1: units may come back, 2: also at the end, 4: the limit is not
+ *                      durable (only in the rows of a shard)
  *
  * A restored ring keeps the begin of its slices: the time from which its slices count is set so
  * that its last slice has the index 16. So units return exactly when they would have returned, also
@@ -14155,7 +15202,7 @@ static doorman__reserved_part doorman__row_part_read(doorman__permit_row_rest *r
     const uint64_t flags = doorman__permit_row_number(rest, 1);
     out.returns = flags & 1;
     out.refunds = flags >> 1 & 1;
-    out.durable = true;
+    out.durable = !(flags >> 2 & 1);
     return out;
 }
 
@@ -14203,7 +15250,7 @@ static const char *doorman__reservation_row_check(const doorman_permit_row *row,
     if (read.state > 3 || (!permits && !settled) || (!settled && !read.id)) {
         return "state: is not valid";
     }
-    if (read.flags > 7) return "flags: are not valid";
+    if (read.flags > 15) return "flags: are not valid";
     if (read.id > DOORMAN__REQUEST_ID_MAX || !of_id) return "id: is not valid";
     if (!times) return "granted_at: is not valid";
     if (!read.item_count) return "items: must not be empty";
@@ -14321,16 +15368,50 @@ static size_t doorman__changes_yield_fresh(doorman_permits *permits, const doorm
     return (size_t)(doorman__permit_row_begin(permits, slot, counter, true, out) - out);
 }
 
-/* Writes the row of a ban. Returns its length, or 0 if there is nothing to write. */
-static size_t doorman__changes_yield_ban(doorman_permits *permits, doorman__slot *bans,
-                                         doorman__counter *counter, unsigned char *out) {
+/* Writes the row of a ban. Returns its length, or 0 if the ban has ended. */
+static size_t doorman__ban_row_write(const doorman_permits *permits, const doorman__slot *bans,
+                                     doorman__counter *counter, unsigned char *out) {
     const doorman_time rest = doorman__counter_ban(counter)->end.at - permits->at.now;
-    doorman__permits_unmark(permits, counter);
-    if (rest <= 0) return doorman__changes_yield_fresh(permits, bans, counter, out);
+    if (rest <= 0) return 0;
     unsigned char *end = doorman__permit_row_begin(permits, bans, counter, false, out);
     end = doorman__le_write(end, (uint64_t)doorman__earlier(rest, DOORMAN_DURATION_MAX), 8);
     doorman__permit_row_set_fresh(out, doorman__after(permits->at.epoch, rest));
+    return (size_t)(end - out);
+}
+
+/* Yields a ban. Returns the length of its row, or 0 if there is nothing to write. */
+static size_t doorman__changes_yield_ban(doorman_permits *permits, doorman__slot *bans,
+                                         doorman__counter *counter, unsigned char *out) {
+    doorman__permits_unmark(permits, counter);
+    const size_t bytes = doorman__ban_row_write(permits, bans, counter, out);
+    if (!bytes) return doorman__changes_yield_fresh(permits, bans, counter, out);
     counter->flags |= DOORMAN__STORED;
+    return bytes;
+}
+
+/* Writes the row of a counter that has its present figures. Returns its length, or 0 if the counter
+ * is fresh. */
+static size_t doorman__counter_row_write(doorman_permits *permits, const doorman__slot *slot,
+                                         const doorman_permit_limit *limit,
+                                         doorman__counter *counter, unsigned char *out) {
+    const doorman__moment *at = &permits->at;
+    const doorman__meter meter = doorman__counter_meter(permits, limit, counter);
+    doorman_time rest = doorman__meter_reset_after(&meter, at);
+    if (limit->kind == DOORMAN_TOKEN_BUCKET && doorman__limit_overridden(permits, limit)) {
+        /* after an override row, a bucket may need longer */
+        const doorman_figures *configured = doorman__limit_figures(limit, counter->override_);
+        const doorman__meter after = {limit, configured, meter.state};
+        rest = doorman__later(rest, doorman__meter_reset_after(&after, at));
+    }
+    if (rest <= 0) return 0;
+    doorman_time fresh_at = doorman__after(at->epoch, rest);
+    if (limit->kind == DOORMAN_FIXED_WINDOW) {
+        fresh_at = doorman__span_at(meter.figures, at->epoch).end;
+    }
+    unsigned char *end = doorman__permit_row_begin(permits, slot, counter, false, out);
+    end = doorman__figures_write(end, &meter, at);
+    doorman__permit_row_set_fresh(out, fresh_at);
+    assert(end - out <= DOORMAN_PERMIT_ROW_BYTES_MAX);
     return (size_t)(end - out);
 }
 
@@ -14339,7 +15420,6 @@ static size_t doorman__changes_yield_ban(doorman_permits *permits, doorman__slot
 static size_t doorman__changes_yield_counter(doorman_permits *permits, doorman__slot *slot,
                                              doorman__counter *counter, unsigned char *out,
                                              bool *failed) {
-    const doorman__moment *at = &permits->at;
     const doorman_permit_limit *limit = doorman__counter_limit(permits, slot, counter, failed);
     if (*failed) return 0;
     if (!limit || !limit->durable) {
@@ -14350,25 +15430,10 @@ static size_t doorman__changes_yield_counter(doorman_permits *permits, doorman__
     *failed = !counter;
     if (!counter) return 0;
     doorman__permits_unmark(permits, counter);
-    const doorman__meter meter = doorman__counter_meter(permits, limit, counter);
-    doorman_time rest = doorman__meter_reset_after(&meter, at);
-    if (limit->kind == DOORMAN_TOKEN_BUCKET && doorman__limit_overridden(permits, limit)) {
-        /* after an override row, a bucket may need longer */
-        const doorman_figures *configured = doorman__limit_figures(limit, counter->override_);
-        const doorman__meter after = {limit, configured, meter.state};
-        rest = doorman__later(rest, doorman__meter_reset_after(&after, at));
-    }
-    if (rest <= 0) return doorman__changes_yield_fresh(permits, slot, counter, out);
-    doorman_time fresh_at = doorman__after(at->epoch, rest);
-    if (limit->kind == DOORMAN_FIXED_WINDOW) {
-        fresh_at = doorman__span_at(meter.figures, at->epoch).end;
-    }
-    unsigned char *end = doorman__permit_row_begin(permits, slot, counter, false, out);
-    end = doorman__figures_write(end, &meter, at);
-    doorman__permit_row_set_fresh(out, fresh_at);
+    const size_t bytes = doorman__counter_row_write(permits, slot, limit, counter, out);
+    if (!bytes) return doorman__changes_yield_fresh(permits, slot, counter, out);
     counter->flags |= DOORMAN__STORED;
-    assert(end - out <= DOORMAN_PERMIT_ROW_BYTES_MAX);
-    return (size_t)(end - out);
+    return bytes;
 }
 
 static unsigned char *doorman__le_write_double(unsigned char *to, double number) {
@@ -14402,44 +15467,52 @@ static unsigned char *doorman__reserved_items_write(unsigned char *to,
     return to;
 }
 
-/* Writes the parts of durable limits, and returns their end. A settled reservation needs none. */
+/* Writes the parts of durable limits, and returns their end. A settled reservation needs none.
+ *   moves   also those of other limits */
 static unsigned char *doorman__reserved_parts_write(unsigned char *to,
-                                                    const doorman__reservation *reservation) {
+                                                    const doorman__reservation *reservation,
+                                                    bool moves) {
     const doorman__reserved_part *parts = doorman__reserved_parts(reservation);
     const bool settled = reservation->state == DOORMAN__SETTLED;
     unsigned char *at_count = to;
     size_t count = 0;
     to += 2;
     for (size_t i = 0; i < reservation->part_count && !settled; i++) {
-        if (!parts[i].durable || !parts[i].grains) continue;
+        if (!(parts[i].durable || moves) || !parts[i].grains) continue;
         to = doorman__le_write(to, parts[i].item, 2);
         to = doorman__le_write(to, parts[i].limit, 8);
         to = doorman__le_write(to, parts[i].window, 8);
         to = doorman__le_write(to, parts[i].grains, 8);
-        *to++ = (unsigned char)(parts[i].returns + 2 * parts[i].refunds);
+        *to++ = (unsigned char)(parts[i].returns + 2 * parts[i].refunds + 4 * !parts[i].durable);
         count++;
     }
     (void)doorman__le_write(at_count, count, 2);
     return to;
 }
 
+/* What the row of a reservation is for. */
+typedef struct doorman__reservation_form {
+    bool is_sure; /* the rows of its counters are written */
+    bool moves;   /* it is for the next owner of its shard */
+} doorman__reservation_form;
+
 /* Writes the row of a reservation. Returns its length. */
 static size_t doorman__reservation_write(const doorman_permits *permits,
-                                         const doorman__reservation *reservation, bool is_sure,
-                                         unsigned char *out) {
+                                         const doorman__reservation *reservation,
+                                         doorman__reservation_form form, unsigned char *out) {
     const doorman__moment *at = &permits->at;
     unsigned char *to = doorman__reservation_row_begin(permits, reservation, false, out);
     const doorman_time rest = reservation->end.at - at->now; /* less than 0: it ends soon */
     const doorman_time end = rest > 0 ? doorman__after(at->epoch, rest) : at->epoch + rest;
-    *to++ = (unsigned char)doorman__reservation_row_state(reservation, is_sure);
-    *to++ =
-        (unsigned char)(reservation->late + 2 * reservation->unknown + 4 * reservation->has_hold);
+    *to++ = (unsigned char)doorman__reservation_row_state(reservation, form.is_sure);
+    *to++ = (unsigned char)(reservation->late + 2 * reservation->unknown +
+                            4 * reservation->has_hold + 8 * !reservation->has_row);
     to = doorman__le_write(to, reservation->id, 8);
     const doorman_time granted_at = doorman__moment_epoch_of(at, reservation->granted_at);
     to = doorman__le_write(to, (uint64_t)granted_at, 8);
     to = doorman__le_write(to, (uint64_t)end, 8);
     to = doorman__reserved_items_write(to, reservation);
-    to = doorman__reserved_parts_write(to, reservation);
+    to = doorman__reserved_parts_write(to, reservation, form.moves);
     const bool is_open = reservation->state == DOORMAN__OPEN;
     const doorman_time fresh_at = doorman__after(end, is_open ? DOORMAN__ENDED_KEPT : 0);
     doorman__permit_row_set_fresh(out, doorman__later(fresh_at, at->epoch));
@@ -14455,7 +15528,8 @@ static size_t doorman__changes_yield_reservation(doorman_permits *permits,
     doorman__reservation *first = list->first;
     if (!first) return 0;
     const bool is_sure = list == &permits->reservations.unsure;
-    const size_t bytes = doorman__reservation_write(permits, first, is_sure, out);
+    const doorman__reservation_form form = {.is_sure = is_sure};
+    const size_t bytes = doorman__reservation_write(permits, first, form, out);
     first->is_stored = true;
     doorman__reservation_unmark(permits, first);
     if (!is_sure && first->state == DOORMAN__OPEN) {
@@ -14784,9 +15858,10 @@ static doorman_status doorman__restore_full(doorman_error *error) {
                          "there is no room for one more: raise max_keys of the limit");
 }
 
-/* Creates the counter of a row, if it is not fresh. */
+/* Creates the counter of a row, if it is not fresh.
+ *   moves   the row is of a shard, and the store does not have it */
 static doorman_status doorman__restore_new(doorman_permits *permits, doorman__row_target *target,
-                                           const doorman__row_figures *figures,
+                                           const doorman__row_figures *figures, bool moves,
                                            doorman_error *error) {
     uint64_t state[DOORMAN__STATE_WORDS_MAX];
     const doorman_permit_limit *limit = target->limit;
@@ -14808,37 +15883,41 @@ static doorman_status doorman__restore_new(doorman_permits *permits, doorman__ro
     if (!counter) return doorman__no_memory(error);
     counter->generation = (uint16_t)permits->generation;
     counter->override_ = override_;
-    counter->flags |= DOORMAN__STORED | DOORMAN__RESERVED;
+    counter->flags |= DOORMAN__RESERVED;
+    if (!moves) counter->flags |= DOORMAN__STORED;
+    if (moves && limit->durable) doorman__permits_mark(permits, target->slot, counter);
     memcpy(doorman__counter_state(counter), state, words * sizeof *state);
     return DOORMAN_OK;
 }
 
+/* Restores a counter. A row of a shard may be restored twice, so it does not add to a counter. */
 static doorman_status doorman__restore_counter(doorman_permits *permits,
                                                const doorman_permit_row *row,
-                                               const doorman__row_figures *figures,
+                                               const doorman__row_figures *figures, bool moves,
                                                doorman_error *error) {
     doorman__row_target target;
     if (!doorman__permits_row_find(permits, row, &target)) return doorman__no_memory(error);
-    if (!target.limit || !target.limit->durable) {
+    if (!target.limit || (!target.limit->durable && !moves)) {
         return doorman__fail(error, DOORMAN_NOT_FOUND, "limit: no durable limit has this name");
     }
     doorman__moment_reach(&permits->at, row->written_at);
     doorman__counter *counter = target.counter;
-    if (!counter) return doorman__restore_new(permits, &target, figures, error);
-    if (counter->flags & DOORMAN__STORED) return DOORMAN_OK; /* it has all that the row says */
+    if (!counter) return doorman__restore_new(permits, &target, figures, moves, error);
+    if ((counter->flags & DOORMAN__STORED) && !moves) return DOORMAN_OK; /* it has all of the row */
     /* what is missing at the start was not used */
-    const bool empty = target.limit->empty_at_start;
+    const bool empty = target.limit->empty_at_start || moves;
     const doorman__meter meter = doorman__counter_meter(permits, target.limit, counter);
     doorman__meter_restore(&meter, figures, empty ? DOORMAN__LARGER : DOORMAN__ADDED, &permits->at);
-    counter->flags |= DOORMAN__STORED | DOORMAN__RESERVED;
-    doorman__permits_mark(permits, target.slot, counter);
+    counter->flags |= DOORMAN__RESERVED;
+    if (!moves) counter->flags |= DOORMAN__STORED;
+    if (target.limit->durable) doorman__permits_mark(permits, target.slot, counter);
     return DOORMAN_OK;
 }
 
 /* Restores a ban. A ban that is in force ends at its end or at that of the row, whichever is
  * later. */
 static doorman_status doorman__restore_ban(doorman_permits *permits, const doorman_permit_row *row,
-                                           doorman_time rest, doorman_error *error) {
+                                           doorman_time rest, bool moves, doorman_error *error) {
     doorman__moment_reach(&permits->at, row->written_at);
     rest -= permits->at.epoch - row->written_at;
     if (rest <= 0) return DOORMAN_OK;
@@ -14857,8 +15936,8 @@ static doorman_status doorman__restore_ban(doorman_permits *permits, const doorm
     if (status != DOORMAN_OK) return doorman__restore_full(error);
     ban = doorman__permits_find_ban(permits, &of_key);
     assert(ban);
-    ban->flags |= DOORMAN__STORED;
-    if (!known) doorman__permits_unmark(permits, ban);
+    if (!moves) ban->flags |= DOORMAN__STORED;
+    if (!moves && !known) doorman__permits_unmark(permits, ban);
     return DOORMAN_OK;
 }
 
@@ -14892,7 +15971,7 @@ static bool doorman__restore_wants(doorman_permits *permits, doorman__permit_row
  *   rest   the figures of the row, which are checked */
 static doorman_status doorman__restore_reservation(doorman_permits *permits,
                                                    const doorman_permit_row *row,
-                                                   doorman__permit_row_rest *rest,
+                                                   doorman__permit_row_rest *rest, bool moves,
                                                    doorman_error *error) {
     static const doorman__reservation_state states[] = {DOORMAN__OPEN, DOORMAN__OPEN,
                                                         DOORMAN__SETTLED, DOORMAN__ENDED};
@@ -14933,10 +16012,23 @@ static doorman_status doorman__restore_reservation(doorman_permits *permits,
         (void)doorman__chains_add(&permits->reservations.by_id, &made->by_id,
                                   doorman__hold_id_hash(permits, made->id));
     }
+    made->has_row = moves && !(read.flags >> 3 & 1); /* then it is yielded for the store */
     doorman__reservation_enter(permits, made, states[read.state],
                                doorman__later(at->now, doorman__moment_now_of(at, read.end)));
-    made->has_row = made->is_stored = true;
+    if (!moves) made->has_row = made->is_stored = true;
     return DOORMAN_OK;
+}
+
+/* Restores a row that is checked.
+ *   moves   it is a row of a shard: the store does not have it, and its limit need not be durable */
+static doorman_status doorman__restore_row(doorman_permits *permits, const doorman_permit_row *row,
+                                           doorman__row_figures *figures, bool moves,
+                                           doorman_error *error) {
+    if (row->is_reservation) {
+        return doorman__restore_reservation(permits, row, &figures->rest_of_row, moves, error);
+    }
+    if (row->is_ban) return doorman__restore_ban(permits, row, figures->rest, moves, error);
+    return doorman__restore_counter(permits, row, figures, moves, error);
 }
 
 doorman_status doorman_permits_restore(doorman_permits *permits, const unsigned char *row,
@@ -14952,11 +16044,7 @@ doorman_status doorman_permits_restore(doorman_permits *permits, const unsigned 
         doorman__moment_reach(&permits->at, read.written_at);
         return DOORMAN_OK;
     }
-    if (read.is_reservation) {
-        return doorman__restore_reservation(permits, &read, &figures.rest_of_row, error);
-    }
-    status = read.is_ban ? doorman__restore_ban(permits, &read, figures.rest, error)
-                         : doorman__restore_counter(permits, &read, &figures, error);
+    status = doorman__restore_row(permits, &read, &figures, false, error);
     doorman__permits_sweep_places(permits, DOORMAN__CALL_VISITS); /* the row may be fresh */
     return status;
 }
@@ -16442,6 +17530,11 @@ doorman_status doorman_permits_configure(doorman_permits *permits, const doorman
     if (permits->at.now < permits->holds.learns_until) doorman__holds_keep_learning(permits);
     permits->config = config;
     permits->generation++;
+    permits->shards.by_resource = false;
+    for (size_t i = 0; i < config->template_count; i++) {
+        permits->shards.by_resource =
+            permits->shards.by_resource || config->templates[i].shard_by_resource;
+    }
     doorman__permits_measure(permits, config);
     doorman__overrides_configure(permits);
     for (size_t i = 0; i < permits->place_count; i++) {
@@ -16502,6 +17595,9 @@ static void doorman__permits_restart(doorman_permits *permits, doorman_time now)
     permits->changes.rows = DOORMAN_ROWS_READ;
     permits->holds.learns_until = permits->options.learns_until;
     permits->holds.next_learned = permits->options.learns_until;
+    for (size_t i = 0; i < permits->shards.of.count; i++) {
+        permits->shards.all[i] = (doorman__permit_shard){.is_owned = false};
+    }
 }
 
 /* P16: lets the permits learn the holds of a predecessor that had this configuration, or an earlier
@@ -16590,6 +17686,8 @@ void doorman_permits_destroy(doorman_permits *permits) {
     DOORMAN_FREE(permits->wants);
     DOORMAN_FREE(permits->grants);
     DOORMAN_FREE(permits->details);
+    DOORMAN_FREE(permits->shards.all);
+    DOORMAN_FREE(permits->shards.part);
     DOORMAN_FREE(permits);
 }
 
@@ -16619,6 +17717,54 @@ void doorman_permits_update(doorman_permits *permits, doorman_time now) {
     doorman__permits_tidy_pools(permits, DOORMAN__UPDATE_VISITS);
     doorman__permits_sweep_places(permits, DOORMAN__UPDATE_VISITS);
     doorman__permits_sweep_counters(permits, DOORMAN__UPDATE_VISITS);
+}
+
+doorman_status doorman_permits_set_shards(doorman_permits *permits, const doorman_shards *shards) {
+    const doorman_shards none = {.count = 0};
+    if (!shards) shards = &none;
+    if (!permits || shards->count > DOORMAN_SHARDS_MAX) return DOORMAN_INVALID_ARGUMENT;
+    doorman__permit_shards *own = &permits->shards;
+    const bool same = own->of.count == shards->count && own->of.seed[0] == shards->seed[0] &&
+                      own->of.seed[1] == shards->seed[1];
+    if (same) return DOORMAN_OK;
+    const bool empty = !permits->counter_count && !doorman__permits_bans(permits)->nodes.count &&
+                       !doorman__holds_count(permits) && !permits->holds.waiting.count &&
+                       !permits->reservations.by_request.count;
+    if (!empty) return DOORMAN_INVALID_ARGUMENT;
+    doorman__permit_shard *all = NULL;
+    if (shards->count) all = (doorman__permit_shard *)doorman__zalloc(shards->count * sizeof *all);
+    if (shards->count && !all) return DOORMAN_OUT_OF_MEMORY;
+    DOORMAN_FREE(own->all);
+    own->all = all;
+    own->of = *shards;
+    own->present = 0;
+    return DOORMAN_OK;
+}
+
+/* Refuses the permits of a shard that wait. */
+static void doorman__shard_refuse_waits(doorman_permits *permits, size_t shard) {
+    doorman__hold *hold = permits->holds.waiting.first;
+    for (doorman__hold *next = NULL; hold; hold = next) {
+        next = hold->later;
+        if (doorman__hold_shard(permits, hold) != shard) continue;
+        doorman__hold_refuse(permits, hold, DOORMAN_REASON_MOVED);
+    }
+}
+
+doorman_status doorman_permits_own(doorman_permits *permits, size_t shard, bool owned,
+                                   bool has_holds, doorman_time now) {
+    if (!permits || shard >= permits->shards.of.count) return DOORMAN_INVALID_ARGUMENT;
+    doorman__holds *holds = &permits->holds;
+    doorman__permit_shard *own = &permits->shards.all[shard];
+    doorman__moment_move(&permits->at, now);
+    own->is_owned = owned;
+    if (!owned) doorman__shard_refuse_waits(permits, shard);
+    if (owned && !has_holds && holds->longest) {
+        own->learns_until = doorman__after(permits->at.now, holds->longest);
+        holds->learns_until = doorman__later(holds->learns_until, own->learns_until);
+        doorman__holds_find_learned(permits);
+    }
+    return DOORMAN_OK;
 }
 
 void doorman_permits_read(const doorman_permits *permits, doorman_permits_info *out) {
@@ -17239,6 +18385,10 @@ static doorman_status doorman__permits_answer_entry(doorman_permits *permits,
     const bool resets = request->method == DOORMAN_RESET;
     doorman_status status = DOORMAN_OK;
     memset(out, 0, sizeof *out);
+    if (doorman__permits_moved(permits, entry->resource_id, entry->key)) {
+        out->reason = out->state.reason = DOORMAN_REASON_MOVED;
+        return DOORMAN_OK;
+    }
     if (request->method == DOORMAN_REPORT) {
         const doorman_permit_item item = {
             .resource_id = entry->resource_id, .key = entry->key, .cost = entry->cost};
@@ -17851,12 +19001,12 @@ static void doorman__handover_take_item(doorman__handover_reader *in, bool is_sp
         doorman__handover_fail(in, DOORMAN_INVALID_ARGUMENT, "an item of a hold is not valid");
     }
     if (in->wrong) return;
-    out->place = doorman__permits_place(in->server->permits, resource_id);
+    out->place = doorman__permits_place(in->permits, resource_id);
     if (!out->place) doorman__handover_fail(in, DOORMAN_OUT_OF_MEMORY, "out of memory");
 }
 
 static void doorman__handover_take_hold(doorman__handover_reader *in, doorman__handed_hold *out) {
-    doorman_permits *permits = in->server->permits;
+    doorman_permits *permits = in->permits;
     out->client_id = doorman__handover_take_id(in);
     out->state = (doorman__hold_state)(DOORMAN__HELD + doorman__handover_take_choice(in, 1, 2));
     out->id = doorman__handover_take_bounded(in, DOORMAN__REQUEST_ID_MAX);
@@ -17888,7 +19038,7 @@ static void doorman__handover_take_hold(doorman__handover_reader *in, doorman__h
 static doorman__hold *doorman__handover_make_hold(doorman__handover_reader *in,
                                                   const doorman__handed_hold *handed,
                                                   doorman__hold **source) {
-    doorman_permits *permits = in->server->permits;
+    doorman_permits *permits = in->permits;
     const doorman__hold_item *items = permits->holds.made;
     const bool is_transfer = handed->state != DOORMAN__HELD;
     *source = is_transfer ? doorman__holds_find(permits, handed->origin) : NULL;
@@ -17914,7 +19064,7 @@ static doorman__hold *doorman__handover_make_hold(doorman__handover_reader *in,
 /* Restores a hold, except for its takes. */
 static void doorman__handover_restore_hold(doorman__handover_reader *in,
                                            const doorman__handed_hold *handed) {
-    doorman_permits *permits = in->server->permits;
+    doorman_permits *permits = in->permits;
     doorman__hold *source = NULL, *hold = doorman__handover_make_hold(in, handed, &source);
     if (!hold) return;
     doorman__hold_name(permits, hold, handed->id);
@@ -17944,7 +19094,7 @@ static void doorman__permit_handover_take_over(doorman__handover_reader *in) {
         doorman__handover_fail(in, DOORMAN_INVALID_ARGUMENT, "the permits occur twice");
     }
     in->has_permits = true;
-    doorman__moment_move(&in->server->permits->at, in->server->now);
+    doorman__moment_move(&in->permits->at, in->now);
     in->learns_until = doorman__handover_take_rest(in, false);
     in->longest = (doorman_time)doorman__handover_take_bounded(in, 3 * DOORMAN_DURATION_MAX);
     uint64_t count = doorman__handover_take_number(in, 8);
@@ -17957,7 +19107,7 @@ static void doorman__permit_handover_take_over(doorman__handover_reader *in) {
 /* Counts the holds, as for a configuration that is new. The last master may have had another one:
  * so if this server loses its mastership soon, all limits then learn for the longest time. */
 static void doorman__permit_handover_finish(doorman__handover_reader *in) {
-    doorman_permits *permits = in->server->permits;
+    doorman_permits *permits = in->permits;
     doorman__holds *holds = &permits->holds;
     if (!in->has_permits) return;
     if (doorman_permits_configure(permits, permits->config) != DOORMAN_OK) {
@@ -17982,6 +19132,519 @@ static const doorman__handover_permits doorman__permits_in_handover = {
     .finish = doorman__permit_handover_finish,
     .drop = doorman__permit_handover_drop,
 };
+
+/* ---- >>shard_rows ---------------------------------------------------------------------------- */
+/*
+ * What is known of one shard, as bytes for its next owner (N7). A part has a header and records:
+ *
+ *     part      1        the version: 1
+ *               4        the shard
+ *     record    1        'r': a row of >>state; 'h': a hold, as in >>permit_handover
+ *               4        the bytes that follow
+ *
+ * Rows are also written of limits that are not durable, because a move must forget nothing. All of
+ * a shard stands still meanwhile, except that reservations and holds may end. So counters come
+ * first: a reservation that ends after its counter was written has given its units back only to the
+ * counter that is left behind. Then come reservations, then holds, and then transfers, because a
+ * transfer is made with its source.
+ *
+ * A step visits whole buckets of a table, in an order that stays correct while other calls add and
+ * remove entries (see doorman__chains_visited).
+ */
+
+#define DOORMAN__SHARD_PART_VERSION 1
+#define DOORMAN__SHARD_PART_HEADER 5
+#define DOORMAN__SHARD_RECORD_HEADER 5
+#define DOORMAN__SHARD_PART_BYTES 32768 /* a step writes about so much */
+
+typedef enum doorman__shard_phase {
+    DOORMAN__SHARD_COUNTERS,
+    DOORMAN__SHARD_RESERVATIONS,
+    DOORMAN__SHARD_HOLDS,
+    DOORMAN__SHARD_TRANSFERS,
+    DOORMAN__SHARD_END
+} doorman__shard_phase;
+
+/* Returns whether a counter or a ban belongs to a shard. Units of CONCURRENCY belong to holds, and
+ * units of a lease to the node. */
+static bool doorman__counter_in_shard(const doorman_permits *permits, const doorman__slot *slot,
+                                      doorman__counter *counter, size_t shard) {
+    const doorman__place *place = doorman__permits_place_of(permits, counter->node.tag);
+    char key[DOORMAN_ID_BYTES_MAX + 1];
+    const bool is_ban = slot == doorman__permits_bans(permits);
+    if (!place || (!is_ban && slot->kind == DOORMAN_CONCURRENCY)) return false;
+    const char *text = doorman__counter_copy_key(counter, key);
+    return doorman_permits_shard_of(permits, doorman__place_id(place), text) == shard;
+}
+
+static bool doorman__reservation_in_shard(const doorman_permits *permits,
+                                          const doorman__reservation *reservation, size_t shard) {
+    const doorman__reserved_item *first = doorman__reserved_items(reservation);
+    return doorman_permits_shard_of(permits, first->resource_id, first->key) == shard;
+}
+
+/* ---- shard rows: visiting what a shard has */
+
+/* What is done with one bucket. Returns false if memory runs out. */
+typedef bool doorman__visit_bucket(doorman_permits *permits, size_t shard,
+                                   const doorman_shard_cursor *cursor);
+
+/* Returns the table that a cursor visits, or NULL behind the last one of its phase. */
+static doorman__chains *doorman__shard_table(doorman_permits *permits,
+                                             const doorman_shard_cursor *cursor) {
+    if (cursor->phase == DOORMAN__SHARD_COUNTERS) {
+        return cursor->table < permits->slot_count ? &permits->slots[cursor->table]->nodes : NULL;
+    }
+    if (cursor->table > 0) return NULL;
+    if (cursor->phase == DOORMAN__SHARD_RESERVATIONS) return &permits->reservations.by_request;
+    return &permits->holds.by_id;
+}
+
+/* Visits about 1,000 buckets. Stops earlier if the part is full, or many removals wait. */
+static bool doorman__shard_visit(doorman_permits *permits, size_t shard,
+                                 doorman_shard_cursor *cursor, doorman__visit_bucket *visit) {
+    const uint64_t removals = permits->slot_removals + 1; /* each has moved a table */
+    if (cursor->phase == DOORMAN__SHARD_COUNTERS && cursor->removals != removals) {
+        *cursor = (doorman_shard_cursor){.removals = removals};
+    }
+    for (size_t left = DOORMAN__MARK_BUCKETS; left && cursor->phase < DOORMAN__SHARD_END;) {
+        const doorman__chains *table = doorman__shard_table(permits, cursor);
+        if (!table) {
+            cursor->phase++;
+            cursor->table = 0;
+            cursor->position = 0;
+            continue;
+        }
+        if (table->bucket_count) {
+            if (permits->shards.part_bytes >= DOORMAN__SHARD_PART_BYTES) break;
+            if (permits->changes.removal_count >= DOORMAN__REMOVALS_MAX / 2) break;
+            if (!visit(permits, shard, cursor)) return false;
+            left--;
+        }
+        /* the visit may have removed the last entry */
+        if (table->bucket_count) {
+            cursor->position = doorman__chains_behind(table, cursor->position);
+        } else {
+            cursor->position = 0;
+        }
+        if (!cursor->position) cursor->table++;
+    }
+    cursor->at_end = cursor->phase == DOORMAN__SHARD_END;
+    return true;
+}
+
+/* Returns the first entry of the bucket of a cursor, or NULL. */
+static doorman__chain *doorman__shard_bucket(doorman_permits *permits,
+                                             const doorman_shard_cursor *cursor) {
+    const doorman__chains *table = doorman__shard_table(permits, cursor);
+    if (!table->bucket_count) return NULL;
+    return *doorman__chains_at(table, doorman__chains_visited(table, cursor->position));
+}
+
+/* Returns the hold of an entry, if the phase of the cursor concerns it. Otherwise NULL. */
+static doorman__hold *doorman__shard_hold(const doorman_permits *permits,
+                                          const doorman_shard_cursor *cursor, size_t shard,
+                                          doorman__chain *node) {
+    doorman__hold *hold = DOORMAN__WITHIN(doorman__hold, by_id, node);
+    const bool is_hold = hold->state == DOORMAN__HELD;
+    if (is_hold != (cursor->phase == DOORMAN__SHARD_HOLDS)) return NULL;
+    return doorman__permits_shard_of_id(permits, hold->id) == shard ? hold : NULL;
+}
+
+/* ---- shard rows: writing them */
+
+/* Makes room for more bytes of the part. */
+static bool doorman__part_reserve(doorman_permits *permits, size_t bytes) {
+    doorman__permit_shards *own = &permits->shards;
+    return doorman__reserve_list(&own->part, &own->part_capacity, own->part_bytes + bytes, 1);
+}
+
+static bool doorman__part_write(void *context, const void *bytes, size_t count) {
+    doorman_permits *permits = (doorman_permits *)context;
+    if (!doorman__part_reserve(permits, count)) return false;
+    if (count) memcpy(permits->shards.part + permits->shards.part_bytes, bytes, count);
+    permits->shards.part_bytes += count;
+    return true;
+}
+
+/* Begins a record. Its length is written by doorman__part_end. */
+static bool doorman__part_begin(doorman_permits *permits, char type) {
+    const unsigned char header[DOORMAN__SHARD_RECORD_HEADER] = {(unsigned char)type};
+    return doorman__part_write(permits, header, sizeof header);
+}
+
+/* Ends the record that begins at a place of the part. */
+static void doorman__part_end(doorman_permits *permits, size_t begin) {
+    const size_t bytes = permits->shards.part_bytes - begin - DOORMAN__SHARD_RECORD_HEADER;
+    (void)doorman__le_write(permits->shards.part + begin + 1, bytes, 4);
+}
+
+/* Adds a record with a row. A row of 0 bytes is none. */
+static bool doorman__part_add_row(doorman_permits *permits, const unsigned char *row,
+                                  size_t bytes) {
+    const size_t begin = permits->shards.part_bytes;
+    if (!bytes) return true;
+    if (!doorman__part_begin(permits, 'r') || !doorman__part_write(permits, row, bytes)) {
+        return false;
+    }
+    doorman__part_end(permits, begin);
+    return true;
+}
+
+/* Adapts all counters of a bucket to the present configuration, so that none moves afterwards.
+ * Returns false if memory runs out. */
+static bool doorman__bucket_adapt(doorman_permits *permits, doorman__slot *slot,
+                                  const doorman_shard_cursor *cursor) {
+    bool failed = false;
+    doorman__chain *node = doorman__shard_bucket(permits, cursor);
+    while (node && !failed) {
+        doorman__counter *counter = (doorman__counter *)(void *)node;
+        const doorman_permit_limit *limit = doorman__counter_limit(permits, slot, counter, &failed);
+        node = node->next;
+        if (failed || !limit || doorman__limit_is_leased_rate(limit)) continue;
+        doorman__counter *adapted = doorman__counter_adapt(permits, slot, limit, counter);
+        failed = !adapted;
+        /* a counter that has moved is in a list that has changed */
+        if (adapted && adapted != counter) node = doorman__shard_bucket(permits, cursor);
+    }
+    return !failed;
+}
+
+/* Writes the counters or bans of one bucket. */
+static bool doorman__bucket_write_counters(doorman_permits *permits, size_t shard,
+                                           const doorman_shard_cursor *cursor) {
+    unsigned char row[DOORMAN_PERMIT_ROW_BYTES_MAX];
+    bool failed = false;
+    doorman__slot *slot = permits->slots[cursor->table];
+    const bool is_bans = slot == doorman__permits_bans(permits);
+    if (slot->kind == DOORMAN_CONCURRENCY && !is_bans) return true;
+    if (!is_bans && !doorman__bucket_adapt(permits, slot, cursor)) return false;
+    doorman__chain *node = doorman__shard_bucket(permits, cursor);
+    for (; node && !failed; node = node->next) {
+        doorman__counter *counter = (doorman__counter *)(void *)node;
+        if (!doorman__chains_visits(&slot->nodes, cursor->position, node) ||
+            !doorman__counter_in_shard(permits, slot, counter, shard)) {
+            continue;
+        }
+        size_t bytes = 0;
+        if (is_bans) {
+            bytes = doorman__ban_row_write(permits, slot, counter, row);
+        } else {
+            const doorman_permit_limit *limit =
+                doorman__counter_limit(permits, slot, counter, &failed);
+            if (!limit || doorman__limit_is_leased_rate(limit)) continue;
+            bytes = doorman__counter_row_write(permits, slot, limit, counter, row);
+        }
+        failed = failed || !doorman__part_add_row(permits, row, bytes);
+    }
+    return !failed;
+}
+
+/* Writes one bucket. */
+static bool doorman__bucket_write(doorman_permits *permits, size_t shard,
+                                  const doorman_shard_cursor *cursor) {
+    unsigned char row[DOORMAN_PERMIT_ROW_BYTES_MAX];
+    if (cursor->phase == DOORMAN__SHARD_COUNTERS) {
+        return doorman__bucket_write_counters(permits, shard, cursor);
+    }
+    doorman__chain *node = doorman__shard_bucket(permits, cursor);
+    for (; node; node = node->next) {
+        const size_t begin = permits->shards.part_bytes;
+        if (!doorman__chains_visits(doorman__shard_table(permits, cursor), cursor->position,
+                                    node)) {
+            continue;
+        }
+        if (cursor->phase == DOORMAN__SHARD_RESERVATIONS) {
+            const doorman__reservation *reservation =
+                DOORMAN__WITHIN(doorman__reservation, by_request, node);
+            if (!doorman__reservation_in_shard(permits, reservation, shard)) continue;
+            const doorman__reservation_form form = {.is_sure = true, .moves = true};
+            const size_t bytes = doorman__reservation_write(permits, reservation, form, row);
+            if (!doorman__part_add_row(permits, row, bytes)) return false;
+            continue;
+        }
+        const doorman__hold *hold = doorman__shard_hold(permits, cursor, shard, node);
+        if (!hold) continue;
+        if (!doorman__part_begin(permits, 'h')) return false;
+        doorman__handover_writer out = {.write = doorman__part_write, .context = permits};
+        doorman__handover_add_hold(&out, hold, permits->at.now);
+        doorman__handover_flush(&out);
+        if (out.failed) return false;
+        doorman__part_end(permits, begin);
+    }
+    return true;
+}
+
+doorman_status doorman_permits_next_shard_rows(doorman_permits *permits, size_t shard,
+                                               doorman_shard_cursor *cursor,
+                                               const unsigned char **out, size_t *bytes,
+                                               doorman_time now) {
+    if (!permits || !cursor || !out || !bytes) return DOORMAN_INVALID_ARGUMENT;
+    doorman__permit_shards *own = &permits->shards;
+    if (shard >= own->of.count || own->all[shard].is_owned) return DOORMAN_INVALID_ARGUMENT;
+    const doorman_shard_cursor before = *cursor;
+    unsigned char header[DOORMAN__SHARD_PART_HEADER] = {DOORMAN__SHARD_PART_VERSION};
+    doorman__moment_move(&permits->at, now);
+    (void)doorman__le_write(header + 1, shard, 4);
+    own->part_bytes = 0;
+    *bytes = 0;
+    if (!doorman__part_write(permits, header, sizeof header) ||
+        !doorman__shard_visit(permits, shard, cursor, doorman__bucket_write)) {
+        *cursor = before;
+        return DOORMAN_OUT_OF_MEMORY;
+    }
+    *out = own->part;
+    if (own->part_bytes > sizeof header) *bytes = own->part_bytes;
+    return DOORMAN_OK;
+}
+
+/* ---- shard rows: restoring them */
+
+/* Finds or makes the counter of a limit for an item of a hold. Returns NULL if memory runs out. */
+static doorman__counter *doorman__hold_counter(doorman_permits *permits,
+                                               const doorman_permit_limit *limit,
+                                               const doorman__hold_item *item) {
+    doorman__slot *slot = doorman__permits_own_slot(permits, limit);
+    const doorman__identity of_key = doorman__identity_of(permits, item->place, item->key);
+    const doorman__identity identity =
+        doorman__limit_identity(permits, limit, item->place, &of_key);
+    doorman__counter *counter = doorman__slot_find(slot, &identity);
+    if (counter) return doorman__counter_adapt(permits, slot, limit, counter);
+    counter = doorman__permits_add(permits, slot, &identity, 2, 0);
+    if (!counter) return NULL;
+    if (limit->leased) counter->flags |= DOORMAN__LEASED_UNITS;
+    counter->generation = (uint16_t)permits->generation;
+    counter->override_ = doorman__limit_override(limit, identity.key);
+    return counter;
+}
+
+/* Returns the limits of an item, and how many there are. */
+static const doorman_permit_limit *doorman__hold_limits(const doorman__hold_item *item,
+                                                        size_t *count) {
+    const doorman_template *found = item->place->template_;
+    *count = found && item->amount > 0 ? found->limit_count : 0;
+    return *count ? found->limits : NULL;
+}
+
+/* Counts a hold that was made without takes. Returns false if memory runs out. */
+static bool doorman__hold_count_takes(doorman_permits *permits, doorman__hold *hold) {
+    const doorman_time life = hold->takes.time_to_live;
+    const uint64_t most = doorman__grains_floor(DOORMAN__SUM_MAX);
+    size_t all = 0, count = 0;
+    const doorman__hold_item *items = doorman__hold_items(hold);
+    for (size_t i = 0; i < hold->item_count; i++) {
+        const doorman_permit_limit *limits = doorman__hold_limits(&items[i], &count);
+        for (size_t j = 0; j < count; j++) all += doorman__limit_holds(&limits[j], items[i].key);
+    }
+    if (!doorman__takes_reserve(&hold->takes, all)) return false;
+    for (size_t i = 0; i < hold->item_count; i++) {
+        const doorman_permit_limit *limits = doorman__hold_limits(&items[i], &count);
+        for (size_t j = 0; j < count; j++) {
+            if (!doorman__limit_holds(&limits[j], items[i].key)) continue;
+            doorman__counter *counter = doorman__hold_counter(permits, &limits[j], &items[i]);
+            if (!counter) return false;
+            uint64_t *state = doorman__counter_state(counter);
+            uint64_t units = doorman__grains_ceil(items[i].amount);
+            if (units > most - state[0]) units = most - state[0];
+            if (!units) continue; /* the counter cannot count more */
+            state[0] += units;
+            doorman__takes_add(&hold->takes, counter, units, i,
+                               doorman__counter_figures(permits, &limits[j], counter)->time_to_live);
+        }
+    }
+    /* a hold without limits lasts as long as before */
+    if (!hold->takes.count) hold->takes.time_to_live = life;
+    return true;
+}
+
+/* Frees a hold or a transfer, and gives its units back. Precondition: it is no transfer of a hold
+ * that exists. */
+static void doorman__hold_drop(doorman_permits *permits, doorman__hold *hold) {
+    assert(hold->state >= DOORMAN__HELD && !hold->source);
+    doorman__hold_return(permits, hold);
+    doorman__hold_destroy(permits, hold);
+}
+
+/* Takes a transfer out of the list of its source. */
+static void doorman__transfer_unlink(doorman__hold *transfer) {
+    doorman__hold **at = transfer->source ? &transfer->source->transfers : NULL;
+    while (at && *at != transfer) at = &(*at)->next_transfer;
+    if (at) *at = transfer->next_transfer;
+    transfer->source = NULL;
+}
+
+/* Restores a hold. It replaces one with its id: it was restored before, or has stayed here because
+ * it is on a leased limit. */
+static void doorman__shard_restore_hold(doorman__handover_reader *in, size_t shard) {
+    doorman_permits *permits = in->permits;
+    doorman__handed_hold handed;
+    doorman__handover_take_hold(in, &handed);
+    if (!in->wrong && in->left) {
+        doorman__handover_fail(in, DOORMAN_INVALID_ARGUMENT, "something follows a hold");
+    }
+    if (in->wrong) return;
+    const doorman__hold_item *first = permits->holds.made;
+    const size_t own =
+        doorman_permits_shard_of(permits, doorman__place_id(first->place), first->key);
+    if (own != shard || doorman__permits_shard_of_id(permits, handed.id) != shard) {
+        doorman__handover_fail(in, DOORMAN_INVALID_ARGUMENT, "a hold is of another shard");
+        return;
+    }
+    doorman__hold *known = doorman__holds_find(permits, handed.id);
+    if (known) doorman__transfer_unlink(known);
+    if (known) doorman__hold_drop(permits, known);
+    /* the request_ids of a client may be equal in two shards; the first one is found */
+    if (doorman__holds_find_request(permits, handed.client_id, handed.request_id)) {
+        handed.request_id = 0;
+    }
+    doorman__handover_restore_hold(in, &handed);
+    if (in->wrong) return;
+    doorman__hold *hold = doorman__holds_find(permits, handed.id);
+    if (doorman__hold_count_takes(permits, hold)) return;
+    doorman__transfer_unlink(hold);
+    doorman__hold_drop(permits, hold);
+    doorman__handover_fail(in, DOORMAN_OUT_OF_MEMORY, "out of memory");
+}
+
+/* Returns whether a row is about a shard. */
+static bool doorman__row_in_shard(const doorman_permits *permits, const doorman_permit_row *row,
+                                  const doorman__row_figures *figures, size_t shard) {
+    const char *resource_id = row->resource_id, *key = row->key;
+    if (row->is_clock || row->removed || !resource_id[0]) return false;
+    if (row->is_reservation) {
+        doorman__permit_row_rest rest = figures->rest_of_row;
+        (void)doorman__row_reservation_read(&rest);
+        const doorman__reserved_item first = doorman__row_item_read(&rest);
+        resource_id = first.resource_id;
+        key = first.key;
+    }
+    return doorman_permits_shard_of(permits, resource_id, key) == shard;
+}
+
+/* Restores a row of a shard. */
+static doorman_status doorman__shard_restore_row(doorman_permits *permits, size_t shard,
+                                                 const unsigned char *row, size_t bytes,
+                                                 doorman_error *error) {
+    doorman_permit_row read = {.version = 0};
+    doorman__row_figures figures = {0};
+    doorman_status status = doorman__permit_row_check(row, bytes, &read, &figures, error);
+    if (status != DOORMAN_OK) return status;
+    if (!doorman__row_in_shard(permits, &read, &figures, shard)) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "key: is of another shard");
+    }
+    status = doorman__restore_row(permits, &read, &figures, true, error);
+    doorman__permits_sweep_places(permits, DOORMAN__CALL_VISITS); /* the row may be fresh */
+    return status;
+}
+
+/* Restores one record. */
+static doorman_status doorman__shard_restore_record(doorman_permits *permits, size_t shard,
+                                                    const unsigned char *record, size_t bytes,
+                                                    doorman_error *error) {
+    const unsigned char *body = record + DOORMAN__SHARD_RECORD_HEADER;
+    if (record[0] == 'r') return doorman__shard_restore_row(permits, shard, body, bytes, error);
+    if (record[0] != 'h') {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "a record is of an unknown kind");
+    }
+    doorman__handover_reader in = {.permits = permits,
+                                   .now = permits->at.now,
+                                   .drift = permits->options.drift,
+                                   .at = body,
+                                   .left = bytes};
+    doorman__shard_restore_hold(&in, shard);
+    return in.wrong ? doorman__fail(error, in.status, "%s", in.wrong) : DOORMAN_OK;
+}
+
+doorman_status doorman_permits_restore_shard(doorman_permits *permits, size_t shard,
+                                             const unsigned char *part, size_t bytes, size_t *lost,
+                                             doorman_error *error, doorman_time now) {
+    if (lost) *lost = 0;
+    if (!permits) return doorman__missing(error, "permits");
+    if (!part && bytes) return doorman__missing(error, "part");
+    if (shard >= permits->shards.of.count || permits->shards.all[shard].is_owned) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "shard: must be one that is not owned");
+    }
+    doorman__moment_move(&permits->at, now);
+    if (bytes && (bytes < DOORMAN__SHARD_PART_HEADER || part[0] != DOORMAN__SHARD_PART_VERSION ||
+                  doorman__le_read(part + 1, 4) != shard)) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                             "part: is of another shard, or of a later version");
+    }
+    for (size_t at = DOORMAN__SHARD_PART_HEADER; at < bytes;) {
+        const unsigned char *record = part + at;
+        const size_t left = bytes - at;
+        const bool has_header = left >= DOORMAN__SHARD_RECORD_HEADER;
+        const size_t count = has_header ? (size_t)doorman__le_read(record + 1, 4) : 0;
+        if (!has_header || count > left - DOORMAN__SHARD_RECORD_HEADER) {
+            return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "part: ends within a record");
+        }
+        doorman_status status = doorman__shard_restore_record(permits, shard, record, count, error);
+        const bool is_lost = status == DOORMAN_NOT_FOUND || status == DOORMAN_RESOURCE_EXHAUSTED;
+        if (is_lost && lost) ++*lost;
+        if (status != DOORMAN_OK && !is_lost) return status;
+        at += DOORMAN__SHARD_RECORD_HEADER + count;
+    }
+    return DOORMAN_OK;
+}
+
+/* ---- shard rows: forgetting them */
+
+/* Returns whether a hold has units of a lease, or is a transfer of such a hold. */
+static bool doorman__hold_is_leased(doorman__hold *hold) {
+    if (hold->source) return true; /* all others have lost their sources */
+    for (size_t i = 0; i < hold->takes.count; i++) {
+        const doorman__take *take = doorman__takes_at(&hold->takes, i);
+        if (take->counter->flags & DOORMAN__LEASED_UNITS) return true;
+    }
+    return false;
+}
+
+/* Forgets the first entry of a bucket that is in the shard. Returns false if there is none. */
+static bool doorman__bucket_drop_one(doorman_permits *permits, size_t shard,
+                                     const doorman_shard_cursor *cursor) {
+    doorman__chain *node = doorman__shard_bucket(permits, cursor);
+    for (; node; node = node->next) {
+        if (cursor->phase == DOORMAN__SHARD_COUNTERS) {
+            doorman__slot *slot = permits->slots[cursor->table];
+            doorman__counter *counter = (doorman__counter *)(void *)node;
+            if (!doorman__counter_in_shard(permits, slot, counter, shard)) continue;
+            doorman__permits_forget_row(permits, slot, counter, DOORMAN__REMOVALS_MAX);
+            doorman__permits_remove(permits, slot, counter);
+            return true;
+        }
+        if (cursor->phase == DOORMAN__SHARD_RESERVATIONS) {
+            doorman__reservation *reservation =
+                DOORMAN__WITHIN(doorman__reservation, by_request, node);
+            if (!doorman__reservation_in_shard(permits, reservation, shard)) continue;
+            doorman__reservation_drop(permits, reservation);
+            return true;
+        }
+        doorman__hold *hold = doorman__shard_hold(permits, cursor, shard, node);
+        if (!hold || doorman__hold_is_leased(hold)) continue;
+        doorman__hold_drop(permits, hold);
+        return true;
+    }
+    return false;
+}
+
+static bool doorman__bucket_drop(doorman_permits *permits, size_t shard,
+                                 const doorman_shard_cursor *cursor) {
+    while (doorman__bucket_drop_one(permits, shard, cursor)) continue;
+    return true;
+}
+
+doorman_status doorman_permits_drop_shard(doorman_permits *permits, size_t shard,
+                                          doorman_shard_cursor *cursor, doorman_time now) {
+    if (!permits || !cursor) return DOORMAN_INVALID_ARGUMENT;
+    doorman__permit_shards *own = &permits->shards;
+    if (shard >= own->of.count || own->all[shard].is_owned) return DOORMAN_INVALID_ARGUMENT;
+    doorman__moment_move(&permits->at, now);
+    own->part_bytes = 0;
+    own->all[shard].learns_until = 0;
+    (void)doorman__shard_visit(permits, shard, cursor, doorman__bucket_drop);
+    doorman__holds_settle(permits, DOORMAN__CALL_ENDS); /* units of leases may have come back */
+    return DOORMAN_OK;
+}
 
 /* ---- >>permit_client ------------------------------------------------------------------------ */
 /*
@@ -21397,6 +23060,150 @@ doorman_status doorman_json_write_plan(const doorman_plan_row *row, const char *
     if (row->ends_at) doorman__put(&out, ",'ends_at':%t", row->ends_at);
     if (reason) doorman__put(&out, ",'reason':%s", reason);
     doorman__put(&out, "}");
+    return doorman__put_end(&out);
+}
+
+/* ---- permit JSON: maps of shards */
+
+/* A shard as it is in JSON. */
+typedef struct doorman__named_shard {
+    const char *owner, *target; /* NULL: it stays */
+    uint64_t from;
+    bool is_lost;
+} doorman__named_shard;
+
+/* A map as it is in JSON. */
+typedef struct doorman__shard_map_text {
+    doorman_shard_map map;
+    doorman__named_shard *shards;
+    size_t shard_count;
+} doorman__shard_map_text;
+
+#define DOORMAN__SEED_DIGITS 32
+
+/* Reads a seed: 32 hexadecimal digits. */
+static void doorman__read_shard_seed(const doorman__field *field, void *out) {
+    doorman__shard_map_text *text = (doorman__shard_map_text *)out;
+    static const char digits[] = "0123456789abcdef";
+    const char *seed = "";
+    doorman__read_string(field, &seed);
+    if (!cJSON_IsString(field->value)) return;
+    if (strlen(seed) != DOORMAN__SEED_DIGITS || strspn(seed, digits) != DOORMAN__SEED_DIGITS) {
+        doorman__read_fail(field, "must have 32 hexadecimal digits");
+        return;
+    }
+    for (size_t i = 0; i < DOORMAN__SEED_DIGITS; i++) {
+        uint64_t *half = &text->map.shards.seed[i / 16];
+        *half = *half << 4 | (uint64_t)(strchr(digits, seed[i]) - digits);
+    }
+}
+
+static const doorman__row doorman__shard_node_rows[] = {
+    DOORMAN__ROW(STRING, REQUIRED, doorman_shard_node, name),
+    {DOORMAN__LIST("addresses", REQUIRED, doorman_shard_node, addresses, address_count,
+                   doorman__string_rows),
+     .most = DOORMAN_SHARD_ADDRESSES_MAX},
+    {0},
+};
+static const doorman__row doorman__named_shard_rows[] = {
+    DOORMAN__ROW(STRING, REQUIRED, doorman__named_shard, owner),
+    DOORMAN__ROW(STRING, OPTIONAL, doorman__named_shard, target),
+    DOORMAN__ROW(ID, OPTIONAL, doorman__named_shard, from),
+    DOORMAN__ROW_AS("lost", BOOL, OPTIONAL, doorman__named_shard, is_lost),
+    {0},
+};
+static const doorman__row doorman__shard_rule_rows[] = {
+    DOORMAN__ROW_AS("glob", STRING, REQUIRED, doorman_shard_rule, identifier_glob),
+    {DOORMAN__FIELD("by", FLAG, OPTIONAL, doorman_shard_rule, by_resource),
+     .names = doorman__shard_keys, .most = 2},
+    {0},
+};
+static const doorman__row doorman__shard_map_rows[] = {
+    DOORMAN__ROW_AS("epoch", ID, REQUIRED, doorman__shard_map_text, map.epoch),
+    DOORMAN__ROW_OTHER("seed", NEEDED, doorman__read_shard_seed, NULL),
+    {DOORMAN__LIST("nodes", REQUIRED, doorman__shard_map_text, map.nodes, map.node_count,
+                   doorman__shard_node_rows),
+     .most = DOORMAN_SHARD_NODES_MAX},
+    {DOORMAN__LIST("shards", REQUIRED, doorman__shard_map_text, shards, shard_count,
+                   doorman__named_shard_rows),
+     .most = DOORMAN_SHARDS_MAX},
+    DOORMAN__ROW_LIST("rules", OPTIONAL, doorman__shard_map_text, map.rules, map.rule_count,
+                      doorman__shard_rule_rows),
+    {0},
+};
+
+/* Finds the nodes that the shards name, and makes the map. */
+static doorman_status doorman__shard_map_make(doorman_shard_map **out,
+                                              doorman__shard_map_text *text, doorman_error *error) {
+    doorman_shard_map *map = &text->map;
+    doorman_shard owners[DOORMAN_SHARDS_MAX];
+    map->owners = owners;
+    map->shards.count = text->shard_count;
+    for (size_t i = 0; i < text->shard_count; i++) {
+        const doorman__named_shard *shard = &text->shards[i];
+        const char *target = shard->target ? shard->target : shard->owner;
+        owners[i] = (doorman_shard){.owner = doorman_shard_map_node(map, shard->owner),
+                                    .target = doorman_shard_map_node(map, target),
+                                    .from = shard->from,
+                                    .is_lost = shard->is_lost};
+        const bool no_owner = owners[i].owner == map->node_count;
+        if (!no_owner && owners[i].target < map->node_count) continue;
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                             "shards[%zu].%s: no node has this name", i,
+                             no_owner ? "owner" : "target");
+    }
+    return doorman_shard_map_create(out, map, error);
+}
+
+doorman_status doorman_json_read_shard_map(doorman_shard_map **out, const char *text, size_t bytes,
+                                           doorman_error *error) {
+    if (!out) return doorman__missing(error, "out");
+    if (!text && bytes) return doorman__missing(error, "text");
+    doorman_config_problem first = {0};
+    doorman__problems problems = {text, bytes, &first, 1, 0};
+    doorman__reader reader = {.problems = &problems};
+    const doorman__field root = doorman__read_start(&reader, text, bytes);
+    doorman__shard_map_text read = {.shard_count = 0};
+    if (reader.status == DOORMAN_OK) doorman__read_fields(&root, doorman__shard_map_rows, &read);
+    if (reader.status != DOORMAN_OK) {
+        if (error && problems.count) *error = first.error;
+        reader.error = error;
+        return doorman__read_end(&reader);
+    }
+    doorman_status status = doorman__shard_map_make(out, &read, error);
+    doorman__arena_uninit(&reader.arena);
+    cJSON_Delete(reader.tree);
+    return status;
+}
+
+doorman_status doorman_json_write_shard_map(const doorman_shard_map *map, doorman_buffer *text) {
+    if (!map || !text) return DOORMAN_INVALID_ARGUMENT;
+    char seed[DOORMAN__SEED_DIGITS + 1];
+    doorman__writer out = doorman__put_start(text);
+    snprintf(seed, sizeof seed, "%016llx%016llx", (unsigned long long)map->shards.seed[0],
+             (unsigned long long)map->shards.seed[1]);
+    doorman__put(&out, "{'epoch':%i,'seed':%s,'nodes':[", map->epoch, seed);
+    for (size_t i = 0; i < map->node_count; i++) {
+        doorman__put(&out, "%,");
+        doorman__put_fields(&out, doorman__shard_node_rows, &map->nodes[i]);
+    }
+    doorman__put(&out, "],'shards':[");
+    for (size_t i = 0; i < map->shards.count; i++) {
+        const doorman_shard *shard = &map->owners[i];
+        const bool goes = shard->target != shard->owner;
+        const doorman__named_shard own = {
+            map->nodes[shard->owner].name, goes ? map->nodes[shard->target].name : NULL,
+            shard->from, shard->is_lost};
+        doorman__put(&out, "%,");
+        doorman__put_fields(&out, doorman__named_shard_rows, &own);
+    }
+    doorman__put(&out, "]");
+    if (map->rule_count) doorman__put(&out, ",'rules':[");
+    for (size_t i = 0; i < map->rule_count; i++) {
+        doorman__put(&out, "%,");
+        doorman__put_fields(&out, doorman__shard_rule_rows, &map->rules[i]);
+    }
+    doorman__put(&out, map->rule_count ? "]}" : "}");
     return doorman__put_end(&out);
 }
 
