@@ -51,12 +51,12 @@
  *                    _next_decision  _next_hold  _next_wait  _find_hold  _end_hold
  *     reservations   doorman_permits_settle  _report_once  _next_reservation
  *     limiters       doorman_limiter_map_create  _destroy  _try  _release  _reset  _sweep
- *     server         doorman_server_permits
+ *     server         doorman_server_permits  _set_shards
  *     shards         doorman_shard_of  doorman_shards_balance
  *                    doorman_shard_map_create  _destroy  _find  _node
  *                    doorman_shard_mover_create  _destroy  _start  _stop  _map  _next  _end  _state
- *                    doorman_permits_set_shards  _own  _owns  _shard_of  _next_shard_rows
- *                    _restore_shard  _drop_shard
+ *                    doorman_permits_set_shards  _own  _owns  _shard_of  _shard_of_row
+ *                    _next_shard_rows  _restore_shard  _drop_shard  doorman_shard_part_add
  *     permit client  doorman_permit_client_create  _destroy  _upstream  _add_lane  _acquire
  *                    _report  _settle  _next  _new_hold  _release  _transfer  _seize  _read_hold
  *                    _next_change
@@ -760,8 +760,8 @@ DOORMAN_API void doorman_permits_set_epoch(doorman_permits *permits, doorman_tim
 
 /* Uses another configuration from now on, and keeps the counters (P15).
  *   config    as in doorman_permits_options
- *   returns   OK | INVALID_ARGUMENT (NULL) | OUT_OF_MEMORY: the previous configuration stays in
- *             use
+ *   returns   OK | INVALID_ARGUMENT (NULL, or another shard_count than doorman_permits_set_shards
+ *             was given) | OUT_OF_MEMORY: the previous configuration stays in use
  *   cost      O(limits), and O(templates) for each resource that has counters, and for each item of
  *             each hold and of each permit that waits. Other counters are adapted when they are
  *             used next */
@@ -1813,6 +1813,8 @@ typedef struct doorman_shard_node {
     const char *name;             /* 1 to 256 bytes, unique in its map */
     const char *const *addresses; /* nng addresses of its processes, each of 1 to 256 bytes */
     size_t address_count;         /* 1 to DOORMAN_SHARD_ADDRESSES_MAX */
+    const char *election_key; /* for servers: the key of its election, 1 to 256 bytes; NULL: not
+                                 known */
 } doorman_shard_node;
 
 /* A shard of a map. */
@@ -2012,6 +2014,26 @@ DOORMAN_API bool doorman_permits_owns(const doorman_permits *permits, size_t sha
 DOORMAN_API size_t doorman_permits_shard_of(const doorman_permits *permits,
                                             const char *resource_id, const char *key);
 
+/* Finds the shard of a row of a store (>>state).
+ *   row, bytes   used only during the call
+ *   shard        written on OK
+ *   returns      OK | INVALID_ARGUMENT: the row is malformed, or about no shard, as a clock */
+DOORMAN_API doorman_status doorman_permits_shard_of_row(const doorman_permits *permits,
+                                                        const unsigned char *row, size_t bytes,
+                                                        size_t *shard);
+
+#define DOORMAN_SHARD_PART_HEADER 5   /* bytes of a part without rows */
+#define DOORMAN_SHARD_RECORD_HEADER 5 /* bytes before each row of a part */
+
+/* Adds a row of a store to a part for doorman_permits_restore_shard, for a node that cannot write
+ * the part itself.
+ *   part      room for what it has, DOORMAN_SHARD_RECORD_HEADER and the row; for the first row also
+ *             for DOORMAN_SHARD_PART_HEADER
+ *   used      bytes of the part so far; 0: it is empty
+ *   returns   bytes of the part with the row */
+DOORMAN_API size_t doorman_shard_part_add(unsigned char *part, size_t used, size_t shard,
+                                          const unsigned char *row, size_t bytes);
+
 /* A place among the rows of a shard. The caller initialises it with {0}. */
 typedef struct doorman_shard_cursor {
     size_t phase, table; /* private, as the next two */
@@ -2048,9 +2070,12 @@ DOORMAN_API doorman_status doorman_permits_restore_shard(doorman_permits *permit
                                                          size_t *lost, doorman_error *error,
                                                          doorman_time now);
 
+#define DOORMAN_SHARDS_AWAY SIZE_MAX /* all shards that the permits do not own */
+
 /* Forgets what is known of a shard, and yields the rows as removed. Precondition: the permits do
  * not own the shard. A hold on a leased limit stays counted until its end, because the capacity
  * that covers it does not move.
+ *   shard     may be DOORMAN_SHARDS_AWAY, for the rows that a new master finds in its store
  *   cursor    in/out, as above
  *   returns   OK | INVALID_ARGUMENT
  *   cost      as doorman_permits_next_shard_rows. A step does nothing while many removals wait to be
@@ -2306,6 +2331,11 @@ DOORMAN_API void doorman_permit_client_read(const doorman_permit_client *client,
  *   returns   belongs to the server, and is valid until the next call on the server; NULL: the
  *             server was not master at its last call */
 DOORMAN_API doorman_permits *doorman_server_permits(doorman_server *server);
+
+/* Divides the keys of the permits of a server into shards, as doorman_permits_set_shards does. Any
+ * server may be the argument, and each victory begins with no shards. */
+DOORMAN_API doorman_status doorman_server_set_shards(doorman_server *server,
+                                                     const doorman_shards *shards);
 
 #ifdef DOORMAN_JSON
 /* ---- JSON of overrides, the public part ------------------------------------------------------ */
@@ -4347,6 +4377,9 @@ static doorman_status doorman__shard_node_check(const doorman_shard_map *map, si
     for (size_t i = 0; !wrong && i < node->address_count; i++) {
         if (!doorman__id_valid(node->addresses[i])) wrong = "addresses: " DOORMAN__ID_RULE;
     }
+    if (!wrong && node->election_key && !doorman__id_valid(node->election_key)) {
+        wrong = "election_key: " DOORMAN__ID_RULE;
+    }
     for (size_t i = 0; !wrong && i < index; i++) {
         if (strcmp(map->nodes[i].name, node->name) == 0) wrong = "name: another node has it";
     }
@@ -4417,6 +4450,7 @@ static size_t doorman__shard_map_measure(const doorman_shard_map *map, size_t *a
     *addresses = 0;
     for (size_t i = 0; i < map->node_count; i++) {
         bytes += strlen(map->nodes[i].name) + 1;
+        if (map->nodes[i].election_key) bytes += strlen(map->nodes[i].election_key) + 1;
         *addresses += map->nodes[i].address_count;
         for (size_t j = 0; j < map->nodes[i].address_count; j++) {
             bytes += strlen(map->nodes[i].addresses[j]) + 1;
@@ -4438,6 +4472,9 @@ static void doorman__shard_copy_fill(doorman__shard_copy *copy, const doorman_sh
             (doorman_shard_node){.name = doorman__shard_copy_text(copy, node->name),
                                  .addresses = address,
                                  .address_count = node->address_count};
+        if (node->election_key) {
+            copy->nodes[i].election_key = doorman__shard_copy_text(copy, node->election_key);
+        }
         for (size_t j = 0; j < node->address_count; j++) {
             *address++ = doorman__shard_copy_text(copy, node->addresses[j]);
         }
@@ -17512,6 +17549,8 @@ static void doorman__holds_keep_learning(doorman_permits *permits) {
 
 doorman_status doorman_permits_configure(doorman_permits *permits, const doorman_config *config) {
     if (!permits || !config) return DOORMAN_INVALID_ARGUMENT;
+    const size_t shards = permits->shards.of.count;
+    if (shards && config->shard_count != shards) return DOORMAN_INVALID_ARGUMENT;
     doorman__slot **own = doorman__permits_make_slots(permits, config);
     if (!own) return DOORMAN_OUT_OF_MEMORY;
     size_t limits = 0, count = doorman__config_slots(config, &limits);
@@ -18669,6 +18708,10 @@ doorman_permits *doorman_server_permits(doorman_server *server) {
     return server->is_master ? server->permits : NULL;
 }
 
+doorman_status doorman_server_set_shards(doorman_server *server, const doorman_shards *shards) {
+    return server ? doorman_permits_set_shards(server->permits, shards) : DOORMAN_INVALID_ARGUMENT;
+}
+
 static const doorman__server_permits doorman__permits_in_server = {
     .create = doorman__permit_node_create,
     .destroy = doorman__permit_node_destroy,
@@ -19153,8 +19196,6 @@ static const doorman__handover_permits doorman__permits_in_handover = {
  */
 
 #define DOORMAN__SHARD_PART_VERSION 1
-#define DOORMAN__SHARD_PART_HEADER 5
-#define DOORMAN__SHARD_RECORD_HEADER 5
 #define DOORMAN__SHARD_PART_BYTES 32768 /* a step writes about so much */
 
 typedef enum doorman__shard_phase {
@@ -19165,6 +19206,13 @@ typedef enum doorman__shard_phase {
     DOORMAN__SHARD_END
 } doorman__shard_phase;
 
+/* Returns whether a shard is the one that a visit means.
+ *   wanted   may be DOORMAN_SHARDS_AWAY */
+static bool doorman__shard_is(const doorman_permits *permits, size_t shard, size_t wanted) {
+    if (wanted == DOORMAN_SHARDS_AWAY) return !permits->shards.all[shard].is_owned;
+    return shard == wanted;
+}
+
 /* Returns whether a counter or a ban belongs to a shard. Units of CONCURRENCY belong to holds, and
  * units of a lease to the node. */
 static bool doorman__counter_in_shard(const doorman_permits *permits, const doorman__slot *slot,
@@ -19174,13 +19222,15 @@ static bool doorman__counter_in_shard(const doorman_permits *permits, const door
     const bool is_ban = slot == doorman__permits_bans(permits);
     if (!place || (!is_ban && slot->kind == DOORMAN_CONCURRENCY)) return false;
     const char *text = doorman__counter_copy_key(counter, key);
-    return doorman_permits_shard_of(permits, doorman__place_id(place), text) == shard;
+    const size_t own = doorman_permits_shard_of(permits, doorman__place_id(place), text);
+    return doorman__shard_is(permits, own, shard);
 }
 
 static bool doorman__reservation_in_shard(const doorman_permits *permits,
                                           const doorman__reservation *reservation, size_t shard) {
     const doorman__reserved_item *first = doorman__reserved_items(reservation);
-    return doorman_permits_shard_of(permits, first->resource_id, first->key) == shard;
+    const size_t own = doorman_permits_shard_of(permits, first->resource_id, first->key);
+    return doorman__shard_is(permits, own, shard);
 }
 
 /* ---- shard rows: visiting what a shard has */
@@ -19248,7 +19298,8 @@ static doorman__hold *doorman__shard_hold(const doorman_permits *permits,
     doorman__hold *hold = DOORMAN__WITHIN(doorman__hold, by_id, node);
     const bool is_hold = hold->state == DOORMAN__HELD;
     if (is_hold != (cursor->phase == DOORMAN__SHARD_HOLDS)) return NULL;
-    return doorman__permits_shard_of_id(permits, hold->id) == shard ? hold : NULL;
+    const size_t own = doorman__permits_shard_of_id(permits, hold->id);
+    return doorman__shard_is(permits, own, shard) ? hold : NULL;
 }
 
 /* ---- shard rows: writing them */
@@ -19269,13 +19320,13 @@ static bool doorman__part_write(void *context, const void *bytes, size_t count) 
 
 /* Begins a record. Its length is written by doorman__part_end. */
 static bool doorman__part_begin(doorman_permits *permits, char type) {
-    const unsigned char header[DOORMAN__SHARD_RECORD_HEADER] = {(unsigned char)type};
+    const unsigned char header[DOORMAN_SHARD_RECORD_HEADER] = {(unsigned char)type};
     return doorman__part_write(permits, header, sizeof header);
 }
 
 /* Ends the record that begins at a place of the part. */
 static void doorman__part_end(doorman_permits *permits, size_t begin) {
-    const size_t bytes = permits->shards.part_bytes - begin - DOORMAN__SHARD_RECORD_HEADER;
+    const size_t bytes = permits->shards.part_bytes - begin - DOORMAN_SHARD_RECORD_HEADER;
     (void)doorman__le_write(permits->shards.part + begin + 1, bytes, 4);
 }
 
@@ -19383,7 +19434,7 @@ doorman_status doorman_permits_next_shard_rows(doorman_permits *permits, size_t 
     doorman__permit_shards *own = &permits->shards;
     if (shard >= own->of.count || own->all[shard].is_owned) return DOORMAN_INVALID_ARGUMENT;
     const doorman_shard_cursor before = *cursor;
-    unsigned char header[DOORMAN__SHARD_PART_HEADER] = {DOORMAN__SHARD_PART_VERSION};
+    unsigned char header[DOORMAN_SHARD_PART_HEADER] = {DOORMAN__SHARD_PART_VERSION};
     doorman__moment_move(&permits->at, now);
     (void)doorman__le_write(header + 1, shard, 4);
     own->part_bytes = 0;
@@ -19506,11 +19557,11 @@ static void doorman__shard_restore_hold(doorman__handover_reader *in, size_t sha
     doorman__handover_fail(in, DOORMAN_OUT_OF_MEMORY, "out of memory");
 }
 
-/* Returns whether a row is about a shard. */
-static bool doorman__row_in_shard(const doorman_permits *permits, const doorman_permit_row *row,
-                                  const doorman__row_figures *figures, size_t shard) {
+/* Returns the shard that a row is about, or SIZE_MAX. */
+static size_t doorman__row_shard(const doorman_permits *permits, const doorman_permit_row *row,
+                                 const doorman__row_figures *figures) {
     const char *resource_id = row->resource_id, *key = row->key;
-    if (row->is_clock || row->removed || !resource_id[0]) return false;
+    if (row->is_clock || row->removed || !resource_id[0]) return SIZE_MAX;
     if (row->is_reservation) {
         doorman__permit_row_rest rest = figures->rest_of_row;
         (void)doorman__row_reservation_read(&rest);
@@ -19518,7 +19569,33 @@ static bool doorman__row_in_shard(const doorman_permits *permits, const doorman_
         resource_id = first.resource_id;
         key = first.key;
     }
-    return doorman_permits_shard_of(permits, resource_id, key) == shard;
+    return doorman_permits_shard_of(permits, resource_id, key);
+}
+
+doorman_status doorman_permits_shard_of_row(const doorman_permits *permits,
+                                            const unsigned char *row, size_t bytes, size_t *shard) {
+    doorman_permit_row read = {.version = 0};
+    doorman__row_figures figures = {0};
+    if (!permits || !permits->shards.of.count || !row || !shard) return DOORMAN_INVALID_ARGUMENT;
+    doorman_status status = doorman__permit_row_check(row, bytes, &read, &figures, NULL);
+    if (status != DOORMAN_OK) return status;
+    const size_t found = doorman__row_shard(permits, &read, &figures);
+    if (found == SIZE_MAX) return DOORMAN_INVALID_ARGUMENT;
+    *shard = found;
+    return DOORMAN_OK;
+}
+
+size_t doorman_shard_part_add(unsigned char *part, size_t used, size_t shard,
+                              const unsigned char *row, size_t bytes) {
+    if (!used) {
+        part[0] = DOORMAN__SHARD_PART_VERSION;
+        (void)doorman__le_write(part + 1, shard, 4);
+        used = DOORMAN_SHARD_PART_HEADER;
+    }
+    part[used] = 'r';
+    (void)doorman__le_write(part + used + 1, bytes, 4);
+    memcpy(part + used + DOORMAN_SHARD_RECORD_HEADER, row, bytes);
+    return used + DOORMAN_SHARD_RECORD_HEADER + bytes;
 }
 
 /* Restores a row of a shard. */
@@ -19529,7 +19606,7 @@ static doorman_status doorman__shard_restore_row(doorman_permits *permits, size_
     doorman__row_figures figures = {0};
     doorman_status status = doorman__permit_row_check(row, bytes, &read, &figures, error);
     if (status != DOORMAN_OK) return status;
-    if (!doorman__row_in_shard(permits, &read, &figures, shard)) {
+    if (doorman__row_shard(permits, &read, &figures) != shard) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "key: is of another shard");
     }
     status = doorman__restore_row(permits, &read, &figures, true, error);
@@ -19541,7 +19618,7 @@ static doorman_status doorman__shard_restore_row(doorman_permits *permits, size_
 static doorman_status doorman__shard_restore_record(doorman_permits *permits, size_t shard,
                                                     const unsigned char *record, size_t bytes,
                                                     doorman_error *error) {
-    const unsigned char *body = record + DOORMAN__SHARD_RECORD_HEADER;
+    const unsigned char *body = record + DOORMAN_SHARD_RECORD_HEADER;
     if (record[0] == 'r') return doorman__shard_restore_row(permits, shard, body, bytes, error);
     if (record[0] != 'h') {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "a record is of an unknown kind");
@@ -19565,24 +19642,24 @@ doorman_status doorman_permits_restore_shard(doorman_permits *permits, size_t sh
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "shard: must be one that is not owned");
     }
     doorman__moment_move(&permits->at, now);
-    if (bytes && (bytes < DOORMAN__SHARD_PART_HEADER || part[0] != DOORMAN__SHARD_PART_VERSION ||
+    if (bytes && (bytes < DOORMAN_SHARD_PART_HEADER || part[0] != DOORMAN__SHARD_PART_VERSION ||
                   doorman__le_read(part + 1, 4) != shard)) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
                              "part: is of another shard, or of a later version");
     }
-    for (size_t at = DOORMAN__SHARD_PART_HEADER; at < bytes;) {
+    for (size_t at = DOORMAN_SHARD_PART_HEADER; at < bytes;) {
         const unsigned char *record = part + at;
         const size_t left = bytes - at;
-        const bool has_header = left >= DOORMAN__SHARD_RECORD_HEADER;
+        const bool has_header = left >= DOORMAN_SHARD_RECORD_HEADER;
         const size_t count = has_header ? (size_t)doorman__le_read(record + 1, 4) : 0;
-        if (!has_header || count > left - DOORMAN__SHARD_RECORD_HEADER) {
+        if (!has_header || count > left - DOORMAN_SHARD_RECORD_HEADER) {
             return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "part: ends within a record");
         }
         doorman_status status = doorman__shard_restore_record(permits, shard, record, count, error);
         const bool is_lost = status == DOORMAN_NOT_FOUND || status == DOORMAN_RESOURCE_EXHAUSTED;
         if (is_lost && lost) ++*lost;
         if (status != DOORMAN_OK && !is_lost) return status;
-        at += DOORMAN__SHARD_RECORD_HEADER + count;
+        at += DOORMAN_SHARD_RECORD_HEADER + count;
     }
     return DOORMAN_OK;
 }
@@ -19637,10 +19714,13 @@ doorman_status doorman_permits_drop_shard(doorman_permits *permits, size_t shard
                                           doorman_shard_cursor *cursor, doorman_time now) {
     if (!permits || !cursor) return DOORMAN_INVALID_ARGUMENT;
     doorman__permit_shards *own = &permits->shards;
-    if (shard >= own->of.count || own->all[shard].is_owned) return DOORMAN_INVALID_ARGUMENT;
+    const bool is_away = shard == DOORMAN_SHARDS_AWAY && own->of.count;
+    if (!is_away && (shard >= own->of.count || own->all[shard].is_owned)) {
+        return DOORMAN_INVALID_ARGUMENT;
+    }
     doorman__moment_move(&permits->at, now);
     own->part_bytes = 0;
-    own->all[shard].learns_until = 0;
+    if (!is_away) own->all[shard].learns_until = 0;
     (void)doorman__shard_visit(permits, shard, cursor, doorman__bucket_drop);
     doorman__holds_settle(permits, DOORMAN__CALL_ENDS); /* units of leases may have come back */
     return DOORMAN_OK;
@@ -23103,6 +23183,7 @@ static const doorman__row doorman__shard_node_rows[] = {
     {DOORMAN__LIST("addresses", REQUIRED, doorman_shard_node, addresses, address_count,
                    doorman__string_rows),
      .most = DOORMAN_SHARD_ADDRESSES_MAX},
+    DOORMAN__ROW(STRING, OPTIONAL, doorman_shard_node, election_key),
     {0},
 };
 static const doorman__row doorman__named_shard_rows[] = {
