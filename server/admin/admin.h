@@ -101,8 +101,8 @@ static inline const char *server_acts_store(const struct service *service) {
 bool server_admin_serves(struct service *service, const struct http_request *request,
                          struct http_response *response);
 
-/* Checks that this process has no shards: rows of overrides and plans do not move with the shards of
- * their keys.
+/* Checks that this process has no shards: rows of overrides and plans do not move with the shards
+ * of their keys.
  *   returns   false: the response is an error */
 static inline bool server_admin_has_all_keys(const struct service *service,
                                              struct http_response *response) {

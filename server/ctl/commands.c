@@ -673,8 +673,8 @@ const struct ctl_command ctl_commands[] = {
      "The server needs --shards. The owner moves it with all that is known of its keys, and this\n"
      "command waits for it. Needs the role admin, as the next ones do.",
      ctl_run_shards_move},
-    {"shards drain", "NODE", "move all shards of a node to the others", "Before its machine is taken.",
-     ctl_run_shards_drain},
+    {"shards drain", "NODE", "move all shards of a node to the others",
+     "Before its machine is taken.", ctl_run_shards_drain},
     {"shards rebalance", "", "give each node equally many shards", "After a node was added.",
      ctl_run_shards_rebalance},
     {"shards force", "NODE", "take the shards of a node whose machine is gone",

@@ -69,8 +69,8 @@ static enum ctl_exit shards_await(struct ctl *ctl, struct ctl_reply *reply) {
                             left, SHARDS_WAIT_SECONDS);
         }
         if (now - shown > SHARDS_QUIET_SECONDS) {
-            fprintf(stderr, "doormanctl: %.0f shards are left%s%s\n", left,
-                    trouble[0] ? "; " : "", trouble);
+            fprintf(stderr, "doormanctl: %.0f shards are left%s%s\n", left, trouble[0] ? "; " : "",
+                    trouble);
             shown = now;
         }
         usleep(SHARDS_LOOK_MICROSECONDS);

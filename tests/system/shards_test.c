@@ -7,8 +7,8 @@
 #define LIMITS(shards)                                                                             \
     "{\"shards\": " shards                                                                         \
     ", \"resources\": [{\"identifier_glob\": \"slots\", \"limits\": [{\"name\": \"slots\", "       \
-    "\"kind\": \"CONCURRENCY\", \"limit\": 2, \"time_to_live\": 30, \"on_restart\": "             \
-    "\"full\"}]}, "                           \
+    "\"kind\": \"CONCURRENCY\", \"limit\": 2, \"time_to_live\": 30, \"on_restart\": "              \
+    "\"full\"}]}, "                                                                                \
     "{\"identifier_glob\": \"*\", \"limits\": [{\"name\": \"day\", \"kind\": \"FIXED_WINDOW\", "   \
     "\"limit\": 100000, \"window\": 86400}, {\"name\": \"burst\", \"kind\": \"TOKEN_BUCKET\", "    \
     "\"rate\": 0.001, \"size\": 1000}]}]}"
@@ -241,10 +241,23 @@ TEST(the_number_of_shards_stays) {
     char key[] = "doorman/other";
     struct process *other = process_new();
     file_write(other->config, cluster.config);
-    const char *const arguments[] = {"--config", other->config, "--listen", "tcp://127.0.0.1:0",
-                                     "--http", "off", "--etcd", cluster.etcd.url, "--election-key",
-                                     key, "--node", "other", "--state", cluster.redis.address,
-                                     "--shards", "doorman/shards", NULL};
+    const char *const arguments[] = {"--config",
+                                     other->config,
+                                     "--listen",
+                                     "tcp://127.0.0.1:0",
+                                     "--http",
+                                     "off",
+                                     "--etcd",
+                                     cluster.etcd.url,
+                                     "--election-key",
+                                     key,
+                                     "--node",
+                                     "other",
+                                     "--state",
+                                     cluster.redis.address,
+                                     "--shards",
+                                     "doorman/shards",
+                                     NULL};
     process_start(other, arguments, NULL);
     process_end(other, 1);
     char *log_text = file_read(other->err);
