@@ -817,8 +817,8 @@ DOORMAN_API doorman_status doorman_permits_reset(doorman_permits *permits, const
  * template, and no limit with a ban: every permit with this (resource, key) is refused.
  *   duration   counts from `now`, [0, 1e8 s]; 0: the ban ends
  *   returns    OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (memory_max has no room for a ban) |
- *              OUT_OF_MEMORY | UNAVAILABLE (as doorman_permits_report). After an error, a ban of the (resource, key) is as before, or was
- *              ended early to make room
+ *              OUT_OF_MEMORY | UNAVAILABLE (as doorman_permits_report). After an error, a ban of
+ *              the (resource, key) is as before, or was ended early to make room
  *   cost       O(log bans), and O(limits) for each ban that must be ended early, and for each
  *              counter that must be evicted (P20). A resource that the permits do not know also
  *              needs O(templates) */
@@ -1954,7 +1954,8 @@ DOORMAN_API void doorman_shard_mover_stop(doorman_shard_mover *mover);
 /* Gives the mover a map. A map with an earlier epoch than the last has no effect.
  *   map       used only during the call
  *   is_sure   it was read linearizably after the last start, and after the last end of an action. A
- *             map that a watch has brought is not sure. If it is newer, the mover asks for a sure one
+ *             map that a watch has brought is not sure. If it is newer, the mover asks for a sure
+ *             one
  *   returns   OK | INVALID_ARGUMENT: NULL; or the number of shards or the seed differs from that of
  *             an earlier map, so that keys would be in other shards | OUT_OF_MEMORY: nothing has
  *             changed
@@ -2078,8 +2079,8 @@ DOORMAN_API doorman_status doorman_permits_restore_shard(doorman_permits *permit
  *   shard     may be DOORMAN_SHARDS_AWAY, for the rows that a new master finds in its store
  *   cursor    in/out, as above
  *   returns   OK | INVALID_ARGUMENT
- *   cost      as doorman_permits_next_shard_rows. A step does nothing while many removals wait to be
- *             yielded */
+ *   cost      as doorman_permits_next_shard_rows. A step does nothing while many removals wait to
+ *             be yielded */
 DOORMAN_API doorman_status doorman_permits_drop_shard(doorman_permits *permits, size_t shard,
                                                       doorman_shard_cursor *cursor,
                                                       doorman_time now);
@@ -4320,7 +4321,7 @@ static const doorman__config_permits doorman__permits_in_config = {
 /* ---- >>shards -------------------------------------------------------------------------------- */
 /*
  * Which node decides for a key, and what a node does to hand shards over. The public part has the
- * rules N1 to N7. This section knows no permits: the sections >>permit_node and >>shard_rows use it.
+ * rules N1 to N7. This section knows no permits: >>permit_node and >>shard_rows use it.
  */
 
 /* ---- shards: the shard of a key */
