@@ -558,6 +558,7 @@ TEST(a_kill_of_the_master_forgets_at_most_the_changes_that_are_not_written) {
     node_start(QUOTA, "6");
     for (int i = 0, count = rounds("DOORMAN_RESTARTS", 2); i < count; i++) {
         int master = node_await_master();
+        await_written(&node.members[master].fixture); /* what the last round granted at its end */
         loads_start();
         sleep_ms(700 + 300 * i % 1000); /* of load: a moment between two writes */
         int64_t since = written_until(master);
