@@ -178,7 +178,9 @@ static inline long granted_between(const struct load *load, int key, int64_t sin
 
 /* Shows the logs of the node, for the reader of a failed test. */
 static inline void node_show(void) {
-    for (int i = 0; i < MEMBERS; i++) process_show(node.members[i].process);
+    for (int i = 0; i < MEMBERS; i++) {
+        if (node.members[i].process) process_show(node.members[i].process);
+    }
 }
 
 /* Compares the account of a round with the master.
