@@ -794,7 +794,9 @@ DOORMAN_API doorman_status doorman_permits_inspect(doorman_permits *permits,
                                                    doorman_permit *out, doorman_error *error,
                                                    doorman_time now);
 
-/* Makes counters fresh again. The units of CONCURRENCY are held, so they stay.
+/* Makes counters fresh again. The units of CONCURRENCY are held, so they stay. A row that is
+ * restored later gives its counter again what it says, so a caller with a store resets after it has
+ * read the rows.
  *   limit     the name of the limit. Its counter is reset, even if other keys share it. NULL: all
  *             limits per key are reset, and a ban of the (resource, key) ends
  *   count     may be NULL; written on OK: how many counters and bans were removed
