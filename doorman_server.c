@@ -757,15 +757,16 @@ void server_end(struct service *service) {
 /* The time limit for closing the sockets. */
 #define CLOSE_TIMEOUT_SECONDS 2
 
-/* Blocks the signals that service_run waits for. Precondition: there is only one thread. Later
- * threads inherit the mask. */
+/* Blocks the signals that service_run waits for, so one that comes during the start waits until
+ * then. As the first process of a container the server would otherwise lose it: Linux drops a
+ * signal for that process if it is neither blocked nor handled. Precondition: there is only one
+ * thread. Later threads inherit the mask. */
 static void block_signals(sigset_t *signals) {
     sigemptyset(signals);
     sigaddset(signals, SIGTERM);
     sigaddset(signals, SIGINT);
     sigaddset(signals, SIGHUP);
     pthread_sigmask(SIG_BLOCK, signals, NULL);
-    signal(SIGPIPE, SIG_IGN);
 }
 
 static void service_reload(struct service *service) {
@@ -834,15 +835,14 @@ static void service_run(struct service *service, const sigset_t *signals) {
 
 /* ---- >>main --------------------------------------------------------------------------------- */
 
-static enum exit_status serve(const struct settings *settings) {
+static enum exit_status serve(const struct settings *settings, const sigset_t *signals) {
     struct service service = {.settings = settings,
                               .lock = LOCK_INITIALIZER(LOCK_SERVICE),
                               .config_lock = LOCK_INITIALIZER(LOCK_CONFIG)};
-    sigset_t signals;
-    block_signals(&signals);
+    signal(SIGPIPE, SIG_IGN);
     enum exit_status exit_status = service_start(&service);
     if (exit_status == CONTINUE) {
-        service_run(&service, &signals);
+        service_run(&service, signals);
         exit_status = (enum exit_status)server_stop_code;
     }
     server_end(&service);
@@ -851,10 +851,13 @@ static enum exit_status serve(const struct settings *settings) {
 
 int main(int argc, char **argv) {
     struct settings settings = {.config = NULL};
+    sigset_t signals;
+    block_signals(&signals);
     EACH_PART(part, init)(*part)->init();
     enum exit_status exit_status = settings_read(&settings, argc, argv);
+    if (settings.check_config) pthread_sigmask(SIG_UNBLOCK, &signals, NULL); /* it ends by itself */
     EACH_PART(part, run) if (exit_status == CONTINUE) exit_status = (*part)->run(&settings);
-    if (exit_status == CONTINUE) exit_status = serve(&settings);
+    if (exit_status == CONTINUE) exit_status = serve(&settings, &signals);
     settings_uninit(&settings);
     if (fflush(stdout) != 0 && exit_status == EXIT_OK) {
         exit_status =

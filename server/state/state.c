@@ -255,31 +255,40 @@ struct reading {
     uint64_t unused; /* rows of limits that are not in the configuration */
 };
 
-/* Restores one row. Precondition: the lock is held.
- *   error   out: why it cannot be restored */
-static doorman_status state_restore(doorman_permits *permits, const struct store_row *row,
-                                    doorman_error *error) {
-    *error = (doorman_error){0};
-    doorman_status status = doorman_permits_restore(permits, (const unsigned char *)row->record,
-                                                    row->record_bytes, error, doorman_clock());
+/* Restores rows until one cannot be restored. Precondition: the lock is held.
+ *   count    in/out: as of doorman_permits_restore_rows
+ *   error    out: why one cannot be restored */
+static doorman_status state_restore(doorman_permits *permits, const doorman_stored_row *rows,
+                                    size_t *count, doorman_error *error) {
+    error->text[0] = 0;
+    doorman_status status =
+        doorman_permits_restore_rows(permits, rows, count, error, doorman_clock());
     if (!error->text[0]) {
         snprintf(error->text, sizeof error->text, "%s", server_status_text(status));
     }
     return status;
 }
 
-/* Restores the rows of a batch, in steps. */
+/* Restores the rows of a batch, which are at most STEP_ROWS. */
 static void state_restore_all(struct state *state, struct reading *reading) {
     struct service *service = state->service;
     struct batch *batch = state->written;
+    doorman_stored_row rows[STEP_ROWS];
     doorman_error error;
+    assert(batch->count <= STEP_ROWS);
+    for (size_t i = 0; i < batch->count; i++) {
+        const struct store_row *row = &batch->rows[i];
+        rows[i] = (doorman_stored_row){(const unsigned char *)row->record, row->record_bytes};
+    }
     for (size_t i = 0; i < batch->count;) {
         doorman_status status = DOORMAN_OK;
         server_lock(&service->lock);
         doorman_permits *permits = state_permits(state);
         if (!permits) i = batch->count; /* state_read sees this too */
-        for (size_t last = i + STEP_ROWS; i < batch->count && i < last && status == DOORMAN_OK;) {
-            status = state_restore(permits, &batch->rows[i++], &error);
+        while (i < batch->count && status == DOORMAN_OK) {
+            size_t count = batch->count - i;
+            status = state_restore(permits, &rows[i], &count, &error);
+            i += count + (status != DOORMAN_OK);
             state->status.rows_read = reading->rows + i;
             if (status == DOORMAN_NOT_FOUND) reading->unused++, status = DOORMAN_OK;
         }

@@ -739,6 +739,14 @@ mutant state-removal 'D3: the deletion of a row is not yielded' \
 mutant state-remark 'D6: a deletion is lost when a write fails' \
     'bool added = doorman__permits_add_removal(permits, removal, bytes);' \
     'bool added = true;' --state --favour gone,slow
+mutant state-override 'E1: an override row that was restored is in force before its beginning' \
+    'row->starts_at = given->starts_at;' \
+    'row->starts_at = restored && !content->plan ? 0 : given->starts_at;' \
+    --state --favour resign,crash
+mutant state-plan 'E2: a plan row that was restored has no end' \
+    'row->ends_at = given->ends_at;' \
+    'row->ends_at = restored && content->plan ? DOORMAN_NEVER : given->ends_at;' \
+    --state --favour resign,crash
 mutant reserve-repeat 'P27: a repeated settle is charged again' \
     'if (reservation->state != DOORMAN__SETTLED) {
         status = doorman__settle_now(permits, call, reservation, out);' \

@@ -10,7 +10,8 @@
  * gone, and is replaced by an older copy of itself. A master that has lost its mastership still
  * writes.
  * Clocks of the time of day are set back and forward, and differ between processes. Configurations
- * drop limits and bring them back. */
+ * drop limits and bring them back. Override rows and plan rows are in the store too
+ * (sim_state_acts.c). */
 #include "sim_state.h"
 
 #include <stdlib.h>
@@ -102,7 +103,8 @@ static void draw_limits(sim_states *states) {
 
 static doorman_config *create_config(const sim_states *states, unsigned present) {
     doorman_permit_limit limits[SIM_STATE_PLACES][SIM_STATE_LIMITS];
-    doorman_template templates[SIM_STATE_PLACES + 1];
+    doorman_template templates[SIM_STATE_PLACES + 2];
+    doorman_permit_limit of_acts;
     memset(templates, 0, sizeof templates);
     for (size_t place = 0; place < SIM_STATE_PLACES; place++) {
         doorman_template *template_ = &templates[place];
@@ -126,8 +128,9 @@ static doorman_config *create_config(const sim_states *states, unsigned present)
                                                      .has_limits = true,
                                                      .limits = &reserved,
                                                      .limit_count = 1};
+    sim_acts_define(&templates[SIM_STATE_PLACES + 1], &of_acts);
     doorman_config_options options = {.templates = templates,
-                                      .template_count = SIM_STATE_PLACES + 1};
+                                      .template_count = SIM_STATE_PLACES + 2};
     doorman_config *config = NULL;
     doorman_error error = {0};
     if (doorman_config_create(&config, &options, &error) == DOORMAN_OK) return config;
@@ -400,6 +403,8 @@ static void on_load(sim_world *world, const sim_event *event) {
     if (!receiver->server || receiver->machine.paused_until || own->stop_at) return;
     sim_state_account *account = sim_state_account_move(world, process);
     if (!account->is_open || is_edge(&account->at)) return;
+    sim_acts_load(world, process);
+    if (world->failure[0] || !sim_state_account_move(world, process)->is_open) return;
     sim_settle_load(world, process);
     if (world->failure[0] || !sim_state_account_move(world, process)->is_open) return;
     if (choice < 24) acquire(world, about, random);
@@ -443,6 +448,8 @@ void sim_states_put_back(sim_world *world, uint64_t *random) {
         if (!puts_back) sim_state_row_copy(&store->copy[i], &store->rows[i]);
     }
     if (puts_back) sim_settle_put_back(world, number);
+    if (puts_back) store->acts = store->acts_copy;
+    if (!puts_back) store->acts_copy = store->acts;
     if (puts_back) store->term = store->copy_term;
     if (!puts_back) store->copy_term = store->term;
     sim_log(world, "a store is %s", puts_back ? "replaced by its copy" : "copied");
@@ -460,6 +467,7 @@ void sim_states_set_up(sim_world *world) {
     states->call_capacity = capacity;
     states->random = world->seed * 31 + 11;
     states->settle_random = world->seed * 37 + 13;
+    states->act_random = world->seed * 41 + 17;
     draw_limits(states);
     world->states = states;
 }

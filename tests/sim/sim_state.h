@@ -19,6 +19,9 @@
     (SIM_SETTLE_ROW + 1 + SIM_SETTLE_REQUESTS) /* what a store can have rows of */
 #define SIM_STATE_ROW_BYTES 1024               /* no row of the simulated limits is longer */
 #define SIM_STATE_BATCH 5                      /* rows of one batch */
+#define SIM_ACT_RESOURCE "raised"
+#define SIM_ACT_KINDS 2 /* override rows, and plan rows */
+#define SIM_ACT_KEYS 3
 
 extern const char *const sim_state_places[SIM_STATE_PLACES];
 extern const char *const sim_state_keys[SIM_STATE_KEYS];
@@ -68,6 +71,17 @@ typedef struct sim_state_account {
     doorman_time kept_at; /* all changes before this time are in the store */
 } sim_state_account;
 
+/* An override row or a plan row: see sim_state_acts.c. */
+typedef struct sim_act_row {
+    uint64_t id; /* 0: there is none */
+    double most; /* what it gives its key */
+    doorman_time starts_at, ends_at;
+} sim_act_row;
+
+typedef struct sim_act_rows {
+    sim_act_row rows[SIM_ACT_KINDS][SIM_ACT_KEYS];
+} sim_act_rows;
+
 typedef enum sim_state_step {
     SIM_STATE_IDLE, /* not master, or another master has the store */
     SIM_STATE_CLAIMING,
@@ -93,7 +107,9 @@ typedef struct sim_state_process {
     bool are_of_old_limits; /* some were taken before the last configuration */
     size_t next_row;        /* to read */
     doorman_time round_began_at;
-    bool took_all; /* the round has taken all changes */
+    bool took_all;     /* the round has taken all changes */
+    sim_act_rows acts; /* that it must know */
+    bool rereads_acts; /* the store did not answer an act */
 } sim_state_process;
 
 /* A call of a process to the store of its node. */
@@ -104,7 +120,8 @@ typedef struct sim_state_call {
     size_t first;        /* READING: the first row to return */
     sim_state_row *rows; /* WRITING: the batch. READING: what was read */
     size_t row_count, next_row;
-    bool is_refused; /* the epoch of the store is a later one */
+    bool is_refused;   /* the epoch of the store is a later one */
+    sim_act_rows acts; /* READING from the first row */
 } sim_state_call;
 
 /* The store of a node. */
@@ -112,7 +129,9 @@ typedef struct sim_state_store {
     sim_state_row rows[SIM_STATE_ROWS];
     uint64_t term, write_number; /* the epoch, and the last batch of it */
     doorman_time gone_until;
+    sim_act_rows acts;
     sim_state_row copy[SIM_STATE_ROWS]; /* an older copy */
+    sim_act_rows acts_copy;
     uint64_t copy_term;
 } sim_state_store;
 
@@ -141,6 +160,7 @@ typedef struct sim_settle_ledger {
 struct sim_states {
     sim_settle_ledger ledgers[SIM_NODES];
     uint64_t settle_requests, settle_random;
+    uint64_t act_count, act_random;
     sim_state_limit limits[SIM_STATE_LIMITS];
     unsigned present[SIM_VERSIONS]; /* the limits of each configuration, as bits */
     sim_state_process processes[SIM_PROCESSES];
@@ -204,6 +224,16 @@ void sim_settle_load(sim_world *world, size_t process);
 void sim_settle_opened(sim_world *world, size_t process);
 void sim_settle_kept(sim_world *world, size_t process, doorman_time since);
 void sim_settle_put_back(sim_world *world, size_t node);
+
+/* ---- sim_state_acts.c */
+
+/* Makes the template of the rows. The limit must stay valid as long as the template. */
+void sim_acts_define(doorman_template *template_, doorman_permit_limit *limit);
+void sim_acts_opened(sim_world *world, size_t process);
+/* Gives a process the rows of its store, and no others. */
+void sim_acts_restore(sim_world *world, size_t process, const sim_act_rows *rows);
+void sim_acts_load(sim_world *world, size_t process);
+void sim_acts_tick(sim_world *world, size_t process);
 
 /* ---- sim_state_store.c: a process and its store */
 

@@ -123,6 +123,7 @@ static bool handle_call(sim_world *world, sim_state_call *call) {
     call->is_refused = call->term < store->term;
     if (call->step == SIM_STATE_READING) {
         call->is_refused = false;
+        if (call->first == 0) call->acts = store->acts;
         read_rows(store, call);
         return true;
     }
@@ -269,6 +270,7 @@ static void end_reading(sim_world *world, size_t process) {
 
 static void restore_rows(sim_world *world, size_t process, const sim_state_call *call) {
     sim_state_process *own = process_of(world, process);
+    if (call->first == 0) sim_acts_restore(world, process, &call->acts);
     for (size_t i = 0; i < call->row_count && !world->failure[0]; i++) {
         const sim_state_row *row = &call->rows[i];
         doorman_error error = {0};
@@ -409,6 +411,7 @@ void sim_state_begin(sim_world *world, size_t process) {
     sim_state_end(world, process);
     sim_state_account_open(world, process);
     sim_settle_opened(world, process);
+    sim_acts_opened(world, process);
     own->step = SIM_STATE_CLAIMING;
     own->late_at = sim_state_local(world, process) + WAIT;
     set_rows(world, process, DOORMAN_ROWS_AWAITED);
@@ -448,6 +451,7 @@ void sim_state_stop(sim_world *world, size_t process) {
 
 void sim_state_tick(sim_world *world, size_t process) {
     sim_state_process *own = process_of(world, process);
+    sim_acts_tick(world, process);
     if (own->stop_at && world->now >= own->stop_at) {
         sim_state_restart(world, process, true); /* it has given up */
         return;

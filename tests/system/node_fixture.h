@@ -176,6 +176,13 @@ static inline long granted_between(const struct load *load, int key, int64_t sin
     return sum;
 }
 
+/* Shows the logs of the node, for the reader of a failed test. */
+static inline void node_show(void) {
+    for (int i = 0; i < MEMBERS; i++) {
+        if (node.members[i].process) process_show(node.members[i].process);
+    }
+}
+
 /* Compares the account of a round with the master.
  *   before         in/out: what each key had used before the round
  *   since, until   what was granted in this time may be forgotten
@@ -190,10 +197,11 @@ static inline long account_compare(int master, long before[LOADS][KEYS], int64_t
             long now = used(&node.members[master].fixture, name), had = before[i][key];
             long granted = granted_between(&loads[i], key, 0, INT64_MAX);
             long lost = had + granted - now;
-            if (now > had + loads[i].asked[key]) fail_msg("%ld of %s are used", now, name);
-            if (lost > granted_between(&loads[i], key, since, until)) {
-                fail_msg("%ld grants of %s are forgotten", lost, name);
-            }
+            bool is_known = lost <= granted_between(&loads[i], key, since, until);
+            bool is_granted = now <= had + loads[i].asked[key];
+            if (!is_known || !is_granted) node_show();
+            if (!is_granted) fail_msg("%ld of %s are used", now, name);
+            if (!is_known) fail_msg("%ld grants of %s are forgotten", lost, name);
             forgotten += lost > 0 ? lost : 0;
             all += granted;
             before[i][key] = now;

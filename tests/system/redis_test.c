@@ -1,6 +1,6 @@
 /* A Redis in which the counters of a node of several processes last (V8): first the store alone
- * (server/state/store.h), then real servers with a Redis, and with an etcd. DOORMAN_RESTARTS in the
- * environment sets the number of rounds. */
+ * (server/state/store.h), then real servers with a Redis, and with an etcd. DOORMAN_RESTARTS and
+ * DOORMAN_KILLS in the environment set the numbers of rounds. */
 #define _GNU_SOURCE
 #define DOORMAN_SERVER_REDIS
 #define COMMAND_SECONDS 1 /* a Redis that hangs is noticed soon */
@@ -558,6 +558,7 @@ TEST(a_kill_of_the_master_forgets_at_most_the_changes_that_are_not_written) {
     node_start(QUOTA, "6");
     for (int i = 0, count = rounds("DOORMAN_RESTARTS", 2); i < count; i++) {
         int master = node_await_master();
+        await_written(&node.members[master].fixture); /* what the last round granted at its end */
         loads_start();
         sleep_ms(700 + 300 * i % 1000); /* of load: a moment between two writes */
         int64_t since = written_until(master);
@@ -570,6 +571,49 @@ TEST(a_kill_of_the_master_forgets_at_most_the_changes_that_are_not_written) {
         account_compare(next, before, since, killed_at);
         member_start(master);
     }
+}
+
+/* Starts the only server of a Redis, to which all load goes. */
+static void only_start(void) {
+    struct member *only = &node.members[0];
+    only->fixture = start(QUOTA, node.redis.address, one_node);
+    only->process = only->fixture.server.process;
+    pthread_mutex_lock(&node.lock);
+    for (int i = 0; i < MEMBERS; i++) {
+        memcpy(node.urls[i], only->fixture.server.url, sizeof node.urls[i]);
+    }
+    pthread_mutex_unlock(&node.lock);
+}
+
+/* D5, D6: the Redis dies too, in each second round. It is back before the server dies, or later. */
+TEST(kills_of_a_server_and_its_redis_forget_at_most_the_changes_that_are_not_written) {
+    static long before[LOADS][KEYS];
+    unsigned random = (unsigned)time(NULL);
+    print_message("SEED=%u\n", random);
+    memset(before, 0, sizeof before);
+    memset(node.members, 0, sizeof node.members);
+    redis_require(&node.redis);
+    only_start();
+    for (int i = 0, count = rounds("DOORMAN_KILLS", 4); i < count; i++) {
+        random = random * 1103515245U + 12345U;
+        loads_start();
+        sleep_ms(100 + (int)(random >> 16) % 1500); /* of load: a random moment between writes */
+        if (i % 2) redis_kill(&node.redis);
+        if (i % 2) sleep_ms((int)(random >> 8) % 1500);
+        if (i % 4 == 1) {
+            redis_start(&node.redis);
+            sleep_ms((int)(random >> 20) % 2500); /* in which all that waits is written, or not */
+        }
+        int64_t since = written_until(0);
+        kill_now(&node.members[0].fixture);
+        int64_t killed_at = clock_read();
+        loads_stop();
+        process_remove_last();
+        if (i % 4 == 3) redis_start(&node.redis);
+        only_start();
+        account_compare(0, before, since, killed_at);
+    }
+    server_stop(&node.members[0].fixture.server);
 }
 
 /* D9: a master that etcd has given up, but that does not know it yet, cannot write. */

@@ -618,6 +618,40 @@ TEST(sigterm_and_sigint_end_the_server_with_success) {
     }
 }
 
+/* Returns whether a process blocks SIGTERM now. */
+static bool blocks_sigterm(const struct process *process) {
+    char path[64], line[256];
+    unsigned long long blocked = 0;
+    bool is_read = false;
+    snprintf(path, sizeof path, "/proc/%d/status", (int)process->pid);
+    FILE *status = fopen(path, "r");
+    while (status && !is_read && fgets(line, sizeof line, status)) {
+        is_read = sscanf(line, "SigBlk: %llx", &blocked) == 1;
+    }
+    if (status) fclose(status);
+    return is_read && (blocked >> (SIGTERM - 1) & 1);
+}
+
+/* The first process of a container would lose a signal that it neither blocks nor handles. This one
+ * does not get beyond its flags, because nobody reads its output. */
+TEST(a_signal_waits_from_the_beginning) {
+    struct process *process = process_new();
+    char text[4096];
+    int ends[2];
+    memset(text, 'x', sizeof text);
+    assert_int_equal(pipe(ends), 0);
+    assert_int_equal(fcntl(ends[1], F_SETFL, O_NONBLOCK), 0);
+    while (write(ends[1], text, sizeof text) > 0) continue;
+    snprintf(process->out, sizeof process->out, "/proc/self/fd/%d", ends[1]);
+    process_start(process, (const char *const[]){"--help", NULL}, NULL);
+    close(ends[1]);
+    EVENTUALLY(blocks_sigterm(process));
+    process_signal(process, SIGTERM);
+    while (read(ends[0], text, sizeof text) > 0) continue;
+    close(ends[0]);
+    process_end(process, 0);
+}
+
 /* Returns whether a client that sends requests while a server stops is answered UNAVAILABLE. */
 static bool answers_stopping(struct server *server) {
     nng_socket socket = NNG_SOCKET_INITIALIZER;

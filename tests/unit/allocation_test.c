@@ -693,6 +693,15 @@ static doorman_status restore_row(fixture *s) {
     return status;
 }
 
+static doorman_status restore_rows(fixture *s) {
+    const doorman_stored_row rows[] = {{row, row_bytes}};
+    size_t count = 1;
+    doorman_status status = doorman_permits_restore_rows(s->permits, rows, &count, NULL, s->now);
+    assert_int_equal(permit_counters(s), status == DOORMAN_OK);
+    assert_int_equal(count, status == DOORMAN_OK);
+    return status;
+}
+
 static doorman_status mark_removal(fixture *s) {
     doorman_status status = doorman_permits_mark_changed(s->permits, row, row_bytes, NULL);
     doorman_permits_info info;
@@ -1647,6 +1656,7 @@ static const test_case test_cases[] = {
     {"doorman_permits_reset", "nothing is reset", prepare_permits, reset_permits, 3},
     {"doorman_permits_ban", "there is no ban", prepare_permits, ban_key, 3},
     {"doorman_permits_restore", "no row is restored", prepare_row, restore_row, 5},
+    {"doorman_permits_restore_rows", "no row is restored", prepare_row, restore_rows, 5},
     {"doorman_permits_set_override", "no override is set", prepare_permits, set_override, 6},
     {"doorman_permits_set_override", "an override is not replaced", prepare_override,
      replace_override, 1},

@@ -414,6 +414,13 @@ TEST(rows_refuse_null) {
     NAMED("bytes: ", doorman_permit_row_read(bytes, 1, &row, &error));
     NAMED("permits: ", doorman_permits_restore(NULL, bytes, 1, &error, 0));
     NAMED("row: ", doorman_permits_restore(permits, NULL, 1, &error, 0));
+    const doorman_stored_row none = {NULL, 1};
+    size_t count = 1;
+    NAMED("permits: ", doorman_permits_restore_rows(NULL, &none, &count, &error, 0));
+    NAMED("rows: ", doorman_permits_restore_rows(permits, NULL, &count, &error, 0));
+    NAMED("count: ", doorman_permits_restore_rows(permits, &none, NULL, &error, 0));
+    NAMED("row: ", doorman_permits_restore_rows(permits, &none, &count, &error, 0));
+    assert_int_equal(count, 0);
     doorman_counter_cursor cursor = {0};
     assert_false(doorman_permits_mark_all(NULL, &cursor));
     assert_false(doorman_permits_mark_all(permits, NULL));

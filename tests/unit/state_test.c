@@ -136,18 +136,51 @@ static size_t process_write(struct process *p) {
     return count;
 }
 
-/* Returns how many rows were not restored, because no limit is there for them. */
-static size_t process_read(struct process *p) {
+/* Returns 1 if no limit is there for a row. Any other reason fails the test. */
+static size_t is_unknown(doorman_status status, const doorman_error *error) {
+    if (status != DOORMAN_OK && status != DOORMAN_NOT_FOUND) fail_msg("%s", error->text);
+    return status == DOORMAN_NOT_FOUND;
+}
+
+static size_t restore_one_by_one(struct process *p, const doorman_stored_row *rows, size_t count) {
     size_t unknown = 0;
-    for (size_t i = 0; i <= p->store.count; i++) {
-        const struct stored_row *row = i < p->store.count ? &p->store.rows[i] : &p->store.clock;
-        if (!row->bytes) break;
+    for (size_t i = 0; i < count; i++) {
         doorman_error error = {0};
-        doorman_status status =
-            doorman_permits_restore(p->permits, row->row, row->bytes, &error, p->now);
-        if (status != DOORMAN_OK && status != DOORMAN_NOT_FOUND) fail_msg("%s", error.text);
-        unknown += status == DOORMAN_NOT_FOUND;
+        unknown += is_unknown(
+            doorman_permits_restore(p->permits, rows[i].row, rows[i].bytes, &error, p->now),
+            &error);
     }
+    return unknown;
+}
+
+static size_t restore_together(struct process *p, const doorman_stored_row *rows, size_t count) {
+    size_t unknown = 0;
+    for (size_t i = 0, some; i < count; i += some) {
+        doorman_error error = {0};
+        some = count - i;
+        doorman_status status =
+            doorman_permits_restore_rows(p->permits, rows + i, &some, &error, p->now);
+        assert_true(status == DOORMAN_OK ? some == count - i : some < count - i);
+        some += status != DOORMAN_OK;
+        unknown += is_unknown(status, &error);
+    }
+    return unknown;
+}
+
+/* Reads all rows, in one of two ways. Returns how many were not restored, because no limit is
+ * there for them. */
+static size_t process_read(struct process *p) {
+    const struct store *store = &p->store;
+    size_t count = store->count + (store->clock.bytes > 0);
+    doorman_stored_row *rows = (doorman_stored_row *)calloc(count + 1, sizeof *rows);
+    assert_non_null(rows);
+    for (size_t i = 0; i < count; i++) {
+        const struct stored_row *row = i < store->count ? &store->rows[i] : &store->clock;
+        rows[i] = (doorman_stored_row){row->row, row->bytes};
+    }
+    size_t unknown =
+        random_below(2) ? restore_one_by_one(p, rows, count) : restore_together(p, rows, count);
+    free(rows);
     return unknown;
 }
 
@@ -1102,6 +1135,41 @@ TEST(a_row_without_room_is_refused) {
                      DOORMAN_RESOURCE_EXHAUSTED);
     assert_string_equal(error.text, "there is no room for one more: raise max_keys of the limit");
     process_end(&p);
+}
+
+/* Rows before the malformed one are restored, and none after it. Rows that have ended before the
+ * strings of a row, and pieces of a row, harm nothing. */
+TEST(the_first_row_that_cannot_be_restored_is_named) {
+    enum { ROWS = 40 };
+    static unsigned char bytes[ROWS][ROW_MAX];
+    doorman_stored_row rows[ROWS];
+    struct process from = process_of(QUOTA);
+    for (size_t i = 0; i < ROWS; i++) {
+        char key[8];
+        snprintf(key, sizeof key, "%zu", i);
+        assert_true(take(&from, key, 1 + (double)i));
+        rows[i] = (doorman_stored_row){
+            bytes[i], doorman_permits_next_changed(from.permits, bytes[i], from.now)};
+    }
+    for (size_t wrong = 0; wrong <= ROWS; wrong++) {
+        struct process to = process_of(QUOTA);
+        const size_t whole = wrong < ROWS ? rows[wrong].bytes : 0;
+        doorman_error error = {0};
+        size_t count = ROWS;
+        if (wrong < ROWS) rows[wrong].bytes = random_below(whole);
+        doorman_status status =
+            doorman_permits_restore_rows(to.permits, rows, &count, &error, to.now);
+        assert_int_equal(status, wrong < ROWS ? DOORMAN_INVALID_ARGUMENT : DOORMAN_OK);
+        assert_int_equal(count, wrong);
+        assert_true((strstr(error.text, "bytes: the row ends") != NULL) == (wrong < ROWS));
+        for (size_t i = 0; i < ROWS; i++) {
+            doorman_permit_row row = header_of(bytes[i], wrong == i ? whole : rows[i].bytes);
+            assert_exact(left(&to, row.key), i < wrong ? left(&from, row.key) : 100);
+        }
+        if (wrong < ROWS) rows[wrong].bytes = whole;
+        process_end(&to);
+    }
+    process_end(&from);
 }
 
 /* ---- random histories ----------------------------------------------------------------------- */
