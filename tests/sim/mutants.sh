@@ -112,9 +112,28 @@ why_found() { # exit status
     fi
 }
 
+# Builds a unit test with the changed headers, and runs it.
+try_unit() { # test
+    mkdir -p "$folder/$name/tests/unit"
+    cp tests/test.h "$folder/$name/tests"
+    cp tests/unit/unit.h "tests/unit/$1.c" "$folder/$name/tests/unit"
+    $compile -O1 -pthread "-I$folder/$name" "$folder/$name/tests/unit/$1.c" \
+        -o "$folder/$name/unit" -lcjson -lcmocka -lm
+    missed=0
+    if SEED=1 "$folder/$name/unit" >"$folder/$name/out" 2>&1; then
+        missed=1
+        found="NOT FOUND by $1"
+    else
+        found="$1: $(sed -n -e 's/^ERROR: //p' -e 's/^\[  ERROR   \] --- //p' -e '/Assertion/p' \
+            "$folder/$name/out" | head -n 1)"
+    fi
+    printf '%-16s %s\n%-16s   %s\n' "$name" "$rule" '' "$found"
+}
+
 # The options are those of `sim faults`. With --permits, --holds, --leased, --state or --throttle
 # first, they are those of `sim permits`, `sim holds`, `sim leased`, `sim state` or `sim throttle`,
-# and with --quotas those of `sim quotas`. With --fair they are those of `sim fair`.
+# and with --quotas those of `sim quotas`. With --fair they are those of `sim fair`. With --unit
+# NAME the test tests/unit/NAME.c must find the mutant, because no simulated system knows its rule.
 mutant() { # name, the rule and how it is broken, old text, new text, ..., options
     name=$1 rule=$2 mode=faults
     shift 2
@@ -156,6 +175,10 @@ mutant() { # name, the rule and how it is broken, old text, new text, ..., optio
         mode=throttle
         shift
         set -- --seconds 4 --output "$folder/$name" "$@"
+    fi
+    if [ "${1:-}" = --unit ]; then
+        try_unit "$2"
+        return
     fi
     # Most mutants are found in a few runs, so an optimized header would take longer altogether.
     level=-O0
@@ -772,6 +795,21 @@ mutant reserve-repeat 'P27: a repeated settle is charged again' \
             doorman__reservation_enter(permits, reservation, DOORMAN__ENDED, DOORMAN_NEVER);
         }
         status = doorman__settle_now(permits, call, reservation, out);' --state
+mutant refund-full 'P27: what a bucket gains takes nothing from what may come back' \
+    'if (back->pending <= left + 8 * DBL_EPSILON * size) return;' \
+    'if (size >= 0 || left > 0) return;' --unit refunds_test
+mutant refund-part 'P27: what a bucket gains makes only the sum of all shares smaller' \
+    'back->scale *= left / back->pending;' \
+    'if (!(left > 0)) back->scale = 0;' --unit refunds_test
+mutant refund-share 'P27: the share of a settled reservation stays in the sum of all shares' \
+    'back.pending -= share;' \
+    'back.pending -= 0 * share;' --unit refunds_test
+mutant refund-charge 'P27: shares are bounded only when units come back' \
+    'doorman__counter_bound_back(counter, meter, at->now); const size_t entered =' \
+    'const size_t entered =' --unit refunds_test
+mutant refund-row 'P27: what may come back to a bucket is not in its row' \
+    'end = doorman__figures_write(end, &meter, back.pending > 0 ? &back : NULL, at);' \
+    'end = doorman__figures_write(end, &meter, NULL, at);' --unit refunds_test
 mutant reserve-row 'P27: the row of a reservation is not yielded' \
     'if (!bytes) bytes = doorman__changes_yield_reservation(permits, &all->changed, out);' \
     '' --state --favour resign,crash

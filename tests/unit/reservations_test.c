@@ -1051,7 +1051,8 @@ TEST(a_crash_charges_nothing_twice_and_forgets_only_the_last_changes) {
 /* ---- a slow model --------------------------------------------------------------------------- */
 
 /* The model has each charge of each limit for itself, and adds them up whenever something is asked.
- * All amounts are multiples of 1/4, and times are whole seconds, so that nothing is rounded. */
+ * All amounts are multiples of 1/4, and times are whole seconds, so that only shares of what may
+ * come back to a bucket are rounded. */
 
 #define MODEL_LIMITS 3
 #define MODEL_REQUESTS 40
@@ -1071,8 +1072,7 @@ struct model_limit {
     struct model_charge charges[4096];
     size_t count;
     int resets;
-    bool reserved; /* a bucket that was not full since a reservation has charged it */
-    double level;  /* of a bucket with a rate of 1 */
+    double level; /* of a bucket with a rate of 1 */
     doorman_time level_at;
 };
 
@@ -1084,9 +1084,8 @@ struct model_request {
     double had[MODEL_LIMITS];    /* what is still charged */
     int resets[MODEL_LIMITS];    /* of the limit when it was charged */
     size_t charge[MODEL_LIMITS]; /* the index of the charge */
-    double missing;              /* of the bucket before */
-    doorman_time granted_at;
-    doorman_time end; /* or when it is forgotten */
+    double share;                /* what may come back to the bucket */
+    doorman_time end;            /* or when it is forgotten */
     doorman_settled_item result;
     bool late, unknown;
 };
@@ -1108,12 +1107,22 @@ static bool model_counts(const struct model *m, const struct model_limit *limit,
     return model_slice(charge->epoch) + 16 > model_slice(m->epoch);
 }
 
+/* All shares together are at most what is missing. */
+static void model_bound(struct model *m, double missing) {
+    double sum = 0;
+    for (size_t i = 0; i < MODEL_REQUESTS; i++) sum += m->requests[i].share;
+    for (size_t i = 0; i < MODEL_REQUESTS && sum > missing; i++) {
+        m->requests[i].share *= missing / sum;
+    }
+}
+
 static double model_used(struct model *m, struct model_limit *limit) {
     double sum = 0;
     if (limit->kind == MODEL_BUCKET) {
         const double gained = (double)(m->epoch - limit->level_at);
         limit->level = fmin(limit->size, limit->level + gained);
         limit->level_at = m->epoch;
+        model_bound(m, limit->size - limit->level);
         return limit->size - limit->level;
     }
     for (size_t i = 0; i < limit->count; i++) {
@@ -1123,9 +1132,8 @@ static double model_used(struct model *m, struct model_limit *limit) {
 }
 
 static size_t model_charge(struct model *m, struct model_limit *limit, double amount) {
-    const double out = model_used(m, limit);
+    (void)model_used(m, limit);
     if (limit->kind == MODEL_BUCKET) {
-        if (!(out > 0)) limit->reserved = false;
         limit->level -= amount;
         return 0;
     }
@@ -1135,19 +1143,18 @@ static size_t model_charge(struct model *m, struct model_limit *limit, double am
 }
 
 /* Returns what comes back of `amount`. */
-static double model_return(struct model *m, const struct model_request *request, size_t index,
+static double model_return(struct model *m, struct model_request *request, size_t index,
                            double amount) {
     struct model_limit *limit = &m->limits[index];
     const double out = model_used(m, limit);
-    if (request->resets[index] != limit->resets) return 0;
     if (limit->kind == MODEL_BUCKET) {
-        if (!limit->reserved) return 0;
-        const double gained = (double)(m->epoch - request->granted_at);
-        const double owed = request->had[index] - fmax(0, gained - request->missing);
-        amount = fmax(0, fmin(amount, fmin(owed, out)));
+        const double share = floor((fmin(request->share, out) + 1e-7) * 4096) / 4096;
+        request->share = 0;
+        amount = fmin(amount, share);
         limit->level += amount;
         return amount;
     }
+    if (request->resets[index] != limit->resets) return 0;
     struct model_charge *charge = &limit->charges[request->charge[index]];
     if (!model_counts(m, limit, charge)) return 0;
     charge->amount -= amount;
@@ -1169,8 +1176,8 @@ static void model_settle(struct model *m, struct model_request *request, double 
     request->unknown = request->state == MODEL_FREE;
     for (size_t i = 0; i < MODEL_LIMITS; i++) {
         const double had = request->unknown ? 0 : request->had[i];
-        if (had > cost && request->state == MODEL_OPEN) {
-            back = fmax(back, model_return(m, request, i, had - cost));
+        if (request->state == MODEL_OPEN && (had > cost || i == MODEL_BUCKET)) {
+            back = fmax(back, model_return(m, request, i, fmax(0, had - cost)));
         }
         if (had >= cost && !request->unknown) continue;
         const double amount = model_report(m, &m->limits[i], cost - had);
@@ -1197,6 +1204,8 @@ static void model_pass(struct model *m, doorman_time seconds) {
                 (void)model_return(m, request, j, request->had[j]);
                 request->had[j] = 0;
             }
+            (void)model_used(m, &m->limits[MODEL_BUCKET]);
+            request->share = 0;
             request->state = MODEL_ENDED;
             request->end = m->epoch + 600;
         }
@@ -1208,18 +1217,14 @@ static bool model_reserve(struct model *m, struct model_request *request, double
     for (size_t i = 0; i < MODEL_LIMITS; i++) {
         if (m->limits[i].size - model_used(m, &m->limits[i]) < cost) return false;
     }
-    *request = (struct model_request){.state = MODEL_OPEN,
-                                      .reserved = cost,
-                                      .cost = cost,
-                                      .granted_at = m->epoch,
-                                      .missing = model_used(m, &m->limits[MODEL_BUCKET]),
-                                      .end = m->epoch + within};
+    *request = (struct model_request){
+        .state = MODEL_OPEN, .reserved = cost, .cost = cost, .end = m->epoch + within};
     for (size_t i = 0; i < MODEL_LIMITS; i++) {
         request->charge[i] = model_charge(m, &m->limits[i], cost);
         request->had[i] = cost;
         request->resets[i] = m->limits[i].resets;
     }
-    m->limits[MODEL_BUCKET].reserved = true;
+    request->share = cost;
     return true;
 }
 
@@ -1348,7 +1353,6 @@ static void trial_restart(struct trial *t) {
             doorman_permits_restore(t->p.permits, row->row, row->bytes, NULL, t->p.now);
         assert_int_equal(status, DOORMAN_OK);
     }
-    t->m.limits[MODEL_BUCKET].reserved = true;
 }
 
 static void trial_step(struct trial *t) {
