@@ -9280,7 +9280,7 @@ static bool doorman__charge_extend(doorman_permits *permits, doorman__charge *ch
 static bool doorman__permits_reserve_sets(doorman_permits *permits) {
     for (size_t i = 0; i < permits->charge_count; i++) {
         doorman__charge *charge = &permits->charges[i];
-        if (!charge->set || !charge->counter) continue;
+        if (!charge->set || !charge->counter || charge->reason) continue;
         if (!doorman__charge_extend(permits, charge, DOORMAN__HAS_SET)) return false;
     }
     return true;
@@ -9299,10 +9299,10 @@ static bool doorman__permits_reserve_backs(doorman_permits *permits) {
 }
 
 /* P31: returns whether memory_max allows that the counter of a charge remembers the figures that
- * the caller brings. Other counters may be evicted for them. Shadow refuses nothing. */
+ * the caller brings. Other counters may be evicted for them. */
 static bool doorman__charge_fits_set(doorman_permits *permits, const doorman__charge *charge) {
     doorman__counter *counter = charge->counter;
-    if (!charge->set || !counter || charge->shadow) return true;
+    if (!charge->set || !counter) return true;
     const bool has_room = counter->flags & DOORMAN__HAS_SET;
     if (has_room && doorman__counter_set(counter) == charge->set) return true;
     const size_t bytes = has_room ? 0 : sizeof(uint64_t);
@@ -9322,7 +9322,7 @@ static doorman_status doorman__permits_create_counters(doorman_permits *permits,
         doorman__charge *charge = &permits->charges[i];
         if (!doorman__charge_fits_set(permits, charge)) {
             charge->reason = DOORMAN_REASON_MAX_KEYS;
-            *fits = false;
+            *fits = charge->shadow; /* shadow refuses nothing, and charges nothing then */
             continue;
         }
         if (charge->counter || !doorman__charge_amount(charge)) continue;
