@@ -692,6 +692,7 @@ typedef struct doorman_permit_event {
     bool shadow;                  /* REFUSED: the limit is in shadow, so it refuses nothing */
     double returned, charged;     /* of SETTLED and UNSETTLED */
     bool late;                    /* SETTLED: the reservation had ended, or was not known */
+    uint64_t id; /* RESERVED, SETTLED, UNSETTLED: of the reservation; 0: it was not known */
 } doorman_permit_event;
 
 struct doorman_permits_options {
@@ -11250,6 +11251,7 @@ static void doorman__reservation_event(const doorman_permits *permits,
     const doorman__reserved_item *item = &doorman__reserved_items(reservation)[index];
     event.resource_id = item->resource_id;
     event.key = item->key;
+    event.id = reservation->unknown ? 0 : reservation->id;
     doorman__permits_event(permits, event);
 }
 
