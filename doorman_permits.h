@@ -246,7 +246,9 @@ extern "C" {
  *    charged stays, or comes back where the limit has refund_unsettled. A settle that comes later
  *    is `late`. It charges what its cost exceeds that which stayed, and gives nothing back. A
  *    settle without a known reservation is `unknown`, and is charged as a report. So nobody gets
- *    away free.
+ *    away free. While the rows of a store are not read, the reservation may be there. So a settle
+ *    that is unknown and that a durable limit concerns is then refused as LEARNING, for at most 70
+ *    minutes, and is sent again.
  *       A reservation with units of CONCURRENCY is a hold too, which ends as any hold. A settle
  *    releases it.
  *       A repeated permit with the same client_id, request_id and items answers what was granted,
@@ -13683,14 +13685,16 @@ static doorman_reason doorman__settle_refuses(const doorman_permits *permits,
 }
 
 /* Returns whether a counter of the wants is not read from a store yet: the reservation may be
- * there, and so may be a report that was sent before. A report of more than 10 minutes ago is not
- * sent again (P28), so reports do not wait longer, also if the store stays away. */
+ * there, and so may be a report that was sent before. If the store stays away, that lasts as long
+ * as a reservation is remembered after it was granted. A report of more than 10 minutes ago is not
+ * sent again (P28), so reports do not wait longer. */
 static bool doorman__settle_learns(const doorman_permits *permits,
                                    const doorman__settle_call *call) {
     bool learns = false;
     const doorman__changes *changes = &permits->changes;
-    const bool may_repeat = call->reports && changes->rows != DOORMAN_ROWS_READ &&
-                            permits->at.now - changes->unread_since < DOORMAN__ENDED_KEPT;
+    const doorman_time most = DOORMAN__ENDED_KEPT + (call->reports ? 0 : DOORMAN__SETTLE_MAX);
+    const bool may_repeat =
+        changes->rows != DOORMAN_ROWS_READ && permits->at.now - changes->unread_since < most;
     for (size_t i = 0; i < permits->charge_count; i++) {
         const doorman_permit_limit *limit = permits->charges[i].limit;
         learns = learns || doorman__permits_awaits_rows(permits, limit) ||
