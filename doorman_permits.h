@@ -241,15 +241,22 @@ extern "C" {
  *    comes back to the counter that was charged: to a FIXED_WINDOW if its window is still the same
  *    one, to the slice of a SLIDING_WINDOW that was charged while that slice counts, and to a
  *    bucket as far as it has not gained it back by itself. TIERS and leased limits give nothing
- *    back, and a counter that was reset or evicted meanwhile does not either, unless another
- *    reservation has charged it since then. What is more is charged as a report is (P13). No
- *    counter gets more back than it was charged.
+ *    back. A counter that was reset or evicted meanwhile does not either, unless it is a window
+ *    that another reservation has charged since then. What is more is charged as a report is (P13).
+ *    No counter gets more back than it was charged.
+ *       A bucket never has more than if each reservation had charged what it has cost from the
+ *    beginning, and all else had been the same. So units that it would have gained in vain do not
+ *    come back, also if its rate or size has changed, or a row has given it units. While several
+ *    reservations of a bucket are open, they share what may come back, so it may get less than
+ *    that: in random histories 95 % of it. The section >>counters says how, and why.
  *       A settle is idempotent: repeated, it answers what the first one counted. With other
  *    figures it is refused as REPEATED. A reservation that is not settled in time ends: what was
  *    charged stays, or comes back where the limit has refund_unsettled. A settle that comes later
  *    is `late`. It charges what its cost exceeds that which stayed, and gives nothing back. A
  *    settle without a known reservation is `unknown`, and is charged as a report. So nobody gets
- *    away free.
+ *    away free. While the rows of a store are not read, the reservation may be there. So a settle
+ *    that is unknown and that a durable limit concerns is then refused as LEARNING, for at most 70
+ *    minutes, and is sent again.
  *       A reservation with units of CONCURRENCY is a hold too, which ends as any hold. A settle
  *    releases it.
  *       A repeated permit with the same client_id, request_id and items answers what was granted,
@@ -697,6 +704,7 @@ typedef struct doorman_permit_event {
     bool shadow;                  /* REFUSED: the limit is in shadow, so it refuses nothing */
     double returned, charged;     /* of SETTLED and UNSETTLED */
     bool late;                    /* SETTLED: the reservation had ended, or was not known */
+    uint64_t id; /* RESERVED, SETTLED, UNSETTLED: of the reservation; 0: it was not known */
 } doorman_permit_event;
 
 struct doorman_permits_options {
@@ -1660,10 +1668,12 @@ DOORMAN_API bool doorman_permits_find_reservation(const doorman_permits *permits
  * A hold of the same permit stays.
  *   refund    whether what was charged comes back, where units can come back. The `unsettled` of
  *             the limits does not count
- *   returns   false: there is none with this id; or memory has run out, and nothing has changed
+ *   returns   OK | NOT_FOUND: there is none with this id |
+ *             INVALID_ARGUMENT: there are no permits |
+ *             OUT_OF_MEMORY: nothing has changed
  *   cost      as a settle */
-DOORMAN_API bool doorman_permits_end_reservation(doorman_permits *permits, uint64_t id, bool refund,
-                                                 doorman_time now);
+DOORMAN_API doorman_status doorman_permits_end_reservation(doorman_permits *permits, uint64_t id,
+                                                           bool refund, doorman_time now);
 
 /* ---- descriptors, the public part ----------------------------------------------------------- */
 /* A gateway, such as Envoy, describes a request by descriptors: lists of keys and values. A
@@ -5926,6 +5936,52 @@ static uint64_t doorman__ring_end(const uint64_t *ring, uint64_t now) {
  * saved units stay, and only the time since the last use counts at the new rate (P15).
  */
 
+/* ---- permits: what may come back to a bucket (P27) */
+/*
+ * Each open reservation has a share of what its bucket may still get back. At first the share is
+ * what was charged. While the bucket gains units, the sum of the shares cannot be more than what is
+ * missing: all shares become smaller by the same factor then. A settlement gives back at most its
+ * share, and the rest of the share is nobody's.
+ *     So a bucket needs no list. `pending` is the sum of all shares, `scale` is the product of all
+ * factors, and a reservation remembers the `scale` of the moment when it was charged. Its share is
+ * what was charged, times `scale`, divided by that one.
+ *
+ * Why a bucket never gets more than it should: compare it with a replay, in which each reservation
+ * charges less by some z, at most what it has charged, and in which all else is the same. Then
+ *     level of the replay >= level + the sum of min(z, share) over all open reservations
+ * A charge changes both sides alike, and so does a new reservation, whose share is all of it. If
+ * both gain units, and the replay becomes full, its level is the size. That is at least the level
+ * plus all shares, because they are at most what is missing. If a reservation is settled, z is what
+ * it has not used. At most min(z, share) comes back, and just that leaves the sum. What pours units
+ * into the bucket, or cuts it to a smaller size, is a gain too.
+ *     With one open reservation at a time the rule is exact. With several it may give less, because
+ * a share may go to nobody that another reservation could have used.
+ *     Example with a size of 10: two reservations of 5 empty the bucket. It gains 4, so 6 are
+ * missing, and both shares are 3. The first one has cost 5, and the second one 0: 3 come back, and
+ * the level is 7. It is 9 in a replay.
+ */
+typedef struct doorman__back {
+    double pending; /* units: at least the sum of all shares */
+    double scale;   /* (0, 1] */
+    uint64_t stamp; /* what was charged under another one has no share */
+} doorman__back;
+
+#define DOORMAN__BACK_WORDS 3
+#define DOORMAN__BACK_SCALE_MIN 1e-200
+#define DOORMAN__BACK_ERROR (1 / DOORMAN__UNIT / 1024) /* of a share, by rounding */
+
+/* Bounds all shares together.
+ *   missing   units
+ *   size      of the bucket */
+static void doorman__back_bound(doorman__back *back, double missing, double size) {
+    const double left = doorman__max(missing, 0);
+    if (back->pending <= left + 8 * DBL_EPSILON * size) return; /* a rounding error */
+    back->scale *= left / back->pending;
+    back->pending = left;
+    if (back->scale > DOORMAN__BACK_SCALE_MIN) return;
+    *back = (doorman__back){.scale = 1, .stamp = back->stamp + 1};
+}
+
 #define DOORMAN__SLIDING_WORDS (2 + DOORMAN__RING_WORDS)
 #define DOORMAN__TIER_WORDS (3 + DOORMAN__RING_WORDS)
 
@@ -6730,7 +6786,8 @@ typedef struct doorman__counter {
     uint16_t generation; /* of the configuration for which `override_` is right */
     uint16_t override_;  /* 0: the figures of the limit; else the index of the override plus 1 */
     uint16_t key_bytes;
-    uint8_t words; /* of the state, with those of DOORMAN__HAS_SET and DOORMAN__COUNTS_REFUSALS */
+    uint8_t words; /* of the state, with those of the flags DOORMAN__HAS_BACK, DOORMAN__HAS_SET and
+                      DOORMAN__COUNTS_REFUSALS */
     uint8_t flags;
 } doorman__counter;
 
@@ -6741,6 +6798,8 @@ typedef struct doorman__counter {
 #define DOORMAN__STORED 16         /* a store has a row, or may have one */
 #define DOORMAN__RESERVED 32       /* a reservation has charged the counter, or may have */
 #define DOORMAN__HAS_SET 64        /* behind the state is a word with figures of a caller (P31) */
+#define DOORMAN__HAS_BACK 128      /* of a bucket: before that is a doorman__back (P27) */
+#define DOORMAN__COUNTER_EXTRAS (DOORMAN__COUNTS_REFUSALS | DOORMAN__HAS_SET | DOORMAN__HAS_BACK)
 
 /* The keys that share one counter of a fair limit (P29). A pool does not end with the counter, that
  * is removed whenever its bucket is full. It ends when it has no keys. */
@@ -6922,6 +6981,7 @@ typedef struct doorman__reservations {
     doorman__reservation_list changed; /* whose rows must be yielded */
     doorman__reservation_list unsure;  /* the same, but after the rows of their counters */
     size_t waiting;                    /* of `changed`: open ones, which are unsure next */
+    uint64_t stamps;                   /* that were made: see doorman__permits_new_back */
     uint64_t settled, unsettled;       /* see doorman_permits_info */
     double returned;
     bool is_stuck;               /* memory ran out when one ended */
@@ -7198,7 +7258,8 @@ typedef struct doorman__reserved_item {
 typedef struct doorman__reserved_part {
     uint64_t limit;  /* see doorman__limit_code */
     uint64_t window; /* FIXED_WINDOW: the number of its window; SLIDING_WINDOW: its length;
-                        TOKEN_BUCKET: the units that were missing before, as the bits of a double */
+                        TOKEN_BUCKET: the stamp of its doorman__back */
+    double scale;    /* TOKEN_BUCKET: the scale of its doorman__back then; 0: nothing comes back */
     uint64_t grains; /* what is charged now */
     uint32_t item;   /* the index of the item */
     bool returns;    /* units may come back */
@@ -7460,6 +7521,38 @@ static const doorman_figures *doorman__counter_brought(const doorman_permits *pe
 }
 
 /* ---- permits: the parts of a counter */
+
+static void *doorman__counter_back_words(doorman__counter *counter) {
+    size_t behind = DOORMAN__BACK_WORDS;
+    if (counter->flags & DOORMAN__HAS_SET) behind += 1;
+    if (counter->flags & DOORMAN__COUNTS_REFUSALS) behind += 2;
+    assert(counter->flags & DOORMAN__HAS_BACK && counter->words >= behind);
+    return doorman__counter_state(counter) + counter->words - behind;
+}
+
+/* Returns what may come back to a bucket, whose flags have HAS_BACK. */
+static doorman__back doorman__counter_back(doorman__counter *counter) {
+    doorman__back back;
+    memcpy(&back, doorman__counter_back_words(counter), sizeof back);
+    return back;
+}
+
+static void doorman__counter_set_back(doorman__counter *counter, const doorman__back *back) {
+    assert(back->pending >= 0 && back->scale > 0 && back->scale <= 1);
+    memcpy(doorman__counter_back_words(counter), back, sizeof *back);
+}
+
+/* Bounds what may come back to a bucket by what is missing now. Must be called before the bucket is
+ * charged, and after it has got units. */
+static void doorman__counter_bound_back(doorman__counter *counter, const doorman__meter *meter,
+                                        doorman_time now) {
+    if (!(counter->flags & DOORMAN__HAS_BACK)) return;
+    const double size = meter->figures->size;
+    doorman__back back = doorman__counter_back(counter);
+    if (!(back.pending > 0)) return;
+    doorman__back_bound(&back, size - doorman__level_at(meter->figures, meter->state, now), size);
+    doorman__counter_set_back(counter, &back);
+}
 
 /* Returns the two words that count refusals for a ban: the count, and when it began. */
 static uint64_t *doorman__counter_refusals(doorman__counter *counter) {
@@ -8120,6 +8213,7 @@ static doorman__counter *doorman__counter_create(const doorman__identity *identi
     size_t key_bytes = identity->key_bytes;
     size_t all = words + (flags & DOORMAN__COUNTS_REFUSALS ? 2 : 0);
     if (flags & DOORMAN__HAS_SET) all++;
+    if (flags & DOORMAN__HAS_BACK) all += DOORMAN__BACK_WORDS;
     doorman__counter *counter =
         (doorman__counter *)doorman__zalloc(sizeof *counter + all * sizeof(uint64_t) + key_bytes);
     if (!counter) return NULL;
@@ -8164,8 +8258,17 @@ static uint8_t doorman__limit_flags(const doorman_permit_limit *limit) {
 static size_t doorman__counter_words(const doorman__counter *counter) {
     const size_t refusals = counter->flags & DOORMAN__COUNTS_REFUSALS ? 2 : 0;
     const size_t set = counter->flags & DOORMAN__HAS_SET ? 1 : 0;
-    assert(counter->words >= refusals + set);
-    return counter->words - refusals - set;
+    const size_t back = counter->flags & DOORMAN__HAS_BACK ? DOORMAN__BACK_WORDS : 0;
+    assert(counter->words >= refusals + set + back);
+    return counter->words - refusals - set - back;
+}
+
+/* Returns that nothing may come back. The stamp is a new one, also after a restart. */
+static doorman__back doorman__permits_new_back(doorman_permits *permits) {
+    const uint64_t time = doorman__mix((uint64_t)permits->at.epoch);
+    const uint64_t number = time + ++permits->reservations.stamps;
+    return (doorman__back){.scale = 1,
+                           .stamp = doorman__hash_number(permits->options.seed, number)};
 }
 
 /* Gives a counter the number of words that its figures need now, and room for what the flags say.
@@ -8175,7 +8278,7 @@ static doorman__counter *doorman__counter_resize(doorman_permits *permits, doorm
                                                  doorman__counter *counter, size_t words,
                                                  uint8_t flags) {
     const uint8_t counted = counter->flags & DOORMAN__COUNTS_REFUSALS;
-    const uint8_t parts = counter->flags & (DOORMAN__COUNTS_REFUSALS | DOORMAN__HAS_SET);
+    const uint8_t parts = counter->flags & DOORMAN__COUNTER_EXTRAS;
     const size_t before = doorman__counter_words(counter);
     if (before == words && flags == parts) return counter;
     const doorman__identity identity = doorman__counter_identity(counter);
@@ -8189,6 +8292,12 @@ static doorman__counter *doorman__counter_resize(doorman_permits *permits, doorm
     }
     if (flags & DOORMAN__HAS_SET) {
         doorman__counter_remember(permits, other, doorman__counter_set(counter));
+    }
+    if (flags & DOORMAN__HAS_BACK) {
+        const doorman__back back = counter->flags & DOORMAN__HAS_BACK
+                                       ? doorman__counter_back(counter)
+                                       : doorman__permits_new_back(permits);
+        doorman__counter_set_back(other, &back);
     }
     other->flags |= counter->flags & (DOORMAN__STORED | DOORMAN__RESERVED);
     if (counter->flags & DOORMAN__CHANGED) doorman__permits_mark(permits, slot, other);
@@ -8213,7 +8322,8 @@ static doorman__counter *doorman__counter_adapt(doorman_permits *permits, doorma
     const doorman_figures *figures = doorman__key_figures(
         permits, limit, override_, doorman__counter_brought(permits, limit, counter), &identity);
     size_t words = doorman__state_words(limit->kind, figures);
-    const uint8_t flags = doorman__limit_flags(limit) | (counter->flags & DOORMAN__HAS_SET);
+    const uint8_t flags =
+        doorman__limit_flags(limit) | (counter->flags & (DOORMAN__HAS_SET | DOORMAN__HAS_BACK));
     counter = doorman__counter_resize(permits, slot, counter, words, flags);
     if (!counter) return NULL;
     counter->override_ = override_;
@@ -9344,7 +9454,7 @@ static const char *doorman__permit_request_wrong(const doorman_permit_request *r
 
 #define DOORMAN__RESERVATION_ROW_BYTES 340 /* at most, without items and parts */
 #define DOORMAN__RESERVED_ITEM_BYTES 42
-#define DOORMAN__RESERVED_PART_BYTES 27
+#define DOORMAN__RESERVED_PART_BYTES 35
 
 /* Returns whether the row of a reservation has room for its items, and for parts of each. */
 static bool doorman__reservation_fits(const doorman_permit_item *items, size_t count,
@@ -10165,34 +10275,53 @@ static void doorman__permits_undo(doorman_permits *permits) {
     }
 }
 
+/* Gives the counter of a charge room for what a flag says. Returns false if memory runs out. */
+static bool doorman__charge_extend(doorman_permits *permits, doorman__charge *charge,
+                                   uint8_t flag) {
+    doorman__counter *counter = charge->counter;
+    if (counter->flags & flag) return true;
+    const uint8_t flags = (uint8_t)((counter->flags & DOORMAN__COUNTER_EXTRAS) | flag);
+    const uint16_t generation = counter->generation, override_ = counter->override_;
+    counter->flags &= (uint8_t)~DOORMAN__IN_USE;
+    doorman__counter *other = doorman__counter_resize(permits, charge->slot, counter,
+                                                      doorman__counter_words(counter), flags);
+    if (!other) counter->flags |= DOORMAN__IN_USE;
+    if (!other) return false;
+    other->flags |= DOORMAN__IN_USE;
+    other->generation = generation;
+    other->override_ = override_;
+    charge->counter = other;
+    return true;
+}
+
 /* P31: gives the counters room for the figures that the caller brings. Returns false if memory runs
  * out. A counter with room that is not used equals one without. */
 static bool doorman__permits_reserve_sets(doorman_permits *permits) {
     for (size_t i = 0; i < permits->charge_count; i++) {
         doorman__charge *charge = &permits->charges[i];
-        doorman__counter *counter = charge->counter;
-        if (!charge->set || !counter || counter->flags & DOORMAN__HAS_SET) continue;
-        const uint8_t flags =
-            (uint8_t)((counter->flags & DOORMAN__COUNTS_REFUSALS) | DOORMAN__HAS_SET);
-        const uint16_t generation = counter->generation, override_ = counter->override_;
-        counter->flags &= (uint8_t)~DOORMAN__IN_USE;
-        doorman__counter *other = doorman__counter_resize(permits, charge->slot, counter,
-                                                          doorman__counter_words(counter), flags);
-        if (!other) counter->flags |= DOORMAN__IN_USE;
-        if (!other) return false;
-        other->flags |= DOORMAN__IN_USE;
-        other->generation = generation;
-        other->override_ = override_;
-        charge->counter = other;
+        if (!charge->set || !charge->counter || charge->reason) continue;
+        if (!doorman__charge_extend(permits, charge, DOORMAN__HAS_SET)) return false;
+    }
+    return true;
+}
+
+/* P27: gives the buckets that a reservation charges room for what may come back. Returns false if
+ * memory runs out. */
+static bool doorman__permits_reserve_backs(doorman_permits *permits) {
+    for (size_t i = 0; i < permits->charge_count; i++) {
+        doorman__charge *charge = &permits->charges[i];
+        const bool bucket = charge->limit->kind == DOORMAN_TOKEN_BUCKET && charge->counter;
+        if (!bucket || !doorman__charge_amount(charge)) continue;
+        if (!doorman__charge_extend(permits, charge, DOORMAN__HAS_BACK)) return false;
     }
     return true;
 }
 
 /* P31: returns whether memory_max allows that the counter of a charge remembers the figures that
- * the caller brings. Other counters may be evicted for them. Shadow refuses nothing. */
+ * the caller brings. Other counters may be evicted for them. */
 static bool doorman__charge_fits_set(doorman_permits *permits, const doorman__charge *charge) {
     doorman__counter *counter = charge->counter;
-    if (!charge->set || !counter || charge->shadow) return true;
+    if (!charge->set || !counter) return true;
     const bool has_room = counter->flags & DOORMAN__HAS_SET;
     if (has_room && doorman__counter_set(counter) == charge->set) return true;
     const size_t bytes = has_room ? 0 : sizeof(uint64_t);
@@ -10212,7 +10341,7 @@ static doorman_status doorman__permits_create_counters(doorman_permits *permits,
         doorman__charge *charge = &permits->charges[i];
         if (!doorman__charge_fits_set(permits, charge)) {
             charge->reason = DOORMAN_REASON_MAX_KEYS;
-            *fits = false;
+            *fits = charge->shadow; /* shadow refuses nothing, and charges nothing then */
             continue;
         }
         if (charge->counter || !doorman__charge_amount(charge)) continue;
@@ -10279,8 +10408,8 @@ static void doorman__charge_remember(doorman_permits *permits, doorman__charge *
 }
 
 /* Charges a counter. Returns what doorman__meter_charge returns. If the counter begins another
- * window, earlier reservations get nothing back, also if its figures get the first window again. A
- * full bucket has gained back all that they have charged, as if it was swept (P27). */
+ * window, earlier reservations get nothing back, also if its figures get the first window again
+ * (P27). */
 static size_t doorman__counter_charge(doorman__counter *counter, const doorman__meter *meter,
                                       int64_t grains, const doorman__moment *at) {
     const doorman_limit_kind kind = meter->limit->kind;
@@ -10290,13 +10419,12 @@ static size_t doorman__counter_charge(doorman__counter *counter, const doorman__
         if (kind == DOORMAN_FIXED_WINDOW) {
             window = doorman__span_id(doorman__span_at(meter->figures, at->epoch));
         }
-        const bool full =
-            kind == DOORMAN_TOKEN_BUCKET &&
-            doorman__level_at(meter->figures, meter->state, at->now) >= meter->figures->size;
-        if (full) counter->flags &= (uint8_t)~DOORMAN__RESERVED;
     }
     if (window != meter->state[0]) counter->flags &= (uint8_t)~DOORMAN__RESERVED;
-    return doorman__meter_charge(meter, grains, at);
+    doorman__counter_bound_back(counter, meter, at->now);
+    const size_t entered = doorman__meter_charge(meter, grains, at);
+    if (grains < 0) doorman__counter_bound_back(counter, meter, at->now);
+    return entered;
 }
 
 /* Charges a counter, and counts the grant. Returns whether a warning is due. */
@@ -11795,9 +11923,10 @@ static void doorman__hold_grant(doorman_permits *permits, doorman__hold *hold,
  * A reservation does not point to the counters that it has charged, because they move, end and are
  * evicted. A part says what one limit was charged for one item. It names the limit by a code, which
  * has the same bits on every machine. A settlement finds the counters again, as a report does.
- * Units only come back to a counter that is marked as RESERVED. So a counter that was reset, and
- * that others have charged since then, gives nothing back. A counter that another reservation has
- * charged since then gives back at most what it has.
+ * Units only come back to a window that is marked as RESERVED. So a window that was reset, and that
+ * others have charged since then, gives nothing back. A window that another reservation has charged
+ * since then gives back at most what it has. A bucket has a doorman__back, whose stamp is a new one
+ * after a reset.
  *
  * Rows. A store must never have a counter without its reservation: after a crash the settlement
  * would be unknown, and charge the cost a second time. Nor may a settled reservation be open in the
@@ -12103,16 +12232,14 @@ doorman__permits_new_reservation(doorman_permits *permits, const doorman_permit_
     return made;
 }
 
-/* Returns how many units a bucket lacked before what is untaken of a charge, as the bits of a
- * double. */
-static uint64_t doorman__charge_missing(const doorman_permits *permits,
-                                        const doorman__charge *charge) {
-    const doorman__meter meter = doorman__counter_meter(permits, charge->limit, charge->counter);
-    const double level = doorman__level_at(meter.figures, meter.state, permits->at.now);
-    const double missing = meter.figures->size - level - doorman__grains_units(charge->untaken);
-    uint64_t bits;
-    memcpy(&bits, &missing, sizeof bits);
-    return bits;
+/* Notes in a part that a bucket was charged for it. */
+static void doorman__reservation_note_bucket(doorman__counter *counter,
+                                             doorman__reserved_part *part) {
+    doorman__back back = doorman__counter_back(counter);
+    part->window = back.stamp;
+    part->scale = back.scale;
+    back.pending += doorman__grains_units(part->grains);
+    doorman__counter_set_back(counter, &back);
 }
 
 /* Notes what a counter was charged for an item. */
@@ -12127,18 +12254,16 @@ static void doorman__reservation_note(const doorman_permits *permits,
     const bool window =
         limit->kind == DOORMAN_FIXED_WINDOW || limit->kind == DOORMAN_SLIDING_WINDOW;
     const bool returns = charge->counter && !limit->leased && (bucket || window);
-    uint64_t missing = 0;
-    if (returns && bucket) missing = doorman__charge_missing(permits, charge);
-    if (returns && window) missing = doorman__counter_state(charge->counter)[0];
     if (charge->counter) charge->counter->flags |= DOORMAN__RESERVED;
-    doorman__reserved_parts(reservation)[reservation->part_count++] =
-        (doorman__reserved_part){.limit = doorman__limit_code(charge),
-                                 .window = missing,
-                                 .grains = grains,
-                                 .item = (uint32_t)item,
-                                 .returns = returns,
-                                 .refunds = returns && limit->refund_unsettled,
-                                 .durable = limit->durable};
+    doorman__reserved_part *part = &doorman__reserved_parts(reservation)[reservation->part_count++];
+    *part = (doorman__reserved_part){.limit = doorman__limit_code(charge),
+                                     .grains = grains,
+                                     .item = (uint32_t)item,
+                                     .returns = returns,
+                                     .refunds = returns && limit->refund_unsettled,
+                                     .durable = limit->durable};
+    if (returns && window) part->window = doorman__counter_state(charge->counter)[0];
+    if (returns && bucket) doorman__reservation_note_bucket(charge->counter, part);
     charge->untaken -= grains;
     reservation->has_row = reservation->has_row || limit->durable;
 }
@@ -12150,6 +12275,7 @@ static void doorman__reservation_event(const doorman_permits *permits,
     const doorman__reserved_item *item = &doorman__reserved_items(reservation)[index];
     event.resource_id = item->resource_id;
     event.key = item->key;
+    event.id = reservation->unknown ? 0 : reservation->id;
     doorman__permits_event(permits, event);
 }
 
@@ -12281,24 +12407,35 @@ static uint64_t *doorman__sliding_slot(const doorman__meter *meter, doorman_time
     return counts && is_kept ? &ring[1 + slice % DOORMAN__SLICES] : NULL;
 }
 
-/* Returns how much of a part a bucket has not gained back yet. What it gains pays first for what
- * was missing before the part was charged, then for the part. */
-static uint64_t doorman__bucket_owed(const doorman__meter *meter,
-                                     const doorman__reserved_part *part, doorman_time granted_at,
-                                     doorman_time now) {
-    const doorman_figures *figures = meter->figures;
-    const double level = doorman__level_at(figures, meter->state, now);
-    const double gained = figures->rate * ((double)(now - granted_at) / 1e9);
-    double missing = 0;
-    memcpy(&missing, &part->window, sizeof missing);
-    const double owed = doorman__grains_units(part->grains) - doorman__max(0, gained - missing);
-    return doorman__grains_floor(doorman__min(owed, figures->size - level));
+/* Gives at most `grains` of a part back to its bucket, and takes the share of the part out of what
+ * may come back. Returns how many came back. */
+static uint64_t doorman__bucket_return(doorman__counter *counter, const doorman__meter *meter,
+                                       doorman__reserved_part *part, uint64_t grains,
+                                       doorman_time now) {
+    double share = 0;
+    if (!(counter->flags & DOORMAN__HAS_BACK)) return 0;
+    doorman__counter_bound_back(counter, meter, now);
+    doorman__back back = doorman__counter_back(counter);
+    if (part->window == back.stamp && part->scale > 0 && part->scale >= back.scale) {
+        share = doorman__grains_units(part->grains) * (back.scale / part->scale);
+        share = doorman__min(share, back.pending);
+    }
+    const double missing =
+        meter->figures->size - doorman__level_at(meter->figures, meter->state, now);
+    const uint64_t most = doorman__grains_floor(doorman__min(share + DOORMAN__BACK_ERROR, missing));
+    if (grains > most) grains = most;
+    back.pending -= share;
+    part->scale = 0;
+    doorman__counter_set_back(counter, &back);
+    if (grains) doorman__bucket_charge(meter->figures, meter->state, -(int64_t)grains, now);
+    doorman__counter_bound_back(counter, meter, now);
+    return grains;
 }
 
 /* Gives at most `grains` of a part back to its counter. Returns how many came back.
  *   granted_at   when the part was charged */
 static uint64_t doorman__charge_return(doorman_permits *permits, const doorman__charge *charge,
-                                       const doorman__reserved_part *part, doorman_time granted_at,
+                                       doorman__reserved_part *part, doorman_time granted_at,
                                        uint64_t grains) {
     doorman__counter *counter = charge->counter;
     bool returns = part->returns && counter && counter->flags & DOORMAN__RESERVED;
@@ -12307,9 +12444,7 @@ static uint64_t doorman__charge_return(doorman_permits *permits, const doorman__
     const doorman__meter meter = doorman__counter_meter(permits, charge->limit, counter);
     if (grains > part->grains) grains = part->grains;
     if (charge->limit->kind == DOORMAN_TOKEN_BUCKET) {
-        const uint64_t most = doorman__bucket_owed(&meter, part, granted_at, at->now);
-        if (grains > most) grains = most;
-        doorman__bucket_charge(meter.figures, meter.state, -(int64_t)grains, at->now);
+        grains = doorman__bucket_return(counter, &meter, part, grains, at->now);
     } else if (meter.state[0] != part->window) {
         return 0;
     } else if (charge->limit->kind == DOORMAN_FIXED_WINDOW) {
@@ -12324,6 +12459,7 @@ static uint64_t doorman__charge_return(doorman_permits *permits, const doorman__
         *slot -= grains;
     }
     if (charge->limit->durable) doorman__permits_mark(permits, charge->slot, counter);
+    if (!grains) return 0;
     doorman__charge_note_fair(permits, charge, &permits->wants[part->item], 0,
                               -doorman__grains_units(grains));
     return grains;
@@ -12369,8 +12505,8 @@ static void doorman__reservation_count_end(doorman_permits *permits,
     doorman__reservation_event(permits, reservation, index, event);
 }
 
-/* Gives back what comes back at the end of a reservation. Returns false if memory runs out; nothing
- * has changed then. */
+/* Gives back what comes back at the end of a reservation. Its shares of buckets are nobody's then.
+ * Returns false if memory runs out; nothing has changed then. */
 static bool doorman__reservation_refund(doorman_permits *permits, doorman__reservation *reservation,
                                         doorman__refund refund) {
     const size_t count = reservation->item_count;
@@ -12382,9 +12518,10 @@ static bool doorman__reservation_refund(doorman_permits *permits, doorman__reser
         for (size_t j = 0; j < want->charge_count; j++) {
             const doorman__charge *charge = &permits->charges[want->charges[j]];
             doorman__reserved_part *part = doorman__reservation_part(reservation, i, charge);
-            if (!part || !doorman__part_refunds(part, refund)) continue;
-            const uint64_t back = doorman__charge_return(permits, charge, part,
-                                                         reservation->granted_at, part->grains);
+            const bool refunds = part && doorman__part_refunds(part, refund);
+            if (!refunds && !(part && part->scale > 0)) continue;
+            const uint64_t back = doorman__charge_return(
+                permits, charge, part, reservation->granted_at, refunds ? part->grains : 0);
             if (back > most) most = back;
         }
         doorman__reservation_count_end(permits, reservation, i, doorman__grains_units(most));
@@ -12404,7 +12541,7 @@ static bool doorman__reservation_end(doorman_permits *permits, doorman__reservat
     bool refunds = false;
     assert(reservation->state == DOORMAN__OPEN);
     for (size_t i = 0; i < reservation->part_count; i++) {
-        refunds = refunds || doorman__part_refunds(&parts[i], refund);
+        refunds = refunds || doorman__part_refunds(&parts[i], refund) || parts[i].scale > 0;
     }
     if (refunds && !doorman__reservation_refund(permits, reservation, refund)) return false;
     for (size_t i = 0; !refunds && i < reservation->item_count; i++) {
@@ -12731,7 +12868,9 @@ static doorman_status doorman__permits_reserve(doorman_permits *permits,
     if (status != DOORMAN_OK || !*fits || decision->inspects) return status;
     assert(permits->charge_count <= permits->charge_capacity);
     if (decision->request->settle_within) {
-        out->reservation = doorman__permits_new_reservation(permits, decision->request);
+        if (doorman__permits_reserve_backs(permits)) {
+            out->reservation = doorman__permits_new_reservation(permits, decision->request);
+        }
         if (!out->reservation) {
             doorman__permits_undo(permits);
             return DOORMAN_OUT_OF_MEMORY;
@@ -14602,7 +14741,8 @@ static void doorman__settle_item(doorman_permits *permits, doorman__reservation 
         doorman__settle_step step;
         if (!doorman__settle_step_find(permits, reservation, index, i, &step)) continue;
         reservation->has_row = reservation->has_row || step.charge->limit->durable;
-        if (step.less > 0 && reservation->state == DOORMAN__OPEN) {
+        const bool ends_share = step.part && step.part->scale > 0;
+        if ((step.less > 0 || ends_share) && reservation->state == DOORMAN__OPEN) {
             const uint64_t back = doorman__charge_return(permits, step.charge, step.part,
                                                          reservation->granted_at, step.less);
             item->result.returned =
@@ -14648,14 +14788,16 @@ static doorman_reason doorman__settle_refuses(const doorman_permits *permits,
 }
 
 /* Returns whether a counter of the wants is not read from a store yet: the reservation may be
- * there, and so may be a report that was sent before. A report of more than 10 minutes ago is not
- * sent again (P28), so reports do not wait longer, also if the store stays away. */
+ * there, and so may be a report that was sent before. If the store stays away, that lasts as long
+ * as a reservation is remembered after it was granted. A report of more than 10 minutes ago is not
+ * sent again (P28), so reports do not wait longer. */
 static bool doorman__settle_learns(const doorman_permits *permits,
                                    const doorman__settle_call *call) {
     bool learns = false;
     const doorman__changes *changes = &permits->changes;
-    const bool may_repeat = call->reports && changes->rows != DOORMAN_ROWS_READ &&
-                            permits->at.now - changes->unread_since < DOORMAN__ENDED_KEPT;
+    const doorman_time most = DOORMAN__ENDED_KEPT + (call->reports ? 0 : DOORMAN__SETTLE_MAX);
+    const bool may_repeat =
+        changes->rows != DOORMAN_ROWS_READ && permits->at.now - changes->unread_since < most;
     for (size_t i = 0; i < permits->charge_count; i++) {
         const doorman_permit_limit *limit = permits->charges[i].limit;
         learns = learns || doorman__permits_awaits_rows(permits, limit) ||
@@ -14888,14 +15030,16 @@ bool doorman_permits_find_reservation(const doorman_permits *permits, uint64_t i
     return found != NULL;
 }
 
-bool doorman_permits_end_reservation(doorman_permits *permits, uint64_t id, bool refund,
-                                     doorman_time now) {
-    if (!permits) return false;
+doorman_status doorman_permits_end_reservation(doorman_permits *permits, uint64_t id, bool refund,
+                                               doorman_time now) {
+    if (!permits) return DOORMAN_INVALID_ARGUMENT;
     doorman__moment_move(&permits->at, now);
     doorman__reservations_end_due(permits, DOORMAN__CALL_ENDS);
     doorman__reservation *found = doorman__reservations_find_open(permits, id);
-    return found && doorman__reservation_end(
-                        permits, found, refund ? DOORMAN__REFUND_ALL : DOORMAN__REFUND_NOTHING);
+    if (!found) return DOORMAN_NOT_FOUND;
+    const bool ended = doorman__reservation_end(
+        permits, found, refund ? DOORMAN__REFUND_ALL : DOORMAN__REFUND_NOTHING);
+    return ended ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
 }
 
 /* ---- >>state -------------------------------------------------------------------------------- */
@@ -14924,8 +15068,9 @@ bool doorman_permits_end_reservation(doorman_permits *permits, uint64_t id, bool
  *                      of it, what was granted, what has come back and what was charged at the
  *                      settlement; two bytes: how many parts follow, of durable limits; for each:
  *                      two bytes for the item, the code of the limit, its window, its grains, and
- *                      one byte: 1: units may come back, 2: also at the end, 4: the limit is not
- *                      durable (only in the rows of a shard)
+ *                      one byte: 1: units may come back, 2: also at the end, 4: its scale follows,
+ *                      as the bits of a double, 8: the limit is not durable (only in the rows of a
+ *                      shard)
  *
  * A restored ring keeps the begin of its slices: the time from which its slices count is set so
  * that its last slice has the index 16. So units return exactly when they would have returned, also
@@ -15069,6 +15214,7 @@ typedef struct doorman__row_figures {
     doorman__permit_row_rest rest_of_row; /* of a reservation: its figures, as bytes */
     double level;                         /* TOKEN_BUCKET, at the time `at` */
     doorman_time at;
+    doorman__back back;
     doorman__span span; /* FIXED_WINDOW */
     uint64_t used;
     size_t ring_count; /* of tiers; of a SLIDING_WINDOW: 1 */
@@ -15117,15 +15263,26 @@ static unsigned char *doorman__tiers_write(unsigned char *to, const doorman__met
     return to;
 }
 
-/* Writes the figures of a counter, and returns their end. */
+static unsigned char *doorman__le_write_double(unsigned char *to, double number) {
+    uint64_t bits;
+    memcpy(&bits, &number, sizeof bits);
+    return doorman__le_write(to, bits, 8);
+}
+
+/* Writes the figures of a counter, and returns their end.
+ *   back   of a bucket; NULL: nothing may come back */
 static unsigned char *doorman__figures_write(unsigned char *to, const doorman__meter *meter,
-                                             const doorman__moment *at) {
+                                             const doorman__back *back, const doorman__moment *at) {
     const doorman_limit_kind kind = meter->limit->kind;
     const uint64_t *state = meter->state;
     if (kind == DOORMAN_TOKEN_BUCKET) {
         doorman_time time = doorman__moment_epoch_of(at, (doorman_time)state[1]);
         to = doorman__le_write(to, state[0], 8);
-        return doorman__le_write(to, (uint64_t)time, 8);
+        to = doorman__le_write(to, (uint64_t)time, 8);
+        if (!back) return to;
+        to = doorman__le_write_double(to, back->pending);
+        to = doorman__le_write_double(to, back->scale);
+        return doorman__le_write(to, back->stamp, 8);
     }
     if (kind == DOORMAN_FIXED_WINDOW) {
         const doorman__span span = doorman__span_at(meter->figures, at->epoch);
@@ -15178,6 +15335,34 @@ static const char *doorman__tiers_read(doorman__permit_row_rest *rest, doorman_t
     return NULL;
 }
 
+static double doorman__permit_row_double(doorman__permit_row_rest *rest) {
+    const uint64_t bits = doorman__permit_row_number(rest, 8);
+    double number;
+    memcpy(&number, &bits, sizeof number);
+    return number;
+}
+
+/* Reads the figures of a bucket. What may come back is missing if that is nothing. */
+static const char *doorman__bucket_read(doorman__permit_row_rest *rest, doorman_time written_at,
+                                        doorman__row_figures *out) {
+    out->level = doorman__permit_row_double(rest);
+    out->at = doorman__permit_row_time(rest);
+    out->back = (doorman__back){.scale = 1};
+    if (!rest->short_ && rest->at != rest->end) {
+        out->back.pending = doorman__permit_row_double(rest);
+        out->back.scale = doorman__permit_row_double(rest);
+        out->back.stamp = doorman__permit_row_number(rest, 8);
+        if (rest->short_) return NULL;
+    }
+    const doorman__back *back = &out->back;
+    const bool valid = out->level >= -DOORMAN__SUM_MAX && out->level <= DOORMAN__SUM_MAX;
+    if (!valid) return "level: must be a number from -2e15 to 2e15";
+    const bool shares = back->pending >= 0 && back->pending <= 2 * DOORMAN__SUM_MAX;
+    if (!shares) return "pending: must be a number from 0 to 4e15";
+    if (!(back->scale > 0 && back->scale <= 1)) return "scale: must be more than 0 and at most 1";
+    return doorman__row_time_valid(out->at, written_at) ? NULL : "at: must be before written_at";
+}
+
 /* Reads the figures of a row. Returns what is wrong with them, or NULL. */
 static const char *doorman__figures_read(const doorman_permit_row *row,
                                          doorman__permit_row_rest *rest,
@@ -15195,15 +15380,7 @@ static const char *doorman__figures_read(const doorman_permit_row *row,
         out->ring_count = 1;
         return wrong || out->rings[0].window ? wrong : "window: " DOORMAN__DURATION_RULE;
     }
-    if (row->kind == DOORMAN_TOKEN_BUCKET) {
-        const uint64_t level = doorman__permit_row_number(rest, 8);
-        memcpy(&out->level, &level, sizeof level);
-        out->at = doorman__permit_row_time(rest);
-        bool valid = out->level >= -DOORMAN__SUM_MAX && out->level <= DOORMAN__SUM_MAX;
-        if (!valid) return "level: must be a number from -2e15 to 2e15";
-        return doorman__row_time_valid(out->at, written_at) ? NULL
-                                                            : "at: must be before written_at";
-    }
+    if (row->kind == DOORMAN_TOKEN_BUCKET) return doorman__bucket_read(rest, written_at, out);
     out->span.begin = doorman__permit_row_time(rest);
     out->span.end = doorman__permit_row_time(rest);
     out->used = doorman__permit_row_number(rest, 8);
@@ -15233,13 +15410,6 @@ static doorman__row_reservation doorman__row_reservation_read(doorman__permit_ro
     return out;
 }
 
-static double doorman__permit_row_double(doorman__permit_row_rest *rest) {
-    const uint64_t bits = doorman__permit_row_number(rest, 8);
-    double number;
-    memcpy(&number, &bits, sizeof number);
-    return number;
-}
-
 static doorman__reserved_item doorman__row_item_read(doorman__permit_row_rest *rest) {
     doorman__reserved_item out = {.resource_id = doorman__permit_row_string(rest)};
     out.key = doorman__permit_row_string(rest);
@@ -15259,7 +15429,8 @@ static doorman__reserved_part doorman__row_part_read(doorman__permit_row_rest *r
     const uint64_t flags = doorman__permit_row_number(rest, 1);
     out.returns = flags & 1;
     out.refunds = flags >> 1 & 1;
-    out.durable = !(flags >> 2 & 1);
+    if (flags >> 2 & 1) out.scale = doorman__permit_row_double(rest);
+    out.durable = !(flags >> 3 & 1);
     return out;
 }
 
@@ -15324,6 +15495,7 @@ static const char *doorman__reservation_row_check(const doorman_permit_row *row,
         if (!part.grains || part.grains > DOORMAN__ROW_GRAINS_MAX) {
             return "parts.grains: are not valid";
         }
+        if (!(part.scale >= 0 && part.scale <= 1)) return "parts.scale: must be from 0 to 1";
     }
     return NULL;
 }
@@ -15466,7 +15638,9 @@ static size_t doorman__counter_row_write(doorman_permits *permits, const doorman
         fresh_at = doorman__span_at(meter.figures, at->epoch).end;
     }
     unsigned char *end = doorman__permit_row_begin(permits, slot, counter, false, out);
-    end = doorman__figures_write(end, &meter, at);
+    doorman__back back = {.pending = 0};
+    if (counter->flags & DOORMAN__HAS_BACK) back = doorman__counter_back(counter);
+    end = doorman__figures_write(end, &meter, back.pending > 0 ? &back : NULL, at);
     doorman__permit_row_set_fresh(out, fresh_at);
     assert(end - out <= DOORMAN_PERMIT_ROW_BYTES_MAX);
     return (size_t)(end - out);
@@ -15491,12 +15665,6 @@ static size_t doorman__changes_yield_counter(doorman_permits *permits, doorman__
     if (!bytes) return doorman__changes_yield_fresh(permits, slot, counter, out);
     counter->flags |= DOORMAN__STORED;
     return bytes;
-}
-
-static unsigned char *doorman__le_write_double(unsigned char *to, double number) {
-    uint64_t bits;
-    memcpy(&bits, &number, sizeof bits);
-    return doorman__le_write(to, bits, 8);
 }
 
 /* Returns what a row says about the state of a reservation.
@@ -15540,7 +15708,10 @@ static unsigned char *doorman__reserved_parts_write(unsigned char *to,
         to = doorman__le_write(to, parts[i].limit, 8);
         to = doorman__le_write(to, parts[i].window, 8);
         to = doorman__le_write(to, parts[i].grains, 8);
-        *to++ = (unsigned char)(parts[i].returns + 2 * parts[i].refunds + 4 * !parts[i].durable);
+        const bool has_scale = parts[i].scale > 0;
+        *to++ = (unsigned char)(parts[i].returns + 2 * parts[i].refunds + 4 * has_scale +
+                                8 * !parts[i].durable);
+        if (has_scale) to = doorman__le_write_double(to, parts[i].scale);
         count++;
     }
     (void)doorman__le_write(at_count, count, 2);
@@ -15931,13 +16102,16 @@ static doorman_status doorman__restore_new(doorman_permits *permits, doorman__ro
     if (doorman__meter_fresh(&meter, &permits->at)) return DOORMAN_OK;
     const size_t words = doorman__state_words(limit->kind, meter.figures);
     const size_t bytes =
-        sizeof(doorman__counter) + (words + 2) * sizeof(uint64_t) + identity->key_bytes;
+        sizeof(doorman__counter) + (words + 5) * sizeof(uint64_t) + identity->key_bytes;
     if (!doorman__permits_has_room(permits, target->slot, limit, bytes)) {
         return doorman__restore_full(error); /* it evicts no counter, whose row would be removed */
     }
-    doorman__counter *counter =
-        doorman__permits_add(permits, target->slot, identity, words, doorman__limit_flags(limit));
+    const bool has_back = figures->back.pending > 0;
+    const uint8_t flags =
+        (uint8_t)(doorman__limit_flags(limit) | (has_back ? DOORMAN__HAS_BACK : 0));
+    doorman__counter *counter = doorman__permits_add(permits, target->slot, identity, words, flags);
     if (!counter) return doorman__no_memory(error);
+    if (has_back) doorman__counter_set_back(counter, &figures->back);
     counter->generation = (uint16_t)permits->generation;
     counter->override_ = override_;
     counter->flags |= DOORMAN__RESERVED;
@@ -15947,7 +16121,60 @@ static doorman_status doorman__restore_new(doorman_permits *permits, doorman__ro
     return DOORMAN_OK;
 }
 
-/* Restores a counter. A row of a shard may be restored twice, so it does not add to a counter. */
+/* Restores what may come back to a bucket that exists. The bucket has one stamp, so either its own
+ * reservations or those of the row get nothing back: those with less.
+ *   before   the level before the row was added */
+static void doorman__restore_back(doorman__counter *counter, const doorman__meter *meter,
+                                  const doorman__row_figures *row, double before,
+                                  doorman__restoring how, const doorman__moment *at) {
+    uint64_t given[2];
+    const doorman_figures *figures = meter->figures;
+    const double least = -figures->rate * ((double)DOORMAN_DURATION_MAX / 1e9);
+    const double level = doorman__level_at(figures, meter->state, at->now);
+    doorman__back own = doorman__counter_back(counter), other = row->back;
+    doorman__level_write(given, row->level, doorman__moment_now_of(at, row->at));
+    if (how == DOORMAN__LARGER) {
+        const double of_row = doorman__level_at(figures, given, at->now);
+        doorman__back_bound(&own, of_row - level, figures->size);
+    }
+    doorman__back_bound(&other, before - level, figures->size);
+    if (other.pending > own.pending) own = other;
+    if (!(level > least)) own.pending = 0; /* what a bucket owed beyond that is forgotten */
+    doorman__counter_set_back(counter, &own);
+}
+
+/* Adds a row to a counter that exists. A row of a shard may be restored twice, so it does not add.
+ * Returns false if memory runs out. */
+static bool doorman__restore_added(doorman_permits *permits, const doorman__row_target *target,
+                                   const doorman__row_figures *figures, bool moves) {
+    const doorman__moment *at = &permits->at;
+    const doorman_permit_limit *limit = target->limit;
+    /* what is missing at the start was not used */
+    const bool larger = limit->empty_at_start || moves;
+    const doorman__restoring how = larger ? DOORMAN__LARGER : DOORMAN__ADDED;
+    doorman__counter *counter = target->counter;
+    if (figures->back.pending > 0 && !(counter->flags & DOORMAN__HAS_BACK)) {
+        const uint16_t generation = counter->generation, override_ = counter->override_;
+        const uint8_t flags =
+            (uint8_t)((counter->flags & DOORMAN__COUNTER_EXTRAS) | DOORMAN__HAS_BACK);
+        counter = doorman__counter_resize(permits, target->slot, counter,
+                                          doorman__counter_words(counter), flags);
+        if (!counter) return false;
+        counter->generation = generation;
+        counter->override_ = override_;
+    }
+    const doorman__meter meter = doorman__counter_meter(permits, limit, counter);
+    const bool has_back = counter->flags & DOORMAN__HAS_BACK;
+    const double before = has_back ? doorman__level_at(meter.figures, meter.state, at->now) : 0;
+    doorman__counter_bound_back(counter, &meter, at->now);
+    doorman__meter_restore(&meter, figures, how, at);
+    if (has_back) doorman__restore_back(counter, &meter, figures, before, how, at);
+    counter->flags |= DOORMAN__RESERVED;
+    if (!moves) counter->flags |= DOORMAN__STORED;
+    if (limit->durable) doorman__permits_mark(permits, target->slot, counter);
+    return true;
+}
+
 static doorman_status doorman__restore_counter(doorman_permits *permits,
                                                const doorman_permit_row *row,
                                                const doorman__row_figures *figures, bool moves,
@@ -15961,14 +16188,8 @@ static doorman_status doorman__restore_counter(doorman_permits *permits,
     doorman__counter *counter = target.counter;
     if (!counter) return doorman__restore_new(permits, &target, figures, moves, error);
     if ((counter->flags & DOORMAN__STORED) && !moves) return DOORMAN_OK; /* it has all of the row */
-    /* what is missing at the start was not used */
-    const bool empty = target.limit->empty_at_start || moves;
-    const doorman__meter meter = doorman__counter_meter(permits, target.limit, counter);
-    doorman__meter_restore(&meter, figures, empty ? DOORMAN__LARGER : DOORMAN__ADDED, &permits->at);
-    counter->flags |= DOORMAN__RESERVED;
-    if (!moves) counter->flags |= DOORMAN__STORED;
-    if (target.limit->durable) doorman__permits_mark(permits, target.slot, counter);
-    return DOORMAN_OK;
+    const bool added = doorman__restore_added(permits, &target, figures, moves);
+    return added ? DOORMAN_OK : doorman__no_memory(error);
 }
 
 /* Restores a ban. A ban that is in force ends at its end or at that of the row, whichever is
@@ -16749,6 +16970,8 @@ static void doorman__override_pour(doorman_permits *permits, const doorman__over
     const double level = doorman__level_at(figures, state, permits->at.now);
     const double more = doorman__min(level, doorman__max(most, 0)) + units;
     doorman__level_write(state, doorman__min(more, figures->size), permits->at.now);
+    const doorman__meter meter = {charge.limit, figures, state};
+    doorman__counter_bound_back(charge.counter, &meter, permits->at.now);
     if (charge.limit->durable) doorman__permits_mark(permits, charge.slot, charge.counter);
 }
 

@@ -191,6 +191,7 @@ static void line_add_fields(const struct event_lines *lines, struct text *text,
     }
     /* people write the reason of an act, and errors quote a configuration: keys can be in them */
     if (lines->keys == EVENT_KEYS_PLAIN) field_text(text, shape->why, event->texts[EVENT_WHY]);
+    if (event->id) server_text_addf(text, ",\"id\":%" PRIu64, event->id);
     for (int i = 0; i < EVENT_NUMBER_MAX; i++) {
         field_number(text, shape->numbers[i], event->numbers[i]);
     }

@@ -29,6 +29,7 @@ struct record_head {
     int32_t kind, reason, flag;
     uint64_t seq;
     int64_t at;
+    uint64_t id;
     double numbers[EVENT_NUMBER_MAX];
 };
 
@@ -79,7 +80,8 @@ bool server_event_ring_push(struct event_ring *ring, const struct event *event) 
                                .reason = event->reason,
                                .flag = event->flag,
                                .seq = event->seq,
-                               .at = event->at};
+                               .at = event->at,
+                               .id = event->id};
     uint32_t at = 0;
     head.bytes = record_measure(&head, event);
     if (!ring_find_room(ring, head.bytes, &at)) return false;
@@ -117,7 +119,8 @@ bool server_event_ring_read(struct event_ring *ring, struct event *out) {
                           .reason = head.reason,
                           .flag = head.flag,
                           .seq = head.seq,
-                          .at = head.at};
+                          .at = head.at,
+                          .id = head.id};
     memcpy(out->numbers, head.numbers, sizeof head.numbers);
     for (int i = 0; i < EVENT_TEXT_COUNT; i++) {
         if (head.lengths[i] == NO_TEXT) continue;

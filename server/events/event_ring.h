@@ -20,6 +20,7 @@ struct event {
     bool flag;    /* what it says depends on the kind */
     uint64_t seq; /* its number in the stream, from 1 */
     int64_t at;   /* nanoseconds since 1970 */
+    uint64_t id;  /* of a reservation; 0: the event is about none, or it was not known */
     double numbers[EVENT_NUMBER_MAX];
     const char *texts[EVENT_TEXT_COUNT]; /* NULL: the event has none */
 };

@@ -172,6 +172,7 @@ static void events_on_permit(struct service *service, const doorman_permit_event
     struct event added = {.kind = (int)permit_kinds[event->kind].kind,
                           .reason = (int)event->reason,
                           .flag = event->shadow || event->late,
+                          .id = event->id,
                           .numbers = {event->amount, event->returned, event->charged},
                           .texts = {[EVENT_RESOURCE] = event->item_resource_id
                                                            ? event->item_resource_id

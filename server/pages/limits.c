@@ -576,16 +576,21 @@ static void page_limit_table(struct text *text, struct service *service,
 
 static void page_all_limits(struct text *text, struct service *service,
                             const struct limit_list *list) {
-    server_text_addf(text,
-                     "<h2>Limits of permits</h2><p class=soft>%zu counters differ from fresh ones; "
-                     "%zu keys are banned, or were a short time ago; ",
-                     list->info.counter_count, list->info.ban_count);
+    const size_t counters = list->info.counter_count, bans = list->info.ban_count;
+    server_text_addf(
+        text,
+        "<h2>Limits of permits</h2><p class=soft>%zu %s from fresh ones; %zu %s a short "
+        "time ago; ",
+        counters, counters == 1 ? "counter differs" : "counters differ", bans,
+        bans == 1 ? "key is banned, or was" : "keys are banned, or were");
     server_text_add_amount(text, (double)list->info.bytes / 1e6);
     server_text_addf(text,
-                     " MB; <a href='/holds'>%zu holds, %zu permits wait</a>; "
+                     " MB; <a href='/holds'>%zu %s, %zu %s</a>; "
                      "<a href='/bans'>banned keys</a>; <a href='/top'>keys that use most</a>; "
                      "<a href='/descriptors'>descriptors</a></p>",
-                     list->info.hold_count, list->info.wait_count);
+                     list->info.hold_count, list->info.hold_count == 1 ? "hold" : "holds",
+                     list->info.wait_count,
+                     list->info.wait_count == 1 ? "permit waits" : "permits wait");
     page_key_form(text, "", "");
     if (list->row_count == 0) {
         server_text_add(text, list->is_master

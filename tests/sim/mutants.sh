@@ -20,7 +20,8 @@ compile="${CC:-cc} -std=c11 -D_DEFAULT_SOURCE"
 
 # Runs all mutants, several at a time, and prints their output in the order of the arguments.
 try_all() { # name...
-    missed=0
+    missed=
+    count=0
     mkdir -p $folder
     rm -f $folder/*.o # a source may have been renamed
     for source in tests/sim/sim_*.c; do
@@ -36,12 +37,13 @@ try_all() { # name...
         while [ ! -e "$folder/$name/done" ] && kill -0 $! 2>/dev/null; do sleep 0.1; done
         cat "$folder/$name/output"
         if [ -e "$folder/$name/missed" ] || [ ! -e "$folder/$name/done" ]; then
-            missed=$((missed + 1))
+            missed="$missed $name"
+            count=$((count + 1))
         fi
     done
     wait
-    echo "$missed not found"
-    [ $missed = 0 ]
+    echo "$count not found${missed:+:$missed}"
+    [ $count = 0 ]
 }
 
 if [ "${1:-}" = --check ]; then
@@ -94,9 +96,44 @@ change_headers() { # folder, old, new
     [ $times = 1 ]
 }
 
+# Says what the simulator has found: the check that failed, the assertion, or else the signal.
+why_found() { # exit status
+    why=$(sed -n -e 's/^FAILED: seed \([0-9]*\), event [0-9]*: /run \1: /p' \
+        -e 's/ *\([<>]=\)  *\([0-9.]*\)  *\([^ ]*\) .*MISSED$/: \3, not \1 \2/p' \
+        "$folder/$name/out" | head -n 1)
+    if [ "$why" ]; then
+        echo "$why"
+    elif grep -q 'Assertion' "$folder/$name/errors"; then
+        sed -n 's/^.*: \([^ ]*\): Assertion/\1: assertion/p' "$folder/$name/errors" | head -n 1
+    elif [ "$1" -gt 128 ]; then
+        echo "signal SIG$(kill -l $(($1 - 128)))"
+    else
+        echo "exit status $1: $(head -n 1 "$folder/$name/errors")"
+    fi
+}
+
+# Builds a unit test with the changed headers, and runs it.
+try_unit() { # test
+    mkdir -p "$folder/$name/tests/unit"
+    cp tests/test.h "$folder/$name/tests"
+    cp tests/unit/unit.h "tests/unit/$1.c" "$folder/$name/tests/unit"
+    $compile -O1 -pthread "-I$folder/$name" "$folder/$name/tests/unit/$1.c" \
+        -o "$folder/$name/unit" -lcjson -lcmocka -lm
+    missed=0
+    if SEED=1 "$folder/$name/unit" >"$folder/$name/out" 2>&1; then
+        missed=1
+        found="NOT FOUND by $1"
+    else
+        found="$1: $(sed -n -e 's/^ERROR: //p' -e 's/^\[  ERROR   \] --- //p' -e '/Assertion/p' \
+            "$folder/$name/out" | head -n 1)"
+    fi
+    printf '%-16s %s\n%-16s   %s\n' "$name" "$rule" '' "$found"
+}
+
 # The options are those of `sim faults`. With --permits, --holds, --leased, --state or --throttle
 # first, they are those of `sim permits`, `sim holds`, `sim leased`, `sim state` or `sim throttle`,
-# and with --quotas those of `sim quotas`.
+# and with --quotas those of `sim quotas`. With --fair they are those of `sim fair`. With --unit
+# NAME the test tests/unit/NAME.c must find the mutant, because no simulated system knows its rule.
 mutant() { # name, the rule and how it is broken, old text, new text, ..., options
     name=$1 rule=$2 mode=faults
     shift 2
@@ -139,19 +176,30 @@ mutant() { # name, the rule and how it is broken, old text, new text, ..., optio
         shift
         set -- --seconds 4 --output "$folder/$name" "$@"
     fi
+    if [ "${1:-}" = --unit ]; then
+        try_unit "$2"
+        return
+    fi
     # Most mutants are found in a few runs, so an optimized header would take longer altogether.
-    $compile -O0 "-I$folder/$name" -c tests/sim/sim.c -o "$folder/$name/sim.o"
+    level=-O0
+    if [ "${1:-}" = --fair ]; then
+        mode=fair
+        level=-O1 # one long run
+        shift
+        set -- --quick "$@"
+    fi
+    $compile $level "-I$folder/$name" -c tests/sim/sim.c -o "$folder/$name/sim.o"
     # shellcheck disable=SC2086 # the objects
     $compile "$folder/$name/sim.o" $folder/*.o -o "$folder/$name/sim" -lm
-    if "$folder/$name/sim" $mode --seeds "$seeds" --no-shrink "$@" >"$folder/$name/out" 2>/dev/null
-    then
+    status=0
+    "$folder/$name/sim" $mode --seeds "$seeds" --no-shrink "$@" >"$folder/$name/out" \
+        2>"$folder/$name/errors" || status=$?
+    missed=0
+    if [ $status = 0 ]; then
         missed=1
         found="NOT FOUND in $seeds runs"
     else
-        missed=0
-        found=$(sed -n -e 's/^FAILED: seed \([0-9]*\), event [0-9]*: /run \1: /p' \
-            -e 's/ *\([<>]=\)  *\([0-9.]*\)  *\([^ ]*\) .*MISSED$/: \3, not \1 \2/p' \
-            "$folder/$name/out" | head -n 1)
+        found=$(why_found $status)
     fi
     printf '%-16s %s\n%-16s   %s\n' "$name" "$rule" '' "$found"
 }
@@ -755,6 +803,21 @@ mutant reserve-repeat 'P27: a repeated settle is charged again' \
             doorman__reservation_enter(permits, reservation, DOORMAN__ENDED, DOORMAN_NEVER);
         }
         status = doorman__settle_now(permits, call, reservation, out);' --state
+mutant refund-full 'P27: what a bucket gains takes nothing from what may come back' \
+    'if (back->pending <= left + 8 * DBL_EPSILON * size) return;' \
+    'if (size >= 0 || left > 0) return;' --unit refunds_test
+mutant refund-part 'P27: what a bucket gains makes only the sum of all shares smaller' \
+    'back->scale *= left / back->pending;' \
+    'if (!(left > 0)) back->scale = 0;' --unit refunds_test
+mutant refund-share 'P27: the share of a settled reservation stays in the sum of all shares' \
+    'back.pending -= share;' \
+    'back.pending -= 0 * share;' --unit refunds_test
+mutant refund-charge 'P27: shares are bounded only when units come back' \
+    'doorman__counter_bound_back(counter, meter, at->now); const size_t entered =' \
+    'const size_t entered =' --unit refunds_test
+mutant refund-row 'P27: what may come back to a bucket is not in its row' \
+    'end = doorman__figures_write(end, &meter, back.pending > 0 ? &back : NULL, at);' \
+    'end = doorman__figures_write(end, &meter, NULL, at);' --unit refunds_test
 mutant reserve-row 'P27: the row of a reservation is not yielded' \
     'if (!bytes) bytes = doorman__changes_yield_reservation(permits, &all->changed, out);' \
     '' --state --favour resign,crash
@@ -823,6 +886,48 @@ mutant throttle-user 'H6: the calls of a user are in different cohorts' \
 mutant throttle-budget 'H10: retries need no tokens' \
     'budget->tenths -= 10;' \
     '' --throttle
+mutant fair-newcomers 'P29: newcomers have the whole limit, not the share of one key' \
+    'const double share = doorman__fair_share(fair, weight); doorman__fair_view view' \
+    'const double share = is_new ? fair->rate : doorman__fair_share(fair, weight);
+    doorman__fair_view view' \
+    'const double share = doorman__fair_share(fair, is_new ? 1 : doorman__fair_weight(key));' \
+    'const double share =
+        is_new ? fair->rate : doorman__fair_share(fair, doorman__fair_weight(key));' --fair
+mutant fair-weights 'P29: keys share a limit without their weights' \
+    'return doorman__min(fair->rate, doorman__fair_level(fair) * weight);' \
+    'return doorman__min(fair->rate, doorman__fair_level(fair) + 0 * weight);' --fair
+mutant fair-level 'P29: the level is the rate, whatever keys ask for' \
+    'fair->level = all ? fair->rate : doorman__band_level(root, fair->rate);' \
+    'fair->level = all || root ? fair->rate : 0;' --fair
+mutant fair-tenth 'P29: keys above their shares leave nothing in the bucket of the limit' \
+    'if (view.demand > share) view.left = DOORMAN__FAIR_TENTH * size * (1 + empty);' \
+    'if (view.demand > share) view.left = 0 * size * (1 + empty);' --fair
+mutant fair-full 'P29: a full bucket of the limit does not serve any key' \
+    'if (view->alone || pool.level >= pool.size) return true;' \
+    'if (view->alone) return true;' \
+    'if (pool.level >= pool.size && !(use->asked > use->minimum)) {' \
+    'if (pool.level > pool.size && !(use->asked > use->minimum)) {' --fair
+mutant fair-largest 'P29: the window of a key does not grow with its largest cost' \
+    'return doorman__max((double)fair->window / 1e9, DOORMAN__FAIR_COSTS * largest / share);' \
+    'return doorman__max((double)fair->window / 1e9, 0 * largest / share);' --fair
+mutant fair-size 'P29: the bucket of a key does not hold its largest cost' \
+    'return doorman__max(share * ((double)fair->window / 1e9), DOORMAN__FAIR_COSTS * largest);' \
+    'return doorman__max(share * ((double)fair->window / 1e9), 0 * largest);' --fair
+mutant fair-refused 'P29: what another limit refuses is a demand' \
+    'if (!charge->fair || doorman__permits_refused_otherwise(permits, charge, count)) continue;' \
+    'if (!charge->fair) continue;' --fair
+mutant fair-index 'P29: the index keeps the demands that a key had before' \
+    'if (before) doorman__index_remove(&fair->index, 0, before);' \
+    '' --fair
+mutant fair-saved 'P29: a grant takes nothing from the bucket of its key' \
+    'flow->saved = doorman__max(0, flow->saved - granted);' \
+    'flow->saved = doorman__max(0, flow->saved - 0 * granted);' --fair
+mutant fair-gain 'P29: the bucket of a key gains the whole rate' \
+    'const double saved = flow->saved + share * doorman__max(0, passed) / 1e9;' \
+    'const double saved = flow->saved + fair->rate * doorman__max(0, passed) / 1e9;' --fair
+mutant fair-granted 'P29: only what is granted is a demand' \
+    'const float needed = (float)(asked + doorman__min(0, granted));' \
+    'const float needed = (float)(granted + doorman__min(0, asked));' --fair
 mutant quota-sum 'W5: only the last assignment of a stream is committed' \
     '.outstanding = quota_committed(bucket, now),' \
     '.outstanding = bucket->granted + 0 * quota_committed(bucket, now),' --quotas

@@ -11,7 +11,7 @@
  *     sim state ...
  *     sim quotas ...
  *     sim throttle [--seed N] [--seconds N] [--output FOLDER]
- *     sim fair [--seed N] [--output FOLDER]
+ *     sim fair [--seed N] [--output FOLDER] [--quick]
  *
  * The runs of `faults` have leases. Those of `permits` have permits, and those of `holds` have
  * holds. Those of `leased` have leases and leased permits, and those of `state` have permits that
@@ -28,6 +28,7 @@
  *   --levels, --nodes, --clients, --resources, --seconds
  *              the largest system, and the longest time with faults; --levels 1 excludes trees.
  *              For throttle --seconds is the simulated time of each run. Default: 20
+ *   --quick    no table and no picture: ends at the first promise that is broken
  */
 #define DOORMAN_MALLOC(bytes) sim_allocate(NULL, bytes)
 #define DOORMAN_REALLOC(pointer, bytes) sim_allocate(pointer, bytes)
@@ -53,7 +54,7 @@ static int usage_error(const char *what) {
         "       sim permits, sim holds, sim leased, sim state and sim quotas, with the options of\n"
         "           sim faults\n"
         "       sim throttle [--seed N] [--seconds N] [--output FOLDER]\n"
-        "       sim fair [--seed N] [--output FOLDER]\n"
+        "       sim fair [--seed N] [--output FOLDER] [--quick]\n"
         "LIST is all, none, or kinds of faults separated by commas:\n",
         what);
 #define FAULT_LINE(code, name, text) fprintf(stderr, "  %-10s %s\n", name, text);
@@ -90,6 +91,7 @@ typedef struct sim_command {
     sim_run_options options;
     uint64_t seeds, jobs;
     const char *folder;
+    bool quick;
 } sim_command;
 
 /* Reads one option and its value. */
@@ -122,6 +124,11 @@ static int run_throttle(const sim_command *command) {
                         command->folder);
 }
 
+static int run_fair(const sim_command *command) {
+    const uint64_t seed = command->options.seed ? command->options.seed : 1;
+    return command->quick ? sim_fair_quick(seed) : sim_fair(seed, command->folder);
+}
+
 int main(int argc, char **argv) {
     sim_command command = {.jobs = 1, .folder = "build/sim"};
     command.options = (sim_run_options){.program = argv[0], .shrink = true};
@@ -136,6 +143,8 @@ int main(int argc, char **argv) {
             command.options.shrink = false;
         } else if (strcmp(argv[i], "--no-shrink") == 0) {
             command.options.shrink = false;
+        } else if (strcmp(argv[i], "--quick") == 0) {
+            command.quick = true;
         } else if (i + 1 < argc && read_option(argv[i], argv[i + 1], &command)) {
             i++;
         } else {
@@ -146,9 +155,7 @@ int main(int argc, char **argv) {
         return sim_scenarios(command.seeds ? command.seeds : 10, command.folder, command.jobs);
     }
     if (strcmp(argv[1], "throttle") == 0) return run_throttle(&command);
-    if (strcmp(argv[1], "fair") == 0) {
-        return sim_fair(command.options.seed ? command.options.seed : 1, command.folder);
-    }
+    if (strcmp(argv[1], "fair") == 0) return run_fair(&command);
     command.options.permits = strcmp(argv[1], "permits") == 0;
     command.options.holds = strcmp(argv[1], "holds") == 0;
     command.options.leased = strcmp(argv[1], "leased") == 0;

@@ -660,6 +660,8 @@ int sim_faults(const sim_run_options *options, uint64_t seeds, uint64_t jobs);
 /* Prints what keys get of a fair limit (P29), and in the order of arrival. Writes the data of a
  * picture to the folder. Returns 1 if a promise is broken. */
 int sim_fair(uint64_t seed, const char *folder);
+/* Prints the first promise that is broken, and no table. */
+int sim_fair_quick(uint64_t seed);
 const char *sim_fault_name(size_t fault);
 const char *sim_bound_option(size_t bound);
 size_t sim_bound_minimum(size_t bound);

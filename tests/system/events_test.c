@@ -206,10 +206,15 @@ static void play_queues(struct subscriber *own, const struct fixture *fixture) {
 
 static void play_reservations(struct subscriber *own, const struct fixture *fixture) {
     send_message(fixture, "/v1/acquire", RESERVE("1", "3000"), "GRANTED");
-    expect_event(own, "reservation.made.llm", "key", "bob");
+    cJSON *json = await(own, "reservation.made.llm");
+    const double id = number(json, "id");
+    assert_string_equal(cJSON_GetStringValue(cJSON_GetObjectItem(json, "key")), "bob");
+    assert_true(id > 0);
+    cJSON_Delete(json);
     send_message(fixture, "/v1/settle", SETTLE, "\"returned\":5");
-    cJSON *json = await(own, "reservation.settled.llm");
+    json = await(own, "reservation.settled.llm");
     assert_true(number(json, "cost") == 1 && number(json, "returned") == 5);
+    assert_true(number(json, "id") >= id && number(json, "id") <= id);
     cJSON_Delete(json);
     send_message(fixture, "/v1/acquire", RESERVE("2", "0.001"), "GRANTED");
     json = await(own, "reservation.ended.llm");

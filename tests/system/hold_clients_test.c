@@ -44,13 +44,18 @@ static void language_require(const struct language *language, char program[256])
     if (strcmp(language->program, "go") == 0) go_build(path, program);
 }
 
-static struct process *holder_start(const struct language *language, const char *program,
-                                    const char *urls, const char *wait) {
+static struct process *holder_start_for(const struct language *language, const char *program,
+                                        const char *urls, const char *resource, const char *wait) {
     bool is_script = strcmp(language->program, "go") != 0;
-    const char *const arguments[] = {language->file, urls, "slots", wait, NULL};
+    const char *const arguments[] = {language->file, urls, resource, wait, NULL};
     struct process *process = process_new();
     process_launch(process, program, arguments + !is_script, NULL);
     return process;
+}
+
+static struct process *holder_start(const struct language *language, const char *program,
+                                    const char *urls, const char *wait) {
+    return holder_start_for(language, program, urls, "slots", wait);
 }
 
 /* Waits until a holder has printed a line. */
@@ -212,6 +217,26 @@ static void try_cancel(const struct language *language) {
     server_stop(&server.server);
 }
 
+/* A resource that is too long is refused with 400. No client asks again, although it may wait. */
+static void try_refusal(const struct language *language) {
+    char program[256], url[64], resource[300];
+    unsigned port = 0;
+    language_require(language, program);
+    struct fixture server = fixture_start(LIMIT("60", "full"), NULL);
+    assert_int_equal(sscanf(server.http.url, "tcp://127.0.0.1:%u", &port), 1);
+    url_of((int)port, url);
+    memset(resource, 'r', sizeof resource);
+    resource[sizeof resource - 1] = 0;
+    struct process *holder = holder_start_for(language, program, url, resource, "500");
+    await_line(holder, "refused");
+    holder_stop(holder);
+    assert_false(has_line(holder, "gone"));
+    char *metrics = get(&server, "/metrics", HOST);
+    assert_non_null(strstr(metrics, "{method=\"acquire\",code=\"INVALID_ARGUMENT\"} 1\n"));
+    free(metrics);
+    server_stop(&server.server);
+}
+
 TEST(a_hold_in_python_is_renewed_released_and_waited_for) { try_turns(&languages[0]); }
 
 TEST(a_hold_in_python_survives_a_restart_of_the_server) { try_restart(&languages[0]); }
@@ -235,3 +260,9 @@ TEST(a_hold_in_go_survives_a_restart_of_the_server) { try_restart(&languages[2])
 TEST(a_holder_in_go_is_told_that_its_hold_is_gone) { try_gone(&languages[2]); }
 
 TEST(a_holder_in_go_can_give_up_waiting) { try_cancel(&languages[2]); }
+
+TEST(a_refused_hold_in_python_is_not_asked_for_again) { try_refusal(&languages[0]); }
+
+TEST(a_refused_hold_in_javascript_is_not_asked_for_again) { try_refusal(&languages[1]); }
+
+TEST(a_refused_hold_in_go_is_not_asked_for_again) { try_refusal(&languages[2]); }

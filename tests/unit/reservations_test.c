@@ -238,17 +238,53 @@ static void try_end(const char *limit, bool refunds) {
     assert_string_equal(found.client_id, "gateway");
     assert_string_equal(found.key, "acme");
     assert_exact(found.amount, 400);
-    assert_false(doorman_permits_end_reservation(p.permits, id + 1, refunds, p.now));
+    assert_int_equal(doorman_permits_end_reservation(p.permits, id + 1, refunds, p.now),
+                     DOORMAN_NOT_FOUND);
     assert_exact(used(&p, 0), 400);
-    assert_true(doorman_permits_end_reservation(p.permits, id, refunds, p.now));
+    assert_int_equal(told.last.id, id);
+    assert_int_equal(doorman_permits_end_reservation(p.permits, id, refunds, p.now), DOORMAN_OK);
     assert_exact(used(&p, 0), refunds ? 0 : 400);
     assert_int_equal(told.counts[DOORMAN_PERMIT_UNSETTLED], 1);
     assert_exact(told.last.returned, refunds ? 400 : 0);
+    assert_int_equal(told.last.id, id);
     assert_int_equal(open_count(&p), 0);
     assert_false(doorman_permits_find_reservation(p.permits, id, &found));
-    assert_false(doorman_permits_end_reservation(p.permits, id, refunds, p.now));
+    assert_int_equal(doorman_permits_end_reservation(p.permits, id, refunds, p.now),
+                     DOORMAN_NOT_FOUND);
     assert_true(settle(&p, 1, 30)->late);
-    assert_exact(used(&p, 0), refunds ? 30 : 400);
+    assert_int_equal(told.last.id, id);
+    (void)settle(&p, 2, 30);
+    assert_int_equal(told.last.id, 0); /* it was not known */
+    assert_exact(used(&p, 0), refunds ? 60 : 430);
+    process_end(&p);
+}
+
+/* Without memory a reservation does not end, and the status says so. */
+TEST(an_end_without_memory_is_named_and_changes_nothing) {
+    struct process p = process_of(WINDOW "}");
+    assert_true(reserve(&p, 1, 400, MINUTE));
+    const uint64_t id = p.out.reservation_id;
+    size_t failures = 0;
+    doorman_status status = DOORMAN_OK;
+    DOORMAN_FREE(p.permits->wants); /* so that an end needs memory */
+    p.permits->wants = NULL;
+    p.permits->want_capacity = 0;
+    for (size_t n = 1; n < 100; n++) {
+        memory_fails_at(n);
+        status = doorman_permits_end_reservation(p.permits, id, true, p.now);
+        if (memory_works()) break;
+        if (status == DOORMAN_OK) break;
+        assert_int_equal(status, DOORMAN_OUT_OF_MEMORY);
+        assert_int_equal(open_count(&p), 1);
+        assert_exact(used(&p, 0), 400);
+        failures++;
+        DOORMAN_FREE(p.permits->wants); /* the inspection has got it */
+        p.permits->wants = NULL;
+        p.permits->want_capacity = 0;
+    }
+    assert_int_equal(status, DOORMAN_OK);
+    assert_true(failures > 0);
+    assert_exact(used(&p, 0), 0);
     process_end(&p);
 }
 
@@ -904,6 +940,42 @@ TEST(an_unknown_settle_waits_for_the_rows) {
     process_end(&p);
 }
 
+/* P27: while the rows are not read, the reservation of an unknown settle may be in the store. So it
+ * is not charged then, and counts once when the rows are there. */
+TEST(an_unknown_settle_is_not_charged_beside_the_reservation_in_the_store) {
+    struct process p = process_of(WINDOW ", \"on_unread\": \"grant\"" DURABLE);
+    struct store store = {.rows = NULL};
+    assert_true(reserve(&p, 7, 100, HOUR));
+    (void)write_all(&p, &store);
+    doorman_permits_destroy(p.permits);
+    process_start(&p);
+    assert_int_equal(doorman_permits_set_rows(p.permits, DOORMAN_ROWS_UNREAD), DOORMAN_OK);
+    assert_int_equal(settle(&p, 7, 60)->reason, DOORMAN_REASON_LEARNING);
+    assert_exact(used(&p, 0), 0);
+    for (size_t i = 0; i < store.count; i++) {
+        const struct stored_row *row = &store.rows[i];
+        doorman_status status =
+            doorman_permits_restore(p.permits, row->row, row->bytes, NULL, p.now);
+        assert_int_equal(status, DOORMAN_OK);
+    }
+    assert_int_equal(doorman_permits_set_rows(p.permits, DOORMAN_ROWS_READ), DOORMAN_OK);
+    assert_settled(settle(&p, 7, 60), 40, 0);
+    assert_exact(used(&p, 0), 60);
+    process_end(&p);
+    free(store.rows);
+}
+
+/* P27: if the store stays away, nothing in it is remembered after 70 minutes. */
+TEST(an_unknown_settle_waits_at_most_70_minutes_for_the_rows) {
+    struct process p = process_of(WINDOW ", \"on_unread\": \"grant\"" DURABLE);
+    assert_int_equal(doorman_permits_set_rows(p.permits, DOORMAN_ROWS_UNREAD), DOORMAN_OK);
+    pass(&p, 70 * MINUTE - 1);
+    assert_int_equal(settle(&p, 7, 100)->reason, DOORMAN_REASON_LEARNING);
+    pass(&p, 1);
+    assert_settled(settle(&p, 7, 100), 0, 100);
+    process_end(&p);
+}
+
 /* P28: if the store stays away, a report may be in it for 10 minutes. Later nobody repeats it. */
 TEST(a_report_waits_at_most_10_minutes_for_the_rows) {
     struct process p = process_of(WINDOW DURABLE);
@@ -1051,7 +1123,8 @@ TEST(a_crash_charges_nothing_twice_and_forgets_only_the_last_changes) {
 /* ---- a slow model --------------------------------------------------------------------------- */
 
 /* The model has each charge of each limit for itself, and adds them up whenever something is asked.
- * All amounts are multiples of 1/4, and times are whole seconds, so that nothing is rounded. */
+ * All amounts are multiples of 1/4, and times are whole seconds, so that only shares of what may
+ * come back to a bucket are rounded. */
 
 #define MODEL_LIMITS 3
 #define MODEL_REQUESTS 40
@@ -1071,8 +1144,7 @@ struct model_limit {
     struct model_charge charges[4096];
     size_t count;
     int resets;
-    bool reserved; /* a bucket that was not full since a reservation has charged it */
-    double level;  /* of a bucket with a rate of 1 */
+    double level; /* of a bucket with a rate of 1 */
     doorman_time level_at;
 };
 
@@ -1084,9 +1156,8 @@ struct model_request {
     double had[MODEL_LIMITS];    /* what is still charged */
     int resets[MODEL_LIMITS];    /* of the limit when it was charged */
     size_t charge[MODEL_LIMITS]; /* the index of the charge */
-    double missing;              /* of the bucket before */
-    doorman_time granted_at;
-    doorman_time end; /* or when it is forgotten */
+    double share;                /* what may come back to the bucket */
+    doorman_time end;            /* or when it is forgotten */
     doorman_settled_item result;
     bool late, unknown;
 };
@@ -1108,12 +1179,22 @@ static bool model_counts(const struct model *m, const struct model_limit *limit,
     return model_slice(charge->epoch) + 16 > model_slice(m->epoch);
 }
 
+/* All shares together are at most what is missing. */
+static void model_bound(struct model *m, double missing) {
+    double sum = 0;
+    for (size_t i = 0; i < MODEL_REQUESTS; i++) sum += m->requests[i].share;
+    for (size_t i = 0; i < MODEL_REQUESTS && sum > missing; i++) {
+        m->requests[i].share *= missing / sum;
+    }
+}
+
 static double model_used(struct model *m, struct model_limit *limit) {
     double sum = 0;
     if (limit->kind == MODEL_BUCKET) {
         const double gained = (double)(m->epoch - limit->level_at);
         limit->level = fmin(limit->size, limit->level + gained);
         limit->level_at = m->epoch;
+        model_bound(m, limit->size - limit->level);
         return limit->size - limit->level;
     }
     for (size_t i = 0; i < limit->count; i++) {
@@ -1123,9 +1204,8 @@ static double model_used(struct model *m, struct model_limit *limit) {
 }
 
 static size_t model_charge(struct model *m, struct model_limit *limit, double amount) {
-    const double out = model_used(m, limit);
+    (void)model_used(m, limit);
     if (limit->kind == MODEL_BUCKET) {
-        if (!(out > 0)) limit->reserved = false;
         limit->level -= amount;
         return 0;
     }
@@ -1135,19 +1215,18 @@ static size_t model_charge(struct model *m, struct model_limit *limit, double am
 }
 
 /* Returns what comes back of `amount`. */
-static double model_return(struct model *m, const struct model_request *request, size_t index,
+static double model_return(struct model *m, struct model_request *request, size_t index,
                            double amount) {
     struct model_limit *limit = &m->limits[index];
     const double out = model_used(m, limit);
-    if (request->resets[index] != limit->resets) return 0;
     if (limit->kind == MODEL_BUCKET) {
-        if (!limit->reserved) return 0;
-        const double gained = (double)(m->epoch - request->granted_at);
-        const double owed = request->had[index] - fmax(0, gained - request->missing);
-        amount = fmax(0, fmin(amount, fmin(owed, out)));
+        const double share = floor((fmin(request->share, out) + 1e-7) * 4096) / 4096;
+        request->share = 0;
+        amount = fmin(amount, share);
         limit->level += amount;
         return amount;
     }
+    if (request->resets[index] != limit->resets) return 0;
     struct model_charge *charge = &limit->charges[request->charge[index]];
     if (!model_counts(m, limit, charge)) return 0;
     charge->amount -= amount;
@@ -1169,8 +1248,8 @@ static void model_settle(struct model *m, struct model_request *request, double 
     request->unknown = request->state == MODEL_FREE;
     for (size_t i = 0; i < MODEL_LIMITS; i++) {
         const double had = request->unknown ? 0 : request->had[i];
-        if (had > cost && request->state == MODEL_OPEN) {
-            back = fmax(back, model_return(m, request, i, had - cost));
+        if (request->state == MODEL_OPEN && (had > cost || i == MODEL_BUCKET)) {
+            back = fmax(back, model_return(m, request, i, fmax(0, had - cost)));
         }
         if (had >= cost && !request->unknown) continue;
         const double amount = model_report(m, &m->limits[i], cost - had);
@@ -1197,6 +1276,8 @@ static void model_pass(struct model *m, doorman_time seconds) {
                 (void)model_return(m, request, j, request->had[j]);
                 request->had[j] = 0;
             }
+            (void)model_used(m, &m->limits[MODEL_BUCKET]);
+            request->share = 0;
             request->state = MODEL_ENDED;
             request->end = m->epoch + 600;
         }
@@ -1208,18 +1289,14 @@ static bool model_reserve(struct model *m, struct model_request *request, double
     for (size_t i = 0; i < MODEL_LIMITS; i++) {
         if (m->limits[i].size - model_used(m, &m->limits[i]) < cost) return false;
     }
-    *request = (struct model_request){.state = MODEL_OPEN,
-                                      .reserved = cost,
-                                      .cost = cost,
-                                      .granted_at = m->epoch,
-                                      .missing = model_used(m, &m->limits[MODEL_BUCKET]),
-                                      .end = m->epoch + within};
+    *request = (struct model_request){
+        .state = MODEL_OPEN, .reserved = cost, .cost = cost, .end = m->epoch + within};
     for (size_t i = 0; i < MODEL_LIMITS; i++) {
         request->charge[i] = model_charge(m, &m->limits[i], cost);
         request->had[i] = cost;
         request->resets[i] = m->limits[i].resets;
     }
-    m->limits[MODEL_BUCKET].reserved = true;
+    request->share = cost;
     return true;
 }
 
@@ -1348,7 +1425,6 @@ static void trial_restart(struct trial *t) {
             doorman_permits_restore(t->p.permits, row->row, row->bytes, NULL, t->p.now);
         assert_int_equal(status, DOORMAN_OK);
     }
-    t->m.limits[MODEL_BUCKET].reserved = true;
 }
 
 static void trial_step(struct trial *t) {
