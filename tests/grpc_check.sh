@@ -45,6 +45,11 @@ start() { # name, flags...
     address=$(sed -n 's/.* grpc=\([^ ]*\).*/\1/p' "$log" | head -n 1)
 }
 
+# Stops a server, which writes what is left into its store.
+stop() { # process
+    kill "$1" && wait "$1"
+}
+
 run() { # program, arguments...
     program=tests/grpc/$1
     shift
@@ -107,10 +112,12 @@ check_access() {
         run reload.py "$address" "$folder" "$pid"
 }
 
-# Starts etcd. Its port may be in use, so it is started again with another one. Sets $etcd.
+# Ports that may be in use.
+guess_ports() { awk 'BEGIN { srand(); for (; i < 9; i++) print 20000 + int(12000 * rand()) }'; }
+
+# Starts etcd. If its port is in use, it is started again with another one. Sets $etcd.
 start_etcd() {
-    ports=$(awk 'BEGIN { srand(); for (; i < 9; i++) print 20000 + int(12000 * rand()) }')
-    for port in $ports; do
+    for port in $(guess_ports); do
         etcd=http://127.0.0.1:$port
         : >"$folder/etcd.log"
         etcd --data-dir "$folder/etcd$port" --listen-peer-urls http://127.0.0.1:0 \
@@ -122,6 +129,35 @@ start_etcd() {
         if kill -0 $pid 2>/dev/null; then return; fi
     done
     return 1
+}
+
+# The same for Redis. Sets $redis and $pid.
+start_redis() {
+    for port in $(guess_ports); do
+        redis=redis://127.0.0.1:$port/0
+        : >"$folder/redis.log"
+        redis-server --port "$port" --bind 127.0.0.1 --save '' --dir "$folder" \
+            >"$folder/redis.log" 2>&1 &
+        pid=$!
+        processes="$processes $pid"
+        await 'Ready to accept connections' "$folder/redis.log" $pid
+        if kill -0 $pid 2>/dev/null; then return; fi
+    done
+    return 1
+}
+
+# A master reserves and stops. The store stands still when the next one starts.
+check_learning() {
+    is_installed redis-server || return
+    start_redis
+    store=$pid
+    start first --state "$redis" --node learning
+    check 'a reservation is made' run learning.py "$address" reserve "$folder/reserved"
+    check 'the first master stops' stop "$pid"
+    kill -STOP "$store"
+    start next --state "$redis" --node learning --state-wait 3600
+    check 'a Commit waits while the master learns, and is settled then' \
+        run learning.py "$address" commit "$folder/reserved" "$store"
 }
 
 # Quotas for Envoy.
@@ -263,5 +299,6 @@ check_drain
 check_examples
 check_standby
 check_secure_standby
+check_learning
 check_quotas
 check_end
