@@ -160,6 +160,20 @@ check_learning() {
         run learning.py "$address" commit "$folder/reserved" "$store"
 }
 
+# The first server is killed, and the second one stops as planned, so the third one knows all leases
+# of the second.
+check_quota_restart() {
+    start killed --state "$folder/restarts" --node restarts
+    check 'a client gets a quota' run quota_restart.py "$address" fill "$folder/filled"
+    kill -KILL "$pid"
+    start planned --state "$folder/restarts" --node restarts
+    check 'the second server stops' stop "$pid"
+    start last --state "$folder/restarts" --node restarts
+    await 'leases and holds taken over' "$log" "$pid"
+    check 'nothing is assigned until quotas of a crashed server have ended' \
+        run quota_restart.py "$address" wait "$folder/filled"
+}
+
 # Quotas for Envoy.
 check_quotas() {
     algorithm='"kind": "FAIR_SHARE", "refresh_interval": 1, "lease_length"'
@@ -170,12 +184,19 @@ check_quotas() {
   {"identifier_glob": "shop/name=ended", "capacity": 120, "algorithm": {$algorithm: 12}},
   {"identifier_glob": "shop/name=joined", "capacity": 120, "algorithm": {$algorithm: 12}},
   {"identifier_glob": "shop/name=all", "capacity": 120, "algorithm": {$algorithm: 10}},
+  {"identifier_glob": "shop/name=status*", "capacity": 120, "algorithm": {$algorithm: 12}},
+  {"identifier_glob": "shop/name=restart", "capacity": 120,
+   "algorithm": {"learning_mode_duration": 0, $algorithm: 10}},
   {"identifier_glob": "shop/*", "capacity": 120, "algorithm": {$algorithm: 4}},
   {"identifier_glob": "sha256:*", "capacity": 1200, "algorithm": {$algorithm: 4}}]}
 END
-    start quotas
+    start quotas --http 127.0.0.1:0
     main=$address
+    http=$(sed -n 's/.* http=\(http:[^ ]*\).*/\1/p' "$log")
+    check 'the status and the page count streams of quotas' \
+        run quota_status.py "$address" "$http"
     run_all quotas.py
+    check_quota_restart
     is_installed etcd || return
     start_etcd
     set --
