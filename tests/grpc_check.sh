@@ -18,6 +18,8 @@ cat >"$config" <<END
     {"name": "daily", "kind": "FIXED_WINDOW", "limit": 2, "window": 86400}]},
   {"identifier_glob": "shop/path", "limits": [
     {"name": "daily", "kind": "FIXED_WINDOW", "limit": 5, "window": 86400}]},
+  {"identifier_glob": "shop/body", "refused_body": "{\"wait\": \"caf\u00e9\"}", "limits": [
+    {"name": "daily", "kind": "FIXED_WINDOW", "limit": 1, "window": 86400}]},
   {"identifier_glob": "shop/user", "limits": [
     {"name": "bucket", "kind": "TOKEN_BUCKET", "rate": 0.00001, "size": 3}]},
   {"identifier_glob": "shop/pair/end", "limits": [
@@ -262,6 +264,10 @@ check_pages() {
     check 'metrics count connections' shows /metrics '^doorman_grpc_connections_total 1$'
     check 'the status has the address' shows /v1/status "\"grpc\":{\"address\":\"$address\""
     check 'the page has the address' shows / "gRPC</dt><dd>$address; [01] of 1024 connections"
+    check 'a call is refused with the body of the template' \
+        run calls.py "$address" refuses_with_the_body_of_the_template
+    check 'so is a request of HTTP' \
+        shows '/v1/allow?resource=shop/body&key=refused' '^{"wait": "café"}$'
     check 'a call without limits works' run calls.py "$address" allows_a_descriptor_without_limits
     check 'the page of descriptors shows it' shows /descriptors 'shop/nothing'
     check 'a stop tells the clients' run stop.py "$address" "$pid"
