@@ -342,6 +342,7 @@ typedef int64_t doorman_time;
 #define DOORMAN_AMOUNT_MAX 1e15
 #define DOORMAN_ID_BYTES_MAX 256
 #define DOORMAN_UNIT_BYTES_MAX 32
+#define DOORMAN_REFUSED_BODY_BYTES_MAX 4096
 #define DOORMAN_PRIORITY_MAX 15
 #define DOORMAN_SUBCLIENTS_MAX 1e9
 #define DOORMAN_MESSAGE_BYTES_MAX ((size_t)4 << 20)
@@ -448,6 +449,9 @@ typedef struct doorman_template {
     const char *description;     /* a text for people; default "" */
     const char *unit;            /* for people: what the capacity counts, for example "queries/s";
                                     up to 32 bytes of UTF-8; default "" */
+    const char *refused_body;    /* what gateways send to a client that is refused: up to 4096
+                                    bytes of UTF-8; default "": they send what they usually send.
+                                    Needs has_limits */
     bool without_capacity;       /* true: the template has only limits, and its resources have no
                                     leases; capacity must be 0. Needs has_limits */
     double capacity;             /* in the resource's units, [0, 1e15] */
@@ -3249,6 +3253,17 @@ static bool doorman__unit_valid(const char *unit) {
     return !unit || !*unit || (doorman__id_valid(unit) && strlen(unit) <= DOORMAN_UNIT_BYTES_MAX);
 }
 
+/* The text may have several lines, as a page or an object of JSON has. */
+static bool doorman__refused_body_valid(const char *text) {
+    const char *end = text ? text + strlen(text) : NULL;
+    uint32_t code = 0;
+    if (text && end - text > DOORMAN_REFUSED_BODY_BYTES_MAX) return false;
+    while (text && text < end) {
+        if (!doorman__utf8_next(&text, end, &code)) return false;
+    }
+    return true;
+}
+
 #define DOORMAN__WHOLE_RULE "must be an integer, since \"whole\" is true"
 
 /* Goes through the rules that a template breaks. Does not check its algorithm. */
@@ -3272,6 +3287,10 @@ static const char *doorman__template_wrong(const doorman_template *template_, bo
         {!has_safe && !doorman__equal(safe, 0), "safe_capacity: needs has_safe_capacity"},
         {!doorman__unit_valid(template_->unit),
          "unit: must be at most 32 bytes of UTF-8 without control characters"},
+        {!doorman__refused_body_valid(template_->refused_body),
+         "refused_body: must be at most 4096 bytes of UTF-8"},
+        {template_->refused_body && *template_->refused_body && !template_->has_limits,
+         DOORMAN__NAMES("refused_body: needs has_limits", "refused_body: needs limits")},
         {doorman__template_hides_algorithm(template_), "algorithm: needs has_algorithm"},
         {!doorman__duration_valid(template_->overload.target),
          "overload.target: " DOORMAN__DURATION_RULE},
@@ -3647,7 +3666,7 @@ typedef struct doorman__config_limits doorman__config_limits; /* of permits: see
 struct doorman_config {
     doorman_template *templates;
     size_t template_count;
-    char *strings; /* all globs, descriptions and units, each ended by a NUL */
+    char *strings; /* all globs and texts, each ended by a NUL */
     doorman__config_limits *limits;
     size_t shadow_count;
     const char **shadow;                             /* in `limits` */
@@ -3698,6 +3717,7 @@ static size_t doorman__config_measure(const doorman_config_options *options) {
         bytes += strlen(template_->identifier_glob) + 1;
         bytes += strlen(description ? description : "") + 1;
         bytes += strlen(template_->unit ? template_->unit : "") + 1;
+        bytes += strlen(template_->refused_body ? template_->refused_body : "") + 1;
     }
     return bytes;
 }
@@ -3721,6 +3741,7 @@ static void doorman__config_copy(doorman_config *config, const doorman_config_op
         copy->identifier_glob = doorman__config_string(&string, copy->identifier_glob);
         copy->description = doorman__config_string(&string, copy->description);
         copy->unit = doorman__config_string(&string, copy->unit);
+        copy->refused_body = doorman__config_string(&string, copy->refused_body);
         copy->algorithm =
             doorman__algorithm_resolve(copy->has_algorithm ? &copy->algorithm : &common);
         copy->has_algorithm = true;
@@ -14679,6 +14700,7 @@ static const doorman__row doorman__template_rows[] = {
     DOORMAN__ROW(STRING, REQUIRED, doorman_template, identifier_glob),
     DOORMAN__ROW(TEXT, OPTIONAL, doorman_template, description),
     DOORMAN__ROW(TEXT, OPTIONAL, doorman_template, unit),
+    DOORMAN__ROW(TEXT, OPTIONAL, doorman_template, refused_body),
     DOORMAN__ROW_OTHER("capacity", OPTIONAL, doorman__read_capacity, doorman__put_capacity),
     DOORMAN__ROW_HAS(NUMBER, doorman_template, safe_capacity),
     DOORMAN__ROW(BOOL, OPTIONAL, doorman_template, whole),

@@ -7,9 +7,11 @@ passed=0 failed=0 skipped=0
 folder=$(mktemp -d) || exit 1
 processes=''
 
-# A script that is stopped, by INT or TERM, ends its processes too.
+# A script that is stopped, by INT or TERM, ends its processes too, also those that stand still.
 finish() {
-    for process in $processes; do kill "$process" 2>/dev/null && wait "$process"; done
+    for process in $processes; do
+        kill "$process" 2>/dev/null && kill -CONT "$process" && wait "$process"
+    done
     rm -rf "$folder"
 }
 trap finish EXIT

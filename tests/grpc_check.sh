@@ -18,6 +18,8 @@ cat >"$config" <<END
     {"name": "daily", "kind": "FIXED_WINDOW", "limit": 2, "window": 86400}]},
   {"identifier_glob": "shop/path", "limits": [
     {"name": "daily", "kind": "FIXED_WINDOW", "limit": 5, "window": 86400}]},
+  {"identifier_glob": "shop/body", "refused_body": "{\"wait\": \"caf\u00e9\"}", "limits": [
+    {"name": "daily", "kind": "FIXED_WINDOW", "limit": 1, "window": 86400}]},
   {"identifier_glob": "shop/user", "limits": [
     {"name": "bucket", "kind": "TOKEN_BUCKET", "rate": 0.00001, "size": 3}]},
   {"identifier_glob": "shop/pair/end", "limits": [
@@ -43,6 +45,11 @@ start() { # name, flags...
     processes="$processes $pid"
     await 'msg=serving ' "$log" $pid
     address=$(sed -n 's/.* grpc=\([^ ]*\).*/\1/p' "$log" | head -n 1)
+}
+
+# Stops a server, which writes what is left into its store.
+stop() { # process
+    kill "$1" && wait "$1"
 }
 
 run() { # program, arguments...
@@ -107,10 +114,12 @@ check_access() {
         run reload.py "$address" "$folder" "$pid"
 }
 
-# Starts etcd. Its port may be in use, so it is started again with another one. Sets $etcd.
+# Ports that may be in use.
+guess_ports() { awk 'BEGIN { srand(); for (; i < 9; i++) print 20000 + int(12000 * rand()) }'; }
+
+# Starts etcd. If its port is in use, it is started again with another one. Sets $etcd.
 start_etcd() {
-    ports=$(awk 'BEGIN { srand(); for (; i < 9; i++) print 20000 + int(12000 * rand()) }')
-    for port in $ports; do
+    for port in $(guess_ports); do
         etcd=http://127.0.0.1:$port
         : >"$folder/etcd.log"
         etcd --data-dir "$folder/etcd$port" --listen-peer-urls http://127.0.0.1:0 \
@@ -124,6 +133,49 @@ start_etcd() {
     return 1
 }
 
+# The same for Redis. Sets $redis and $pid.
+start_redis() {
+    for port in $(guess_ports); do
+        redis=redis://127.0.0.1:$port/0
+        : >"$folder/redis.log"
+        redis-server --port "$port" --bind 127.0.0.1 --save '' --dir "$folder" \
+            >"$folder/redis.log" 2>&1 &
+        pid=$!
+        processes="$processes $pid"
+        await 'Ready to accept connections' "$folder/redis.log" $pid
+        if kill -0 $pid 2>/dev/null; then return; fi
+    done
+    return 1
+}
+
+# A master reserves and stops. The store stands still when the next one starts.
+check_learning() {
+    is_installed redis-server || return
+    start_redis
+    store=$pid
+    start first --state "$redis" --node learning
+    check 'a reservation is made' run learning.py "$address" reserve "$folder/reserved"
+    check 'the first master stops' stop "$pid"
+    kill -STOP "$store"
+    start next --state "$redis" --node learning --state-wait 3600
+    check 'a Commit waits while the master learns, and is settled then' \
+        run learning.py "$address" commit "$folder/reserved" "$store"
+}
+
+# The first server is killed, and the second one stops as planned, so the third one knows all leases
+# of the second.
+check_quota_restart() {
+    start killed --state "$folder/restarts" --node restarts
+    check 'a client gets a quota' run quota_restart.py "$address" fill "$folder/filled"
+    kill -KILL "$pid"
+    start planned --state "$folder/restarts" --node restarts
+    check 'the second server stops' stop "$pid"
+    start last --state "$folder/restarts" --node restarts
+    await 'leases and holds taken over' "$log" "$pid"
+    check 'nothing is assigned until quotas of a crashed server have ended' \
+        run quota_restart.py "$address" wait "$folder/filled"
+}
+
 # Quotas for Envoy.
 check_quotas() {
     algorithm='"kind": "FAIR_SHARE", "refresh_interval": 1, "lease_length"'
@@ -134,12 +186,19 @@ check_quotas() {
   {"identifier_glob": "shop/name=ended", "capacity": 120, "algorithm": {$algorithm: 12}},
   {"identifier_glob": "shop/name=joined", "capacity": 120, "algorithm": {$algorithm: 12}},
   {"identifier_glob": "shop/name=all", "capacity": 120, "algorithm": {$algorithm: 10}},
+  {"identifier_glob": "shop/name=status*", "capacity": 120, "algorithm": {$algorithm: 12}},
+  {"identifier_glob": "shop/name=restart", "capacity": 120,
+   "algorithm": {"learning_mode_duration": 0, $algorithm: 10}},
   {"identifier_glob": "shop/*", "capacity": 120, "algorithm": {$algorithm: 4}},
   {"identifier_glob": "sha256:*", "capacity": 1200, "algorithm": {$algorithm: 4}}]}
 END
-    start quotas
+    start quotas --http 127.0.0.1:0
     main=$address
+    http=$(sed -n 's/.* http=\(http:[^ ]*\).*/\1/p' "$log")
+    check 'the status and the page count streams of quotas' \
+        run quota_status.py "$address" "$http"
     run_all quotas.py
+    check_quota_restart
     is_installed etcd || return
     start_etcd
     set --
@@ -205,6 +264,10 @@ check_pages() {
     check 'metrics count connections' shows /metrics '^doorman_grpc_connections_total 1$'
     check 'the status has the address' shows /v1/status "\"grpc\":{\"address\":\"$address\""
     check 'the page has the address' shows / "gRPC</dt><dd>$address; [01] of 1024 connections"
+    check 'a call is refused with the body of the template' \
+        run calls.py "$address" refuses_with_the_body_of_the_template
+    check 'so is a request of HTTP' \
+        shows '/v1/allow?resource=shop/body&key=refused' '^{"wait": "café"}$'
     check 'a call without limits works' run calls.py "$address" allows_a_descriptor_without_limits
     check 'the page of descriptors shows it' shows /descriptors 'shop/nothing'
     check 'a stop tells the clients' run stop.py "$address" "$pid"
@@ -263,5 +326,6 @@ check_drain
 check_examples
 check_standby
 check_secure_standby
+check_learning
 check_quotas
 check_end

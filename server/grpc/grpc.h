@@ -78,7 +78,8 @@ struct grpc_counters {
     counter accepted, connections, streams; /* the last two are gauges */
     counter forwarded;                      /* questions to the master */
     counter descriptors, hashed, limits_ignored, unmatched;
-    counter quota_streams, quota_buckets; /* gauges */
+    counter quota_streams, quota_buckets, quota_resources; /* gauges */
+    counter quota_ended_streams, quota_ended_committed;    /* the same; requests a second */
     counter quota_assignments, quota_abandoned, quota_refused, quota_unmatched;
 };
 
@@ -331,9 +332,8 @@ struct grpc {
     struct grpc_counters counters;
     struct grpc_master *master;
     struct quotas *quotas;
-    bool is_master,
-        is_clean;    /* at the last look; is_clean: it knows all leases of the last master */
-    bool has_quotas; /* this process is master, and has begun them */
+    bool is_master;                /* at the last look */
+    bool has_quotas;               /* this process is master, and has begun them */
     uint64_t quota_mastership;     /* how often the process had become master when they began */
     struct grpc_connection *first; /* the list of connections */
     size_t connection_count, ended_count, limit; /* ended: not freed yet, but counted */

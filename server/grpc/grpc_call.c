@@ -429,6 +429,22 @@ void server_grpc_add_prefix(struct text *out, size_t bytes) {
     server_text_add_bytes(out, prefix, sizeof prefix);
 }
 
+/* Adds the text that the template of the refusing descriptor has for clients. It is that of this
+ * process, also if the master has decided. */
+static void response_add_body(struct text *out, const struct grpc_call *call) {
+    size_t at = 0;
+    while (at < call->descriptor_count && !call->descriptors[at].outcome.is_over) at++;
+    if (at == call->descriptor_count) return;
+    server_lock(&call->service->lock);
+    const doorman_config *config = call->service->config;
+    const doorman_template *found =
+        config ? doorman_config_find(config, call->descriptors[at].resource_id) : NULL;
+    if (found && found->refused_body[0]) {
+        response_add(out, 5, found->refused_body, strlen(found->refused_body));
+    }
+    server_unlock(&call->service->lock);
+}
+
 /* The prefix has the length of the message, which is known at its end. */
 static void call_write_limit(const struct grpc_call *call, struct text *out) {
     const size_t before = out->buffer.bytes;
@@ -442,6 +458,7 @@ static void call_write_limit(const struct grpc_call *call, struct text *out) {
         response_add_status(out, &call->descriptors[i].outcome);
     }
     if (call->has_fields) response_add_headers(out, call->fields);
+    if (call->is_over) response_add_body(out, call);
     if (out->failed) return;
     const size_t bytes = out->buffer.bytes - before - GRPC_PREFIX;
     for (int i = 0; i < 4; i++) length[i] = (char)(bytes >> (24 - 8 * i));

@@ -1,7 +1,6 @@
 /* doorman_server, part GRPC: the health check of gRPC. It needs no token, as /healthz does not. It
  * says SERVING where this process can answer, itself or by asking the master (W4). A drained
  * process (E11) says NOT_SERVING, so that clients leave, and it answers those that stay. */
-#include "../state/status.h"
 #include "grpc.h"
 
 #include "build/grpc/messages.pb-c.h"
@@ -15,7 +14,6 @@ void server_grpc_look(struct grpc *grpc) {
     bool stopping = service->stopping;
     const enum drain_phase phase = service->drain.phase;
     grpc->is_drained = phase != DRAIN_NONE && phase != DRAIN_RETURNING;
-    const bool is_clean = service->state_status && service->state_status->took_over;
     if (!stopping) {
         doorman_server_handle(service->server, &discovery, &response, NULL, doorman_clock());
     }
@@ -24,7 +22,6 @@ void server_grpc_look(struct grpc *grpc) {
     }
     server_unlock(&service->lock);
     grpc->is_master = !stopping && response.is_master;
-    grpc->is_clean = is_clean;
     if (!stopping && grpc->master) server_grpc_master_set(grpc->master, address);
     bool serves =
         !stopping && !grpc->is_drained &&

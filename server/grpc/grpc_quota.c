@@ -10,6 +10,7 @@
 #include "grpc.h"
 
 #include "build/grpc/messages.pb-c.h"
+#include <math.h>
 #include <unistd.h>
 
 #define ACTION_MAX 64                 /* of one message */
@@ -21,23 +22,45 @@
 
 /* ---- the server object ---------------------------------------------------------------------- */
 
+#define DRIFT 0.05 /* of two clocks */
+
 /* Returns the interval of a resource: 1 s, or more for a small capacity, because a share that
- * brings less than one token in an interval is 0. Precondition: the lock is held. */
-static unsigned rlqs_interval(void *context, const char *resource_id) {
+ * brings less than one token in an interval is 0.
+ *   capacity   0: that of the parent, which can change at any time */
+static unsigned rlqs_interval(double capacity) {
+    unsigned interval = 1;
+    while (capacity > 0 && interval < INTERVAL_MAX &&
+           capacity * (double)interval < INTERVAL_TOKENS) {
+        interval++;
+    }
+    return interval;
+}
+
+/* A node with a parent has the parameters of its parent, and knows the length of the leases that it
+ * has got. Its own configuration says whether it learns. Precondition: the lock is held. */
+static void rlqs_describe(void *context, const char *resource_id, struct quota_facts *out) {
     const struct service *service = (const struct service *)context;
     const doorman_template *found =
         service->config ? doorman_config_find(service->config, resource_id) : NULL;
-    double capacity = found && !found->without_capacity ? found->capacity : 0;
-    unsigned interval = 1;
-    if (capacity <= 0) return 1; /* that of the parent, which can change at any time */
-    while (interval < INTERVAL_MAX && capacity * (double)interval < INTERVAL_TOKENS) interval++;
-    return interval;
+    const doorman_algorithm *algorithm = found ? &found->algorithm : NULL;
+    doorman_server_resource resource;
+    out->learns = true;
+    if (found && !found->without_capacity) out->interval = rlqs_interval(found->capacity);
+    if (algorithm) out->lease_length = algorithm->lease_length;
+    if (doorman_server_find(service->server, resource_id, &resource, doorman_clock()) &&
+        resource.lease_length > out->lease_length) {
+        out->lease_length = resource.lease_length;
+    }
+    if (algorithm && algorithm->has_learning_mode_duration) {
+        const double longest = (double)out->lease_length * (1 + DRIFT);
+        out->learns = (double)algorithm->learning_mode_duration >= longest;
+    }
 }
 
 bool server_grpc_quotas_create(struct grpc *grpc) {
     struct quota_options options = {.bucket_max = grpc->service->settings->resource_max,
-                                    .drift = 0.05,
-                                    .interval = rlqs_interval,
+                                    .drift = DRIFT,
+                                    .describe = rlqs_describe,
                                     .context = grpc->service};
     if (options.bucket_max == 0) options.bucket_max = 1000000;
     if (getentropy(&options.seed, sizeof options.seed) != 0) return false;
@@ -50,6 +73,10 @@ static void rlqs_count(struct grpc *grpc) {
     struct grpc_counters *to = &grpc->counters;
     __atomic_store_n(&to->quota_streams, counts->streams, __ATOMIC_RELAXED);
     __atomic_store_n(&to->quota_buckets, counts->buckets, __ATOMIC_RELAXED);
+    __atomic_store_n(&to->quota_resources, counts->resources, __ATOMIC_RELAXED);
+    __atomic_store_n(&to->quota_ended_streams, counts->ended_streams, __ATOMIC_RELAXED);
+    __atomic_store_n(&to->quota_ended_committed, (uint64_t)ceil(counts->ended_committed),
+                     __ATOMIC_RELAXED);
     __atomic_store_n(&to->quota_assignments, counts->assignments, __ATOMIC_RELAXED);
     __atomic_store_n(&to->quota_abandoned, counts->abandoned, __ATOMIC_RELAXED);
     __atomic_store_n(&to->quota_refused, counts->refused, __ATOMIC_RELAXED);
@@ -77,7 +104,7 @@ void server_grpc_quotas_look(struct grpc *grpc) {
     if (!grpc->quotas || (grpc->has_quotas ? is_same : !grpc->is_master)) return;
     if (grpc->has_quotas) rlqs_end_streams(grpc);
     if (grpc->is_master) {
-        server_quotas_begin(grpc->quotas, grpc->is_clean, grpc->now);
+        server_quotas_begin(grpc->quotas, grpc->now);
         grpc->quota_mastership = mastership;
         grpc->has_quotas = true;
     }

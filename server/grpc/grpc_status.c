@@ -48,13 +48,23 @@ static void grpc_metrics(struct service *service, struct text *text) {
         {"grpc_quota_buckets", "gauge",
          "Buckets of quotas, also those of ended streams whose assignment lasts.",
          &counters->quota_buckets},
+        {"grpc_quota_resources", "gauge", "Different resources that buckets of quotas have.",
+         &counters->quota_resources},
+        {"grpc_quota_ended_streams", "gauge",
+         "Streams of quotas that have ended, and whose last assignment lasts.",
+         &counters->quota_ended_streams},
+        {"grpc_quota_ended_committed", "gauge",
+         "What clients of ended streams of quotas may still use, in requests a second, rounded up.",
+         &counters->quota_ended_committed},
         {"grpc_quota_assignments_total", "counter", "Assignments of quotas.",
          &counters->quota_assignments},
         {"grpc_quota_abandoned_total", "counter",
          "Buckets of quotas that were abandoned because they had no requests.",
          &counters->quota_abandoned},
         {"grpc_quota_refused_total", "counter",
-         "Reports of buckets for which there was no room: see --max-resources.",
+         "Reports of buckets for which there was no room: see --max-resources. One stream may have "
+         "a "
+         "tenth.",
          &counters->quota_refused},
         {"grpc_quota_unmatched_total", "counter",
          "Buckets of quotas that got no assignment because no template has their resource.",
@@ -81,10 +91,40 @@ static void grpc_status(struct service *service, struct text *text) {
     const struct grpc *grpc = service->grpc;
     server_text_add(text, ",\"grpc\":{\"address\":\"");
     server_text_add_escaped(text, grpc->address, server_escape_json);
+    server_text_addf(text,
+                     "\",\"connections\":%" PRIu64 ",\"connections_max\":%zu,\"streams\":%" PRIu64,
+                     grpc_count(&grpc->counters.connections),
+                     service->settings->grpc_connection_max, grpc_count(&grpc->counters.streams));
     server_text_addf(
-        text, "\",\"connections\":%" PRIu64 ",\"connections_max\":%zu,\"streams\":%" PRIu64 "}",
-        grpc_count(&grpc->counters.connections), service->settings->grpc_connection_max,
-        grpc_count(&grpc->counters.streams));
+        text,
+        ",\"quotas\":{\"streams\":%" PRIu64 ",\"buckets\":%" PRIu64 ",\"resources\":%" PRIu64
+        ",\"ended_streams\":%" PRIu64 ",\"ended_committed\":%" PRIu64 "}}",
+        grpc_count(&grpc->counters.quota_streams), grpc_count(&grpc->counters.quota_buckets),
+        grpc_count(&grpc->counters.quota_resources),
+        grpc_count(&grpc->counters.quota_ended_streams),
+        grpc_count(&grpc->counters.quota_ended_committed));
+}
+
+/* Adds a number and its noun, which may need an s. */
+static void grpc_add_count(struct text *text, const char *before, uint64_t count,
+                           const char *noun) {
+    server_text_addf(text, "%s%" PRIu64 " %s%s", before, count, noun, count == 1 ? "" : "s");
+}
+
+/* Adds what streams of quotas there are. An ended one counts while its last assignment lasts. */
+static void grpc_facts_quotas(const struct grpc_counters *counters, struct text *text) {
+    const uint64_t ended = grpc_count(&counters->quota_ended_streams);
+    if (grpc_count(&counters->quota_streams) > 0 || ended > 0) {
+        grpc_add_count(text, "; quotas: ", grpc_count(&counters->quota_streams), "stream");
+        grpc_add_count(text, ", ", grpc_count(&counters->quota_buckets), "bucket");
+        grpc_add_count(text, " of ", grpc_count(&counters->quota_resources), "resource");
+    }
+    if (ended > 0) {
+        grpc_add_count(text, "; ", ended, "ended stream");
+        grpc_add_count(text, " may still use ", grpc_count(&counters->quota_ended_committed),
+                       "request");
+        server_text_add(text, " a second");
+    }
 }
 
 static void grpc_facts(struct service *service, struct text *text) {
@@ -95,11 +135,7 @@ static void grpc_facts(struct service *service, struct text *text) {
     server_text_addf(text, "; %" PRIu64 " of %zu connections",
                      grpc_count(&grpc->counters.connections),
                      service->settings->grpc_connection_max);
-    const uint64_t streams = grpc_count(&grpc->counters.quota_streams);
-    if (streams > 0) {
-        server_text_addf(text, "; %" PRIu64 " streams of quotas, with %" PRIu64 " buckets", streams,
-                         grpc_count(&grpc->counters.quota_buckets));
-    }
+    grpc_facts_quotas(&grpc->counters, text);
     server_text_add(text, "</dd></div>");
 }
 

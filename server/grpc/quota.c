@@ -11,8 +11,11 @@
  *    for it. A stream that has not reported a bucket for a lease gets no new assignment for it,
  *    because it may stand still. It would then read old assignments, and use each of them for its
  *    whole time to live.
- *       A mastership that does not know the leases of the last one assigns nothing until a lease of
- *    the resource, with the drift, has passed.
+ *       A new master learns for a lease, with the drift, or knows the leases of the last one. Then
+ *    the server object grants no more than the rest. If learning_mode_duration is shorter, the new
+ *    mastership assigns nothing of the resource for that long. It waits even if it knows the leases
+ *    of the last one: that one may have waited as well, for what its own predecessor had assigned.
+ *       One stream may have a tenth of all buckets, so that one alone cannot take those of others.
  *
  * A bucket is in one of these states. Only quota_move changes the state:
  *
@@ -38,6 +41,8 @@
 #define COMMITMENT_MAX 6                 /* of one bucket; two more become one */
 #define WANTS_STEADY 0.875 /* wants between this part of the last ones and them stay */
 #define INITIAL_PART 0.125 /* of the safe capacity, for a new bucket */
+#define STREAM_PART 10     /* one stream has at most 1/10 of bucket_max */
+#define STREAM_BUCKETS 100 /* or this many, if that is more */
 
 struct quota_link {
     struct quota_link *next;
@@ -47,6 +52,13 @@ struct quota_link {
 struct quota_table {
     struct quota_link **slots;
     size_t slot_count, count; /* slot_count: a power of 2 */
+};
+
+/* What streams have buckets of. */
+struct quota_resource {
+    struct quota_link link; /* must be the first field */
+    size_t bucket_count;
+    char id[];
 };
 
 /* An amount that a stream may use until a time. */
@@ -60,6 +72,7 @@ enum quota_state { QUOTA_ASKS, QUOTA_IDLE, QUOTA_LEAVES };
 struct quota_bucket {
     struct quota_link link; /* must be the first field */
     struct quota_stream *stream;
+    struct quota_resource *resource;
     struct quota_bucket *next, *previous; /* of the stream */
     size_t position;                      /* in the heap */
     doorman_time due;
@@ -78,12 +91,12 @@ struct quota_bucket {
     struct quota_commitment commitments[COMMITMENT_MAX]; /* each larger, and ends earlier, than the
                                                             next */
     size_t commitment_count;
+    double ended; /* what is committed, if the stream has ended; else 0 */
     struct quota_action action;
     bool has_action;
     doorman_time decided_at;
     struct quota_bucket *next_action, *last_action; /* of those of the stream with an action */
-    size_t label_bytes;
-    char resource_id[]; /* with its NUL, and then the label */
+    char label[];
 };
 
 struct quota_stream {
@@ -91,6 +104,7 @@ struct quota_stream {
     struct quotas *quotas;
     struct quota_stream *next, *previous;
     struct quota_bucket *buckets;
+    size_t bucket_count;
     struct quota_bucket *first_action, *newest_action;
     struct quota_bucket *taken; /* its last action was taken, so the next call frees it */
     uint64_t number;
@@ -101,13 +115,12 @@ struct quota_stream {
 struct quotas {
     struct quota_options options;
     struct quota_counts counts;
-    struct quota_table buckets, names;
+    struct quota_table buckets, names, resources;
     struct quota_stream *streams; /* live ones, and those with commitments */
     struct quota_bucket **heap;   /* the first one is due first */
     size_t heap_count, heap_room;
     uint64_t stream_count, random;
     doorman_time begun_at;
-    bool is_clean;
     struct quota_bucket *asking[QUOTA_BATCH_MAX];
     size_t asking_count;
     doorman_capacity_request items[QUOTA_BATCH_MAX];
@@ -256,6 +269,16 @@ static double quota_committed(struct quota_bucket *bucket, doorman_time now) {
     return bucket->commitment_count > 0 ? bucket->commitments[0].amount : 0;
 }
 
+/* Notes how much a bucket of an ended stream may still use; 0: nothing, or it has not ended. */
+static void quota_set_ended(struct quota_bucket *bucket, double amount) {
+    struct quota_counts *counts = &bucket->stream->quotas->counts;
+    counts->ended_buckets += amount > 0;
+    counts->ended_buckets -= bucket->ended > 0;
+    counts->ended_committed += amount - bucket->ended;
+    if (counts->ended_buckets == 0) counts->ended_committed = 0; /* a sum of parts is rounded */
+    bucket->ended = amount;
+}
+
 /* Adds what a new assignment commits. Older ones that are not larger are a part of it. */
 static void quota_commit(struct quota_bucket *bucket, double amount, doorman_time until) {
     struct quota_commitment *list = bucket->commitments;
@@ -292,12 +315,20 @@ static void quota_remove_action(struct quota_bucket *bucket) {
     *(next ? &next->last_action : &stream->newest_action) = last;
 }
 
+static struct quota_facts quota_facts_of(const struct quota_bucket *bucket) {
+    const struct quota_options *options = &bucket->stream->quotas->options;
+    struct quota_facts facts = {.interval = 1};
+    options->describe(options->context, bucket->resource->id, &facts);
+    assert(facts.interval >= 1 && facts.lease_length >= 0);
+    return facts;
+}
+
 /* Makes an assignment of the lease. */
 static void quota_assign(struct quota_bucket *bucket, doorman_time now) {
     const struct quotas *quotas = bucket->stream->quotas;
     doorman_time rest = (bucket->lease_end - now - QUOTA_MARGIN) / DOORMAN_SECOND;
     if (rest < 1) return; /* it would end before it arrives */
-    unsigned interval = quotas->options.interval(quotas->options.context, bucket->resource_id);
+    const unsigned interval = quota_facts_of(bucket).interval;
     /* sums of shares are exact, but a share is rounded once more here */
     double tokens = bucket->granted * (double)interval * (1 + 1e-12);
     bucket->action.kind = QUOTA_ASSIGN;
@@ -321,31 +352,58 @@ static struct quota_bucket *quota_find(const struct quota_stream *stream, const 
     for (; link; link = link->next) {
         struct quota_bucket *bucket = (struct quota_bucket *)(void *)link;
         if (link->hash == hash && bucket->stream == stream &&
-            strcmp(bucket->resource_id, resource_id) == 0) {
+            strcmp(bucket->resource->id, resource_id) == 0) {
             return bucket;
         }
     }
     return NULL;
 }
 
+/* Returns a resource for one more bucket; NULL: memory has run out. */
+static struct quota_resource *quota_resource_take(struct quotas *quotas, const char *id) {
+    const uint64_t hash = quota_hash(quotas, 0, id);
+    struct quota_link *link = quota_table_first(&quotas->resources, hash);
+    for (; link; link = link->next) {
+        struct quota_resource *resource = (struct quota_resource *)(void *)link;
+        if (link->hash != hash || strcmp(resource->id, id) != 0) continue;
+        resource->bucket_count++;
+        return resource;
+    }
+    const size_t bytes = strlen(id) + 1;
+    if (!quota_table_reserve(&quotas->resources)) return NULL;
+    struct quota_resource *resource = (struct quota_resource *)calloc(1, sizeof *resource + bytes);
+    if (!resource) return NULL;
+    memcpy(resource->id, id, bytes);
+    resource->bucket_count = 1;
+    quota_table_add(&quotas->resources, &resource->link, hash);
+    quotas->counts.resources++;
+    return resource;
+}
+
+static void quota_resource_give(struct quotas *quotas, struct quota_resource *resource) {
+    if (--resource->bucket_count > 0) return;
+    quota_table_remove(&quotas->resources, &resource->link);
+    quotas->counts.resources--;
+    free(resource);
+}
+
 static struct quota_bucket *quota_bucket_create(struct quota_stream *stream,
                                                 const struct quota_report *report,
                                                 doorman_time now) {
     const doorman_estimate_options options = {.minimum = 1, .window = QUOTA_WINDOW};
-    size_t bytes = strlen(report->resource_id) + 1;
     struct quota_bucket *bucket =
-        (struct quota_bucket *)calloc(1, sizeof *bucket + bytes + report->label_bytes);
+        (struct quota_bucket *)calloc(1, sizeof *bucket + report->label_bytes);
     if (!bucket) return NULL;
-    if (doorman_estimate_create(&bucket->estimate, &options, NULL, now) != DOORMAN_OK) {
+    bucket->resource = quota_resource_take(stream->quotas, report->resource_id);
+    if (!bucket->resource ||
+        doorman_estimate_create(&bucket->estimate, &options, NULL, now) != DOORMAN_OK) {
+        if (bucket->resource) quota_resource_give(stream->quotas, bucket->resource);
         free(bucket);
         return NULL;
     }
-    memcpy(bucket->resource_id, report->resource_id, bytes);
-    if (report->label_bytes)
-        memcpy(bucket->resource_id + bytes, report->label, report->label_bytes);
-    bucket->label_bytes = report->label_bytes;
-    bucket->action.resource_id = bucket->resource_id;
-    bucket->action.label = bucket->resource_id + bytes;
+    if (report->label_bytes) memcpy(bucket->label, report->label, report->label_bytes);
+    bucket->action.resource_id = bucket->resource->id;
+    bucket->action.label = bucket->label;
     bucket->action.label_bytes = report->label_bytes;
     bucket->stream = stream;
     bucket->wants = 1;
@@ -354,24 +412,33 @@ static struct quota_bucket *quota_bucket_create(struct quota_stream *stream,
     return bucket;
 }
 
+/* Returns whether a stream may have one more bucket. */
+static bool quota_has_room(const struct quota_stream *stream) {
+    const struct quotas *quotas = stream->quotas;
+    const size_t most = quotas->options.bucket_max, part = most / STREAM_PART;
+    return quotas->counts.buckets < most &&
+           stream->bucket_count < (part > STREAM_BUCKETS ? part : STREAM_BUCKETS);
+}
+
 /* Returns NULL if there is no room. */
 static struct quota_bucket *quota_add_bucket(struct quota_stream *stream,
                                              const struct quota_report *report, doorman_time now) {
     struct quotas *quotas = stream->quotas;
-    bool has_room = quotas->counts.buckets < quotas->options.bucket_max &&
-                    quota_table_reserve(&quotas->buckets) && quota_heap_reserve(quotas);
+    bool has_room = quota_has_room(stream) && quota_table_reserve(&quotas->buckets) &&
+                    quota_heap_reserve(quotas);
     struct quota_bucket *bucket = has_room ? quota_bucket_create(stream, report, now) : NULL;
     if (!bucket) {
         quotas->counts.refused++;
         return NULL;
     }
     quota_table_add(&quotas->buckets, &bucket->link,
-                    quota_hash(quotas, stream->number, bucket->resource_id));
+                    quota_hash(quotas, stream->number, report->resource_id));
     bucket->next = stream->buckets;
     if (bucket->next) bucket->next->previous = bucket;
     stream->buckets = bucket;
     bucket->due = now;
     quota_heap_put(quotas, quotas->heap_count++, bucket);
+    stream->bucket_count++;
     quotas->counts.buckets++;
     return bucket;
 }
@@ -380,14 +447,17 @@ static void quota_bucket_free(struct quota_bucket *bucket) {
     struct quota_stream *stream = bucket->stream;
     struct quotas *quotas = stream->quotas;
     quota_remove_action(bucket);
+    quota_set_ended(bucket, 0);
     quota_table_remove(&quotas->buckets, &bucket->link);
     quota_heap_remove(quotas, bucket);
     assert(quotas->heap_count == 0 || quotas->heap[0] != bucket);
     *(bucket->previous ? &bucket->previous->next : &stream->buckets) = bucket->next;
     if (bucket->next) bucket->next->previous = bucket->previous;
     if (stream->taken == bucket) stream->taken = NULL;
+    quota_resource_give(quotas, bucket->resource);
     doorman_estimate_destroy(bucket->estimate);
     free(bucket);
+    stream->bucket_count--;
     quotas->counts.buckets--;
 }
 
@@ -463,7 +533,9 @@ struct quota_stream *server_quota_open(struct quotas *quotas, const char *client
     if (!stream) return NULL;
     stream->is_live = true;
     quotas->counts.streams++;
+    if (stream->buckets) quotas->counts.ended_streams--;
     for (struct quota_bucket *each = stream->buckets; each; each = each->next) {
+        quota_set_ended(each, 0);
         if (each->state == QUOTA_LEAVES) quota_move(each, QUOTA_ASKS);
         each->used_at = now;
         each->ask_at = DOORMAN_NEVER; /* until it is reported */
@@ -480,13 +552,15 @@ void server_quota_close(struct quota_stream *stream, doorman_time now) {
     for (struct quota_bucket *each = stream->buckets; each; each = next) {
         next = each->next;
         quota_remove_action(each);
-        /* the server object keeps the lease of a stream without a name until it ends */
-        if (!stream->has_name || quota_committed(each, now) <= 0) {
+        const double committed = quota_committed(each, now);
+        if (committed <= 0) {
             quota_bucket_free(each);
         } else {
+            quota_set_ended(each, committed);
             quota_schedule(each);
         }
     }
+    if (stream->buckets) stream->quotas->counts.ended_streams++;
     if (!stream->buckets) quota_stream_free(stream);
 }
 
@@ -540,18 +614,27 @@ doorman_time server_quotas_due(const struct quotas *quotas) {
     return quotas->heap_count > 0 ? quotas->heap[0]->due : DOORMAN_NEVER;
 }
 
+/* Forgets what is no longer committed for a stream that has ended. */
+static void quota_bucket_work_ended(struct quota_bucket *bucket, double committed) {
+    struct quota_stream *stream = bucket->stream;
+    if (bucket->commitment_count > 0) {
+        quota_set_ended(bucket, committed);
+        quota_schedule(bucket);
+        return;
+    }
+    quota_bucket_free(bucket);
+    if (stream->buckets) return;
+    stream->quotas->counts.ended_streams--;
+    quota_stream_free(stream);
+}
+
 /* Does what is due for a bucket, unless that is a request. Returns whether it is a request. */
 static bool quota_bucket_work(struct quota_bucket *bucket, doorman_time now) {
     struct quota_stream *stream = bucket->stream;
-    (void)quota_committed(bucket, now);
+    const double committed = quota_committed(bucket, now);
     bool has_ended = bucket->commitment_count == 0;
-    if (!stream->is_live && has_ended) {
-        quota_bucket_free(bucket);
-        if (!stream->buckets) quota_stream_free(stream);
-        return false;
-    }
     if (!stream->is_live) {
-        quota_schedule(bucket);
+        quota_bucket_work_ended(bucket, committed);
         return false;
     }
     if (bucket->state == QUOTA_ASKS && now >= quota_idle_at(bucket)) {
@@ -578,7 +661,7 @@ static void quota_add_item(struct quotas *quotas, struct quota_bucket *bucket, d
     doorman_capacity_request *item = &quotas->items[at];
     quotas->asking[at] = bucket;
     quotas->demands[at] = (doorman_demand){.wants = bucket->wants, .subclients = 1, .priority = 1};
-    *item = (doorman_capacity_request){.resource_id = bucket->resource_id,
+    *item = (doorman_capacity_request){.resource_id = bucket->resource->id,
                                        .outstanding = quota_committed(bucket, now),
                                        .wants = &quotas->demands[at],
                                        .wants_count = 1};
@@ -628,10 +711,22 @@ static void quota_take_safe(struct quota_bucket *bucket, const doorman_capacity_
     if (!bucket->is_exhausted) bucket->ask_at = quota_after(now, ASK_PAUSE);
 }
 
-/* Takes a lease, and assigns it if this mastership knows all other leases. */
+/* Returns when assignments of earlier masterships have ended, or are known leases. In a node with a
+ * parent a lease can be shorter than the configuration says, because it ends with that of the node.
+ */
+static doorman_time quota_assigns_at(const struct quota_bucket *bucket) {
+    const struct quotas *quotas = bucket->stream->quotas;
+    const struct quota_facts facts = quota_facts_of(bucket);
+    if (facts.learns) return quotas->begun_at;
+    doorman_time length = bucket->length;
+    if (length < facts.lease_length) length = facts.lease_length;
+    const doorman_time drift = (doorman_time)((double)length * quotas->options.drift);
+    return quota_after(quotas->begun_at, quota_after(length, drift));
+}
+
+/* Takes a lease, and assigns it if nothing else can be in force any more. */
 static void quota_take_lease(struct quota_bucket *bucket, const doorman_lease *lease,
                              doorman_time now) {
-    const struct quotas *quotas = bucket->stream->quotas;
     doorman_time ends = quota_after(now, lease->expires_in);
     if (lease->id != bucket->lease_id) bucket->length = lease->expires_in;
     bucket->lease_id = lease->id;
@@ -639,12 +734,11 @@ static void quota_take_lease(struct quota_bucket *bucket, const doorman_lease *l
     bucket->granted = lease->capacity;
     bucket->is_exhausted = lease->capacity < 0.999 * bucket->wants;
     bucket->ask_at = quota_after(now, lease->refresh_interval);
-    doorman_time length =
-        bucket->length + (doorman_time)((double)bucket->length * quotas->options.drift);
-    doorman_time assigns_at = quota_after(quotas->begun_at, quotas->is_clean ? 0 : length);
+    if (lease->id == bucket->assigned_id) return;
+    const doorman_time assigns_at = bucket->assigned_id ? now : quota_assigns_at(bucket);
     if (now < assigns_at) {
         bucket->ask_at = quota_earlier(bucket->ask_at, assigns_at);
-    } else if (lease->id != bucket->assigned_id) {
+    } else {
         quota_assign(bucket, now);
     }
 }
@@ -724,17 +818,17 @@ static void quotas_forget(struct quotas *quotas) {
     struct quota_stream *next = NULL;
     for (struct quota_stream *each = quotas->streams; each; each = next) {
         next = each->next;
+        if (!each->is_live) quotas->counts.ended_streams--;
         quota_free_buckets(each);
         each->is_live = false;
         quota_stream_free(each);
     }
 }
 
-void server_quotas_begin(struct quotas *quotas, bool is_clean, doorman_time now) {
+void server_quotas_begin(struct quotas *quotas, doorman_time now) {
     assert(quotas->counts.streams == 0);
     quotas_forget(quotas);
     quotas->begun_at = now;
-    quotas->is_clean = is_clean;
 }
 
 void server_quotas_destroy(struct quotas *quotas) {
@@ -742,6 +836,7 @@ void server_quotas_destroy(struct quotas *quotas) {
     quotas_forget(quotas);
     free(quotas->buckets.slots);
     free(quotas->names.slots);
+    free(quotas->resources.slots);
     free(quotas->heap);
     free(quotas);
 }

@@ -18,20 +18,31 @@
 struct quotas;       /* all streams and buckets of a process */
 struct quota_stream; /* a holder */
 
+/* What the owner knows of a resource. */
+struct quota_facts {
+    unsigned interval;         /* seconds of a fill interval, at least 1 */
+    doorman_time lease_length; /* the longest that a lease can have; 0: not known */
+    bool learns;               /* a new master learns for as long as a lease can last */
+};
+
 struct quota_options {
-    size_t bucket_max;
-    double drift;  /* of two clocks, as in doorman_server_options */
-    uint64_t seed; /* random bits that are new for each process */
-    /* Returns how many seconds a fill interval of a resource has, at least 1. */
-    unsigned (*interval)(void *context, const char *resource_id);
+    size_t bucket_max; /* of all streams; one has at most a tenth, or 100 if that is more */
+    double drift;      /* of two clocks, as in doorman_server_options */
+    uint64_t seed;     /* random bits that are new for each process */
+    /* Describes a resource. A call below makes this call.
+     *   out   interval is 1, and the rest 0 */
+    void (*describe)(void *context, const char *resource_id, struct quota_facts *out);
     void *context;
 };
 
 /* How many there are, or have been. */
 struct quota_counts {
-    size_t streams, buckets; /* streams: those that are live */
+    size_t streams, buckets;             /* streams: those that are live; buckets: of all */
+    size_t resources;                    /* different ones that the buckets have */
+    size_t ended_streams, ended_buckets; /* for which something is committed */
+    double ended_committed; /* the sum of that, in requests a second, over all resources */
     uint64_t assignments, abandoned;
-    uint64_t refused;   /* reports of new buckets, while there were bucket_max */
+    uint64_t refused;   /* reports of new buckets for which the stream or all had no room */
     uint64_t unmatched; /* buckets without a template */
 };
 
@@ -60,9 +71,8 @@ struct quotas *server_quotas_create(const struct quota_options *options);
 void server_quotas_destroy(struct quotas *quotas); /* also the streams; NULL has no effect */
 
 /* Begins a mastership, and forgets all that the last one has assigned. Precondition: no stream is
- * live.
- *   is_clean   the server object knows all leases of the last master */
-void server_quotas_begin(struct quotas *quotas, bool is_clean, doorman_time now);
+ * live. */
+void server_quotas_begin(struct quotas *quotas, doorman_time now);
 
 /* Opens a stream. It continues one that has ended, if that had the same name.
  *   client    the name; "": none. If a live stream has it, or it is not valid, the stream has none

@@ -52,6 +52,7 @@ struct allow {
     doorman_time wait;
     doorman_reason reason;
     struct limit_fields limits;
+    char *refused_body; /* of the template; NULL: none */
 };
 
 /* ---- parameters ----------------------------------------------------------------------------- */
@@ -157,6 +158,10 @@ static void allow_keep(struct allow *allow, const struct service *service,
     allow->units = permit->granted ? permit->items[0].granted : 0;
     allow->reason = permit->reason;
     server_limit_fields_take(&allow->limits, permit, 0);
+    const doorman_template *found =
+        allow->granted ? NULL : doorman_config_find(service->config, allow->resource);
+    /* without memory the body is the usual one */
+    if (found && found->refused_body[0]) allow->refused_body = strdup(found->refused_body);
 }
 
 /* Returns whether the item has a limit of kind CONCURRENCY. The server object refuses such a permit
@@ -286,6 +291,22 @@ static void body_add(struct text *text, const struct allow *allow) {
     server_text_add(text, "}\n");
 }
 
+/* Writes the decision. */
+static void response_set_decision(struct http_response *response, const struct allow *allow) {
+    const char *body = allow->refused_body;
+    response->code = allow->granted ? 200 : allow->refused_code;
+    if (!allow->granted && allow->reason == DOORMAN_REASON_UNMATCHED) response->code = 404;
+    response->type = "application/json";
+    response->delay = allow->wait;
+    lines_add(&response->lines, &allow->limits);
+    if (body) {
+        if (!strchr("{[", body[0])) response->type = "text/plain; charset=utf-8";
+        server_text_add(&response->text, body);
+    } else {
+        body_add(&response->text, allow);
+    }
+}
+
 /* Makes the response of a process that is not the master. A redirect keeps the whole query. */
 static void response_set_not_master(struct http_response *response, const struct allow *allow,
                                     const struct http_request *request) {
@@ -355,13 +376,9 @@ static void handle_allow(struct service *service, const struct http_request *req
     } else if (!allow.is_master) {
         response_set_not_master(response, &allow, request);
     } else {
-        response->type = "application/json";
-        response->code = allow.granted ? 200 : allow.refused_code;
-        if (!allow.granted && allow.reason == DOORMAN_REASON_UNMATCHED) response->code = 404;
-        lines_add(&response->lines, &allow.limits);
-        body_add(&response->text, &allow);
-        response->delay = allow.wait;
+        response_set_decision(response, &allow);
     }
+    free(allow.refused_body);
     if (delays && response->delay == 0) server_http_cancel_delay(service);
     allow_report(&allow, service, request, status, started_at);
 }

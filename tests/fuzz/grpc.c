@@ -59,7 +59,7 @@ static void start(struct grpc *grpc, struct service *service) {
     grpc->now = doorman_clock();
     grpc->serving = GRPC_WIRE__HEALTH__SERVING;
     must(server_grpc_quotas_create(grpc));
-    grpc->is_master = grpc->is_clean = true;
+    grpc->is_master = true;
     server_grpc_quotas_look(grpc);
 }
 

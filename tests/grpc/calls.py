@@ -37,6 +37,15 @@ def test_refuses_what_is_over_the_limit(client):
     assert 0 < answer.statuses[0].duration_until_reset.seconds <= 86400
 
 
+def test_refuses_with_the_body_of_the_template(client):
+    names = [("body", "refused")]
+    equal(client.limit("shop", names).raw_body, b"")
+    for descriptors in ([names], [[("path", "/body")], names]):
+        answer = client.limit("shop", *descriptors)
+        equal((answer.overall_code, answer.raw_body), (OVER, '{"wait": "café"}'.encode()))
+    equal(client.limit("shop", [("path", "/body")], hits=6).raw_body, b"")  # it has none
+
+
 def test_says_month_for_any_month_of_the_calendar(client):
     limit = client.limit("shop", [("february", "x")]).statuses[0].current_limit
     equal((limit.requests_per_unit, limit.unit), (100, wire.MONTH))

@@ -939,11 +939,8 @@ mutant quota-margin 'W5: an assignment lasts as long as its lease' \
     'doorman_time rest = (bucket->lease_end - now - QUOTA_MARGIN) / DOORMAN_SECOND;' \
     'doorman_time rest = (bucket->lease_end - now) / DOORMAN_SECOND;' --quotas
 mutant quota-learns 'W5: a new master assigns at once' \
-    'quota_after(quotas->begun_at, quotas->is_clean ? 0 : length);' \
-    'quota_after(quotas->begun_at, 0 * length);' --quotas --favour kill
-mutant quota-clean 'W5: every mastership is clean' \
-    'quotas->is_clean = is_clean;' \
-    'quotas->is_clean = is_clean || true;' --quotas --favour kill
+    'quota_after(quotas->begun_at, quota_after(length, drift));' \
+    'quota_after(quotas->begun_at, 0 * quota_after(length, drift));' --quotas --favour kill
 mutant quota-round 'W5: tokens are rounded up' \
     'bucket->granted * (double)interval * (1 + 1e-12);' \
     'bucket->granted * (double)interval + 0.999;' --quotas

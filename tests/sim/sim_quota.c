@@ -79,7 +79,7 @@ typedef struct quota_process {
     struct quotas *quotas;
     bool is_master;                       /* as its quotas know */
     uint64_t election_count, begun_count; /* how often it was elected; when its quotas began */
-    bool is_clean;
+    bool is_clean; /* at its last election it has got the leases of the last master */
     doorman_time paused_until, starts_at;
     doorman_time until;      /* of its mastership, by its clock */
     doorman_time renewed_at; /* by true time */
@@ -171,6 +171,13 @@ static unsigned interval_of(void *context, const char *resource_id) {
     (void)resource_id;
     while (interval < 10 && world->capacity * interval < 100) interval++;
     return interval;
+}
+
+static void describe(void *context, const char *resource_id, struct quota_facts *out) {
+    const quota_world *world = context;
+    out->interval = interval_of(context, resource_id);
+    out->lease_length = world->lease;
+    out->learns = world->learns;
 }
 
 static void add_config(quota_world *world, double capacity) {
@@ -414,7 +421,7 @@ static void process_start(quota_world *world, size_t index) {
     const struct quota_options quotas = {.bucket_max = 1000,
                                          .drift = 0.05,
                                          .seed = sim_random(&world->random),
-                                         .interval = interval_of,
+                                         .describe = describe,
                                          .context = world};
     process->is_master = false;
     process->until = process->renewed_at = 0;
@@ -521,9 +528,8 @@ static bool process_look(quota_world *world, size_t index, doorman_time local) {
     if (!is_same && process->is_master) process_end_streams(world, index, true);
     if (response.is_master && !(process->is_master && is_same)) {
         process->begun_count = process->election_count;
-        server_quotas_begin(process->quotas, process->is_clean, local);
+        server_quotas_begin(process->quotas, local);
     }
-    process->is_clean = process->is_clean && response.is_master;
     process->is_master = response.is_master;
     return response.is_master;
 }
@@ -668,7 +674,9 @@ static void strike(quota_world *world) {
     size_t index = (size_t)sim_below(&world->random, world->envoy_count);
     quota_envoy *envoy = &world->envoys[index];
     if (strikes(world, SIM_KILL, 40)) process_kill(world, process);
-    if (strikes(world, SIM_RESIGN, 40)) process_resign(world);
+    /* a master that waits for the assignments of the last one may leave before they have ended */
+    bool waits = world->master != SIM_NONE && !world->processes[world->master].is_clean;
+    if (strikes(world, SIM_RESIGN, waits ? 8 : 40)) process_resign(world);
     if (strikes(world, SIM_FREEZE, 40) && world->processes[process].server) {
         world->processes[process].paused_until =
             clock_at(&world->processes[process].clock, world->now) + between(world, 0, 8 * SECOND);
@@ -728,8 +736,6 @@ static void set_up(quota_world *world, const sim_run_options *options) {
     world->step = between(world, SECOND / 100, SECOND / 20);
     world->lease = SECOND * (doorman_time)(10 + sim_below(&world->random, 11));
     world->learns = chance(world, 0.7);
-    /* what a master that does not learn hands over is not complete */
-    if (!world->learns) world->on[SIM_HANDOVER] = false;
     add_config(world, (double)(1 + sim_below(&world->random, 3000)));
     world->past_count = 0;
     world->master = SIM_NONE;

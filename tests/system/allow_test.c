@@ -17,6 +17,7 @@
 #define SOFT LIMIT("hidden", "TOKEN_BUCKET", DAILY ", \"size\": 1, \"shadow\": true")
 #define LOGIN TEMPLATE("login", PER_USER ", " ALL)
 #define OTHERS TEMPLATE("slow", SLOW) "," TEMPLATE("soon", SOON) "," TEMPLATE("odd", ODD)
+#define ONE LIMIT("one", "TOKEN_BUCKET", DAILY ", \"size\": 1")
 #define OPEN TEMPLATE("soft", SOFT) "," TEMPLATE("free", "")
 #define PERMITS "{\"unmatched\": \"reject\", \"resources\": [" LOGIN "," OTHERS "," OPEN "]}"
 
@@ -57,6 +58,27 @@ TEST(the_status_is_the_decision) {
     expect(&fixture, "/v1/allow?resource=login&key=bob", HOST, 200, "GRANTED");
     const char *series = "doorman_server_requests_total{method=\"acquire\",code=\"OK\"}";
     assert_int_equal((int)metric(&fixture, series), 5);
+    server_stop(&fixture.server);
+}
+
+/* A template may have the body of a refusal. It is JSON if it looks so. */
+TEST(a_refusal_has_the_body_of_its_template) {
+    struct fixture fixture = fixture_start(
+        "{\"resources\": ["
+        "{\"identifier_glob\": \"text\", \"refused_body\": \"<wait>\\n\", \"limits\": [" ONE "]},"
+        "{\"identifier_glob\": \"json\", \"refused_body\": \"[1]\", \"limits\": [" ONE "]}]}",
+        NULL);
+    for (int i = 0; i < 2; i++) {
+        bool is_text = i == 0;
+        const char *path = is_text ? "/v1/allow?resource=text" : "/v1/allow?resource=json";
+        expect_all(&fixture, path, 200,
+                   (const char *[]){"\r\n\r\n{\"decision\":\"GRANTED\"", NULL});
+        expect_all(&fixture, path, 429,
+                   (const char *[]){"\r\nRetry-After: ",
+                                    is_text ? "\r\nContent-Type: text/plain; charset=utf-8\r\n"
+                                            : "\r\nContent-Type: application/json\r\n",
+                                    is_text ? "\r\n\r\n<wait>\n" : "\r\n\r\n[1]", NULL});
+    }
     server_stop(&fixture.server);
 }
 

@@ -401,6 +401,7 @@ TEST(a_configuration_copies_everything_it_is_given) {
     assert_string_equal(kept->identifier_glob, "db/[0-9]*");
     assert_string_equal(kept->description, "queries a second");
     assert_string_equal(kept->unit, "queries/s");
+    assert_string_equal(kept->refused_body, "");
     assert_exact(kept->capacity, DOORMAN_AMOUNT_MAX);
     assert_true(kept->whole);
     assert_true(kept->has_safe_capacity);
@@ -454,6 +455,8 @@ static const struct {
     {{.identifier_glob = "b", .unit = "123456789012345678901234567890123"},
      "unit: must be at most 32 bytes"},
     {{.identifier_glob = "b", .unit = "\xff"}, "unit: must be at most 32 bytes"},
+    {{.identifier_glob = "b", .refused_body = "\xff"}, "refused_body: must be at most 4096 bytes"},
+    {{.identifier_glob = "b", .refused_body = "wait"}, "refused_body: needs has_limits"},
     {{.identifier_glob = "b", .unit = "a\x7f"}, "unit: must be at most 32 bytes"},
     {{.identifier_glob = "b", .algorithm = {.kind = DOORMAN_STATIC_SHARE}},
      "algorithm: needs has_algorithm"},

@@ -33,7 +33,7 @@ static doorman_config *limits_of(const char *limits) {
 
 static const char example[] =
     "{\"resources\": [\n"
-    "  {\"identifier_glob\": \"login\", \"limits\": [\n"
+    "  {\"identifier_glob\": \"login\", \"refused_body\":\"{\\\"a\\\": 1}\",\"limits\": [\n"
     "    {\"name\": \"per-user\", \"per\": \"key\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 0.2,\n"
     "     \"size\": 5, \"ban\": {\"refusals\": 20, \"window\": 60, \"duration\": 3600}},\n"
     "    {\"name\": \"all\", \"per\": \"resource\", \"kind\": \"FIXED_WINDOW\", \"limit\": "
@@ -64,6 +64,8 @@ TEST(limits_are_read_with_all_their_fields) {
     const doorman_template *all = read.templates;
     assert_int_equal(read.template_count, 4);
     assert_true(all[0].without_capacity && all[0].has_limits && all[0].limit_count == 2);
+    assert_string_equal(all[0].refused_body, "{\"a\": 1}");
+    assert_string_equal(all[1].refused_body, "");
     const doorman_permit_limit *user = &all[0].limits[0];
     assert_string_equal(user->name, "per-user");
     assert_exact(user->figures.rate, 0.2);
