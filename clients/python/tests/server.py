@@ -28,8 +28,8 @@ CONFIG = {"unmatched": "reject", "resources": [
     {"identifier_glob": "llm", "limits": [
         {"name": "tokens", "kind": "FIXED_WINDOW", "limit": 10, "window": 100000000}]},
     {"identifier_glob": "transcode", "limits": [
-        {"name": "slots", "kind": "CONCURRENCY", "per": "resource", "limit": 2, "time_to_live": 30, "queue": 100,
-          "max_wait": 60, "on_restart": "full"}]}]}
+        {"name": "slots", "kind": "CONCURRENCY", "per": "resource", "limit": 2,
+         "time_to_live": 30, "queue": 100, "max_wait": 60, "on_restart": "full"}]}]}
 
 
 def eventually(condition: Callable[[], Any], what: str) -> Any:

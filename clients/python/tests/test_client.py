@@ -1,6 +1,9 @@
 """The clients with threads and with asyncio, with a real server and with a server that lies."""
 import asyncio
 import os
+import shutil
+import subprocess
+import tempfile
 import threading
 import time
 import unittest
@@ -153,6 +156,39 @@ class WithToken(unittest.TestCase):
             self.assertIn("UNAUTHENTICATED", "".join(logs.output))
         finally:
             server.stop()
+
+
+@needs_server
+class WithTls(unittest.TestCase):
+    @unittest.skipUnless(shutil.which("openssl"), "there is no openssl")
+    def test_only_a_server_with_a_known_certificate_is_asked(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            key, certificate = f"{folder}/key.pem", f"{folder}/certificate.pem"
+            subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
+                            "ec_paramgen_curve:P-256", "-nodes", "-keyout", key, "-out",
+                            certificate, "-days", "2", "-subj", "/CN=doorman", "-addext",
+                            "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+            server = Server("--tls-cert", certificate, "--tls-key", key)
+            try:
+                self.ask(server.url, certificate)
+            finally:
+                server.stop()
+
+    def ask(self, url: str, certificate: str) -> None:
+        self.assertTrue(url.startswith("https://"))
+        closed = PermitPolicy(fallback="closed")
+        with Client(url, tls=certificate, permits=closed) as client:
+            self.assertEqual(client.acquire("login", "tls", timeout=WAIT).by, "server")
+
+        async def run() -> str:
+            async with AsyncClient(url, tls=certificate, permits=closed) as client:
+                return (await client.acquire("login", "tls", timeout=WAIT)).by
+
+        self.assertEqual(asyncio.run(run()), "server")
+        with self.assertLogs("doorman", "WARNING") as logs:
+            with Client(url, permits=closed) as client:
+                self.assertEqual(client.acquire("login", "tls", timeout=WAIT).by, "fallback")
+        self.assertIn("CERTIFICATE_VERIFY_FAILED", "".join(logs.output))
 
 
 class WithoutServer(unittest.TestCase):

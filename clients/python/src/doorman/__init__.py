@@ -6,12 +6,13 @@
 from ._calls import Acquired, Held, Item, Permit
 from ._engine import new_client_id
 from ._limiters import Limit
+from ._version import VERSION
 from .aio import AsyncClient
 from .client import Client
 from .errors import Refused
 from .leases import ResourceInfo, ResourceOptions
 from .permits import PermitPolicy
 
-__version__ = "0.1.0"
+__version__ = VERSION
 __all__ = ["Acquired", "AsyncClient", "Client", "Held", "Item", "Limit", "Permit", "PermitPolicy",
            "Refused", "ResourceInfo", "ResourceOptions", "new_client_id"]

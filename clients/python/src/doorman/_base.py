@@ -54,8 +54,8 @@ def check_id(name: str, value: Any, empty: bool = False) -> str:
     size = len(value.encode("utf-8")) if isinstance(value, str) else -1
     controls = size > 0 and any(c < " " or "\x7f" <= c <= "\x9f" for c in value)
     if not (0 if empty else 1) <= size <= ID_BYTES_MAX or controls:
-        raise ValueError(f"{name}: must be {'0' if empty else '1'} to {ID_BYTES_MAX} bytes of UTF-8 "
-                         "without control characters")
+        raise ValueError(f"{name}: must be {'0' if empty else '1'} to {ID_BYTES_MAX} bytes of "
+                         "UTF-8 without control characters")
     return value
 
 
@@ -175,7 +175,7 @@ class Addresses:
         return self.redirect or self.own[self.index]
 
     def follow(self, master: Any) -> bool:
-        """Goes to the master that a response has named. Returns False if it must not be followed."""
+        """Goes to the master that a response has named. Returns False if it must not."""
         if not isinstance(master, str) or self.redirects >= REDIRECTS_MAX:
             return False
         try:

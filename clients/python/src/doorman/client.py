@@ -256,8 +256,8 @@ class Client:
             return write_metrics(self._engine)
 
     def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
-        """Gives all leases and holds back, and ends the threads. Waits up to `timeout` seconds. What
-        servers do not learn ends by itself."""
+        """Gives all leases and holds back, and ends the threads. Waits up to `timeout` seconds.
+        What servers do not learn ends by itself."""
         with self._lock:
             if not self._stopping:
                 self._stopping = True

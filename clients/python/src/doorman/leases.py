@@ -486,7 +486,8 @@ class LeaseCore:
         resource = self.resources.get(options.resource_id)
         if resource and resource.opened:
             if resource.options.kind != options.kind:
-                raise ValueError(f"kind: {options.resource_id} is open as a {resource.options.kind}")
+                raise ValueError(f"kind: {options.resource_id} is open as a "
+                                 f"{resource.options.kind}")
             resource.opened += 1
             return resource
         if resource and resource.options.kind != options.kind and resource.in_use() > 0:
