@@ -20,8 +20,7 @@ require python3
 # need not have the packages of Debian.
 installer() {
     for python in python3 /usr/bin/python3; do
-        "$python" -c 'import setuptools, wheel, venv, ensurepip' 2>/dev/null &&
-            "$python" -m pip --version >/dev/null 2>&1 || continue
+        "$python" -c 'import setuptools, wheel, venv, ensurepip, pip' 2>/dev/null || continue
         echo "$python"
         return
     done
