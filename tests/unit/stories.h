@@ -185,6 +185,36 @@ static void match_seen(world *w, const char *path, cJSON *actual, const cJSON *e
     cJSON_Delete(actual);
 }
 
+/* Returns whether a list has an entry with the same resource_id as `entry`. */
+static bool has_resource(const cJSON *list, const cJSON *entry) {
+    const cJSON *other;
+    cJSON_ArrayForEach(other, list) {
+        const char *id = text_of(other, "resource_id", "");
+        if (strcmp(id, text_of(entry, "resource_id", "?")) == 0) return true;
+    }
+    return false;
+}
+
+/* Brings the entries of a list of `object` into the order of another list, by their resource_id.
+ * Entries that are in only one of the lists come last. */
+static void reorder(cJSON *object, const char *key, const cJSON *order) {
+    const cJSON *list = get(object, key), *want, *entry;
+    if (!cJSON_IsArray(list) || !cJSON_IsArray(order)) return;
+    cJSON *sorted = cJSON_CreateArray();
+    cJSON_ArrayForEach(want, order) {
+        cJSON_ArrayForEach(entry, list) {
+            const char *id = text_of(entry, "resource_id", "");
+            if (strcmp(id, text_of(want, "resource_id", "?")) != 0) continue;
+            cJSON_AddItemToArray(sorted, cJSON_Duplicate(entry, true));
+        }
+    }
+    cJSON_ArrayForEach(entry, list) {
+        if (has_resource(order, entry)) continue;
+        cJSON_AddItemToArray(sorted, cJSON_Duplicate(entry, true));
+    }
+    cJSON_ReplaceItemInObjectCaseSensitive(object, key, sorted);
+}
+
 /* ---- addresses */
 
 /* The library knows the schemes of nng. Stories have those of HTTP. */
@@ -206,6 +236,22 @@ static void translate(char *to, size_t bytes, const char *address, bool to_http)
 static void remove_jitter(world *w) {
     for (size_t i = 0; i < w->upstream_count; i++) {
         w->upstreams[i]->random = (uint64_t)0 - UINT64_C(0x9e3779b97f4a7c15);
+    }
+}
+
+/* The first random number of a call is 0, but others are not. So the renewals of further resources
+ * are put to where they would be without jitter. */
+static void remove_jitter_of_renewals(world *w) {
+    doorman__held_lease *held = w->client ? w->client->upstream.first : NULL;
+    for (; held; held = held->next) {
+        doorman_time exact = held->requested_at + held->refresh_interval;
+        doorman_time half = w->client->upstream.sent_at + held->refresh_interval / 2;
+        bool answered = held->requested_at == (w->now < half ? w->now : half);
+        if (held->state != DOORMAN__HELD_IDLE || !answered || held->renew_at <= exact) continue;
+        if (held->request_at == held->renew_at) held->request_at = exact;
+        held->renew_at = exact;
+        doorman__held_lease_set_timers(&w->client->upstream, held);
+        doorman__resource_announce(doorman__resource_of(held));
     }
 }
 

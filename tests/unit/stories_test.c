@@ -91,11 +91,13 @@ static void client_stop(world *w) {
 
 /* ---- steps: requests and responses ---- */
 
-static cJSON *message_of(const story_request *sent) {
-    cJSON *out = cJSON_CreateObject();
+/* Describes a request. Its resources are in the order of those that are expected. */
+static cJSON *message_of(const story_request *sent, const cJSON *expected) {
+    cJSON *out = cJSON_CreateObject(), *message = cJSON_Duplicate(sent->message, true);
+    reorder(message, "resource", get(expected, "resource"));
     cJSON_AddStringToObject(out, "address", sent->address);
     cJSON_AddStringToObject(out, "method", sent->method);
-    cJSON_AddItemToObject(out, "message", cJSON_Duplicate(sent->message, true));
+    cJSON_AddItemToObject(out, "message", message);
     return out;
 }
 
@@ -110,7 +112,7 @@ static void step_sends(world *w, const cJSON *expected) {
     story_request *sent = &w->sent[w->read_count++];
     cJSON *is = cJSON_Duplicate(expected, true);
     cJSON_DeleteItemFromObjectCaseSensitive(is, "as");
-    match_seen(w, "the request", message_of(sent), is);
+    match_seen(w, "the request", message_of(sent, get(is, "message")), is);
     cJSON_Delete(is);
     check_time(w, "the request", sent->at, first);
     snprintf(sent->name, sizeof sent->name, "%s", text_of(expected, "as", ""));
@@ -127,8 +129,8 @@ static story_request *request_of(world *w, const cJSON *answer) {
     return NULL;
 }
 
-/* Makes a whole message of the content of a method. The library reads the address of the master
- * over nng. */
+/* Makes a whole message of the content of a method. Its entries are in the order of the request. The
+ * library reads the address of the master over nng. */
 static char *whole_message(const story_request *sent, const cJSON *body) {
     cJSON *copy = cJSON_Duplicate(body, true), *whole = copy;
     cJSON *mastership = cJSON_GetObjectItemCaseSensitive(copy, "mastership");
@@ -140,6 +142,7 @@ static char *whole_message(const story_request *sent, const cJSON *body) {
         cJSON_DeleteItemFromObjectCaseSensitive(mastership, "master_address");
         if (master) cJSON_AddStringToObject(mastership, "master_address", address);
     }
+    reorder(copy, "response", get(sent->message, "resource"));
     if (!get(body, "error")) {
         whole = cJSON_CreateObject();
         cJSON_AddItemToObject(whole, sent->method, copy);
@@ -166,6 +169,7 @@ static void step_answers(world *w, const cJSON *answer) {
         doorman_error error;
         (void)doorman_json_response(sent->upstream, sent->sequence, raw, strlen(raw), &error,
                                     w->now);
+        remove_jitter_of_renewals(w);
     }
     cJSON_free(text);
 }
@@ -248,7 +252,7 @@ static void step_tries(world *w, const cJSON *from) {
     cJSON *seen = cJSON_CreateObject();
     cJSON_AddNumberToObject(seen, "allowed", allowed);
     cJSON_AddBoolToObject(seen, "impossible", result.decision == DOORMAN_IMPOSSIBLE);
-    if (result.retry_after != DOORMAN_NEVER) {
+    if (result.decision == DOORMAN_REFUSED && result.retry_after != DOORMAN_NEVER) {
         cJSON_AddNumberToObject(seen, "retry_after", seconds_of(result.retry_after));
     }
     cJSON *expected = cJSON_Duplicate(from, true);
@@ -496,6 +500,7 @@ static void step_settles(world *w, const cJSON *from) {
     for (size_t i = 0; i < count; i++) {
         items[i].cost = costs[i];
         items[i].has_min = false;
+        items[i].min = 0;
     }
     const doorman_settle_request request = {.id = permit->out.reservation,
                                             .items = items,

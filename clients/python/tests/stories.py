@@ -73,6 +73,15 @@ def keys(given: Dict[str, Any], known: str) -> Dict[str, Any]:
     return given
 
 
+def reorder(entries: Any, order: Any) -> Any:
+    """Returns entries in the order of another list, by their resource_id."""
+    if not isinstance(entries, list) or not isinstance(order, list):
+        return entries
+    names = [entry.get("resource_id") for entry in order]
+    return sorted(entries, key=lambda entry: names.index(entry["resource_id"])
+                  if entry.get("resource_id") in names else len(names))
+
+
 class World:
     """A core, a clock, and what the core has sent. Subclasses have the steps of each core."""
 
@@ -168,8 +177,12 @@ class World:
             raise StoryFailed(f"the client sends nothing until {seconds(self.now - START)} s")
         request = self.sent[self.seen]
         self.seen += 1
+        message = dict(request.message)
+        if "resource" in message:
+            message["resource"] = reorder(message["resource"],
+                                          expected.get("message", {}).get("resource"))
         match("the request", {"address": request.address, "method": request.method,
-                              "message": request.message},
+                              "message": message},
               {key: value for key, value in expected.items() if key != "as"})
         self.check_time("the request", request.sent_at, first)
         self.names[self.seen - 1] = expected.get("as", "")
@@ -186,6 +199,9 @@ class World:
         keys(answer, "to status body text")
         request = self.request_of(answer)
         body = answer.get("body")
+        if isinstance(body, dict) and "response" in body:
+            body = {**body, "response": reorder(body["response"],
+                                                request.message.get("resource"))}
         if "text" in answer:
             try:
                 body = json.loads(answer["text"])

@@ -341,13 +341,22 @@ class Resource:
             return NEVER
         return min(self.request_at, self.confirm_at)
 
+    def _give_back(self, now: int) -> None:
+        """R3: lowers the lease to what is wanted, if servers answer."""
+        if (self.lease and self.is_leased(now) and not self.core.failures
+                and self._asked() < self.lease.capacity):
+            self.lease.capacity = self._asked()
+            self.publish(now)
+
+    def half(self) -> int:
+        """Returns when half of the refresh interval has passed."""
+        return self.requested_at + self.refresh_interval // 2
+
     def renewal(self, now: int) -> Optional[Dict[str, Any]]:
         """Returns the item of a request, or None if there is nothing to confirm (R3)."""
         wants = self._asked()
+        self._give_back(now)
         lease = self.lease if self.is_leased(now) else None
-        if lease and not self.core.failures and wants < lease.capacity:
-            lease.capacity = wants
-            self.publish(now)
         claim = max(lease.capacity if lease else 0, self.in_use())
         if self.confirm_at <= now < self.request_at and claim >= self.claimed:
             self.confirm_at = now + SECOND
@@ -365,6 +374,7 @@ class Resource:
     def release(self, now: int) -> Optional[Dict[str, Any]]:
         """Returns the item of a release, or None while units are in use (R10)."""
         assert self.lease
+        self._give_back(now)
         if self.in_use() > 0:
             self.request_at = min(self.lease.end, now + SECOND)
             return None
@@ -652,20 +662,21 @@ class LeaseCore:
     def _renewals(self) -> List[Dict[str, Any]]:
         """K1: renews those that are due, and then those past half their refresh interval."""
         now, items = self.now, []
-        idle = [r for r in self.resources.values() if r.state == OPEN and not r.in_request]
-        due = sorted((r for r in idle if r.due() <= now), key=Resource.due)
-        halves = [r for r in idle if r.due() > now
-                  and r.requested_at + r.refresh_interval // 2 <= now]
-        halves.sort(key=lambda r: r.requested_at + r.refresh_interval // 2)
         self.under_way, self.reported = [], []
-        for resource in [*due, *halves]:
-            if len(items) == ITEMS_MAX or (not items and resource.due() > now):
-                break
-            item = resource.renewal(now)
-            if item:
-                items.append(item)
-                self.under_way.append(resource)
-                self.reported.append("has" in item)
+
+        def add(resources: List[Resource]) -> None:
+            for resource in resources:
+                item = resource.renewal(now) if len(items) < ITEMS_MAX else None
+                if item:
+                    items.append(item)
+                    self.under_way.append(resource)
+                    self.reported.append("has" in item)
+
+        idle = [r for r in self.resources.values() if r.state == OPEN and not r.in_request]
+        add(sorted((r for r in idle if r.due() <= now), key=Resource.due))
+        if items:
+            halves = [r for r in idle if not r.in_request and r.half() <= now]
+            add(sorted(halves, key=Resource.half))
         return items
 
     def _releases(self) -> List[Dict[str, Any]]:

@@ -183,7 +183,7 @@ class PermitCore:
         self._tick(now)
         result: Optional[Call] = None
         if check_duration("timeout", timeout) > 0:
-            result = Call(Kind.SETTLE, NOTHING, context)
+            result = Call(Kind.SETTLE, Permit(tuple(items)), context)
             result.deadline = self.now + check_duration("timeout", timeout)
             self.calls[result] = None
         if self._settle_is_local(reservation, result):
@@ -377,8 +377,9 @@ class PermitCore:
             call.batch = None
 
     def _move(self, call: Call, state: State) -> None:
-        """Moves a call to another state. One that returns to its queue becomes the first one."""
-        returns = call.state in (State.SENT, State.WAITING)
+        """Moves a call to another state. One whose message had no answer becomes the first one in
+        its queue."""
+        returns = call.state == State.SENT
         self._leave(call)
         call.state = state
         if state == State.QUEUED:
@@ -984,9 +985,9 @@ class PermitCore:
     def _fail(self, batch: Batch, alive: bool) -> None:
         """Ends a message that has failed. The breaker counts only the messages of the client.
         alive: a server has answered that it knows no master."""
-        self.counts.failures += 1
         batch.addresses.redirects = 0
         if batch is self.main:
+            self.counts.failures += 1
             most = BREAKER_FAILURES + (DOUBLINGS_ALIVE if alive else DOUBLINGS)
             batch.failures = min(batch.failures + 1, most)
             batch.addresses.advance()
