@@ -1,19 +1,22 @@
 #!/bin/sh
 # Tests the package of clients/python: its tests, with real servers; and that it installs, with
 # pip, from its folder and from a wheel, without a network. The tests also run with the package that
-# was installed.
+# was installed. Random stories compare the package with the library: SEED=N repeats them.
 #
-#   tests/python_client_check.sh [doorman_server]
+#   tests/python_client_check.sh [doorman_server [stories_test]]
 set -u
 # shellcheck source=tests/check.sh
 . tests/check.sh
 server=${1:-build/plain/doorman_server}
+runner=${2:-build/asan/unit/stories_test}
 DOORMAN_SERVER=$PWD/$server PYTHONDONTWRITEBYTECODE=1
 export DOORMAN_SERVER PYTHONDONTWRITEBYTECODE
-if [ ! -x "$server" ]; then
-    echo "[  FAILED  ] $server is missing. Build it with: make $server"
-    exit 1
-fi
+for program in "$server" "$runner"; do
+    if [ ! -x "$program" ]; then
+        echo "[  FAILED  ] $program is missing. Build it with: make $program"
+        exit 1
+    fi
+done
 require python3
 
 # Prints a Python that can build and install a package, if there is one. The first Python of PATH
@@ -40,9 +43,25 @@ install_with() { # python, name of the environment, what to install
         "$folder/$2/bin/pip" install --quiet --no-index --no-deps --no-build-isolation "$3"
 }
 
+# The library must pass stories whose steps are random, and in which the core in Python has said what
+# must be seen.
+random_stories_pass() { # leases or permits
+    mkdir -p "$folder/$1"
+    (cd clients/python/tests && PYTHONPATH=../src python3 random_stories.py "$1" "$seed" 150 \
+        "$folder/$1") && STORIES=$folder/$1 "$runner" the_clients_of_the_library*
+}
+
 check 'the package has the version of the library' version_is_that_of_the_library
+check_with mypy 'the types of the package agree' \
+    mypy --strict --cache-dir "$folder/mypy" clients/python/src/doorman
 for test in stories limiters client web readme; do
     check "the tests of $test pass" run_tests python3 ../src "test_$test"
+done
+
+seed=${SEED:-$(date +%s)}
+echo "SEED=$seed"
+for kind in leases permits; do
+    check "the library and the package agree on random $kind" random_stories_pass $kind
 done
 
 python=$(installer)

@@ -6,6 +6,7 @@ which something was not as it must be.
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 from typing import Any, Dict, List, Optional
 
@@ -16,8 +17,10 @@ from doorman.leases import LeaseCore, Resource, ResourceOptions
 from doorman.permits import Acquired, Item, Permit, PermitCore, PermitPolicy
 
 START = 1000 * SECOND
+TOLERANCE = SECOND // 1_000_000
 TURNS_MAX = 20000
-FOLDER = pathlib.Path(__file__).resolve().parents[2] / "stories"
+FOLDER = pathlib.Path(os.environ.get("STORIES",
+                                     pathlib.Path(__file__).resolve().parents[2] / "stories"))
 
 
 class StoryFailed(AssertionError):
@@ -120,20 +123,20 @@ class World:
             self.collect()
         raise StoryFailed("the client stays due, and does nothing")
 
-    def advance_for(self, is_over: Any = lambda: False) -> int:
+    def advance_for(self, is_over: Any = lambda: False, expects: bool = True) -> int:
         at = self.step.get("at", seconds(self.now - START))
         first, last = at if isinstance(at, list) else (at, at)
         if "at" not in self.step:
             first = last = None
         until = self.now if last is None else START + nanoseconds(last)
-        if until < self.now:
+        if until < self.now - TOLERANCE:
             raise StoryFailed("the story goes back in time")
         start = self.now
-        self.advance(until, is_over)
+        self.advance(until + TOLERANCE if expects else until, is_over)
         return start if first is None else START + nanoseconds(first)
 
     def check_time(self, what: str, at: int, first: int) -> None:
-        if at < first - 1000:
+        if at < first - TOLERANCE:
             raise StoryFailed(f"{what} came at {seconds(at - START)} s, expected at "
                               f"{seconds(first - START)} s")
 
@@ -155,7 +158,7 @@ class World:
             raise StoryFailed(f"the story has an unknown step: {verbs}")
         verb = verbs[0]
         if verb not in self.expects:
-            self.advance_for()
+            self.advance_for(expects=False)
             if verb not in self.looks:
                 self.check_all_is_seen()
         getattr(self, f"step_{verb}")(step[verb])

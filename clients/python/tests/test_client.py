@@ -252,6 +252,33 @@ class WithoutServer(unittest.TestCase):
             other.stop()
             master.stop()
 
+    def test_an_answer_to_leases_ends_the_pause_of_permits(self) -> None:
+        def answer(method: str, message: object, _headers: object) -> object:
+            if method == "get_capacity":
+                return 200, {"response": [{"resource_id": "db", "gets": {
+                    "id": 1, "node": "eu", "capacity": 5, "expires_in": 60,
+                    "refresh_interval": 15}}]}
+            if fails:
+                return 503, {"error": {"code": "UNAVAILABLE", "message": "no"}}
+            return 200, {"permit": [{"decision": "GRANTED", "item": [{"granted": 1}]}]}
+
+        fails = [True]
+        fake = FakeServer(answer)  # type: ignore[arg-type]
+        try:
+            with Client(fake.url, permits=PermitPolicy(max_pause=3600)) as client:
+                with self.assertLogs("doorman", "WARNING"):
+                    for _ in range(3):
+                        client.acquire("x", timeout=WAIT)
+                self.assertEqual(client.counts()["is_pausing"], 1)
+                core = client._engine.permits
+                core.main.retry_at += 1000 * 10**9
+                fails.clear()
+                client.rate("db", wants=5)
+                eventually(lambda: client.acquire("x", timeout=0.5).by == "server",
+                           "a test of the breaker comes early")
+        finally:
+            fake.stop()
+
     def test_a_client_that_is_closed_says_so(self) -> None:
         client = Client(FAR)
         rate = client.rate("db", wants=1, safe_capacity=-1)

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeGuard
 
 SECOND = 1_000_000_000
 NEVER = 1 << 62
@@ -45,7 +48,7 @@ class Request:
     sent_at: int = 0
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: Any) -> "TypeGuard[float]":
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
@@ -56,7 +59,7 @@ def check_id(name: str, value: Any, empty: bool = False) -> str:
     if not (0 if empty else 1) <= size <= ID_BYTES_MAX or controls:
         raise ValueError(f"{name}: must be {'0' if empty else '1'} to {ID_BYTES_MAX} bytes of "
                          "UTF-8 without control characters")
-    return value
+    return str(value)
 
 
 def check_amount(name: str, value: Any, least: float = 0) -> float:

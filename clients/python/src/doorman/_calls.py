@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 from ._base import (AMOUNT_MAX, NEVER, SECOND, InvalidResponse, Reader, check_amount,
-                    check_duration, check_id, is_number, nanoseconds, seconds)
+                    check_duration, check_id, is_number, seconds)
 
 ITEMS_MAX = 100  # of a permit
 REQUEST_ID_MAX = (1 << 53) - 1
@@ -284,6 +284,7 @@ class Batch:
 
 def put_entry(call: Call) -> Dict[str, Any]:
     """Returns what a message has for a call that is not a permit."""
+    entry: Dict[str, Any]
     if call.kind == Kind.REPORT:
         entry = {**call.items[0].to_json(), "cost": call.cost}
         return {**entry, "request_id": call.number} if call.number else entry
@@ -297,11 +298,11 @@ def put_entry(call: Call) -> Dict[str, Any]:
     if call.kind == Kind.TRANSFER:
         entry = {"id": hold.id, "request_id": call.number, "amount": call.amounts}
         return _with_life(entry, call.time_to_live)
+    entry = {"id": hold.id}
     if call.kind == Kind.RELEASE:
         hold.must_release = False
-        entry = {"id": hold.id} if hold.id else {"request_id": hold.number}
+        entry = entry if hold.id else {"request_id": hold.number}
         return {**entry, "keep": list(hold.amounts)} if hold.state == "in_use" else entry
-    entry = {"id": hold.id}
     if hold.claims:
         entry["item"] = [{"resource_id": resource_id, "key": key, "amount": amount}
                          for (resource_id, key), amount in zip(hold.items, hold.amounts)]
@@ -456,13 +457,3 @@ def figures_of(decision: Decision, item_index: Optional[int]) -> List[Reader]:
         if item_index is None or index == item_index:
             found += [Reader(limit, "limits[]") for limit in limits]
     return found
-
-
-def elapsed(value: int) -> float:
-    """Returns a duration of the core in seconds."""
-    return seconds(value)
-
-
-def as_time(value: float) -> int:
-    """Returns seconds as a duration of the core."""
-    return nanoseconds(value)

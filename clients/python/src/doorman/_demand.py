@@ -5,7 +5,7 @@ structure: its input is what a limiter has counted, and what the responses of th
 """
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import List
 
 from ._base import AMOUNT_MAX, GRAINS, NEVER, SECOND
@@ -244,8 +244,3 @@ class Estimator:
             more = max(more, 7 * max(allowed, base, supply.amount))
         self.unmet = refused > 0 or all_wait
         return max(1.05 * (allowed + more), base if refused > 0 else 0)
-
-
-def with_sampled(reading: Reading, largest: float, waiting_peak: float, peak: float) -> Reading:
-    """Returns a reading with the largest values since the last sample."""
-    return replace(reading, largest=largest, waiting_peak=waiting_peak, peak=peak)

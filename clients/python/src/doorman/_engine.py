@@ -20,6 +20,7 @@ log = logging.getLogger("doorman")
 BODY_BYTES_MAX = 4 << 20
 IDLE_MAX = 20.0  # seconds; servers close connections that are idle for 30 s
 Token = Union[str, Callable[[], str], None]
+Core = Union[LeaseCore, PermitCore]
 
 # CLOCK_BOOTTIME counts the time while the machine is suspended. Other systems have no such clock.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
@@ -96,11 +97,14 @@ class Engine:
                                   request_timeout=permit_timeout)
         self.on_gone: Dict[int, Callable[[Held], None]] = {}
 
-    def poll(self) -> Tuple[List[Tuple[Any, Request]], List[Callable[[], None]], int]:
+    def poll(self) -> Tuple[List[Tuple[Core, Request]], List[Callable[[], None]], int]:
         """Does what is due. Returns the requests to send with their cores, what to call without
         the lock, and when to poll again."""
-        now, requests, told = clock(), [], []
-        for core in (self.leases, self.permits):
+        now = clock()
+        requests: List[Tuple[Core, Request]] = []
+        told: List[Callable[[], None]] = []
+        cores: Tuple[Core, Core] = (self.leases, self.permits)
+        for core in cores:
             request = core.next(now)
             while request:
                 requests.append((core, request))
@@ -118,13 +122,16 @@ class Engine:
             held = self.permits.change(now)
         return requests, told, min(self.leases.due(), self.permits.due())
 
-    def answer(self, core: Any, request: Request, status: int, body: Any) -> None:
+    def answer(self, core: Core, request: Request, status: int, body: Any) -> None:
         """Passes a response to a core."""
         wrong = core.response(request, status, body, clock())
         if wrong:
             log.warning("%s: %s: %s", request.address, request.method, wrong)
+        elif "mastership" not in body:
+            other: Core = self.permits if core is self.leases else self.leases
+            other.retry_soon(clock())
 
-    def fail(self, core: Any, request: Request, error: BaseException) -> None:
+    def fail(self, core: Core, request: Request, error: BaseException) -> None:
         """Tells a core that a request got no response."""
         log.warning("%s: %s: %r", request.address, request.method, error)
         core.failed(request, clock())

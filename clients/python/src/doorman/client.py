@@ -15,12 +15,12 @@ import ssl
 import threading
 import time
 from collections import deque
-from typing import Any, Callable, Deque, Dict, Iterator, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Deque, Dict, Iterator, Mapping, Optional, Sequence, Tuple, Union
 from urllib.parse import urlsplit
 
 from ._base import SECOND, Request
 from ._calls import Acquired, Held, Item, Items, Permit
-from ._engine import (BODY_BYTES_MAX, IDLE_MAX, Connection, Engine, Sink, Token, clock,
+from ._engine import (BODY_BYTES_MAX, IDLE_MAX, Connection, Core, Engine, Sink, Token, clock,
                       connection_of, deadline_in, log, show_demand, start_waiting, stop_waiting,
                       time_left, to_items, wait_time)
 from ._metrics import write_metrics
@@ -37,13 +37,13 @@ class _Channel:
 
     def __init__(self, connection: Connection, done: Callable[..., None]) -> None:
         self._connection, self._done = connection, done
-        self._queue: "queue.SimpleQueue[Any]" = queue.SimpleQueue()
+        self._queue: "queue.SimpleQueue[Optional[Tuple[Core, Request]]]" = queue.SimpleQueue()
         self._http: Optional[http.client.HTTPConnection] = None
         self._address, self._used_at, self._busy = "", 0.0, False
         self._thread = threading.Thread(target=self._run, daemon=True, name="doorman-channel")
         self._thread.start()
 
-    def send(self, core: Any, request: Request) -> None:
+    def send(self, core: Core, request: Request) -> None:
         self._abort()
         self._queue.put((core, request))
 
@@ -63,7 +63,11 @@ class _Channel:
                 sock.shutdown(2)
 
     def _run(self) -> None:
-        for core, request in iter(self._queue.get, None):
+        while True:
+            work = self._queue.get()
+            if work is None:
+                break
+            core, request = work
             self._busy = True
             try:
                 status, body = self._post(request)
@@ -322,7 +326,7 @@ class Client:
             self._changed.notify_all()
         return told
 
-    def _received(self, core: Any, request: Request, status: int, body: Any) -> None:
+    def _received(self, core: Core, request: Request, status: int, body: Any) -> None:
         with self._lock:
             if self._stopped:
                 return

@@ -16,10 +16,10 @@ import random
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
-from ._base import (AMOUNT_MAX, NEVER, SECOND, Addresses, InvalidResponse, Reader, Request,
+from ._base import (AMOUNT_MAX, GRAINS, NEVER, SECOND, Addresses, InvalidResponse, Reader, Request,
                     check_amount, check_client_id, check_duration, check_id, read_body)
-from ._demand import LOOK_MIN, Estimator, Reading, Supply, with_sampled
-from ._limiters import ALLOWED, GRAINS, Gauge, Rate, Schedule, is_amount
+from ._demand import LOOK_MIN, Estimator, Reading, Supply
+from ._limiters import Gauge, Rate, Schedule, is_amount
 
 UNLIMITED = -1.0  # a capacity without a limit
 ITEMS_MAX = 500  # of a request
@@ -249,22 +249,28 @@ class Resource:
     def _sampled(self, now: int) -> Reading:
         """Returns a reading with the largest values since the last sample, and resets them."""
         reading = self._reading(now)
-        sampled = with_sampled(reading, reading.largest, reading.waiting_peak, reading.peak)
         self.limiter.usage.largest = 0
         self.waiting_peak = self.waiting
         if isinstance(self.limiter, Gauge):
             self.limiter.peak = self.limiter.in_use
-        return sampled
+        return reading
 
     def _supply(self, now: int) -> Supply:
         amount = max(self.published_capacity, self.known_safe_capacity())
         return Supply(amount, self.is_leased(now) and not self.met, self.refresh_interval // 2)
 
-    def notice(self) -> None:
-        """Notes when to look at the counts after a refusal. A gauge has no rate to measure."""
+    def notice(self, supply: Supply) -> None:
+        """Notes when to look at the counts after a refusal. A gauge has no rate to measure. Without
+        more capacity, refusals wait for a sample."""
         since = self.limiter.usage.unmet_since
         measures = since != NEVER and not self.limiter.is_gauge
         self.look_at = since + LOOK_MIN if measures else since
+        if supply.exhausted:
+            self.look_at = NEVER
+
+    def notice_refusal(self, now: int) -> None:
+        if self.follows_use and self.limiter.usage.unmet_since != NEVER:
+            self.notice(self._supply(now))
 
     def wake_at(self, now: int) -> int:
         """Returns when the core has work for the resource, except requests."""
@@ -283,9 +289,7 @@ class Resource:
 
     def _update_wants(self, now: int) -> None:
         estimator, supply = self.estimator, self._supply(now)
-        self.notice()
-        if supply.exhausted:
-            self.look_at = NEVER  # refusals wait for a sample
+        self.notice(supply)
         due, look = estimator.due(), self.look_at
         if now < min(due, look, estimator.check_at(supply)):
             return
@@ -627,6 +631,12 @@ class LeaseCore:
             self._back_off(ROUNDS_MAX)
             self._forget_closed()
 
+    def retry_soon(self, now: int) -> None:
+        """Ends a pause early, because a master has answered permits. The next request comes at
+        least a second after the last one, in case it fails again."""
+        if self.state == "backing_off":
+            self.retry_at = min(self.retry_at, max(now, self.sent_at + SECOND))
+
     # ---- private
 
     def _tick(self, now: int) -> None:
@@ -638,12 +648,10 @@ class LeaseCore:
 
     def _look(self) -> None:
         """Checks for refusals, which make wants rise."""
-        if self.now < self.look_at:
-            return
         following = [r for r in self.resources.values() if r.follows_use]
         self.look_at = self.now + LOOK_INTERVAL if following else NEVER
         for resource in following:
-            resource.work(self.now)
+            resource.notice_refusal(self.now)
 
     def _request(self) -> Optional[Request]:
         """Makes a request, of renewals or of releases. If both are due, they alternate."""
@@ -661,7 +669,8 @@ class LeaseCore:
 
     def _renewals(self) -> List[Dict[str, Any]]:
         """K1: renews those that are due, and then those past half their refresh interval."""
-        now, items = self.now, []
+        now = self.now
+        items: List[Dict[str, Any]] = []
         self.under_way, self.reported = [], []
 
         def add(resources: List[Resource]) -> None:
@@ -680,7 +689,8 @@ class LeaseCore:
         return items
 
     def _releases(self) -> List[Dict[str, Any]]:
-        now, items = self.now, []
+        now = self.now
+        items: List[Dict[str, Any]] = []
         self.under_way, self.reported = [], []
         for resource in self.resources.values():
             if resource.state != CLOSING or resource.due() > now or len(items) == ITEMS_MAX:
