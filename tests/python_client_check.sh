@@ -43,12 +43,12 @@ install_with() { # python, name of the environment, what to install
         "$folder/$2/bin/pip" install --quiet --no-index --no-deps --no-build-isolation "$3"
 }
 
-# The library must pass stories whose steps are random, and in which the core in Python has said what
-# must be seen.
+# The library must pass stories whose steps are random, and in which the core in Python has said
+# what must be seen.
 random_stories_pass() { # leases or permits
     mkdir -p "$folder/$1"
-    (cd clients/python/tests && PYTHONPATH=../src python3 random_stories.py "$1" "$seed" 150 \
-        "$folder/$1") && STORIES=$folder/$1 "$runner" the_clients_of_the_library*
+    PYTHONPATH=clients/python/src python3 clients/python/tests/random_stories.py "$1" "$seed" 150 \
+        "$folder/$1" && STORIES=$folder/$1 "$runner" 'the_clients_of_the_library*'
 }
 
 check 'the package has the version of the library' version_is_that_of_the_library

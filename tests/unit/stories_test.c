@@ -129,8 +129,8 @@ static story_request *request_of(world *w, const cJSON *answer) {
     return NULL;
 }
 
-/* Makes a whole message of the content of a method. Its entries are in the order of the request. The
- * library reads the address of the master over nng. */
+/* Makes a whole message of the content of a method. Its entries are in the order of the request.
+ * The library reads the address of the master over nng. */
 static char *whole_message(const story_request *sent, const cJSON *body) {
     cJSON *copy = cJSON_Duplicate(body, true), *whole = copy;
     cJSON *mastership = cJSON_GetObjectItemCaseSensitive(copy, "mastership");
