@@ -1,0 +1,18 @@
+"""A client of Doorman over HTTP: leases, permits, holds and reservations.
+
+`Client` has threads, and any thread may call it. `AsyncClient` is for asyncio. `doorman.wsgi` and
+`doorman.asgi` limit the requests of a web application.
+"""
+from ._calls import Acquired, Held, Item, Permit
+from ._engine import new_client_id
+from ._limiters import Limit
+from ._version import VERSION
+from .aio import AsyncClient
+from .client import Client
+from .errors import Refused
+from .leases import ResourceInfo, ResourceOptions
+from .permits import PermitPolicy
+
+__version__ = VERSION
+__all__ = ["Acquired", "AsyncClient", "Client", "Held", "Item", "Limit", "Permit", "PermitPolicy",
+           "Refused", "ResourceInfo", "ResourceOptions", "new_client_id"]

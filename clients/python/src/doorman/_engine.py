@@ -1,0 +1,193 @@
+"""What the clients with threads and with asyncio share: both cores, the clock, and what is told to
+the application."""
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import ssl
+import time
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+
+from ._base import NEVER, SECOND, Request, check_duration
+from ._calls import Held, Item, Items
+from .leases import LeaseCore, Resource
+from .permits import PermitCore, PermitPolicy
+
+log = logging.getLogger("doorman")
+BODY_BYTES_MAX = 4 << 20
+IDLE_MAX = 20.0  # seconds; servers close connections that are idle for 30 s
+Token = Union[str, Callable[[], str], None]
+Core = Union[LeaseCore, PermitCore]
+
+# CLOCK_BOOTTIME counts the time while the machine is suspended. Other systems have no such clock.
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+def clock() -> int:
+    """Returns nanoseconds of a clock that never goes back."""
+    return time.monotonic_ns() if _CLOCK is None else time.clock_gettime_ns(_CLOCK)
+
+
+def new_client_id() -> str:
+    """Returns a name that no other client has, and that nobody can guess."""
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(8)}"
+
+
+@dataclass(frozen=True)
+class Connection:
+    """How requests are sent.
+
+    token: of the server, or a function that returns it, for tokens that change.
+    tls: for https addresses; None: the authorities of the system.
+    headers: further headers of each request.
+    """
+
+    token: Token = None
+    tls: Optional[ssl.SSLContext] = None
+    headers: Tuple[Tuple[str, str], ...] = ()
+
+    def all_headers(self) -> Dict[str, str]:
+        headers = {"Content-Type": "application/json", **dict(self.headers)}
+        token = self.token() if callable(self.token) else self.token
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        return headers
+
+    def context(self) -> ssl.SSLContext:
+        return self.tls or ssl.create_default_context()
+
+
+def connection_of(token: Token, tls: Union[ssl.SSLContext, str, None],
+                  headers: Mapping[str, str]) -> Connection:
+    """Makes a connection of the options of a client.
+    tls: a context, or the path of a file with the authorities of the servers in PEM."""
+    context = ssl.create_default_context(cafile=tls) if isinstance(tls, str) else tls
+    return Connection(token, context, tuple(headers.items()))
+
+
+def to_items(resource: Union[str, Items], key: str, cost: float,
+             least: Optional[float]) -> Tuple[Item, ...]:
+    """Returns the items of a permit: those that are given, or one of a resource and key."""
+    if isinstance(resource, str):
+        return (Item(resource, key, cost, least),)
+    if isinstance(resource, Item):
+        return (resource,)
+    return tuple(resource)
+
+
+class Sink:
+    """Gets the decision on a call."""
+
+    def resolve(self, acquired: Any) -> None:
+        raise NotImplementedError
+
+
+class Engine:
+    """Both cores of a client. Its owner has a lock, or one thread."""
+
+    def __init__(self, addresses: Sequence[str], client_id: Optional[str], lease_timeout: float,
+                 permit_timeout: float, policy: PermitPolicy) -> None:
+        now = clock()
+        self.client_id = client_id or new_client_id()
+        self.leases = LeaseCore(self.client_id, addresses, now, request_timeout=lease_timeout)
+        self.permits = PermitCore(self.client_id, addresses, now, policy=policy,
+                                  request_timeout=permit_timeout)
+        self.on_gone: Dict[int, Callable[[Held], None]] = {}
+
+    def poll(self) -> Tuple[List[Tuple[Core, Request]], List[Callable[[], None]], int]:
+        """Does what is due. Returns the requests to send with their cores, what to call without
+        the lock, and when to poll again."""
+        now = clock()
+        requests: List[Tuple[Core, Request]] = []
+        told: List[Callable[[], None]] = []
+        cores: Tuple[Core, Core] = (self.leases, self.permits)
+        for core in cores:
+            request = core.next(now)
+            while request:
+                requests.append((core, request))
+                request = core.next(now)
+        acquired = self.permits.decision(now)
+        while acquired:
+            if isinstance(acquired.context, Sink):
+                acquired.context.resolve(acquired)
+            acquired = self.permits.decision(now)
+        held = self.permits.change(now)
+        while held:
+            tell = self.on_gone.get(held.hold)
+            if tell:
+                told.append(_bind(tell, held))
+            held = self.permits.change(now)
+        return requests, told, min(self.leases.due(), self.permits.due())
+
+    def answer(self, core: Core, request: Request, status: int, body: Any) -> None:
+        """Passes a response to a core."""
+        wrong = core.response(request, status, body, clock())
+        if wrong:
+            log.warning("%s: %s: %s", request.address, request.method, wrong)
+        elif "mastership" not in body:
+            other: Core = self.permits if core is self.leases else self.leases
+            other.retry_soon(clock())
+
+    def fail(self, core: Core, request: Request, error: BaseException) -> None:
+        """Tells a core that a request got no response."""
+        log.warning("%s: %s: %r", request.address, request.method, error)
+        core.failed(request, clock())
+
+    def stop(self) -> None:
+        """Gives everything back. Poll until is_idle()."""
+        now = clock()
+        for resource in list(self.leases.resources.values()):
+            while resource.opened:
+                self.leases.close(resource, now, at_once=True)
+            resource.request_at = min(resource.request_at, now)
+        self.permits.stop(now)
+
+    def is_idle(self) -> bool:
+        return self.leases.is_idle() and self.permits.is_idle()
+
+    def kill_switch(self, on: bool) -> None:
+        self.leases.kill_switch(on)
+        self.permits.kill_switch(on)
+
+    def left(self, at: Optional[int]) -> float:
+        """Returns the seconds until a time of the core; infinity: none."""
+        return float("inf") if at is None else (at - clock()) / SECOND
+
+
+def _bind(tell: Callable[[Held], None], held: Held) -> Callable[[], None]:
+    return lambda: tell(held)
+
+
+def start_waiting(resource: Resource, units: float) -> None:
+    """Says that a caller waits for units, so that the wants rise (L4)."""
+    resource.set_waiting(resource.waiting + units, clock())
+    show_demand(resource)
+
+
+def show_demand(resource: Resource) -> None:
+    """Lets the core look at the demand soon."""
+    usage = resource.limiter.usage
+    usage.unmet_since = min(usage.unmet_since, clock())
+
+
+def stop_waiting(resource: Resource, units: float) -> None:
+    resource.set_waiting(max(0.0, resource.waiting - units), clock())
+
+
+def time_left(deadline: Optional[int]) -> float:
+    """Returns the seconds to a deadline of the clock; None: there is none."""
+    return float("inf") if deadline is None else (deadline - clock()) / SECOND
+
+
+def deadline_in(timeout: Optional[float]) -> Optional[int]:
+    return None if timeout is None else clock() + check_duration("timeout", timeout)
+
+
+def wait_time(resource: Resource, units: float, deadline: Optional[int]) -> float:
+    """Returns how many seconds to wait before the next try, at most a fifth of a second."""
+    delay = resource.limiter.delay(units, clock())
+    seconds = 0.2 if delay == NEVER else min(0.2, delay / SECOND)
+    return max(0.0001, min(seconds, time_left(deadline)))

@@ -1,0 +1,2 @@
+"""The version of this package: that of Doorman."""
+VERSION = "0.1.0"

@@ -1,0 +1,56 @@
+"""Limits the requests of a WSGI application (PEP 3333).
+
+    client = Client(["http://127.0.0.1:15050"])
+    application = RateLimit(application, client, "login", key=lambda env: env["REMOTE_ADDR"])
+"""
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, Union
+
+from ._web import check_status, headers_of, refusal_of
+from .client import Client
+
+Environ = Dict[str, Any]
+Application = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
+
+
+class RateLimit:
+    """A middleware that asks for a permit for each request.
+
+    resource: a name, or a function of the environ that returns it; None: no limit.
+    key: on whose behalf: a function of the environ. The default is one key for all.
+    cost: units, or a function of the environ.
+    timeout: seconds; after it the fallback of the client decides.
+    refuse_status: 429, 403 or 503.
+
+    Behind a proxy, REMOTE_ADDR is the address of the proxy. The decision is in the environ as
+    `doorman.decision`, also for the application.
+    """
+
+    def __init__(self, application: Application, client: Client,
+                 resource: Union[str, Callable[[Environ], Optional[str]]], *,
+                 key: Callable[[Environ], str] = lambda environ: "",
+                 cost: Union[float, Callable[[Environ], float]] = 1, timeout: float = 1,
+                 refuse_status: int = 429) -> None:
+        self._application, self._client, self._resource = application, client, resource
+        self._key, self._cost, self._timeout = key, cost, timeout
+        self._status = check_status(refuse_status)
+
+    def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
+        resource = self._resource(environ) if callable(self._resource) else self._resource
+        if resource is None:
+            return self._application(environ, start_response)
+        cost = self._cost(environ) if callable(self._cost) else self._cost
+        decision = self._client.acquire(resource, self._key(environ), cost,
+                                        timeout=self._timeout, detail=True)
+        environ["doorman.decision"] = decision
+        if not decision.granted:
+            status, headers, body = refusal_of(decision, self._status)
+            start_response(status, headers)
+            return [body]
+        limits = headers_of(decision)
+
+        def start(status: str, headers: List[Tuple[str, str]], *rest: Any) -> Any:
+            return start_response(status, [*headers, *limits], *rest)
+
+        return self._application(environ, start)
