@@ -1,6 +1,7 @@
 /* doorman_server, part SHARDS: the thread that does what the mover says (N3, N7, N8).
  *
- * The thread reads the map twice a second. These reads are linearizable, so each of them is sure
+ * The thread reads the map twice a second, and twenty times a second while shards move, so that
+ * the next owner of a shard begins soon. These reads are linearizable, so each of them is sure
  * (doorman_shard_mover_map). It works for one mastership at a time. When the process becomes
  * master, it owns nothing, and the thread takes the shards that the map gives to its node. The rows
  * of the store are read by the part STATE meanwhile, so durable limits answer LEARNING until then.
@@ -15,9 +16,10 @@
 
 #include <nng/supplemental/util/platform.h>
 
-#define LOOK (DOORMAN_SECOND / 2) /* between two reads of the map */
-#define FIRST_TRIES 20            /* of etcd at the start, one each half second */
-#define WISH_SECONDS 60           /* for a wish; only FORCE takes more than a moment */
+#define LOOK (DOORMAN_SECOND / 2)         /* between two reads of the map */
+#define LOOK_MOVING (DOORMAN_SECOND / 20) /* the same while shards move */
+#define FIRST_TRIES 20                    /* of etcd at the start, one each half second */
+#define WISH_SECONDS 60                   /* for a wish; only FORCE takes more than a moment */
 
 static void shards_log_move(struct shards *shards, const char *what, size_t shard,
                             const char *node) {
@@ -307,6 +309,16 @@ static void shards_run_wish(struct shards *shards) {
     server_unlock(&service->lock);
 }
 
+/* Returns whether a shard of the map moves. */
+static bool shards_move(const struct shards *shards) {
+    const doorman_shard_map *map = shards->key.map;
+    bool moves = false;
+    for (size_t i = 0; map && i < map->shards.count; i++) {
+        moves = moves || map->owners[i].target != map->owners[i].owner || map->owners[i].from;
+    }
+    return moves;
+}
+
 static void *shards_main(void *context) {
     struct shards *shards = (struct shards *)context;
     struct service *service = shards->service;
@@ -323,7 +335,8 @@ static void *shards_main(void *context) {
         server_lock(&service->lock);
         const bool is_called =
             shards->stops || shards->wish || shards->victory != shards->victories;
-        if (!is_called) server_condition_wait(&shards->changed, &service->lock, LOOK);
+        const doorman_time pause = shards_move(shards) ? LOOK_MOVING : LOOK;
+        if (!is_called) server_condition_wait(&shards->changed, &service->lock, pause);
     }
     server_unlock(&service->lock);
     return NULL;
