@@ -145,7 +145,9 @@ bool server_shard_drop(struct shards *shards, size_t shard) {
         const bool stops = shards->stops;
         server_unlock(&service->lock);
         if (status != DOORMAN_OK || stops) return false;
-        rows_pause(memcmp(&before, &cursor, sizeof cursor) == 0 ? FULL_PAUSE : STEP_PAUSE);
+        const bool stands = before.phase == cursor.phase && before.table == cursor.table &&
+                            before.position == cursor.position;
+        rows_pause(stands ? FULL_PAUSE : STEP_PAUSE);
     }
     return true;
 }
