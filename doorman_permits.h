@@ -1832,10 +1832,9 @@ typedef struct doorman_shards {
 } doorman_shards;
 
 /* Returns the shard of an item (N1).
- *   shards      required; count must not be 0
  *   key         NULL means ""
  *   by_resource as in the template of the resource
- *   returns     less than shards->count
+ *   returns     less than shards->count; 0 if there are no shards, or no resource
  *   cost        a hash of the key */
 DOORMAN_API size_t doorman_shard_of(const doorman_shards *shards, const char *resource_id,
                                     const char *key, bool by_resource);
@@ -4370,15 +4369,16 @@ static const char *doorman__shard_text(const char *text, size_t *bytes) {
 size_t doorman_shard_of(const doorman_shards *shards, const char *resource_id, const char *key,
                         bool by_resource) {
     size_t bytes = 0;
+    if (!shards || !shards->count || !resource_id) return 0;
     const bool is_key = key && key[0] && !by_resource;
     const char *text = doorman__shard_text(is_key ? key : resource_id, &bytes);
-    assert(shards->count > 0);
     const uint64_t hash = doorman__hash_bytes(shards->seed, (const unsigned char *)text, bytes);
     return (size_t)(hash % shards->count);
 }
 
 size_t doorman_shard_map_find(const doorman_shard_map *map, const char *resource_id,
                               const char *key) {
+    if (!map || !resource_id) return 0;
     const doorman_shard_rule *rule = NULL; /* an equal glob is first, as in doorman_config_find */
     for (size_t i = 0; i < map->rule_count && !rule; i++) {
         if (strcmp(map->rules[i].identifier_glob, resource_id) == 0) rule = &map->rules[i];
@@ -4391,7 +4391,8 @@ size_t doorman_shard_map_find(const doorman_shard_map *map, const char *resource
 
 size_t doorman_shard_map_node(const doorman_shard_map *map, const char *name) {
     size_t i = 0;
-    while (i < map->node_count && strcmp(map->nodes[i].name, name) != 0) i++;
+    if (!map) return 0;
+    while (i < map->node_count && (!name || strcmp(map->nodes[i].name, name) != 0)) i++;
     return i;
 }
 
@@ -4655,6 +4656,7 @@ void doorman_shard_mover_destroy(doorman_shard_mover *mover) {
 }
 
 void doorman_shard_mover_start(doorman_shard_mover *mover) {
+    if (!mover) return;
     mover->is_master = true;
     mover->is_sure = mover->acts = false;
     for (size_t i = 0; i < mover->shards.count; i++) {
@@ -4663,12 +4665,13 @@ void doorman_shard_mover_start(doorman_shard_mover *mover) {
 }
 
 void doorman_shard_mover_stop(doorman_shard_mover *mover) {
+    if (!mover) return;
     mover->is_master = mover->is_sure = mover->acts = false;
     for (size_t i = 0; i < mover->shards.count; i++) mover->all[i].state = DOORMAN_SHARD_AWAY;
 }
 
 doorman_shard_state doorman_shard_mover_state(const doorman_shard_mover *mover, size_t shard) {
-    return shard < mover->shards.count ? mover->all[shard].state : DOORMAN_SHARD_AWAY;
+    return mover && shard < mover->shards.count ? mover->all[shard].state : DOORMAN_SHARD_AWAY;
 }
 
 /* Returns whether the map says that the node owns a shard. */
@@ -7325,6 +7328,7 @@ static doorman__hold_queue *doorman__counter_queue(doorman__counter *counter) {
 size_t doorman_permits_shard_of(const doorman_permits *permits, const char *resource_id,
                                 const char *key) {
     const doorman_template *found = NULL;
+    if (!permits) return 0;
     if (permits->shards.by_resource) found = doorman_config_find(permits->config, resource_id);
     return doorman_shard_of(&permits->shards.of, resource_id, key,
                             found && found->shard_by_resource);
@@ -19898,6 +19902,7 @@ doorman_status doorman_permits_shard_of_row(const doorman_permits *permits,
 
 size_t doorman_shard_part_add(unsigned char *part, size_t used, size_t shard,
                               const unsigned char *row, size_t bytes) {
+    if (!part || !row) return used;
     if (!used) {
         part[0] = DOORMAN__SHARD_PART_VERSION;
         (void)doorman__le_write(part + 1, shard, 4);

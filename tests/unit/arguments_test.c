@@ -1272,6 +1272,100 @@ TEST(estimates_refuse_null) {
     doorman_estimate_destroy(NULL);
 }
 
+TEST(shards_refuse_null) {
+    const doorman_shards shards = {.count = 4, .seed = {1, 2}};
+    const char *const address[] = {"tcp://a:1"};
+    const doorman_shard_node node = {"a", address, 1, NULL};
+    doorman_shard owners[4] = {{.owner = 0}};
+    const doorman_shard_map map = {
+        .epoch = 1, .shards = shards, .owners = owners, .nodes = &node, .node_count = 1};
+    doorman_shard_map *copy = NULL;
+    doorman_buffer text = {0};
+    assert_int_equal(doorman_shard_of(NULL, "r", "k", false), 0);
+    assert_int_equal(doorman_shard_of(&shards, NULL, "k", false), 0);
+    NAMED("out", doorman_shard_map_create(NULL, &map, &error));
+    NAMED("map", doorman_shard_map_create(&copy, NULL, &error));
+    doorman_shard_map wrong = map;
+    wrong.owners = NULL;
+    NAMED("owners", doorman_shard_map_create(&copy, &wrong, &error));
+    wrong = map;
+    wrong.rule_count = 1;
+    NAMED("rules", doorman_shard_map_create(&copy, &wrong, &error));
+    assert_int_equal(doorman_shard_map_find(NULL, "r", "k"), 0);
+    assert_int_equal(doorman_shard_map_find(&map, NULL, "k"), 0);
+    assert_int_equal(doorman_shard_map_node(NULL, "a"), 0);
+    assert_int_equal(doorman_shard_map_node(&map, NULL), 1);
+    assert_int_equal(doorman_shards_balance(NULL, 4, (const bool[]){true}, 1), 0);
+    assert_int_equal(doorman_shards_balance(owners, 4, NULL, 1), 0);
+    NAMED("out", doorman_json_read_shard_map(NULL, "{}", 2, &error));
+    NAMED("text", doorman_json_read_shard_map(&copy, NULL, 2, &error));
+    assert_int_equal(doorman_json_write_shard_map(NULL, &text), DOORMAN_INVALID_ARGUMENT);
+    assert_int_equal(doorman_json_write_shard_map(&map, NULL), DOORMAN_INVALID_ARGUMENT);
+    doorman_shard_map_destroy(NULL);
+    assert_null(copy);
+}
+
+TEST(movers_of_shards_refuse_null) {
+    doorman_shard_mover *mover = NULL;
+    doorman_shard_action action;
+    assert_int_equal(doorman_shard_mover_create(NULL, "a"), DOORMAN_INVALID_ARGUMENT);
+    assert_int_equal(doorman_shard_mover_create(&mover, NULL), DOORMAN_INVALID_ARGUMENT);
+    assert_int_equal(doorman_shard_mover_create(&mover, "a"), DOORMAN_OK);
+    assert_int_equal(doorman_shard_mover_map(mover, NULL, true), DOORMAN_INVALID_ARGUMENT);
+    assert_int_equal(doorman_shard_mover_map(NULL, NULL, true), DOORMAN_INVALID_ARGUMENT);
+    doorman_shard_mover_start(mover);
+    assert_false(doorman_shard_mover_next(mover, true, NULL));
+    assert_false(doorman_shard_mover_next(NULL, true, &action));
+    doorman_shard_mover_start(NULL);
+    doorman_shard_mover_stop(NULL);
+    doorman_shard_mover_end(NULL, DOORMAN_SHARD_DONE);
+    assert_int_equal(doorman_shard_mover_state(NULL, 0), DOORMAN_SHARD_AWAY);
+    doorman_shard_mover_destroy(mover);
+    doorman_shard_mover_destroy(NULL);
+}
+
+TEST(permits_of_shards_refuse_null) {
+    const doorman_shards shards = {.count = 4, .seed = {1, 2}}, many = {.count = 1025};
+    const doorman_config_options options = {.shard_count = 4};
+    doorman_config *config = NULL;
+    doorman_permits *permits = NULL;
+    assert_int_equal(doorman_config_create(&config, &options, NULL), DOORMAN_OK);
+    const doorman_permits_options of = {.config = config, .seed = {1, 2}};
+    assert_int_equal(doorman_permits_create(&permits, &of, NULL, 0), DOORMAN_OK);
+    assert_int_equal(doorman_permits_set_shards(NULL, &shards), DOORMAN_INVALID_ARGUMENT);
+    assert_int_equal(doorman_permits_set_shards(permits, &many), DOORMAN_INVALID_ARGUMENT);
+    assert_int_equal(doorman_server_set_shards(NULL, &shards), DOORMAN_INVALID_ARGUMENT);
+    assert_int_equal(doorman_permits_own(permits, 0, true, true, 0), DOORMAN_INVALID_ARGUMENT);
+    assert_int_equal(doorman_permits_set_shards(permits, &shards), DOORMAN_OK);
+    assert_int_equal(doorman_permits_own(NULL, 0, true, true, 0), DOORMAN_INVALID_ARGUMENT);
+    assert_false(doorman_permits_owns(NULL, 0));
+    assert_false(doorman_permits_owns(permits, 4));
+    assert_int_equal(doorman_permits_shard_of(NULL, "r", "k"), 0);
+    doorman_shard_cursor cursor = {0};
+    const unsigned char *part = NULL;
+    unsigned char row[64] = {0};
+    size_t bytes = 0, shard = 0;
+    const doorman_status wrong = DOORMAN_INVALID_ARGUMENT;
+    assert_int_equal(doorman_permits_next_shard_rows(NULL, 0, &cursor, &part, &bytes, 0), wrong);
+    assert_int_equal(doorman_permits_next_shard_rows(permits, 0, NULL, &part, &bytes, 0), wrong);
+    assert_int_equal(doorman_permits_next_shard_rows(permits, 0, &cursor, NULL, &bytes, 0), wrong);
+    assert_int_equal(doorman_permits_next_shard_rows(permits, 0, &cursor, &part, NULL, 0), wrong);
+    assert_int_equal(doorman_permits_next_shard_rows(permits, 4, &cursor, &part, &bytes, 0), wrong);
+    NAMED("permits", doorman_permits_restore_shard(NULL, 0, row, 5, NULL, &error, 0));
+    NAMED("part", doorman_permits_restore_shard(permits, 0, NULL, 5, NULL, &error, 0));
+    NAMED("shard", doorman_permits_restore_shard(permits, 4, row, 5, NULL, &error, 0));
+    assert_int_equal(doorman_permits_drop_shard(NULL, 0, &cursor, 0), wrong);
+    assert_int_equal(doorman_permits_drop_shard(permits, 0, NULL, 0), wrong);
+    assert_int_equal(doorman_permits_drop_shard(permits, 4, &cursor, 0), wrong);
+    assert_int_equal(doorman_permits_shard_of_row(NULL, row, 5, &shard), wrong);
+    assert_int_equal(doorman_permits_shard_of_row(permits, NULL, 5, &shard), wrong);
+    assert_int_equal(doorman_permits_shard_of_row(permits, row, 5, NULL), wrong);
+    assert_int_equal(doorman_shard_part_add(NULL, 7, 0, row, 5), 7);
+    assert_int_equal(doorman_shard_part_add(row, 7, 0, NULL, 5), 7);
+    doorman_permits_destroy(permits);
+    doorman_config_destroy(config);
+}
+
 /* ---- the list is complete -------------------------------------------------------------------- */
 
 static char *read_file(const char *path) {

@@ -248,6 +248,33 @@ TEST(a_map_without_memory_leaves_nothing) {
     assert_int_equal(memory_blocks(), before);
 }
 
+TEST(shards_without_memory_change_nothing) {
+    doorman_shard owners[8];
+    const doorman_shard_map map = example_map(owners);
+    doorman_shard_map *read = NULL;
+    doorman_shard_mover *mover = NULL;
+    doorman_buffer text = {0}, again = {0};
+    assert_int_equal(doorman_json_write_shard_map(&map, &text), DOORMAN_OK);
+    const size_t before = memory_blocks();
+    size_t n = 0;
+    do {
+        memory_fails_at(++n);
+        doorman_status status = doorman_json_read_shard_map(&read, text.text, text.bytes, NULL);
+        if (status == DOORMAN_OK) status = doorman_json_write_shard_map(read, &again);
+        if (status == DOORMAN_OK) status = doorman_shard_mover_create(&mover, "a");
+        if (status == DOORMAN_OK) status = doorman_shard_mover_map(mover, read, true);
+        doorman_shard_map_destroy(read);
+        doorman_shard_mover_destroy(mover);
+        doorman_buffer_uninit(&again);
+        read = NULL;
+        mover = NULL;
+        assert_int_equal(memory_blocks(), before);
+        if (status != DOORMAN_OK) assert_int_equal(status, DOORMAN_OUT_OF_MEMORY);
+    } while (!memory_works());
+    assert_true(n > 8);
+    doorman_buffer_uninit(&text);
+}
+
 /* ---- balancing ------------------------------------------------------------------------------ */
 
 TEST(balancing_moves_as_few_shards_as_possible) {
@@ -454,6 +481,22 @@ TEST(items_of_two_shards_are_refused_also_where_one_node_has_both) {
                      DOORMAN_OK);
     assert_true(node.out.granted);
     nodes_end(&node, NULL, config);
+}
+
+TEST(permits_without_memory_for_shards_have_none) {
+    now = 5 * SECOND;
+    epoch = noon;
+    doorman_config *config = config_of(limits_text);
+    const doorman_permits_options options = {.config = config, .seed = {1, 2}};
+    doorman_permits *permits = NULL;
+    assert_int_equal(doorman_permits_create(&permits, &options, NULL, now), DOORMAN_OK);
+    memory_fails_at(1);
+    assert_int_equal(doorman_permits_set_shards(permits, &eight), DOORMAN_OUT_OF_MEMORY);
+    assert_false(memory_works());
+    assert_int_equal(doorman_permits_own(permits, 0, true, true, now), DOORMAN_INVALID_ARGUMENT);
+    assert_int_equal(doorman_permits_set_shards(permits, &eight), DOORMAN_OK);
+    doorman_permits_destroy(permits);
+    doorman_config_destroy(config);
 }
 
 TEST(the_number_of_shards_cannot_change_while_keys_are_in_force) {
