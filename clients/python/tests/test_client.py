@@ -252,6 +252,56 @@ class WithoutServer(unittest.TestCase):
             other.stop()
             master.stop()
 
+    def test_a_hold_that_is_gone_is_told(self) -> None:
+        def answer(method: str, message: object, _headers: object) -> object:
+            if method == "acquire":
+                return 200, {"permit": [{"decision": "GRANTED", "item": [{"granted": 1}], "hold": {
+                    "id": 7, "node": "eu", "waited": 0, "expires_in": 0.3}}]}
+            return 200, {"entry": [{"gone": True}]}
+
+        fake = FakeServer(answer)  # type: ignore[arg-type]
+        try:
+            with Client(fake.url) as client:
+                gone = []
+                hold = client.hold("t", timeout=WAIT, on_gone=gone.append)
+                eventually(lambda: gone, "the application is told")
+                self.assertTrue(gone[0].gone)
+                eventually(lambda: hold.left() == 0, "the hold ends")
+                self.assertEqual(client.counts()["holds_lost"], 1)
+                self.assertEqual(client._engine.on_gone, {})
+        finally:
+            fake.stop()
+
+    def test_a_reservation_whose_task_is_cancelled_is_given_back(self) -> None:
+        def answer(method: str, message: object, _headers: object) -> object:
+            if method == "acquire":
+                asked.set()
+                go_on.wait(WAIT)
+                return 200, {"permit": [{"decision": "GRANTED", "item": [{"granted": 4}],
+                                         "reservation": {"id": 5, "settle_within": 60}}]}
+            settled.append(message)
+            return 200, {"entry": [{"id": 5, "item": [{"returned": 4, "charged": 0}]}]}
+
+        asked, go_on, settled = threading.Event(), threading.Event(), []
+        fake = FakeServer(answer)  # type: ignore[arg-type]
+
+        async def run() -> None:
+            async with AsyncClient(fake.url, permit_timeout=WAIT) as client:
+                task = asyncio.create_task(client.reserve("llm", cost=4, timeout=WAIT))
+                while not asked.is_set():
+                    await asyncio.sleep(0.01)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                go_on.set()
+                while client.counts()["settled"] == 0:
+                    await asyncio.sleep(0.01)
+
+        try:
+            asyncio.run(asyncio.wait_for(run(), WAIT))
+            self.assertEqual(settled[0]["entry"][0]["item"][0]["cost"], 0)
+        finally:
+            fake.stop()
+
     def test_an_answer_to_leases_ends_the_pause_of_permits(self) -> None:
         def answer(method: str, message: object, _headers: object) -> object:
             if method == "get_capacity":

@@ -199,7 +199,7 @@ class AsyncClient:
                         time_to_live=time_to_live, priority=priority, share=share,
                         settle_within=settle_within)
         longest = max_wait + 5 if timeout is None else timeout
-        return AsyncHold(self, await self._acquire(permit, longest), on_gone)
+        return AsyncHold(self, await self._acquire(permit, longest, on_gone))
 
     async def reserve(self, resource: Union[str, Items], key: str = "", cost: float = 1, *,
                       settle_within: float = 60, timeout: float = 1,
@@ -220,9 +220,10 @@ class AsyncClient:
         """Makes the units of a transfer a hold of this client."""
         self._check_open()
         sink = _Decision()
-        self._engine.permits.seize(transfer_id, timeout, sink, clock(), time_to_live)
+        call = self._engine.permits.seize(transfer_id, timeout, sink, clock(), time_to_live)
+        self._engine.watch(call.number, on_gone, sink)
         self._step()
-        return AsyncHold(self, await sink.future, on_gone)
+        return AsyncHold(self, await sink.future)
 
     def kill_switch(self, on: bool) -> None:
         """While it is on, nothing is refused. Refusals are still counted."""
@@ -278,19 +279,31 @@ class AsyncClient:
         self._step()
         return resource
 
-    async def _acquire(self, permit: Permit, timeout: float) -> Acquired:
+    async def _acquire(self, permit: Permit, timeout: float,
+                       on_gone: Optional[Callable[[Held], None]] = None) -> Acquired:
         self._check_open()
         sink = _Decision()
         call = self._engine.permits.acquire(permit, timeout, sink, clock())
-        number = call.hold.number if call.hold else call.acquired.hold
+        number = call.number if permit.hold else 0
+        self._engine.watch(call.number, on_gone, sink)
         self._step()
         try:
-            return await sink.future
+            return await asyncio.shield(sink.future)
         except asyncio.CancelledError:
             if number:
                 self._engine.permits.release(number, None, clock())
                 self._step()
+            elif permit.settle_within:
+                sink.future.add_done_callback(lambda future: self._give_back(permit, future))
             raise
+
+    def _give_back(self, permit: Permit, future: "asyncio.Future[Acquired]") -> None:
+        """Settles a reservation whose task was cancelled, with a cost of 0."""
+        if self._stopped or future.cancelled():
+            return
+        items = [Item(item.resource_id, item.key, 0) for item in permit.items]
+        self._engine.permits.settle(future.result().reservation, items, 0, None, clock())
+        self._step()
 
     def _step(self) -> None:
         """Does what is due, sends requests, and plans when to do it again."""
@@ -443,11 +456,8 @@ class AsyncHold:
     """Units that stay taken until they are released. With `async with` it raises Refused if they
     were refused, and releases them at the end of the block. See Hold."""
 
-    def __init__(self, client: AsyncClient, decision: Acquired,
-                 on_gone: Optional[Callable[[Held], None]]) -> None:
+    def __init__(self, client: AsyncClient, decision: Acquired) -> None:
         self._client, self.decision, self.granted = client, decision, decision.granted
-        if on_gone and decision.hold:
-            client._engine.on_gone[decision.hold] = on_gone
 
     def left(self) -> float:
         """Returns the seconds until the units may not be used any more; 0: now."""
@@ -467,7 +477,7 @@ class AsyncHold:
     def release(self, keep: Optional[Sequence[float]] = None) -> None:
         """Gives the units back. Stop using them before. keep: what is kept of each item."""
         if keep is None:
-            self._client._engine.on_gone.pop(self.decision.hold, None)
+            self._client._engine.watch(self.decision.hold, None)
         self._client._engine.permits.release(self.decision.hold, keep, clock())
         self._client._step()
 
