@@ -329,6 +329,17 @@ class WithoutServer(unittest.TestCase):
         finally:
             fake.stop()
 
+    def test_a_second_opening_with_other_options_is_told(self) -> None:
+        with Client(FAR) as client:
+            first = client.rate("db", wants=5)
+            with self.assertLogs("doorman", "WARNING") as logs:
+                second = client.rate("db", wants=6)
+            self.assertIn("db: wants: not as in the first opening", "".join(logs.output))
+            self.assertEqual(second.info().options_differ, "wants")
+            self.assertEqual(first.info().wants, 5)
+            with self.assertRaisesRegex(ValueError, "kind: db is open as a rate"):
+                client.gauge("db")
+
     def test_a_client_that_is_closed_says_so(self) -> None:
         client = Client(FAR)
         rate = client.rate("db", wants=1, safe_capacity=-1)

@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ._base import NEVER, SECOND, Request, check_duration
 from ._calls import Held, Item, Items
-from .leases import LeaseCore, Resource
+from .leases import LeaseCore, Resource, ResourceOptions
 from .permits import PermitCore, PermitPolicy
 
 log = logging.getLogger("doorman")
@@ -147,6 +147,14 @@ class Engine:
         """Tells a core that a request got no response."""
         log.warning("%s: %s: %r", request.address, request.method, error)
         core.failed(request, clock())
+
+    def open(self, options: ResourceOptions) -> Resource:
+        """Opens a resource. Warns if it is open already with other options (K5)."""
+        resource = self.leases.open(options, clock())
+        if resource.differs:
+            log.warning("%s: %s: not as in the first opening, which stays in force",
+                        options.resource_id, resource.differs)
+        return resource
 
     def watch(self, number: int, on_gone: Optional[Callable[[Held], None]],
               sink: Optional[Sink] = None) -> None:

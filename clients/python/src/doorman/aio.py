@@ -274,7 +274,7 @@ class AsyncClient:
 
     def _open(self, options: ResourceOptions) -> Resource:
         self._check_open()
-        resource = self._engine.leases.open(options, clock())
+        resource = self._engine.open(options)
         self._waiters.setdefault(resource, deque())
         self._step()
         return resource

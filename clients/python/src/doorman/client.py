@@ -298,7 +298,7 @@ class Client:
     def _open(self, options: ResourceOptions) -> Resource:
         with self._lock:
             self._check_open()
-            resource = self._engine.leases.open(options, clock())
+            resource = self._engine.open(options)
             self._waiters.setdefault(resource, deque())
             told = self._step()
         _tell(told)
