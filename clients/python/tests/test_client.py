@@ -252,6 +252,41 @@ class WithoutServer(unittest.TestCase):
             other.stop()
             master.stop()
 
+    def test_a_server_that_hangs_delays_no_later_call(self) -> None:
+        def answer(_method: str, message: object, _headers: object) -> object:
+            if message["permit"][0]["item"][0]["resource_id"] == "slow":  # type: ignore[index]
+                go_on.wait(WAIT)
+            return 200, {"permit": [{"decision": "GRANTED", "item": [{"granted": 1}]}]}
+
+        async def run(url: str) -> None:
+            async with AsyncClient(url, permit_timeout=0.1) as client:
+                self.assertEqual((await client.acquire("slow", timeout=0.1)).by, "fallback")
+                decision = await self.ask_until_decided(client)
+                self.assertEqual(decision, "server")
+
+        go_on = threading.Event()
+        fake = FakeServer(answer)  # type: ignore[arg-type]
+        try:
+            with self.assertLogs("doorman", "WARNING"), Client(fake.url,
+                                                               permit_timeout=0.1) as client:
+                self.assertEqual(client.acquire("slow", timeout=0.1).by, "fallback")
+                eventually(lambda: client.acquire("x", timeout=WAIT).by == "server",
+                           "another call is decided")
+            with self.assertLogs("doorman", "WARNING"):
+                asyncio.run(run(fake.url))
+        finally:
+            go_on.set()
+            fake.stop()
+
+    async def ask_until_decided(self, client: AsyncClient) -> str:
+        end = time.monotonic() + WAIT
+        while time.monotonic() < end:
+            decision = await client.acquire("x", timeout=WAIT)
+            if decision.by == "server":
+                break
+            await asyncio.sleep(0.05)
+        return decision.by
+
     def test_a_hold_that_is_gone_is_told(self) -> None:
         def answer(method: str, message: object, _headers: object) -> object:
             if method == "acquire":

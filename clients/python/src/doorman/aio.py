@@ -312,6 +312,7 @@ class AsyncClient:
             name = core is self._engine.leases, request.lane
             before = self._tasks.get(name)
             if before:
+                log.warning("a request before %s: no response in time", request.method)
                 before.cancel()  # the core has given this request up
             channel = self._channels.get(name)
             if channel is None or before:
