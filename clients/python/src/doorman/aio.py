@@ -55,10 +55,13 @@ class _Streams:
         self._address = request.address
         return await self._exchange(await self._connect(request.address), request)
 
-    def close(self) -> None:
-        if self._streams:
-            self._streams[1].close()
-        self._streams = None
+    async def close(self) -> None:
+        """Closes the connection, and waits up to a second until it is closed."""
+        streams, self._streams = self._streams, None
+        if streams:
+            streams[1].close()
+            with contextlib.suppress(OSError, asyncio.TimeoutError):
+                await asyncio.wait_for(streams[1].wait_closed(), 1)
 
     async def _connect(self, address: str) -> Any:
         url = urlsplit(address)
@@ -162,7 +165,8 @@ class AsyncClient:
         self._engine = Engine(given, client_id, lease_timeout, permit_timeout, permits)
         self._connection = connection_of(token, tls, headers)
         self._channels: Dict[Any, _Streams] = {}
-        self._tasks: Dict[Any, "asyncio.Task[None]"] = {}
+        self._tasks: Dict[Any, "asyncio.Task[None]"] = {}  # of the requests under way
+        self._sending: Set["asyncio.Task[None]"] = set()  # also those that were cancelled
         self._waiters: Dict[Resource, Deque[object]] = {}
         self._changed: Set["asyncio.Future[None]"] = set()
         self._timer: Optional[asyncio.TimerHandle] = None
@@ -253,12 +257,12 @@ class AsyncClient:
         self._stopped = True
         if self._timer:
             self._timer.cancel()
-        tasks = list(self._tasks.values())
-        for task in tasks:
+        for task in self._sending:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._sending, return_exceptions=True)
         for channel in self._channels.values():
-            channel.close()
+            await channel.close()
+        await asyncio.sleep(0)  # connections of cancelled requests close in the next turn
 
     async def __aenter__(self) -> "AsyncClient":
         return self
@@ -317,8 +321,11 @@ class AsyncClient:
             channel = self._channels.get(name)
             if channel is None or before:
                 channel = self._channels[name] = _Streams(self._connection)
-            self._tasks[name] = asyncio.get_running_loop().create_task(
+            task = asyncio.get_running_loop().create_task(
                 self._send(name, channel, core, request))
+            self._tasks[name] = task
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
         if self._timer:
             self._timer.cancel()
         wait = max(0, min(due - clock(), 60 * SECOND)) / SECOND
