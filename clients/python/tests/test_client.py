@@ -142,6 +142,28 @@ class WithServer(unittest.TestCase):
 
 
 @needs_server
+class WithCrash(unittest.TestCase):
+    def test_a_client_outlives_a_crash_of_the_server(self) -> None:
+        server = Server()
+        try:
+            with Client(server.url, permits=PermitPolicy(fallback="closed")) as client:
+                rate = client.rate("db/crash", wants=10)
+                eventually(lambda: rate.info().leased, "there is a lease")
+                self.assertEqual(client.acquire("login", "a", timeout=WAIT).by, "server")
+                with self.assertLogs("doorman", "WARNING"):
+                    server.crash()
+                    self.assertEqual(client.acquire("login", "a", timeout=WAIT).by, "fallback")
+                self.assertTrue(rate.info().leased)
+                server.start_again()
+                eventually(lambda: client.acquire("login", "b", timeout=1).by == "server",
+                           "the server decides again")
+                with client.hold("transcode", timeout=WAIT) as hold:
+                    self.assertGreater(hold.left(), 1)
+        finally:
+            server.stop()
+
+
+@needs_server
 class WithToken(unittest.TestCase):
     def test_the_token_is_sent_and_a_wrong_one_is_refused(self) -> None:
         token = "0123456789abcdef0123456789abcdef"
