@@ -51,7 +51,20 @@ random_stories_pass() { # leases or permits
         "$folder/$1" && STORIES=$folder/$1 "$runner" 'the_clients_of_the_library*'
 }
 
+metrics_are_valid() {
+    PYTHONPATH=clients/python/src python3 - >"$folder/metrics" <<END
+from doorman import Client
+with Client("http://127.0.0.1:1") as client:
+    client.rate('a"b\\\\c', wants=1)
+    client.acquire("x", timeout=0)
+    print(client.metrics(), end="")
+END
+    grep -q '^doorman_client_permits_fallback_granted_total 1$' "$folder/metrics" &&
+        promtool check metrics <"$folder/metrics"
+}
+
 check 'the package has the version of the library' version_is_that_of_the_library
+check_with promtool 'Prometheus accepts the metrics' metrics_are_valid
 check_with mypy 'the types of the package agree' \
     mypy --strict --cache-dir "$folder/mypy" clients/python/src/doorman
 for test in stories limiters client web readme; do

@@ -55,11 +55,24 @@ class Server:
             path.write_text(text, "utf-8")
             path.chmod(0o600)
         self.log = open(pathlib.Path(self.folder.name, "log"), "w+", encoding="utf-8")
-        self.process = subprocess.Popen(
-            [PROGRAM, "--config", "config.json", "--listen", "tcp://127.0.0.1:0", "--http",
-             "127.0.0.1:0", "--node", "eu", *flags],
-            cwd=self.folder.name, stdout=self.log, stderr=subprocess.STDOUT)
+        self.flags = flags
+        self._start("127.0.0.1:0")
         self.url = eventually(self._find_url, "the server listens")
+
+    def _start(self, http: str) -> None:
+        self.process = subprocess.Popen(
+            [PROGRAM, "--config", "config.json", "--listen", "tcp://127.0.0.1:0", "--http", http,
+             "--node", "eu", *self.flags],
+            cwd=self.folder.name, stdout=self.log, stderr=subprocess.STDOUT)
+
+    def crash(self) -> None:
+        """Kills the process."""
+        self.process.kill()
+        self.process.wait(WAIT)
+
+    def start_again(self) -> None:
+        """Starts the process again, at the same address."""
+        self._start(self.url.partition("://")[2])
 
     def _find_url(self) -> Optional[str]:
         text = self.text()

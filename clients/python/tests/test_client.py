@@ -142,6 +142,28 @@ class WithServer(unittest.TestCase):
 
 
 @needs_server
+class WithCrash(unittest.TestCase):
+    def test_a_client_outlives_a_crash_of_the_server(self) -> None:
+        server = Server()
+        try:
+            with Client(server.url, permits=PermitPolicy(fallback="closed")) as client:
+                rate = client.rate("db/crash", wants=10)
+                eventually(lambda: rate.info().leased, "there is a lease")
+                self.assertEqual(client.acquire("login", "a", timeout=WAIT).by, "server")
+                with self.assertLogs("doorman", "WARNING"):
+                    server.crash()
+                    self.assertEqual(client.acquire("login", "a", timeout=WAIT).by, "fallback")
+                self.assertTrue(rate.info().leased)
+                server.start_again()
+                eventually(lambda: client.acquire("login", "b", timeout=1).by == "server",
+                           "the server decides again")
+                with client.hold("transcode", timeout=WAIT) as hold:
+                    self.assertGreater(hold.left(), 1)
+        finally:
+            server.stop()
+
+
+@needs_server
 class WithToken(unittest.TestCase):
     def test_the_token_is_sent_and_a_wrong_one_is_refused(self) -> None:
         token = "0123456789abcdef0123456789abcdef"
@@ -252,6 +274,91 @@ class WithoutServer(unittest.TestCase):
             other.stop()
             master.stop()
 
+    def test_a_server_that_hangs_delays_no_later_call(self) -> None:
+        def answer(_method: str, message: object, _headers: object) -> object:
+            if message["permit"][0]["item"][0]["resource_id"] == "slow":  # type: ignore[index]
+                go_on.wait(WAIT)
+            return 200, {"permit": [{"decision": "GRANTED", "item": [{"granted": 1}]}]}
+
+        async def run(url: str) -> None:
+            async with AsyncClient(url, permit_timeout=0.1) as client:
+                self.assertEqual((await client.acquire("slow", timeout=0.1)).by, "fallback")
+                decision = await self.ask_until_decided(client)
+                self.assertEqual(decision, "server")
+
+        go_on = threading.Event()
+        fake = FakeServer(answer)  # type: ignore[arg-type]
+        try:
+            with self.assertLogs("doorman", "WARNING"), Client(fake.url,
+                                                               permit_timeout=0.1) as client:
+                self.assertEqual(client.acquire("slow", timeout=0.1).by, "fallback")
+                eventually(lambda: client.acquire("x", timeout=WAIT).by == "server",
+                           "another call is decided")
+            with self.assertLogs("doorman", "WARNING"):
+                asyncio.run(run(fake.url))
+        finally:
+            go_on.set()
+            fake.stop()
+
+    async def ask_until_decided(self, client: AsyncClient) -> str:
+        end = time.monotonic() + WAIT
+        while time.monotonic() < end:
+            decision = await client.acquire("x", timeout=WAIT)
+            if decision.by == "server":
+                break
+            await asyncio.sleep(0.05)
+        return decision.by
+
+    def test_a_hold_that_is_gone_is_told(self) -> None:
+        def answer(method: str, message: object, _headers: object) -> object:
+            if method == "acquire":
+                return 200, {"permit": [{"decision": "GRANTED", "item": [{"granted": 1}], "hold": {
+                    "id": 7, "node": "eu", "waited": 0, "expires_in": 0.3}}]}
+            return 200, {"entry": [{"gone": True}]}
+
+        fake = FakeServer(answer)  # type: ignore[arg-type]
+        try:
+            with Client(fake.url) as client:
+                gone = []
+                hold = client.hold("t", timeout=WAIT, on_gone=gone.append)
+                eventually(lambda: gone, "the application is told")
+                self.assertTrue(gone[0].gone)
+                eventually(lambda: hold.left() == 0, "the hold ends")
+                self.assertEqual(client.counts()["holds_lost"], 1)
+                self.assertEqual(client._engine.on_gone, {})
+        finally:
+            fake.stop()
+
+    def test_a_reservation_whose_task_is_cancelled_is_given_back(self) -> None:
+        def answer(method: str, message: object, _headers: object) -> object:
+            if method == "acquire":
+                asked.set()
+                go_on.wait(WAIT)
+                return 200, {"permit": [{"decision": "GRANTED", "item": [{"granted": 4}],
+                                         "reservation": {"id": 5, "settle_within": 60}}]}
+            settled.append(message)
+            return 200, {"entry": [{"id": 5, "item": [{"returned": 4, "charged": 0}]}]}
+
+        asked, go_on, settled = threading.Event(), threading.Event(), []
+        fake = FakeServer(answer)  # type: ignore[arg-type]
+
+        async def run() -> None:
+            async with AsyncClient(fake.url, permit_timeout=WAIT) as client:
+                task = asyncio.create_task(client.reserve("llm", cost=4, timeout=WAIT))
+                while not asked.is_set():
+                    await asyncio.sleep(0.01)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                go_on.set()
+                while client.counts()["settled"] == 0:
+                    await asyncio.sleep(0.01)
+
+        try:
+            asyncio.run(asyncio.wait_for(run(), WAIT))
+            self.assertEqual(settled[0]["entry"][0]["item"][0]["cost"], 0)
+        finally:
+            fake.stop()
+
     def test_an_answer_to_leases_ends_the_pause_of_permits(self) -> None:
         def answer(method: str, message: object, _headers: object) -> object:
             if method == "get_capacity":
@@ -278,6 +385,17 @@ class WithoutServer(unittest.TestCase):
                            "a test of the breaker comes early")
         finally:
             fake.stop()
+
+    def test_a_second_opening_with_other_options_is_told(self) -> None:
+        with Client(FAR) as client:
+            first = client.rate("db", wants=5)
+            with self.assertLogs("doorman", "WARNING") as logs:
+                second = client.rate("db", wants=6)
+            self.assertIn("db: wants: not as in the first opening", "".join(logs.output))
+            self.assertEqual(second.info().options_differ, "wants")
+            self.assertEqual(first.info().wants, 5)
+            with self.assertRaisesRegex(ValueError, "kind: db is open as a rate"):
+                client.gauge("db")
 
     def test_a_client_that_is_closed_says_so(self) -> None:
         client = Client(FAR)

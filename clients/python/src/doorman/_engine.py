@@ -2,6 +2,7 @@
 the application."""
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import secrets
@@ -13,7 +14,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ._base import NEVER, SECOND, Request, check_duration
 from ._calls import Held, Item, Items
-from .leases import LeaseCore, Resource
+from .leases import LeaseCore, Resource, ResourceOptions
 from .permits import PermitCore, PermitPolicy
 
 log = logging.getLogger("doorman")
@@ -57,7 +58,12 @@ class Connection:
         return headers
 
     def context(self) -> ssl.SSLContext:
-        return self.tls or ssl.create_default_context()
+        return self.tls or _system_authorities()
+
+
+@functools.lru_cache(maxsize=1)
+def _system_authorities() -> ssl.SSLContext:
+    return ssl.create_default_context()
 
 
 def connection_of(token: Token, tls: Union[ssl.SSLContext, str, None],
@@ -79,7 +85,9 @@ def to_items(resource: Union[str, Items], key: str, cost: float,
 
 
 class Sink:
-    """Gets the decision on a call."""
+    """Gets the decision on a call. number: of the hold that is watched; 0: none."""
+
+    number = 0
 
     def resolve(self, acquired: Any) -> None:
         raise NotImplementedError
@@ -112,13 +120,17 @@ class Engine:
         acquired = self.permits.decision(now)
         while acquired:
             if isinstance(acquired.context, Sink):
+                if not acquired.hold and acquired.context.number:
+                    self.watch(acquired.context.number, None)
                 acquired.context.resolve(acquired)
             acquired = self.permits.decision(now)
         held = self.permits.change(now)
         while held:
-            tell = self.on_gone.get(held.hold)
+            tell = self.on_gone.pop(held.hold, None)
             if tell:
                 told.append(_bind(tell, held))
+                if not held.gone:
+                    self.on_gone[held.hold] = tell
             held = self.permits.change(now)
         return requests, told, min(self.leases.due(), self.permits.due())
 
@@ -135,6 +147,25 @@ class Engine:
         """Tells a core that a request got no response."""
         log.warning("%s: %s: %r", request.address, request.method, error)
         core.failed(request, clock())
+
+    def open(self, options: ResourceOptions) -> Resource:
+        """Opens a resource. Warns if it is open already with other options (K5)."""
+        resource = self.leases.open(options, clock())
+        if resource.differs:
+            log.warning("%s: %s: not as in the first opening, which stays in force",
+                        options.resource_id, resource.differs)
+        return resource
+
+    def watch(self, number: int, on_gone: Optional[Callable[[Held], None]],
+              sink: Optional[Sink] = None) -> None:
+        """Lets on_gone be called if the hold of this number changes. None: nobody is told.
+        sink: of the call that asks for the hold."""
+        if on_gone:
+            self.on_gone[number] = on_gone
+            if sink:
+                sink.number = number
+        else:
+            self.on_gone.pop(number, None)
 
     def stop(self) -> None:
         """Gives everything back. Poll until is_idle()."""

@@ -55,10 +55,13 @@ class _Streams:
         self._address = request.address
         return await self._exchange(await self._connect(request.address), request)
 
-    def close(self) -> None:
-        if self._streams:
-            self._streams[1].close()
-        self._streams = None
+    async def close(self) -> None:
+        """Closes the connection, and waits up to a second until it is closed."""
+        streams, self._streams = self._streams, None
+        if streams:
+            streams[1].close()
+            with contextlib.suppress(OSError, asyncio.TimeoutError):
+                await asyncio.wait_for(streams[1].wait_closed(), 1)
 
     async def _connect(self, address: str) -> Any:
         url = urlsplit(address)
@@ -162,7 +165,8 @@ class AsyncClient:
         self._engine = Engine(given, client_id, lease_timeout, permit_timeout, permits)
         self._connection = connection_of(token, tls, headers)
         self._channels: Dict[Any, _Streams] = {}
-        self._tasks: Dict[Any, "asyncio.Task[None]"] = {}
+        self._tasks: Dict[Any, "asyncio.Task[None]"] = {}  # of the requests under way
+        self._sending: Set["asyncio.Task[None]"] = set()  # also those that were cancelled
         self._waiters: Dict[Resource, Deque[object]] = {}
         self._changed: Set["asyncio.Future[None]"] = set()
         self._timer: Optional[asyncio.TimerHandle] = None
@@ -199,7 +203,7 @@ class AsyncClient:
                         time_to_live=time_to_live, priority=priority, share=share,
                         settle_within=settle_within)
         longest = max_wait + 5 if timeout is None else timeout
-        return AsyncHold(self, await self._acquire(permit, longest), on_gone)
+        return AsyncHold(self, await self._acquire(permit, longest, on_gone))
 
     async def reserve(self, resource: Union[str, Items], key: str = "", cost: float = 1, *,
                       settle_within: float = 60, timeout: float = 1,
@@ -220,9 +224,10 @@ class AsyncClient:
         """Makes the units of a transfer a hold of this client."""
         self._check_open()
         sink = _Decision()
-        self._engine.permits.seize(transfer_id, timeout, sink, clock(), time_to_live)
+        call = self._engine.permits.seize(transfer_id, timeout, sink, clock(), time_to_live)
+        self._engine.watch(call.number, on_gone, sink)
         self._step()
-        return AsyncHold(self, await sink.future, on_gone)
+        return AsyncHold(self, await sink.future)
 
     def kill_switch(self, on: bool) -> None:
         """While it is on, nothing is refused. Refusals are still counted."""
@@ -252,12 +257,12 @@ class AsyncClient:
         self._stopped = True
         if self._timer:
             self._timer.cancel()
-        tasks = list(self._tasks.values())
-        for task in tasks:
+        for task in self._sending:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._sending, return_exceptions=True)
         for channel in self._channels.values():
-            channel.close()
+            await channel.close()
+        await asyncio.sleep(0)  # connections of cancelled requests close in the next turn
 
     async def __aenter__(self) -> "AsyncClient":
         return self
@@ -273,24 +278,36 @@ class AsyncClient:
 
     def _open(self, options: ResourceOptions) -> Resource:
         self._check_open()
-        resource = self._engine.leases.open(options, clock())
+        resource = self._engine.open(options)
         self._waiters.setdefault(resource, deque())
         self._step()
         return resource
 
-    async def _acquire(self, permit: Permit, timeout: float) -> Acquired:
+    async def _acquire(self, permit: Permit, timeout: float,
+                       on_gone: Optional[Callable[[Held], None]] = None) -> Acquired:
         self._check_open()
         sink = _Decision()
         call = self._engine.permits.acquire(permit, timeout, sink, clock())
-        number = call.hold.number if call.hold else call.acquired.hold
+        number = call.number if permit.hold else 0
+        self._engine.watch(call.number, on_gone, sink)
         self._step()
         try:
-            return await sink.future
+            return await asyncio.shield(sink.future)
         except asyncio.CancelledError:
             if number:
                 self._engine.permits.release(number, None, clock())
                 self._step()
+            elif permit.settle_within:
+                sink.future.add_done_callback(lambda future: self._give_back(permit, future))
             raise
+
+    def _give_back(self, permit: Permit, future: "asyncio.Future[Acquired]") -> None:
+        """Settles a reservation whose task was cancelled, with a cost of 0."""
+        if self._stopped or future.cancelled():
+            return
+        items = [Item(item.resource_id, item.key, 0) for item in permit.items]
+        self._engine.permits.settle(future.result().reservation, items, 0, None, clock())
+        self._step()
 
     def _step(self) -> None:
         """Does what is due, sends requests, and plans when to do it again."""
@@ -299,12 +316,16 @@ class AsyncClient:
             name = core is self._engine.leases, request.lane
             before = self._tasks.get(name)
             if before:
+                log.warning("a request before %s: no response in time", request.method)
                 before.cancel()  # the core has given this request up
             channel = self._channels.get(name)
             if channel is None or before:
                 channel = self._channels[name] = _Streams(self._connection)
-            self._tasks[name] = asyncio.get_running_loop().create_task(
+            task = asyncio.get_running_loop().create_task(
                 self._send(name, channel, core, request))
+            self._tasks[name] = task
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
         if self._timer:
             self._timer.cancel()
         wait = max(0, min(due - clock(), 60 * SECOND)) / SECOND
@@ -443,11 +464,8 @@ class AsyncHold:
     """Units that stay taken until they are released. With `async with` it raises Refused if they
     were refused, and releases them at the end of the block. See Hold."""
 
-    def __init__(self, client: AsyncClient, decision: Acquired,
-                 on_gone: Optional[Callable[[Held], None]]) -> None:
+    def __init__(self, client: AsyncClient, decision: Acquired) -> None:
         self._client, self.decision, self.granted = client, decision, decision.granted
-        if on_gone and decision.hold:
-            client._engine.on_gone[decision.hold] = on_gone
 
     def left(self) -> float:
         """Returns the seconds until the units may not be used any more; 0: now."""
@@ -467,7 +485,7 @@ class AsyncHold:
     def release(self, keep: Optional[Sequence[float]] = None) -> None:
         """Gives the units back. Stop using them before. keep: what is kept of each item."""
         if keep is None:
-            self._client._engine.on_gone.pop(self.decision.hold, None)
+            self._client._engine.watch(self.decision.hold, None)
         self._client._engine.permits.release(self.decision.hold, keep, clock())
         self._client._step()
 

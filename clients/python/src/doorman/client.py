@@ -210,7 +210,7 @@ class Client:
                         time_to_live=time_to_live, priority=priority, share=share,
                         settle_within=settle_within)
         longest = max_wait + 5 if timeout is None else timeout
-        return Hold(self, permit, self._acquire(permit, longest).wait(), on_gone)
+        return Hold(self, self._acquire(permit, longest, on_gone).wait())
 
     def reserve(self, resource: Union[str, Items], key: str = "", cost: float = 1, *,
                 settle_within: float = 60, timeout: float = 1,
@@ -234,10 +234,11 @@ class Client:
         sink = _Decision()
         with self._lock:
             self._check_open()
-            self._engine.permits.seize(transfer_id, timeout, sink, clock(), time_to_live)
+            call = self._engine.permits.seize(transfer_id, timeout, sink, clock(), time_to_live)
+            self._engine.watch(call.number, on_gone, sink)
             told = self._step()
         _tell(told)
-        return Hold(self, None, sink.wait(), on_gone)
+        return Hold(self, sink.wait())
 
     # ---- all
 
@@ -297,17 +298,19 @@ class Client:
     def _open(self, options: ResourceOptions) -> Resource:
         with self._lock:
             self._check_open()
-            resource = self._engine.leases.open(options, clock())
+            resource = self._engine.open(options)
             self._waiters.setdefault(resource, deque())
             told = self._step()
         _tell(told)
         return resource
 
-    def _acquire(self, permit: Permit, timeout: float) -> _Decision:
+    def _acquire(self, permit: Permit, timeout: float,
+                 on_gone: Optional[Callable[[Held], None]] = None) -> _Decision:
         sink = _Decision()
         with self._lock:
             self._check_open()
-            self._engine.permits.acquire(permit, timeout, sink, clock())
+            call = self._engine.permits.acquire(permit, timeout, sink, clock())
+            self._engine.watch(call.number, on_gone, sink)
             told = self._step()
         _tell(told)
         return sink
@@ -467,13 +470,9 @@ class Hold:
     decision: what the server, or the fallback, has decided. A grant of the fallback holds nothing.
     """
 
-    def __init__(self, client: Client, permit: Optional[Permit], decision: Acquired,
-                 on_gone: Optional[Callable[[Held], None]]) -> None:
-        self._client, self._permit, self.decision = client, permit, decision
+    def __init__(self, client: Client, decision: Acquired) -> None:
+        self._client, self.decision = client, decision
         self.granted = decision.granted
-        if on_gone and decision.hold:
-            with client._lock:
-                client._engine.on_gone[decision.hold] = on_gone
 
     def left(self) -> float:
         """Returns the seconds until the units may not be used any more; 0: now."""
@@ -492,7 +491,7 @@ class Hold:
         """Gives the units back. Stop using them before. keep: what is kept of each item."""
         with self._client._lock:
             if keep is None:
-                self._client._engine.on_gone.pop(self.decision.hold, None)
+                self._client._engine.watch(self.decision.hold, None)
             self._client._engine.permits.release(self.decision.hold, keep, clock())
             told = self._client._step()
         _tell(told)

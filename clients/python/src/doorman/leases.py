@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
 from ._base import (AMOUNT_MAX, GRAINS, NEVER, SECOND, Addresses, InvalidResponse, Reader, Request,
@@ -96,6 +96,14 @@ class ResourceOptions:
         return self.minimum if self.wants_initial is None else self.wants_initial
 
 
+def _difference(first: ResourceOptions, later: ResourceOptions) -> Optional[str]:
+    """Returns the first option in which two openings differ, or None."""
+    for option in fields(first):
+        if getattr(first, option.name) != getattr(later, option.name):
+            return option.name
+    return None
+
+
 @dataclass(frozen=True)
 class ResourceInfo:
     """The state of a resource. expires_in is in seconds, and None without a lease."""
@@ -115,6 +123,7 @@ class ResourceInfo:
     excess: float
     over_released: int
     failures: int
+    options_differ: Optional[str]  # an option of a later opening that is not in force
 
 
 @dataclass
@@ -134,6 +143,7 @@ class Resource:
 
     def __init__(self, core: "LeaseCore", options: ResourceOptions, now: int) -> None:
         self.core, self.opened, self.state = core, 0, OPEN
+        self.differs: Optional[str] = None  # an option of a later opening that is not in force
         self.lease: Optional[_Lease] = None
         self.in_request = False
         self.request_at, self.confirm_at, self.renew_at = now, NEVER, now
@@ -163,7 +173,7 @@ class Resource:
         """Starts with the options of a first opening."""
         if options.kind != self.options.kind:
             self.limiter = self._new_limiter(options, now)
-        self.options = options
+        self.options, self.differs = options, None
         self.follows_use = options.wants is None
         self.wants = options.initial if options.wants is None else options.wants
         self.limiter.usage.shadow = options.shadow
@@ -503,6 +513,7 @@ class LeaseCore:
                 raise ValueError(f"kind: {options.resource_id} is open as a "
                                  f"{resource.options.kind}")
             resource.opened += 1
+            resource.differs = resource.differs or _difference(resource.options, options)
             return resource
         if resource and resource.options.kind != options.kind and resource.in_use() > 0:
             raise ValueError(f"kind: {options.resource_id} has units in use")
@@ -573,7 +584,8 @@ class LeaseCore:
             (lease.end - now) / SECOND if lease else None, resource.outcome,
             resource.reason if lease else None, resource.learning, resource.safe_capacity,
             usage.allowed / GRAINS, usage.refused / GRAINS, usage.excess / GRAINS,
-            gauge.over_released if isinstance(gauge, Gauge) else 0, self.failure_count)
+            gauge.over_released if isinstance(gauge, Gauge) else 0, self.failure_count,
+            resource.differs)
 
     def is_idle(self) -> bool:
         """Returns whether all leases are released, and no request is under way."""
