@@ -313,7 +313,6 @@ struct grpc_stream {
                                                  right; the peer has sent all */
     doorman_time started_at, state_at, timeout; /* timeout: of the client; DOORMAN_NEVER: none */
     size_t header_bytes;
-    char authorization[HTTP_AUTHORIZATION_MAX];
     struct token_identity token;
     struct text in, out;
     size_t out_sent;
@@ -321,7 +320,6 @@ struct grpc_stream {
     struct grpc_call *call;
     struct grpc_question *question;
     int serving;                           /* Watch: the last value that was sent; 0: none */
-    char client[QUOTA_CLIENT_MAX + 1];     /* x-doorman-client; "": none */
     char domain[DOORMAN_ID_BYTES_MAX + 1]; /* quotas: of the first message; "": none yet */
     struct quota_stream *quota;            /* NULL: not open */
     doorman_time filled_at;                /* quotas: when `out` was filled */
@@ -355,6 +353,13 @@ struct grpc {
     bool drains, ends;      /* orders of the main thread */
 };
 
+/* Fields of a head that are used up when it is complete. A connection has only one such head at a
+ * time, so its streams need no room for them. */
+struct grpc_head {
+    char authorization[HTTP_AUTHORIZATION_MAX];
+    char client[QUOTA_CLIENT_MAX + 1]; /* x-doorman-client; "": none */
+};
+
 struct grpc_connection {
     struct grpc *grpc;
     struct grpc_connection *next, *previous;
@@ -369,6 +374,7 @@ struct grpc_connection {
     bool has_ended;                                /* the loop frees it */
     void *session;                                 /* nghttp2_session */
     doorman_time accepted_at, idle_at, stalled_at; /* stalled_at: 0: nothing waits to be sent */
+    struct grpc_head head;
     uint8_t out[16 << 10];
     size_t out_bytes, out_sent;
     const uint8_t *rest; /* of nghttp2: what did not fit into `out` */
@@ -412,10 +418,16 @@ void server_grpc_connection_charge(struct grpc_connection *connection, double fr
 /* Does what is due for the streams of a connection. */
 void server_grpc_streams_tick(struct grpc_connection *connection);
 
+/* Bytes of a peer. */
+struct grpc_text {
+    const char *bytes;
+    size_t count;
+};
+
 struct grpc_stream *server_grpc_stream_open(struct grpc_connection *connection, int32_t id);
 void server_grpc_stream_close(struct grpc_stream *stream);
-void server_grpc_stream_header(struct grpc_stream *stream, const char *name, const char *value,
-                               size_t value_bytes);
+void server_grpc_stream_header(struct grpc_stream *stream, const struct grpc_text *name,
+                               const struct grpc_text *value);
 void server_grpc_stream_head_end(struct grpc_stream *stream);
 void server_grpc_stream_data(struct grpc_stream *stream, const uint8_t *bytes, size_t count);
 void server_grpc_stream_end(struct grpc_stream *stream); /* the request is complete */

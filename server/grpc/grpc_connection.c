@@ -30,9 +30,11 @@ static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const
                      size_t name_bytes, const uint8_t *value, size_t value_bytes, uint8_t marks,
                      void *context) {
     struct grpc_stream *stream = connection_find(session, frame->hd.stream_id);
-    (void)name_bytes, (void)marks, (void)context;
+    const struct grpc_text of_name = {(const char *)name, name_bytes};
+    const struct grpc_text of_value = {(const char *)value, value_bytes};
+    (void)marks, (void)context;
     if (!stream) return 0;
-    server_grpc_stream_header(stream, (const char *)name, (const char *)value, value_bytes);
+    server_grpc_stream_header(stream, &of_name, &of_value);
     return stream->header_bytes > HEADERS_ABSURD ? NGHTTP2_ERR_CALLBACK_FAILURE : 0;
 }
 
@@ -94,8 +96,17 @@ static int on_close(nghttp2_session *session, int32_t id, uint32_t error, void *
 
 /* ---- the session ---------------------------------------------------------------------------- */
 
+/* Sets what costs time and memory, and helps nobody here: a closed stream would be kept as a node of
+ * the tree of priorities. */
+static int options_create(nghttp2_option **out) {
+    int error = nghttp2_option_new(out);
+    if (error == 0) nghttp2_option_set_no_closed_streams(*out, 1);
+    return error;
+}
+
 static int session_create(struct grpc_connection *connection) {
     nghttp2_session_callbacks *callbacks = NULL;
+    nghttp2_option *options = NULL;
     nghttp2_session *session = NULL;
     int error = nghttp2_session_callbacks_new(&callbacks);
     if (error != 0) return error;
@@ -106,7 +117,9 @@ static int session_create(struct grpc_connection *connection) {
     nghttp2_session_callbacks_set_on_invalid_frame_recv_callback(callbacks, on_invalid_frame);
     nghttp2_session_callbacks_set_on_frame_send_callback(callbacks, on_sent);
     nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, on_close);
-    error = nghttp2_session_server_new(&session, callbacks, connection);
+    error = options_create(&options);
+    if (error == 0) error = nghttp2_session_server_new2(&session, callbacks, connection, options);
+    nghttp2_option_del(options);
     nghttp2_session_callbacks_del(callbacks);
     connection->session = session;
     return error;
@@ -114,8 +127,12 @@ static int session_create(struct grpc_connection *connection) {
 
 static int session_start(struct grpc_connection *connection) {
     const nghttp2_settings_entry settings[] = {
+#if NGHTTP2_VERSION_NUM >= 0x013000 /* 1.48 */
+        {NGHTTP2_SETTINGS_NO_RFC7540_PRIORITIES, 1},
+#endif
         {NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, GRPC_STREAM_MAX},
-        {NGHTTP2_SETTINGS_MAX_HEADER_LIST_SIZE, GRPC_HEADERS_MAX}};
+        {NGHTTP2_SETTINGS_MAX_HEADER_LIST_SIZE, GRPC_HEADERS_MAX}
+    };
     int error = session_create(connection);
     if (error == 0) {
         error = nghttp2_submit_settings(connection_session(connection), NGHTTP2_FLAG_NONE, settings,

@@ -63,7 +63,8 @@ static void io_flush(struct grpc_connection *connection) {
     }
 }
 
-/* Reads what has come. A peer that does not read its responses is not read either. */
+/* Reads what has come. A peer that does not read its responses is not read either. If there is room
+ * left in the buffer, the socket is most likely empty. If not, epoll says so at once. */
 static void io_read(struct grpc_connection *connection) {
     const struct tls_calls *tls = connection->grpc->service->tls_calls;
     uint8_t bytes[16 << 10];
@@ -79,6 +80,8 @@ static void io_read(struct grpc_connection *connection) {
         }
         server_grpc_connection_feed(connection, bytes, (size_t)count);
         io_flush(connection);
+        has_bytes = connection->tls && tls->has_bytes(connection->tls);
+        if ((size_t)count < sizeof bytes && !has_bytes) return;
     }
 }
 

@@ -157,7 +157,7 @@ bool server_grpc_quota_open(struct grpc_stream *stream) {
                                 grpc->is_draining ? "the server is stopping"
                                                   : "this process is not the master");
     }
-    stream->quota = server_quota_open(grpc->quotas, stream->client, grpc->now);
+    stream->quota = server_quota_open(grpc->quotas, stream->connection->head.client, grpc->now);
     if (!stream->quota) {
         return server_grpc_fail(&stream->status, GRPC_RESOURCE_EXHAUSTED, "out of memory");
     }

@@ -37,29 +37,34 @@ static void stream_escape_text(const char *from, char *to, size_t room) {
     to[used] = 0;
 }
 
-static nghttp2_nv stream_field(const char *name, const char *value) {
+/* Makes a field. nghttp2 copies what is not constant. */
+static nghttp2_nv stream_field(const char *name, const char *value, bool is_constant) {
     union {
         const char *from;
         uint8_t *to;
-    } one = {name}, other = {value}; /* nghttp2 has no const here, and copies both */
-    return (nghttp2_nv){one.to, other.to, strlen(name), strlen(value), NGHTTP2_NV_FLAG_NONE};
+    } one = {name}, other = {value}; /* nghttp2 has no const here */
+    const uint8_t marks = is_constant ? NGHTTP2_NV_FLAG_NO_COPY_VALUE : NGHTTP2_NV_FLAG_NONE;
+    return (nghttp2_nv){one.to, other.to, strlen(name), strlen(value),
+                        marks | NGHTTP2_NV_FLAG_NO_COPY_NAME};
 }
 
 /* Sends the status: as trailers behind a message, or alone. */
 static void stream_send_status(struct grpc_stream *stream, bool is_alone) {
-    char code[8] = "0", text[3 * GRPC_TEXT_MAX] = "";
+    char code[8] = "", text[3 * GRPC_TEXT_MAX];
+    const bool is_ok = stream->status.code == GRPC_OK;
     nghttp2_nv fields[4];
     size_t count = 0;
-    if (stream->status.code != GRPC_OK) {
+    text[0] = 0;
+    if (!is_ok) {
         snprintf(code, sizeof code, "%d", (int)stream->status.code);
         stream_escape_text(stream->status.text, text, sizeof text);
     }
     if (is_alone) {
-        fields[count++] = stream_field(":status", "200");
-        fields[count++] = stream_field("content-type", "application/grpc");
+        fields[count++] = stream_field(":status", "200", true);
+        fields[count++] = stream_field("content-type", "application/grpc", true);
     }
-    fields[count++] = stream_field("grpc-status", code);
-    if (text[0]) fields[count++] = stream_field("grpc-message", text);
+    fields[count++] = stream_field("grpc-status", is_ok ? "0" : code, is_ok);
+    if (text[0]) fields[count++] = stream_field("grpc-message", text, false);
     int error =
         is_alone ? nghttp2_submit_response(stream_session(stream), stream->id, fields, count, NULL)
                  : nghttp2_submit_trailer(stream_session(stream), stream->id, fields, count);
@@ -89,8 +94,8 @@ static ssize_t stream_on_read(nghttp2_session *session, int32_t id, uint8_t *byt
 
 /* Sends the head of a response, and then what is in `out`. */
 static void stream_send_message(struct grpc_stream *stream) {
-    const nghttp2_nv fields[] = {stream_field(":status", "200"),
-                                 stream_field("content-type", "application/grpc")};
+    const nghttp2_nv fields[] = {stream_field(":status", "200", true),
+                                 stream_field("content-type", "application/grpc", true)};
     nghttp2_data_provider provider = {.source = {.ptr = stream}, .read_callback = stream_on_read};
     if (nghttp2_submit_response(stream_session(stream), stream->id, fields, 2, &provider) != 0) {
         nghttp2_submit_rst_stream(stream_session(stream), NGHTTP2_FLAG_NONE, stream->id,
@@ -141,9 +146,10 @@ stream_refuse(struct grpc_stream *stream, enum grpc_code code, const char *forma
 /* ---- the head ------------------------------------------------------------------------------- */
 
 struct grpc_stream *server_grpc_stream_open(struct grpc_connection *connection, int32_t id) {
-    struct grpc_stream *stream = (struct grpc_stream *)calloc(1, sizeof *stream);
+    struct grpc_stream *stream = (struct grpc_stream *)malloc(sizeof *stream);
     if (!stream) return NULL;
-    stream->connection = connection;
+    *stream = (struct grpc_stream){.connection = connection};
+    connection->head.authorization[0] = connection->head.client[0] = 0;
     stream->id = id;
     stream->method = GRPC_UNKNOWN_METHOD;
     stream->started_at = stream->state_at = connection->grpc->now;
@@ -175,8 +181,8 @@ static doorman_time timeout_read(const char *value, size_t bytes) {
     return number * lengths[unit - units];
 }
 
-static bool field_is(const char *value, size_t bytes, const char *text) {
-    return strlen(text) == bytes && memcmp(value, text, bytes) == 0;
+static bool field_is(const struct grpc_text *value, const char *text) {
+    return strlen(text) == value->count && memcmp(value->bytes, text, value->count) == 0;
 }
 
 /* The type may have a suffix: application/grpc+proto. */
@@ -187,24 +193,30 @@ static bool type_is_grpc(const char *value, size_t bytes) {
            (bytes == length || value[length] == '+' || value[length] == ';');
 }
 
-void server_grpc_stream_header(struct grpc_stream *stream, const char *name, const char *value,
-                               size_t value_bytes) {
-    stream->header_bytes += strlen(name) + value_bytes + 32;
+/* Copies a field with a token. Two of them are no token. */
+static void head_take_token(struct grpc_head *head, const struct grpc_text *value) {
+    bool fits = value->count < sizeof head->authorization && !head->authorization[0];
+    snprintf(head->authorization, sizeof head->authorization, "%.*s", fits ? (int)value->count : 1,
+             fits ? value->bytes : "?");
+}
+
+void server_grpc_stream_header(struct grpc_stream *stream, const struct grpc_text *name,
+                               const struct grpc_text *value) {
+    struct grpc_head *head = &stream->connection->head;
+    stream->header_bytes += name->count + value->count + 32;
     if (stream->is_head || stream->header_bytes > GRPC_HEADERS_MAX) return;
-    if (strcmp(name, ":path") == 0) {
-        stream->method = server_grpc_method_find(value, value_bytes);
-    } else if (strcmp(name, ":method") == 0) {
-        stream->is_post = field_is(value, value_bytes, "POST");
-    } else if (strcmp(name, "content-type") == 0) {
-        stream->is_grpc = type_is_grpc(value, value_bytes);
-    } else if (strcmp(name, "grpc-timeout") == 0) {
-        stream->timeout = timeout_read(value, value_bytes);
-    } else if (strcmp(name, "authorization") == 0) {
-        bool fits = value_bytes < sizeof stream->authorization && !stream->authorization[0];
-        snprintf(stream->authorization, sizeof stream->authorization, "%.*s",
-                 fits ? (int)value_bytes : 1, fits ? value : "?"); /* twice: no token */
-    } else if (strcmp(name, "x-doorman-client") == 0 && value_bytes < sizeof stream->client) {
-        snprintf(stream->client, sizeof stream->client, "%.*s", (int)value_bytes, value);
+    if (field_is(name, ":path")) {
+        stream->method = server_grpc_method_find(value->bytes, value->count);
+    } else if (field_is(name, ":method")) {
+        stream->is_post = field_is(value, "POST");
+    } else if (field_is(name, "content-type")) {
+        stream->is_grpc = type_is_grpc(value->bytes, value->count);
+    } else if (field_is(name, "grpc-timeout")) {
+        stream->timeout = timeout_read(value->bytes, value->count);
+    } else if (field_is(name, "authorization")) {
+        head_take_token(head, value);
+    } else if (field_is(name, "x-doorman-client") && value->count < sizeof head->client) {
+        snprintf(head->client, sizeof head->client, "%.*s", (int)value->count, value->bytes);
     }
 }
 
@@ -216,7 +228,7 @@ static bool stream_is_open(const struct grpc_stream *stream) {
 /* Checks the token, and counts a failure as HTTP does. The health check needs none. */
 static bool stream_check_token(struct grpc_stream *stream) {
     struct service *service = stream->connection->grpc->service;
-    const char *given = stream->authorization;
+    const char *given = stream->connection->head.authorization;
     int failure = FAILED_ROLE;
     if (!service->tokens || stream_is_open(stream)) return true;
     if (!server_authorization_find(service->tokens, given, &stream->token)) {
