@@ -51,7 +51,7 @@
  *                    _next_decision  _next_hold  _next_wait  _find_hold  _end_hold
  *     reservations   doorman_permits_settle  _report_once  _next_reservation
  *     limiters       doorman_limiter_map_create  _destroy  _try  _release  _reset  _sweep
- *     server         doorman_server_permits
+ *     server         doorman_server_permits  _set_shard_map
  *     shards         doorman_shard_of  doorman_shards_balance
  *                    doorman_shard_map_create  _destroy  _find  _node
  *                    doorman_shard_mover_create  _destroy  _start  _stop  _map  _next  _end  _state
@@ -1832,7 +1832,7 @@ typedef struct doorman_shard_rule {
 } doorman_shard_rule;
 
 /* A map. */
-typedef struct doorman_shard_map {
+struct doorman_shard_map {
     uint64_t epoch; /* 1 to 2^53 - 1 */
     doorman_shards shards;
     const doorman_shard *owners; /* one for each shard */
@@ -1841,7 +1841,7 @@ typedef struct doorman_shard_map {
     const doorman_shard_rule *rules; /* all templates up to the last one by resource, in their
                                         order; NULL if there is none */
     size_t rule_count;
-} doorman_shard_map;
+};
 
 /* Checks and copies a map.
  *   out       written only on OK; the caller frees it with doorman_shard_map_destroy
@@ -2306,6 +2306,17 @@ DOORMAN_API void doorman_permit_client_read(const doorman_permit_client *client,
  *   returns   belongs to the server, and is valid until the next call on the server; NULL: the
  *             server was not master at its last call */
 DOORMAN_API doorman_permits *doorman_server_permits(doorman_server *server);
+
+/* Sets the map of shards that the server tells its clients (N9). The map says nothing to the
+ * permits: doorman_permits_set_shards and doorman_permits_own do. A server that is not master tells
+ * its map too.
+ *   map       used only during the call; NULL: none, so clients learn of no shards
+ *   returns   OK | INVALID_ARGUMENT: NULL, or the map is not valid |
+ *             RESOURCE_EXHAUSTED: the map could be larger than a message | OUT_OF_MEMORY. After an
+ *             error the last map stays
+ *   cost      as doorman_shard_map_create */
+DOORMAN_API doorman_status doorman_server_set_shard_map(doorman_server *server,
+                                                        const doorman_shard_map *map);
 
 #ifdef DOORMAN_JSON
 /* ---- JSON of overrides, the public part ------------------------------------------------------ */
@@ -4451,6 +4462,28 @@ static void doorman__shard_copy_fill(doorman__shard_copy *copy, const doorman_sh
     copy->map.owners = copy->owners;
     copy->map.nodes = copy->nodes;
     copy->map.rules = map->rule_count ? copy->rules : NULL;
+}
+
+/* Copies a valid map. Returns NULL if memory runs out. */
+static const doorman_shard_map *doorman__shard_map_keep(doorman__arena *arena,
+                                                        const doorman_shard_map *map) {
+    size_t addresses = 0, bytes = doorman__shard_map_measure(map, &addresses);
+    const size_t owners = map->shards.count * sizeof *map->owners;
+    const size_t rules = map->rule_count * sizeof *map->rules;
+    doorman__shard_copy *copy = (doorman__shard_copy *)doorman__arena_take(arena, sizeof *copy);
+    if (!copy) return NULL;
+    copy->owners = (doorman_shard *)doorman__arena_take(arena, owners);
+    copy->nodes =
+        (doorman_shard_node *)doorman__arena_take(arena, map->node_count * sizeof *copy->nodes);
+    copy->addresses =
+        (const char **)doorman__arena_take(arena, addresses * sizeof *copy->addresses);
+    copy->rules = (doorman_shard_rule *)doorman__arena_take(arena, rules);
+    copy->at = copy->texts = (char *)doorman__arena_take(arena, bytes);
+    if (!copy->owners || !copy->nodes || !copy->addresses || !copy->rules || !copy->texts) {
+        return NULL;
+    }
+    doorman__shard_copy_fill(copy, map);
+    return &copy->map;
 }
 
 doorman_status doorman_shard_map_create(doorman_shard_map **out, const doorman_shard_map *map,
@@ -6940,6 +6973,7 @@ typedef struct doorman__permit_shards {
     size_t present;      /* the shard of the permit that is decided now */
     unsigned char *part; /* of the rows of a shard, and its capacity */
     size_t part_bytes, part_capacity;
+    doorman_shard_map *map; /* what a server tells its clients (N9); NULL: there is none */
 } doorman__permit_shards;
 
 struct doorman_permits {
@@ -17688,6 +17722,7 @@ void doorman_permits_destroy(doorman_permits *permits) {
     DOORMAN_FREE(permits->details);
     DOORMAN_FREE(permits->shards.all);
     DOORMAN_FREE(permits->shards.part);
+    doorman_shard_map_destroy(permits->shards.map);
     DOORMAN_FREE(permits);
 }
 
@@ -18630,6 +18665,7 @@ static doorman_status doorman__permit_node_answer(doorman_server *server,
                                                   doorman_error *error) {
     doorman_permits *permits = server->permits;
     doorman_response decided = doorman__server_start_response(server, request);
+    if (permits->shards.map) decided.map_epoch = permits->shards.map->epoch;
     doorman_status status = doorman__permits_check_message(permits, request, error);
     if (status == DOORMAN_OK && server->is_master) {
         status = doorman__permits_check_limits(permits, request, error);
@@ -18652,6 +18688,19 @@ static doorman_status doorman__permit_node_answer(doorman_server *server,
     return status;
 }
 
+/* Copies the map into the response to a DISCOVERY, if the sender asks and knows no map as late. */
+static bool doorman__permit_node_add_map(const doorman_server *server,
+                                         const doorman_request *request, doorman_response *response,
+                                         doorman__arena *arena) {
+    const doorman_shard_map *map = server->permits->shards.map;
+    assert(request->method == DOORMAN_DISCOVERY && !response->map);
+    if (!map || !request->has_map_epoch || request->map_epoch >= map->epoch) return true;
+    arena->current = arena->first; /* the last response ends */
+    arena->used = 0;
+    response->map = doorman__shard_map_keep(arena, map);
+    return response->map != NULL;
+}
+
 static doorman_time doorman__permit_node_due(const doorman_server *server) {
     return doorman__earlier(doorman_permits_due(server->permits),
                             doorman__leased_due(server->permits));
@@ -18669,6 +18718,35 @@ doorman_permits *doorman_server_permits(doorman_server *server) {
     return server->is_master ? server->permits : NULL;
 }
 
+/* Returns the most bytes that a map takes in a message. Each byte of a text may need an escape. */
+static size_t doorman__shard_map_bytes(const doorman_shard_map *map) {
+    size_t addresses = 0, bytes = 1024 + 2 * doorman__shard_map_measure(map, &addresses);
+    bytes += 4 * addresses + 32 * (map->node_count + map->rule_count);
+    for (size_t i = 0; i < map->shards.count; i++) {
+        const doorman_shard *shard = &map->owners[i];
+        bytes += 80 + 2 * strlen(map->nodes[shard->owner].name);
+        bytes += 2 * strlen(map->nodes[shard->target].name);
+    }
+    return bytes;
+}
+
+doorman_status doorman_server_set_shard_map(doorman_server *server, const doorman_shard_map *map) {
+    if (!server) return DOORMAN_INVALID_ARGUMENT;
+    doorman__permit_shards *own = &server->permits->shards;
+    doorman_shard_map *copy = NULL;
+    doorman_status status = map ? doorman_shard_map_create(&copy, map, NULL) : DOORMAN_OK;
+    if (copy && doorman__shard_map_bytes(copy) > DOORMAN_MESSAGE_BYTES_MAX) {
+        status = DOORMAN_RESOURCE_EXHAUSTED;
+    }
+    if (status == DOORMAN_OK) {
+        doorman_shard_map_destroy(own->map);
+        own->map = copy;
+    } else {
+        doorman_shard_map_destroy(copy);
+    }
+    return status;
+}
+
 static const doorman__server_permits doorman__permits_in_server = {
     .create = doorman__permit_node_create,
     .destroy = doorman__permit_node_destroy,
@@ -18677,6 +18755,7 @@ static const doorman__server_permits doorman__permits_in_server = {
     .stop = doorman__permit_node_stop,
     .set_epoch = doorman__permit_node_set_epoch,
     .answer = doorman__permit_node_answer,
+    .add_map = doorman__permit_node_add_map,
     .due = doorman__permit_node_due,
     .work = doorman__permit_node_work,
 };
@@ -23132,11 +23211,11 @@ static const doorman__row doorman__shard_map_rows[] = {
     {0},
 };
 
-/* Finds the nodes that the shards name, and makes the map. */
-static doorman_status doorman__shard_map_make(doorman_shard_map **out,
-                                              doorman__shard_map_text *text, doorman_error *error) {
+/* Finds the nodes that the shards name.
+ *   owners   out: one for each shard; the map then points to them */
+static doorman_status doorman__shard_map_resolve(doorman__shard_map_text *text,
+                                                 doorman_shard *owners, doorman_error *error) {
     doorman_shard_map *map = &text->map;
-    doorman_shard owners[DOORMAN_SHARDS_MAX];
     map->owners = owners;
     map->shards.count = text->shard_count;
     for (size_t i = 0; i < text->shard_count; i++) {
@@ -23152,7 +23231,25 @@ static doorman_status doorman__shard_map_make(doorman_shard_map **out,
                              "shards[%zu].%s: no node has this name", i,
                              no_owner ? "owner" : "target");
     }
-    return doorman_shard_map_create(out, map, error);
+    return DOORMAN_OK;
+}
+
+/* Reads the map of a response. It lives as long as the response. */
+static void doorman__read_shard_map(const doorman__field *field, void *out) {
+    doorman__reader *reader = field->reader;
+    if (!field->value) return;
+    doorman__shard_map_text *text =
+        (doorman__shard_map_text *)doorman__read_room(reader, sizeof *text);
+    if (!text) return;
+    doorman__read_fields(field, doorman__shard_map_rows, text);
+    doorman_shard *owners =
+        (doorman_shard *)doorman__read_room(reader, text->shard_count * sizeof *owners);
+    if (!owners) return;
+    doorman_error wrong = {0};
+    doorman_status status = doorman__shard_map_resolve(text, owners, &wrong);
+    if (status == DOORMAN_OK) status = doorman__shard_map_check(&text->map, &wrong);
+    if (status != DOORMAN_OK) doorman__read_fail(field, wrong.text);
+    ((doorman_response *)out)->map = &text->map;
 }
 
 doorman_status doorman_json_read_shard_map(doorman_shard_map **out, const char *text, size_t bytes,
@@ -23170,42 +23267,56 @@ doorman_status doorman_json_read_shard_map(doorman_shard_map **out, const char *
         reader.error = error;
         return doorman__read_end(&reader);
     }
-    doorman_status status = doorman__shard_map_make(out, &read, error);
+    doorman_shard owners[DOORMAN_SHARDS_MAX];
+    doorman_status status = doorman__shard_map_resolve(&read, owners, error);
+    if (status == DOORMAN_OK) status = doorman_shard_map_create(out, &read.map, error);
     doorman__arena_uninit(&reader.arena);
     cJSON_Delete(reader.tree);
     return status;
 }
 
-doorman_status doorman_json_write_shard_map(const doorman_shard_map *map, doorman_buffer *text) {
-    if (!map || !text) return DOORMAN_INVALID_ARGUMENT;
+static void doorman__put_shard_map(doorman__writer *out, const doorman_shard_map *map) {
     char seed[DOORMAN__SEED_DIGITS + 1];
-    doorman__writer out = doorman__put_start(text);
     snprintf(seed, sizeof seed, "%016llx%016llx", (unsigned long long)map->shards.seed[0],
              (unsigned long long)map->shards.seed[1]);
-    doorman__put(&out, "{'epoch':%i,'seed':%s,'nodes':[", map->epoch, seed);
+    doorman__put(out, "{'epoch':%i,'seed':%s,'nodes':[", map->epoch, seed);
     for (size_t i = 0; i < map->node_count; i++) {
-        doorman__put(&out, "%,");
-        doorman__put_fields(&out, doorman__shard_node_rows, &map->nodes[i]);
+        doorman__put(out, "%,");
+        doorman__put_fields(out, doorman__shard_node_rows, &map->nodes[i]);
     }
-    doorman__put(&out, "],'shards':[");
+    doorman__put(out, "],'shards':[");
     for (size_t i = 0; i < map->shards.count; i++) {
         const doorman_shard *shard = &map->owners[i];
         const bool goes = shard->target != shard->owner;
         const doorman__named_shard own = {
             map->nodes[shard->owner].name, goes ? map->nodes[shard->target].name : NULL,
             shard->from, shard->is_lost};
-        doorman__put(&out, "%,");
-        doorman__put_fields(&out, doorman__named_shard_rows, &own);
+        doorman__put(out, "%,");
+        doorman__put_fields(out, doorman__named_shard_rows, &own);
     }
-    doorman__put(&out, "]");
-    if (map->rule_count) doorman__put(&out, ",'rules':[");
+    doorman__put(out, "]");
+    if (map->rule_count) doorman__put(out, ",'rules':[");
     for (size_t i = 0; i < map->rule_count; i++) {
-        doorman__put(&out, "%,");
-        doorman__put_fields(&out, doorman__shard_rule_rows, &map->rules[i]);
+        doorman__put(out, "%,");
+        doorman__put_fields(out, doorman__shard_rule_rows, &map->rules[i]);
     }
-    doorman__put(&out, map->rule_count ? "]}" : "}");
+    doorman__put(out, map->rule_count ? "]}" : "}");
+}
+
+doorman_status doorman_json_write_shard_map(const doorman_shard_map *map, doorman_buffer *text) {
+    if (!map || !text) return DOORMAN_INVALID_ARGUMENT;
+    doorman__writer out = doorman__put_start(text);
+    doorman__put_shard_map(&out, map);
     return doorman__put_end(&out);
 }
+
+static void doorman__put_response_map(doorman__writer *out, const void *from) {
+    doorman__put_shard_map(out, ((const doorman_response *)from)->map);
+}
+
+/* The map in the response to a DISCOVERY. */
+static const doorman__row doorman__map_row =
+    DOORMAN__ROW_OTHER("map", OPTIONAL, doorman__read_shard_map, doorman__put_response_map);
 
 /* ---- permit JSON: requests */
 
@@ -23589,7 +23700,7 @@ static void doorman__put_permit(doorman__writer *out, const doorman_permit *perm
 static void doorman__put_permits(doorman__writer *out, const void *from) {
     const doorman_response *response = (const doorman_response *)from;
     assert(response->permit_count == out->request->permit_count);
-    doorman__put(out, "'permit':[");
+    doorman__put(out, "%,'permit':[");
     for (size_t i = 0; i < response->permit_count; i++) {
         doorman__put_permit(out, &response->permits[i], &out->request->permits[i]);
     }
@@ -23680,7 +23791,7 @@ static void doorman__put_holds(doorman__writer *out, const void *from) {
                                                doorman__transferred_rows, doorman__seized_rows};
     const doorman_response *response = (const doorman_response *)from;
     assert(doorman__method_has_holds(response->method));
-    doorman__put(out, "'entry':[");
+    doorman__put(out, "%,'entry':[");
     for (size_t i = 0; i < response->hold_count; i++) {
         const doorman_hold *hold = &response->holds[i];
         bool is_lost = hold->gone || hold->reason;
@@ -23706,17 +23817,23 @@ static const doorman__row doorman__settlement_rows[] = {
     {0},
 };
 
+/* A sharded server says which map it has (N9). */
+#define DOORMAN__MAP_EPOCH DOORMAN__ROW(ID, LENIENT, doorman_response, map_epoch)
 #define DOORMAN__RESULTS(rows)                                                                     \
-    { DOORMAN__ROW_LIST("entry", REQUIRED, doorman_response, results, result_count, rows) }
+    {                                                                                              \
+        DOORMAN__MAP_EPOCH,                                                                        \
+            DOORMAN__ROW_LIST("entry", REQUIRED, doorman_response, results, result_count, rows)    \
+    }
 #define DOORMAN__HOLDS_AFTER(rows)                                                                 \
     {                                                                                              \
-        {                                                                                          \
+        DOORMAN__MAP_EPOCH, {                                                                      \
             DOORMAN__LIST("entry", REQUIRED, doorman_response, holds, hold_count, rows),           \
                 .put = doorman__put_holds                                                          \
         }                                                                                          \
     }
-static const doorman__row doorman__permit_responses[][2] = {
-    {{DOORMAN__LIST("permit", REQUIRED, doorman_response, permits, permit_count,
+static const doorman__row doorman__permit_responses[][3] = {
+    {DOORMAN__MAP_EPOCH,
+     {DOORMAN__LIST("permit", REQUIRED, doorman_response, permits, permit_count,
                     doorman__permit_rows),
       .put = doorman__put_permits}},
     DOORMAN__RESULTS(doorman__charged_rows),
@@ -23726,8 +23843,8 @@ static const doorman__row doorman__permit_responses[][2] = {
     DOORMAN__HOLDS_AFTER(doorman__released_rows),
     DOORMAN__HOLDS_AFTER(doorman__transferred_rows),
     DOORMAN__HOLDS_AFTER(doorman__seized_rows),
-    {DOORMAN__ROW_LIST("entry", REQUIRED, doorman_response, settlements, settlement_count,
-                       doorman__settlement_rows)},
+    {DOORMAN__MAP_EPOCH, DOORMAN__ROW_LIST("entry", REQUIRED, doorman_response, settlements,
+                                           settlement_count, doorman__settlement_rows)},
 };
 
 /* Returns the most bytes that the response to a permit takes. `name` is what the name of a limit
@@ -23844,6 +23961,7 @@ static doorman_status doorman__permits_refuse_figures(const doorman_request *req
 static const doorman__json_permits doorman__permits_in_json = {
     .limits = &doorman__limits_row,
     .descriptors = &doorman__descriptors_row,
+    .map = &doorman__map_row,
     .requests = doorman__permit_requests,
     .responses = doorman__permit_responses,
     .check_reply = doorman__permits_reply_check,
