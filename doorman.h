@@ -1392,7 +1392,11 @@ typedef struct doorman_permit_client_info {
     size_t hold_count;           /* holds that the client keeps or asks for, or still has to
                                     release, and numbers that no permit has yet */
     uint64_t holds_lost;         /* holds that ended or were gone before their release */
-    bool is_pausing;             /* the breaker is open: no server is asked now */
+    bool is_pausing;    /* the breaker is open: no server is asked now. With a map of shards:
+                                    that of a node, so the calls of its shards have no server */
+    uint64_t moved;     /* how often a call was refused because its shard was moving, or
+                                    had moved (N9) */
+    uint64_t map_epoch; /* of the map of shards; 0: the client knows none */
 } doorman_permit_client_info;
 
 typedef struct doorman_client_options {
