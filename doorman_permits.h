@@ -57,7 +57,7 @@
  *                    doorman_shard_mover_create  _destroy  _start  _stop  _map  _next  _end  _state
  *                    doorman_permits_set_shards  _own  _owns  _shard_of  _next_shard_rows
  *                    _restore_shard  _drop_shard
- *     permit client  doorman_permit_client_create  _destroy  _upstream  _add_lane  _acquire
+ *     permit client  doorman_permit_client_create  _destroy  _upstream  _port  _add_lane  _acquire
  *                    _report  _settle  _next  _new_hold  _release  _transfer  _seize  _read_hold
  *                    _next_change
  *                    _kill_switch  _read
@@ -1788,7 +1788,9 @@ DOORMAN_API size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t vi
  *       4. The last owner forgets the shard.
  *    A node whose processes are all gone cannot do the first step. Another node can do it in its
  *    place, out of the store of the node, once no process of it can be master. Then counters that
- *    are not durable start fresh, and the shard learns its holds as after a crash (P16). */
+ *    are not durable start fresh, and the shard learns its holds as after a crash (P16).
+ * A server tells its map to clients that ask for it (doorman_server_set_shard_map). What clients do
+ * with it says N9 in the section >>permit_client. */
 
 #define DOORMAN_SHARD_NODES_MAX 256
 #define DOORMAN_SHARD_ADDRESSES_MAX 16 /* of a node */
@@ -2069,6 +2071,9 @@ DOORMAN_API doorman_status doorman_permits_drop_shard(doorman_permits *permits, 
  *         while (doorman_permit_client_next(client, &context, &acquired, now))
  *             tell the caller who passed this context
  *
+ * If nodes share the keys, the client has one more upstream for each node, and the same loop runs
+ * all of them: see doorman_permit_client_port.
+ *
  * The client decides some permits by itself: see P22 to P25 in "permits, the public part". */
 typedef struct doorman_permit_client doorman_permit_client;
 
@@ -2077,7 +2082,8 @@ typedef struct doorman_permit_client doorman_permit_client;
 /* Says who has decided on a permit. */
 typedef enum doorman_decider {
     DOORMAN_BY_SERVER,
-    DOORMAN_BY_REFUSAL,  /* a server has refused the same a short time ago (P22) */
+    DOORMAN_BY_REFUSAL, /* a server has refused the same a short time ago (P22), or the items are in
+                            two shards (N5) */
     DOORMAN_BY_FALLBACK, /* no server has decided (P23) */
     DOORMAN_BY_BYPASS,   /* the kill switch is on, or `shadow` is set (P25) */
     DOORMAN_BY_CALLER,   /* the caller has released the number of the hold before the decision, or
@@ -2155,7 +2161,7 @@ DOORMAN_API doorman_upstream *doorman_permit_client_upstream(doorman_permit_clie
  * more for each node of the map (N9). The caller runs the loop of each. A call on one upstream may
  * change what is due on the others, and a response may add upstreams.
  *   index     0: the upstream of the client; then the others, in the order in which they were added
- *   returns   belongs to the client; valid until the client is destroyed | NULL: there are no more */
+ *   returns   belongs to the client, and is valid as long as it | NULL: there are no more */
 DOORMAN_API doorman_upstream *doorman_permit_client_port(doorman_permit_client *client,
                                                          size_t index);
 
@@ -19785,6 +19791,27 @@ doorman_status doorman_permits_drop_shard(doorman_permits *permits, size_t shard
  *    and is sent again after a second, for 11 minutes. After that it is lost, and counted. Reports
  *    that wait so count in the bound of 10,000.
  *
+ * N9 A client without a map of shards sends all calls to the addresses of its options. If a
+ *    response has a later map_epoch than that of its map, the client asks the same node for the
+ *    map with DISCOVERY. With a map it has a port for each node: an upstream with the addresses of
+ *    the node, queues, and a breaker. So a node that fails stops only its own keys (P23), and
+ *    messages are batched by node (P21). The first port, `home`, has the addresses of the options.
+ *    With a map it sends only DISCOVERY, after a message to a node has failed: the shards of that
+ *    node may have moved. Lanes send the permits of all ports in turn.
+ *       A call goes to the owner of its shard: the shard of its first item, or that which the id
+ *    of its hold or transfer tells (N4). A permit whose items are in two shards is refused as
+ *    SHARDS (N5). A later map moves the calls in the queues. A call that was refused as MOVED
+ *    waits for MOVED_PAUSE, and twice as long each time, up to 1 s. Then, or with the next map, it
+ *    is sent to the owner of that moment. A permit, a report and a seizure may be refused
+ *    MOVES_MAX times, and the fallback decides on the next refusal. Settles and requests about
+ *    holds are sent for as long as after LEARNING, and until the end of the hold.
+ *       What a call has promised does not depend on its node. It keeps its request_id, so the new
+ *    owner, which knows what the last one knew, neither grants nor settles it twice. A refusal
+ *    that is still valid (P22) and units taken ahead (P24) stay.
+ *       A map whose addresses are not valid, or lead from TLS to plain text (K3), is not taken. If
+ *    memory runs out, the last map stays, and the next response asks again, at most every
+ *    MOVED_PAUSE.
+ *
  * A call is a permit, a report, a settle or a request about a hold, from its beginning to its
  * result. Only doorman__call_move changes its state, except that the action of a hold becomes NEW
  * when it ends:
@@ -19796,14 +19823,14 @@ doorman_status doorman_permits_drop_shard(doorman_permits *permits, size_t shard
  *   QUEUED   waits for a message              is in a message                      -> SENT
  *                                             times out, or the breaker opens      -> DECIDED
  *   SENT     is in the message under way      has an answer, or times out          -> DECIDED
- *                                             is granted with a wait               -> WAITING
+ *                                             is granted with a wait, or MOVED     -> WAITING
  *                                             the message fails or is redirected   -> QUEUED
  *   WAITING  waits as the server has told     the wait or the timeout ends         -> DECIDED
- *                                             is a settle or a report, and its
- *                                             wait ends                            -> QUEUED
+ *                                             is a settle or a report, or MOVED,
+ *                                             and its wait ends                    -> QUEUED
  *   DECIDED  its caller has no result yet     its caller takes the result          (freed)
  *
- * The upstream of the client, not that of a lane, has the state of the breaker. BACKING_OFF: the
+ * The upstream of a port, not that of a lane, has the state of the breaker. BACKING_OFF: the
  * breaker is open. REQUESTED after 5 failures: the message under way is the test. Otherwise: the
  * breaker is closed.
  */
@@ -21644,7 +21671,7 @@ static void doorman__call_pause(doorman__call *call, doorman_time now) {
                        doorman__earlier(doorman__after(now, pause), end));
 }
 
-/* Does what is due for a call that was refused as MOVED: it waits for the map that was asked for, is
+/* Does what is due for a call that was refused as MOVED. It waits for a map that was asked for, is
  * sent again, or ends. */
 static void doorman__call_resume(doorman__call *call, doorman_time now) {
     doorman_permit_client *client = call->client;
@@ -21889,7 +21916,7 @@ static doorman__call_kind doorman__queue_next(const doorman__batch *batch) {
     return DOORMAN__CALL_KIND_COUNT;
 }
 
-/* Finds the port whose permit a lane sends next, in turn. After a redirect a lane stays at its port.
+/* Finds the port whose permit a lane sends next, in turn. After a redirect a lane keeps its port.
  *   index     out: of the port
  *   returns   false: no permit waits whose node may be asked now */
 static bool doorman__lane_find(const doorman__batch *lane, size_t *index, doorman_time now) {
@@ -24581,9 +24608,9 @@ static const doorman__json_permits doorman__permits_in_json = {
 /* ---- >>permit_agent ------------------------------------------------------------------------- */
 /*
  * An agent has a permit client with a mutex, a thread and a connection of their own. So a slow
- * response with leases does not delay a permit, and many permits do not delay a lease. The thread
- * starts with the first permit, report, transfer or seizure, so an agent without permits does not
- * have it. The thread repeats these steps:
+ * response with leases does not delay a permit, and many permits do not delay a lease. Each node of
+ * a map of shards has one more connection (N9). The thread starts with the first permit, report,
+ * transfer or seizure, so an agent without permits does not have it. It repeats these steps:
  *
  *   1. Parse the response that has come, without the mutex.
  *   2. Pass it to the client, and take the next message and all decisions from the client.
