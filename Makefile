@@ -305,8 +305,8 @@ $(CONVERT_TESTS): $(wildcard server/ctl/*.[ch])
 # These programs and the servers call no private function of the header, so each flavor compiles the
 # headers for them once.
 LINKED = doorman_server $(addprefix fuzz/,calls grpc handover http permits response rows) \
-    $(addprefix system/,abuse_test agent_holds_test agent_permits_test etcd_test leased_test \
-    status_test store_etcd_test tls_test tree_test) \
+    $(addprefix system/,abuse_test agent_holds_test agent_permits_test agent_routes_test etcd_test \
+    leased_test status_test store_etcd_test tls_test tree_test) \
     $(addprefix unit/,arguments_test audit_trim_test events_test graph_test notify_test \
         reports_test reset_count_test unmatched_test versions_test warnings_test)
 $(foreach flavor,$(FLAVORS) coverage,\

@@ -699,6 +699,7 @@ typedef struct doorman_hold doorman_hold;
 typedef struct doorman_held doorman_held;
 typedef struct doorman_settle_request doorman_settle_request;
 typedef struct doorman_settlement doorman_settlement;
+typedef struct doorman_shard_map doorman_shard_map;
 
 /* Private: see "an arena" in the section >>basics. */
 typedef struct doorman__arena {
@@ -733,6 +734,9 @@ typedef struct doorman_request {
     const doorman_settle_request *settles; /* only SETTLE. Their client_id is NULL: holder_id is
                                               used */
     size_t settle_count;                   /* may be 0 */
+    bool has_map_epoch;                    /* only DISCOVERY: asks for the map of shards (N9) */
+    uint64_t map_epoch; /* only with has_map_epoch: that of the map that the sender knows; 0: it
+                           knows none */
     bool may_wait; /* not on the wire: permits of an ACQUIRE may be pending. The owner of the server
                       then takes decisions from doorman_permits_next_decision */
     uint64_t connection; /* not on the wire: see doorman_permit_request */
@@ -767,6 +771,10 @@ typedef struct doorman_response {
     size_t hold_count;
     const doorman_settlement *settlements; /* only for SETTLE: in the order of the request */
     size_t settlement_count;
+    uint64_t map_epoch; /* only for messages on permits: that of the map of shards of the server;
+                           0: it has none */
+    const doorman_shard_map *map; /* only for DISCOVERY: a later map than that of the request;
+                                     NULL: the server has none, or was not asked */
 } doorman_response;
 
 /* ---- upstream, the public part ------------------------------------------------------------- */
@@ -1388,7 +1396,11 @@ typedef struct doorman_permit_client_info {
     size_t hold_count;           /* holds that the client keeps or asks for, or still has to
                                     release, and numbers that no permit has yet */
     uint64_t holds_lost;         /* holds that ended or were gone before their release */
-    bool is_pausing;             /* the breaker is open: no server is asked now */
+    bool is_pausing;    /* the breaker is open: no server is asked now. With a map of shards:
+                                    that of a node, so the calls of its shards have no server */
+    uint64_t moved;     /* how often a call was refused because its shard was moving, or
+                                    had moved (N9) */
+    uint64_t map_epoch; /* of the map of shards; 0: the client knows none */
 } doorman_permit_client_info;
 
 typedef struct doorman_client_options {
@@ -7583,6 +7595,9 @@ typedef struct doorman__server_permits {
     doorman_status (*answer)(doorman_server *server, const doorman_request *request,
                              doorman_response *response, doorman__arena *arena,
                              doorman_error *error);
+    /* adds the map of shards to the response to a DISCOVERY; returns false if memory runs out */
+    bool (*add_map)(const doorman_server *server, const doorman_request *request,
+                    doorman_response *response, doorman__arena *arena);
     doorman_time (*due)(const doorman_server *server);
     void (*work)(doorman_server *server);
 } doorman__server_permits;
@@ -9493,7 +9508,12 @@ static doorman_status doorman__server_handle_in(doorman_server *server,
         status = doorman__server_report(server, request);
         if (status != DOORMAN_OK) return doorman__no_memory(error);
     }
-    *response = doorman__server_start_response(server, request);
+    doorman_response started = doorman__server_start_response(server, request);
+    if (DOORMAN__HAS_PERMITS && method == DOORMAN_DISCOVERY &&
+        !doorman__permits_in_server.add_map(server, request, &started, arena)) {
+        return doorman__no_memory(error);
+    }
+    *response = started;
     bool lists = method == DOORMAN_GET_CAPACITY || method == DOORMAN_REPORT_OVERLOAD;
     if (!lists || !server->is_master) return DOORMAN_OK;
     response->items = server->items;
@@ -14012,6 +14032,7 @@ typedef enum doorman__type {
     DOORMAN__JSON_DURATION,
     DOORMAN__JSON_HOUR, /* a duration of at most an hour */
     DOORMAN__JSON_ID,
+    DOORMAN__JSON_EPOCH, /* as an ID, or 0 */
     DOORMAN__JSON_PRIORITY,
     DOORMAN__JSON_SIZE, /* from `least` to `most` of the row */
     DOORMAN__JSON_UINT32,
@@ -14130,6 +14151,8 @@ static const doorman__number doorman__numbers[] = {
     [DOORMAN__JSON_HOUR] = {DOORMAN__IN_TIME, false, false, 1e-9, 3600, DOORMAN__HOUR_RULE},
     [DOORMAN__JSON_ID] = {DOORMAN__IN_UINT64, true, false, 1, DOORMAN__INTEGER_MAX,
                           "must be an integer from 1 to 2^53"},
+    [DOORMAN__JSON_EPOCH] = {DOORMAN__IN_UINT64, true, false, 0, DOORMAN__INTEGER_MAX,
+                             "must be an integer from 0 to 2^53"},
     [DOORMAN__JSON_PRIORITY] = {DOORMAN__IN_INT, true, false, 0, DOORMAN_PRIORITY_MAX,
                                 "must be an integer from 0 to 15"},
     [DOORMAN__JSON_SIZE] = {DOORMAN__IN_SIZE, true, false, 0, 0, NULL},
@@ -14525,7 +14548,8 @@ static void doorman__put_rows(doorman__writer *out, const doorman__row *rows, co
 typedef struct doorman__json_permits {
     const doorman__row *limits;                         /* of a template */
     const doorman__row *descriptors;                    /* of a configuration */
-    const doorman__row (*requests)[3], (*responses)[2]; /* for each method from ACQUIRE on */
+    const doorman__row *map;                            /* of shards */
+    const doorman__row (*requests)[3], (*responses)[3]; /* for each method from ACQUIRE on */
     doorman_status (*check_reply)(const doorman_permits *permits, const doorman_request *request,
                                   doorman_error *error);
     bool (*is_pending)(const doorman_json_exchange *exchange); /* a permit of it waits */
@@ -15059,6 +15083,7 @@ static const doorman__row doorman__report_item_rows[] = {
 #define DOORMAN__HOLDER DOORMAN__ROW_CALL(doorman__read_holder, doorman__put_holder)
 enum { DOORMAN__GET_SERVER_CAPACITY = DOORMAN_REPORT_OVERLOAD + 1 };
 static const doorman__row doorman__requests[][6] = {
+    [DOORMAN_DISCOVERY] = {DOORMAN__ROW_HAS(EPOCH, doorman_request, map_epoch)},
     [DOORMAN_GET_CAPACITY] = {DOORMAN__HOLDER, DOORMAN__RESOURCES(doorman__client_item_rows)},
     [DOORMAN_RELEASE_CAPACITY] = {DOORMAN__HOLDER, DOORMAN__RESOURCES(doorman__release_item_rows)},
     [DOORMAN_REPORT_OVERLOAD] = {DOORMAN__HOLDER, DOORMAN__RESOURCES(doorman__report_item_rows)},
@@ -15182,11 +15207,23 @@ static const doorman__row doorman__report_result_rows[] = {
     {0},
 };
 
+static void doorman__read_map(const doorman__field *field, void *out) {
+    if (DOORMAN__HAS_PERMITS) doorman__read_value(field, doorman__permits_in_json.map, out);
+}
+
+static void doorman__put_map(doorman__writer *out, const void *from) {
+    if (!((const doorman_response *)from)->map || !DOORMAN__HAS_PERMITS) return;
+    doorman__put(out, "%,'map':");
+    doorman__permits_in_json.map->put(out, from);
+}
+
 /* The content of the responses of a master, and of any response to DISCOVERY. */
 #define DOORMAN__RESPONSES(rows)                                                                   \
     DOORMAN__ROW_LIST("response", REQUIRED, doorman_response, items, item_count, rows)
 static const doorman__row doorman__responses[][4] = {
-    [DOORMAN_DISCOVERY] = {DOORMAN__ROW(BOOL, REQUIRED, doorman_response, is_master)},
+    [DOORMAN_DISCOVERY] = {DOORMAN__ROW(BOOL, REQUIRED, doorman_response, is_master),
+                           DOORMAN__ROW_OTHER("map", OPTIONAL, doorman__read_map,
+                                              doorman__put_map)},
     [DOORMAN_GET_CAPACITY] = {DOORMAN__RESPONSES(doorman__client_result_rows)},
     [DOORMAN_REPORT_OVERLOAD] = {DOORMAN__RESPONSES(doorman__report_result_rows)},
     [DOORMAN__GET_SERVER_CAPACITY] = {DOORMAN__ROW(STRING, OPTIONAL, doorman_response,

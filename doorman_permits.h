@@ -51,13 +51,13 @@
  *                    _next_decision  _next_hold  _next_wait  _find_hold  _end_hold
  *     reservations   doorman_permits_settle  _report_once  _next_reservation
  *     limiters       doorman_limiter_map_create  _destroy  _try  _release  _reset  _sweep
- *     server         doorman_server_permits  _set_shards
+ *     server         doorman_server_permits  _set_shards  _set_shard_map
  *     shards         doorman_shard_of  doorman_shards_balance
  *                    doorman_shard_map_create  _destroy  _find  _node
  *                    doorman_shard_mover_create  _destroy  _start  _stop  _map  _next  _end  _state
  *                    doorman_permits_set_shards  _own  _owns  _shard_of  _shard_of_row
  *                    _next_shard_rows  _restore_shard  _drop_shard  doorman_shard_part_add
- *     permit client  doorman_permit_client_create  _destroy  _upstream  _add_lane  _acquire
+ *     permit client  doorman_permit_client_create  _destroy  _upstream  _port  _add_lane  _acquire
  *                    _report  _settle  _next  _new_hold  _release  _transfer  _seize  _read_hold
  *                    _next_change
  *                    _kill_switch  _read
@@ -1820,7 +1820,9 @@ DOORMAN_API size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t vi
  *       4. The last owner forgets the shard.
  *    A node whose processes are all gone cannot do the first step. Another node can do it in its
  *    place, out of the store of the node, once no process of it can be master. Then counters that
- *    are not durable start fresh, and the shard learns its holds as after a crash (P16). */
+ *    are not durable start fresh, and the shard learns its holds as after a crash (P16).
+ * A server tells its map to clients that ask for it (doorman_server_set_shard_map). What clients do
+ * with it says N9 in the section >>permit_client. */
 
 #define DOORMAN_SHARD_NODES_MAX 256
 #define DOORMAN_SHARD_ADDRESSES_MAX 16 /* of a node */
@@ -1865,7 +1867,7 @@ typedef struct doorman_shard_rule {
 } doorman_shard_rule;
 
 /* A map. */
-typedef struct doorman_shard_map {
+struct doorman_shard_map {
     uint64_t epoch; /* 1 to 2^53 - 1 */
     doorman_shards shards;
     const doorman_shard *owners; /* one for each shard */
@@ -1874,7 +1876,7 @@ typedef struct doorman_shard_map {
     const doorman_shard_rule *rules; /* all templates up to the last one by resource, in their
                                         order; NULL if there is none */
     size_t rule_count;
-} doorman_shard_map;
+};
 
 /* Checks and copies a map.
  *   out       written only on OK; the caller frees it with doorman_shard_map_destroy
@@ -2126,6 +2128,9 @@ DOORMAN_API doorman_status doorman_permits_drop_shard(doorman_permits *permits, 
  *         while (doorman_permit_client_next(client, &context, &acquired, now))
  *             tell the caller who passed this context
  *
+ * If nodes share the keys, the client has one more upstream for each node, and the same loop runs
+ * all of them: see doorman_permit_client_port.
+ *
  * The client decides some permits by itself: see P22 to P25 in "permits, the public part". */
 typedef struct doorman_permit_client doorman_permit_client;
 
@@ -2134,7 +2139,8 @@ typedef struct doorman_permit_client doorman_permit_client;
 /* Says who has decided on a permit. */
 typedef enum doorman_decider {
     DOORMAN_BY_SERVER,
-    DOORMAN_BY_REFUSAL,  /* a server has refused the same a short time ago (P22) */
+    DOORMAN_BY_REFUSAL, /* a server has refused the same a short time ago (P22), or the items are in
+                            two shards (N5) */
     DOORMAN_BY_FALLBACK, /* no server has decided (P23) */
     DOORMAN_BY_BYPASS,   /* the kill switch is on, or `shadow` is set (P25) */
     DOORMAN_BY_CALLER,   /* the caller has released the number of the hold before the decision, or
@@ -2207,6 +2213,14 @@ DOORMAN_API void doorman_permit_client_destroy(doorman_permit_client *client);
 /* Returns the upstream of the client, for the caller's loop.
  *   returns   never NULL; belongs to the client, which frees it */
 DOORMAN_API doorman_upstream *doorman_permit_client_upstream(doorman_permit_client *client);
+
+/* Returns an upstream of the client. Without a map of shards there is one. With a map there is one
+ * more for each node of the map (N9). The caller runs the loop of each. A call on one upstream may
+ * change what is due on the others, and a response may add upstreams.
+ *   index     0: the upstream of the client; then the others, in the order in which they were added
+ *   returns   belongs to the client, and is valid as long as it | NULL: there are no more */
+DOORMAN_API doorman_upstream *doorman_permit_client_port(doorman_permit_client *client,
+                                                         size_t index);
 
 /* Adds a lane: one more upstream, which has one message of its own under way. Each lane sends one
  * permit that may wait in the queue of a server. Without a lane such a permit delays all other
@@ -2368,6 +2382,17 @@ DOORMAN_API doorman_permits *doorman_server_permits(doorman_server *server);
  * server may be the argument, and each victory begins with no shards. */
 DOORMAN_API doorman_status doorman_server_set_shards(doorman_server *server,
                                                      const doorman_shards *shards);
+
+/* Sets the map of shards that the server tells its clients (N9). The map says nothing to the
+ * permits: doorman_permits_set_shards and doorman_permits_own do. A server that is not master tells
+ * its map too.
+ *   map       used only during the call; NULL: none, so clients learn of no shards
+ *   returns   OK | INVALID_ARGUMENT: NULL, or the map is not valid |
+ *             RESOURCE_EXHAUSTED: the map could be larger than a message | OUT_OF_MEMORY. After an
+ *             error the last map stays
+ *   cost      as doorman_shard_map_create */
+DOORMAN_API doorman_status doorman_server_set_shard_map(doorman_server *server,
+                                                        const doorman_shard_map *map);
 
 #ifdef DOORMAN_JSON
 /* ---- JSON of overrides, the public part ------------------------------------------------------ */
@@ -4519,6 +4544,28 @@ static void doorman__shard_copy_fill(doorman__shard_copy *copy, const doorman_sh
     copy->map.owners = copy->owners;
     copy->map.nodes = copy->nodes;
     copy->map.rules = map->rule_count ? copy->rules : NULL;
+}
+
+/* Copies a valid map. Returns NULL if memory runs out. */
+static const doorman_shard_map *doorman__shard_map_keep(doorman__arena *arena,
+                                                        const doorman_shard_map *map) {
+    size_t addresses = 0, bytes = doorman__shard_map_measure(map, &addresses);
+    const size_t owners = map->shards.count * sizeof *map->owners;
+    const size_t rules = map->rule_count * sizeof *map->rules;
+    doorman__shard_copy *copy = (doorman__shard_copy *)doorman__arena_take(arena, sizeof *copy);
+    if (!copy) return NULL;
+    copy->owners = (doorman_shard *)doorman__arena_take(arena, owners);
+    copy->nodes =
+        (doorman_shard_node *)doorman__arena_take(arena, map->node_count * sizeof *copy->nodes);
+    copy->addresses =
+        (const char **)doorman__arena_take(arena, addresses * sizeof *copy->addresses);
+    copy->rules = (doorman_shard_rule *)doorman__arena_take(arena, rules);
+    copy->at = copy->texts = (char *)doorman__arena_take(arena, bytes);
+    if (!copy->owners || !copy->nodes || !copy->addresses || !copy->rules || !copy->texts) {
+        return NULL;
+    }
+    doorman__shard_copy_fill(copy, map);
+    return &copy->map;
 }
 
 doorman_status doorman_shard_map_create(doorman_shard_map **out, const doorman_shard_map *map,
@@ -7060,6 +7107,7 @@ typedef struct doorman__permit_shards {
     size_t present;      /* the shard of the permit that is decided now */
     unsigned char *part; /* of the rows of a shard, and its capacity */
     size_t part_bytes, part_capacity;
+    doorman_shard_map *map; /* what a server tells its clients (N9); NULL: there is none */
 } doorman__permit_shards;
 
 struct doorman_permits {
@@ -18041,6 +18089,7 @@ void doorman_permits_destroy(doorman_permits *permits) {
     DOORMAN_FREE(permits->details);
     DOORMAN_FREE(permits->shards.all);
     DOORMAN_FREE(permits->shards.part);
+    doorman_shard_map_destroy(permits->shards.map);
     DOORMAN_FREE(permits);
 }
 
@@ -18983,6 +19032,7 @@ static doorman_status doorman__permit_node_answer(doorman_server *server,
                                                   doorman_error *error) {
     doorman_permits *permits = server->permits;
     doorman_response decided = doorman__server_start_response(server, request);
+    if (permits->shards.map) decided.map_epoch = permits->shards.map->epoch;
     doorman_status status = doorman__permits_check_message(permits, request, error);
     if (status == DOORMAN_OK && server->is_master) {
         status = doorman__permits_check_limits(permits, request, error);
@@ -19003,6 +19053,19 @@ static doorman_status doorman__permit_node_answer(doorman_server *server,
     if (status == DOORMAN_OK) *response = decided;
     doorman__leased_work(server);
     return status;
+}
+
+/* Copies the map into the response to a DISCOVERY, if the sender asks and knows no map as late. */
+static bool doorman__permit_node_add_map(const doorman_server *server,
+                                         const doorman_request *request, doorman_response *response,
+                                         doorman__arena *arena) {
+    const doorman_shard_map *map = server->permits->shards.map;
+    assert(request->method == DOORMAN_DISCOVERY && !response->map);
+    if (!map || !request->has_map_epoch || request->map_epoch >= map->epoch) return true;
+    arena->current = arena->first; /* the last response ends */
+    arena->used = 0;
+    response->map = doorman__shard_map_keep(arena, map);
+    return response->map != NULL;
 }
 
 static doorman_time doorman__permit_node_due(const doorman_server *server) {
@@ -19026,6 +19089,35 @@ doorman_status doorman_server_set_shards(doorman_server *server, const doorman_s
     return server ? doorman_permits_set_shards(server->permits, shards) : DOORMAN_INVALID_ARGUMENT;
 }
 
+/* Returns the most bytes that a map takes in a message. Each byte of a text may need an escape. */
+static size_t doorman__shard_map_bytes(const doorman_shard_map *map) {
+    size_t addresses = 0, bytes = 1024 + 2 * doorman__shard_map_measure(map, &addresses);
+    bytes += 4 * addresses + 32 * (map->node_count + map->rule_count);
+    for (size_t i = 0; i < map->shards.count; i++) {
+        const doorman_shard *shard = &map->owners[i];
+        bytes += 80 + 2 * strlen(map->nodes[shard->owner].name);
+        bytes += 2 * strlen(map->nodes[shard->target].name);
+    }
+    return bytes;
+}
+
+doorman_status doorman_server_set_shard_map(doorman_server *server, const doorman_shard_map *map) {
+    if (!server) return DOORMAN_INVALID_ARGUMENT;
+    doorman__permit_shards *own = &server->permits->shards;
+    doorman_shard_map *copy = NULL;
+    doorman_status status = map ? doorman_shard_map_create(&copy, map, NULL) : DOORMAN_OK;
+    if (copy && doorman__shard_map_bytes(copy) > DOORMAN_MESSAGE_BYTES_MAX) {
+        status = DOORMAN_RESOURCE_EXHAUSTED;
+    }
+    if (status == DOORMAN_OK) {
+        doorman_shard_map_destroy(own->map);
+        own->map = copy;
+    } else {
+        doorman_shard_map_destroy(copy);
+    }
+    return status;
+}
+
 static const doorman__server_permits doorman__permits_in_server = {
     .create = doorman__permit_node_create,
     .destroy = doorman__permit_node_destroy,
@@ -19034,6 +19126,7 @@ static const doorman__server_permits doorman__permits_in_server = {
     .stop = doorman__permit_node_stop,
     .set_epoch = doorman__permit_node_set_epoch,
     .answer = doorman__permit_node_answer,
+    .add_map = doorman__permit_node_add_map,
     .due = doorman__permit_node_due,
     .work = doorman__permit_node_work,
 };
@@ -20095,6 +20188,27 @@ doorman_status doorman_permits_drop_shard(doorman_permits *permits, size_t shard
  *    and is sent again after a second, for 11 minutes. After that it is lost, and counted. Reports
  *    that wait so count in the bound of 10,000.
  *
+ * N9 A client without a map of shards sends all calls to the addresses of its options. If a
+ *    response has a later map_epoch than that of its map, the client asks the same node for the
+ *    map with DISCOVERY. With a map it has a port for each node: an upstream with the addresses of
+ *    the node, queues, and a breaker. So a node that fails stops only its own keys (P23), and
+ *    messages are batched by node (P21). The first port, `home`, has the addresses of the options.
+ *    With a map it sends only DISCOVERY, after a message to a node has failed: the shards of that
+ *    node may have moved. Lanes send the permits of all ports in turn.
+ *       A call goes to the owner of its shard: the shard of its first item, or that which the id
+ *    of its hold or transfer tells (N4). A permit whose items are in two shards is refused as
+ *    SHARDS (N5). A later map moves the calls in the queues. A call that was refused as MOVED
+ *    waits for MOVED_PAUSE, and twice as long each time, up to 1 s. Then, or with the next map, it
+ *    is sent to the owner of that moment. A permit, a report and a seizure may be refused
+ *    MOVES_MAX times, and the fallback decides on the next refusal. Settles and requests about
+ *    holds are sent for as long as after LEARNING, and until the end of the hold.
+ *       What a call has promised does not depend on its node. It keeps its request_id, so the new
+ *    owner, which knows what the last one knew, neither grants nor settles it twice. A refusal
+ *    that is still valid (P22) and units taken ahead (P24) stay.
+ *       A map whose addresses are not valid, or lead from TLS to plain text (K3), is not taken. If
+ *    memory runs out, the last map stays, and the next response asks again, at most every
+ *    MOVED_PAUSE.
+ *
  * A call is a permit, a report, a settle or a request about a hold, from its beginning to its
  * result. Only doorman__call_move changes its state, except that the action of a hold becomes NEW
  * when it ends:
@@ -20106,14 +20220,14 @@ doorman_status doorman_permits_drop_shard(doorman_permits *permits, size_t shard
  *   QUEUED   waits for a message              is in a message                      -> SENT
  *                                             times out, or the breaker opens      -> DECIDED
  *   SENT     is in the message under way      has an answer, or times out          -> DECIDED
- *                                             is granted with a wait               -> WAITING
+ *                                             is granted with a wait, or MOVED     -> WAITING
  *                                             the message fails or is redirected   -> QUEUED
  *   WAITING  waits as the server has told     the wait or the timeout ends         -> DECIDED
- *                                             is a settle or a report, and its
- *                                             wait ends                            -> QUEUED
+ *                                             is a settle or a report, or MOVED,
+ *                                             and its wait ends                    -> QUEUED
  *   DECIDED  its caller has no result yet     its caller takes the result          (freed)
  *
- * The upstream of the client, not that of a lane, has the state of the breaker. BACKING_OFF: the
+ * The upstream of a port, not that of a lane, has the state of the breaker. BACKING_OFF: the
  * breaker is open. REQUESTED after 5 failures: the message under way is the test. Otherwise: the
  * breaker is closed.
  */
@@ -20142,6 +20256,10 @@ doorman_status doorman_permits_drop_shard(doorman_permits *permits, size_t shard
 /* A message waits at least this long for its response, even if its callers have less time. So a
  * caller that is in a hurry does not make a server look as if it had failed. */
 #define DOORMAN__MESSAGE_WAIT_MIN (DOORMAN_SECOND / 10)
+
+/* N9: how long a call that was refused as MOVED waits at first, and how often it may be refused. */
+#define DOORMAN__MOVED_PAUSE (DOORMAN_SECOND / 20)
+#define DOORMAN__MOVES_MAX 10
 
 #define DOORMAN__BREAKER_FAILURES 5U
 #define DOORMAN__BREAKER_DOUBLINGS 12U      /* 1 s << 12 is more than 3600 s */
@@ -20188,10 +20306,13 @@ typedef struct doorman__call {
     doorman__timer timer; /* when it times out, or when its wait ends */
     doorman__call_state state;
     doorman__call_kind kind;
-    bool attended;   /* a caller wants the result */
-    bool alone;      /* it is in a message of its own */
-    bool prefetches; /* it takes units ahead, for the stock of its item (P24) */
-    bool unanswered; /* a server may have granted it, and the client does not know it yet */
+    bool attended;       /* a caller wants the result */
+    bool alone;          /* it is in a message of its own */
+    bool prefetches;     /* it takes units ahead, for the stock of its item (P24) */
+    bool unanswered;     /* a server may have granted it, and the client does not know it yet */
+    bool is_moved;       /* WAITING: until it is sent again, because it was refused as MOVED (N9) */
+    unsigned char moves; /* how often it was refused as MOVED, up to MOVES_MAX */
+    struct doorman__port *port; /* QUEUED and SENT: where it goes; else the last one */
     size_t failures;
     struct doorman__batch *batch; /* SENT: whose message it is in; else NULL */
     size_t position;              /* SENT: its index in the message */
@@ -20275,6 +20396,7 @@ typedef struct doorman__client_hold {
     doorman__client_hold_state state;
     uint64_t number;      /* the request_id on the wire */
     uint64_t id;          /* chosen by the server; 0: not known */
+    uint64_t seized_id;   /* of the transfer that was seized; 0: none */
     doorman__call *call;  /* asks for the hold; NULL: its caller has the result */
     doorman__call action; /* the renewal or the release */
     doorman_time begin, life, end, renew_at, give_up_at;
@@ -20309,7 +20431,8 @@ typedef union doorman__sent_item {
 typedef struct doorman__batch {
     doorman_upstream upstream;
     doorman_permit_client *client;
-    doorman__sent *sent; /* the calls of the message */
+    struct doorman__port *port; /* whose calls it sends; of a lane: that of the last message */
+    doorman__sent *sent;        /* the calls of the message */
     void *items; /* permits, entries, holds or settles, with room as for a doorman__sent_item */
     size_t capacity, item_capacity, count;
     doorman__call_kind kind; /* of the last message */
@@ -20322,8 +20445,27 @@ typedef struct doorman__permit_lane {
     doorman__sent_item item;
 } doorman__permit_lane;
 
+/* The calls for one node, and its messages. The first port of a client, `home`, has the addresses
+ * of the options, and all calls of a client without a map. */
+typedef struct doorman__port {
+    doorman__batch batch;                           /* the messages of the client */
+    doorman__list queues[DOORMAN__CALL_KIND_COUNT]; /* of calls */
+    size_t node; /* its index in the map; NO_NODE: the port is home, or no node has it */
+    char address[DOORMAN_ID_BYTES_MAX + 1]; /* not home: the address of the last message */
+} doorman__port;
+#define DOORMAN__NO_NODE SIZE_MAX
+
+/* What a client knows of shards (N9). A port is never freed before the client, because its upstream
+ * belongs to the loop of a caller. A port that no node has is used again for the next new node. */
+typedef struct doorman__routes {
+    doorman_shard_map *map; /* NULL: there was no memory for the first one */
+    doorman__port *by_node[DOORMAN_SHARD_NODES_MAX];
+    doorman__port *ports[2 * DOORMAN_SHARD_NODES_MAX]; /* all except home */
+    size_t port_count;
+} doorman__routes;
+
 struct doorman_permit_client {
-    doorman__batch main;
+    doorman__port home;
     char client_id[DOORMAN_ID_BYTES_MAX + 1];
     doorman_permit_policy policy; /* `local` is not used */
     bool kill_switch;
@@ -20331,7 +20473,13 @@ struct doorman_permit_client {
     doorman_limiter_map *local;   /* NULL: the fallback is not FAIL_LOCAL */
     uint64_t hash_key[2], local_key[2];
 
-    doorman__list queues[DOORMAN__CALL_KIND_COUNT], waiting, decided; /* of calls */
+    doorman__routes *routes; /* NULL: the client knows no map */
+    doorman__port *map_port; /* sends a DISCOVERY next, or now; NULL: none does */
+    doorman_time map_ask_at; /* no server is asked for a map before this time */
+    size_t queued_waits;     /* permits in all queues that may wait at a server */
+    size_t lane_turn;        /* the index of the port whose permit a lane has sent last */
+
+    doorman__list waiting, decided; /* of calls */
     doorman__timers timers;
     size_t call_count;     /* in all states, with the actions of holds */
     size_t action_count;   /* actions of holds that are queued or under way */
@@ -20380,10 +20528,65 @@ static doorman__call *doorman__call_at(doorman__list_link *link) {
 
 static doorman__list *doorman__call_list(const doorman__call *call) {
     doorman_permit_client *client = call->client;
-    if (call->state == DOORMAN__CALL_QUEUED) return &client->queues[call->kind];
+    if (call->state == DOORMAN__CALL_QUEUED) return &call->port->queues[call->kind];
     if (call->state == DOORMAN__CALL_WAITING) return &client->waiting;
     return call->state == DOORMAN__CALL_DECIDED ? &client->decided : NULL;
 }
+
+/* ---- permit client: which node a call goes to (N9) */
+
+static doorman__port *doorman__port_of_shard(const doorman__routes *routes, size_t shard) {
+    assert(shard < routes->map->shards.count);
+    return routes->by_node[routes->map->owners[shard].owner];
+}
+
+/* Returns the port of a call: that of the owner of its shard. The ids of holds and transfers tell
+ * their shard (N4). All other calls have items. */
+static doorman__port *doorman__call_route(const doorman__call *call) {
+    doorman_permit_client *client = call->client;
+    const doorman__routes *routes = client->routes;
+    if (!routes) return &client->home;
+    const doorman_shard_map *map = routes->map;
+    const doorman__client_hold *hold = call->hold;
+    const bool moves = call->kind == DOORMAN__CALL_TRANSFER || call->kind == DOORMAN__CALL_SEIZURE;
+    const bool acts = !moves && hold && call == &hold->action;
+    uint64_t id = moves ? call->hold_request.id : 0;
+    if (acts) id = hold->id ? hold->id : hold->seized_id;
+    if (id) return doorman__port_of_shard(routes, (size_t)(id % map->shards.count));
+    assert(acts ? hold->items != NULL : call->request.items != NULL);
+    const char *resource_id = acts ? hold->items->resource_id : call->request.items->resource_id;
+    const char *key = acts ? hold->items->key : call->request.items->key;
+    return doorman__port_of_shard(routes, doorman_shard_map_find(map, resource_id, key));
+}
+
+/* Returns the first item of a permit in another shard than its first item, or 0 (N5). */
+static size_t doorman__call_divided(const doorman__call *call) {
+    const doorman__routes *routes = call->client->routes;
+    const doorman_permit_item *items = call->request.items;
+    if (!routes || call->request.item_count < 2) return 0;
+    const size_t shard = doorman_shard_map_find(routes->map, items->resource_id, items->key);
+    for (size_t i = 1; i < call->request.item_count; i++) {
+        const doorman_permit_item *item = &items[i];
+        if (doorman_shard_map_find(routes->map, item->resource_id, item->key) != shard) return i;
+    }
+    return 0;
+}
+
+static size_t doorman__port_count(const doorman_permit_client *client) {
+    return 1 + (client->routes ? client->routes->port_count : 0);
+}
+
+/* Returns a port of a client. The first one is home. */
+static doorman__port *doorman__port_at(doorman_permit_client *client, size_t index) {
+    assert(index < doorman__port_count(client));
+    return index ? client->routes->ports[index - 1] : &client->home;
+}
+
+static bool doorman__batch_is_lane(const doorman__batch *batch) {
+    return batch != &batch->port->batch;
+}
+
+/* ---- permit client: the states of its calls */
 
 /* Moves a call to another state. A call that returns to its queue becomes the first one there,
  * because it has waited longest. */
@@ -20399,12 +20602,16 @@ static void doorman__call_move(doorman__call *call, doorman__call_state state) {
     doorman__call_state last = call->state;
     doorman__list *from = doorman__call_list(call);
     assert(last < DOORMAN__CALL_STATE_COUNT && legal[last] >> state & 1U);
-    assert(last != DOORMAN__CALL_WAITING || state == DOORMAN__CALL_DECIDED ||
+    assert(last != DOORMAN__CALL_WAITING || state == DOORMAN__CALL_DECIDED || call->is_moved ||
            call->kind == DOORMAN__CALL_SETTLE || call->kind == DOORMAN__CALL_REPORT);
     (void)legal;
     if (call->kind == DOORMAN__CALL_REPORT) {
         call->client->learning_count -= last == DOORMAN__CALL_WAITING;
         call->client->learning_count += state == DOORMAN__CALL_WAITING;
+    }
+    if (call->kind == DOORMAN__CALL_WAIT) {
+        call->client->queued_waits -= last == DOORMAN__CALL_QUEUED;
+        call->client->queued_waits += state == DOORMAN__CALL_QUEUED;
     }
     if (from) doorman__list_remove(from, &call->link);
     if (last == DOORMAN__CALL_SENT) {
@@ -20413,6 +20620,8 @@ static void doorman__call_move(doorman__call *call, doorman__call_state state) {
         call->batch = NULL;
     }
     call->state = state;
+    if (state != DOORMAN__CALL_WAITING) call->is_moved = false;
+    if (state == DOORMAN__CALL_QUEUED) call->port = doorman__call_route(call);
     doorman__list *to = doorman__call_list(call);
     bool returns = last == DOORMAN__CALL_SENT && state == DOORMAN__CALL_QUEUED;
     if (to) doorman__list_insert(to, returns ? NULL : to->last, &call->link);
@@ -20449,6 +20658,7 @@ static doorman__call *doorman__call_create(doorman_permit_client *client,
     }
     assert(text == (char *)(call + 1) + item_bytes + text_bytes);
     call->client = client;
+    call->port = &client->home;
     call->request = *request;
     call->request.items = items;
     call->request.client_id = NULL;
@@ -20483,6 +20693,8 @@ static void doorman__call_free(doorman__call *call) {
     assert(client->call_count > 0 && call->state != DOORMAN__CALL_SENT);
     if (list) doorman__list_remove(list, &call->link);
     doorman__timer_clear(&client->timers, &call->timer);
+    client->queued_waits -= call->kind == DOORMAN__CALL_WAIT && call->state == DOORMAN__CALL_QUEUED;
+    call->is_moved = false;
     client->call_count--;
     client->settle_count -= call->kind == DOORMAN__CALL_SETTLE;
     doorman__call_forget(call);
@@ -20521,7 +20733,7 @@ static void doorman__call_finish_peer(doorman__call *call) {
 static bool doorman__permit_client_reserve(doorman_permit_client *client, bool holds) {
     size_t all = client->call_count + client->all_holds.count + 2 * holds + 1;
     size_t count = all < DOORMAN__MESSAGE_ITEMS ? all : DOORMAN__MESSAGE_ITEMS;
-    doorman__batch *batch = &client->main;
+    doorman__batch *batch = &client->home.batch;
     void *sent = batch->sent;
     bool room =
         doorman__timers_reserve(&client->timers, all) &&
@@ -20805,6 +21017,7 @@ static doorman__client_hold *doorman__client_hold_create(doorman_permit_client *
     doorman__client_hold *hold = (doorman__client_hold *)doorman__zalloc(sizeof *hold);
     if (!hold) return NULL;
     hold->client = hold->action.client = client;
+    hold->action.port = &client->home;
     hold->action.hold = hold;
     hold->number = doorman__client_number(client);
     doorman__list_insert(&client->all_holds, client->all_holds.last, &hold->all);
@@ -20872,6 +21085,7 @@ static void doorman__client_hold_act(doorman__client_hold *hold, doorman__call_k
     assert(action->state == DOORMAN__CALL_NEW && !action->attended);
     assert(kind == DOORMAN__CALL_RENEWAL || kind == DOORMAN__CALL_RELEASE);
     action->kind = kind;
+    action->moves = 0;
     action->request.item_count = hold->item_count;
     action->text_bytes = hold->text_bytes;
     hold->client->call_count++;
@@ -20887,7 +21101,8 @@ static void doorman__client_hold_plan(doorman__client_hold *hold, doorman_time n
     /* a release names what is kept, so it must not overtake a transfer of the rest */
     bool stays = action->kind == DOORMAN__CALL_RELEASE && !hold->transfers;
     bool obsolete = stays ? over : ending || hold->must_release;
-    if (action->state == DOORMAN__CALL_QUEUED && obsolete) doorman__call_finish(action);
+    bool waits = action->state == DOORMAN__CALL_QUEUED || action->state == DOORMAN__CALL_WAITING;
+    if (waits && obsolete) doorman__call_finish(action);
     if (action->state == DOORMAN__CALL_NEW && hold->must_release && !hold->transfers) {
         doorman__client_hold_act(hold, DOORMAN__CALL_RELEASE);
     }
@@ -21005,7 +21220,7 @@ static void doorman__acquired_reservation(doorman__call *call, doorman_time sett
 static void doorman__call_grant(doorman__call *call, bool in_full) {
     call->acquired.granted = true;
     doorman__acquired_reservation(
-        call, doorman__after(call->client->main.upstream.now, call->request.settle_within));
+        call, doorman__after(call->client->home.batch.upstream.now, call->request.settle_within));
     for (size_t i = 0; i < call->request.item_count; i++) {
         call->acquired.units[i] =
             in_full ? call->request.items[i].cost : doorman__request_minimum(&call->request, i);
@@ -21102,13 +21317,15 @@ static void doorman__stock_refill(doorman_permit_client *client, doorman__stock 
                                        .cost = doorman__stock_missing(stock),
                                        .has_min = true};
     const doorman_permit_request request = {.items = &ahead, .item_count = 1};
-    const doorman_upstream *upstream = &client->main.upstream;
-    bool full = client->queues[DOORMAN__CALL_PERMIT].count >= DOORMAN__CALLS_MAX;
-    bool fails = upstream->failures >= DOORMAN__BREAKER_FAILURES;
-    if (ahead.cost < 1 || full || fails) return;
-    if (!doorman__permit_client_reserve(client, false)) return;
+    if (ahead.cost < 1 || !doorman__permit_client_reserve(client, false)) return;
     doorman__call *call = doorman__call_create(client, &request, NULL);
     if (!call) return;
+    const doorman__port *port = doorman__call_route(call);
+    bool full = port->queues[DOORMAN__CALL_PERMIT].count >= DOORMAN__CALLS_MAX;
+    if (full || port->batch.upstream.failures >= DOORMAN__BREAKER_FAILURES) {
+        DOORMAN_FREE(call);
+        return;
+    }
     assert(!stock->asking);
     call->attended = false;
     call->prefetches = true;
@@ -21381,6 +21598,7 @@ static bool doorman__call_is_local(doorman__call *call, doorman_time now) {
 static void doorman__call_fall_back(doorman__call *call, doorman_time now) {
     doorman_permit_client *client = call->client;
     doorman_acquired *acquired = &call->acquired;
+    const doorman_upstream *upstream = &call->port->batch.upstream;
     doorman_permit_fallback fallback = client->policy.fallback;
     assert(call->state != DOORMAN__CALL_DECIDED && call->kind != DOORMAN__CALL_TRANSFER);
     if (call->prefetches) {
@@ -21397,9 +21615,9 @@ static void doorman__call_fall_back(doorman__call *call, doorman_time now) {
         if (!granted) doorman__reservation_give_back(call, now);
         (*(granted ? &client->counts.fallback_granted : &client->counts.fallback_refused))++;
     }
-    if (fallback == DOORMAN_FAIL_CLOSED && client->main.upstream.state == DOORMAN__BACKING_OFF) {
+    if (fallback == DOORMAN_FAIL_CLOSED && upstream->state == DOORMAN__BACKING_OFF) {
         acquired->has_retry_after = true;
-        acquired->retry_after = doorman__later(client->main.upstream.retry_at - now, 0);
+        acquired->retry_after = doorman__later(upstream->retry_at - now, 0);
     }
     doorman__call_end_ask(call, now);
 }
@@ -21422,10 +21640,23 @@ static void doorman__call_refuse(doorman__call *call, size_t index,
     doorman__call_end_ask(call, now);
 }
 
-/* Returns whether no new call may wait for a message: the breaker is open, or its test is under
- * way. */
-static bool doorman__breaker_is_open(const doorman_permit_client *client, doorman_time now) {
-    const doorman_upstream *upstream = &client->main.upstream;
+/* Refuses a permit whose items are in two shards, as a server does (N5).
+ *   index   of the first item in another shard than the first item */
+static void doorman__call_refuse_divided(doorman__call *call, size_t index, doorman_time now) {
+    doorman_acquired *acquired = &call->acquired;
+    assert(index > 0 && index < call->request.item_count);
+    acquired->decided_by = DOORMAN_BY_REFUSAL;
+    acquired->reason = DOORMAN_REASON_SHARDS;
+    acquired->item_index = index;
+    call->client->counts.refused_locally++;
+    if (!call->attended) doorman__copy_refuse(call, now);
+    doorman__call_end_ask(call, now);
+}
+
+/* Returns whether no new call may wait for a message to a node: the breaker is open, or its test is
+ * under way. */
+static bool doorman__breaker_is_open(const doorman__port *port, doorman_time now) {
+    const doorman_upstream *upstream = &port->batch.upstream;
     if (upstream->state == DOORMAN__BACKING_OFF) return now < upstream->retry_at;
     return upstream->state == DOORMAN__REQUESTED && upstream->failures >= DOORMAN__BREAKER_FAILURES;
 }
@@ -21452,15 +21683,21 @@ static bool doorman__call_start(doorman__call *call, doorman_time now) {
     bool is_report = call->kind == DOORMAN__CALL_REPORT;
     size_t index = 0, most = is_report ? DOORMAN__REPORTS_MAX : DOORMAN__CALLS_MAX;
     const size_t waiting = is_report ? client->learning_count : 0;
-    bool full = client->queues[call->kind].count + waiting >= most;
+    const size_t divided = doorman__call_divided(call);
+    call->port = doorman__call_route(call);
+    bool full = call->port->queues[call->kind].count + waiting >= most;
     client->call_count++;
+    if (divided) {
+        doorman__call_refuse_divided(call, divided, now);
+        return false;
+    }
     if (!is_report) refusal = doorman__known_refusal_of(call, &index, now);
     /* UNMATCHED is no decision: the server has no limits for the resource */
     if (refusal && refusal->reason != DOORMAN_REASON_UNMATCHED) {
         doorman__call_refuse(call, index, refusal, now);
         return false;
     }
-    if (refusal || full || doorman__breaker_is_open(client, now)) {
+    if (refusal || full || doorman__breaker_is_open(call->port, now)) {
         doorman__call_fall_back(call, now);
         return false;
     }
@@ -21482,7 +21719,8 @@ static void doorman__call_return(doorman__call *call, bool failed, doorman_time 
         doorman__client_hold_plan(hold, now);
         return;
     }
-    doorman__call_move(call, DOORMAN__CALL_QUEUED);
+    const size_t addresses = call->port->batch.upstream.address_count;
+    doorman__call_move(call, DOORMAN__CALL_QUEUED); /* perhaps to another port */
     if (call->kind == DOORMAN__CALL_TRANSFER) {
         if (now >= call->hold->end) doorman__transfer_end(call, now);
     } else if (failed && call->prefetches) {
@@ -21492,7 +21730,7 @@ static void doorman__call_return(doorman__call *call, bool failed, doorman_time 
         if (++call->failures >= DOORMAN__SETTLE_FAILURES) doorman__client_settle_lose(call);
     } else if (failed) {
         call->alone = true;
-        bool gives_up = ++call->failures > call->client->main.upstream.address_count;
+        bool gives_up = ++call->failures > addresses;
         if (gives_up) doorman__call_fall_back(call, now);
     }
 }
@@ -21524,9 +21762,10 @@ static void doorman__batch_return(doorman__batch *batch, bool failed, doorman_ti
 /* Opens the breaker. The fallback decides on the permits, reports and seizures in the queues. The
  * callers of transfers and settles get their results. Settles and requests about holds stay in
  * their queues. */
-static void doorman__breaker_open(doorman_permit_client *client, doorman_time now) {
-    doorman_upstream *upstream = &client->main.upstream;
-    assert(upstream->failures >= DOORMAN__BREAKER_FAILURES && !client->main.count);
+static void doorman__breaker_open(doorman__port *port, doorman_time now) {
+    doorman_permit_client *client = port->batch.client;
+    doorman_upstream *upstream = &port->batch.upstream;
+    assert(upstream->failures >= DOORMAN__BREAKER_FAILURES && !port->batch.count);
     unsigned doublings = upstream->failures - DOORMAN__BREAKER_FAILURES;
     doorman_time most = client->policy.max_pause ? client->policy.max_pause : DOORMAN__BREAKER_MAX;
     doorman_time pause = doorman__earlier(DOORMAN_SECOND << doublings, most);
@@ -21536,24 +21775,350 @@ static void doorman__breaker_open(doorman_permit_client *client, doorman_time no
     static const doorman__call_kind kinds[] = {DOORMAN__CALL_PERMIT, DOORMAN__CALL_WAIT,
                                                DOORMAN__CALL_REPORT, DOORMAN__CALL_SEIZURE};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        doorman__list_link *const *first = &client->queues[kinds[i]].first;
+        doorman__list_link *const *first = &port->queues[kinds[i]].first;
         while (*first) doorman__call_fall_back(doorman__call_at(*first), now);
     }
     static const doorman__call_kind stays[] = {DOORMAN__CALL_TRANSFER, DOORMAN__CALL_SETTLE};
     for (size_t i = 0; i < sizeof stays / sizeof *stays; i++) {
-        doorman__list_link *at = client->queues[stays[i]].first;
+        doorman__list_link *at = port->queues[stays[i]].first;
         for (; at; at = at->next) doorman__call_finish_peer(doorman__call_at(at));
     }
 }
 
-/* Ends a message that has failed. The breaker counts only the messages of the client.
+/* ---- permit client: the map of shards (N9) */
+
+static uint64_t doorman__map_epoch(const doorman_permit_client *client) {
+    return client->routes ? client->routes->map->epoch : 0;
+}
+
+/* Lets a port ask for a map, unless another one does, or one was asked for a moment ago. */
+static void doorman__map_ask(doorman__port *port, doorman_time now) {
+    doorman_permit_client *client = port->batch.client;
+    if (client->map_port || now < client->map_ask_at) return;
+    if (!doorman__breaker_is_open(port, now)) client->map_port = port;
+}
+
+/* Notes the epoch of a response on permits. A node that has a later map is asked for it. */
+static void doorman__map_note(doorman__port *port, uint64_t epoch, doorman_time now) {
+    if (epoch > doorman__map_epoch(port->batch.client)) doorman__map_ask(port, now);
+}
+
+/* Notes that a message has failed. The node may be gone, and its shards may have moved. The servers
+ * of the options may know. */
+static void doorman__map_note_failure(const doorman__batch *batch, doorman_time now) {
+    doorman_permit_client *client = batch->client;
+    const doorman__port *port = batch->port;
+    if (client->map_port == port && !doorman__batch_is_lane(batch)) client->map_port = NULL;
+    if (port != &client->home) doorman__map_ask(&client->home, now);
+}
+
+/* Returns whether a client may use all addresses of a map. A map leads as little from TLS to plain
+ * text as a redirect does (K3). */
+static bool doorman__map_is_usable(const doorman_permit_client *client,
+                                   const doorman_shard_map *map) {
+    const bool tls = doorman__tls(doorman__upstream_address(&client->home.batch.upstream));
+    for (size_t i = 0; i < map->node_count; i++) {
+        for (size_t j = 0; j < map->nodes[i].address_count; j++) {
+            const char *address = map->nodes[i].addresses[j];
+            if (doorman__address_fault(address) || (tls && !doorman__tls(address))) return false;
+        }
+    }
+    return true;
+}
+
+/* A node port has room for this many calls in a message. It gets more when they wait, if there is
+ * memory. */
+#define DOORMAN__PORT_CALLS ((size_t)16)
+
+static bool doorman__batch_reserve(doorman__batch *batch, size_t count) {
+    void *sent = batch->sent;
+    bool room =
+        doorman__reserve(&sent, &batch->capacity, count, sizeof *batch->sent) &&
+        doorman__reserve(&batch->items, &batch->item_capacity, count, sizeof(doorman__sent_item));
+    batch->sent = (doorman__sent *)sent;
+    return room;
+}
+
+static void doorman__port_free(doorman__port *port) {
+    DOORMAN_FREE(port->batch.sent);
+    DOORMAN_FREE(port->batch.items);
+    DOORMAN_FREE(port);
+}
+
+static void doorman__routes_free(doorman_permit_client *client) {
+    doorman__routes *routes = client->routes;
+    client->routes = NULL;
+    if (!routes) return;
+    for (size_t i = 0; i < routes->port_count; i++) doorman__port_free(routes->ports[i]);
+    doorman_shard_map_destroy(routes->map);
+    DOORMAN_FREE(routes);
+}
+
+/* Adds a port that no node has. Returns false if memory runs out. */
+static bool doorman__routes_add_port(doorman_permit_client *client) {
+    doorman__routes *routes = client->routes;
+    if (routes->port_count == 2 * DOORMAN_SHARD_NODES_MAX) return false;
+    doorman__port *port = (doorman__port *)doorman__zalloc(sizeof *port);
+    if (!port) return false;
+    doorman__batch *batch = &port->batch;
+    batch->client = client;
+    batch->port = port;
+    batch->kind = DOORMAN__CALL_WAIT;
+    batch->upstream.calls = client->home.batch.upstream.calls;
+    batch->upstream.holder_id = client->client_id;
+    batch->upstream.addresses[0] = port->address;
+    batch->upstream.address_count = 1;
+    port->node = DOORMAN__NO_NODE;
+    if (!doorman__batch_reserve(batch, DOORMAN__PORT_CALLS)) {
+        doorman__port_free(port);
+        return false;
+    }
+    routes->ports[routes->port_count++] = port;
+    return true;
+}
+
+/* Returns the index in a new map of the node of a port, or NO_NODE. */
+static size_t doorman__port_next_node(const doorman__routes *routes, const doorman__port *port,
+                                      const doorman_shard_map *map) {
+    if (port->node == DOORMAN__NO_NODE) return DOORMAN__NO_NODE;
+    const size_t node = doorman_shard_map_node(map, routes->map->nodes[port->node].name);
+    return node < map->node_count ? node : DOORMAN__NO_NODE;
+}
+
+/* Makes ports for the nodes of a map that have none yet. Returns false if memory runs out, or if
+ * too many ports of nodes that are gone still wait for responses. */
+static bool doorman__routes_reserve(doorman_permit_client *client, const doorman_shard_map *map) {
+    doorman__routes *routes = client->routes;
+    size_t known = 0, idle = 0;
+    for (size_t i = 0; i < routes->port_count; i++) {
+        const doorman__port *port = routes->ports[i];
+        const bool stays = doorman__port_next_node(routes, port, map) != DOORMAN__NO_NODE;
+        known += stays;
+        idle += !stays && port->batch.upstream.state != DOORMAN__REQUESTED;
+    }
+    for (; known + idle < map->node_count; idle++) {
+        if (!doorman__routes_add_port(client)) return false;
+    }
+    return true;
+}
+
+/* Points a port to the addresses of its node, or to its last address if it has none. The next
+ * message goes to the first address if they have changed. */
+static void doorman__port_set_addresses(doorman__port *port, const doorman_shard_map *map) {
+    doorman_upstream *upstream = &port->batch.upstream;
+    const doorman_shard_node *node =
+        port->node == DOORMAN__NO_NODE ? NULL : &map->nodes[port->node];
+    bool same = node && upstream->address_count == node->address_count;
+    for (size_t i = 0; same && i < node->address_count; i++) {
+        same = strcmp(upstream->addresses[i], node->addresses[i]) == 0;
+    }
+    if (!same) {
+        upstream->address_index = 0;
+        upstream->redirect[0] = 0;
+    }
+    upstream->address_count = node ? node->address_count : 1;
+    upstream->addresses[0] = port->address;
+    for (size_t i = 0; node && i < node->address_count; i++) {
+        upstream->addresses[i] = (char *)doorman__mutable(node->addresses[i]);
+    }
+}
+
+/* Gives a node an idle port. Precondition: doorman__routes_reserve has succeeded. */
+static void doorman__routes_use_idle(doorman__routes *routes, size_t node) {
+    size_t i = 0;
+    while (routes->ports[i]->node != DOORMAN__NO_NODE ||
+           routes->ports[i]->batch.upstream.state == DOORMAN__REQUESTED) {
+        i++;
+        assert(i < routes->port_count);
+    }
+    doorman__port *port = routes->ports[i];
+    doorman_upstream *upstream = &port->batch.upstream;
+    port->node = node;
+    upstream->failures = upstream->redirects = 0;
+    if (upstream->state == DOORMAN__BACKING_OFF) doorman__upstream_move(upstream, DOORMAN__READY);
+    routes->by_node[node] = port;
+}
+
+/* Replaces the map. Precondition: as above.
+ *   map   its owner is the client from now on */
+static void doorman__routes_replace(doorman__routes *routes, doorman_shard_map *map) {
+    memset(routes->by_node, 0, sizeof routes->by_node);
+    for (size_t i = 0; i < routes->port_count; i++) {
+        doorman__port *port = routes->ports[i];
+        port->node = doorman__port_next_node(routes, port, map);
+        if (port->node != DOORMAN__NO_NODE) routes->by_node[port->node] = port;
+    }
+    for (size_t i = 0; i < map->node_count; i++) {
+        if (!routes->by_node[i]) doorman__routes_use_idle(routes, i);
+    }
+    for (size_t i = 0; i < routes->port_count; i++) {
+        doorman__port_set_addresses(routes->ports[i], map);
+    }
+    doorman_shard_map_destroy(routes->map);
+    routes->map = map;
+}
+
+/* Returns whether the fallback decides on a call while the breaker of its node is open. */
+static bool doorman__call_has_fallback(const doorman__call *call) {
+    return call->kind == DOORMAN__CALL_PERMIT || call->kind == DOORMAN__CALL_WAIT ||
+           call->kind == DOORMAN__CALL_REPORT || call->kind == DOORMAN__CALL_SEIZURE;
+}
+
+/* Moves the calls in the queues of a port whose shards have other owners now. */
+static void doorman__port_follow(doorman__port *port, doorman_time now) {
+    for (int kind = 0; kind < DOORMAN__CALL_KIND_COUNT; kind++) {
+        doorman__list *queue = &port->queues[kind];
+        for (doorman__list_link *at = queue->first, *next = NULL; at; at = next) {
+            doorman__call *call = doorman__call_at(at);
+            doorman__port *to = doorman__call_route(call);
+            next = at->next;
+            if (to == port) continue;
+            doorman__list_remove(queue, at);
+            doorman__list_insert(&to->queues[kind], to->queues[kind].last, at);
+            call->port = to;
+            const bool ends = doorman__call_has_fallback(call);
+            if (ends && doorman__breaker_is_open(to, now)) doorman__call_fall_back(call, now);
+        }
+    }
+}
+
+/* Takes a later map. Returns false, and changes nothing, if it is not later, if the client must not
+ * use its addresses, or if memory runs out. */
+static bool doorman__routes_set(doorman_permit_client *client, const doorman_shard_map *map,
+                                doorman_time now) {
+    doorman_shard_map *copy = NULL;
+    if (map->epoch <= doorman__map_epoch(client)) return false;
+    if (!doorman__map_is_usable(client, map)) return false;
+    const bool is_first = !client->routes;
+    if (doorman_shard_map_create(&copy, map, NULL) != DOORMAN_OK) return false;
+    if (is_first) {
+        client->routes = (doorman__routes *)doorman__zalloc(sizeof *client->routes);
+    }
+    if (!client->routes || !doorman__routes_reserve(client, copy)) {
+        doorman_shard_map_destroy(copy);
+        if (is_first) doorman__routes_free(client);
+        return false;
+    }
+    doorman__routes_replace(client->routes, copy);
+    for (size_t i = 0; i < doorman__port_count(client); i++) {
+        doorman__port_follow(doorman__port_at(client, i), now);
+    }
+    for (doorman__list_link *at = client->waiting.first; at; at = at->next) {
+        doorman__call *call = doorman__call_at(at);
+        if (call->is_moved) doorman__timer_set(&client->timers, &call->timer, now);
+    }
+    client->counts.map_epoch = copy->epoch;
+    return true;
+}
+
+/* Returns the address of the next message of a port. The text is valid until the message after it,
+ * also if the map changes before it is sent. */
+static const char *doorman__port_address(doorman__port *port) {
+    const char *address = doorman__upstream_address(&port->batch.upstream);
+    if (port == &port->batch.client->home) return address;
+    memmove(port->address, address, strlen(address) + 1);
+    return port->address;
+}
+
+/* Makes the DISCOVERY of a port. */
+static void doorman__map_request(doorman__port *port, doorman_request *out, doorman_time now) {
+    doorman_upstream *upstream = &port->batch.upstream;
+    doorman_permit_client *client = port->batch.client;
+    assert(client->map_port == port && !port->batch.count);
+    upstream->method = DOORMAN_DISCOVERY;
+    upstream->timeout = client->message_timeout;
+    upstream->sent_at = now;
+    doorman__upstream_move(upstream, DOORMAN__REQUESTED);
+    client->counts.messages++;
+    *out = (doorman_request){.method = DOORMAN_DISCOVERY,
+                             .holder_id = client->client_id,
+                             .address = doorman__port_address(port),
+                             .sequence = ++upstream->sequence,
+                             .has_map_epoch = true,
+                             .map_epoch = doorman__map_epoch(client)};
+}
+
+/* ---- permit client: calls that were refused as MOVED (N9) */
+
+/* Lets a call wait, and then be sent again to the node that owns its shard then. A refusal as MOVED
+ * has no effect. So if no answer was lost, no server has granted the call. */
+static void doorman__call_pause(doorman__call *call, doorman_time now) {
+    doorman_permit_client *client = call->client;
+    doorman_time end = call->deadline;
+    client->counts.moved++;
+    if (!call->failures) call->unanswered = false;
+    if (call->prefetches) {
+        doorman__prefetch_end(call);
+        return;
+    }
+    if (doorman__call_has_fallback(call) && call->moves >= DOORMAN__MOVES_MAX) {
+        doorman__call_fall_back(call, now);
+        return;
+    }
+    const int doublings = call->moves < DOORMAN__MOVES_MAX ? call->moves : DOORMAN__MOVES_MAX;
+    const doorman_time pause = doorman__earlier(DOORMAN__MOVED_PAUSE << doublings, DOORMAN_SECOND);
+    if (call->moves < DOORMAN__MOVES_MAX) call->moves++;
+    if (call->kind == DOORMAN__CALL_SETTLE && !call->failures) end = call->waits_until;
+    if (call->kind == DOORMAN__CALL_SETTLE) call->deadline = end;
+    if (call->hold && call == &call->hold->action) end = DOORMAN_NEVER;
+    if (call->kind == DOORMAN__CALL_TRANSFER) end = call->hold->end;
+    doorman__call_move(call, DOORMAN__CALL_WAITING);
+    call->is_moved = true;
+    doorman__timer_set(&client->timers, &call->timer,
+                       doorman__earlier(doorman__after(now, pause), end));
+}
+
+/* Does what is due for a call that was refused as MOVED. It waits for a map that was asked for, is
+ * sent again, or ends. */
+static void doorman__call_resume(doorman__call *call, doorman_time now) {
+    doorman_permit_client *client = call->client;
+    const bool transfers = call->kind == DOORMAN__CALL_TRANSFER;
+    const bool acts = !transfers && call->hold && call == &call->hold->action;
+    doorman_time end = acts ? DOORMAN_NEVER : transfers ? call->hold->end : call->deadline;
+    assert(call->is_moved && call->state == DOORMAN__CALL_WAITING);
+    if (client->map_port && now < end) {
+        const doorman_time again = doorman__after(now, DOORMAN__MOVED_PAUSE);
+        doorman__timer_set(&client->timers, &call->timer, doorman__earlier(again, end));
+    } else if (call->kind == DOORMAN__CALL_SETTLE) {
+        doorman__client_settle_work(call, now);
+    } else if (transfers && now >= end) {
+        doorman__transfer_end(call, now);
+    } else if (now >= end) {
+        client->counts.timed_out++;
+        doorman__call_fall_back(call, now);
+    } else {
+        doorman__call_move(call, DOORMAN__CALL_QUEUED);
+        doorman__timer_set(&client->timers, &call->timer, end);
+        if (acts || transfers) doorman__timer_clear(&client->timers, &call->timer);
+        const bool ends = doorman__call_has_fallback(call);
+        if (ends && doorman__breaker_is_open(call->port, now)) doorman__call_fall_back(call, now);
+    }
+}
+
+/* Processes a refusal as MOVED of a call in a message. The call or the hold may be NULL. */
+static void doorman__sent_move(doorman__sent sent, doorman_time now) {
+    doorman__client_hold *hold = sent.hold;
+    if (sent.call) doorman__call_pause(sent.call, now);
+    if (!hold) return;
+    assert(hold->asking);
+    hold->asking = false;
+    if (!hold->call && hold->state == DOORMAN__HOLD_ASKED) {
+        doorman__client_hold_end(hold, hold->was_sent, now);
+    }
+    doorman__client_hold_plan(hold, now);
+}
+
+/* ---- permit client: the end of a message */
+
+/* Ends a message that has failed. The breaker counts only the messages of a port.
  *   alive   a server has answered that it knows no master */
 static void doorman__batch_fail(doorman__batch *batch, bool alive, doorman_time now) {
     doorman_upstream *upstream = &batch->upstream;
     assert(upstream->state == DOORMAN__REQUESTED);
     unsigned most = DOORMAN__BREAKER_FAILURES +
                     (alive ? DOORMAN__BREAKER_DOUBLINGS_ALIVE : DOORMAN__BREAKER_DOUBLINGS);
-    if (batch == &batch->client->main) {
+    doorman__port *port = batch->port;
+    if (!doorman__batch_is_lane(batch)) {
         upstream->failures = upstream->failures < most ? upstream->failures + 1 : most;
         upstream->redirect[0] = 0;
         upstream->address_index = (upstream->address_index + 1) % upstream->address_count;
@@ -21562,10 +22127,11 @@ static void doorman__batch_fail(doorman__batch *batch, bool alive, doorman_time 
     upstream->redirects = 0;
     doorman__batch_return(batch, true, now);
     if (upstream->failures >= DOORMAN__BREAKER_FAILURES) {
-        doorman__breaker_open(batch->client, now);
+        doorman__breaker_open(port, now);
     } else {
         doorman__upstream_move(upstream, DOORMAN__READY);
     }
+    doorman__map_note_failure(batch, now);
 }
 
 /* Returns how many items the message, or its response, has for a call. How many a seizure brings is
@@ -21696,7 +22262,7 @@ static void doorman__client_report_work(doorman__call *call, doorman_time now) {
         doorman__call_fall_back(call, now);
         return;
     }
-    if (doorman__breaker_is_open(client, now)) {
+    if (doorman__breaker_is_open(doorman__call_route(call), now)) {
         doorman__timer_set(&client->timers, &call->timer,
                            doorman__after(now, DOORMAN__SETTLE_PAUSE));
         return;
@@ -21708,12 +22274,14 @@ static void doorman__client_report_work(doorman__call *call, doorman_time now) {
 /* Ends the calls and holds whose time has come, and renews holds. Forgets the refusals, or the
  * stocks, when all of them have ended. */
 static void doorman__permit_client_work(doorman_permit_client *client, doorman_time now) {
-    now = doorman__upstream_now(&client->main.upstream, now);
+    now = doorman__upstream_now(&client->home.batch.upstream, now);
     doorman__client_holds_work(client, now);
     while (doorman__timers_due(&client->timers) <= now) {
         doorman__timer *first = doorman__timers_first(&client->timers);
         doorman__call *call = DOORMAN__WITHIN(doorman__call, timer, first);
-        if (call->kind == DOORMAN__CALL_SETTLE) {
+        if (call->is_moved) {
+            doorman__call_resume(call, now);
+        } else if (call->kind == DOORMAN__CALL_SETTLE) {
             doorman__client_settle_work(call, now);
         } else if (call->kind == DOORMAN__CALL_REPORT && call->state == DOORMAN__CALL_WAITING) {
             doorman__client_report_work(call, now);
@@ -21733,26 +22301,60 @@ static void doorman__batch_work(doorman_upstream *upstream, doorman_time now) {
     doorman__permit_client_work(DOORMAN__WITHIN(doorman__batch, upstream, upstream)->client, now);
 }
 
-/* Returns the next queue with calls for a message, or KIND_COUNT. In the messages of the client,
- * the kinds alternate. Permits that may wait travel in lanes, if there are lanes. */
+/* Returns the next queue of a port with calls for a message, or KIND_COUNT. The kinds alternate.
+ * Permits that may wait travel in lanes, if there are lanes. */
 static doorman__call_kind doorman__queue_next(const doorman__batch *batch) {
-    const doorman_permit_client *client = batch->client;
-    bool is_lane = batch != &client->main;
+    const doorman__port *port = batch->port;
     for (int i = 1; i <= DOORMAN__CALL_KIND_COUNT; i++) {
         int kind = ((int)batch->kind + i) % DOORMAN__CALL_KIND_COUNT;
-        bool waits = kind == DOORMAN__CALL_WAIT;
-        if (is_lane ? !waits : waits && client->lane_count) continue;
-        if (client->queues[kind].first) return (doorman__call_kind)kind;
+        if (kind == DOORMAN__CALL_WAIT && batch->client->lane_count) continue;
+        if (port->queues[kind].first) return (doorman__call_kind)kind;
     }
     return DOORMAN__CALL_KIND_COUNT;
+}
+
+/* Finds the port whose permit a lane sends next, in turn. After a redirect a lane keeps its port.
+ *   index     out: of the port
+ *   returns   false: no permit waits whose node may be asked now */
+static bool doorman__lane_find(const doorman__batch *lane, size_t *index, doorman_time now) {
+    doorman_permit_client *client = lane->client;
+    const size_t count = doorman__port_count(client);
+    for (size_t i = 0; client->queued_waits && i < count; i++) {
+        *index = (client->lane_turn + 1 + i) % count;
+        const doorman__port *port = doorman__port_at(client, *index);
+        if (lane->upstream.redirects && port != lane->port) continue;
+        const bool waits = port->queues[DOORMAN__CALL_WAIT].first != NULL;
+        if (waits && !doorman__breaker_is_open(port, now)) return true;
+    }
+    return false;
+}
+
+/* Returns when a port may send a message. */
+static doorman_time doorman__port_opens(const doorman__port *port, doorman_time now) {
+    const doorman_upstream *upstream = &port->batch.upstream;
+    if (upstream->state == DOORMAN__BACKING_OFF) return upstream->retry_at;
+    return doorman__breaker_is_open(port, now) ? DOORMAN_NEVER : 0;
+}
+
+/* Returns when a lane without a message under way is due. */
+static doorman_time doorman__lane_due(const doorman__batch *lane) {
+    doorman_permit_client *client = lane->client;
+    const doorman_time now = client->home.batch.upstream.now;
+    doorman_time due = DOORMAN_NEVER;
+    for (size_t i = 0; client->queued_waits && i < doorman__port_count(client); i++) {
+        const doorman__port *port = doorman__port_at(client, i);
+        if (!port->queues[DOORMAN__CALL_WAIT].first) continue;
+        due = doorman__earlier(due, doorman__port_opens(port, now));
+    }
+    return due;
 }
 
 static doorman_time doorman__batch_due(const doorman_upstream *upstream) {
     const doorman__batch *batch = DOORMAN__WITHIN_CONST(doorman__batch, upstream, upstream);
     const doorman_permit_client *client = batch->client;
-    const doorman_upstream *main = &client->main.upstream;
+    const doorman_upstream *home = &client->home.batch.upstream;
     doorman_time due = DOORMAN_NEVER;
-    if (upstream == main) { /* a lane does not wake up for the work of the client */
+    if (upstream == home) { /* only one upstream wakes up for the work of the client */
         if (client->decided.first) return 0;
         due = doorman__earlier(doorman__timers_due(&client->timers),
                                doorman__timers_due(&client->hold_timers));
@@ -21763,20 +22365,54 @@ static doorman_time doorman__batch_due(const doorman_upstream *upstream) {
     if (upstream->state == DOORMAN__REQUESTED) {
         return doorman__earlier(due, doorman__upstream_due(upstream));
     }
-    if (doorman__queue_next(batch) == DOORMAN__CALL_KIND_COUNT) return due;
-    if (main->state == DOORMAN__BACKING_OFF) return doorman__earlier(due, main->retry_at);
-    return doorman__breaker_is_open(client, main->now) ? due : 0;
+    if (doorman__batch_is_lane(batch)) return doorman__lane_due(batch);
+    const bool asks = client->map_port == batch->port;
+    if (!asks && doorman__queue_next(batch) == DOORMAN__CALL_KIND_COUNT) return due;
+    return doorman__earlier(due, doorman__port_opens(batch->port, home->now));
 }
 
-/* Gives the next message of a lane its address: the one that the client uses now, or another one if
- * the permit has failed before. */
-static void doorman__lane_begin(doorman__batch *lane, const doorman__call *call) {
-    doorman_upstream *upstream = &lane->upstream;
-    const doorman_upstream *main = &lane->client->main.upstream;
-    size_t failed = call->failures % main->address_count;
+/* Gives the next message of a lane its port and its address: the one that the port uses now, or
+ * another one if the permit has failed before. */
+static void doorman__lane_begin(doorman__batch *lane, doorman__port *port) {
+    const doorman_upstream *from = &port->batch.upstream;
+    const doorman__call *call = doorman__call_at(port->queues[DOORMAN__CALL_WAIT].first);
+    size_t failed = call->failures % from->address_count;
     assert(lane->capacity == 1 && call->kind == DOORMAN__CALL_WAIT);
-    upstream->address_index = (main->address_index + failed) % main->address_count;
-    memcpy(upstream->redirect, failed ? "" : main->redirect, failed ? 1 : sizeof main->redirect);
+    const char *address =
+        failed ? from->addresses[(from->address_index + failed) % from->address_count]
+               : doorman__upstream_address(from);
+    lane->port = port;
+    memcpy(lane->upstream.redirect, address, strlen(address) + 1);
+}
+
+/* Chooses the calls of the next message: the port of a lane, and the kind.
+ *   returns   false: there is no message now */
+static bool doorman__batch_begin(doorman__batch *batch, doorman_time now) {
+    doorman_permit_client *client = batch->client;
+    size_t index = 0;
+    if (!doorman__batch_is_lane(batch)) {
+        doorman__call_kind kind = doorman__queue_next(batch);
+        if (kind == DOORMAN__CALL_KIND_COUNT || doorman__breaker_is_open(batch->port, now)) {
+            return false;
+        }
+        batch->kind = kind;
+        if (batch->port != &client->home) { /* without memory the message is smaller */
+            const size_t count = batch->port->queues[kind].count;
+            const size_t most = DOORMAN__MESSAGE_ITEMS;
+            (void)doorman__batch_reserve(batch, count < most ? count : most);
+        }
+        return true;
+    }
+    bool found = doorman__lane_find(batch, &index, now);
+    if (!found && batch->upstream.redirects) { /* another lane has sent its permit */
+        batch->upstream.redirects = 0;
+        found = doorman__lane_find(batch, &index, now);
+    }
+    if (!found) return false;
+    client->lane_turn = index;
+    if (!batch->upstream.redirects) doorman__lane_begin(batch, doorman__port_at(client, index));
+    batch->kind = DOORMAN__CALL_WAIT;
+    return true;
 }
 
 static bool doorman__batch_request(doorman_upstream *upstream, doorman_request *out,
@@ -21788,26 +22424,27 @@ static bool doorman__batch_request(doorman_upstream *upstream, doorman_request *
         [DOORMAN__CALL_SETTLE] = DOORMAN_SETTLE,     [DOORMAN__CALL_WAIT] = DOORMAN_ACQUIRE};
     doorman__batch *batch = DOORMAN__WITHIN(doorman__batch, upstream, upstream);
     doorman_permit_client *client = batch->client;
-    now = doorman__upstream_now(&client->main.upstream, now);
+    now = doorman__upstream_now(&client->home.batch.upstream, now);
     if (upstream->state == DOORMAN__REQUESTED) {
         if (now < doorman__upstream_due(upstream)) return false;
         doorman__batch_fail(batch, false, now);
     }
-    doorman__call_kind kind = doorman__queue_next(batch);
-    if (kind == DOORMAN__CALL_KIND_COUNT || doorman__breaker_is_open(client, now)) return false;
-    const doorman__list *queue = &client->queues[kind];
-    if (batch != &client->main && !upstream->redirects) {
-        doorman__lane_begin(batch, doorman__call_at(queue->first));
+    const bool is_lane = doorman__batch_is_lane(batch);
+    if (client->map_port == batch->port && !is_lane) {
+        if (doorman__breaker_is_open(batch->port, now)) return false;
+        doorman__map_request(batch->port, out, now);
+        return true;
     }
-    batch->kind = kind;
-    upstream->method = methods[kind];
-    upstream->timeout = doorman__batch_fill(batch, queue, now);
+    if (!doorman__batch_begin(batch, now)) return false;
+    upstream->method = methods[batch->kind];
+    upstream->timeout = doorman__batch_fill(batch, &batch->port->queues[batch->kind], now);
     upstream->sent_at = now;
     doorman__upstream_move(upstream, DOORMAN__REQUESTED);
     client->counts.messages++;
     *out = (doorman_request){.method = upstream->method,
                              .holder_id = client->client_id,
-                             .address = doorman__upstream_address(upstream),
+                             .address = is_lane ? doorman__upstream_address(upstream)
+                                                : doorman__port_address(batch->port),
                              .sequence = ++upstream->sequence};
     assert(batch->count > 0);
     if (upstream->method == DOORMAN_ACQUIRE) {
@@ -21859,7 +22496,7 @@ static bool doorman__decision_valid(const doorman_permit *permit, const doorman_
 static bool doorman__hold_result_valid(const doorman_hold *result, const doorman__call *call,
                                        doorman_method method) {
     bool renews = call && call->kind == DOORMAN__CALL_RENEWAL, seizes = method == DOORMAN_SEIZE;
-    if (result->gone) return true;
+    if (result->gone || result->reason == DOORMAN_REASON_MOVED) return true;
     if ((unsigned)result->reason >= DOORMAN_REASON_COUNT ||
         !doorman__duration_valid(result->expires_in) ||
         result->item_count > DOORMAN_PERMIT_ITEMS_MAX || (result->item_count && !result->items) ||
@@ -22044,7 +22681,7 @@ static void doorman__permit_decide(doorman__sent sent, const doorman_permit *per
 /* Processes the answer to a renewal or a release. A release that finds no hold may have reached a
  * new master. The next renewal then says what is held. */
 static void doorman__action_decide(doorman__call *action, const doorman_hold *result,
-                                   doorman_time now) {
+                                   doorman_time sent_at, doorman_time now) {
     doorman__client_hold *hold = action->hold;
     bool releases = action->kind == DOORMAN__CALL_RELEASE;
     assert(action == &hold->action && action->state == DOORMAN__CALL_SENT);
@@ -22055,8 +22692,7 @@ static void doorman__action_decide(doorman__call *action, const doorman_hold *re
         hold->renew_at = now;
     } else if (renewed && !result->gone) {
         hold->claims = false;
-        doorman__client_hold_extend(hold, hold->client->main.upstream.sent_at, result->expires_in,
-                                    now);
+        doorman__client_hold_extend(hold, sent_at, result->expires_in, now);
         for (size_t i = 0; i < hold->item_count; i++) {
             if (result->items[i].amount >= hold->amounts[i]) continue;
             hold->amounts[i] = result->items[i].amount;
@@ -22072,7 +22708,7 @@ static void doorman__action_decide(doorman__call *action, const doorman_hold *re
 }
 
 static void doorman__transfer_decide(doorman__call *call, const doorman_hold *result,
-                                     doorman_time now) {
+                                     doorman_time sent_at, doorman_time now) {
     doorman__client_hold *hold = call->hold;
     bool used = hold->state == DOORMAN__HOLD_IN_USE;
     assert(call->state == DOORMAN__CALL_SENT && hold->transfers > 0);
@@ -22090,8 +22726,7 @@ static void doorman__transfer_decide(doorman__call *call, const doorman_hold *re
         acquired->reason = result->reason;
         if (acquired->granted) {
             acquired->transfer_id = result->id;
-            acquired->ends_at =
-                doorman__after(call->client->main.upstream.sent_at, result->expires_in);
+            acquired->ends_at = doorman__after(sent_at, result->expires_in);
             memcpy(acquired->units, call->hold_request.amounts,
                    hold->item_count * sizeof *acquired->units);
         }
@@ -22101,7 +22736,7 @@ static void doorman__transfer_decide(doorman__call *call, const doorman_hold *re
 
 /* Ends a seizure. The call may be NULL. */
 static void doorman__seizure_decide(doorman__sent sent, const doorman_hold *result,
-                                    doorman_time now) {
+                                    doorman_time sent_at, doorman_time now) {
     doorman__client_hold *hold = sent.hold;
     doorman_permit_client *client = hold->client;
     bool granted = !result->gone && !result->reason;
@@ -22110,8 +22745,8 @@ static void doorman__seizure_decide(doorman__sent sent, const doorman_hold *resu
         !doorman__client_hold_set_items(hold, result->items, result->item_count)) {
         doorman__client_hold_end(hold, true, now);
     }
-    bool used = doorman__ask_decide(hold, granted ? result->id : 0, client->main.upstream.sent_at,
-                                    result->expires_in, now);
+    bool used =
+        doorman__ask_decide(hold, granted ? result->id : 0, sent_at, result->expires_in, now);
     if (sent.call) {
         doorman_acquired *acquired = &sent.call->acquired;
         acquired->decided_by = DOORMAN_BY_SERVER;
@@ -22150,35 +22785,76 @@ static void doorman__report_decide(doorman__call *call, const doorman_permit_res
     doorman__call_finish(call);
 }
 
+/* Returns whether another node owns the shard of a call of a message (N3). */
+static bool doorman__result_is_moved(const doorman_response *response, size_t place) {
+    doorman_reason reason = DOORMAN_NO_REASON;
+    if (response->method == DOORMAN_ACQUIRE) {
+        const doorman_permit *permit = &response->permits[place];
+        if (!permit->granted) reason = permit->reason;
+    } else if (response->method == DOORMAN_REPORT) {
+        reason = response->results[place].reason;
+    } else if (response->method == DOORMAN_SETTLE) {
+        reason = response->settlements[place].reason;
+    } else if (!response->holds[place].gone) {
+        reason = response->holds[place].reason;
+    }
+    return reason == DOORMAN_REASON_MOVED;
+}
+
 /* Processes the result of one call of a message. The call is NULL if it has its result already. */
 static void doorman__result_process(doorman__batch *batch, size_t place,
                                     const doorman_response *response, doorman_time now) {
     const doorman__sent sent = batch->sent[place];
+    const doorman_time sent_at = batch->upstream.sent_at;
     batch->sent[place].hold = NULL;
-    if (response->method == DOORMAN_ACQUIRE) {
-        doorman__permit_decide(sent, &response->permits[place], batch->upstream.sent_at, now);
+    if (doorman__result_is_moved(response, place)) {
+        doorman__sent_move(sent, now);
+    } else if (response->method == DOORMAN_ACQUIRE) {
+        doorman__permit_decide(sent, &response->permits[place], sent_at, now);
     } else if (response->method == DOORMAN_REPORT) {
         doorman__report_decide(sent.call, &response->results[place], now);
     } else if (response->method == DOORMAN_SETTLE) {
         if (!sent.call) return;
         doorman__client_settle_decide(sent.call, &response->settlements[place], now);
     } else if (response->method == DOORMAN_TRANSFER) {
-        doorman__transfer_decide(sent.call, &response->holds[place], now);
+        doorman__transfer_decide(sent.call, &response->holds[place], sent_at, now);
     } else if (response->method == DOORMAN_SEIZE) {
-        doorman__seizure_decide(sent, &response->holds[place], now);
+        doorman__seizure_decide(sent, &response->holds[place], sent_at, now);
     } else {
-        doorman__action_decide(sent.call, &response->holds[place], now);
+        doorman__action_decide(sent.call, &response->holds[place], sent_at, now);
     }
     assert(!batch->sent[place].call);
+}
+
+/* Processes the response to a DISCOVERY. A process that is not master may tell a map too. */
+static doorman_status doorman__map_response(doorman__port *port, const doorman_response *response,
+                                            doorman_time now) {
+    doorman_permit_client *client = port->batch.client;
+    doorman_upstream *upstream = &port->batch.upstream;
+    if (response->method != DOORMAN_DISCOVERY) {
+        doorman__batch_fail(&port->batch, false, now);
+        return DOORMAN_INVALID_ARGUMENT;
+    }
+    if (response->is_master) upstream->failures = 0;
+    upstream->redirects = 0;
+    doorman__upstream_move(upstream, DOORMAN__READY);
+    client->map_port = NULL;
+    if (!response->map || !doorman__routes_set(client, response->map, now)) {
+        client->map_ask_at = doorman__after(now, DOORMAN__MOVED_PAUSE);
+    }
+    return DOORMAN_OK;
 }
 
 /* Processes a response. Calls that have timed out meanwhile are not in the message any more. */
 static doorman_status doorman__batch_response(doorman_upstream *upstream, uint64_t sequence,
                                               const doorman_response *response, doorman_time now) {
     doorman__batch *batch = DOORMAN__WITHIN(doorman__batch, upstream, upstream);
-    now = doorman__upstream_now(&batch->client->main.upstream, now);
+    now = doorman__upstream_now(&batch->client->home.batch.upstream, now);
     if (upstream->state != DOORMAN__REQUESTED || sequence != upstream->sequence)
         return DOORMAN_STALE;
+    if (upstream->method == DOORMAN_DISCOVERY) {
+        return doorman__map_response(batch->port, response, now);
+    }
     if (!response->is_master && doorman__upstream_redirect(upstream, response->master_address)) {
         doorman__upstream_move(upstream, DOORMAN__READY);
         doorman__batch_return(batch, false, now);
@@ -22190,6 +22866,7 @@ static doorman_status doorman__batch_response(doorman_upstream *upstream, uint64
     }
     upstream->failures = upstream->redirects = 0;
     doorman__upstream_move(upstream, DOORMAN__READY);
+    doorman__map_note(batch->port, response->map_epoch, now);
     for (size_t i = 0; i < batch->count; i++) doorman__result_process(batch, i, response, now);
     batch->count = 0;
     return DOORMAN_OK;
@@ -22197,7 +22874,7 @@ static doorman_status doorman__batch_response(doorman_upstream *upstream, uint64
 
 static void doorman__batch_failed(doorman_upstream *upstream, uint64_t sequence, doorman_time now) {
     doorman__batch *batch = DOORMAN__WITHIN(doorman__batch, upstream, upstream);
-    now = doorman__upstream_now(&batch->client->main.upstream, now);
+    now = doorman__upstream_now(&batch->client->home.batch.upstream, now);
     if (upstream->state != DOORMAN__REQUESTED || sequence != upstream->sequence) return;
     doorman__batch_fail(batch, false, now);
 }
@@ -22215,20 +22892,21 @@ doorman_status doorman_permit_client_add_lane(doorman_permit_client *client,
                                               doorman_upstream **out) {
     if (!client || !out) return DOORMAN_INVALID_ARGUMENT;
     const char *addresses[DOORMAN__ADDRESSES_MAX];
-    const doorman_upstream *main = &client->main.upstream;
+    const doorman_upstream *home = &client->home.batch.upstream;
     if (client->lane_count == DOORMAN_PERMIT_LANES_MAX) return DOORMAN_RESOURCE_EXHAUSTED;
     doorman__permit_lane *lane = (doorman__permit_lane *)doorman__zalloc(sizeof *lane);
     if (!lane) return DOORMAN_OUT_OF_MEMORY;
     doorman__batch *batch = &lane->batch;
     *batch = (doorman__batch){.upstream = {.calls = &doorman__batch_calls},
                               .client = client,
+                              .port = &client->home,
                               .sent = &lane->sent,
                               .items = &lane->item,
                               .capacity = 1,
                               .item_capacity = 1};
-    for (size_t i = 0; i < main->address_count; i++) addresses[i] = main->addresses[i];
+    for (size_t i = 0; i < home->address_count; i++) addresses[i] = home->addresses[i];
     doorman_status status = doorman__upstream_init(&batch->upstream, client->client_id, addresses,
-                                                   main->address_count, NULL);
+                                                   home->address_count, NULL);
     if (status != DOORMAN_OK) {
         doorman__lane_free(lane);
         return status;
@@ -22250,10 +22928,12 @@ static doorman_status doorman__permit_client_start(doorman_permit_client *client
     client->message_timeout = options->request_timeout ? options->request_timeout : DOORMAN_SECOND;
     for (int i = 0; i < 2; i++) client->hash_key[i] = doorman__random(&random);
     for (int i = 0; i < 2; i++) client->local_key[i] = doorman__random(&random);
-    client->main.client = client;
-    client->main.upstream.calls = &doorman__batch_calls;
-    client->main.upstream.now = doorman__later(now, 0);
-    client->main.kind = DOORMAN__CALL_WAIT;
+    client->home.node = DOORMAN__NO_NODE;
+    client->home.batch.port = &client->home;
+    client->home.batch.client = client;
+    client->home.batch.upstream.calls = &doorman__batch_calls;
+    client->home.batch.upstream.now = doorman__later(now, 0);
+    client->home.batch.kind = DOORMAN__CALL_WAIT;
     if (options->permits.local) {
         doorman_limiter_map_options local = {.limit = *options->permits.local};
         for (int i = 0; i < 2; i++) local.seed[i] = doorman__random(&random);
@@ -22261,8 +22941,8 @@ static doorman_status doorman__permit_client_start(doorman_permit_client *client
         if (status != DOORMAN_OK) return status;
     }
     client->hold_number = doorman__random(&random) % DOORMAN__REQUEST_ID_MAX;
-    return doorman__upstream_init(&client->main.upstream, client->client_id, options->addresses,
-                                  options->address_count, error);
+    return doorman__upstream_init(&client->home.batch.upstream, client->client_id,
+                                  options->addresses, options->address_count, error);
 }
 
 doorman_status doorman_permit_client_create(doorman_permit_client **out,
@@ -22297,12 +22977,17 @@ static void doorman__calls_free(const doorman__list *calls) {
 
 void doorman_permit_client_destroy(doorman_permit_client *client) {
     if (!client) return;
-    doorman_time now = client->main.upstream.now;
-    doorman__batch_return(&client->main, false, now);
+    doorman_time now = client->home.batch.upstream.now;
+    for (size_t i = 0; i < doorman__port_count(client); i++) {
+        doorman__batch_return(&doorman__port_at(client, i)->batch, false, now);
+    }
     for (size_t i = 0; i < client->lane_count; i++) {
         doorman__batch_return(&client->lanes[i]->batch, false, now);
     }
-    for (int i = 0; i < DOORMAN__CALL_KIND_COUNT; i++) doorman__calls_free(&client->queues[i]);
+    for (size_t i = 0; i < doorman__port_count(client); i++) {
+        const doorman__port *port = doorman__port_at(client, i);
+        for (int j = 0; j < DOORMAN__CALL_KIND_COUNT; j++) doorman__calls_free(&port->queues[j]);
+    }
     doorman__calls_free(&client->waiting);
     doorman__calls_free(&client->decided);
     assert(client->call_count == 0 && client->timers.count == 0 && client->action_count == 0);
@@ -22321,15 +23006,20 @@ void doorman_permit_client_destroy(doorman_permit_client *client) {
     doorman__table_uninit(&client->copies.table);
     doorman__timers_uninit(&client->timers);
     doorman_limiter_map_destroy(client->local);
-    doorman__upstream_uninit(&client->main.upstream);
-    DOORMAN_FREE(client->main.sent);
-    DOORMAN_FREE(client->main.items);
+    doorman__routes_free(client);
+    doorman__upstream_uninit(&client->home.batch.upstream);
+    DOORMAN_FREE(client->home.batch.sent);
+    DOORMAN_FREE(client->home.batch.items);
     DOORMAN_FREE(client);
 }
 
 doorman_upstream *doorman_permit_client_upstream(doorman_permit_client *client) {
-    if (!client) return NULL;
-    return &client->main.upstream;
+    return doorman_permit_client_port(client, 0);
+}
+
+doorman_upstream *doorman_permit_client_port(doorman_permit_client *client, size_t index) {
+    if (!client || index >= doorman__port_count(client)) return NULL;
+    return &doorman__port_at(client, index)->batch.upstream;
 }
 
 /* What an application asks. */
@@ -22445,7 +23135,7 @@ static void doorman__call_bypass(doorman__call *call, doorman_time now) {
 
 /* Refuses a call, because its caller has released the hold. */
 static void doorman__call_revoke(doorman__call *call) {
-    doorman__reservation_give_back(call, call->client->main.upstream.now);
+    doorman__reservation_give_back(call, call->client->home.batch.upstream.now);
     memset(&call->acquired, 0, sizeof call->acquired);
     call->acquired.decided_by = DOORMAN_BY_CALLER;
     if (call->state != DOORMAN__CALL_DECIDED) doorman__call_finish(call);
@@ -22531,6 +23221,7 @@ static doorman__call *doorman__transfer_start(doorman_permit_client *client,
     }
     client->call_count++;
     *call = (doorman__call){.client = client,
+                            .port = &client->home,
                             .kind = DOORMAN__CALL_TRANSFER,
                             .request.item_count = count,
                             .text_bytes = hold->text_bytes,
@@ -22562,6 +23253,7 @@ static doorman__call *doorman__seizure_start(doorman_permit_client *client, cons
         return NULL;
     }
     (void)doorman__client_hold_ask(hold, NULL);
+    hold->seized_id = ask->hold->id;
     doorman__call_set_hold(call, DOORMAN__CALL_SEIZURE, hold);
     call->hold_request = (doorman_hold_request){
         .id = ask->hold->id, .request_id = hold->number, .time_to_live = ask->hold->time_to_live};
@@ -22668,7 +23360,7 @@ static doorman_status doorman__permit_client_ask(doorman_permit_client *client,
         status = doorman__hold_number_check(client, ask->permit, &released, error);
     }
     if (status != DOORMAN_OK) return status;
-    now = doorman__upstream_now(&client->main.upstream, now);
+    now = doorman__upstream_now(&client->home.batch.upstream, now);
     bool holds = !ask->permit || ask->permit->hold || ask->permit->request_id;
     if (!doorman__permit_client_reserve(client, holds)) return doorman__no_memory(error);
     if (ask->settle) {
@@ -22705,7 +23397,7 @@ doorman_status doorman_permit_client_report(doorman_permit_client *client,
     doorman_status status = doorman__permit_item_check(&place, NULL, 0, error);
     if (status == DOORMAN_OK) status = doorman__reported_cost_check(item->cost, error);
     if (status != DOORMAN_OK) return status;
-    now = doorman__upstream_now(&client->main.upstream, now);
+    now = doorman__upstream_now(&client->home.batch.upstream, now);
     if (!doorman__permit_client_reserve(client, false)) return doorman__no_memory(error);
     doorman__call *call = doorman__call_create(client, &request, NULL);
     if (!call) return doorman__no_memory(error);
@@ -22757,7 +23449,7 @@ doorman_status doorman_permit_client_release(doorman_permit_client *client,
     if (status != DOORMAN_OK) return status;
     doorman__client_hold *hold = doorman__client_hold_find(client, request->id);
     if (!hold) return DOORMAN_OK;
-    now = doorman__upstream_now(&client->main.upstream, now);
+    now = doorman__upstream_now(&client->home.batch.upstream, now);
     if (hold->state == DOORMAN__HOLD_NEW) {
         doorman__client_hold_destroy(hold);
         return DOORMAN_OK;
@@ -22824,7 +23516,7 @@ bool doorman_permit_client_next_change(doorman_permit_client *client, doorman_he
     assert(hold->changed);
     doorman__client_hold_describe(hold, out);
     doorman__client_hold_set_changed(hold, false);
-    doorman__client_hold_plan(hold, client->main.upstream.now);
+    doorman__client_hold_plan(hold, client->home.batch.upstream.now);
     return true;
 }
 
@@ -22837,14 +23529,15 @@ static void doorman__call_end(doorman__call *call, doorman_status status) {
     bool permits = call->kind == DOORMAN__CALL_PERMIT || call->kind == DOORMAN__CALL_WAIT;
     if (status == DOORMAN_OK && (!permits || call->peer)) return;
     doorman__client_hold *hold = call->hold;
-    doorman_time now = call->client->main.upstream.now;
+    doorman_time now = call->client->home.batch.upstream.now;
     assert(call->state != DOORMAN__CALL_NEW && call->state != DOORMAN__CALL_DECIDED);
     call->status = status;
-    if (status == DOORMAN_OK && call->state != DOORMAN__CALL_WAITING) {
+    const bool is_queued = call->state == DOORMAN__CALL_QUEUED || call->is_moved;
+    if (status == DOORMAN_OK && (is_queued || call->state != DOORMAN__CALL_WAITING)) {
         call->acquired.decided_by = DOORMAN_BY_BYPASS;
         doorman__call_grant(call, true);
     }
-    if (hold && status == DOORMAN_OK && call->state != DOORMAN__CALL_QUEUED) {
+    if (hold && status == DOORMAN_OK && !is_queued) {
         call->acquired.hold = hold->number;
         doorman__client_hold_detach(hold);
     } else if (hold) {
@@ -22866,16 +23559,21 @@ static void doorman__calls_end(const doorman__list *calls, doorman_status status
 /* Ends all permits that callers wait for. With a status other than OK, also all seizures and
  * transfers. */
 static void doorman__permit_client_end_all(doorman_permit_client *client, doorman_status status) {
-    for (size_t i = 0; i < client->main.count; i++) {
-        doorman__call_end(client->main.sent[i].call, status);
+    const size_t count = doorman__port_count(client);
+    for (size_t i = 0; i < count; i++) {
+        const doorman__batch *batch = &doorman__port_at(client, i)->batch;
+        for (size_t j = 0; j < batch->count; j++) doorman__call_end(batch->sent[j].call, status);
     }
     for (size_t i = 0; i < client->lane_count; i++) {
         doorman__call_end(client->lanes[i]->sent.call, status);
     }
     doorman__calls_end(&client->waiting, status);
-    doorman__calls_end(&client->queues[DOORMAN__CALL_PERMIT], status);
-    doorman__calls_end(&client->queues[DOORMAN__CALL_WAIT], status);
-    doorman__calls_end(&client->queues[DOORMAN__CALL_SEIZURE], status);
+    for (size_t i = 0; i < count; i++) {
+        const doorman__port *port = doorman__port_at(client, i);
+        doorman__calls_end(&port->queues[DOORMAN__CALL_PERMIT], status);
+        doorman__calls_end(&port->queues[DOORMAN__CALL_WAIT], status);
+        doorman__calls_end(&port->queues[DOORMAN__CALL_SEIZURE], status);
+    }
 }
 
 void doorman_permit_client_kill_switch(doorman_permit_client *client, bool on) {
@@ -22884,18 +23582,33 @@ void doorman_permit_client_kill_switch(doorman_permit_client *client, bool on) {
     client->kill_switch = on;
 }
 
+/* Returns whether a breaker is open: that of a node that owns a shard, or without a map that of
+ * home. */
+static bool doorman__permit_client_is_pausing(const doorman_permit_client *client) {
+    const doorman__routes *routes = client->routes;
+    const doorman_time now = client->home.batch.upstream.now;
+    if (!routes) return doorman__breaker_is_open(&client->home, now);
+    for (size_t i = 0; i < routes->map->shards.count; i++) {
+        if (doorman__breaker_is_open(doorman__port_of_shard(routes, i), now)) return true;
+    }
+    return false;
+}
+
 void doorman_permit_client_read(const doorman_permit_client *client,
                                 doorman_permit_client_info *out) {
     if (!out) return;
     memset(out, 0, sizeof *out);
     if (!client) return;
-    const doorman_upstream *upstream = &client->main.upstream;
     *out = client->counts;
-    out->failures = upstream->failure_count;
+    for (size_t i = 0; i < doorman__port_count(client); i++) {
+        const doorman_upstream *upstream =
+            i ? &client->routes->ports[i - 1]->batch.upstream : &client->home.batch.upstream;
+        out->failures += upstream->failure_count;
+    }
     out->waiting_count =
         client->call_count - client->action_count - client->prefetch_count - client->decided.count;
     out->hold_count = client->all_holds.count;
-    out->is_pausing = doorman__breaker_is_open(client, upstream->now);
+    out->is_pausing = doorman__permit_client_is_pausing(client);
 }
 
 #ifdef DOORMAN_JSON
@@ -23530,11 +24243,11 @@ static const doorman__row doorman__shard_map_rows[] = {
     {0},
 };
 
-/* Finds the nodes that the shards name, and makes the map. */
-static doorman_status doorman__shard_map_make(doorman_shard_map **out,
-                                              doorman__shard_map_text *text, doorman_error *error) {
+/* Finds the nodes that the shards name.
+ *   owners   out: one for each shard; the map then points to them */
+static doorman_status doorman__shard_map_resolve(doorman__shard_map_text *text,
+                                                 doorman_shard *owners, doorman_error *error) {
     doorman_shard_map *map = &text->map;
-    doorman_shard owners[DOORMAN_SHARDS_MAX];
     map->owners = owners;
     map->shards.count = text->shard_count;
     for (size_t i = 0; i < text->shard_count; i++) {
@@ -23550,7 +24263,25 @@ static doorman_status doorman__shard_map_make(doorman_shard_map **out,
                              "shards[%zu].%s: no node has this name", i,
                              no_owner ? "owner" : "target");
     }
-    return doorman_shard_map_create(out, map, error);
+    return DOORMAN_OK;
+}
+
+/* Reads the map of a response. It lives as long as the response. */
+static void doorman__read_shard_map(const doorman__field *field, void *out) {
+    doorman__reader *reader = field->reader;
+    if (!field->value) return;
+    doorman__shard_map_text *text =
+        (doorman__shard_map_text *)doorman__read_room(reader, sizeof *text);
+    if (!text) return;
+    doorman__read_fields(field, doorman__shard_map_rows, text);
+    doorman_shard *owners =
+        (doorman_shard *)doorman__read_room(reader, text->shard_count * sizeof *owners);
+    if (!owners) return;
+    doorman_error wrong = {0};
+    doorman_status status = doorman__shard_map_resolve(text, owners, &wrong);
+    if (status == DOORMAN_OK) status = doorman__shard_map_check(&text->map, &wrong);
+    if (status != DOORMAN_OK) doorman__read_fail(field, wrong.text);
+    ((doorman_response *)out)->map = &text->map;
 }
 
 doorman_status doorman_json_read_shard_map(doorman_shard_map **out, const char *text, size_t bytes,
@@ -23568,42 +24299,56 @@ doorman_status doorman_json_read_shard_map(doorman_shard_map **out, const char *
         reader.error = error;
         return doorman__read_end(&reader);
     }
-    doorman_status status = doorman__shard_map_make(out, &read, error);
+    doorman_shard owners[DOORMAN_SHARDS_MAX];
+    doorman_status status = doorman__shard_map_resolve(&read, owners, error);
+    if (status == DOORMAN_OK) status = doorman_shard_map_create(out, &read.map, error);
     doorman__arena_uninit(&reader.arena);
     cJSON_Delete(reader.tree);
     return status;
 }
 
-doorman_status doorman_json_write_shard_map(const doorman_shard_map *map, doorman_buffer *text) {
-    if (!map || !text) return DOORMAN_INVALID_ARGUMENT;
+static void doorman__put_shard_map(doorman__writer *out, const doorman_shard_map *map) {
     char seed[DOORMAN__SEED_DIGITS + 1];
-    doorman__writer out = doorman__put_start(text);
     snprintf(seed, sizeof seed, "%016llx%016llx", (unsigned long long)map->shards.seed[0],
              (unsigned long long)map->shards.seed[1]);
-    doorman__put(&out, "{'epoch':%i,'seed':%s,'nodes':[", map->epoch, seed);
+    doorman__put(out, "{'epoch':%i,'seed':%s,'nodes':[", map->epoch, seed);
     for (size_t i = 0; i < map->node_count; i++) {
-        doorman__put(&out, "%,");
-        doorman__put_fields(&out, doorman__shard_node_rows, &map->nodes[i]);
+        doorman__put(out, "%,");
+        doorman__put_fields(out, doorman__shard_node_rows, &map->nodes[i]);
     }
-    doorman__put(&out, "],'shards':[");
+    doorman__put(out, "],'shards':[");
     for (size_t i = 0; i < map->shards.count; i++) {
         const doorman_shard *shard = &map->owners[i];
         const bool goes = shard->target != shard->owner;
         const doorman__named_shard own = {map->nodes[shard->owner].name,
                                           goes ? map->nodes[shard->target].name : NULL, shard->from,
                                           shard->is_lost};
-        doorman__put(&out, "%,");
-        doorman__put_fields(&out, doorman__named_shard_rows, &own);
+        doorman__put(out, "%,");
+        doorman__put_fields(out, doorman__named_shard_rows, &own);
     }
-    doorman__put(&out, "]");
-    if (map->rule_count) doorman__put(&out, ",'rules':[");
+    doorman__put(out, "]");
+    if (map->rule_count) doorman__put(out, ",'rules':[");
     for (size_t i = 0; i < map->rule_count; i++) {
-        doorman__put(&out, "%,");
-        doorman__put_fields(&out, doorman__shard_rule_rows, &map->rules[i]);
+        doorman__put(out, "%,");
+        doorman__put_fields(out, doorman__shard_rule_rows, &map->rules[i]);
     }
-    doorman__put(&out, map->rule_count ? "]}" : "}");
+    doorman__put(out, map->rule_count ? "]}" : "}");
+}
+
+doorman_status doorman_json_write_shard_map(const doorman_shard_map *map, doorman_buffer *text) {
+    if (!map || !text) return DOORMAN_INVALID_ARGUMENT;
+    doorman__writer out = doorman__put_start(text);
+    doorman__put_shard_map(&out, map);
     return doorman__put_end(&out);
 }
+
+static void doorman__put_response_map(doorman__writer *out, const void *from) {
+    doorman__put_shard_map(out, ((const doorman_response *)from)->map);
+}
+
+/* The map in the response to a DISCOVERY. */
+static const doorman__row doorman__map_row =
+    DOORMAN__ROW_OTHER("map", OPTIONAL, doorman__read_shard_map, doorman__put_response_map);
 
 /* ---- permit JSON: requests */
 
@@ -23987,7 +24732,7 @@ static void doorman__put_permit(doorman__writer *out, const doorman_permit *perm
 static void doorman__put_permits(doorman__writer *out, const void *from) {
     const doorman_response *response = (const doorman_response *)from;
     assert(response->permit_count == out->request->permit_count);
-    doorman__put(out, "'permit':[");
+    doorman__put(out, "%,'permit':[");
     for (size_t i = 0; i < response->permit_count; i++) {
         doorman__put_permit(out, &response->permits[i], &out->request->permits[i]);
     }
@@ -24078,7 +24823,7 @@ static void doorman__put_holds(doorman__writer *out, const void *from) {
                                                doorman__transferred_rows, doorman__seized_rows};
     const doorman_response *response = (const doorman_response *)from;
     assert(doorman__method_has_holds(response->method));
-    doorman__put(out, "'entry':[");
+    doorman__put(out, "%,'entry':[");
     for (size_t i = 0; i < response->hold_count; i++) {
         const doorman_hold *hold = &response->holds[i];
         bool is_lost = hold->gone || hold->reason;
@@ -24104,17 +24849,23 @@ static const doorman__row doorman__settlement_rows[] = {
     {0},
 };
 
+/* A sharded server says which map it has (N9). */
+#define DOORMAN__MAP_EPOCH DOORMAN__ROW(ID, LENIENT, doorman_response, map_epoch)
 #define DOORMAN__RESULTS(rows)                                                                     \
-    { DOORMAN__ROW_LIST("entry", REQUIRED, doorman_response, results, result_count, rows) }
+    {                                                                                              \
+        DOORMAN__MAP_EPOCH,                                                                        \
+            DOORMAN__ROW_LIST("entry", REQUIRED, doorman_response, results, result_count, rows)    \
+    }
 #define DOORMAN__HOLDS_AFTER(rows)                                                                 \
     {                                                                                              \
-        {                                                                                          \
+        DOORMAN__MAP_EPOCH, {                                                                      \
             DOORMAN__LIST("entry", REQUIRED, doorman_response, holds, hold_count, rows),           \
                 .put = doorman__put_holds                                                          \
         }                                                                                          \
     }
-static const doorman__row doorman__permit_responses[][2] = {
-    {{DOORMAN__LIST("permit", REQUIRED, doorman_response, permits, permit_count,
+static const doorman__row doorman__permit_responses[][3] = {
+    {DOORMAN__MAP_EPOCH,
+     {DOORMAN__LIST("permit", REQUIRED, doorman_response, permits, permit_count,
                     doorman__permit_rows),
       .put = doorman__put_permits}},
     DOORMAN__RESULTS(doorman__charged_rows),
@@ -24124,8 +24875,8 @@ static const doorman__row doorman__permit_responses[][2] = {
     DOORMAN__HOLDS_AFTER(doorman__released_rows),
     DOORMAN__HOLDS_AFTER(doorman__transferred_rows),
     DOORMAN__HOLDS_AFTER(doorman__seized_rows),
-    {DOORMAN__ROW_LIST("entry", REQUIRED, doorman_response, settlements, settlement_count,
-                       doorman__settlement_rows)},
+    {DOORMAN__MAP_EPOCH, DOORMAN__ROW_LIST("entry", REQUIRED, doorman_response, settlements,
+                                           settlement_count, doorman__settlement_rows)},
 };
 
 /* Returns the most bytes that the response to a permit takes. `name` is what the name of a limit
@@ -24242,6 +24993,7 @@ static doorman_status doorman__permits_refuse_figures(const doorman_request *req
 static const doorman__json_permits doorman__permits_in_json = {
     .limits = &doorman__limits_row,
     .descriptors = &doorman__descriptors_row,
+    .map = &doorman__map_row,
     .requests = doorman__permit_requests,
     .responses = doorman__permit_responses,
     .check_reply = doorman__permits_reply_check,
@@ -24254,9 +25006,9 @@ static const doorman__json_permits doorman__permits_in_json = {
 /* ---- >>permit_agent ------------------------------------------------------------------------- */
 /*
  * An agent has a permit client with a mutex, a thread and a connection of their own. So a slow
- * response with leases does not delay a permit, and many permits do not delay a lease. The thread
- * starts with the first permit, report, transfer or seizure, so an agent without permits does not
- * have it. The thread repeats these steps:
+ * response with leases does not delay a permit, and many permits do not delay a lease. Each node of
+ * a map of shards has one more connection (N9). The thread starts with the first permit, report,
+ * transfer or seizure, so an agent without permits does not have it. It repeats these steps:
  *
  *   1. Parse the response that has come, without the mutex.
  *   2. Pass it to the client, and take the next message and all decisions from the client.
@@ -24285,10 +25037,12 @@ struct doorman__agent_permits {
     doorman_time stop_by;      /* when the thread ends at the latest; NEVER: it is not stopping */
     doorman__pause pause;
     doorman_permit_client *client;
-    /* the first one is that of the client, the others are those of its lanes */
-    doorman_transport *transports[DOORMAN_PERMIT_LANES_MAX + 1];
-    size_t transport_count;
-    bool lanes_failed; /* memory has run out for a lane, so no more lanes are added */
+    /* one for each port of the client and for each lane; the first one is that of home */
+    doorman_transport **transports;
+    size_t transport_count, transport_capacity;
+    size_t port_count;      /* ports that have a transport: the first ones of the client */
+    doorman_time ports_due; /* when the next port gets a transport, after memory has run out */
+    bool lanes_failed;      /* memory has run out for a lane, so no more lanes are added */
     void (*on_hold_changed)(void *context, const doorman_held *held);
     void *context;
     doorman_error last_error;
@@ -24337,41 +25091,69 @@ static bool doorman__agent_permits_needs_lane(const doorman__agent_permits *perm
     for (size_t i = 0; i < client->lane_count; i++) {
         idle += client->lanes[i]->batch.upstream.state != DOORMAN__REQUESTED;
     }
-    return !permits->lanes_failed && permits->transport_count <= DOORMAN_PERMIT_LANES_MAX &&
-           client->queues[DOORMAN__CALL_WAIT].count > idle;
+    return !permits->lanes_failed && client->lane_count < DOORMAN_PERMIT_LANES_MAX &&
+           client->queued_waits > idle;
 }
 
 /* Returns when the client or a lane is due. */
 static doorman_time doorman__agent_permits_due(const doorman__agent_permits *permits) {
-    const doorman_permit_client *client = permits->client;
-    doorman_time due = doorman_upstream_due(&client->main.upstream);
+    doorman_permit_client *client = permits->client;
+    doorman_time due = DOORMAN_NEVER;
     if (doorman__agent_permits_needs_lane(permits)) return 0;
+    if (permits->port_count < doorman__port_count(client)) due = permits->ports_due;
+    for (size_t i = 0; i < permits->port_count; i++) {
+        due = doorman__earlier(due, doorman_upstream_due(doorman_permit_client_port(client, i)));
+    }
     for (size_t i = 0; i < client->lane_count; i++) {
         due = doorman__earlier(due, doorman_upstream_due(&client->lanes[i]->batch.upstream));
     }
     return due;
 }
 
+/* Adds a transport for an upstream of the client. */
+static doorman_status doorman__agent_permits_add_transport(doorman__agent_permits *permits,
+                                                           doorman_upstream *upstream) {
+    char *const *pem = permits->transports[0]->pem;
+    const doorman_tls tls = {.authority = pem[0], .certificate = pem[1], .key = pem[2]};
+    const doorman_transport_options options = {.upstream = upstream,
+                                               .on_wakeup = doorman__agent_permits_on_wakeup,
+                                               .context = permits,
+                                               .tls = pem[0] ? &tls : NULL};
+    assert(permits->transport_count > 0);
+    if (!doorman__reserve(&permits->transports, &permits->transport_capacity,
+                          permits->transport_count + 1, sizeof *permits->transports)) {
+        return DOORMAN_OUT_OF_MEMORY;
+    }
+    doorman_transport **transport = &permits->transports[permits->transport_count];
+    doorman_status status = doorman__transport_create(transport, &options);
+    if (status != DOORMAN_OK) return status;
+    (*transport)->fails_early = true;
+    permits->transport_count++;
+    return DOORMAN_OK;
+}
+
 /* Adds a lane with a transport of its own. If memory runs out, permits wait for the lanes that are
  * there. Without lanes they travel among the other messages. */
 static void doorman__agent_permits_add_lane(doorman__agent_permits *permits) {
     doorman_permit_client *client = permits->client;
-    char *const *pem = permits->transports[0]->pem;
-    const doorman_tls tls = {.authority = pem[0], .certificate = pem[1], .key = pem[2]};
-    doorman_transport_options options = {.on_wakeup = doorman__agent_permits_on_wakeup,
-                                         .context = permits,
-                                         .tls = pem[0] ? &tls : NULL};
-    doorman_transport **lane = &permits->transports[permits->transport_count];
-    assert(permits->transport_count > 0 && permits->transport_count <= DOORMAN_PERMIT_LANES_MAX);
-    doorman_status status = doorman_permit_client_add_lane(client, &options.upstream);
+    doorman_upstream *upstream = NULL;
+    doorman_status status = doorman_permit_client_add_lane(client, &upstream);
     if (status == DOORMAN_OK) {
-        status = doorman__transport_create(lane, &options);
+        status = doorman__agent_permits_add_transport(permits, upstream);
         if (status != DOORMAN_OK) doorman__lane_free(client->lanes[--client->lane_count]);
     }
     permits->lanes_failed = status != DOORMAN_OK;
-    if (permits->lanes_failed) return;
-    (*lane)->fails_early = true;
-    permits->transport_count++;
+}
+
+/* Gives each new port a transport (N9). If memory runs out, the calls of the port wait for it. */
+static void doorman__agent_permits_add_ports(doorman__agent_permits *permits, doorman_time now) {
+    doorman_permit_client *client = permits->client;
+    while (permits->port_count < doorman__port_count(client) && permits->ports_due <= now) {
+        doorman_upstream *upstream = doorman_permit_client_port(client, permits->port_count);
+        bool added = doorman__agent_permits_add_transport(permits, upstream) == DOORMAN_OK;
+        permits->port_count += added;
+        permits->ports_due = added ? 0 : doorman__after(now, DOORMAN_SECOND);
+    }
 }
 
 /* Unlocks the mutex. Wakes the thread if the client is due before the thread would wake up. The
@@ -24424,13 +25206,19 @@ static void doorman__agent_permits_tell(const doorman__list *calls) {
  * takes them. */
 static bool doorman__agent_permits_has_to_wait(const doorman__agent_permits *permits,
                                                doorman_time now) {
-    const doorman_permit_client *client = permits->client;
-    const doorman_upstream *upstream = &client->main.upstream;
-    bool sends = upstream->state == DOORMAN__REQUESTED &&
-                 (upstream->method == DOORMAN_REPORT || upstream->method == DOORMAN_RELEASE);
-    return now < permits->stop_by && upstream->failures == 0 &&
-           (sends || client->settle_count || client->queues[DOORMAN__CALL_REPORT].first ||
-            client->learning_count || client->queues[DOORMAN__CALL_RELEASE].first);
+    doorman_permit_client *client = permits->client;
+    const bool waits = client->settle_count || client->learning_count;
+    for (size_t i = 0; now < permits->stop_by && i < doorman__port_count(client); i++) {
+        const doorman__port *port = doorman__port_at(client, i);
+        const doorman_upstream *upstream = &port->batch.upstream;
+        bool sends = upstream->state == DOORMAN__REQUESTED &&
+                     (upstream->method == DOORMAN_REPORT || upstream->method == DOORMAN_RELEASE);
+        sends = sends || port->queues[DOORMAN__CALL_REPORT].first ||
+                port->queues[DOORMAN__CALL_RELEASE].first;
+        const bool decides = !client->routes || port->node != DOORMAN__NO_NODE;
+        if (upstream->failures == 0 && (sends || (waits && decides))) return true;
+    }
+    return false;
 }
 
 static void doorman__agent_permits_sleep(doorman__agent_permits *permits, doorman_time now) {
@@ -24482,7 +25270,6 @@ static bool doorman__agent_permits_update(doorman__agent_permits *permits,
 
 static void *doorman__agent_permits_main(void *context) {
     doorman__agent_permits *permits = (doorman__agent_permits *)context;
-    bool made[DOORMAN_PERMIT_LANES_MAX + 1] = {false}; /* a message, by each transport */
     pthread_mutex_lock(&permits->mutex);
     for (;;) {
         pthread_mutex_unlock(&permits->mutex);
@@ -24493,18 +25280,20 @@ static void *doorman__agent_permits_main(void *context) {
         doorman_time now = doorman_clock();
         permits->wakeup = false;
         if (permits->closed) doorman__permit_client_end_all(permits->client, DOORMAN_UNAVAILABLE);
-        doorman__pause_check(&permits->pause, &permits->client->main.upstream);
+        doorman__pause_check(&permits->pause, &permits->client->home.batch.upstream);
         while (doorman__agent_permits_needs_lane(permits)) doorman__agent_permits_add_lane(permits);
+        doorman__agent_permits_add_ports(permits, now);
         bool some = false;
         for (size_t i = 0; i < permits->transport_count; i++) {
-            made[i] = doorman__agent_permits_update(permits, permits->transports[i], now);
-            some = some || made[i];
+            some = doorman__agent_permits_update(permits, permits->transports[i], now) || some;
         }
         doorman__list calls = doorman__agent_permits_take(permits, now);
-        doorman__pause_note(&permits->pause, &permits->client->main.upstream);
+        doorman__pause_note(&permits->pause, &permits->client->home.batch.upstream);
         pthread_mutex_unlock(&permits->mutex);
-        for (size_t i = 0; i < permits->transport_count; i++) {
-            if (made[i]) doorman_transport_send(permits->transports[i]);
+        for (size_t i = 0; some && i < permits->transport_count; i++) {
+            const bool made =
+                doorman__transport_get(permits->transports[i]) == DOORMAN__TRANSPORT_PREPARED;
+            if (made) doorman_transport_send(permits->transports[i]);
         }
         doorman__agent_permits_tell(&calls);
         pthread_mutex_lock(&permits->mutex);
@@ -24590,7 +25379,7 @@ static void doorman__acquirer_end_call(doorman__acquirer *acquirer, bool gives_u
             const doorman_hold_request release = {.id = call->hold->number};
             (void)doorman_permit_client_release(client, &release, NULL, doorman_clock());
         }
-        if (gives_up) doorman__reservation_give_back(call, client->main.upstream.now);
+        if (gives_up) doorman__reservation_give_back(call, client->home.batch.upstream.now);
         if (call->state != DOORMAN__CALL_DECIDED) doorman__call_settle(call);
         *acquirer->out = call->acquired;
         acquirer->decided = true;
@@ -24896,10 +25685,14 @@ static doorman_status doorman__agent_permits_create(doorman_agent *agent,
         .on_wakeup = doorman__agent_permits_on_wakeup,
         .context = permits,
         .tls = options->tls};
+    if (!doorman__reserve(&permits->transports, &permits->transport_capacity, 1,
+                          sizeof *permits->transports)) {
+        return doorman__no_memory(error);
+    }
     status = doorman_transport_create(&permits->transports[0], &transport);
     if (status != DOORMAN_OK) return doorman__no_memory(error);
     permits->transports[0]->fails_early = true;
-    permits->transport_count = 1;
+    permits->transport_count = permits->port_count = 1;
     return DOORMAN_OK;
 }
 
@@ -24935,6 +25728,7 @@ static void doorman__agent_permits_free(doorman_agent *agent) {
     for (size_t i = 0; i < permits->transport_count; i++) {
         doorman_transport_destroy(permits->transports[i]);
     }
+    DOORMAN_FREE(permits->transports);
     doorman_permit_client_destroy(permits->client);
     pthread_cond_destroy(&permits->wake);
     pthread_mutex_destroy(&permits->mutex);

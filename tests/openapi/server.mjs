@@ -55,6 +55,12 @@ const FIELDS_UNSEEN = [
   'TemplateDifference.is_reordered', 'Undone.had_ended', 'Undone.hides', 'Undone.then',
   ...['ago', 'by_rule', 'count', 'domain', 'key', 'resource_id'].map(
     (field) => `UnmatchedDescriptor.${field}`),
+  // these need a map of shards
+  'DiscoveryResponse.map', 'ReleaseHoldsResult.reason', 'RenewResult.reason', ...['Acquire', 'Inspect', 'ReleaseHolds', 'Renew', 'Report', 'Reset',
+    'Seize', 'Settle', 'Transfer'].map((method) => `${method}Response.map_epoch`),
+  ...['epoch', 'nodes', 'nodes.addresses', 'nodes.name', 'rules', 'rules.by', 'rules.glob', 'seed',
+    'shards', 'shards.from', 'shards.lost', 'shards.owner', 'shards.target'].map(
+    (field) => `ShardMap.${field}`),
 ].sort();
 
 // ---- requests

@@ -447,13 +447,13 @@ mutant client-unmatched 'P23: UNMATCHED is a refusal' \
     'if (!permit->granted && permit->reason == DOORMAN_REASON_UNMATCHED) {' \
     'if (!permit->granted && permit->reason == DOORMAN_REASON_COUNT) {' --permits
 mutant client-breaker 'P23: the breaker never opens' \
-    'if (upstream->failures >= DOORMAN__BREAKER_FAILURES) { doorman__breaker_open(batch->client, now);' \
-    'if (0) { doorman__breaker_open(batch->client, now);' --permits
+    'if (upstream->failures >= DOORMAN__BREAKER_FAILURES) { doorman__breaker_open(port, now);' \
+    'if (0) { doorman__breaker_open(port, now);' --permits
 mutant client-pause 'P23: the breaker stays open for 1 s' \
     'doorman_time pause = doorman__earlier(DOORMAN_SECOND << doublings, most);' \
     'doorman_time pause = DOORMAN_SECOND; (void)doublings, (void)most;' --permits
 mutant client-again 'P23: a permit is sent again for ever' \
-    'bool gives_up = ++call->failures > call->client->main.upstream.address_count;' \
+    'bool gives_up = ++call->failures > addresses;' \
     'bool gives_up = false;' --permits
 mutant client-late 'P23: a permit under way does not time out' \
     'doorman__list *to = doorman__call_list(call);' \
@@ -467,8 +467,8 @@ mutant client-wait 'P3: a caller waits for the whole wait, beyond its timeout' \
     'doorman_time end = doorman__earlier(ready, call->deadline);' \
     'doorman_time end = ready;' --permits
 mutant client-twice 'R2: the response to an earlier message counts' \
-    '(doorman__batch, upstream, upstream); now = doorman__upstream_now(&batch->client->main.upstream, now); if (upstream->state != DOORMAN__REQUESTED || sequence != upstream->sequence) return DOORMAN_STALE;' \
-    '(doorman__batch, upstream, upstream); now = doorman__upstream_now(&batch->client->main.upstream, now); if (upstream->state != DOORMAN__REQUESTED || sequence > upstream->sequence) return DOORMAN_STALE;' \
+    '(doorman__batch, upstream, upstream); now = doorman__upstream_now(&batch->client->home.batch.upstream, now); if (upstream->state != DOORMAN__REQUESTED || sequence != upstream->sequence) return DOORMAN_STALE;' \
+    '(doorman__batch, upstream, upstream); now = doorman__upstream_now(&batch->client->home.batch.upstream, now); if (upstream->state != DOORMAN__REQUESTED || sequence > upstream->sequence) return DOORMAN_STALE;' \
     --permits
 mutant client-silent 'P25: with the kill switch, no copy is sent' \
     'if (!copy || !doorman__permit_client_reserve(client, hold != NULL)) {' \

@@ -2233,7 +2233,7 @@ static void pause_permits(doorman_agent *agent) {
                          DOORMAN_OK);
     }
     pthread_mutex_lock(&agent->permits->mutex);
-    doorman_upstream *upstream = &agent->permits->client->main.upstream;
+    doorman_upstream *upstream = &agent->permits->client->home.batch.upstream;
     assert_int_equal(upstream->state, DOORMAN__BACKING_OFF);
     upstream->retry_at = doorman_clock() + 10 * TEST_TIMEOUT;
     pthread_mutex_unlock(&agent->permits->mutex);
@@ -2241,7 +2241,8 @@ static void pause_permits(doorman_agent *agent) {
 
 static bool permits_may_ask(doorman_agent *agent) {
     pthread_mutex_lock(&agent->permits->mutex);
-    bool soon = agent->permits->client->main.upstream.retry_at < doorman_clock() + TEST_TIMEOUT;
+    bool soon =
+        agent->permits->client->home.batch.upstream.retry_at < doorman_clock() + TEST_TIMEOUT;
     pthread_mutex_unlock(&agent->permits->mutex);
     return soon;
 }

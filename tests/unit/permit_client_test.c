@@ -710,7 +710,7 @@ TEST(a_response_that_does_not_fit_is_a_failure) {
 static void open_breaker(world *w) {
     for (int i = 0; i < 5; i++) {
         assert_false(info_of(w).is_pausing);
-        if (!w->client->queues[DOORMAN__CALL_PERMIT].first) acquire(w, "ann", 1);
+        if (!w->client->home.queues[DOORMAN__CALL_PERMIT].first) acquire(w, "ann", 1);
         assert_true(take_message(w));
         fail_message(w);
     }
