@@ -30,7 +30,43 @@ static void shards_log_move(struct shards *shards, const char *what, size_t shar
 
 /* ---- the map -------------------------------------------------------------------------------- */
 
-/* Gives the map to other threads. */
+/* Returns how many templates the rules of a map need: those up to the last one that is sharded by
+ * resource. */
+static size_t shards_count_rules(const doorman_config_options *read) {
+    size_t count = 0;
+    for (size_t i = 0; i < read->template_count; i++) {
+        if (read->templates[i].shard_by_resource) count = i + 1;
+    }
+    return count;
+}
+
+/* Tells the map to clients, with the rules of the configuration in force, and without what only
+ * servers need. Without memory they have the last one. Precondition: the lock is held. */
+static void shards_tell_clients(const struct shards *shards) {
+    const struct service *service = shards->service;
+    doorman_config_options read;
+    doorman_config_read(service->config, &read);
+    const size_t count = shards_count_rules(&read);
+    doorman_shard_map told = *shards->map;
+    doorman_shard_rule *rules = (doorman_shard_rule *)calloc(count + 1, sizeof *rules);
+    doorman_shard_node *nodes = (doorman_shard_node *)calloc(told.node_count, sizeof *nodes);
+    for (size_t i = 0; rules && i < count; i++) {
+        rules[i] = (doorman_shard_rule){read.templates[i].identifier_glob,
+                                        read.templates[i].shard_by_resource};
+    }
+    for (size_t i = 0; nodes && i < told.node_count; i++) {
+        nodes[i] = told.nodes[i];
+        nodes[i].election_key = NULL;
+    }
+    told.rules = rules;
+    told.rule_count = count;
+    told.nodes = nodes;
+    if (rules && nodes) (void)doorman_server_set_shard_map(service->server, &told);
+    free(rules);
+    free(nodes);
+}
+
+/* Gives the map to other threads, and to clients. */
 static void shards_publish(struct shards *shards) {
     struct service *service = shards->service;
     doorman_shard_map *copy = NULL, *last = NULL;
@@ -41,6 +77,7 @@ static void shards_publish(struct shards *shards) {
         last = shards->map;
         shards->map = copy;
         copy = NULL;
+        if (service->server) shards_tell_clients(shards);
     }
     server_unlock(&service->lock);
     doorman_shard_map_destroy(copy);
@@ -454,8 +491,18 @@ static void shards_begin(struct service *service) {
     const struct shards *shards = service->shards;
     if (!server_shards_on(service)) return;
     doorman_status status = doorman_server_set_shards(service->server, &shards->map->shards);
+    shards_tell_clients(shards);
     if (status == DOORMAN_OK) return;
     server_log(service->settings, LEVEL_ERROR, "out of memory for shards", LOG_END);
+}
+
+/* The configuration has other templates perhaps. */
+static void shards_configured(struct service *service, const struct config_change *change) {
+    (void)change;
+    if (!server_shards_on(service)) return;
+    server_lock(&service->lock);
+    shards_tell_clients(service->shards);
+    server_unlock(&service->lock);
 }
 
 static enum exit_status shards_start(struct service *service) {
@@ -502,5 +549,5 @@ static void shards_destroy(struct service *service) {
 const struct server_part server_part_shards = {
     SERVER_PART_STATE(shards), .name = "SHARDS",         .check = shards_check,
     .listen = shards_listen,   .begin = shards_begin,    .start = shards_start,
-    .elected = shards_elected, .refuses = shards_refuse, .stopping = shards_stop,
-    .stop = shards_stop,       .destroy = shards_destroy};
+    .elected = shards_elected, .refuses = shards_refuse, .configured = shards_configured,
+    .stopping = shards_stop,   .stop = shards_stop,      .destroy = shards_destroy};
