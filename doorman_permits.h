@@ -1635,10 +1635,12 @@ DOORMAN_API bool doorman_permits_find_reservation(const doorman_permits *permits
  * A hold of the same permit stays.
  *   refund    whether what was charged comes back, where units can come back. The `unsettled` of
  *             the limits does not count
- *   returns   false: there is none with this id; or memory has run out, and nothing has changed
+ *   returns   OK | NOT_FOUND: there is none with this id |
+ *             INVALID_ARGUMENT: there are no permits |
+ *             OUT_OF_MEMORY: nothing has changed
  *   cost      as a settle */
-DOORMAN_API bool doorman_permits_end_reservation(doorman_permits *permits, uint64_t id, bool refund,
-                                                 doorman_time now);
+DOORMAN_API doorman_status doorman_permits_end_reservation(doorman_permits *permits, uint64_t id,
+                                                           bool refund, doorman_time now);
 
 /* ---- descriptors, the public part ----------------------------------------------------------- */
 /* A gateway, such as Envoy, describes a request by descriptors: lists of keys and values. A
@@ -13925,14 +13927,16 @@ bool doorman_permits_find_reservation(const doorman_permits *permits, uint64_t i
     return found != NULL;
 }
 
-bool doorman_permits_end_reservation(doorman_permits *permits, uint64_t id, bool refund,
-                                     doorman_time now) {
-    if (!permits) return false;
+doorman_status doorman_permits_end_reservation(doorman_permits *permits, uint64_t id, bool refund,
+                                               doorman_time now) {
+    if (!permits) return DOORMAN_INVALID_ARGUMENT;
     doorman__moment_move(&permits->at, now);
     doorman__reservations_end_due(permits, DOORMAN__CALL_ENDS);
     doorman__reservation *found = doorman__reservations_find_open(permits, id);
-    return found && doorman__reservation_end(
-                        permits, found, refund ? DOORMAN__REFUND_ALL : DOORMAN__REFUND_NOTHING);
+    if (!found) return DOORMAN_NOT_FOUND;
+    const bool ended = doorman__reservation_end(
+        permits, found, refund ? DOORMAN__REFUND_ALL : DOORMAN__REFUND_NOTHING);
+    return ended ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
 }
 
 /* ---- >>state -------------------------------------------------------------------------------- */

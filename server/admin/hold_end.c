@@ -11,6 +11,7 @@ struct hold_target {
     uint64_t id;
     bool reserves; /* a reservation */
     bool refunds;  /* its units come back */
+    bool failed;   /* memory has run out, so it was not ended */
 };
 
 /* What a request names, and what the hold or the reservation was. */
@@ -115,32 +116,29 @@ static void hold_take(struct hold_call *call, const doorman_permits_hold *hold, 
     call->left = hold->ends_at - now;
 }
 
-/* The same of a reservation. */
-static void hold_take_reservation(struct hold_call *call, const doorman_permits_reservation *found,
-                                  doorman_time now) {
-    server_holder_write(found->client_id, call->holder);
-    snprintf(call->found_resource, sizeof call->found_resource, "%s", found->resource_id);
-    snprintf(call->found_key, sizeof call->found_key, "%s", found->key);
-    call->amount = found->amount;
-    call->item_count = found->item_count;
-    call->since = now - found->granted_at;
-    call->left = found->ends_at - now;
+/* Finds a reservation, and describes it as a hold. Returns false if there is none. */
+static bool hold_find_reservation(const doorman_permits *permits, uint64_t id,
+                                  doorman_permits_hold *out) {
+    doorman_permits_reservation found;
+    if (!doorman_permits_find_reservation(permits, id, &found)) return false;
+    *out = (doorman_permits_hold){.client_id = found.client_id,
+                                  .resource_id = found.resource_id,
+                                  .key = found.key,
+                                  .amount = found.amount,
+                                  .item_count = found.item_count,
+                                  .granted_at = found.granted_at,
+                                  .ends_at = found.ends_at};
+    return true;
 }
 
 /* Copies what has the id. Returns false if nothing has it. Precondition: the lock is held. */
 static bool hold_look(struct hold_call *call, const doorman_permits *permits) {
     const uint64_t id = call->target.id;
     doorman_permits_hold hold;
-    doorman_permits_reservation found;
-    bool is_there = call->target.reserves ? doorman_permits_find_reservation(permits, id, &found)
+    bool is_there = call->target.reserves ? hold_find_reservation(permits, id, &hold)
                                           : doorman_permits_find_hold(permits, id, &hold);
-    if (!is_there) return false;
-    if (call->target.reserves) {
-        hold_take_reservation(call, &found, doorman_clock());
-    } else {
-        hold_take(call, &hold, doorman_clock());
-    }
-    return true;
+    if (is_there) hold_take(call, &hold, doorman_clock());
+    return is_there;
 }
 
 /* Finds what the request names. Returns false if it is not the one that is meant: then the response
@@ -178,13 +176,18 @@ static bool hold_find(struct hold_call *call, struct service *service,
 
 /* Ends the hold or the reservation, and decides on the permits that wait for its units.
  * Precondition: the lock is held. */
-static bool hold_end(struct service *service, const struct hold_target *target) {
+static bool hold_end(struct service *service, struct hold_target *target) {
     doorman_permits *permits = doorman_server_permits(service->server);
     const doorman_time now = doorman_clock();
-    bool ended =
-        permits && (target->reserves
-                        ? doorman_permits_end_reservation(permits, target->id, target->refunds, now)
-                        : doorman_permits_end_hold(permits, target->id, now));
+    bool ended = false;
+    if (permits && target->reserves) {
+        doorman_status status =
+            doorman_permits_end_reservation(permits, target->id, target->refunds, now);
+        ended = status == DOORMAN_OK;
+        target->failed = status == DOORMAN_OUT_OF_MEMORY;
+    } else if (permits) {
+        ended = doorman_permits_end_hold(permits, target->id, now);
+    }
     if (ended && service->waits) service->waits->collect(service);
     return ended;
 }
@@ -236,6 +239,7 @@ static bool hold_run(struct hold_call *call, struct service *service,
     }
     if (!server_act_run(act, response)) return false;
     call->ended = target->id != 0;
+    call->target.failed = target->failed;
     call->audit = act->id;
     server_act_free(act);
     return true;
@@ -282,7 +286,13 @@ static void handle_end(struct service *service, const struct http_request *reque
         if (server_keeps_acts(service)) is_done = hold_run(&call, service, request, response);
         if (!server_keeps_acts(service)) hold_run_alone(&call, service, request);
         if (service->waits) service->waits->finish(service);
-        if (is_done) hold_answer(&call, response);
+        if (is_done && call.target.failed) {
+            response->more = "Retry-After: 1\r\n";
+            (void)hold_refuse(response, 503, "UNAVAILABLE",
+                              "memory has run out, so the reservation was not ended: try again");
+        } else if (is_done) {
+            hold_answer(&call, response);
+        }
     }
     cJSON_Delete(body);
 }

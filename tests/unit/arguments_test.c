@@ -637,8 +637,8 @@ TEST(settlements_refuse_null) {
     assert_false(doorman_permits_find_reservation(NULL, 1, &found));
     assert_false(doorman_permits_find_reservation(permits, 1, &found));
     assert_false(doorman_permits_find_reservation(permits, 1, NULL));
-    assert_false(doorman_permits_end_reservation(NULL, 1, true, 0));
-    assert_false(doorman_permits_end_reservation(permits, 1, true, 0));
+    assert_int_equal(doorman_permits_end_reservation(NULL, 1, true, 0), DOORMAN_INVALID_ARGUMENT);
+    assert_int_equal(doorman_permits_end_reservation(permits, 1, true, 0), DOORMAN_NOT_FOUND);
     doorman_permits_destroy(permits);
     doorman_config_destroy(config);
 }

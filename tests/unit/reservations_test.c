@@ -238,17 +238,53 @@ static void try_end(const char *limit, bool refunds) {
     assert_string_equal(found.client_id, "gateway");
     assert_string_equal(found.key, "acme");
     assert_exact(found.amount, 400);
-    assert_false(doorman_permits_end_reservation(p.permits, id + 1, refunds, p.now));
+    assert_int_equal(doorman_permits_end_reservation(p.permits, id + 1, refunds, p.now),
+                     DOORMAN_NOT_FOUND);
     assert_exact(used(&p, 0), 400);
-    assert_true(doorman_permits_end_reservation(p.permits, id, refunds, p.now));
+    assert_int_equal(told.last.id, id);
+    assert_int_equal(doorman_permits_end_reservation(p.permits, id, refunds, p.now), DOORMAN_OK);
     assert_exact(used(&p, 0), refunds ? 0 : 400);
     assert_int_equal(told.counts[DOORMAN_PERMIT_UNSETTLED], 1);
     assert_exact(told.last.returned, refunds ? 400 : 0);
+    assert_int_equal(told.last.id, id);
     assert_int_equal(open_count(&p), 0);
     assert_false(doorman_permits_find_reservation(p.permits, id, &found));
-    assert_false(doorman_permits_end_reservation(p.permits, id, refunds, p.now));
+    assert_int_equal(doorman_permits_end_reservation(p.permits, id, refunds, p.now),
+                     DOORMAN_NOT_FOUND);
     assert_true(settle(&p, 1, 30)->late);
-    assert_exact(used(&p, 0), refunds ? 30 : 400);
+    assert_int_equal(told.last.id, id);
+    (void)settle(&p, 2, 30);
+    assert_int_equal(told.last.id, 0); /* it was not known */
+    assert_exact(used(&p, 0), refunds ? 60 : 430);
+    process_end(&p);
+}
+
+/* Without memory a reservation does not end, and the status says so. */
+TEST(an_end_without_memory_is_named_and_changes_nothing) {
+    struct process p = process_of(WINDOW "}");
+    assert_true(reserve(&p, 1, 400, MINUTE));
+    const uint64_t id = p.out.reservation_id;
+    size_t failures = 0;
+    doorman_status status = DOORMAN_OK;
+    DOORMAN_FREE(p.permits->wants); /* so that an end needs memory */
+    p.permits->wants = NULL;
+    p.permits->want_capacity = 0;
+    for (size_t n = 1; n < 100; n++) {
+        memory_fails_at(n);
+        status = doorman_permits_end_reservation(p.permits, id, true, p.now);
+        if (memory_works()) break;
+        if (status == DOORMAN_OK) break;
+        assert_int_equal(status, DOORMAN_OUT_OF_MEMORY);
+        assert_int_equal(open_count(&p), 1);
+        assert_exact(used(&p, 0), 400);
+        failures++;
+        DOORMAN_FREE(p.permits->wants); /* the inspection has got it */
+        p.permits->wants = NULL;
+        p.permits->want_capacity = 0;
+    }
+    assert_int_equal(status, DOORMAN_OK);
+    assert_true(failures > 0);
+    assert_exact(used(&p, 0), 0);
     process_end(&p);
 }
 
@@ -900,6 +936,42 @@ TEST(an_unknown_settle_waits_for_the_rows) {
     assert_int_equal(report_once(&p, 7, 100)->reason, DOORMAN_REASON_LEARNING);
     assert_int_equal(request_count(&p), 0);
     assert_int_equal(doorman_permits_set_rows(p.permits, DOORMAN_ROWS_READ), DOORMAN_OK);
+    assert_settled(settle(&p, 7, 100), 0, 100);
+    process_end(&p);
+}
+
+/* P27: while the rows are not read, the reservation of an unknown settle may be in the store. So it
+ * is not charged then, and counts once when the rows are there. */
+TEST(an_unknown_settle_is_not_charged_beside_the_reservation_in_the_store) {
+    struct process p = process_of(WINDOW ", \"on_unread\": \"grant\"" DURABLE);
+    struct store store = {.rows = NULL};
+    assert_true(reserve(&p, 7, 100, HOUR));
+    (void)write_all(&p, &store);
+    doorman_permits_destroy(p.permits);
+    process_start(&p);
+    assert_int_equal(doorman_permits_set_rows(p.permits, DOORMAN_ROWS_UNREAD), DOORMAN_OK);
+    assert_int_equal(settle(&p, 7, 60)->reason, DOORMAN_REASON_LEARNING);
+    assert_exact(used(&p, 0), 0);
+    for (size_t i = 0; i < store.count; i++) {
+        const struct stored_row *row = &store.rows[i];
+        doorman_status status =
+            doorman_permits_restore(p.permits, row->row, row->bytes, NULL, p.now);
+        assert_int_equal(status, DOORMAN_OK);
+    }
+    assert_int_equal(doorman_permits_set_rows(p.permits, DOORMAN_ROWS_READ), DOORMAN_OK);
+    assert_settled(settle(&p, 7, 60), 40, 0);
+    assert_exact(used(&p, 0), 60);
+    process_end(&p);
+    free(store.rows);
+}
+
+/* P27: if the store stays away, nothing in it is remembered after 70 minutes. */
+TEST(an_unknown_settle_waits_at_most_70_minutes_for_the_rows) {
+    struct process p = process_of(WINDOW ", \"on_unread\": \"grant\"" DURABLE);
+    assert_int_equal(doorman_permits_set_rows(p.permits, DOORMAN_ROWS_UNREAD), DOORMAN_OK);
+    pass(&p, 70 * MINUTE - 1);
+    assert_int_equal(settle(&p, 7, 100)->reason, DOORMAN_REASON_LEARNING);
+    pass(&p, 1);
     assert_settled(settle(&p, 7, 100), 0, 100);
     process_end(&p);
 }
