@@ -107,22 +107,26 @@ REDIS = 1
 ADMIN = 1
 GRPC = 1
 EVENTS = 1
+SHARDS = 1
 PARTS = MEMORY CHECK REPORTS REPLACE UNMATCHED WAITING WARNINGS WATCH NOTIFY \
     $(foreach part,HTTP ETCD TLS STATE,$(if $(filter-out 0,$($(part))),$(part))) \
     $(if $(filter-out 0,$(STATE)),$(if $(filter-out 0,$(REDIS)),REDIS)) \
     $(if $(filter 0,$(HTTP) $(STATE) $(ADMIN)),,ADMIN) \
     $(if $(filter 0,$(HTTP) $(STATE) $(ADMIN) $(ETCD)),,NOTES) \
-    $(if $(filter 0,$(HTTP) $(GRPC)),,GRPC) $(if $(filter 0,$(HTTP) $(EVENTS)),,EVENTS)
+    $(if $(filter 0,$(HTTP) $(GRPC)),,GRPC) $(if $(filter 0,$(HTTP) $(EVENTS)),,EVENTS) \
+    $(if $(filter 0,$(HTTP) $(STATE) $(REDIS) $(ETCD) $(SHARDS)),,SHARDS)
 FOLDERS = util log process waiting $(if $(filter HTTP,$(PARTS)),http pages) \
     $(if $(filter ETCD,$(PARTS)),etcd) $(if $(filter TLS,$(PARTS)),tls) \
     $(if $(filter STATE,$(PARTS)),state) $(if $(filter ADMIN,$(PARTS)),admin) \
-    $(if $(filter GRPC,$(PARTS)),grpc) $(if $(filter EVENTS,$(PARTS)),events)
-# These pages need the part ADMIN.
+    $(if $(filter GRPC,$(PARTS)),grpc) $(if $(filter EVENTS,$(PARTS)),events) \
+    $(if $(filter SHARDS,$(PARTS)),shards)
+# These pages need the parts ADMIN and SHARDS.
 LEFT_OUT = $(if $(filter REDIS,$(PARTS)),,%_redis.c) \
     $(if $(filter NOTES,$(PARTS)),,%_etcd.c) \
     $(if $(filter HTTP,$(PARTS)),,%/session.c) \
     $(if $(filter ADMIN,$(PARTS)),, \
-        $(addprefix server/pages/,acts.c override_form.c versions_page.c))
+        $(addprefix server/pages/,acts.c override_form.c versions_page.c)) \
+    $(if $(filter SHARDS,$(PARTS)),,server/pages/shards.c)
 SERVER_SOURCES = doorman_server.c $(sort $(filter-out $(LEFT_OUT), \
     $(wildcard $(FOLDERS:%=server/%/*.c))))
 SERVER_MACROS = $(PARTS:%=-DDOORMAN_SERVER_%)
@@ -283,7 +287,7 @@ $(filter $(OF_SERVER:%=\%/unit/%_test),$(ALL_FLAVORS)): doorman_server.c $(SERVE
     $(wildcard server/*/*.c)
 
 REDIS_PROGRAMS = $(addprefix system/,redis_test admin_test drain_test late_acts_test office_test \
-    plans_test versions_test)
+    plans_test shards_test versions_test)
 REDIS_TESTS = $(filter $(REDIS_PROGRAMS:%=\%/%),$(ALL_FLAVORS))
 $(REDIS_TESTS): doorman_server.c $(SERVER_HEADERS) $(wildcard server/state/*.c)
 $(REDIS_TESTS) $(REDIS_PROGRAMS:%=build/coverage/%): LIBRARIES += -lhiredis

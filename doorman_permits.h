@@ -51,12 +51,12 @@
  *                    _next_decision  _next_hold  _next_wait  _find_hold  _end_hold
  *     reservations   doorman_permits_settle  _report_once  _next_reservation
  *     limiters       doorman_limiter_map_create  _destroy  _try  _release  _reset  _sweep
- *     server         doorman_server_permits  _set_shard_map
+ *     server         doorman_server_permits  _set_shards  _set_shard_map
  *     shards         doorman_shard_of  doorman_shards_balance
  *                    doorman_shard_map_create  _destroy  _find  _node
  *                    doorman_shard_mover_create  _destroy  _start  _stop  _map  _next  _end  _state
- *                    doorman_permits_set_shards  _own  _owns  _shard_of  _next_shard_rows
- *                    _restore_shard  _drop_shard
+ *                    doorman_permits_set_shards  _own  _owns  _shard_of  _shard_of_row
+ *                    _next_shard_rows  _restore_shard  _drop_shard  doorman_shard_part_add
  *     permit client  doorman_permit_client_create  _destroy  _upstream  _port  _add_lane  _acquire
  *                    _report  _settle  _next  _new_hold  _release  _transfer  _seize  _read_hold
  *                    _next_change
@@ -760,8 +760,8 @@ DOORMAN_API void doorman_permits_set_epoch(doorman_permits *permits, doorman_tim
 
 /* Uses another configuration from now on, and keeps the counters (P15).
  *   config    as in doorman_permits_options
- *   returns   OK | INVALID_ARGUMENT (NULL) | OUT_OF_MEMORY: the previous configuration stays in
- *             use
+ *   returns   OK | INVALID_ARGUMENT (NULL, or another shard_count than doorman_permits_set_shards
+ *             was given) | OUT_OF_MEMORY: the previous configuration stays in use
  *   cost      O(limits), and O(templates) for each resource that has counters, and for each item of
  *             each hold and of each permit that waits. Other counters are adapted when they are
  *             used next */
@@ -817,8 +817,8 @@ DOORMAN_API doorman_status doorman_permits_reset(doorman_permits *permits, const
  * template, and no limit with a ban: every permit with this (resource, key) is refused.
  *   duration   counts from `now`, [0, 1e8 s]; 0: the ban ends
  *   returns    OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (memory_max has no room for a ban) |
- *              OUT_OF_MEMORY | UNAVAILABLE (as doorman_permits_report). After an error, a ban of the (resource, key) is as before, or was
- *              ended early to make room
+ *              OUT_OF_MEMORY | UNAVAILABLE (as doorman_permits_report). After an error, a ban of
+ *              the (resource, key) is as before, or was ended early to make room
  *   cost       O(log bans), and O(limits) for each ban that must be ended early, and for each
  *              counter that must be evicted (P20). A resource that the permits do not know also
  *              needs O(templates) */
@@ -1815,6 +1815,8 @@ typedef struct doorman_shard_node {
     const char *name;             /* 1 to 256 bytes, unique in its map */
     const char *const *addresses; /* nng addresses of its processes, each of 1 to 256 bytes */
     size_t address_count;         /* 1 to DOORMAN_SHARD_ADDRESSES_MAX */
+    const char *election_key;     /* for servers: the key of its election, 1 to 256 bytes; NULL: not
+                                 known */
 } doorman_shard_node;
 
 /* A shard of a map. */
@@ -1839,7 +1841,7 @@ struct doorman_shard_map {
     doorman_shards shards;
     const doorman_shard *owners; /* one for each shard */
     const doorman_shard_node *nodes;
-    size_t node_count; /* 1 to DOORMAN_SHARD_NODES_MAX */
+    size_t node_count;               /* 1 to DOORMAN_SHARD_NODES_MAX */
     const doorman_shard_rule *rules; /* all templates up to the last one by resource, in their
                                         order; NULL if there is none */
     size_t rule_count;
@@ -1880,16 +1882,16 @@ typedef enum doorman_shard_step {
     DOORMAN_SHARD_READ_MAP, /* read the map from where it is kept, linearizably */
     DOORMAN_SHARD_GIVE,     /* do not decide for the shard, and write what is known of it, under
                                `move` */
-    DOORMAN_SHARD_COMMIT,   /* change the map in one transaction. It needs this process to be master,
+    DOORMAN_SHARD_COMMIT, /* change the map in one transaction. It needs this process to be master,
                                and the map to have the epoch `epoch`. The owner becomes `target`,
                                `from` becomes `move`, is_lost false, and the epoch one more */
-    DOORMAN_SHARD_RESUME,   /* decide for the shard again, because it stays */
-    DOORMAN_SHARD_TAKE,     /* restore what was written under `move`, unless that is 0, and then
+    DOORMAN_SHARD_RESUME, /* decide for the shard again, because it stays */
+    DOORMAN_SHARD_TAKE,   /* restore what was written under `move`, unless that is 0, and then
                                decide for the shard */
-    DOORMAN_SHARD_SETTLE,   /* change the map in a transaction that needs the same as COMMIT: `from`
+    DOORMAN_SHARD_SETTLE, /* change the map in a transaction that needs the same as COMMIT: `from`
                                becomes 0 for all shards that this node owns and that are OWNED, and
                                the epoch one more */
-    DOORMAN_SHARD_DROP,     /* do not decide for the shard, and forget what is known of it */
+    DOORMAN_SHARD_DROP,   /* do not decide for the shard, and forget what is known of it */
     DOORMAN_SHARD_STEP_COUNT
 } doorman_shard_step;
 
@@ -1954,7 +1956,8 @@ DOORMAN_API void doorman_shard_mover_stop(doorman_shard_mover *mover);
 /* Gives the mover a map. A map with an earlier epoch than the last has no effect.
  *   map       used only during the call
  *   is_sure   it was read linearizably after the last start, and after the last end of an action. A
- *             map that a watch has brought is not sure. If it is newer, the mover asks for a sure one
+ *             map that a watch has brought is not sure. If it is newer, the mover asks for a sure
+ *             one
  *   returns   OK | INVALID_ARGUMENT: NULL; or the number of shards or the seed differs from that of
  *             an earlier map, so that keys would be in other shards | OUT_OF_MEMORY: nothing has
  *             changed
@@ -2011,8 +2014,28 @@ DOORMAN_API bool doorman_permits_owns(const doorman_permits *permits, size_t sha
 
 /* Returns the shard of an item by the configuration of the permits. Precondition: there are
  * shards. */
-DOORMAN_API size_t doorman_permits_shard_of(const doorman_permits *permits,
-                                            const char *resource_id, const char *key);
+DOORMAN_API size_t doorman_permits_shard_of(const doorman_permits *permits, const char *resource_id,
+                                            const char *key);
+
+/* Finds the shard of a row of a store (>>state).
+ *   row, bytes   used only during the call
+ *   shard        written on OK
+ *   returns      OK | INVALID_ARGUMENT: the row is malformed, or about no shard, as a clock */
+DOORMAN_API doorman_status doorman_permits_shard_of_row(const doorman_permits *permits,
+                                                        const unsigned char *row, size_t bytes,
+                                                        size_t *shard);
+
+#define DOORMAN_SHARD_PART_HEADER 5   /* bytes of a part without rows */
+#define DOORMAN_SHARD_RECORD_HEADER 5 /* bytes before each row of a part */
+
+/* Adds a row of a store to a part for doorman_permits_restore_shard, for a node that cannot write
+ * the part itself.
+ *   part      room for what it has, DOORMAN_SHARD_RECORD_HEADER and the row; for the first row also
+ *             for DOORMAN_SHARD_PART_HEADER
+ *   used      bytes of the part so far; 0: it is empty
+ *   returns   bytes of the part with the row */
+DOORMAN_API size_t doorman_shard_part_add(unsigned char *part, size_t used, size_t shard,
+                                          const unsigned char *row, size_t bytes);
 
 /* A place among the rows of a shard. The caller initialises it with {0}. */
 typedef struct doorman_shard_cursor {
@@ -2050,13 +2073,16 @@ DOORMAN_API doorman_status doorman_permits_restore_shard(doorman_permits *permit
                                                          size_t *lost, doorman_error *error,
                                                          doorman_time now);
 
+#define DOORMAN_SHARDS_AWAY SIZE_MAX /* all shards that the permits do not own */
+
 /* Forgets what is known of a shard, and yields the rows as removed. Precondition: the permits do
  * not own the shard. A hold on a leased limit stays counted until its end, because the capacity
  * that covers it does not move.
+ *   shard     may be DOORMAN_SHARDS_AWAY, for the rows that a new master finds in its store
  *   cursor    in/out, as above
  *   returns   OK | INVALID_ARGUMENT
- *   cost      as doorman_permits_next_shard_rows. A step does nothing while many removals wait to be
- *             yielded */
+ *   cost      as doorman_permits_next_shard_rows. A step does nothing while many removals wait to
+ *             be yielded */
 DOORMAN_API doorman_status doorman_permits_drop_shard(doorman_permits *permits, size_t shard,
                                                       doorman_shard_cursor *cursor,
                                                       doorman_time now);
@@ -2331,6 +2357,11 @@ DOORMAN_API doorman_permits *doorman_server_permits(doorman_server *server);
  *   cost      as doorman_shard_map_create */
 DOORMAN_API doorman_status doorman_server_set_shard_map(doorman_server *server,
                                                         const doorman_shard_map *map);
+
+/* Divides the keys of the permits of a server into shards, as doorman_permits_set_shards does. Any
+ * server may be the argument, and each victory begins with no shards. */
+DOORMAN_API doorman_status doorman_server_set_shards(doorman_server *server,
+                                                     const doorman_shards *shards);
 
 #ifdef DOORMAN_JSON
 /* ---- JSON of overrides, the public part ------------------------------------------------------ */
@@ -4315,7 +4346,7 @@ static const doorman__config_permits doorman__permits_in_config = {
 /* ---- >>shards -------------------------------------------------------------------------------- */
 /*
  * Which node decides for a key, and what a node does to hand shards over. The public part has the
- * rules N1 to N7. This section knows no permits: the sections >>permit_node and >>shard_rows use it.
+ * rules N1 to N7. This section knows no permits: >>permit_node and >>shard_rows use it.
  */
 
 /* ---- shards: the shard of a key */
@@ -4335,8 +4366,7 @@ size_t doorman_shard_of(const doorman_shards *shards, const char *resource_id, c
     const bool is_key = key && key[0] && !by_resource;
     const char *text = doorman__shard_text(is_key ? key : resource_id, &bytes);
     assert(shards->count > 0);
-    const uint64_t hash =
-        doorman__hash_bytes(shards->seed, (const unsigned char *)text, bytes);
+    const uint64_t hash = doorman__hash_bytes(shards->seed, (const unsigned char *)text, bytes);
     return (size_t)(hash % shards->count);
 }
 
@@ -4372,6 +4402,9 @@ static doorman_status doorman__shard_node_check(const doorman_shard_map *map, si
     for (size_t i = 0; !wrong && i < node->address_count; i++) {
         if (!doorman__id_valid(node->addresses[i])) wrong = "addresses: " DOORMAN__ID_RULE;
     }
+    if (!wrong && node->election_key && !doorman__id_valid(node->election_key)) {
+        wrong = "election_key: " DOORMAN__ID_RULE;
+    }
     for (size_t i = 0; !wrong && i < index; i++) {
         if (strcmp(map->nodes[i].name, node->name) == 0) wrong = "name: another node has it";
     }
@@ -4379,8 +4412,7 @@ static doorman_status doorman__shard_node_check(const doorman_shard_map *map, si
     return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "nodes[%zu].%s", index, wrong);
 }
 
-static doorman_status doorman__shard_map_check(const doorman_shard_map *map,
-                                               doorman_error *error) {
+static doorman_status doorman__shard_map_check(const doorman_shard_map *map, doorman_error *error) {
     const doorman__rule rules[] = {
         {!map->epoch || map->epoch > DOORMAN__SHARD_EPOCH_MAX, "epoch: must be from 1 to 2^53 - 1"},
         {!map->shards.count || map->shards.count > DOORMAN_SHARDS_MAX,
@@ -4442,6 +4474,7 @@ static size_t doorman__shard_map_measure(const doorman_shard_map *map, size_t *a
     *addresses = 0;
     for (size_t i = 0; i < map->node_count; i++) {
         bytes += strlen(map->nodes[i].name) + 1;
+        if (map->nodes[i].election_key) bytes += strlen(map->nodes[i].election_key) + 1;
         *addresses += map->nodes[i].address_count;
         for (size_t j = 0; j < map->nodes[i].address_count; j++) {
             bytes += strlen(map->nodes[i].addresses[j]) + 1;
@@ -4459,10 +4492,12 @@ static void doorman__shard_copy_fill(doorman__shard_copy *copy, const doorman_sh
     memcpy(copy->owners, map->owners, map->shards.count * sizeof *copy->owners);
     for (size_t i = 0; i < map->node_count; i++) {
         const doorman_shard_node *node = &map->nodes[i];
-        copy->nodes[i] =
-            (doorman_shard_node){.name = doorman__shard_copy_text(copy, node->name),
-                                 .addresses = address,
-                                 .address_count = node->address_count};
+        copy->nodes[i] = (doorman_shard_node){.name = doorman__shard_copy_text(copy, node->name),
+                                              .addresses = address,
+                                              .address_count = node->address_count};
+        if (node->election_key) {
+            copy->nodes[i].election_key = doorman__shard_copy_text(copy, node->election_key);
+        }
         for (size_t j = 0; j < node->address_count; j++) {
             *address++ = doorman__shard_copy_text(copy, node->addresses[j]);
         }
@@ -4544,8 +4579,8 @@ typedef struct doorman__shard_loads {
 
 /* Sets the quotas of the nodes that stay. Those that have most shards now get one more, if not all
  * can have equally many. */
-static void doorman__shards_set_quotas(doorman__shard_loads *loads, size_t count,
-                                       const bool *stays, size_t node_count) {
+static void doorman__shards_set_quotas(doorman__shard_loads *loads, size_t count, const bool *stays,
+                                       size_t node_count) {
     size_t staying = 0;
     for (size_t i = 0; i < node_count; i++) staying += stays[i];
     assert(staying > 0);
@@ -4600,17 +4635,17 @@ size_t doorman_shards_balance(doorman_shard *owners, size_t count, const bool *s
 /* What a mover knows of one shard. */
 typedef struct doorman__moved_shard {
     doorman_shard_state state;
-    doorman_shard map;    /* as in the last map */
-    uint64_t move;        /* GIVING and OFFERED: the number of the rows that are written */
-    uint64_t sent;        /* OFFERED: the epoch of the last COMMIT; 0: none was sent */
-    bool is_open;         /* a COMMIT with the epoch `sent` may still have its effect */
+    doorman_shard map; /* as in the last map */
+    uint64_t move;     /* GIVING and OFFERED: the number of the rows that are written */
+    uint64_t sent;     /* OFFERED: the epoch of the last COMMIT; 0: none was sent */
+    bool is_open;      /* a COMMIT with the epoch `sent` may still have its effect */
 } doorman__moved_shard;
 
 struct doorman_shard_mover {
     bool is_master;
-    bool is_sure;  /* the map was read since the last start, and nothing says that it has changed */
-    bool has_map;  /* there was a map */
-    bool acts;     /* `action` was returned, and has not ended */
+    bool is_sure; /* the map was read since the last start, and nothing says that it has changed */
+    bool has_map; /* there was a map */
+    bool acts;    /* `action` was returned, and has not ended */
     doorman_shard_action action;
     uint64_t epoch;
     doorman_shards shards;
@@ -4671,9 +4706,9 @@ doorman_status doorman_shard_mover_map(doorman_shard_mover *mover, const doorman
                                        bool is_sure) {
     if (!mover || !map) return DOORMAN_INVALID_ARGUMENT;
     const doorman_shards *own = &mover->shards;
-    const bool differs = own->count && (own->count != map->shards.count ||
-                                        own->seed[0] != map->shards.seed[0] ||
-                                        own->seed[1] != map->shards.seed[1]);
+    const bool differs =
+        own->count && (own->count != map->shards.count || own->seed[0] != map->shards.seed[0] ||
+                       own->seed[1] != map->shards.seed[1]);
     if (differs) return DOORMAN_INVALID_ARGUMENT;
     if (mover->has_map && map->epoch < mover->epoch) return DOORMAN_OK;
     if (!mover->all) {
@@ -4720,9 +4755,9 @@ static doorman_shard_step doorman__mover_step(const doorman_shard_mover *mover, 
 /* Returns how urgent a step is: the smaller, the more. What was begun ends first. A shard that
  * nobody decides for comes before one that may wait. */
 static int doorman__mover_rank(const doorman_shard_mover *mover, size_t shard) {
-    static const int ranks[] = {[DOORMAN_SHARD_OFFERED] = 0, [DOORMAN_SHARD_GIVING] = 1,
-                                [DOORMAN_SHARD_TAKING] = 2,  [DOORMAN_SHARD_LEAVING] = 3,
-                                [DOORMAN_SHARD_OWNED] = 4,   [DOORMAN_SHARD_AWAY] = 5};
+    static const int ranks[] = {
+        [DOORMAN_SHARD_OFFERED] = 0, [DOORMAN_SHARD_GIVING] = 1, [DOORMAN_SHARD_TAKING] = 2,
+        [DOORMAN_SHARD_LEAVING] = 3, [DOORMAN_SHARD_OWNED] = 4,  [DOORMAN_SHARD_AWAY] = 5};
     bool none = doorman__mover_step(mover, shard) == DOORMAN_SHARD_STEP_COUNT;
     return none ? DOORMAN__MOVER_IDLE : ranks[mover->all[shard].state];
 }
@@ -12165,9 +12200,8 @@ static void doorman__reservation_grant(doorman_permits *permits, doorman__reserv
     assert(reservation->part_count <= most);
     (void)most;
     reservation->has_hold = out->hold_id != 0;
-    reservation->id = out->hold_id
-                          ? out->hold_id
-                          : doorman__holds_new_id(permits, permits->shards.present);
+    reservation->id =
+        out->hold_id ? out->hold_id : doorman__holds_new_id(permits, permits->shards.present);
     (void)doorman__chains_add(&permits->reservations.by_id, &reservation->by_id,
                               doorman__hold_id_hash(permits, reservation->id));
     doorman__reservation_mark(permits, reservation, &permits->reservations.changed);
@@ -16068,7 +16102,7 @@ static doorman_status doorman__restore_reservation(doorman_permits *permits,
 }
 
 /* Restores a row that is checked.
- *   moves   it is a row of a shard: the store does not have it, and its limit need not be durable */
+ *   moves   it is a row of a shard, which the store does not have. Its limit need not be durable */
 static doorman_status doorman__restore_row(doorman_permits *permits, const doorman_permit_row *row,
                                            doorman__row_figures *figures, bool moves,
                                            doorman_error *error) {
@@ -17560,6 +17594,8 @@ static void doorman__holds_keep_learning(doorman_permits *permits) {
 
 doorman_status doorman_permits_configure(doorman_permits *permits, const doorman_config *config) {
     if (!permits || !config) return DOORMAN_INVALID_ARGUMENT;
+    const size_t shards = permits->shards.of.count;
+    if (shards && config->shard_count != shards) return DOORMAN_INVALID_ARGUMENT;
     doorman__slot **own = doorman__permits_make_slots(permits, config);
     if (!own) return DOORMAN_OUT_OF_MEMORY;
     size_t limits = 0, count = doorman__config_slots(config, &limits);
@@ -18761,6 +18797,10 @@ doorman_status doorman_server_set_shard_map(doorman_server *server, const doorma
     return status;
 }
 
+doorman_status doorman_server_set_shards(doorman_server *server, const doorman_shards *shards) {
+    return server ? doorman_permits_set_shards(server->permits, shards) : DOORMAN_INVALID_ARGUMENT;
+}
+
 static const doorman__server_permits doorman__permits_in_server = {
     .create = doorman__permit_node_create,
     .destroy = doorman__permit_node_destroy,
@@ -19246,8 +19286,6 @@ static const doorman__handover_permits doorman__permits_in_handover = {
  */
 
 #define DOORMAN__SHARD_PART_VERSION 1
-#define DOORMAN__SHARD_PART_HEADER 5
-#define DOORMAN__SHARD_RECORD_HEADER 5
 #define DOORMAN__SHARD_PART_BYTES 32768 /* a step writes about so much */
 
 typedef enum doorman__shard_phase {
@@ -19258,6 +19296,13 @@ typedef enum doorman__shard_phase {
     DOORMAN__SHARD_END
 } doorman__shard_phase;
 
+/* Returns whether a shard is the one that a visit means.
+ *   wanted   may be DOORMAN_SHARDS_AWAY */
+static bool doorman__shard_is(const doorman_permits *permits, size_t shard, size_t wanted) {
+    if (wanted == DOORMAN_SHARDS_AWAY) return !permits->shards.all[shard].is_owned;
+    return shard == wanted;
+}
+
 /* Returns whether a counter or a ban belongs to a shard. Units of CONCURRENCY belong to holds, and
  * units of a lease to the node. */
 static bool doorman__counter_in_shard(const doorman_permits *permits, const doorman__slot *slot,
@@ -19267,13 +19312,15 @@ static bool doorman__counter_in_shard(const doorman_permits *permits, const door
     const bool is_ban = slot == doorman__permits_bans(permits);
     if (!place || (!is_ban && slot->kind == DOORMAN_CONCURRENCY)) return false;
     const char *text = doorman__counter_copy_key(counter, key);
-    return doorman_permits_shard_of(permits, doorman__place_id(place), text) == shard;
+    const size_t own = doorman_permits_shard_of(permits, doorman__place_id(place), text);
+    return doorman__shard_is(permits, own, shard);
 }
 
 static bool doorman__reservation_in_shard(const doorman_permits *permits,
                                           const doorman__reservation *reservation, size_t shard) {
     const doorman__reserved_item *first = doorman__reserved_items(reservation);
-    return doorman_permits_shard_of(permits, first->resource_id, first->key) == shard;
+    const size_t own = doorman_permits_shard_of(permits, first->resource_id, first->key);
+    return doorman__shard_is(permits, own, shard);
 }
 
 /* ---- shard rows: visiting what a shard has */
@@ -19341,7 +19388,8 @@ static doorman__hold *doorman__shard_hold(const doorman_permits *permits,
     doorman__hold *hold = DOORMAN__WITHIN(doorman__hold, by_id, node);
     const bool is_hold = hold->state == DOORMAN__HELD;
     if (is_hold != (cursor->phase == DOORMAN__SHARD_HOLDS)) return NULL;
-    return doorman__permits_shard_of_id(permits, hold->id) == shard ? hold : NULL;
+    const size_t own = doorman__permits_shard_of_id(permits, hold->id);
+    return doorman__shard_is(permits, own, shard) ? hold : NULL;
 }
 
 /* ---- shard rows: writing them */
@@ -19362,13 +19410,13 @@ static bool doorman__part_write(void *context, const void *bytes, size_t count) 
 
 /* Begins a record. Its length is written by doorman__part_end. */
 static bool doorman__part_begin(doorman_permits *permits, char type) {
-    const unsigned char header[DOORMAN__SHARD_RECORD_HEADER] = {(unsigned char)type};
+    const unsigned char header[DOORMAN_SHARD_RECORD_HEADER] = {(unsigned char)type};
     return doorman__part_write(permits, header, sizeof header);
 }
 
 /* Ends the record that begins at a place of the part. */
 static void doorman__part_end(doorman_permits *permits, size_t begin) {
-    const size_t bytes = permits->shards.part_bytes - begin - DOORMAN__SHARD_RECORD_HEADER;
+    const size_t bytes = permits->shards.part_bytes - begin - DOORMAN_SHARD_RECORD_HEADER;
     (void)doorman__le_write(permits->shards.part + begin + 1, bytes, 4);
 }
 
@@ -19476,7 +19524,7 @@ doorman_status doorman_permits_next_shard_rows(doorman_permits *permits, size_t 
     doorman__permit_shards *own = &permits->shards;
     if (shard >= own->of.count || own->all[shard].is_owned) return DOORMAN_INVALID_ARGUMENT;
     const doorman_shard_cursor before = *cursor;
-    unsigned char header[DOORMAN__SHARD_PART_HEADER] = {DOORMAN__SHARD_PART_VERSION};
+    unsigned char header[DOORMAN_SHARD_PART_HEADER] = {DOORMAN__SHARD_PART_VERSION};
     doorman__moment_move(&permits->at, now);
     (void)doorman__le_write(header + 1, shard, 4);
     own->part_bytes = 0;
@@ -19541,8 +19589,9 @@ static bool doorman__hold_count_takes(doorman_permits *permits, doorman__hold *h
             if (units > most - state[0]) units = most - state[0];
             if (!units) continue; /* the counter cannot count more */
             state[0] += units;
-            doorman__takes_add(&hold->takes, counter, units, i,
-                               doorman__counter_figures(permits, &limits[j], counter)->time_to_live);
+            doorman__takes_add(
+                &hold->takes, counter, units, i,
+                doorman__counter_figures(permits, &limits[j], counter)->time_to_live);
         }
     }
     /* a hold without limits lasts as long as before */
@@ -19599,11 +19648,11 @@ static void doorman__shard_restore_hold(doorman__handover_reader *in, size_t sha
     doorman__handover_fail(in, DOORMAN_OUT_OF_MEMORY, "out of memory");
 }
 
-/* Returns whether a row is about a shard. */
-static bool doorman__row_in_shard(const doorman_permits *permits, const doorman_permit_row *row,
-                                  const doorman__row_figures *figures, size_t shard) {
+/* Returns the shard that a row is about, or SIZE_MAX. */
+static size_t doorman__row_shard(const doorman_permits *permits, const doorman_permit_row *row,
+                                 const doorman__row_figures *figures) {
     const char *resource_id = row->resource_id, *key = row->key;
-    if (row->is_clock || row->removed || !resource_id[0]) return false;
+    if (row->is_clock || row->removed || !resource_id[0]) return SIZE_MAX;
     if (row->is_reservation) {
         doorman__permit_row_rest rest = figures->rest_of_row;
         (void)doorman__row_reservation_read(&rest);
@@ -19611,7 +19660,33 @@ static bool doorman__row_in_shard(const doorman_permits *permits, const doorman_
         resource_id = first.resource_id;
         key = first.key;
     }
-    return doorman_permits_shard_of(permits, resource_id, key) == shard;
+    return doorman_permits_shard_of(permits, resource_id, key);
+}
+
+doorman_status doorman_permits_shard_of_row(const doorman_permits *permits,
+                                            const unsigned char *row, size_t bytes, size_t *shard) {
+    doorman_permit_row read = {.version = 0};
+    doorman__row_figures figures = {0};
+    if (!permits || !permits->shards.of.count || !row || !shard) return DOORMAN_INVALID_ARGUMENT;
+    doorman_status status = doorman__permit_row_check(row, bytes, &read, &figures, NULL);
+    if (status != DOORMAN_OK) return status;
+    const size_t found = doorman__row_shard(permits, &read, &figures);
+    if (found == SIZE_MAX) return DOORMAN_INVALID_ARGUMENT;
+    *shard = found;
+    return DOORMAN_OK;
+}
+
+size_t doorman_shard_part_add(unsigned char *part, size_t used, size_t shard,
+                              const unsigned char *row, size_t bytes) {
+    if (!used) {
+        part[0] = DOORMAN__SHARD_PART_VERSION;
+        (void)doorman__le_write(part + 1, shard, 4);
+        used = DOORMAN_SHARD_PART_HEADER;
+    }
+    part[used] = 'r';
+    (void)doorman__le_write(part + used + 1, bytes, 4);
+    memcpy(part + used + DOORMAN_SHARD_RECORD_HEADER, row, bytes);
+    return used + DOORMAN_SHARD_RECORD_HEADER + bytes;
 }
 
 /* Restores a row of a shard. */
@@ -19622,7 +19697,7 @@ static doorman_status doorman__shard_restore_row(doorman_permits *permits, size_
     doorman__row_figures figures = {0};
     doorman_status status = doorman__permit_row_check(row, bytes, &read, &figures, error);
     if (status != DOORMAN_OK) return status;
-    if (!doorman__row_in_shard(permits, &read, &figures, shard)) {
+    if (doorman__row_shard(permits, &read, &figures) != shard) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "key: is of another shard");
     }
     status = doorman__restore_row(permits, &read, &figures, true, error);
@@ -19634,7 +19709,7 @@ static doorman_status doorman__shard_restore_row(doorman_permits *permits, size_
 static doorman_status doorman__shard_restore_record(doorman_permits *permits, size_t shard,
                                                     const unsigned char *record, size_t bytes,
                                                     doorman_error *error) {
-    const unsigned char *body = record + DOORMAN__SHARD_RECORD_HEADER;
+    const unsigned char *body = record + DOORMAN_SHARD_RECORD_HEADER;
     if (record[0] == 'r') return doorman__shard_restore_row(permits, shard, body, bytes, error);
     if (record[0] != 'h') {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "a record is of an unknown kind");
@@ -19655,27 +19730,28 @@ doorman_status doorman_permits_restore_shard(doorman_permits *permits, size_t sh
     if (!permits) return doorman__missing(error, "permits");
     if (!part && bytes) return doorman__missing(error, "part");
     if (shard >= permits->shards.of.count || permits->shards.all[shard].is_owned) {
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "shard: must be one that is not owned");
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                             "shard: must be one that is not owned");
     }
     doorman__moment_move(&permits->at, now);
-    if (bytes && (bytes < DOORMAN__SHARD_PART_HEADER || part[0] != DOORMAN__SHARD_PART_VERSION ||
+    if (bytes && (bytes < DOORMAN_SHARD_PART_HEADER || part[0] != DOORMAN__SHARD_PART_VERSION ||
                   doorman__le_read(part + 1, 4) != shard)) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
                              "part: is of another shard, or of a later version");
     }
-    for (size_t at = DOORMAN__SHARD_PART_HEADER; at < bytes;) {
+    for (size_t at = DOORMAN_SHARD_PART_HEADER; at < bytes;) {
         const unsigned char *record = part + at;
         const size_t left = bytes - at;
-        const bool has_header = left >= DOORMAN__SHARD_RECORD_HEADER;
+        const bool has_header = left >= DOORMAN_SHARD_RECORD_HEADER;
         const size_t count = has_header ? (size_t)doorman__le_read(record + 1, 4) : 0;
-        if (!has_header || count > left - DOORMAN__SHARD_RECORD_HEADER) {
+        if (!has_header || count > left - DOORMAN_SHARD_RECORD_HEADER) {
             return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "part: ends within a record");
         }
         doorman_status status = doorman__shard_restore_record(permits, shard, record, count, error);
         const bool is_lost = status == DOORMAN_NOT_FOUND || status == DOORMAN_RESOURCE_EXHAUSTED;
         if (is_lost && lost) ++*lost;
         if (status != DOORMAN_OK && !is_lost) return status;
-        at += DOORMAN__SHARD_RECORD_HEADER + count;
+        at += DOORMAN_SHARD_RECORD_HEADER + count;
     }
     return DOORMAN_OK;
 }
@@ -19730,10 +19806,13 @@ doorman_status doorman_permits_drop_shard(doorman_permits *permits, size_t shard
                                           doorman_shard_cursor *cursor, doorman_time now) {
     if (!permits || !cursor) return DOORMAN_INVALID_ARGUMENT;
     doorman__permit_shards *own = &permits->shards;
-    if (shard >= own->of.count || own->all[shard].is_owned) return DOORMAN_INVALID_ARGUMENT;
+    const bool is_away = shard == DOORMAN_SHARDS_AWAY && own->of.count;
+    if (!is_away && (shard >= own->of.count || own->all[shard].is_owned)) {
+        return DOORMAN_INVALID_ARGUMENT;
+    }
     doorman__moment_move(&permits->at, now);
     own->part_bytes = 0;
-    own->all[shard].learns_until = 0;
+    if (!is_away) own->all[shard].learns_until = 0;
     (void)doorman__shard_visit(permits, shard, cursor, doorman__bucket_drop);
     doorman__holds_settle(permits, DOORMAN__CALL_ENDS); /* units of leases may have come back */
     return DOORMAN_OK;
@@ -19909,12 +19988,12 @@ typedef struct doorman__call {
     doorman__timer timer; /* when it times out, or when its wait ends */
     doorman__call_state state;
     doorman__call_kind kind;
-    bool attended;   /* a caller wants the result */
-    bool alone;      /* it is in a message of its own */
-    bool prefetches; /* it takes units ahead, for the stock of its item (P24) */
-    bool unanswered; /* a server may have granted it, and the client does not know it yet */
-    bool is_moved;   /* WAITING: until it is sent again, because it was refused as MOVED (N9) */
-    unsigned char moves;        /* how often it was refused as MOVED, up to MOVES_MAX */
+    bool attended;       /* a caller wants the result */
+    bool alone;          /* it is in a message of its own */
+    bool prefetches;     /* it takes units ahead, for the stock of its item (P24) */
+    bool unanswered;     /* a server may have granted it, and the client does not know it yet */
+    bool is_moved;       /* WAITING: until it is sent again, because it was refused as MOVED (N9) */
+    unsigned char moves; /* how often it was refused as MOVED, up to MOVES_MAX */
     struct doorman__port *port; /* QUEUED and SENT: where it goes; else the last one */
     size_t failures;
     struct doorman__batch *batch; /* SENT: whose message it is in; else NULL */
@@ -20035,7 +20114,7 @@ typedef struct doorman__batch {
     doorman_upstream upstream;
     doorman_permit_client *client;
     struct doorman__port *port; /* whose calls it sends; of a lane: that of the last message */
-    doorman__sent *sent; /* the calls of the message */
+    doorman__sent *sent;        /* the calls of the message */
     void *items; /* permits, entries, holds or settles, with room as for a doorman__sent_item */
     size_t capacity, item_capacity, count;
     doorman__call_kind kind; /* of the last message */
@@ -23816,6 +23895,7 @@ static const doorman__row doorman__shard_node_rows[] = {
     {DOORMAN__LIST("addresses", REQUIRED, doorman_shard_node, addresses, address_count,
                    doorman__string_rows),
      .most = DOORMAN_SHARD_ADDRESSES_MAX},
+    DOORMAN__ROW(STRING, OPTIONAL, doorman_shard_node, election_key),
     {0},
 };
 static const doorman__row doorman__named_shard_rows[] = {
@@ -23922,9 +24002,9 @@ static void doorman__put_shard_map(doorman__writer *out, const doorman_shard_map
     for (size_t i = 0; i < map->shards.count; i++) {
         const doorman_shard *shard = &map->owners[i];
         const bool goes = shard->target != shard->owner;
-        const doorman__named_shard own = {
-            map->nodes[shard->owner].name, goes ? map->nodes[shard->target].name : NULL,
-            shard->from, shard->is_lost};
+        const doorman__named_shard own = {map->nodes[shard->owner].name,
+                                          goes ? map->nodes[shard->target].name : NULL, shard->from,
+                                          shard->is_lost};
         doorman__put(out, "%,");
         doorman__put_fields(out, doorman__named_shard_rows, &own);
     }

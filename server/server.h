@@ -99,6 +99,7 @@ struct settings {
     const char *events, *event_sample, *event_keys; /* NULL: none; the default */
     const char *tls_cert, *tls_key, *tls_ca;
     const char *state, *state_password_file;                      /* NULL: nothing lasts */
+    const char *shards;                                           /* a key of etcd; NULL: none */
     const char *replace_at;                                       /* NULL: the default */
     size_t state_interval, state_wait;                            /* seconds */
     size_t resource_max, holder_max, message_max, connection_max; /* 0: the default */
@@ -373,6 +374,7 @@ struct service {
     struct lock_hold *longest_hold;
     struct grpc *grpc;
     struct events *events; /* what happens, for subscribers */
+    struct shards *shards;
     const char *id, *node, *advertise;
     doorman_time started_at;
     struct pem pem;                                /* `lock` guards it while workers run */

@@ -91,6 +91,12 @@ enum exit_status server_load_config(struct service *service, struct config_probl
 static bool config_configure(struct service *service, const doorman_config *config,
                              char error[PROBLEM_TEXT]) {
     doorman_error unfit = {0};
+    EACH_PART(part, refuses) {
+        char why[PROBLEM_TEXT];
+        if (!(*part)->refuses(service, config, why)) continue;
+        memcpy(error, why, PROBLEM_TEXT);
+        return false;
+    }
     EACH_PART(part, configures)(*part)->configures(service);
     doorman_status status = doorman_server_configure(service->server, config, doorman_clock());
     (void)doorman_config_fits(config, service->settings->parents.count > 0, &unfit);

@@ -68,6 +68,10 @@ FLAG(STATE_INTERVAL, "state-interval", "SECONDS", "DOORMAN_STATE_INTERVAL", "STA
 FLAG(STATE_WAIT, "state-wait", "SECONDS", "DOORMAN_STATE_WAIT", "STATE", 0,
      "how long permits of durable limits wait at the start until --state is read, 0 to 3600\n"
      "        (default 10)")
+FLAG(SHARDS, "shards", "KEY", "DOORMAN_SHARDS", "SHARDS", PLACE(shards),
+     "the key of etcd with the map of a cluster, whose nodes share the keys of permits; the same\n"
+     "        for all nodes; needs --election-key, --state redis://... and \"shards\" in the\n"
+     "        configuration (default none: this node decides for all keys)")
 FLAG(HTTP, "http", "HOST:PORT|off", "DOORMAN_HTTP", "HTTP", PLACE(http),
      "the address of the status page, the metrics and the protocol over HTTP (default\n"
      "        " HTTP_DEFAULT "); beyond loopback it needs --http-token or --tls-ca")

@@ -29,6 +29,9 @@ PART(state)
 #ifdef DOORMAN_SERVER_NOTES
 PART(notes)
 #endif
+#ifdef DOORMAN_SERVER_SHARDS
+PART(shards)
+#endif
 #ifdef DOORMAN_SERVER_CHECK
 PART(check)
 #endif
@@ -74,6 +77,9 @@ PART(versions_page)
 PART(front)
 PART(holds)
 PART(descriptors)
+#ifdef DOORMAN_SERVER_SHARDS
+PART(shard_pages)
+#endif
 PART(counters)
 PART(lists)
 PART(json)

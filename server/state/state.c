@@ -27,6 +27,7 @@
  * Nothing is written before all is read: a row in the store may say that more is used than memory
  * knows. */
 #include "call.h"
+#include "flush.h"
 #include "notes_etcd.h"
 #include "planned.h"
 
@@ -1078,6 +1079,22 @@ static void state_flush(struct service *service) {
         now = doorman_clock();
     }
     server_unlock(&service->lock);
+}
+
+uint64_t server_state_want_flush(struct service *service) {
+    struct state *state = service->state;
+    server_lock(&service->lock);
+    const uint64_t wish = ++state->flush_wanted;
+    pthread_cond_signal(&state->changed);
+    server_unlock(&service->lock);
+    return wish;
+}
+
+bool server_state_is_flushed(struct service *service, uint64_t wish) {
+    server_lock(&service->lock);
+    const bool is_done = service->state->flush_done >= wish;
+    server_unlock(&service->lock);
+    return is_done;
 }
 
 /* Takes what has changed since the flush. */

@@ -152,6 +152,34 @@ typedef bool store_visitor(void *context, const struct store_note *note);
 enum store_result server_store_list_notes(struct store *store, const char *kind, const char *before,
                                           store_visitor *visit, void *context);
 
+/* Some rows of a shard that moves. They are for another node, so `cluster` names them, and not the
+ * node of this store. Only a store that is shared keeps them. */
+struct store_shard_part {
+    const char *cluster; /* the same for all nodes; at most 256 bytes */
+    size_t shard;
+    uint64_t move; /* no two moves of a shard have the same number */
+    size_t index;  /* the parts of a move have the numbers from 0 on */
+    const void *bytes;
+    size_t count; /* of `bytes` */
+    bool is_last; /* the move is whole with this part */
+};
+
+/* Writes a part. The first one replaces what the move had. Precondition: server_store_begin.
+ *   returns   STORE_OK | STORE_OUTDATED, STORE_LOST: as server_store_write | STORE_FAILED */
+enum store_result server_store_put_shard(struct store *store, const struct store_shard_part *part);
+
+/* Reads a part.
+ *   part      in: cluster, shard, move and index; out: count
+ *   bytes     out: on STORE_OK, for the caller to free; else NULL
+ *   returns   STORE_OK | STORE_END: there are no more | STORE_LOST: the store does not have the
+ *             move, or not all of it | STORE_FAILED */
+enum store_result server_store_get_shard(struct store *store, struct store_shard_part *part,
+                                         unsigned char **bytes);
+
+/* Deletes a move. NULL has no effect. */
+enum store_result server_store_drop_shard(struct store *store, const char *cluster, size_t shard,
+                                          uint64_t move);
+
 /* Returns whether the store can keep what a planned stop leaves. */
 bool server_store_can_leave(const struct store *store);
 

@@ -97,6 +97,22 @@ enum store_result server_store_list_notes(struct store *store, const char *kind,
     return store->kind->list_notes(store, kind, before, visit, context);
 }
 
+enum store_result server_store_put_shard(struct store *store, const struct store_shard_part *part) {
+    return store->kind->put_shard(store, part);
+}
+
+enum store_result server_store_get_shard(struct store *store, struct store_shard_part *part,
+                                         unsigned char **bytes) {
+    *bytes = NULL;
+    part->count = 0;
+    return store->kind->get_shard(store, part, bytes);
+}
+
+enum store_result server_store_drop_shard(struct store *store, const char *cluster, size_t shard,
+                                          uint64_t move) {
+    return store ? store->kind->drop_shard(store, cluster, shard, move) : STORE_OK;
+}
+
 bool server_store_can_leave(const struct store *store) { return store->kind->leave != NULL; }
 
 enum store_result server_store_leave(struct store *store, const void *bytes, size_t count) {

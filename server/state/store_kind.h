@@ -39,6 +39,13 @@ struct store_kind {
     enum store_result (*list_notes)(struct store *store, const char *kind, const char *before,
                                     store_visitor *visit, void *context);
 
+    /* NULL: it is not shared. */
+    enum store_result (*put_shard)(struct store *store, const struct store_shard_part *part);
+    enum store_result (*get_shard)(struct store *store, struct store_shard_part *part,
+                                   unsigned char **bytes);
+    enum store_result (*drop_shard)(struct store *store, const char *cluster, size_t shard,
+                                    uint64_t move);
+
     /* NULL: it keeps nothing of a planned stop. */
     enum store_result (*leave)(struct store *store, const void *bytes, size_t count);
     enum store_result (*take)(struct store *store, unsigned char **bytes, size_t *count);

@@ -11,6 +11,8 @@
  *                                    field "left", with the epoch of the mastership that has left
  *                                    it
  *
+ *     doorman:shard:CLUSTER:S:MOVE   a hash: the rows of the shard S that one move has written, by
+ *                                    the number of each part, and "count" when all are there
  *     doorman:{NODE}:notes:KIND      a hash: for each note, by its identity, ends_at 0 text
  *     doorman:{NODE}:order:KIND      a sorted set of these identities, all with the score 0
  *
@@ -156,6 +158,18 @@ static const char take_script[] =
     "if not bytes then return {'lost'} end\n"
     "if tonumber(kept[2]) + 1 ~= tonumber(kept[1]) then return {'earlier'} end\n"
     "return {'left', bytes}\n";
+
+/* KEYS: the hash of the node; the hash of a move. ARGV: the epoch; the number of the part; its
+ * bytes; the number of parts, or "". A move that nobody takes ends after 60 days. Returns as
+ * write_script does. */
+static const char put_shard_script[] =
+    "local epoch = redis.call('HGET', KEYS[1], 'epoch')\n"
+    "if epoch ~= ARGV[1] then return epoch or '0' end\n"
+    "if ARGV[2] == '0' then redis.call('DEL', KEYS[2]) end\n"
+    "redis.call('HSET', KEYS[2], ARGV[2], ARGV[3])\n"
+    "if ARGV[4] ~= '' then redis.call('HSET', KEYS[2], 'count', ARGV[4]) end\n"
+    "redis.call('EXPIRE', KEYS[2], 5184000)\n"
+    "return tonumber(epoch)\n";
 
 /* ---- errors --------------------------------------------------------------------------------- */
 
@@ -824,6 +838,84 @@ static enum store_result redis_list_notes(struct store *base, const char *kind, 
     return STORE_OK;
 }
 
+/* ---- shards that move ------------------------------------------------------------------------ */
+
+#define SHARD_KEY_BYTES (NODE_BYTES_MAX + 64)
+
+static void shard_key_write(char key[SHARD_KEY_BYTES], const char *cluster, size_t shard,
+                            uint64_t move) {
+    snprintf(key, SHARD_KEY_BYTES, "doorman:shard:%.256s:%zu:%" PRIu64, cluster, shard, move);
+}
+
+static enum store_result redis_put_shard(struct store *base, const struct store_shard_part *part) {
+    struct redis_store *store = (struct redis_store *)base;
+    char epoch[NUMBER_TEXT], index[NUMBER_TEXT], count[NUMBER_TEXT] = "", key[SHARD_KEY_BYTES];
+    snprintf(epoch, sizeof epoch, "%" PRIu64, base->epoch);
+    snprintf(index, sizeof index, "%zu", part->index);
+    if (part->is_last) snprintf(count, sizeof count, "%zu", part->index + 1);
+    shard_key_write(key, part->cluster, part->shard, part->move);
+    const char *words[] = {"EVAL", put_shard_script, "2", store->process, key, epoch, index, NULL,
+                           count};
+    size_t lengths[9];
+    for (int i = 0; i < 9; i++) lengths[i] = words[i] ? strlen(words[i]) : part->count;
+    words[7] = part->count ? (const char *)part->bytes : "";
+    if (!redis_connect(store)) return STORE_FAILED;
+    if (redisAppendCommandArgv(store->context, 9, words, lengths) != REDIS_OK) {
+        return redis_fail_connection(store);
+    }
+    redisReply *reply = redis_receive(store);
+    enum store_result result = reply ? redis_read_written(store, reply) : STORE_FAILED;
+    freeReplyObject(reply);
+    return result;
+}
+
+/* Reads the answer about one part. */
+static enum store_result redis_read_part(struct redis_store *store, const redisReply *reply,
+                                         struct store_shard_part *part, unsigned char **bytes) {
+    const redisReply *value = reply->elements == 2 ? reply->element[0] : NULL;
+    const redisReply *count = reply->elements == 2 ? reply->element[1] : NULL;
+    if (!count || !count->str) {
+        redis_fail(store, "the store does not have the rows of this move", "");
+        return STORE_LOST;
+    }
+    if (part->index >= strtoull(count->str, NULL, 10)) return STORE_END;
+    if (!value->str) {
+        redis_fail(store, "the store has only a part of the rows of this move", "");
+        return STORE_LOST;
+    }
+    *bytes = (unsigned char *)malloc(value->len + 1);
+    if (!*bytes) return redis_fail(store, "out of memory", "");
+    memcpy(*bytes, value->str, value->len);
+    part->count = value->len;
+    return STORE_OK;
+}
+
+static enum store_result redis_get_shard(struct store *base, struct store_shard_part *part,
+                                         unsigned char **bytes) {
+    struct redis_store *store = (struct redis_store *)base;
+    char index[NUMBER_TEXT], key[SHARD_KEY_BYTES];
+    snprintf(index, sizeof index, "%zu", part->index);
+    shard_key_write(key, part->cluster, part->shard, part->move);
+    const char *const words[] = {"HMGET", key, index, "count"};
+    if (!redis_connect(store)) return STORE_FAILED;
+    redisReply *reply = redis_ask(store, REDIS_REPLY_ARRAY, 4, words);
+    if (!reply) return STORE_FAILED;
+    enum store_result result = redis_read_part(store, reply, part, bytes);
+    freeReplyObject(reply);
+    return result;
+}
+
+static enum store_result redis_drop_shard(struct store *base, const char *cluster, size_t shard,
+                                          uint64_t move) {
+    struct redis_store *store = (struct redis_store *)base;
+    char key[SHARD_KEY_BYTES];
+    shard_key_write(key, cluster, shard, move);
+    if (!redis_connect(store)) return STORE_FAILED;
+    redisReply *reply = redis_ask(store, REDIS_REPLY_INTEGER, 2, (const char *const[]){"DEL", key});
+    freeReplyObject(reply);
+    return reply ? STORE_OK : STORE_FAILED;
+}
+
 /* ---- planned stops -------------------------------------------------------------------------- */
 
 static enum store_result redis_leave(struct store *base, const void *bytes, size_t count) {
@@ -901,5 +993,8 @@ const struct store_kind server_store_redis = {.prefix = "redis://",
                                               .write = redis_write,
                                               .put_notes = redis_put_notes,
                                               .list_notes = redis_list_notes,
+                                              .put_shard = redis_put_shard,
+                                              .get_shard = redis_get_shard,
+                                              .drop_shard = redis_drop_shard,
                                               .leave = redis_leave,
                                               .take = redis_take};

@@ -1,0 +1,308 @@
+/* doorman_server, part HTTP: what pages, metrics and commands show of shards, and the path by
+ * which operators move them.
+ *
+ *     GET  /v1/shards   the map, and the state of each shard at this node
+ *     POST /v1/shards   {"move": 17, "node": "b"}, {"drain": "a"}, {"rebalance": true},
+ *                       {"force": "a"} or {"remove": "a"}
+ *     GET  /shards      a page */
+#include "../shards/shards.h"
+
+#include "pages.h"
+
+static const char *const state_names[DOORMAN_SHARD_STATE_COUNT] = {
+    [DOORMAN_SHARD_AWAY] = "away",       [DOORMAN_SHARD_TAKING] = "taking",
+    [DOORMAN_SHARD_OWNED] = "owned",     [DOORMAN_SHARD_GIVING] = "giving",
+    [DOORMAN_SHARD_OFFERED] = "offered", [DOORMAN_SHARD_LEAVING] = "leaving",
+};
+
+/* A copy of what is shown. */
+struct shards_view {
+    doorman_shard_map *map;
+    unsigned char states[DOORMAN_SHARDS_MAX];
+    uint64_t moved_out, moved_in, forced, rows_lost;
+    size_t owned, loads[DOORMAN_SHARD_NODES_MAX], moving;
+    bool is_master;
+    char trouble[PROBLEM_TEXT]; /* "": none */
+};
+
+/* Returns NULL if memory runs out, or if there are no shards. */
+static struct shards_view *view_take(struct service *service) {
+    struct shards *shards = service->shards;
+    struct shards_view *view =
+        server_shards_on(service) ? (struct shards_view *)calloc(1, sizeof *view) : NULL;
+    if (!view) return NULL;
+    server_lock(&service->lock);
+    doorman_status status = doorman_shard_map_create(&view->map, shards->map, NULL);
+    memcpy(view->states, shards->states, sizeof view->states);
+    view->moved_out = shards->moved_out;
+    view->moved_in = shards->moved_in;
+    view->forced = shards->forced;
+    view->rows_lost = shards->rows_lost;
+    view->is_master = doorman_server_permits(service->server) != NULL;
+    if (shards->trouble.since) {
+        snprintf(view->trouble, sizeof view->trouble, "%.*s", (int)sizeof view->trouble - 1,
+                 shards->trouble.reason);
+    }
+    server_unlock(&service->lock);
+    if (status != DOORMAN_OK) {
+        free(view);
+        return NULL;
+    }
+    for (size_t i = 0; i < view->map->shards.count; i++) {
+        const doorman_shard *shard = &view->map->owners[i];
+        view->owned += view->is_master && view->states[i] == DOORMAN_SHARD_OWNED;
+        view->loads[shard->owner]++;
+        view->moving += shard->owner != shard->target || shard->from;
+    }
+    return view;
+}
+
+static void view_free(struct shards_view *view) {
+    if (view) doorman_shard_map_destroy(view->map);
+    free(view);
+}
+
+static void add_quoted(struct text *text, const char *before, const char *value) {
+    server_text_addf(text, "%s\"", before);
+    server_text_add_escaped(text, value, server_escape_json);
+    server_text_add(text, "\"");
+}
+
+/* Answers with the map. */
+static void answer_map(struct service *service, struct http_response *response, size_t moves) {
+    struct text *text = &response->text;
+    struct shards_view *view = view_take(service);
+    response->type = "application/json";
+    text->failed = !view;
+    if (!view) return;
+    const doorman_shard_map *map = view->map;
+    server_text_addf(text, "{\"epoch\":%" PRIu64 ",\"is_master\":%s", map->epoch,
+                     view->is_master ? "true" : "false");
+    add_quoted(text, ",\"node\":", service->node);
+    server_text_addf(text, ",\"owned\":%zu,\"moving\":%zu,\"moves\":%zu", view->owned, view->moving,
+                     moves);
+    server_text_addf(text,
+                     ",\"moved_in\":%" PRIu64 ",\"moved_out\":%" PRIu64 ",\"rows_lost\":%" PRIu64,
+                     view->moved_in, view->moved_out, view->rows_lost);
+    if (view->trouble[0]) add_quoted(text, ",\"trouble\":", view->trouble);
+    for (size_t i = 0; i < map->node_count; i++) {
+        add_quoted(text, i ? ",\n{\"name\":" : ",\"nodes\":[\n{\"name\":", map->nodes[i].name);
+        server_text_addf(text, ",\"shards\":%zu", view->loads[i]);
+        for (size_t j = 0; j < map->nodes[i].address_count; j++) {
+            add_quoted(text, j ? "," : ",\"addresses\":[", map->nodes[i].addresses[j]);
+        }
+        server_text_add(text, "]}");
+    }
+    for (size_t i = 0; i < map->shards.count; i++) {
+        const doorman_shard *shard = &map->owners[i];
+        server_text_addf(text, "%s{\"shard\":%zu", i ? ",\n" : "],\"shards\":[\n", i);
+        add_quoted(text, ",\"owner\":", map->nodes[shard->owner].name);
+        if (shard->target != shard->owner) {
+            add_quoted(text, ",\"target\":", map->nodes[shard->target].name);
+        }
+        if (shard->from) server_text_addf(text, ",\"from\":%" PRIu64, shard->from);
+        server_text_addf(text, ",\"state\":\"%s\"}", state_names[view->states[i]]);
+    }
+    server_text_add(text, "]}\n");
+    view_free(view);
+}
+
+/* Reads the body of a wish. Returns what is wrong with it, or NULL. */
+static const char *wish_read(const cJSON *body, struct shard_wish *wish) {
+    static const char *const names[SHARD_WISH_COUNT] = {"move", "drain", "rebalance", "force",
+                                                        "remove"};
+    const cJSON *found = NULL, *node = cJSON_GetObjectItemCaseSensitive(body, "node");
+    int count = 0;
+    const cJSON *each = NULL;
+    if (!cJSON_IsObject(body)) return "the body must be an object of JSON";
+    cJSON_ArrayForEach(each, body) {
+        int kind = 0;
+        while (kind < SHARD_WISH_COUNT && strcmp(each->string, names[kind]) != 0) kind++;
+        if (kind == SHARD_WISH_COUNT && each != node) return "a field is not known";
+        if (kind == SHARD_WISH_COUNT) continue;
+        wish->kind = (enum shard_wish_kind)kind;
+        found = each;
+        count++;
+    }
+    if (count != 1) return "give one of move, drain, rebalance, force and remove";
+    const bool moves = wish->kind == SHARD_MOVE, all = wish->kind == SHARD_REBALANCE;
+    if (moves && !(found->valuedouble >= 0 && found->valuedouble < DOORMAN_SHARDS_MAX &&
+                   cJSON_IsNumber(found) && found->valuedouble == (double)found->valueint)) {
+        return "move: must be the number of a shard";
+    }
+    if (all && !cJSON_IsTrue(found)) return "rebalance: must be true";
+    if (!moves && node) return "node: only with move";
+    if (moves) wish->shard = (size_t)found->valueint;
+    if (moves) found = node;
+    const char *name = cJSON_GetStringValue(found);
+    if (!all && (!name || !name[0] || strlen(name) > DOORMAN_ID_BYTES_MAX)) {
+        return moves ? "node: must be the name of a node" : "must be the name of a node";
+    }
+    if (!all) snprintf(wish->node, sizeof wish->node, "%s", name);
+    return NULL;
+}
+
+static void handle_post(struct service *service, const struct http_request *request,
+                        struct http_response *response) {
+    /* the thread of shards may still have the wish after a time-out */
+    struct shard_wish *wish = (struct shard_wish *)calloc(1, sizeof *wish);
+    cJSON *body = cJSON_ParseWithLength(request->body, request->body_bytes);
+    const char *wrong = wish ? wish_read(body, wish) : "out of memory";
+    cJSON_Delete(body);
+    if (wrong) {
+        server_http_response_set_error(response, 400, "INVALID_ARGUMENT", wrong);
+        free(wish);
+        return;
+    }
+    const char *token = request->token.name;
+    server_log(service->settings, LEVEL_INFO, "an operator changes shards", "token",
+               token[0] ? token : "(no token)", wish->node[0] ? "node" : LOG_END, wish->node,
+               LOG_END);
+    server_shards_wish(service, wish);
+    if (wish->error[0]) {
+        server_http_response_set_error(response, 409, "UNAVAILABLE", wish->error);
+    } else {
+        answer_map(service, response, wish->moves);
+    }
+    if (wish->is_done) free(wish);
+}
+
+static void handle_json(struct service *service, const struct http_request *request,
+                        struct http_response *response) {
+    if (!server_shards_on(service)) {
+        server_http_response_set_error(response, 404, "NOT_FOUND",
+                                       "this server has no shards: it was started without "
+                                       "--shards");
+    } else if (strcmp(request->verb, "POST") == 0) {
+        handle_post(service, request, response);
+    } else {
+        answer_map(service, response, 0);
+    }
+}
+
+/* ---- the page ------------------------------------------------------------------------------- */
+
+static void page_nodes(struct text *text, const struct shards_view *view) {
+    const doorman_shard_map *map = view->map;
+    server_text_add(text, "<table><thead><tr><th>node</th><th>shards</th>"
+                          "<th class=words>addresses</th></tr></thead><tbody>");
+    for (size_t i = 0; i < map->node_count; i++) {
+        server_text_add(text, "<tr><td>");
+        server_text_add_escaped(text, map->nodes[i].name, server_escape_html);
+        server_text_addf(text, "</td><td data-name='shards'>%zu</td><td data-name='addresses'>",
+                         view->loads[i]);
+        for (size_t j = 0; j < map->nodes[i].address_count; j++) {
+            if (j) server_text_add(text, ", ");
+            server_text_add_escaped(text, map->nodes[i].addresses[j], server_escape_html);
+        }
+        server_text_add(text, "</td></tr>");
+    }
+    server_text_add(text, "</tbody></table>");
+}
+
+static void page_shards(struct text *text, const struct shards_view *view) {
+    const doorman_shard_map *map = view->map;
+    server_text_add(text, "<h2>Shards</h2><table><thead><tr><th>shard</th><th class=words>owner"
+                          "</th><th class=words>moves to</th><th class=words>here</th></tr></thead>"
+                          "<tbody>");
+    for (size_t i = 0; i < map->shards.count; i++) {
+        const doorman_shard *shard = &map->owners[i];
+        server_text_addf(text, "<tr><td>%zu</td><td data-name='owner'>", i);
+        server_text_add_escaped(text, map->nodes[shard->owner].name, server_escape_html);
+        server_text_add(text, "</td><td data-name='moves to'>");
+        if (shard->target != shard->owner) {
+            server_text_add_escaped(text, map->nodes[shard->target].name, server_escape_html);
+        }
+        server_text_addf(text, "</td><td data-name='here'>%s</td></tr>",
+                         view->is_master ? state_names[view->states[i]] : "");
+    }
+    server_text_add(text, "</tbody></table>");
+}
+
+static void handle_page(struct service *service, const struct http_request *request,
+                        struct http_response *response) {
+    struct text *text = &response->text;
+    struct shards_view *view = view_take(service);
+    server_page_start(service, request, response, NULL, "");
+    if (!server_shards_on(service)) {
+        server_text_add(text, "<p class=soft>This server has no shards: it decides for all keys. "
+                              "--shards lets several nodes share them.</p>");
+    } else if (!view) {
+        text->failed = true;
+    } else {
+        server_text_addf(text,
+                         "<h2>Nodes</h2><p class=soft>The map has the epoch %" PRIu64 ". "
+                         "%zu of %zu shards move.</p>",
+                         view->map->epoch, view->moving, view->map->shards.count);
+        if (view->trouble[0]) {
+            server_text_add(text, "<p class=bad>");
+            server_text_add_escaped(text, view->trouble, server_escape_html);
+            server_text_add(text, "</p>");
+        }
+        page_nodes(text, view);
+        page_shards(text, view);
+    }
+    server_page_end(response, false);
+    view_free(view);
+}
+
+/* ---- metrics and facts ---------------------------------------------------------------------- */
+
+static void shards_metrics(struct service *service, struct text *text) {
+    struct shards_view *view = view_take(service);
+    if (!view) return;
+    const doorman_shard_map *map = view->map;
+    server_metrics_value(text, "shards", "gauge", "Shards of the map.", (double)map->shards.count);
+    server_metrics_value(text, "shards_owned", "gauge",
+                         "Shards for which this process decides. The sum over all processes is "
+                         "the number of shards; less means that a shard has no owner now.",
+                         (double)view->owned);
+    server_metrics_value(text, "shards_moving", "gauge",
+                         "Shards of the map that move, or whose last move is not complete.",
+                         (double)view->moving);
+    server_metrics_value(text, "shard_map_epoch", "gauge", "The epoch of the map of shards.",
+                         (double)map->epoch);
+    server_metrics_header(text, "shard_moves_total", "counter",
+                          "Shards that this process has taken or given.");
+    server_text_addf(text,
+                     "doorman_shard_moves_total{direction=\"in\"} %" PRIu64
+                     "\ndoorman_shard_moves_total{direction=\"out\"} %" PRIu64
+                     "\ndoorman_shard_moves_total{direction=\"forced\"} %" PRIu64 "\n",
+                     view->moved_in, view->moved_out, view->forced);
+    server_metrics_value(text, "shard_rows_lost_total", "counter",
+                         "Rows of shards that had no room, or no limit, at their new node.",
+                         (double)view->rows_lost);
+    view_free(view);
+}
+
+static void shards_status(struct service *service, struct text *text) {
+    struct shards_view *view = view_take(service);
+    if (!view) return;
+    server_text_addf(
+        text, ",\"shards\":{\"epoch\":%" PRIu64 ",\"count\":%zu,\"owned\":%zu,\"moving\":%zu",
+        view->map->epoch, view->map->shards.count, view->owned, view->moving);
+    if (view->trouble[0]) add_quoted(text, ",\"trouble\":", view->trouble);
+    server_text_add(text, "}");
+    view_free(view);
+}
+
+static void shards_facts(struct service *service, struct text *text) {
+    struct shards_view *view = view_take(service);
+    if (!view) return;
+    server_text_addf(text,
+                     "<div><dt>shards</dt><dd><a href='/shards'>%zu of %zu</a>; %zu move%s</dd>"
+                     "</div>",
+                     view->owned, view->map->shards.count, view->moving,
+                     view->trouble[0] ? "; <b>trouble</b>" : "");
+    view_free(view);
+}
+
+static const struct http_route shards_routes[] = {
+    {"/shards", .handle = handle_page},
+    {"/v1/shards", .verbs = VERB_GET | VERB_POST, .role = ROLE_ADMIN, .handle = handle_json},
+    {.path = NULL}};
+
+const struct server_part server_part_shard_pages = {.routes = shards_routes,
+                                                    .metrics = shards_metrics,
+                                                    .status = shards_status,
+                                                    .facts = shards_facts};

@@ -1,0 +1,493 @@
+/* doorman_server, part SHARDS: the thread that does what the mover says (N3, N7, N8).
+ *
+ * The thread reads the map twice a second. These reads are linearizable, so each of them is sure
+ * (doorman_shard_mover_map). It works for one mastership at a time. When the process becomes
+ * master, it owns nothing, and the thread takes the shards that the map gives to its node. The rows
+ * of the store are read by the part STATE meanwhile, so durable limits answer LEARNING until then.
+ * Rows of shards that have moved away are then forgotten, before any shard is given.
+ *
+ * A node puts itself into the map, with the address of each of its processes. So a new node needs
+ * no command before it gets shards. The first process of all makes the map, in which its node owns
+ * every shard. */
+#include "shards.h"
+#include "../state/flush.h"
+#include "../state/status.h"
+
+#include <nng/supplemental/util/platform.h>
+
+#define LOOK (DOORMAN_SECOND / 2) /* between two reads of the map */
+#define FIRST_TRIES 20            /* of etcd at the start, one each half second */
+#define WISH_SECONDS 60           /* for a wish; only FORCE takes more than a moment */
+
+static void shards_log_move(struct shards *shards, const char *what, size_t shard,
+                            const char *node) {
+    char number[24];
+    snprintf(number, sizeof number, "%zu", shard);
+    server_log(shards->service->settings, LEVEL_INFO, what, "shard", number, "node", node, LOG_END);
+}
+
+/* ---- the map -------------------------------------------------------------------------------- */
+
+/* Gives the map to other threads. */
+static void shards_publish(struct shards *shards) {
+    struct service *service = shards->service;
+    doorman_shard_map *copy = NULL, *last = NULL;
+    if (!shards->key.map) return;
+    if (doorman_shard_map_create(&copy, shards->key.map, NULL) != DOORMAN_OK) return;
+    server_lock(&service->lock);
+    if (!shards->map || shards->map->epoch != copy->epoch) {
+        last = shards->map;
+        shards->map = copy;
+        copy = NULL;
+    }
+    server_unlock(&service->lock);
+    doorman_shard_map_destroy(copy);
+    doorman_shard_map_destroy(last);
+}
+
+/* Reads the map. Returns false after a failure. */
+static bool shards_read(struct shards *shards) {
+    if (!server_shard_key_read(&shards->key)) {
+        server_shards_fail(shards, "the map of shards cannot be read", shards->key.error);
+        return false;
+    }
+    server_shards_work_again(shards);
+    shards_publish(shards);
+    return true;
+}
+
+/* Returns whether a node has an address. */
+static bool node_has(const doorman_shard_node *node, const char *address) {
+    for (size_t i = 0; i < node->address_count; i++) {
+        if (strcmp(node->addresses[i], address) == 0) return true;
+    }
+    return false;
+}
+
+/* Puts this process into the map, unless it is there. A list that is full loses its first address,
+ * which is the oldest. */
+static void shards_join(struct shards *shards) {
+    const struct service *service = shards->service;
+    const doorman_shard_map *map = shards->key.map;
+    const char *addresses[DOORMAN_SHARD_ADDRESSES_MAX];
+    const struct shard_conditions none = {.election_key = NULL};
+    const size_t at = map ? doorman_shard_map_node(map, shards->node) : 0;
+    const bool is_known = map && at < map->node_count;
+    if (!map || (is_known && node_has(&map->nodes[at], service->advertise))) return;
+    if (!is_known && map->node_count == DOORMAN_SHARD_NODES_MAX) return;
+    struct shard_edit *edit = (struct shard_edit *)calloc(1, sizeof *edit);
+    if (!edit) return;
+    server_shard_edit(edit, map);
+    doorman_shard_node *node = &edit->nodes[at];
+    size_t count = is_known ? node->address_count : 0, first = 0;
+    if (count == DOORMAN_SHARD_ADDRESSES_MAX) first = 1;
+    for (size_t i = first; i < count; i++) addresses[i - first] = node->addresses[i];
+    count -= first;
+    addresses[count++] = service->advertise;
+    *node = (doorman_shard_node){.name = shards->node,
+                                 .addresses = addresses,
+                                 .address_count = count,
+                                 .election_key = service->settings->election_key};
+    if (!is_known) edit->map.node_count++;
+    if (server_shard_key_write(&shards->key, &edit->map, &none) == SHARD_WRITTEN) {
+        server_log(service->settings, LEVEL_INFO,
+                   is_known ? "a process of this node is in the map of shards"
+                            : "this node is in the map of shards, and has no shard yet",
+                   "key", shards->key.name, "node", shards->node, LOG_END);
+        shards_publish(shards);
+    }
+    free(edit);
+}
+
+/* Makes the first map. Another process may have been faster. */
+static void shards_make_map(struct shards *shards, size_t count) {
+    const struct service *service = shards->service;
+    const char *const addresses[] = {service->advertise};
+    const doorman_shard_node node = {shards->node, addresses, 1, service->settings->election_key};
+    const struct shard_conditions none = {.election_key = NULL};
+    doorman_shard owners[DOORMAN_SHARDS_MAX] = {{.owner = 0}};
+    doorman_shard_map map = {.epoch = 1, .owners = owners, .nodes = &node, .node_count = 1};
+    map.shards.count = count;
+    for (int i = 0; i < 4; i++) {
+        map.shards.seed[i / 2] = map.shards.seed[i / 2] << 32 | nng_random();
+    }
+    if (server_shard_key_write(&shards->key, &map, &none) != SHARD_WRITTEN) return;
+    server_log(service->settings, LEVEL_INFO, "the map of shards is made; this node owns all",
+               "key", shards->key.name, "node", shards->node, LOG_END);
+}
+
+/* ---- what the mover says -------------------------------------------------------------------- */
+
+/* Notes the states of the shards for other threads. */
+static void shards_note_states(struct shards *shards) {
+    const size_t count = shards->key.map ? shards->key.map->shards.count : 0;
+    server_lock(&shards->service->lock);
+    for (size_t i = 0; i < count; i++) {
+        shards->states[i] = (unsigned char)doorman_shard_mover_state(shards->mover, i);
+    }
+    server_unlock(&shards->service->lock);
+}
+
+/* Decides for a shard from now on. */
+static bool shards_own(struct shards *shards, size_t shard, bool is_lost) {
+    struct service *service = shards->service;
+    server_lock(&service->lock);
+    doorman_permits *permits = server_shards_permits(shards);
+    if (permits) (void)doorman_permits_own(permits, shard, true, !is_lost, doorman_clock());
+    server_unlock(&service->lock);
+    return permits != NULL;
+}
+
+/* Returns whether the store is still being read. */
+static bool shards_await_rows(const struct shards *shards) {
+    struct service *service = shards->service;
+    server_lock(&service->lock);
+    const bool waits = service->state_status && service->state_status->is_reading;
+    server_unlock(&service->lock);
+    return waits;
+}
+
+static doorman_shard_result shards_take(struct shards *shards, const doorman_shard_action *action) {
+    bool is_lost = action->is_lost;
+    if (action->move && shards_await_rows(shards)) return DOORMAN_SHARD_FAILED;
+    if (!server_shard_take(shards, action->shard, action->move, &is_lost) ||
+        !shards_own(shards, action->shard, is_lost)) {
+        return DOORMAN_SHARD_FAILED;
+    }
+    if (!action->move) return DOORMAN_SHARD_DONE;
+    shards->stored_wish = server_state_want_flush(shards->service);
+    shards_log_move(shards, "a shard has come to this node", action->shard, shards->node);
+    server_lock(&shards->service->lock);
+    shards->moved_in++;
+    server_unlock(&shards->service->lock);
+    return DOORMAN_SHARD_DONE;
+}
+
+/* Makes a transaction of the mover. */
+static doorman_shard_result shards_commit(struct shards *shards,
+                                          const doorman_shard_action *action) {
+    const doorman_shard_map *map = shards->key.map;
+    const struct shard_conditions own = {.election_key = shards->service->settings->election_key,
+                                         .epoch = shards->epoch};
+    struct shard_edit *edit = (struct shard_edit *)calloc(1, sizeof *edit);
+    if (!edit || map->epoch != action->epoch) {
+        free(edit);
+        return DOORMAN_SHARD_FAILED;
+    }
+    server_shard_edit(edit, map);
+    uint64_t settled[DOORMAN_SHARDS_MAX] = {0};
+    const bool commits = action->step == DOORMAN_SHARD_COMMIT;
+    if (commits) {
+        edit->owners[action->shard] = (doorman_shard){
+            .owner = action->target, .target = action->target, .from = action->move};
+    }
+    for (size_t i = 0; !commits && i < map->shards.count; i++) {
+        if (doorman_shard_mover_state(shards->mover, i) != DOORMAN_SHARD_OWNED) continue;
+        settled[i] = edit->owners[i].from;
+        edit->owners[i].from = 0;
+        edit->owners[i].is_lost = false;
+    }
+    const enum shard_write write = server_shard_key_write(&shards->key, &edit->map, &own);
+    if (write != SHARD_WRITTEN) {
+        server_shards_fail(shards, "the map of shards cannot be changed", shards->key.error);
+    } else if (commits) {
+        shards_log_move(shards, "a shard has left this node", action->shard,
+                        shards->key.map->nodes[action->target].name);
+        server_lock(&shards->service->lock);
+        shards->moved_out++;
+        server_unlock(&shards->service->lock);
+    }
+    for (size_t i = 0; write == SHARD_WRITTEN && i < DOORMAN_SHARDS_MAX; i++) {
+        if (settled[i])
+            (void)server_store_drop_shard(shards->store, shards->key.name, i, settled[i]);
+    }
+    if (write == SHARD_WRITTEN) shards_publish(shards);
+    free(edit);
+    return write == SHARD_WRITTEN ? DOORMAN_SHARD_DONE : DOORMAN_SHARD_UNKNOWN;
+}
+
+/* Does an action about one shard, or changes the map. */
+static doorman_shard_result shards_do(struct shards *shards, const doorman_shard_action *action) {
+    bool done = false;
+    if (action->step == DOORMAN_SHARD_TAKE) return shards_take(shards, action);
+    if (action->step == DOORMAN_SHARD_COMMIT || action->step == DOORMAN_SHARD_SETTLE) {
+        return shards_commit(shards, action);
+    }
+    if (action->step == DOORMAN_SHARD_GIVE) {
+        done = server_shard_give(shards, action->shard, action->move);
+    } else if (action->step == DOORMAN_SHARD_RESUME) {
+        done = shards_own(shards, action->shard, false);
+        if (done) {
+            (void)server_store_drop_shard(shards->store, shards->key.name, action->shard,
+                                          action->move);
+        }
+    } else if (action->step == DOORMAN_SHARD_DROP) {
+        done = server_shard_drop(shards, action->shard);
+    }
+    return done ? DOORMAN_SHARD_DONE : DOORMAN_SHARD_FAILED;
+}
+
+/* Gives the mover the map that was read last. Returns false if it is one of other shards. */
+static bool shards_tell(struct shards *shards) {
+    if (!shards->key.map) return false;
+    if (doorman_shard_mover_map(shards->mover, shards->key.map, true) == DOORMAN_OK) return true;
+    server_shards_fail(shards, "the map of shards cannot be used",
+                       "it has another number of shards, or another seed, than when this process "
+                       "started; stop all processes, and write the last map back");
+    return false;
+}
+
+/* Returns whether an action must wait, because the rows of the last mastership are not read, or
+ * those of shards that have moved are not forgotten yet. */
+static bool shards_wait(struct shards *shards, const doorman_shard_action *action) {
+    if (shards->has_swept || action->step == DOORMAN_SHARD_READ_MAP ||
+        action->step == DOORMAN_SHARD_TAKE) {
+        return false;
+    }
+    if (shards_await_rows(shards)) return true;
+    shards->has_swept = server_shard_drop(shards, DOORMAN_SHARDS_AWAY);
+    return !shards->has_swept;
+}
+
+/* Does what the mover says, until nothing is due or something fails. */
+static void shards_act(struct shards *shards) {
+    doorman_shard_action action;
+    bool goes_on = true;
+    while (goes_on) {
+        const bool stored = server_state_is_flushed(shards->service, shards->stored_wish);
+        if (!doorman_shard_mover_next(shards->mover, stored, &action)) break;
+        if (shards_wait(shards, &action)) break;
+        if (action.step == DOORMAN_SHARD_READ_MAP) {
+            goes_on = shards_read(shards) && shards_tell(shards);
+            if (!goes_on) doorman_shard_mover_end(shards->mover, DOORMAN_SHARD_FAILED);
+        } else {
+            const doorman_shard_result result = shards_do(shards, &action);
+            doorman_shard_mover_end(shards->mover, result);
+            goes_on = result == DOORMAN_SHARD_DONE;
+        }
+        shards_note_states(shards);
+        server_lock(&shards->service->lock);
+        goes_on = goes_on && !shards->stops && server_shards_permits(shards);
+        server_unlock(&shards->service->lock);
+    }
+}
+
+/* ---- the thread ----------------------------------------------------------------------------- */
+
+/* Follows the masterships of this process. Returns whether it is master. */
+static bool shards_follow(struct shards *shards) {
+    struct service *service = shards->service;
+    server_lock(&service->lock);
+    const bool is_new = shards->victory != shards->victories;
+    shards->victory = shards->victories;
+    const bool is_master = server_shards_permits(shards) != NULL;
+    server_unlock(&service->lock);
+    if (is_new || !is_master) doorman_shard_mover_stop(shards->mover);
+    if (is_new && is_master) {
+        doorman_shard_mover_start(shards->mover);
+        shards->has_swept = false;
+        shards->stored_wish = 0;
+    }
+    return is_master;
+}
+
+/* Carries out the wish that waits, if there is one. */
+static void shards_run_wish(struct shards *shards) {
+    struct service *service = shards->service;
+    server_lock(&service->lock);
+    struct shard_wish *wish = shards->wish;
+    server_unlock(&service->lock);
+    if (!wish) return;
+    server_shards_carry_out(shards, wish);
+    shards_publish(shards);
+    server_lock(&service->lock);
+    wish->is_done = true;
+    shards->wish = NULL;
+    pthread_cond_broadcast(&shards->finished);
+    server_unlock(&service->lock);
+}
+
+static void *shards_main(void *context) {
+    struct shards *shards = (struct shards *)context;
+    struct service *service = shards->service;
+    server_lock(&service->lock);
+    while (!shards->stops) {
+        server_unlock(&service->lock);
+        const bool is_master = shards_follow(shards);
+        if (shards_read(shards)) {
+            shards_join(shards);
+            shards_run_wish(shards);
+            if (is_master && shards_tell(shards)) shards_act(shards);
+        }
+        shards_note_states(shards);
+        server_lock(&service->lock);
+        const bool is_called =
+            shards->stops || shards->wish || shards->victory != shards->victories;
+        if (!is_called) server_condition_wait(&shards->changed, &service->lock, LOOK);
+    }
+    server_unlock(&service->lock);
+    return NULL;
+}
+
+void server_shards_wish(struct service *service, struct shard_wish *wish) {
+    struct shards *shards = service->shards;
+    const doorman_time until = doorman_clock() + WISH_SECONDS * DOORMAN_SECOND;
+    server_lock(&service->lock);
+    shards->wish = wish;
+    pthread_cond_signal(&shards->changed);
+    while (!wish->is_done && !shards->stops && doorman_clock() < until) {
+        server_condition_wait(&shards->finished, &service->lock, LOOK);
+    }
+    /* the thread has taken it perhaps, so the wish must stay valid until it is done */
+    const bool is_late = !wish->is_done && shards->wish == wish;
+    if (is_late) shards->wish = NULL;
+    if (!wish->is_done) {
+        snprintf(wish->error, sizeof wish->error, "%s",
+                 shards->stops ? "the server is stopping"
+                               : "etcd does not answer; look at the map before you try again");
+    }
+    server_unlock(&service->lock);
+}
+
+/* ---- the part ------------------------------------------------------------------------------- */
+
+static enum exit_status shards_check(const struct settings *settings) {
+    if (!settings->shards) return CONTINUE;
+    const char *lacks = !settings->election_key ? "--election-key"
+                        : !settings->state      ? "--state redis://..."
+                                                : NULL;
+    if (lacks) {
+        return server_usage_error("--shards needs %s: the nodes agree by etcd on who decides, and "
+                                  "hand over what they know in a store",
+                                  lacks);
+    }
+    if (!server_store_is_shared(settings->state)) {
+        return server_usage_error("--shards needs --state redis://...: another node must be able "
+                                  "to read it");
+    }
+    if (strlen(settings->shards) > ETCD_KEY_BYTES_MAX || !settings->shards[0]) {
+        return server_usage_error("--shards: a key of etcd has 1 to %d bytes", ETCD_KEY_BYTES_MAX);
+    }
+    return CONTINUE;
+}
+
+static size_t shards_of(const doorman_config *config) {
+    doorman_config_options read;
+    doorman_config_read(config, &read);
+    return read.shard_count;
+}
+
+static const char *shards_refuse(const struct service *service, const doorman_config *config,
+                                 char error[PROBLEM_TEXT]) {
+    const size_t has = shards_of(config);
+    const size_t wants =
+        service->shards && service->shards->map ? service->shards->map->shards.count : 0;
+    if (server_shards_on(service) && wants && has != wants) {
+        snprintf(error, PROBLEM_TEXT,
+                 "shards: must stay %zu, not %zu: keys would move to other shards, and their "
+                 "counters would not; to change the number, start a new cluster with another key "
+                 "of --shards",
+                 wants, has);
+        return error;
+    }
+    if (server_shards_on(service) || !has) return NULL;
+    snprintf(error, PROBLEM_TEXT, "shards: needs --shards KEY, the key of etcd with the map");
+    return error;
+}
+
+/* Reads the map, or makes the first one: the seed is needed before the first decision. */
+static enum exit_status shards_listen(struct service *service) {
+    char error[PROBLEM_TEXT];
+    struct shards *shards = service->shards;
+    if (!server_shards_on(service)) {
+        const char *why = shards_refuse(service, service->config, error);
+        return why ? server_fatal_error(EXIT_ERROR, "%s: %s", service->settings->config, why)
+                   : CONTINUE;
+    }
+    const struct settings *settings = service->settings;
+    const size_t count = shards_of(service->config);
+    shards->service = service;
+    shards->node = service->node;
+    shards->place = (struct store_place){.address = settings->state,
+                                         .node = service->node,
+                                         .password_file = settings->state_password_file};
+    shards->key.name = settings->shards;
+    if (!count) {
+        return server_fatal_error(EXIT_ERROR,
+                                  "%s: with --shards it needs \"shards\", such as \"shards\": 64",
+                                  settings->config ? settings->config : "the configuration");
+    }
+    if (doorman_shard_mover_create(&shards->mover, service->node) != DOORMAN_OK ||
+        !server_condition_init(&shards->changed) || !server_condition_init(&shards->finished)) {
+        return server_fatal_error(EXIT_ERROR, "out of memory");
+    }
+    enum exit_status exit_status = server_etcd_init_again(&shards->key.etcd, settings);
+    for (int i = 0; exit_status == CONTINUE && !shards->key.map && i < FIRST_TRIES; i++) {
+        if (i > 0) nng_msleep(LOOK / 1000000);
+        const bool is_read = server_shard_key_read(&shards->key);
+        if (is_read && !shards->key.map) shards_make_map(shards, count);
+    }
+    if (exit_status != CONTINUE) return exit_status;
+    if (!shards->key.map) {
+        return server_fatal_error(EXIT_ERROR, "--shards %s: %s", settings->shards,
+                                  shards->key.error);
+    }
+    shards_publish(shards);
+    const char *why = shards_refuse(service, service->config, error);
+    return why ? server_fatal_error(EXIT_ERROR, "%s: %s", settings->config, why) : CONTINUE;
+}
+
+static void shards_begin(struct service *service) {
+    const struct shards *shards = service->shards;
+    if (!server_shards_on(service)) return;
+    doorman_status status = doorman_server_set_shards(service->server, &shards->map->shards);
+    if (status == DOORMAN_OK) return;
+    server_log(service->settings, LEVEL_ERROR, "out of memory for shards", LOG_END);
+}
+
+static enum exit_status shards_start(struct service *service) {
+    struct shards *shards = service->shards;
+    if (!server_shards_on(service)) return CONTINUE;
+    const int error = pthread_create(&shards->thread, NULL, shards_main, shards);
+    shards->is_started = error == 0;
+    return error == 0 ? CONTINUE
+                      : server_fatal_error(EXIT_ERROR, "cannot serve: %s", strerror(error));
+}
+
+static void shards_elected(struct service *service, bool is_master, uint64_t epoch) {
+    struct shards *shards = service->shards;
+    if (!server_shards_on(service)) return;
+    shards->victories++;
+    if (is_master) shards->epoch = epoch;
+    pthread_cond_signal(&shards->changed);
+}
+
+static void shards_stop(struct service *service) {
+    struct shards *shards = service->shards;
+    if (!shards || !shards->is_started) return;
+    server_lock(&service->lock);
+    shards->stops = true;
+    pthread_cond_broadcast(&shards->changed);
+    pthread_cond_broadcast(&shards->finished);
+    server_unlock(&service->lock);
+    server_etcd_cancel(&shards->key.etcd, true);
+    pthread_join(shards->thread, NULL);
+    shards->is_started = false;
+}
+
+static void shards_destroy(struct service *service) {
+    struct shards *shards = service->shards;
+    if (!shards || !shards->service) return;
+    server_store_close(shards->store);
+    server_etcd_uninit(&shards->key.etcd);
+    doorman_shard_map_destroy(shards->key.map);
+    doorman_shard_map_destroy(shards->map);
+    doorman_shard_mover_destroy(shards->mover);
+    free(shards->part);
+}
+
+const struct server_part server_part_shards = {
+    SERVER_PART_STATE(shards), .name = "SHARDS",         .check = shards_check,
+    .listen = shards_listen,   .begin = shards_begin,    .start = shards_start,
+    .elected = shards_elected, .refuses = shards_refuse, .stopping = shards_stop,
+    .stop = shards_stop,       .destroy = shards_destroy};

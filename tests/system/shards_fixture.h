@@ -1,0 +1,140 @@
+/* A cluster of nodes that share one key space, with an etcd and a Redis. Each node is one process,
+ * on ports of its own. */
+#ifndef DOORMAN_TESTS_SHARDS_FIXTURE_H
+#define DOORMAN_TESTS_SHARDS_FIXTURE_H
+
+#define LINES HOST JSON BEARER("web-3")
+#define OPERATOR HOST JSON BEARER("top-1")
+#include "http.h"
+#include "redis_fixture.h"
+#include "state_fixture.h"
+
+#define NODES_MAX 3
+#define NODE_TTL "4" /* seconds; see node_start of node_fixture.h */
+
+struct shard_node {
+    struct process *process;
+    struct fixture fixture;
+    char name[8];
+};
+
+static struct {
+    struct etcd etcd;
+    struct redis redis;
+    const char *config;
+    struct shard_node nodes[NODES_MAX];
+} cluster;
+
+/* Starts a node of the cluster, or starts it again on new ports. */
+static inline void cluster_node_start(int index) {
+    struct shard_node *node = &cluster.nodes[index];
+    char key[64], tokens[96];
+    unsigned port = 0;
+    if (!node->process) node->process = process_new();
+    snprintf(node->name, sizeof node->name, "n%d", index);
+    snprintf(key, sizeof key, "doorman/%s", node->name);
+    file_write(node->process->config, cluster.config);
+    snprintf(tokens, sizeof tokens, "%s/tokens", node->process->folder);
+    file_write(tokens, "admin ann top-1\nwrite web web-3\n");
+    const char *const arguments[] = {"--config",
+                                     node->process->config,
+                                     "--listen",
+                                     "tcp://127.0.0.1:0",
+                                     "--http",
+                                     "127.0.0.1:0",
+                                     "--etcd",
+                                     cluster.etcd.url,
+                                     "--election-key",
+                                     key,
+                                     "--election-ttl",
+                                     NODE_TTL,
+                                     "--node",
+                                     node->name,
+                                     "--state",
+                                     cluster.redis.address,
+                                     "--shards",
+                                     "doorman/shards",
+                                     "--http-token",
+                                     tokens,
+                                     NULL};
+    process_start(node->process, arguments, NULL);
+    process_await(node->process, " http=http", 1);
+    char *log_text = file_read(node->process->err);
+    node->fixture.server.process = node->fixture.http.process = node->process;
+    assert_int_equal(
+        sscanf(strstr(log_text, " listen="), " listen=%127[^ ,\n]", node->fixture.server.url), 1);
+    assert_int_equal(sscanf(strstr(log_text, " http="), " http=http://127.0.0.1:%u", &port), 1);
+    snprintf(node->fixture.http.url, sizeof node->fixture.http.url, "tcp://127.0.0.1:%u", port);
+    free(log_text);
+}
+
+/* Returns a number of the answer of a node about its shards, or -1. */
+static inline int cluster_number(int index, const char *name) {
+    char *response = get(&cluster.nodes[index].fixture, "/v1/shards", LINES);
+    cJSON *json = cJSON_Parse(body_of(response));
+    const cJSON *value = cJSON_GetObjectItem(json, name);
+    int number = cJSON_IsNumber(value) ? value->valueint : -1;
+    cJSON_Delete(json);
+    free(response);
+    return number;
+}
+
+/* Returns how many shards a node decides for. */
+static inline int cluster_owned(int index) { return cluster_number(index, "owned"); }
+
+/* Returns whether no shard moves, by the map that a node has. */
+static inline bool cluster_rests(int index) { return cluster_number(index, "moving") == 0; }
+
+/* Starts some nodes. The first one owns all shards. */
+static inline void cluster_start(const char *config, int count) {
+    memset(&cluster, 0, sizeof cluster);
+    cluster.config = config;
+    etcd_require(&cluster.etcd);
+    redis_require(&cluster.redis);
+    for (int i = 0; i < count; i++) {
+        cluster_node_start(i);
+        if (i == 0) EVENTUALLY(cluster_owned(0) > 0);
+    }
+    for (int i = 0; i < count; i++) EVENTUALLY(cluster_number(i, "is_master") != 0);
+}
+
+/* Sends a wish to a node, and expects the answer to contain a text. */
+static inline void cluster_wish(int index, const char *wish, int code, const char *text) {
+    expect_verb(&cluster.nodes[index].fixture, "POST", "/v1/shards", OPERATOR, wish, code, text);
+}
+
+enum answer { ANSWER_GRANTED, ANSWER_REFUSED, ANSWER_MOVED, ANSWER_NONE };
+
+/* Asks one node for units of a key. */
+static inline enum answer node_ask(int index, const char *resource, const char *key) {
+    char body[512];
+    if (cluster.nodes[index].process->pid == 0) return ANSWER_NONE;
+    snprintf(body, sizeof body,
+             "{\"client_id\": \"c\", \"permit\": [{\"item\": [{\"resource_id\": \"%s\", \"key\": "
+             "\"%s\"}]}]}",
+             resource, key);
+    char *response = post(&cluster.nodes[index].fixture, "/v1/acquire", LINES, body);
+    enum answer answer = strstr(response, "\"granted\"")  ? ANSWER_GRANTED
+                         : strstr(response, "MOVED")      ? ANSWER_MOVED
+                         : strstr(response, "LEARNING")   ? ANSWER_MOVED
+                         : strstr(response, "\"reason\"") ? ANSWER_REFUSED
+                                                          : ANSWER_NONE;
+    free(response);
+    return answer;
+}
+
+/* Asks the nodes in turn until one of them decides. Returns its index, or -1 if none does within
+ * some seconds.
+ *   answer   out */
+static inline int cluster_ask(const char *resource, const char *key, enum answer *answer) {
+    for (int tries = 0; tries < 1000; tries++) {
+        const int index = tries % NODES_MAX;
+        if (!cluster.nodes[index].process) continue;
+        *answer = node_ask(index, resource, key);
+        if (*answer < ANSWER_MOVED) return index;
+        if (index == NODES_MAX - 1) sleep_ms(10);
+    }
+    return -1;
+}
+
+#endif

@@ -1,0 +1,270 @@
+/* One key space on several nodes (N1 to N8), with real processes, an etcd and a Redis. */
+#define _GNU_SOURCE
+#include "shards_fixture.h"
+
+#define SHARDS 16
+#define USERS 60
+#define LIMITS(shards)                                                                             \
+    "{\"shards\": " shards                                                                         \
+    ", \"resources\": [{\"identifier_glob\": \"slots\", \"limits\": [{\"name\": \"slots\", "       \
+    "\"kind\": \"CONCURRENCY\", \"limit\": 2, \"time_to_live\": 30, \"on_restart\": "              \
+    "\"full\"}]}, "                                                                                \
+    "{\"identifier_glob\": \"*\", \"limits\": [{\"name\": \"day\", \"kind\": \"FIXED_WINDOW\", "   \
+    "\"limit\": 100000, \"window\": 86400}, {\"name\": \"burst\", \"kind\": \"TOKEN_BUCKET\", "    \
+    "\"rate\": 0.001, \"size\": 1000}]}]}"
+
+/* ---- a load and its account ----------------------------------------------------------------- */
+
+static struct {
+    pthread_t thread;
+    bool stops; /* atomic */
+    long granted[USERS], asked[USERS], decided[NODES_MAX];
+} load;
+
+static void user_name(int user, char out[32]) { snprintf(out, 32, "user-%d", user); }
+
+static void *load_main(void *context) {
+    (void)context;
+    for (int i = 0; !__atomic_load_n(&load.stops, __ATOMIC_RELAXED) && i < 200000; i++) {
+        char key[32];
+        enum answer answer;
+        user_name(i % USERS, key);
+        load.asked[i % USERS]++;
+        const int node = cluster_ask("api", key, &answer);
+        if (node < 0 || answer != ANSWER_GRANTED) continue;
+        load.granted[i % USERS]++;
+        load.decided[node]++;
+    }
+    return NULL;
+}
+
+static void load_start(void) {
+    memset(&load, 0, sizeof load);
+    assert_int_equal(pthread_create(&load.thread, NULL, load_main, NULL), 0);
+}
+
+static void load_stop(void) {
+    __atomic_store_n(&load.stops, true, __ATOMIC_RELAXED);
+    assert_int_equal(pthread_join(load.thread, NULL), 0);
+}
+
+/* Returns what a key has used of a limit, at the node that decides for it. */
+static double used_of(const char *key, const char *limit) {
+    char path[128];
+    for (int tries = 0; tries < 1000; tries++) {
+        const int index = tries % NODES_MAX;
+        const struct shard_node *node = &cluster.nodes[index];
+        if (!node->process || node->process->pid == 0) continue;
+        snprintf(path, sizeof path, "/v1/inspect");
+        char body[256];
+        snprintf(body, sizeof body,
+                 "{\"entry\": [{\"resource_id\": \"api\", \"key\": \"%s\", \"limit\": \"%s\"}]}",
+                 key, limit);
+        char *response = post(&node->fixture, path, LINES, body);
+        const char *at = strstr(response, "\"used\":");
+        const double used = at && !strstr(response, "MOVED") ? atof(at + strlen("\"used\":")) : -1;
+        free(response);
+        if (used >= 0) return used;
+        if (index == NODES_MAX - 1) sleep_ms(10);
+    }
+    return -1;
+}
+
+/* Compares what was granted with what the nodes say, for both limits. */
+static void expect_exact(void) {
+    long all = 0;
+    for (int user = 0; user < USERS; user++) {
+        char key[32];
+        user_name(user, key);
+        assert_int_equal((long)used_of(key, "day"), load.granted[user]);
+        all += load.granted[user];
+    }
+    assert_true(all > 0);
+    print_message("%ld granted: %ld by n0, %ld by n1, %ld by n2\n", all, load.decided[0],
+                  load.decided[1], load.decided[2]);
+}
+
+/* ---- stories -------------------------------------------------------------------------------- */
+
+TEST(the_first_node_owns_all_and_others_join_without_a_command) {
+    cluster_start(LIMITS("16"), 2);
+    assert_int_equal(cluster_owned(0), SHARDS);
+    EVENTUALLY(cluster_number(0, "epoch") > 1); /* the second node is in the map */
+    assert_int_equal(cluster_owned(1), 0);
+    enum answer answer;
+    assert_int_equal(cluster_ask("api", "acme", &answer), 0);
+    assert_int_equal(answer, ANSWER_GRANTED);
+    assert_int_equal(node_ask(1, "api", "acme"), ANSWER_MOVED);
+    expect(&cluster.nodes[1].fixture, "/shards", LINES, 200, "n1");
+    expect(&cluster.nodes[0].fixture, "/metrics", LINES, 200, "doorman_shards_owned 16");
+    expect(&cluster.nodes[0].fixture, "/v1/status", LINES, 200, "\"shards\":{\"epoch\":");
+    expect(&cluster.nodes[0].fixture, "/", LINES, 200, "16 of 16");
+}
+
+TEST(shards_move_under_load_and_nothing_is_forgotten) {
+    cluster_start(LIMITS("16"), 3);
+    EVENTUALLY(cluster_number(0, "epoch") > 2);
+    load_start();
+    cluster_wish(1, "{\"rebalance\": true}", 200, "\"moves\":10");
+    EVENTUALLY(cluster_owned(0) == 6 && cluster_owned(1) == 5 && cluster_owned(2) == 5);
+    EVENTUALLY(cluster_rests(0));
+    cluster_wish(0, "{\"drain\": \"n0\"}", 200, "\"moves\":6");
+    EVENTUALLY(cluster_owned(0) == 0 && cluster_owned(1) == 8 && cluster_owned(2) == 8);
+    EVENTUALLY(cluster_rests(2));
+    cluster_wish(2, "{\"move\": 3, \"node\": \"n0\"}", 200, "\"moves\":1");
+    EVENTUALLY(cluster_owned(0) == 1);
+    load_stop();
+    expect_exact();
+    for (int i = 0; i < 3; i++) assert_true(load.decided[i] > 0);
+    EVENTUALLY(cluster_rests(0));
+    assert_int_equal(cluster_number(1, "rows_lost"), 0);
+    cluster_wish(0, "{\"remove\": \"n0\"}", 409, "has shards");
+}
+
+TEST(a_hold_is_released_at_the_next_owner) {
+    cluster_start(LIMITS("16"), 2);
+    EVENTUALLY(cluster_number(0, "epoch") > 1);
+    static const char hold[] = "{\"client_id\": \"c\", \"permit\": [{\"request_id\": 1, \"item\": "
+                               "[{\"resource_id\": \"slots\", \"key\": \"k\", \"cost\": 2}]}]}";
+    char *response = post(&cluster.nodes[0].fixture, "/v1/acquire", LINES, hold);
+    const char *at = strstr(response, "\"hold\":{\"id\":");
+    if (!at) fail_msg("no hold in %s", response);
+    const long long id = atoll(strstr(at, "id\":") + strlen("id\":"));
+    free(response);
+    cluster_wish(0, "{\"drain\": \"n0\"}", 200, "\"moves\":16");
+    EVENTUALLY(cluster_owned(1) == SHARDS);
+    assert_int_equal(node_ask(1, "slots", "k"), ANSWER_NONE); /* it lacks a request_id */
+    char body[128];
+    snprintf(body, sizeof body, "{\"client_id\": \"c\", \"entry\": [{\"id\": %lld}]}", id);
+    expect_post(&cluster.nodes[0].fixture, "/v1/release", LINES, body, 200, "MOVED");
+    char other[256];
+    snprintf(other, sizeof other, "%s", hold);
+    *strstr(other, "1, \"item") = '2';
+    expect_post(&cluster.nodes[1].fixture, "/v1/acquire", LINES, other, 200, "CONCURRENCY");
+    expect_post(&cluster.nodes[1].fixture, "/v1/release", LINES, body, 200, "\"amount\":");
+    expect_post(&cluster.nodes[1].fixture, "/v1/acquire", LINES, other, 200, "\"hold\":");
+}
+
+TEST(a_node_that_was_killed_keeps_its_shards_and_the_others_work) {
+    cluster_start(LIMITS("16"), 2);
+    EVENTUALLY(cluster_number(0, "epoch") > 1);
+    cluster_wish(0, "{\"rebalance\": true}", 200, "\"moves\":8");
+    EVENTUALLY(cluster_owned(0) == 8 && cluster_owned(1) == 8 && cluster_rests(0));
+    load_start();
+    sleep_ms(500);
+    load_stop();
+    sleep_ms(2500); /* the store has all changes */
+    process_signal(cluster.nodes[1].process, SIGKILL);
+    process_wait(cluster.nodes[1].process);
+    int unavailable = 0;
+    for (int user = 0; user < USERS; user++) {
+        char key[32];
+        user_name(user, key);
+        const enum answer answer = node_ask(0, "api", key);
+        unavailable += answer == ANSWER_MOVED;
+        load.granted[user] += answer == ANSWER_GRANTED;
+    }
+    assert_true(unavailable > 0 && unavailable < USERS);
+    cluster_node_start(1);
+    EVENTUALLY(cluster_owned(1) == 8);
+    expect_exact();
+}
+
+TEST(another_node_takes_the_shards_of_a_node_that_is_gone) {
+    cluster_start(LIMITS("16"), 3);
+    EVENTUALLY(cluster_number(0, "epoch") > 2);
+    cluster_wish(0, "{\"rebalance\": true}", 200, "\"moves\":10");
+    EVENTUALLY(cluster_owned(0) == 6 && cluster_owned(2) == 5 && cluster_rests(0));
+    load_start();
+    sleep_ms(500);
+    load_stop();
+    sleep_ms(2500);
+    cluster_wish(0, "{\"force\": \"n2\"}", 409, "the node has a master");
+    process_signal(cluster.nodes[2].process, SIGKILL);
+    process_wait(cluster.nodes[2].process);
+    char *response = NULL;
+    int code = 409;
+    for (int i = 0; code == 409 && i < 100; i++) {
+        response = post(&cluster.nodes[0].fixture, "/v1/shards", OPERATOR, "{\"force\": \"n2\"}");
+        code = code_of(response);
+        if (code == 409) sleep_ms(100); /* its mastership has not ended yet */
+        if (code == 409) free(response);
+    }
+    assert_int_equal(code, 200);
+    assert_non_null(strstr(response, "\"moves\":5"));
+    free(response);
+    EVENTUALLY(cluster_owned(0) == 8 && cluster_owned(1) == 8);
+    EVENTUALLY(cluster_rests(0));
+    expect_exact(); /* of the durable limit; a burst starts fresh */
+    cluster_wish(1, "{\"remove\": \"n2\"}", 200, "\"nodes\":[");
+    cluster_node_start(2); /* it comes back, without shards */
+    EVENTUALLY(cluster_number(2, "is_master") != 0);
+    enum answer answer;
+    assert_true(cluster_ask("api", "user-1", &answer) < 2);
+    assert_int_equal(cluster_owned(2), 0);
+}
+
+TEST(wrong_wishes_are_refused_by_name) {
+    static const struct {
+        const char *wish, *text;
+        int code;
+    } wrong[] = {
+        {"", "must be an object", 400},
+        {"{}", "give one of", 400},
+        {"{\"move\": 1, \"drain\": \"n0\"}", "give one of", 400},
+        {"{\"move\": -1, \"node\": \"n0\"}", "must be the number of a shard", 400},
+        {"{\"move\": 1.5, \"node\": \"n0\"}", "must be the number of a shard", 400},
+        {"{\"move\": 1}", "node: must be the name of a node", 400},
+        {"{\"move\": 99, \"node\": \"n0\"}", "only the shards 0 to 15", 409},
+        {"{\"move\": 1, \"node\": \"x\"}", "no node 'x'", 409},
+        {"{\"drain\": \"n0\"}", "there is no other node", 409},
+        {"{\"rebalance\": 1}", "must be true", 400},
+        {"{\"rebalance\": true, \"node\": \"n0\"}", "only with move", 400},
+        {"{\"split\": 3}", "not known", 400},
+        {"{\"force\": \"n0\"}", "drain it", 409},
+    };
+    cluster_start(LIMITS("16"), 1);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        cluster_wish(0, wrong[i].wish, wrong[i].code, wrong[i].text);
+    }
+    assert_int_equal(cluster_owned(0), SHARDS);
+}
+
+TEST(the_number_of_shards_stays) {
+    cluster_start(LIMITS("16"), 1);
+    struct process *process = cluster.nodes[0].process;
+    file_write(process->config, LIMITS("32"));
+    process_signal(process, SIGHUP);
+    process_await(process, "must stay 16, not 32", 1);
+    assert_int_equal(cluster_owned(0), SHARDS);
+    cluster.config = LIMITS("32");
+    char key[] = "doorman/other";
+    struct process *other = process_new();
+    file_write(other->config, cluster.config);
+    const char *const arguments[] = {"--config",
+                                     other->config,
+                                     "--listen",
+                                     "tcp://127.0.0.1:0",
+                                     "--http",
+                                     "off",
+                                     "--etcd",
+                                     cluster.etcd.url,
+                                     "--election-key",
+                                     key,
+                                     "--node",
+                                     "other",
+                                     "--state",
+                                     cluster.redis.address,
+                                     "--shards",
+                                     "doorman/shards",
+                                     NULL};
+    process_start(other, arguments, NULL);
+    process_end(other, 1);
+    char *log_text = file_read(other->err);
+    assert_non_null(strstr(log_text, "must stay 16, not 32"));
+    free(log_text);
+}
+
+TEST(shards_need_an_election_and_a_redis) {
+    expect_refusal((const char *[]){"--shards", "k", NULL}, 2, "--shards needs --election-key");
+}
