@@ -18771,7 +18771,7 @@ doorman_permits *doorman_server_permits(doorman_server *server) {
 /* Returns the most bytes that a map takes in a message. Each byte of a text may need an escape. */
 static size_t doorman__shard_map_bytes(const doorman_shard_map *map) {
     size_t addresses = 0, bytes = 1024 + 2 * doorman__shard_map_measure(map, &addresses);
-    bytes += 4 * addresses + 32 * (map->node_count + map->rule_count);
+    bytes += 4 * addresses + 64 * (map->node_count + map->rule_count);
     for (size_t i = 0; i < map->shards.count; i++) {
         const doorman_shard *shard = &map->owners[i];
         bytes += 80 + 2 * strlen(map->nodes[shard->owner].name);
