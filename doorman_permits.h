@@ -2378,11 +2378,6 @@ DOORMAN_API void doorman_permit_client_read(const doorman_permit_client *client,
  *             server was not master at its last call */
 DOORMAN_API doorman_permits *doorman_server_permits(doorman_server *server);
 
-/* Divides the keys of the permits of a server into shards, as doorman_permits_set_shards does. Any
- * server may be the argument, and each victory begins with no shards. */
-DOORMAN_API doorman_status doorman_server_set_shards(doorman_server *server,
-                                                     const doorman_shards *shards);
-
 /* Sets the map of shards that the server tells its clients (N9). The map says nothing to the
  * permits: doorman_permits_set_shards and doorman_permits_own do. A server that is not master tells
  * its map too.
@@ -2393,6 +2388,11 @@ DOORMAN_API doorman_status doorman_server_set_shards(doorman_server *server,
  *   cost      as doorman_shard_map_create */
 DOORMAN_API doorman_status doorman_server_set_shard_map(doorman_server *server,
                                                         const doorman_shard_map *map);
+
+/* Divides the keys of the permits of a server into shards, as doorman_permits_set_shards does. Any
+ * server may be the argument, and each victory begins with no shards. */
+DOORMAN_API doorman_status doorman_server_set_shards(doorman_server *server,
+                                                     const doorman_shards *shards);
 
 #ifdef DOORMAN_JSON
 /* ---- JSON of overrides, the public part ------------------------------------------------------ */
@@ -19085,14 +19085,10 @@ doorman_permits *doorman_server_permits(doorman_server *server) {
     return server->is_master ? server->permits : NULL;
 }
 
-doorman_status doorman_server_set_shards(doorman_server *server, const doorman_shards *shards) {
-    return server ? doorman_permits_set_shards(server->permits, shards) : DOORMAN_INVALID_ARGUMENT;
-}
-
 /* Returns the most bytes that a map takes in a message. Each byte of a text may need an escape. */
 static size_t doorman__shard_map_bytes(const doorman_shard_map *map) {
     size_t addresses = 0, bytes = 1024 + 2 * doorman__shard_map_measure(map, &addresses);
-    bytes += 4 * addresses + 32 * (map->node_count + map->rule_count);
+    bytes += 4 * addresses + 64 * (map->node_count + map->rule_count);
     for (size_t i = 0; i < map->shards.count; i++) {
         const doorman_shard *shard = &map->owners[i];
         bytes += 80 + 2 * strlen(map->nodes[shard->owner].name);
@@ -19116,6 +19112,10 @@ doorman_status doorman_server_set_shard_map(doorman_server *server, const doorma
         doorman_shard_map_destroy(copy);
     }
     return status;
+}
+
+doorman_status doorman_server_set_shards(doorman_server *server, const doorman_shards *shards) {
+    return server ? doorman_permits_set_shards(server->permits, shards) : DOORMAN_INVALID_ARGUMENT;
 }
 
 static const doorman__server_permits doorman__permits_in_server = {

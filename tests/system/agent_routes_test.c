@@ -163,7 +163,8 @@ static void tell(struct cluster *c) {
     const char *urls[NODES];
     for (size_t i = 0; i < NODES; i++) {
         urls[i] = c->nodes[i].url;
-        nodes[i] = (doorman_shard_node){names[i], &urls[i], 1};
+        nodes[i] =
+            (doorman_shard_node){.name = names[i], .addresses = &urls[i], .address_count = 1};
     }
     const doorman_shard_map map = {.epoch = c->epoch,
                                    .shards = shards,

@@ -1770,7 +1770,6 @@ static const char *const other_functions[] = {
     "doorman_permits_own",
     "doorman_permits_drop_shard",
     "doorman_permits_shard_of_row",
-    "doorman_permits_end_reservation",
     "doorman_upstream_response",
     "doorman_server_set_master",
     "doorman_server_hand_over",

@@ -16,7 +16,9 @@ static const char limits[] = "{\"resources\": [{\"identifier_glob\": \"*\", \"li
 
 static const char *const address_a[] = {"tcp://10.0.0.1:5001", "tcp://10.0.0.2:5001"};
 static const char *const address_b[] = {"tcp://10.0.0.3:5001"};
-static const doorman_shard_node nodes[] = {{"a", address_a, 2}, {"\"b\"", address_b, 1}};
+static const doorman_shard_node nodes[] = {
+    {.name = "a", .addresses = address_a, .address_count = 2},
+    {.name = "\"b\"", .addresses = address_b, .address_count = 1, .election_key = "k"}};
 static const doorman_shard_rule rules[] = {{"tenant/*", true}};
 static doorman_shard owners[4];
 

@@ -53,7 +53,8 @@ struct world {
 
 static doorman_shard_map map_of(const struct world *w, doorman_shard_node nodes[NODES]) {
     for (size_t i = 0; i < NODES; i++) {
-        nodes[i] = (doorman_shard_node){names[i], node_addresses[i], 2};
+        nodes[i] = (doorman_shard_node){
+            .name = names[i], .addresses = node_addresses[i], .address_count = 2};
     }
     return (doorman_shard_map){.epoch = w->epoch,
                                .shards = {.count = SHARDS, .seed = {11, 12}},
@@ -719,7 +720,8 @@ TEST(a_map_does_not_lead_from_tls_to_plain_text) {
     doorman_shard_map map = map_of(w, nodes);
     assert_int_equal(give_map(w, &map), DOORMAN_OK);
     assert_int_equal(info_of(w).map_epoch, 0);
-    for (size_t i = 0; i < NODES; i++) nodes[i] = (doorman_shard_node){names[i], secure, 1};
+    for (size_t i = 0; i < NODES; i++)
+        nodes[i] = (doorman_shard_node){.name = names[i], .addresses = secure, .address_count = 1};
     assert_int_equal(give_map(w, &map), DOORMAN_OK);
     assert_int_equal(info_of(w).map_epoch, 5);
     world_end(w);
