@@ -18,6 +18,8 @@ cat >"$config" <<END
     {"name": "daily", "kind": "FIXED_WINDOW", "limit": 2, "window": 86400}]},
   {"identifier_glob": "shop/path", "limits": [
     {"name": "daily", "kind": "FIXED_WINDOW", "limit": 5, "window": 86400}]},
+  {"identifier_glob": "shop/wide", "limits": [{"name": "$(printf '%0200d' 0)",
+     "kind": "TOKEN_BUCKET", "rate": 1000000, "size": 1000000}]},
   {"identifier_glob": "shop/body", "refused_body": "{\"wait\": \"caf\u00e9\"}", "limits": [
     {"name": "daily", "kind": "FIXED_WINDOW", "limit": 1, "window": 86400}]},
   {"identifier_glob": "shop/user", "limits": [

@@ -55,7 +55,7 @@ cat >"$folder/config.json" <<END
      "fair": true, "fair_window": 3600}]},
   {"identifier_glob": "soon", "limits": [
     {"name": "debt", "kind": "TOKEN_BUCKET", "rate": 4, "size": 0, "max_debt": 60}]},
-  {"identifier_glob": "slots", "limits": [
+  {"identifier_glob": "slots", "refused_body": "wait", "limits": [
     {"name": "slots", "kind": "CONCURRENCY", "limit": 2, "queue": 9, "max_wait": 600,
      "time_to_live": 600, "on_restart": "full"}]}]}
 END

@@ -21,6 +21,7 @@
 #define GRPC_PATIENCE (10 * DOORMAN_SECOND)  /* with a peer that should send or read something */
 #define GRPC_BUFFERED_MAX ((size_t)64 << 20) /* bytes of all requests that are not complete */
 #define GRPC_BUFFERED_OPEN_MAX (GRPC_BUFFERED_MAX / 2) /* the same, when one needs no token */
+#define GRPC_UNREAD_MAX ((size_t)512 << 10) /* bytes of answers that one peer has not taken */
 
 #define GRPC_BUDGET_MAX 2000.0 /* frames that ask nothing: see grpc_budget.c */
 
@@ -315,7 +316,7 @@ struct grpc_stream {
     size_t header_bytes;
     struct token_identity token;
     struct text in, out;
-    size_t out_sent;
+    size_t out_sent, unread; /* unread: of `out`, as the connection counts it */
     struct grpc_status status;
     struct grpc_call *call;
     struct grpc_question *question;
@@ -384,6 +385,7 @@ struct grpc_connection {
     uint32_t events; /* of epoll */
     struct grpc_stream *streams;
     size_t stream_count;
+    size_t unread;         /* bytes of answers of calls whose streams are not closed */
     char peer[PEER_BYTES]; /* for the log */
 };
 

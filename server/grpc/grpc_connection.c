@@ -67,6 +67,15 @@ static int on_frame(nghttp2_session *session, const nghttp2_frame *frame, void *
     return 0;
 }
 
+/* A frame of an unknown type. It is ignored, but a flood of them is one too. */
+static int on_unknown(nghttp2_session *session, void **payload, const nghttp2_frame_hd *head,
+                      void *context) {
+    struct grpc_connection *connection = (struct grpc_connection *)context;
+    (void)session, (void)payload, (void)head;
+    server_grpc_connection_charge(connection, 1);
+    return connection->has_ended ? NGHTTP2_ERR_CALLBACK_FAILURE : NGHTTP2_ERR_CANCEL;
+}
+
 static int on_invalid_frame(nghttp2_session *session, const nghttp2_frame *frame, int error,
                             void *context) {
     (void)session, (void)frame, (void)error;
@@ -96,12 +105,16 @@ static int on_close(nghttp2_session *session, int32_t id, uint32_t error, void *
 
 /* ---- the session ---------------------------------------------------------------------------- */
 
-/* Sets what costs time and memory, and helps nobody here: a closed stream would be kept as a node of
- * the tree of priorities. */
+/* A closed stream would be kept as a node of the tree of priorities, which helps nobody here. And
+ * nghttp2 tells of frames of unknown types only if their types are set. */
 static int options_create(nghttp2_option **out) {
     int error = nghttp2_option_new(out);
-    if (error == 0) nghttp2_option_set_no_closed_streams(*out, 1);
-    return error;
+    if (error != 0) return error;
+    nghttp2_option_set_no_closed_streams(*out, 1);
+    for (unsigned type = NGHTTP2_CONTINUATION + 1; type <= UINT8_MAX; type++) {
+        nghttp2_option_set_user_recv_extension_type(*out, (uint8_t)type);
+    }
+    return 0;
 }
 
 static int session_create(struct grpc_connection *connection) {
@@ -111,6 +124,7 @@ static int session_create(struct grpc_connection *connection) {
     int error = nghttp2_session_callbacks_new(&callbacks);
     if (error != 0) return error;
     nghttp2_session_callbacks_set_on_begin_headers_callback(callbacks, on_begin_headers);
+    nghttp2_session_callbacks_set_unpack_extension_callback(callbacks, on_unknown);
     nghttp2_session_callbacks_set_on_header_callback(callbacks, on_header);
     nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks, on_data);
     nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks, on_frame);

@@ -415,6 +415,8 @@ static void stream_finish_call(struct grpc_stream *stream) {
         stream_note_unmatched(stream->connection->grpc, call, &call->descriptors[i]);
     }
     server_grpc_call_write(call, &stream->out);
+    stream->unread = stream->out.buffer.bytes;
+    stream->connection->unread += stream->unread;
     stream_respond(stream);
 }
 
@@ -501,6 +503,11 @@ static void stream_handle(struct grpc_stream *stream) {
         stream_respond(stream);
         return;
     }
+    if (stream->connection->unread > GRPC_UNREAD_MAX) { /* before it is charged */
+        stream_refuse(stream, GRPC_RESOURCE_EXHAUSTED,
+                      "the answers that were not read have more than %zu bytes", GRPC_UNREAD_MAX);
+        return;
+    }
     stream->call = server_grpc_call_read(grpc->service, &grpc->counters, stream->method,
                                          (const uint8_t *)in->text + GRPC_PREFIX,
                                          in->bytes - GRPC_PREFIX, &stream->status);
@@ -540,6 +547,7 @@ void server_grpc_stream_close(struct grpc_stream *stream) {
     if (stream->next) stream->next->previous = stream->previous;
     if (connection->streams == stream) connection->streams = stream->next;
     connection->stream_count--;
+    connection->unread -= stream->unread;
     connection->idle_at = connection->grpc->now;
     server_counter_add(&connection->grpc->counters.streams, (uint64_t)-1);
     free(stream);

@@ -128,6 +128,7 @@ def ends(data, rounds, key):
     sent = 0
     while sent < rounds and peer.send(data(sent)):
         sent += 1
+    assert sent < rounds, "it takes all"  # a silent connection would end later
     peer.socket.settimeout(WAIT)
     equal(good(key), wire.ALLOWED)
     peer.wait_for_end()
@@ -168,6 +169,26 @@ def test_a_flood_of_empty_data_ends_the_connection():
         return start + frame(DATA, 0, 1) * 100
 
     ends(data, 10000, "/empty")
+
+
+def test_a_flood_of_unknown_frames_ends_the_connection():
+    ends(lambda _: frame(0x40, 0, 0, b"x") * 100, 10000, "/unknown")
+
+
+def test_a_flood_of_empty_continuations_ends_the_connection():
+    def part(at):
+        start = frame(HEADERS, 0, 1, fields([("a", "b")])) if at == 0 else b""
+        return start + frame(CONTINUATION, 0, 1) * 100
+
+    ends(part, 10000, "/continuations")
+
+
+def test_a_flood_of_data_of_ended_streams_ends_the_connection():
+    def data(at):
+        start = frame(HEADERS, END_HEADERS | END_STREAM, 1, head()) if at == 0 else b""
+        return start + frame(DATA, 0, 1, b"x") * 100
+
+    ends(data, 10000, "/ended")
 
 
 def test_endless_headers_end_the_connection():
@@ -213,6 +234,32 @@ def test_a_peer_that_gives_no_room_loses_its_stream():
         assert peer.read(), "the connection has ended"
     peer.close()
     equal(good("/room"), wire.ALLOWED)
+
+
+def test_a_peer_that_takes_no_answers_gets_no_more():
+    peer = Peer(PREFACE + frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 0)))
+    large = request("shop", *[[("wide", "/none")]] * 100)
+    for stream in range(1, 200, 2):
+        peer.call(stream, large)
+    equal(peer.status(199), 8)  # a status needs no room
+    assert 1 not in peer.resets and "grpc-status" not in peer.headers[1], peer.headers[1]
+    equal(good("/taken"), wire.ALLOWED)
+    peer.send(frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 1 << 20)))
+    peer.send(frame(WINDOW, 0, 0, struct.pack(">I", 1 << 30)))
+    equal(peer.status(1), 0)
+    peer.close()
+
+
+def test_a_head_that_does_not_end_is_given_up():
+    peer = Peer()
+    peer.call(1, request("shop", [("path", "/head")]))
+    equal(peer.status(1), 0)
+    peer.send(frame(HEADERS, 0, 3, fields([("a", "b")])))
+    peer.socket.settimeout(WAIT)
+    while 3 not in peer.resets and "grpc-status" not in peer.headers.get(3, {}):
+        if not peer.read():
+            break
+    peer.close()
 
 
 def test_a_peer_that_does_not_read_loses_its_connection():
