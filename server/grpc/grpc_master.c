@@ -15,8 +15,8 @@
  * A connection that breaks makes nng send the message again, if there is a new one in time. So the
  * units of a lost answer can be charged twice, but are never granted twice. */
 #include "grpc.h"
+#include "../util/dial.h"
 
-#include <nng/protocol/reqrep0/req.h>
 #include <unistd.h>
 
 #define QUESTION_MAX 4096 /* at the same time */
@@ -63,60 +63,10 @@ static void master_on_pipe(nng_pipe pipe, nng_pipe_ev event, void *argument) {
     (void)written;
 }
 
-/* Makes the TLS of a connection to the master, out of the files of this process. nng checks the
- * certificate of the master for the host only if the configuration has its name. */
-static int master_set_tls(struct grpc_master *master, nng_dialer dialer) {
-    struct service *service = master->service;
-    char host[sizeof master->address];
-    nng_tls_config *tls = NULL;
-    server_host_read(master->address, host, sizeof host);
-    int error = nng_tls_config_alloc(&tls, NNG_TLS_MODE_CLIENT);
-    if (error != 0) return error;
-    error = nng_tls_config_server_name(tls, host);
-    server_lock(&service->lock);
-    const struct pem *pem = &service->pem;
-    if (error == 0) {
-        error = pem->authority ? nng_tls_config_ca_chain(tls, pem->authority, NULL) : NNG_ECRYPTO;
-    }
-    if (error == 0 && pem->certificate) {
-        error = nng_tls_config_own_cert(tls, pem->certificate, pem->key, NULL);
-    }
-    server_unlock(&service->lock);
-    if (error == 0) error = nng_tls_config_auth_mode(tls, NNG_TLS_AUTH_MODE_REQUIRED);
-    if (error == 0) error = nng_dialer_set_ptr(dialer, NNG_OPT_TLS_CONFIG, tls);
-    nng_tls_config_free(tls); /* the dialer has a reference of its own */
-    return error;
-}
-
-static int master_dial(struct grpc_master *master) {
-    nng_dialer dialer;
-    int error = nng_dialer_create(&dialer, master->socket, master->address);
-    if (error == 0 && server_url_wants_tls(master->address)) {
-        error = master_set_tls(master, dialer);
-    }
-    if (error == 0) error = nng_dialer_start(dialer, NNG_FLAG_NONBLOCK);
-    return error;
-}
-
 static int master_open(struct grpc_master *master) {
     __atomic_store_n(&master->has_new_tls, false, __ATOMIC_RELAXED); /* before they are read */
-    int error = nng_req0_open(&master->socket);
-    if (error != 0) return error;
-    master->has_socket = true;
-    error = nng_pipe_notify(master->socket, NNG_PIPE_EV_ADD_PRE, master_on_pipe, master);
-    if (error == 0) {
-        error = nng_pipe_notify(master->socket, NNG_PIPE_EV_REM_POST, master_on_pipe, master);
-    }
-    if (error == 0) {
-        error =
-            nng_socket_set_size(master->socket, NNG_OPT_RECVMAXSZ, DOORMAN_MESSAGE_BYTES_MAX + 4);
-    }
-    if (error == 0) {
-        error = nng_socket_set_ms(master->socket, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE);
-    }
-    if (error == 0) error = nng_socket_set_ms(master->socket, NNG_OPT_RECONNMINT, 20);
-    if (error == 0) error = nng_socket_set_ms(master->socket, NNG_OPT_RECONNMAXT, 500);
-    return error == 0 ? master_dial(master) : error;
+    return server_dial(master->service, master->address, &master->socket, &master->has_socket,
+                       master_on_pipe, master);
 }
 
 bool server_grpc_master_is_reached(const struct grpc_master *master) {

@@ -510,9 +510,11 @@ static bool connection_prepare_wait(struct waiter *waiter) {
     struct service *service = connection->service;
     struct http *http = service->http;
     bool receives = connection->in_bytes - connection->used < HTTP_BUFFER_MAX;
-    if (!receives || !server_http_reserve_delay(service)) return false;
+    if (connection->state == CONNECTION_ANSWERING) return true; /* it waits already */
+    if (!waiter->is_forwarded && (!receives || !server_http_reserve_delay(service))) return false;
+    connection->is_delay = !waiter->is_forwarded;
     server_connection_move(connection, CONNECTION_ANSWERING);
-    connection->receives = true;
+    connection->receives = receives;
     connection->abandoned = false;
     server_lock(&http->lock);
     waiter->connection = WAITER_NUMBERS + ++http->waiter_count;
@@ -533,7 +535,7 @@ static void connection_finish_wait(struct waiter *waiter, bool answers) {
         server_http_response_write(&connection->out, &response, connection->last,
                                    connection->is_head);
     }
-    server_http_cancel_delay(connection->service);
+    if (connection->is_delay) server_http_cancel_delay(connection->service);
     server_lock(&http->lock);
     connection->waits = false;
     http_add_answered(http, connection);
@@ -548,7 +550,7 @@ static void connection_answer_message(struct http_connection *connection) {
     connection->call.waiter =
         (struct waiter){.prepare = connection_prepare_wait, .finish = connection_finish_wait};
     if (server_method_handle(service, &connection->call, &connection->request, &response)) {
-        if (connection->waits) server_http_cancel_delay(service);
+        if (connection->waits && connection->is_delay) server_http_cancel_delay(service);
         connection->waits = false;
         connection_respond(connection, &response);
     } else {

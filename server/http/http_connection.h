@@ -60,6 +60,7 @@ struct http_connection {
      * `request` then. */
     struct text out;         /* bytes to send */
     bool last, is_head;      /* last: close after the response; is_head: send no body */
+    bool is_delay;           /* while `waits`: it has reserved a delay */
     struct method_call call; /* of a request without a route */
 
     bool abandoned; /* atomic; true: nobody waits for the response */
