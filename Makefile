@@ -120,12 +120,13 @@ FOLDERS = util log process waiting $(if $(filter HTTP,$(PARTS)),http pages) \
     $(if $(filter STATE,$(PARTS)),state) $(if $(filter ADMIN,$(PARTS)),admin) \
     $(if $(filter GRPC,$(PARTS)),grpc) $(if $(filter EVENTS,$(PARTS)),events) \
     $(if $(filter SHARDS,$(PARTS)),shards forward)
-# These pages need the part ADMIN.
+# These pages need the parts ADMIN and SHARDS.
 LEFT_OUT = $(if $(filter REDIS,$(PARTS)),,%_redis.c) \
     $(if $(filter NOTES,$(PARTS)),,%_etcd.c) \
     $(if $(filter HTTP,$(PARTS)),,%/session.c) \
     $(if $(filter ADMIN,$(PARTS)),, \
-        $(addprefix server/pages/,acts.c override_form.c versions_page.c))
+        $(addprefix server/pages/,acts.c override_form.c versions_page.c)) \
+    $(if $(filter SHARDS,$(PARTS)),,server/pages/shards.c)
 SERVER_SOURCES = doorman_server.c $(sort $(filter-out $(LEFT_OUT), \
     $(wildcard $(FOLDERS:%=server/%/*.c))))
 SERVER_MACROS = $(PARTS:%=-DDOORMAN_SERVER_%)

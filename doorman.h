@@ -3362,9 +3362,9 @@ static void doorman__config_check_shards(const doorman_config_options *options,
     if (DOORMAN__HAS_PERMITS) {
         doorman__permits_in_config.check_shards(options, report);
     } else if (options->shard_count) {
-        doorman__config_report_add(report, DOORMAN__NO_TEMPLATE, "",
-                                   DOORMAN__NAMES("shard_count: " DOORMAN__NO_PERMITS,
-                                                  "shards: " DOORMAN__NO_PERMITS));
+        doorman__config_report_add(
+            report, DOORMAN__NO_TEMPLATE, "",
+            DOORMAN__NAMES("shard_count: " DOORMAN__NO_PERMITS, "shards: " DOORMAN__NO_PERMITS));
     }
 }
 

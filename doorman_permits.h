@@ -817,8 +817,8 @@ DOORMAN_API doorman_status doorman_permits_reset(doorman_permits *permits, const
  * template, and no limit with a ban: every permit with this (resource, key) is refused.
  *   duration   counts from `now`, [0, 1e8 s]; 0: the ban ends
  *   returns    OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (memory_max has no room for a ban) |
- *              OUT_OF_MEMORY | UNAVAILABLE (as doorman_permits_report). After an error, a ban of the (resource, key) is as before, or was
- *              ended early to make room
+ *              OUT_OF_MEMORY | UNAVAILABLE (as doorman_permits_report). After an error, a ban of
+ *              the (resource, key) is as before, or was ended early to make room
  *   cost       O(log bans), and O(limits) for each ban that must be ended early, and for each
  *              counter that must be evicted (P20). A resource that the permits do not know also
  *              needs O(templates) */
@@ -1813,7 +1813,7 @@ typedef struct doorman_shard_node {
     const char *name;             /* 1 to 256 bytes, unique in its map */
     const char *const *addresses; /* nng addresses of its processes, each of 1 to 256 bytes */
     size_t address_count;         /* 1 to DOORMAN_SHARD_ADDRESSES_MAX */
-    const char *election_key; /* for servers: the key of its election, 1 to 256 bytes; NULL: not
+    const char *election_key;     /* for servers: the key of its election, 1 to 256 bytes; NULL: not
                                  known */
 } doorman_shard_node;
 
@@ -1839,7 +1839,7 @@ typedef struct doorman_shard_map {
     doorman_shards shards;
     const doorman_shard *owners; /* one for each shard */
     const doorman_shard_node *nodes;
-    size_t node_count; /* 1 to DOORMAN_SHARD_NODES_MAX */
+    size_t node_count;               /* 1 to DOORMAN_SHARD_NODES_MAX */
     const doorman_shard_rule *rules; /* all templates up to the last one by resource, in their
                                         order; NULL if there is none */
     size_t rule_count;
@@ -1880,16 +1880,16 @@ typedef enum doorman_shard_step {
     DOORMAN_SHARD_READ_MAP, /* read the map from where it is kept, linearizably */
     DOORMAN_SHARD_GIVE,     /* do not decide for the shard, and write what is known of it, under
                                `move` */
-    DOORMAN_SHARD_COMMIT,   /* change the map in one transaction. It needs this process to be master,
+    DOORMAN_SHARD_COMMIT, /* change the map in one transaction. It needs this process to be master,
                                and the map to have the epoch `epoch`. The owner becomes `target`,
                                `from` becomes `move`, is_lost false, and the epoch one more */
-    DOORMAN_SHARD_RESUME,   /* decide for the shard again, because it stays */
-    DOORMAN_SHARD_TAKE,     /* restore what was written under `move`, unless that is 0, and then
+    DOORMAN_SHARD_RESUME, /* decide for the shard again, because it stays */
+    DOORMAN_SHARD_TAKE,   /* restore what was written under `move`, unless that is 0, and then
                                decide for the shard */
-    DOORMAN_SHARD_SETTLE,   /* change the map in a transaction that needs the same as COMMIT: `from`
+    DOORMAN_SHARD_SETTLE, /* change the map in a transaction that needs the same as COMMIT: `from`
                                becomes 0 for all shards that this node owns and that are OWNED, and
                                the epoch one more */
-    DOORMAN_SHARD_DROP,     /* do not decide for the shard, and forget what is known of it */
+    DOORMAN_SHARD_DROP,   /* do not decide for the shard, and forget what is known of it */
     DOORMAN_SHARD_STEP_COUNT
 } doorman_shard_step;
 
@@ -1954,7 +1954,8 @@ DOORMAN_API void doorman_shard_mover_stop(doorman_shard_mover *mover);
 /* Gives the mover a map. A map with an earlier epoch than the last has no effect.
  *   map       used only during the call
  *   is_sure   it was read linearizably after the last start, and after the last end of an action. A
- *             map that a watch has brought is not sure. If it is newer, the mover asks for a sure one
+ *             map that a watch has brought is not sure. If it is newer, the mover asks for a sure
+ *             one
  *   returns   OK | INVALID_ARGUMENT: NULL; or the number of shards or the seed differs from that of
  *             an earlier map, so that keys would be in other shards | OUT_OF_MEMORY: nothing has
  *             changed
@@ -2011,8 +2012,8 @@ DOORMAN_API bool doorman_permits_owns(const doorman_permits *permits, size_t sha
 
 /* Returns the shard of an item by the configuration of the permits. Precondition: there are
  * shards. */
-DOORMAN_API size_t doorman_permits_shard_of(const doorman_permits *permits,
-                                            const char *resource_id, const char *key);
+DOORMAN_API size_t doorman_permits_shard_of(const doorman_permits *permits, const char *resource_id,
+                                            const char *key);
 
 /* Finds the shard of a row of a store (>>state).
  *   row, bytes   used only during the call
@@ -2078,8 +2079,8 @@ DOORMAN_API doorman_status doorman_permits_restore_shard(doorman_permits *permit
  *   shard     may be DOORMAN_SHARDS_AWAY, for the rows that a new master finds in its store
  *   cursor    in/out, as above
  *   returns   OK | INVALID_ARGUMENT
- *   cost      as doorman_permits_next_shard_rows. A step does nothing while many removals wait to be
- *             yielded */
+ *   cost      as doorman_permits_next_shard_rows. A step does nothing while many removals wait to
+ *             be yielded */
 DOORMAN_API doorman_status doorman_permits_drop_shard(doorman_permits *permits, size_t shard,
                                                       doorman_shard_cursor *cursor,
                                                       doorman_time now);
@@ -4320,7 +4321,7 @@ static const doorman__config_permits doorman__permits_in_config = {
 /* ---- >>shards -------------------------------------------------------------------------------- */
 /*
  * Which node decides for a key, and what a node does to hand shards over. The public part has the
- * rules N1 to N7. This section knows no permits: the sections >>permit_node and >>shard_rows use it.
+ * rules N1 to N7. This section knows no permits: >>permit_node and >>shard_rows use it.
  */
 
 /* ---- shards: the shard of a key */
@@ -4340,8 +4341,7 @@ size_t doorman_shard_of(const doorman_shards *shards, const char *resource_id, c
     const bool is_key = key && key[0] && !by_resource;
     const char *text = doorman__shard_text(is_key ? key : resource_id, &bytes);
     assert(shards->count > 0);
-    const uint64_t hash =
-        doorman__hash_bytes(shards->seed, (const unsigned char *)text, bytes);
+    const uint64_t hash = doorman__hash_bytes(shards->seed, (const unsigned char *)text, bytes);
     return (size_t)(hash % shards->count);
 }
 
@@ -4387,8 +4387,7 @@ static doorman_status doorman__shard_node_check(const doorman_shard_map *map, si
     return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "nodes[%zu].%s", index, wrong);
 }
 
-static doorman_status doorman__shard_map_check(const doorman_shard_map *map,
-                                               doorman_error *error) {
+static doorman_status doorman__shard_map_check(const doorman_shard_map *map, doorman_error *error) {
     const doorman__rule rules[] = {
         {!map->epoch || map->epoch > DOORMAN__SHARD_EPOCH_MAX, "epoch: must be from 1 to 2^53 - 1"},
         {!map->shards.count || map->shards.count > DOORMAN_SHARDS_MAX,
@@ -4468,10 +4467,9 @@ static void doorman__shard_copy_fill(doorman__shard_copy *copy, const doorman_sh
     memcpy(copy->owners, map->owners, map->shards.count * sizeof *copy->owners);
     for (size_t i = 0; i < map->node_count; i++) {
         const doorman_shard_node *node = &map->nodes[i];
-        copy->nodes[i] =
-            (doorman_shard_node){.name = doorman__shard_copy_text(copy, node->name),
-                                 .addresses = address,
-                                 .address_count = node->address_count};
+        copy->nodes[i] = (doorman_shard_node){.name = doorman__shard_copy_text(copy, node->name),
+                                              .addresses = address,
+                                              .address_count = node->address_count};
         if (node->election_key) {
             copy->nodes[i].election_key = doorman__shard_copy_text(copy, node->election_key);
         }
@@ -4534,8 +4532,8 @@ typedef struct doorman__shard_loads {
 
 /* Sets the quotas of the nodes that stay. Those that have most shards now get one more, if not all
  * can have equally many. */
-static void doorman__shards_set_quotas(doorman__shard_loads *loads, size_t count,
-                                       const bool *stays, size_t node_count) {
+static void doorman__shards_set_quotas(doorman__shard_loads *loads, size_t count, const bool *stays,
+                                       size_t node_count) {
     size_t staying = 0;
     for (size_t i = 0; i < node_count; i++) staying += stays[i];
     assert(staying > 0);
@@ -4590,17 +4588,17 @@ size_t doorman_shards_balance(doorman_shard *owners, size_t count, const bool *s
 /* What a mover knows of one shard. */
 typedef struct doorman__moved_shard {
     doorman_shard_state state;
-    doorman_shard map;    /* as in the last map */
-    uint64_t move;        /* GIVING and OFFERED: the number of the rows that are written */
-    uint64_t sent;        /* OFFERED: the epoch of the last COMMIT; 0: none was sent */
-    bool is_open;         /* a COMMIT with the epoch `sent` may still have its effect */
+    doorman_shard map; /* as in the last map */
+    uint64_t move;     /* GIVING and OFFERED: the number of the rows that are written */
+    uint64_t sent;     /* OFFERED: the epoch of the last COMMIT; 0: none was sent */
+    bool is_open;      /* a COMMIT with the epoch `sent` may still have its effect */
 } doorman__moved_shard;
 
 struct doorman_shard_mover {
     bool is_master;
-    bool is_sure;  /* the map was read since the last start, and nothing says that it has changed */
-    bool has_map;  /* there was a map */
-    bool acts;     /* `action` was returned, and has not ended */
+    bool is_sure; /* the map was read since the last start, and nothing says that it has changed */
+    bool has_map; /* there was a map */
+    bool acts;    /* `action` was returned, and has not ended */
     doorman_shard_action action;
     uint64_t epoch;
     doorman_shards shards;
@@ -4661,9 +4659,9 @@ doorman_status doorman_shard_mover_map(doorman_shard_mover *mover, const doorman
                                        bool is_sure) {
     if (!mover || !map) return DOORMAN_INVALID_ARGUMENT;
     const doorman_shards *own = &mover->shards;
-    const bool differs = own->count && (own->count != map->shards.count ||
-                                        own->seed[0] != map->shards.seed[0] ||
-                                        own->seed[1] != map->shards.seed[1]);
+    const bool differs =
+        own->count && (own->count != map->shards.count || own->seed[0] != map->shards.seed[0] ||
+                       own->seed[1] != map->shards.seed[1]);
     if (differs) return DOORMAN_INVALID_ARGUMENT;
     if (mover->has_map && map->epoch < mover->epoch) return DOORMAN_OK;
     if (!mover->all) {
@@ -4710,9 +4708,9 @@ static doorman_shard_step doorman__mover_step(const doorman_shard_mover *mover, 
 /* Returns how urgent a step is: the smaller, the more. What was begun ends first. A shard that
  * nobody decides for comes before one that may wait. */
 static int doorman__mover_rank(const doorman_shard_mover *mover, size_t shard) {
-    static const int ranks[] = {[DOORMAN_SHARD_OFFERED] = 0, [DOORMAN_SHARD_GIVING] = 1,
-                                [DOORMAN_SHARD_TAKING] = 2,  [DOORMAN_SHARD_LEAVING] = 3,
-                                [DOORMAN_SHARD_OWNED] = 4,   [DOORMAN_SHARD_AWAY] = 5};
+    static const int ranks[] = {
+        [DOORMAN_SHARD_OFFERED] = 0, [DOORMAN_SHARD_GIVING] = 1, [DOORMAN_SHARD_TAKING] = 2,
+        [DOORMAN_SHARD_LEAVING] = 3, [DOORMAN_SHARD_OWNED] = 4,  [DOORMAN_SHARD_AWAY] = 5};
     bool none = doorman__mover_step(mover, shard) == DOORMAN_SHARD_STEP_COUNT;
     return none ? DOORMAN__MOVER_IDLE : ranks[mover->all[shard].state];
 }
@@ -12154,9 +12152,8 @@ static void doorman__reservation_grant(doorman_permits *permits, doorman__reserv
     assert(reservation->part_count <= most);
     (void)most;
     reservation->has_hold = out->hold_id != 0;
-    reservation->id = out->hold_id
-                          ? out->hold_id
-                          : doorman__holds_new_id(permits, permits->shards.present);
+    reservation->id =
+        out->hold_id ? out->hold_id : doorman__holds_new_id(permits, permits->shards.present);
     (void)doorman__chains_add(&permits->reservations.by_id, &reservation->by_id,
                               doorman__hold_id_hash(permits, reservation->id));
     doorman__reservation_mark(permits, reservation, &permits->reservations.changed);
@@ -16057,7 +16054,7 @@ static doorman_status doorman__restore_reservation(doorman_permits *permits,
 }
 
 /* Restores a row that is checked.
- *   moves   it is a row of a shard: the store does not have it, and its limit need not be durable */
+ *   moves   it is a row of a shard, which the store does not have. Its limit need not be durable */
 static doorman_status doorman__restore_row(doorman_permits *permits, const doorman_permit_row *row,
                                            doorman__row_figures *figures, bool moves,
                                            doorman_error *error) {
@@ -19499,8 +19496,9 @@ static bool doorman__hold_count_takes(doorman_permits *permits, doorman__hold *h
             if (units > most - state[0]) units = most - state[0];
             if (!units) continue; /* the counter cannot count more */
             state[0] += units;
-            doorman__takes_add(&hold->takes, counter, units, i,
-                               doorman__counter_figures(permits, &limits[j], counter)->time_to_live);
+            doorman__takes_add(
+                &hold->takes, counter, units, i,
+                doorman__counter_figures(permits, &limits[j], counter)->time_to_live);
         }
     }
     /* a hold without limits lasts as long as before */
@@ -19639,7 +19637,8 @@ doorman_status doorman_permits_restore_shard(doorman_permits *permits, size_t sh
     if (!permits) return doorman__missing(error, "permits");
     if (!part && bytes) return doorman__missing(error, "part");
     if (shard >= permits->shards.of.count || permits->shards.all[shard].is_owned) {
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "shard: must be one that is not owned");
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                             "shard: must be one that is not owned");
     }
     doorman__moment_move(&permits->at, now);
     if (bytes && (bytes < DOORMAN_SHARD_PART_HEADER || part[0] != DOORMAN__SHARD_PART_VERSION ||
@@ -23272,9 +23271,9 @@ doorman_status doorman_json_write_shard_map(const doorman_shard_map *map, doorma
     for (size_t i = 0; i < map->shards.count; i++) {
         const doorman_shard *shard = &map->owners[i];
         const bool goes = shard->target != shard->owner;
-        const doorman__named_shard own = {
-            map->nodes[shard->owner].name, goes ? map->nodes[shard->target].name : NULL,
-            shard->from, shard->is_lost};
+        const doorman__named_shard own = {map->nodes[shard->owner].name,
+                                          goes ? map->nodes[shard->target].name : NULL, shard->from,
+                                          shard->is_lost};
         doorman__put(&out, "%,");
         doorman__put_fields(&out, doorman__named_shard_rows, &own);
     }

@@ -101,6 +101,19 @@ static inline const char *server_acts_store(const struct service *service) {
 bool server_admin_serves(struct service *service, const struct http_request *request,
                          struct http_response *response);
 
+/* Checks that this process has no shards: rows of overrides and plans do not move with the shards
+ * of their keys.
+ *   returns   false: the response is an error */
+static inline bool server_admin_has_all_keys(const struct service *service,
+                                             struct http_response *response) {
+    if (!service->settings->shards) return true;
+    server_http_response_set_error(response, 409, "UNAVAILABLE",
+                                   "with --shards this server keeps no overrides and plans at run "
+                                   "time, because they would not move with the shard of their key: "
+                                   "write them into the configuration");
+    return false;
+}
+
 /* Checks that a query has only these parameters, each once.
  *   names     ends with NULL
  *   returns   false: the response is an error */

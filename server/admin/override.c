@@ -656,6 +656,7 @@ static void override_run(struct act *act, bool is_valid, struct http_response *r
 
 void server_override_set(struct service *service, const struct http_request *request,
                          struct http_response *response) {
+    if (!server_admin_has_all_keys(service, response)) return;
     struct act *act = override_new(service, request, ACT_OVERRIDE, response);
     if (act) override_run(act, override_read(act, request, response), response);
 }

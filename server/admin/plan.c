@@ -659,6 +659,7 @@ static void handle_plans(struct service *service, const struct http_request *req
                          struct http_response *response) {
     if (!server_admin_serves(service, request, response)) return;
     if (strcmp(request->verb, "PUT") == 0) {
+        if (!server_admin_has_all_keys(service, response)) return;
         plan_put(service, request, response);
     } else if (strcmp(request->verb, "DELETE") == 0) {
         plan_delete(service, request, response);

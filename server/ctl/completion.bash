@@ -5,7 +5,7 @@ _doormanctl() {
     local flags='--json --reason --url --cacert --cert --key --timeout --events --settings'
     local commands='status check limits top key reset ban bans holds counters export audit undo'
     commands="$commands override plan drain drain-alone undrain config events descriptor convert"
-    commands="$commands reservations help"
+    commands="$commands reservations shards help"
     flags="$flags --help --version"
     case $before in
     --cacert | --cert | --key | --settings | convert) offered=FILE ;;
@@ -15,6 +15,7 @@ _doormanctl() {
     override) offered='set list end ending' ;;
     plan) offered='set load list end' ;;
     top) offered='units nearest' ;;
+    shards) offered='move drain rebalance force remove' ;;
     holds | reservations) offered=end ;;
     units) offered='minute hour day' ;;
     check | diff | put) if [ "${COMP_WORDS[COMP_CWORD - 2]}" = config ]; then offered=FILE; fi ;;

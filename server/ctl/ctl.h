@@ -12,6 +12,7 @@
  *     settings.c   the address, the token and the like: flags, environment, file
  *     table.c      tables, and amounts with units
  *     ctl.c        what the other files use
+ *     shards.c     which node decides for which keys
  *     subscribe.c  what happens, as the server publishes it; needs libnng
  *     descriptor.c the commands about descriptors of gateways
  *     convert.c    a configuration of Envoy's ratelimit as one of Doorman; yaml.c reads it
@@ -218,6 +219,12 @@ enum ctl_exit ctl_run_reservation_end(struct ctl *ctl, char *const words[]);
 enum ctl_exit ctl_run_bans(struct ctl *ctl, char *const words[]);
 enum ctl_exit ctl_run_top_units(struct ctl *ctl, char *const words[]);
 enum ctl_exit ctl_run_top_nearest(struct ctl *ctl, char *const words[]);
+enum ctl_exit ctl_run_shards(struct ctl *ctl, char *const words[]); /* of shards.c */
+enum ctl_exit ctl_run_shards_move(struct ctl *ctl, char *const words[]);
+enum ctl_exit ctl_run_shards_drain(struct ctl *ctl, char *const words[]);
+enum ctl_exit ctl_run_shards_rebalance(struct ctl *ctl, char *const words[]);
+enum ctl_exit ctl_run_shards_force(struct ctl *ctl, char *const words[]);
+enum ctl_exit ctl_run_shards_remove(struct ctl *ctl, char *const words[]);
 enum ctl_exit ctl_run_descriptor(struct ctl *ctl, char *const words[]);
 enum ctl_exit ctl_run_convert(struct ctl *ctl, char *const words[]);
 enum ctl_exit ctl_run_events(struct ctl *ctl, char *const words[]); /* of subscribe.c */

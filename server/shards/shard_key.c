@@ -66,8 +66,9 @@ static void key_write_conditions(const struct shard_key *key,
     char name[BASE64_TEXT(EPOCH_KEY_BYTES)];
     const size_t room = (size_t)4 * CONDITION_BYTES;
     server_base64_write(name, key->name);
-    int used = snprintf(out, room, "{\"key\":\"%s\",\"target\":\"MOD\",\"mod_revision\":\"%" PRIu64 "\"}",
-                        name, key->revision);
+    int used =
+        snprintf(out, room, "{\"key\":\"%s\",\"target\":\"MOD\",\"mod_revision\":\"%" PRIu64 "\"}",
+                 name, key->revision);
     if (conditions->election_key) {
         key_write_epoch(conditions->election_key, name);
         used += snprintf(out + used, room - (size_t)used,
@@ -117,8 +118,7 @@ enum shard_write server_shard_key_write(struct shard_key *key, const doorman_sha
     }
     char *body = key_make_body(key, copy, conditions);
     cJSON *response = body ? server_etcd_post(&key->etcd, "/v3/kv/txn", body) : NULL;
-    const bool is_written =
-        cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(response, "succeeded"));
+    const bool is_written = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(response, "succeeded"));
     if (is_written) {
         const cJSON *header = cJSON_GetObjectItemCaseSensitive(response, "header");
         key->revision = strtoull(server_etcd_number(header, "revision"), NULL, 10);
@@ -135,8 +135,8 @@ enum shard_write server_shard_key_write(struct shard_key *key, const doorman_sha
     return is_written ? SHARD_WRITTEN : SHARD_UNSURE;
 }
 
-bool server_shard_key_find_master(struct shard_key *key, const char *election_key,
-                                  bool *has_master, uint64_t *epoch) {
+bool server_shard_key_find_master(struct shard_key *key, const char *election_key, bool *has_master,
+                                  uint64_t *epoch) {
     char name[BASE64_TEXT(EPOCH_KEY_BYTES)];
     const cJSON *entry = NULL;
     cJSON *response = server_etcd_get(&key->etcd, election_key, &entry);
@@ -144,8 +144,8 @@ bool server_shard_key_find_master(struct shard_key *key, const char *election_ke
     bool is_read = response != NULL;
     cJSON_Delete(response);
     key_write_epoch(election_key, name);
-    response = is_read ? server_etcd_call(&key->etcd, "/v3/kv/range", "{\"key\":\"%s\"}", name)
-                       : NULL;
+    response =
+        is_read ? server_etcd_call(&key->etcd, "/v3/kv/range", "{\"key\":\"%s\"}", name) : NULL;
     is_read = response != NULL;
     entry = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(response, "kvs"), 0);
     *epoch = strtoull(server_etcd_number(entry, "version"), NULL, 10);

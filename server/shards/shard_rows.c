@@ -3,7 +3,7 @@
  * a millisecond, and never while it uses Redis. */
 #include "shards.h"
 
-#define STEP_PAUSE 100000 /* nanoseconds between two steps, so that others get the lock */
+#define STEP_PAUSE 100000   /* nanoseconds between two steps, so that others get the lock */
 #define FULL_PAUSE 20000000 /* while many removed rows wait to be written */
 
 static void rows_pause(long nanoseconds) {
@@ -111,8 +111,7 @@ bool server_shard_take(struct shards *shards, size_t shard, uint64_t move, bool 
     while (result == STORE_OK) {
         unsigned char *bytes = NULL;
         result = server_store_get_shard(shards->store, &part, &bytes);
-        bool restored =
-            result != STORE_OK || rows_restore(shards, shard, bytes, part.count);
+        bool restored = result != STORE_OK || rows_restore(shards, shard, bytes, part.count);
         free(bytes);
         if (!restored) return false;
         part.index++;
@@ -183,14 +182,13 @@ static bool heap_add(struct shards *shards, struct row_heap *heaps, const struct
     if (!permits) return false;
     struct row_heap *heap = found ? &heaps[shard] : NULL;
     if (!heap || !heap->part.cluster) return true; /* the node does not own the shard */
-    const size_t more =
-        DOORMAN_SHARD_PART_HEADER + DOORMAN_SHARD_RECORD_HEADER + row->record_bytes;
+    const size_t more = DOORMAN_SHARD_PART_HEADER + DOORMAN_SHARD_RECORD_HEADER + row->record_bytes;
     if (heap->part.count + more > HEAP_BYTES && !heap_flush(shards, heap, false)) return false;
     if (!heap->bytes) heap->bytes = (unsigned char *)malloc(HEAP_BYTES);
     if (!heap->bytes) return false;
-    heap->part.count = doorman_shard_part_add(heap->bytes, heap->part.count, shard,
-                                              (const unsigned char *)row->record,
-                                              row->record_bytes);
+    heap->part.count =
+        doorman_shard_part_add(heap->bytes, heap->part.count, shard,
+                               (const unsigned char *)row->record, row->record_bytes);
     return true;
 }
 

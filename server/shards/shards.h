@@ -14,8 +14,8 @@
 struct shard_key {
     struct etcd etcd;
     const char *name;
-    doorman_shard_map *map;  /* NULL: the key did not exist, or was not read */
-    uint64_t revision;       /* of the key; 0: it does not exist */
+    doorman_shard_map *map;   /* NULL: the key did not exist, or was not read */
+    uint64_t revision;        /* of the key; 0: it does not exist */
     char error[PROBLEM_TEXT]; /* why the last call failed */
 };
 
@@ -52,8 +52,8 @@ enum shard_write server_shard_key_write(struct shard_key *key, const doorman_sha
 
 /* Reads whether a node has a master, and the epoch of its last mastership.
  *   returns   false: etcd does not answer */
-bool server_shard_key_find_master(struct shard_key *key, const char *election_key,
-                                  bool *has_master, uint64_t *epoch);
+bool server_shard_key_find_master(struct shard_key *key, const char *election_key, bool *has_master,
+                                  uint64_t *epoch);
 
 /* A copy of a map that can be changed. Its texts belong to the map. */
 struct shard_edit {
@@ -106,9 +106,9 @@ struct shards {
     bool stops;
     uint64_t victories, epoch; /* how many masterships have begun; the epoch of the last one */
     doorman_shard_map *map;    /* a copy for other threads; NULL: none yet */
-    unsigned char states[DOORMAN_SHARDS_MAX]; /* a doorman_shard_state for each shard */
-    struct shard_wish *wish;   /* of the thread of pages; NULL: none */
-    struct trouble trouble;    /* why the map, the store or a move fails */
+    unsigned char states[DOORMAN_SHARDS_MAX];        /* a doorman_shard_state for each shard */
+    struct shard_wish *wish;                         /* of the thread of pages; NULL: none */
+    struct trouble trouble;                          /* why the map, the store or a move fails */
     uint64_t moved_out, moved_in, forced, rows_lost; /* shards; rows that had no room */
 };
 

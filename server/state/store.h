@@ -157,8 +157,8 @@ enum store_result server_store_list_notes(struct store *store, const char *kind,
 struct store_shard_part {
     const char *cluster; /* the same for all nodes; at most 256 bytes */
     size_t shard;
-    uint64_t move;    /* no two moves of a shard have the same number */
-    size_t index;     /* the parts of a move have the numbers from 0 on */
+    uint64_t move; /* no two moves of a shard have the same number */
+    size_t index;  /* the parts of a move have the numbers from 0 on */
     const void *bytes;
     size_t count; /* of `bytes` */
     bool is_last; /* the move is whole with this part */

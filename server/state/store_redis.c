@@ -911,8 +911,7 @@ static enum store_result redis_drop_shard(struct store *base, const char *cluste
     char key[SHARD_KEY_BYTES];
     shard_key_write(key, cluster, shard, move);
     if (!redis_connect(store)) return STORE_FAILED;
-    redisReply *reply =
-        redis_ask(store, REDIS_REPLY_INTEGER, 2, (const char *const[]){"DEL", key});
+    redisReply *reply = redis_ask(store, REDIS_REPLY_INTEGER, 2, (const char *const[]){"DEL", key});
     freeReplyObject(reply);
     return reply ? STORE_OK : STORE_FAILED;
 }

@@ -26,7 +26,7 @@ const TIMEOUT = 60; // seconds
 const UNSEEN = new RegExp(`^(${[
   'post .* (307|429|500|503)', 'get (?!.readyz).* (500|503)', 'get .readyz 500', 'get .v1.allow 307',
   'get .v1.(audit|overrides|plans) (307|404)',
-  'get .v1.config.versions.* 307'].join('|')})$`);
+  'get .v1.config.versions.* 307', 'get .v1.shards 200', 'post .v1.shards (200|409)'].join('|')})$`);
 const FIELDS_UNSEEN = [
   'Act.known', 'Act.refused', 'Act.written', 'ActEntry.banned_before',
   'ChildStatus.lease_ends_in', 'ConfigurationChanged.warning_count',
@@ -44,7 +44,13 @@ const FIELDS_UNSEEN = [
   'Override.expires_in', 'Plan.expires_in', 'OverrideState.idle', 'PlanState.idle',
   'ParentStatus.failure', 'ParentStatus.shared_node', 'Permit.share', 'Refused.share',
   'ResetResponse.mastership',
-  'ResetResponse.note', 'ResponseMessage.inspect', 'ResponseMessage.reset',
+  'ResetResponse.note',
+  ...['epoch', 'is_master', 'moved_in', 'moved_out', 'moves', 'moving', 'node', 'nodes', 'owned',
+    'rows_lost', 'shards', 'trouble'].map((field) => `Shards.${field}`),
+  ...['addresses', 'name', 'shards'].map((field) => `ShardNode.${field}`),
+  ...['from', 'owner', 'shard', 'state', 'target'].map((field) => `ShardOwner.${field}`),
+  ...['count', 'epoch', 'moving', 'owned', 'trouble'].map((field) => `ShardsStatus.${field}`),
+  'Status.shards', 'ResponseMessage.inspect', 'ResponseMessage.reset',
   'StateStatus.failure', 'Status.last_loss',
   'TemplateDifference.is_reordered', 'Undone.had_ended', 'Undone.hides', 'Undone.then',
   ...['ago', 'by_rule', 'count', 'domain', 'key', 'resource_id'].map(
@@ -321,7 +327,7 @@ async function getHolds() {
 const ADMIN = ['/v1/inspect', '/v1/reset'];
 const NEED_TOKENS = [
   ...ADMIN, '/audit', '/override', '/overrides', '/v1/audit', '/v1/overrides', '/v1/plans',
-  '/v1/config/rollback', '/v1/audit/{id}/undo', '/v1/drain', '/v1/undrain', '/v1/holds/end',
+  '/v1/config/rollback', '/v1/audit/{id}/undo', '/v1/drain', '/v1/undrain', '/v1/shards', '/v1/holds/end',
   '/v1/reservations/end'];
 const ADMIN_TOKEN = { Authorization: 'Bearer admin-1' };
 

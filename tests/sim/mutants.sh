@@ -724,7 +724,7 @@ mutant state-unread 'D4: on_unread is ignored' \
     'return permits->changes.rows == DOORMAN_ROWS_AWAITED || limit->refuse_unread;' \
     'return permits->changes.rows == DOORMAN_ROWS_AWAITED;' --state --favour gone,slow,resign
 mutant state-twice 'D4: a row that is read again counts twice' \
-    'if (counter->flags & DOORMAN__STORED) return DOORMAN_OK; /* it has all that the row says */' \
+    'if ((counter->flags & DOORMAN__STORED) && !moves) return DOORMAN_OK; /* it has all of the row */' \
     '' --state --favour reload
 mutant state-late 'D4: what is read late replaces what was used meanwhile' \
     'return given < DOORMAN__ROW_GRAINS_MAX - own ? own + given : DOORMAN__ROW_GRAINS_MAX;' \

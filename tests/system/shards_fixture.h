@@ -36,19 +36,33 @@ static inline void cluster_node_start(int index) {
     file_write(node->process->config, cluster.config);
     snprintf(tokens, sizeof tokens, "%s/tokens", node->process->folder);
     file_write(tokens, "admin ann top-1\nwrite web web-3\n");
-    const char *const arguments[] = {"--config", node->process->config, "--listen",
-                                     "tcp://127.0.0.1:0", "--http", "127.0.0.1:0", "--etcd",
-                                     cluster.etcd.url, "--election-key", key, "--election-ttl",
-                                     NODE_TTL, "--node", node->name, "--state",
-                                     cluster.redis.address, "--shards", "doorman/shards",
-                                     "--http-token", tokens, NULL};
+    const char *const arguments[] = {"--config",
+                                     node->process->config,
+                                     "--listen",
+                                     "tcp://127.0.0.1:0",
+                                     "--http",
+                                     "127.0.0.1:0",
+                                     "--etcd",
+                                     cluster.etcd.url,
+                                     "--election-key",
+                                     key,
+                                     "--election-ttl",
+                                     NODE_TTL,
+                                     "--node",
+                                     node->name,
+                                     "--state",
+                                     cluster.redis.address,
+                                     "--shards",
+                                     "doorman/shards",
+                                     "--http-token",
+                                     tokens,
+                                     NULL};
     process_start(node->process, arguments, NULL);
     process_await(node->process, " http=http", 1);
     char *log_text = file_read(node->process->err);
     node->fixture.server.process = node->fixture.http.process = node->process;
-    assert_int_equal(sscanf(strstr(log_text, " listen="), " listen=%127[^ ,\n]",
-                            node->fixture.server.url),
-                     1);
+    assert_int_equal(
+        sscanf(strstr(log_text, " listen="), " listen=%127[^ ,\n]", node->fixture.server.url), 1);
     assert_int_equal(sscanf(strstr(log_text, " http="), " http=http://127.0.0.1:%u", &port), 1);
     snprintf(node->fixture.http.url, sizeof node->fixture.http.url, "tcp://127.0.0.1:%u", port);
     free(log_text);
@@ -100,11 +114,11 @@ static inline enum answer node_ask(int index, const char *resource, const char *
              "\"%s\"}]}]}",
              resource, key);
     char *response = post(&cluster.nodes[index].fixture, "/v1/acquire?redirect=1", LINES, body);
-    enum answer answer = strstr(response, "\"granted\"")                 ? ANSWER_GRANTED
-                         : strstr(response, "MOVED")                     ? ANSWER_MOVED
-                         : strstr(response, "LEARNING")                  ? ANSWER_MOVED
-                         : strstr(response, "\"reason\"")                ? ANSWER_REFUSED
-                                                                         : ANSWER_NONE;
+    enum answer answer = strstr(response, "\"granted\"")  ? ANSWER_GRANTED
+                         : strstr(response, "MOVED")      ? ANSWER_MOVED
+                         : strstr(response, "LEARNING")   ? ANSWER_MOVED
+                         : strstr(response, "\"reason\"") ? ANSWER_REFUSED
+                                                          : ANSWER_NONE;
     free(response);
     return answer;
 }

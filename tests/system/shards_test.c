@@ -7,7 +7,8 @@
 #define LIMITS(shards)                                                                             \
     "{\"shards\": " shards                                                                         \
     ", \"resources\": [{\"identifier_glob\": \"slots\", \"limits\": [{\"name\": \"slots\", "       \
-    "\"kind\": \"CONCURRENCY\", \"limit\": 2, \"time_to_live\": 30}]}, "                           \
+    "\"kind\": \"CONCURRENCY\", \"limit\": 2, \"time_to_live\": 30, \"on_restart\": "              \
+    "\"full\"}]}, "                                                                                \
     "{\"identifier_glob\": \"*\", \"limits\": [{\"name\": \"day\", \"kind\": \"FIXED_WINDOW\", "   \
     "\"limit\": 100000, \"window\": 86400}, {\"name\": \"burst\", \"kind\": \"TOKEN_BUCKET\", "    \
     "\"rate\": 0.001, \"size\": 1000}]}]}"
@@ -126,9 +127,9 @@ TEST(a_hold_is_released_at_the_next_owner) {
     static const char hold[] = "{\"client_id\": \"c\", \"permit\": [{\"request_id\": 1, \"item\": "
                                "[{\"resource_id\": \"slots\", \"key\": \"k\", \"cost\": 2}]}]}";
     char *response = post(&cluster.nodes[0].fixture, "/v1/acquire", LINES, hold);
-    const char *at = strstr(response, "\"hold_id\":");
-    assert_non_null(at);
-    const long long id = atoll(at + strlen("\"hold_id\":"));
+    const char *at = strstr(response, "\"hold\":{\"id\":");
+    if (!at) fail_msg("no hold in %s", response);
+    const long long id = atoll(strstr(at, "id\":") + strlen("id\":"));
     free(response);
     cluster_wish(0, "{\"drain\": \"n0\"}", 200, "\"moves\":16");
     EVENTUALLY(cluster_owned(1) == SHARDS);
@@ -140,8 +141,8 @@ TEST(a_hold_is_released_at_the_next_owner) {
     snprintf(other, sizeof other, "%s", hold);
     *strstr(other, "1, \"item") = '2';
     expect_post(&cluster.nodes[1].fixture, "/v1/acquire", LINES, other, 200, "CONCURRENCY");
-    expect_post(&cluster.nodes[1].fixture, "/v1/release", LINES, body, 200, "\"id\":");
-    expect_post(&cluster.nodes[1].fixture, "/v1/acquire", LINES, other, 200, "\"hold_id\":");
+    expect_post(&cluster.nodes[1].fixture, "/v1/release", LINES, body, 200, "\"amount\":");
+    expect_post(&cluster.nodes[1].fixture, "/v1/acquire", LINES, other, 200, "\"hold\":");
 }
 
 TEST(a_node_that_was_killed_keeps_its_shards_and_the_others_work) {
@@ -240,10 +241,23 @@ TEST(the_number_of_shards_stays) {
     char key[] = "doorman/other";
     struct process *other = process_new();
     file_write(other->config, cluster.config);
-    const char *const arguments[] = {"--config", other->config, "--listen", "tcp://127.0.0.1:0",
-                                     "--http", "off", "--etcd", cluster.etcd.url, "--election-key",
-                                     key, "--node", "other", "--state", cluster.redis.address,
-                                     "--shards", "doorman/shards", NULL};
+    const char *const arguments[] = {"--config",
+                                     other->config,
+                                     "--listen",
+                                     "tcp://127.0.0.1:0",
+                                     "--http",
+                                     "off",
+                                     "--etcd",
+                                     cluster.etcd.url,
+                                     "--election-key",
+                                     key,
+                                     "--node",
+                                     "other",
+                                     "--state",
+                                     cluster.redis.address,
+                                     "--shards",
+                                     "doorman/shards",
+                                     NULL};
     process_start(other, arguments, NULL);
     process_end(other, 1);
     char *log_text = file_read(other->err);

@@ -361,13 +361,13 @@ static size_t move(struct node *from, struct node *to, size_t shard) {
     size_t bytes = 0, all = 0;
     own(from, shard, false);
     while (!cursor.at_end) {
-        assert_int_equal(doorman_permits_next_shard_rows(from->permits, shard, &cursor, &part,
-                                                         &bytes, now),
-                         DOORMAN_OK);
+        assert_int_equal(
+            doorman_permits_next_shard_rows(from->permits, shard, &cursor, &part, &bytes, now),
+            DOORMAN_OK);
         size_t lost = 1;
         doorman_error error = {0};
-        doorman_status status = doorman_permits_restore_shard(to->permits, shard, part, bytes,
-                                                              &lost, &error, now);
+        doorman_status status =
+            doorman_permits_restore_shard(to->permits, shard, part, bytes, &lost, &error, now);
         if (status != DOORMAN_OK) fail_msg("%s", error.text);
         assert_int_equal(lost, 0);
         all += bytes;
@@ -656,17 +656,17 @@ TEST(a_new_master_forgets_the_rows_of_shards_that_have_moved) {
     assert_int_equal(rows, 6); /* three durable limits of two keys */
     own(&b, shard_of(other), true);
     for (doorman_shard_cursor cursor = {0}; !cursor.at_end;) {
-        assert_int_equal(
-            doorman_permits_drop_shard(b.permits, DOORMAN_SHARDS_AWAY, &cursor, now), DOORMAN_OK);
+        assert_int_equal(doorman_permits_drop_shard(b.permits, DOORMAN_SHARDS_AWAY, &cursor, now),
+                         DOORMAN_OK);
     }
     doorman_permits_info info;
     doorman_permits_read(b.permits, &info);
     assert_int_equal(info.counter_count, 3);
     /* the rows of a store are a part for the next owner */
     struct node c = node_of(config, &eight);
-    assert_int_equal(doorman_permits_restore_shard(c.permits, shard_of("k"), part, used, NULL, NULL,
-                                                   now),
-                     DOORMAN_OK);
+    assert_int_equal(
+        doorman_permits_restore_shard(c.permits, shard_of("k"), part, used, NULL, NULL, now),
+        DOORMAN_OK);
     doorman_permits_read(c.permits, &info);
     assert_int_equal(info.counter_count, 3);
     doorman_permits_destroy(c.permits);
@@ -699,9 +699,9 @@ TEST(rows_that_are_restored_twice_count_once) {
         const unsigned char *part = NULL;
         size_t bytes = 0;
         while (!cursor.at_end) {
-            assert_int_equal(doorman_permits_next_shard_rows(a.permits, shard, &cursor, &part,
-                                                             &bytes, now),
-                             DOORMAN_OK);
+            assert_int_equal(
+                doorman_permits_next_shard_rows(a.permits, shard, &cursor, &part, &bytes, now),
+                DOORMAN_OK);
             assert_int_equal(
                 doorman_permits_restore_shard(b.permits, shard, part, bytes, NULL, NULL, now),
                 DOORMAN_OK);
@@ -764,8 +764,8 @@ TEST(damaged_rows_of_a_shard_are_refused) {
     doorman_shard_cursor cursor = {0};
     const unsigned char *part = NULL;
     size_t bytes = 0, refused = 0;
-    assert_int_equal(
-        doorman_permits_next_shard_rows(a.permits, shard, &cursor, &part, &bytes, now), DOORMAN_OK);
+    assert_int_equal(doorman_permits_next_shard_rows(a.permits, shard, &cursor, &part, &bytes, now),
+                     DOORMAN_OK);
     assert_true(bytes > 100 && bytes < sizeof copy && cursor.at_end);
     memcpy(copy, part, bytes);
     for (size_t cut = 1; cut < bytes; cut++) {
@@ -784,9 +784,9 @@ TEST(damaged_rows_of_a_shard_are_refused) {
         }
         (void)doorman_permits_restore_shard(b.permits, shard, damaged, bytes, NULL, NULL, now);
     }
-    assert_int_equal(doorman_permits_restore_shard(b.permits, (shard + 1) % 8, copy, bytes, NULL,
-                                                   NULL, now),
-                     DOORMAN_INVALID_ARGUMENT);
+    assert_int_equal(
+        doorman_permits_restore_shard(b.permits, (shard + 1) % 8, copy, bytes, NULL, NULL, now),
+        DOORMAN_INVALID_ARGUMENT);
     nodes_end(&a, &b, config);
 }
 
@@ -926,10 +926,8 @@ static void pair_reserve(struct pair *p) {
         node = owner_of(p, shard);
     }
     item.cost = random_unit() * 6;
-    const doorman_settle_request settle = {.client_id = "client",
-                                           .request_id = p->requests,
-                                           .items = &item,
-                                           .item_count = 1};
+    const doorman_settle_request settle = {
+        .client_id = "client", .request_id = p->requests, .items = &item, .item_count = 1};
     doorman_settlement x, y;
     assert_int_equal(doorman_permits_settle(node->permits, &settle, &x, NULL, now), DOORMAN_OK);
     const double returned = x.items[0].returned, charged = x.items[0].charged;
@@ -1014,7 +1012,8 @@ static const char *const names[NODES] = {"n0", "n1", "n2", "n3"};
 static const char *const somewhere[] = {"tcp://127.0.0.1:1"};
 
 static doorman_shard_map movers_map(const struct movers *m, doorman_shard_node nodes[NODES]) {
-    for (size_t i = 0; i < NODES; i++) nodes[i] = (doorman_shard_node){names[i], somewhere, 1, NULL};
+    for (size_t i = 0; i < NODES; i++)
+        nodes[i] = (doorman_shard_node){names[i], somewhere, 1, NULL};
     return (doorman_shard_map){.epoch = m->epoch,
                                .shards = {.count = SHARDS, .seed = {1, 2}},
                                .owners = m->owners,
@@ -1172,8 +1171,10 @@ TEST(no_two_nodes_ever_decide_for_one_shard_and_nothing_is_lost) {
             m.owners[i] = (doorman_shard){.owner = i % NODES, .target = i % NODES};
         }
         for (int i = 0; i < 2000; i++) {
-            if (random_below(3)) movers_step(&m, random_below(NODES));
-            else movers_happen(&m);
+            if (random_below(3))
+                movers_step(&m, random_below(NODES));
+            else
+                movers_happen(&m);
         }
         /* without faults, every shard arrives */
         for (size_t i = 0; i < NODES; i++) {

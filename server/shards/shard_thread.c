@@ -15,40 +15,9 @@
 
 #include <nng/supplemental/util/platform.h>
 
-#define LOOK (DOORMAN_SECOND / 2)        /* between two reads of the map */
-#define FIRST_TRIES 20                   /* of etcd at the start, one each half second */
-#define WISH_SECONDS 60                  /* for a wish; only FORCE takes more than a moment */
-
-doorman_permits *server_shards_permits(const struct shards *shards) {
-    const bool is_current = shards->victory == shards->victories;
-    return is_current ? doorman_server_permits(shards->service->server) : NULL;
-}
-
-/* ---- log ------------------------------------------------------------------------------------ */
-
-void server_shards_fail(struct shards *shards, const char *what, const char *error) {
-    struct service *service = shards->service;
-    char reason[PROBLEM_TEXT];
-    snprintf(reason, sizeof reason, "%s: %.*s", what, (int)sizeof reason - 100, error);
-    server_lock(&service->lock);
-    const bool is_new = shards->trouble.since == 0;
-    server_trouble_set(&shards->trouble, reason, doorman_clock());
-    server_unlock(&service->lock);
-    if (!is_new) return;
-    server_log(service->settings, LEVEL_ERROR, what, "key", shards->key.name, "error", error,
-               LOG_END);
-}
-
-void server_shards_work_again(struct shards *shards) {
-    struct service *service = shards->service;
-    server_lock(&service->lock);
-    const bool had_trouble = shards->trouble.since != 0;
-    shards->trouble.since = 0;
-    server_unlock(&service->lock);
-    if (!had_trouble) return;
-    server_log(service->settings, LEVEL_INFO, "shards work again", "key", shards->key.name,
-               LOG_END);
-}
+#define LOOK (DOORMAN_SECOND / 2) /* between two reads of the map */
+#define FIRST_TRIES 20            /* of etcd at the start, one each half second */
+#define WISH_SECONDS 60           /* for a wish; only FORCE takes more than a moment */
 
 static void shards_log_move(struct shards *shards, const char *what, size_t shard,
                             const char *node) {
@@ -178,8 +147,7 @@ static bool shards_await_rows(const struct shards *shards) {
     return waits;
 }
 
-static doorman_shard_result shards_take(struct shards *shards,
-                                        const doorman_shard_action *action) {
+static doorman_shard_result shards_take(struct shards *shards, const doorman_shard_action *action) {
     bool is_lost = action->is_lost;
     if (action->move && shards_await_rows(shards)) return DOORMAN_SHARD_FAILED;
     if (!server_shard_take(shards, action->shard, action->move, &is_lost) ||
@@ -230,7 +198,8 @@ static doorman_shard_result shards_commit(struct shards *shards,
         server_unlock(&shards->service->lock);
     }
     for (size_t i = 0; write == SHARD_WRITTEN && i < DOORMAN_SHARDS_MAX; i++) {
-        if (settled[i]) (void)server_store_drop_shard(shards->store, shards->key.name, i, settled[i]);
+        if (settled[i])
+            (void)server_store_drop_shard(shards->store, shards->key.name, i, settled[i]);
     }
     if (write == SHARD_WRITTEN) shards_publish(shards);
     free(edit);
@@ -411,9 +380,8 @@ static size_t shards_of(const doorman_config *config) {
 static const char *shards_refuse(const struct service *service, const doorman_config *config,
                                  char error[PROBLEM_TEXT]) {
     const size_t has = shards_of(config);
-    const size_t wants = service->shards && service->shards->map
-                             ? service->shards->map->shards.count
-                             : 0;
+    const size_t wants =
+        service->shards && service->shards->map ? service->shards->map->shards.count : 0;
     if (server_shards_on(service) && wants && has != wants) {
         snprintf(error, PROBLEM_TEXT,
                  "shards: must stay %zu, not %zu: keys would move to other shards, and their "
@@ -477,8 +445,7 @@ static enum exit_status shards_listen(struct service *service) {
 static void shards_begin(struct service *service) {
     const struct shards *shards = service->shards;
     if (!server_shards_on(service)) return;
-    doorman_status status =
-        doorman_server_set_shards(service->server, &shards->map->shards);
+    doorman_status status = doorman_server_set_shards(service->server, &shards->map->shards);
     if (status == DOORMAN_OK) return;
     server_log(service->settings, LEVEL_ERROR, "out of memory for shards", LOG_END);
 }
@@ -524,14 +491,8 @@ static void shards_destroy(struct service *service) {
     free(shards->part);
 }
 
-const struct server_part server_part_shards = {SERVER_PART_STATE(shards),
-                                               .name = "SHARDS",
-                                               .check = shards_check,
-                                               .listen = shards_listen,
-                                               .begin = shards_begin,
-                                               .start = shards_start,
-                                               .elected = shards_elected,
-                                               .refuses = shards_refuse,
-                                               .stopping = shards_stop,
-                                               .stop = shards_stop,
-                                               .destroy = shards_destroy};
+const struct server_part server_part_shards = {
+    SERVER_PART_STATE(shards), .name = "SHARDS",         .check = shards_check,
+    .listen = shards_listen,   .begin = shards_begin,    .start = shards_start,
+    .elected = shards_elected, .refuses = shards_refuse, .stopping = shards_stop,
+    .stop = shards_stop,       .destroy = shards_destroy};

@@ -1,13 +1,13 @@
-/* doorman_server, part SHARDS: what pages, metrics and commands show of shards, and the path by
+/* doorman_server, part HTTP: what pages, metrics and commands show of shards, and the path by
  * which operators move them.
  *
  *     GET  /v1/shards   the map, and the state of each shard at this node
  *     POST /v1/shards   {"move": 17, "node": "b"}, {"drain": "a"}, {"rebalance": true},
  *                       {"force": "a"} or {"remove": "a"}
  *     GET  /shards      a page */
-#include "shards.h"
-#include "../http/http.h"
-#include "../pages/pages.h"
+#include "../shards/shards.h"
+
+#include "pages.h"
 
 static const char *const state_names[DOORMAN_SHARD_STATE_COUNT] = {
     [DOORMAN_SHARD_AWAY] = "away",       [DOORMAN_SHARD_TAKING] = "taking",
@@ -81,8 +81,8 @@ static void answer_map(struct service *service, struct http_response *response, 
     add_quoted(text, ",\"node\":", service->node);
     server_text_addf(text, ",\"owned\":%zu,\"moving\":%zu,\"moves\":%zu", view->owned, view->moving,
                      moves);
-    server_text_addf(text, ",\"moved_in\":%" PRIu64 ",\"moved_out\":%" PRIu64
-                           ",\"rows_lost\":%" PRIu64,
+    server_text_addf(text,
+                     ",\"moved_in\":%" PRIu64 ",\"moved_out\":%" PRIu64 ",\"rows_lost\":%" PRIu64,
                      view->moved_in, view->moved_out, view->rows_lost);
     if (view->trouble[0]) add_quoted(text, ",\"trouble\":", view->trouble);
     for (size_t i = 0; i < map->node_count; i++) {
@@ -230,8 +230,9 @@ static void handle_page(struct service *service, const struct http_request *requ
     } else if (!view) {
         text->failed = true;
     } else {
-        server_text_addf(text, "<h2>Nodes</h2><p class=soft>The map has the epoch %" PRIu64 ". "
-                               "%zu of %zu shards move.</p>",
+        server_text_addf(text,
+                         "<h2>Nodes</h2><p class=soft>The map has the epoch %" PRIu64 ". "
+                         "%zu of %zu shards move.</p>",
                          view->map->epoch, view->moving, view->map->shards.count);
         if (view->trouble[0]) {
             server_text_add(text, "<p class=bad>");
@@ -251,8 +252,7 @@ static void shards_metrics(struct service *service, struct text *text) {
     struct shards_view *view = view_take(service);
     if (!view) return;
     const doorman_shard_map *map = view->map;
-    server_metrics_value(text, "shards", "gauge", "Shards of the map.",
-                         (double)map->shards.count);
+    server_metrics_value(text, "shards", "gauge", "Shards of the map.", (double)map->shards.count);
     server_metrics_value(text, "shards_owned", "gauge",
                          "Shards for which this process decides. The sum over all processes is "
                          "the number of shards; less means that a shard has no owner now.",
@@ -278,9 +278,9 @@ static void shards_metrics(struct service *service, struct text *text) {
 static void shards_status(struct service *service, struct text *text) {
     struct shards_view *view = view_take(service);
     if (!view) return;
-    server_text_addf(text,
-                     ",\"shards\":{\"epoch\":%" PRIu64 ",\"count\":%zu,\"owned\":%zu,\"moving\":%zu",
-                     view->map->epoch, view->map->shards.count, view->owned, view->moving);
+    server_text_addf(
+        text, ",\"shards\":{\"epoch\":%" PRIu64 ",\"count\":%zu,\"owned\":%zu,\"moving\":%zu",
+        view->map->epoch, view->map->shards.count, view->owned, view->moving);
     if (view->trouble[0]) add_quoted(text, ",\"trouble\":", view->trouble);
     server_text_add(text, "}");
     view_free(view);
