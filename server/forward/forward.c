@@ -240,7 +240,8 @@ static struct forward_job *forward_prepare(struct service *service, struct waite
 
 static void forward_begin(struct service *service, struct forward_job *job) {
     struct forward *forward = service->forward;
-    job->ends_at = doorman_clock() + FORWARD_SECOND;
+    const bool is_short = !job->waiter && job->asker.timeout < FORWARD_SECOND;
+    job->ends_at = doorman_clock() + (is_short ? job->asker.timeout : FORWARD_SECOND);
     job->next = NULL;
     server_lock(&forward->lock);
     *forward->last_job = job;

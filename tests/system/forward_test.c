@@ -8,6 +8,8 @@
 #define LIMITS                                                                                     \
     "{\"shards\": 16, \"resources\": [{\"identifier_glob\": \"slots\", \"limits\": [{\"name\": "   \
     "\"slots\", \"kind\": \"CONCURRENCY\", \"limit\": 2, \"time_to_live\": 30}]}, "                \
+    "{\"identifier_glob\": \"slow\", \"limits\": [{\"name\": \"slow\", \"kind\": "                 \
+    "\"TOKEN_BUCKET\", \"rate\": 2, \"size\": 1}]}, "                                              \
     "{\"identifier_glob\": \"tight\", \"limits\": [{\"name\": \"tight\", \"kind\": "               \
     "\"FIXED_WINDOW\", \"limit\": 3, \"window\": 86400}]}, "                                       \
     "{\"identifier_glob\": \"*\", \"limits\": [{\"name\": \"day\", \"kind\": \"FIXED_WINDOW\", "   \
@@ -119,32 +121,53 @@ TEST(a_report_and_a_settlement_reach_the_owner) {
 TEST(holds_are_renewed_moved_and_released_at_the_wrong_node) {
     char key[32], body[512];
     cluster_share(2);
-    key_of_node(1, "hold", key);
+    key_of_node(0, "hold", key);
     snprintf(body, sizeof body,
              "{\"client_id\": \"c\", \"permit\": [{\"request_id\": 1, \"item\": [{\"resource_id\": "
              "\"slots\", \"key\": \"%s\", \"cost\": 2}]}]}",
              key);
-    const long long id = number_at(0, "/v1/acquire", body, "\"hold_id\":");
+    const long long id = number_at(1, "/v1/acquire", body, "\"hold_id\":");
     assert_true(id > 0);
     snprintf(body, sizeof body, "{\"client_id\": \"c\", \"entry\": [{\"id\": %lld}]}", id);
-    expect_at(0, "/v1/renew", body, 200, "\"expires_in\":");
+    expect_at(1, "/v1/renew", body, 200, "\"expires_in\":");
     snprintf(body, sizeof body,
              "{\"client_id\": \"c\", \"entry\": [{\"id\": %lld, \"request_id\": 2, \"amount\": "
              "[1]}]}",
              id);
-    const long long transfer = number_at(0, "/v1/transfer", body, "\"transfer_id\":");
+    const long long transfer = number_at(1, "/v1/transfer", body, "\"transfer_id\":");
     assert_true(transfer > 0);
     snprintf(body, sizeof body,
              "{\"client_id\": \"d\", \"entry\": [{\"transfer_id\": %lld, \"request_id\": 1}]}",
              transfer);
-    expect_at(0, "/v1/seize", body, 200, "\"id\":");
+    expect_at(1, "/v1/seize", body, 200, "\"id\":");
     snprintf(body, sizeof body, "{\"client_id\": \"c\", \"entry\": [{\"id\": %lld}]}", id);
-    expect_at(0, "/v1/release", body, 200, "\"amount\":[]");
+    expect_at(1, "/v1/release", body, 200, "\"amount\":[]");
     /* the owner is found without an id too */
-    expect_at(0, "/v1/release", "{\"client_id\": \"d\", \"entry\": [{\"request_id\": 1}]}", 200,
+    expect_at(1, "/v1/release", "{\"client_id\": \"d\", \"entry\": [{\"request_id\": 1}]}", 200,
               "\"amount\":[]");
-    expect_at(0, "/v1/release", "{\"client_id\": \"d\", \"entry\": [{\"request_id\": 7}]}", 200,
+    expect_at(1, "/v1/release", "{\"client_id\": \"d\", \"entry\": [{\"request_id\": 7}]}", 200,
               "\"gone\":true");
+}
+
+TEST(a_gateway_may_ask_any_node_with_allow) {
+    char key[32], path[128];
+    cluster_share(2);
+    for (int owner = 0; owner < 2; owner++) {
+        struct fixture *other = &cluster.nodes[1 - owner].fixture;
+        key_of_node(owner, "allow", key);
+        snprintf(path, sizeof path, "/v1/allow?resource=tight&key=%s", key);
+        expect(other, path, LINES, 200, "\"granted\":1");
+        expect(&cluster.nodes[owner].fixture, path, LINES, 200, "\"remaining\":1");
+        expect(other, path, LINES, 200, "X-RateLimit-Remaining: 0");
+        expect(other, path, LINES, 429, "Retry-After: ");
+        snprintf(path, sizeof path, "/v1/allow?resource=tight&key=%s&redirect=1", key);
+        expect(other, path, LINES, 503, "MOVED");
+        snprintf(path, sizeof path, "/v1/allow?resource=slots&key=%s", key);
+        expect(other, path, LINES, 400, "request_id: is needed");
+        snprintf(path, sizeof path, "/v1/allow?resource=slow&key=%s&max_wait=5", key);
+        expect(other, path, LINES, 200, "\"granted\":1");
+        expect(other, path, LINES, 200, "\"waited\":0.");
+    }
 }
 
 /* ---- batches -------------------------------------------------------------------------------- */
