@@ -119,7 +119,7 @@ FOLDERS = util log process waiting $(if $(filter HTTP,$(PARTS)),http pages) \
     $(if $(filter ETCD,$(PARTS)),etcd) $(if $(filter TLS,$(PARTS)),tls) \
     $(if $(filter STATE,$(PARTS)),state) $(if $(filter ADMIN,$(PARTS)),admin) \
     $(if $(filter GRPC,$(PARTS)),grpc) $(if $(filter EVENTS,$(PARTS)),events) \
-    $(if $(filter SHARDS,$(PARTS)),shards)
+    $(if $(filter SHARDS,$(PARTS)),shards forward)
 # These pages need the parts ADMIN and SHARDS.
 LEFT_OUT = $(if $(filter REDIS,$(PARTS)),,%_redis.c) \
     $(if $(filter NOTES,$(PARTS)),,%_etcd.c) \
@@ -287,7 +287,7 @@ OF_SERVER = audit_trim certificate events graph lock notify reports reset_count 
 $(filter $(OF_SERVER:%=\%/unit/%_test),$(ALL_FLAVORS)): doorman_server.c $(SERVER_HEADERS) \
     $(wildcard server/*/*.c)
 
-REDIS_PROGRAMS = $(addprefix system/,redis_test admin_test drain_test late_acts_test office_test \
+REDIS_PROGRAMS = $(addprefix system/,redis_test admin_test drain_test forward_test late_acts_test office_test \
     plans_test shards_test versions_test)
 REDIS_TESTS = $(filter $(REDIS_PROGRAMS:%=\%/%),$(ALL_FLAVORS))
 $(REDIS_TESTS): doorman_server.c $(SERVER_HEADERS) $(wildcard server/state/*.c)

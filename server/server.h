@@ -175,6 +175,7 @@ struct peer {
 
 #include "core/lock.h"
 #include "core/waiter.h"
+#include "core/forwarder.h"
 
 /* A worker receives a request, handles it, sends the response, and receives the next request. There
  * are more workers than nng threads, so that one worker is always ready to receive. */
@@ -375,6 +376,7 @@ struct service {
     struct grpc *grpc;
     struct events *events; /* what happens, for subscribers */
     struct shards *shards;
+    struct forward *forward;
     const char *id, *node, *advertise;
     doorman_time started_at;
     struct pem pem;                                /* `lock` guards it while workers run */
@@ -399,6 +401,7 @@ struct service {
     unsigned sending_count;            /* workers that send and do not retire; atomic */
     struct waiting *waiting;           /* NULL: permits never wait */
     const struct waiting_calls *waits; /* of the part that lets permits wait; NULL: none */
+    const struct forward_calls *forwards; /* of the part that asks other nodes; NULL: none */
     const struct tls_calls *tls_calls; /* TLS for HTTP and gRPC; NULL: the build has none */
     const struct server_part *permit_parts[PERMIT_PARTS_MAX]; /* for events of permits */
     size_t permit_part_count;

@@ -16,6 +16,7 @@ enum lock_order {
     LOCK_HISTORY,   /* the last ten minutes of the resources, or of the limits */
     LOCK_TOKENS,    /* the list of the tokens */
     LOCK_GRPC,      /* orders to the loop of gRPC, and answers of the master */
+    LOCK_FORWARD,   /* messages to other nodes, and their answers */
     LOCK_POOL,      /* the workers that receive in the place of others */
     LOCK_UNMATCHED, /* the table of descriptors without a template */
     LOCK_LOG        /* one line of the log at a time */

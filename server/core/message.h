@@ -31,27 +31,31 @@ doorman_status server_finish_message(struct service *service, doorman_json_excha
 }
 
 /* Decides a message. Reads the clock while it holds the lock. So the time never decreases from one
- * call of the server object to the next call. Returns whether the message waits.
- *   waiter   NULL: the message may not wait */
-static bool message_decide(struct service *service, doorman_json_exchange *exchange,
-                           const struct peer *peer, struct waiter *waiter, char *http_address) {
+ * call of the server object to the next call. Returns whether the message waits. */
+static bool message_decide(struct service *service, struct waiter *waiter, bool may_wait) {
+    doorman_json_exchange *exchange = waiter->exchange;
     const doorman_request *request = &exchange->request;
+    const struct peer peer = waiter->peer;
     bool waits = false;
     server_lock(&service->lock);
     doorman_time now = doorman_clock();
+    waiter->is_decided = false;
     if (!server_pauses(service)) {
-        service->sender = (struct sender){.peer = peer, .is_server = request->is_server};
+        service->sender = (struct sender){.peer = &peer, .is_server = request->is_server};
         doorman_status decided = doorman_json_exchange_decide(exchange, service->server, now);
         service->sender.peer = NULL;
         exchange->response.shared_id = service->sender.has_shared_id;
+        waiter->is_decided = decided == DOORMAN_OK;
         if (decided == DOORMAN_OK) {
             EACH_PART(part, decided)(*part)->decided(service, exchange, now);
         }
-        if (http_address) response_add_http_address(&exchange->response, service, http_address);
+        if (waiter->http_address) {
+            response_add_http_address(&exchange->response, service, waiter->http_address);
+        }
         bool releases = request->method == DOORMAN_RELEASE_CAPACITY;
         if (decided == DOORMAN_OK && releases) service->ended_lease_count += request->item_count;
         server_expedite_parent(service);
-        waits = waiter && decided == DOORMAN_OK && service->waits->add(service, waiter);
+        waits = may_wait && decided == DOORMAN_OK && service->waits->add(service, waiter);
         if (service->waits) service->waits->collect(service);
     }
     server_unlock(&service->lock);
@@ -63,22 +67,24 @@ bool server_handle_message(struct service *service, struct waiter *waiter, const
     doorman_time started_at = doorman_clock();
     doorman_json_exchange *exchange = waiter->exchange;
     const struct waiting_calls *waits = service->waits;
+    const struct forward_calls *forwards = service->forwards;
     bool shared = waits && waits->is_likely(waiter, text, bytes);
     server_shares_memory = shared;
     bool was_read = doorman_json_exchange_read(exchange, waiter->method, text, bytes) == DOORMAN_OK;
     server_shares_memory = false;
     bool may_wait = waits && was_read && waits->prepare(service, waiter, text, bytes, &shared);
     const struct peer peer = waiter->peer;
-    bool is_waiting =
-        message_decide(service, exchange, &peer, may_wait ? waiter : NULL, waiter->http_address);
+    const bool is_waiting = message_decide(service, waiter, may_wait);
     if (waits) waits->finish(service);
     if (is_waiting) return false;
+    struct forward_job *job = forwards ? forwards->prepare(service, waiter, text, bytes) : NULL;
     doorman_time duration = doorman_clock() - started_at;
     server_shares_memory = shared;
     waiter->status = server_finish_message(service, exchange, &peer, was_read, duration);
     server_shares_memory = false;
     if (may_wait) waits->forget(waiter);
-    return true;
+    if (job) forwards->begin(service, job);
+    return !job;
 }
 
 #endif

@@ -86,6 +86,9 @@ PART(json)
 PART(config_check)
 PART(metrics)
 #endif
+#ifdef DOORMAN_SERVER_SHARDS
+PART(forward)
+#endif
 #ifdef DOORMAN_SERVER_WATCH
 PART(watch)
 #endif

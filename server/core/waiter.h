@@ -15,6 +15,9 @@ struct waiter {
                            bytes; NULL: the response must not have it */
     uint64_t connection;   /* not 0; no other connection has this number while this one is open. The
                             function `prepare` may set it */
+    bool is_decided;       /* written when the message is decided; false: it has failed */
+    bool may_forward;      /* other nodes may decide parts of the message */
+    bool is_forwarded;     /* `prepare` is called because other nodes decide; written before it */
     doorman_status status; /* written before `finish`, and when the message does not wait */
     /* Prepares the owner to wait. Returns false if the message may not wait. NULL: it may not. */
     bool (*prepare)(struct waiter *waiter);

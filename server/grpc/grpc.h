@@ -154,6 +154,7 @@ struct grpc_call {
     enum grpc_step step;
     bool is_over;      /* the permit is refused */
     bool is_forwarded; /* another process decides */
+    bool is_away; /* other nodes decide */
     bool may_bring;    /* the token has the role figures */
     bool brings;       /* an item has figures */
     bool has_fields;
@@ -220,6 +221,7 @@ bool server_grpc_call_refuse_holds(const struct grpc_call *call, size_t place,
 enum grpc_decided {
     GRPC_DECIDED,   /* the call is done */
     GRPC_ELSEWHERE, /* another process is the master */
+    GRPC_AWAY,      /* another node decides for a key */
     GRPC_FAILED     /* the status says why */
 };
 
@@ -262,6 +264,11 @@ bool server_grpc_master_is_reached(const struct grpc_master *master);
 struct grpc_question *server_grpc_master_ask(struct grpc_master *master,
                                              const struct grpc_call *call, void *owner,
                                              doorman_time timeout, struct grpc_status *status);
+
+/* Does the same if other nodes decide: see struct forward_calls. */
+struct grpc_question *server_grpc_master_forward(struct grpc_master *master,
+                                                 const struct grpc_call *call, void *owner,
+                                                 doorman_time timeout, struct grpc_status *status);
 
 /* Forgets the owner of a question, which then gets no answer. */
 void server_grpc_master_forget(struct grpc_question *question);

@@ -232,7 +232,7 @@ static struct grpc_call *call_make(struct service *service, struct grpc_counters
     call->counters = counters;
     call->method = method;
     call->step = charges ? GRPC_STEP_REPORT : GRPC_STEP_PERMIT;
-    call->is_over = call->is_forwarded = call->has_fields = false;
+    call->is_over = call->is_forwarded = call->is_away = call->has_fields = false;
     call->may_bring = call->brings = false;
     call_resolve_all(call, service, request);
     call_count(call, counters);

@@ -15,8 +15,9 @@
  * A connection that breaks makes nng send the message again, if there is a new one in time. So the
  * units of a lost answer can be charged twice, but are never granted twice. */
 #include "grpc.h"
+#include "../http/decision.h"
+#include "../util/dial.h"
 
-#include <nng/protocol/reqrep0/req.h>
 #include <unistd.h>
 
 #define QUESTION_MAX 4096 /* at the same time */
@@ -29,7 +30,7 @@ struct grpc_question {
     enum question_state state;
     void *owner; /* only the loop uses it */
     nng_ctx context;
-    nng_aio *aio;
+    nng_aio *aio; /* NULL: another part asks other nodes */
     doorman_time ends_at; /* the timeout of an aio is for one operation, and there are two */
     int result;
     nng_msg *message;
@@ -63,60 +64,10 @@ static void master_on_pipe(nng_pipe pipe, nng_pipe_ev event, void *argument) {
     (void)written;
 }
 
-/* Makes the TLS of a connection to the master, out of the files of this process. nng checks the
- * certificate of the master for the host only if the configuration has its name. */
-static int master_set_tls(struct grpc_master *master, nng_dialer dialer) {
-    struct service *service = master->service;
-    char host[sizeof master->address];
-    nng_tls_config *tls = NULL;
-    server_host_read(master->address, host, sizeof host);
-    int error = nng_tls_config_alloc(&tls, NNG_TLS_MODE_CLIENT);
-    if (error != 0) return error;
-    error = nng_tls_config_server_name(tls, host);
-    server_lock(&service->lock);
-    const struct pem *pem = &service->pem;
-    if (error == 0) {
-        error = pem->authority ? nng_tls_config_ca_chain(tls, pem->authority, NULL) : NNG_ECRYPTO;
-    }
-    if (error == 0 && pem->certificate) {
-        error = nng_tls_config_own_cert(tls, pem->certificate, pem->key, NULL);
-    }
-    server_unlock(&service->lock);
-    if (error == 0) error = nng_tls_config_auth_mode(tls, NNG_TLS_AUTH_MODE_REQUIRED);
-    if (error == 0) error = nng_dialer_set_ptr(dialer, NNG_OPT_TLS_CONFIG, tls);
-    nng_tls_config_free(tls); /* the dialer has a reference of its own */
-    return error;
-}
-
-static int master_dial(struct grpc_master *master) {
-    nng_dialer dialer;
-    int error = nng_dialer_create(&dialer, master->socket, master->address);
-    if (error == 0 && server_url_wants_tls(master->address)) {
-        error = master_set_tls(master, dialer);
-    }
-    if (error == 0) error = nng_dialer_start(dialer, NNG_FLAG_NONBLOCK);
-    return error;
-}
-
 static int master_open(struct grpc_master *master) {
     __atomic_store_n(&master->has_new_tls, false, __ATOMIC_RELAXED); /* before they are read */
-    int error = nng_req0_open(&master->socket);
-    if (error != 0) return error;
-    master->has_socket = true;
-    error = nng_pipe_notify(master->socket, NNG_PIPE_EV_ADD_PRE, master_on_pipe, master);
-    if (error == 0) {
-        error = nng_pipe_notify(master->socket, NNG_PIPE_EV_REM_POST, master_on_pipe, master);
-    }
-    if (error == 0) {
-        error =
-            nng_socket_set_size(master->socket, NNG_OPT_RECVMAXSZ, DOORMAN_MESSAGE_BYTES_MAX + 4);
-    }
-    if (error == 0) {
-        error = nng_socket_set_ms(master->socket, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE);
-    }
-    if (error == 0) error = nng_socket_set_ms(master->socket, NNG_OPT_RECONNMINT, 20);
-    if (error == 0) error = nng_socket_set_ms(master->socket, NNG_OPT_RECONNMAXT, 500);
-    return error == 0 ? master_dial(master) : error;
+    return server_dial(master->service, master->address, &master->socket, &master->has_socket,
+                       master_on_pipe, master);
 }
 
 bool server_grpc_master_is_reached(const struct grpc_master *master) {
@@ -207,8 +158,8 @@ static void question_free(struct grpc_question *question) {
     if (question->next) question->next->previous = question->previous;
     if (master->all == question) master->all = question->next;
     master->count--;
+    if (question->aio) nng_ctx_close(question->context);
     nng_aio_free(question->aio);
-    nng_ctx_close(question->context);
     free(question);
 }
 
@@ -225,6 +176,14 @@ static nng_msg *question_message(const struct grpc_call *call) {
     return message;
 }
 
+static void question_add(struct grpc_question *question) {
+    struct grpc_master *master = question->master;
+    question->next = master->all;
+    if (master->all) master->all->previous = question;
+    master->all = question;
+    master->count++;
+}
+
 static struct grpc_question *question_create(struct grpc_master *master) {
     struct grpc_question *question = (struct grpc_question *)calloc(1, sizeof *question);
     if (!question) return NULL;
@@ -236,10 +195,7 @@ static struct grpc_question *question_create(struct grpc_master *master) {
         free(question);
         return NULL;
     }
-    question->next = master->all;
-    if (master->all) master->all->previous = question;
-    master->all = question;
-    master->count++;
+    question_add(question);
     return question;
 }
 
@@ -279,95 +235,54 @@ bool server_grpc_master_next(struct grpc_master *master, struct grpc_answer *out
     return true;
 }
 
+/* ---- other nodes ---------------------------------------------------------------------------- */
+
+/* The part that forwards messages calls this, on a thread of its own. */
+static void question_on_forwarded(void *context, const char *text, size_t bytes) {
+    struct grpc_question *question = (struct grpc_question *)context;
+    nng_msg *message = NULL;
+    int result = text ? nng_msg_alloc(&message, 0) : NNG_ECLOSED;
+    if (result == 0) result = nng_msg_append(message, text, bytes);
+    if (result != 0 && message) nng_msg_free(message);
+    question_finish(question, result, result == 0 ? message : NULL);
+}
+
+struct grpc_question *server_grpc_master_forward(struct grpc_master *master,
+                                                 const struct grpc_call *call, void *owner,
+                                                 doorman_time timeout,
+                                                 struct grpc_status *status) {
+    struct grpc_question *question =
+        master->count < QUESTION_MAX
+            ? (struct grpc_question *)calloc(1, sizeof *question)
+            : NULL;
+    if (!question) {
+        server_grpc_fail(status, GRPC_RESOURCE_EXHAUSTED, "too many calls wait for other nodes");
+        return NULL;
+    }
+    question->master = master;
+    question->owner = owner;
+    question_add(question);
+    const struct forward_asker asker = {question_on_forwarded, question, timeout};
+    const char *why = master->service->forwards->ask(master->service, &call->request, &asker);
+    if (!why) return question;
+    question_free(question);
+    server_grpc_fail(status, GRPC_UNAVAILABLE, "%s", why);
+    return NULL;
+}
+
 /* ---- answers -------------------------------------------------------------------------------- */
 
-#define DETAIL_MAX ((size_t)GRPC_DESCRIPTOR_MAX * DOORMAN_LIMITS_MAX)
-
-/* A decision as the master has sent it. The texts are those of the tree. */
-struct answer_permit {
-    doorman_permit permit;
-    doorman_permit_grant grants[GRPC_DESCRIPTOR_MAX];
-    doorman_permit_detail details[DETAIL_MAX];
-};
-
-static double answer_number(const cJSON *object, const char *name) {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
-    return cJSON_IsNumber(item) ? item->valuedouble : 0;
-}
-
-static doorman_time answer_time(const cJSON *object, const char *name) {
-    double seconds = answer_number(object, name);
-    return seconds > 0 && seconds < 1e9 ? (doorman_time)(seconds * (double)DOORMAN_SECOND) : 0;
-}
-
 static const char *answer_text(const cJSON *object, const char *name) {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
-    return cJSON_IsString(item) ? item->valuestring : NULL;
+    return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, name));
 }
 
 static bool answer_is_true(const cJSON *object, const char *name) {
     return cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, name));
 }
 
-/* Returns a reason by its name; a name that is not known: NO_REASON. */
-static doorman_reason answer_reason(const char *name) {
-    doorman_reason found = DOORMAN_NO_REASON;
-    for (int i = 1; name && i < DOORMAN_REASON_COUNT && !found; i++) {
-        if (strcmp(name, doorman_reason_name((doorman_reason)i)) == 0) found = (doorman_reason)i;
-    }
-    return found;
-}
-
-/* Reads the limits of one item. */
-static void answer_read_item(struct answer_permit *out, const cJSON *item, size_t index) {
-    const cJSON *limit = NULL;
-    out->grants[index] = (doorman_permit_grant){.limit = answer_text(item, "limit")};
-    cJSON_ArrayForEach(limit, cJSON_GetObjectItemCaseSensitive(item, "limits")) {
-        const char *name = answer_text(limit, "name");
-        if (!name || out->permit.detail_count == DETAIL_MAX) continue;
-        out->details[out->permit.detail_count++] =
-            (doorman_permit_detail){.item_index = index,
-                                    .limit = name,
-                                    .most = answer_number(limit, "limit"),
-                                    .remaining = answer_number(limit, "remaining"),
-                                    .reset_after = answer_time(limit, "reset_after"),
-                                    .more_after = answer_time(limit, "more_after"),
-                                    .window = answer_time(limit, "window"),
-                                    .shadow = answer_is_true(limit, "shadow"),
-                                    .refused = answer_is_true(limit, "refused")};
-    }
-}
-
-/* Reads a decision. Returns false if it is not one on this many items. */
-static bool answer_read_permit(struct answer_permit *out, const cJSON *decision,
-                               size_t item_count) {
-    doorman_permit *permit = &out->permit;
-    const char *word = answer_text(decision, "decision"), *reason = answer_text(decision, "reason");
-    const cJSON *items = cJSON_GetObjectItemCaseSensitive(decision, "item"), *item = NULL;
-    double index = answer_number(decision, "item_index");
-    size_t count = 0;
-    *permit = (doorman_permit){.granted = word && strcmp(word, "GRANTED") == 0,
-                               .limit = answer_text(decision, "limit"),
-                               .items = out->grants,
-                               .details = out->details,
-                               .item_count = item_count};
-    permit->item_index = index >= 0 && index < 1000 ? (size_t)index : 0;
-    permit->has_retry_after =
-        cJSON_GetObjectItemCaseSensitive(decision, "retry_after") != NULL && !permit->granted;
-    permit->retry_after = answer_time(decision, "retry_after");
-    permit->share = answer_number(decision, "share");
-    if (permit->granted || !(permit->share > 0)) permit->share = 0;
-    permit->reason = answer_reason(reason);
-    if (permit->reason == DOORMAN_REASON_UNMATCHED) return word != NULL;
-    cJSON_ArrayForEach(item, items) {
-        if (count < item_count) answer_read_item(out, item, count);
-        count++;
-    }
-    return word && (permit->granted ? count == item_count : permit->item_index < item_count);
-}
-
 /* Sets the status of an answer that has no decision. */
-static bool answer_set_failed(const cJSON *tree, struct grpc_status *status) {
+static bool answer_set_failed(const struct grpc_call *call, const cJSON *tree,
+                              struct grpc_status *status) {
     const cJSON *error = cJSON_GetObjectItemCaseSensitive(tree, "error");
     const char *code = answer_text(error, "code"), *message = answer_text(error, "message");
     if (!code) {
@@ -376,10 +291,22 @@ static bool answer_set_failed(const cJSON *tree, struct grpc_status *status) {
     }
     bool is_invalid = strcmp(code, "INVALID_ARGUMENT") == 0;
     return server_grpc_fail(status, is_invalid ? GRPC_FAILED_PRECONDITION : GRPC_UNAVAILABLE,
-                            "the master: %.180s", message ? message : code);
+                            call->is_away ? "another node: %.180s" : "the master: %.180s",
+                            message ? message : code);
 }
 
-static bool answer_read(struct grpc_call *call, const cJSON *tree, struct answer_permit *room,
+/* Returns whether no node has decided about an entry. */
+static bool answer_is_moved(const cJSON *list) {
+    const cJSON *each = NULL;
+    bool is_moved = false;
+    cJSON_ArrayForEach(each, list) {
+        const char *reason = answer_text(each, "reason");
+        is_moved = is_moved || (reason && strcmp(reason, "MOVED") == 0);
+    }
+    return is_moved;
+}
+
+static bool answer_read(struct grpc_call *call, const cJSON *tree, struct decision *room,
                         struct grpc_status *status) {
     bool is_permit = call->step == GRPC_STEP_PERMIT, settles = call->step == GRPC_STEP_SETTLE;
     const char *method = is_permit ? "acquire" : settles ? "settle" : "report";
@@ -387,16 +314,20 @@ static bool answer_read(struct grpc_call *call, const cJSON *tree, struct answer
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(body, is_permit ? "permit" : "entry");
     const cJSON *first = cJSON_GetArrayItem(list, 0);
     doorman_response response = {.is_master = true};
-    if (!first) return answer_set_failed(tree, status);
+    if (!first) return answer_set_failed(call, tree, status);
+    if (answer_is_moved(list)) {
+        return server_grpc_fail(status, GRPC_UNAVAILABLE,
+                                "MOVED: the shard of a key moves to another node: send it again");
+    }
     if (is_permit) {
-        if (!answer_read_permit(room, first, call->permit.item_count)) {
+        if (!server_decision_read(room, first, call->permit.item_count)) {
             return server_grpc_fail(status, GRPC_INTERNAL, "the answer of the master is not valid");
         }
         response.permits = &room->permit;
         response.permit_count = 1;
     }
     const char *name = answer_text(first, "reason");
-    doorman_reason reason = answer_reason(name);
+    doorman_reason reason = server_decision_reason(name);
     if (name && !reason) reason = DOORMAN_REASON_REPEATED; /* of a later version: it is refused */
     const doorman_settlement settled = {.late = answer_is_true(first, "late"),
                                         .unknown = answer_is_true(first, "unknown"),
@@ -415,7 +346,7 @@ bool server_grpc_master_read(struct grpc_call *call, const struct grpc_answer *a
         return server_grpc_fail(status, GRPC_UNAVAILABLE, "the master does not answer: %s",
                                 nng_strerror(answer->result));
     }
-    struct answer_permit *room = (struct answer_permit *)malloc(sizeof *room);
+    struct decision *room = (struct decision *)malloc(sizeof *room);
     cJSON *tree = cJSON_ParseWithLength((const char *)nng_msg_body(answer->message),
                                         nng_msg_len(answer->message));
     bool done = room && tree ? answer_read(call, tree, room, status)

@@ -186,6 +186,17 @@ bool server_grpc_call_refuse_holds(const struct grpc_call *call, size_t place,
                             place, call->descriptors[place].resource_id);
 }
 
+/* Refuses a call whose keys are in different shards (N5).
+ *   index   of an item that may be in another shard than the first one */
+static bool call_refuse_shards(const struct grpc_call *call, size_t index,
+                               struct grpc_status *status) {
+    const doorman_permit_item *item = &call->items[index];
+    return server_grpc_fail(status, GRPC_FAILED_PRECONDITION,
+                            "SHARDS: the keys '%.60s' and '%.60s' are in different shards; braces "
+                            "around a part that both have keep them together",
+                            call->items[0].key, item->key);
+}
+
 static bool call_take_permit(struct grpc_call *call, const doorman_permit *permit,
                              struct grpc_status *status) {
     if (!permit->granted && permit->reason == DOORMAN_REASON_UNMATCHED) {
@@ -199,6 +210,10 @@ static bool call_take_permit(struct grpc_call *call, const doorman_permit *permi
         const doorman_permit_detail *detail = &permit->details[i];
         if (detail->kind != DOORMAN_CONCURRENCY) continue;
         return server_grpc_call_refuse_holds(call, call->places[detail->item_index], status);
+    }
+    if (!permit->granted && permit->reason == DOORMAN_REASON_SHARDS) {
+        const size_t index = permit->item_index;
+        return call_refuse_shards(call, index < call->permit.item_count ? index : 0, status);
     }
     bool is_full =
         permit->reason == DOORMAN_REASON_REPEATS || permit->reason == DOORMAN_REASON_MAX_HOLDS;
@@ -225,6 +240,9 @@ static bool call_take_settlement(struct grpc_call *call, const doorman_response 
         /* a report now would be charged beside the reservation, which is read soon */
         return server_grpc_fail(status, GRPC_UNAVAILABLE,
                                 "the master does not know all reservations yet: send it again");
+    }
+    if (settled->reason == DOORMAN_REASON_SHARDS) {
+        return call_refuse_shards(call, call->settle.item_count - 1, status);
     }
     call->reservation.is_released = !settled->reason && !settled->late && !settled->unknown;
     call->step = settled->reason ? GRPC_STEP_REPORT : GRPC_STEP_DONE;
@@ -353,6 +371,10 @@ static doorman_status call_decide_locked(struct grpc_call *call, doorman_json_ex
     }
     while (call->step != GRPC_STEP_DONE && *decided == GRPC_DECIDED) {
         doorman_response response;
+        if (service->forwards && service->forwards->is_away(service, &call->request)) {
+            *decided = GRPC_AWAY;
+            break;
+        }
         exchange->request = call->request;
         result = doorman_server_handle(service->server, &call->request, &response, &exchange->error,
                                        doorman_clock());
@@ -391,6 +413,6 @@ enum grpc_decided server_grpc_call_decide(struct grpc_call *call, const struct p
     }
     server_unlock(&service->lock);
     if (pauses) server_grpc_fail(status, GRPC_UNAVAILABLE, "the server is stopping");
-    if (decided != GRPC_ELSEWHERE) call_report(call, &exchange, peer, result, started_at);
+    if (decided == GRPC_DECIDED || decided == GRPC_FAILED) call_report(call, &exchange, peer, result, started_at);
     return decided;
 }

@@ -420,7 +420,7 @@ static void stream_finish_call(struct grpc_stream *stream) {
     stream_respond(stream);
 }
 
-/* Sends the next request of the call to the master. */
+/* Sends the next request of the call to the master, or to other nodes. */
 static void stream_ask(struct grpc_stream *stream) {
     struct grpc *grpc = stream->connection->grpc;
     doorman_time left = stream_time_left(stream);
@@ -428,8 +428,11 @@ static void stream_ask(struct grpc_stream *stream) {
         stream_expire(stream);
         return;
     }
+    struct grpc_call *call = stream->call;
     stream->question =
-        server_grpc_master_ask(grpc->master, stream->call, stream, left, &stream->status);
+        call->is_away
+            ? server_grpc_master_forward(grpc->master, call, stream, left, &stream->status)
+            : server_grpc_master_ask(grpc->master, call, stream, left, &stream->status);
     if (!stream->question) {
         stream_respond(stream);
         return;
@@ -448,6 +451,9 @@ static void stream_decide(struct grpc_stream *stream) {
         stream_finish_call(stream);
     } else if (decided == GRPC_FAILED) {
         stream_respond(stream);
+    } else if (decided == GRPC_AWAY) {
+        stream->call->is_forwarded = stream->call->is_away = true;
+        stream_ask(stream);
     } else {
         stream->call->is_forwarded = true;
         server_grpc_figures_drop(stream->call); /* the master would not take them from here */

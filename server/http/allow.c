@@ -32,6 +32,7 @@
  *
  * A resource with a limit of kind CONCURRENCY is an error, also with a cost of 0: nobody would
  * release the hold. */
+#include "decision.h"
 #include "limit_fields.h"
 
 /* One request, and its decision. */
@@ -47,6 +48,7 @@ struct allow {
 
     /* Copies, because the response of the server object is valid only while the lock is held. */
     bool is_master, granted, warning;
+    bool is_away; /* another node decides for the key */
     char master_http[DOORMAN_ID_BYTES_MAX + 1]; /* "": not known */
     double units;
     doorman_time wait;
@@ -143,25 +145,37 @@ static bool allow_read(struct allow *allow, const char *query) {
 
 /* ---- the decision --------------------------------------------------------------------------- */
 
-/* Copies the response of the server object. Precondition: the lock is held. */
-static void allow_keep(struct allow *allow, const struct service *service,
-                       const doorman_response *response) {
-    allow->is_master = response->is_master;
-    if (!allow->is_master) {
-        snprintf(allow->master_http, sizeof allow->master_http, "%s", service->master_http);
-        return;
-    }
-    const doorman_permit *permit = &response->permits[0];
+/* Copies a decision. */
+static void allow_keep_permit(struct allow *allow, const doorman_permit *permit) {
     allow->granted = permit->granted;
     allow->warning = permit->warning;
     allow->wait = permit->granted ? permit->wait : 0;
     allow->units = permit->granted ? permit->items[0].granted : 0;
     allow->reason = permit->reason;
     server_limit_fields_take(&allow->limits, permit, 0);
+}
+
+/* Copies what the template gives to a refused client. Without memory the body is the usual one.
+ * Precondition: the lock is held. */
+static void allow_keep_refused_body(struct allow *allow, const struct service *service) {
     const doorman_template *found =
         allow->granted ? NULL : doorman_config_find(service->config, allow->resource);
-    /* without memory the body is the usual one */
     if (found && found->refused_body[0]) allow->refused_body = strdup(found->refused_body);
+}
+
+/* Copies the response of the server object. Precondition: the lock is held. */
+static void allow_keep(struct allow *allow, const struct service *service,
+                       const doorman_response *response) {
+    allow->is_master = response->is_master;
+    allow->is_away = response->is_master && response->permits[0].reason == DOORMAN_REASON_MOVED;
+    if (!allow->is_master) {
+        const struct forward_calls *forwards = service->forwards;
+        allow->is_away = forwards && forwards->is_away(service, &allow->exchange.request);
+        snprintf(allow->master_http, sizeof allow->master_http, "%s", service->master_http);
+        return;
+    }
+    allow_keep_permit(allow, &response->permits[0]);
+    allow_keep_refused_body(allow, service);
 }
 
 /* Returns whether the item has a limit of kind CONCURRENCY. The server object refuses such a permit
@@ -358,6 +372,30 @@ static void allow_report(struct allow *allow, struct service *service,
     server_note_message(service, &report);
 }
 
+/* Makes the response to a decision, or to one that no node can make yet. */
+static void response_set_decided(struct http_response *response, const struct allow *allow) {
+    if (!allow->granted && allow->reason == DOORMAN_REASON_MOVED) {
+        server_http_response_set_error(response, 503, "UNAVAILABLE",
+                                       "MOVED: the shard of the key moves to another node");
+        response->more = "Retry-After: 1\r\n";
+        return;
+    }
+    response_set_decision(response, allow);
+}
+
+/* Lets the node decide that owns the shard of the key (N4). Returns false if it cannot be asked:
+ * then the response says so. */
+static bool allow_ask(const struct allow *allow, struct service *service,
+                      const struct http_request *request, struct http_response *response) {
+    if (!service->forwards || !request->route->finish) return false;
+    const char *why = server_http_ask(service, request, &allow->exchange.request);
+    response->is_asked = !why;
+    if (!why) return true;
+    server_http_response_set_error(response, 503, "UNAVAILABLE", why);
+    response->more = "Retry-After: 1\r\n";
+    return true;
+}
+
 /* The delay is reserved before the decision. Otherwise units could be charged for a response that
  * may not wait. Without a reservation the permit is decided as if it could not wait. */
 static void handle_allow(struct service *service, const struct http_request *request,
@@ -371,21 +409,71 @@ static void handle_allow(struct service *service, const struct http_request *req
     allow.exchange.has_method = true;
     if (!delays) allow.permit.max_wait = 0;
     if (valid) status = allow_decide(&allow, service);
+    const bool asks = status == DOORMAN_OK && allow.is_away && !allow.redirects;
     if (status != DOORMAN_OK) {
         response_set_failed(response, &allow, status);
+    } else if (asks && allow_ask(&allow, service, request, response)) {
+        if (response->is_asked) delays = false; /* allow_finish has the reservation */
     } else if (!allow.is_master) {
         response_set_not_master(response, &allow, request);
     } else {
-        response_set_decision(response, &allow);
+        response_set_decided(response, &allow);
     }
     free(allow.refused_body);
     if (delays && response->delay == 0) server_http_cancel_delay(service);
     allow_report(&allow, service, request, status, started_at);
 }
 
+/* Takes an error of the node that was asked. The path begins with the method. */
+static void allow_take_error(struct allow *allow, const cJSON *error,
+                             struct http_response *response) {
+    const char *code = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(error, "code"));
+    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(error, "message"));
+    const bool is_wrong = code && strcmp(code, "INVALID_ARGUMENT") == 0;
+    doorman_error named = {0};
+    if (!is_wrong) {
+        server_http_response_set_error(response, 503, "UNAVAILABLE", text ? text : "out of memory");
+        response->more = "Retry-After: 1\r\n";
+        return;
+    }
+    if (text && strncmp(text, "acquire.", strlen("acquire.")) == 0) text += strlen("acquire.");
+    snprintf(named.text, sizeof named.text, "%s", text ? text : "");
+    named.path_bytes = strcspn(named.text, ":");
+    allow_fail_of_field(allow, &named);
+    response_set_failed(response, allow, DOORMAN_INVALID_ARGUMENT);
+}
+
+/* Makes the response out of the answer of the node that was asked. */
+static void allow_finish(struct service *service, const struct http_request *request,
+                         const char *text, size_t bytes, struct http_response *response) {
+    struct allow allow = {.refused_code = 429};
+    struct decision *room = (struct decision *)malloc(sizeof *room);
+    cJSON *tree = text ? cJSON_ParseWithLength(text, bytes) : NULL;
+    const cJSON *body = cJSON_GetObjectItemCaseSensitive(tree, "acquire");
+    const cJSON *permit =
+        cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(body, "permit"), 0);
+    const bool delays = allow_read(&allow, request->query) && allow.permit.max_wait > 0;
+    allow.is_master = true;
+    if (room && permit && server_decision_read(room, permit, 1)) {
+        allow_keep_permit(&allow, &room->permit);
+        server_lock(&service->lock);
+        allow_keep_refused_body(&allow, service);
+        server_unlock(&service->lock);
+        if (!delays) allow.wait = 0;
+        response_set_decided(response, &allow);
+    } else {
+        allow_take_error(&allow, cJSON_GetObjectItemCaseSensitive(tree, "error"), response);
+    }
+    cJSON_Delete(tree);
+    free(room);
+    free(allow.refused_body);
+    if (delays && response->delay == 0) server_http_cancel_delay(service);
+}
+
 static const struct http_route allow_routes[] = {{"/v1/allow", .verbs = VERB_GET | VERB_POST,
                                                   .is_immediate = true, .charges = true,
-                                                  .handle = handle_allow},
+                                                  .handle = handle_allow,
+                                                  .finish = allow_finish},
                                                  {.path = NULL}};
 
 const struct server_part server_part_allow = {.routes = allow_routes};

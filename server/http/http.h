@@ -126,6 +126,7 @@ struct http_response {
     struct text text;                         /* the body */
     doorman_time delay; /* how long the response waits; if it waits, server_http_reserve_delay has
                            succeeded */
+    bool is_asked;         /* server_http_ask has sent a message, so there is no response yet */
     const bool *abandoned; /* atomic; true: the peer has left; NULL: it stays */
 };
 
@@ -206,7 +207,19 @@ struct http_route {
     bool charges;      /* takes units of permits: see request_check_access. A body is ignored */
     bool takes_form; /* a POST has the body of an HTML form, and comes from a page of this server */
     server_handler *handle;
+    /* Makes the response out of the answer to what `handle` has asked with server_http_ask. Any
+     * thread calls it. NULL: `handle` does not ask. Its response may have a delay, which `handle`
+     * has reserved.
+     *   text   of the answer: see struct forward_asker */
+    void (*finish)(struct service *service, const struct http_request *request, const char *text,
+                   size_t bytes, struct http_response *response);
 };
+
+/* Asks other nodes, in `handle` of an immediate route with `finish`. Precondition: the service has
+ * such a part.
+ *   returns   NULL: they are asked, and the handler makes no response | why they are not asked */
+const char *server_http_ask(struct service *service, const struct http_request *request,
+                            const doorman_request *message);
 
 /* Reads a head.
  *   request   out

@@ -458,12 +458,50 @@ static void connection_delay(struct http_connection *connection, struct http_res
     connection->receives = connection->in_bytes < HTTP_BUFFER_MAX;
 }
 
+/* Makes the response out of the answer of other nodes. Any thread may call this function. */
+static void connection_on_answer(void *context, const char *text, size_t bytes) {
+    struct http_connection *connection = (struct http_connection *)context;
+    struct http *http = connection->service->http;
+    struct http_response response = server_http_response_init(NULL);
+    connection->request.route->finish(connection->service, &connection->request, text, bytes,
+                                      &response);
+    connection->delay = response.delay;
+    server_http_response_write(&connection->out, &response, connection->last, connection->is_head);
+    server_lock(&http->lock);
+    connection->waits = false;
+    http_add_answered(http, connection);
+    server_unlock(&http->lock);
+}
+
+const char *server_http_ask(struct service *service, const struct http_request *request,
+                            const doorman_request *message) {
+    struct http_connection *connection =
+        (struct http_connection *)(void *)((char *)(uintptr_t)request -
+                                           offsetof(struct http_connection, request));
+    struct http *http = service->http;
+    const struct forward_asker asker = {connection_on_answer, connection, DOORMAN_NEVER};
+    server_connection_move(connection, CONNECTION_ANSWERING);
+    connection->receives = connection->in_bytes - connection->used < HTTP_BUFFER_MAX;
+    connection->abandoned = false;
+    connection->call.waiter.connection = 0;
+    server_lock(&http->lock);
+    connection->is_answered = false;
+    connection->waits = true;
+    server_unlock(&http->lock);
+    const char *why = service->forwards->ask(service, message, &asker);
+    if (!why) return NULL;
+    connection->waits = false;
+    return why;
+}
+
 /* Answers a request on this thread. */
 static void connection_answer_now(struct http_connection *connection) {
     const struct http_request *request = &connection->request;
     struct http_response response = server_http_response_init(NULL);
     request->route->handle(connection->service, request, &response);
-    if (response.delay > 0) {
+    if (response.is_asked) {
+        connection_forget_body(connection);
+    } else if (response.delay > 0) {
         connection_delay(connection, &response);
     } else {
         connection_respond(connection, &response);
@@ -510,9 +548,11 @@ static bool connection_prepare_wait(struct waiter *waiter) {
     struct service *service = connection->service;
     struct http *http = service->http;
     bool receives = connection->in_bytes - connection->used < HTTP_BUFFER_MAX;
-    if (!receives || !server_http_reserve_delay(service)) return false;
+    if (connection->state == CONNECTION_ANSWERING) return true; /* it waits already */
+    if (!waiter->is_forwarded && (!receives || !server_http_reserve_delay(service))) return false;
+    connection->is_delay = !waiter->is_forwarded;
     server_connection_move(connection, CONNECTION_ANSWERING);
-    connection->receives = true;
+    connection->receives = receives;
     connection->abandoned = false;
     server_lock(&http->lock);
     waiter->connection = WAITER_NUMBERS + ++http->waiter_count;
@@ -533,7 +573,7 @@ static void connection_finish_wait(struct waiter *waiter, bool answers) {
         server_http_response_write(&connection->out, &response, connection->last,
                                    connection->is_head);
     }
-    server_http_cancel_delay(connection->service);
+    if (connection->is_delay) server_http_cancel_delay(connection->service);
     server_lock(&http->lock);
     connection->waits = false;
     http_add_answered(http, connection);
@@ -548,7 +588,7 @@ static void connection_answer_message(struct http_connection *connection) {
     connection->call.waiter =
         (struct waiter){.prepare = connection_prepare_wait, .finish = connection_finish_wait};
     if (server_method_handle(service, &connection->call, &connection->request, &response)) {
-        if (connection->waits) server_http_cancel_delay(service);
+        if (connection->waits && connection->is_delay) server_http_cancel_delay(service);
         connection->waits = false;
         connection_respond(connection, &response);
     } else {
@@ -901,8 +941,15 @@ void server_http_take_answers(struct http *http) {
     server_unlock(&http->lock);
     for (; answered; answered = next) {
         next = answered->next;
+        const doorman_time delay = answered->delay;
+        answered->delay = 0;
         if (answered->state == CONNECTION_ABANDONED) {
+            if (delay > 0) server_http_cancel_delay(answered->service);
             server_connection_close(answered);
+        } else if (delay > 0) {
+            server_connection_move(answered, CONNECTION_DELAYED); /* as connection_delay */
+            connection_set_deadline(answered, doorman_clock() + delay);
+            connection_run(answered);
         } else {
             connection_send(answered);
             connection_run(answered);

@@ -59,7 +59,9 @@ struct http_connection {
      * put the connection into the list of answered ones. The loop only reads `last`, `is_head` and
      * `request` then. */
     struct text out;         /* bytes to send */
+    doorman_time delay;      /* before the response is sent; 0: none */
     bool last, is_head;      /* last: close after the response; is_head: send no body */
+    bool is_delay;           /* while `waits`: it has reserved a delay */
     struct method_call call; /* of a request without a route */
 
     bool abandoned; /* atomic; true: nobody waits for the response */

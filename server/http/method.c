@@ -245,6 +245,7 @@ bool server_method_handle(struct service *service, struct method_call *call,
     waiter->exchange = exchange;
     waiter->method = method;
     waiter->http_address = call->http_address;
+    waiter->may_forward = !server_query_is_set(request->query, "redirect");
     waiter->peer = (struct peer){.text = request->peer, .token = request->token.name};
     bool is_reset = method && strcmp(method, "reset") == 0;
     if (exchange->forbids_figures && !figures_check_token(service, request, method, response)) {

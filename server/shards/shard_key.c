@@ -7,6 +7,8 @@
  * success is sure. */
 #include "shards.h"
 
+#include <nng/supplemental/util/platform.h>
+
 #define CONDITION_BYTES (ETCD_KEY_TEXT + 160)
 #define EPOCH_KEY_BYTES (ETCD_KEY_BYTES_MAX + 7) /* with "/epoch" */
 
@@ -149,6 +151,52 @@ bool server_shard_key_find_master(struct shard_key *key, const char *election_ke
     *epoch = strtoull(server_etcd_number(entry, "version"), NULL, 10);
     cJSON_Delete(response);
     return is_read || key_fail(key, key->etcd.error.text);
+}
+
+#define SECRET_DIGITS 32
+#define SECRET_KEY_BYTES (ETCD_KEY_BYTES_MAX + 8) /* with "/secret" */
+
+/* Makes the secret, unless another process was faster. */
+static bool secret_make(struct shard_key *key, const char *name) {
+    char digits[SECRET_DIGITS + 1], value[BASE64_TEXT(SECRET_DIGITS)];
+    snprintf(digits, sizeof digits, "%08x%08x%08x%08x", nng_random(), nng_random(), nng_random(),
+             nng_random());
+    server_base64_write(value, digits);
+    cJSON *response = server_etcd_call(
+        &key->etcd, "/v3/kv/txn",
+        "{\"compare\":[{\"key\":\"%s\",\"target\":\"CREATE\",\"create_revision\":\"0\"}],"
+        "\"success\":[{\"request_put\":{\"key\":\"%s\",\"value\":\"%s\"}}]}",
+        name, name, value);
+    const bool is_made = response != NULL;
+    cJSON_Delete(response);
+    return is_made || key_fail(key, key->etcd.error.text);
+}
+
+bool server_shard_key_secret(struct shard_key *key, uint64_t secret[2]) {
+    char path[SECRET_KEY_BYTES], name[BASE64_TEXT(SECRET_KEY_BYTES)], digits[SECRET_DIGITS + 2];
+    size_t bytes = 0;
+    snprintf(path, sizeof path, "%.256s/secret", key->name);
+    server_base64_write(name, path);
+    for (int i = 0; i < 2; i++) {
+        cJSON *response =
+            server_etcd_call(&key->etcd, "/v3/kv/range", "{\"key\":\"%s\"}", name);
+        const cJSON *entry =
+            cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(response, "kvs"), 0);
+        const bool is_read = response != NULL, is_there = entry != NULL;
+        const bool fits = is_there && server_etcd_read_value(entry, digits, sizeof digits, &bytes);
+        cJSON_Delete(response);
+        if (!is_read) return key_fail(key, key->etcd.error.text);
+        if (is_there) {
+            if (fits) digits[bytes] = 0;
+            if (!fits || sscanf(digits, "%16" SCNx64 "%16" SCNx64, &secret[0], &secret[1]) != 2) {
+                return key_fail(key, "the key with the secret of the cluster has no secret; "
+                                     "remove it, and start all processes again");
+            }
+            return true;
+        }
+        if (!secret_make(key, name)) return false;
+    }
+    return key_fail(key, "the key with the secret of the cluster is removed again and again");
 }
 
 void server_shard_edit(struct shard_edit *edit, const doorman_shard_map *map) {

@@ -477,8 +477,13 @@ static enum exit_status shards_listen(struct service *service) {
         const bool is_read = server_shard_key_read(&shards->key);
         if (is_read && !shards->key.map) shards_make_map(shards, count);
     }
+    bool has_secret = false;
+    for (int i = 0; shards->key.map && !has_secret && i < FIRST_TRIES; i++) {
+        if (i > 0) nng_msleep(LOOK / 1000000);
+        has_secret = server_shard_key_secret(&shards->key, shards->secret);
+    }
     if (exit_status != CONTINUE) return exit_status;
-    if (!shards->key.map) {
+    if (!shards->key.map || !has_secret) {
         return server_fatal_error(EXIT_ERROR, "--shards %s: %s", settings->shards,
                                   shards->key.error);
     }

@@ -24,6 +24,11 @@ struct shard_key {
  *             before */
 bool server_shard_key_read(struct shard_key *key);
 
+/* Reads the secret of the cluster, which only its processes know, or makes it. It is in the key
+ * NAME/secret.
+ *   returns   false: etcd does not answer, or the value is no secret, see `error` */
+bool server_shard_key_secret(struct shard_key *key, uint64_t secret[2]);
+
 /* What must be true when the map is changed, beside that nobody has changed it since it was
  * read. */
 struct shard_conditions {
@@ -89,6 +94,7 @@ struct shards {
     doorman_shard_mover *mover;
     const char *node; /* the name of this node in the map */
     pthread_t thread;
+    uint64_t secret[2]; /* of the cluster; constant after the start */
     bool is_started, has_swept; /* has_swept: no rows of other shards are left of the last start */
     uint64_t victory;           /* the mastership that the thread works for */
     uint64_t stored_wish;       /* of the store, that all rows that were taken are written */

@@ -167,6 +167,7 @@ static void waiting_repeat(struct service *service) {
             status =
                 doorman_json_exchange_decide(waiter->exchange, service->server, doorman_clock());
         }
+        waiter->is_decided = status == DOORMAN_OK;
         bool waits = status == DOORMAN_OK && waiter_register(waiting, waiter);
         if (!waits) waiter_end(waiting, waiter, true);
     }
@@ -293,6 +294,7 @@ static bool waiting_add(struct service *service, struct waiter *waiter) {
 
 static void waiting_finish(struct service *service) {
     struct waiting *waiting = service->waiting;
+    const struct forward_calls *forwards = service->forwards;
     while (__atomic_load_n(&waiting->done_count, __ATOMIC_RELAXED) > 0) {
         server_lock(&service->lock);
         struct waiter *waiter = waiting->done.first;
@@ -302,16 +304,22 @@ static void waiting_finish(struct service *service) {
         }
         server_unlock(&service->lock);
         if (!waiter) return;
+        struct forward_job *job = NULL;
         waiting_forget(waiter);
         server_shares_memory = true;
         if (waiter->answers) {
             const struct peer peer = waiter->peer;
+            job = forwards ? forwards->prepare(service, waiter, NULL, 0) : NULL;
             waiter->status = server_finish_message(service, waiter->exchange, &peer, true, 0);
         } else {
             doorman_json_exchange_uninit(waiter->exchange);
         }
         server_shares_memory = false;
-        waiter->finish(waiter, waiter->answers);
+        if (job) {
+            forwards->begin(service, job); /* a shard has moved while its permits waited */
+        } else {
+            waiter->finish(waiter, waiter->answers);
+        }
     }
 }
 

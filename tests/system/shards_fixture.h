@@ -15,7 +15,7 @@
 struct shard_node {
     struct process *process;
     struct fixture fixture;
-    char name[8];
+    char name[16];
 };
 
 static struct {
@@ -105,7 +105,7 @@ static inline void cluster_wish(int index, const char *wish, int code, const cha
 
 enum answer { ANSWER_GRANTED, ANSWER_REFUSED, ANSWER_MOVED, ANSWER_NONE };
 
-/* Asks one node for units of a key. */
+/* Asks one node for units of a key. It does not forward the message. */
 static inline enum answer node_ask(int index, const char *resource, const char *key) {
     char body[512];
     if (cluster.nodes[index].process->pid == 0) return ANSWER_NONE;
@@ -113,7 +113,7 @@ static inline enum answer node_ask(int index, const char *resource, const char *
              "{\"client_id\": \"c\", \"permit\": [{\"item\": [{\"resource_id\": \"%s\", \"key\": "
              "\"%s\"}]}]}",
              resource, key);
-    char *response = post(&cluster.nodes[index].fixture, "/v1/acquire", LINES, body);
+    char *response = post(&cluster.nodes[index].fixture, "/v1/acquire?redirect=1", LINES, body);
     enum answer answer = strstr(response, "\"granted\"")  ? ANSWER_GRANTED
                          : strstr(response, "MOVED")      ? ANSWER_MOVED
                          : strstr(response, "LEARNING")   ? ANSWER_MOVED

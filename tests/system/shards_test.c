@@ -55,7 +55,7 @@ static double used_of(const char *key, const char *limit) {
         const int index = tries % NODES_MAX;
         const struct shard_node *node = &cluster.nodes[index];
         if (!node->process || node->process->pid == 0) continue;
-        snprintf(path, sizeof path, "/v1/inspect");
+        snprintf(path, sizeof path, "/v1/inspect?redirect=1");
         char body[256];
         snprintf(body, sizeof body,
                  "{\"entry\": [{\"resource_id\": \"api\", \"key\": \"%s\", \"limit\": \"%s\"}]}",
@@ -136,7 +136,7 @@ TEST(a_hold_is_released_at_the_next_owner) {
     assert_int_equal(node_ask(1, "slots", "k"), ANSWER_NONE); /* it lacks a request_id */
     char body[128];
     snprintf(body, sizeof body, "{\"client_id\": \"c\", \"entry\": [{\"id\": %lld}]}", id);
-    expect_post(&cluster.nodes[0].fixture, "/v1/release", LINES, body, 200, "MOVED");
+    expect_post(&cluster.nodes[0].fixture, "/v1/release?redirect=1", LINES, body, 200, "MOVED");
     char other[256];
     snprintf(other, sizeof other, "%s", hold);
     *strstr(other, "1, \"item") = '2';

@@ -1,0 +1,47 @@
+/* doorman_server: messages about keys for which another node decides (N4). server/forward/ sends
+ * them there. server.h includes this file. */
+#ifndef DOORMAN_SERVER_FORWARDER_H
+#define DOORMAN_SERVER_FORWARDER_H
+
+struct forward_job;
+
+/* Who gets the answer to a message that was forwarded. */
+struct forward_asker {
+    /* Is called once, on any thread, without a lock.
+     *   text     the whole reply, {"METHOD": {...}} or {"error": {...}}, valid during the call;
+     *            NULL: the server stops */
+    void (*answer)(void *context, const char *text, size_t bytes);
+    void *context;
+    doorman_time timeout; /* more than 0 */
+};
+
+/* What a part does with messages for other nodes. service->forwards has these functions if such a
+ * part is there. */
+struct forward_calls {
+    /* Returns whether another node decides for an item of a request. Precondition: the lock is
+     * held. */
+    bool (*is_away)(const struct service *service, const doorman_request *request);
+
+    /* Looks whether another node decides for a part of a message that was decided here, and
+     * prepares to send it there. Call it before the reply is written.
+     *   text      of the message; NULL: the request of the exchange is written again
+     *   returns   NULL: no, or the message may not be forwarded, or memory runs out */
+    struct forward_job *(*prepare)(struct service *service, struct waiter *waiter, const char *text,
+                                   size_t bytes);
+
+    /* Sends what `prepare` has found. finish of the waiter is called later, and perhaps before this
+     * call returns. Precondition: the reply of this process is written. */
+    void (*begin)(struct service *service, struct forward_job *job);
+
+    /* Sends a request that was not decided here.
+     *   request   used only during the call
+     *   returns   NULL: it is sent, and the asker gets an answer | why it is not sent */
+    const char *(*ask)(struct service *service, const doorman_request *request,
+                       const struct forward_asker *asker);
+
+    /* Returns whether a message over nng comes from another node of the cluster, which has checked
+     * the rights of its sender. */
+    bool (*is_signed)(struct service *service, const char *text, size_t bytes);
+};
+
+#endif

@@ -1,0 +1,681 @@
+/* doorman_server, part SHARDS: answers messages about keys for which other nodes decide (N4).
+ *
+ * A message comes over HTTP or gRPC. What belongs to other nodes is sent to them, as one message to
+ * each node, and their answers are merged in the order of the entries. This process is a node as
+ * any other here: a message that it must split again asks it over nng.
+ *
+ *     what happens                             what the thread does
+ *     a node answers                           the entries are done
+ *     an entry is MOVED                        it tries again with a newer map, for a second
+ *     a process is not the master              it asks the master that the process names
+ *     a process does not answer                it asks the next process of the node
+ *     no process of a node answers             the entries are refused, and other messages to the
+ *                                              node are refused at once for a moment
+ *     all entries are done, or a second is over    the message is answered
+ *
+ * There is one hop: messages that come over nng are never forwarded. So two nodes with different
+ * maps cannot send a message to and fro. The thread owns all jobs; no other thread waits for it. */
+#include "forward.h"
+
+#define NODE_PAUSE (DOORMAN_SECOND / 5)   /* after a node did not answer */
+#define CONNECT_TIME (DOORMAN_SECOND / 4) /* for a process without a connection */
+#define PAUSE_MIN (DOORMAN_SECOND / 50)   /* before a message tries again; doubled each time */
+#define PAUSE_MAX (DOORMAN_SECOND / 5)
+#define NUDGE (DOORMAN_SECOND / 20) /* between two orders to read the map */
+#define TRIES_MAX 8                 /* processes that one message to a node asks in turn */
+#define TEND (DOORMAN_SECOND / 2)
+
+/* ---- the shards of a request ---------------------------------------------------------------- */
+
+/* Returns the shard of an item. Precondition: the lock is held. */
+static size_t shard_of_item(const struct service *service, const char *resource_id,
+                            const char *key) {
+    const doorman_template *found =
+        service->config ? doorman_config_find(service->config, resource_id) : NULL;
+    return doorman_shard_of(&service->shards->map->shards, resource_id, key ? key : "",
+                            found && found->shard_by_resource);
+}
+
+static size_t shard_of_id(const struct service *service, uint64_t id) {
+    return (size_t)(id % service->shards->map->shards.count);
+}
+
+/* Returns how many entries a request has. */
+static size_t request_count(const doorman_request *request) {
+    switch (request->method) {
+    case DOORMAN_ACQUIRE: return request->permit_count;
+    case DOORMAN_REPORT:
+    case DOORMAN_INSPECT:
+    case DOORMAN_RESET: return request->entry_count;
+    case DOORMAN_RENEW:
+    case DOORMAN_RELEASE:
+    case DOORMAN_TRANSFER:
+    case DOORMAN_SEIZE: return request->hold_count;
+    case DOORMAN_SETTLE: return request->settle_count;
+    case DOORMAN_DISCOVERY:
+    case DOORMAN_GET_CAPACITY:
+    case DOORMAN_RELEASE_CAPACITY:
+    case DOORMAN_REPORT_OVERLOAD:
+    case DOORMAN_METHOD_COUNT:
+    default: return 0;
+    }
+}
+
+/* Finds the shard of an entry. Precondition: the lock is held.
+ *   returns   false: the entry belongs to no shard */
+static bool request_find_shard(const struct service *service, const doorman_request *request,
+                               size_t index, size_t *shard) {
+    const char *resource = NULL, *key = NULL;
+    uint64_t id = 0;
+    if (request->method == DOORMAN_ACQUIRE) {
+        const doorman_permit_request *permit = &request->permits[index];
+        if (permit->item_count > 0) resource = permit->items[0].resource_id;
+        if (permit->item_count > 0) key = permit->items[0].key;
+    } else if (request->method == DOORMAN_SETTLE) {
+        const doorman_settle_request *settle = &request->settles[index];
+        if (settle->item_count > 0) resource = settle->items[0].resource_id;
+        if (settle->item_count > 0) key = settle->items[0].key;
+        id = settle->id;
+    } else if (request->holds && request_count(request) == request->hold_count) {
+        const doorman_hold_request *hold = &request->holds[index];
+        id = hold->id;
+        if (!id && hold->item_count > 0) resource = hold->items[0].resource_id;
+        if (!id && hold->item_count > 0) key = hold->items[0].key;
+    } else {
+        resource = request->entries[index].resource_id;
+        key = request->entries[index].key;
+    }
+    if (resource) *shard = shard_of_item(service, resource, key);
+    if (!resource) *shard = shard_of_id(service, id);
+    return resource || id;
+}
+
+/* Returns whether this process may decide for a shard, by what it knows now. A process that is not
+ * the master may if its node owns the shard: its own master decides then. Precondition: the lock is
+ * held. */
+static bool shard_is_here(const struct service *service, size_t shard) {
+    const doorman_shard_map *map = service->shards->map;
+    const doorman_permits *permits = doorman_server_permits(service->server);
+    if (permits) return doorman_permits_owns(permits, shard);
+    return strcmp(map->nodes[map->owners[shard].owner].name, service->node) == 0;
+}
+
+static bool forward_is_away(const struct service *service, const doorman_request *request) {
+    size_t shard = 0;
+    assert(server_lock_is_held(&service->lock));
+    if (!server_shards_on(service) || !service->shards->map) return false;
+    for (size_t i = 0; i < request_count(request); i++) {
+        if (request_find_shard(service, request, i, &shard) && !shard_is_here(service, shard)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ---- jobs ----------------------------------------------------------------------------------- */
+
+static void job_free(struct forward_job *job) {
+    for (size_t i = 0; i < job->count; i++) cJSON_Delete(job->entries[i].answer);
+    cJSON_Delete(job->root);
+    free(job->text);
+    free(job->whole);
+    free(job->error);
+    free(job);
+}
+
+/* Makes a job for a request. Returns NULL if memory runs out.
+ *   text   NULL: the request is written */
+static struct forward_job *job_create(const doorman_request *request, const char *text,
+                                      size_t bytes) {
+    const size_t count = request_count(request);
+    struct forward_job *job =
+        (struct forward_job *)calloc(1, sizeof *job + count * sizeof *job->entries);
+    doorman_buffer written = {.text = NULL};
+    if (!job) return NULL;
+    job->method = request->method;
+    job->count = count;
+    if (!text && doorman_json_request(request, &written) == DOORMAN_OK) {
+        text = written.text;
+        bytes = written.bytes;
+    }
+    job->text = text ? (char *)malloc(bytes + 1) : NULL;
+    if (job->text) memcpy(job->text, text, bytes);
+    job->bytes = bytes;
+    for (size_t i = 0; i < request->permit_count; i++) {
+        if (request->permits[i].max_wait > job->wait) job->wait = request->permits[i].max_wait;
+    }
+    doorman_buffer_uninit(&written);
+    if (job->text) return job;
+    job_free(job);
+    return NULL;
+}
+
+/* Returns whether this process has refused an entry because another node decides. */
+static bool response_is_moved(const doorman_response *response, size_t index) {
+    if (index < response->permit_count) {
+        return response->permits[index].reason == DOORMAN_REASON_MOVED;
+    }
+    if (index < response->result_count) {
+        return response->results[index].reason == DOORMAN_REASON_MOVED;
+    }
+    if (index < response->hold_count) return response->holds[index].reason == DOORMAN_REASON_MOVED;
+    return index < response->settlement_count &&
+           response->settlements[index].reason == DOORMAN_REASON_MOVED;
+}
+
+/* Returns whether a release names a permit by its request_id, and this process does not know it. */
+static bool entry_is_unknown(const doorman_request *request, const doorman_response *response,
+                             size_t index) {
+    if (request->method != DOORMAN_RELEASE || request->holds[index].id) return false;
+    return !response->is_master ||
+           (index < response->hold_count && response->holds[index].gone);
+}
+
+/* Returns whether a part of a message must be forwarded. */
+static bool message_is_away(const struct service *service, const doorman_request *request,
+                            const doorman_response *response) {
+    bool is_away = false;
+    for (size_t i = 0; i < request_count(request) && !is_away; i++) {
+        is_away = response->is_master && (response_is_moved(response, i) ||
+                                          entry_is_unknown(request, response, i));
+    }
+    return response->is_master ? is_away : forward_is_away(service, request);
+}
+
+/* Notes what this process has decided already.
+ *   response   NULL: nothing */
+static void job_note_entries(struct forward_job *job, struct service *service,
+                             const doorman_request *request, const doorman_response *response) {
+    server_lock(&service->lock);
+    for (size_t i = 0; i < job->count; i++) {
+        struct forward_entry *entry = &job->entries[i];
+        const bool is_known = request_find_shard(service, request, i, &entry->shard);
+        entry->is_everywhere =
+            !is_known && (!response || entry_is_unknown(request, response, i));
+        entry->is_done = response && response->is_master && !entry->is_everywhere &&
+                         !response_is_moved(response, i);
+    }
+    server_unlock(&service->lock);
+}
+
+/* Counts a job. Returns false if there are too many.
+ *   adds   false: it is gone */
+static bool job_count(struct forward *forward, const struct forward_job *job, bool adds) {
+    server_lock(&forward->lock);
+    const bool has_room = !adds || (!forward->stops && forward->job_count < FORWARD_JOB_MAX &&
+                                    forward->byte_count + job->bytes <= FORWARD_BYTES_MAX);
+    if (has_room) forward->job_count += adds ? 1 : (size_t)-1;
+    if (has_room) forward->byte_count += adds ? job->bytes : (size_t)0 - job->bytes;
+    server_unlock(&forward->lock);
+    return has_room;
+}
+
+static struct forward_job *forward_prepare(struct service *service, struct waiter *waiter,
+                                           const char *text, size_t bytes) {
+    const doorman_json_exchange *exchange = waiter->exchange;
+    const doorman_request *request = &exchange->request;
+    const doorman_response *response = &exchange->response;
+    struct forward *forward = service->forward;
+    if (!waiter->may_forward || !waiter->prepare || !forward->is_started || request->is_server ||
+        !request_count(request) || !waiter->is_decided) {
+        return NULL;
+    }
+    server_lock(&service->lock);
+    const bool is_away = message_is_away(service, request, response);
+    server_unlock(&service->lock);
+    struct forward_job *job = is_away ? job_create(request, text, bytes) : NULL;
+    if (!job) return NULL;
+    job_note_entries(job, service, request, response);
+    job->waiter = waiter;
+    job->is_body = text && waiter->method;
+    job->has_reply = response->is_master;
+    waiter->is_forwarded = true;
+    if (job_count(forward, job, true)) {
+        if (!text || waiter->prepare(waiter)) return job;
+        job_count(forward, job, false);
+    }
+    job_free(job);
+    return NULL;
+}
+
+static void forward_begin(struct service *service, struct forward_job *job) {
+    struct forward *forward = service->forward;
+    const bool is_short = !job->waiter && job->asker.timeout < FORWARD_SECOND;
+    job->ends_at = doorman_clock() + (is_short ? job->asker.timeout : FORWARD_SECOND);
+    job->next = NULL;
+    server_lock(&forward->lock);
+    *forward->last_job = job;
+    forward->last_job = &job->next;
+    pthread_cond_signal(&forward->wake);
+    server_unlock(&forward->lock);
+}
+
+static const char *forward_ask(struct service *service, const doorman_request *request,
+                               const struct forward_asker *asker) {
+    struct forward *forward = service->forward;
+    struct forward_job *job = forward->is_started ? job_create(request, NULL, 0) : NULL;
+    if (!job) return forward->is_started ? "out of memory" : "the server is starting";
+    job_note_entries(job, service, request, NULL);
+    job->asker = *asker;
+    if (!job_count(forward, job, true)) {
+        job_free(job);
+        return "too many messages wait for other nodes";
+    }
+    forward_begin(service, job);
+    return NULL;
+}
+
+/* Answers a job, and frees it. */
+static void job_finish(struct forward *forward, struct forward_job *job) {
+    struct waiter *waiter = job->waiter;
+    const struct forward_asker asker = job->asker;
+    doorman_status status = DOORMAN_OK;
+    char *text = server_forward_write(job, job->is_body, &status);
+    if (waiter && text) {
+        doorman_json_exchange *exchange = waiter->exchange;
+        doorman_buffer_uninit(&exchange->reply);
+        exchange->reply = (doorman_buffer){.text = text, .bytes = strlen(text)};
+        exchange->reply.capacity = exchange->reply.bytes + 1;
+        exchange->response.is_master = true;
+        waiter->status = status;
+        text = NULL;
+    }
+    job_count(forward, job, false);
+    job_free(job);
+    if (waiter) {
+        waiter->finish(waiter, true);
+    } else {
+        asker.answer(asker.context, text, text ? strlen(text) : 0);
+    }
+    free(text);
+}
+
+/* ---- nodes ---------------------------------------------------------------------------------- */
+
+static struct forward_node *node_find(struct forward *forward, const char *name) {
+    struct forward_node *node = forward->nodes;
+    while (node && strcmp(node->name, name) != 0) node = node->next;
+    if (node) return node;
+    node = (struct forward_node *)calloc(1, sizeof *node);
+    if (!node) return NULL;
+    snprintf(node->name, sizeof node->name, "%s", name);
+    server_lock(&forward->lock);
+    node->next = forward->nodes;
+    forward->nodes = node;
+    server_unlock(&forward->lock);
+    return node;
+}
+
+/* Returns the address to ask. */
+static const char *node_address(const struct forward *forward, const struct forward_node *node) {
+    const doorman_shard_map *map = forward->map;
+    const size_t at = doorman_shard_map_node(map, node->name);
+    if (node->master[0]) return node->master;
+    if (at >= map->node_count || !map->nodes[at].address_count) return NULL;
+    /* the last address belongs to the process that has joined last */
+    const size_t count = map->nodes[at].address_count;
+    return map->nodes[at].addresses[(count - 1 + count - node->at % count) % count];
+}
+
+static size_t node_address_count(const struct forward *forward, const struct forward_node *node) {
+    const size_t at = doorman_shard_map_node(forward->map, node->name);
+    return at < forward->map->node_count ? forward->map->nodes[at].address_count : 0;
+}
+
+static void job_fail(struct forward_job *job, const struct forward_node *node, const char *why) {
+    snprintf(job->failure, sizeof job->failure, "the node '%.80s' %s", node->name, why);
+}
+
+static void entries_fail(struct forward_job *job, const size_t *indexes, size_t count) {
+    for (size_t i = 0; i < count; i++) job->entries[indexes[i]].is_failed = true;
+}
+
+/* Sends a message of a job. Returns false if it cannot be sent. The question gets the indexes.
+ *   tries   how many processes of the node were asked before */
+static bool node_ask(struct forward *forward, struct forward_node *node, struct forward_job *job,
+                     size_t *indexes, size_t count, size_t tries) {
+    const char *address = node_address(forward, node);
+    const doorman_time now = doorman_clock();
+    doorman_time timeout = job->ends_at + job->wait - now;
+    if (!address) job_fail(job, node, "is not in the map of shards");
+    if (node->asked >= FORWARD_NODE_MAX) {
+        job_fail(job, node, "has too many messages under way");
+        server_counter_add(&node->full, 1);
+        address = NULL;
+    }
+    if (node->broken_until > now && tries == 0) {
+        job_fail(job, node, "does not answer");
+        address = NULL;
+    }
+    if (!address || timeout <= 0) return false;
+    if (!server_forward_is_reached(forward, address) && timeout > CONNECT_TIME) {
+        timeout = CONNECT_TIME;
+    }
+    nng_msg *message = server_forward_message(job, indexes, count, forward->secret);
+    struct forward_question *question =
+        message ? server_forward_send(forward, address, message, timeout) : NULL;
+    if (!question && message) nng_msg_free(message);
+    if (!question) {
+        job_fail(job, node, "cannot be asked");
+        return false;
+    }
+    question->node = node;
+    question->job = job;
+    question->tries = tries;
+    question->indexes = indexes;
+    question->count = count;
+    node->asked++;
+    job->asked++;
+    server_counter_add(&node->sent, 1);
+    return true;
+}
+
+/* ---- rounds --------------------------------------------------------------------------------- */
+
+/* Takes the map that this process has read last. */
+static void forward_take_map(struct forward *forward) {
+    struct service *service = forward->service;
+    doorman_shard_map *copy = NULL;
+    server_lock(&service->lock);
+    const doorman_shard_map *map = service->shards->map;
+    if (map && (!forward->map || forward->map->epoch != map->epoch)) {
+        (void)doorman_shard_map_create(&copy, map, NULL);
+    }
+    server_unlock(&service->lock);
+    if (!copy) return;
+    doorman_shard_map_destroy(forward->map);
+    forward->map = copy;
+}
+
+/* Lets the thread of shards read the map soon. Precondition: the lock of the service is held. */
+static void forward_nudge(struct service *service, doorman_time now) {
+    if (now < service->forward->nudged_at + NUDGE) return;
+    service->forward->nudged_at = now;
+    pthread_cond_signal(&service->shards->changed);
+}
+
+/* Returns whether a node is asked about an entry. */
+static bool entry_is_for(const struct forward *forward, const struct forward_job *job, size_t index,
+                         size_t node) {
+    const struct forward_entry *entry = &job->entries[index];
+    const bool is_here = strcmp(forward->map->nodes[node].name, forward->service->node) == 0;
+    if (entry->is_done || entry->is_failed) return false;
+    if (!entry->is_everywhere) return entry->node == node;
+    return !is_here || !job->has_reply;
+}
+
+/* Asks one node for all its entries of a job. */
+static void job_ask_node(struct forward *forward, struct forward_job *job, size_t node) {
+    size_t count = 0;
+    for (size_t i = 0; i < job->count; i++) {
+        count += entry_is_for(forward, job, i, node);
+    }
+    if (!count) return;
+    size_t *indexes = (size_t *)malloc(count * sizeof *indexes);
+    struct forward_node *to = node_find(forward, forward->map->nodes[node].name);
+    count = 0;
+    for (size_t i = 0; indexes && i < job->count; i++) {
+        if (entry_is_for(forward, job, i, node)) indexes[count++] = i;
+    }
+    if (indexes && to && node_ask(forward, to, job, indexes, count, 0)) return;
+    if (indexes) entries_fail(job, indexes, count);
+    free(indexes);
+}
+
+/* Answers a job whose questions are over, or lets it try again. */
+static void job_look(struct forward *forward, struct forward_job *job, doorman_time now) {
+    bool is_done = true;
+    if (job->asked > 0) return;
+    for (size_t i = 0; i < job->count; i++) {
+        const struct forward_entry *entry = &job->entries[i];
+        is_done = is_done && (entry->is_done || entry->is_everywhere || entry->is_failed);
+    }
+    if (is_done || job->error || now >= job->ends_at || forward->is_stopping) {
+        job_finish(forward, job);
+        return;
+    }
+    job->pause = job->pause ? job->pause * 2 : PAUSE_MIN;
+    if (job->pause > PAUSE_MAX) job->pause = PAUSE_MAX;
+    job->due = now + job->pause;
+    job->next = forward->later;
+    forward->later = job;
+    server_lock(&forward->service->lock);
+    forward_nudge(forward->service, now);
+    server_unlock(&forward->service->lock);
+}
+
+/* Asks all nodes that own shards of entries that are not done. */
+static void job_run(struct forward *forward, struct forward_job *job, doorman_time now) {
+    for (size_t i = 0; i < job->count; i++) {
+        job->entries[i].node = forward->map->owners[job->entries[i].shard].owner;
+    }
+    for (size_t i = 0; i < forward->map->node_count; i++) job_ask_node(forward, job, i);
+    job_look(forward, job, now);
+}
+
+/* ---- answers -------------------------------------------------------------------------------- */
+
+/* Asks another process of the node. Returns false if there is none. */
+static bool question_retry(struct forward *forward, struct forward_question *question) {
+    size_t *indexes = question->indexes;
+    if (question->tries >= TRIES_MAX || forward->is_stopping ||
+        !node_ask(forward, question->node, question->job, indexes, question->count,
+                  question->tries + 1)) {
+        return false;
+    }
+    question->indexes = NULL;
+    return true;
+}
+
+/* Deals with a process that has not answered. */
+static void question_fail(struct forward *forward, struct forward_question *question,
+                          doorman_time now) {
+    struct forward_node *node = question->node;
+    const bool was_master = node->master[0] != 0;
+    node->master[0] = 0;
+    if (!was_master) node->at++;
+    if (question->tries <= node_address_count(forward, node) &&
+        question_retry(forward, question)) {
+        return;
+    }
+    server_counter_add(&node->failed, 1);
+    node->broken_until = now + NODE_PAUSE;
+    entries_fail(question->job, question->indexes, question->count);
+    job_fail(question->job, node, "does not answer");
+}
+
+/* Deals with the answer of a process that is not the master. */
+static void question_redirect(struct forward *forward, struct forward_question *question,
+                              const char *master) {
+    struct forward_node *node = question->node;
+    if (master[0]) {
+        snprintf(node->master, sizeof node->master, "%s", master);
+    } else {
+        node->master[0] = 0;
+        node->at++;
+    }
+    const bool tries = master[0] || question->tries < node_address_count(forward, node);
+    if (tries && question_retry(forward, question)) return;
+    if (doorman_clock() + PAUSE_MAX >= question->job->ends_at) {
+        job_fail(question->job, node, "has no master now");
+    }
+}
+
+static void question_take(struct forward *forward, struct forward_question *question) {
+    const doorman_time now = doorman_clock();
+    struct forward_node *node = question->node;
+    struct forward_job *job = question->job;
+    char master[DOORMAN_ID_BYTES_MAX + 1];
+    node->asked--;
+    job->asked--;
+    server_counter_add(&node->nanoseconds, (uint64_t)(now - question->started_at));
+    if (question->result != 0) {
+        question_fail(forward, question, now);
+    } else {
+        const enum forward_result result = server_forward_take(question, master);
+        node->broken_until = 0;
+        if (result == FORWARD_REDIRECT) question_redirect(forward, question, master);
+    }
+    question->job = NULL;
+    server_forward_end(question);
+    job_look(forward, job, now);
+}
+
+void server_forward_note_done(struct forward *forward, struct forward_question *question) {
+    server_lock(&forward->lock);
+    if (question) question->next = forward->done;
+    if (question) forward->done = question;
+    pthread_cond_signal(&forward->wake);
+    server_unlock(&forward->lock);
+}
+
+/* ---- the thread ----------------------------------------------------------------------------- */
+
+/* Runs the jobs that are due. Returns when the next one is. */
+static doorman_time forward_run_later(struct forward *forward, doorman_time now) {
+    struct forward_job *all = forward->later, *next = NULL;
+    doorman_time due = now + TEND;
+    forward->later = NULL;
+    for (; all; all = next) {
+        next = all->next;
+        if (all->due <= now || forward->is_stopping) {
+            job_run(forward, all, now);
+        } else {
+            all->next = forward->later;
+            forward->later = all;
+        }
+    }
+    for (const struct forward_job *each = forward->later; each; each = each->next) {
+        if (each->due < due) due = each->due;
+    }
+    return due;
+}
+
+/* Returns whether the thread must go on. */
+static bool forward_wait(struct forward *forward, doorman_time due, struct forward_job **jobs,
+                         struct forward_question **done) {
+    server_lock(&forward->lock);
+    const doorman_time rest = due - doorman_clock();
+    if (!forward->jobs && !forward->done && rest > 0 && !forward->stops) {
+        server_condition_wait(&forward->wake, &forward->lock, rest);
+    }
+    *jobs = forward->jobs;
+    *done = forward->done;
+    forward->jobs = NULL;
+    forward->last_job = &forward->jobs;
+    forward->done = NULL;
+    forward->is_stopping = forward->stops;
+    const bool goes_on = !forward->stops || forward->job_count > 0;
+    server_unlock(&forward->lock);
+    return goes_on;
+}
+
+static void *forward_main(void *context) {
+    struct forward *forward = (struct forward *)context;
+    struct forward_job *jobs = NULL, *next_job = NULL;
+    struct forward_question *done = NULL, *next_done = NULL;
+    doorman_time due = 0;
+    server_shares_memory = true; /* trees last longer than a turn, and would keep the arena */
+    while (forward_wait(forward, due, &jobs, &done)) {
+        const doorman_time now = doorman_clock();
+        forward_take_map(forward);
+        server_forward_tend(forward, now);
+        for (; done; done = next_done) {
+            next_done = done->next;
+            question_take(forward, done);
+        }
+        for (; jobs; jobs = next_job) {
+            next_job = jobs->next;
+            job_run(forward, jobs, now);
+        }
+        due = forward_run_later(forward, now);
+    }
+    return NULL;
+}
+
+/* ---- the part ------------------------------------------------------------------------------- */
+
+static bool forward_is_signed(struct service *service, const char *text, size_t bytes) {
+    struct forward *forward = service->forward;
+    if (!forward->is_started) return false;
+    const enum mark_result result =
+        server_mark_check(text, bytes, forward->secret, (int64_t)time(NULL));
+    if (result == MARK_WRONG) server_counter_add(&forward->marks_wrong, 1);
+    if (result == MARK_RIGHT) server_counter_add(&forward->received, 1);
+    return result == MARK_RIGHT;
+}
+
+/* If another node has sent a message about a shard that this process does not own, its map may be
+ * newer. */
+static void forward_decided(struct service *service, doorman_json_exchange *exchange,
+                            doorman_time now) {
+    const size_t count = request_count(&exchange->request);
+    if (!server_shards_on(service)) return;
+    for (size_t i = 0; i < count; i++) {
+        if (!response_is_moved(&exchange->response, i)) continue;
+        forward_nudge(service, now);
+        return;
+    }
+}
+
+static enum exit_status forward_listen(struct service *service) {
+    struct forward *forward = service->forward;
+    if (!server_shards_on(service)) return CONTINUE;
+    forward->service = service;
+    forward->last_job = &forward->jobs;
+    memcpy(forward->secret, service->shards->secret, sizeof forward->secret);
+    forward->has_lock = server_lock_init(&forward->lock, LOCK_FORWARD);
+    if (!forward->has_lock || !server_condition_init(&forward->wake)) {
+        return server_fatal_error(EXIT_ERROR, "out of memory");
+    }
+    forward_take_map(forward);
+    if (!forward->map) return server_fatal_error(EXIT_ERROR, "out of memory");
+    const int error = pthread_create(&forward->thread, NULL, forward_main, forward);
+    forward->is_started = forward->has_thread = error == 0;
+    return error == 0 ? CONTINUE
+                      : server_fatal_error(EXIT_ERROR, "cannot serve: %s", strerror(error));
+}
+
+/* Answers all jobs. Later messages are not forwarded. */
+static void forward_stopping(struct service *service) {
+    struct forward *forward = service->forward;
+    if (!forward || !forward->is_started) return;
+    server_lock(&forward->lock);
+    forward->stops = true;
+    pthread_cond_signal(&forward->wake);
+    server_unlock(&forward->lock);
+}
+
+static void forward_stop(struct service *service) {
+    struct forward *forward = service->forward;
+    forward_stopping(service);
+    if (!forward || !forward->has_thread) return;
+    pthread_join(forward->thread, NULL);
+    server_forward_close_links(forward);
+    forward->has_thread = false;
+}
+
+static void forward_destroy(struct service *service) {
+    struct forward *forward = service->forward;
+    if (!forward) return;
+    for (struct forward_node *next = NULL, *each = forward->nodes; each; each = next) {
+        next = each->next;
+        free(each);
+    }
+    doorman_shard_map_destroy(forward->map);
+    if (forward->has_lock) server_lock_uninit(&forward->lock);
+}
+
+static const struct forward_calls forward_functions = {.is_away = forward_is_away,
+                                                       .prepare = forward_prepare,
+                                                       .begin = forward_begin,
+                                                       .ask = forward_ask,
+                                                       .is_signed = forward_is_signed};
+
+const struct server_part server_part_forward = {SERVER_PART_STATE(forward),
+                                                .listen = forward_listen,
+                                                .stopping = forward_stopping,
+                                                .stop = forward_stop,
+                                                .destroy = forward_destroy,
+                                                .decided = forward_decided,
+                                                .forwards = &forward_functions};

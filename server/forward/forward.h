@@ -1,0 +1,194 @@
+/* doorman_server, part SHARDS: forwards messages to the nodes that decide for their keys (N4). Only
+ * the files of this folder include this file. */
+#ifndef DOORMAN_SERVER_FORWARD_H
+#define DOORMAN_SERVER_FORWARD_H
+
+#include "../shards/shards.h"
+
+/* ---- >>marks -------------------------------------------------------------------------------- */
+
+/* A message to another node begins with {"METHOD":{"forwarded":"MARK",. The mark has the time, a
+ * random number and a hash of both and of the rest of the message, with the secret of the cluster.
+ * So no client can claim that its rights were checked already. */
+#define MARK_BYTES 50
+#define MARK_HEAD_BYTES 128 /* of all up to the comma, with a final 0 */
+#define MARK_SECONDS 300    /* how much the clocks of two nodes may differ */
+
+/* Writes the beginning of a message. Returns its bytes.
+ *   rest   what follows the comma
+ *   now    seconds since 1970 */
+size_t server_mark_write(char out[MARK_HEAD_BYTES], const char *method,
+                         const uint64_t secret[2], const doorman_buffer *rest, int64_t now);
+
+enum mark_result { MARK_NONE, MARK_RIGHT, MARK_WRONG };
+
+/* Checks the mark of a message. */
+enum mark_result server_mark_check(const char *text, size_t bytes, const uint64_t secret[2],
+                                   int64_t now);
+
+/* ---- >>links -------------------------------------------------------------------------------- */
+
+#define FORWARD_NODE_MAX 1024             /* questions to one node at the same time */
+#define FORWARD_JOB_MAX 8192              /* messages at the same time */
+#define FORWARD_BYTES_MAX ((size_t)64 << 20) /* of their texts */
+#define FORWARD_SECOND DOORMAN_SECOND     /* how long a message tries again */
+
+struct forward_link;
+
+/* Another node, as this process knows it. Nodes are never freed before the end. */
+struct forward_node {
+    struct forward_node *next;
+    char name[DOORMAN_ID_BYTES_MAX + 1];
+    char master[DOORMAN_ID_BYTES_MAX + 1]; /* where a process said that its master is; "": nowhere */
+    size_t at;                             /* the address to try, if there is no `master` */
+    size_t asked;                          /* questions under way */
+    doorman_time broken_until;             /* nothing is sent before this time; 0: it works */
+    counter sent, failed, full, nanoseconds; /* messages; those without an answer; not sent; until
+                                                the answer */
+};
+
+/* One message to one node. A question has an aio and a context of its link, and keeps them for the
+ * next message.
+ *
+ *     state     meaning                      event            next
+ *     IDLE      in the list of its link      it is asked      SENDING
+ *     SENDING   nng has the message          it was sent      WAITING, DONE
+ *     WAITING   the node has not answered    answer, error    DONE
+ *     DONE      the thread has not seen it   it is read       IDLE, or freed
+ */
+enum question_state { QUESTION_IDLE, QUESTION_SENDING, QUESTION_WAITING, QUESTION_DONE };
+
+struct forward_question {
+    struct forward_link *link;
+    struct forward_question *next, *next_of_link;
+    enum question_state state;
+    nng_ctx context;
+    nng_aio *aio;
+    doorman_time started_at, ends_at;
+    int result;       /* 0, or an error of nng */
+    nng_msg *message; /* the answer; NULL: none */
+
+    /* For the owner. */
+    struct forward_node *node;
+    struct forward_job *job;
+    size_t tries;
+    size_t *indexes; /* the entries of the job */
+    size_t count;
+};
+
+struct forward_link {
+    struct forward *forward;
+    struct forward_link *next;
+    char address[DOORMAN_ID_BYTES_MAX + 1];
+    nng_socket socket;
+    bool has_socket;
+    struct forward_question *all, *idle;
+    doorman_time used_at;
+    int pipe_count; /* atomic */
+    bool is_lost;   /* atomic: a connection has ended */
+};
+
+/* Sends a message to an address.
+ *   message   the call takes it on success
+ *   returns   NULL: it cannot be sent */
+struct forward_question *server_forward_send(struct forward *forward, const char *address,
+                                             nng_msg *message, doorman_time timeout);
+
+/* Gives a question back after its end. */
+void server_forward_end(struct forward_question *question);
+
+/* Ends the questions of connections that were lost, and closes links that are not used. */
+void server_forward_tend(struct forward *forward, doorman_time now);
+void server_forward_close_links(struct forward *forward);
+
+/* Returns whether an address has a connection. */
+bool server_forward_is_reached(const struct forward *forward, const char *address);
+
+/* ---- >>jobs --------------------------------------------------------------------------------- */
+
+struct forward_entry {
+    size_t shard;
+    size_t node; /* of the map, while it is asked */
+    bool is_done, is_failed; /* is_failed: its node does not answer */
+    bool is_everywhere; /* a release by request_id alone: any node may have the permit */
+    cJSON *answer;      /* NULL: that of this process, or none */
+};
+
+/* One message of a client. */
+struct forward_job {
+    struct forward_job *next;
+    struct waiter *waiter;      /* NULL: there is an asker */
+    struct forward_asker asker;
+    doorman_method method;
+    bool is_body;    /* the text is only the inner object */
+    bool has_reply;  /* this process has decided a part */
+    char *text;      /* of the message */
+    size_t bytes;
+    cJSON *root, *tree; /* the inner object, if it was read. `tree` is a part of `root` */
+    size_t asked;       /* questions under way */
+    doorman_time ends_at, due, pause, wait; /* wait: of its permits */
+    char failure[160];  /* why a node did not answer; "": all did */
+    char *whole;        /* the answer of one node to the whole message; NULL: none */
+    size_t whole_bytes;
+    char *error;        /* an error that a node has found in the message; NULL: none */
+    size_t error_bytes;
+    size_t count;
+    struct forward_entry entries[];
+};
+
+static inline const char *server_forward_list(const struct forward_job *job) {
+    return job->method == DOORMAN_ACQUIRE ? "permit" : "entry";
+}
+
+/* Makes the message to one node, for some entries of a job. Returns NULL if memory runs out. */
+nng_msg *server_forward_message(struct forward_job *job, const size_t *indexes, size_t count,
+                                const uint64_t secret[2]);
+
+enum forward_result {
+    FORWARD_TAKEN,    /* each entry has its answer, or is MOVED and not done */
+    FORWARD_LATER,    /* the process cannot decide now */
+    FORWARD_REDIRECT, /* it is not the master */
+    FORWARD_WRONG     /* it has found an error in the message, or its answer makes no sense */
+};
+
+/* Takes the answer to a question.
+ *   master   out: on REDIRECT the address of the master; "": not known */
+enum forward_result server_forward_take(const struct forward_question *question,
+                                        char master[DOORMAN_ID_BYTES_MAX + 1]);
+
+/* Writes the whole answer to a job. The caller frees it; NULL: out of memory.
+ *   is_body   only the inner object, unless it is an error */
+char *server_forward_write(struct forward_job *job, bool is_body, doorman_status *status);
+
+/* ---- >>the part ----------------------------------------------------------------------------- */
+
+struct forward {
+    struct service *service;
+    pthread_t thread;
+    bool is_started; /* constant while others use the part */
+    bool has_thread;
+    uint64_t secret[2];
+
+    /* Only the thread uses these. */
+    doorman_shard_map *map;
+    struct forward_link *links;
+    struct forward_job *later; /* jobs that try again */
+    bool is_stopping; /* `stops` at the last look */
+
+    struct lock lock; /* guards what follows */
+    bool has_lock;
+    pthread_cond_t wake;
+    bool stops;
+    struct forward_job *jobs, **last_job;
+    struct forward_question *done;
+    size_t job_count, byte_count;
+    struct forward_node *nodes; /* only the thread adds to it, with the lock */
+    doorman_time nudged_at;     /* when the thread of shards was last woken. The lock of the service
+                                   guards it */
+    counter marks_wrong, received;
+};
+
+/* Puts a question that is over into the list for the thread. Any thread calls this. */
+void server_forward_note_done(struct forward *forward, struct forward_question *question);
+
+#endif

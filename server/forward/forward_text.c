@@ -1,0 +1,277 @@
+/* doorman_server, part SHARDS: splits a message among nodes, and merges their answers. This file
+ * changes only its arguments. */
+#include "forward.h"
+
+/* Reads the inner object of a message. Returns false if memory runs out. */
+static bool job_read(struct forward_job *job) {
+    if (job->tree) return true;
+    job->root = cJSON_ParseWithLength(job->text, job->bytes);
+    job->tree = job->root;
+    if (!job->is_body) {
+        const char *name = doorman_method_name(job->method, false);
+        job->tree = cJSON_GetObjectItemCaseSensitive(job->root, name);
+    }
+    return job->tree != NULL;
+}
+
+/* Adds the chosen entries of a list. */
+static bool message_add_list(cJSON *out, const cJSON *list, const size_t *indexes, size_t count) {
+    cJSON *array = cJSON_AddArrayToObject(out, list->string);
+    size_t at = 0, next = 0;
+    bool added = array != NULL;
+    for (cJSON *each = list->child; each && next < count && added; each = each->next, at++) {
+        if (indexes[next] != at) continue;
+        added = cJSON_AddItemReferenceToArray(array, each);
+        next++;
+    }
+    return added && next == count;
+}
+
+/* Writes the inner object with the chosen entries. The caller frees it with cJSON_free. */
+static char *message_print(struct forward_job *job, const size_t *indexes, size_t count) {
+    const char *list = server_forward_list(job);
+    if (!job_read(job)) return NULL;
+    cJSON *out = cJSON_CreateObject();
+    bool made = out != NULL;
+    for (cJSON *each = job->tree->child; each && made; each = each->next) {
+        if (strcmp(each->string, "forwarded") == 0) continue; /* of nobody who may say so */
+        made = strcmp(each->string, list) == 0
+                   ? message_add_list(out, each, indexes, count)
+                   : cJSON_AddItemReferenceToObject(out, each->string, each);
+    }
+    char *text = made ? cJSON_PrintUnformatted(out) : NULL;
+    cJSON_Delete(out);
+    return text;
+}
+
+/* Returns the message, with its mark.
+ *   inner   an object with at least one field */
+static nng_msg *message_make(const struct forward_job *job, const char *inner, size_t bytes,
+                             const uint64_t secret[2]) {
+    const char *start = (const char *)memchr(inner, '{', bytes);
+    char head[MARK_HEAD_BYTES];
+    nng_msg *message = NULL;
+    if (!start) return NULL;
+    const size_t count = bytes - (size_t)(start + 1 - inner);
+    if (nng_msg_alloc(&message, 0) != 0) return NULL;
+    bool made = nng_msg_append(message, start + 1, count) == 0 && nng_msg_append(message, "}", 1) == 0;
+    const doorman_buffer rest = {.text = (char *)nng_msg_body(message),
+                                 .bytes = nng_msg_len(message)};
+    const char *method = doorman_method_name(job->method, false);
+    const size_t head_bytes = server_mark_write(head, method, secret, &rest, (int64_t)time(NULL));
+    made = made && nng_msg_insert(message, head, head_bytes) == 0;
+    if (made) return message;
+    nng_msg_free(message);
+    return NULL;
+}
+
+nng_msg *server_forward_message(struct forward_job *job, const size_t *indexes, size_t count,
+                                const uint64_t secret[2]) {
+    static const char word[] = "\"forwarded\"";
+    const bool is_plain = job->is_body && count == job->count &&
+                          !memmem(job->text, job->bytes, word, sizeof word - 1);
+    if (is_plain) return message_make(job, job->text, job->bytes, secret);
+    char *inner = message_print(job, indexes, count);
+    nng_msg *message = inner ? message_make(job, inner, strlen(inner), secret) : NULL;
+    cJSON_free(inner);
+    return message;
+}
+
+/* ---- answers -------------------------------------------------------------------------------- */
+
+static bool text_has(const char *text, size_t bytes, const char *word) {
+    return memmem(text, bytes, word, strlen(word)) != NULL;
+}
+
+static const char *string_of(const cJSON *object, const char *name) {
+    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, name));
+    return text ? text : "";
+}
+
+/* Takes the answer to a whole message as it is. Returns false if it must be read. */
+static bool take_whole(struct forward_job *job, const char *text, size_t bytes) {
+    char head[48];
+    const int length =
+        snprintf(head, sizeof head, "{\"%s\":{", doorman_method_name(job->method, false));
+    const size_t before = (size_t)length - 1;
+    if (bytes < before + 3 || memcmp(text, head, (size_t)length) != 0) return false;
+    if (text_has(text, bytes, "\"mastership\"") || text_has(text, bytes, "\"MOVED\"")) return false;
+    job->whole = (char *)malloc(bytes);
+    if (!job->whole) return false;
+    job->whole_bytes = bytes - before - 1;
+    memcpy(job->whole, text + before, job->whole_bytes);
+    for (size_t i = 0; i < job->count; i++) job->entries[i].is_done = true;
+    return true;
+}
+
+/* Takes an error. One that will pass is no error of the message. */
+static enum forward_result take_error(struct forward_job *job, const cJSON *error,
+                                      const char *text, size_t bytes) {
+    const char *code = string_of(error, "code");
+    if (strcmp(code, "UNAVAILABLE") == 0) return FORWARD_LATER;
+    if (!job->error) {
+        job->error = (char *)malloc(bytes + 1);
+        if (job->error) memcpy(job->error, text, bytes);
+        job->error_bytes = bytes;
+    }
+    return FORWARD_WRONG;
+}
+
+/* Takes the answer to one entry. */
+static void take_entry(struct forward_job *job, struct forward_entry *entry, cJSON *answer) {
+    const bool is_moved = strcmp(string_of(answer, "reason"), "MOVED") == 0;
+    const bool is_gone = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(answer, "gone"));
+    (void)job;
+    if (entry->is_everywhere) {
+        if (is_moved || is_gone) return;
+    } else {
+        entry->is_done = !is_moved;
+    }
+    cJSON_Delete(entry->answer);
+    entry->answer = answer ? cJSON_Duplicate(answer, true) : NULL;
+}
+
+static enum forward_result take_tree(const struct forward_question *question, const cJSON *tree,
+                                     char *master) {
+    struct forward_job *job = question->job;
+    const cJSON *error = cJSON_GetObjectItemCaseSensitive(tree, "error");
+    const cJSON *body =
+        cJSON_GetObjectItemCaseSensitive(tree, doorman_method_name(job->method, false));
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(body, server_forward_list(job));
+    const cJSON *mastership = cJSON_GetObjectItemCaseSensitive(body, "mastership");
+    const char *text = (const char *)nng_msg_body(question->message);
+    if (error) return take_error(job, error, text, nng_msg_len(question->message));
+    if (mastership) {
+        snprintf(master, DOORMAN_ID_BYTES_MAX + 1, "%s", string_of(mastership, "master_address"));
+        return FORWARD_REDIRECT;
+    }
+    if ((size_t)cJSON_GetArraySize(list) != question->count) return FORWARD_LATER;
+    cJSON *each = list->child;
+    for (size_t i = 0; i < question->count; i++, each = each->next) {
+        take_entry(job, &job->entries[question->indexes[i]], each);
+    }
+    return FORWARD_TAKEN;
+}
+
+enum forward_result server_forward_take(const struct forward_question *question,
+                                        char master[DOORMAN_ID_BYTES_MAX + 1]) {
+    struct forward_job *job = question->job;
+    const char *text = (const char *)nng_msg_body(question->message);
+    const size_t bytes = nng_msg_len(question->message);
+    bool is_whole = question->count == job->count;
+    for (size_t i = 0; i < job->count; i++) is_whole = is_whole && !job->entries[i].is_everywhere;
+    master[0] = 0;
+    if (is_whole && take_whole(job, text, bytes)) return FORWARD_TAKEN;
+    cJSON *tree = cJSON_ParseWithLength(text, bytes);
+    const enum forward_result result = take_tree(question, tree, master);
+    cJSON_Delete(tree);
+    return result;
+}
+
+/* ---- the whole answer ----------------------------------------------------------------------- */
+
+/* Returns the inner object of the reply of this process, or an object with an empty list. */
+static cJSON *reply_start(const struct forward_job *job) {
+    const char *name = doorman_method_name(job->method, false);
+    cJSON *tree = NULL;
+    if (job->has_reply) {
+        const doorman_buffer *reply = &job->waiter->exchange->reply;
+        tree = cJSON_ParseWithLength(reply->text, reply->bytes);
+        if (job->is_body) return tree;
+        cJSON *inner = cJSON_DetachItemFromObjectCaseSensitive(tree, name);
+        cJSON_Delete(tree);
+        return inner;
+    }
+    tree = cJSON_CreateObject();
+    cJSON *list = cJSON_AddArrayToObject(tree, server_forward_list(job));
+    for (size_t i = 0; list && i < job->count; i++) {
+        cJSON *each = cJSON_CreateObject();
+        if (job->method == DOORMAN_ACQUIRE) cJSON_AddStringToObject(each, "decision", "REFUSED");
+        cJSON_AddStringToObject(each, "reason", "MOVED");
+        if (job->method == DOORMAN_ACQUIRE) cJSON_AddNumberToObject(each, "item_index", 0);
+        cJSON_AddItemToArray(list, each);
+    }
+    return tree;
+}
+
+/* Merges the answers. The caller frees the text with cJSON_free. */
+static char *reply_merge(struct forward_job *job) {
+    cJSON *tree = reply_start(job);
+    cJSON *list = cJSON_GetObjectItemCaseSensitive(tree, server_forward_list(job));
+    bool merged = (size_t)cJSON_GetArraySize(list) == job->count;
+    cJSON *old = merged ? list->child : NULL;
+    for (size_t i = 0; merged && i < job->count; i++) {
+        cJSON *next = old->next, *answer = job->entries[i].answer;
+        if (answer) merged = cJSON_ReplaceItemViaPointer(list, old, answer);
+        if (answer && merged) job->entries[i].answer = NULL;
+        old = next;
+    }
+    char *text = merged ? cJSON_PrintUnformatted(tree) : NULL;
+    cJSON_Delete(tree);
+    return text;
+}
+
+static doorman_status error_status(const char *text, size_t bytes) {
+    cJSON *tree = cJSON_ParseWithLength(text, bytes);
+    const char *code = string_of(cJSON_GetObjectItemCaseSensitive(tree, "error"), "code");
+    doorman_status found = DOORMAN_OUT_OF_MEMORY;
+    for (int i = 0; i < DOORMAN_STATUS_COUNT; i++) {
+        if (strcmp(code, doorman_status_name((doorman_status)i)) == 0) found = (doorman_status)i;
+    }
+    cJSON_Delete(tree);
+    return found;
+}
+
+/* Returns a text around another one, which the caller frees. */
+static char *text_wrap(const char *before, const char *text, size_t bytes, const char *after) {
+    const size_t first = strlen(before), last = strlen(after);
+    char *out = (char *)malloc(first + bytes + last + 1);
+    if (!out) return NULL;
+    memcpy(out, before, first);
+    memcpy(out + first, text, bytes);
+    memcpy(out + first + bytes, after, last + 1);
+    return out;
+}
+
+/* Returns an error that says why no node has answered, which the caller frees. */
+static char *text_of_failure(const char *failure) {
+    cJSON *tree = cJSON_CreateObject();
+    cJSON *error = cJSON_AddObjectToObject(tree, "error");
+    cJSON_AddStringToObject(error, "code", "UNAVAILABLE");
+    cJSON_AddStringToObject(error, "message", failure);
+    char *printed = cJSON_PrintUnformatted(tree);
+    char *text = printed ? text_wrap("", printed, strlen(printed), "") : NULL;
+    cJSON_free(printed);
+    cJSON_Delete(tree);
+    return text;
+}
+
+/* Returns whether no entry has an answer of any node. */
+static bool job_has_nothing(const struct forward_job *job) {
+    bool has = job->has_reply && job->count > 1;
+    for (size_t i = 0; i < job->count; i++) {
+        has = has || job->entries[i].answer || job->entries[i].is_done;
+    }
+    return !has;
+}
+
+char *server_forward_write(struct forward_job *job, bool is_body, doorman_status *status) {
+    char head[48];
+    snprintf(head, sizeof head, "{\"%s\":", doorman_method_name(job->method, false));
+    *status = DOORMAN_OK;
+    if (job->error) {
+        *status = error_status(job->error, job->error_bytes);
+        return text_wrap("", job->error, job->error_bytes, "");
+    }
+    if (job->failure[0] && job_has_nothing(job)) {
+        *status = DOORMAN_UNAVAILABLE;
+        return text_of_failure(job->failure);
+    }
+    const char *before = is_body ? "" : head, *after = is_body ? "" : "}";
+    if (job->whole) return text_wrap(before, job->whole, job->whole_bytes, after);
+    char *inner = reply_merge(job);
+    char *text = inner ? text_wrap(before, inner, strlen(inner), after) : NULL;
+    cJSON_free(inner);
+    if (!text) *status = DOORMAN_OUT_OF_MEMORY;
+    return text;
+}
