@@ -483,6 +483,10 @@ export class PermitCore {
     acquired.itemIndex = index;
     acquired.reason = refusal.reason;
     acquired.limit = refusal.limit;
+    if (call.permit.detail) {
+      acquired.quota = refusal.quota;
+      acquired.window = refusal.window;
+    }
     if (refusal.retryAt !== NEVER) {
       acquired.retryAfter = seconds(Math.max(refusal.retryAt - this.now, 0));
     }
@@ -556,10 +560,13 @@ export class PermitCore {
       this.#refusals.delete(pair);
     }
     const { pair } = call.items[0];
+    const figures = decision.figures[0]?.find((limit) => (
+      !limit.shadow && limit.name === (decision.limit ?? '')));
     this.#refusals.delete(pair); // so that it becomes the newest one
     this.#refusals.set(pair, { until, least: call.permit.least(0), maxWait: call.sentMaxWait,
       retryAt: decision.retryAfter === undefined ? NEVER : this.now + decision.retryAfter,
-      reason: decision.reason, limit: decision.limit });
+      reason: decision.reason, limit: decision.limit, quota: figures?.quota ?? 0,
+      window: seconds(figures?.window ?? 0) });
   }
 
   // ---- reservations (P27)
