@@ -62,10 +62,8 @@ export class Client {
   }
 
   #open(Handle, resourceId, options) {
-    this.#engine.checkOpen();
-    const resource = this.#engine.leases.open(resourceId, options, clock());
+    const resource = this.#engine.open(resourceId, options);
     if (!this.#waiters.has(resourceId)) this.#waiters.set(resourceId, new Set());
-    this.#engine.step();
     return new Handle(this.#engine, resource, this.#waiters.get(resourceId));
   }
 
@@ -85,8 +83,8 @@ export class Client {
       signal: undefined });
     const { timeout, onGone, signal, ...rest } = options;
     const permit = new Permit(items, { ...rest, hold: true });
-    const decision = await this.#acquire(permit, timeout ?? rest.maxWait + 5, signal);
-    return new Hold(this.#engine, decision, onGone);
+    const decision = await this.#acquire(permit, timeout ?? rest.maxWait + 5, signal, onGone);
+    return new Hold(this.#engine, decision);
   }
 
   /** Charges what an action may cost, before its cost is known. Returns a promise of a
@@ -110,9 +108,10 @@ export class Client {
   async seize(transferId, given = {}) {
     const { timeout, timeToLive, onGone } = withDefaults(given,
       { timeout: 1, timeToLive: 0, onGone: undefined });
-    const decision = await this.#engine.decision((resolve) => (
-      this.#engine.permits.seize(transferId, timeout, resolve, clock(), timeToLive)));
-    return new Hold(this.#engine, decision, onGone);
+    const { permits } = this.#engine;
+    const decision = await this.#engine.decision((resolve) => this.#watch(onGone, (decide) => (
+      permits.seize(transferId, timeout, decide, clock(), timeToLive)), resolve));
+    return new Hold(this.#engine, decision);
   }
 
   /** While it is on, nothing is refused. Refusals are still counted. */
@@ -142,7 +141,18 @@ export class Client {
     await this.close();
   }
 
-  #acquire(permit, timeout, signal) {
+  /** Makes a call that may get a hold, and watches the hold from the start. ask: makes the call, of
+   * a function that gets the decision. Returns the call. */
+  #watch(onGone, ask, resolve) {
+    const call = ask((decision) => {
+      if (!decision.hold) this.#engine.onGone.delete(call.number);
+      resolve(decision);
+    });
+    if (onGone) this.#engine.onGone.set(call.number, onGone);
+    return call;
+  }
+
+  #acquire(permit, timeout, signal, onGone = undefined) {
     const { permits } = this.#engine;
     let call;
     let isAbandoned = false;
@@ -151,7 +161,8 @@ export class Client {
         if (isAbandoned) this.#giveBack(permit, decision);
         resolve(decision);
       };
-      call = permits.acquire(permit, timeout, decide, clock());
+      call = this.#watch(onGone, (sink) => permits.acquire(permit, timeout, sink, clock()),
+        decide);
     };
     const abandon = () => {
       isAbandoned = true;

@@ -26,6 +26,8 @@ interface Core {
   response(request: Request, status: number, body: unknown, now: number): string | undefined;
   /** Says that a request got no response. */
   failed(request: Request, now: number): void;
+  /** Ends a pause early, because a master has answered the other core. */
+  retrySoon(now: number): void;
   killSwitch(on: boolean): void;
   /** Whether nothing is left to send. */
   isIdle(): boolean;
@@ -59,6 +61,7 @@ export class LeaseCore implements Core {
   next(now: number): Request | undefined;
   response(request: Request, status: number, body: unknown, now: number): string | undefined;
   failed(request: Request, now: number): void;
+  retrySoon(now: number): void;
   killSwitch(on: boolean): void;
   isIdle(): boolean;
 }
@@ -109,6 +112,7 @@ export class PermitCore implements Core {
   next(now: number): Request | undefined;
   response(request: Request, status: number, body: unknown, now: number): string | undefined;
   failed(request: Request, now: number): void;
+  retrySoon(now: number): void;
   killSwitch(on: boolean): void;
   isIdle(): boolean;
 }

@@ -119,6 +119,7 @@ export class Engine {
       const { status, body } = await this.#connections.post(request, abort.signal);
       const wrong = core.response(request, status, body, clock());
       if (wrong) this.#warn(`${about}: ${wrong}`);
+      else if (!body?.mastership) this.#other(core).retrySoon(clock());
     } catch (error) { // of the network, TLS or HTTP
       if (!this.#stopped) this.#warn(`${about}: ${abort.signal.aborted ? 'no response' : error}`);
       core.failed(request, clock());
@@ -128,7 +129,23 @@ export class Engine {
     this.work();
   }
 
-  // ---- promises
+  #other(core) {
+    return core === this.leases ? this.permits : this.leases;
+  }
+
+  // ---- the calls
+
+  /** Opens a resource. Warns if it is open already with other options (K5). */
+  open(resourceId, options) {
+    this.checkOpen();
+    const resource = this.leases.open(resourceId, options, clock());
+    if (resource.differs) {
+      this.#warn(`${resourceId}: ${resource.differs}: not as in the first opening, which stays in ` +
+        'force');
+    }
+    this.step();
+    return resource;
+  }
 
   /** Calls a function with what gets the decision on its call. Returns a promise of it.
    * abandon: what to do if the signal aborts the wait. */

@@ -126,11 +126,10 @@ export class Gauge extends Handle {
 export class Hold {
   #engine;
 
-  constructor(engine, decision, onGone) {
+  constructor(engine, decision) {
     this.#engine = engine;
     this.decision = decision;
     this.granted = decision.granted;
-    if (onGone && decision.hold) engine.onGone.set(decision.hold, onGone);
   }
 
   /** Returns the seconds until the units may not be used any more; 0: now. */

@@ -1,3 +1,4 @@
+/// <reference lib="esnext.disposable" />
 // The types of the package. Durations are in seconds.
 
 /** A decision, or the result of a settle, transfer or seizure. */
@@ -171,6 +172,8 @@ export interface ResourceInfo {
   excess: number;
   overReleased: number;
   failures: number;
+  /** An option of a later opening that is not in force. */
+  optionsDiffer?: string;
 }
 
 /** The counters of permits, with the meanings of doorman_permit_client_info. */
@@ -224,7 +227,7 @@ interface WaitOptions {
   signal?: AbortSignal;
 }
 
-interface Resource {
+interface Resource extends Disposable {
   /** Takes units if they may be used now. Does not wait. */
   tryUse(units?: number): boolean;
   /** Takes units, and waits for them, in the order of the calls. */
@@ -249,9 +252,9 @@ export interface Gauge extends Resource {
   use<T>(work: () => T | Promise<T>, options?: WaitOptions & { units?: number }): Promise<T>;
 }
 
-/** Units that stay taken until they are released. The client renews them. A Hold has
- * Symbol.dispose and Symbol.asyncDispose, which release it. */
-export interface Hold {
+/** Units that stay taken until they are released. The client renews them. `using` and `await using`
+ * release them. */
+export interface Hold extends Disposable, AsyncDisposable {
   readonly decision: Acquired;
   readonly granted: boolean;
   /** Seconds until the units may not be used any more; 0: now. */
@@ -269,8 +272,8 @@ export interface Hold {
   run<T>(work: (hold: Hold) => T | Promise<T>): Promise<T>;
 }
 
-/** An amount that was charged before the cost is known. Symbol.asyncDispose settles `costs`. */
-export interface Reservation {
+/** An amount that was charged before the cost is known. `await using` settles `costs`. */
+export interface Reservation extends AsyncDisposable {
   readonly decision: Acquired;
   readonly granted: boolean;
   /** What the only item, or the first one, has really cost. */
@@ -284,7 +287,7 @@ export interface Reservation {
 }
 
 /** Leases, permits, holds and reservations. Wrong arguments throw a RangeError or a TypeError. */
-export class Client {
+export class Client implements AsyncDisposable {
   /** addresses: such as http://HOST:PORT, of all processes of a node, which are tried in turn. */
   constructor(addresses: string | string[], options?: ClientOptions);
   /** The name of this client at the servers. */
@@ -318,6 +321,7 @@ export class Client {
   metrics(): string;
   /** Gives all leases and holds back. Waits up to `timeout` seconds; the default is 5. */
   close(timeout?: number): Promise<void>;
+  [Symbol.asyncDispose](): Promise<void>;
 }
 
 /** A hold or a reservation was refused. `decision` says by whom, and why. */

@@ -94,6 +94,7 @@ export class Resource {
   outcome = undefined;
   reason = undefined;
   safeCapacity = undefined;
+  differs = undefined; // an option of a later opening that is not in force
   waiting = 0;
   waitingPeak = 0;
   waited = 0;
@@ -113,6 +114,7 @@ export class Resource {
   start(options, now) {
     if (options.kind !== this.options.kind) this.limiter = newLimiter(options, now);
     this.options = options;
+    this.differs = undefined;
     this.followsUse = options.wants === undefined;
     this.wants = options.wants ?? options.wantsInitial;
     const { usage } = this.limiter;
@@ -208,11 +210,17 @@ export class Resource {
       idleAfter: Math.floor(this.refreshInterval / 2) };
   }
 
-  /** Notes when to look at the counts after a refusal. A gauge has no rate to measure. */
-  notice() {
+  /** Notes when to look at the counts after a refusal. A gauge has no rate to measure. Without more
+   * capacity, refusals wait for a sample. */
+  #notice(supply) {
     const since = this.limiter.usage.unmetSince;
     const measures = since !== NEVER && !this.limiter.isGauge;
     this.lookAt = measures ? since + LOOK_MIN : since;
+    if (supply.exhausted) this.lookAt = NEVER;
+  }
+
+  noticeRefusal(now) {
+    if (this.limiter.usage.unmetSince !== NEVER) this.#notice(this.#supply(now));
   }
 
   /** Returns when the core has work for the resource, except requests. */
@@ -232,8 +240,7 @@ export class Resource {
   #updateWants(now) {
     const { estimator, limiter: { usage } } = this;
     const supply = this.#supply(now);
-    this.notice();
-    if (supply.exhausted) this.lookAt = NEVER; // refusals wait for a sample
+    this.#notice(supply);
     const due = estimator.due();
     const look = this.lookAt;
     if (now < Math.min(due, look, estimator.checkAt(supply))) return;
@@ -472,6 +479,8 @@ export class LeaseCore {
         throw new RangeError(`kind: ${resourceId} is open as a ${resource.options.kind}`);
       }
       resource.opened += 1;
+      resource.differs ??= Object.keys(OPTIONS).find((name) => (
+        options[name] !== resource.options[name]));
       return resource;
     }
     if (changesKind && resource.inUse() > 0) {
@@ -554,7 +563,7 @@ export class LeaseCore {
       learning: resource.learning, safeCapacity: resource.safeCapacity,
       allowed: usage.allowed / GRAINS, refused: usage.refused / GRAINS,
       excess: usage.excess / GRAINS, overReleased: limiter.overReleased ?? 0,
-      failures: this.failureCount };
+      failures: this.failureCount, optionsDiffer: resource.differs };
   }
 
   /** Returns whether all leases are released, and no request is under way. */
@@ -616,6 +625,13 @@ export class LeaseCore {
     this.#forgetClosed();
   }
 
+  /** Ends a pause early, because a master has answered permits. The next request comes at least a
+   * second after the last one, in case it fails again. */
+  retrySoon(now) {
+    if (this.state !== 'backing_off') return;
+    this.retryAt = Math.min(this.retryAt, Math.max(now, this.sentAt + SECOND));
+  }
+
   // ---- private
 
   #tick(now) {
@@ -630,10 +646,9 @@ export class LeaseCore {
 
   /** Checks for refusals, which make wants rise. */
   #look() {
-    if (this.now < this.lookAt) return;
     const following = [...this.resources.values()].filter((resource) => resource.followsUse);
     this.lookAt = following.length ? this.now + LOOK_INTERVAL : NEVER;
-    for (const resource of following) resource.work(this.now);
+    for (const resource of following) resource.noticeRefusal(this.now);
   }
 
   /** Makes a request, of renewals or of releases. If both are due, they alternate. */

@@ -33,6 +33,13 @@ export async function use(): Promise<number> {
   return size + left + (rate.retryAfter() ?? 0) + client.counts().granted + permit.units.length;
 }
 
+export async function release(): Promise<void> {
+  await using client = new Client('http://a:1');
+  await using hold = await client.hold('slots');
+  using rate = client.rate('db');
+  console.log(hold.granted, rate.tryUse());
+}
+
 export function serve(client: Client): void {
   const limit = rateLimit(client, (request) => request.url, {
     key: (request: IncomingMessage) => request.socket.remoteAddress ?? '', refuseStatus: 503 });
