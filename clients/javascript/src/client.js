@@ -19,7 +19,8 @@ const CLOSE_TIMEOUT = 5;
  * (items, options). */
 function readCall(resource, key, given, defaults) {
   const hasKey = typeof key === 'string' || key === undefined;
-  const options = withDefaults(hasKey ? given : key, { cost: undefined, min: undefined, ...defaults });
+  const options = withDefaults(hasKey ? given : key,
+    { cost: undefined, min: undefined, ...defaults });
   const { cost, min, ...rest } = options;
   if (typeof resource === 'string') {
     return { items: [new Item(resource, hasKey ? key : '', { cost, min })], options: rest };

@@ -140,8 +140,8 @@ export class Engine {
     this.checkOpen();
     const resource = this.leases.open(resourceId, options, clock());
     if (resource.differs) {
-      this.#warn(`${resourceId}: ${resource.differs}: not as in the first opening, which stays in ` +
-        'force');
+      this.#warn(`${resourceId}: ${resource.differs}: not as in the first opening, which stays ` +
+        'in force');
     }
     this.step();
     return resource;

@@ -192,7 +192,9 @@ test('addresses are those of HTTP', () => {
 test('a redirect keeps to TLS', () => {
   const addresses = new Addresses(['HTTPS://a:1/']);
   assert.equal(addresses.current, 'HTTPS://a:1');
-  for (const wrong of ['http://b:1', 'nonsense', null]) assert.equal(addresses.follow(wrong), false);
+  for (const wrong of ['http://b:1', 'nonsense', null]) {
+    assert.equal(addresses.follow(wrong), false);
+  }
   assert.ok(addresses.follow('https://b:1'));
   assert.equal(addresses.current, 'https://b:1');
 });

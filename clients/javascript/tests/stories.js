@@ -36,7 +36,9 @@ function match(path, actual, expected) {
     const [least, most] = expected.between;
     good = typeof actual === 'number' && actual >= least - 1e-6 && actual <= most + 1e-6;
   } else if (isObject(expected) && isObject(actual)) {
-    for (const [key, value] of Object.entries(expected)) match(`${path}.${key}`, actual[key], value);
+    for (const [key, value] of Object.entries(expected)) {
+      match(`${path}.${key}`, actual[key], value);
+    }
     return;
   } else if (Array.isArray(expected) && Array.isArray(actual)) {
     good = actual.length === expected.length;
