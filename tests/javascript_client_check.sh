@@ -66,7 +66,21 @@ run_installed() { # folder
     DOORMAN_PACKAGE=$folder/$1/node_modules/doorman-client run_test readme
 }
 
+metrics_are_valid() {
+    node --input-type=module - >"$folder/metrics" <<END
+import { Client } from '$PWD/$package/src/index.js';
+const client = new Client('http://127.0.0.1:1', { onWarning: () => {} });
+client.rate('a"b\\\\c', { wants: 1 });
+await client.acquire('x', { timeout: 0 });
+process.stdout.write(client.metrics());
+END
+    grep -q '^doorman_client_permits_fallback_granted_total 1$' "$folder/metrics" &&
+        grep -qF 'resource_wants{resource="a\"b\\c"} 1' "$folder/metrics" &&
+        promtool check metrics <"$folder/metrics"
+}
+
 check 'the package has the version of the library' version_is_that_of_the_library
+check_with promtool 'Prometheus accepts the metrics' metrics_are_valid
 is_installed openssl # without it, a test of TLS is skipped
 for test in stories limiters client web readme; do
     check "the tests of $test pass" run_test $test

@@ -151,6 +151,28 @@ test('with a server', { skip: noServer }, async (t) => {
   });
 });
 
+test('a client outlives a crash of the server', { skip: noServer }, async (t) => {
+  const server = await Server.start();
+  t.after(() => server.stop());
+  await withClient(server.url, { permits: { fallback: 'closed' } }, async (client, warnings) => {
+    const rate = client.rate('db/crash', { wants: 10 });
+    await eventually(() => rate.info().leased, 'there is a lease');
+    assert.equal((await client.acquire('login', 'a', { timeout })).by, 'server');
+    await server.crash();
+    assert.equal((await client.acquire('login', 'a', { timeout })).by, 'fallback');
+    assert.ok(warnings.length);
+    assert.ok(rate.info().leased);
+    server.startAt(new URL(server.url).host);
+    let by;
+    for (const end = performance.now() + WAIT * 1000; by !== 'server'; await sleep(50)) {
+      assert.ok(performance.now() < end, 'the server decides again');
+      ({ by } = await client.acquire('login', 'b', { timeout: 1 }));
+    }
+    const hold = await client.hold('transcode', { timeout });
+    await hold.run(() => assert.ok(hold.left() > 1));
+  });
+});
+
 test('a token is sent, and a wrong one is refused', { skip: noServer }, async (t) => {
   const token = '0123456789abcdef0123456789abcdef';
   const server = await Server.start({ flags: ['--http-token', 'tokens'],
@@ -271,6 +293,58 @@ test('a connection that the server has closed is no failure', async () => {
   });
   await fake.stop();
 });
+
+test('a server that hangs delays no later call', async () => {
+  let goOn;
+  const waits = new Promise((resolve) => { goOn = resolve; });
+  const fake = await FakeServer.start(async (_, message) => {
+    if (message.permit[0].item[0].resource_id === 'slow') await waits;
+    return [200, { permit: message.permit.map(() => (
+      { decision: 'GRANTED', item: [{ granted: 1 }] })) }];
+  });
+  await withClient(fake.url, { permitTimeout: 0.1 }, async (client) => {
+    assert.equal((await client.acquire('slow', { timeout: 0.1 })).by, 'fallback');
+    let by;
+    for (const end = performance.now() + WAIT * 1000; by !== 'server'; await sleep(20)) {
+      assert.ok(performance.now() < end, 'another call is decided');
+      ({ by } = await client.acquire('x', { timeout }));
+    }
+  });
+  goOn();
+  await fake.stop();
+});
+
+test('a hold that is gone is told', async () => {
+  const hold = { id: 7, node: 'eu', waited: 0, expires_in: 0.3 };
+  const fake = await FakeServer.start((method) => (method === 'acquire'
+    ? [200, { permit: [{ decision: 'GRANTED', item: [{ granted: 1 }], hold }] }]
+    : [200, { entry: [{ gone: true }] }]));
+  await withClient(fake.url, {}, async (client, warnings) => {
+    const gone = [];
+    const onGone = (held) => {
+      gone.push(held);
+      throw new Error('of the application');
+    };
+    const lost = await client.hold('t', 'k', { timeout, onGone });
+    await eventually(() => gone.length, 'the application is told');
+    assert.ok(gone[0].gone);
+    await eventually(() => lost.left() === 0, 'the hold ends');
+    assert.equal(client.counts().holdsLost, 1);
+    assert.match(warnings.join('\n'), /onGone has failed: Error: of the application/);
+  });
+  await fake.stop();
+});
+
+test('options of a second opening that are not in force are warned of', () => withClient(FAR, {},
+  async (client, warnings) => {
+    client.rate('db', { wants: 5 });
+    client.rate('db', { wants: 5 });
+    assert.equal(warnings.length, 0);
+    const second = client.rate('db', { wants: 7 });
+    assert.match(warnings[0], /db: wants: not as in the first opening/);
+    assert.deepEqual([second.info().wants, second.info().optionsDiffer], [5, 'wants']);
+    assert.throws(() => client.gauge('db'), /kind: db is open as a rate/);
+  }));
 
 test('a reservation that is aborted is settled with a cost of 0', async () => {
   const abort = new AbortController();

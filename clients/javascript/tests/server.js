@@ -1,7 +1,9 @@
 // Helpers of the tests: a real server, and a server whose answers a test writes.
 
 import { spawn } from 'node:child_process';
-import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync, openSync } from 'node:fs';
+import {
+  closeSync, existsSync, mkdtempSync, openSync, readFileSync, rmSync, writeFileSync,
+} from 'node:fs';
 import { createServer } from 'node:http';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -46,13 +48,26 @@ export class Server {
     for (const [name, text] of Object.entries(all)) {
       writeFileSync(join(server.folder, name), text, { mode: 0o600 });
     }
-    const log = openSync(join(server.folder, 'log'), 'w');
-    server.process = spawn(PROGRAM, ['--config', 'config.json', '--listen', 'tcp://127.0.0.1:0',
-      '--http', '127.0.0.1:0', '--node', 'eu', ...flags],
-    { cwd: server.folder, stdio: ['ignore', log, log] });
-    server.ended = new Promise((resolve) => server.process.on('exit', resolve));
+    server.flags = flags;
+    server.startAt('127.0.0.1:0');
     server.url = await eventually(() => server.#findUrl(), 'the server listens');
     return server;
+  }
+
+  /** Starts the process. After crash() it can start again at the address that it had. */
+  startAt(address) {
+    const log = openSync(join(this.folder, 'log'), 'a');
+    this.process = spawn(PROGRAM, ['--config', 'config.json', '--listen', 'tcp://127.0.0.1:0',
+      '--http', address, '--node', 'eu', ...this.flags],
+    { cwd: this.folder, stdio: ['ignore', log, log] });
+    closeSync(log);
+    this.ended = new Promise((resolve) => this.process.on('exit', resolve));
+  }
+
+  /** Kills the process. */
+  async crash() {
+    this.process.kill('SIGKILL');
+    await this.ended;
   }
 
   #findUrl() {
