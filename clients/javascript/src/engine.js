@@ -1,0 +1,226 @@
+// What drives the cores of a client: a clock, timers and connections.
+
+import { randomBytes } from 'node:crypto';
+import { hostname } from 'node:os';
+
+import { NEVER, SECOND, checkDuration } from './base.js';
+import { Connections } from './http.js';
+import { LeaseCore } from './leases.js';
+import { PermitCore } from './permits.js';
+
+const SLEEP_MAX = 60 * SECOND;
+const PAUSE_MAX = SECOND / 5; // between two looks at a limiter
+const SUSPENDED_MIN = 1000; // ms by which the clocks differ when the machine was suspended
+
+let lastMono = performance.now();
+let lastWall = Date.now();
+let suspended = 0;
+
+/** Returns nanoseconds of a clock that never goes back. performance.now() stands still while the
+ * machine is suspended, so what the time of day has gained meanwhile is added. */
+export function clock() {
+  const mono = performance.now();
+  const wall = Date.now();
+  const gained = wall - lastWall - (mono - lastMono);
+  if (gained > SUSPENDED_MIN) suspended += gained;
+  lastMono = mono;
+  lastWall = wall;
+  return Math.round((mono + suspended) * 1e6);
+}
+
+/** Returns a name that no other client has, and that nobody can guess. */
+export const newClientId = () =>
+  `${hostname()}:${process.pid}:${randomBytes(8).toString('hex')}`;
+
+/** Returns the time of the clock at which a timeout in seconds ends; undefined: never. */
+export const deadlineIn = (timeout) =>
+  (timeout === undefined ? NEVER : clock() + checkDuration('timeout', timeout));
+
+/** Both cores of a client, and what they need of the world. */
+export class Engine {
+  onGone = new Map(); // functions by the number of a hold
+  stopping = false;
+  #stopped = false;
+  #connections;
+  #timer;
+  #underWay = new Map(); // what aborts the request of each channel
+  #waiters = new Set(); // functions that are called when something may have changed
+  #pending = 0; // promises that somebody waits for
+  #warn;
+
+  constructor(addresses, options) {
+    const now = clock();
+    this.clientId = options.clientId ?? newClientId();
+    this.leases = new LeaseCore(this.clientId, addresses, now, {
+      requestTimeout: options.leaseTimeout });
+    this.permits = new PermitCore(this.clientId, addresses, now, {
+      policy: options.permits, requestTimeout: options.permitTimeout });
+    this.#connections = new Connections(options);
+    this.#warn = options.onWarning;
+  }
+
+  checkOpen() {
+    if (this.stopping) throw new Error('the client is closed');
+  }
+
+  // ---- the loop
+
+  /** Does what is due, sends requests, and plans when to do it again. */
+  step() {
+    if (this.#stopped) return;
+    const now = clock();
+    for (const core of [this.leases, this.permits]) {
+      for (let request; (request = core.next(now)); ) this.#send(core, request);
+    }
+    for (let acquired; (acquired = this.permits.decision(now)); ) {
+      const resolve = acquired.context;
+      acquired.context = undefined;
+      resolve?.(acquired);
+    }
+    const told = [];
+    for (let held; (held = this.permits.change(now)); ) told.push(held);
+    this.#plan();
+    for (const held of told) this.#tell(held);
+  }
+
+  /** Does a step, and wakes those that wait for units. */
+  work() {
+    this.step();
+    for (const wake of [...this.#waiters]) wake();
+  }
+
+  /** Sets the timer. It keeps the process alive only while somebody waits for a promise. */
+  #plan() {
+    clearTimeout(this.#timer);
+    const due = Math.min(this.leases.due(), this.permits.due());
+    const wait = Math.max(0, Math.min(due - clock(), SLEEP_MAX));
+    this.#timer = setTimeout(() => this.work(), Math.ceil(wait / 1e6));
+    if (!this.#pending) this.#timer.unref();
+  }
+
+  #tell(held) {
+    const onGone = this.onGone.get(held.hold);
+    if (held.gone) this.onGone.delete(held.hold);
+    try {
+      onGone?.(held);
+    } catch (error) { // of the application
+      this.#warn(`onGone has failed: ${error?.stack ?? error}`);
+    }
+  }
+
+  async #send(core, request) {
+    const name = core === this.leases ? 'leases' : `permits ${request.lane}`;
+    this.#underWay.get(name)?.abort(); // the core has given this request up
+    const abort = new AbortController();
+    this.#underWay.set(name, abort);
+    const timer = setTimeout(() => abort.abort(), Math.ceil(request.timeout / 1e6));
+    const about = `${request.address}: ${request.method}`;
+    try {
+      const { status, body } = await this.#connections.post(request, abort.signal);
+      const wrong = core.response(request, status, body, clock());
+      if (wrong) this.#warn(`${about}: ${wrong}`);
+      else if (!body?.mastership) this.#other(core).retrySoon(clock());
+    } catch (error) { // of the network, TLS or HTTP
+      if (!this.#stopped) this.#warn(`${about}: ${abort.signal.aborted ? 'no response' : error}`);
+      core.failed(request, clock());
+    }
+    clearTimeout(timer);
+    if (this.#underWay.get(name) === abort) this.#underWay.delete(name);
+    this.work();
+  }
+
+  #other(core) {
+    return core === this.leases ? this.permits : this.leases;
+  }
+
+  // ---- the calls
+
+  /** Opens a resource. Warns if it is open already with other options (K5). */
+  open(resourceId, options) {
+    this.checkOpen();
+    const resource = this.leases.open(resourceId, options, clock());
+    if (resource.differs) {
+      this.#warn(`${resourceId}: ${resource.differs}: not as in the first opening, which stays ` +
+        'in force');
+    }
+    this.step();
+    return resource;
+  }
+
+  /** Calls a function with what gets the decision on its call. Returns a promise of it.
+   * abandon: what to do if the signal aborts the wait. */
+  async decision(ask, signal, abandon = () => {}) {
+    this.checkOpen();
+    signal?.throwIfAborted();
+    let stop;
+    this.#pending += 1;
+    try {
+      return await new Promise((resolve, reject) => {
+        ask(resolve);
+        stop = () => {
+          reject(signal.reason);
+          abandon();
+          this.step();
+        };
+        signal?.addEventListener('abort', stop, { once: true });
+        this.step();
+      });
+    } finally {
+      signal?.removeEventListener('abort', stop);
+      this.#pending -= 1;
+      if (!this.#pending) this.#timer?.unref();
+    }
+  }
+
+  /** Waits until something may have changed, at most for a time. */
+  async changed(time, signal) {
+    const wait = Math.max(0, Math.min(time, SLEEP_MAX));
+    let wake;
+    await new Promise((resolve) => {
+      const timer = setTimeout(() => wake(), Math.ceil(wait / 1e6));
+      wake = () => {
+        clearTimeout(timer);
+        resolve();
+      };
+      this.#waiters.add(wake);
+      signal?.addEventListener('abort', wake);
+    });
+    this.#waiters.delete(wake);
+    signal?.removeEventListener('abort', wake);
+    signal?.throwIfAborted();
+  }
+
+  /** Returns how long to wait before the next try to take units. */
+  pause(resource, units) {
+    return Math.min(PAUSE_MAX, resource.limiter.delay(units, clock()));
+  }
+
+  // ---- the end
+
+  /** Gives everything back. Waits up to `timeout` seconds until the servers know it. */
+  async stop(timeout) {
+    const deadline = deadlineIn(timeout);
+    if (!this.stopping) {
+      this.stopping = true;
+      this.#giveBack(clock());
+      this.work();
+    }
+    while (!this.#isIdle() && clock() < deadline) await this.changed(deadline - clock());
+    this.#stopped = true;
+    clearTimeout(this.#timer);
+    for (const abort of this.#underWay.values()) abort.abort();
+    this.#connections.close();
+  }
+
+  #isIdle() {
+    return this.leases.isIdle() && this.permits.isIdle();
+  }
+
+  #giveBack(now) {
+    for (const resource of [...this.leases.resources.values()]) {
+      while (resource.opened) this.leases.close(resource, now, true);
+      resource.requestAt = Math.min(resource.requestAt, now);
+    }
+    this.permits.stop(now);
+  }
+}

@@ -1,0 +1,2 @@
+// The version of the package is that of the library.
+export const VERSION = '0.1.0';

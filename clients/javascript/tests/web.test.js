@@ -1,0 +1,70 @@
+// The middleware, with a server whose answers are known.
+
+import assert from 'node:assert/strict';
+import { createServer } from 'node:http';
+import test from 'node:test';
+
+import { Client } from '../src/index.js';
+import { headersOf, rateLimit } from '../src/web.js';
+import { FakeServer, WAIT } from './server.js';
+
+const LIMIT = { name: 'per-user', limit: 5, used: 0.5, remaining: 4.5, reset_after: 9.2,
+  window: 50 };
+const GRANTED = { permit: [{ decision: 'GRANTED', item: [
+  { granted: 1, limit: 'per-user', remaining: 4.5, reset_after: 9.2, limits: [LIMIT] }] }] };
+const REFUSED = { permit: [{ decision: 'REFUSED', resource_id: 'login', limit: 'per-user',
+  reason: 'RATE', retry_after: 3.1, item: [{ limits: [
+    { ...LIMIT, used: 5, remaining: 0, reset_after: 50, refused: true }] }] }] };
+
+const answer = (_, message) => [200, message.permit[0].item[0].key === 'bob' ? REFUSED : GRANTED];
+
+test('requests are limited, and responses have the headers', async (t) => {
+  const fake = await FakeServer.start(answer);
+  const client = new Client(fake.url);
+  const limit = rateLimit(client, (request) => (request.url === '/free' ? undefined : 'login'), {
+    key: (request) => {
+      if (request.url === '/wrong') throw new Error('it has no key');
+      return request.url.slice(2);
+    },
+    cost: () => 2, timeout: WAIT });
+  const web = createServer((request, response) => limit(request, response, (error) => {
+    if (error) response.statusCode = 500;
+    response.end(error ? error.message : String(request.doorman?.by));
+  }));
+  await new Promise((resolve) => web.listen(0, '127.0.0.1', resolve));
+  t.after(async () => {
+    web.close();
+    web.closeAllConnections?.();
+    await client.close();
+    await fake.stop();
+  });
+  const ask = async (path) => {
+    const response = await fetch(`http://127.0.0.1:${web.address().port}${path}`);
+    return { response, text: await response.text(), headers: response.headers };
+  };
+
+  const granted = await ask('/?alice');
+  assert.equal(granted.text, 'server');
+  assert.equal(granted.headers.get('RateLimit-Policy'), '"per-user";q=5;w=50');
+  assert.equal(granted.headers.get('RateLimit'), '"per-user";r=4;t=10');
+  assert.equal(fake.seen[0].message.permit[0].item[0].cost, 2);
+  const refused = await ask('/?bob');
+  assert.equal(refused.response.status, 429);
+  assert.equal(refused.headers.get('Retry-After'), '4');
+  assert.equal(refused.headers.get('RateLimit'), '"per-user";r=0;t=4');
+  assert.equal(refused.headers.get('Cache-Control'), 'no-store');
+  assert.deepEqual(JSON.parse(refused.text),
+    { decision: 'REFUSED', reason: 'RATE', limit: 'per-user' });
+  const free = await ask('/free');
+  assert.deepEqual([free.text, free.headers.get('RateLimit')], ['undefined', null]);
+  const wrong = await ask('/wrong');
+  assert.deepEqual([wrong.response.status, wrong.text], [500, 'it has no key']);
+});
+
+test('names of limits are escaped', () => {
+  const decision = { granted: true, limit: 'a"\\é', quota: 5, window: 0, remaining: 2,
+    resetAfter: 0 };
+  assert.equal(headersOf(decision)['RateLimit-Policy'], '"a\\"\\\\%C3%A9";q=5');
+  assert.deepEqual(headersOf({ granted: true, by: 'fallback' }), {});
+  assert.throws(() => rateLimit(undefined, 'x', { refuseStatus: 200 }), /refuseStatus/);
+});
