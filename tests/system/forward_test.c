@@ -175,14 +175,13 @@ TEST(a_gateway_may_ask_any_node_with_allow) {
 
 TEST(a_gateway_may_call_any_node_with_grpc) {
     char key[32], other[32], address[64], command[512];
-    setenv("DOORMAN_GRPC", "127.0.0.1:0", 1);
+    cluster_grpc = "127.0.0.1:0";
     cluster_share(2);
-    unsetenv("DOORMAN_GRPC");
+    cluster_grpc = NULL;
     key_of_node(1, "key", key);
     key_of_node(0, "other", other);
     char *log_text = file_read(cluster.nodes[0].process->err);
     const char *at = strstr(log_text, " grpc=");
-    if (!at) print_message("%s\n", log_text);
     assert_non_null(at);
     assert_int_equal(sscanf(at, " grpc=%63[^ \n]", address), 1);
     free(log_text);
