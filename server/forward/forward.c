@@ -167,8 +167,7 @@ static bool response_is_moved(const doorman_response *response, size_t index) {
 static bool entry_is_unknown(const doorman_request *request, const doorman_response *response,
                              size_t index) {
     if (request->method != DOORMAN_RELEASE || request->holds[index].id) return false;
-    return !response->is_master ||
-           (index < response->hold_count && response->holds[index].gone);
+    return !response->is_master || (index < response->hold_count && response->holds[index].gone);
 }
 
 /* Returns whether a part of a message must be forwarded. */
@@ -176,8 +175,8 @@ static bool message_is_away(const struct service *service, const doorman_request
                             const doorman_response *response) {
     bool is_away = false;
     for (size_t i = 0; i < request_count(request) && !is_away; i++) {
-        is_away = response->is_master && (response_is_moved(response, i) ||
-                                          entry_is_unknown(request, response, i));
+        is_away = response->is_master &&
+                  (response_is_moved(response, i) || entry_is_unknown(request, response, i));
     }
     return response->is_master ? is_away : forward_is_away(service, request);
 }
@@ -190,8 +189,7 @@ static void job_note_entries(struct forward_job *job, struct service *service,
     for (size_t i = 0; i < job->count; i++) {
         struct forward_entry *entry = &job->entries[i];
         const bool is_known = request_find_shard(service, request, i, &entry->shard);
-        entry->is_everywhere =
-            !is_known && (!response || entry_is_unknown(request, response, i));
+        entry->is_everywhere = !is_known && (!response || entry_is_unknown(request, response, i));
         entry->is_done = response && response->is_master && !entry->is_everywhere &&
                          !response_is_moved(response, i);
     }
@@ -474,8 +472,7 @@ static void question_fail(struct forward *forward, struct forward_question *ques
     const bool was_master = node->master[0] != 0;
     node->master[0] = 0;
     if (!was_master) node->at++;
-    if (question->tries <= node_address_count(forward, node) &&
-        question_retry(forward, question)) {
+    if (question->tries <= node_address_count(forward, node) && question_retry(forward, question)) {
         return;
     }
     server_counter_add(&node->failed, 1);
@@ -618,6 +615,28 @@ static void forward_decided(struct service *service, doorman_json_exchange *exch
     }
 }
 
+void server_forward_read(struct service *service, const doorman_shard_map *map,
+                         struct forward_figures *out) {
+    struct forward *forward = service->forward;
+    if (!forward->is_started) return;
+    server_lock(&forward->lock);
+    for (const struct forward_node *each = forward->nodes; each; each = each->next) {
+        const size_t at = doorman_shard_map_node(map, each->name);
+        if (at >= map->node_count) continue;
+        out[at].is_known = true;
+        out[at].sent = __atomic_load_n(&each->sent, __ATOMIC_RELAXED);
+        out[at].failed = __atomic_load_n(&each->failed, __ATOMIC_RELAXED);
+        out[at].full = __atomic_load_n(&each->full, __ATOMIC_RELAXED);
+        out[at].nanoseconds = __atomic_load_n(&each->nanoseconds, __ATOMIC_RELAXED);
+    }
+    server_unlock(&forward->lock);
+}
+
+void server_forward_read_marks(const struct service *service, uint64_t *received, uint64_t *wrong) {
+    *received = __atomic_load_n(&service->forward->received, __ATOMIC_RELAXED);
+    *wrong = __atomic_load_n(&service->forward->marks_wrong, __ATOMIC_RELAXED);
+}
+
 static enum exit_status forward_listen(struct service *service) {
     struct forward *forward = service->forward;
     if (!server_shards_on(service)) return CONTINUE;
@@ -672,10 +691,7 @@ static const struct forward_calls forward_functions = {.is_away = forward_is_awa
                                                        .ask = forward_ask,
                                                        .is_signed = forward_is_signed};
 
-const struct server_part server_part_forward = {SERVER_PART_STATE(forward),
-                                                .listen = forward_listen,
-                                                .stopping = forward_stopping,
-                                                .stop = forward_stop,
-                                                .destroy = forward_destroy,
-                                                .decided = forward_decided,
-                                                .forwards = &forward_functions};
+const struct server_part server_part_forward = {
+    SERVER_PART_STATE(forward),    .listen = forward_listen,   .stopping = forward_stopping,
+    .stop = forward_stop,          .destroy = forward_destroy, .decided = forward_decided,
+    .forwards = &forward_functions};

@@ -1,5 +1,5 @@
 /* doorman_server, part SHARDS: forwards messages to the nodes that decide for their keys (N4). Only
- * the files of this folder include this file. */
+ * this folder and the page of shards include this file. */
 #ifndef DOORMAN_SERVER_FORWARD_H
 #define DOORMAN_SERVER_FORWARD_H
 
@@ -17,8 +17,8 @@
 /* Writes the beginning of a message. Returns its bytes.
  *   rest   what follows the comma
  *   now    seconds since 1970 */
-size_t server_mark_write(char out[MARK_HEAD_BYTES], const char *method,
-                         const uint64_t secret[2], const doorman_buffer *rest, int64_t now);
+size_t server_mark_write(char out[MARK_HEAD_BYTES], const char *method, const uint64_t secret[2],
+                         const doorman_buffer *rest, int64_t now);
 
 enum mark_result { MARK_NONE, MARK_RIGHT, MARK_WRONG };
 
@@ -28,10 +28,10 @@ enum mark_result server_mark_check(const char *text, size_t bytes, const uint64_
 
 /* ---- >>links -------------------------------------------------------------------------------- */
 
-#define FORWARD_NODE_MAX 1024             /* questions to one node at the same time */
-#define FORWARD_JOB_MAX 8192              /* messages at the same time */
+#define FORWARD_NODE_MAX 1024                /* questions to one node at the same time */
+#define FORWARD_JOB_MAX 8192                 /* messages at the same time */
 #define FORWARD_BYTES_MAX ((size_t)64 << 20) /* of their texts */
-#define FORWARD_SECOND DOORMAN_SECOND     /* how long a message tries again */
+#define FORWARD_SECOND DOORMAN_SECOND        /* how long a message tries again */
 
 struct forward_link;
 
@@ -39,10 +39,11 @@ struct forward_link;
 struct forward_node {
     struct forward_node *next;
     char name[DOORMAN_ID_BYTES_MAX + 1];
-    char master[DOORMAN_ID_BYTES_MAX + 1]; /* where a process said that its master is; "": nowhere */
-    size_t at;                             /* the address to try, if there is no `master` */
-    size_t asked;                          /* questions under way */
-    doorman_time broken_until;             /* nothing is sent before this time; 0: it works */
+    char
+        master[DOORMAN_ID_BYTES_MAX + 1]; /* where a process said that its master is; "": nowhere */
+    size_t at;                            /* the address to try, if there is no `master` */
+    size_t asked;                         /* questions under way */
+    doorman_time broken_until;            /* nothing is sent before this time; 0: it works */
     counter sent, failed, full, nanoseconds; /* messages; those without an answer; not sent; until
                                                 the answer */
 };
@@ -108,29 +109,29 @@ bool server_forward_is_reached(const struct forward *forward, const char *addres
 
 struct forward_entry {
     size_t shard;
-    size_t node; /* of the map, while it is asked */
+    size_t node;             /* of the map, while it is asked */
     bool is_done, is_failed; /* is_failed: its node does not answer */
-    bool is_everywhere; /* a release by request_id alone: any node may have the permit */
-    cJSON *answer;      /* NULL: that of this process, or none */
+    bool is_everywhere;      /* a release by request_id alone: any node may have the permit */
+    cJSON *answer;           /* NULL: that of this process, or none */
 };
 
 /* One message of a client. */
 struct forward_job {
     struct forward_job *next;
-    struct waiter *waiter;      /* NULL: there is an asker */
+    struct waiter *waiter; /* NULL: there is an asker */
     struct forward_asker asker;
     doorman_method method;
-    bool is_body;    /* the text is only the inner object */
-    bool has_reply;  /* this process has decided a part */
-    char *text;      /* of the message */
+    bool is_body;   /* the text is only the inner object */
+    bool has_reply; /* this process has decided a part */
+    char *text;     /* of the message */
     size_t bytes;
     cJSON *root, *tree; /* the inner object, if it was read. `tree` is a part of `root` */
     size_t asked;       /* questions under way */
     doorman_time ends_at, due, pause, wait; /* wait: of its permits */
-    char failure[160];  /* why a node did not answer; "": all did */
-    char *whole;        /* the answer of one node to the whole message; NULL: none */
+    char failure[160];                      /* why a node did not answer; "": all did */
+    char *whole; /* the answer of one node to the whole message; NULL: none */
     size_t whole_bytes;
-    char *error;        /* an error that a node has found in the message; NULL: none */
+    char *error; /* an error that a node has found in the message; NULL: none */
     size_t error_bytes;
     size_t count;
     struct forward_entry entries[];
@@ -173,7 +174,7 @@ struct forward {
     doorman_shard_map *map;
     struct forward_link *links;
     struct forward_job *later; /* jobs that try again */
-    bool is_stopping; /* `stops` at the last look */
+    bool is_stopping;          /* `stops` at the last look */
 
     struct lock lock; /* guards what follows */
     bool has_lock;
@@ -187,6 +188,19 @@ struct forward {
                                    guards it */
     counter marks_wrong, received;
 };
+
+/* What pages show of the messages to one node. */
+struct forward_figures {
+    uint64_t sent, failed, full, nanoseconds;
+    bool is_known; /* a message was for the node */
+};
+
+/* Reads the figures of each node of a map. */
+void server_forward_read(struct service *service, const doorman_shard_map *map,
+                         struct forward_figures *out);
+
+/* Reads how many messages of other nodes have come, and how many had a wrong mark. */
+void server_forward_read_marks(const struct service *service, uint64_t *received, uint64_t *wrong);
 
 /* Puts a question that is over into the list for the thread. Any thread calls this. */
 void server_forward_note_done(struct forward *forward, struct forward_question *question);

@@ -70,9 +70,8 @@ size_t server_mark_write(char out[MARK_HEAD_BYTES], const char *method, const ui
     const doorman_buffer whole = {.text = name, .bytes = strlen(name)};
     const uint64_t nonce = (uint64_t)nng_random() << 32 | nng_random();
     snprintf(numbers, sizeof numbers, "%016" PRIx64 ".%016" PRIx64 ".", (uint64_t)now, nonce);
-    const int bytes =
-        snprintf(out, MARK_HEAD_BYTES, "{\"%s\":{\"forwarded\":\"%s%016" PRIx64 "\",", name,
-                 numbers, mark_sign(secret, &whole, numbers, rest));
+    const int bytes = snprintf(out, MARK_HEAD_BYTES, "{\"%s\":{\"forwarded\":\"%s%016" PRIx64 "\",",
+                               name, numbers, mark_sign(secret, &whole, numbers, rest));
     return (size_t)bytes;
 }
 

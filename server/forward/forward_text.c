@@ -54,7 +54,8 @@ static nng_msg *message_make(const struct forward_job *job, const char *inner, s
     if (!start) return NULL;
     const size_t count = bytes - (size_t)(start + 1 - inner);
     if (nng_msg_alloc(&message, 0) != 0) return NULL;
-    bool made = nng_msg_append(message, start + 1, count) == 0 && nng_msg_append(message, "}", 1) == 0;
+    bool made =
+        nng_msg_append(message, start + 1, count) == 0 && nng_msg_append(message, "}", 1) == 0;
     const doorman_buffer rest = {.text = (char *)nng_msg_body(message),
                                  .bytes = nng_msg_len(message)};
     const char *method = doorman_method_name(job->method, false);
@@ -105,8 +106,8 @@ static bool take_whole(struct forward_job *job, const char *text, size_t bytes) 
 }
 
 /* Takes an error. One that will pass is no error of the message. */
-static enum forward_result take_error(struct forward_job *job, const cJSON *error,
-                                      const char *text, size_t bytes) {
+static enum forward_result take_error(struct forward_job *job, const cJSON *error, const char *text,
+                                      size_t bytes) {
     const char *code = string_of(error, "code");
     if (strcmp(code, "UNAVAILABLE") == 0) return FORWARD_LATER;
     if (!job->error) {

@@ -154,7 +154,7 @@ struct grpc_call {
     enum grpc_step step;
     bool is_over;      /* the permit is refused */
     bool is_forwarded; /* another process decides */
-    bool is_away; /* other nodes decide */
+    bool is_away;      /* other nodes decide */
     bool may_bring;    /* the token has the role figures */
     bool brings;       /* an item has figures */
     bool has_fields;

@@ -30,7 +30,7 @@ struct grpc_question {
     enum question_state state;
     void *owner; /* only the loop uses it */
     nng_ctx context;
-    nng_aio *aio; /* NULL: another part asks other nodes */
+    nng_aio *aio;         /* NULL: another part asks other nodes */
     doorman_time ends_at; /* the timeout of an aio is for one operation, and there are two */
     int result;
     nng_msg *message;
@@ -249,12 +249,9 @@ static void question_on_forwarded(void *context, const char *text, size_t bytes)
 
 struct grpc_question *server_grpc_master_forward(struct grpc_master *master,
                                                  const struct grpc_call *call, void *owner,
-                                                 doorman_time timeout,
-                                                 struct grpc_status *status) {
+                                                 doorman_time timeout, struct grpc_status *status) {
     struct grpc_question *question =
-        master->count < QUESTION_MAX
-            ? (struct grpc_question *)calloc(1, sizeof *question)
-            : NULL;
+        master->count < QUESTION_MAX ? (struct grpc_question *)calloc(1, sizeof *question) : NULL;
     if (!question) {
         server_grpc_fail(status, GRPC_RESOURCE_EXHAUSTED, "too many calls wait for other nodes");
         return NULL;

@@ -413,6 +413,7 @@ enum grpc_decided server_grpc_call_decide(struct grpc_call *call, const struct p
     }
     server_unlock(&service->lock);
     if (pauses) server_grpc_fail(status, GRPC_UNAVAILABLE, "the server is stopping");
-    if (decided == GRPC_DECIDED || decided == GRPC_FAILED) call_report(call, &exchange, peer, result, started_at);
+    if (decided == GRPC_DECIDED || decided == GRPC_FAILED)
+        call_report(call, &exchange, peer, result, started_at);
     return decided;
 }

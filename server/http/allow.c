@@ -48,7 +48,7 @@ struct allow {
 
     /* Copies, because the response of the server object is valid only while the lock is held. */
     bool is_master, granted, warning;
-    bool is_away; /* another node decides for the key */
+    bool is_away;                               /* another node decides for the key */
     char master_http[DOORMAN_ID_BYTES_MAX + 1]; /* "": not known */
     double units;
     doorman_time wait;
@@ -450,8 +450,7 @@ static void allow_finish(struct service *service, const struct http_request *req
     struct decision *room = (struct decision *)malloc(sizeof *room);
     cJSON *tree = text ? cJSON_ParseWithLength(text, bytes) : NULL;
     const cJSON *body = cJSON_GetObjectItemCaseSensitive(tree, "acquire");
-    const cJSON *permit =
-        cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(body, "permit"), 0);
+    const cJSON *permit = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(body, "permit"), 0);
     const bool delays = allow_read(&allow, request->query) && allow.permit.max_wait > 0;
     allow.is_master = true;
     if (room && permit && server_decision_read(room, permit, 1)) {
@@ -472,8 +471,7 @@ static void allow_finish(struct service *service, const struct http_request *req
 
 static const struct http_route allow_routes[] = {{"/v1/allow", .verbs = VERB_GET | VERB_POST,
                                                   .is_immediate = true, .charges = true,
-                                                  .handle = handle_allow,
-                                                  .finish = allow_finish},
+                                                  .handle = handle_allow, .finish = allow_finish},
                                                  {.path = NULL}};
 
 const struct server_part server_part_allow = {.routes = allow_routes};

@@ -32,8 +32,8 @@ doorman_reason server_decision_reason(const char *name) {
 /* Reads the limits of one item. */
 static void answer_read_item(struct decision *out, const cJSON *item, size_t index) {
     const cJSON *limit = NULL;
-    out->grants[index] = (doorman_permit_grant){
-        .granted = answer_number(item, "granted"), .limit = answer_text(item, "limit")};
+    out->grants[index] = (doorman_permit_grant){.granted = answer_number(item, "granted"),
+                                                .limit = answer_text(item, "limit")};
     cJSON_ArrayForEach(limit, cJSON_GetObjectItemCaseSensitive(item, "limits")) {
         const char *name = answer_text(limit, "name");
         if (!name || out->permit.detail_count == DECISION_DETAIL_MAX) continue;

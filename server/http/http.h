@@ -126,7 +126,7 @@ struct http_response {
     struct text text;                         /* the body */
     doorman_time delay; /* how long the response waits; if it waits, server_http_reserve_delay has
                            succeeded */
-    bool is_asked;         /* server_http_ask has sent a message, so there is no response yet */
+    bool is_asked;      /* server_http_ask has sent a message, so there is no response yet */
     const bool *abandoned; /* atomic; true: the peer has left; NULL: it stays */
 };
 

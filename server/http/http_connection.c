@@ -32,7 +32,9 @@
  *                thread of pages, or this     a disconnect while it waits     FREE
  *                thread makes it              a disconnect while it is made   ABANDONED
  *                permits of a message wait    the last one is decided         SENDING
- *                (P7)                         a disconnect                    ABANDONED
+ *                (P7), or other nodes are     a disconnect                    ABANDONED
+ *                asked (N4)                   they have granted from a later  DELAYED
+ *                                             time on
  *     DELAYED    the response is made. It     the time has come               SENDING
  *                says that a permit is        the server stops: the           SENDING
  *                granted from a later time    response is 503
@@ -160,8 +162,8 @@ void server_connection_move(struct http_connection *connection, enum http_connec
         [CONNECTION_CONTINUING] = 1U << CONNECTION_BODY | 1U << CONNECTION_FREE,
         [CONNECTION_BODY] = 1U << CONNECTION_ANSWERING | 1U << CONNECTION_DELAYED |
                             1U << CONNECTION_SENDING | 1U << CONNECTION_FREE,
-        [CONNECTION_ANSWERING] =
-            1U << CONNECTION_SENDING | 1U << CONNECTION_ABANDONED | 1U << CONNECTION_FREE,
+        [CONNECTION_ANSWERING] = 1U << CONNECTION_SENDING | 1U << CONNECTION_ABANDONED |
+                                 1U << CONNECTION_DELAYED | 1U << CONNECTION_FREE,
         [CONNECTION_ABANDONED] = 1U << CONNECTION_FREE,
         [CONNECTION_DELAYED] = 1U << CONNECTION_SENDING | 1U << CONNECTION_FREE,
         [CONNECTION_SENDING] = 1U << CONNECTION_IDLE | 1U << CONNECTION_HEAD |

@@ -5,7 +5,7 @@
  *     POST /v1/shards   {"move": 17, "node": "b"}, {"drain": "a"}, {"rebalance": true},
  *                       {"force": "a"} or {"remove": "a"}
  *     GET  /shards      a page */
-#include "../shards/shards.h"
+#include "../forward/forward.h"
 
 #include "pages.h"
 
@@ -22,7 +22,9 @@ struct shards_view {
     uint64_t moved_out, moved_in, forced, rows_lost;
     size_t owned, loads[DOORMAN_SHARD_NODES_MAX], moving;
     bool is_master;
-    char trouble[PROBLEM_TEXT]; /* "": none */
+    char trouble[PROBLEM_TEXT];                               /* "": none */
+    struct forward_figures forwards[DOORMAN_SHARD_NODES_MAX]; /* one for each node of the map */
+    uint64_t marks_wrong, received;
 };
 
 /* Returns NULL if memory runs out, or if there are no shards. */
@@ -48,6 +50,8 @@ static struct shards_view *view_take(struct service *service) {
         free(view);
         return NULL;
     }
+    server_forward_read(service, view->map, view->forwards);
+    server_forward_read_marks(service, &view->received, &view->marks_wrong);
     for (size_t i = 0; i < view->map->shards.count; i++) {
         const doorman_shard *shard = &view->map->owners[i];
         view->owned += view->is_master && view->states[i] == DOORMAN_SHARD_OWNED;
@@ -185,12 +189,15 @@ static void handle_json(struct service *service, const struct http_request *requ
 static void page_nodes(struct text *text, const struct shards_view *view) {
     const doorman_shard_map *map = view->map;
     server_text_add(text, "<table><thead><tr><th>node</th><th>shards</th>"
+                          "<th>forwards</th><th>failed</th>"
                           "<th class=words>addresses</th></tr></thead><tbody>");
     for (size_t i = 0; i < map->node_count; i++) {
         server_text_add(text, "<tr><td>");
         server_text_add_escaped(text, map->nodes[i].name, server_escape_html);
-        server_text_addf(text, "</td><td data-name='shards'>%zu</td><td data-name='addresses'>",
-                         view->loads[i]);
+        server_text_addf(text,
+                         "</td><td data-name='shards'>%zu</td><td data-name='forwards'>%" PRIu64
+                         "</td><td data-name='failed'>%" PRIu64 "</td><td data-name='addresses'>",
+                         view->loads[i], view->forwards[i].sent, view->forwards[i].failed);
         for (size_t j = 0; j < map->nodes[i].address_count; j++) {
             if (j) server_text_add(text, ", ");
             server_text_add_escaped(text, map->nodes[i].addresses[j], server_escape_html);
@@ -248,6 +255,39 @@ static void handle_page(struct service *service, const struct http_request *requ
 
 /* ---- metrics and facts ---------------------------------------------------------------------- */
 
+/* Adds a metric of the messages to each other node. */
+static void metrics_add_forwards(struct text *text, const struct shards_view *view) {
+    static const char *const names[] = {"sent", "failed", "full"};
+    server_metrics_header(text, "forwards_total", "counter",
+                          "Messages to the nodes that own the shards of their keys. failed: no "
+                          "process of the node answered. full: not sent, because too many were "
+                          "under way.");
+    for (size_t i = 0; i < view->map->node_count; i++) {
+        const struct forward_figures *figures = &view->forwards[i];
+        const uint64_t values[] = {figures->sent, figures->failed, figures->full};
+        for (size_t j = 0; j < 3 && figures->is_known; j++) {
+            server_text_add(text, "doorman_forwards_total{node=\"");
+            server_text_add_escaped(text, view->map->nodes[i].name, server_escape_label);
+            server_text_addf(text, "\",result=\"%s\"} %" PRIu64 "\n", names[j], values[j]);
+        }
+    }
+    server_metrics_header(text, "forward_seconds_total", "counter",
+                          "How long messages to other nodes were under way.");
+    for (size_t i = 0; i < view->map->node_count; i++) {
+        if (!view->forwards[i].is_known) continue;
+        server_text_add(text, "doorman_forward_seconds_total{node=\"");
+        server_text_add_escaped(text, view->map->nodes[i].name, server_escape_label);
+        server_text_addf(text, "\"} %.6f\n", (double)view->forwards[i].nanoseconds / 1e9);
+    }
+    server_metrics_value(text, "forwards_received_total", "counter",
+                         "Messages that other nodes have forwarded to this process.",
+                         (double)view->received);
+    server_metrics_value(text, "forward_marks_refused_total", "counter",
+                         "Messages that claimed to come from another node, with a wrong mark. The "
+                         "clocks of two nodes may differ by five minutes.",
+                         (double)view->marks_wrong);
+}
+
 static void shards_metrics(struct service *service, struct text *text) {
     struct shards_view *view = view_take(service);
     if (!view) return;
@@ -272,6 +312,7 @@ static void shards_metrics(struct service *service, struct text *text) {
     server_metrics_value(text, "shard_rows_lost_total", "counter",
                          "Rows of shards that had no room, or no limit, at their new node.",
                          (double)view->rows_lost);
+    metrics_add_forwards(text, view);
     view_free(view);
 }
 

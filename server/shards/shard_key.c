@@ -178,8 +178,7 @@ bool server_shard_key_secret(struct shard_key *key, uint64_t secret[2]) {
     snprintf(path, sizeof path, "%.256s/secret", key->name);
     server_base64_write(name, path);
     for (int i = 0; i < 2; i++) {
-        cJSON *response =
-            server_etcd_call(&key->etcd, "/v3/kv/range", "{\"key\":\"%s\"}", name);
+        cJSON *response = server_etcd_call(&key->etcd, "/v3/kv/range", "{\"key\":\"%s\"}", name);
         const cJSON *entry =
             cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(response, "kvs"), 0);
         const bool is_read = response != NULL, is_there = entry != NULL;

@@ -94,7 +94,7 @@ struct shards {
     doorman_shard_mover *mover;
     const char *node; /* the name of this node in the map */
     pthread_t thread;
-    uint64_t secret[2]; /* of the cluster; constant after the start */
+    uint64_t secret[2];         /* of the cluster; constant after the start */
     bool is_started, has_swept; /* has_swept: no rows of other shards are left of the last start */
     uint64_t victory;           /* the mastership that the thread works for */
     uint64_t stored_wish;       /* of the store, that all rows that were taken are written */

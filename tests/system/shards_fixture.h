@@ -25,6 +25,8 @@ static struct {
     struct shard_node nodes[NODES_MAX];
 } cluster;
 
+static const char *cluster_grpc; /* --grpc of the nodes; NULL: none */
+
 /* Starts a node of the cluster, or starts it again on new ports. */
 static inline void cluster_node_start(int index) {
     struct shard_node *node = &cluster.nodes[index];
@@ -56,6 +58,8 @@ static inline void cluster_node_start(int index) {
                                      "doorman/shards",
                                      "--http-token",
                                      tokens,
+                                     cluster_grpc ? "--grpc" : NULL,
+                                     cluster_grpc,
                                      NULL};
     process_start(node->process, arguments, NULL);
     process_await(node->process, " http=http", 1);
