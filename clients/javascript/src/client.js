@@ -39,7 +39,7 @@ function readCall(resource, key, given, defaults) {
 /** Leases, permits, holds and reservations. index.d.ts explains all options. */
 export class Client {
   #engine;
-  #waiters = new Map(); // of each resource
+  #waiters = new WeakMap(); // of each resource
 
   /** addresses: such as http://HOST:PORT, of all processes of a node, which are tried in turn. */
   constructor(addresses, options = {}) {
@@ -64,8 +64,8 @@ export class Client {
 
   #open(Handle, resourceId, options) {
     const resource = this.#engine.open(resourceId, options);
-    if (!this.#waiters.has(resourceId)) this.#waiters.set(resourceId, new Set());
-    return new Handle(this.#engine, resource, this.#waiters.get(resourceId));
+    if (!this.#waiters.has(resource)) this.#waiters.set(resource, new Set());
+    return new Handle(this.#engine, resource, this.#waiters.get(resource));
   }
 
   /** Asks for a permit. Returns a promise of the decision, which comes within `timeout` seconds. */

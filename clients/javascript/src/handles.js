@@ -1,6 +1,6 @@
 // What an application has of a client: rates, gauges, holds and reservations.
 
-import { NEVER, SECOND, withDefaults } from './base.js';
+import { NEVER, SECOND, checkAmount, withDefaults } from './base.js';
 import { clock, deadlineIn } from './engine.js';
 import { Refused, TimedOut } from './errors.js';
 
@@ -35,6 +35,7 @@ class Handle {
   async wait(units = 1, options = {}) {
     const { timeout, signal } = withDefaults(options, { timeout: undefined, signal: undefined });
     const deadline = deadlineIn(timeout);
+    checkAmount('units', units);
     signal?.throwIfAborted();
     const ticket = {};
     this.#waiters.add(ticket);
@@ -65,8 +66,7 @@ class Handle {
 
   /** Says how many units callers wait for, so that the wants rise (L4). */
   #addWaiting(units) {
-    const known = Number.isFinite(units) ? units : 0;
-    this.resource.setWaiting(Math.max(0, this.resource.waiting + known), clock());
+    this.resource.setWaiting(Math.max(0, this.resource.waiting + units), clock());
   }
 
   /** Returns how many seconds after a refusal the same call can be allowed; undefined: never. */

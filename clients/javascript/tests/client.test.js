@@ -398,6 +398,8 @@ test('wrong arguments name what is wrong', () => {
   return withClient(FAR, {}, async (client) => {
     assert.throws(() => client.rate('db', { wants: -1 }), /wants: must be a number from 0/);
     assert.throws(() => client.gauge('db', { wish: 1 }), /wish: is no option/);
+    await assert.rejects(client.rate('db').wait(NaN), /units: must be a number from 0/);
+    await assert.rejects(client.rate('db').wait(1, { timeOut: 1 }), /timeOut: is no option/);
     await assert.rejects(client.acquire(''), /resourceId: must be 1 to 256 bytes/);
     await assert.rejects(client.acquire('x', { cost: 1, min: 2 }), /min: must be at most cost/);
     await assert.rejects(client.acquire('x', 'k', { maxwait: 2 }), /maxwait: is no option/);

@@ -71,6 +71,12 @@ test('a change of the rate gains no units', () => {
   }
 });
 
+test('a larger capacity after the end of a lease gains no units', () => {
+  const rate = rateOf(0);
+  rate.set({ amount: 10, until: 10 * SECOND, after: 1000 }, 0, 0);
+  assert.equal(taken(rate, 10 * SECOND), 1);
+});
+
 test('a gauge follows its lease', () => {
   const gauge = new Gauge();
   gauge.set({ amount: 2, until: SECOND, after: 1 });
