@@ -22404,7 +22404,7 @@ static bool doorman__batch_begin(doorman__batch *batch, doorman_time now) {
         return true;
     }
     bool found = doorman__lane_find(batch, &index, now);
-    if (!found && batch->upstream.redirects) { /* another lane has sent its permit */
+    if (!found && client->routes && batch->upstream.redirects) { /* another lane has sent it */
         batch->upstream.redirects = 0;
         found = doorman__lane_find(batch, &index, now);
     }
