@@ -398,11 +398,11 @@ struct service {
     nng_listener listeners[ADDRESS_MAX]; /* those of `urls` */
     size_t url_count;
     struct worker workers[WORKER_COUNT];
-    unsigned sending_count;            /* workers that send and do not retire; atomic */
-    struct waiting *waiting;           /* NULL: permits never wait */
-    const struct waiting_calls *waits; /* of the part that lets permits wait; NULL: none */
+    unsigned sending_count;               /* workers that send and do not retire; atomic */
+    struct waiting *waiting;              /* NULL: permits never wait */
+    const struct waiting_calls *waits;    /* of the part that lets permits wait; NULL: none */
     const struct forward_calls *forwards; /* of the part that asks other nodes; NULL: none */
-    const struct tls_calls *tls_calls; /* TLS for HTTP and gRPC; NULL: the build has none */
+    const struct tls_calls *tls_calls;    /* TLS for HTTP and gRPC; NULL: the build has none */
     const struct server_part *permit_parts[PERMIT_PARTS_MAX]; /* for events of permits */
     size_t permit_part_count;
     struct lock config_lock; /* held while a configuration is destroyed. A thread that holds it can

@@ -12,6 +12,14 @@
 
 #define LINK_KEPT (60 * DOORMAN_SECOND) /* without a question */
 
+void server_forward_note_done(struct forward *forward, struct forward_question *question) {
+    server_lock(&forward->lock);
+    if (question) question->next = forward->done;
+    if (question) forward->done = question;
+    pthread_cond_signal(&forward->wake);
+    server_unlock(&forward->lock);
+}
+
 /* Gives the next operation the rest of the time. */
 static void question_set_timeout(const struct forward_question *question) {
     const doorman_time left = question->ends_at - doorman_clock();

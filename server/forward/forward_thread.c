@@ -518,14 +518,6 @@ static void question_take(struct forward *forward, struct forward_question *ques
     job_look(forward, job, now);
 }
 
-void server_forward_note_done(struct forward *forward, struct forward_question *question) {
-    server_lock(&forward->lock);
-    if (question) question->next = forward->done;
-    if (question) forward->done = question;
-    pthread_cond_signal(&forward->wake);
-    server_unlock(&forward->lock);
-}
-
 /* ---- the thread ----------------------------------------------------------------------------- */
 
 /* Runs the jobs that are due. Returns when the next one is. */
