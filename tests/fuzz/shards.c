@@ -61,8 +61,7 @@ static void move(doorman_permits *from, doorman_permits *to, size_t shard, doorm
         size_t bytes = 0, lost = 0;
         must(doorman_permits_next_shard_rows(from, shard, &cursor, &part, &bytes, now) ==
              DOORMAN_OK);
-        must(doorman_permits_restore_shard(to, shard, part, bytes, &lost, NULL, now) ==
-             DOORMAN_OK);
+        must(doorman_permits_restore_shard(to, shard, part, bytes, &lost, NULL, now) == DOORMAN_OK);
         must(lost == 0);
     }
     doorman_permits_read(from, &first);

@@ -1239,7 +1239,7 @@ TEST(a_client_may_be_destroyed_while_calls_wait_for_their_shards) {
 
 /* ---- memory --------------------------------------------------------------------------------- */
 
-/* Lets a client learn two maps, while the n-th allocation fails. Returns whether none has failed. */
+/* Lets a client learn two maps, while the n-th allocation fails. Returns whether none failed. */
 static bool learn_with_fault(size_t fault) {
     struct world *w = world_start();
     ask_shard(w, 1, 1);
