@@ -57,6 +57,9 @@ endif
 ifeq ($(STATE),1) # the server has this part by default: see below
 ABOUT_demo = a server is killed and upgraded, and forgets nothing, for 20 s (after the build)
 endif
+ifeq ($(SHARDS),1) # as STATE
+ABOUT_demo = three nodes share a thousand keys, and one is killed, for 24 s (after the build)
+endif
 $(foreach goal,$(filter demo test,$(MAKECMDGOALS)),$(info make $(goal): $(ABOUT_$(goal))))
 
 ifdef TREE
@@ -74,8 +77,12 @@ demo: build/doorman_server build/examples/demo_fair
 else ifeq ($(STATE),1)
 demo: build/doorman_server build/examples/demo_state
 	@build/examples/demo_state build/doorman_server
+else ifeq ($(SHARDS),1)
+demo: build/doorman_server build/examples/demo_shards
+	@sh .ci/deps etcd redis
+	@build/examples/demo_shards build/doorman_server
 else
-demo: build/doorman_server build/examples/demo ## also TREE, PERMITS, THROTTLE, FAIR or STATE=1
+demo: build/doorman_server build/examples/demo ## or TREE, PERMITS, THROTTLE, FAIR, STATE, SHARDS=1
 	@build/examples/demo build/doorman_server config.example.json
 endif
 
@@ -203,7 +210,7 @@ $(SMALL_EXAMPLES): build/examples/%: examples/%.c $(HEADERS) | build_deps
 build/examples/library_only build/examples/local_limiters: LIBRARIES = # none
 build/examples/event_loop build/examples/permits_only: LIBRARIES = -lcjson
 build/examples/demo build/examples/demo_tree: examples/demo_fleet.h examples/demo.h
-$(addprefix build/examples/,demo_permits demo_throttle demo_state demo_fair job_pool): \
+$(addprefix build/examples/,demo_permits demo_throttle demo_state demo_fair demo_shards job_pool): \
     examples/demo.h
 build/examples/doorman_shell: LIBRARIES += -ledit
 

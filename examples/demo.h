@@ -32,7 +32,7 @@
 
 #define TICK (DOORMAN_SECOND / TICKS_A_SECOND)
 
-enum { TICKS_A_SECOND = 4, SAMPLES = TICKS_A_SECOND + 1, ARGUMENTS_MAX = 16 };
+enum { TICKS_A_SECOND = 4, SAMPLES = TICKS_A_SECOND + 1, ARGUMENTS_MAX = 20 };
 
 static volatile sig_atomic_t interrupted;
 
