@@ -463,12 +463,12 @@ typedef struct doorman_template {
     bool has_algorithm;          /* false: the algorithm of the template "*" is used, or the
                                     defaults (G3) */
     doorman_algorithm algorithm;
-    bool has_limits; /* false: permits for these resources are refused as UNMATCHED */
+    bool has_limits;        /* false: permits for these resources are refused as UNMATCHED */
+    bool shard_by_resource; /* only with shard_count: all keys of a resource are in one shard (N1).
+                               false: each key is in the shard of its own */
     const doorman_permit_limit *limits; /* may be NULL if limit_count is 0: permits are granted and
                                            counted */
     size_t limit_count;                 /* 0 to 16 */
-    bool shard_by_resource; /* only with shard_count: all keys of a resource are in one shard (N1).
-                               false: each key is in the shard of its own */
 } doorman_template;
 
 #define DOORMAN_SHARDS_MAX 1024 /* of a configuration */

@@ -2043,6 +2043,11 @@ DOORMAN_API doorman_status doorman_permits_own(doorman_permits *permits, size_t 
 /* Returns whether the permits decide for a shard. */
 DOORMAN_API bool doorman_permits_owns(const doorman_permits *permits, size_t shard);
 
+/* Returns how many permits were decided for a shard, granted or refused, since
+ * doorman_permits_set_shards (N8). A permit that waits counts once; one that is refused as MOVED or
+ * SHARDS does not count. Returns 0 if there is no such shard. */
+DOORMAN_API uint64_t doorman_permits_shard_decided(const doorman_permits *permits, size_t shard);
+
 /* Returns the shard of an item by the configuration of the permits. Precondition: there are
  * shards. */
 DOORMAN_API size_t doorman_permits_shard_of(const doorman_permits *permits, const char *resource_id,
@@ -7097,6 +7102,7 @@ typedef struct doorman__row_order doorman__row_order;
 typedef struct doorman__permit_shard {
     bool is_owned;
     doorman_time learns_until; /* its holds are not known until then */
+    uint64_t decided;          /* permits */
 } doorman__permit_shard;
 
 /* The shards of the keys (N1 to N5). */
@@ -7384,6 +7390,10 @@ size_t doorman_permits_shard_of(const doorman_permits *permits, const char *reso
 
 bool doorman_permits_owns(const doorman_permits *permits, size_t shard) {
     return permits && shard < permits->shards.of.count && permits->shards.all[shard].is_owned;
+}
+
+uint64_t doorman_permits_shard_decided(const doorman_permits *permits, size_t shard) {
+    return permits && shard < permits->shards.of.count ? permits->shards.all[shard].decided : 0;
 }
 
 /* Returns whether the permits do not decide for the shard of a key (N3). */
@@ -13333,6 +13343,9 @@ static doorman_status doorman__permits_run_checked(doorman_permits *permits,
     if (moved) {
         *out = (doorman_permit){.reason = moved, .item_index = wrong};
         return DOORMAN_OK;
+    }
+    if (permits->shards.of.count && !decision->inspects) {
+        permits->shards.all[permits->shards.present].decided++;
     }
     if (doorman__timers_due(&permits->reservations.ends) <= permits->at.now) {
         doorman__reservations_work(permits, decision->request);

@@ -52,26 +52,31 @@ static uint64_t sip_end(struct sip *sip) {
     return sip->v[0] ^ sip->v[1] ^ sip->v[2] ^ sip->v[3];
 }
 
+/* A part of a message. */
+struct span {
+    const char *text;
+    size_t bytes;
+};
+
 /* Returns the hash of the method, of the first two numbers of a mark, and of the rest. */
-static uint64_t mark_sign(const uint64_t secret[2], const doorman_buffer *method,
-                          const char *numbers, const doorman_buffer *rest) {
+static uint64_t mark_sign(const uint64_t secret[2], struct span method, const char *numbers,
+                          struct span rest) {
     struct sip sip;
     sip_start(&sip, secret);
-    sip_add(&sip, method->text, method->bytes);
+    sip_add(&sip, method.text, method.bytes);
     sip_add(&sip, numbers, 34); /* with both points */
-    sip_add(&sip, rest->text, rest->bytes);
+    sip_add(&sip, rest.text, rest.bytes);
     return sip_end(&sip);
 }
 
 size_t server_mark_write(char out[MARK_HEAD_BYTES], const char *method, const uint64_t secret[2],
                          const doorman_buffer *rest, int64_t now) {
-    char name[32], numbers[40];
-    snprintf(name, sizeof name, "%s", method);
-    const doorman_buffer whole = {.text = name, .bytes = strlen(name)};
+    char numbers[40];
+    const struct span name = {method, strlen(method)}, all = {rest->text, rest->bytes};
     const uint64_t nonce = (uint64_t)nng_random() << 32 | nng_random();
     snprintf(numbers, sizeof numbers, "%016" PRIx64 ".%016" PRIx64 ".", (uint64_t)now, nonce);
     const int bytes = snprintf(out, MARK_HEAD_BYTES, "{\"%s\":{\"forwarded\":\"%s%016" PRIx64 "\",",
-                               name, numbers, mark_sign(secret, &whole, numbers, rest));
+                               method, numbers, mark_sign(secret, name, numbers, all));
     return (size_t)bytes;
 }
 
@@ -95,7 +100,7 @@ enum mark_result server_mark_check(const char *text, size_t bytes, const uint64_
     size_t end = 2;
     while (end < bytes && end < 32 && text[end] >= '_' && text[end] <= 'z') end++;
     if (bytes - end < length || memcmp(text + end, between, length) != 0) return MARK_NONE;
-    char *at = (char *)(uintptr_t)(text + end + length);
+    const char *at = text + end + length;
     const size_t left = bytes - end - length;
     uint64_t when = 0, nonce = 0, sign = 0;
     if (left < MARK_BYTES + 2 || at[MARK_BYTES] != '"' || at[MARK_BYTES + 1] != ',' ||
@@ -103,9 +108,9 @@ enum mark_result server_mark_check(const char *text, size_t bytes, const uint64_
         !mark_read(at + 34, &sign)) {
         return MARK_WRONG;
     }
-    const doorman_buffer method = {.text = (char *)(uintptr_t)(text + 2), .bytes = end - 2};
-    const doorman_buffer rest = {.text = at + MARK_BYTES + 2, .bytes = left - MARK_BYTES - 2};
+    const struct span method = {text + 2, end - 2};
+    const struct span rest = {at + MARK_BYTES + 2, left - MARK_BYTES - 2};
     const int64_t age = now - (int64_t)when;
     const bool is_near = age >= -MARK_SECONDS && age <= MARK_SECONDS;
-    return is_near && sign == mark_sign(secret, &method, at, &rest) ? MARK_RIGHT : MARK_WRONG;
+    return is_near && sign == mark_sign(secret, method, at, rest) ? MARK_RIGHT : MARK_WRONG;
 }

@@ -19,6 +19,7 @@ static const char *const state_names[DOORMAN_SHARD_STATE_COUNT] = {
 struct shards_view {
     doorman_shard_map *map;
     unsigned char states[DOORMAN_SHARDS_MAX];
+    uint64_t decided[DOORMAN_SHARDS_MAX]; /* permits of each shard, by this process */
     uint64_t moved_out, moved_in, forced, rows_lost;
     size_t owned, loads[DOORMAN_SHARD_NODES_MAX], moving;
     bool is_master;
@@ -40,7 +41,11 @@ static struct shards_view *view_take(struct service *service) {
     view->moved_in = shards->moved_in;
     view->forced = shards->forced;
     view->rows_lost = shards->rows_lost;
-    view->is_master = doorman_server_permits(service->server) != NULL;
+    const doorman_permits *permits = doorman_server_permits(service->server);
+    view->is_master = permits != NULL;
+    for (size_t i = 0; status == DOORMAN_OK && i < view->map->shards.count; i++) {
+        view->decided[i] = doorman_permits_shard_decided(permits, i);
+    }
     if (shards->trouble.since) {
         snprintf(view->trouble, sizeof view->trouble, "%.*s", (int)sizeof view->trouble - 1,
                  shards->trouble.reason);
@@ -105,7 +110,8 @@ static void answer_map(struct service *service, struct http_response *response, 
             add_quoted(text, ",\"target\":", map->nodes[shard->target].name);
         }
         if (shard->from) server_text_addf(text, ",\"from\":%" PRIu64, shard->from);
-        server_text_addf(text, ",\"state\":\"%s\"}", state_names[view->states[i]]);
+        server_text_addf(text, ",\"state\":\"%s\",\"permits\":%" PRIu64 "}",
+                         state_names[view->states[i]], view->decided[i]);
     }
     server_text_add(text, "]}\n");
     view_free(view);
@@ -210,8 +216,8 @@ static void page_nodes(struct text *text, const struct shards_view *view) {
 static void page_shards(struct text *text, const struct shards_view *view) {
     const doorman_shard_map *map = view->map;
     server_text_add(text, "<h2>Shards</h2><table><thead><tr><th>shard</th><th class=words>owner"
-                          "</th><th class=words>moves to</th><th class=words>here</th></tr></thead>"
-                          "<tbody>");
+                          "</th><th class=words>moves to</th><th class=words>here</th>"
+                          "<th>permits</th></tr></thead><tbody>");
     for (size_t i = 0; i < map->shards.count; i++) {
         const doorman_shard *shard = &map->owners[i];
         server_text_addf(text, "<tr><td>%zu</td><td data-name='owner'>", i);
@@ -220,8 +226,9 @@ static void page_shards(struct text *text, const struct shards_view *view) {
         if (shard->target != shard->owner) {
             server_text_add_escaped(text, map->nodes[shard->target].name, server_escape_html);
         }
-        server_text_addf(text, "</td><td data-name='here'>%s</td></tr>",
-                         view->is_master ? state_names[view->states[i]] : "");
+        server_text_addf(
+            text, "</td><td data-name='here'>%s</td><td data-name='permits'>%" PRIu64 "</td></tr>",
+            view->is_master ? state_names[view->states[i]] : "", view->decided[i]);
     }
     server_text_add(text, "</tbody></table>");
 }
@@ -288,6 +295,17 @@ static void metrics_add_forwards(struct text *text, const struct shards_view *vi
                          (double)view->marks_wrong);
 }
 
+/* Adds the permits of each shard for which this process has decided. */
+static void metrics_add_permits(struct text *text, const struct shards_view *view) {
+    server_metrics_header(text, "shard_permits_total", "counter",
+                          "Permits of a shard that this process has granted or refused.");
+    for (size_t i = 0; i < view->map->shards.count; i++) {
+        if (view->decided[i] == 0) continue;
+        server_text_addf(text, "doorman_shard_permits_total{shard=\"%zu\"} %" PRIu64 "\n", i,
+                         view->decided[i]);
+    }
+}
+
 static void shards_metrics(struct service *service, struct text *text) {
     struct shards_view *view = view_take(service);
     if (!view) return;
@@ -312,6 +330,7 @@ static void shards_metrics(struct service *service, struct text *text) {
     server_metrics_value(text, "shard_rows_lost_total", "counter",
                          "Rows of shards that had no room, or no limit, at their new node.",
                          (double)view->rows_lost);
+    metrics_add_permits(text, view);
     metrics_add_forwards(text, view);
     view_free(view);
 }

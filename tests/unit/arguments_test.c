@@ -736,6 +736,10 @@ TEST(a_permit_client_refuses_null) {
     NAMED("options: ", doorman_permit_client_create(&client, NULL, &error, 0));
     assert_int_equal(doorman_permit_client_create(&client, &client_options, NULL, 0), DOORMAN_OK);
     assert_null(doorman_permit_client_upstream(NULL));
+    assert_null(doorman_permit_client_port(NULL, 0));
+    assert_ptr_equal(doorman_permit_client_port(client, 0), doorman_permit_client_upstream(client));
+    assert_null(doorman_permit_client_port(client, 1));
+    assert_null(doorman_permit_client_port(client, SIZE_MAX));
     REFUSED(doorman_permit_client_add_lane(NULL, &lane));
     REFUSED(doorman_permit_client_add_lane(client, NULL));
     NAMED("client: ", doorman_permit_client_acquire(NULL, &permit_request, 1, NULL, &error, 0));
@@ -1335,11 +1339,14 @@ TEST(permits_of_shards_refuse_null) {
     assert_int_equal(doorman_permits_set_shards(NULL, &shards), DOORMAN_INVALID_ARGUMENT);
     assert_int_equal(doorman_permits_set_shards(permits, &many), DOORMAN_INVALID_ARGUMENT);
     assert_int_equal(doorman_server_set_shards(NULL, &shards), DOORMAN_INVALID_ARGUMENT);
+    assert_int_equal(doorman_server_set_shard_map(NULL, NULL), DOORMAN_INVALID_ARGUMENT);
     assert_int_equal(doorman_permits_own(permits, 0, true, true, 0), DOORMAN_INVALID_ARGUMENT);
     assert_int_equal(doorman_permits_set_shards(permits, &shards), DOORMAN_OK);
     assert_int_equal(doorman_permits_own(NULL, 0, true, true, 0), DOORMAN_INVALID_ARGUMENT);
     assert_false(doorman_permits_owns(NULL, 0));
     assert_false(doorman_permits_owns(permits, 4));
+    assert_int_equal(doorman_permits_shard_decided(NULL, 0), 0);
+    assert_int_equal(doorman_permits_shard_decided(permits, 4), 0);
     assert_int_equal(doorman_permits_shard_of(NULL, "r", "k"), 0);
     doorman_shard_cursor cursor = {0};
     const unsigned char *part = NULL;

@@ -374,6 +374,19 @@ static bool hold(struct node *node, const char *key, uint64_t request_id) {
     return node->out.granted;
 }
 
+/* Asks for a hold that may wait. Returns whether it waits. */
+static bool wait_for_hold(struct node *node, const char *key, uint64_t request_id) {
+    const doorman_permit_item item = {.resource_id = "hold", .key = key, .cost = 1};
+    const doorman_permit_request request = {.items = &item,
+                                            .item_count = 1,
+                                            .client_id = "client",
+                                            .request_id = request_id,
+                                            .max_wait = 50 * SECOND};
+    doorman_status status = doorman_permits_acquire(node->permits, &request, &node->out, NULL, now);
+    assert_int_equal(status, DOORMAN_OK);
+    return node->out.pending;
+}
+
 static doorman_hold release(struct node *node, uint64_t id) {
     const doorman_hold_request request = {.client_id = "client", .id = id};
     doorman_hold out;
@@ -456,6 +469,32 @@ TEST(only_keys_of_owned_shards_are_decided) {
     doorman_permits_read(node.permits, &info);
     assert_int_equal(info.ban_count, 0);
     assert_int_equal(info.counter_count, 4); /* of "mine" */
+    nodes_end(&node, NULL, config);
+}
+
+TEST(each_shard_counts_the_permits_that_were_decided_for_it) {
+    setup();
+    doorman_config *config = config_of(limits_text);
+    struct node node = node_of(config, &eight);
+    const size_t mine = shard_of("mine");
+    assert_false(ask(&node, "r", "mine", 1)); /* it is not owned */
+    assert_int_equal(doorman_permits_shard_decided(node.permits, mine), 0);
+    own(&node, mine, true);
+    assert_true(ask(&node, "r", "mine", 10));
+    assert_false(ask(&node, "r", "mine", 10));
+    for (uint64_t i = 1; i <= 4; i++) assert_true(hold(&node, "mine", i));
+    const uint64_t first = node.out.hold_id;
+    assert_true(wait_for_hold(&node, "mine", 9));
+    assert_int_equal(release(&node, first).reason, DOORMAN_NO_REASON);
+    uint64_t ticket = 0;
+    doorman_permit decided;
+    assert_true(doorman_permits_next_decision(node.permits, &ticket, &decided));
+    assert_true(decided.granted);
+    assert_int_equal(doorman_permits_inspect(node.permits, "r", "mine", &node.out, NULL, now),
+                     DOORMAN_OK);
+    for (size_t i = 0; i < 8; i++) {
+        assert_int_equal(doorman_permits_shard_decided(node.permits, i), i == mine ? 7 : 0);
+    }
     nodes_end(&node, NULL, config);
 }
 
@@ -545,15 +584,7 @@ TEST(permits_that_wait_are_told_that_their_shard_moves) {
     const size_t shard = shard_of("a");
     own(&node, shard, true);
     for (uint64_t i = 1; i <= 4; i++) assert_true(hold(&node, "a", i));
-    const doorman_permit_item item = {.resource_id = "hold", .key = "a", .cost = 1};
-    const doorman_permit_request request = {.items = &item,
-                                            .item_count = 1,
-                                            .client_id = "client",
-                                            .request_id = 9,
-                                            .max_wait = 50 * SECOND};
-    assert_int_equal(doorman_permits_acquire(node.permits, &request, &node.out, NULL, now),
-                     DOORMAN_OK);
-    assert_true(node.out.pending);
+    assert_true(wait_for_hold(&node, "a", 9));
     own(&node, shard, false);
     uint64_t ticket = 0;
     doorman_permit decided;
